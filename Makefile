@@ -20,7 +20,7 @@ AARCH64 := aarch64-unknown-linux-gnu
 # Crates whose public API is listed in docs/api.
 LIBRARIES := claviger-crypto claviger-engine claviger-serve
 
-.PHONY: all build try test build-tests test-aarch64 soak lint api api-check doc package msrv studies book man install uninstall clean
+.PHONY: all build try test build-tests test-aarch64 soak fuzz lint api api-check doc package msrv studies book man install uninstall clean
 
 all: build
 
@@ -56,6 +56,11 @@ test-aarch64:
 soak:
 	tools/install-deps.sh test
 	SECONDS=$(SECONDS) $(CARGO) test --locked --profile $(PROFILE) $(if $(filter test,$(PROFILE)),--workspace,-p claviger) --test it -- --ignored --exact soak::soak --nocapture
+
+# Every parser of bytes from outside under libFuzzer and AddressSanitizer, for SECONDS in all, side by side. RUNS=N ends a target after
+# so many executions, JOBS=N has so many side by side, and TARGETS="luks2 nbd" are those that are to run.
+fuzz:
+	tools/fuzz.py --seconds $(SECONDS) $(if $(RUNS),--runs $(RUNS)) $(if $(JOBS),--jobs $(JOBS)) $(TARGETS)
 
 lint:
 	$(CARGO) fmt --all --check

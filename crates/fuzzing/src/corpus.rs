@@ -15,6 +15,8 @@ use claviger_testkit::lvm2::{self, linear, striped, volume};
 use sha2::{Digest, Sha256};
 use std::time::UNIX_EPOCH;
 
+use crate::volumes::KEY;
+
 fn bytes(store: &MemoryStore) -> Vec<u8> {
     let mut all = vec![0; store.len() as usize];
     store.read_at(0, &mut all).expect("memory can be read");
@@ -25,7 +27,9 @@ fn bytes(store: &MemoryStore) -> Vec<u8> {
 fn created(format: &dyn Format, len: usize, spec: Spec<'_>) -> Vec<u8> {
     let store = MemoryStore::new(vec![0; len]);
     let cost = Cost { kdf: Some("pbkdf2"), iterations: Some(1000), ..Cost::default() };
-    let spec = Spec { quick: true, cost, cipher: Some("aes-xts-plain64"), key_bits: Some(256), ..spec };
+    let key = Secret::copy_from(&KEY[..if spec.integrity.is_some() { 64 } else { 32 }]);
+    let cipher = spec.cipher.or(Some("aes-xts-plain64"));
+    let spec = Spec { quick: true, cost, cipher, key_bits: Some(256), volume_key: Some(&key), ..spec };
     let passphrase = [Credential::Passphrase(Secret::copy_from(b"passphrase"))];
     format.create(&store, &spec, &passphrase).expect("a volume");
     bytes(&store)
@@ -51,15 +55,33 @@ pub fn truecrypt() -> Vec<Vec<u8>> {
 /// The header and whatever else precedes the data.
 pub fn luks1() -> Vec<Vec<u8>> {
     let mut volume = created(&luks1::LUKS1, (2 << 20) + 8192, Spec::default());
-    volume.truncate(1 << 20);
+    volume.truncate(4 << 10);
     vec![volume]
 }
 
-/// Both copies of the header, with little room for keyslots.
+/// Volumes with little room for keyslots: an ordinary one, and one with tags.
 pub fn luks2() -> Vec<Vec<u8>> {
     let spec =
         Spec { data_offset: Some(512 << 10), metadata_size: Some(16 << 10), label: Some("label"), ..Spec::default() };
-    vec![created(&luks2::LUKS2, (512 << 10) + 8192, spec)]
+    let tagged = Spec { integrity: Some("hmac-sha256"), label: None, ..spec };
+    vec![created(&luks2::LUKS2, (512 << 10) + 8192, spec), created(&luks2::LUKS2, 2 << 20, tagged)]
+}
+
+/// Both copies of their headers.
+pub fn luks2_headers() -> Vec<Vec<u8>> {
+    luks2()
+        .into_iter()
+        .map(|mut volume| {
+            volume.truncate(32 << 10);
+            volume
+        })
+        .collect()
+}
+
+/// The JSON of these headers, and of others.
+pub fn luks2_json() -> Vec<Vec<u8>> {
+    let json = |volume| luks2::read(&MemoryStore::new(volume)).expect("a header").json;
+    luks2().into_iter().map(json).chain(reencryption()).collect()
 }
 
 /// The metadata of volumes whose reencryption has begun: with a new key; from plaintext, and to it, with data that
@@ -86,7 +108,7 @@ pub fn reencryption() -> Vec<Vec<u8>> {
 }
 
 /// Volumes of BitLocker that open without a password, and one that opens by a startup key.
-fn bitlocker_volumes() -> Vec<Made> {
+pub fn bitlocker_volumes() -> Vec<Made> {
     let volume = |kind, protectors| maker::Volume { size: 1 << 20, protectors, ..maker::Volume::new(kind) };
     let clear = |kind| volume(kind, vec![Protector::ClearKey]);
     let state = State::HalfWay { current: 2, next: 4, watermark: 0x6_0000 };
@@ -111,6 +133,12 @@ pub fn bitlocker() -> Vec<Vec<u8>> {
 pub fn bitlocker_metadata() -> Vec<Vec<u8>> {
     let block = |made: Made| made.image[made.layout.metadata[0] as usize..][..4096].to_vec();
     bitlocker_volumes().into_iter().map(block).collect()
+}
+
+/// The metadata blocks of all of them, each behind its number.
+pub fn bitlocker_blocks() -> Vec<Vec<u8>> {
+    let block = |(number, made): (u8, Made)| [&[number][..], &made.block(0)].concat();
+    (0..).zip(bitlocker_volumes()).map(block).collect()
 }
 
 /// Where a bitmap and a log are in what [`bitlocker_on_write`] gives.
@@ -322,6 +350,21 @@ pub fn partitions() -> Vec<Vec<u8>> {
     vec![mbr, gpt]
 }
 
+/// Corrects the checksums of a GPT with sectors of 512 bytes (UEFI Specification, section 5.3.2), if there is something like it.
+pub fn seal_gpt(disk: &mut [u8]) {
+    let Some(header) = disk.get(512..1024).filter(|header| header.starts_with(b"EFI PART")) else { return };
+    let number = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes")) as usize;
+    let (len, at, entries) = (number(12), number(72).saturating_mul(512), number(80).saturating_mul(number(84)));
+    let mut all = disk.get(at..).unwrap_or_default().to_vec();
+    // What is not there is zeros.
+    all.resize(entries.min(64 << 10), 0);
+    let header = &mut disk[512..1024];
+    header[88..92].copy_from_slice(&crc32fast::hash(&all).to_le_bytes());
+    header[16..20].fill(0);
+    let sum = crc32fast::hash(&header[..len.min(512)]);
+    header[16..20].copy_from_slice(&sum.to_le_bytes());
+}
+
 /// A FAT12 with a file, and the beginnings of others.
 pub fn filesystems() -> Vec<Vec<u8>> {
     let mut fat = vec![0; 64 << 10];
@@ -382,7 +425,7 @@ pub fn lznt1() -> Vec<Vec<u8>> {
 
 /// Beginnings of everything.
 pub fn everything() -> Vec<Vec<u8>> {
-    let all = [luks1(), luks2(), filevault2(), partitions(), filesystems(), integrity()];
+    let all = [luks1(), luks2_headers(), filevault2(), partitions(), filesystems(), integrity()];
     all.into_iter()
         .flatten()
         .map(|mut bytes| {
@@ -504,4 +547,103 @@ pub fn tpm2_answers() -> Vec<Vec<u8>> {
         [&primary, &session, &nothing, &nothing, &digest, &nothing, &session, &nothing].map(Vec::as_slice).concat();
     let unsealing = [&primary, &loaded, &session, &nothing, &nothing, &digest, &nothing].map(Vec::as_slice).concat();
     vec![sealing, unsealing, answer(0x8001, 0x921, &[]), answer(0x8001, 0x98e, &[])]
+}
+
+/// Layouts with every kind of segment, as a keeper describes them.
+pub fn outline() -> Vec<Vec<u8>> {
+    let segment = |at: u64, len: u64, holds: &str| {
+        format!(r#"{{"at":{at},"len":{len},"stored_at":{at},"writable":true,"holds":{holds}}}"#)
+    };
+    let outline = |segments: &[String], protected: &str| {
+        format!(r#"{{"store":1048576,"segments":[{}],"protected":[{protected}]}}"#, segments.join(",")).into_bytes()
+    };
+    let plain = [
+        segment(0, 4096, r#"{"Fixed":[1,2,3]}"#),
+        segment(4096, 512, r#""Zero""#),
+        segment(4608, 512, r#""Clear""#),
+        segment(5120, 8192, r#"{"Encrypted":512}"#),
+    ];
+    let tagged = segment(0, 512 * 8, r#"{"Tagged":{"sector":512,"tag":32,"first":0,"room":1048576}}"#);
+    vec![outline(&plain, r#"{"start":6000,"end":7000}"#), outline(&[tagged], "")]
+}
+
+/// What clients send: both ways to choose an export, and requests of each kind.
+pub fn nbd() -> Vec<Vec<u8>> {
+    let option = |number: u32, data: &[u8]| {
+        [&b"IHAVEOPT"[..], &number.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
+    };
+    let request = |flags: u16, command: u16, offset: u64, len: u32, data: &[u8]| {
+        let fields =
+            [&0x2560_9513u32.to_be_bytes()[..], &flags.to_be_bytes(), &command.to_be_bytes(), &[9; 8]].concat();
+        [&fields[..], &offset.to_be_bytes(), &len.to_be_bytes(), data].concat()
+    };
+    let named = |name: &[u8]| [&[0, 0, 0, 1][..], name, &[0, 3, 0, 1, 0, 2, 0, 3]].concat();
+    let all = [
+        request(0, 0, 512, 1024, &[]),
+        request(1, 1, 100, 5, b"bytes"),
+        request(0, 0, 0, (1 << 20) + 512, &[]),
+        request(4, 0, 7, 1 << 20, &[]),
+        request(0, 3, 0, 0, &[]),
+        request(0, 4, 4096, 4096, &[]),
+        request(2, 6, 1 << 20, 512, &[]),
+        request(0, 0, 1 << 20, 1 << 20, &[]),
+        request(0, 9, 0, 0, &[]),
+        request(0, 2, 0, 0, &[]),
+    ]
+    .concat();
+    let old = [&[0, 0, 0, 1][..], &option(1, b"a"), &[0; 0], &all].concat();
+    let new =
+        [&[0, 0, 0, 3][..], &option(3, &[]), &option(8, &[]), &option(6, &named(b"b")), &option(7, &named(b"a")), &all];
+    let refused = [&[0, 0, 0, 3][..], &option(5, &[]), &option(7, &named(b"c")), &option(7, &named(b"b")), &all];
+    vec![old, new.concat(), refused.concat(), [&[0, 0, 0, 3][..], &option(2, &[])].concat()]
+}
+
+/// Messages of the kernel, of every kind (Linux, include/uapi/linux/fuse.h): in a folder with one file, which is node 2.
+pub fn fuse() -> Vec<Vec<u8>> {
+    let message = |opcode: u32, node: u64, rest: &[&[u8]]| {
+        let rest = rest.concat();
+        let header = [40 + rest.len() as u32, opcode].map(u32::to_ne_bytes).concat();
+        [&header[..], &7u64.to_ne_bytes(), &node.to_ne_bytes(), &[0; 16], &rest].concat()
+    };
+    let word = |number: u64| number.to_ne_bytes();
+    let range = |offset: u64, len: u64| [word(1), word(offset), word(len), word(0), word(0)].concat();
+    let mut all = Vec::new();
+    for name in [&b"volume\0"[..], b"hello.txt\0", b"HELLO.TXT\0"] {
+        all.push(message(1, 1, &[name]));
+    }
+    for node in [1, 2, 3] {
+        all.push(message(3, node, &[&word(0), &word(0)]));
+        all.push(message(14, node, &[&word(2)]));
+        all.push(message(16, node, &[&range(3, 5), b"bytes"]));
+        all.push(message(15, node, &[&range(0, 4096)]));
+        // The size, and times.
+        all.push(message(4, node, &[&word(8 | 32), &word(0), &word(4000), &[0; 64]]));
+        all.push(message(46, node, &[&word(0), &word(0), &word(3)]));
+        all.push(message(20, node, &[&word(0), &word(0)]));
+        all.push(message(18, node, &[&[0; 24]]));
+    }
+    all.push(message(27, 1, &[&word(0)]));
+    all.push(message(28, 1, &[&range(0, 4096)]));
+    all.push(message(44, 1, &[&range(0, 4096)]));
+    all.push(message(17, 1, &[]));
+    let mut changes = vec![
+        message(9, 1, &[&word(0o755), b"folder\0"]),
+        message(35, 1, &[&[word(2), word(0o644)].concat(), b"a long name.text\0"]),
+        message(16, 4, &[&range(9000, 5), b"bytes"]),
+        message(12, 1, &[&word(3), b"a long name.text\0b\0"]),
+        message(45, 1, &[&word(1), &word(1), b"HELLO.TXT\0c\0"]),
+        message(8, 1, &[&[word(0o100_644), word(0)].concat(), b"node\0"]),
+        message(6, 1, &[b"link\0target\0"]),
+        message(13, 1, &[&word(2), b"another\0"]),
+        message(22, 2, &[&word(0), b"user.x\0"]),
+        message(21, 2, &[&word(1), b"user.x\0y"]),
+        message(23, 2, &[&word(100)]),
+        message(10, 1, &[b"c\0"]),
+        message(11, 1, &[b"folder\0"]),
+        message(2, 2, &[&word(1)]),
+        message(42, 0, &[&word(1), &word(2), &word(1)]),
+        message(29, 1, &[&word(1), &word(0), &word(0)]),
+    ];
+    changes.push(message(38, 1, &[]));
+    vec![all.concat(), [all, changes].concat().concat()]
 }

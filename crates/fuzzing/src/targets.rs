@@ -1,27 +1,25 @@
 //! The targets.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use claviger_crypto::Acceleration;
 use claviger_crypto::dmcrypt::{Sectors, Specification};
 use claviger_engine::formats::{self, bitlocker, filevault2, luks1, luks2};
-use claviger_engine::store::MemoryStore;
 use claviger_engine::trees::{NodeKind, Tree};
-use claviger_engine::volume::{Mapping, integrity};
-use claviger_engine::{
-    Credential, FORMATS, Format, Secret, Store, Unlock, diagnosis, filesystems, fuzzing, logical_volumes, partitions,
-};
+use claviger_engine::volume::integrity;
+use claviger_engine::{FORMATS, Store, diagnosis, filesystems, fuzzing, logical_volumes, partitions};
 
 use claviger_testkit::lvm2 as testkit_lvm2;
 
-use crate::{Target, corpus, ecryptfs};
+use crate::volumes::{self, Sparse};
+use crate::{Target, corpus, ecryptfs, messages};
 
 /// Every target.
 pub static TARGETS: &[Target] = &[
     Target { name: "truecrypt", run: fuzzing::truecrypt_header, corpus: corpus::truecrypt },
     Target { name: "luks1", run: luks1, corpus: corpus::luks1 },
-    Target { name: "luks2", run: luks2, corpus: corpus::luks2 },
+    Target { name: "luks2", run: luks2, corpus: corpus::luks2_headers },
+    Target { name: "luks2_json", run: |json| _ = volumes::luks2_json(json), corpus: corpus::luks2_json },
     Target { name: "reencryption", run: fuzzing::luks2_reencryption, corpus: corpus::reencryption },
     Target { name: "filevault2", run: filevault2, corpus: corpus::filevault2 },
     Target { name: "ecryptfs_header", run: ecryptfs::header, corpus: corpus::ecryptfs_header },
@@ -32,6 +30,11 @@ pub static TARGETS: &[Target] = &[
     Target { name: "cryptmount", run: fuzzing::cryptmount_keyfile, corpus: corpus::cryptmount },
     Target { name: "bitlocker", run: bitlocker, corpus: corpus::bitlocker },
     Target { name: "bitlocker_metadata", run: fuzzing::bitlocker_metadata, corpus: corpus::bitlocker_metadata },
+    Target {
+        name: "bitlocker_block",
+        run: |block| _ = volumes::bitlocker_block(block),
+        corpus: corpus::bitlocker_blocks,
+    },
     Target { name: "bitlocker_on_write", run: bitlocker_on_write, corpus: corpus::bitlocker_on_write },
     Target {
         name: "bitlocker_startup_key",
@@ -51,46 +54,37 @@ pub static TARGETS: &[Target] = &[
     Target { name: "tokens", run: fuzzing::tokens, corpus: corpus::tokens },
     Target { name: "tpm2_answers", run: fuzzing::tpm2_answers, corpus: corpus::tpm2_answers },
     Target { name: "crypttab", run: crypttab, corpus: corpus::crypttab },
+    Target { name: "outline", run: volumes::outline, corpus: corpus::outline },
+    Target { name: "nbd", run: |bytes| _ = messages::nbd(bytes), corpus: corpus::nbd },
+    Target { name: "fuse_image", run: messages::fuse_image, corpus: corpus::fuse },
+    Target { name: "fuse_tree", run: |bytes| _ = messages::fuse_tree(bytes), corpus: corpus::fuse },
 ];
 
-fn store(bytes: &[u8]) -> Arc<dyn Store> {
-    Arc::new(MemoryStore::new(bytes.to_vec()))
-}
-
-/// Reads a header, describes it and tries to open it, except for key derivations: the header sets their cost.
-fn header(format: &dyn Format, store: &Arc<dyn Store>) {
-    let _ = format.identify(&**store);
-    let Ok(header) = format.open(store) else { return };
-    let _ = header.describe();
-    let cancel = AtomicBool::new(true);
-    let credentials = [[Credential::Passphrase(Secret::copy_from(b"x"))], [Credential::VolumeKey(Secret::zeroed(64))]];
-    for credentials in &credentials {
-        let with = Unlock { cancel: Some(&cancel), for_kernel: true, ..Unlock::with(credentials) };
-        let _ = header.effort(&with);
-        let _ = header.unlock(&with).map(|unlocked| Mapping::of(&unlocked.layout));
-    }
+/// What `bytes` are the beginning of: it has at least `len` bytes, which are zeros. Short inputs get far.
+fn store(bytes: &[u8], len: u64) -> Arc<dyn Store> {
+    Sparse::beginning(bytes, len)
 }
 
 fn luks1(bytes: &[u8]) {
-    header(&luks1::LUKS1, &store(bytes));
+    volumes::open(&luks1::LUKS1, &store(bytes, 4 << 20));
 }
 
 /// The goal is the JSON behind the checksum, so the checksums are corrected, as an attacker would.
 fn luks2(bytes: &[u8]) {
-    header(&luks2::LUKS2, &store(bytes));
+    volumes::open(&luks2::LUKS2, &store(bytes, 1 << 20));
     let mut sealed = bytes.to_vec();
     corpus::seal_luks2(&mut sealed);
-    header(&luks2::LUKS2, &store(&sealed));
+    volumes::open(&luks2::LUKS2, &store(&sealed, 1 << 20));
 }
 
 /// The goal is what is behind checksums and encryption, so that blocks of metadata are taken as they are, too.
 fn filevault2(bytes: &[u8]) {
-    header(&filevault2::FILEVAULT2, &store(bytes));
+    volumes::open(&filevault2::FILEVAULT2, &store(bytes, 0));
     fuzzing::filevault2_metadata(bytes);
 }
 
 fn bitlocker(bytes: &[u8]) {
-    header(&bitlocker::BITLOCKER, &store(bytes));
+    volumes::open(&bitlocker::BITLOCKER, &store(bytes, 0));
 }
 
 /// The goal is what is behind the checksums.
@@ -119,26 +113,31 @@ fn specification(bytes: &[u8]) {
 }
 
 fn integrity(bytes: &[u8]) {
-    let store = store(bytes);
+    let store = store(bytes, 64 << 10);
     for (tag, sector) in [(32, 512), (28, 4096), (64, 4096)] {
         let _ = integrity::open(&store, 0, store.len(), tag, sector);
     }
 }
 
+/// The goal is what is behind the checksums of a GPT, too.
 fn partitions(bytes: &[u8]) {
-    let store = store(bytes);
-    let Ok(Some(table)) = partitions::read(&store) else { return };
-    for partition in &table.partitions {
-        let _ = partitions::find(&store, partition.number);
+    let mut sealed = bytes.to_vec();
+    corpus::seal_gpt(&mut sealed);
+    for bytes in [bytes, &sealed] {
+        let store = store(bytes, 128 << 10);
+        let Ok(Some(table)) = partitions::read(&store) else { continue };
+        for partition in &table.partitions {
+            let _ = partitions::find(&store, partition.number);
+        }
+        let _ = formats::partition::candidates(&store);
     }
-    let _ = formats::partition::candidates(&store);
 }
 
 /// The goal is what is behind the checksums, too.
 fn lvm2(bytes: &[u8]) {
     let mut sealed = bytes.to_vec();
     testkit_lvm2::seal(&mut sealed);
-    for store in [store(bytes), store(&sealed)] {
+    for store in [store(bytes, 0), store(&sealed, 0)] {
         let Ok(Some(group)) = logical_volumes::read(&*store) else { continue };
         for volume in &group.volumes {
             let Ok((_, volume)) = logical_volumes::open(store.clone(), &volume.name) else { continue };
@@ -149,7 +148,7 @@ fn lvm2(bytes: &[u8]) {
 }
 
 fn filesystems(bytes: &[u8]) {
-    let store = store(bytes);
+    let store = store(bytes, 64 << 10);
     let _ = filesystems::detect::detect(&*store);
     if let Ok((_, tree)) = filesystems::open(store) {
         walk(&*tree);
@@ -171,7 +170,7 @@ fn walk(tree: &dyn Tree) {
 }
 
 fn identify(bytes: &[u8]) {
-    let store = store(bytes);
+    let store = store(bytes, 64 << 10);
     for format in FORMATS {
         let _ = format.identify(&*store);
     }
@@ -192,5 +191,5 @@ fn crypttab(bytes: &[u8]) {
 /// The formats that recognise it.
 #[cfg(test)]
 pub fn opens_as(bytes: &[u8]) -> Vec<&'static str> {
-    FORMATS.iter().filter(|f| !f.headerless() && f.open(&store(bytes)).is_ok()).map(|f| f.name()).collect()
+    FORMATS.iter().filter(|f| !f.headerless() && f.open(&store(bytes, 4 << 20)).is_ok()).map(|f| f.name()).collect()
 }

@@ -59,6 +59,8 @@ mod aligned;
 pub mod crypttab;
 mod durable;
 pub mod fuse;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod inherited;
 pub mod keeper;
 pub mod kernel;

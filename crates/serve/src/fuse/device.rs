@@ -9,7 +9,7 @@ use claviger_engine::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll};
 use rustix::io::{Errno as SystemErrno, read, write};
 
-use super::answers::Answer;
+use super::answers::{Answer, Answers};
 use super::listening::LONG;
 use super::protocol::*;
 use super::{Control, Shared};
@@ -175,15 +175,8 @@ impl Channel {
     }
 
     fn handle(&mut self, n: usize, shared: &Shared) -> io::Result<()> {
-        let message = &self.buffer[MESSAGE..MESSAGE + n];
-        let (request, skip) = Request::of_message(message).ok_or(io::ErrorKind::InvalidData)?;
-        if MESSAGE + skip != DATA {
-            // Names. The data of a WRITE lie there already.
-            self.buffer.copy_within(MESSAGE + skip..MESSAGE + n, DATA);
-        }
-        let data = n - skip;
-        let answer = shared.served.answer(&request, &mut self.buffer[DATA..], data);
-        self.reply(request.unique, &answer)
+        let (unique, answer) = answer(&mut self.buffer, n, &*shared.served).ok_or(io::ErrorKind::InvalidData)?;
+        self.reply(unique, &answer)
     }
 
     fn reply(&mut self, unique: u64, answer: &Answer) -> io::Result<()> {
@@ -199,6 +192,36 @@ impl Channel {
             Err(e) => Err(e.into()),
         }
     }
+}
+
+/// What becomes of the message of `n` bytes in a worker's buffer, and which one it is. What is answered lies at [`DATA`]. Nothing if it is
+/// no message.
+fn answer(buffer: &mut [u8], n: usize, served: &dyn Answers) -> Option<(u64, Answer)> {
+    let (request, skip) = Request::of_message(&buffer[MESSAGE..MESSAGE + n])?;
+    if MESSAGE + skip != DATA {
+        // Names. The data of a WRITE lie there already.
+        buffer.copy_within(MESSAGE + skip..MESSAGE + n, DATA);
+    }
+    Some((request.unique, served.answer(&request, &mut buffer[DATA..], n - skip)))
+}
+
+/// Answers messages that follow each other, each as long as it says: [`crate::fuzzing`]. How many are carried out.
+pub fn fuzz(served: &dyn Answers, mut messages: &[u8]) -> usize {
+    let mut buffer = Aligned::new(ROOM);
+    let mut done = 0;
+    while let Some(len) = messages.first_chunk::<4>() {
+        let len = (u32::from_ne_bytes(*len) as usize).clamp(IN_HEADER, END - MESSAGE).min(messages.len());
+        let (message, rest) = messages.split_at(len);
+        buffer[MESSAGE..MESSAGE + len].copy_from_slice(message);
+        let Some((_, answer)) = answer(&mut buffer, len, served) else { break };
+        if let Answer::Done(len) = answer {
+            assert!(len <= MAX_DATA, "it is as much as the kernel takes");
+            done += 1;
+        }
+        messages = rest;
+    }
+    let _ = served.finish();
+    done
 }
 
 /// Waits for a request or for the end. Of several workers one is woken for a request.

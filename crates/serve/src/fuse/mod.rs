@@ -152,6 +152,11 @@ fn options_for(store: &dyn Store, options: Options) -> Options {
     Options { threads: options.threads.max(DEPTH), transport, ..options }
 }
 
+/// Answers messages of the kernel for an image: [`crate::fuzzing`].
+pub(crate) fn fuzz(image: Image, messages: &[u8]) {
+    device::fuzz(&Served::new(image), messages);
+}
+
 /// Mounts what `served` answers for.
 fn serve(wish: &Wish<'_>, served: Box<dyn Answers>, options: Options) -> Result<Mounted> {
     if options.transport == Transport::Uring && !uring::is_allowed() {

@@ -106,24 +106,18 @@ impl Showing {
 /// # Errors
 /// `Io` where that is not possible, `Unsupported` for a kernel that is too old or has not the transport that is asked for.
 pub fn mount(tree: Arc<dyn Tree>, showing: Showing, dir: &Path, options: Options) -> claviger_engine::Result<Mounted> {
-    let read_only = showing.read_only || !tree.writable();
-    let uid = geteuid().as_raw();
+    let shown = Shown::new(tree, showing);
+    let (read_only, uid) = (shown.showing.read_only, shown.user.0);
     let wish = Wish { dir, source: &options.source, read_only, uid, shared: options.shared, devices: showing.devices };
-    let kept = Kept::of(&*tree, read_only);
-    let shown = Shown {
-        tree,
-        showing: Showing { read_only, ..showing },
-        user: (uid, getegid().as_raw()),
-        kept,
-        listings: Mutex::default(),
-        next: AtomicU64::new(1),
-        seen: Mutex::default(),
-        forgotten: AtomicU64::new(0),
-    };
     // Over io_uring all that programs of one processor ask for waits while one of them waits for its fsync.
     let transport = if options.transport == Transport::Auto { Transport::Device } else { options.transport };
     let threads = options.threads + WAITING;
     super::serve(&wish, Box::new(shown), Options { threads, transport, ..options.clone() })
+}
+
+/// Answers messages of the kernel for a tree: [`crate::fuzzing`].
+pub(crate) fn fuzz(tree: Arc<dyn Tree>, showing: Showing, messages: &[u8]) -> usize {
+    super::device::fuzz(&Shown::new(tree, showing), messages)
 }
 
 /// How long the kernel may rely on what it was told.
@@ -256,6 +250,20 @@ impl Answers for Shown {
 
 /// Nodes and what is known of them.
 impl Shown {
+    fn new(tree: Arc<dyn Tree>, showing: Showing) -> Self {
+        let read_only = showing.read_only || !tree.writable();
+        Self {
+            showing: Showing { read_only, ..showing },
+            user: (geteuid().as_raw(), getegid().as_raw()),
+            kept: Kept::of(&*tree, read_only),
+            listings: Mutex::default(),
+            next: AtomicU64::new(1),
+            seen: Mutex::default(),
+            forgotten: AtomicU64::new(0),
+            tree,
+        }
+    }
+
     fn node(&self, number: u64) -> Node {
         if number == ROOT { self.tree.root() } else { number.wrapping_sub(OTHERS) }
     }

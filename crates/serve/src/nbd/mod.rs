@@ -26,7 +26,9 @@ mod socket;
 mod transmit;
 
 use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -125,18 +127,8 @@ impl Server {
     /// `Misuse` for invalid exports and for a TCP address that other machines can reach, `InUse` if another server
     /// answers at the address, and `Io`.
     pub fn bind(address: &Address, exports: Vec<Export>, options: Options) -> Result<Self> {
-        let exports = Exports::new(exports)?;
-        let listener = Listener::new(address)?;
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?;
-        let shared = Shared {
-            exports,
-            options,
-            control: Arc::new(Control { wake, phase: AtomicU8::new(Phase::Serving as u8) }),
-            connections: Mutex::default(),
-            ended: Condvar::new(),
-            awake: Awake::new(),
-        };
-        Ok(Self { listener, shared: Arc::new(shared) })
+        let shared = Arc::new(Shared::new(Exports::new(exports)?, options)?);
+        Ok(Self { listener: Listener::new(address)?, shared })
     }
 
     /// The address it listens on; port 0 has been replaced by the real one.
@@ -255,6 +247,13 @@ struct Connections {
 }
 
 impl Shared {
+    fn new(exports: Exports, options: Options) -> Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?;
+        let control = Arc::new(Control { wake, phase: AtomicU8::new(Phase::Serving as u8) });
+        let (connections, ended, awake) = (Mutex::default(), Condvar::new(), Awake::new());
+        Ok(Self { exports, options, control, connections, ended, awake })
+    }
+
     fn connections(&self) -> MutexGuard<'_, Connections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -443,6 +442,24 @@ impl Exported {
     fn flush(&self) -> io::Result<()> {
         self.durable.flush(&*self.store)
     }
+}
+
+/// Serves a client that has sent `bytes`, and ends there: [`crate::fuzzing`].
+pub(crate) fn fuzz(exports: Vec<Export>, bytes: &[u8]) -> Result<u64> {
+    let (ours, mut clients) = UnixStream::pair()?;
+    // All of it fits into the socket: nobody has to wait, and nobody writes to who has gone.
+    clients.write_all(&bytes[..bytes.len().min(64 << 10)])?;
+    clients.shutdown(Shutdown::Write)?;
+    let shared = Shared::new(Exports::new(exports)?, Options { spin: Duration::ZERO, ..Options::default() })?;
+    let sent = thread::scope(|scope| {
+        let client = scope.spawn(|| io::copy(&mut clients, &mut io::sink()));
+        // Closed before the client is waited for, even if this panics.
+        let socket = Socket::new(ours.into());
+        shared.serve(&socket);
+        drop(socket);
+        client.join().expect("no panic")
+    });
+    Ok(sent?)
 }
 
 /// Percent-encodes everything but unreserved characters and `/` (RFC 3986, sections 2.1 and 2.3).
