@@ -175,6 +175,38 @@ enum Event {
     Flush,
 }
 
+/// How much of what a crash can leave is looked at: see [`CrashStore::each_crash`].
+#[derive(Clone, Copy, Debug)]
+pub struct Depth {
+    /// Up to so many sectors between two flushes, every selection of them is tried.
+    pub exhaustive: usize,
+    /// Of more sectors, so many selections at random, besides all of them and those that end with a write.
+    pub sampled: usize,
+    /// Which selections those are.
+    pub seed: u64,
+}
+
+impl Depth {
+    /// Which of `count` sectors reached the disk; none of them is what the flush before has left. `ends` says where writes end.
+    fn selections(self, count: usize, ends: &[usize], random: &mut Random) -> Vec<Vec<bool>> {
+        if count <= self.exhaustive {
+            return (1..1u32 << count).map(|bits| (0..count).map(|i| bits >> i & 1 == 1).collect()).collect();
+        }
+        let upto = |end: usize| (0..count).map(|i| i < end).collect::<Vec<_>>();
+        let mut all: Vec<Vec<bool>> = ends.iter().map(|end| upto(*end)).collect();
+        for _ in 0..self.sampled {
+            let one = random.below(count);
+            all.push(match random.below(4) {
+                0 => upto(one),
+                1 => (0..count).map(|i| i == one).collect(),
+                2 => (0..count).map(|i| i != one).collect(),
+                _ => (0..count).map(|_| random.below(2) == 1).collect(),
+            });
+        }
+        all
+    }
+}
+
 impl CrashStore {
     /// A store with the contents `bytes`.
     pub fn new(bytes: Vec<u8>) -> Self {
@@ -235,6 +267,30 @@ impl CrashStore {
             halves.into_iter().chain([second]).chain(chance).collect()
         };
         self.each_torn(some, each);
+    }
+
+    /// Visits what a crash can leave, up to `depth`: what was flushed, and any of the sectors of 512 bytes that were written since.
+    /// That covers every moment between two flushes, since what was not written yet is as good as lost.
+    pub fn each_crash(&self, depth: Depth, mut each: impl FnMut(&[u8])) {
+        let mut random = Random::new(depth.seed);
+        let log = self.log();
+        let mut flushed = self.before.clone();
+        each(&flushed);
+        for writes in log.split(|event| matches!(event, Event::Flush)) {
+            let mut pending = Vec::new();
+            let mut ends = Vec::new();
+            for event in writes {
+                let Event::Write(offset, data) = event else { continue };
+                pending.extend(sectors(*offset as usize, data));
+                ends.push(pending.len());
+            }
+            for chosen in depth.selections(pending.len(), &ends, &mut random) {
+                let mut image = flushed.clone();
+                put(&mut image, pending.iter().zip(chosen).filter(|(_, c)| *c).map(|(s, _)| s));
+                each(&image);
+            }
+            put(&mut flushed, &pending);
+        }
     }
 
     /// Calls `each` with every image that the selections make of the sectors not flushed yet.

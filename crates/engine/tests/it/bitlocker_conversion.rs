@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
+use crate::torture::{Scenario, Verb};
 use claviger_engine::formats::{Converter, Format, Unlocked};
 use claviger_engine::formats::{Towards, bitlocker::BITLOCKER, convertible};
 use claviger_engine::store::MemoryStore;
@@ -158,6 +159,56 @@ impl Case {
                 assert!(read_all(&**store)[end as usize - 0x2000..end as usize].iter().all(|byte| *byte == 0));
             }
         }
+    }
+}
+
+/// All cases whose metadata can be found again wherever a sector of them is torn, and a file system that is encrypted.
+pub fn scenarios() -> Vec<Scenario> {
+    let cases = CASES.iter().filter(|case| !["decrypt Vista's", "leave what is decrypted"].contains(&&*case.name));
+    cases.map(converted).chain(filesystems().into_iter().map(|(name, plain)| encrypted(name, plain))).collect()
+}
+
+fn converted(case: &'static Case) -> Scenario {
+    Scenario {
+        format: "BitLocker",
+        verb: if case.becomes == Towards::Plain { Verb::Decrypt } else { Verb::Encrypt },
+        name: case.name.clone(),
+        before: case.made.image.clone(),
+        plaintext: Some(case.made.plaintext.clone()),
+        act: Box::new(|store| case.begin(store)),
+        read: Box::new(|store| Ok(case.plaintext(store))),
+        finish: Box::new(|store| {
+            case.finish(store, "interrupted");
+            Ok(())
+        }),
+    }
+}
+
+fn encrypted(name: &str, plain: Vec<u8>) -> Scenario {
+    let Credential::Keyfile(key) = startup_key().into_iter().next().expect("one") else { unreachable!() };
+    let key = Arc::new(key.to_vec());
+    let with = |key: &Arc<Vec<u8>>| [Credential::Keyfile(Secret::copy_from(key))];
+    let len = plain.len();
+    let [acting, reading] = [0; 2].map(|_| Arc::clone(&key));
+    Scenario {
+        format: "BitLocker",
+        verb: Verb::Encrypt,
+        name: format!("what {name} made"),
+        before: [&plain[..], &vec![0; BEHIND]].concat(),
+        plaintext: Some(plain),
+        act: Box::new(move |store| encrypt(store, &with(&acting))),
+        read: Box::new(move |store| {
+            let mut now = match convertible(&**store)? {
+                None => read_all(&**store),
+                Some(_) => decrypted(store, &with(&reading)),
+            };
+            now.truncate(len);
+            Ok(now)
+        }),
+        finish: Box::new(move |store| match encrypt(store, &with(&key)) {
+            Err(e) if e.to_string().contains("encrypted already") => Ok(()),
+            done => done,
+        }),
     }
 }
 

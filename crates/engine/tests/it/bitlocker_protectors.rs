@@ -5,11 +5,12 @@ use std::process::Command;
 use std::sync::Arc;
 
 use crate::support::{all_of, passphrase, shared, to_file};
+use crate::torture::{self, Scenario, Subject, Verb};
 use claviger_engine::formats::{
     self, Attributes, CopyState, KeyslotEditor, NewCredential, Prepared, Protection, Removal, RestoreFrom,
 };
 use claviger_engine::store::MemoryStore;
-use claviger_engine::{Advice, Credential, Error, ErrorKind, Result, Secret, Store, Unlock, Volume};
+use claviger_engine::{Advice, Credential, Error, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
 use claviger_testkit::bitlocker::maker::{self, Kind, Made, PASSWORD, Protector};
 use claviger_testkit::bitlocker::metadata::{Datum, HEADERS, Nonces, Seal, set_datums, validation};
 use claviger_testkit::bitlocker::oracles::{Features, Key, Reader, expect_all, sha256};
@@ -611,6 +612,67 @@ fn acts() -> [(&'static str, Act, Option<u8>); 7] {
         ("label", |store, with| label(store, with, "another"), None),
         ("long", |store, with| label(store, with, &"long ".repeat(5000)), None),
     ]
+}
+
+/// With a startup key and a recovery password, and what opens it after a change: nothing has to be stretched.
+pub fn subject() -> Subject {
+    let made = made(vec![Protector::StartupKey, Protector::Recovery(RECOVERY)]);
+    let first = made.unlocks.iter().find_map(|unlock| match unlock {
+        maker::Unlock::StartupKey(_, bytes) => Some(bytes.clone()),
+        _ => None,
+    });
+    let keys = [first.expect("it has a startup key"), startup_key(1), startup_key(2)].map(torture::Key::Keyfile).to_vec();
+    let (format, image, plaintext) = ("BitLocker", made.image, made.plaintext);
+    Subject { format, image, plaintext, keys, hash: None, cipher: None, pim: None }
+}
+
+pub fn scenarios() -> Vec<Scenario> {
+    let subject = subject();
+    let verbs = [Verb::Add, Verb::Change, Verb::Remove, Verb::Protect, Verb::Protect, Verb::Set, Verb::Set];
+    let mut scenarios: Vec<_> = acts()
+        .into_iter()
+        .zip(verbs)
+        .map(|((name, act, new), verb)| {
+            let prepare = move |_: &Subject, store: &dyn Store, with: &Unlock<'_>| act(store, &with.credentials[0]);
+            // What it comes to is in the tests of each; here, that it can be carried out again where it was not.
+            let after = subject.after(|store, with| act(store, &with.credentials[0]));
+            let done = move |subject: &Subject, store: &Arc<dyn Store>| {
+                let mut now = vec![0; store.len() as usize];
+                store.read_at(0, &mut now).expect("it can be read");
+                let like = |image: &[u8]| {
+                    let described = described(image);
+                    (described["keyslots"].clone(), described["label"].clone(), described["protection"].clone())
+                };
+                let opened = new.is_none_or(|number| subject.opened(store, &subject.keys[usize::from(number)]).is_ok());
+                opened && (new.is_some() || like(&now) == like(&after.image))
+            };
+            torture::change(&subject, verb, name, prepare, done)
+        })
+        .collect();
+    let image = MemoryStore::new(subject.image.clone());
+    let backup = subject.with_key(&subject.keys[0], |with| editor().back_up(&image, with, None)).expect("a backup").bytes;
+    let relabelled = subject.after(|store, with| label(store, &with.credentials[0], "another"));
+    scenarios.push(torture::change(
+        &relabelled,
+        Verb::Restore,
+        "from a file",
+        move |_, store, with| {
+            editor().restore(store, RestoreFrom::Backup(&MemoryStore::new(backup.clone())), with, false)
+        },
+        |_, store| !described_in(store).to_string().contains("another"),
+    ));
+    let damaged = subject.with_bytes(made(vec![Protector::StartupKey]).layout.metadata[0] as usize + 200, &[0xff; 8]);
+    let repair = |_: &Subject, store: &dyn Store, with: &Unlock<'_>| editor().repair_opened(store, with);
+    scenarios.push(torture::change(&damaged, Verb::Repair, "a copy", repair, |_, _| true));
+    scenarios.push(torture::creation(&subject, |store| {
+        let format = formats::by_name("BitLocker")?;
+        format.create(&**store, &Spec { quick: true, ..Spec::default() }, &[self::subject().keys[0].credential()])
+    }));
+    scenarios
+}
+
+fn described_in(store: &Arc<dyn Store>) -> serde_json::Value {
+    formats::open(store, None).expect("a header").1.describe().expect("it says something")
 }
 
 /// Copies the first copy that is whole over the others, as a repair does.

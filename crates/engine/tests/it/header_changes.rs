@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::support::noise;
+use crate::torture::{self, Key, Scenario, Subject, Verb};
 use claviger_engine::credential::HeaderChoice;
 use claviger_engine::formats::{self, CopyState, KeyslotEditor, NewCredential, RestoreFrom, Verified};
 use claviger_engine::store::MemoryStore;
@@ -92,6 +93,62 @@ impl Kind {
         let credentials = [passphrase(text)];
         self.editor().verify(&MemoryStore::new(bytes.to_vec()), &self.with(&credentials))
     }
+}
+
+/// What opens a volume before and after a change.
+pub fn subjects() -> Vec<Subject> {
+    KINDS.map(subject).to_vec()
+}
+
+fn subject(kind: Kind) -> Subject {
+    let image = kind.volume(MIN, "old");
+    let keys = ["old", "new"].map(|text| Key::Passphrase(format!("{text:.<20}"))).to_vec();
+    let (hash, cipher, pim) = (Some(kind.hash), Some("AES"), kind.pim);
+    let mut subject = Subject { format: kind.format, image, plaintext: Vec::new(), keys, hash, cipher, pim };
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(subject.image.clone()));
+    subject.plaintext = subject.opened(&store, &subject.keys[0]).expect("it opens");
+    subject
+}
+
+pub fn scenarios() -> Vec<Scenario> {
+    subjects().iter().flat_map(|subject| [changed(subject), restored(subject), created(subject)]).collect()
+}
+
+fn changed(subject: &Subject) -> Scenario {
+    let prepare = |subject: &Subject, store: &dyn Store, with: &Unlock<'_>| {
+        let new = [subject.keys[1].credential()];
+        subject.editor().change(store, with, &NewCredential { credentials: &new, ..NewCredential::default() })
+    };
+    let done = |subject: &Subject, store: &Arc<dyn Store>| {
+        subject.opened(store, &subject.keys[1]).is_ok() && subject.opened(store, &subject.keys[0]).is_err()
+    };
+    torture::change(subject, Verb::Change, "another password", prepare, done)
+}
+
+/// From a file, in which the first key opens, into a volume that the other one opens.
+fn restored(subject: &Subject) -> Scenario {
+    let (old, new) = (subject.keys[0].clone(), subject.keys[1].clone());
+    let before = MemoryStore::new(subject.image.clone());
+    let backup = subject.with_key(&old, |with| subject.editor().back_up(&before, with, None)).expect("a backup").bytes;
+    let subject = subject.after(|store, with| {
+        let new = [new.credential()];
+        subject.editor().change(store, with, &NewCredential { credentials: &new, ..NewCredential::default() })
+    });
+    let prepare = move |subject: &Subject, store: &dyn Store, with: &Unlock<'_>| {
+        let backup = MemoryStore::new(backup.clone());
+        subject.editor().restore(store, RestoreFrom::Backup(&backup), with, false)
+    };
+    let done = |subject: &Subject, store: &Arc<dyn Store>| subject.opened(store, &subject.keys[0]).is_ok();
+    torture::change(&subject, Verb::Restore, "from a file", prepare, done)
+}
+
+fn created(subject: &Subject) -> Scenario {
+    let new = Subject { keys: vec![subject.keys[1].clone()], ..subject.clone() };
+    let make = new.clone();
+    torture::creation(&new, move |store| {
+        let spec = Spec { hash: make.hash, pim: make.pim, ..Spec::default() };
+        formats::by_name(make.format)?.create(&**store, &spec, &[make.keys[0].credential()])
+    })
 }
 
 /// Long enough for VeraCrypt's smallest PIM.

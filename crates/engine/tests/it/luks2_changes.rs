@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use crate::support::{noise, passphrase, shared};
+use crate::torture::{self, Key, Scenario, Subject, Verb};
 use claviger_engine::formats::luks2::{self, CopyState, binary::Which};
 use claviger_engine::formats::{
     self, Attributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom, TokenChange,
@@ -59,6 +60,96 @@ fn opens(bytes: &[u8], text: &str) -> Option<u32> {
     Volume::new(store, unlocked.layout).read_at(0, &mut start).expect("the data can be read");
     assert_eq!(start, [0x42; 4096], "what opens has the right key");
     unlocked.facts.keyslot
+}
+
+/// A volume with two keyslots, the second of which stays, and a token.
+pub fn subject() -> Subject {
+    let before = MemoryStore::new(volume("one"));
+    done(add(&before, "one", "two", None), &before);
+    done(editor().change_tokens(&before, token_1()), &before);
+    let keys = ["one", "zwei", "two"].map(|text| Key::Passphrase(text.to_owned())).to_vec();
+    let (format, image, plaintext) = ("LUKS2", before.to_vec(), Vec::new());
+    let mut subject = Subject { format, image, plaintext, keys, hash: None, cipher: None, pim: None };
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(subject.image.clone()));
+    subject.plaintext = subject.opened(&store, &subject.keys[0]).expect("it opens");
+    subject
+}
+
+pub fn scenarios() -> Vec<Scenario> {
+    let subject = subject();
+    let first_only = Subject { keys: subject.keys[..2].to_vec(), ..subject.clone() };
+    let opens = |s: &Subject, store: &Arc<dyn Store>, key: usize| s.opened(store, &s.keys[key]).is_ok();
+    let header = |store: &Arc<dyn Store>| luks2::read(&**store).ok();
+    fn new<T>(subject: &Subject, with: impl FnOnce(&NewCredential<'_>) -> T) -> T {
+        let credentials = [subject.keys[1].credential()];
+        with(&NewCredential { credentials: &credentials, cost: CHEAP, ..NewCredential::default() })
+    }
+    let backup = MemoryStore::new(subject.image.clone());
+    let changed = subject.after(|store, with| new(&subject, |new| editor().change(store, with, new)));
+    let labelled = |_: &Subject, store: &dyn Store, _: &Unlock<'_>| {
+        editor().set(store, &Attributes { label: Some("x"), ..Attributes::default() })
+    };
+    let mut scenarios = vec![
+        torture::change(
+            &first_only,
+            Verb::Change,
+            "another passphrase",
+            |s, store, with| new(s, |new| editor().change(store, with, new)),
+            move |s, store| opens(s, store, 1) && !opens(s, store, 0),
+        ),
+        torture::change(
+            &subject,
+            Verb::Add,
+            "a keyslot",
+            |s, store, with| new(s, |new| editor().add(store, with, new, None)),
+            move |s, store| opens(s, store, 1),
+        ),
+        torture::change(
+            &subject,
+            Verb::Remove,
+            "a keyslot",
+            |_, store, _| remove(store, 0),
+            move |s, store| !opens(s, store, 0),
+        ),
+        torture::change(&subject, Verb::Set, "a label", labelled, move |_, store| {
+            header(store).is_some_and(|header| header.binary.label == b"x")
+        }),
+        torture::change(
+            &subject,
+            Verb::Tokens,
+            "import",
+            |_, store, _| editor().change_tokens(store, token_1()),
+            move |_, store| header(store).is_some_and(|header| header.metadata.tokens.len() > 1),
+        ),
+        torture::change(
+            &subject,
+            Verb::Tokens,
+            "remove",
+            |_, store, _| editor().change_tokens(store, TokenChange::Remove(0)),
+            move |_, store| header(store).is_some_and(|header| header.metadata.tokens.is_empty()),
+        ),
+        torture::change(
+            &changed,
+            Verb::Restore,
+            "from a file",
+            move |_, store, with| editor().restore(store, RestoreFrom::Backup(&backup), with, true),
+            move |s, store| opens(s, store, 0) && !opens(s, store, 1),
+        ),
+        torture::creation(&first_only, |store| {
+            formats::by_name("LUKS2")?.create(&**store, &spec(), &[passphrase("one")])
+        }),
+    ];
+    // One copy of the header is damaged, or is an older one.
+    for copy in [0, 16_384] {
+        let old = subject.image[copy..copy + 16_384].to_vec();
+        let damaged = subject.with_bytes(copy + 4096 + 50, &[0]);
+        let stale = subject.after(|store, with| labelled(&subject, store, with)).with_bytes(copy, &old);
+        for (subject, what) in [(damaged, "damaged"), (stale, "stale")] {
+            let repair = |_: &Subject, store: &dyn Store, _: &Unlock<'_>| editor().repair(store);
+            scenarios.push(torture::change(&subject, Verb::Repair, &format!("{what} at {copy}"), repair, |_, _| true));
+        }
+    }
+    scenarios
 }
 
 fn add(store: &dyn Store, with: &str, new: &str, at: Option<u32>) -> Result<Prepared> {

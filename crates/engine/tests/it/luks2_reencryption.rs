@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::shared;
+use crate::torture::{Scenario, Verb};
 use claviger_engine::formats::luks2::LUKS2;
 use claviger_engine::formats::luks2::reencrypt::{self, Beginning, Reencryption, Request, Stores};
 use claviger_engine::formats::{Attributes, Format, Unlocked};
@@ -270,6 +271,85 @@ fn a_crash_at_any_write_loses_nothing() {
             }
         });
         assert!(images > 40, "{way:?}: {images} images");
+    }
+}
+
+pub fn scenarios() -> Vec<Scenario> {
+    // Without protection a zone may be lost, which nobody who asks for it is told otherwise.
+    let ways = WAYS.into_iter().filter(|way| !matches!(way, Way::NewKey { resilience: "none", .. }));
+    ways.map(scenario).collect()
+}
+
+fn scenario(way: Way) -> Scenario {
+    let (before, header) = way.before();
+    let bed = move |store: &Arc<dyn Store>| Bed::new(Arc::clone(store), header);
+    Scenario {
+        format: "LUKS2",
+        verb: match way {
+            Way::NewKey { .. } => Verb::Reencrypt,
+            Way::EncryptDetached { .. } | Way::EncryptInPlace => Verb::Encrypt,
+            Way::DecryptDetached { .. } | Way::DecryptInPlace => Verb::Decrypt,
+        },
+        name: format!("{way:?}"),
+        before,
+        plaintext: Some(way.contents()),
+        act: Box::new(move |store| {
+            let bed = bed(store);
+            way.begin(&bed)?;
+            bed.resume()
+        }),
+        read: Box::new(move |store| way.now(&bed(store))),
+        finish: Box::new(move |store| way.finish(&bed(store))),
+    }
+}
+
+impl Way {
+    /// What is in the volume, whether it has begun, goes on or is done.
+    fn now(self, bed: &Bed) -> Result<Vec<u8>> {
+        let contents = self.contents();
+        let cut = |mut bytes: Vec<u8>| {
+            bytes.truncate(contents.len());
+            bytes
+        };
+        let error = match bed.plaintext() {
+            Ok(plaintext) => return Ok(cut(plaintext)),
+            Err(e) => e,
+        };
+        let data = read_all(&*bed.data());
+        match self {
+            Self::NewKey { .. } => Err(error),
+            // The header in front is not moved yet, or the data are in clear by now.
+            Self::DecryptInPlace => Ok(cut(Bed::of(&data, 0).plaintext().unwrap_or(data))),
+            Self::DecryptDetached { .. } => Ok(cut(data)),
+            Self::EncryptDetached { .. } | Self::EncryptInPlace if data.starts_with(&contents) => Ok(contents),
+            // What is in front is half a header, or the journal is: beginning once more brings that to its end.
+            Self::EncryptDetached { .. } | Self::EncryptInPlace => {
+                let copy = Bed::of(&read_all(&*bed.all), bed.header);
+                if self.begin(&copy).is_err() {
+                    copy.resume()?;
+                }
+                copy.plaintext().map(cut)
+            }
+        }
+    }
+
+    /// Begins where nothing has begun, and goes on.
+    fn finish(self, bed: &Bed) -> Result<()> {
+        if bed.resume().is_ok() || self.is_done(bed) {
+            return Ok(());
+        }
+        self.begin(bed)?;
+        bed.resume()
+    }
+
+    /// Whether nothing is left to do. A new key may be made once more.
+    fn is_done(self, bed: &Bed) -> bool {
+        let plain = read_all(&*bed.data()).starts_with(&self.contents());
+        match self {
+            Self::NewKey { .. } => false,
+            Self::EncryptDetached { .. } | Self::EncryptInPlace => !plain && bed.plaintext().is_ok(),
+            Self::DecryptDetached { .. } | Self::DecryptInPlace => plain,
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use crate::support::{noise, passphrase, run_in_kernel, shared};
+use crate::torture::{self, Key, Scenario, Subject, Verb};
 use claviger_engine::formats::{
     self, Attributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom, TokenChange,
 };
@@ -268,6 +269,36 @@ fn opens(image: &[u8], text: &str) -> bool {
         Volume::new(Arc::clone(&store), unlocked.layout).read_at(0, &mut start).expect("the data can be read");
         start == [0x42; 4096]
     })
+}
+
+/// From one to the other and back, in the smallest volume that both can be.
+pub fn scenarios() -> Vec<Scenario> {
+    let data_offset = 8 * 131_072 + 4096 + 28_672;
+    let spec = Spec { key_bits: Some(256), data_offset: Some(data_offset), ..cheap() };
+    let store = MemoryStore::new(noise(data_offset as usize + 8192, 1));
+    formats::by_name("LUKS1").expect("it is there").create(&store, &spec, &[passphrase("one")]).expect("a volume");
+    let keys = vec![Key::Passphrase("one".to_owned())];
+    let (format, image, plaintext) = ("LUKS1", store.to_vec(), Vec::new());
+    let mut one = Subject { format, image, plaintext, keys, hash: None, cipher: None, pim: None };
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(one.image.clone()));
+    one.plaintext = one.opened(&store, &one.keys[0]).expect("it opens");
+    let two = Subject { format: "LUKS2", ..one.after(|store, _| editor("LUKS1").convert(store, "LUKS2", false)) };
+    vec![converted(&one, "LUKS2"), converted(&two, "LUKS1")]
+}
+
+fn converted(subject: &Subject, to: &'static str) -> Scenario {
+    let from = subject.format;
+    let prepare = move |_: &Subject, store: &dyn Store, _: &Unlock<'_>| editor(from).convert(store, to, false);
+    let finish = move |store: &Arc<dyn Store>| {
+        if formats::open(store, None)?.0.name() != to {
+            // What is left of a header is mended first.
+            let _ = editor(from).repair(&**store).and_then(|repair| repair.edit.carry_out(&**store));
+            editor(from).convert(&**store, to, false)?.edit.carry_out(&**store)?;
+        }
+        Ok(())
+    };
+    let change = torture::change(subject, Verb::Convert, &format!("to {to}"), prepare, |_, _| true);
+    Scenario { finish: Box::new(finish), ..change }
 }
 
 #[test]

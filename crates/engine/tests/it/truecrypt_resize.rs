@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::support::*;
+use crate::torture::{self, Key, Scenario, Subject, Verb};
 use claviger_engine::credential::HeaderChoice;
 use claviger_engine::formats::{self, KeyslotEditor, Resizing};
 use claviger_engine::store::{Access, FileStore, MemoryStore};
@@ -73,6 +74,42 @@ impl Kind {
         resizing.carry_out(&store, &Spec { quick, ..Spec::default() }).expect("it is carried out");
         std::fs::read(file.path()).expect("the file")
     }
+}
+
+/// Longer and shorter, in a file that is already as long as it has to be, and not yet cut.
+pub fn scenarios() -> Vec<Scenario> {
+    let sizes = [SIZE + 512, SIZE + 200_192, SIZE - 512, SIZE - 200_192];
+    sizes.into_iter().flat_map(|size| [TRUECRYPT, VERACRYPT].map(|kind| resized(kind, size))).collect()
+}
+
+fn resized(kind: Kind, size: u64) -> Scenario {
+    let (mut image, plain) = kind.volume();
+    image.extend(noise(((size + 2 * GROUP) as usize).saturating_sub(image.len()), 9));
+    let keys = vec![Key::Passphrase(TEXT.to_owned())];
+    let (hash, cipher, pim) = (Some("SHA-512"), Some(kind.cipher), kind.pim);
+    let kept = size.min(SIZE) as usize;
+    let subject = Subject { format: kind.format, image, plaintext: plain[..kept].to_vec(), keys, hash, cipher, pim };
+    let prepare = move |subject: &Subject, store: &dyn Store, with: &Unlock<'_>| {
+        Ok(subject.editor().resize_opened(store, with, size)?.prepared)
+    };
+    let done = move |_: &Subject, store: &Arc<dyn Store>| {
+        kind.open_in(Arc::clone(store), PRIMARY).is_ok_and(|volume| volume.len() == size)
+    };
+    let read = move |store: &Arc<dyn Store>| {
+        let mut data = all_of(&kind.open_in(Arc::clone(store), HeaderChoice::Any)?);
+        data.truncate(kept);
+        Ok(data)
+    };
+    let finish = {
+        let subject = subject.clone();
+        move |store: &Arc<dyn Store>| {
+            // Where `verify` looks for the backup is right only once the file is cut.
+            subject.with_some_key(|with| prepare(&subject, &**store, with))?.edit.carry_out(&**store)?;
+            done(&subject, store).then_some(()).ok_or_else(|| Error::misuse("it has another size"))
+        }
+    };
+    let change = torture::change(&subject, Verb::Resize, &format!("to {size} bytes"), prepare, done);
+    Scenario { read: Box::new(read), finish: Box::new(finish), ..change }
 }
 
 const PRIMARY: HeaderChoice = HeaderChoice::One { hidden: false, backup: false };
