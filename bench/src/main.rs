@@ -39,7 +39,8 @@ fn main() {
         Some("loop-aes") => return loop_aes(),
         Some("elephant") => return elephant(),
         Some("derivations") => {
-            derivations();
+            // As TrueCrypt derives header keys, and LUKS those of keyslots.
+            [192, 64].into_iter().for_each(derivations);
             stretch();
             return argon2();
         }
@@ -56,7 +57,7 @@ fn main() {
     cascades();
     loop_aes();
     elephant();
-    derivations();
+    [192, 64].into_iter().for_each(derivations);
     stretch();
     argon2();
 }
@@ -360,19 +361,19 @@ fn print(results: &[(String, Vec<f64>)]) {
     }
 }
 
-/// Header key derivations as TrueCrypt does them, 192 bytes of key, ours and OpenSSL's; milliseconds.
-fn derivations() {
-    println!("\nPBKDF2, 192 bytes, 20,000 iterations; milliseconds: ours, OpenSSL's, their ratio");
+/// Key derivations of `len` bytes, ours and OpenSSL's; milliseconds.
+fn derivations(len: usize) {
+    println!("\nPBKDF2, {len} bytes, 20,000 iterations; milliseconds: ours, OpenSSL's, their ratio");
     for hash in HASHES {
         let name = hash.name.replace("SHA-", "SHA");
         let Some(digest) = openssl::hash::MessageDigest::from_name(&name) else { continue };
-        let mut key = [0u8; 192];
+        let mut key = vec![0u8; len];
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..7 {
             let begin = cpu_time();
             hash.pbkdf2(b"correct horse", &[3; 64], 20_000, &mut key, &|| true);
             ours.push((cpu_time() - begin).as_secs_f64() * 1e3);
-            let expected = key;
+            let expected = key.clone();
             let begin = cpu_time();
             if openssl::pkcs5::pbkdf2_hmac(b"correct horse", &[3; 64], 20_000, digest, &mut key).is_err() {
                 break;
@@ -431,7 +432,7 @@ fn open_ssl_stretch(secret: &[u8; 32], salt: &[u8; 16]) -> [u8; 32] {
 fn argon2() {
     println!("\nArgon2, 32 bytes; milliseconds of processor time: ours, libargon2's, their ratio");
     for (variant, flag) in [(Variant::I, "-i"), (Variant::Id, "-id")] {
-        for (memory_kib, passes, lanes) in [(64 << 10, 4, 1), (64 << 10, 4, 4), (1 << 20, 4, 4)] {
+        for (memory_kib, passes, lanes) in [(64 << 10, 4, 1), (64 << 10, 4, 4), (1 << 20, 4, 1), (1 << 20, 4, 4)] {
             let params = Params { variant, memory_kib, passes, lanes, ..Params::default() };
             let (mut ours, mut theirs) = (Vec::new(), Vec::new());
             for _ in 0..5 {

@@ -17,6 +17,7 @@ fn main() {
         ("aes-cbc-essiv:sha256", "hmac(sha256)"),
         ("aes-xts-random", "hmac(sha512)"),
         ("aes-gcm-random", "aead"),
+        ("aes-ccm-random", "aead"),
         ("chacha20-random", "poly1305"),
         ("aegis128-random", "aead"),
     ] {

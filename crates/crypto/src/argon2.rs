@@ -268,7 +268,15 @@ impl<'a> Matrix<'a> {
             // SAFETY: the block before this one is in the same lane, which no other thread writes.
             let previous = unsafe { &*self.blocks.add(previous) };
             let random = match &mut addresses {
-                Some(addresses) => addresses.of(index, self.compress),
+                Some(addresses) => {
+                    let random = addresses.of(index, self.compress);
+                    if index + 1 < self.segment {
+                        let next = addresses.of(index + 1, self.compress);
+                        // SAFETY: `referenced` gives a block of the matrix.
+                        block::prefetch(unsafe { self.blocks.add(self.referenced(place, index + 1, next)) });
+                    }
+                    random
+                }
                 None => previous.0[0],
             };
             let other = self.referenced(place, index, random);

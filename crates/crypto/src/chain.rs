@@ -1,6 +1,6 @@
 //! Chains of CBC (NIST SP 800-38A, 6.2), whatever cipher decrypts the blocks.
 
-/// Chains that are encrypted side by side: each is serial, so only others can fill a pipeline.
+/// Chains that most ciphers encrypt side by side: each is serial, so only others can fill a pipeline.
 pub(crate) const LANES: usize = 32;
 
 /// Panics unless `run` is a chain of `sector` bytes for each IV, in whole blocks of `block` bytes.
@@ -40,8 +40,8 @@ pub(crate) fn decrypt<const ROOM: usize>(
 }
 
 /// Encrypts a chain of `sector` bytes for each IV, of which the first bytes count, as many as a block has. `encrypt_blocks` is given
-/// one block of each of several chains and encrypts each block by itself.
-pub(crate) fn encrypt(
+/// one block of each of at most `LANES` chains and encrypts each block by itself.
+pub(crate) fn encrypt<const LANES: usize>(
     block: usize,
     ivs: &[[u8; 16]],
     sector: usize,
@@ -51,14 +51,14 @@ pub(crate) fn encrypt(
     assert_chains(block, ivs, sector, run);
     for (ivs, run) in ivs.chunks(LANES).zip(run.chunks_mut((LANES * sector).max(1))) {
         match block {
-            8 => encrypt_lanes::<8>(ivs, sector, run, &encrypt_blocks),
-            _ => encrypt_lanes::<16>(ivs, sector, run, &encrypt_blocks),
+            8 => encrypt_lanes::<8, LANES>(ivs, sector, run, &encrypt_blocks),
+            _ => encrypt_lanes::<16, LANES>(ivs, sector, run, &encrypt_blocks),
         }
     }
 }
 
-/// Encrypts at most [`LANES`] chains: one block of each is gathered into a row, which is encrypted with one call and scattered back.
-fn encrypt_lanes<const BLOCK: usize>(
+/// Encrypts at most `LANES` chains: one block of each is gathered into a row, which is encrypted with one call and scattered back.
+fn encrypt_lanes<const BLOCK: usize, const LANES: usize>(
     ivs: &[[u8; 16]],
     sector: usize,
     run: &mut [u8],

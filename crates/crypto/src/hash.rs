@@ -5,11 +5,15 @@
 //! keys, and keyed functions.
 
 #[cfg(target_arch = "x86_64")]
-mod lanes;
+mod keccak;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod lanes;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod messages;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod network;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod sha256;
+mod sha512;
 #[cfg(target_arch = "x86_64")]
 mod wide;
 
@@ -20,20 +24,21 @@ use digest::array::ArraySize;
 use digest::block_api::BlockSizeUser;
 use digest::consts::{U16, U20, U24, U28, U32, U48};
 use digest::typenum::Unsigned;
-use digest::{Digest, FixedOutput, HashMarker, KeyInit, Output, OutputSizeUser, Update};
-use hmac::{Hmac, SimpleHmac};
+use digest::{Digest, FixedOutput, HashMarker, Output, OutputSizeUser, Update};
+use hmac::Hmac;
 
-use crate::kdf::{Blake2sHmac, Prf, pbkdf2_block};
+use crate::kdf::{Blake2sHmac, CachedHmac, Prf, pbkdf2_block};
 use crate::secret::wipe_stack;
 
 /// A hash for the table, several of which can be computed in the lanes of a vector.
 macro_rules! side_by_side {
-    ($name:literal, $digest:ty, $prf:ty, $lanes:ident) => {
+    ($name:literal, $digest:ty, $prf:ty, $module:ident::$lanes:ident$(<$words:literal>)?, even_alone: $alone:expr) => {
         Hash {
             #[cfg(target_arch = "x86_64")]
             side_by_side: Some(SideBySide {
-                blocks: lanes::at_once::<lanes::$lanes>(),
-                derive: lanes::derive::<lanes::$lanes, $prf>,
+                blocks: lanes::at_once::<$module::$lanes$(<$words>)?>(),
+                even_alone: $alone,
+                derive: lanes::derive::<$module::$lanes$(<$words>)?, $prf>,
             }),
             ..hash::<$digest, $prf>($name)
         }
@@ -65,6 +70,8 @@ type Checksums = fn(usize, &[u8], &mut [u8]);
 #[derive(Clone, Copy)]
 struct SideBySide {
     blocks: usize,
+    /// Whether that is the fastest way for one block, too.
+    even_alone: fn() -> bool,
     derive: fn(lanes::Task<'_>) -> bool,
 }
 
@@ -137,29 +144,53 @@ pub static SHA224: Hash = hash::<sha2::Sha224, Hmac<sha2::Sha224>>("SHA-224");
 /// SHA-256 (FIPS 180-4).
 pub static SHA256: Hash = Hash {
     #[cfg(target_arch = "x86_64")]
-    checksums: Some(sha256_checksums),
+    checksums: Some(checksums::<messages::Sha256>),
     ..hash::<sha2::Sha256, Hmac<sha2::Sha256>>("SHA-256")
 };
 /// SHA-384 (FIPS 180-4).
 pub static SHA384: Hash = hash::<sha2::Sha384, Hmac<sha2::Sha384>>("SHA-384");
 /// SHA-512 (FIPS 180-4).
-pub static SHA512: Hash = side_by_side!("SHA-512", sha2::Sha512, Hmac<sha2::Sha512>, Sha512);
+pub static SHA512: Hash = Hash {
+    pbkdf2_block: sha512_block,
+    #[cfg(target_arch = "x86_64")]
+    checksums: Some(checksums::<messages::Sha512>),
+    ..side_by_side!("SHA-512", sha2::Sha512, Hmac<sha2::Sha512>, lanes::Sha512, even_alone: || false)
+};
 /// SHA-512/224 (FIPS 180-4), supported by cryptsetup's libraries.
 pub static SHA512_224: Hash = hash::<sha2::Sha512_224, Hmac<sha2::Sha512_224>>("SHA-512/224");
 /// SHA-512/256 (FIPS 180-4), supported by cryptsetup's libraries.
 pub static SHA512_256: Hash = hash::<sha2::Sha512_256, Hmac<sha2::Sha512_256>>("SHA-512/256");
 /// SHA3-224 (FIPS 202).
-pub static SHA3_224: Hash = hash::<sha3::Sha3_224, SimpleHmac<sha3::Sha3_224>>("SHA3-224");
+pub static SHA3_224: Hash = hash::<sha3::Sha3_224, CachedHmac<sha3::Sha3_224>>("SHA3-224");
 /// SHA3-256 (FIPS 202).
-pub static SHA3_256: Hash = hash::<sha3::Sha3_256, SimpleHmac<sha3::Sha3_256>>("SHA3-256");
+pub static SHA3_256: Hash = side_by_side!(
+    "SHA3-256",
+    sha3::Sha3_256,
+    CachedHmac<sha3::Sha3_256>,
+    keccak::Sha3<4>,
+    even_alone: keccak::even_alone
+);
 /// SHA3-384 (FIPS 202).
-pub static SHA3_384: Hash = hash::<sha3::Sha3_384, SimpleHmac<sha3::Sha3_384>>("SHA3-384");
+pub static SHA3_384: Hash = side_by_side!(
+    "SHA3-384",
+    sha3::Sha3_384,
+    CachedHmac<sha3::Sha3_384>,
+    keccak::Sha3<6>,
+    even_alone: keccak::even_alone
+);
 /// SHA3-512 (FIPS 202).
-pub static SHA3_512: Hash = hash::<sha3::Sha3_512, SimpleHmac<sha3::Sha3_512>>("SHA3-512");
+pub static SHA3_512: Hash = side_by_side!(
+    "SHA3-512",
+    sha3::Sha3_512,
+    CachedHmac<sha3::Sha3_512>,
+    keccak::Sha3<8>,
+    even_alone: keccak::even_alone
+);
 /// RIPEMD-128 (ISO/IEC 10118-3).
 pub static RIPEMD128: Hash = hash::<ripemd::Ripemd128, Hmac<ripemd::Ripemd128>>("RIPEMD-128");
 /// RIPEMD-160 (ISO/IEC 10118-3).
-pub static RIPEMD160: Hash = side_by_side!("RIPEMD-160", ripemd::Ripemd160, Hmac<ripemd::Ripemd160>, Ripemd160);
+pub static RIPEMD160: Hash =
+    side_by_side!("RIPEMD-160", ripemd::Ripemd160, Hmac<ripemd::Ripemd160>, lanes::Ripemd160, even_alone: || false);
 /// RIPEMD-256, no more secure than RIPEMD-128.
 pub static RIPEMD256: Hash = hash::<ripemd::Ripemd256, Hmac<ripemd::Ripemd256>>("RIPEMD-256");
 /// RIPEMD-320, no more secure than RIPEMD-160.
@@ -176,23 +207,24 @@ pub static TIGER_128: Hash = truncated::<LinuxTiger, U16>("Tiger-128");
 /// The first 160 bits of Linux's Tiger: `tgr160`.
 pub static TIGER_160: Hash = truncated::<LinuxTiger, U20>("Tiger-160");
 /// Tiger (Anderson, Biham 1996), Linux's variant: `tgr192`.
-pub static TIGER_192: Hash = hash::<LinuxTiger, SimpleHmac<LinuxTiger>>("Tiger-192");
+pub static TIGER_192: Hash = hash::<LinuxTiger, CachedHmac<LinuxTiger>>("Tiger-192");
 /// BLAKE2b with digests of 160 bits (RFC 7693).
-pub static BLAKE2B_160: Hash = hash::<Blake2b<U20>, SimpleHmac<Blake2b<U20>>>("BLAKE2b-160");
+pub static BLAKE2B_160: Hash = hash::<Blake2b<U20>, CachedHmac<Blake2b<U20>>>("BLAKE2b-160");
 /// BLAKE2b with digests of 256 bits (RFC 7693).
-pub static BLAKE2B_256: Hash = hash::<Blake2b<U32>, SimpleHmac<Blake2b<U32>>>("BLAKE2b-256");
+pub static BLAKE2B_256: Hash = hash::<Blake2b<U32>, CachedHmac<Blake2b<U32>>>("BLAKE2b-256");
 /// BLAKE2b with digests of 384 bits (RFC 7693).
-pub static BLAKE2B_384: Hash = hash::<Blake2b<U48>, SimpleHmac<Blake2b<U48>>>("BLAKE2b-384");
+pub static BLAKE2B_384: Hash = hash::<Blake2b<U48>, CachedHmac<Blake2b<U48>>>("BLAKE2b-384");
 /// BLAKE2b with digests of 512 bits (RFC 7693).
-pub static BLAKE2B_512: Hash = hash::<blake2::Blake2b512, SimpleHmac<blake2::Blake2b512>>("BLAKE2b-512");
+pub static BLAKE2B_512: Hash = hash::<blake2::Blake2b512, CachedHmac<blake2::Blake2b512>>("BLAKE2b-512");
 /// BLAKE2s with digests of 128 bits (RFC 7693).
-pub static BLAKE2S_128: Hash = hash::<Blake2s<U16>, SimpleHmac<Blake2s<U16>>>("BLAKE2s-128");
+pub static BLAKE2S_128: Hash = hash::<Blake2s<U16>, CachedHmac<Blake2s<U16>>>("BLAKE2s-128");
 /// BLAKE2s with digests of 160 bits (RFC 7693).
-pub static BLAKE2S_160: Hash = hash::<Blake2s<U20>, SimpleHmac<Blake2s<U20>>>("BLAKE2s-160");
+pub static BLAKE2S_160: Hash = hash::<Blake2s<U20>, CachedHmac<Blake2s<U20>>>("BLAKE2s-160");
 /// BLAKE2s with digests of 224 bits (RFC 7693).
-pub static BLAKE2S_224: Hash = hash::<Blake2s<U28>, SimpleHmac<Blake2s<U28>>>("BLAKE2s-224");
+pub static BLAKE2S_224: Hash = hash::<Blake2s<U28>, CachedHmac<Blake2s<U28>>>("BLAKE2s-224");
 /// BLAKE2s with digests of 256 bits (RFC 7693).
-pub static BLAKE2S_256: Hash = side_by_side!("BLAKE2s-256", blake2::Blake2s256, Blake2sHmac, Blake2s);
+pub static BLAKE2S_256: Hash =
+    side_by_side!("BLAKE2s-256", blake2::Blake2s256, Blake2sHmac, lanes::Blake2s, even_alone: || false);
 /// SM3 (GB/T 32905-2016).
 pub static SM3: Hash = hash::<sm3::Sm3, Hmac<sm3::Sm3>>("SM3");
 /// Streebog with digests of 256 bits (GOST R 34.11-2012, RFC 6986).
@@ -200,6 +232,14 @@ pub static STREEBOG_256: Hash = hash::<streebog::Streebog256, Hmac<streebog::Str
 /// Streebog with digests of 512 bits (GOST R 34.11-2012, RFC 6986).
 pub static STREEBOG_512: Hash =
     Hash { pbkdf2_block: streebog_block, ..hash::<streebog::Streebog512, Hmac<streebog::Streebog512>>("Streebog") };
+
+fn sha512_block(p: &[u8], salt: &[u8], n: u32, index: u32, out: &mut [u8], go_on: &dyn Fn() -> bool) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(compress) = sha512::compress() {
+        return sha512::pbkdf2_block(compress, p, salt, n, index, out, go_on);
+    }
+    pbkdf2_block::<Hmac<sha2::Sha512>>(p, salt, n, index, out, go_on)
+}
 
 fn whirlpool_block(p: &[u8], salt: &[u8], n: u32, index: u32, out: &mut [u8], go_on: &dyn Fn() -> bool) -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -218,9 +258,9 @@ fn streebog_block(p: &[u8], salt: &[u8], n: u32, index: u32, out: &mut [u8], go_
 }
 
 #[cfg(target_arch = "x86_64")]
-fn sha256_checksums(block: usize, data: &[u8], out: &mut [u8]) {
-    let whole = sha256::Messages { state: sha256::BEGIN, before: 0, head: 0, heads: &[], body: block, bodies: data };
-    sha256::digests(whole, out.as_chunks_mut().0);
+fn checksums<S: messages::Sha2>(block: usize, data: &[u8], out: &mut [u8]) {
+    let whole = messages::Messages::<S> { state: S::BEGIN, before: 0, head: 0, heads: &[], body: block, bodies: data };
+    messages::digests(whole, data.len() / block, out);
 }
 
 /// A hash for the table, with the HMAC that goes with it.
@@ -244,7 +284,7 @@ const fn truncated<D, N: ArraySize>(name: &'static str) -> Hash
 where
     D: Digest + FixedOutput + Update + HashMarker + BlockSizeUser + Clone + Default,
 {
-    hash::<Truncated<D, N>, SimpleHmac<Truncated<D, N>>>(name)
+    hash::<Truncated<D, N>, CachedHmac<Truncated<D, N>>>(name)
 }
 
 fn digest<D: Digest>(parts: &[&[u8]], out: &mut [u8]) {
@@ -312,21 +352,6 @@ impl FixedOutput for LinuxTiger {
     }
 }
 
-/// HMAC for hashes whose state after the key cannot be cached: slower by two compressions.
-impl<D: Digest + BlockSizeUser + Clone> Prf for SimpleHmac<D> {
-    type Output = Output<Self>;
-
-    fn new(key: &[u8]) -> Self {
-        Self::new_from_slice(key).expect("HMAC takes keys of any length")
-    }
-
-    fn of(&self, parts: &[&[u8]]) -> Self::Output {
-        let mut hmac = self.clone();
-        parts.iter().for_each(|part| Update::update(&mut hmac, part));
-        hmac.finalize_fixed()
-    }
-}
-
 /// The five words of SHA-1's state after the whole blocks of `message`, without finalisation: cryptmount derives an IV
 /// from them.
 pub fn sha1_state(message: &[u8]) -> [u32; 5] {
@@ -366,7 +391,8 @@ impl Hash {
         (self.digest)(parts, out);
     }
 
-    /// [`Hash::checksum`] of each block of `block` bytes of `data`, one after the other. SHA-256 takes several at a time.
+    /// [`Hash::checksum`] of each block of `block` bytes of `data`, one after the other. SHA-256 and SHA-512 take several at
+    /// a time.
     ///
     /// # Panics
     /// Unless `data` is whole blocks, and `out` has `size` bytes for each.
@@ -441,10 +467,10 @@ impl Hash {
         finished
     }
 
-    /// A lone block is made sooner by the code for one.
+    /// Most hashes make a lone block sooner by the code for one.
     #[cfg(target_arch = "x86_64")]
     fn side_by_side(&self, len: usize) -> Option<fn(lanes::Task<'_>) -> bool> {
-        self.side_by_side.filter(|_| len > self.size).map(|how| how.derive)
+        self.side_by_side.filter(|how| len > self.size || (how.even_alone)()).map(|how| how.derive)
     }
 
     #[cfg(not(target_arch = "x86_64"))]

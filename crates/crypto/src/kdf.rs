@@ -1,7 +1,7 @@
 //! PBKDF2 (RFC 8018), block by block: [`crate::hash::Hash::pbkdf2`] is what to call.
 
 use blake2::Blake2sVarCore;
-use digest::block_api::{Block, Buffer, UpdateCore, VariableOutputCore};
+use digest::block_api::{Block, BlockSizeUser, Buffer, UpdateCore, VariableOutputCore};
 use digest::{Digest, FixedOutput, KeyInit, Output, OutputSizeUser, Update};
 use hmac::{EagerHash, Hmac};
 use zeroize::Zeroize;
@@ -28,6 +28,43 @@ impl<D: EagerHash> Prf for Hmac<D> {
         let mut hmac = self.clone();
         parts.iter().for_each(|part| Update::update(&mut hmac, part));
         hmac.finalize_fixed()
+    }
+}
+
+/// HMAC (RFC 2104) of a hash that the crate `hmac` knows only as a whole, and so compresses the outer key anew for each message. The
+/// states after the keys can be kept all the same.
+pub(crate) struct CachedHmac<D> {
+    inner: D,
+    outer: D,
+}
+
+impl<D: Digest + BlockSizeUser + Clone> Prf for CachedHmac<D> {
+    type Output = Output<D>;
+
+    fn new(key: &[u8]) -> Self {
+        let mut block = Block::<D>::default();
+        if key.len() > block.len() {
+            let mut digest = D::digest(key);
+            block[..digest.len()].copy_from_slice(&digest);
+            digest.as_mut_slice().zeroize();
+        } else {
+            block[..key.len()].copy_from_slice(key);
+        }
+        let mut keyed = |pad: u8| {
+            block.iter_mut().for_each(|byte| *byte ^= pad);
+            let hash = D::new_with_prefix(&block);
+            block.iter_mut().for_each(|byte| *byte ^= pad);
+            hash
+        };
+        let (inner, outer) = (keyed(0x36), keyed(0x5c));
+        block.as_mut_slice().zeroize();
+        Self { inner, outer }
+    }
+
+    fn of(&self, parts: &[&[u8]]) -> Self::Output {
+        let mut inner = self.inner.clone();
+        parts.iter().for_each(|part| Digest::update(&mut inner, part));
+        self.outer.clone().chain_update(inner.finalize()).finalize()
     }
 }
 

@@ -84,14 +84,16 @@ pub struct LockedBox<T: Plain> {
 /// The type has no padding that matters, no pointers, no niches, and an alignment of at most a page.
 pub unsafe trait Plain: Copy + 'static {}
 
-// SAFETY: integers have no niches, and arrays of such types have neither padding nor niches.
-unsafe impl<const N: usize> Plain for [u8; N] {}
+// SAFETY: integers have no niches.
+unsafe impl Plain for u8 {}
 // SAFETY: as above.
-unsafe impl<const N: usize> Plain for [u32; N] {}
+unsafe impl Plain for u32 {}
 // SAFETY: as above.
-unsafe impl<const N: usize> Plain for [u64; N] {}
+unsafe impl Plain for u64 {}
 // SAFETY: as above.
-unsafe impl<const N: usize, const M: usize> Plain for [[u32; N]; M] {}
+unsafe impl Plain for u128 {}
+// SAFETY: arrays have neither padding nor niches that their elements have not.
+unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}
 
 impl<T: Plain> LockedBox<T> {
     /// All zeros.

@@ -1,5 +1,5 @@
-//! The tweaks of XTS for consecutive blocks (IEEE 1619-2007, 5.2 and 5.3.2), for modes and for kernels with an XTS of
-//! their own.
+//! Values that are added to each block before and after the cipher, for modes and for kernels that do so themselves: the tweaks of XTS
+//! for consecutive blocks (IEEE 1619-2007, 5.2 and 5.3.2), and those of LRW.
 
 use std::slice;
 
@@ -41,6 +41,59 @@ impl<'a> Masks<'a> {
             }
             out = later;
         }
+    }
+}
+
+/// Masks that are each a sum of one for its group of `Sums::GROUP` blocks and one for its place there, as LRW's are. They are in memory
+/// order; of a cipher with blocks of 8 bytes the first 8 bytes of each count.
+#[derive(Clone, Copy)]
+pub struct Sums<'a> {
+    /// Of each group that the run touches.
+    pub(crate) groups: &'a [u128],
+    /// Of each place.
+    pub(crate) places: &'a [u128; GROUP],
+    /// The place of the run's first block.
+    pub(crate) first: usize,
+}
+
+/// Blocks in a group.
+const GROUP: usize = 128;
+
+impl Sums<'_> {
+    /// Blocks in a group.
+    pub(crate) const GROUP: usize = GROUP;
+
+    /// The mask of a block of the run.
+    #[inline(always)]
+    fn of(&self, block: usize) -> u128 {
+        let at = self.first + block;
+        self.groups[at / Self::GROUP] ^ self.places[at % Self::GROUP]
+    }
+}
+
+/// Runs `ecb` between two additions of masks, on top of any kernel with blocks of `block` bytes.
+pub(crate) fn add_around(block: usize, sums: &Sums<'_>, run: &mut [u8], ecb: impl Fn(&mut [u8])) {
+    let mut room = [0; 4096];
+    let mut at = 0;
+    for part in run.chunks_mut(room.len()) {
+        let room = &mut room[..part.len()];
+        match block {
+            8 => fill_blocks::<8>(sums, at, room),
+            _ => fill_blocks::<16>(sums, at, room),
+        }
+        at += part.len() / block;
+        xor(part, room);
+        ecb(part);
+        xor(part, room);
+    }
+    // They are linear in the tweak key.
+    crate::modes::wipe(&mut room, 0);
+}
+
+/// The masks of the blocks from `first` on.
+fn fill_blocks<const BLOCK: usize>(sums: &Sums<'_>, first: usize, out: &mut [u8]) {
+    for (block, mask) in (first..).zip(out.as_chunks_mut::<BLOCK>().0) {
+        mask.copy_from_slice(&sums.of(block).to_ne_bytes()[..BLOCK]);
     }
 }
 

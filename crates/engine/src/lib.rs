@@ -110,6 +110,7 @@
 pub mod advice;
 pub mod clevis;
 pub mod convert;
+mod crc32c;
 pub mod credential;
 pub mod diagnosis;
 pub mod edit;
@@ -128,6 +129,7 @@ pub mod opening;
 pub mod partitions;
 pub mod private_keys;
 pub mod random;
+mod shards;
 pub mod spec;
 pub mod store;
 pub mod tpm2;

@@ -6,7 +6,7 @@
 //! … fuse_serve FOLDER 64M                            so many zero bytes in memory
 //! ```
 //!
-//! Further words: `tree` (the file system in it, not the file itself), `folder=DIR` (that folder as it is, and for all where root
+//! Further words: `direct` (past the page cache), `tree` (the file system in it, not the file itself), `folder=DIR` (that folder as it is, and for all where root
 //! serves it), `ecryptfs` (its plaintext, under the passphrase `passphrase`), `read-only`, `device`, `uring`, `threads=N`,
 //! `spin=MICROSECONDS`, `uid=N`, `gid=N`, `source=NAME`, `grace=MILLISECONDS`, and what
 //! is to go wrong: `bad=OFFSET` (reads and writes that touch this byte fail), `refuse=OFFSET` (writes that touch it are not
@@ -22,7 +22,7 @@ use std::time::Duration;
 use claviger_crypto::modes::xts::{Layer, Xts};
 use claviger_crypto::pool::Pool;
 use claviger_crypto::{Acceleration, ciphers};
-use claviger_engine::store::{Access, FileStore, MemoryStore};
+use claviger_engine::store::{Access, Bypass, FileStore, MemoryStore};
 use claviger_engine::trees::Tree;
 use claviger_engine::trees::host::HostFolder;
 use claviger_engine::{Credential, Error, Layout, Payload, Result, Secret, Segment, Store, Unlock, Volume};
@@ -54,6 +54,8 @@ pub fn serve(args: &[String]) -> Result<()> {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
         let number = || value.parse::<u64>().map_err(|_| Error::misuse(format!("{word}: no number")));
         match key {
+            "direct" if store.bypass_cache(Bypass::All) => {}
+            "direct" => return Err(Error::unsupported("a way past the page cache")),
             "xts" => store = xts_volume(store)?,
             "tree" => tree = true,
             "folder" => passed_through = Some(value),
@@ -152,6 +154,9 @@ impl Troubled {
 }
 
 impl Store for Troubled {
+    fn bypasses_cache(&self) -> bool {
+        self.store.bypasses_cache()
+    }
     fn len(&self) -> u64 {
         self.store.len()
     }

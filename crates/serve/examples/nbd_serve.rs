@@ -7,7 +7,7 @@
 //! … nbd_serve unix:/tmp/socket 64M                            so many zero bytes in memory
 //! ```
 //!
-//! Further words: `read-only`, `name=NAME`, `spin=MICROSECONDS`.
+//! Further words: `direct` (past the page cache; to be the first), `read-only`, `name=NAME`, `spin=MICROSECONDS`.
 
 use std::io::Read;
 use std::path::Path;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use claviger_crypto::modes::xts::{Layer, Xts};
 use claviger_crypto::pool::Pool;
 use claviger_crypto::{Acceleration, ciphers};
-use claviger_engine::store::{Access, FileStore, MemoryStore};
+use claviger_engine::store::{Access, Bypass, FileStore, MemoryStore};
 use claviger_engine::{Error, Layout, Payload, Result, SectorCipher, Segment, Store, Volume};
 use claviger_serve::nbd::{Address, Export, Options, Server};
 
@@ -25,7 +25,7 @@ fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [address, path, words @ ..] = &args[..] else {
         return Err(Error::misuse(
-            "nbd_serve unix:PATH|tcp:ADDRESS:PORT FILE|SIZE [xts|xor] [read-only] [name=…] [spin=…]",
+            "nbd_serve unix:PATH|tcp:ADDRESS:PORT FILE|SIZE [direct] [xts|xor] [read-only] [name=…] [spin=…]",
         ));
     };
     let address = match address.split_once(':') {
@@ -43,6 +43,8 @@ fn main() -> Result<()> {
     let mut options = Options::default();
     for word in words {
         match word.split_once('=').unwrap_or((word, "")) {
+            ("direct", _) if store.bypass_cache(Bypass::All) => {}
+            ("direct", _) => return Err(Error::unsupported("a way past the page cache")),
             ("xts", _) => store = volume(store, Arc::new(aes_xts()))?,
             ("xor", _) => store = volume(store, Arc::new(Xor))?,
             ("name", value) => name = value.to_owned(),

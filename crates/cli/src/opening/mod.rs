@@ -4,6 +4,7 @@ pub mod binding;
 pub mod certificates;
 pub mod cost;
 pub mod credentials;
+pub mod direct;
 pub mod editing;
 pub mod files;
 pub mod folder;

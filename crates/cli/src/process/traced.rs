@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use claviger_engine::store::HeaderLock;
+use claviger_engine::store::{Bypass, HeaderLock};
 use claviger_engine::{Error, Result, Store};
 
 use crate::opening::new_file;
@@ -137,6 +137,14 @@ impl Store for Traced {
 
     fn damage_prevented(&self) -> bool {
         self.inner.damage_prevented()
+    }
+
+    fn bypass_cache(&self, what: Bypass) -> bool {
+        self.inner.bypass_cache(what)
+    }
+
+    fn bypasses_cache(&self) -> bool {
+        self.inner.bypasses_cache()
     }
 
     fn lock_header(&self) -> Result<Option<HeaderLock>> {

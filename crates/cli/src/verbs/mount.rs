@@ -14,13 +14,14 @@ use claviger_crypto::pool::Pool;
 use claviger_engine::file_formats::Stacked;
 use claviger_engine::formats::Facts;
 use claviger_engine::opening::OpenFolder;
-use claviger_engine::store::{Access, CountedStore, SMALLEST_SECTOR};
+use claviger_engine::store::{Access, Bypass, CountedStore, SMALLEST_SECTOR};
 use claviger_engine::trees::Tree;
 use claviger_engine::{Error, ErrorKind, Opened, Store};
 use claviger_serve::mount::{self, Choice, Mounted, Request, Until};
 use claviger_serve::sessions::{Process, Record, Runtime, Status, escape};
 use serde::Serialize;
 
+use crate::opening::direct::{DirectArgs, is_block_device};
 use crate::opening::files::{self, InsideArgs};
 use crate::opening::logical_volume::LogicalVolumeArgs;
 use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
@@ -91,6 +92,9 @@ pub struct Args {
 
     #[command(flatten)]
     logical_volume: LogicalVolumeArgs,
+
+    #[command(flatten)]
+    direct: DirectArgs,
 
     #[command(flatten)]
     trace: TraceArgs,
@@ -219,6 +223,10 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let record = record(&args.open.path, facts.as_ref(), volume.len())?;
     let record = Record { dir: Some(dir.clone()), ..record };
     let sector_size = volume.sector_size();
+    // The kernel's file systems have a cache above. Those that are programs, and our own, may rely on the one below.
+    let cached_above = args.filesystem == "none" || rustix::process::geteuid().is_root();
+    let default = cached_above && is_block_device(&args.open.path);
+    args.direct.apply(Bypass::All, default, &args.open.path, &*volume);
     let store = Arc::new(CountedStore::new(args.trace.over(volume)?));
     // From here on a signal has to be noticed by whoever waits in `poll`.
     let signals = signals()?;

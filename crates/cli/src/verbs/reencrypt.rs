@@ -14,13 +14,14 @@ use anyhow::Context;
 use claviger_engine::formats;
 use claviger_engine::formats::luks2::reencrypt::{self, Reencryption, Request, Stores};
 use claviger_engine::formats::takes::{self, Purpose};
-use claviger_engine::store::{Access, FileStore, files};
+use claviger_engine::store::{Access, Bypass, FileStore, files};
 use claviger_engine::{Credential, Error, ErrorKind, Opening, Result, Secret, Spec, Store, Unlock};
 use claviger_serve::inherited;
 use serde::Serialize;
 
 use crate::opening::cost::NewCostArgs;
 use crate::opening::credentials::CredentialArgs;
+use crate::opening::direct::DirectArgs;
 use crate::opening::patience::{self, PatienceArgs};
 use crate::process::guard;
 use crate::process::keeper::{IsolationArgs, Keeping, Started, Which};
@@ -129,6 +130,9 @@ pub struct Args {
     hotzone_size: Option<u64>,
 
     #[command(flatten)]
+    direct: DirectArgs,
+
+    #[command(flatten)]
     cost: NewCostArgs,
 
     #[command(flatten)]
@@ -182,6 +186,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         return args.work_for_keeper(words);
     }
     let data = Arc::new(FileStore::open(&args.path, Access::ReadWrite)?);
+    args.direct.apply(Bypass::LargeWrites, true, &args.path, &*data);
     let (opened, header) = args.opened(data)?;
     let new = opened.new;
     carry_out(args, opened, None, &|| args.forget_header(header.as_deref(), new))
@@ -256,7 +261,10 @@ impl Args {
         let there = self.protectors.there();
         let started = Started::new(words, Which::Opened, Stdio::inherit())?;
         inherited::hide_all()?;
-        let opened = FileStore::open(&self.path, Access::ReadWrite).map(Arc::new).and_then(|data| self.opened(data));
+        let opened = FileStore::open(&self.path, Access::ReadWrite).map(Arc::new).and_then(|data| {
+            self.direct.apply(Bypass::LargeWrites, true, &self.path, &*data);
+            self.opened(data)
+        });
         let (Opened { data, header, new }, file) = match opened {
             Ok(opened) => opened,
             Err(e) => return Err(started.give_up(e.into())),

@@ -11,7 +11,7 @@ use std::thread;
 
 use anyhow::Context;
 use claviger_engine::formats::Facts;
-use claviger_engine::store::{Access, CountedStore, SMALLEST_SECTOR};
+use claviger_engine::store::{Access, Bypass, CountedStore, SMALLEST_SECTOR};
 use claviger_engine::{Error, Store};
 use claviger_serve::inherited;
 use claviger_serve::keeper::locking::Listening;
@@ -21,6 +21,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde::Serialize;
 use signal_hook::iterator::Signals;
 
+use crate::opening::direct::{DirectArgs, is_block_device};
 use crate::opening::logical_volume::LogicalVolumeArgs;
 use crate::opening::{OpenArgs, ProtectArgs};
 use crate::process::background::Told;
@@ -71,6 +72,9 @@ pub struct Args {
 
     #[command(flatten)]
     logical_volume: LogicalVolumeArgs,
+
+    #[command(flatten)]
+    direct: DirectArgs,
 
     #[command(flatten)]
     trace: TraceArgs,
@@ -140,6 +144,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         (Some(opened.facts.clone()), opened.into_served(&args.logical_volume, !args.read_only).map_err(at)?)
     };
     cancel::check()?;
+    args.direct.apply(Bypass::All, is_block_device(&args.open.path), &args.open.path, &*store);
     let store = Arc::new(CountedStore::new(args.trace.over(store)?));
 
     let address = match (&args.socket, args.tcp) {

@@ -1,6 +1,7 @@
-//! Ciphers of the nineties, from well-maintained crates: the 64-bit block ciphers of TrueCrypt 1–4, and CAST6, which
-//! Linux supports. Secret bytes index tables in all of them.
+//! Ciphers of the nineties: the 64-bit block ciphers of TrueCrypt 1–4, CAST6, which Linux supports, and the DESX of old Windows. But for
+//! DES and CAST6 they are from well-maintained crates, and secret bytes index tables in all of them.
 
+pub use super::des::{TRIPLE_DES, WINDOWS_DESX};
 use super::wrapped::{held, portable, wrap};
 use super::{BlockCipher, Cipher};
 
@@ -26,12 +27,8 @@ pub static CAST6: Cipher = Cipher {
     name: "CAST6",
     block_size: 16,
     key_sizes: &[16, 20, 24, 28, 32],
-    kernels: &[portable(wrap::<cast6::Cast6>)],
+    kernels: &[portable(super::cast6::with_key)],
 };
-
-/// Triple DES in EDE order with three keys (FIPS 46-3): K1 ‖ K2 ‖ K3.
-pub static TRIPLE_DES: Cipher =
-    Cipher { name: "Triple DES", block_size: 8, key_sizes: &[24], kernels: &[portable(wrap::<des::TdesEde3>)] };
 
 /// RC2 (RFC 2268), of whose key `bits` bits count. It seals old files of certificates, and encrypts no sectors: it is in no table.
 ///

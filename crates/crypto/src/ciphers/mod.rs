@@ -3,6 +3,8 @@
 pub mod aes;
 #[cfg(target_arch = "x86_64")]
 mod camellia;
+mod cast6;
+mod des;
 #[cfg(target_arch = "x86_64")]
 mod kuznyechik;
 pub mod legacy;
@@ -12,6 +14,7 @@ pub mod twofish;
 mod wide;
 mod wrapped;
 
+pub use crate::tweak::Sums;
 use crate::{chain, tweak};
 
 /// Bytes of the buffer for [`BlockCipher::cbc_decrypt`], a block more than is decrypted at a time. It is a small one: modes with a
@@ -58,6 +61,18 @@ pub trait BlockCipher: Send + Sync {
         false
     }
 
+    /// Encrypts each block between two additions of its mask, as LRW does.
+    fn masked_encrypt(&self, masks: &Sums<'_>, run: &mut [u8]) {
+        assert_masks(self.block_size(), masks, run);
+        tweak::add_around(self.block_size(), masks, run, |blocks| self.encrypt_blocks(blocks));
+    }
+
+    /// The inverse of [`BlockCipher::masked_encrypt`].
+    fn masked_decrypt(&self, masks: &Sums<'_>, run: &mut [u8]) {
+        assert_masks(self.block_size(), masks, run);
+        tweak::add_around(self.block_size(), masks, run, |blocks| self.decrypt_blocks(blocks));
+    }
+
     /// Decrypts one chain of CBC (NIST SP 800-38A, 6.2). Only as many bytes of `iv` are used as a block has;
     /// `chain.len()` is a multiple of the block size.
     fn cbc_decrypt(&self, iv: &[u8; 16], chain: &mut [u8]) {
@@ -90,7 +105,9 @@ pub trait BlockCipher: Send + Sync {
         chain::assert_chains(self.block_size(), ivs, sector, run);
         match ivs {
             [iv] => self.cbc_encrypt(iv, run),
-            _ => chain::encrypt(self.block_size(), ivs, sector, run, |blocks| self.encrypt_blocks(blocks)),
+            _ => chain::encrypt::<{ chain::LANES }>(self.block_size(), ivs, sector, run, |blocks| {
+                self.encrypt_blocks(blocks);
+            }),
         }
     }
 }
@@ -108,6 +125,13 @@ fn assert_sectors(block: usize, tweaks: &[[u8; 16]], sector: usize, run: &[u8]) 
     let (tweaks, len) = (tweaks.len(), run.len());
     assert!(sector > 0 && sector.is_multiple_of(16), "a sector of {sector} bytes is no whole blocks of 16");
     assert!(tweaks.checked_mul(sector) == Some(len), "{len} bytes are not {tweaks} sectors of {sector}");
+}
+
+/// Panics unless `run` is whole blocks of `block` bytes, each with a mask.
+#[track_caller]
+fn assert_masks(block: usize, masks: &Sums<'_>, run: &[u8]) {
+    assert_blocks(block, run);
+    assert!(masks.first < Sums::GROUP && masks.groups.len() * Sums::GROUP >= masks.first + run.len() / block);
 }
 
 /// Whether a cipher may use the processor's AES instructions (a setting that TrueCrypt has).

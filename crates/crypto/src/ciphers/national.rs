@@ -2,7 +2,7 @@
 //! Russia.
 //!
 //! The crates' are not constant-time: secret bytes index Camellia's S-boxes of 256 bytes each and Kuznyechik's tables of 64 KiB.
-//! With AVX-512 VBMI and GFNI both have kernels that are.
+//! Camellia has kernels that are with AVX2 and AES instructions or GFNI, Kuznyechik with AVX-512 VBMI and GFNI.
 
 use super::wrapped::{portable, wrap};
 use super::{BlockCipher, Cipher};
@@ -14,7 +14,13 @@ pub static CAMELLIA: Cipher = Cipher {
     key_sizes: &[16, 24, 32],
     kernels: &[
         #[cfg(target_arch = "x86_64")]
-        vbmi(super::camellia::with_key),
+        super::camellia::VBMI,
+        #[cfg(target_arch = "x86_64")]
+        super::camellia::GFNI256,
+        #[cfg(target_arch = "x86_64")]
+        super::camellia::VAES256,
+        #[cfg(target_arch = "x86_64")]
+        super::camellia::AESNI,
         portable(camellia),
     ],
 };

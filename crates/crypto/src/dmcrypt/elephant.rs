@@ -12,6 +12,7 @@ use super::sectors::{BATCH, Keyed};
 use crate::chain::xor;
 use crate::ciphers::{Acceleration, BlockCipher, aes};
 use crate::modes::{SectorCipher, assert_whole, wipe};
+use crate::secret::wipe_after_sectors;
 
 /// A mode with the diffuser in front.
 pub(super) struct Elephant {
@@ -34,6 +35,8 @@ impl Elephant {
         for (i, batch) in (0..).step_by(BATCH).zip(run.chunks_mut(BATCH * size)) {
             each(first.wrapping_add(i), batch);
         }
+        // What the ciphers left lies deeper than whoever called this wipes.
+        wipe_after_sectors();
     }
 
     /// Xors each 32 bytes of a sector with the sector's key.

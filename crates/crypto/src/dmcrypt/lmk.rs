@@ -12,7 +12,7 @@ use super::iv::Numbers;
 use crate::chain::LANES;
 use crate::ciphers::BlockCipher;
 use crate::modes::{self, SectorCipher, md5};
-use crate::secret::LockedBox;
+use crate::secret::{LockedBox, wipe_after_sectors};
 
 /// Size of a sector, in bytes.
 const SECTOR: usize = 512;
@@ -99,6 +99,8 @@ impl SectorCipher for Lmk {
                 sectors[key..].iter_mut().step_by(keys).zip(&lanes).for_each(|(sector, lane)| *sector = *lane);
             }
         }
+        // The lanes are so large that what the cipher left lies deeper than whoever called this wipes.
+        wipe_after_sectors();
     }
 
     fn wide_run(&self) -> usize {
@@ -116,5 +118,6 @@ impl SectorCipher for Lmk {
                 sector[..block].iter_mut().zip(iv).for_each(|(byte, iv)| *byte ^= iv);
             }
         });
+        wipe_after_sectors();
     }
 }

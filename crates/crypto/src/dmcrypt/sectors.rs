@@ -7,6 +7,9 @@ use crate::modes::{self, IvMode, SectorCipher, TrueCryptCbc};
 /// Sectors per batch: as many as CBC encrypts in parallel.
 pub(super) const BATCH: usize = 32;
 
+/// The same for long runs: bit-sliced ciphers encrypt more chains in parallel.
+const LARGE_BATCH: usize = 256;
+
 /// A mode under one key.
 pub(super) struct Key {
     pub mode: Box<dyn IvMode>,
@@ -30,28 +33,36 @@ impl Keyed {
 
     /// Calls `each` with a key and the IVs and bytes of the sectors under it.
     fn batches(&self, first: u64, run: &mut [u8], each: impl Fn(&Key, &[[u8; 16]], &mut [u8])) {
+        modes::assert_whole(run, self.sector_size());
+        match run.len() > BATCH * self.sector_size() {
+            true => self.batches_of::<LARGE_BATCH>(first, run, each),
+            false => self.batches_of::<BATCH>(first, run, each),
+        }
+    }
+
+    /// The same, at most `MOST` sectors at a time.
+    fn batches_of<const MOST: usize>(&self, first: u64, run: &mut [u8], each: impl Fn(&Key, &[[u8; 16]], &mut [u8])) {
         let size = self.sector_size();
-        modes::assert_whole(run, size);
-        let mut ivs = [[0; 16]; BATCH];
+        let mut ivs = [[0; 16]; MOST];
         let mut sector = first;
         let mut rest = run;
         while !rest.is_empty() {
             let key = &self.keys[self.numbers.unit(sector) as usize & (self.keys.len() - 1)];
-            let count = if self.keys.len() == 1 { BATCH.min(rest.len() / size) } else { 1 };
+            let count = if self.keys.len() == 1 { MOST.min(rest.len() / size) } else { 1 };
             let batch = rest.split_off_mut(..count * size).expect("that many sectors are left");
             let ivs = &mut ivs[..count];
             self.generator.fill(&self.numbers, sector, ivs);
-            self.finish(key, ivs);
+            self.finish::<MOST>(key, ivs);
             each(key, ivs, batch);
             sector = sector.wrapping_add(count as u64);
         }
     }
 
-    /// Encrypts the IVs, if required.
-    fn finish(&self, key: &Key, ivs: &mut [[u8; 16]]) {
+    /// Encrypts the IVs, at most `MOST`, if required.
+    fn finish<const MOST: usize>(&self, key: &Key, ivs: &mut [[u8; 16]]) {
         if self.generator.encrypted() {
             // The result of encrypting a zero block in this mode with such an IV (`crypt_iv_eboiv_gen`).
-            let mut zeros = [[0; 16]; BATCH];
+            let mut zeros = [[0; 16]; MOST];
             let zeros = &mut zeros[..ivs.len()];
             key.mode.encrypt_sectors(ivs, zeros.as_flattened_mut());
             ivs.copy_from_slice(zeros);

@@ -12,6 +12,9 @@ use zeroize::Zeroize;
 
 use crate::kdf::{CHECK_EVERY, Prf};
 
+/// The longest block of a hash, SHA3-224's, in bytes.
+const LARGEST_BLOCK: usize = 144;
+
 /// What PBKDF2 is asked for: as [`crate::hash::Hash::pbkdf2_blocks`].
 pub(super) struct Task<'a> {
     pub password: &'a [u8],
@@ -24,28 +27,33 @@ pub(super) struct Task<'a> {
     pub digest: fn(&[&[u8]], &mut [u8]),
 }
 
-/// A hash, several at a time, of which every digest has as many words as a state.
+/// A hash, several at a time.
 pub(super) trait SideBySide {
     /// One word of each.
     type Vector: Vector;
     /// A word of each for all words of a state.
-    type State: Copy + AsRef<[Self::Vector]> + AsMut<[Self::Vector]>;
+    type State: Copy;
+    /// The same of a digest.
+    type Digest: Copy + AsRef<[Self::Vector]> + AsMut<[Self::Vector]>;
     /// Bytes of a block.
     const BLOCK: usize;
     /// Words begin with their highest byte.
     const BIG_ENDIAN: bool;
 
-    /// The state after one block, the same in all lanes.
+    /// Digests of which `word` gives the words.
+    fn digests(word: impl Fn(usize) -> Self::Vector) -> Self::Digest;
+
+    /// The state after one block, of which `word` gives the words.
     ///
     /// # Safety
     /// The processor has AVX2, as for all that follows.
-    unsafe fn after(block: [Self::Vector; 16]) -> Self::State;
+    unsafe fn after(word: impl Fn(usize) -> Self::Vector) -> Self::State;
 
     /// The digests of a message of which one block came before and a digest is the rest.
     ///
     /// # Safety
     /// As above.
-    unsafe fn end(state: Self::State, digest: Self::State) -> Self::State;
+    unsafe fn end(state: Self::State, digest: Self::Digest) -> Self::Digest;
 }
 
 /// Words in a vector.
@@ -117,13 +125,12 @@ unsafe fn work<H: SideBySide, P: Prf>(task: Task<'_>) -> bool {
     // SAFETY: the caller vouches for the instructions.
     unsafe {
         let (inner, outer) = keyed::<H>(password, &|key| digest(&[password], &mut key[..size]));
-        let mut u = inner;
-        for (word, vector) in u.as_mut().iter_mut().enumerate() {
-            *vector = H::Vector::from_lanes(|lane| {
+        let mut u = H::digests(|word| {
+            H::Vector::from_lanes(|lane| {
                 let block = first.get(lane).unwrap_or(&first[0]).as_ref();
                 word_of::<H>(&block[word * H::Vector::WORD..][..H::Vector::WORD])
-            });
-        }
+            })
+        });
         // They are not on the stack, which the caller wipes.
         first.iter_mut().for_each(|block| block.as_mut().zeroize());
         let mut sum = u;
@@ -156,8 +163,8 @@ unsafe fn work<H: SideBySide, P: Prf>(task: Task<'_>) -> bool {
 /// # Safety
 /// The processor has AVX2.
 #[inline(always)]
-unsafe fn keyed<H: SideBySide>(password: &[u8], shorten: &dyn Fn(&mut [u8; 128])) -> (H::State, H::State) {
-    let mut key = [0; 128];
+unsafe fn keyed<H: SideBySide>(password: &[u8], shorten: &dyn Fn(&mut [u8])) -> (H::State, H::State) {
+    let mut key = [0; LARGEST_BLOCK];
     if password.len() > H::BLOCK {
         shorten(&mut key);
     } else {
@@ -165,14 +172,13 @@ unsafe fn keyed<H: SideBySide>(password: &[u8], shorten: &dyn Fn(&mut [u8; 128])
     }
     // SAFETY: the caller vouches for the instructions.
     let after = |pad: u8| unsafe {
-        let block = from_fn(|word| {
+        H::after(|word| {
             let mut bytes = [0; 8];
             let bytes = &mut bytes[..H::Vector::WORD];
             bytes.copy_from_slice(&key[word * H::Vector::WORD..][..H::Vector::WORD]);
             bytes.iter_mut().for_each(|byte| *byte ^= pad);
             H::Vector::from_lanes(|_| word_of::<H>(bytes))
-        });
-        H::after(block)
+        })
     };
     let states = (after(0x36), after(0x5c));
     key.zeroize();
@@ -190,7 +196,7 @@ pub(super) struct Eight(__m256i);
 
 /// Four words of 64 bits.
 #[derive(Clone, Copy)]
-pub(super) struct Four(__m256i);
+pub(super) struct Four(pub(super) __m256i);
 
 impl Vector for Eight {
     const WORD: usize = 4;
@@ -263,7 +269,7 @@ macro_rules! for_each {
         })*
     };
 }
-pub(super) use for_each;
+pub(crate) use for_each;
 
 /// SHA-512 (FIPS 180-4).
 pub(super) struct Sha512;
@@ -271,13 +277,19 @@ pub(super) struct Sha512;
 impl SideBySide for Sha512 {
     type Vector = Four;
     type State = [Four; 8];
+    type Digest = Self::State;
     const BLOCK: usize = 128;
     const BIG_ENDIAN: bool = true;
 
     #[inline(always)]
-    unsafe fn after(block: [Four; 16]) -> [Four; 8] {
+    fn digests(word: impl Fn(usize) -> Four) -> Self::Digest {
+        from_fn(word)
+    }
+
+    #[inline(always)]
+    unsafe fn after(word: impl Fn(usize) -> Four) -> [Four; 8] {
         // SAFETY: the caller vouches for the instructions.
-        unsafe { sha512(SHA512_BEGIN.map(|word| Four(_mm256_set1_epi64x(word as i64))), block) }
+        unsafe { sha512(SHA512_BEGIN.map(|word| Four(_mm256_set1_epi64x(word as i64))), from_fn(word)) }
     }
 
     #[inline(always)]
@@ -332,13 +344,19 @@ pub(super) struct Ripemd160;
 impl SideBySide for Ripemd160 {
     type Vector = Eight;
     type State = [Eight; 5];
+    type Digest = Self::State;
     const BLOCK: usize = 64;
     const BIG_ENDIAN: bool = false;
 
     #[inline(always)]
-    unsafe fn after(block: [Eight; 16]) -> [Eight; 5] {
+    fn digests(word: impl Fn(usize) -> Eight) -> Self::Digest {
+        from_fn(word)
+    }
+
+    #[inline(always)]
+    unsafe fn after(word: impl Fn(usize) -> Eight) -> [Eight; 5] {
         // SAFETY: the caller vouches for the instructions.
-        unsafe { ripemd160(RIPEMD_BEGIN.map(|word| Eight(_mm256_set1_epi32(word as i32))), block) }
+        unsafe { ripemd160(RIPEMD_BEGIN.map(|word| Eight(_mm256_set1_epi32(word as i32))), from_fn(word)) }
     }
 
     #[inline(always)]
@@ -419,17 +437,23 @@ pub(super) struct Blake2s;
 impl SideBySide for Blake2s {
     type Vector = Eight;
     type State = [Eight; 8];
+    type Digest = Self::State;
     const BLOCK: usize = 64;
     const BIG_ENDIAN: bool = false;
 
     #[inline(always)]
-    unsafe fn after(block: [Eight; 16]) -> [Eight; 8] {
+    fn digests(word: impl Fn(usize) -> Eight) -> Self::Digest {
+        from_fn(word)
+    }
+
+    #[inline(always)]
+    unsafe fn after(word: impl Fn(usize) -> Eight) -> [Eight; 8] {
         // SAFETY: the caller vouches for the instructions.
         unsafe {
             let mut begin = BLAKE2S_BEGIN;
             // Digest size, no key, one layer (section 2.5).
             begin[0] ^= 0x0101_0020;
-            blake2s(begin.map(|word| Eight(_mm256_set1_epi32(word as i32))), block, 64, false)
+            blake2s(begin.map(|word| Eight(_mm256_set1_epi32(word as i32))), from_fn(word), 64, false)
         }
     }
 
@@ -641,7 +665,8 @@ mod tests {
     use hmac::Hmac;
 
     use super::*;
-    use crate::kdf::{Blake2sHmac, pbkdf2_block};
+    use crate::hash::keccak::Sha3;
+    use crate::kdf::{Blake2sHmac, CachedHmac, pbkdf2_block};
 
     /// Every number of blocks, each as long as it can be and shorter, and passwords of each kind, compiled both ways.
     fn same<H: SideBySide, P: Prf>(hash: &crate::hash::Hash) {
@@ -651,7 +676,7 @@ mod tests {
         }
         let text: Vec<u8> = (0..300).map(|i| (i * 11 + i / 7) as u8).collect();
         for (password, salt, iterations) in
-            [(0, 0, 1), (9, 64, 2), (64, 5, 3), (65, 16, 70), (128, 64, 5), (129, 1, 200)]
+            [(0, 0, 1), (9, 64, 2), (64, 5, 3), (65, 16, 70), (128, 64, 5), (129, 1, 200), (136, 3, 2), (200, 9, 3)]
         {
             for len in [1, size - 1, size, size + 1, 3 * size - 2, at_once::<H>() * size] {
                 let (password, salt) = (&text[..password], &text[..salt]);
@@ -682,5 +707,8 @@ mod tests {
         same::<Sha512, Hmac<sha2::Sha512>>(&crate::hash::SHA512);
         same::<Ripemd160, Hmac<ripemd::Ripemd160>>(&crate::hash::RIPEMD160);
         same::<Blake2s, Blake2sHmac>(&crate::hash::BLAKE2S_256);
+        same::<Sha3<4>, CachedHmac<sha3::Sha3_256>>(&crate::hash::SHA3_256);
+        same::<Sha3<6>, CachedHmac<sha3::Sha3_384>>(&crate::hash::SHA3_384);
+        same::<Sha3<8>, CachedHmac<sha3::Sha3_512>>(&crate::hash::SHA3_512);
     }
 }

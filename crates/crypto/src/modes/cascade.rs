@@ -4,7 +4,8 @@
 //! Common/Crypto.c, `EncryptBufferLRW128` and `EncryptBufferCBC`). XTS applies one whole layer after another and does
 //! not use this.
 
-use crate::ciphers::BlockCipher;
+use crate::ciphers::{BlockCipher, Sums};
+use crate::tweak::add_around;
 
 /// A cascade works through pieces of this size, so that each piece stays in the L1 cache from its first cipher to its
 /// last.
@@ -39,6 +40,21 @@ impl BlockCipher for Cascade {
     fn decrypt_blocks(&self, blocks: &mut [u8]) {
         for piece in blocks.chunks_mut(PIECE) {
             self.0.iter().rev().for_each(|c| c.decrypt_blocks(piece));
+        }
+    }
+
+    fn masked_encrypt(&self, masks: &Sums<'_>, run: &mut [u8]) {
+        match &self.0[..] {
+            [alone] => alone.masked_encrypt(masks, run),
+            // What one adds last the next one would add first.
+            _ => add_around(self.block_size(), masks, run, |blocks| self.encrypt_blocks(blocks)),
+        }
+    }
+
+    fn masked_decrypt(&self, masks: &Sums<'_>, run: &mut [u8]) {
+        match &self.0[..] {
+            [alone] => alone.masked_decrypt(masks, run),
+            _ => add_around(self.block_size(), masks, run, |blocks| self.decrypt_blocks(blocks)),
         }
     }
 }

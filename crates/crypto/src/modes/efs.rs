@@ -4,19 +4,16 @@
 //! Windows' DESX takes a key of 16 bytes. MD5 of it and of a text gives the DES key, both halves xored; MD5 of it and of another text
 //! gives the whitening. It runs DES *backwards* to encrypt.
 
-use cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
-
 use super::{Cbc, IvMode, SectorCipher, assert_whole, wipe};
-use crate::chain::xor;
-use crate::ciphers::{Acceleration, BlockCipher, aes, legacy};
+use crate::ciphers::{Acceleration, aes, legacy};
 use crate::hash;
-use crate::secret::{Resident, Secret};
+use crate::secret::LockedBox;
 
 /// Bytes of a sector.
 const SECTOR: usize = 512;
 
-/// Sectors whose IVs are made at a time: as many as CBC encrypts in parallel.
-const BATCH: usize = 32;
+/// Sectors whose IVs are made at a time: enough to fill most of the vectors of bit-sliced DES.
+const BATCH: usize = 256;
 
 /// What AES's IVs count from: both words.
 const AES_START: [u64; 2] = [0x5816_657b_e916_1312, 0x1989_adbe_4491_8961];
@@ -65,7 +62,7 @@ impl EfsSectors {
         let (cipher, start) = match cipher {
             EfsCipher::Aes256 => (aes::AES.with_key(key, with), AES_START),
             EfsCipher::TripleDes => (legacy::TRIPLE_DES.with_key(key, with), DES_START),
-            EfsCipher::Desx => (Box::new(Desx::new(key)) as Box<dyn BlockCipher>, DES_START),
+            EfsCipher::Desx => (legacy::WINDOWS_DESX.with_key(&*desx_key(key), with), DES_START),
         };
         Self { cbc: Cbc(cipher), start }
     }
@@ -102,58 +99,23 @@ impl SectorCipher for EfsSectors {
     }
 }
 
-/// Windows' DESX. Secret bytes index its tables.
-struct Desx {
-    des: Resident<des::Des>,
-    /// What is xored with the plaintext, then what is xored with the ciphertext.
-    whitening: Secret,
-}
-
-impl Desx {
-    fn new(key: &[u8]) -> Self {
+/// The key of DES, then what is added to the plaintext, then what is added to the ciphertext.
+fn desx_key(key: &[u8]) -> LockedBox<[u8; 24]> {
+    LockedBox::build(|out: &mut [u8; 24]| {
         let [mut of_des, mut of_whitening] = DESX_TEXTS.map(|text| {
             let mut digest = [0; 16];
             hash::MD5.digest(&[key, text], &mut digest);
             digest
         });
-        let mut des = [0; 8];
+        let (des, whitening) = out.split_at_mut(8);
         for (half, pair) in des.as_chunks_mut::<4>().0.iter_mut().zip(of_des.as_chunks::<8>().0) {
             *half = std::array::from_fn(|i| pair[i] ^ pair[i + 4]);
         }
         of_whitening.rotate_left(8);
-        let desx =
-            Self { des: Resident::build(|| des::Des::new(&Array(des))), whitening: Secret::copy_from(&of_whitening) };
+        whitening.copy_from_slice(&of_whitening);
         wipe(&mut of_des, 0);
         wipe(&mut of_whitening, 0);
-        wipe(&mut des, 0);
-        desx
-    }
-
-    fn whiten(blocks: &mut [u8], with: &[u8]) {
-        blocks.as_chunks_mut::<8>().0.iter_mut().for_each(|block| xor(block, with));
-    }
-}
-
-impl BlockCipher for Desx {
-    fn block_size(&self) -> usize {
-        8
-    }
-
-    fn encrypt_blocks(&self, blocks: &mut [u8]) {
-        assert_whole(blocks, 8);
-        let (input, output) = self.whitening.split_at(8);
-        Self::whiten(blocks, input);
-        self.des.decrypt_blocks(Array::slice_as_chunks_mut(blocks).0);
-        Self::whiten(blocks, output);
-    }
-
-    fn decrypt_blocks(&self, blocks: &mut [u8]) {
-        assert_whole(blocks, 8);
-        let (input, output) = self.whitening.split_at(8);
-        Self::whiten(blocks, output);
-        self.des.encrypt_blocks(Array::slice_as_chunks_mut(blocks).0);
-        Self::whiten(blocks, input);
-    }
+    })
 }
 
 #[cfg(test)]
@@ -164,12 +126,14 @@ mod tests {
     fn desx_is_that_of_windows() {
         // The vectors in ntfs-3g's ntfsprogs/ntfsdecrypt.c.
         let key = [0xa1, 0xf9, 0xe0, 0xb2, 0x53, 0x23, 0x9e, 0x8f, 0x0f, 0x91, 0x45, 0xd9, 0x8e, 0x20, 0xec, 0x30];
-        let desx = Desx::new(&key);
         let (output, input) = (0x8ddb_4960_474c_daed_u64, 0x1e28_cac0_1aa0_f675_u64);
-        assert!(desx.whitening.same_as(&[input.to_le_bytes(), output.to_le_bytes()].concat()));
-        let mut block = [0xdc, 0xf7, 0x68, 0x2a, 0xaf, 0x48, 0x53, 0x0f];
-        desx.des.encrypt_blocks(Array::slice_as_chunks_mut(&mut block).0);
-        assert_eq!(block, [0xd8, 0xd9, 0x15, 0x23, 0x5b, 0x88, 0x0e, 0x09]);
+        let desx = desx_key(&key);
+        assert_eq!(desx[8..], [input.to_le_bytes(), output.to_le_bytes()].concat());
+        // DES alone encrypts where DESX decrypts, and adds the whitenings at the other ends.
+        let plain = 0x0f53_48af_2a68_f7dc_u64;
+        let mut block = (plain ^ output).to_le_bytes();
+        legacy::WINDOWS_DESX.with_key(&*desx, Acceleration::On).decrypt_blocks(&mut block);
+        assert_eq!((u64::from_le_bytes(block) ^ input).to_le_bytes(), [0xd8, 0xd9, 0x15, 0x23, 0x5b, 0x88, 0x0e, 0x09]);
     }
 
     #[test]

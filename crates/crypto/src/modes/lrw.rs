@@ -13,11 +13,11 @@
 //!   whole LRW layer per cipher, as cryptsetup stacks them, is the same: between two layers T cancels out.
 
 use super::{Cascade, IvMode, SectorCipher, wipe};
-use crate::ciphers::BlockCipher;
+use crate::ciphers::{BlockCipher, Sums};
 use crate::secret::LockedBox;
 
-/// Words of masks computed at a time: 1 KiB, enough blocks to fill the widest kernel's pipeline.
-const MASK_WORDS: usize = 128;
+/// Groups of blocks whose masks are given to a cipher at a time.
+const GROUPS: usize = 32;
 
 /// LRW over one or more ciphers.
 pub struct Lrw {
@@ -48,12 +48,12 @@ impl Lrw {
 
     /// Encrypts the 448 bytes of a TrueCrypt header that follow the salt. The block indexes start at 1.
     pub fn encrypt_header(&self, header: &mut [u8]) {
-        self.blocks(1, header, |blocks| self.cipher.encrypt_blocks(blocks));
+        self.encrypt_from(1, header);
     }
 
     /// The inverse of [`Lrw::encrypt_header`].
     pub fn decrypt_header(&self, header: &mut [u8]) {
-        self.blocks(1, header, |blocks| self.cipher.decrypt_blocks(blocks));
+        self.decrypt_from(1, header);
     }
 
     /// The index of a sector's first block, in 64-bit arithmetic, in TrueCrypt and in `benbi` alike.
@@ -61,29 +61,48 @@ impl Lrw {
         sector.wrapping_mul((self.sector_size / self.cipher.block_size()) as u64).wrapping_add(1).into()
     }
 
-    /// Runs `ecb` between the two xors over sectors with an IV each.
-    fn sectors(&self, ivs: &[[u8; 16]], run: &mut [u8], ecb: impl Fn(&mut [u8])) {
-        for (iv, sector) in ivs.iter().zip(super::sectors(ivs, run)) {
-            let index = u128::from_be_bytes(*iv) >> (128 - self.cipher.block_size() * 8);
-            self.blocks(index, sector, &ecb);
+    /// Blocks of consecutive indexes.
+    fn encrypt_from(&self, index: u128, run: &mut [u8]) {
+        self.blocks(index, run, |masks, blocks| self.cipher.masked_encrypt(masks, blocks));
+    }
+
+    /// The inverse of [`Lrw::encrypt_from`].
+    fn decrypt_from(&self, index: u128, run: &mut [u8]) {
+        self.blocks(index, run, |masks, blocks| self.cipher.masked_decrypt(masks, blocks));
+    }
+
+    /// Calls `each` with runs of sectors whose indexes are consecutive, and with the first index of each: that is all of them, as a
+    /// rule.
+    fn sectors(&self, ivs: &[[u8; 16]], run: &mut [u8], each: impl Fn(u128, &mut [u8])) {
+        let (sector, block) = (super::sector_of(ivs, run), self.cipher.block_size());
+        let index = |iv: &[u8; 16]| u128::from_be_bytes(*iv) >> (128 - block * 8);
+        let blocks = (sector / block) as u128;
+        let mut rest = run;
+        for ivs in ivs.chunk_by(|one, next| index(one).wrapping_add(blocks) == index(next)) {
+            let now = rest.split_off_mut(..ivs.len() * sector).expect("a sector for each IV");
+            each(index(&ivs[0]), now);
         }
     }
 
-    /// Runs `ecb` between the two xors over blocks of consecutive indexes.
-    fn blocks(&self, index: u128, run: &mut [u8], ecb: impl Fn(&mut [u8])) {
-        assert!(run.len().is_multiple_of(self.cipher.block_size()), "{} bytes are no whole blocks", run.len());
-        let mut masks = [0u64; MASK_WORDS];
-        let mut index = index;
-        for part in run.chunks_mut(size_of_val(&masks)) {
-            let masks = &mut masks[..part.len() / 8];
-            self.tweak.masks(index, masks);
-            xor(part, masks);
-            ecb(part);
-            xor(part, masks);
-            index = index.wrapping_add((part.len() / self.cipher.block_size()) as u128);
+    /// Calls `crypt` with the blocks, whose indexes are consecutive, and their masks.
+    fn blocks(&self, index: u128, run: &mut [u8], crypt: impl Fn(&Sums<'_>, &mut [u8])) {
+        let block = self.cipher.block_size();
+        assert!(run.len().is_multiple_of(block), "{} bytes are no whole blocks", run.len());
+        let mut groups = [0; GROUPS];
+        let mut first = index as usize % Sums::GROUP;
+        let mut group = index >> IN_GROUP;
+        let mut rest = run;
+        while !rest.is_empty() {
+            let count = GROUPS.min((first + rest.len() / block).div_ceil(Sums::GROUP));
+            let len = rest.len().min((count * Sums::GROUP - first) * block);
+            let now = rest.split_off_mut(..len).expect("it is not longer");
+            self.tweak.groups(group, &mut groups[..count]);
+            crypt(&Sums { groups: &groups[..count], places: self.tweak.places(), first }, now);
+            group = group.wrapping_add(count as u128);
+            first = 0;
         }
         // They are linear in the tweak key.
-        wipe(&mut masks, 0);
+        wipe(&mut groups, 0);
     }
 }
 
@@ -92,11 +111,11 @@ impl Lrw {
 /// byte by byte from the end (Linux, crypto/lrw.c).
 impl IvMode for Lrw {
     fn encrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
-        self.sectors(ivs, run, |blocks| self.cipher.encrypt_blocks(blocks));
+        self.sectors(ivs, run, |index, run| self.encrypt_from(index, run));
     }
 
     fn decrypt_sectors(&self, ivs: &[[u8; 16]], run: &mut [u8]) {
-        self.sectors(ivs, run, |blocks| self.cipher.decrypt_blocks(blocks));
+        self.sectors(ivs, run, |index, run| self.decrypt_from(index, run));
     }
 }
 
@@ -107,41 +126,38 @@ impl SectorCipher for Lrw {
 
     fn encrypt(&self, first: u64, run: &mut [u8]) {
         super::assert_whole(run, self.sector_size);
-        self.blocks(self.index(first), run, |blocks| self.cipher.encrypt_blocks(blocks));
+        self.encrypt_from(self.index(first), run);
     }
 
     fn decrypt(&self, first: u64, run: &mut [u8]) {
         super::assert_whole(run, self.sector_size);
-        self.blocks(self.index(first), run, |blocks| self.cipher.decrypt_blocks(blocks));
+        self.decrypt_from(self.index(first), run);
     }
 }
 
 /// Products of the tweak key, ready to be added up. Which of them are looked up depends only on block indexes, which
 /// are public, so the time is independent of the key.
 ///
-/// Words of 8 bytes are in memory order, so that adding them to blocks needs no byte swapping.
+/// They are in memory order, so that adding them to blocks needs no byte swapping; of blocks of 8 bytes they have the first 8 bytes.
 struct Tweak {
-    /// Words in a block: 1 or 2.
-    words: usize,
-    /// K·x^k for each bit k of an index; then K·(1 + x + … + x^k); then K·j for the indexes j below [`GROUP`]. Blocks
-    /// of 8 bytes use the first half of each part.
-    products: LockedBox<[u64; 2 * BITS + 2 * BITS + 2 * GROUP]>,
+    /// Bits of an index: as many as a block has.
+    bits: usize,
+    /// K·x^k for each bit k of an index; then K·(1 + x + … + x^k); then K·j for the indexes j within a group.
+    products: LockedBox<[u128; 2 * BITS + Sums::GROUP]>,
 }
 
-/// Bits of an index.
+/// Bits of an index at most.
 const BITS: usize = 128;
 
-/// Indexes that differ only in these low bits: their T differ by a known product and are independent of each other,
-/// which suits vector units. A power of two.
-const GROUP: usize = 16;
+/// The low bits of an index, in which those of a group differ: their T differ by a known product.
+const IN_GROUP: usize = Sums::GROUP.trailing_zeros() as usize;
 
 impl Tweak {
     fn new(block: usize, key: &[u8]) -> Self {
         assert!(matches!(block, 8 | 16) && key.len() >= block);
-        let words = block / 8;
-        let products = LockedBox::build(|products: &mut [u64; _]| {
-            let (powers, rest) = products.split_at_mut(2 * BITS);
-            let (sums, low) = rest.split_at_mut(2 * BITS);
+        let products = LockedBox::build(|products: &mut [u128; _]| {
+            let (powers, rest) = products.split_at_mut(BITS);
+            let (sums, places) = rest.split_at_mut(BITS);
             let (mut power, mut sum) = (0u128, 0u128);
             for k in 0..block * 8 {
                 power = match (k, block) {
@@ -150,60 +166,38 @@ impl Tweak {
                     _ => crate::tweak::double(power),
                 };
                 sum ^= power;
-                for (table, value) in [(&mut *powers, power), (&mut *sums, sum)] {
-                    let bytes = value.to_be_bytes();
-                    let (bytes, _) = bytes[16 - block..].as_chunks();
-                    for (word, bytes) in table[k * words..][..words].iter_mut().zip(bytes) {
-                        *word = u64::from_ne_bytes(*bytes);
-                    }
-                }
+                let in_memory = |value: u128| u128::from_ne_bytes((value << (128 - block * 8)).to_be_bytes());
+                (powers[k], sums[k]) = (in_memory(power), in_memory(sum));
             }
-            for j in 1..GROUP {
+            for j in 1..Sums::GROUP {
                 // Split into the lowest bit and the rest, whose product is already known.
                 let (less, bit) = (j & (j - 1), j.trailing_zeros() as usize);
-                for w in 0..words {
-                    low[j * words + w] = low[less * words + w] ^ powers[bit * words + w];
-                }
+                places[j] = places[less] ^ powers[bit];
             }
         });
-        Self { words, products }
+        Self { bits: block * 8, products }
     }
 
-    /// The T of consecutive blocks from `index` on.
-    fn masks(&self, index: u128, masks: &mut [u64]) {
-        match self.words {
-            1 => self.fill::<1>(index, masks),
-            _ => self.fill::<2>(index, masks),
-        }
+    fn places(&self) -> &[u128; Sums::GROUP] {
+        self.products.last_chunk().expect("they are the last ones")
     }
 
-    fn fill<const WORDS: usize>(&self, index: u128, masks: &mut [u64]) {
-        let (powers, rest) = self.products.split_at(2 * BITS);
-        let [powers, sums, low] = [powers, &rest[..2 * BITS], &rest[2 * BITS..]].map(|t| t.as_chunks::<WORDS>().0);
-        let add = |t: [u64; WORDS], u: &[u64; WORDS]| std::array::from_fn(|i| t[i] ^ u[i]);
-        let in_group = GROUP.trailing_zeros() as usize;
-        let mut skip = index as usize % GROUP;
-        let mut group = index >> in_group;
-        let mut t = [0; WORDS];
-        let mut bits = group;
+    /// The T of the first blocks of consecutive groups.
+    fn groups(&self, mut group: u128, out: &mut [u128]) {
+        let (powers, sums) = self.products.split_at(BITS);
+        let mut t = 0;
+        // Behind the last group of all comes the first one.
+        let mut bits = group & (u128::MAX >> IN_GROUP);
         while bits != 0 {
-            t = add(t, &powers[bits.trailing_zeros() as usize + in_group]);
+            t ^= powers[bits.trailing_zeros() as usize + IN_GROUP];
             bits &= bits - 1;
         }
-        let mut masks = masks.as_chunks_mut::<WORDS>().0;
-        while !masks.is_empty() {
-            let now = masks.split_off_mut(..masks.len().min(GROUP - skip)).expect("it is not longer");
-            for (mask, low) in now.iter_mut().zip(&low[skip..]) {
-                *mask = add(t, low);
-            }
+        for out in out {
+            *out = t;
             // g ^ (g + 1) has all bits up to the lowest zero of g. After the last group of all comes 0.
-            let carries = group.trailing_ones() as usize + in_group;
-            t = match carries < WORDS * 64 {
-                true => add(add(t, &sums[carries]), &sums[in_group - 1]),
-                false => [0; WORDS],
-            };
+            let carries = group.trailing_ones() as usize + IN_GROUP;
+            t = if carries < self.bits { t ^ sums[carries] ^ sums[IN_GROUP - 1] } else { 0 };
             group = group.wrapping_add(1);
-            skip = 0;
         }
     }
 }
@@ -211,10 +205,4 @@ impl Tweak {
 /// Multiplies by x in GF(2^64) modulo x^64 + x^4 + x^3 + x + 1.
 fn double64(t: u64) -> u64 {
     t << 1 ^ ((t as i64 >> 63) as u64 & 0x1b)
-}
-
-fn xor(part: &mut [u8], masks: &[u64]) {
-    for (word, mask) in part.as_chunks_mut::<8>().0.iter_mut().zip(masks) {
-        *word = (u64::from_ne_bytes(*word) ^ mask).to_ne_bytes();
-    }
 }

@@ -296,7 +296,7 @@ impl Stacked {
         let layout = layout.into_layout();
         let whole = FileLayout::stored_end(&layout, size) <= stored;
         let sector = layout.segments().iter().map(|s| s.payload.sector_size()).max().unwrap_or(1);
-        let mut volume = Volume::new(Arc::new(NodeStore::new(self.lower.clone(), node)), layout);
+        let mut volume = Volume::of_file(Arc::new(NodeStore::new(self.lower.clone(), node)), layout);
         if let Some(pool) = &self.pool {
             volume = volume.with_pool(pool.clone());
         }

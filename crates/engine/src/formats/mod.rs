@@ -7,6 +7,7 @@ mod editor;
 pub mod filevault2;
 mod filling;
 mod headerless;
+pub mod integritysetup;
 pub mod loopaes;
 mod luks;
 pub mod luks1;
@@ -57,6 +58,7 @@ pub static FORMATS: &[&dyn Format] = &[
     &luks2::LUKS2,
     &bitlocker::BITLOCKER,
     &filevault2::FILEVAULT2,
+    &integritysetup::DM_INTEGRITY,
     &plain::PLAIN,
     &plain::CRYPTOLOOP,
     &loopaes::LOOP_AES,

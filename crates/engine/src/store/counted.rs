@@ -2,8 +2,9 @@ use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{HeaderLock, Store};
+use super::{Bypass, HeaderLock, Store};
 use crate::error::Result;
+use crate::shards::Shards;
 
 /// A store that counts the bytes read from and written to it, for progress and status displays.
 pub struct CountedStore<S> {
@@ -14,16 +15,25 @@ pub struct CountedStore<S> {
 /// What [`Traffic`] is read from.
 #[derive(Default)]
 pub(crate) struct Counters {
-    read: AtomicU64,
-    written: AtomicU64,
+    moved: Shards<Moved>,
     failed_writes: AtomicU64,
     failure: OnceLock<String>,
+}
+
+#[derive(Default)]
+struct Moved {
+    read: AtomicU64,
+    written: AtomicU64,
 }
 
 impl Counters {
     pub(crate) fn traffic(&self) -> Traffic {
         let now = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Traffic { read: now(&self.read), written: now(&self.written), failed_writes: now(&self.failed_writes) }
+        Traffic {
+            read: self.moved.iter().map(|moved| now(&moved.read)).sum(),
+            written: self.moved.iter().map(|moved| now(&moved.written)).sum(),
+            failed_writes: now(&self.failed_writes),
+        }
     }
 
     pub(crate) fn failure(&self) -> Option<&str> {
@@ -31,11 +41,11 @@ impl Counters {
     }
 
     pub(crate) fn read(&self, bytes: usize) {
-        self.read.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.moved.mine().read.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn written(&self, bytes: usize) {
-        self.written.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.moved.mine().written.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn failed(&self, error: &io::Error) {
@@ -126,6 +136,14 @@ impl<S: Store> Store for CountedStore<S> {
 
     fn damage_prevented(&self) -> bool {
         self.inner.damage_prevented()
+    }
+
+    fn bypass_cache(&self, what: Bypass) -> bool {
+        self.inner.bypass_cache(what)
+    }
+
+    fn bypasses_cache(&self) -> bool {
+        self.inner.bypasses_cache()
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

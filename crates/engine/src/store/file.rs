@@ -3,13 +3,15 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
+use super::direct::Direct;
 use super::header_lock::{self, HeaderLock};
-use super::{Store, check_range, files};
+use super::{Bypass, Store, check_range, files};
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -36,6 +38,8 @@ pub struct FileStore {
     /// The backing file of a loop device, locked too (it is the same volume under another name), and its length at
     /// opening.
     behind: Option<(File, u64)>,
+    /// The way past the page cache, once that was asked for and if there is one.
+    direct: OnceLock<Option<Direct>>,
 }
 
 impl FileStore {
@@ -77,7 +81,8 @@ impl FileStore {
         let create = || -> Result<Self> {
             let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
             let (path, len_now) = (path.to_owned(), len.into());
-            let store = Self { file, path, len: len_now, access: Access::ReadWrite, regular: true, behind: None };
+            let access = Access::ReadWrite;
+            let store = Self { file, path, len: len_now, access, regular: true, behind: None, direct: OnceLock::new() };
             // Locked first: allocating may take long, and nobody else may lock the file meanwhile.
             store.lock().and_then(|()| fill(&store)).inspect_err(|_| {
                 if store.is_at(&store.path) {
@@ -167,7 +172,8 @@ impl FileStore {
         // A block device's metadata gives no size; seeking to its end does.
         let len = file.seek(SeekFrom::End(0))?;
         let behind = if kind.is_block_device() { behind(&file) } else { None };
-        let store = Self { file, path: path.to_owned(), len: len.into(), access, regular: kind.is_file(), behind };
+        let (path_now, regular, direct) = (path.to_owned(), kind.is_file(), OnceLock::new());
+        let store = Self { file, path: path_now, len: len.into(), access, regular, behind, direct };
         store.lock()?;
         // Another process may have replaced the file between open and lock.
         if !Self::same(store.file.metadata(), fs::metadata(path)) {
@@ -256,6 +262,10 @@ impl FileStore {
         self.file.set_len(len)?;
         self.len.store(len, Ordering::Release);
         Ok(self.file.sync_all()?)
+    }
+
+    fn direct(&self) -> Option<&Direct> {
+        self.direct.get()?.as_ref()
     }
 
     /// Fails if the file was truncated while open, so that byte `end` is no longer in it: writing would stretch it
@@ -368,7 +378,11 @@ impl Store for FileStore {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(out, offset).map_err(|e| match e.kind() {
+        let read = match self.direct() {
+            Some(direct) => direct.read_at(&self.file, self.len(), offset, out),
+            None => self.file.read_exact_at(out, offset),
+        };
+        read.map_err(|e| match e.kind() {
             io::ErrorKind::UnexpectedEof => {
                 let what = format!("{} bytes at {offset} reach past the end of the file", out.len());
                 io::Error::new(io::ErrorKind::UnexpectedEof, what)
@@ -385,7 +399,10 @@ impl Store for FileStore {
         // while open be stretched again.
         check_range(offset, data.len(), self.len())?;
         self.reaches(offset + data.len() as u64)?;
-        self.file.write_all_at(data, offset)
+        match self.direct() {
+            Some(direct) => direct.write_at(&self.file, self.len(), offset, data),
+            None => self.file.write_all_at(data, offset),
+        }
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -402,6 +419,14 @@ impl Store for FileStore {
 
     fn writable(&self) -> bool {
         self.access == Access::ReadWrite
+    }
+
+    fn bypass_cache(&self, what: Bypass) -> bool {
+        self.direct.get_or_init(|| Direct::beside(&self.file, what)).is_some()
+    }
+
+    fn bypasses_cache(&self) -> bool {
+        self.direct().is_some_and(|direct| direct.what() == Bypass::All)
     }
 
     /// For block devices only: a file is locked already, and cryptsetup takes the same lock on it.

@@ -1,7 +1,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::{Store, check_range, largest_sector};
+use super::{Bypass, Store, check_range, largest_sector};
 
 /// A store that is put together of parts of another one: extents, in the order in which they follow each other.
 pub struct MappedStore {
@@ -135,6 +135,14 @@ impl Store for MappedStore {
 
     fn damage_prevented(&self) -> bool {
         self.inner.damage_prevented()
+    }
+
+    fn bypass_cache(&self, what: Bypass) -> bool {
+        self.inner.bypass_cache(what)
+    }
+
+    fn bypasses_cache(&self) -> bool {
+        self.inner.bypasses_cache()
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {

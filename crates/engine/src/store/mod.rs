@@ -1,6 +1,7 @@
 //! Positioned bytes: files, block devices, memory, and layers over other stores such as slices and counters.
 
 mod counted;
+mod direct;
 mod file;
 pub mod files;
 mod header_lock;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 
 pub(crate) use counted::Counters;
 pub use counted::{CountedStore, Traffic};
+pub(crate) use direct::Pages;
 pub use file::{Access, FileStore};
 pub use header_lock::HeaderLock;
 pub use mapped::{Extent, MappedStore};
@@ -23,6 +25,15 @@ use crate::error::Result;
 
 /// The smallest sector size of any disk, in bytes.
 pub const SMALLEST_SECTOR: u64 = 512;
+
+/// What goes past the system's page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bypass {
+    /// Everything: somebody else keeps what is read, and nothing is to be in memory twice.
+    All,
+    /// Writes of at least a MiB: all is read once, ahead of time, and rewritten.
+    LargeWrites,
+}
 
 /// Positioned bytes. Each call is exact or an error. Offsets and lengths are in bytes.
 pub trait Store: Send + Sync {
@@ -87,6 +98,17 @@ pub trait Store: Send + Sync {
         Ok(None)
     }
 
+    /// Goes past the system's page cache from now on, where the backing can. Whether it does; what was said first counts. Called
+    /// before the store is shared out: no write may be under way.
+    fn bypass_cache(&self, _what: Bypass) -> bool {
+        false
+    }
+
+    /// Whether all goes past the page cache: then each request waits for a disk, and a few large ones are better than many small ones.
+    fn bypasses_cache(&self) -> bool {
+        false
+    }
+
     /// Changes the size, if the store can.
     ///
     /// # Errors
@@ -131,6 +153,12 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
     fn lock_header(&self) -> Result<Option<HeaderLock>> {
         (**self).lock_header()
+    }
+    fn bypass_cache(&self, what: Bypass) -> bool {
+        (**self).bypass_cache(what)
+    }
+    fn bypasses_cache(&self) -> bool {
+        (**self).bypasses_cache()
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
         (**self).set_len(len)

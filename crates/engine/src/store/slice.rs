@@ -1,7 +1,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::{Store, check_range, largest_sector};
+use super::{Bypass, Store, check_range, largest_sector};
 
 /// A part of another store, such as a partition.
 pub struct SliceStore {
@@ -57,6 +57,14 @@ impl Store for SliceStore {
 
     fn damage_prevented(&self) -> bool {
         self.inner.damage_prevented()
+    }
+
+    fn bypass_cache(&self, what: Bypass) -> bool {
+        self.inner.bypass_cache(what)
+    }
+
+    fn bypasses_cache(&self) -> bool {
+        self.inner.bypasses_cache()
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {

@@ -28,7 +28,7 @@ pub(super) enum TagKey<'a> {
 }
 
 impl Authenticated<'_> {
-    /// Reads and verifies. The caller makes sure that nobody writes meanwhile.
+    /// Reads and verifies. Of what is written meanwhile it reads each sector as it was or as it is to be.
     pub fn read(&self, into: u64, out: &mut [u8]) -> io::Result<()> {
         let result = self.each_chunk(into, out.len(), |sectors, within, at| {
             let part = &mut out[at..][..sectors.wanted];
@@ -47,10 +47,12 @@ impl Authenticated<'_> {
         result
     }
 
-    /// Writes. The sectors of the first and the last byte must verify, as they are read first. The caller makes sure
-    /// that nobody else reads or writes meanwhile.
+    /// Writes. The sectors of the first and the last byte must verify, as they are read first. Waits for others who write the same
+    /// sectors.
     pub fn write(&self, into: u64, data: &mut [u8]) -> io::Result<()> {
         let sector = self.area.sector_size();
+        let number = |at: u64| self.first + at / sector as u64;
+        let _taken = self.area.take(number(into)..number((into + data.len() as u64).next_multiple_of(sector as u64)));
         self.each_chunk(into, data.len(), |sectors, within, at| {
             let part = &data[at..][..sectors.wanted];
             let mut buffer = vec![0; sectors.len];

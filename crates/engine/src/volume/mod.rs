@@ -2,24 +2,29 @@
 
 mod align;
 mod authenticated;
+mod flushing;
 pub mod integrity;
 pub mod kept;
 mod kernel;
+mod late;
 mod layout;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLockReadGuard};
 
 use claviger_crypto::SectorCipher;
 use claviger_crypto::pool::{Pool, for_each_piece};
 use claviger_crypto::secret::wipe_after_sectors;
 
-use crate::store::{Store, check_range};
+use crate::shards::{Shards, SharedLock};
+use crate::store::{Bypass, Store, check_range};
 use align::Cut;
 use authenticated::{Authenticated, TagKey};
+use flushing::Flushing;
 use kept::Kept;
 pub use kernel::{KernelCipher, MappedPart, Mapping};
+use late::Late;
 pub use layout::{Layout, Payload, Segment};
 
 /// Bytes that are read and then decrypted at a time, small enough to stay in the L2 cache.
@@ -38,37 +43,66 @@ pub struct Volume {
     layout: Layout,
     pool: Option<Arc<Pool>>,
     /// Requests in flight: only a lone one is split over threads.
-    in_flight: AtomicUsize,
-    /// Held for writing during the read-modify-write of a sector, and for reading by everything else: a whole-sector
+    in_flight: Shards<AtomicUsize>,
+    /// Held alone during the read-modify-write of a sector without a tag, and shared by everything else: a whole-sector
     /// write in between would be undone, and a read could see half of the change, which in CBC garbles the neighbouring
     /// bytes.
-    partial: RwLock<()>,
+    partial: SharedLock,
+    /// Where there are areas of tagged sectors.
+    collecting: Option<Box<Collecting>>,
     protection: Protection,
     sector_size: u64,
 }
 
-/// Guards the layout's protected ranges.
+/// What it takes that areas of tagged sectors collect what is written.
 #[derive(Default)]
+struct Collecting {
+    /// Writes what they have collected; from the first write to one on, and nothing if there can be no thread.
+    late: OnceLock<Option<Late>>,
+    /// Each flush writes a whole section of the journal.
+    flushing: Flushing,
+}
+
+/// Guards the layout's protected ranges.
 struct Protection {
     /// Whether a write was refused because of them.
     prevented: AtomicBool,
-    /// Held for reading by every write, and for writing while the flag is set: when the refused write returns, no other
-    /// is still in flight.
-    writing: RwLock<()>,
+    /// Shared by every write, and held alone while the flag is set: when the refused write returns, no other is still in
+    /// flight.
+    writing: SharedLock,
 }
 
 impl Volume {
     /// The volume that `layout` describes on `store`.
     pub fn new(store: Arc<dyn Store>, layout: Layout) -> Self {
-        Self {
+        Self::with_locks(store, layout, Shards::default(), [SharedLock::default(), SharedLock::default()])
+    }
+
+    /// The same in less memory, of which there may be as many as open files.
+    pub(crate) fn of_file(store: Arc<dyn Store>, layout: Layout) -> Self {
+        let in_flight = Shards::One(AtomicUsize::new(0));
+        Self::with_locks(store, layout, in_flight, [SharedLock::small(), SharedLock::small()])
+    }
+
+    fn with_locks(
+        store: Arc<dyn Store>,
+        layout: Layout,
+        in_flight: Shards<AtomicUsize>,
+        [partial, writing]: [SharedLock; 2],
+    ) -> Self {
+        let mut volume = Self {
             store,
             sector_size: layout.sector_size(),
             layout: layout.without_kernel(),
             pool: None,
-            in_flight: AtomicUsize::new(0),
-            partial: RwLock::new(()),
-            protection: Protection::default(),
-        }
+            in_flight,
+            partial,
+            collecting: None,
+            protection: Protection { prevented: AtomicBool::new(false), writing },
+        };
+        let tagged = volume.areas().next().is_some();
+        volume.collecting = tagged.then(Box::default);
+        volume
     }
 
     /// Splits large requests over the threads of `pool`.
@@ -102,13 +136,13 @@ impl Volume {
             return Ok(None);
         }
         let Protection { prevented, writing } = &self.protection;
-        let shared = writing.read().unwrap_or_else(PoisonError::into_inner);
+        let shared = writing.share();
         if !prevented.load(Ordering::Acquire) {
             if !self.layout.hits_protected(offset, end) {
                 return Ok(Some(shared));
             }
             drop(shared);
-            let _alone = writing.write().unwrap_or_else(PoisonError::into_inner);
+            let _alone = writing.alone();
             prevented.store(true, Ordering::Release);
             return Err(io::Error::other("write refused to protect the hidden volume; the volume is now read-only"));
         }
@@ -136,17 +170,15 @@ impl Volume {
     }
 
     /// The areas of tagged sectors, and their offsets in the store.
-    fn areas(&self) -> impl Iterator<Item = (&integrity::TaggedSectors, u64)> {
+    fn areas(&self) -> impl Iterator<Item = (&Arc<integrity::TaggedSectors>, u64)> {
         self.layout.segments().iter().filter_map(|segment| match &segment.payload {
-            Payload::Authenticated { area, .. } | Payload::KeptTagged { area, .. } => {
-                Some((&**area, segment.stored_at))
-            }
+            Payload::Authenticated { area, .. } | Payload::KeptTagged { area, .. } => Some((area, segment.stored_at)),
             Payload::Clear | Payload::Zero | Payload::Fixed(_) | Payload::Crypt { .. } | Payload::Kept(_) => None,
         })
     }
 
     fn read_crypt(&self, crypt: &Crypt<'_>, into: u64, out: &mut [u8]) -> io::Result<()> {
-        let _shared = self.partial.read().unwrap_or_else(PoisonError::into_inner);
+        let _shared = self.partial.share();
         let cut = Cut::new(into, out.len(), crypt.sector);
         let (head, rest) = out.split_at_mut(cut.head);
         let (middle, tail) = rest.split_at_mut(cut.middle);
@@ -156,6 +188,14 @@ impl Volume {
         let into = into + cut.head as u64;
         let read = |at, chunk: &mut [u8]| crypt.read_whole(&*self.store, into + at as u64, chunk);
         match crypt.key {
+            // In one request: the disk is waited for once, and what it gives is in no cache whose size would matter.
+            Key::Here { cipher, first } if !middle.is_empty() && self.store.bypasses_cache() => {
+                self.store.read_at(crypt.stored_at + into, middle)?;
+                self.each_chunk(middle, crypt.sector, 0, |at, chunk| {
+                    crypt.decrypt(cipher, first, into + at as u64, chunk);
+                    Ok(())
+                })?;
+            }
             Key::Here { .. } => self.each_chunk(middle, crypt.sector, 0, read)?,
             // It has its own way of working on parts side by side.
             Key::Kept(_) if !middle.is_empty() => read(0, middle)?,
@@ -172,20 +212,27 @@ impl Volume {
         let (head, rest) = data.split_at_mut(cut.head);
         let (middle, tail) = rest.split_at_mut(cut.middle);
         if !head.is_empty() {
-            let _alone = self.partial.write().unwrap_or_else(PoisonError::into_inner);
+            let _alone = self.partial.alone();
             crypt.write_part(&*self.store, into, head)?;
         }
         let into = into + cut.head as u64;
         if !middle.is_empty() {
-            let _shared = self.partial.read().unwrap_or_else(PoisonError::into_inner);
+            let _shared = self.partial.share();
             let write = |at, chunk: &mut [u8]| crypt.write_whole(&*self.store, into + at as u64, chunk);
             match crypt.key {
+                Key::Here { cipher, first } if self.store.bypasses_cache() => {
+                    self.each_chunk(middle, crypt.sector, crypt.wide_run(), |at, chunk| {
+                        crypt.encrypt(cipher, first, into + at as u64, chunk);
+                        Ok(())
+                    })?;
+                    self.store.write_at(crypt.stored_at + into, middle)?;
+                }
                 Key::Here { .. } => self.each_chunk(middle, crypt.sector, crypt.wide_run(), write)?,
                 Key::Kept(_) => write(0, middle)?,
             }
         }
         if !tail.is_empty() {
-            let _alone = self.partial.write().unwrap_or_else(PoisonError::into_inner);
+            let _alone = self.partial.alone();
             crypt.write_part(&*self.store, into + cut.middle as u64, tail)?;
         }
         Ok(())
@@ -201,14 +248,25 @@ impl Volume {
         Authenticated { store: &*self.store, base: segment.stored_at, area, key, first }
     }
 
-    fn read_tagged(&self, tagged: &Authenticated<'_>, into: u64, out: &mut [u8]) -> io::Result<()> {
-        let _shared = self.partial.read().unwrap_or_else(PoisonError::into_inner);
-        tagged.read(into, out)
+    fn write_tagged(&self, tagged: &Authenticated<'_>, into: u64, data: &mut [u8]) -> io::Result<()> {
+        // What fails may have been collected in part.
+        let written = tagged.write(into, data);
+        let start = || {
+            let areas = self.areas().map(|(area, base)| (Arc::clone(area), base)).collect();
+            Late::start(Arc::clone(&self.store), areas).ok()
+        };
+        match self.collecting.as_ref().and_then(|collecting| collecting.late.get_or_init(start).as_ref()) {
+            Some(late) => {
+                late.collected();
+                written
+            }
+            None => written.and(tagged.area.commit(tagged.store, tagged.base)),
+        }
     }
 
-    fn write_tagged(&self, tagged: &Authenticated<'_>, into: u64, data: &mut [u8]) -> io::Result<()> {
-        let _alone = self.partial.write().unwrap_or_else(PoisonError::into_inner);
-        tagged.write(into, data)
+    /// Whether one request is in flight.
+    fn is_alone(&self) -> bool {
+        self.in_flight.iter().map(|shard| shard.load(Ordering::Relaxed)).sum::<usize>() == 1
     }
 
     /// Calls `each` with every chunk and its offset: on this thread, or split over the pool if the request is large and
@@ -222,7 +280,7 @@ impl Volume {
     ) -> io::Result<()> {
         let chunk = CHUNK.max(wide).next_multiple_of(sector);
         match &self.pool {
-            Some(pool) if buffer.len() >= SPLIT && self.in_flight.load(Ordering::Relaxed) == 1 => {
+            Some(pool) if buffer.len() >= SPLIT && self.is_alone() => {
                 let failed = Mutex::new(None);
                 for_each_piece(pool, buffer, chunk, |at, piece| {
                     if let Err(e) = each(at, piece) {
@@ -243,7 +301,7 @@ impl Store for Volume {
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         check_range(offset, out.len(), self.len())?;
-        let _counted = InFlight::new(&self.in_flight);
+        let _counted = InFlight::new(self.in_flight.mine());
         self.each_segment(offset, out, |segment, into, part| match &segment.payload {
             Payload::Clear => self.store.read_at(segment.stored_at + into, part),
             Payload::Zero => {
@@ -259,10 +317,10 @@ impl Store for Volume {
             }
             Payload::Kept(kept) => self.read_crypt(&Crypt::kept(segment, kept), into, part),
             Payload::Authenticated { area, cipher, first, .. } => {
-                self.read_tagged(&self.tagged(segment, area, TagKey::Here(&**cipher), *first), into, part)
+                self.tagged(segment, area, TagKey::Here(&**cipher), *first).read(into, part)
             }
             Payload::KeptTagged { area, kept, first } => {
-                self.read_tagged(&self.tagged(segment, area, TagKey::Kept(kept), *first), into, part)
+                self.tagged(segment, area, TagKey::Kept(kept), *first).read(into, part)
             }
         })
     }
@@ -276,7 +334,7 @@ impl Store for Volume {
         }
         self.each_segment(offset, data, |segment, into, part| segment.keeps(into, part))?;
         let _allowed = self.allowed(offset, end)?;
-        let _counted = InFlight::new(&self.in_flight);
+        let _counted = InFlight::new(self.in_flight.mine());
         self.each_segment(offset, data, |segment, into, part| match &segment.payload {
             Payload::Clear => self.store.write_at(segment.stored_at + into, part),
             Payload::Zero | Payload::Fixed(_) => Ok(()),
@@ -294,8 +352,11 @@ impl Store for Volume {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.areas().try_for_each(|(area, _)| area.flush())?;
-        self.store.flush().inspect_err(|e| self.areas().for_each(|(area, _)| area.flushing_failed(e)))
+        let Some(collecting) = &self.collecting else { return self.store.flush() };
+        collecting.flushing.flush(|| {
+            self.areas().try_for_each(|(area, base)| area.commit(&*self.store, base))?;
+            self.store.flush().inspect_err(|e| self.areas().for_each(|(area, _)| area.flushing_failed(e)))
+        })
     }
 
     fn still_whole(&self) -> io::Result<()> {
@@ -304,6 +365,14 @@ impl Store for Volume {
 
     fn sector_size(&self) -> u64 {
         self.sector_size
+    }
+
+    fn bypass_cache(&self, what: Bypass) -> bool {
+        self.store.bypass_cache(what)
+    }
+
+    fn bypasses_cache(&self) -> bool {
+        self.store.bypasses_cache()
     }
 
     fn writable(&self) -> bool {
@@ -320,6 +389,7 @@ impl Drop for Volume {
     /// Moves what is only in a journal to its place. If that fails, nothing is lost: the journal is as durable as the
     /// last flush said (whoever serves a volume flushes at the end and reports the result), and the next open reads it.
     fn drop(&mut self) {
+        drop(self.collecting.take());
         for (area, base) in self.areas() {
             let _ = area.settle(&*self.store, base);
         }
@@ -377,9 +447,7 @@ impl<'a> Crypt<'a> {
         match &self.key {
             Key::Here { cipher, first } => {
                 store.read_at(at, out)?;
-                cipher.decrypt(self.number(*first, into), out);
-                // Before this thread sleeps in whatever comes next: a system call or the wait for a request.
-                wipe_after_sectors();
+                self.decrypt(*cipher, *first, into, out);
                 Ok(())
             }
             Key::Kept(kept) => kept.decrypt(into, out, &mut |past, stored| store.read_at(at + past as u64, stored)),
@@ -390,12 +458,22 @@ impl<'a> Crypt<'a> {
         let at = self.stored_at + into;
         match &self.key {
             Key::Here { cipher, first } => {
-                cipher.encrypt(self.number(*first, into), data);
-                wipe_after_sectors();
+                self.encrypt(*cipher, *first, into, data);
                 store.write_at(at, data)
             }
             Key::Kept(kept) => kept.encrypt(into, data, &mut |past, stored| store.write_at(at + past as u64, stored)),
         }
+    }
+
+    fn decrypt(&self, cipher: &dyn SectorCipher, first: u64, into: u64, stored: &mut [u8]) {
+        cipher.decrypt(self.number(first, into), stored);
+        // Before this thread sleeps in whatever comes next: a system call or the wait for a request.
+        wipe_after_sectors();
+    }
+
+    fn encrypt(&self, cipher: &dyn SectorCipher, first: u64, into: u64, data: &mut [u8]) {
+        cipher.encrypt(self.number(first, into), data);
+        wipe_after_sectors();
     }
 
     /// Reads part of one sector.

@@ -25,7 +25,7 @@ const fn kind(cipher: &'static str, integrity: &'static str, bits: u32, sector: 
     Kind { cipher, integrity, bits, sector }
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 11] = [
     kind("aes-xts-plain64", "hmac-sha256", 512, 512),
     kind("aes-xts-plain64", "hmac-sha512", 256, 4096),
     kind("aes-cbc-essiv:sha256", "hmac-sha256", 256, 512),
@@ -35,6 +35,8 @@ const KINDS: [Kind; 9] = [
     kind("chacha20-random", "poly1305", 256, 512),
     kind("chacha20-random", "poly1305", 256, 4096),
     kind("aegis128-random", "aead", 128, 4096),
+    kind("aes-ccm-random", "aead", 152, 512),
+    kind("aes-ccm-random", "aead", 280, 4096),
 ];
 
 impl Kind {
@@ -68,7 +70,7 @@ fn file(path: &Path, access: Access) -> Arc<dyn Store> {
 
 /// What the script of every boot begins with.
 const PREPARE: &str = "set -e
-modprobe -qa dm-integrity dm-crypt aegis128 gcm chacha20poly1305 hmac sha512_generic xts cbc essiv authenc ctr ghash-generic
+modprobe -qa dm-integrity dm-crypt aegis128 gcm ccm chacha20poly1305 hmac sha512_generic xts cbc essiv authenc ctr ghash-generic
 F='cryptsetup luksFormat -q --type luks2 --luks2-metadata-size 16k --luks2-keyslots-size 512k --pbkdf pbkdf2'
 F=\"$F --pbkdf-force-iterations 1000 --key-file pw\"
 printf pw >pw
@@ -209,7 +211,8 @@ fn each_carries_out_the_journal_of_the_other() {
         let faulty: Arc<dyn Store> = Arc::new(FaultStore::new(Arc::clone(&memory) as Arc<dyn Store>, Some(fault)));
         let (volume, _) = open(faulty, true);
         let mut written = 0;
-        while volume.write_at(100_000 + written * 512, &mut noise(512, 7 + written)).is_ok() {
+        let write = |nth: u64| volume.write_at(100_000 + nth * 512, &mut noise(512, 7 + nth));
+        while write(written).and_then(|()| volume.flush()).is_ok() {
             written += 1;
         }
         assert!(written >= 2, "{written} were written before the fault");

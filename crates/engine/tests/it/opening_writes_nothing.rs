@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{filevault2, noise, passphrase, shared};
+use crate::support::{noise, not_created, passphrase, shared};
 use claviger_engine::credential::Headerless;
 use claviger_engine::formats::{self, Format, loopaes};
 use claviger_engine::spec::Cost;
@@ -84,8 +84,8 @@ fn cases() -> Vec<Case> {
             let keys = Credential::Keyfile(loopaes::new_keyfile().expect("random bytes"));
             Case::new(format, &plain, keys)
         }
-        "FileVault2" => {
-            Case { format, bytes: filevault2(LONG), credentials: [passphrase(LONG)], pim: None, opens: true }
+        name @ ("FileVault2" | "dm-integrity") => {
+            Case { format, bytes: not_created(name, LONG), credentials: [passphrase(LONG)], pim: None, opens: true }
         }
         _ => Case::new(format, &Spec { key_bits: Some(256), ..plain }, passphrase(LONG)),
     };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::support::{filevault2, shared};
+use crate::support::{not_created, shared};
 use claviger_engine::credential::{FolderOptions, HeaderChoice, Headerless};
 use claviger_engine::formats::takes::{self, Parameter, Purpose};
 use claviger_engine::private_keys::SoftKey;
@@ -188,7 +188,11 @@ fn opening<'a>(parameter: Parameter, base: Unlock<'a>, other: &'a Secret) -> Opt
 /// A volume of the format, or what could be one.
 fn volume(format: &dyn Format, spec: &Spec<'_>) -> Arc<dyn Store> {
     let text = std::str::from_utf8(PASSPHRASE).expect("ASCII");
-    let there = if format.name() == "FileVault2" { filevault2(text) } else { vec![0x5c; LEN] };
+    let there = if format.creator().is_none() && !format.headerless() {
+        not_created(format.name(), text)
+    } else {
+        vec![0x5c; LEN]
+    };
     let store = shared(MemoryStore::new(there));
     if format.creator().is_some() {
         format.create(&*store, spec, &[passphrase()]).unwrap_or_else(|e| panic!("{}: {e}", format.name()));

@@ -31,6 +31,9 @@ const VALID: u64 = 3600;
 /// Bytes that programs had better read and write at a time, at least.
 const PAGE: u32 = 4096;
 
+/// Nanoseconds that the time of the last write may be behind.
+const COARSE: u64 = 1_000_000;
+
 /// Bytes of `struct fuse_attr`.
 const ATTRIBUTES: usize = 88;
 
@@ -134,8 +137,11 @@ impl Served {
         let size = size.min(room);
         if size > 0 {
             self.store.write_at(offset, &mut payload[..size]).map_err(|e| self.errno(&e))?;
-            let after = now().saturating_sub(self.since).as_nanos();
-            self.written.fetch_max(u64::try_from(after).unwrap_or(u64::MAX), Ordering::Relaxed);
+            let after = u64::try_from(now().saturating_sub(self.since).as_nanos()).unwrap_or(u64::MAX);
+            // Not by every write: all processors would share what it is in. Times of files are as coarse anyway.
+            if after.saturating_sub(self.written.load(Ordering::Relaxed)) >= COARSE {
+                self.written.fetch_max(after, Ordering::Relaxed);
+            }
         }
         Ok(Writer::new(payload).u32(size as u32).u32(0).len())
     }

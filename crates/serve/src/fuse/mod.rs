@@ -88,7 +88,7 @@ pub struct Options {
     /// How requests come from the kernel.
     pub transport: Transport,
     /// Threads that serve requests from /dev/fuse, and so requests that the store works on at a time. All but two rest as long
-    /// as these are not busy.
+    /// as these are not busy. There are 64 at least where the store goes past the page cache.
     pub threads: usize,
     /// Time that a thread may look for its next request on /dev/fuse before it sleeps, while processors are free.
     pub spin: Duration,
@@ -136,7 +136,20 @@ pub struct Handle(Arc<Control>);
 pub fn mount(image: Image, dir: &Path, options: Options) -> Result<Mounted> {
     let read_only = image.read_only || !image.store.writable();
     let wish = Wish { dir, source: &options.source, read_only, uid: image.uid, shared: options.shared, devices: false };
-    serve(&wish, Box::new(Served::new(image)), options.clone())
+    let options = options_for(&*image.store, options.clone());
+    serve(&wish, Box::new(Served::new(image)), options)
+}
+
+/// The options for a store. Where each request waits for a disk, a disk is busy only if many are under way, each on a thread; over
+/// io_uring one thread serves all requests of a processor.
+fn options_for(store: &dyn Store, options: Options) -> Options {
+    /// Requests that the kernel keeps under way for itself.
+    const DEPTH: usize = 64;
+    if !store.bypasses_cache() {
+        return options;
+    }
+    let transport = if options.transport == Transport::Auto { Transport::Device } else { options.transport };
+    Options { threads: options.threads.max(DEPTH), transport, ..options }
 }
 
 /// Mounts what `served` answers for.

@@ -18,6 +18,7 @@
 //! ```
 
 mod client;
+mod helpers;
 mod listen;
 mod negotiate;
 mod protocol;

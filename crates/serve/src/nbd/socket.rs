@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -15,7 +16,7 @@ pub use crate::wait::wait;
 const KERNEL_BUFFER: usize = 4 << 20;
 
 /// A connected stream socket.
-pub struct Socket(OwnedFd);
+pub struct Socket(OwnedFd, Mutex<()>);
 
 impl Socket {
     /// Takes over a connected socket and gives it large buffers, if the system allows.
@@ -29,7 +30,7 @@ impl Socket {
         }
         // Fails on a Unix socket, which does not need it.
         let _ = sockopt::set_tcp_nodelay(&fd, true);
-        Self(fd)
+        Self(fd, Mutex::default())
     }
 
     /// Receives what is there without waiting: `None` if there is nothing, 0 at the end.
@@ -58,6 +59,11 @@ impl Socket {
             }
         }
         Ok(())
+    }
+
+    /// Held by whoever sends what must not be mixed with what others send.
+    pub fn turn(&self) -> MutexGuard<'_, ()> {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends everything.

@@ -1,13 +1,16 @@
 //! The transmission phase: requests and replies ("Transmission", "Request types").
 //!
 //! One thread receives as many requests as the client has sent, carries them out one after another, and sends their
-//! replies together. Nothing is held back while the thread waits for anything.
+//! replies together. Nothing is held back while the thread waits for anything. Where the store is slow, it hands requests over to
+//! [`Helpers`], each of which sends its own replies.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
+use std::thread::{self, Scope};
 
 use claviger_engine::volume::SPLIT;
 
+use super::helpers::Helpers;
 use super::negotiate::Agreed;
 use super::protocol::*;
 use super::socket::Socket;
@@ -42,39 +45,64 @@ const BATCH_REPLIES: usize = 64;
 /// then.
 pub fn transmit(socket: &Socket, agreed: &Agreed<'_>, shared: &Shared) -> io::Result<()> {
     let _running = Running::new(&shared.awake);
-    let connection = Connection {
-        socket,
-        export: agreed.export,
-        structured: agreed.structured,
-        smallest_block: agreed.smallest_block.into(),
-        shared,
-        inbox: Inbox::default(),
-        outbox: Outbox::default(),
-        payload: Payload::default(),
-        spinner: Spinner::default(),
-    };
-    connection.run()
+    let helpers = Helpers::new(shared.options.idle_after);
+    thread::scope(|scope| {
+        let connection = Connection {
+            socket,
+            export: agreed.export,
+            structured: agreed.structured,
+            smallest_block: agreed.smallest_block.into(),
+            shared,
+            helpers: &helpers,
+            scope,
+            inbox: Inbox::default(),
+            outbox: Outbox::default(),
+            payload: Payload::default(),
+            spinner: Spinner::default(),
+        };
+        let ended = connection.run();
+        helpers.end();
+        ended
+    })
 }
 
-struct Connection<'a> {
-    socket: &'a Socket,
-    export: &'a Exported,
+struct Connection<'s, 'e> {
+    socket: &'s Socket,
+    export: &'s Exported,
     structured: bool,
     /// Bytes that requests are multiples of.
     smallest_block: u64,
-    shared: &'a Shared,
+    shared: &'s Shared,
+    helpers: &'s Helpers<Job>,
+    scope: &'s Scope<'s, 'e>,
     inbox: Inbox,
     outbox: Outbox,
     payload: Payload,
     spinner: Spinner,
 }
 
-impl Connection<'_> {
+/// A READ, or a WRITE with what is to be written, of at most a chunk: memory for many of them is in hand at once.
+struct Job {
+    request: Request,
+    payload: Aligned,
+}
+
+/// What helpers need to carry out a job and answer it.
+#[derive(Clone, Copy)]
+struct Desk<'s> {
+    socket: &'s Socket,
+    export: &'s Exported,
+    structured: bool,
+    helpers: &'s Helpers<Job>,
+}
+
+impl<'s> Connection<'s, '_> {
     fn run(mut self) -> io::Result<()> {
         loop {
             if let Some(bytes) = self.inbox.take_header() {
                 let request = Request::parse(&bytes).ok_or(io::ErrorKind::InvalidData)?;
                 if request.command == command::DISC {
+                    self.helpers.wait();
                     return self.outbox.send(self.socket);
                 }
                 self.handle(&request)?;
@@ -161,9 +189,11 @@ impl Connection<'_> {
     }
 
     fn read(&mut self, request: &Request) -> io::Result<()> {
-        let Request { flags, command: _, cookie, offset, len } = *request;
+        let Request { flags, command: _, cookie, offset: _, len } = *request;
         let len = len as usize;
         if len > CHUNK {
+            // Its reply may have to be sent in one piece.
+            self.helpers.wait();
             return self.read_in_chunks(request);
         }
         if len == 0 && self.structured {
@@ -172,13 +202,31 @@ impl Connection<'_> {
             return self.outbox.push(self.socket, &none.to_bytes());
         }
         debug_assert!(flags & !(flag::FUA | flag::DF) == 0);
-        let at = self.outbox.make_room(self.socket, len)?;
-        match self.export.store.read_at(offset, &mut self.outbox.buffer[at..at + len]) {
-            Ok(()) if self.structured => self.outbox.commit(at, &Chunk::data(cookie, offset, len, true), len),
-            Ok(()) => self.outbox.commit(at, &SimpleReply { error: 0, cookie }.to_bytes(), len),
-            Err(e) => return self.refuse(request, Errno::of(&e)),
+        if self.others_could_help()? && self.hand_over(Job { request: *request, payload: Aligned::default() }).is_ok() {
+            return Ok(());
         }
-        Ok(())
+        self.desk().read(request, &mut self.outbox)
+    }
+
+    /// Whether the store is slow, and this is not the only request that it could work on.
+    fn others_could_help(&mut self) -> io::Result<bool> {
+        if !self.helpers.worthwhile() {
+            return Ok(false);
+        }
+        // What was answered is not to wait for what is slow.
+        self.outbox.send(self.socket)?;
+        let more = self.helpers.busy() || !self.inbox.held.is_empty();
+        Ok(more || self.inbox.receive_now(self.socket)?.is_some_and(|n| n > 0))
+    }
+
+    fn hand_over(&self, job: Job) -> Result<(), Job> {
+        let desk = self.desk();
+        self.helpers.take(self.scope, job, move |job, outbox: &mut Outbox| desk.carry_out(job, outbox))
+    }
+
+    fn desk(&self) -> Desk<'s> {
+        let Self { socket, export, structured, helpers, .. } = *self;
+        Desk { socket, export, structured, helpers }
     }
 
     /// A READ that is larger than a chunk: each chunk is sent before the next is read.
@@ -244,24 +292,32 @@ impl Connection<'_> {
             self.skip(len)?;
             return self.answer(request, Err(error));
         }
-        let store = &*self.export.store;
-        let written = if let Some(data) = self.inbox.take(len) {
-            store.write_at(offset, data)
+        let desk = self.desk();
+        // What may be handed over is taken out of the inbox, where others could then be received.
+        let slow = self.helpers.worthwhile() && len <= CHUNK;
+        let mut written = if !slow && let Some(data) = self.inbox.take(len) {
+            desk.write(offset, data)
         } else {
             self.outbox.send(self.socket)?;
             let data = self.payload.scratch(len);
             let early = self.inbox.take_some(len);
             let (first, rest) = data.split_at_mut(early.len());
             first.copy_from_slice(early);
-            self.socket.receive(rest)?;
-            store.write_at(offset, data)
+            receive(self.socket, rest, &mut self.spinner, self.shared)?;
+            if slow && self.others_could_help()? {
+                let mut payload = Aligned::new(len);
+                payload.copy_from_slice(&self.payload.0[..len]);
+                if self.hand_over(Job { request: *request, payload }).is_ok() {
+                    return Ok(());
+                }
+            }
+            desk.write(offset, &mut self.payload.0[..len])
         };
-        let mut done = written.map_err(|e| Errno::of(&e));
-        if flags & flag::FUA != 0 && done.is_ok() {
+        if flags & flag::FUA != 0 && written.is_ok() {
             self.outbox.send(self.socket)?;
-            done = self.flush();
+            written = self.flush();
         }
-        self.answer(request, done)
+        self.answer(request, written)
     }
 
     /// Requests without a payload that answer without data.
@@ -309,26 +365,89 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Answers any request but a successful READ.
     fn answer(&mut self, request: &Request, done: Result<(), Errno>) -> io::Result<()> {
+        self.desk().answer(request, done, &mut self.outbox)
+    }
+
+    fn refuse(&mut self, request: &Request, error: Errno) -> io::Result<()> {
+        self.desk().refuse(request, error, &mut self.outbox)
+    }
+}
+
+impl Desk<'_> {
+    /// Carries a job out that was handed over, and sends the reply.
+    fn carry_out(&self, mut job: Job, outbox: &mut Outbox) {
+        let Job { request, payload } = &mut job;
+        let answered = match request.command {
+            command::WRITE => {
+                let mut written = self.write(request.offset, payload);
+                if request.flags & flag::FUA != 0 && written.is_ok() {
+                    written = self.export.flush().map_err(|e| Errno::of(&e));
+                }
+                self.answer(request, written, outbox)
+            }
+            _ => self.read(request, outbox),
+        };
+        if answered.and_then(|()| outbox.send(self.socket)).is_err() {
+            // Whoever receives from it sees that it is broken.
+            self.socket.cut();
+        }
+    }
+
+    /// A READ of at most a chunk.
+    fn read(&self, request: &Request, outbox: &mut Outbox) -> io::Result<()> {
+        let Request { flags: _, command: _, cookie, offset, len } = *request;
+        let len = len as usize;
+        let at = outbox.make_room(self.socket, len)?;
+        match self.helpers.timed(len, || self.export.store.read_at(offset, &mut outbox.buffer[at..at + len])) {
+            Ok(()) if self.structured => outbox.commit(at, &Chunk::data(cookie, offset, len, true), len),
+            Ok(()) => outbox.commit(at, &SimpleReply { error: 0, cookie }.to_bytes(), len),
+            Err(e) => return self.refuse(request, Errno::of(&e), outbox),
+        }
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &mut [u8]) -> Result<(), Errno> {
+        self.helpers.timed(data.len(), || self.export.store.write_at(offset, data)).map_err(|e| Errno::of(&e))
+    }
+
+    /// Answers any request but a successful READ.
+    fn answer(&self, request: &Request, done: Result<(), Errno>, outbox: &mut Outbox) -> io::Result<()> {
         match done {
-            Err(error) if self.structured => self.refuse(request, error),
+            Err(error) if self.structured => self.refuse(request, error, outbox),
             _ => {
                 let error = done.map_or_else(|e| e.0, |()| 0);
-                self.outbox.push(self.socket, &SimpleReply { error, cookie: request.cookie }.to_bytes())
+                outbox.push(self.socket, &SimpleReply { error, cookie: request.cookie }.to_bytes())
             }
         }
     }
 
     /// Answers any request with an error.
-    fn refuse(&mut self, request: &Request, error: Errno) -> io::Result<()> {
+    fn refuse(&self, request: &Request, error: Errno, outbox: &mut Outbox) -> io::Result<()> {
         let cookie = request.cookie;
         if self.structured {
-            self.outbox.push(self.socket, &Chunk::error(cookie, error))
+            outbox.push(self.socket, &Chunk::error(cookie, error))
         } else {
-            self.outbox.push(self.socket, &SimpleReply { error: error.0, cookie }.to_bytes())
+            outbox.push(self.socket, &SimpleReply { error: error.0, cookie }.to_bytes())
         }
     }
+}
+
+/// Fills `to` with what the client is about to send. Clients send a header and its payload one after the other, which wakes who
+/// sleeps at the first: to sleep again in between would take longer than the rest takes to come.
+fn receive(socket: &Socket, mut to: &mut [u8], spinner: &mut Spinner, shared: &Shared) -> io::Result<()> {
+    while !to.is_empty() {
+        let received = match socket.receive_now(to)? {
+            Some(received) => Some(received),
+            None => spinner.spin(&shared.awake, shared.options.spin, || socket.receive_now(to))?,
+        };
+        match received {
+            Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Some(n) => to = &mut to[n..],
+            None => return socket.receive(to),
+        }
+    }
+    Ok(())
 }
 
 /// Requests that were received and not yet handled.
@@ -457,6 +576,7 @@ impl Outbox {
         if self.parts.is_empty() {
             return Ok(());
         }
+        let _turn = socket.turn();
         let mut slices = [IoSlice::new(&[]); BATCH_REPLIES];
         for (slice, part) in slices.iter_mut().zip(&self.parts) {
             *slice = IoSlice::new(&self.buffer[part.clone()]);

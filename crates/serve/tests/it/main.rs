@@ -13,3 +13,5 @@ mod nbd_clients;
 mod nbd_hostile;
 mod nbd_kernel;
 mod nbd_server;
+mod nbd_slow;
+mod steady;

@@ -135,7 +135,10 @@ fn nbdcopy_copies_both_ways() {
     run(Command::new(&nbdcopy).arg(serving.uri()).arg(&to));
     assert!(fs::read(&to).expect("a copy") == pattern(len, 1));
 
-    for (seed, options) in [(2, vec![]), (3, vec!["--synchronous"]), (4, vec!["--request-size=16777216", "--flush"])] {
+    let many = vec!["--connections=16", "--requests=4", "--request-size=65536", "--flush"];
+    for (seed, options) in
+        [(2, vec![]), (3, vec!["--synchronous"]), (5, many), (4, vec!["--request-size=16777216", "--flush"])]
+    {
         fs::write(&from, pattern(len, seed)).expect("a file");
         run(Command::new(&nbdcopy).args(&options).arg(&from).arg(serving.uri()));
         run(Command::new(&nbdcopy).args(&options).arg(serving.uri()).arg(&to));

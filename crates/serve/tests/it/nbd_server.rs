@@ -5,18 +5,20 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{Faulty, Gated, Serving, memory, pattern, volume};
+use crate::common::{Faulty, Gated, Serving, memory, pattern, volume, volume_on};
+use crate::steady::resident;
 use claviger_crypto::dmcrypt::Sectors;
 use claviger_crypto::modes::aead::Specification;
 use claviger_engine::volume::integrity;
 use claviger_engine::{Acceleration, Error, ErrorKind, Layout, Store, Volume};
 use claviger_serve::nbd::{Address, Client, Export, Options, Server};
+use claviger_testkit::stores::CachedStore;
 
 fn disk() -> Vec<Export> {
     vec![Export::new("disk", memory(&[0; 4096]))]
@@ -356,28 +358,45 @@ fn a_server_of_its_own() {
     serving.stop().expect("all is durable");
 }
 
+/// That process.
+pub struct Apart {
+    pub child: Child,
+    pub address: Address,
+}
+
+impl Apart {
+    pub fn start(path: &Path) -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--ignored", "--exact", "nbd_server::a_server_of_its_own", "--nocapture"])
+            .env("CLAVIGER_NBD_FILE", path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+        let socket = lines.find_map(|line| line.split_once("socket ").map(|(_, socket)| socket.to_owned()));
+        // The test harness still has something to say at the end.
+        thread::spawn(move || lines.for_each(drop));
+        Self { child, address: Address::Unix(socket.expect("it says where").into()) }
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(&self.address, "disk").expect("it answers")
+    }
+
+    pub fn stop(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().expect("it ends").success());
+    }
+}
+
 #[test]
 fn memory_is_given_back_when_idle() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let path = dir.path().join("image");
     fs::File::create(&path).and_then(|f| f.set_len(64 << 20)).expect("a file");
-    let mut server = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--ignored", "--exact", "nbd_server::a_server_of_its_own", "--nocapture"])
-        .env("CLAVIGER_NBD_FILE", &path)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let mut lines = BufReader::new(server.stdout.take().expect("a pipe")).lines();
-    let socket = lines.by_ref().map_while(Result::ok).find_map(|l| l.split_once("socket ").map(|(_, s)| s.to_owned()));
-    let address = Address::Unix(socket.expect("it says where").into());
-    let resident = || {
-        let status = fs::read_to_string(format!("/proc/{}/status", server.id())).expect("it runs");
-        // What it allocated: how much of the program itself is resident is not its own doing.
-        let line = status.lines().find(|l| l.starts_with("RssAnon:")).expect("a line");
-        line.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).expect("a number") << 10
-    };
-    let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(&address, "disk").expect("it answers")).collect();
+    let server = Apart::start(&path);
+    let mut clients: Vec<Client> = (0..8).map(|_| server.client()).collect();
     let mut data = pattern(32 << 20, 1);
     for client in &mut clients {
         client.write_at(512, &data).expect("it writes");
@@ -386,13 +405,12 @@ fn memory_is_given_back_when_idle() {
     // All of them are still connected.
     let deadline = Instant::now() + Duration::from_secs(60);
     // The allocator keeps up to two buffers a thread; the requests alone were 256 MiB.
-    while resident() > 12 << 20 {
-        assert!(Instant::now() < deadline, "{} KiB are still resident", resident() >> 10);
+    while resident(server.child.id()) > 12 << 20 {
+        assert!(Instant::now() < deadline, "{} KiB are still resident", resident(server.child.id()) >> 10);
         thread::yield_now();
     }
     clients.iter_mut().for_each(|c| c.read_at(0, &mut data[..4096]).expect("it is still served"));
-    drop(server.stdin.take());
-    assert!(server.wait().expect("it ends").success());
+    server.stop();
 }
 
 #[test]
@@ -432,5 +450,58 @@ fn a_sector_that_was_changed_by_others_is_an_error_and_the_rest_is_served() {
     client.write_at(20 * 512, &[4; 512]).expect("all of it can be written");
     client.read_at(0, &mut data).expect("all is good again");
     assert!(data[20 * 512..][..512] == [4; 512]);
+    serving.stop().expect("all is durable");
+}
+
+/// What CAN_MULTI_CONN promises ("Transmission flags"): a write that was answered is what any other connection reads, and a flush on
+/// one covers what was answered on all.
+#[test]
+fn sixteen_connections_see_one_disk() {
+    const CONNECTIONS: usize = 16;
+    const BLOCK: usize = 4096;
+    const BLOCKS: usize = 64;
+    let disk = Arc::new(CachedStore::new(vec![0; CONNECTIONS * BLOCKS * BLOCK], u64::MAX));
+    let serving = Serving::store(volume_on(Arc::clone(&disk) as Arc<dyn Store>));
+    // Which connection has a block in which round: each time another one.
+    let block = |number: usize, connection: usize, round: usize| {
+        let of = (connection + round) % CONNECTIONS;
+        let bytes = pattern(BLOCK, (number * CONNECTIONS * 100 + of * 100 + round) as u64);
+        (((number * CONNECTIONS + of) * BLOCK) as u64, bytes)
+    };
+    let together = Barrier::new(CONNECTIONS);
+    thread::scope(|scope| {
+        for connection in 0..CONNECTIONS {
+            let (serving, together, block, disk) = (&serving, &together, &block, &disk);
+            scope.spawn(move || {
+                let mut client = serving.client();
+                let mut read = vec![0; BLOCK];
+                for round in 0..4 {
+                    for number in 0..BLOCKS {
+                        let (at, bytes) = block(number, connection, round);
+                        client.submit_write(at, &bytes).expect("sent");
+                    }
+                    while client.in_flight() > 0 {
+                        client.complete(&mut []).expect("an answer").result.expect("written");
+                    }
+                    together.wait();
+                    for number in 0..BLOCKS {
+                        let (at, bytes) = block(number, connection + 5, round);
+                        client.read_at(at, &mut read).expect("read");
+                        assert!(read == bytes, "{connection} reads what another has written");
+                    }
+                    if connection == round {
+                        client.flush().expect("durable");
+                        let durable = volume_on(memory(&disk.on_disk()));
+                        for other in 0..CONNECTIONS {
+                            let (at, bytes) = block(0, other, round);
+                            durable.read_at(at, &mut read).expect("read");
+                            assert!(read == bytes, "what {other} has written is durable");
+                        }
+                    }
+                    together.wait();
+                }
+            });
+        }
+    });
     serving.stop().expect("all is durable");
 }

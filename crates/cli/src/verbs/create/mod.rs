@@ -166,7 +166,7 @@ pub(crate) struct LuksArgs {
     #[arg(long, value_name = "UUID")]
     uuid: Option<String>,
 
-    /// Integrity protection: hmac-sha256, hmac-sha512, aes-gcm-random, chacha20-poly1305, aegis128-random; or, as in
+    /// Integrity protection: hmac-sha256, hmac-sha512, aes-gcm-random, aes-ccm-random, chacha20-poly1305, aegis128-random; or, as in
     /// cryptsetup, aead or poly1305 with a --cipher. LUKS2 only
     #[arg(long, value_name = "NAME")]
     integrity: Option<String>,

@@ -7,6 +7,8 @@
 mod aarch64;
 #[cfg(target_arch = "x86_64")]
 mod fresh;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod gcm;
 mod s_box;
 mod schedule;
 mod soft;

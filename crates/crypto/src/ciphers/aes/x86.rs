@@ -1,19 +1,27 @@
 //! AES with the processor's AES instructions, on vectors of one, two or four blocks.
 //!
-//! One kernel serves all three widths. It keeps 8 vectors in flight, which hides the latency of an AES round. XTS
-//! processes as many sectors in parallel as a vector has blocks; a sector that is left over or of an odd size is
-//! processed alone, 8 vectors of consecutive blocks at a time, and the tweaks of each are multiplied by a power of x (a shift by
-//! bytes and a carry-less product) to get to those 8 vectors after. The second way costs some 5 % more, because the product takes
-//! time on the units that also do AES, and all tweaks of a sector wait for its first. In both, tweaks are made between the rounds of
-//! the vectors before: 8 vectors of 14 rounds are more than a processor looks ahead, and without that it waits for tweaks when
-//! they are through.
+//! One kernel serves all three widths. It keeps 8 vectors in flight, which hides the latency of an AES round. XTS takes as many
+//! sectors side by side as a vector has blocks, of each 8 consecutive blocks at a time; a sector that is left over or of an odd size is
+//! taken alone.
+//!
+//! What XTS costs beside ECB is not the number of instructions: a vector has 14 of AES, which start two a cycle, and 7 others, for which a
+//! processor has room besides. They stall it where they come late, or on the units that do AES. So
+//! - a vector's next tweak is the last one times a power of x: a shift by bytes and one carry-less product. Doubling the tweaks of several
+//!   sectors in a vector takes as many instructions, but transposing them takes two shuffles more, on a unit that does AES;
+//! - tweaks are made between the rounds of the vectors before: 8 vectors of 14 rounds are more than a processor looks ahead. The
+//!   compiler would move all of it to the front;
+//! - tweaks are in memory, which has nothing else to do. The compiler would keep as many in registers as there are, and for that put vectors
+//!   in flight into memory between two rounds, differently from build to build: AVX2's XTS varied by a fifth.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
+use std::arch::asm;
 use std::arch::x86_64::*;
+use std::hint::black_box;
 
 use super::schedule::Schedule;
 use crate::chain::assert_chains;
-use crate::ciphers::{BlockCipher, Kernel, assert_blocks, assert_sectors};
+use crate::ciphers::{BlockCipher, Kernel, Sums, assert_blocks, assert_masks, assert_sectors};
+use crate::hash::lanes::for_each;
 
 /// VAES on 512-bit vectors.
 pub(super) const VAES512: Kernel = Kernel {
@@ -28,7 +36,14 @@ pub(super) const VAES512: Kernel = Kernel {
     aes_instructions: true,
     constant_time: true,
     expand: |key| {
-        Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_512, xts: xts_512, cbc: cbc_512, abreast: abreast_512 })
+        Box::new(Aes {
+            schedule: Schedule::new(key),
+            ecb: ecb_512,
+            xts: xts_512,
+            cbc: cbc_512,
+            abreast: abreast_512,
+            masked: masked_512,
+        })
     },
 };
 
@@ -44,7 +59,14 @@ pub(super) const VAES256: Kernel = Kernel {
     aes_instructions: true,
     constant_time: true,
     expand: |key| {
-        Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_256, xts: xts_256, cbc: cbc_256, abreast: abreast_256 })
+        Box::new(Aes {
+            schedule: Schedule::new(key),
+            ecb: ecb_256,
+            xts: xts_256,
+            cbc: cbc_256,
+            abreast: abreast_256,
+            masked: masked_256,
+        })
     },
 };
 
@@ -55,7 +77,14 @@ pub(super) const AESNI: Kernel = Kernel {
     aes_instructions: true,
     constant_time: true,
     expand: |key| {
-        Box::new(Aes { schedule: Schedule::new(key), ecb: ecb_128, xts: xts_128, cbc: cbc_128, abreast: abreast_128 })
+        Box::new(Aes {
+            schedule: Schedule::new(key),
+            ecb: ecb_128,
+            xts: xts_128,
+            cbc: cbc_128,
+            abreast: abreast_128,
+            masked: masked_128,
+        })
     },
 };
 
@@ -69,12 +98,16 @@ type CbcFn = unsafe fn(&[[u8; 16]], &[u8; 16], &mut [u8]);
 /// Round keys, the initialisation vector of each chain, their size in bytes, the chains.
 type AbreastFn = unsafe fn(&[[u8; 16]], &[[u8; 16]], usize, &mut [u8]);
 
+/// Round keys, whether to decrypt, the masks of the blocks, the blocks.
+type MaskedFn = unsafe fn(&[[u8; 16]], bool, &Sums<'_>, &mut [u8]);
+
 struct Aes {
     schedule: Schedule,
     ecb: Ecb,
     xts: XtsFn,
     cbc: CbcFn,
     abreast: AbreastFn,
+    masked: MaskedFn,
 }
 
 impl Aes {
@@ -113,6 +146,16 @@ impl BlockCipher for Aes {
     fn xts_in_registers(&self) -> bool {
         true
     }
+    fn masked_encrypt(&self, masks: &Sums<'_>, run: &mut [u8]) {
+        assert_masks(16, masks, run);
+        // SAFETY: as above; each block has a mask.
+        unsafe { (self.masked)(self.encrypt_keys(), false, masks, run) }
+    }
+    fn masked_decrypt(&self, masks: &Sums<'_>, run: &mut [u8]) {
+        assert_masks(16, masks, run);
+        // SAFETY: as above; each block has a mask.
+        unsafe { (self.masked)(self.decrypt_keys(), true, masks, run) }
+    }
     fn cbc_decrypt(&self, iv: &[u8; 16], chain: &mut [u8]) {
         assert_blocks(16, chain);
         // SAFETY: as above; the chain is whole blocks.
@@ -138,7 +181,7 @@ impl BlockCipher for Aes {
 
 /// A vector of one or more blocks. Each method may only be called if the processor has the instructions that the
 /// implementation names, which the entry functions below ensure.
-trait Vector: Copy {
+pub(super) trait Vector: Copy {
     /// Blocks in a vector.
     const BLOCKS: usize;
     unsafe fn zero() -> Self;
@@ -151,13 +194,12 @@ trait Vector: Copy {
     unsafe fn xor(self, other: Self) -> Self;
     unsafe fn round<const DECRYPT: bool>(self, key: Self) -> Self;
     unsafe fn last<const DECRYPT: bool>(self, key: Self) -> Self;
-    /// Tweaks of a sector's first 8 vectors.
-    unsafe fn first_tweaks(tweak: &[u8; 16]) -> [Self; IN_FLIGHT];
-    /// Tweaks of the vector 8 vectors after: every block times x^8, x^16 or x^32 in GF(2^128), which is a shift by bytes and a
-    /// carry-less product.
-    unsafe fn in_next_group(self) -> Self;
-    /// Every block times x in GF(2^128).
-    unsafe fn times_x(self) -> Self;
+    /// Tweaks of a sector's vector `number` (0..8), from that of its first block.
+    unsafe fn tweaks(first: &[u8; 16], number: usize) -> Self;
+    /// Tweaks of 8 blocks after: every block times x^8 in GF(2^128), which is a shift by a byte and a carry-less product.
+    unsafe fn eight_blocks_on(self) -> Self;
+    /// Tweaks of 8 vectors after: every block times x^8, x^16 or x^32.
+    unsafe fn eight_vectors_on(self) -> Self;
     /// Transposes 8 vectors, each with one block of every sector in block order, into the blocks of the first sector,
     /// then those of the second …
     unsafe fn by_sector(by_block: [Self; 8]) -> [Self; 8];
@@ -165,7 +207,7 @@ trait Vector: Copy {
 
 /// The instructions for each width, and the functions that enter the kernel with them.
 macro_rules! entries {
-    ($vector:ty, $features:literal, $ecb:ident, $xts:ident, $cbc:ident, $abreast:ident) => {
+    ($vector:ty, $features:literal, $ecb:ident, $xts:ident, $cbc:ident, $abreast:ident, $masked:ident) => {
         /// # Safety
         /// The processor must have the features named here.
         #[target_feature(enable = $features)]
@@ -207,16 +249,29 @@ macro_rules! entries {
             // SAFETY: the caller vouches for the processor's features and the chains.
             unsafe { cbc_encrypt_abreast::<$vector>(keys, ivs, sector, run) }
         }
+
+        /// # Safety
+        /// The processor must have the features named here, and `run` be whole blocks, each with a mask.
+        #[target_feature(enable = $features)]
+        unsafe fn $masked(keys: &[[u8; 16]], decrypt: bool, masks: &Sums<'_>, run: &mut [u8]) {
+            // SAFETY: the caller vouches for the processor's features and the masks.
+            unsafe {
+                match decrypt {
+                    false => masked::<$vector, false>(keys, masks, run),
+                    true => masked::<$vector, true>(keys, masks, run),
+                }
+            }
+        }
     };
 }
-entries!(__m128i, "aes,pclmulqdq,sse2", ecb_128, xts_128, cbc_128, abreast_128);
-entries!(__m256i, "aes,vaes,vpclmulqdq,avx2", ecb_256, xts_256, cbc_256, abreast_256);
-entries!(__m512i, "aes,vaes,vpclmulqdq,avx512f,avx512bw", ecb_512, xts_512, cbc_512, abreast_512);
+entries!(__m128i, "aes,pclmulqdq,sse2", ecb_128, xts_128, cbc_128, abreast_128, masked_128);
+entries!(__m256i, "aes,vaes,vpclmulqdq,avx2", ecb_256, xts_256, cbc_256, abreast_256, masked_256);
+entries!(__m512i, "aes,vaes,vpclmulqdq,avx512f,avx512bw", ecb_512, xts_512, cbc_512, abreast_512, masked_512);
 
 /// Vectors in flight: a round takes 4 cycles, and most processors can start two per cycle.
 const IN_FLIGHT: usize = 8;
 
-/// Blocks of a sector whose tweaks are computed together.
+/// Blocks of each sector that are processed together, where sectors go side by side.
 const STEP: usize = 8;
 
 #[inline(always)]
@@ -254,6 +309,83 @@ unsafe fn ecb_group<V: Vector, const N: usize, const DECRYPT: bool>(keys: &[[u8;
         rounds::<V, N, DECRYPT>(keys, &mut state);
         for (i, s) in state.iter().enumerate() {
             s.store(group.as_mut_ptr().add(16 * V::BLOCKS * i));
+        }
+    }
+}
+
+/// ECB between two additions of masks, of which a vector is made when it is needed, so that they cost no store.
+///
+/// # Safety
+/// `run` is whole blocks, each with a mask; the processor has the vector's instructions.
+#[inline(always)]
+unsafe fn masked<V: Vector, const DECRYPT: bool>(keys: &[[u8; 16]], masks: &Sums<'_>, mut run: &mut [u8]) {
+    let mut at = masks.first;
+    for group in masks.groups {
+        let now = run.split_off_mut(..run.len().min((Sums::GROUP - at) * 16)).expect("it is not longer");
+        // SAFETY: there are as many places from `at` on as blocks; the caller vouches for the instructions.
+        unsafe { masked_blocks::<V, DECRYPT>(keys, &group.to_ne_bytes(), &masks.places[at..], now) };
+        at = 0;
+    }
+}
+
+/// Blocks of one group.
+///
+/// # Safety
+/// There is a place for each block; the processor has the vector's instructions.
+#[inline(always)]
+unsafe fn masked_blocks<V: Vector, const DECRYPT: bool>(
+    keys: &[[u8; 16]],
+    group: &[u8; 16],
+    places: &[u128],
+    blocks: &mut [u8],
+) {
+    let size = 16 * V::BLOCKS;
+    // SAFETY: chunks are as long as the vectors they are read into, as are their masks; the caller vouches for the instructions.
+    unsafe {
+        let sum = V::key(group);
+        let mut places = places.as_ptr();
+        let mut many = blocks.chunks_exact_mut(size * IN_FLIGHT);
+        for blocks in &mut many {
+            masked_vectors::<V, IN_FLIGHT, DECRYPT>(keys, sum, places.cast(), blocks.as_mut_ptr());
+            places = places.add(V::BLOCKS * IN_FLIGHT);
+        }
+        let mut half = many.into_remainder().chunks_exact_mut(size * IN_FLIGHT / 2);
+        for blocks in &mut half {
+            masked_vectors::<V, { IN_FLIGHT / 2 }, DECRYPT>(keys, sum, places.cast(), blocks.as_mut_ptr());
+            places = places.add(V::BLOCKS * IN_FLIGHT / 2);
+        }
+        for vector in half.into_remainder().chunks_mut(size) {
+            let mut padded = [[0u8; 64]; 2];
+            let [mask, block] = padded.each_mut().map(|padded| &mut padded[..vector.len()]);
+            std::ptr::copy_nonoverlapping(places.cast(), mask.as_mut_ptr(), vector.len());
+            block.copy_from_slice(vector);
+            let [mask, block] = &mut padded;
+            masked_vectors::<V, 1, DECRYPT>(keys, sum, mask.as_ptr(), block.as_mut_ptr());
+            vector.copy_from_slice(&block[..vector.len()]);
+            places = places.add(vector.len() / 16);
+        }
+    }
+}
+
+/// # Safety
+/// `N` vectors can be read at `places`, and read and written at `blocks`; the processor has the vector's instructions.
+#[inline(always)]
+unsafe fn masked_vectors<V: Vector, const N: usize, const DECRYPT: bool>(
+    keys: &[[u8; 16]],
+    sum: V,
+    places: *const u8,
+    blocks: *mut u8,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mask = |i: usize| V::load(places.add(16 * V::BLOCKS * i)).xor(sum);
+        let mut state = [V::zero(); N];
+        for (i, s) in state.iter_mut().enumerate() {
+            *s = V::load(blocks.add(16 * V::BLOCKS * i)).xor(mask(i));
+        }
+        rounds::<V, N, DECRYPT>(keys, &mut state);
+        for (i, s) in state.iter().enumerate() {
+            s.xor(mask(i)).store(blocks.add(16 * V::BLOCKS * i));
         }
     }
 }
@@ -488,9 +620,7 @@ unsafe fn xts<V: Vector, const DECRYPT: bool>(keys: &[[u8; 16]], tweaks: &[[u8; 
     }
 }
 
-/// Processes as many sectors at a time as a vector has blocks, 8 blocks of each. A vector of tweaks has one block of
-/// every sector, so doubling it only takes shifts and additions, which do not use the AES units. The tweaks of the next 8
-/// vectors are made between the rounds of these: no processor looks so far ahead by itself.
+/// Processes as many sectors at a time as a vector has blocks, 8 blocks of each.
 ///
 /// # Safety
 /// `tweaks` has as many entries as `run` has sectors, a multiple of `V::BLOCKS` and not 0, and `sector` is a multiple of 128;
@@ -503,43 +633,29 @@ unsafe fn xts_abreast<V: Vector, const DECRYPT: bool>(
     run: &mut [u8],
 ) {
     let per_sector = STEP / V::BLOCKS;
-    let (mut run, end) = (run.as_mut_ptr(), tweaks.as_ptr_range().end);
-    let mut of_sectors = tweaks.as_ptr();
-    // SAFETY: the caller's promise. Vector `i` is within sector `i / per_sector`, at most 128 bytes past `at`. Tweaks are read
-    // for sectors that are there.
+    let mut run = run.as_mut_ptr();
+    // SAFETY: the caller's promise. Vector `i` is within sector `i / per_sector`, at most 128 bytes past `at`.
     unsafe {
-        let mut powers = [V::load(of_sectors.cast()); STEP];
-        for i in 1..STEP {
-            powers[i] = powers[i - 1].times_x();
-        }
-        let mut tweaks = V::by_sector(powers);
-        while of_sectors < end {
-            of_sectors = of_sectors.add(V::BLOCKS);
+        let mut groups = tweaks.chunks_exact(V::BLOCKS).peekable();
+        let mut room = Tweaks::<V>::room();
+        let mut tweaks = Tweaks::at(&mut room);
+        tweaks.begin(&FirstTweaks { of: groups.peek().expect("some sectors"), per_sector });
+        while let Some(group) = groups.next() {
+            // After the last group, whatever is there.
+            let after = FirstTweaks { of: groups.peek().unwrap_or(&group), per_sector };
             for at in (0..sector).step_by(16 * STEP) {
                 let place = |i: usize| run.add(i / per_sector * sector + at + i % per_sector * 16 * V::BLOCKS);
-                let next = match at + 16 * STEP < sector || of_sectors == end {
-                    true => powers[STEP - 1].times_x(),
-                    false => V::load(of_sectors.cast()),
-                };
-                let mut state = tweaks;
-                for i in 0..IN_FLIGHT {
-                    state[i] = V::load(place(i)).xor(tweaks[i]);
+                match at + 16 * STEP < sector {
+                    true => xts_group::<V, DECRYPT>(keys, &mut tweaks, place, &EightBlocksOn),
+                    false => xts_group::<V, DECRYPT>(keys, &mut tweaks, place, &after),
                 }
-                powers[0] = next;
-                rounds_beside::<V, IN_FLIGHT, DECRYPT>(keys, &mut state, |i| {
-                    powers[i + 1] = powers[i].times_x();
-                });
-                for i in 0..IN_FLIGHT {
-                    state[i].xor(tweaks[i]).store(place(i));
-                }
-                tweaks = V::by_sector(powers);
             }
             run = run.add(V::BLOCKS * sector);
         }
     }
 }
 
-/// Works on one sector of any size, 8 vectors at a time. The tweaks of the next 8 are made between the rounds of these, too.
+/// Works on one sector of any size, 8 vectors at a time.
 ///
 /// # Safety
 /// The processor has the vector's instructions.
@@ -548,44 +664,140 @@ unsafe fn xts_alone<V: Vector, const DECRYPT: bool>(keys: &[[u8; 16]], tweak: &[
     // SAFETY: groups are as long as the 8 vectors they are read into, at most 512 bytes; the caller vouches for the
     // instructions.
     unsafe {
-        let mut tweaks = V::first_tweaks(tweak);
+        let mut room = Tweaks::<V>::room();
+        let mut tweaks = Tweaks::at(&mut room);
+        tweaks.begin(&FirstTweaks { of: std::slice::from_ref(tweak), per_sector: IN_FLIGHT });
         let mut groups = sector.chunks_exact_mut(16 * V::BLOCKS * IN_FLIGHT);
         for group in &mut groups {
-            tweaks = xts_group::<V, DECRYPT>(keys, tweaks, group.as_mut_ptr());
+            let start = group.as_mut_ptr();
+            let place = |i: usize| start.add(16 * V::BLOCKS * i);
+            xts_group::<V, DECRYPT>(keys, &mut tweaks, place, &EightVectorsOn);
         }
         let rest = groups.into_remainder();
         if !rest.is_empty() {
             let mut padded = [0u8; 512];
             padded[..rest.len()].copy_from_slice(rest);
-            xts_group::<V, DECRYPT>(keys, tweaks, padded.as_mut_ptr());
+            let start = padded.as_mut_ptr();
+            let place = |i: usize| start.add(16 * V::BLOCKS * i);
+            xts_group::<V, DECRYPT>(keys, &mut tweaks, place, &EightVectorsOn);
             rest.copy_from_slice(&padded[..rest.len()]);
         }
     }
 }
 
-/// Works on 8 vectors, and returns the tweaks of the 8 after.
+/// The tweaks of 8 vectors, and of the 8 vectors after.
+struct Tweaks<V> {
+    now: *mut V,
+    next: *mut V,
+}
+
+impl<V: Vector> Tweaks<V> {
+    /// # Safety
+    /// The processor has the vector's instructions.
+    #[inline(always)]
+    unsafe fn room() -> [[V; IN_FLIGHT]; 2] {
+        // SAFETY: the caller's promise.
+        [[unsafe { V::zero() }; IN_FLIGHT]; 2]
+    }
+
+    /// The compiler does not get to know what the pointers point to, and so leaves it in memory.
+    #[inline(always)]
+    fn at(room: &mut [[V; IN_FLIGHT]; 2]) -> Self {
+        let [now, next] = room.each_mut().map(|eight| black_box(eight.as_mut_ptr()));
+        Self { now, next }
+    }
+
+    /// # Safety
+    /// The room is still there, and the processor has the vector's instructions.
+    #[inline(always)]
+    unsafe fn begin(&mut self, first: &impl Beside<V>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            for_each!(I in [0 1 2 3 4 5 6 7] { self.now.add(I).write(first.make::<I>(self.now)); });
+        }
+    }
+}
+
+/// What is made between rounds: the tweaks of the next 8 vectors. A trait and no closure, since each is to be compiled with its number as
+/// a constant, and a closure that is not inlined does without the vector's instructions.
+trait Beside<V> {
+    /// Tweaks of vector `I`, of which `now` are those of the 8 before.
+    ///
+    /// # Safety
+    /// `now` points to 8 vectors, and the processor has their instructions.
+    unsafe fn make<const I: usize>(&self, now: *const V) -> V;
+}
+
+/// Those of the next blocks of the same sectors, several side by side.
+struct EightBlocksOn;
+/// Those of the next blocks of one sector.
+struct EightVectorsOn;
+/// Those of the first vectors of each sector: as many as all 8 have.
+struct FirstTweaks<'a> {
+    of: &'a [[u8; 16]],
+    per_sector: usize,
+}
+
+impl<V: Vector> Beside<V> for EightBlocksOn {
+    #[inline(always)]
+    unsafe fn make<const I: usize>(&self, now: *const V) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { now.add(I).read().eight_blocks_on() }
+    }
+}
+
+impl<V: Vector> Beside<V> for EightVectorsOn {
+    #[inline(always)]
+    unsafe fn make<const I: usize>(&self, now: *const V) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { now.add(I).read().eight_vectors_on() }
+    }
+}
+
+impl<V: Vector> Beside<V> for FirstTweaks<'_> {
+    #[inline(always)]
+    unsafe fn make<const I: usize>(&self, _: *const V) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::tweaks(&self.of[I / self.per_sector], I % self.per_sector) }
+    }
+}
+
+/// Works on 8 vectors, and goes on to the tweaks of the 8 after.
 ///
 /// # Safety
-/// 8 vectors can be read and written at `group`; the processor has the vector's instructions.
+/// A vector can be read and written at each of the 8 places; the processor has the vector's instructions.
 #[inline(always)]
 unsafe fn xts_group<V: Vector, const DECRYPT: bool>(
     keys: &[[u8; 16]],
-    tweaks: [V; IN_FLIGHT],
-    group: *mut u8,
-) -> [V; IN_FLIGHT] {
+    tweaks: &mut Tweaks<V>,
+    place: impl Fn(usize) -> *mut u8,
+    after: &impl Beside<V>,
+) {
+    let [whitening, middle @ .., last] = keys else { unreachable!("at least 11 round keys") };
+    let (first, middle) = middle.split_first_chunk::<IN_FLIGHT>().expect("at least 9 rounds");
     // SAFETY: the caller's promise.
     unsafe {
-        let mut state = tweaks;
-        for i in 0..IN_FLIGHT {
-            state[i] = V::load(group.add(16 * V::BLOCKS * i)).xor(tweaks[i]);
+        let mut state = [V::zero(); IN_FLIGHT];
+        let key = V::key(whitening);
+        for (i, s) in state.iter_mut().enumerate() {
+            *s = V::load(place(i)).xor(key).xor(tweaks.now.add(i).read());
         }
-        let mut next = tweaks;
-        rounds_beside::<V, IN_FLIGHT, DECRYPT>(keys, &mut state, |i| next[i] = tweaks[i].in_next_group());
-        next[IN_FLIGHT - 1] = tweaks[IN_FLIGHT - 1].in_next_group();
-        for i in 0..IN_FLIGHT {
-            state[i].xor(tweaks[i]).store(group.add(16 * V::BLOCKS * i));
+        for_each!(I in [0 1 2 3 4 5 6 7] {
+            let key = V::key(&first[I]);
+            state.iter_mut().for_each(|s| *s = s.round::<DECRYPT>(key));
+            tweaks.next.add(I).write(after.make::<I>(tweaks.now));
+            // No instruction; but what is before it reads and writes memory before what follows does.
+            asm!("", options(nostack, preserves_flags));
+        });
+        for key in middle {
+            let key = V::key(key);
+            state.iter_mut().for_each(|s| *s = s.round::<DECRYPT>(key));
         }
-        next
+        let key = V::key(last);
+        for (i, s) in state.iter().enumerate() {
+            s.last::<DECRYPT>(key).xor(tweaks.now.add(i).read()).store(place(i));
+        }
+        std::mem::swap(&mut tweaks.now, &mut tweaks.next);
     }
 }
 
@@ -673,33 +885,32 @@ impl Vector for __m128i {
         unsafe { if DECRYPT { _mm_aesdeclast_si128(self, key) } else { _mm_aesenclast_si128(self, key) } }
     }
     #[inline(always)]
-    unsafe fn first_tweaks(tweak: &[u8; 16]) -> [Self; IN_FLIGHT] {
+    unsafe fn tweaks(first: &[u8; 16], number: usize) -> Self {
         // SAFETY: see above.
         unsafe {
-            let mut tweaks = [Self::load(tweak.as_ptr()); IN_FLIGHT];
-            for i in 1..IN_FLIGHT {
-                tweaks[i] = tweaks[i - 1].times_x();
+            let first = Self::load(first.as_ptr());
+            if number == 0 {
+                return first;
             }
-            tweaks
+            let (left, right) = (_mm_cvtsi32_si128(number as i32), _mm_cvtsi32_si128(64 - number as i32));
+            let carry = _mm_srl_epi64(first, right);
+            let carried = _mm_clmulepi64_si128::<0x01>(carry, _mm_set1_epi64x(0x87));
+            _mm_sll_epi64(first, left).xor(_mm_slli_si128::<8>(carry)).xor(carried)
         }
     }
     #[inline(always)]
-    unsafe fn in_next_group(self) -> Self {
+    unsafe fn eight_blocks_on(self) -> Self {
         // SAFETY: see above.
         unsafe {
             let carry = _mm_srli_si128::<15>(self);
-            let carried = _mm_clmulepi64_si128::<0>(carry, _mm_set_epi64x(0, 0x87));
+            let carried = _mm_clmulepi64_si128::<0>(carry, _mm_set1_epi64x(0x87));
             _mm_slli_si128::<1>(self).xor(carried)
         }
     }
     #[inline(always)]
-    unsafe fn times_x(self) -> Self {
+    unsafe fn eight_vectors_on(self) -> Self {
         // SAFETY: see above.
-        unsafe {
-            // The sign bits of the highest and of the second word, moved to where they carry in.
-            let carries = _mm_srai_epi32::<31>(_mm_shuffle_epi32::<0x13>(self));
-            _mm_add_epi64(self, self).xor(_mm_and_si128(carries, _mm_set_epi32(0, 1, 0, 0x87)))
-        }
+        unsafe { self.eight_blocks_on() }
     }
     #[inline(always)]
     unsafe fn by_sector(by_block: [Self; 8]) -> [Self; 8] {
@@ -745,38 +956,34 @@ impl Vector for __m256i {
         unsafe { if DECRYPT { _mm256_aesdeclast_epi128(self, key) } else { _mm256_aesenclast_epi128(self, key) } }
     }
     #[inline(always)]
-    unsafe fn first_tweaks(tweak: &[u8; 16]) -> [Self; IN_FLIGHT] {
+    unsafe fn tweaks(first: &[u8; 16], number: usize) -> Self {
         // SAFETY: see above.
         unsafe {
-            let (t, reduction) = (Self::key(tweak), _mm256_set1_epi64x(0x87));
-            let mut power = _mm256_set_epi64x(1, 1, 0, 0);
-            let mut tweaks = [t; IN_FLIGHT];
-            for tweak in &mut tweaks {
-                // A shift by 64 gives zero.
-                let carry = _mm256_srlv_epi64(t, _mm256_sub_epi64(_mm256_set1_epi64x(64), power));
-                let carried = _mm256_clmulepi64_epi128::<0x01>(carry, reduction);
-                *tweak = _mm256_sllv_epi64(t, power).xor(_mm256_slli_si256::<8>(carry)).xor(carried);
-                power = _mm256_add_epi64(power, _mm256_set1_epi64x(2));
-            }
-            tweaks
+            let first = Self::key(first);
+            let n = 2 * number as i64;
+            let power = _mm256_set_epi64x(n + 1, n + 1, n, n);
+            // A shift by 64 gives zero.
+            let carry = _mm256_srlv_epi64(first, _mm256_sub_epi64(_mm256_set1_epi64x(64), power));
+            let carried = _mm256_clmulepi64_epi128::<0x01>(carry, _mm256_set1_epi64x(0x87));
+            _mm256_sllv_epi64(first, power).xor(_mm256_slli_si256::<8>(carry)).xor(carried)
         }
     }
     #[inline(always)]
-    unsafe fn in_next_group(self) -> Self {
+    unsafe fn eight_blocks_on(self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            let carry = _mm256_srli_si256::<15>(self);
+            let carried = _mm256_clmulepi64_epi128::<0>(carry, _mm256_set1_epi64x(0x87));
+            _mm256_slli_si256::<1>(self).xor(carried)
+        }
+    }
+    #[inline(always)]
+    unsafe fn eight_vectors_on(self) -> Self {
         // SAFETY: see above.
         unsafe {
             let carry = _mm256_srli_si256::<14>(self);
             let carried = _mm256_clmulepi64_epi128::<0>(carry, _mm256_set1_epi64x(0x87));
             _mm256_slli_si256::<2>(self).xor(carried)
-        }
-    }
-    #[inline(always)]
-    unsafe fn times_x(self) -> Self {
-        // SAFETY: see above.
-        unsafe {
-            let carries = _mm256_srai_epi32::<31>(_mm256_shuffle_epi32::<0x13>(self));
-            let reduction = _mm256_set_epi32(0, 1, 0, 0x87, 0, 1, 0, 0x87);
-            _mm256_add_epi64(self, self).xor(_mm256_and_si256(carries, reduction))
         }
     }
     #[inline(always)]
@@ -831,39 +1038,34 @@ impl Vector for __m512i {
         unsafe { if DECRYPT { _mm512_aesdeclast_epi128(self, key) } else { _mm512_aesenclast_epi128(self, key) } }
     }
     #[inline(always)]
-    unsafe fn first_tweaks(tweak: &[u8; 16]) -> [Self; IN_FLIGHT] {
+    unsafe fn tweaks(first: &[u8; 16], number: usize) -> Self {
         // SAFETY: see above.
         unsafe {
-            let (t, reduction) = (Self::key(tweak), _mm512_set1_epi64(0x87));
-            let mut power = _mm512_set_epi64(3, 3, 2, 2, 1, 1, 0, 0);
-            let mut tweaks = [t; IN_FLIGHT];
-            for tweak in &mut tweaks {
-                // A shift by 64 gives zero.
-                let carry = _mm512_srlv_epi64(t, _mm512_sub_epi64(_mm512_set1_epi64(64), power));
-                let carried = _mm512_clmulepi64_epi128::<0x01>(carry, reduction);
-                *tweak = _mm512_sllv_epi64(t, power).xor(_mm512_bslli_epi128::<8>(carry)).xor(carried);
-                power = _mm512_add_epi64(power, _mm512_set1_epi64(4));
-            }
-            tweaks
+            let first = Self::key(first);
+            let n = 4 * number as i64;
+            let power = _mm512_set_epi64(n + 3, n + 3, n + 2, n + 2, n + 1, n + 1, n, n);
+            // A shift by 64 gives zero.
+            let carry = _mm512_srlv_epi64(first, _mm512_sub_epi64(_mm512_set1_epi64(64), power));
+            let carried = _mm512_clmulepi64_epi128::<0x01>(carry, _mm512_set1_epi64(0x87));
+            _mm512_sllv_epi64(first, power).xor(_mm512_bslli_epi128::<8>(carry)).xor(carried)
         }
     }
     #[inline(always)]
-    unsafe fn in_next_group(self) -> Self {
+    unsafe fn eight_blocks_on(self) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            let carry = _mm512_bsrli_epi128::<15>(self);
+            let carried = _mm512_clmulepi64_epi128::<0>(carry, _mm512_set1_epi64(0x87));
+            _mm512_bslli_epi128::<1>(self).xor(carried)
+        }
+    }
+    #[inline(always)]
+    unsafe fn eight_vectors_on(self) -> Self {
         // SAFETY: see above.
         unsafe {
             let carry = _mm512_bsrli_epi128::<12>(self);
             let carried = _mm512_clmulepi64_epi128::<0>(carry, _mm512_set1_epi64(0x87));
             _mm512_bslli_epi128::<4>(self).xor(carried)
-        }
-    }
-    #[inline(always)]
-    unsafe fn times_x(self) -> Self {
-        // SAFETY: see above.
-        unsafe {
-            let carries = _mm512_srai_epi64::<63>(_mm512_shuffle_epi32::<0x4e>(self));
-            let reduction = _mm512_set_epi64(1, 0x87, 1, 0x87, 1, 0x87, 1, 0x87);
-            // a ^ (b & c)
-            _mm512_ternarylogic_epi64::<0x78>(_mm512_add_epi64(self, self), carries, reduction)
         }
     }
     #[inline(always)]

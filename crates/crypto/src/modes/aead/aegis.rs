@@ -12,7 +12,7 @@ use std::array::from_fn;
 use aes::Block;
 use aes::hazmat::cipher_round;
 
-use super::ciphers::{BESIDE, Beside, NUMBER};
+use super::ciphers::{BESIDE, Beside, NUMBER, Sectors};
 
 /// Size of a block, of the key, of the IV and of the tag, in bytes.
 pub(super) const SIZE: usize = 16;
@@ -26,21 +26,13 @@ const CONST_1: [u8; SIZE] =
 /// The most sectors side by side.
 const MOST: usize = 8;
 
-/// Sectors of `size` bytes, whole blocks, with the number and IV of each.
-pub(super) struct Sectors<'a> {
-    pub key: &'a [u8; SIZE],
-    pub beside: &'a [Beside],
-    pub size: usize,
-    pub run: &'a mut [u8],
-}
-
 /// Encrypts or decrypts sectors in place, and gives their tags.
 ///
 /// # Panics
 /// Unless `run` is a sector of whole blocks for each tag and each entry of `beside`.
-pub(super) fn process<const DECRYPT: bool>(sectors: Sectors<'_>, tags: &mut [[u8; SIZE]]) {
+pub(super) fn process<const DECRYPT: bool>(key: &[u8; SIZE], sectors: Sectors<'_>, tags: &mut [[u8; SIZE]]) {
     let kernel = KERNELS.iter().find(|kernel| (kernel.usable)()).expect("the last one runs everywhere");
-    with_kernel::<DECRYPT>(kernel, sectors, tags);
+    with_kernel::<DECRYPT>(kernel, key, sectors, tags);
 }
 
 struct Kernel {
@@ -52,7 +44,7 @@ struct Kernel {
 }
 
 /// Only for a processor that the kernel is usable on, and sectors that fit.
-type Run = unsafe fn(Sectors<'_>, &mut [[u8; SIZE]]);
+type Run = unsafe fn(&[u8; SIZE], Sectors<'_>, &mut [[u8; SIZE]]);
 
 /// The fastest first; the last one runs everywhere.
 const KERNELS: &[Kernel] = &[
@@ -92,40 +84,40 @@ const KERNELS: &[Kernel] = &[
     },
 ];
 
-fn with_kernel<const DECRYPT: bool>(kernel: &Kernel, sectors: Sectors<'_>, tags: &mut [[u8; SIZE]]) {
+fn with_kernel<const DECRYPT: bool>(kernel: &Kernel, key: &[u8; SIZE], sectors: Sectors<'_>, tags: &mut [[u8; SIZE]]) {
     let Sectors { beside, size, ref run, .. } = sectors;
     let count = tags.len();
     assert!(beside.len() == count && Some(run.len()) == count.checked_mul(size), "a tag for each sector");
     assert!(size.is_multiple_of(SIZE), "{size} bytes are no whole blocks");
     // SAFETY: `usable` was asked, and the sectors fit.
-    unsafe { if DECRYPT { (kernel.decrypt)(sectors, tags) } else { (kernel.encrypt)(sectors, tags) } }
+    unsafe { if DECRYPT { (kernel.decrypt)(key, sectors, tags) } else { (kernel.encrypt)(key, sectors, tags) } }
 }
 
 /// # Safety
 /// The processor has the features named here, and the sectors fit.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "aes,vaes,avx512f,avx512vl")]
-unsafe fn vaes512<const DECRYPT: bool>(sectors: Sectors<'_>, tags: &mut [[u8; SIZE]]) {
+unsafe fn vaes512<const DECRYPT: bool>(key: &[u8; SIZE], sectors: Sectors<'_>, tags: &mut [[u8; SIZE]]) {
     // SAFETY: the caller's promise.
-    unsafe { together::<__m512i, __m128i, DECRYPT>(sectors, tags) }
+    unsafe { together::<__m512i, __m128i, DECRYPT>(key, sectors, tags) }
 }
 
 /// # Safety
 /// The processor has the features named here, and the sectors fit.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "aes,vaes,avx2")]
-unsafe fn vaes256<const DECRYPT: bool>(sectors: Sectors<'_>, tags: &mut [[u8; SIZE]]) {
+unsafe fn vaes256<const DECRYPT: bool>(key: &[u8; SIZE], sectors: Sectors<'_>, tags: &mut [[u8; SIZE]]) {
     // SAFETY: the caller's promise.
-    unsafe { together::<__m256i, __m128i, DECRYPT>(sectors, tags) }
+    unsafe { together::<__m256i, __m128i, DECRYPT>(key, sectors, tags) }
 }
 
 /// # Safety
 /// The processor has the features named here, and the sectors fit.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "aes,sse2")]
-unsafe fn aesni<const DECRYPT: bool>(sectors: Sectors<'_>, tags: &mut [[u8; SIZE]]) {
+unsafe fn aesni<const DECRYPT: bool>(key: &[u8; SIZE], sectors: Sectors<'_>, tags: &mut [[u8; SIZE]]) {
     // SAFETY: the caller's promise.
-    unsafe { together::<__m128i, __m128i, DECRYPT>(sectors, tags) }
+    unsafe { together::<__m128i, __m128i, DECRYPT>(key, sectors, tags) }
 }
 
 /// Two vectors of sectors at a time, and what is left one by one, in vectors of one.
@@ -133,8 +125,12 @@ unsafe fn aesni<const DECRYPT: bool>(sectors: Sectors<'_>, tags: &mut [[u8; SIZE
 /// # Safety
 /// `run` is a sector of whole blocks for each tag and each entry of `beside`; the processor has the instructions of both vectors.
 #[inline(always)]
-unsafe fn together<V: Lanes, One: Lanes, const DECRYPT: bool>(sectors: Sectors<'_>, tags: &mut [[u8; SIZE]]) {
-    let Sectors { key, beside, size, run } = sectors;
+unsafe fn together<V: Lanes, One: Lanes, const DECRYPT: bool>(
+    key: &[u8; SIZE],
+    sectors: Sectors<'_>,
+    tags: &mut [[u8; SIZE]],
+) {
+    let Sectors { beside, size, run } = sectors;
     let mut at = 0;
     while at < tags.len() {
         let rest = (&beside[at..], &mut run[at * size..], &mut tags[at..]);
@@ -436,11 +432,11 @@ mod tests {
                     let beside: Vec<Beside> = (0..count).map(|n| from_fn(|i| (n * 31 + i * 5) as u8)).collect();
                     let plain: Vec<u8> = (0..count * size).map(|i| (i * 11 + i / 256) as u8).collect();
                     let process = |kernel, decrypt, run: &mut [u8]| {
-                        let sectors = Sectors { key: &key, beside: &beside, size, run };
+                        let sectors = Sectors { beside: &beside, size, run };
                         let mut tags = vec![[0xee; SIZE]; count];
                         match decrypt {
-                            true => with_kernel::<true>(kernel, sectors, &mut tags),
-                            false => with_kernel::<false>(kernel, sectors, &mut tags),
+                            true => with_kernel::<true>(kernel, &key, sectors, &mut tags),
+                            false => with_kernel::<false>(kernel, &key, sectors, &mut tags),
                         }
                         tags
                     };

@@ -1,19 +1,26 @@
 //! The authenticated modes themselves.
 
+use ::poly1305::{Block, Key, Poly1305};
 use chacha20::ChaCha20;
 use cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
-use digest::{FixedOutput, KeyInit, OutputSizeUser, Update};
+use digest::KeyInit;
+#[cfg(not(target_arch = "x86_64"))]
+use digest::{FixedOutput, OutputSizeUser, Update};
 use ghash::GHash;
 use ghash::universal_hash::UniversalHash;
+#[cfg(not(target_arch = "x86_64"))]
 use hmac::{EagerHash, Hmac};
-use poly1305::Poly1305;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
 
 use super::{AuthenticatedCipher, WrongTag, aegis};
+#[cfg(target_arch = "x86_64")]
+use super::{chacha, poly1305};
 use crate::ciphers::BlockCipher;
 #[cfg(target_arch = "x86_64")]
-use crate::hash::sha256;
+use crate::ciphers::aes::gcm::{self, AesGcm};
+#[cfg(target_arch = "x86_64")]
+use crate::hash::messages::{self, Messages, Sha2};
 use crate::modes::xts::Layer;
 use crate::secret::{LockedBox, Resident, wipe_stack};
 
@@ -22,12 +29,12 @@ const MAX_TAG: usize = 64;
 /// The longest IV.
 const MAX_IV: usize = 16;
 /// Bytes of the sector number before the IV.
-pub(super) const NUMBER: usize = 8;
+pub(crate) const NUMBER: usize = 8;
 /// Bytes of both.
-pub(super) const BESIDE: usize = NUMBER + MAX_IV;
+pub(crate) const BESIDE: usize = NUMBER + MAX_IV;
 
 /// Sectors that are processed together: two of the widest vectors for a MAC, and enough for a cipher.
-const BATCH: usize = 32;
+pub(super) const BATCH: usize = 32;
 
 /// How sectors are numbered and where their IVs come from.
 pub(super) struct Numbering {
@@ -51,7 +58,7 @@ pub(super) enum Vector {
 }
 
 /// A sector's number followed by its IV, as much of it as there is: what is authenticated besides the sector.
-pub(super) type Beside = [u8; BESIDE];
+pub(crate) type Beside = [u8; BESIDE];
 
 /// A tag, as much of it as there is.
 pub(super) type Tag = [u8; MAX_TAG];
@@ -79,6 +86,54 @@ pub(crate) trait OneByOne: Send + Sync {
     fn seal(&self, iv: &[u8], aad: &[u8], sector: &mut [u8], mac: &mut [u8]);
     /// Decrypts `sector` if its tag is `mac`. Otherwise the contents of `sector` are meaningless.
     fn open(&self, iv: &[u8], aad: &[u8], sector: &mut [u8], mac: &[u8]) -> bool;
+}
+
+/// Sectors of `size` bytes with the number and IV of each.
+pub(crate) struct Sectors<'a> {
+    pub beside: &'a [Beside],
+    pub size: usize,
+    pub run: &'a mut [u8],
+}
+
+/// Bytes of the tags of all modes but HMAC.
+pub(super) const TAG: usize = 16;
+
+/// How one mode processes sectors side by side.
+pub(super) trait Abreast: Send + Sync {
+    /// As [`Sealer::iv_size`].
+    const IV: usize;
+    /// Encrypts or decrypts the sectors and gives the tag of each.
+    fn process<const DECRYPT: bool>(&self, sectors: Sectors<'_>, tags: &mut [[u8; TAG]]);
+}
+
+/// A mode that processes sectors side by side, as a [`Sealer`].
+pub(super) struct Together<A>(pub A);
+
+impl<A: Abreast> Sealer for Together<A> {
+    fn iv_size(&self) -> usize {
+        A::IV
+    }
+
+    fn mac_size(&self) -> usize {
+        TAG
+    }
+
+    fn seal_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &mut [Tag]) {
+        let mut tags = [[0; TAG]; BATCH];
+        self.0.process::<false>(Sectors { beside, size, run }, &mut tags[..beside.len()]);
+        macs.iter_mut().zip(tags).for_each(|(mac, tag)| mac[..TAG].copy_from_slice(&tag));
+    }
+
+    fn open_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &[Tag]) -> Result<(), usize> {
+        let mut tags = [[0; TAG]; BATCH];
+        self.0.process::<true>(Sectors { beside, size, run }, &mut tags[..beside.len()]);
+        let opened = all_right(macs, &tags, TAG);
+        if opened.is_err() {
+            // Data that an attacker has changed is never shown decrypted.
+            run.fill(0);
+        }
+        opened
+    }
 }
 
 impl<S: OneByOne> Sealer for S {
@@ -267,14 +322,17 @@ pub(super) trait Macs: Send + Sync {
 }
 
 /// HMAC, one after the other.
+#[cfg(not(target_arch = "x86_64"))]
 pub(super) struct OneHmac<D: EagerHash>(Resident<Hmac<D>>);
 
+#[cfg(not(target_arch = "x86_64"))]
 impl<D: EagerHash> OneHmac<D> {
     pub fn new(key: &[u8]) -> Self {
         Self(Resident::build(|| Hmac::<D>::new_from_slice(key).expect("HMAC takes keys of any length")))
     }
 }
 
+#[cfg(not(target_arch = "x86_64"))]
 impl<D: EagerHash> Macs for OneHmac<D>
 where
     Hmac<D>: Send + Sync,
@@ -293,38 +351,47 @@ where
     }
 }
 
-/// HMAC-SHA-256 of many sectors at once: the states after its two keys.
+/// HMAC-SHA-256 and HMAC-SHA-512 of many sectors at once: the states after their two keys.
 #[cfg(target_arch = "x86_64")]
-pub(super) struct HmacSha256(LockedBox<[sha256::State; 2]>);
+pub(super) struct ManyHmacs<S: Sha2>(LockedBox<[S::State; 2]>);
+
+#[cfg(target_arch = "x86_64")]
+pub(super) type HmacSha256 = ManyHmacs<messages::Sha256>;
+#[cfg(target_arch = "x86_64")]
+pub(super) type HmacSha512 = ManyHmacs<messages::Sha512>;
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) type HmacSha256 = OneHmac<sha2::Sha256>;
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) type HmacSha512 = OneHmac<sha2::Sha512>;
 
 #[cfg(target_arch = "x86_64")]
-impl HmacSha256 {
+impl<S: Sha2> ManyHmacs<S> {
     pub fn new(key: &[u8]) -> Self {
-        Self(LockedBox::build(|states| sha256::keyed(key, states)))
+        Self(LockedBox::build(|states| messages::keyed::<S>(key, states)))
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-impl Macs for HmacSha256 {
+impl<S: Sha2> Macs for ManyHmacs<S>
+where
+    LockedBox<[S::State; 2]>: Send + Sync,
+{
     fn size(&self) -> usize {
-        32
+        S::BLOCK / 2
     }
 
     fn macs(&self, beside: &[Beside], size: usize, run: &[u8], macs: &mut [Tag]) {
         let [inner, outer] = *self.0;
-        let mut digests = [[0; 32]; BATCH];
-        let digests = &mut digests[..beside.len()];
+        let (mut digests, mut out) = ([0; BATCH * MAX_TAG], [0; BATCH * MAX_TAG]);
+        let [bodies, out] = [&mut digests, &mut out].map(|room| &mut room[..beside.len() * self.size()]);
         let heads = beside.as_flattened();
-        let sectors = sha256::Messages { state: inner, before: 64, head: BESIDE, heads, body: size, bodies: run };
-        sha256::digests(sectors, digests);
-        let mut out = [[0; 32]; BATCH];
-        let out = &mut out[..beside.len()];
-        let bodies = digests.as_flattened();
-        sha256::digests(sha256::Messages { state: outer, before: 64, head: 0, heads: &[], body: 32, bodies }, out);
-        macs.iter_mut().zip(out).for_each(|(mac, out)| mac[..32].copy_from_slice(out));
+        let sectors = Messages::<S> { state: inner, before: S::BLOCK, head: BESIDE, heads, body: size, bodies: run };
+        messages::digests(sectors, beside.len(), bodies);
+        let (body, heads) = (self.size(), &[][..]);
+        let digests = Messages::<S> { state: outer, before: S::BLOCK, head: 0, heads, body, bodies };
+        messages::digests(digests, beside.len(), out);
+        macs.iter_mut().zip(out.chunks(body)).for_each(|(mac, out)| mac[..body].copy_from_slice(out));
     }
 }
 
@@ -408,51 +475,71 @@ pub(super) struct ChaChaPoly {
     pub key: LockedBox<[u8; 32]>,
 }
 
+/// Bytes of its nonce.
+const CHACHA_NONCE: usize = 12;
+
 impl ChaChaPoly {
-    /// The key stream, at its second block, and Poly1305 with the key that the stream begins with.
-    fn streams(&self, iv: &[u8]) -> (ChaCha20, Poly1305) {
-        let mut stream = ChaCha20::new_from_slices(&*self.key, iv).expect("a key of 32 and a vector of 12 bytes");
-        let mut key = poly1305::Key::default();
+    /// One sector.
+    fn process_one<const DECRYPT: bool>(&self, beside: &Beside, sector: &mut [u8]) -> [u8; TAG] {
+        let aad = &beside[..NUMBER + CHACHA_NONCE];
+        let mut stream = ChaCha20::new_from_slices(&*self.key, &aad[NUMBER..]).expect("a key of 32 and 12 bytes");
+        let mut key = Key::default();
         stream.apply_keystream(&mut key);
-        let poly = Poly1305::new(&key);
+        let mut poly = Poly1305::new(&key);
         key.as_mut_slice().zeroize();
         stream.seek(64u32);
-        (stream, poly)
-    }
-
-    fn tag(mut poly: Poly1305, aad: &[u8], sector: &[u8]) -> [u8; 16] {
         poly.update_padded(aad);
+        if !DECRYPT {
+            stream.apply_keystream(sector);
+        }
         poly.update_padded(sector);
-        let mut lengths = poly1305::Block::default();
+        if DECRYPT {
+            stream.apply_keystream(sector);
+        }
+        let mut lengths = Block::default();
         lengths[..8].copy_from_slice(&(aad.len() as u64).to_le_bytes());
         lengths[8..].copy_from_slice(&(sector.len() as u64).to_le_bytes());
         poly.update(&[lengths]);
         poly.finalize().into()
     }
+
+    /// All sectors side by side. False if this processor has no vectors for that, and nothing is done.
+    #[cfg(target_arch = "x86_64")]
+    fn process_abreast<const DECRYPT: bool>(&self, sectors: &mut Sectors<'_>, tags: &mut [[u8; TAG]]) -> bool {
+        let stream = chacha::KERNELS.iter().find(|kernel| (kernel.usable)());
+        let poly = poly1305::KERNELS.iter().find(|kernel| (kernel.usable)());
+        let (Some(stream), Some(poly)) = (stream, poly) else { return false };
+        let Sectors { beside, size, run } = sectors;
+        let (mut blocks, mut keys) = ([[0; chacha::BLOCK]; BATCH], [[0; poly1305::KEY]; BATCH]);
+        let (blocks, keys) = (&mut blocks[..beside.len()], &mut keys[..beside.len()]);
+        stream.first_blocks(&self.key, beside, blocks);
+        keys.iter_mut().zip(blocks).for_each(|(key, block)| key.copy_from_slice(&block[..poly1305::KEY]));
+        if !DECRYPT {
+            stream.add_rest(&self.key, beside, *size, run);
+        }
+        poly.tags(keys, beside, *size, run, tags);
+        if DECRYPT {
+            stream.add_rest(&self.key, beside, *size, run);
+        }
+        true
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    fn process_abreast<const DECRYPT: bool>(&self, _: &mut Sectors<'_>, _: &mut [[u8; TAG]]) -> bool {
+        false
+    }
 }
 
-impl OneByOne for ChaChaPoly {
-    fn iv_size(&self) -> usize {
-        12
-    }
+impl Abreast for ChaChaPoly {
+    const IV: usize = CHACHA_NONCE;
 
-    fn mac_size(&self) -> usize {
-        16
-    }
-
-    fn seal(&self, iv: &[u8], aad: &[u8], sector: &mut [u8], mac: &mut [u8]) {
-        let (mut stream, poly) = self.streams(iv);
-        stream.apply_keystream(sector);
-        mac.copy_from_slice(&Self::tag(poly, aad, sector));
-    }
-
-    fn open(&self, iv: &[u8], aad: &[u8], sector: &mut [u8], mac: &[u8]) -> bool {
-        let (mut stream, poly) = self.streams(iv);
-        let same = bool::from(Self::tag(poly, aad, sector).ct_eq(mac));
-        if same {
-            stream.apply_keystream(sector);
+    fn process<const DECRYPT: bool>(&self, mut sectors: Sectors<'_>, tags: &mut [[u8; TAG]]) {
+        if !self.process_abreast::<DECRYPT>(&mut sectors, tags) {
+            let Sectors { beside, size, run } = sectors;
+            for ((sector, beside), tag) in run.chunks_mut(size).zip(beside).zip(tags) {
+                *tag = self.process_one::<DECRYPT>(beside, sector);
+            }
         }
-        same
     }
 }
 
@@ -461,42 +548,20 @@ pub(super) struct Aegis {
     pub key: LockedBox<[u8; aegis::SIZE]>,
 }
 
-impl Aegis {
-    fn process<const DECRYPT: bool>(
-        &self,
-        beside: &[Beside],
-        size: usize,
-        run: &mut [u8],
-    ) -> [[u8; aegis::SIZE]; BATCH] {
-        let mut tags = [[0; aegis::SIZE]; BATCH];
-        let sectors = aegis::Sectors { key: &self.key, beside, size, run };
-        aegis::process::<DECRYPT>(sectors, &mut tags[..beside.len()]);
-        tags
+impl Abreast for Aegis {
+    const IV: usize = aegis::SIZE;
+
+    fn process<const DECRYPT: bool>(&self, sectors: Sectors<'_>, tags: &mut [[u8; TAG]]) {
+        aegis::process::<DECRYPT>(&self.key, sectors, tags);
     }
 }
 
-impl Sealer for Aegis {
-    fn iv_size(&self) -> usize {
-        aegis::SIZE
-    }
+#[cfg(target_arch = "x86_64")]
+impl Abreast for AesGcm {
+    const IV: usize = gcm::NONCE;
 
-    fn mac_size(&self) -> usize {
-        aegis::SIZE
-    }
-
-    fn seal_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &mut [Tag]) {
-        let tags = self.process::<false>(beside, size, run);
-        macs.iter_mut().zip(tags).for_each(|(mac, tag)| mac[..aegis::SIZE].copy_from_slice(&tag));
-    }
-
-    fn open_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &[Tag]) -> Result<(), usize> {
-        let tags = self.process::<true>(beside, size, run);
-        let opened = all_right(macs, &tags, aegis::SIZE);
-        if opened.is_err() {
-            // Data that an attacker has changed is never shown decrypted.
-            run.fill(0);
-        }
-        opened
+    fn process<const DECRYPT: bool>(&self, sectors: Sectors<'_>, tags: &mut [[u8; TAG]]) {
+        self.process::<DECRYPT>(sectors, tags);
     }
 }
 

@@ -4,11 +4,20 @@
 //! sector, its number (64 bits, little-endian) and its IV are authenticated.
 
 mod aegis;
+mod ccm;
+#[cfg(target_arch = "x86_64")]
+mod chacha;
 mod ciphers;
+#[cfg(target_arch = "x86_64")]
+mod poly1305;
 mod specification;
 
 use std::fmt;
 
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) use ciphers::BESIDE;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use ciphers::{Beside, NUMBER, Sectors};
 pub(crate) use ciphers::{Gcm, OneByOne};
 pub use specification::Specification;
 

@@ -5,9 +5,13 @@ use std::sync::Arc;
 
 use super::AuthenticatedCipher;
 use super::aegis;
+use super::ccm::{self, Ccm};
 use super::ciphers::{
-    Aegis, ChaChaPoly, EncryptThenMac, Encryption, Gcm, HmacSha256, Numbering, OneHmac, Sealed, Sealer, Vector,
+    Aegis, ChaChaPoly, EncryptThenMac, Encryption, Gcm, HmacSha256, HmacSha512, Numbering, Sealed, Sealer, Together,
+    Vector,
 };
+#[cfg(target_arch = "x86_64")]
+use crate::ciphers::aes::gcm::AesGcm;
 use crate::ciphers::{self, Acceleration, Cipher};
 use crate::dmcrypt::{Error, Sectors};
 use crate::hash::{self, Hash};
@@ -25,6 +29,7 @@ pub struct Specification {
 enum Mode {
     EncryptThenMac { cipher: &'static Cipher, chain: Chain, vector: Kind, mac: Mac },
     Gcm { cipher: &'static Cipher, vector: Kind },
+    Ccm { cipher: &'static Cipher, vector: Kind },
     ChaChaPoly { vector: Kind },
     Aegis { vector: Kind },
 }
@@ -115,6 +120,7 @@ impl Specification {
                 cipher.key_sizes.iter().map(|size| keys * size + mac.size()).collect()
             }
             Mode::Gcm { cipher, .. } => cipher.key_sizes.to_vec(),
+            Mode::Ccm { cipher, .. } => cipher.key_sizes.iter().map(|size| size + ccm::SALT).collect(),
             Mode::ChaChaPoly { .. } => vec![32],
             Mode::Aegis { .. } => vec![aegis::SIZE],
         }
@@ -124,7 +130,7 @@ impl Specification {
     pub fn mac_key_size(&self) -> usize {
         match self.mode {
             Mode::EncryptThenMac { mac, .. } => mac.size(),
-            Mode::Gcm { .. } | Mode::ChaChaPoly { .. } | Mode::Aegis { .. } => 0,
+            Mode::Gcm { .. } | Mode::Ccm { .. } | Mode::ChaChaPoly { .. } | Mode::Aegis { .. } => 0,
         }
     }
 
@@ -134,6 +140,7 @@ impl Specification {
         let (mac, iv, vector) = match self.mode {
             Mode::EncryptThenMac { vector, mac, .. } => (mac.size(), 16, vector),
             Mode::Gcm { vector, .. } | Mode::ChaChaPoly { vector } => (16, 12, vector),
+            Mode::Ccm { vector, .. } => (16, ccm::IV, vector),
             Mode::Aegis { vector } => (aegis::SIZE, aegis::SIZE, vector),
         };
         mac + if matches!(vector, Kind::Random) { iv } else { 0 }
@@ -142,10 +149,13 @@ impl Specification {
     /// Whether IVs repeat: in a mode that this breaks, anybody who sees a sector twice learns what changed and can
     /// forge tags.
     pub fn repeats_vectors(&self) -> bool {
-        let (Mode::Gcm { vector, .. } | Mode::ChaChaPoly { vector } | Mode::Aegis { vector }) = self.mode else {
-            return false;
-        };
-        !matches!(vector, Kind::Random)
+        match self.mode {
+            Mode::EncryptThenMac { .. } => false,
+            Mode::Gcm { vector, .. }
+            | Mode::Ccm { vector, .. }
+            | Mode::ChaChaPoly { vector }
+            | Mode::Aegis { vector } => !matches!(vector, Kind::Random),
+        }
     }
 
     /// The cipher under `key`. Its sectors count from 0 at the beginning of the volume.
@@ -180,23 +190,34 @@ impl Specification {
                     Mac::Sha256 => {
                         sealed(EncryptThenMac { encryption, mac: HmacSha256::new(mac_key) }, vector, sectors)
                     }
-                    Mac::Sha512 => sealed(
-                        EncryptThenMac { encryption, mac: OneHmac::<sha2::Sha512>::new(mac_key) },
-                        vector,
-                        sectors,
-                    ),
+                    Mac::Sha512 => {
+                        sealed(EncryptThenMac { encryption, mac: HmacSha512::new(mac_key) }, vector, sectors)
+                    }
                 }
             }
             Mode::Gcm { cipher, vector } => {
-                sealed(Gcm::new(cipher.with_key(key, with)), vector.with_key(cipher, key, with), sectors)
+                let vector = vector.with_key(cipher, key, with);
+                #[cfg(target_arch = "x86_64")]
+                if std::ptr::eq(*cipher, &ciphers::aes::AES)
+                    && let Some(gcm) = AesGcm::new(key, with)
+                {
+                    return sealed(Together(gcm), vector, sectors);
+                }
+                sealed(Gcm::new(cipher.with_key(key, with)), vector, sectors)
+            }
+            Mode::Ccm { cipher, vector } => {
+                let (key, salt) = key.split_at(key.len() - ccm::SALT);
+                let salt = LockedBox::build(|to: &mut [u8; ccm::SALT]| to.copy_from_slice(salt));
+                let vector = vector.with_key(cipher, key, with);
+                sealed(Together(Ccm { cipher: cipher.with_key(key, with), salt }), vector, sectors)
             }
             Mode::ChaChaPoly { vector } => {
                 let key = LockedBox::build(|to: &mut [u8; 32]| to.copy_from_slice(key));
-                sealed(ChaChaPoly { key }, vector.with_key(&ciphers::aes::AES, &[], with), sectors)
+                sealed(Together(ChaChaPoly { key }), vector.with_key(&ciphers::aes::AES, &[], with), sectors)
             }
             Mode::Aegis { vector } => {
                 let key = LockedBox::build(|to: &mut [u8; aegis::SIZE]| to.copy_from_slice(key));
-                sealed(Aegis { key }, vector.with_key(&ciphers::aes::AES, &[], with), sectors)
+                sealed(Together(Aegis { key }), vector.with_key(&ciphers::aes::AES, &[], with), sectors)
             }
         }
     }
@@ -265,7 +286,7 @@ fn with_mac(encryption: &str, mac: Mac) -> Option<Mode> {
     Some(Mode::EncryptThenMac { cipher, chain, vector, mac })
 }
 
-/// `cipher-gcm-random`, `chacha20-random`, `aegis128-random`, and the same with `plain64`, which cryptsetup allows at
+/// `cipher-gcm-random`, `cipher-ccm-random`, `chacha20-random`, `aegis128-random`, and the same with `plain64`, which cryptsetup allows at
 /// creation.
 fn aead(encryption: &str, integrity: &str) -> Option<Mode> {
     let (name, vector) = encryption.rsplit_once('-')?;
@@ -277,7 +298,11 @@ fn aead(encryption: &str, integrity: &str) -> Option<Mode> {
     match (name, integrity) {
         ("chacha20", "poly1305") => Some(Mode::ChaChaPoly { vector }),
         ("aegis128", "aead") => Some(Mode::Aegis { vector }),
-        (_, "aead") => Some(Mode::Gcm { cipher: block_cipher(name.strip_suffix("-gcm")?)?, vector }),
+        (_, "aead") => match name.rsplit_once('-')? {
+            (cipher, "gcm") => Some(Mode::Gcm { cipher: block_cipher(cipher)?, vector }),
+            (cipher, "ccm") => Some(Mode::Ccm { cipher: block_cipher(cipher)?, vector }),
+            _ => None,
+        },
         _ => None,
     }
 }
@@ -307,6 +332,7 @@ mod tests {
             ("aes-xts-random", "hmac(sha256)", 96, 48),
             ("aes-gcm-random", "aead", 32, 28),
             ("aes-gcm-plain64", "aead", 32, 16),
+            ("aes-ccm-random", "aead", 19, 24),
             ("chacha20-random", "poly1305", 32, 28),
             ("aegis128-random", "aead", 16, 32),
         ] {
@@ -315,7 +341,7 @@ mod tests {
             assert_eq!(specification.tag_size(), tag, "{specification}");
         }
         for (encryption, integrity) in
-            [("aes-xts-plain64", "aead"), ("aes-ccm-random", "aead"), ("chacha20-random", "aead"), ("", "poly1305")]
+            [("aes-xts-plain64", "aead"), ("aes-ctr-random", "aead"), ("chacha20-random", "aead"), ("", "poly1305")]
         {
             assert!(matches!(Specification::parse(encryption, integrity), Err(Error::Unsupported(_))));
         }
@@ -327,6 +353,7 @@ mod tests {
             ("aes-xts-plain64", "hmac(sha256)"),
             ("serpent-cbc-essiv:sha256", "hmac(sha512)"),
             ("twofish-gcm-random", "aead"),
+            ("aes-ccm-random", "aead"),
             ("chacha20-random", "poly1305"),
             ("aegis128-random", "aead"),
         ] {
@@ -371,6 +398,7 @@ mod tests {
             ("aes-cbc-essiv:sha256", "hmac(sha256)"),
             ("serpent-cbc-plain64", "hmac(sha512)"),
             ("aes-gcm-random", "aead"),
+            ("aes-ccm-random", "aead"),
             ("chacha20-random", "poly1305"),
             ("aegis128-random", "aead"),
         ] {
@@ -404,15 +432,42 @@ mod tests {
     #[test]
     fn hmacs_are_those_of_the_crate() {
         let (sectors, mut random) = (Sectors::default(), claviger_testkit::random::Random::new(2));
-        let specification = Specification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
-        let key = random.bytes(96);
-        let cipher = specification.with_key(&key, sectors, Acceleration::On).expect("the key fits");
-        let (mut run, mut tags) = (random.bytes(40 * 512), vec![0; 40 * 32]);
-        cipher.encrypt(7, &mut run, &mut tags);
-        for (number, (sector, tag)) in (7u64..).zip(run.chunks(512).zip(tags.chunks(32))) {
-            let (mut mac, number) = ([0; 32], number.to_le_bytes());
-            hash::SHA256.hmac(&key[64..], &[&number, &number, &[0; 8], sector], &mut mac);
-            assert_eq!(mac, tag, "sector {number:?}");
+        for (integrity, hash) in [("hmac(sha256)", &hash::SHA256), ("hmac(sha512)", &hash::SHA512)] {
+            let specification = Specification::parse("aes-xts-plain64", integrity).expect("it is known");
+            let key = random.bytes(64 + hash.size);
+            let cipher = specification.with_key(&key, sectors, Acceleration::On).expect("the key fits");
+            let (mut run, mut tags) = (random.bytes(40 * 512), vec![0; 40 * hash.size]);
+            cipher.encrypt(7, &mut run, &mut tags);
+            for (number, (sector, tag)) in (7u64..).zip(run.chunks(512).zip(tags.chunks(hash.size))) {
+                let (mut mac, number) = (vec![0; hash.size], number.to_le_bytes());
+                hash.hmac(&key[64..], &[&number, &number, &[0; 8], sector], &mut mac);
+                assert_eq!(mac, tag, "sector {number:?}");
+            }
         }
+    }
+
+    /// What OpenSSL 3 makes of three sectors, through AESCCM of Python's package cryptography: nonces of salt and IV, the sector's
+    /// number besides. Of each the first 8 bytes, the last 8, and the tag.
+    #[test]
+    fn ccm_is_that_of_openssl() {
+        let specification = Specification::parse("aes-ccm-random", "aead").expect("it is known");
+        let key: Vec<u8> = (1..=19).collect();
+        let cipher = specification.with_key(&key, Sectors::default(), Acceleration::On).expect("the key fits");
+        let mut run: Vec<u8> = (0..1536u32).map(|i| (i * 7) as u8).collect();
+        let mut tags = vec![0; 3 * 24];
+        for (n, tag) in tags.chunks_mut(24).enumerate() {
+            (0..8).for_each(|i| tag[16 + i] = (0x5a + n * 8 + i) as u8);
+        }
+        cipher.encrypt(40, &mut run, &mut tags);
+        let hex = |bytes: &[u8]| -> String { bytes.iter().map(|byte| format!("{byte:02x}")).collect() };
+        let made = run.chunks(512).zip(tags.chunks(24));
+        let made: Vec<[String; 3]> =
+            made.map(|(sector, tag)| [hex(&sector[..8]), hex(&sector[504..]), hex(&tag[..16])]).collect();
+        let right = [
+            ["675d125b0b6438ef", "aa2c3242631a9e39", "c41f25ac3465364a0b4ce337b0f939d1"],
+            ["d243032c210e1916", "5b934270546f4dbc", "6dccce7cba7d29d29fc20330daae9262"],
+            ["115440793abfdefd", "4280602956cafd08", "100f916b5aab39d57ef22816039e1063"],
+        ];
+        assert_eq!(made, right);
     }
 }

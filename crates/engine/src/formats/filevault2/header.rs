@@ -11,7 +11,7 @@
 //!  96  4  bytes of a block
 //! ```
 
-use super::crc32c::crc32c;
+use crate::crc32c::crc32c;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 

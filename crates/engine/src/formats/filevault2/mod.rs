@@ -6,7 +6,6 @@
 //! HFS+ as a rule, for which there is no reader here: the kernel's `hfsplus` mounts it.
 
 mod context;
-mod crc32c;
 mod header;
 mod keywrap;
 mod metadata;

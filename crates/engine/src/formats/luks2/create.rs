@@ -243,7 +243,7 @@ fn cipher(spec: &Spec<'_>) -> Result<(String, usize)> {
 fn authenticated(spec: &Spec<'_>, name: &str) -> Result<(String, Tagged, usize)> {
     // Named by its cipher alone, as people say it; the header has two names.
     let alone = match name {
-        "aes-gcm-random" | "aegis128-random" => Some((name, "aead")),
+        "aes-gcm-random" | "aes-ccm-random" | "aegis128-random" => Some((name, "aead")),
         "chacha20-poly1305" => Some(("chacha20-random", "poly1305")),
         _ => None,
     };
@@ -255,8 +255,8 @@ fn authenticated(spec: &Spec<'_>, name: &str) -> Result<(String, Tagged, usize)>
     let known = aead::Specification::choose(cipher, name);
     let (specification, cipher, kind) = known.map_err(|e| {
         Error::misuse(e.to_string()).hint(
-            "There are hmac-sha256 and hmac-sha512 with ciphers such as aes-xts-random, aead with the ciphers aes-gcm-random \
-             and aegis128-random, and poly1305 with chacha20-random.",
+            "There are hmac-sha256 and hmac-sha512 with ciphers such as aes-xts-random, aead with the ciphers \
+             aes-gcm-random, aes-ccm-random and aegis128-random, and poly1305 with chacha20-random.",
         )
     })?;
     if specification.repeats_vectors() {

@@ -185,55 +185,88 @@ pub(super) fn clearing(first: u32, sections: u32) -> [Vec<u32>; 3] {
     }
 }
 
-/// A section that holds these blocks: number, ciphertext, tag. There are at most as many as it has entries.
-pub(super) fn section<'a>(
-    geometry: &Geometry,
-    head: Head,
-    blocks: impl Iterator<Item = (u64, &'a [u8], &'a [u8])>,
-) -> Vec<u8> {
-    let mut bytes = vec![0; (geometry.section_sectors() * SECTOR) as usize];
-    for entry in 0..geometry.section_entries() {
-        let (at, _) = entry_at(geometry, entry);
-        bytes[at + 4..at + 8].copy_from_slice(&UNUSED.to_le_bytes());
+/// A section while it is made.
+#[derive(Clone, Debug)]
+pub(super) struct Section {
+    pub head: Head,
+    /// Entries in use.
+    pub used: u32,
+    bytes: Vec<u8>,
+}
+
+impl Section {
+    /// One that holds no block.
+    pub fn empty(geometry: &Geometry, head: Head) -> Self {
+        let mut bytes = vec![0; (geometry.section_sectors() * SECTOR) as usize];
+        for entry in 0..geometry.section_entries() {
+            let (at, _) = entry_at(geometry, entry);
+            bytes[at + 4..at + 8].copy_from_slice(&UNUSED.to_le_bytes());
+        }
+        for (i, sector) in bytes.chunks_mut(SECTOR as usize).enumerate() {
+            let id = commit_id(head.section, i as u64, head.number);
+            sector[SECTOR as usize - COMMIT_ID..].copy_from_slice(&id.to_le_bytes());
+        }
+        Self { head, used: 0, bytes }
     }
-    for (entry, (block, data, tag)) in (0..geometry.section_entries()).zip(blocks) {
+
+    /// The entry for a block whose newest version is at `slot`: its own if it is in here already. Nothing if there is no room.
+    pub fn entry_for(&self, geometry: &Geometry, slot: Option<&JournalSlot>) -> Option<u32> {
+        let own = slot.filter(|slot| slot.section == self.head.section).map(|slot| slot.entry);
+        own.or((self.used < geometry.section_entries()).then_some(self.used))
+    }
+
+    /// Makes `entry` that of a block: its number, ciphertext and tag.
+    pub fn put(&mut self, geometry: &Geometry, entry: u32, block: u64, data: &[u8], tag: &[u8]) {
+        self.used = self.used.max(entry + 1);
         let (at, tag_at) = entry_at(geometry, entry);
-        bytes[at..at + 8].copy_from_slice(&(block * geometry.block_sectors).to_le_bytes());
-        bytes[tag_at..tag_at + tag.len()].copy_from_slice(tag);
+        self.bytes[at..at + 8].copy_from_slice(&(block * geometry.block_sectors).to_le_bytes());
+        self.bytes[tag_at..tag_at + tag.len()].copy_from_slice(tag);
         let data_at = data_at(geometry, entry);
         for (i, sector) in data.chunks(SECTOR as usize).enumerate() {
             let (kept, displaced) = sector.split_at(SECTOR as usize - COMMIT_ID);
-            bytes[data_at + i * SECTOR as usize..][..kept.len()].copy_from_slice(kept);
-            bytes[at + 8 + i * COMMIT_ID..][..COMMIT_ID].copy_from_slice(displaced);
+            self.bytes[data_at + i * SECTOR as usize..][..kept.len()].copy_from_slice(kept);
+            self.bytes[at + 8 + i * COMMIT_ID..][..COMMIT_ID].copy_from_slice(displaced);
         }
     }
-    for (i, sector) in bytes.chunks_mut(SECTOR as usize).enumerate() {
-        let id = commit_id(head.section, i as u64, head.number);
-        sector[SECTOR as usize - COMMIT_ID..].copy_from_slice(&id.to_le_bytes());
+
+    /// The block of `entry`: its ciphertext and its tag.
+    pub fn get(&self, geometry: &Geometry, entry: u32, data: &mut [u8], tag: &mut [u8]) {
+        let data_at = data_at(geometry, entry);
+        data.copy_from_slice(&self.bytes[data_at..data_at + data.len()]);
+        complete(geometry, &self.bytes, entry, data, tag);
     }
-    bytes
+
+    /// Writes it to its place.
+    pub fn write(&mut self, geometry: &Geometry, store: &dyn Store, base: u64) -> io::Result<()> {
+        store.write_at(base + geometry.section_at(self.head.section), &mut self.bytes)
+    }
 }
 
-/// Reads a block from the journal: its ciphertext and its tag.
-pub(super) fn read_block(
+/// Reads blocks whose entries follow each other from the journal: their ciphertext and their tags.
+pub(super) fn read_blocks(
     geometry: &Geometry,
     store: &dyn Store,
     base: u64,
-    place: JournalSlot,
+    first: JournalSlot,
     data: &mut [u8],
-    tag: &mut [u8],
+    tags: &mut [u8],
 ) -> io::Result<()> {
-    let section = base + geometry.section_at(place.section);
-    let (at, tag_at) = entry_at(geometry, place.entry);
-    let mut entry = vec![0; geometry.entry()];
-    store.read_at(section + at as u64, &mut entry)?;
-    store.read_at(section + data_at(geometry, place.entry) as u64, data)?;
-    let displaced = entry[8..].chunks(COMMIT_ID);
-    for (sector, displaced) in data.chunks_mut(SECTOR as usize).zip(displaced) {
+    let section = base + geometry.section_at(first.section);
+    let mut entries = [0; (ENTRY_SECTORS * SECTOR) as usize];
+    store.read_at(section, &mut entries)?;
+    store.read_at(section + data_at(geometry, first.entry) as u64, data)?;
+    let blocks = data.chunks_mut(geometry.block()).zip(tags.chunks_mut(geometry.tag));
+    (first.entry..).zip(blocks).for_each(|(entry, (data, tag))| complete(geometry, &entries, entry, data, tag));
+    Ok(())
+}
+
+/// What of a block is in its entry, and not beside the others' data: its tag, and the bytes that commit ids displaced.
+fn complete(geometry: &Geometry, entries: &[u8], entry: u32, data: &mut [u8], tag: &mut [u8]) {
+    let (at, tag_at) = entry_at(geometry, entry);
+    for (sector, displaced) in data.chunks_mut(SECTOR as usize).zip(entries[at + 8..tag_at].chunks(COMMIT_ID)) {
         sector[SECTOR as usize - COMMIT_ID..].copy_from_slice(displaced);
     }
-    tag.copy_from_slice(&entry[tag_at - at..][..tag.len()]);
-    Ok(())
+    tag.copy_from_slice(&entries[tag_at..][..tag.len()]);
 }
 
 /// The offsets of an entry and of its tag in its section, in bytes. Entries are spread over the eight sectors in turn.
@@ -325,10 +358,12 @@ mod tests {
             let count = geometry.section_entries() as usize;
             let data: Vec<u8> = (0..count * block).map(|i| ((i * 31) >> 3) as u8).collect();
             let tags: Vec<u8> = (0..count * tag_size).map(|i| (i * 7) as u8).collect();
-            let blocks = (100..).zip(data.chunks(block)).zip(tags.chunks(tag_size)).map(|((n, d), t)| (n, d, t));
-            let mut bytes = vec![0; 4096];
-            bytes.extend(section(&geometry, head(0, 2), blocks));
-            let store = MemoryStore::new(bytes);
+            let mut section = Section::empty(&geometry, head(0, 2));
+            for (entry, (data, tag)) in (0..).zip(data.chunks(block).zip(tags.chunks(tag_size))) {
+                section.put(&geometry, entry, 100 + u64::from(entry), data, tag);
+            }
+            let store = MemoryStore::new(vec![0; 4096 + section.bytes.len()]);
+            section.clone().write(&geometry, &store, 0).expect("there is room");
             let mut one = Geometry::plan(7 << 20, 8 << 20, tag_size, block).expect("there is room");
             one.sections = 1;
             let journal = read(&one, &store, 0).expect("it is good");
@@ -336,9 +371,13 @@ mod tests {
             for (i, (number, place)) in journal.blocks.iter().enumerate() {
                 assert_eq!((*number, place.entry), (100 + i as u64, i as u32));
                 let (mut out, mut tag) = (vec![0; block], vec![0; tag_size]);
-                read_block(&one, &store, 0, *place, &mut out, &mut tag).expect("it is there");
+                section.get(&one, place.entry, &mut out, &mut tag);
                 assert!(out == data[i * block..][..block] && tag == tags[i * tag_size..][..tag_size]);
             }
+            let (mut out, mut out_tags) = (vec![0; data.len() - block], vec![0; tags.len() - tag_size]);
+            let second = JournalSlot { section: 0, entry: 1 };
+            read_blocks(&one, &store, 0, second, &mut out, &mut out_tags).expect("they are there");
+            assert!(out == data[block..] && out_tags == tags[tag_size..]);
         }
     }
 }

@@ -10,18 +10,21 @@
 //! journal after a crash, and we replay Linux's.
 //!
 //! Opening a volume only reads the journal: blocks that are in it are read from there. The first write moves them to
-//! their places. From then on each write goes to journal sections of its own, and to its place when the journal is full
-//! or the volume is closed, which empties it. A write of one block costs a whole section, which is some 40 KiB with
-//! blocks of 512 bytes and 130 KiB with 4096; a long one costs twice its size. Linux collects writes in memory, which
-//! saves that but loses what it has collected if it stops.
+//! their places. From then on what is written is collected in a section of the journal, in memory, until that is full, a
+//! flush asks for it, or a moment has passed (`late.rs`); then the section is written, some 40 KiB with blocks of 512 bytes and
+//! 130 KiB with 4096. Blocks go to their places when the journal is full or the volume is closed, which empties it.
+//!
+//! Readers wait for nobody who works on the store. They look into an index, which says for each block whether its newest version is
+//! in the journal. Moving blocks to their places, and writing over sections of the journal, waits for those who have looked before.
 
+mod busy;
 mod journal;
 mod superblock;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use claviger_crypto::modes::AuthenticatedCipher;
 
@@ -29,7 +32,10 @@ use super::{Payload, Segment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::random;
 use crate::store::Store;
-use journal::{Head, Journal, JournalSlot, Next};
+use busy::Busy;
+pub(super) use busy::Taken;
+use journal::{Head, Journal, JournalSlot, Next, Section};
+pub(crate) use superblock::MAGIC;
 use superblock::{Geometry, SUPERBLOCK};
 
 /// Bytes that are moved from the journal to their places, or filled, at a time.
@@ -41,27 +47,42 @@ pub struct TaggedSectors {
     geometry: Geometry,
     /// Bytes of the store that it was looked for in, from its superblock on.
     room: u64,
-    state: RwLock<State>,
+    /// Held for moments, and never while the store works.
+    index: RwLock<Index>,
+    /// Held by whoever writes to the journal or empties it.
+    writing: Mutex<Writing>,
+    busy: Busy,
     /// Why nothing is written any more: the first error.
     failure: OnceLock<String>,
 }
 
+/// Where the newest version of each block is.
 #[derive(Debug)]
-struct State {
-    /// Blocks whose newest version is in the journal.
+struct Index {
+    /// Those that are in the journal; all others are in their places.
     in_journal: BTreeMap<u64, JournalSlot>,
-    writing: Writing,
+    /// The section that is being filled. It is not in the store yet.
+    collected: Option<Section>,
+    /// Held shared by those who read from the store what this index says, and made anew when it is to become certain that nobody goes by
+    /// an older index any more.
+    readers: Arc<RwLock<()>>,
 }
 
-/// What the next write has to do first.
+/// What the next section of the journal takes.
 #[derive(Clone, Copy, Debug)]
 enum Writing {
     /// The journal is as it was found.
     NotYet(Next),
     /// Continue here; the next `free` sections hold nothing that is not in its place too.
     Ready { head: Head, free: u32 },
-    /// A write failed, and what is on the disk is unknown: only reads go on.
-    Failed,
+}
+
+/// Blocks that follow each other in the store.
+struct Stored {
+    first: u64,
+    count: u64,
+    /// Where the first one is in the journal, or none of them is there.
+    slot: Option<JournalSlot>,
 }
 
 /// Reads the superblock and the journal of the `len` bytes at `offset` of `store`. Nothing is written.
@@ -72,6 +93,18 @@ enum Writing {
 /// `Malformed`, naming the field and its offset; `Unsupported` for a journal with a MAC, bitmaps and whatever else
 /// dm-crypt never asks for; `Io`.
 pub fn open(store: &dyn Store, offset: u64, len: u64, tag: usize, sector: usize) -> Result<TaggedSectors> {
+    opened(store, offset, len, Some((tag, sector)))
+}
+
+/// The same where dm-integrity makes the tags by itself: the superblock says what their sizes are.
+///
+/// # Errors
+/// Those of [`open`].
+pub fn open_standalone(store: &dyn Store, offset: u64, len: u64) -> Result<TaggedSectors> {
+    opened(store, offset, len, None)
+}
+
+fn opened(store: &dyn Store, offset: u64, len: u64, made: Option<(usize, usize)>) -> Result<TaggedSectors> {
     let end = offset.checked_add(len).filter(|end| *end <= store.len() && len >= SUPERBLOCK as u64);
     if end.is_none() {
         let what = format!("the area of {len} bytes at {offset} has no room for a superblock in {} bytes", store.len());
@@ -79,10 +112,17 @@ pub fn open(store: &dyn Store, offset: u64, len: u64, tag: usize, sector: usize)
     }
     let mut bytes = [0; SUPERBLOCK];
     store.read_at(offset, &mut bytes)?;
-    let geometry = Geometry::parse(&bytes, offset, len, tag, sector)?;
+    let geometry = Geometry::parse(&bytes, offset, len, made)?;
     let Journal { blocks, next } = journal::read(&geometry, store, offset)?;
-    let state = State { in_journal: blocks, writing: Writing::NotYet(next) };
-    Ok(TaggedSectors { geometry, room: len, state: RwLock::new(state), failure: OnceLock::new() })
+    let index = Index { in_journal: blocks, collected: None, readers: Arc::default() };
+    Ok(TaggedSectors {
+        geometry,
+        room: len,
+        index: RwLock::new(index),
+        writing: Mutex::new(Writing::NotYet(next)),
+        busy: Busy::default(),
+        failure: OnceLock::new(),
+    })
 }
 
 /// How many bytes of data fit into `len` bytes at the end of a store of `device` bytes, beside tags and the journal: as
@@ -119,8 +159,7 @@ pub fn format(
     store.flush()?;
     fill(&geometry, store, offset, cipher, tell)?;
     for section in 0..geometry.sections {
-        let mut empty = journal::section(&geometry, Head { section, number: 0 }, std::iter::empty());
-        store.write_at(offset + geometry.section_at(section), &mut empty)?;
+        Section::empty(&geometry, Head { section, number: 0 }).write(&geometry, store, offset)?;
     }
     store.flush()?;
     store.write_at(offset, &mut geometry.superblock())?;
@@ -205,7 +244,34 @@ impl TaggedSectors {
 
     /// How many blocks are in the journal and not yet in their places, as after a crash.
     pub fn in_journal(&self) -> usize {
-        self.read_state().in_journal.len()
+        self.index().in_journal.len()
+    }
+
+    /// Waits until nobody writes any of these sectors, and keeps others from it. All who write take what they write, before they read
+    /// what they are going to write back.
+    pub(super) fn take(&self, sectors: Range<u64>) -> Taken<'_> {
+        self.busy.take(sectors)
+    }
+
+    /// What dm-integrity hashes in front of each sector, if it does.
+    pub fn salt(&self) -> Option<[u8; 16]> {
+        self.geometry.salt
+    }
+
+    /// Whether the tag of a sector is right, of an area at `base` of its store.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn verifies(
+        &self,
+        store: &dyn Store,
+        base: u64,
+        cipher: &dyn AuthenticatedCipher,
+        number: u64,
+    ) -> io::Result<bool> {
+        let (mut data, mut tag) = (vec![0; self.sector_size()], vec![0; self.tag_size()]);
+        self.read(store, base, number, &mut data, &mut tag)?;
+        Ok(cipher.decrypt(number, &mut data, &tag).is_ok())
     }
 
     /// Reads whole sectors from number `first` on, with their tags, as they are stored.
@@ -217,147 +283,195 @@ impl TaggedSectors {
         data: &mut [u8],
         tags: &mut [u8],
     ) -> io::Result<()> {
-        let state = self.read_state();
-        self.read_newest(&state.in_journal, store, base, first, data, tags)
+        let index = self.index();
+        let readers = Arc::clone(&index.readers);
+        let _reading = readers.read().unwrap_or_else(PoisonError::into_inner);
+        let stored = self.look_up(&index, first, data, tags);
+        drop(index);
+        stored.iter().try_for_each(|run| self.read_stored(store, base, first, run, data, tags))
     }
 
-    /// Writes whole encrypted sectors from number `first` on, with their tags. On return the store has taken them: a
-    /// crash of this program loses none, and a crash of the machine leaves each as it was or as it should be.
+    /// Writes whole encrypted sectors from number `first` on, with their tags. On return they are read by everybody, and the next
+    /// flush makes them durable. A crash leaves each as it was or as it should be.
     pub(super) fn write(&self, store: &dyn Store, base: u64, first: u64, data: &[u8], tags: &[u8]) -> io::Result<()> {
-        let mut state = self.write_state();
+        let mut writing = self.writing();
+        self.unless_failed()?;
         // The journal comes first and would accept what can no longer be moved to its place.
-        let written =
-            store.still_whole().and_then(|()| self.write_into_journal(&mut state, store, base, first, data, tags));
-        written.inspect_err(|e| self.fail(&mut state, e))
+        let written = store.still_whole().and_then(|()| self.collect(&mut writing, store, base, first, data, tags));
+        written.inspect_err(|e| self.fail(e))
     }
 
-    /// Makes writes durable. A durable journal is as good as the blocks' own places.
-    pub(super) fn flush(&self) -> io::Result<()> {
-        match self.read_state().writing {
-            Writing::Failed => Err(self.failed()),
-            Writing::NotYet(_) | Writing::Ready { .. } => Ok(()),
-        }
+    /// Writes to the journal what was collected for it: a crash of this program loses none of it any more. A flush of the store then
+    /// makes it durable, and a durable journal is as good as the blocks' own places.
+    pub(super) fn commit(&self, store: &dyn Store, base: u64) -> io::Result<()> {
+        let _writing = self.writing();
+        self.unless_failed()?;
+        self.write_collected(store, base).inspect_err(|e| self.fail(e))
     }
 
     /// A flush failed, so what the disk has of the journal is unknown, and a later flush that succeeds says nothing
     /// about it: moving blocks from the journal could move what it held before. Only reads go on.
     pub(super) fn flushing_failed(&self, error: &io::Error) {
-        let mut state = self.write_state();
-        if matches!(state.writing, Writing::Ready { .. }) {
-            self.fail(&mut state, error);
+        if matches!(*self.writing(), Writing::Ready { .. }) {
+            self.fail(error);
         }
     }
 
     /// Moves what was written to its place and empties the journal, as when the volume is closed. A journal that was
     /// only read stays as it is.
     pub(super) fn settle(&self, store: &dyn Store, base: u64) -> io::Result<()> {
-        let mut state = self.write_state();
-        let Writing::Ready { head, .. } = state.writing else { return Ok(()) };
-        let settled = self.put_into_place(&mut state, store, base).and_then(|()| self.empty(store, base, head));
-        match &settled {
-            Ok(head) => state.writing = Writing::NotYet(Next::Section(*head)),
-            Err(e) => self.fail(&mut state, e),
-        }
-        settled.map(|_| ())
+        let mut writing = self.writing();
+        let Writing::Ready { head, .. } = *writing else { return Ok(()) };
+        self.unless_failed()?;
+        let settled = self
+            .write_collected(store, base)
+            .and_then(|()| self.put_into_place(store, base))
+            .and_then(|()| self.empty(store, base, head));
+        let head = settled.inspect_err(|e| self.fail(e))?;
+        *writing = Writing::NotYet(Next::Section(head));
+        Ok(())
     }
 
-    fn read_newest(
+    /// Copies what is in memory, and says where the rest is.
+    fn look_up(&self, index: &Index, first: u64, data: &mut [u8], tags: &mut [u8]) -> Vec<Stored> {
+        let (block, tag) = (self.geometry.block(), self.geometry.tag);
+        let end = first + (data.len() / block) as u64;
+        let mut stored: Vec<Stored> = Vec::new();
+        let places = |from: u64, until: u64| {
+            let next = move |at: &u64| Some(at + self.geometry.together(*at)).filter(|at| *at < until);
+            let runs = std::iter::successors(Some(from).filter(|from| *from < until), next);
+            runs.map(move |at| Stored { first: at, count: (until - at).min(self.geometry.together(at)), slot: None })
+        };
+        let mut number = first;
+        for (&journaled, &slot) in index.in_journal.range(first..end) {
+            stored.extend(places(number, journaled));
+            number = journaled + 1;
+            if let Some(section) = index.collected.as_ref().filter(|section| section.head.section == slot.section) {
+                let at = (journaled - first) as usize;
+                section.get(&self.geometry, slot.entry, &mut data[at * block..][..block], &mut tags[at * tag..][..tag]);
+                continue;
+            }
+            match stored.last_mut() {
+                Some(run) if run.first + run.count == journaled && run.follows(slot) => run.count += 1,
+                _ => stored.push(Stored { first: journaled, count: 1, slot: Some(slot) }),
+            }
+        }
+        stored.extend(places(number, end));
+        stored
+    }
+
+    /// Reads blocks from the store into their part of what is read from `first` on.
+    fn read_stored(
         &self,
-        in_journal: &BTreeMap<u64, JournalSlot>,
         store: &dyn Store,
         base: u64,
         first: u64,
+        run: &Stored,
         data: &mut [u8],
         tags: &mut [u8],
     ) -> io::Result<()> {
         let (block, tag) = (self.geometry.block(), self.geometry.tag);
-        let end = first + (data.len() / block) as u64;
-        let mut number = first;
-        while number < end {
-            let at = (number - first) as usize;
-            let journaled = in_journal.range(number..end).next();
-            let count = match journaled {
-                Some((next, place)) if *next == number => {
-                    let (data, tag) = (&mut data[at * block..][..block], &mut tags[at * tag..][..tag]);
-                    journal::read_block(&self.geometry, store, base, *place, data, tag)?;
-                    1
-                }
-                other => {
-                    let until = other.map_or(end, |(next, _)| *next);
-                    let count = (until - number).min(self.geometry.together(number));
-                    store.read_at(
-                        base + self.geometry.data_at(number),
-                        &mut data[at * block..][..count as usize * block],
-                    )?;
-                    store
-                        .read_at(base + self.geometry.tag_at(number), &mut tags[at * tag..][..count as usize * tag])?;
-                    count
-                }
-            };
-            number += count;
+        let (at, count) = ((run.first - first) as usize, run.count as usize);
+        let (data, tags) = (&mut data[at * block..][..count * block], &mut tags[at * tag..][..count * tag]);
+        match run.slot {
+            Some(slot) => journal::read_blocks(&self.geometry, store, base, slot, data, tags),
+            None => {
+                store.read_at(base + self.geometry.data_at(run.first), data)?;
+                store.read_at(base + self.geometry.tag_at(run.first), tags)
+            }
         }
-        Ok(())
     }
 
-    fn write_into_journal(
+    /// Puts blocks into the section that is collected, and writes each that is full.
+    fn collect(
         &self,
-        state: &mut State,
+        writing: &mut Writing,
         store: &dyn Store,
         base: u64,
         first: u64,
         data: &[u8],
         tags: &[u8],
     ) -> io::Result<()> {
-        let entries = self.geometry.section_entries() as usize;
-        let data = data.chunks(entries * self.geometry.block());
-        let tags = tags.chunks(entries * self.geometry.tag);
-        for (first, (data, tags)) in (first..).step_by(entries).zip(data.zip(tags)) {
-            let head = self.head(state, store, base)?;
-            let numbered = (first..).zip(data.chunks(self.geometry.block()).zip(tags.chunks(self.geometry.tag)));
-            let mut section = journal::section(&self.geometry, head, numbered.map(|(n, (data, tag))| (n, data, tag)));
-            store.write_at(base + self.geometry.section_at(head.section), &mut section)?;
-            let places = (0..).map(|entry| JournalSlot { section: head.section, entry });
-            state.in_journal.extend((first..first + (data.len() / self.geometry.block()) as u64).zip(places));
+        let tagged = data.chunks(self.geometry.block()).zip(tags.chunks(self.geometry.tag));
+        let mut blocks = (first..).zip(tagged).peekable();
+        while blocks.peek().is_some() {
+            if self.index().collected.is_none() {
+                let head = self.head(writing, store, base)?;
+                self.index_mut().collected = Some(Section::empty(&self.geometry, head));
+            }
+            let mut index = self.index_mut();
+            let Index { in_journal, collected, .. } = &mut *index;
+            let section = collected.as_mut().expect("it was begun");
+            while let Some(&(number, (data, tag))) = blocks.peek() {
+                let Some(entry) = section.entry_for(&self.geometry, in_journal.get(&number)) else { break };
+                section.put(&self.geometry, entry, number, data, tag);
+                in_journal.insert(number, JournalSlot { section: section.head.section, entry });
+                blocks.next();
+            }
+            let full = section.used == self.geometry.section_entries();
+            drop(index);
+            if full {
+                self.write_collected(store, base)?;
+            }
         }
         Ok(())
     }
 
+    /// Writes the section that was collected, if there is one. If that fails, its blocks can still be read.
+    fn write_collected(&self, store: &dyn Store, base: u64) -> io::Result<()> {
+        let Some(mut section) = self.index().collected.clone() else { return Ok(()) };
+        store.still_whole()?;
+        section.write(&self.geometry, store, base)?;
+        self.index_mut().collected = None;
+        Ok(())
+    }
+
     /// The next section of the journal; it holds nothing that is still needed.
-    fn head(&self, state: &mut State, store: &dyn Store, base: u64) -> io::Result<Head> {
+    fn head(&self, writing: &mut Writing, store: &dyn Store, base: u64) -> io::Result<Head> {
         let sections = self.geometry.sections;
-        let (head, free) = match state.writing {
-            Writing::Failed => return Err(self.failed()),
+        let (head, free) = match *writing {
             Writing::Ready { head, free } if free > 0 => (head, free),
             Writing::Ready { head, .. } => {
-                self.put_into_place(state, store, base)?;
+                self.put_into_place(store, base)?;
                 (head, sections)
             }
             Writing::NotYet(next) => {
-                self.put_into_place(state, store, base)?;
+                self.put_into_place(store, base)?;
                 match next {
                     Next::Section(head) => (head, sections),
                     Next::Clear(from) => (self.clear(store, base, from)?, sections),
                 }
             }
         };
-        state.writing = Writing::Ready { head: head.after(sections), free: free - 1 };
+        *writing = Writing::Ready { head: head.after(sections), free: free - 1 };
         Ok(head)
     }
 
-    /// Moves what is in the journal to its place. Before and after, everything is on the disk.
-    fn put_into_place(&self, state: &mut State, store: &dyn Store, base: u64) -> io::Result<()> {
+    /// Moves what is in the journal to its place; nothing is collected. Before and after, everything is on the disk.
+    ///
+    /// Meanwhile others read it from the journal.
+    fn put_into_place(&self, store: &dyn Store, base: u64) -> io::Result<()> {
         store.flush()?;
+        self.wait_for_readers();
         let (block, tag) = (self.geometry.block(), self.geometry.tag);
-        for run in self.runs(&state.in_journal) {
+        let runs = self.runs(&self.index().in_journal);
+        for run in runs {
             let count = (run.end - run.start) as usize;
             let (mut data, mut tags) = (vec![0; count * block], vec![0; count * tag]);
-            self.read_newest(&state.in_journal, store, base, run.start, &mut data, &mut tags)?;
+            self.read(store, base, run.start, &mut data, &mut tags)?;
             store.write_at(base + self.geometry.data_at(run.start), &mut data)?;
             store.write_at(base + self.geometry.tag_at(run.start), &mut tags)?;
         }
         store.flush()?;
-        state.in_journal.clear();
+        self.index_mut().in_journal.clear();
+        self.wait_for_readers();
         Ok(())
+    }
+
+    /// Waits for those who read from the store what the index has said until now.
+    fn wait_for_readers(&self) {
+        let before = std::mem::take(&mut self.index_mut().readers);
+        let _last = before.write().unwrap_or_else(PoisonError::into_inner);
     }
 
     /// The blocks in the journal, in runs that are contiguous in their places.
@@ -383,8 +497,7 @@ impl TaggedSectors {
     /// `dm_integrity_postsuspend`).
     fn empty(&self, store: &dyn Store, base: u64, mut head: Head) -> io::Result<Head> {
         for _ in 0..self.geometry.sections {
-            let mut empty = journal::section(&self.geometry, head, std::iter::empty());
-            store.write_at(base + self.geometry.section_at(head.section), &mut empty)?;
+            Section::empty(&self.geometry, head).write(&self.geometry, store, base)?;
             head = head.after(self.geometry.sections);
             if head.section == 0 {
                 store.flush()?;
@@ -399,30 +512,102 @@ impl TaggedSectors {
         for group in journal::clearing(from.section, self.geometry.sections) {
             for section in group {
                 let head = Head { section, number: from.number };
-                let mut empty = journal::section(&self.geometry, head, std::iter::empty());
-                store.write_at(base + self.geometry.section_at(section), &mut empty)?;
+                Section::empty(&self.geometry, head).write(&self.geometry, store, base)?;
             }
             store.flush()?;
         }
         Ok(journal::after_clearing(from.number))
     }
 
-    /// Refuses every write from now on.
-    fn fail(&self, state: &mut State, error: &io::Error) {
-        state.writing = Writing::Failed;
+    /// Refuses every write from now on: what is on the disk is unknown.
+    fn fail(&self, error: &io::Error) {
         self.failure.get_or_init(|| error.to_string());
     }
 
-    fn failed(&self) -> io::Error {
-        let why = self.failure.get().map_or("", String::as_str);
-        io::Error::other(format!("nothing more is written until the volume is reopened, because a write failed: {why}"))
+    fn unless_failed(&self) -> io::Result<()> {
+        let failed = |why: &String| {
+            io::Error::other(format!(
+                "nothing more is written until the volume is reopened, because a write failed: {why}"
+            ))
+        };
+        self.failure.get().map_or(Ok(()), |why| Err(failed(why)))
     }
 
-    fn read_state(&self) -> RwLockReadGuard<'_, State> {
-        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    fn index(&self) -> RwLockReadGuard<'_, Index> {
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write_state(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
+        self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn writing(&self) -> MutexGuard<'_, Writing> {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Stored {
+    /// Whether that is the slot behind its last block's.
+    fn follows(&self, slot: JournalSlot) -> bool {
+        self.slot.is_some_and(|first| {
+            first.section == slot.section && u64::from(first.entry) + self.count == u64::from(slot.entry)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::store::MemoryStore;
+
+    /// Counts writes.
+    struct Counting(MemoryStore, AtomicUsize);
+
+    impl Store for Counting {
+        fn len(&self) -> u64 {
+            self.0.len()
+        }
+        fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            self.0.read_at(offset, out)
+        }
+        fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            self.0.write_at(offset, data)
+        }
+        fn flush(&self) -> io::Result<()> {
+            self.0.flush()
+        }
+    }
+
+    #[test]
+    fn small_writes_share_a_section() {
+        const SIZE: u64 = 32 << 20;
+        let geometry = Geometry::plan(SIZE, SIZE, 32, 512).expect("there is room");
+        let store = Counting(MemoryStore::new(vec![0; SIZE as usize]), AtomicUsize::new(0));
+        for section in 0..geometry.sections {
+            Section::empty(&geometry, Head { section, number: 0 }).write(&geometry, &store, 0).expect("there is room");
+        }
+        store.write_at(0, &mut geometry.superblock()).expect("there is room");
+        let area = open(&store, 0, SIZE, 32, 512).expect("it is good");
+        let before = store.1.load(Ordering::Relaxed);
+        let written = || store.1.load(Ordering::Relaxed) - before;
+        let write =
+            |block: u64, byte: u8| area.write(&store, 0, block, &[byte; 512], &[byte; 32]).expect("it is written");
+        let entries = u64::from(geometry.section_entries());
+        // The same block twice is one entry.
+        write(1, 1);
+        (1..entries).for_each(|nth| write(nth * 3 - 2, nth as u8));
+        assert_eq!((written(), area.in_journal() as u64), (0, entries - 1), "they are collected");
+        area.commit(&store, 0).expect("there is room");
+        area.commit(&store, 0).expect("there is nothing to write");
+        assert_eq!(written(), 1, "all at once");
+        (0..entries).for_each(|nth| write(nth * 3 + 2, 9));
+        assert_eq!(written(), 2, "one that is full");
+        let (mut data, mut tags) = ([0; 4 * 512], [0; 4 * 32]);
+        area.read(&store, 0, 1, &mut data, &mut tags).expect("it is there");
+        assert_eq!((data[0], data[512], data[1024], data[1536]), (1, 9, 0, 2));
+        assert_eq!((tags[0], tags[32], tags[64], tags[96]), (1, 9, 0, 2));
     }
 }

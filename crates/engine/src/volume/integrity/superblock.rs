@@ -13,7 +13,8 @@ pub(super) const ENTRY_SECTORS: u64 = 8;
 /// Bytes at the end of each journal sector that say when it was written.
 pub(super) const COMMIT_ID: usize = 8;
 
-const MAGIC: &[u8; 8] = b"integrt\0";
+/// What a superblock begins with.
+pub(crate) const MAGIC: &[u8; 8] = b"integrt\0";
 /// The newest version that Linux writes for the features used here: it came with the fixed-padding flag.
 const VERSION: u8 = 4;
 const NEWEST_VERSION: u8 = 5;
@@ -44,6 +45,8 @@ const LOG2_BITMAP: u32 = 15;
 pub(super) const MAX_TAG: usize = 424;
 /// The largest journal that is accepted, in bytes: sixteen times the longest that Linux makes by default.
 const MAX_JOURNAL: u64 = 1 << 30;
+/// Sectors of the largest block.
+const LONGEST_BLOCK: u64 = 8;
 
 /// Where everything is, in sectors of 512 bytes and in blocks, which are the sectors with a tag. Offsets are relative
 /// to the superblock.
@@ -61,16 +64,19 @@ pub(super) struct Geometry {
     pub sections: u32,
     /// Sectors for data.
     pub provided: u64,
+    /// What dm-integrity hashes in front of each sector, where its hash has a key and `fix_hmac` was asked for.
+    pub salt: Option<[u8; 16]>,
 }
 
 impl Geometry {
-    /// Parses the superblock of an area of `len` bytes with blocks of `block` bytes and tags of `tag` bytes.
+    /// Parses the superblock of an area of `len` bytes. `made` are the bytes of a tag and of a block that the area's cipher makes; where
+    /// dm-integrity makes the tags, the superblock says it.
     ///
     /// `at` is the superblock's offset, for error messages.
     ///
     /// # Errors
     /// `Malformed`, naming the field; `Unsupported` for what dm-crypt's tags never need.
-    pub fn parse(bytes: &[u8; SUPERBLOCK], at: u64, len: u64, tag: usize, block: usize) -> Result<Self> {
+    pub fn parse(bytes: &[u8; SUPERBLOCK], at: u64, len: u64, made: Option<(usize, usize)>) -> Result<Self> {
         let bad = |field, from: u64, what: String| Error::new(ErrorKind::Malformed { field, offset: at + from, what });
         let (le16, le32, le64) = (
             |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]),
@@ -87,24 +93,39 @@ impl Geometry {
             0 => return Err(bad("integrity version", 8, "it is 0".into())),
             newer => return Err(Error::unsupported(format!("version {newer} of dm-integrity"))),
         }
-        supported(le32(24))?;
-        if usize::from(le16(10)) != tag {
-            return Err(bad(
-                "integrity tag size",
-                10,
-                format!("tags of {} bytes, and the cipher makes {tag}", le16(10)),
-            ));
+        // Linux leaves the flag there when it is done.
+        let computed = le64(32) >= le64(16);
+        supported(le32(24), computed)?;
+        let tag = usize::from(le16(10));
+        match made {
+            Some((made, _)) if made != tag => {
+                return Err(bad("integrity tag size", 10, format!("tags of {tag} bytes, and the cipher makes {made}")));
+            }
+            None if tag == 0 || tag > MAX_TAG => {
+                return Err(bad("integrity tag size", 10, format!("tags of {tag} bytes")));
+            }
+            _ => {}
         }
         let log2_interleave = bytes[9];
+        if log2_interleave == 0 {
+            return Err(Error::unsupported("data on another device than the tags (dm-integrity's meta_device)"));
+        }
         if !LOG2_INTERLEAVE.contains(&log2_interleave) {
             return Err(bad("interleave sectors", 9, format!("2^{log2_interleave}")));
         }
-        let block_sectors = block as u64 / SECTOR;
-        if 1u64.checked_shl(bytes[28].into()) != Some(block_sectors) {
-            return Err(bad("sectors per block", 28, format!("2^{}, and the cipher's are {block} bytes", bytes[28])));
-        }
+        let block_sectors = 1u64.checked_shl(bytes[28].into()).filter(|sectors| *sectors <= LONGEST_BLOCK);
+        let block_sectors = match made {
+            Some((_, block)) if block_sectors != Some(block as u64 / SECTOR) => {
+                let what = format!("2^{}, and the cipher's are {block} bytes", bytes[28]);
+                return Err(bad("sectors per block", 28, what));
+            }
+            _ => block_sectors.ok_or_else(|| bad("sectors per block", 28, format!("2^{}", bytes[28])))?,
+        };
+        let flags = le32(24);
         let geometry =
-            Self::new(tag, block_sectors, log2_interleave, le32(24) & FLAG_FIXED_PADDING != 0, le32(12), le64(16));
+            Self::new(tag, block_sectors, log2_interleave, flags & FLAG_FIXED_PADDING != 0, le32(12), le64(16));
+        let salt = (flags & FLAG_FIXED_HMAC != 0).then(|| *bytes[48..].first_chunk().expect("sixteen bytes"));
+        let geometry = Self { salt, ..geometry };
         if geometry.sections == 0 {
             return Err(bad("journal sections", 12, "there is no journal".into()));
         }
@@ -169,7 +190,7 @@ impl Geometry {
         let tags = (tag as u64) << log2_interleave;
         let padding = if fixed_padding { PADDING } else { EXCESSIVE_PADDING };
         let tag_run = (tags / block_sectors).next_multiple_of(padding) / SECTOR;
-        Self { tag, block_sectors, log2_interleave, fixed_padding, tag_run, sections, provided }
+        Self { tag, block_sectors, log2_interleave, fixed_padding, tag_run, sections, provided, salt: None }
     }
 
     /// The superblock's bytes.
@@ -283,9 +304,10 @@ impl Geometry {
     }
 }
 
-/// Refuses, by name, the features that only matter where dm-integrity makes the tags itself or protects its journal.
-fn supported(flags: u32) -> Result<()> {
-    let known = FLAG_FIXED_PADDING | FLAG_FIXED_HMAC;
+/// Refuses, by name, the features that only matter where dm-integrity makes the tags itself or protects its journal. `computed` says
+/// whether it has made all tags that it was asked to.
+fn supported(flags: u32, computed: bool) -> Result<()> {
+    let known = FLAG_FIXED_PADDING | FLAG_FIXED_HMAC | if computed { FLAG_RECALCULATING } else { 0 };
     let what = match flags & !known {
         0 => return Ok(()),
         f if f & FLAG_INLINE != 0 => "tags in the sectors of the disk itself (dm-integrity's inline mode)".to_owned(),
@@ -317,7 +339,7 @@ mod tests {
             assert_eq!((plan.provided, plan.journal_sectors()), (provided, journal), "{tag} {block}");
             let bytes: [u8; SUPERBLOCK] = plan.superblock().try_into().expect("its size");
             assert_eq!(bytes[29], if block == 512 { 0x0f } else { 0x0c });
-            assert_eq!(Geometry::parse(&bytes, 0, 7 << 20, tag, block).expect("it is good"), plan);
+            assert_eq!(Geometry::parse(&bytes, 0, 7 << 20, Some((tag, block))).expect("it is good"), plan);
         }
         assert!(matches!(Geometry::plan(64 << 10, 64 << 10, 32, 512).map_err(|e| e.kind), Err(ErrorKind::Misuse(_))));
     }
@@ -328,7 +350,7 @@ mod tests {
         let with = |at: usize, bytes: &[u8]| {
             let mut block: [u8; SUPERBLOCK] = plan.superblock().try_into().expect("its size");
             block[at..at + bytes.len()].copy_from_slice(bytes);
-            match Geometry::parse(&block, 1 << 20, 7 << 20, 32, 4096).map_err(|e| e.kind) {
+            match Geometry::parse(&block, 1 << 20, 7 << 20, Some((32, 4096))).map_err(|e| e.kind) {
                 Err(ErrorKind::Malformed { field, offset, .. }) => format!("{field} {}", offset - (1 << 20)),
                 Err(ErrorKind::Unsupported { what }) => what,
                 other => format!("{other:?}"),
@@ -351,6 +373,10 @@ mod tests {
         assert_eq!(with(28, &[200]), "sectors per block 28");
         assert_eq!(with(24, &[0x9]), "a journal of dm-integrity with a MAC");
         assert_eq!(with(24, &[0xa]), "tags that dm-integrity is still computing");
+        let done = [&[0xa, 0, 0, 0, 3, 15, 0, 0][..], &plan.provided.to_le_bytes()].concat();
+        assert!(with(24, &done).starts_with("Ok("), "all tags are made");
+        let nearly = [&[0xa, 0, 0, 0, 3, 15, 0, 0][..], &(plan.provided - 8).to_le_bytes()].concat();
+        assert_eq!(with(24, &nearly), "tags that dm-integrity is still computing");
         assert_eq!(with(24, &[0xc]), "dm-integrity's bitmap mode");
         assert_eq!(with(24, &[0x28]), "tags in the sectors of the disk itself (dm-integrity's inline mode)");
         assert_eq!(with(24, &[0x88]), "dm-integrity's flag 0x80");

@@ -13,8 +13,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use claviger_crypto::hash;
+use claviger_crypto::modes::AuthenticatedCipher;
+use claviger_crypto::modes::aead::WrongTag;
 use claviger_engine::formats;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
+use claviger_engine::volume::integrity;
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Unlocked, Volume};
 use claviger_testkit::filevault2::{BLOCK, DATA, Recipe, User};
 use claviger_testkit::{tools, uml};
@@ -93,6 +97,38 @@ pub fn filevault2(passphrase: &str) -> Vec<u8> {
 /// The first bytes of what it holds.
 pub fn filevault2_start(len: usize) -> Vec<u8> {
     noise(len, 3)
+}
+
+/// A volume of integritysetup, which nothing here creates, of 3 MiB: the passphrase is the key of its tags.
+pub fn dm_integrity(passphrase: &str) -> Vec<u8> {
+    struct Tags<'a>(&'a str);
+    impl AuthenticatedCipher for Tags<'_> {
+        fn sector_size(&self) -> usize {
+            512
+        }
+        fn tag_size(&self) -> usize {
+            32
+        }
+        fn encrypt(&self, first: u64, run: &mut [u8], tags: &mut [u8]) {
+            for (number, (data, tag)) in (first..).zip(run.chunks(512).zip(tags.chunks_mut(32))) {
+                hash::SHA256.hmac(self.0.as_bytes(), &[&number.to_le_bytes(), data], tag);
+            }
+        }
+        fn decrypt(&self, _: u64, _: &mut [u8], _: &[u8]) -> std::result::Result<(), WrongTag> {
+            unreachable!("it is only made")
+        }
+    }
+    let store = MemoryStore::new(vec![0; 3 << 20]);
+    integrity::format(&store, 0, store.len(), &Tags(passphrase), &mut |_, _| Ok(())).expect("there is room");
+    store.to_vec()
+}
+
+/// A volume of a format that nothing here creates, of 3 MiB.
+pub fn not_created(format: &str, passphrase: &str) -> Vec<u8> {
+    match format {
+        "dm-integrity" => dm_integrity(passphrase),
+        _ => filevault2(passphrase),
+    }
 }
 
 /// The images of cryptsetup's test suite, unpacked.

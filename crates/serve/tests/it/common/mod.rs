@@ -96,10 +96,14 @@ pub fn memory(bytes: &[u8]) -> Arc<MemoryStore> {
 
 /// The volume of a file that holds it encrypted.
 pub fn volume(path: &Path) -> Arc<dyn Store> {
-    let store = FileStore::open(path, Access::ReadWrite).expect("it opens");
+    volume_on(Arc::new(FileStore::open(path, Access::ReadWrite).expect("it opens")))
+}
+
+/// The volume of a store that holds it encrypted.
+pub fn volume_on(store: Arc<dyn Store>) -> Arc<dyn Store> {
     let payload = Payload::crypt(Arc::new(Toy), 7);
     let segment = Segment { at: 0, len: store.len(), stored_at: 0, payload, writable: true };
-    Arc::new(Volume::new(Arc::new(store), Layout::new(vec![segment]).expect("it fits")))
+    Arc::new(Volume::new(store, Layout::new(vec![segment]).expect("it fits")))
 }
 
 /// Not a cipher, but what is in the wrong sector, or encrypted once too often or not at all, is wrong.

@@ -163,6 +163,10 @@ impl Mounted {
         panic!("the server {words:?} does not serve: {:?}", mounted.ended());
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn file(&self) -> PathBuf {
         self.folder.join("volume")
     }

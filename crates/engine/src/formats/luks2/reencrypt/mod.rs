@@ -41,6 +41,7 @@ use crate::credential::{Credential, Unlock};
 use crate::edit::{Edit, Seen, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::data_elsewhere;
+use crate::memory;
 use crate::store::Store;
 use crate::volume::Layout;
 use keys::Ciphers;
@@ -55,8 +56,11 @@ pub use state::{Direction, Mode, Resilience, State};
 /// The largest zone, in bytes (cryptsetup's luks2.h, `LUKS2_REENCRYPT_MAX_HOTZONE_LENGTH`).
 pub const MAX_ZONE: u64 = 1 << 30;
 
-/// As large as a zone is if nobody says: what a crash can cost in the resilience mode `none`, and what is held in memory twice.
+/// As large as a zone is if nobody says, in bytes: what a crash can cost in the resilience mode `none`.
 const ZONE: u64 = 32 << 20;
+
+/// The same where something protects it, and the machine has memory for two of them many times over: each zone takes four flushes.
+const LARGE_ZONE: u64 = 128 << 20;
 
 /// Bytes that are overwritten with random ones at a time.
 const WIPED: u64 = 1 << 20;
@@ -81,14 +85,19 @@ impl<'a> Stores<'a> {
 
 /// A reencryption that has begun, unlocked and checked.
 pub struct Reencryption<'a> {
-    stores: Stores<'a>,
-    header: ReadHeader,
-    state: State,
+    record: Record<'a>,
     ciphers: Ciphers,
     pool: Pool,
     zone: u64,
     /// Memory for a zone that is not in use.
     spare: Room,
+}
+
+/// What is on the disk: the data, and what the header says of them.
+struct Record<'a> {
+    stores: Stores<'a>,
+    header: ReadHeader,
+    state: State,
     /// Whether more is done than the header on the disk says.
     unsaid: bool,
 }
@@ -119,23 +128,24 @@ impl<'a> Reencryption<'a> {
             let what = format!("the volume's {} bytes are no whole number of blocks of {alignment} bytes", state.size);
             return Err(Error::misuse(what).hint("Cut or enlarge the file to whole blocks. Nothing was changed."));
         }
-        let zone = zone.unwrap_or(ZONE);
+        let zone = zone.unwrap_or_else(|| usual_zone(&state));
         if zone < alignment || zone > MAX_ZONE || !zone.is_multiple_of(alignment) {
             let what = format!("a zone has {alignment} bytes or a multiple of them, up to {MAX_ZONE}, not {zone}");
             return Err(Error::misuse(what));
         }
         let pool = Pool::for_this_machine(Duration::ZERO);
-        Ok(Self { stores, header, state, ciphers, pool, zone, spare: Room::default(), unsaid: false })
+        let record = Record { stores, header, state, unsaid: false };
+        Ok(Self { record, ciphers, pool, zone, spare: Room::default() })
     }
 
     /// How far it has come.
     pub fn progress(&self) -> Progress {
-        self.state.progress()
+        self.record.state.progress()
     }
 
     /// Its state.
     pub fn state(&self) -> &State {
-        &self.state
+        &self.record.state
     }
 
     /// Goes on to the end, or until `cancel` says to stop, which is heard between two zones: what is done then stays, and the
@@ -144,90 +154,94 @@ impl<'a> Reencryption<'a> {
     /// # Errors
     /// `Cancelled`; `Io`, after which it can be gone on with too.
     pub fn run(mut self, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()> {
-        if !self.stores.data.writable() || !self.stores.header.writable() {
+        let Stores { data, header, .. } = self.record.stores;
+        if !data.writable() || !header.writable() {
             return Err(Error::misuse("it was opened for reading only; nothing was changed"));
         }
         self.recover()?;
         let mut ahead = None;
-        while let Some(at) = self.next() {
-            progress(self.progress().done, self.state.size);
+        while let Some(at) = next_zone(&self.record.state, self.zone) {
+            progress(self.progress().done, self.record.state.size);
             if cancel.load(Ordering::Relaxed) {
-                self.say_done()?;
+                self.record.say_done()?;
                 return Err(Error::from(ErrorKind::Cancelled).advise(Advice::ResumeReencryption));
             }
             let zone = match ahead.take() {
                 Some(zone) => zone,
-                None => self.prepare(&self.state, at, Room::default())?,
+                None => {
+                    let Record { state, stores, .. } = &self.record;
+                    Zone::prepare(state, stores, &self.ciphers, at, Room::default(), &self.pool)?
+                }
             };
             ahead = self.step(zone)?;
         }
-        self.say_done()?;
-        progress(self.state.size, self.state.size);
-        self.finish()
-    }
-
-    fn next(&self) -> Option<Range<u64>> {
-        next_zone(&self.state, self.zone)
+        self.record.say_done()?;
+        progress(self.record.state.size, self.record.state.size);
+        self.record.finish()
     }
 
     /// Brings the zone to its end that was being rewritten when somebody was interrupted.
     fn recover(&mut self) -> Result<()> {
-        let Some(hot) = self.state.hot.clone() else { return Ok(()) };
-        let runs = recovery::runs(&self.state, &self.stores)?;
-        zone::recover(&self.state, &self.stores, &self.ciphers, &runs, &self.pool)?;
-        self.stores.data.flush()?;
-        self.rewritten(&hot);
-        self.say_done()
+        let Record { stores, state, .. } = &self.record;
+        let Some(hot) = state.hot.clone() else { return Ok(()) };
+        let runs = recovery::runs(state, stores)?;
+        zone::recover(state, stores, &self.ciphers, &runs, &self.pool)?;
+        stores.data.flush()?;
+        self.record.rewritten(&hot);
+        self.record.say_done()
     }
 
     /// Rewrites a zone, and prepares the next one meanwhile.
-    fn step(&mut self, mut zone: Zone) -> Result<Option<Zone>> {
-        let at = zone.at.clone();
-        self.protect(&mut zone)?;
-        let after = State { hot: None, done: self.state.done_with(&at), ..self.state.copy() };
+    fn step(&mut self, zone: Zone) -> Result<Option<Zone>> {
+        let Self { record, ciphers, pool, spare, .. } = self;
+        let (stores, at) = (record.stores, zone.at.clone());
+        let after = State { hot: None, done: record.state.done_with(&at), ..record.state.copy() };
         let next = next_zone(&after, self.zone);
         // Where the data move, the next zone may lie where this one goes.
-        let goes = self.state.written_at(&at);
+        let goes = record.state.written_at(&at);
         let from = next.as_ref().map(|next| after.read_at(next));
         let waits = from.is_some_and(|from| from.start < goes.end && goes.start < from.end);
-        let spare = std::mem::take(&mut self.spare);
-        let (state, stores) = (&self.state, &self.stores);
-        let write = move || zone.write(state, stores);
+        let room = std::mem::take(spare);
+        let prepare = |at| Zone::prepare(&after, &stores, ciphers, at, room, pool);
         let flush = |room| stores.data.flush().map(|()| room).map_err(Error::from);
         let (written, ahead) = std::thread::scope(|scope| {
             let writing = if waits {
-                let room = write();
-                scope.spawn(move || room.and_then(flush))
+                let written = record.rewrite(zone);
+                scope.spawn(move || written.and_then(flush))
             } else {
-                scope.spawn(move || write().and_then(flush))
+                scope.spawn(|| record.rewrite(zone).and_then(flush))
             };
-            let ahead = next.map(|at| self.prepare(&after, at, spare)).transpose();
+            let ahead = next.map(prepare).transpose();
             let written = writing.join().unwrap_or_else(|_| Err(std::io::Error::other("writing failed").into()));
             (written, ahead)
         });
-        self.spare = written?;
-        self.rewritten(&at);
+        *spare = written?;
+        record.rewritten(&at);
         let ahead = match ahead {
             Ok(ahead) => ahead,
             Err(error) => {
-                self.say_done()?;
+                record.say_done()?;
                 return Err(error);
             }
         };
-        if !ahead.as_ref().is_some_and(|next| self.said_with(&at, &next.at)) {
-            self.say_done()?;
+        if !ahead.as_ref().is_some_and(|next| said_with(&record.state, ciphers, &at, &next.at)) {
+            record.say_done()?;
         }
         Ok(ahead)
     }
+}
 
-    /// Whether one change of the header can say that a zone is done and the next one hot.
-    fn said_with(&self, zone: &Range<u64>, next: &Range<u64>) -> bool {
-        let summed = |zone: &Range<u64>| matches!(self.state.resilience_at(zone.start), Resilience::Checksum(_));
-        self.ciphers.of(What::Last).is_some() && summed(zone) && summed(next)
-    }
+/// Whether one change of the header can say that a zone is done and the next one hot.
+fn said_with(state: &State, ciphers: &Ciphers, zone: &Range<u64>, next: &Range<u64>) -> bool {
+    let summed = |zone: &Range<u64>| matches!(state.resilience_at(zone.start), Resilience::Checksum(_));
+    ciphers.of(What::Last).is_some() && summed(zone) && summed(next)
+}
 
-    fn prepare(&self, state: &State, at: Range<u64>, room: Room) -> Result<Zone> {
-        Zone::prepare(state, &self.stores, &self.ciphers, at, room, &self.pool)
+impl Record<'_> {
+    /// Writes what protects a zone, says that it is hot, and writes the zone. Gives its memory back.
+    fn rewrite(&mut self, mut zone: Zone) -> Result<Room> {
+        self.protect(&mut zone)?;
+        zone.write(&self.state, &self.stores)
     }
 
     /// Makes the zone hot, where something protects it: that first, then the header that says so.
@@ -458,6 +472,12 @@ pub(crate) fn fuzz_metadata(json: &[u8]) {
         assert!(zone.start < zone.end && zone.end <= state.size, "{zone:?} of {}", state.size);
         state.put(&mut metadata.clone(), &state.done_with(&zone), None);
     }
+}
+
+/// How large a zone is if nobody says.
+fn usual_zone(state: &State) -> u64 {
+    let protected = !matches!(state.resilience, Resilience::None);
+    if protected && memory::available() / 32 >= LARGE_ZONE { LARGE_ZONE } else { ZONE }
 }
 
 fn next_zone(state: &State, most: u64) -> Option<Range<u64>> {

@@ -11,9 +11,13 @@ use super::keys::Ciphers;
 use super::recovery::{Run, Source};
 use super::state::{Checksums, Resilience, State, wrong};
 use crate::error::Result;
+use crate::store::Pages;
 
 /// Bytes that a thread works on at a time: a multiple of every sector and block.
 const PIECE: usize = 1 << 20;
+
+/// Bytes that are written at a time: enough for several requests of a disk side by side where they do not go through the page cache.
+const WRITTEN: usize = 4 << 20;
 
 /// A zone as it is to be, and what protects it.
 pub(super) struct Zone {
@@ -27,9 +31,9 @@ pub(super) struct Zone {
 #[derive(Default)]
 pub(super) struct Room {
     /// The zone: one side's ciphertext, or plaintext.
-    bytes: Vec<u8>,
+    bytes: Pages,
     /// What is to be written to the keyslot's area before anything of the zone is.
-    protection: Vec<u8>,
+    protection: Pages,
 }
 
 impl Zone {
@@ -46,9 +50,9 @@ impl Zone {
         pool: &Pool,
     ) -> Result<Self> {
         let Room { bytes, protection } = &mut room;
-        bytes.resize((at.end - at.start) as usize, 0);
+        bytes.resize((at.end - at.start) as usize);
         let resilience = state.resilience_at(at.start);
-        protection.resize(protected_by(&resilience, bytes.len()), 0);
+        protection.resize(protected_by(&resilience, bytes.len()));
         let by_a_piece = protected_by(&resilience, PIECE).max(1);
         let parts: Vec<Mutex<&mut [u8]>> = protection.chunks_mut(by_a_piece).map(Mutex::new).collect();
         let from = state.read_at(&at).start;
@@ -88,7 +92,7 @@ impl Zone {
     /// `Io`.
     pub fn write(mut self, state: &State, stores: &Stores<'_>) -> Result<Room> {
         let to = state.written_at(&self.at).start;
-        for (piece, at) in self.room.bytes.chunks_mut(PIECE).zip((to..).step_by(PIECE)) {
+        for (piece, at) in self.room.bytes.chunks_mut(WRITTEN).zip((to..).step_by(WRITTEN)) {
             stores.data.write_at(at, piece)?;
         }
         Ok(self.room)
@@ -112,7 +116,7 @@ pub(super) fn recover(state: &State, stores: &Stores<'_>, ciphers: &Ciphers, run
             Source::Journal => (stores.header, state.area.start + (run.at.start - zone)),
         };
         for start in (0..run.at.end - run.at.start).step_by(16 * PIECE) {
-            let mut bytes = vec![0; (run.at.end - run.at.start - start).min(16 * PIECE as u64) as usize];
+            let mut bytes = Pages::new((run.at.end - run.at.start - start).min(16 * PIECE as u64) as usize);
             pieces(pool, &mut bytes, |offset, piece| {
                 let offset = start + offset as u64;
                 store.read_at(base + offset, piece)?;

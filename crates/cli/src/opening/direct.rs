@@ -1,0 +1,35 @@
+//! Whether a volume's data go past the system's page cache.
+
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use clap::builder::BoolishValueParser;
+use claviger_engine::Store;
+use claviger_engine::store::Bypass;
+
+use crate::terminal::output;
+
+/// Past the cache or through it.
+#[derive(clap::Args, Clone, Default)]
+pub struct DirectArgs {
+    /// Whether data go past the system's page cache, so that they are not in memory twice [default: yes for block devices and
+    /// for reencryption]
+    #[arg(long, value_name = "yes|no", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
+    direct: Option<bool>,
+}
+
+impl DirectArgs {
+    /// Has `what` of a store, which lies in what is at `path`, go past the cache if that was said, or nothing was and it is the
+    /// `default`. Nobody may use the store yet.
+    pub fn apply(&self, what: Bypass, default: bool, path: &Path, store: &dyn Store) {
+        if self.direct.unwrap_or(default) && !store.bypass_cache(what) && self.direct == Some(true) {
+            output::warn(&format!("{}: its file system has no way past the page cache.", path.display()));
+        }
+    }
+}
+
+/// Whether a block device is at `path`.
+pub fn is_block_device(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
+}

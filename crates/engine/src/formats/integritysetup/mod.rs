@@ -1,0 +1,217 @@
+//! Volumes of integritysetup: dm-integrity alone, which shows damage and encrypts nothing. The superblock does not say what makes the
+//! tags. So that is looked for, by the size of the tags and by whether they are right, or is named as the hash; a keyfile is the key, and so
+//! are the bytes of a passphrase, for keyfiles that somebody has typed.
+
+mod tags;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use claviger_crypto::Secret;
+use claviger_crypto::modes::AuthenticatedCipher;
+use serde_json::{Value, json};
+
+use super::takes::{Parameter, Takes, check_opening};
+use super::{Facts, Format, Header, Unlocked, Verdict, wiped};
+use crate::advice::Warning;
+use crate::credential::{Credential, Unlock, whole_keyfile};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Store;
+use crate::volume::Layout;
+use crate::volume::integrity::{self, TaggedSectors};
+use tags::{Function, Tags};
+
+/// The type of [`DM_INTEGRITY`].
+pub struct DmIntegrity(());
+
+/// dm-integrity without dm-crypt above it.
+pub static DM_INTEGRITY: DmIntegrity = DmIntegrity(());
+
+/// The name.
+const NAME: &str = "dm-integrity";
+
+/// Sectors that are looked at in order to find out whether the tags are what they should be, at both ends and in between each.
+const LOOKED_AT: u64 = 16;
+
+impl Format for DmIntegrity {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn identify(&self, store: &dyn Store) -> Result<Verdict> {
+        let mut start = [0; 8];
+        if store.len() >= 8 {
+            store.read_at(0, &mut start)?;
+        }
+        Ok(match &start == integrity::MAGIC {
+            true => Verdict::Yes("it begins with a superblock of dm-integrity".to_owned()),
+            false => Verdict::No("it has no superblock of dm-integrity".to_owned()),
+        })
+    }
+
+    fn open(&self, store: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
+        let area = || integrity::open_standalone(&**store, 0, store.len());
+        // Looked at anew when it is unlocked: whoever comes between may write.
+        let (described, in_journal) = wiped(NAME, area().map(|area| (described(&area), area.in_journal())))?;
+        Ok(Box::new(DmIntegrityHeader { store: Arc::clone(store), described, in_journal }))
+    }
+
+    fn takes(&self) -> Takes {
+        Takes { creating: &[], opening: &[Parameter::Hash, Parameter::Keyfile, Parameter::VolumeKey] }
+    }
+}
+
+/// What `integritysetup dump` shows, as JSON.
+fn described(area: &TaggedSectors) -> Value {
+    json!({
+        "tag_size": area.tag_size(),
+        "sector_size": area.sector_size(),
+        "size": area.len(),
+        "salt": area.salt().map(|salt| crate::hex::digits(&salt)),
+        "sectors_in_journal": area.in_journal(),
+    })
+}
+
+/// A superblock that was read.
+struct DmIntegrityHeader {
+    store: Arc<dyn Store>,
+    described: Value,
+    in_journal: usize,
+}
+
+impl Header for DmIntegrityHeader {
+    fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
+        wiped(NAME, self.unlocked(with))
+    }
+
+    fn takes(&self) -> Vec<(&'static str, Takes)> {
+        vec![(NAME, DM_INTEGRITY.takes())]
+    }
+
+    fn data(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    fn describe(&self) -> Option<Value> {
+        Some(self.described.clone())
+    }
+
+    fn asks_passphrase(&self, _keyfiles: &[Credential]) -> bool {
+        false
+    }
+}
+
+impl DmIntegrityHeader {
+    fn unlocked(&self, with: &Unlock<'_>) -> Result<Unlocked> {
+        let begun = Instant::now();
+        check_opening(NAME, &DM_INTEGRITY.takes(), with)?;
+        let key = key(with.credentials)?;
+        let area = integrity::open_standalone(&*self.store, 0, self.store.len())?;
+        let found = find(&*self.store, &area, key, with.hash)?;
+        let mut warnings: Vec<Warning> =
+            vec!["Nothing encrypts this volume: anybody can read it. Its tags only show what was damaged.".into()];
+        if !found.cipher.function.has_key() {
+            warnings[0].what.push_str(" They have no key, so that whoever changes it on purpose can make them anew.");
+        }
+        if !found.right {
+            let what = "No sector that was looked at has the right tag: the volume was never written to, or the hash is another one.";
+            warnings.push(what.into());
+        }
+        if self.in_journal > 0 {
+            let count = area.in_journal();
+            let what =
+                "sectors were not yet in their places when the volume was last used: they are read from the journal.";
+            warnings.push(format!("{count} {what}").into());
+        }
+        let (name, key_bits) = (found.cipher.function.name(), found.cipher.key.len() as u32 * 8);
+        let segment = integrity::segment(Arc::new(area), 0, Arc::new(found.cipher), true)?;
+        let layout = Layout::new(vec![segment])?;
+        let facts = Facts { integrity: Some(name), key_bits, ..Facts::new(NAME, "none", "", &layout) };
+        let recognised = found.right;
+        Ok(Unlocked { warnings, took: begun.elapsed(), recognised, ..Unlocked::new(layout, facts) })
+    }
+}
+
+/// The key that is given.
+fn key(credentials: &[Credential]) -> Result<Option<&Secret>> {
+    match credentials {
+        [] => Ok(None),
+        [Credential::Keyfile(contents)] => whole_keyfile(contents).map(Some),
+        [Credential::VolumeKey(key) | Credential::Passphrase(key)] => Ok(Some(key)),
+        [other] => Err(ErrorKind::CredentialKind { format: NAME, kind: other.kind() }.into()),
+        _ => Err(Error::misuse("one keyfile is the key, and no other credential beside it")),
+    }
+}
+
+/// What makes the tags.
+struct Found {
+    cipher: Tags,
+    /// Whether that of some sector is right.
+    right: bool,
+}
+
+fn find(store: &dyn Store, area: &TaggedSectors, key: Option<&Secret>, name: Option<&str>) -> Result<Found> {
+    let named = name.map(|name| {
+        Function::by_name(name).ok_or_else(|| {
+            Error::unsupported(format!("tags of dm-integrity by {name}"))
+                .hint("Known are crc32, crc32c, the hashes that other formats take, and hmac-HASH.")
+        })
+    });
+    // Whoever gives a key means HMAC.
+    let named = named.transpose()?.map(|function| match (function, key) {
+        (Function::Hash(hash), Some(_)) => Function::Hmac(hash),
+        _ => function,
+    });
+    let guessed = named.is_none();
+    let functions = named.map_or_else(|| Function::likely(area.tag_size(), key.is_some()), |named| vec![named]);
+    let Some(first) = functions.first() else {
+        return Err(Error::misuse(format!("nothing says what makes tags of {} bytes", area.tag_size()))
+            .hint("Name it as the hash, as `integritysetup open --integrity` does."));
+    };
+    if first.has_key() != key.is_some() {
+        let (what, hint) = match key {
+            None => ("the tags are made with a key, and none is given", "Give the keyfile that it was made with."),
+            Some(_) => {
+                ("the tags are made without a key, and one is given", "Leave out the keyfile, or name an hmac-HASH.")
+            }
+        };
+        return Err(Error::misuse(what).hint(hint));
+    }
+    let with = |function| Tags {
+        function,
+        key: key.map_or_else(|| Secret::copy_from(&[]), |key| Secret::copy_from(key)),
+        salt: area.salt(),
+        sector: area.sector_size(),
+        tag: area.tag_size(),
+    };
+    for &function in &functions {
+        let cipher = with(function);
+        if shows(store, area, &cipher)? {
+            return Ok(Found { cipher, right: true });
+        }
+    }
+    if !guessed && key.is_none() {
+        return Ok(Found { cipher: with(*first), right: false });
+    }
+    let tried: Vec<_> = functions.iter().map(|function| function.name()).collect();
+    let what = format!("none of the tags that were looked at is one of {}", tried.join(" or "));
+    Err(Error::new(ErrorKind::WrongCredential(what)).hint(match key {
+        Some(_) => "The key is another one, or the hash is: name it, as `integritysetup open --integrity` does. Or the volume was never written to.",
+        None => "Name what makes the tags as the hash, as `integritysetup open --integrity` does; tags that are made with a key need its keyfile.",
+    }))
+}
+
+/// Whether a sector has the right tag, of some at the beginning, at the end, and in between. The first one does not count where others
+/// are: zeros without a tag are right by some sums.
+fn shows(store: &dyn Store, area: &TaggedSectors, cipher: &dyn AuthenticatedCipher) -> Result<bool> {
+    let sectors = area.len() / area.sector_size() as u64;
+    let last = sectors - 1;
+    let between = (0..LOOKED_AT).map(|nth| (u128::from(last) * u128::from(nth) / u128::from(LOOKED_AT)) as u64);
+    let all = (0..LOOKED_AT).chain(between).chain(sectors.saturating_sub(LOOKED_AT)..sectors);
+    for number in all.filter(|number| *number <= last && (*number > 0 || last == 0)) {
+        if area.verifies(store, 0, cipher, number)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,238 @@
+//! Reading and writing past the page cache (O_DIRECT, open(2)), beside a descriptor that goes through it.
+//!
+//! Whoever asks a server for data keeps them in a cache of its own; a second one below holds ciphertext that nobody asks for again. What
+//! O_DIRECT takes are whole blocks in aligned memory. Blocks in other memory go through a buffer that is aligned; parts of blocks, and
+//! what follows the last whole block of a file, go through the page cache as before.
+//!
+//! Both kinds meet in the same pages, and the kernel keeps them coherent one after the other: a direct request first has dirty pages of
+//! its range written back, and a direct write drops them before and after. What it does not promise is the order of two at once. A
+//! cached write makes a whole page dirty, which can be written back over a direct write to another block of that page. So a cached
+//! write here has the file to itself: no direct write begins before it has ended. Reads need no lock, since a page that was filled
+//! from the disk while a direct write went on is dropped when that returns. A flush is one fdatasync, which is about the file and the
+//! disk's cache, not about a descriptor.
+//!
+//! Other programs are kept out by the locks on the other descriptor, as without this.
+
+use std::fs::File;
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fcntl_getfl, open, statx};
+
+use super::Bypass;
+
+/// Size of a page, in bytes: enough alignment for everything that does not say what it needs.
+const PAGE: usize = 4096;
+
+/// Bytes that go through a buffer at a time.
+const BOUNCED: usize = 256 << 10;
+
+/// A large write, in bytes.
+const LARGE: usize = 1 << 20;
+
+/// The way past the page cache.
+pub(super) struct Direct {
+    file: File,
+    /// What offsets and lengths are multiples of, in bytes.
+    block: u64,
+    /// What addresses are multiples of.
+    memory: usize,
+    what: Bypass,
+    writers: Writers,
+    /// Whether the file system has refused a request after all.
+    refused: AtomicBool,
+}
+
+impl Direct {
+    /// Opens another descriptor of the same file, with the same access; nothing where there is no way past the cache.
+    pub fn beside(cached: &File, what: Bypass) -> Option<Self> {
+        let (block, memory) = alignment(cached)?;
+        // Not by its name, which can be another file's by now.
+        let this = format!("/proc/self/fd/{}", cached.as_raw_fd());
+        let kept = fcntl_getfl(cached).ok()? & (OFlags::ACCMODE | OFlags::NOATIME);
+        // tmpfs refuses it here, and so do many file systems in user space.
+        let file = open(this, kept | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let (file, refused) = (file.into(), AtomicBool::new(false));
+        Some(Self { file, block, memory, what, writers: Writers::default(), refused })
+    }
+
+    /// What goes this way.
+    pub fn what(&self) -> Bypass {
+        self.what
+    }
+
+    /// Reads from a file of `size` bytes: what is possible past the cache, the rest through it.
+    pub fn read_at(&self, cached: &File, size: u64, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let goes = self.what == Bypass::All && self.takes(size, offset, out.len());
+        let n = if goes { self.read(offset, out)? } else { 0 };
+        if n == out.len() { Ok(()) } else { cached.read_exact_at(&mut out[n..], offset + n as u64) }
+    }
+
+    /// Writes to a file of `size` bytes, within these.
+    pub fn write_at(&self, cached: &File, size: u64, offset: u64, data: &[u8]) -> io::Result<()> {
+        let goes = self.what == Bypass::All || data.len() >= LARGE;
+        let n = if goes && self.takes(size, offset, data.len()) {
+            let _others_too = self.writers.shared(offset / self.block);
+            self.write(offset, data)?
+        } else {
+            0
+        };
+        if n == data.len() {
+            return Ok(());
+        }
+        let _alone = self.writers.alone();
+        cached.write_all_at(&data[n..], offset + n as u64)
+    }
+
+    /// Whether it is made of whole blocks, all of them in the file.
+    fn takes(&self, size: u64, offset: u64, len: usize) -> bool {
+        let end = offset.saturating_add(len as u64);
+        (offset | len as u64).is_multiple_of(self.block) && end <= size && !self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Reads as much as it gets: nothing where the file system refuses, and less at the end of a file that was cut short.
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        if self.is_aligned(out) {
+            return self.tried(|| self.file.read_at(out, offset));
+        }
+        let mut bounce = Pages::new(out.len().min(BOUNCED));
+        let mut done = 0;
+        for part in out.chunks_mut(BOUNCED) {
+            let buffer = &mut bounce[..part.len()];
+            let n = self.tried(|| self.file.read_at(buffer, offset + done as u64))?;
+            part[..n].copy_from_slice(&buffer[..n]);
+            done += n;
+            if n < part.len() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes as much as it can.
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
+        if self.is_aligned(data) {
+            return self.tried(|| self.file.write_at(data, offset));
+        }
+        let mut bounce = Pages::new(data.len().min(BOUNCED));
+        let mut done = 0;
+        for part in data.chunks(BOUNCED) {
+            let buffer = &mut bounce[..part.len()];
+            buffer.copy_from_slice(part);
+            let n = self.tried(|| self.file.write_at(buffer, offset + done as u64))?;
+            done += n;
+            if n < part.len() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    fn is_aligned(&self, memory: &[u8]) -> bool {
+        (memory.as_ptr() as usize).is_multiple_of(self.memory)
+    }
+
+    /// The result of a system call; nothing done if it refuses requests of this kind, which are not tried again then.
+    fn tried(&self, mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+        loop {
+            match call() {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::InvalidInput => {
+                    self.refused.store(true, Ordering::Relaxed);
+                    return Ok(0);
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+/// What blocks and memory must be aligned to, as the kernel says; nothing where it says that there is no way past the cache. Before
+/// Linux 6.1 it says nothing, and a page is enough for everybody.
+fn alignment(file: &File) -> Option<(u64, usize)> {
+    let Ok(said) = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else { return Some((PAGE as u64, PAGE)) };
+    if said.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
+        return Some((PAGE as u64, PAGE));
+    }
+    let (block, memory) = (said.stx_dio_offset_align, said.stx_dio_mem_align as usize);
+    let known = block.is_power_of_two() && memory.is_power_of_two() && block as usize <= PAGE && memory <= PAGE;
+    known.then_some((block.into(), memory))
+}
+
+/// Who writes: any number past the cache, or one through it. Several locks, so that those who share do not share a cache line.
+#[derive(Default)]
+struct Writers([Line; 16]);
+
+/// A lock in cache lines of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Line(RwLock<()>);
+
+impl Writers {
+    fn shared(&self, block: u64) -> RwLockReadGuard<'_, ()> {
+        self.0[block as usize % self.0.len()].0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn alone(&self) -> Vec<RwLockWriteGuard<'_, ()>> {
+        self.0.iter().map(|line| line.0.write().unwrap_or_else(PoisonError::into_inner)).collect()
+    }
+}
+
+/// Bytes that begin at a page.
+#[derive(Default)]
+pub(crate) struct Pages {
+    bytes: Vec<u8>,
+    skip: usize,
+    len: usize,
+}
+
+impl Pages {
+    /// So many zeroed bytes.
+    pub fn new(len: usize) -> Self {
+        let mut new = Self::default();
+        new.resize(len);
+        new
+    }
+
+    /// Makes it `len` bytes long. Growing beyond what it ever was discards the contents.
+    pub fn resize(&mut self, len: usize) {
+        if self.skip + len > self.bytes.len() {
+            self.bytes = Vec::new(); // freed first
+            self.bytes = vec![0; len + PAGE];
+            self.skip = (self.bytes.as_ptr() as usize).wrapping_neg() % PAGE;
+        }
+        self.len = len;
+    }
+}
+
+impl Deref for Pages {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.skip..self.skip + self.len]
+    }
+}
+
+impl DerefMut for Pages {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.skip..self.skip + self.len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_begins_at_a_page() {
+        let mut pages = Pages::default();
+        assert!(pages.is_empty());
+        for len in [1, 4096, 100_000, 5, (1 << 20) + 1] {
+            pages.resize(len);
+            assert_eq!((pages.len(), pages.as_ptr() as usize % PAGE), (len, 0));
+        }
+    }
+}
