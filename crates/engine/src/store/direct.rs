@@ -19,11 +19,11 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fcntl_getfl, open, statx};
 
 use super::Bypass;
+use crate::shards::SharedLock;
 
 /// Size of a page, in bytes: enough alignment for everything that does not say what it needs.
 const PAGE: usize = 4096;
@@ -42,7 +42,8 @@ pub(super) struct Direct {
     /// What addresses are multiples of.
     memory: usize,
     what: Bypass,
-    writers: Writers,
+    /// Shared by who writes past the cache, and held alone by who writes through it.
+    writers: SharedLock,
     /// Whether the file system has refused a request after all.
     refused: AtomicBool,
 }
@@ -57,7 +58,7 @@ impl Direct {
         // tmpfs refuses it here, and so do many file systems in user space.
         let file = open(this, kept | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()).ok()?;
         let (file, refused) = (file.into(), AtomicBool::new(false));
-        Some(Self { file, block, memory, what, writers: Writers::default(), refused })
+        Some(Self { file, block, memory, what, writers: SharedLock::default(), refused })
     }
 
     /// What goes this way.
@@ -76,7 +77,7 @@ impl Direct {
     pub fn write_at(&self, cached: &File, size: u64, offset: u64, data: &[u8]) -> io::Result<()> {
         let goes = self.what == Bypass::All || data.len() >= LARGE;
         let n = if goes && self.takes(size, offset, data.len()) {
-            let _others_too = self.writers.shared(offset / self.block);
+            let _others_too = self.writers.share();
             self.write(offset, data)?
         } else {
             0
@@ -161,25 +162,6 @@ fn alignment(file: &File) -> Option<(u64, usize)> {
     let (block, memory) = (said.stx_dio_offset_align, said.stx_dio_mem_align as usize);
     let known = block.is_power_of_two() && memory.is_power_of_two() && block as usize <= PAGE && memory <= PAGE;
     known.then_some((block.into(), memory))
-}
-
-/// Who writes: any number past the cache, or one through it. Several locks, so that those who share do not share a cache line.
-#[derive(Default)]
-struct Writers([Line; 16]);
-
-/// A lock in cache lines of its own.
-#[derive(Default)]
-#[repr(align(128))]
-struct Line(RwLock<()>);
-
-impl Writers {
-    fn shared(&self, block: u64) -> RwLockReadGuard<'_, ()> {
-        self.0[block as usize % self.0.len()].0.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn alone(&self) -> Vec<RwLockWriteGuard<'_, ()>> {
-        self.0.iter().map(|line| line.0.write().unwrap_or_else(PoisonError::into_inner)).collect()
-    }
 }
 
 /// Bytes that begin at a page.

@@ -30,8 +30,9 @@ pub struct Helpers<J> {
     more: Condvar,
     /// Notified when something is done.
     done: Condvar,
-    /// How much longer than memory the store has taken of late, in nanoseconds: a moving average.
-    lag: AtomicU64,
+    /// Which requests the store was slow at, a bit for each, the newest one lowest. An average would not do: one request during which
+    /// its thread had to make room for another counts as much there as a hundred that did not.
+    slow: AtomicU64,
     /// How long a thread waits for work before it ends.
     patience: Duration,
 }
@@ -47,24 +48,22 @@ impl<J: Send> Helpers<J> {
     pub fn new(patience: Duration) -> Self {
         let state = State { jobs: VecDeque::new(), threads: 0, waiting: 0, over: false };
         let (more, done) = (Condvar::new(), Condvar::new());
-        Self { state: Mutex::new(state), more, done, lag: AtomicU64::new(0), patience }
+        Self { state: Mutex::new(state), more, done, slow: AtomicU64::new(0), patience }
     }
 
-    /// Calls the store for `len` bytes, and remembers how long it took.
+    /// Calls the store for `len` bytes, and remembers whether it was slow.
     pub fn timed<T>(&self, len: usize, call: impl FnOnce() -> T) -> T {
         let begin = Instant::now();
         let result = call();
-        let took = begin.elapsed().as_nanos() as u64;
-        let lag = took.saturating_sub((len / MEMORY) as u64);
-        let old = self.lag.load(Ordering::Relaxed);
+        let slow = begin.elapsed() > SLOW + Duration::from_nanos((len / MEMORY) as u64);
         // Others may have changed it: then one of the two is lost, which does not matter.
-        self.lag.store(old - old / 8 + lag / 8, Ordering::Relaxed);
+        self.slow.store(self.slow.load(Ordering::Relaxed) << 1 | u64::from(slow), Ordering::Relaxed);
         result
     }
 
-    /// Whether the store has been slow of late.
+    /// Whether the store has been slow of late: at three of eight requests.
     pub fn worthwhile(&self) -> bool {
-        self.lag.load(Ordering::Relaxed) > SLOW.as_nanos() as u64
+        (self.slow.load(Ordering::Relaxed) & 0xff).count_ones() >= 3
     }
 
     /// Whether any of them has something to do.

@@ -127,8 +127,9 @@ fn memory_does_not_grow_with_requests() {
     }
     let at_end = at_rest(&mut clients, &server, &mut buffer);
     eprintln!("{after_first} bytes after {FIRST} requests, {at_end} after {all}");
-    // The allocator keeps a part of what threads had that came and went. Two bytes kept of each request would be more than this.
-    const SLACK: u64 = 512 << 10;
+    // On a busy machine threads come and go, and the allocator keeps a part of what they had. The smallest allocation has 24 bytes: one
+    // kept of each request would come to more than twice this.
+    const SLACK: u64 = 4 << 20;
     assert!(at_end <= after_first + SLACK, "{after_first} bytes after {FIRST} requests, {at_end} after {all}");
     drop(clients);
     server.stop();
