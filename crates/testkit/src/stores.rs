@@ -173,6 +173,7 @@ pub struct CrashStore {
 enum Event {
     Write(u64, Vec<u8>),
     Flush,
+    Settled,
 }
 
 /// How much of what a crash can leave is looked at: see [`CrashStore::each_crash`].
@@ -213,6 +214,11 @@ impl CrashStore {
         Self { now: MemoryStore::new(bytes.clone()), before: bytes, log: Mutex::default() }
     }
 
+    /// From here on [`CrashStore::each_crash`] looks at crashes: everything written before is on the disk.
+    pub fn settle(&self) {
+        self.log().push(Event::Settled);
+    }
+
     /// What a crash can leave at every moment: everything written so far; only what was flushed; and what was flushed
     /// plus the newest write, which overtook the others. No write is partial.
     pub fn crash_images(&self) -> Vec<Vec<u8>> {
@@ -233,6 +239,7 @@ impl CrashStore {
                     flushed.clone_from(&written);
                     images.push(flushed.clone());
                 }
+                Event::Settled => {}
             }
         }
         images
@@ -274,9 +281,15 @@ impl CrashStore {
     pub fn each_crash(&self, depth: Depth, mut each: impl FnMut(&[u8])) {
         let mut random = Random::new(depth.seed);
         let log = self.log();
+        let (settled, since) = log.split_at(log.iter().rposition(|e| matches!(e, Event::Settled)).unwrap_or(0));
         let mut flushed = self.before.clone();
+        for event in settled {
+            if let Event::Write(offset, data) = event {
+                put(&mut flushed, &[(*offset as usize, data.as_slice())]);
+            }
+        }
         each(&flushed);
-        for writes in log.split(|event| matches!(event, Event::Flush)) {
+        for writes in since.split(|event| matches!(event, Event::Flush)) {
             let mut pending = Vec::new();
             let mut ends = Vec::new();
             for event in writes {
@@ -291,6 +304,7 @@ impl CrashStore {
             }
             put(&mut flushed, &pending);
         }
+        each(&flushed);
     }
 
     /// Calls `each` with every image that the selections make of the sectors not flushed yet.
@@ -313,6 +327,7 @@ impl CrashStore {
                     put(&mut flushed, &pending);
                     pending.clear();
                 }
+                Event::Settled => {}
             }
         }
     }

@@ -15,7 +15,7 @@ use claviger_testkit::bitlocker::maker::{self, Kind, Made, PASSWORD, Protector};
 use claviger_testkit::bitlocker::metadata::{Datum, HEADERS, Nonces, Seal, set_datums, validation};
 use claviger_testkit::bitlocker::oracles::{Features, Key, Reader, expect_all, sha256};
 use claviger_testkit::random::Random;
-use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
+use claviger_testkit::stores::CrashStore;
 use claviger_testkit::tools;
 
 /// The 16 bytes of a recovery password.
@@ -659,54 +659,6 @@ pub fn scenarios() -> Vec<Scenario> {
     scenarios
 }
 
-/// Copies the first copy that is whole over the others, as a repair does.
-fn mended(made: &Made, image: &[u8]) -> Vec<u8> {
-    let whole = copies(made, image).into_iter().find(|area| {
-        let size = usize::from(u16::from_le_bytes([area[8], area[9]])) * 16;
-        let crc = area.get(size + 4..size + 8).map(|crc| u32::from_le_bytes(crc.try_into().expect("4 bytes")));
-        size > HEADERS && crc == Some(crc32fast::hash(&area[..size]))
-    });
-    let whole = whole.expect("one copy is whole at every moment");
-    let mut image = image.to_vec();
-    for at in made.layout.metadata {
-        image[at as usize..][..AREA].copy_from_slice(&whole);
-    }
-    image
-}
-
-#[test]
-fn at_any_crash_the_volume_opens_and_the_change_can_be_made_again() {
-    let made = made(vec![Protector::StartupKey, Protector::Recovery(RECOVERY)]);
-    let old = startup_key_of(&made);
-    for (name, act, new) in acts() {
-        let store = CrashStore::new(made.image.clone());
-        done(act(&store, &old), &store);
-        let mut images = 0;
-        store.each_sampled_image(6, |image| {
-            images += 1;
-            let new = new.map(|number| keyfile(&startup_key(number)));
-            let opens =
-                |image: &[u8], with: &Credential| opens(image, &made.plaintext, std::slice::from_ref(with)).is_some();
-            let by_new = |image: &[u8]| new.as_ref().is_some_and(|new| opens(image, new));
-            assert!(opens(image, &old) || by_new(image), "{name}");
-            let mended = mended(&made, image);
-            let again = MemoryStore::new(mended.clone());
-            match opens(&mended, &old) {
-                // As it was before, or with another key beside it.
-                true if name == "add" && by_new(&mended) => {
-                    assert!(misuse(act(&again, &old)).contains("already"));
-                }
-                true if name == "remove" && kinds(&mended).len() == 1 => {
-                    assert!(misuse(act(&again, &old)).contains("no protector"));
-                }
-                true => drop(done(act(&again, &old), &again)),
-                false => assert!(by_new(&mended), "{name}"),
-            }
-        });
-        assert!(images > 30, "{name}: {images}");
-    }
-}
-
 /// All sectors of one copy torn in every way that is tried.
 #[test]
 fn a_torn_copy_is_never_taken_for_a_whole_one() {
@@ -717,35 +669,6 @@ fn a_torn_copy_is_never_taken_for_a_whole_one() {
     store.each_torn_image(20, |image| {
         assert_eq!(opens(image, &made.plaintext, std::slice::from_ref(&old)), Some(0));
     });
-}
-
-/// A write or flush that fails is undone, and says so; the volume opens, and a second attempt is made once it is mended.
-#[test]
-fn a_failing_disk_loses_nothing() {
-    let made = made(vec![Protector::StartupKey, Protector::Recovery(RECOVERY)]);
-    let old = startup_key_of(&made);
-    for (name, act, new) in acts() {
-        for (operation, nth) in
-            [Operation::Write, Operation::Flush].into_iter().flat_map(|o| (0..3).map(move |n| (o, n)))
-        {
-            for for_good in [false, true] {
-                let inner = Arc::new(MemoryStore::new(made.image.clone()));
-                let fault = Fault { operation, nth, for_good, transferred: 700 };
-                let failing = FaultStore::new(Arc::clone(&inner) as Arc<dyn Store>, Some(fault));
-                let error =
-                    act(&failing, &old).expect("it can be done").edit.carry_out(&failing).expect_err("it fails");
-                assert!(error.hint.is_some(), "{error}");
-                let image = inner.to_vec();
-                let new = new.map(|number| keyfile(&startup_key(number)));
-                let opened = [Some(&old), new.as_ref()].into_iter().flatten();
-                let opened = opened.filter(|one| opens(&image, &made.plaintext, std::slice::from_ref(one)).is_some());
-                assert!(opened.count() > 0, "{name} {operation:?} {nth}");
-                if nth == 0 && !for_good {
-                    assert!(image == made.image, "it is undone");
-                }
-            }
-        }
-    }
 }
 
 /// Another program changed the metadata meanwhile: nothing is written.

@@ -239,27 +239,6 @@ fn a_change_that_was_interrupted_can_be_finished_or_undone() {
 }
 
 #[test]
-fn a_store_that_fails_keeps_a_header_that_opens() {
-    let kind = KINDS[0];
-    let old = kind.volume(MIN, "old");
-    for operation in [Operation::Write, Operation::Flush] {
-        for (nth, for_good, transferred) in
-            [(0, false, 0), (0, false, 300), (0, true, 0), (1, false, 0), (1, false, 300), (1, true, 0)]
-        {
-            let inner = Arc::new(MemoryStore::new(old.clone()));
-            let fault = Fault { operation, nth, for_good, transferred };
-            let store = FaultStore::new(Arc::clone(&inner) as Arc<dyn Store>, Some(fault));
-            let edit = kind.change(&store, "old", "new").expect("nothing is written yet");
-            let error = edit.carry_out(&store).expect_err("planted");
-            assert!(matches!(error.kind, ErrorKind::Io(_)), "{error}");
-            let bytes = inner.to_vec();
-            let opens = |text| kind.opens(&bytes, text, HeaderChoice::Any).is_ok();
-            assert!(opens("old") || opens("new"), "{operation:?} {nth} {for_good} {transferred}");
-        }
-    }
-}
-
-#[test]
 fn a_wrong_password_changes_nothing() {
     for kind in KINDS {
         let bytes = kind.volume(MIN, "old");
@@ -363,23 +342,6 @@ fn a_backup_in_a_file_brings_destroyed_headers_back() {
         let restored = kind.restored(&store.to_vec(), Some(&backup), "pw", false).expect("its data make sense");
         assert!(kind.opens(&restored, "pw", PRIMARY).is_ok());
         assert!(is_wrong_credential(kind.opens(&restored, "later", HeaderChoice::Any)));
-    }
-}
-
-#[test]
-fn at_any_crash_while_restoring_a_header_opens() {
-    let kind = KINDS[0];
-    let before = kind.volume(MIN, "pw");
-    let backup = MemoryStore::new(kind.back_up(&before, "pw"));
-    let store = MemoryStore::new(before);
-    kind.change(&store, "pw", "later").expect("a change").carry_out(&store).expect("it is written");
-    let store = CrashStore::new(store.to_vec());
-    let credentials = [passphrase("pw")];
-    let prepared = kind.editor().restore(&store, RestoreFrom::Backup(&backup), &kind.with(&credentials), false);
-    prepared.expect("it belongs to the volume").edit.carry_out(&store).expect("it is written");
-    for image in store.torn_images(0) {
-        let opens = |text| kind.opens(&image, text, HeaderChoice::Any).is_ok();
-        assert!(opens("pw") || opens("later"));
     }
 }
 

@@ -8,8 +8,7 @@ use crate::torture::{self, Key, Scenario, Subject, Verb};
 use claviger_engine::formats::{self, Attributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom};
 use claviger_engine::spec::Cost;
 use claviger_engine::store::MemoryStore;
-use claviger_engine::{Credential, Edit, Error, ErrorKind, Result, Spec, Store, Unlock};
-use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
+use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Store, Unlock};
 use claviger_testkit::tools;
 
 /// Where the last keyslot ends: the data follow at once.
@@ -90,6 +89,9 @@ pub fn scenarios() -> Vec<Scenario> {
         editor().restore(store, RestoreFrom::Backup(&backup), with, true)
     };
     let changed = subject.after(|store, with| change_it(&subject, store, with));
+    // The free keyslots are 6, which lies in two sectors, and 7.
+    let names = ["2", "3", "4", "5"].map(|name| (add as Build, "old", name));
+    let six = Subject { image: after(&subject.image, &names), ..first_only(&subject) };
     // Keyslot 1 says that its key is in no stripes.
     let damaged = subject.with_bytes(208 + 48 + 44, &[0; 4]);
     let repair_it = |_: &Subject, store: &dyn Store, _: &Unlock<'_>| editor().repair(store);
@@ -97,7 +99,11 @@ pub fn scenarios() -> Vec<Scenario> {
         torture::change(&first_only(&subject), Verb::Change, "another passphrase", change_it, move |s, store| {
             opens(s, store, 1) && !opens(s, store, 0)
         }),
+        torture::change(&six, Verb::Change, "from keyslot 0 to 6", change_it, move |s, store| {
+            opens(s, store, 1) && !opens(s, store, 0)
+        }),
         torture::change(&subject, Verb::Add, "a keyslot", add_it, move |s, store| opens(s, store, 1)),
+        torture::change(&six, Verb::Add, "keyslot 6", add_it, move |s, store| opens(s, store, 1)),
         torture::change(
             &subject,
             Verb::Remove,
@@ -192,66 +198,6 @@ fn eight_are_all_there_are() {
             && misuse(change(&store, "old", "x")).contains("all eight")
     );
     assert!(store.to_vec() == full);
-}
-
-#[test]
-fn at_any_crash_something_opens() {
-    let old = volume();
-    let two = after(&old, &[(add, "old", "second")]);
-    // So that the changes concern keyslots 6, which lies in two sectors, and 7.
-    let names = ["1", "2", "3", "4", "5"];
-    let six: Vec<_> = names.iter().map(|name| (add as Build, "old", *name)).collect();
-    let six = after(&old, &six);
-    type Case<'a> = (&'a str, &'a [u8], Build, &'a [&'a str], &'a [&'a str]);
-    let cases: [Case<'_>; 6] = [
-        ("add", &old, add, &["old"], &["new"]),
-        ("change", &old, change, &["old", "new"], &[]),
-        ("remove", &two, remove, &["second"], &["old"]),
-        ("UUID", &old, set_uuid, &["old"], &[]),
-        ("keyslot 6", &six, add, &["old"], &["new"]),
-        ("from 0 to 6", &six, change, &["old", "new"], &[]),
-    ];
-    for (what, before, build, one_of, maybe) in cases {
-        let store = CrashStore::new(before.to_vec());
-        build(&store, "old", "new").expect(what).edit.carry_out(&store).expect("it is written");
-        let mut images = store.crash_images();
-        images.extend(store.torn_images(0));
-        // Torn areas are all alike: every one beside another header, and some.
-        let mut number = 0;
-        images.dedup_by(|image, before| {
-            number += 1;
-            image[..1024] == before[..1024] && number % 24 != 0
-        });
-        let mut seen = vec![0; one_of.len() + maybe.len()];
-        for image in &images {
-            let opened: Vec<_> = one_of.iter().chain(maybe).map(|text| opens(image, text)).collect();
-            assert!(opened[..one_of.len()].iter().any(Result::is_ok), "{what}: nothing opens");
-            for (seen, opened) in seen.iter_mut().zip(opened) {
-                match opened {
-                    Ok(_) => *seen += 1,
-                    Err(e) => assert!(matches!(e.kind, ErrorKind::WrongCredential(_)), "{what}: {e}"),
-                }
-            }
-        }
-        assert!(seen.iter().all(|seen| *seen > 0), "{what}: {seen:?} of {}", images.len());
-    }
-}
-
-#[test]
-fn a_write_that_fails_is_undone() {
-    let old = volume();
-    let steps = change(&MemoryStore::new(old.clone()), "old", "new").expect("a change").edit.steps.len() as u64;
-    assert_eq!(steps, 4, "the new area, the header, the old area, the header");
-    for nth in 0..steps {
-        let inner = Arc::new(MemoryStore::new(old.clone()));
-        let fault = Fault { operation: Operation::Write, nth, for_good: false, transferred: 100 };
-        let store = FaultStore::new(inner.clone(), Some(fault));
-        let edit: Edit = change(&store, "old", "new").expect("a change").edit;
-        let error = edit.carry_out(&store).expect_err("a write fails");
-        assert!(matches!(error.kind, ErrorKind::Io(_)), "{error}");
-        let now = inner.to_vec();
-        assert!(opens(&now, "old").is_ok() || opens(&now, "new").is_ok(), "write {nth}");
-    }
 }
 
 #[test]

@@ -12,7 +12,6 @@ use claviger_engine::formats::{
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Result, Spec, Store, Unlock, Volume};
-use claviger_testkit::stores::CrashStore;
 use claviger_testkit::tools;
 use serde_json::json;
 
@@ -258,19 +257,6 @@ fn what_luks1_cannot_say_stays_luks2() {
     assert!(editor("LUKS2").convert(&store, "TrueCrypt", false).is_err());
 }
 
-/// Whichever of the two it is, the passphrase opens it, and the data are there.
-fn opens(image: &[u8], text: &str) -> bool {
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(image.to_vec()));
-    let credentials = [passphrase(text)];
-    ["LUKS1", "LUKS2"].into_iter().any(|format| {
-        let unlocked = formats::open(&store, Some(format)).and_then(|(_, h)| h.unlock(&Unlock::with(&credentials)));
-        let Ok(unlocked) = unlocked else { return false };
-        let mut start = vec![0; 4096];
-        Volume::new(Arc::clone(&store), unlocked.layout).read_at(0, &mut start).expect("the data can be read");
-        start == [0x42; 4096]
-    })
-}
-
 /// From one to the other and back, in the smallest volume that both can be.
 pub fn scenarios() -> Vec<Scenario> {
     let data_offset = 8 * 131_072 + 4096 + 28_672;
@@ -299,37 +285,6 @@ fn converted(subject: &Subject, to: &'static str) -> Scenario {
     };
     let change = torture::change(subject, Verb::Convert, &format!("to {to}"), prepare, |_, _| true);
     Scenario { finish: Box::new(finish), ..change }
-}
-
-#[test]
-fn at_any_crash_of_a_conversion_one_of_the_two_opens() {
-    let data_offset = 8 * 131_072 + 4096 + 28_672;
-    let spec = Spec { key_bits: Some(256), data_offset: Some(data_offset), ..cheap() };
-    let store = Arc::new(MemoryStore::new(noise(data_offset as usize + 8192, 1)));
-    formats::by_name("LUKS1").expect("it is there").create(&*store, &spec, &[passphrase("one")]).expect("a volume");
-    let credentials = [passphrase("one")];
-    let (_, header) = formats::open(&shared(Arc::clone(&store)), None).expect("a header");
-    let unlocked = header.unlock(&Unlock::with(&credentials)).expect("it opens");
-    let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, unlocked.layout);
-    volume.write_at(0, &mut [0x42; 4096]).expect("it is written");
-    let mut now = store.to_vec();
-    for (from, to) in [("LUKS1", "LUKS2"), ("LUKS2", "LUKS1")] {
-        let store = CrashStore::new(now.clone());
-        let prepared = editor(from).convert(&store, to, false).expect("it can be turned");
-        prepared.edit.carry_out(&store).expect("it is written");
-        let (mut last, mut nth) = (Vec::new(), 0);
-        store.each_torn_image(2, |image| {
-            // Of what differs in the keyslots only, some.
-            nth += 1;
-            if last != image[..32_768] || nth % 50 == 0 {
-                last = image[..32_768].to_vec();
-                assert!(opens(image, "one"), "from {from} to {to}, {nth}");
-            }
-        });
-        store.read_at(0, &mut now).expect("it can be read");
-        let (format, _) = formats::open(&shared(MemoryStore::new(now.clone())), None).expect("a header");
-        assert_eq!(format.name(), to);
-    }
 }
 
 #[test]

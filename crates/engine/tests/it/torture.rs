@@ -253,18 +253,19 @@ fn memory(image: &[u8]) -> Arc<dyn Store> {
 }
 
 impl Scenario {
-    fn torture(&self, depth: Depth, finish_every: usize) -> Points {
+    /// Looks at crashes to a depth, goes on from some of them, and has so many operations of each kind fail.
+    fn torture(&self, depth: Depth, finish_every: usize, faults: u64) -> Points {
         let what = format!("{}, {}", self.format, self.name);
         let crash = Arc::new(CrashStore::new(self.before.clone()));
         let store: Arc<dyn Store> = Arc::clone(&crash) as Arc<dyn Store>;
         (self.act)(&store).unwrap_or_else(|e| panic!("{what}: {e}"));
         let mut points = Points::default();
         crash.each_crash(depth, |image| {
+            let finish = points.crashes.is_multiple_of(finish_every);
             points.crashes += 1;
-            let finish = points.crashes % finish_every == 0;
             points.second += self.survived(image, finish.then_some(depth), &format!("{what}, crash {}", points.crashes));
         });
-        points.faults = self.faults(&what);
+        points.faults = self.faults(&what, faults);
         points
     }
 
@@ -299,31 +300,40 @@ impl Scenario {
         self.opens(store, &format!("{what}, done"));
     }
 
-    /// Every write and every flush fails, once and for good, before or amid what it writes.
-    fn faults(&self, what: &str) -> usize {
+    /// Writes and flushes fail, once and for good, before or amid what they write, and so do reads, which may be done without: `most`
+    /// of each.
+    fn faults(&self, what: &str, most: u64) -> usize {
         let counting = Arc::new(FaultStore::new(memory(&self.before), None));
         (self.act)(&(Arc::clone(&counting) as Arc<dyn Store>)).expect("nothing fails");
         let mut faults = 0;
-        for operation in [Operation::Write, Operation::Flush] {
-            for nth in 0..counting.count(operation) {
-                for (for_good, transferred) in [(false, 700), (true, 0), (true, 1536)] {
-                    if operation == Operation::Flush && transferred == 1536 {
-                        continue;
-                    }
-                    let inner = memory(&self.before);
-                    let fault = Fault { operation, nth, for_good, transferred };
-                    let failing: Arc<dyn Store> = Arc::new(FaultStore::new(Arc::clone(&inner), Some(fault)));
-                    let what = format!("{what}: {operation:?} {nth} fails, {for_good}, {transferred}");
-                    assert!((self.act)(&failing).is_err(), "{what}: and nobody says so");
-                    self.opens(&inner, &what);
-                    self.comes_to_its_end(&inner, &what);
-                    faults += 1;
-                }
+        for (operation, for_good, transferred) in FAULTS {
+            let count = counting.count(*operation);
+            for nth in (0..count).step_by(count.div_ceil(most).max(1) as usize) {
+                let inner = memory(&self.before);
+                let fault = Fault { operation: *operation, nth, for_good: *for_good, transferred: *transferred };
+                let failing: Arc<dyn Store> = Arc::new(FaultStore::new(Arc::clone(&inner), Some(fault)));
+                let what = format!("{what}: {fault:?}");
+                let done = (self.act)(&failing).is_ok();
+                assert!(!done || *operation == Operation::Read, "{what}: and nobody says so");
+                self.opens(&inner, &what);
+                self.comes_to_its_end(&inner, &what);
+                faults += 1;
             }
         }
         faults
     }
 }
+
+/// What fails, whether for good, and how many bytes it transfers all the same.
+const FAULTS: &[(Operation, bool, usize)] = &[
+    (Operation::Read, false, 0),
+    (Operation::Read, true, 512),
+    (Operation::Write, false, 512),
+    (Operation::Write, true, 0),
+    (Operation::Write, true, 1536),
+    (Operation::Flush, false, 0),
+    (Operation::Flush, true, 0),
+];
 
 // ---- The table
 
@@ -344,6 +354,13 @@ fn scenarios() -> Vec<Scenario> {
     .collect()
 }
 
+/// What writes into volumes and folders in an order of its own, and looks at what crashes leave of that, to a depth: at how many.
+const WRITERS: &[(&str, fn(Depth) -> usize)] = &[
+    ("sectors with tags", crate::integrity::crashes),
+    ("FAT", crate::filesystems_fat::crashes),
+    ("files of eCryptfs, and of formats like it", |depth| crate::stacked::crashes(depth.seed)),
+];
+
 /// A sound volume of each format whose headers can be changed.
 fn subjects() -> Vec<Subject> {
     [
@@ -354,14 +371,15 @@ fn subjects() -> Vec<Subject> {
 }
 
 /// Carries out what `each` says for every scenario, on all processors.
-fn for_each(scenarios: &[Scenario], each: impl Fn(&Scenario) + Sync) {
+fn for_each(scenarios: &[Scenario], each: impl Fn(usize, &Scenario) + Sync) {
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some(scenario) = scenarios.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    each(scenario);
+                let some = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < scenarios.len());
+                while let Some(at) = some() {
+                    each(at, &scenarios[at]);
                 }
             });
         }
@@ -371,8 +389,10 @@ fn for_each(scenarios: &[Scenario], each: impl Fn(&Scenario) + Sync) {
 #[test]
 fn nothing_is_lost_wherever_a_verb_is_interrupted() {
     let depth = Depth { exhaustive: 4, sampled: 4, seed: 1 };
-    for_each(&scenarios(), |scenario| {
-        let points = scenario.torture(depth, 5);
+    for_each(&scenarios(), |_, scenario| {
+        let begun = std::time::Instant::now();
+        let points = scenario.torture(depth, 5, 6);
+        eprintln!("TIME {:?} {points:?} {} {}", begun.elapsed(), scenario.format, scenario.name);
         assert!(points.crashes >= 2 && points.faults > 3, "{}, {}: {points:?}", scenario.format, scenario.name);
     });
 }
@@ -384,27 +404,33 @@ fn torture() {
     let wanted = std::env::var("TORTURE_POINTS").map_or(100_000, |n| n.parse().expect("TORTURE_POINTS is a number"));
     let scenarios = scenarios();
     let begun = std::time::Instant::now();
-    let counts: Vec<[AtomicUsize; 3]> = scenarios.iter().map(|_| Default::default()).collect();
-    let all = || counts.iter().flatten().map(|count| count.load(Ordering::Relaxed)).sum::<usize>();
+    let counts: Vec<[AtomicUsize; 4]> = scenarios.iter().map(|_| Default::default()).collect();
+    let mut written = [0; WRITERS.len()];
     for seed in 1.. {
         let depth = Depth { exhaustive: 12, sampled: 200, seed };
-        for_each(&scenarios, |scenario| {
-            let points = scenario.torture(depth, 3);
-            let at = scenarios.iter().position(|one| std::ptr::eq(one, scenario)).expect("it is one of them");
-            for (count, more) in counts[at].iter().zip([points.crashes, points.second, points.faults]) {
+        for_each(&scenarios, |at, scenario| {
+            let begun = std::time::Instant::now();
+            let points = scenario.torture(depth, 3, 100);
+            let took = begun.elapsed().as_millis() as usize;
+            for (count, more) in counts[at].iter().zip([points.crashes, points.second, points.faults, took]) {
                 count.fetch_add(more, Ordering::Relaxed);
             }
         });
-        eprintln!("Round {seed}: {} points after {:.0?}; none lost anything.", all(), begun.elapsed());
-        if all() >= wanted {
+        WRITERS.iter().zip(&mut written).for_each(|((_, crashes), count)| *count += crashes(depth));
+        let points = counts.iter().flat_map(|counts| &counts[..3]).map(|count| count.load(Ordering::Relaxed));
+        let points = points.chain(written).sum::<usize>();
+        println!("Round {seed}: {points} points after {:.0?}; none lost anything.", begun.elapsed());
+        if points >= wanted {
             break;
         }
     }
-    println!("{:>8} {:>8} {:>8}", "crashes", "second", "faults");
+    println!("{:>8} {:>8} {:>8} {:>8}", "crashes", "second", "faults", "seconds");
     for (scenario, counts) in scenarios.iter().zip(&counts) {
-        let [crashes, second, faults] = counts.each_ref().map(|count| count.load(Ordering::Relaxed));
-        println!("{crashes:>8} {second:>8} {faults:>8}  {}, {:?}: {}", scenario.format, scenario.verb, scenario.name);
+        let [crashes, second, faults, took] = counts.each_ref().map(|count| count.load(Ordering::Relaxed));
+        let (took, Scenario { format, verb, name, .. }) = (took / 1000, scenario);
+        println!("{crashes:>8} {second:>8} {faults:>8} {took:>8}  {format}, {verb:?}: {name}");
     }
+    WRITERS.iter().zip(written).for_each(|((name, _), crashes)| println!("{crashes:>8} {:26}  {name}", ""));
 }
 
 /// What writes and is not in the table above would not be looked at.
