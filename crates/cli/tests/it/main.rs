@@ -30,6 +30,7 @@ mod locking;
 mod logical_volumes;
 mod mounting;
 mod mounting_user;
+mod pairs;
 mod partitions;
 mod patience;
 mod private_keys;

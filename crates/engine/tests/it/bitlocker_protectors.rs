@@ -641,7 +641,7 @@ pub fn scenarios() -> Vec<Scenario> {
                 store.read_at(0, &mut now).expect("it can be read");
                 let like = |image: &[u8]| {
                     let described = described(image);
-                    (described["keyslots"].clone(), described["label"].clone(), described["protection"].clone())
+                    (kinds(image), described["label"].clone(), described["protection"].clone())
                 };
                 let opened = new.is_none_or(|number| subject.opened(store, &subject.keys[usize::from(number)]).is_ok());
                 opened && (new.is_some() || like(&now) == like(&after.image))

@@ -253,19 +253,21 @@ fn memory(image: &[u8]) -> Arc<dyn Store> {
 }
 
 impl Scenario {
-    /// Looks at crashes to a depth, goes on from some of them, and has so many operations of each kind fail.
-    fn torture(&self, depth: Depth, finish_every: usize, faults: u64) -> Points {
+    /// Looks at crashes to a depth, goes on from `most` of them, and has as many operations of each kind fail.
+    fn torture(&self, depth: Depth, most: usize) -> Points {
         let what = format!("{}, {}", self.format, self.name);
         let crash = Arc::new(CrashStore::new(self.before.clone()));
         let store: Arc<dyn Store> = Arc::clone(&crash) as Arc<dyn Store>;
         (self.act)(&store).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let mut all = 0;
+        crash.each_crash(depth, |_| all += 1);
         let mut points = Points::default();
         crash.each_crash(depth, |image| {
-            let finish = points.crashes.is_multiple_of(finish_every);
+            let finish = points.crashes.is_multiple_of(all.div_ceil(most));
             points.crashes += 1;
             points.second += self.survived(image, finish.then_some(depth), &format!("{what}, crash {}", points.crashes));
         });
-        points.faults = self.faults(&what, faults);
+        points.faults = self.faults(&what, most as u64);
         points
     }
 
@@ -390,19 +392,20 @@ fn for_each(scenarios: &[Scenario], each: impl Fn(usize, &Scenario) + Sync) {
 fn nothing_is_lost_wherever_a_verb_is_interrupted() {
     let depth = Depth { exhaustive: 4, sampled: 4, seed: 1 };
     for_each(&scenarios(), |_, scenario| {
-        let begun = std::time::Instant::now();
-        let points = scenario.torture(depth, 5, 6);
-        eprintln!("TIME {:?} {points:?} {} {}", begun.elapsed(), scenario.format, scenario.name);
+        let points = scenario.torture(depth, 6);
         assert!(points.crashes >= 2 && points.faults > 3, "{}, {}: {points:?}", scenario.format, scenario.name);
     });
 }
 
-/// Hours, with as many points as `TORTURE_POINTS` says. Every round looks at other selections.
+/// Hours, with as many points as `TORTURE_POINTS` says, of all formats or of the one that `TORTURE_ONLY` names. Every round looks at
+/// other selections.
 #[test]
 #[ignore = "it takes hours: make torture"]
 fn torture() {
     let wanted = std::env::var("TORTURE_POINTS").map_or(100_000, |n| n.parse().expect("TORTURE_POINTS is a number"));
-    let scenarios = scenarios();
+    let only = std::env::var("TORTURE_ONLY").ok();
+    let mut scenarios = scenarios();
+    scenarios.retain(|scenario| only.as_deref().is_none_or(|only| scenario.format == only));
     let begun = std::time::Instant::now();
     let counts: Vec<[AtomicUsize; 4]> = scenarios.iter().map(|_| Default::default()).collect();
     let mut written = [0; WRITERS.len()];
@@ -410,7 +413,7 @@ fn torture() {
         let depth = Depth { exhaustive: 12, sampled: 200, seed };
         for_each(&scenarios, |at, scenario| {
             let begun = std::time::Instant::now();
-            let points = scenario.torture(depth, 3, 100);
+            let points = scenario.torture(depth, 100);
             let took = begun.elapsed().as_millis() as usize;
             for (count, more) in counts[at].iter().zip([points.crashes, points.second, points.faults, took]) {
                 count.fetch_add(more, Ordering::Relaxed);
