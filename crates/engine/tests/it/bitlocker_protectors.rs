@@ -621,7 +621,8 @@ pub fn subject() -> Subject {
         maker::Unlock::StartupKey(_, bytes) => Some(bytes.clone()),
         _ => None,
     });
-    let keys = [first.expect("it has a startup key"), startup_key(1), startup_key(2)].map(torture::Key::Keyfile).to_vec();
+    let keys =
+        [first.expect("it has a startup key"), startup_key(1), startup_key(2)].map(torture::Key::Keyfile).to_vec();
     let (format, image, plaintext) = ("BitLocker", made.image, made.plaintext);
     Subject { format, image, plaintext, keys, hash: None, cipher: None, pim: None }
 }

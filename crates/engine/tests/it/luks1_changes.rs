@@ -74,7 +74,8 @@ pub fn subject() -> Subject {
 
 pub fn scenarios() -> Vec<Scenario> {
     let subject = subject();
-    let opens = |subject: &Subject, store: &Arc<dyn Store>, key: usize| subject.opened(store, &subject.keys[key]).is_ok();
+    let opens =
+        |subject: &Subject, store: &Arc<dyn Store>, key: usize| subject.opened(store, &subject.keys[key]).is_ok();
     let backup = MemoryStore::new(subject.image.clone());
     let change_it = |subject: &Subject, store: &dyn Store, with: &Unlock<'_>| {
         let new = [subject.keys[1].credential()];

@@ -124,7 +124,11 @@ pub fn scenarios() -> Vec<Scenario> {
             Verb::Tokens,
             "assign",
             |_, store, _| editor().change_tokens(store, TokenChange::Assign { token: 0, keyslot: 1, assigned: true }),
-            move |_, store| header(store).is_some_and(|header| header.metadata.tokens[&0]["keyslots"].as_array().is_some_and(|all| all.len() > 1)),
+            move |_, store| {
+                header(store).is_some_and(|header| {
+                    header.metadata.tokens[&0]["keyslots"].as_array().is_some_and(|all| all.len() > 1)
+                })
+            },
         ),
         torture::change(
             &subject,

@@ -903,7 +903,11 @@ fn torture_of_headers_at_random() {
         let changes: Vec<_> = (0..3).map(|_| change()).collect();
         mangler.judge(&changes[..1 + random.below(3)]);
     }
-    println!("{headers} headers; refused and shown by both: {:?}; {} judged otherwise.", mangler.agreed, mangler.wrong.len());
+    println!(
+        "{headers} headers; refused and shown by both: {:?}; {} judged otherwise.",
+        mangler.agreed,
+        mangler.wrong.len()
+    );
     mangler.finish(headers / 100);
 }
 
