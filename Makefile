@@ -20,7 +20,7 @@ AARCH64 := aarch64-unknown-linux-gnu
 # Crates whose public API is listed in docs/api.
 LIBRARIES := claviger-crypto claviger-engine claviger-serve
 
-.PHONY: all build try test build-tests test-aarch64 soak fuzz lint api api-check doc package msrv studies book man install uninstall clean
+.PHONY: all build try test build-tests test-aarch64 soak fuzz torture lint dependencies sbom reproducible api api-check doc package msrv studies book man install uninstall clean
 
 all: build
 
@@ -62,13 +62,36 @@ soak:
 fuzz:
 	tools/fuzz.py --seconds $(SECONDS) $(if $(RUNS),--runs $(RUNS)) $(if $(JOBS),--jobs $(JOBS)) $(TARGETS)
 
+# All that is to show that nothing is lost, one part after the other: docs/reliability.md. Some four hours on two processors; each part
+# prints its figures. TORTURE_POINTS=1000000 looks at more crashes, SECONDS=N fuzzes and exercises mounts for so long each.
+TORTURE_POINTS ?= 100000
+torture:
+	tools/install-deps.sh test
+	TORTURE_POINTS=$(TORTURE_POINTS) $(CARGO) test --locked --release -p claviger-engine --test it -- --ignored torture --nocapture --test-threads 1
+	$(CARGO) test --locked --release -p claviger --test it -- --ignored torture --nocapture --test-threads 1
+	$(MAKE) fuzz
+	$(MAKE) soak
+
 lint:
+	tools/dependencies.py check
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	# It checks a few files: optimising it takes longer than all that it does.
 	command -v cargo-deny >/dev/null || $(CARGO) install --locked --debug cargo-deny
 	$(CARGO) deny --locked check licenses bans sources
 	tools/advisories.sh
+
+# What is linked in: docs/dependencies.md, and the same as a software bill of materials.
+dependencies:
+	tools/dependencies.py list
+
+sbom:
+	mkdir -p $(TARGET)
+	tools/dependencies.py sbom $(TARGET)/claviger.cdx.json
+
+# Builds the program twice, in two folders and from an empty target folder, and compares them.
+reproducible:
+	tools/reproducible.sh
 
 doc:
 	# Pages of what is gone would stay.

@@ -173,12 +173,50 @@ pub struct CrashStore {
 enum Event {
     Write(u64, Vec<u8>),
     Flush,
+    Settled,
+}
+
+/// How much of what a crash can leave is looked at: see [`CrashStore::each_crash`].
+#[derive(Clone, Copy, Debug)]
+pub struct Depth {
+    /// Up to so many sectors between two flushes, every selection of them is tried.
+    pub exhaustive: usize,
+    /// Of more sectors, so many selections at random, besides all of them and those that end with a write.
+    pub sampled: usize,
+    /// Which selections those are.
+    pub seed: u64,
+}
+
+impl Depth {
+    /// Which of `count` sectors reached the disk; none of them is what the flush before has left. `ends` says where writes end.
+    fn selections(self, count: usize, ends: &[usize], random: &mut Random) -> Vec<Vec<bool>> {
+        if count <= self.exhaustive {
+            return (1..1u32 << count).map(|bits| (0..count).map(|i| bits >> i & 1 == 1).collect()).collect();
+        }
+        let upto = |end: usize| (0..count).map(|i| i < end).collect::<Vec<_>>();
+        let mut all: Vec<Vec<bool>> = ends.iter().map(|end| upto(*end)).collect();
+        for _ in 0..self.sampled {
+            let one = random.below(count);
+            all.push(match random.below(4) {
+                0 => upto(one),
+                1 => (0..count).map(|i| i == one).collect(),
+                2 => (0..count).map(|i| i != one).collect(),
+                _ => (0..count).map(|_| random.below(2) == 1).collect(),
+            });
+        }
+        all
+    }
 }
 
 impl CrashStore {
     /// A store with the contents `bytes`.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self { now: MemoryStore::new(bytes.clone()), before: bytes, log: Mutex::default() }
+    }
+
+    /// From here on [`CrashStore::each_crash`] looks at crashes: everything written before is on the disk.
+    pub fn settle(&self) {
+        self.log().push(Event::Settled);
     }
 
     /// What a crash can leave at every moment: everything written so far; only what was flushed; and what was flushed
@@ -201,6 +239,7 @@ impl CrashStore {
                     flushed.clone_from(&written);
                     images.push(flushed.clone());
                 }
+                Event::Settled => {}
             }
         }
         images
@@ -237,6 +276,37 @@ impl CrashStore {
         self.each_torn(some, each);
     }
 
+    /// Visits what a crash can leave, up to `depth`: what was flushed, and any of the sectors of 512 bytes that were written since.
+    /// That covers every moment between two flushes, since what was not written yet is as good as lost.
+    pub fn each_crash(&self, depth: Depth, mut each: impl FnMut(&[u8])) {
+        let mut random = Random::new(depth.seed);
+        let log = self.log();
+        let (settled, since) = log.split_at(log.iter().rposition(|e| matches!(e, Event::Settled)).unwrap_or(0));
+        let mut flushed = self.before.clone();
+        for event in settled {
+            if let Event::Write(offset, data) = event {
+                put(&mut flushed, &[(*offset as usize, data.as_slice())]);
+            }
+        }
+        each(&flushed);
+        for writes in since.split(|event| matches!(event, Event::Flush)) {
+            let mut pending = Vec::new();
+            let mut ends = Vec::new();
+            for event in writes {
+                let Event::Write(offset, data) = event else { continue };
+                pending.extend(sectors(*offset as usize, data));
+                ends.push(pending.len());
+            }
+            for chosen in depth.selections(pending.len(), &ends, &mut random) {
+                let mut image = flushed.clone();
+                put(&mut image, pending.iter().zip(chosen).filter(|(_, c)| *c).map(|(s, _)| s));
+                each(&image);
+            }
+            put(&mut flushed, &pending);
+        }
+        each(&flushed);
+    }
+
     /// Calls `each` with every image that the selections make of the sectors not flushed yet.
     fn each_torn(&self, mut select: impl FnMut(usize) -> Vec<Vec<bool>>, mut each: impl FnMut(&[u8])) {
         let log = self.log();
@@ -257,6 +327,7 @@ impl CrashStore {
                     put(&mut flushed, &pending);
                     pending.clear();
                 }
+                Event::Settled => {}
             }
         }
     }

@@ -32,6 +32,7 @@ mod locking;
 mod logical_volumes;
 mod mounting;
 mod mounting_user;
+mod pairs;
 mod partitions;
 mod patience;
 mod power;

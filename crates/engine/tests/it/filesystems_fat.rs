@@ -12,7 +12,7 @@ use claviger_engine::filesystems::fat::Fat;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::trees::{NewNode, NodeKind, Renaming, Space, Tree, Use, find};
 use claviger_testkit::random::Random;
-use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
+use claviger_testkit::stores::{CrashStore, Depth, Fault, FaultStore, Operation};
 
 /// Arguments of mkfs.vfat, and the size in KiB.
 const SHAPES: &[(&[&str], u64)] = &[
@@ -370,8 +370,14 @@ fn nothing_is_written_where_nothing_may_be() {
 
 #[test]
 fn a_crash_at_any_write_leaves_lost_clusters_at_worst() {
+    crashes(Depth { exhaustive: 6, sampled: 10, seed: 1 });
+}
+
+/// Looks at what crashes leave of changes in a folder, and says at how many.
+pub fn crashes(depth: Depth) -> usize {
+    let mut crashes = 0;
     for args in [&["-F", "12", "-s", "1"], &["-F", "32", "-s", "1"]] {
-        let Some(image) = mkfs(args, 200) else { return };
+        let Some(image) = mkfs(args, 200) else { return crashes };
         let store = Arc::new(CrashStore::new(image.bytes()));
         let tree = Fat::open(store.clone()).expect("it opens");
         let (root, name) = (tree.root(), OsStr::new);
@@ -379,7 +385,7 @@ fn a_crash_at_any_write_leaves_lost_clusters_at_worst() {
         let file = tree.create(root, name("a name that is long enough for parts"), &NewNode::default()).expect("room");
         tree.write_at(file, 0, &kept).expect("room");
         tree.flush().expect("written");
-        let settled = store.crash_images().len();
+        store.settle();
         let folder = tree.make_folder(root, name("folder"), &NewNode::default()).expect("room");
         for i in 0..20 {
             let more = tree.create(folder, name(&format!("number {i} of many")), &NewNode::default()).expect("room");
@@ -395,23 +401,26 @@ fn a_crash_at_any_write_leaves_lost_clusters_at_worst() {
         tree.rename(folder, name("number 5 of many"), folder, name("number 6 of many"), Renaming::Replace)
             .expect("replaced");
         tree.finish().expect("written");
-        for (at, crashed) in store.crash_images().into_iter().enumerate().skip(settled) {
-            let crashed = Arc::new(MemoryStore::new(crashed));
+        store.each_crash(depth, |crashed| {
+            crashes += 1;
             // Everything that has a name can be read to its end: no cluster is free, or missing, that a name needs.
-            let again = Fat::open(crashed.clone()).expect("it opens");
+            let again = Fat::open(Arc::new(MemoryStore::new(crashed.to_vec()))).expect("it opens");
             let files = read_all(&again);
             let found = files.iter().filter(|(path, _)| path.ends_with("/moved") || path.ends_with("for parts"));
             let found: Vec<_> = found.map(|(_, contents)| contents == &kept).collect();
-            assert!(!found.is_empty() && found.iter().all(|same| *same), "{args:?}: lost at {at}: {found:?}");
+            assert!(!found.is_empty() && found.iter().all(|same| *same), "{args:?}: lost at {crashes}: {found:?}");
             for (path, contents) in &files {
                 let (_, number) = path.rsplit_once("number ").unwrap_or(("", ""));
                 let number = number.split(' ').next().and_then(|n| n.parse::<u8>().ok());
                 // What replaced number 6 was number 5.
                 let right = |byte: u8| Some(byte) == number || (number == Some(6) && byte == 5);
-                assert!(number.is_none() || contents.iter().all(|b| right(*b)), "{args:?}: {path} at {at}");
+                assert!(number.is_none() || contents.iter().all(|b| right(*b)), "{args:?}: {path} at {crashes}");
             }
-        }
-        image.put(&store.crash_images().pop().expect("the last"));
+        });
+        let mut last = vec![0; store.len() as usize];
+        store.read_at(0, &mut last).expect("it is there");
+        image.put(&last);
         image.check("after all of it");
     }
+    crashes
 }

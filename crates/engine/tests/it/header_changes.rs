@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::support::noise;
+use crate::torture::{self, Key, Scenario, Subject, Verb};
 use claviger_engine::credential::HeaderChoice;
 use claviger_engine::formats::{self, CopyState, KeyslotEditor, NewCredential, RestoreFrom, Verified};
 use claviger_engine::store::MemoryStore;
@@ -94,6 +95,62 @@ impl Kind {
     }
 }
 
+/// What opens a volume before and after a change.
+pub fn subjects() -> Vec<Subject> {
+    KINDS.map(subject).to_vec()
+}
+
+fn subject(kind: Kind) -> Subject {
+    let image = kind.volume(MIN, "old");
+    let keys = ["old", "new"].map(|text| Key::Passphrase(format!("{text:.<20}"))).to_vec();
+    let (hash, cipher, pim) = (Some(kind.hash), Some("AES"), kind.pim);
+    let mut subject = Subject { format: kind.format, image, plaintext: Vec::new(), keys, hash, cipher, pim };
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(subject.image.clone()));
+    subject.plaintext = subject.opened(&store, &subject.keys[0]).expect("it opens");
+    subject
+}
+
+pub fn scenarios() -> Vec<Scenario> {
+    subjects().iter().flat_map(|subject| [changed(subject), restored(subject), created(subject)]).collect()
+}
+
+fn changed(subject: &Subject) -> Scenario {
+    let prepare = |subject: &Subject, store: &dyn Store, with: &Unlock<'_>| {
+        let new = [subject.keys[1].credential()];
+        subject.editor().change(store, with, &NewCredential { credentials: &new, ..NewCredential::default() })
+    };
+    let done = |subject: &Subject, store: &Arc<dyn Store>| {
+        subject.opened(store, &subject.keys[1]).is_ok() && subject.opened(store, &subject.keys[0]).is_err()
+    };
+    torture::change(subject, Verb::Change, "another password", prepare, done)
+}
+
+/// From a file, in which the first key opens, into a volume that the other one opens.
+fn restored(subject: &Subject) -> Scenario {
+    let (old, new) = (subject.keys[0].clone(), subject.keys[1].clone());
+    let before = MemoryStore::new(subject.image.clone());
+    let backup = subject.with_key(&old, |with| subject.editor().back_up(&before, with, None)).expect("a backup").bytes;
+    let subject = subject.after(|store, with| {
+        let new = [new.credential()];
+        subject.editor().change(store, with, &NewCredential { credentials: &new, ..NewCredential::default() })
+    });
+    let prepare = move |subject: &Subject, store: &dyn Store, with: &Unlock<'_>| {
+        let backup = MemoryStore::new(backup.clone());
+        subject.editor().restore(store, RestoreFrom::Backup(&backup), with, false)
+    };
+    let done = |subject: &Subject, store: &Arc<dyn Store>| subject.opened(store, &subject.keys[0]).is_ok();
+    torture::change(&subject, Verb::Restore, "from a file", prepare, done)
+}
+
+fn created(subject: &Subject) -> Scenario {
+    let new = Subject { keys: vec![subject.keys[1].clone()], ..subject.clone() };
+    let make = new.clone();
+    torture::creation(&new, move |store| {
+        let spec = Spec { hash: make.hash, pim: make.pim, ..Spec::default() };
+        formats::by_name(make.format)?.create(&**store, &spec, &[make.keys[0].credential()])
+    })
+}
+
 /// Long enough for VeraCrypt's smallest PIM.
 fn passphrase(text: &str) -> Credential {
     crate::support::passphrase(&if text.is_empty() { String::new() } else { format!("{text:.<20}") })
@@ -179,27 +236,6 @@ fn a_change_that_was_interrupted_can_be_finished_or_undone() {
     let undone = kind.restored(&between, None, "old", false).expect("restored");
     assert_eq!(changed_sectors(&between, &undone), [0]);
     assert!(kind.opens(&undone, "old", PRIMARY).is_ok() && is_wrong_credential(kind.opens(&undone, "new", PRIMARY)));
-}
-
-#[test]
-fn a_store_that_fails_keeps_a_header_that_opens() {
-    let kind = KINDS[0];
-    let old = kind.volume(MIN, "old");
-    for operation in [Operation::Write, Operation::Flush] {
-        for (nth, for_good, transferred) in
-            [(0, false, 0), (0, false, 300), (0, true, 0), (1, false, 0), (1, false, 300), (1, true, 0)]
-        {
-            let inner = Arc::new(MemoryStore::new(old.clone()));
-            let fault = Fault { operation, nth, for_good, transferred };
-            let store = FaultStore::new(Arc::clone(&inner) as Arc<dyn Store>, Some(fault));
-            let edit = kind.change(&store, "old", "new").expect("nothing is written yet");
-            let error = edit.carry_out(&store).expect_err("planted");
-            assert!(matches!(error.kind, ErrorKind::Io(_)), "{error}");
-            let bytes = inner.to_vec();
-            let opens = |text| kind.opens(&bytes, text, HeaderChoice::Any).is_ok();
-            assert!(opens("old") || opens("new"), "{operation:?} {nth} {for_good} {transferred}");
-        }
-    }
 }
 
 #[test]
@@ -306,23 +342,6 @@ fn a_backup_in_a_file_brings_destroyed_headers_back() {
         let restored = kind.restored(&store.to_vec(), Some(&backup), "pw", false).expect("its data make sense");
         assert!(kind.opens(&restored, "pw", PRIMARY).is_ok());
         assert!(is_wrong_credential(kind.opens(&restored, "later", HeaderChoice::Any)));
-    }
-}
-
-#[test]
-fn at_any_crash_while_restoring_a_header_opens() {
-    let kind = KINDS[0];
-    let before = kind.volume(MIN, "pw");
-    let backup = MemoryStore::new(kind.back_up(&before, "pw"));
-    let store = MemoryStore::new(before);
-    kind.change(&store, "pw", "later").expect("a change").carry_out(&store).expect("it is written");
-    let store = CrashStore::new(store.to_vec());
-    let credentials = [passphrase("pw")];
-    let prepared = kind.editor().restore(&store, RestoreFrom::Backup(&backup), &kind.with(&credentials), false);
-    prepared.expect("it belongs to the volume").edit.carry_out(&store).expect("it is written");
-    for image in store.torn_images(0) {
-        let opens = |text| kind.opens(&image, text, HeaderChoice::Any).is_ok();
-        assert!(opens("pw") || opens("later"));
     }
 }
 

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use crate::support::*;
+use crate::torture::{Scenario, Verb};
 use claviger_engine::credential::HeaderChoice;
 use claviger_engine::free_tail::free_tail;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
@@ -120,6 +121,38 @@ fn same_but_in(before: &[u8], after: &[u8], ranges: &[Range<u64>], what: &str) {
 /// Everything that creating a hidden volume may write to.
 fn allowed(len: u64, area: Range<u64>) -> [Range<u64>; 3] {
     [HIDDEN..HIDDEN + 512, len - HIDDEN..len - HIDDEN + 512, area]
+}
+
+pub fn scenarios() -> Vec<Scenario> {
+    [TRUECRYPT, VERACRYPT].into_iter().filter_map(hiding).collect()
+}
+
+/// A hidden volume is made: what there was of the outer volume stays.
+fn hiding(kind: Kind) -> Option<Scenario> {
+    let filesystem = fat(MIB - 2 * GROUP, 200_000)?;
+    let before = all_of(&*kind.outer(MIB, &filesystem));
+    let hide = move |store: &Arc<dyn Store>| kind.hide(store, &kind.spec());
+    let used = filesystem[..200_000].to_vec();
+    let read = |kind: Kind, store: &Arc<dyn Store>| -> Result<Vec<u8>> {
+        let unlocked = kind.unlock(store, &kind.with(&[passphrase(OUTER)]))?;
+        let mut start = vec![0; 200_000];
+        Volume::new(Arc::clone(store), unlocked.layout).read_at(0, &mut start)?;
+        Ok(start)
+    };
+    Some(Scenario {
+        format: kind.format,
+        verb: Verb::CreateHidden,
+        name: "in the free space of a FAT".to_owned(),
+        before,
+        plaintext: Some(used),
+        act: Box::new(hide),
+        read: Box::new(move |store| read(kind, store)),
+        finish: Box::new(move |store| {
+            // One of its headers is enough.
+            let opens = || kind.unlock(store, &kind.with(&[passphrase(INNER)])).map(drop);
+            opens().or_else(|_| hide(store).and_then(|()| opens()))
+        }),
+    })
 }
 
 // ---- Creation

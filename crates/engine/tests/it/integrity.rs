@@ -12,7 +12,7 @@ use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::volume::integrity::{self, TaggedSectors};
 use claviger_engine::{Acceleration, ErrorKind, Layout, Result, Store, Volume};
 use claviger_testkit::random::Random;
-use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
+use claviger_testkit::stores::{CrashStore, Depth, Fault, FaultStore, Operation};
 
 /// Blocks of the small areas of these tests.
 const BLOCKS: u64 = 24;
@@ -142,58 +142,56 @@ fn write(volume: &Volume, first: u8, count: u8, seed: u64, flushes: bool) -> Vec
 }
 
 #[test]
-fn after_a_crash_at_any_write_each_sector_is_old_or_new() {
+fn after_a_crash_each_sector_is_old_or_new_and_what_was_flushed_is_there() {
+    crashes(Depth { exhaustive: 6, sampled: 4, seed: 1 });
+}
+
+/// Looks at what crashes leave of writes to sectors with tags, and says at how many.
+pub fn crashes(depth: Depth) -> usize {
+    let mut crashes = 0;
     for (sections, flushes) in [(1, false), (2, true), (3, false), (3, true), (5, false)] {
         let store = Arc::new(CrashStore::new(small(sections)));
+        let before = {
+            let volume = opened(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
+            let had = write(&volume, 1, 4, depth.seed, false);
+            volume.flush().expect("it is flushed");
+            had
+        };
+        store.settle();
         let had = {
             let volume = opened(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
-            write(&volume, 1, 16, u64::from(sections), flushes)
+            write(&volume, 20, 16, depth.seed + u64::from(sections), flushes)
         };
-        let images = store.torn_images(4);
         let mut kinds = std::collections::BTreeSet::new();
-        for (i, image) in images.iter().enumerate() {
+        let mut last = Vec::new();
+        store.each_crash(depth, |image| {
+            crashes += 1;
             let found = versions(image);
             for (block, version) in found.iter().enumerate() {
-                assert!(*version == 0 || had[block].contains(version), "image {i}, block {block}: {version}");
+                let flushed = before[block].last().copied().unwrap_or(0);
+                assert!(*version == flushed || had[block].contains(version), "{crashes}, block {block}: {version}");
             }
             // A crash while the journal of a crash is carried out and emptied, and the first write after it.
             if kinds.insert(found.clone()) && kinds.len() % 3 == 0 {
-                let store = Arc::new(CrashStore::new(image.clone()));
+                let store = Arc::new(CrashStore::new(image.to_vec()));
                 let again = {
                     let volume = opened(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
-                    write(&volume, 100, 2, i as u64, false)
+                    write(&volume, 100, 2, crashes as u64, false)
                 };
-                for image in store.torn_images(0) {
-                    for (block, version) in versions(&image).iter().enumerate() {
+                store.each_crash(depth, |image| {
+                    crashes += 1;
+                    for (block, version) in versions(image).iter().enumerate() {
                         assert!(*version == found[block] || again[block].contains(version), "block {block}: {version}");
                     }
-                }
+                });
             }
-        }
+            last = found;
+        });
         assert!(kinds.len() > 9, "crashes were seen in between: {}", kinds.len());
-        let last: Vec<u8> = had.iter().map(|had| had.last().copied().unwrap_or(0)).collect();
-        assert_eq!(versions(images.last().expect("there are some")), last);
+        let newest = before.iter().zip(&had).map(|(before, had)| *before.iter().chain(had).last().unwrap_or(&0));
+        assert_eq!(last, newest.collect::<Vec<_>>());
     }
-}
-
-#[test]
-fn what_was_flushed_outlives_any_crash() {
-    let store = Arc::new(CrashStore::new(small(3)));
-    let volume = opened(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
-    let had = write(&volume, 1, 4, 5, false);
-    volume.flush().expect("it is flushed");
-    let before = store.torn_images(4).len();
-    write(&volume, 50, 8, 6, true);
-    // Some were collected beside others that had been flushed.
-    drop(volume);
-    let images = store.torn_images(4).split_off(before);
-    for image in &images {
-        for (block, version) in versions(image).iter().enumerate() {
-            let newest = had[block].last().copied().unwrap_or(0);
-            assert!(*version == newest || *version >= 50, "block {block}: {version} after {newest}");
-        }
-    }
-    assert!(versions(&images[0]).iter().any(|v| *v > 0) && images.len() > 100);
+    crashes
 }
 
 #[test]

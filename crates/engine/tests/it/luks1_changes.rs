@@ -4,22 +4,30 @@ use std::process::Command;
 use std::sync::Arc;
 
 use crate::support::{noise, passphrase, to_file};
+use crate::torture::{self, Key, Scenario, Subject, Verb};
 use claviger_engine::formats::{self, Attributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom};
 use claviger_engine::spec::Cost;
 use claviger_engine::store::MemoryStore;
-use claviger_engine::{Credential, Edit, Error, ErrorKind, Result, Spec, Store, Unlock};
-use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
+use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Store, Unlock};
 use claviger_testkit::tools;
 
 /// Where the last keyslot ends: the data follow at once.
 const DATA: usize = 528_384;
 
 const LEN: usize = DATA + 4096;
+
+const UUID: &str = "1b4e28ba-2fa1-41d2-883f-0016d3cca427";
+
 const COST: Cost<'_> = Cost { kdf: None, time_ms: None, iterations: Some(1000), memory_kib: None, lanes: None };
 
 /// A small one, so that a crash at every write is soon tried: the areas of AES-128 have 125 sectors each.
 fn volume() -> Vec<u8> {
     let store = MemoryStore::new(vec![0; LEN]);
+    create(&store).expect("a volume");
+    store.to_vec()
+}
+
+fn create(store: &dyn Store) -> Result<()> {
     let spec = Spec {
         cipher: Some("aes-cbc-essiv:sha256"),
         key_bits: Some(128),
@@ -28,8 +36,7 @@ fn volume() -> Vec<u8> {
         quick: true,
         ..Spec::default()
     };
-    formats::by_name("LUKS1").expect("a format").create(&store, &spec, &[passphrase("old")]).expect("a volume");
-    store.to_vec()
+    formats::by_name("LUKS1")?.create(store, &spec, &[passphrase("old")])
 }
 
 fn editor() -> &'static dyn KeyslotEditor {
@@ -54,6 +61,73 @@ fn misuse<T>(result: Result<T>) -> String {
     }
 }
 
+/// A volume with two keyslots: the second one stays.
+pub fn subject() -> Subject {
+    let image = after(&volume(), &[(add, "old", "second")]);
+    let keys = ["old", "new", "second"].map(|text| Key::Passphrase(text.to_owned())).to_vec();
+    let (format, plaintext) = ("LUKS1", Vec::new());
+    let mut subject = Subject { format, image, plaintext, keys, hash: None, cipher: None, pim: None };
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(subject.image.clone()));
+    subject.plaintext = subject.opened(&store, &subject.keys[0]).expect("it opens");
+    subject
+}
+
+pub fn scenarios() -> Vec<Scenario> {
+    let subject = subject();
+    let opens =
+        |subject: &Subject, store: &Arc<dyn Store>, key: usize| subject.opened(store, &subject.keys[key]).is_ok();
+    let backup = MemoryStore::new(subject.image.clone());
+    let change_it = |subject: &Subject, store: &dyn Store, with: &Unlock<'_>| {
+        let new = [subject.keys[1].credential()];
+        editor().change(store, with, &NewCredential { credentials: &new, cost: COST, ..Default::default() })
+    };
+    let add_it = |subject: &Subject, store: &dyn Store, with: &Unlock<'_>| {
+        let new = [subject.keys[1].credential()];
+        editor().add(store, with, &NewCredential { credentials: &new, cost: COST, ..Default::default() }, None)
+    };
+    let first_only = |subject: &Subject| Subject { keys: subject.keys[..2].to_vec(), ..subject.clone() };
+    let restore_it = move |_: &Subject, store: &dyn Store, with: &Unlock<'_>| {
+        editor().restore(store, RestoreFrom::Backup(&backup), with, true)
+    };
+    let changed = subject.after(|store, with| change_it(&subject, store, with));
+    // The free keyslots are 6, which lies in two sectors, and 7.
+    let names = ["2", "3", "4", "5"].map(|name| (add as Build, "old", name));
+    let six = Subject { image: after(&subject.image, &names), ..first_only(&subject) };
+    // Keyslot 1 says that its key is in no stripes.
+    let damaged = subject.with_bytes(208 + 48 + 44, &[0; 4]);
+    let repair_it = |_: &Subject, store: &dyn Store, _: &Unlock<'_>| editor().repair(store);
+    vec![
+        torture::change(&first_only(&subject), Verb::Change, "another passphrase", change_it, move |s, store| {
+            opens(s, store, 1) && !opens(s, store, 0)
+        }),
+        torture::change(&six, Verb::Change, "from keyslot 0 to 6", change_it, move |s, store| {
+            opens(s, store, 1) && !opens(s, store, 0)
+        }),
+        torture::change(&subject, Verb::Add, "a keyslot", add_it, move |s, store| opens(s, store, 1)),
+        torture::change(&six, Verb::Add, "keyslot 6", add_it, move |s, store| opens(s, store, 1)),
+        torture::change(
+            &subject,
+            Verb::Remove,
+            "a keyslot",
+            |_, store, _| editor().remove(store, Removal::Number(0, None), false),
+            move |s, store| !opens(s, store, 0),
+        ),
+        torture::change(
+            &subject,
+            Verb::Set,
+            "the UUID",
+            |_, store, _| set_uuid(store, "", ""),
+            |_, store| {
+                let described = formats::open(store, Some("LUKS1")).ok().and_then(|(_, header)| header.describe());
+                described.is_some_and(|described| described["uuid"] == UUID)
+            },
+        ),
+        torture::change(&damaged, Verb::Repair, "a keyslot", repair_it, move |s, store| opens(s, store, 2)),
+        torture::change(&changed, Verb::Restore, "from a file", restore_it, move |s, store| opens(s, store, 0)),
+        torture::creation(&first_only(&subject), |store| create(&**store)),
+    ]
+}
+
 /// Builds a change with a passphrase of now and, for those that take one, of then.
 type Build = fn(&dyn Store, &str, &str) -> Result<Prepared>;
 
@@ -73,7 +147,7 @@ fn remove(store: &dyn Store, now: &str, _then: &str) -> Result<Prepared> {
 }
 
 fn set_uuid(store: &dyn Store, _now: &str, _then: &str) -> Result<Prepared> {
-    let to = Attributes { uuid: Some("1b4e28ba-2fa1-41d2-883f-0016d3cca427"), ..Attributes::default() };
+    let to = Attributes { uuid: Some(UUID), ..Attributes::default() };
     editor().set(store, &to)
 }
 
@@ -125,66 +199,6 @@ fn eight_are_all_there_are() {
             && misuse(change(&store, "old", "x")).contains("all eight")
     );
     assert!(store.to_vec() == full);
-}
-
-#[test]
-fn at_any_crash_something_opens() {
-    let old = volume();
-    let two = after(&old, &[(add, "old", "second")]);
-    // So that the changes concern keyslots 6, which lies in two sectors, and 7.
-    let names = ["1", "2", "3", "4", "5"];
-    let six: Vec<_> = names.iter().map(|name| (add as Build, "old", *name)).collect();
-    let six = after(&old, &six);
-    type Case<'a> = (&'a str, &'a [u8], Build, &'a [&'a str], &'a [&'a str]);
-    let cases: [Case<'_>; 6] = [
-        ("add", &old, add, &["old"], &["new"]),
-        ("change", &old, change, &["old", "new"], &[]),
-        ("remove", &two, remove, &["second"], &["old"]),
-        ("UUID", &old, set_uuid, &["old"], &[]),
-        ("keyslot 6", &six, add, &["old"], &["new"]),
-        ("from 0 to 6", &six, change, &["old", "new"], &[]),
-    ];
-    for (what, before, build, one_of, maybe) in cases {
-        let store = CrashStore::new(before.to_vec());
-        build(&store, "old", "new").expect(what).edit.carry_out(&store).expect("it is written");
-        let mut images = store.crash_images();
-        images.extend(store.torn_images(0));
-        // Torn areas are all alike: every one beside another header, and some.
-        let mut number = 0;
-        images.dedup_by(|image, before| {
-            number += 1;
-            image[..1024] == before[..1024] && number % 24 != 0
-        });
-        let mut seen = vec![0; one_of.len() + maybe.len()];
-        for image in &images {
-            let opened: Vec<_> = one_of.iter().chain(maybe).map(|text| opens(image, text)).collect();
-            assert!(opened[..one_of.len()].iter().any(Result::is_ok), "{what}: nothing opens");
-            for (seen, opened) in seen.iter_mut().zip(opened) {
-                match opened {
-                    Ok(_) => *seen += 1,
-                    Err(e) => assert!(matches!(e.kind, ErrorKind::WrongCredential(_)), "{what}: {e}"),
-                }
-            }
-        }
-        assert!(seen.iter().all(|seen| *seen > 0), "{what}: {seen:?} of {}", images.len());
-    }
-}
-
-#[test]
-fn a_write_that_fails_is_undone() {
-    let old = volume();
-    let steps = change(&MemoryStore::new(old.clone()), "old", "new").expect("a change").edit.steps.len() as u64;
-    assert_eq!(steps, 4, "the new area, the header, the old area, the header");
-    for nth in 0..steps {
-        let inner = Arc::new(MemoryStore::new(old.clone()));
-        let fault = Fault { operation: Operation::Write, nth, for_good: false, transferred: 100 };
-        let store = FaultStore::new(inner.clone(), Some(fault));
-        let edit: Edit = change(&store, "old", "new").expect("a change").edit;
-        let error = edit.carry_out(&store).expect_err("a write fails");
-        assert!(matches!(error.kind, ErrorKind::Io(_)), "{error}");
-        let now = inner.to_vec();
-        assert!(opens(&now, "old").is_ok() || opens(&now, "new").is_ok(), "write {nth}");
-    }
 }
 
 #[test]

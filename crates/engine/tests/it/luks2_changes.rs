@@ -1,10 +1,9 @@
 //! Making LUKS2 volumes and changing their headers: what is written, what opens afterwards, and what a crash leaves.
 
-use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use crate::support::{noise, passphrase, shared};
+use crate::torture::{self, Key, Scenario, Subject, Verb};
 use claviger_engine::formats::luks2::{self, CopyState, binary::Which};
 use claviger_engine::formats::{
     self, Attributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom, TokenChange,
@@ -12,7 +11,7 @@ use claviger_engine::formats::{
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
-use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
+use claviger_testkit::stores::{CrashStore, FaultStore, Operation};
 use serde_json::{Value, json};
 
 /// As cheap as a keyslot can be.
@@ -59,6 +58,111 @@ fn opens(bytes: &[u8], text: &str) -> Option<u32> {
     Volume::new(store, unlocked.layout).read_at(0, &mut start).expect("the data can be read");
     assert_eq!(start, [0x42; 4096], "what opens has the right key");
     unlocked.facts.keyslot
+}
+
+/// A volume with two keyslots, the second of which stays, and a token.
+pub fn subject() -> Subject {
+    let before = MemoryStore::new(volume("one"));
+    done(add(&before, "one", "two", None), &before);
+    done(editor().change_tokens(&before, token_1()), &before);
+    let keys = ["one", "zwei", "two"].map(|text| Key::Passphrase(text.to_owned())).to_vec();
+    let (format, image, plaintext) = ("LUKS2", before.to_vec(), Vec::new());
+    let mut subject = Subject { format, image, plaintext, keys, hash: None, cipher: None, pim: None };
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(subject.image.clone()));
+    subject.plaintext = subject.opened(&store, &subject.keys[0]).expect("it opens");
+    subject
+}
+
+pub fn scenarios() -> Vec<Scenario> {
+    let subject = subject();
+    let first_only = Subject { keys: subject.keys[..2].to_vec(), ..subject.clone() };
+    let opens = |s: &Subject, store: &Arc<dyn Store>, key: usize| s.opened(store, &s.keys[key]).is_ok();
+    let header = |store: &Arc<dyn Store>| luks2::read(&**store).ok();
+    fn new<T>(subject: &Subject, with: impl FnOnce(&NewCredential<'_>) -> T) -> T {
+        let credentials = [subject.keys[1].credential()];
+        with(&NewCredential { credentials: &credentials, cost: CHEAP, ..NewCredential::default() })
+    }
+    let backup = MemoryStore::new(subject.image.clone());
+    let changed = subject.after(|store, with| new(&subject, |new| editor().change(store, with, new)));
+    let labelled = |_: &Subject, store: &dyn Store, _: &Unlock<'_>| {
+        editor().set(store, &Attributes { label: Some("x"), ..Attributes::default() })
+    };
+    let mut scenarios = vec![
+        torture::change(
+            &first_only,
+            Verb::Change,
+            "another passphrase",
+            |s, store, with| new(s, |new| editor().change(store, with, new)),
+            move |s, store| opens(s, store, 1) && !opens(s, store, 0),
+        ),
+        torture::change(
+            &subject,
+            Verb::Add,
+            "a keyslot",
+            |s, store, with| new(s, |new| editor().add(store, with, new, None)),
+            move |s, store| opens(s, store, 1),
+        ),
+        torture::change(
+            &subject,
+            Verb::Remove,
+            "a keyslot",
+            |_, store, _| remove(store, 0),
+            move |s, store| !opens(s, store, 0),
+        ),
+        torture::change(&subject, Verb::Set, "a label", labelled, move |_, store| {
+            header(store).is_some_and(|header| header.binary.label == b"x")
+        }),
+        torture::change(
+            &subject,
+            Verb::Tokens,
+            "import",
+            |_, store, _| editor().change_tokens(store, token_1()),
+            move |_, store| header(store).is_some_and(|header| header.metadata.tokens.len() > 1),
+        ),
+        torture::change(
+            &subject,
+            Verb::Tokens,
+            "assign",
+            |_, store, _| editor().change_tokens(store, TokenChange::Assign { token: 0, keyslot: 1, assigned: true }),
+            move |_, store| {
+                header(store).is_some_and(|header| {
+                    header.metadata.tokens[&0]["keyslots"].as_array().is_some_and(|all| all.len() > 1)
+                })
+            },
+        ),
+        torture::change(
+            &subject,
+            Verb::Tokens,
+            "remove",
+            |_, store, _| editor().change_tokens(store, TokenChange::Remove(0)),
+            move |_, store| header(store).is_some_and(|header| header.metadata.tokens.is_empty()),
+        ),
+        torture::change(
+            &changed,
+            Verb::Restore,
+            "from a file",
+            move |_, store, with| editor().restore(store, RestoreFrom::Backup(&backup), with, true),
+            move |s, store| opens(s, store, 0) && !opens(s, store, 1),
+        ),
+        torture::creation(&first_only, |store| {
+            formats::by_name("LUKS2")?.create(&**store, &spec(), &[passphrase("one")])
+        }),
+    ];
+    // One copy of the header is damaged, or is an older one.
+    for copy in [0, 16_384] {
+        let old = subject.image[copy..copy + 16_384].to_vec();
+        let damaged = subject.with_bytes(copy + 4096 + 50, &[0]);
+        let stale = subject.after(|store, with| labelled(&subject, store, with)).with_bytes(copy, &old);
+        for (subject, what) in [(damaged, "damaged"), (stale, "stale")] {
+            let repair = |_: &Subject, store: &dyn Store, _: &Unlock<'_>| editor().repair(store);
+            let newest = if what == "stale" { "x" } else { "" };
+            let done = move |_: &Subject, store: &Arc<dyn Store>| {
+                header(store).is_some_and(|header| header.binary.label == newest.as_bytes())
+            };
+            scenarios.push(torture::change(&subject, Verb::Repair, &format!("{what} at {copy}"), repair, done));
+        }
+    }
+    scenarios
 }
 
 fn add(store: &dyn Store, with: &str, new: &str, at: Option<u32>) -> Result<Prepared> {
@@ -185,59 +289,11 @@ fn unbound_keyslots_hold_other_keys() {
     assert_eq!(metadata(&store.to_vec()).digests.len(), 1);
 }
 
-/// What opens was found to open, by what matters of an image: the header that counts, and the keyslots.
-#[derive(Default)]
-struct Known(HashMap<(u64, String), bool>);
-
-impl Known {
-    fn opens(&mut self, image: &[u8], text: &str) -> bool {
-        let Ok(header) = luks2::read(&MemoryStore::new(image.to_vec())) else { return false };
-        let mut hasher = DefaultHasher::new();
-        (&header.json, &image[32_768..DATA as usize]).hash(&mut hasher);
-        *self.0.entry((hasher.finish(), text.to_owned())).or_insert_with(|| opens(image, text).is_some())
-    }
-}
-
 /// A token, wherever there is room.
 fn token_1() -> TokenChange<'static> {
     static TOKEN: std::sync::LazyLock<Value> =
         std::sync::LazyLock::new(|| json!({"type": "acme", "keyslots": ["0"], "ballast": "x".repeat(600)}));
     TokenChange::Import { token: &TOKEN, at: None, replace: false }
-}
-
-/// One copy is damaged or stale, and what mends it is interrupted or fails: the other one still opens, and it is mended again.
-#[test]
-fn an_interrupted_repair_loses_nothing() {
-    let whole = MemoryStore::new(volume("one"));
-    let old = whole.to_vec();
-    done(editor().set(&whole, &Attributes { label: Some("new"), ..Attributes::default() }), &whole);
-    let whole = whole.to_vec();
-    let mut images = Vec::new();
-    for copy in [0..16_384, 16_384..32_768] {
-        let (mut damaged, mut stale) = (whole.clone(), whole.clone());
-        damaged[copy.start + 4096 + 50] ^= 0x20;
-        stale[copy.clone()].copy_from_slice(&old[copy]);
-        images.extend([damaged, stale]);
-    }
-    for image in images {
-        let store = CrashStore::new(image.clone());
-        done(editor().repair(&store), &store);
-        let mut known = Known::default();
-        store.each_torn_image(4, |image| {
-            assert!(known.opens(image, "one"));
-            assert_eq!(read(image).binary.label, b"new", "the newest is never lost");
-        });
-        for operation in [Operation::Write, Operation::Flush] {
-            let inner = Arc::new(MemoryStore::new(image.clone()));
-            let fault = Fault { operation, nth: 0, for_good: false, transferred: 700 };
-            let failing = FaultStore::new(Arc::clone(&inner) as Arc<dyn Store>, Some(fault));
-            assert!(editor().repair(&failing).expect("a repair").edit.carry_out(&failing).is_err());
-            assert_eq!(inner.to_vec(), image, "it is undone");
-            done(editor().repair(&*inner), &*inner);
-            let header = read(&inner.to_vec());
-            assert!(header.primary.is_current() && header.secondary.is_current());
-        }
-    }
 }
 
 /// Deriving a key takes seconds, in which another program may change the header: then nothing is written.
@@ -252,98 +308,6 @@ fn a_header_that_was_changed_meanwhile_is_left_alone() {
     assert!(matches!(refused.kind, ErrorKind::InUse { .. }), "{refused}");
     assert_eq!(store.to_vec(), now, "nothing was written");
     assert_eq!((opens(&now, "three"), opens(&now, "two")), (Some(1), None));
-}
-
-#[test]
-fn at_any_crash_some_passphrase_opens() {
-    let mut before = MemoryStore::new(volume("one"));
-    done(add(&before, "one", "two", None), &before);
-    done(editor().change_tokens(&before, token_1()), &before);
-    type Act = fn(&dyn Store) -> Result<Prepared>;
-    let acts: [(&str, Act, &[&str], &[&str]); 7] = [
-        ("import a token", |store| editor().change_tokens(store, token_1()), &["one", "two"], &["one", "two"]),
-        (
-            "assign a token",
-            |store| editor().change_tokens(store, TokenChange::Assign { token: 0, keyslot: 1, assigned: true }),
-            &["one", "two"],
-            &["one", "two"],
-        ),
-        (
-            "remove a token",
-            |store| editor().change_tokens(store, TokenChange::Remove(0)),
-            &["one", "two"],
-            &["one", "two"],
-        ),
-        ("add", |store| add(store, "one", "three", None), &["one", "two"], &["one", "two", "three"]),
-        ("change", |store| change(store, "two", "zwei"), &["one"], &["one", "zwei"]),
-        ("remove", |store| remove(store, 1), &["one"], &["one"]),
-        (
-            "set",
-            |store| editor().set(store, &Attributes { label: Some("x"), ..Attributes::default() }),
-            &["one", "two"],
-            &["one", "two"],
-        ),
-    ];
-    for (name, act, always, finally) in acts {
-        let store = CrashStore::new(before.to_vec());
-        done(act(&store), &store);
-        let mut known = Known::default();
-        let (mut nth, mut now) = (0, Vec::from([0; 32_768]));
-        store.each_torn_image(4, |image| {
-            // Of what differs in one sector of a keyslot only, some.
-            nth += 1;
-            let between = image[..32_768] == now[..32_768];
-            now = image[..32_768].to_vec();
-            if between && nth % 50 > 0 {
-                return;
-            }
-            for text in always {
-                assert!(known.opens(image, text), "{name}: {text}");
-            }
-            if name == "change" {
-                assert!(known.opens(image, "two") || known.opens(image, "zwei"), "the one or the other");
-            }
-        });
-        let mut end = vec![0; LEN];
-        store.read_at(0, &mut end).expect("it can be read");
-        for text in ["one", "two", "three", "zwei"] {
-            assert_eq!(opens(&end, text).is_some(), finally.contains(&text), "{name}: {text}");
-        }
-    }
-    // The same with one sound copy of the header only, whichever it is.
-    for damaged in [100, 16_384 + 100] {
-        let mut bytes = before.to_vec();
-        bytes[damaged] ^= 1;
-        before = MemoryStore::new(bytes);
-        let store = CrashStore::new(before.to_vec());
-        done(add(&store, "one", "three", None), &store);
-        let mut known = Known::default();
-        let same = before.to_vec();
-        store.each_torn_image(4, |image| {
-            assert!(image[..32_768] == same[..32_768] || known.opens(image, "two"), "{damaged}");
-        });
-        let mut end = vec![0; LEN];
-        store.read_at(0, &mut end).expect("it can be read");
-        let end = read(&end);
-        assert!(end.primary.is_current() && end.secondary.is_current(), "an edit repairs the other copy");
-        before = MemoryStore::new(volume("one"));
-        done(add(&before, "one", "two", None), &before);
-    }
-}
-
-#[test]
-fn a_write_that_fails_leaves_what_opens() {
-    let before = volume("one");
-    for nth in 0..4 {
-        let inner = Arc::new(MemoryStore::new(before.clone()));
-        let fault = Fault { operation: Operation::Write, nth, for_good: true, transferred: 700 };
-        let store = FaultStore::new(Arc::clone(&inner) as Arc<dyn Store>, Some(fault));
-        let prepared = change(&store, "one", "two").expect("a change");
-        assert_eq!(prepared.edit.steps.len(), 4, "the new key, both headers, the old key");
-        assert!(prepared.edit.carry_out(&store).is_err());
-        let bytes = inner.to_vec();
-        assert!(opens(&bytes, "one").is_some() || opens(&bytes, "two").is_some(), "{nth}");
-    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use claviger_crypto::hash::SHA256;
 use claviger_engine::formats;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{ErrorKind, Result, Store, Unlock, Volume, Warning};
+use claviger_testkit::random::Random;
 use claviger_testkit::stores::{FaultStore, Operation};
 use serde_json::{Value, json};
 
@@ -809,42 +810,105 @@ fn members(value: &Value, at: &str, found: &mut Vec<String>) {
     }
 }
 
+/// Puts a value in place of a member, or leaves it out. Another change may have taken what it was in.
+fn mangle(metadata: &mut Value, pointer: &str, value: Option<&Value>) {
+    let (parent, name) = pointer.rsplit_once('/').expect("a slash");
+    match (metadata.pointer_mut(parent), value) {
+        (Some(Value::Object(members)), None) => drop(members.remove(name)),
+        (Some(Value::Array(members)), None) => {
+            let at: usize = name.parse().expect("a number");
+            members.drain(at.min(members.len())..(at + 1).min(members.len()));
+        }
+        (Some(parent), Some(value)) => {
+            if let Some(member) = parent.pointer_mut(&format!("/{name}")) {
+                *member = value.clone();
+            }
+        }
+        _ => {}
+    }
+}
+
+/// What is mangled, and what with.
+struct Mangler {
+    cryptsetup: Cryptsetup,
+    base: Image,
+    pointers: Vec<String>,
+    values: Vec<Value>,
+    /// How many were refused, and how many shown, by both.
+    agreed: [usize; 2],
+    wrong: Vec<String>,
+}
+
+impl Mangler {
+    fn new() -> Option<Self> {
+        let cryptsetup = Cryptsetup::found()?;
+        let mut base = Image(base(&cryptsetup));
+        set(&mut base, "/tokens", "0", json!({"type": "x", "keyslots": ["0"]}));
+        let mut metadata = Value::Null;
+        base.json(|m| metadata = m.clone());
+        let mut pointers = Vec::new();
+        for at in MANGLED {
+            members(metadata.pointer(at).expect("it is there"), at, &mut pointers);
+        }
+        Some(Self { cryptsetup, base, pointers, values: mangled_values(), agreed: [0; 2], wrong: Vec::new() })
+    }
+
+    /// Has both judge a header with these changes.
+    fn judge(&mut self, changes: &[(&str, Option<&Value>)]) {
+        let mut image = Image(self.base.0.clone());
+        image.json(|m| changes.iter().for_each(|(pointer, value)| mangle(m, pointer, *value)));
+        let ours = formats::luks2::read(&MemoryStore::new(image.0.clone())).is_ok();
+        let path = self.cryptsetup.path("mangled");
+        std::fs::write(&path, &image.0).expect("a copy");
+        let theirs = self.cryptsetup.try_run(&["luksDump"], &path).status.success();
+        if ours == theirs {
+            self.agreed[usize::from(ours)] += 1;
+        } else if ours || !changes.iter().any(|(pointer, value)| is_shown_there(pointer, *value)) {
+            self.wrong.push(format!("{changes:?}: shown: here {ours}, there {theirs}"));
+        }
+    }
+
+    fn finish(self, least: usize) {
+        assert!(self.wrong.is_empty(), "{}", self.wrong.join("\n"));
+        assert!(self.agreed.into_iter().all(|count| count > least), "{:?}", self.agreed);
+    }
+}
+
 /// Each member is left out, and replaced by values of every kind: a header is shown if and only if cryptsetup shows it.
 #[test]
 fn mangled_headers_are_judged_as_cryptsetup_judges_them() {
-    let Some(cryptsetup) = Cryptsetup::found() else { return };
-    let mut base = Image(base(&cryptsetup));
-    set(&mut base, "/tokens", "0", json!({"type": "x", "keyslots": ["0"]}));
-    let mut metadata = Value::Null;
-    base.json(|m| metadata = m.clone());
-    let mut pointers = Vec::new();
-    for at in MANGLED {
-        members(metadata.pointer(at).expect("it is there"), at, &mut pointers);
-    }
-    let path = cryptsetup.path("mangled");
-    let (mut wrong, mut agreed) = (Vec::new(), [0, 0]);
+    let Some(mut mangler) = Mangler::new() else { return };
+    let (pointers, values) = (mangler.pointers.clone(), mangler.values.clone());
     for pointer in &pointers {
-        let (parent, name) = pointer.rsplit_once('/').expect("a slash");
-        for value in mangled_values().iter().map(Some).chain([None]) {
-            let mut image = Image(base.0.clone());
-            image.json(|m| match (at(m, parent), value) {
-                (Value::Object(members), None) => drop(members.remove(name)),
-                (Value::Array(members), None) => drop(members.remove(name.parse().expect("a number"))),
-                (parent, Some(value)) => *parent.pointer_mut(&format!("/{name}")).expect("a member") = value.clone(),
-                _ => unreachable!("it has members"),
-            });
-            let ours = formats::luks2::read(&MemoryStore::new(image.0.clone())).is_ok();
-            std::fs::write(&path, &image.0).expect("a copy");
-            let theirs = cryptsetup.try_run(&["luksDump"], &path).status.success();
-            if ours == theirs {
-                agreed[usize::from(ours)] += 1;
-            } else if ours || !is_shown_there(pointer, value) {
-                wrong.push(format!("{pointer}: {value:?}: shown: here {ours}, there {theirs}"));
-            }
+        for value in values.iter().map(Some).chain([None]) {
+            mangler.judge(&[(pointer, value)]);
         }
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(agreed.into_iter().all(|count| count > 50), "{agreed:?} of {} members", pointers.len());
+    mangler.finish(50);
+}
+
+/// Up to three members at once, at random, in as many headers as `TORTURE_HEADERS` says.
+#[test]
+#[ignore = "it takes most of an hour: make torture"]
+fn torture_of_headers_at_random() {
+    let headers = std::env::var("TORTURE_HEADERS").map_or(50_000, |n| n.parse().expect("TORTURE_HEADERS is a number"));
+    let Some(mut mangler) = Mangler::new() else { return };
+    let (pointers, values) = (mangler.pointers.clone(), mangler.values.clone());
+    let mut random = Random::new(1);
+    for _ in 0..headers {
+        let mut change = || {
+            let value = random.below(values.len() + 1);
+            (pointers[random.below(pointers.len())].as_str(), values.get(value))
+        };
+        let changes: Vec<_> = (0..3).map(|_| change()).collect();
+        mangler.judge(&changes[..1 + random.below(3)]);
+    }
+    println!(
+        "{headers} headers; refused and shown by both: {:?}; {} judged otherwise.",
+        mangler.agreed,
+        mangler.wrong.len()
+    );
+    mangler.finish(headers / 100);
 }
 
 /// How opening it differs from what is expected.

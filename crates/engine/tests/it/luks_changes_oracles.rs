@@ -5,13 +5,13 @@ use std::process::Command;
 use std::sync::Arc;
 
 use crate::support::{noise, passphrase, run_in_kernel, shared};
+use crate::torture::{self, Key, Scenario, Subject, Verb};
 use claviger_engine::formats::{
     self, Attributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom, TokenChange,
 };
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Result, Spec, Store, Unlock, Volume};
-use claviger_testkit::stores::CrashStore;
 use claviger_testkit::tools;
 use serde_json::json;
 
@@ -257,48 +257,34 @@ fn what_luks1_cannot_say_stays_luks2() {
     assert!(editor("LUKS2").convert(&store, "TrueCrypt", false).is_err());
 }
 
-/// Whichever of the two it is, the passphrase opens it, and the data are there.
-fn opens(image: &[u8], text: &str) -> bool {
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(image.to_vec()));
-    let credentials = [passphrase(text)];
-    ["LUKS1", "LUKS2"].into_iter().any(|format| {
-        let unlocked = formats::open(&store, Some(format)).and_then(|(_, h)| h.unlock(&Unlock::with(&credentials)));
-        let Ok(unlocked) = unlocked else { return false };
-        let mut start = vec![0; 4096];
-        Volume::new(Arc::clone(&store), unlocked.layout).read_at(0, &mut start).expect("the data can be read");
-        start == [0x42; 4096]
-    })
-}
-
-#[test]
-fn at_any_crash_of_a_conversion_one_of_the_two_opens() {
+/// From one to the other and back, in the smallest volume that both can be.
+pub fn scenarios() -> Vec<Scenario> {
     let data_offset = 8 * 131_072 + 4096 + 28_672;
     let spec = Spec { key_bits: Some(256), data_offset: Some(data_offset), ..cheap() };
-    let store = Arc::new(MemoryStore::new(noise(data_offset as usize + 8192, 1)));
-    formats::by_name("LUKS1").expect("it is there").create(&*store, &spec, &[passphrase("one")]).expect("a volume");
-    let credentials = [passphrase("one")];
-    let (_, header) = formats::open(&shared(Arc::clone(&store)), None).expect("a header");
-    let unlocked = header.unlock(&Unlock::with(&credentials)).expect("it opens");
-    let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, unlocked.layout);
-    volume.write_at(0, &mut [0x42; 4096]).expect("it is written");
-    let mut now = store.to_vec();
-    for (from, to) in [("LUKS1", "LUKS2"), ("LUKS2", "LUKS1")] {
-        let store = CrashStore::new(now.clone());
-        let prepared = editor(from).convert(&store, to, false).expect("it can be turned");
-        prepared.edit.carry_out(&store).expect("it is written");
-        let (mut last, mut nth) = (Vec::new(), 0);
-        store.each_torn_image(2, |image| {
-            // Of what differs in the keyslots only, some.
-            nth += 1;
-            if last != image[..32_768] || nth % 50 == 0 {
-                last = image[..32_768].to_vec();
-                assert!(opens(image, "one"), "from {from} to {to}, {nth}");
-            }
-        });
-        store.read_at(0, &mut now).expect("it can be read");
-        let (format, _) = formats::open(&shared(MemoryStore::new(now.clone())), None).expect("a header");
-        assert_eq!(format.name(), to);
-    }
+    let store = MemoryStore::new(noise(data_offset as usize + 8192, 1));
+    formats::by_name("LUKS1").expect("it is there").create(&store, &spec, &[passphrase("one")]).expect("a volume");
+    let keys = vec![Key::Passphrase("one".to_owned())];
+    let (format, image, plaintext) = ("LUKS1", store.to_vec(), Vec::new());
+    let mut one = Subject { format, image, plaintext, keys, hash: None, cipher: None, pim: None };
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(one.image.clone()));
+    one.plaintext = one.opened(&store, &one.keys[0]).expect("it opens");
+    let two = Subject { format: "LUKS2", ..one.after(|store, _| editor("LUKS1").convert(store, "LUKS2", false)) };
+    vec![converted(&one, "LUKS2"), converted(&two, "LUKS1")]
+}
+
+fn converted(subject: &Subject, to: &'static str) -> Scenario {
+    let from = subject.format;
+    let prepare = move |_: &Subject, store: &dyn Store, _: &Unlock<'_>| editor(from).convert(store, to, false);
+    let finish = move |store: &Arc<dyn Store>| {
+        if formats::open(store, None)?.0.name() != to {
+            // What is left of a header is mended first.
+            let _ = editor(from).repair(&**store).and_then(|repair| repair.edit.carry_out(&**store));
+            editor(from).convert(&**store, to, false)?.edit.carry_out(&**store)?;
+        }
+        Ok(())
+    };
+    let change = torture::change(subject, Verb::Convert, &format!("to {to}"), prepare, |_, _| true);
+    Scenario { finish: Box::new(finish), ..change }
 }
 
 #[test]

@@ -51,6 +51,7 @@ mod stacked;
 mod store;
 mod support;
 mod takes;
+mod torture;
 mod truecrypt_create;
 mod truecrypt_damaged;
 mod truecrypt_oracles;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::support::*;
+use crate::torture::{self, Key, Scenario, Subject, Verb};
 use claviger_engine::credential::HeaderChoice;
 use claviger_engine::formats::{self, KeyslotEditor, Resizing};
 use claviger_engine::store::{Access, FileStore, MemoryStore};
@@ -73,6 +74,44 @@ impl Kind {
         resizing.carry_out(&store, &Spec { quick, ..Spec::default() }).expect("it is carried out");
         std::fs::read(file.path()).expect("the file")
     }
+}
+
+/// Longer and shorter, in a file that is already as long as it has to be, and not yet cut.
+pub fn scenarios() -> Vec<Scenario> {
+    let sizes = [SIZE + 512, SIZE + 200_192, SIZE - 512, SIZE - 200_192];
+    // VeraCrypt derives keys for long, and does nothing else.
+    let few = [SIZE + 200_192, SIZE - 512];
+    sizes.into_iter().map(|size| resized(TRUECRYPT, size)).chain(few.map(|size| resized(VERACRYPT, size))).collect()
+}
+
+fn resized(kind: Kind, size: u64) -> Scenario {
+    let (mut image, plain) = kind.volume();
+    image.extend(noise(((size + 2 * GROUP) as usize).saturating_sub(image.len()), 9));
+    let keys = vec![Key::Passphrase(TEXT.to_owned())];
+    let (hash, cipher, pim) = (Some("SHA-512"), Some(kind.cipher), kind.pim);
+    let kept = size.min(SIZE) as usize;
+    let subject = Subject { format: kind.format, image, plaintext: plain[..kept].to_vec(), keys, hash, cipher, pim };
+    let prepare = move |subject: &Subject, store: &dyn Store, with: &Unlock<'_>| {
+        Ok(subject.editor().resize_opened(store, with, size)?.prepared)
+    };
+    let done = move |_: &Subject, store: &Arc<dyn Store>| {
+        kind.open_in(Arc::clone(store), PRIMARY).is_ok_and(|volume| volume.len() == size)
+    };
+    let read = move |store: &Arc<dyn Store>| {
+        let mut data = all_of(&kind.open_in(Arc::clone(store), HeaderChoice::Any)?);
+        data.truncate(kept);
+        Ok(data)
+    };
+    let finish = {
+        let subject = subject.clone();
+        move |store: &Arc<dyn Store>| {
+            // Where `verify` looks for the backup is right only once the file is cut.
+            subject.with_some_key(|with| prepare(&subject, &**store, with))?.edit.carry_out(&**store)?;
+            done(&subject, store).then_some(()).ok_or_else(|| Error::misuse("it has another size"))
+        }
+    };
+    let change = torture::change(&subject, Verb::Resize, &format!("to {size} bytes"), prepare, done);
+    Scenario { read: Box::new(read), finish: Box::new(finish), ..change }
 }
 
 const PRIMARY: HeaderChoice = HeaderChoice::One { hidden: false, backup: false };
@@ -150,34 +189,6 @@ fn at_any_crash_the_volume_opens_with_the_old_or_the_new_size_and_all_its_data()
             }
         }
         assert!(sizes.contains(&SIZE) && sizes.last() == Some(&size));
-    }
-}
-
-#[test]
-fn whoever_goes_on_after_a_crash_comes_to_the_same_end() {
-    let kind = TRUECRYPT;
-    let (before, plain) = kind.volume();
-    for size in [SIZE + 200_192, SIZE - 200_192] {
-        let mut filled = before.clone();
-        filled.extend(noise(((size + 2 * GROUP) as usize).saturating_sub(before.len()), 9));
-        let store = CrashStore::new(filled);
-        kind.prepare(&MemoryStore::new(before.clone()), size)
-            .expect("prepared")
-            .prepared
-            .edit
-            .carry_out(&store)
-            .expect("");
-        for image in store.crash_images() {
-            let after = kind.resized(&image, size, true);
-            assert_eq!(after.len() as u64, size + 2 * GROUP);
-            for header in [PRIMARY, BACKUP] {
-                let data = all_of(&kind.open(&after, header).expect("it opens"));
-                let kept = size.min(SIZE) as usize;
-                assert!(data.len() as u64 == size && data[..kept] == plain[..kept]);
-            }
-            let old_backup = &before[before.len() - GROUP as usize..][..512];
-            assert!(after.chunks(512).all(|sector| sector != old_backup), "{size}: the old backup is gone");
-        }
     }
 }
 

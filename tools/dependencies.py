@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""What the program is made of.
+
+    tools/dependencies.py list         docs/dependencies.md: every crate that is linked in, or runs while the program is built
+    tools/dependencies.py check        whether that page is right
+    tools/dependencies.py sbom FILE    the same as a software bill of materials (CycloneDX 1.5, JSON)
+
+What a crate may do is what the names in its source say: `unsafe`, and the parts of the standard library and of the system that it calls.
+A macro could hide more; what none of these names is in cannot open a file or a connection without the help of another crate on the page.
+"""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs/dependencies.md"
+PROGRAM = "claviger"
+
+# What is looked for in the source, and what it is called on the page.
+MAY = {
+    "files": r"\b(std::)?fs::|\bFile::(open|create)\b|\bOpenOptions\b",
+    "network": r"\bnet::|\bTcp(Stream|Listener)\b|\bUdpSocket\b|\bUnixStream\b",
+    "programs": r"\bprocess::(Command\b|\{[^}]*\bCommand\b)",
+    "environment": r"\benv::(var|vars|args)\b",
+    "foreign functions": r'\bextern\s+"(C|system)"',
+}
+COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+
+HEAD = """# Dependencies
+
+Every crate that is linked into `claviger`, or runs while it is built, on Linux. `make dependencies` writes this page anew, and `make lint` says
+where it is wrong. Licences, sources and known vulnerabilities are checked by `cargo deny` (`deny.toml`, `tools/advisories.sh`); versions and checksums
+are in `Cargo.lock`; `make sbom` writes all of it as a software bill of materials (CycloneDX).
+
+*Unsafe* counts the word in the crate's own source, tests left out. *May* lists what the names in that source could do: open files, connect to a
+network, start programs, read the environment, call foreign functions. Which of these this program asks for is another matter: most of it is there for
+other platforms or behind features that are off.
+
+"""
+
+
+def cargo(*args):
+    return subprocess.run(["cargo", *args, "--locked"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def graph():
+    """The packages by id, and for each what it needs to be linked or built: (id, whether only while it is built)."""
+    metadata = json.loads(cargo("metadata", "--format-version=1", "--filter-platform=x86_64-unknown-linux-gnu"))
+    packages = {package["id"]: package for package in metadata["packages"]}
+    edges = {}
+    for node in metadata["resolve"]["nodes"]:
+        for dependency in node["deps"]:
+            kinds = {kind["kind"] for kind in dependency["dep_kinds"]} - {"dev"}
+            if kinds:
+                edges.setdefault(node["id"], []).append((dependency["pkg"], kinds == {"build"}))
+    return packages, edges
+
+
+def reached(packages, edges):
+    """What the program consists of: its package ids, each with whether it is linked in."""
+    program = next(id for id, package in packages.items() if package["name"] == PROGRAM)
+    linked, pending = {}, [(program, True)]
+    while pending:
+        id, link = pending.pop()
+        link = link and not is_macro(packages[id])
+        if linked.get(id) or (id in linked and not link):
+            continue
+        linked[id] = link
+        pending += [(other, link and not building) for other, building in edges.get(id, [])]
+    return linked
+
+
+def is_macro(package):
+    return any("proc-macro" in target["kind"] for target in package["targets"])
+
+
+def ours(package):
+    return package["source"] is None
+
+
+def source(package):
+    folder = pathlib.Path(package["manifest_path"]).parent
+    files = [file for file in folder.rglob("*.rs") if not {"tests", "benches", "examples"} & set(file.relative_to(folder).parts)]
+    return "\n".join(COMMENT.sub("", file.read_text(errors="replace")) for file in sorted(files))
+
+
+def row(package, linked):
+    text = source(package)
+    may = [name for name, pattern in MAY.items() if re.search(pattern, text)]
+    builds = any("custom-build" in target["kind"] for target in package["targets"])
+    when = "linked" if linked else "macro" if is_macro(package) else "while building"
+    cells = [
+        f"[{package['name']}](https://crates.io/crates/{package['name']}) {package['version']}",
+        package["license"] or "",
+        when + (", build script" if builds else ""),
+        str(len(re.findall(r"\bunsafe\b", text))),
+        ", ".join(may),
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def page():
+    packages, edges = graph()
+    linked = reached(packages, edges)
+    foreign = sorted((id for id in linked if not ours(packages[id])), key=lambda id: (packages[id]["name"], packages[id]["version"]))
+    asked = {other for id, others in edges.items() if id in linked and ours(packages[id]) for other, _ in others}
+    parts = [HEAD]
+    for title, direct in [("Named by this project", True), ("Named by those", False)]:
+        rows = [row(packages[id], linked[id]) for id in foreign if (id in asked) == direct]
+        parts.append(f"## {title}: {len(rows)}\n\n| Crate | Licence | When | Unsafe | May |\n| --- | --- | --- | --- | --- |\n")
+        parts.append("\n".join(rows) + "\n\n")
+    return "".join(parts).rstrip() + "\n"
+
+
+def bill():
+    packages, edges = graph()
+    linked = reached(packages, edges)
+    locked = tomllib.loads((ROOT / "Cargo.lock").read_text())["package"]
+    sums = {(package["name"], package["version"]): package.get("checksum") for package in locked}
+
+    def reference(id):
+        return f"pkg:cargo/{packages[id]['name']}@{packages[id]['version']}"
+
+    def component(id):
+        package = packages[id]
+        checksum = sums.get((package["name"], package["version"]))
+        return {
+            "type": "application" if package["name"] == PROGRAM else "library",
+            "bom-ref": reference(id),
+            "name": package["name"],
+            "version": package["version"],
+            "scope": "required" if linked[id] else "excluded",
+            "purl": reference(id),
+            "licenses": [{"expression": (package["license"] or "").replace("/", " OR ")}],
+            **({"hashes": [{"alg": "SHA-256", "content": checksum}]} if checksum else {}),
+        }
+
+    program = next(id for id in linked if packages[id]["name"] == PROGRAM)
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {"component": component(program)},
+        "components": [component(id) for id in sorted(linked) if id != program],
+        "dependencies": [
+            {"ref": reference(id), "dependsOn": sorted({reference(other) for other, _ in edges.get(id, [])})} for id in sorted(linked)
+        ],
+    }
+
+
+def main(args):
+    match args:
+        case ["list"]:
+            PAGE.write_text(page())
+        case ["check"]:
+            if PAGE.read_text() != page():
+                sys.exit("docs/dependencies.md is not what is linked in: make dependencies")
+        case ["sbom", file]:
+            pathlib.Path(file).write_text(json.dumps(bill(), indent=1) + "\n")
+        case _:
+            sys.exit(__doc__)
+
+
+main(sys.argv[1:])
