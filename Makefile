@@ -74,6 +74,8 @@ torture:
 
 lint:
 	tools/dependencies.py check
+	# Workspaces of their own, whose locked versions have to be right all the same.
+	for folder in bench fuzz; do $(CARGO) metadata --locked --format-version=1 --manifest-path $$folder/Cargo.toml >/dev/null || exit; done
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	# It checks a few files: optimising it takes longer than all that it does.
