@@ -63,6 +63,7 @@ pub struct Opening {
     header: Option<Place>,
     by_backup: bool,
     or_clear: bool,
+    keep_times: bool,
     at: OsString,
 }
 
@@ -125,7 +126,8 @@ impl Opening {
 
     fn of(place: Place) -> Self {
         let (access, at) = (Access::ReadOnly, OsString::new());
-        Self { place, access, partition: None, format: None, header: None, by_backup: false, or_clear: false, at }
+        let (by_backup, or_clear, keep_times) = (false, false, false);
+        Self { place, access, partition: None, format: None, header: None, by_backup, or_clear, keep_times, at }
     }
 
     /// Where to go in a tree: the folder is the outermost one on the way there that shows to be of a format. Of a format that is
@@ -168,6 +170,26 @@ impl Opening {
     /// Whether only backups of headers are to be tried, so that it does not matter what the volume begins with.
     pub fn by_backup(self, by_backup: bool) -> Self {
         Self { by_backup, ..self }
+    }
+
+    /// Whether the times of a file that is written are put back when it is closed: see [`FileStore::keep_times`].
+    pub fn keep_times(self, keep_times: bool) -> Self {
+        Self { keep_times, ..self }
+    }
+
+    fn file(&self, path: &Path) -> Result<FileStore> {
+        let file = FileStore::open(path, self.access)?;
+        if self.keep_times {
+            file.keep_times().map_err(|e| e.at(path))?;
+        }
+        Ok(file)
+    }
+
+    fn disk(&self) -> Result<Arc<dyn Store>> {
+        match &self.place {
+            Place::Path(path) => Ok(Arc::new(self.file(path)?)),
+            place => place.open(self.access),
+        }
     }
 
     /// Finds the header and reads it. Nothing is derived and nothing written.
@@ -234,7 +256,7 @@ impl Opening {
     }
 
     fn find_volume(&self) -> Result<LockedVolume> {
-        let disk = self.place.open(self.access)?;
+        let disk = self.disk()?;
         let format = self.format.as_deref();
         let (header, detached) = match (&self.header, self.partition) {
             (Some(place), _) => {
@@ -290,7 +312,7 @@ impl Opening {
             let what = "keys in a process of their own for a folder whose files are encrypted one by one";
             return Err(self.place.at(Error::unsupported(what)));
         }
-        let disk = self.place.open(self.access)?;
+        let disk = self.disk()?;
         let header = self.header.as_ref().map(|place| place.open(Access::ReadOnly)).transpose()?;
         // Where the header is not detached, a layout is always one of the whole disk.
         let data = if header.is_some() { self.part_of(&disk)? } else { Arc::clone(&disk) };
@@ -302,7 +324,7 @@ impl Opening {
     /// # Errors
     /// Those of [`FileStore::open`] and [`partitions::find`].
     pub fn stored(&self) -> Result<Arc<dyn Store>> {
-        self.part_of(&self.place.open(self.access)?)
+        self.part_of(&self.disk()?)
     }
 
     fn part_of(&self, disk: &Arc<dyn Store>) -> Result<Arc<dyn Store>> {
@@ -324,7 +346,7 @@ impl Opening {
         };
         let (file, store): (_, Arc<dyn Store>) = match place {
             Place::Path(path) => {
-                let file = Arc::new(FileStore::open(path, self.access)?);
+                let file = Arc::new(self.file(path)?);
                 (Some(Arc::clone(&file)), file)
             }
             Place::Store(store) | Place::Lent(_, store) => (None, Arc::clone(store)),

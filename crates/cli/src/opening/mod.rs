@@ -124,6 +124,11 @@ pub(crate) struct How {
     #[arg(long)]
     write_unencrypted: bool,
 
+    /// When the file is closed, put its times of access and modification back. Backups that go by these miss what was
+    /// changed
+    #[arg(long)]
+    pub(crate) keep_times: bool,
+
     /// Whether to say what the kernel needs.
     #[arg(skip)]
     pub(crate) for_kernel: bool,
@@ -153,6 +158,7 @@ impl How {
             no_aes,
             truncated,
             write_unencrypted,
+            keep_times,
             patience,
             for_kernel: _,
             headerless,
@@ -161,7 +167,7 @@ impl How {
         } = self;
         let texts = [format, hash, cipher].into_iter().any(Option::is_some);
         let numbers = pim.is_some() || memory.is_some() || slot.is_some() || partition.is_some();
-        let flags = [truecrypt, veracrypt, backup_header, no_aes, truncated, write_unencrypted];
+        let flags = [truecrypt, veracrypt, backup_header, no_aes, truncated, write_unencrypted, keep_times];
         let flags = flags.into_iter().chain([&patience.allow_slow]).any(|flag| *flag);
         texts || numbers || flags || headerless.given() || tokens.given() || folder.given()
     }
@@ -237,7 +243,7 @@ impl How {
         }
         // Nothing in a folder shows that its files are encrypted for certificates.
         let format = self.format().or_else(|| self.folder.certificate_format().filter(|_| path.is_dir()));
-        let opening = Opening::path(path).partition(self.partition).format(format);
+        let opening = Opening::path(path).partition(self.partition).format(format).keep_times(self.keep_times);
         Ok(opening.detached_header(self.header_file()).by_backup(self.by_backup()))
     }
 
@@ -246,7 +252,7 @@ impl How {
         match self.folder_format() {
             Some(_) if !path.is_dir() => {
                 self.headerless.check(None)?;
-                let opening = Opening::path(path).partition(self.partition).or_clear(true);
+                let opening = Opening::path(path).partition(self.partition).or_clear(true).keep_times(self.keep_times);
                 Ok(opening.detached_header(self.header_file()).by_backup(self.by_backup()))
             }
             _ => Ok(self.opening(path)?.or_clear(true)),

@@ -8,6 +8,7 @@ pub mod completions;
 pub mod convert;
 pub mod cp;
 pub mod create;
+pub mod deniability;
 pub mod detach;
 pub mod efs;
 pub mod explain;

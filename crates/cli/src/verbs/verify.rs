@@ -13,6 +13,7 @@ use crate::terminal::advice;
 use crate::terminal::exit::Silent;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
+use crate::verbs::deniability::{self, DeniabilityArgs};
 use crate::verbs::folders;
 
 /// Check every copy of a volume's header, and whether its parts look random
@@ -25,11 +26,16 @@ use crate::verbs::folders;
 ///
 /// Of a folder whose files are encrypted one by one, every file's header is checked, and whether all of its contents are there.
 ///
+/// With --deniability it says instead what an observer can tell: from a copy of the volume, from two of different times, with its
+/// password, and from the file system and the machine around it. Of each claim it says how sure it is.
+///
 /// Ends with 4 if a copy of the header that opens is damaged or missing its twin, or a file is damaged.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger verify old.tc
   claviger verify ~/.Private
+  claviger verify --deniability secrets.hc
+  claviger verify --deniability --open --earlier backup/secrets.hc secrets.hc
   claviger verify --json --password-file password.txt old.tc")]
 pub struct Args {
     /// Print JSON
@@ -42,6 +48,9 @@ pub struct Args {
     /// The folder inside whose files are encrypted one by one
     #[arg(value_name = "PATH")]
     inside: Option<OsString>,
+
+    #[command(flatten)]
+    deniability: DeniabilityArgs,
 }
 
 #[derive(Serialize)]
@@ -59,6 +68,9 @@ struct Checked {
 
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
+    if args.deniability.deniability {
+        return deniability::run(&args.open, &args.deniability, args.json);
+    }
     if args.inside.is_some() || args.open.path.is_dir() {
         return folders::verify::run(&args.open, args.inside.as_deref().map(files::inside), args.json);
     }

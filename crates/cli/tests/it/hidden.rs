@@ -20,6 +20,15 @@ const PLAIN: u64 = (4 << 20) - (256 << 10);
 
 impl Hiding {
     pub fn new(format: &str) -> Option<Self> {
+        Self::made(format, &["--quick"])
+    }
+
+    /// The same, filled with noise.
+    pub fn filled(format: &str) -> Option<Self> {
+        Self::made(format, &[])
+    }
+
+    fn made(format: &str, more: &[&str]) -> Option<Self> {
         let (mkfs, mcopy, _) = (tools::program("mkfs.vfat")?, tools::program("mcopy")?, tools::program("nbdcopy")?);
         let folder = Folder::new();
         let inner = folder.str("inner");
@@ -33,7 +42,7 @@ impl Hiding {
         let mut how = vec!["--format", format, "--hash", "SHA-512"];
         // VeraCrypt's iterations as few as can be.
         how.extend(if format == "VeraCrypt" { &["--pim", "1"][..] } else { &[] });
-        let create = [&["create", "--quick", "--size", "4M"], &*how, &["--password-file"]].concat();
+        let create = [&["create", "--size", "4M"], more, &*how, &["--password-file"]].concat();
         run(create.iter().copied().chain([&*folder.password, &volume])).succeeds();
         let copy = format!("nbdcopy '{}' \"$uri\"", image.display());
         let socket = folder.str("socket");

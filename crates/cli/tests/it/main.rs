@@ -7,6 +7,7 @@ mod bitlocker_protectors;
 mod common;
 mod convert;
 mod credentials;
+mod deniability;
 mod documents;
 mod efs;
 mod explain;

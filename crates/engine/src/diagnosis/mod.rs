@@ -5,6 +5,7 @@ mod content;
 mod forms;
 mod keeping;
 mod layouts;
+pub mod observer;
 mod search;
 
 use std::sync::Arc;

@@ -59,22 +59,42 @@ static FINDERS: &[Finder] = &[exfat::find, ntfs::find, ext::find, fat::find];
 /// `Unsupported` for a file system that is unknown, not clean or has an unsupported feature; `Malformed` for a damaged
 /// one; `Io`.
 pub fn free_tail(store: &dyn Store) -> Result<FreeTail> {
+    let Found { filesystem, used, end, keeps_rest } = found(store)?;
+    let len = store.len();
+    if ends_early(len, end) {
+        let what = format!("a file system ({filesystem}) that ends {} bytes before the volume does", len - end);
+        return Err(Error::unsupported(what)
+            .hint("The space after it may be used by something else. Grow the file system to the whole volume."));
+    }
+    Ok(FreeTail { at: used, end: if keeps_rest { end } else { len }, filesystem })
+}
+
+/// Bytes behind the end of the file system in `store`, where those are more than making it has rounded away.
+///
+/// # Errors
+/// Those of [`free_tail`].
+pub fn behind_its_end(store: &dyn Store) -> Result<Option<u64>> {
+    let Found { end, .. } = found(store)?;
+    Ok(ends_early(store.len(), end).then(|| store.len() - end))
+}
+
+/// Making a file system rounds its size down; one that is much smaller was made that way, perhaps to leave room for
+/// something after it.
+fn ends_early(len: u64, end: u64) -> bool {
+    len - end > len / 8
+}
+
+fn found(store: &dyn Store) -> Result<Found> {
     for find in FINDERS {
-        let Some(Found { filesystem, used, end, keeps_rest }) = find(store)? else { continue };
+        let Some(found) = find(store)? else { continue };
+        let Found { filesystem, used, end, .. } = found;
         let len = store.len();
         if used > end || end > len {
             let what =
                 format!("{filesystem}: its blocks end at byte {end}, the used ones at {used}, the volume at {len}");
             return Err(Error::unsupported(what).hint(CHECK));
         }
-        // Making a file system rounds its size down; one that is much smaller was made that way, perhaps to leave room
-        // for something after it.
-        if len - end > len / 8 {
-            let what = format!("a file system ({filesystem}) that ends {} bytes before the volume does", len - end);
-            return Err(Error::unsupported(what)
-                .hint("The space after it may be used by something else. Grow the file system to the whole volume."));
-        }
-        return Ok(FreeTail { at: used, end: if keeps_rest { end } else { len }, filesystem });
+        return Ok(found);
     }
     Err(Error::unsupported(
         "finding the free space of what the volume holds, which is no FAT, exFAT, NTFS or ext file system",

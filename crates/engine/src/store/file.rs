@@ -1,12 +1,13 @@
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, FileTimes, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate, seek};
 use rustix::io::{Errno, retry_on_intr};
 
 use super::direct::Direct;
@@ -40,6 +41,8 @@ pub struct FileStore {
     behind: Option<(File, u64)>,
     /// The way past the page cache, once that was asked for and if there is one.
     direct: OnceLock<Option<Direct>>,
+    /// What is put back when it is closed.
+    times: OnceLock<FileTimes>,
 }
 
 impl FileStore {
@@ -82,7 +85,8 @@ impl FileStore {
             let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
             let (path, len_now) = (path.to_owned(), len.into());
             let access = Access::ReadWrite;
-            let store = Self { file, path, len: len_now, access, regular: true, behind: None, direct: OnceLock::new() };
+            let (behind, direct, times) = (None, OnceLock::new(), OnceLock::new());
+            let store = Self { file, path, len: len_now, access, regular: true, behind, direct, times };
             // Locked first: allocating may take long, and nobody else may lock the file meanwhile.
             store.lock().and_then(|()| fill(&store)).inspect_err(|_| {
                 if store.is_at(&store.path) {
@@ -152,6 +156,47 @@ impl FileStore {
         let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
     }
 
+    /// From now on what is written and read leaves no trace in the times of a file: those of access and modification, as they are
+    /// now, are put back when it is closed. Whoever goes by these times, such as a backup, misses what was changed.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn keep_times(&self) -> Result<()> {
+        if self.regular && self.access == Access::ReadWrite {
+            let now = self.file.metadata()?;
+            let _ = self.times.set(FileTimes::new().set_accessed(now.accessed()?).set_modified(now.modified()?));
+        }
+        Ok(())
+    }
+
+    /// What of the file was never written: holes, and room that was only allocated, as its file system tells (lseek(2), `SEEK_HOLE`).
+    /// Nothing of a device, and where the file system does not tell.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn unwritten(&self) -> Result<Vec<Range<u64>>> {
+        let mut holes = Vec::new();
+        let mut at = 0;
+        while self.regular && at < self.len() {
+            let data = match seek(&self.file, rustix::fs::SeekFrom::Data(at)) {
+                Ok(data) => data,
+                // Nothing but a hole is left.
+                Err(Errno::NXIO) => self.len(),
+                Err(Errno::INVAL | Errno::OPNOTSUPP) => break,
+                Err(e) => return Err(io::Error::from(e).into()),
+            };
+            if data > at {
+                holes.push(at..data);
+            }
+            at = if data < self.len() {
+                seek(&self.file, rustix::fs::SeekFrom::Hole(data)).map_err(io::Error::from)?
+            } else {
+                data
+            };
+        }
+        Ok(holes)
+    }
+
     fn same(a: io::Result<fs::Metadata>, b: io::Result<fs::Metadata>) -> bool {
         a.is_ok_and(|a| b.is_ok_and(|b| (a.dev(), a.ino()) == (b.dev(), b.ino())))
     }
@@ -172,8 +217,8 @@ impl FileStore {
         // A block device's metadata gives no size; seeking to its end does.
         let len = file.seek(SeekFrom::End(0))?;
         let behind = if kind.is_block_device() { behind(&file) } else { None };
-        let (path_now, regular, direct) = (path.to_owned(), kind.is_file(), OnceLock::new());
-        let store = Self { file, path: path_now, len: len.into(), access, regular, behind, direct };
+        let (path_now, regular, direct, times) = (path.to_owned(), kind.is_file(), OnceLock::new(), OnceLock::new());
+        let store = Self { file, path: path_now, len: len.into(), access, regular, behind, direct, times };
         store.lock()?;
         // Another process may have replaced the file between open and lock.
         if !Self::same(store.file.metadata(), fs::metadata(path)) {
@@ -369,6 +414,9 @@ impl Drop for FileStore {
     /// A process that was just started shares the descriptor until it calls exec, so closing ours would not release the
     /// lock.
     fn drop(&mut self) {
+        if let Some(times) = self.times.get() {
+            let _ = self.file.set_times(*times);
+        }
         self.files().for_each(|file| drop(file.unlock()));
     }
 }

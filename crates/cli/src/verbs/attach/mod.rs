@@ -196,6 +196,9 @@ impl Args {
             return Err(Error::misuse("options that open a volume only go with --kernel, a VOLUME and a NAME")
                 .hint("What a line of the table or a favourite needs is written there."));
         }
+        if self.how.keep_times {
+            return Err(Error::misuse("--keep-times does not go with --kernel: the kernel writes to the volume"));
+        }
         match &self.names[..] {
             [volume, name] if self.kernel && (options || entries.iter().all(|e| e.name != *volume)) => {
                 Ok(Some((volume, name)))

@@ -1,0 +1,207 @@
+//! `claviger verify --deniability`: what an observer can tell of a volume, its file, its times and its host.
+//!
+//! Each finding is a claim that somebody else could measure as well. Nothing is opened for writing, and whether there is a hidden
+//! volume is said to nobody but who has its password.
+
+mod host;
+mod outer;
+mod stored;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use claviger_engine::opening::OpenVolume;
+use claviger_engine::store::{Access, FileStore};
+use claviger_engine::{Opened, Store, Unlock};
+use serde::Serialize;
+
+use crate::opening::OpenArgs;
+use crate::process::guard;
+use crate::terminal::output::{self, Report};
+use crate::terminal::progress::Progress;
+use crate::terminal::{cancel, prompt};
+use host::Host;
+
+/// What is to be audited besides the volume.
+#[derive(clap::Args)]
+#[command(next_help_heading = "What an observer can tell")]
+pub struct DeniabilityArgs {
+    /// Say what an observer can tell instead: from a copy of the file, and from the file system and the machine around it. Without
+    /// a password nothing is asked for
+    #[arg(long, conflicts_with = "inside")]
+    pub deniability: bool,
+
+    /// An older copy of the same volume: what was changed since, and where
+    #[arg(long, value_name = "COPY", requires = "deniability")]
+    earlier: Option<PathBuf>,
+
+    /// Ask for the password, and say what whoever had it from you sees too. Giving one by another option does the same
+    #[arg(long, requires = "deniability")]
+    open: bool,
+}
+
+/// What an observer sees.
+#[derive(Serialize)]
+struct Finding {
+    /// For programs, and to look it up in the guide.
+    name: &'static str,
+    /// What it is seen from.
+    seen_from: View,
+    /// What it gives away, if anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gives_away: Option<What>,
+    /// How surely it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sure: Option<Sure>,
+    /// What is seen. Whole sentences.
+    sees: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to_do: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum View {
+    OneCopy,
+    TwoCopies,
+    /// The password of the volume, beside its copies.
+    Password,
+    /// The file system that the volume is in.
+    FileSystem,
+    Host,
+}
+
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum What {
+    /// That it is an encrypted volume.
+    Encryption,
+    /// When it was used, how, or where it has data.
+    Use,
+    /// That something is hidden in it.
+    Hidden,
+}
+
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Sure {
+    Certain,
+    Likely,
+    Possible,
+}
+
+impl Finding {
+    /// What gives nothing away.
+    fn nothing(name: &'static str, seen_from: View, sees: impl Into<String>) -> Self {
+        Self { name, seen_from, gives_away: None, sure: None, sees: sees.into(), to_do: None }
+    }
+
+    fn gives(self, what: What, sure: Sure) -> Self {
+        Self { gives_away: Some(what), sure: Some(sure), ..self }
+    }
+
+    fn to_do(self, what: &'static str) -> Self {
+        Self { to_do: Some(what), ..self }
+    }
+}
+
+#[derive(Serialize)]
+struct Audit {
+    path: String,
+    findings: Vec<Finding>,
+}
+
+/// Carries it out.
+pub fn run(open: &OpenArgs, args: &DeniabilityArgs, json: bool) -> anyhow::Result<()> {
+    guard::no_dumps();
+    cancel::install()?;
+    let path = &open.path;
+    let store = open.raw(Access::ReadOnly)?;
+    let mut findings = Vec::new();
+    match stored::says_what_it_is(&store).map_err(|e| e.at(path))? {
+        Some(finding) => findings.push(finding),
+        None => {
+            let file = FileStore::open(path, Access::ReadOnly)?;
+            findings.extend(stored::one_copy(path, &file, &*store).map_err(|e| e.at(path))?);
+            copies_and_password(open, args, &store, &mut findings)?;
+            findings.extend(Host::here().findings(path)?);
+        }
+    }
+    output::print(&Audit { path: path.display().to_string(), findings }, json)
+}
+
+fn copies_and_password(
+    open: &OpenArgs,
+    args: &DeniabilityArgs,
+    store: &Arc<dyn Store>,
+    findings: &mut Vec<Finding>,
+) -> anyhow::Result<()> {
+    let at = |e: claviger_engine::Error| e.at(&open.path);
+    let earlier = args.earlier.as_deref().map(|path| open.how.opening(path)?.access(Access::ReadOnly).stored());
+    let earlier = earlier.transpose()?;
+    let mut free = None;
+    if args.open || open.credentials.given() {
+        prompt::about(&open.path);
+        let credentials = open.read_credentials()?;
+        let opened = |path: &Path| -> claviger_engine::Result<OpenVolume> {
+            let bar = Progress::trials("Opening");
+            let show = |done, all| bar.at(done, all);
+            let with = Unlock { cancel: Some(cancel::flag()), progress: Some(&show), ..open.unlock_with(&credentials) };
+            open.how.opening(path)?.find()?.unlock(&with).and_then(Opened::bytes).map_err(|e| e.at(path))
+        };
+        let OpenVolume { volume, facts, .. } = opened(&open.path)?;
+        let volume = Arc::new(volume);
+        let before = args.earlier.as_deref().map(opened).transpose()?.map(|before| before.volume);
+        findings.extend(outer::findings(&open.path, &volume, &facts).map_err(at)?);
+        free = outer::Free::of(volume, &facts, before.as_ref()).map_err(at)?;
+    }
+    if let Some(earlier) = earlier {
+        findings.extend(stored::two_copies(&*earlier, &**store, free)?);
+    }
+    Ok(())
+}
+
+impl Report for Audit {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{}", output::printable(&self.path))?;
+        for (from, heading) in [
+            (View::OneCopy, "From a copy of it"),
+            (View::TwoCopies, "From two copies of different times"),
+            (View::Password, "With the password"),
+            (View::FileSystem, "From the file system around it"),
+            (View::Host, "From the machine"),
+        ] {
+            let mut seen = self.findings.iter().filter(|finding| finding.seen_from == from).peekable();
+            if seen.peek().is_some() {
+                writeln!(out, "{heading}:")?;
+            }
+            seen.try_for_each(|finding| finding.text(out))?;
+        }
+        let (shown, all) = (self.findings.iter().filter(|f| f.gives_away.is_some()).count(), self.findings.len());
+        writeln!(
+            out,
+            "{shown} of {all} give something away. Whether something is hidden here only its own password tells."
+        )
+    }
+}
+
+impl Finding {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let what = match self.gives_away {
+            None => "gives nothing away",
+            Some(What::Encryption) => "shows an encrypted volume",
+            Some(What::Use) => "shows how it is used",
+            Some(What::Hidden) => "shows that something is hidden",
+        };
+        let sure = match self.sure {
+            None => "",
+            Some(Sure::Certain) => ", certain",
+            Some(Sure::Likely) => ", likely",
+            Some(Sure::Possible) => ", possible",
+        };
+        writeln!(out, "  {} ({what}{sure})\n    {}", self.name, output::printable(&self.sees))?;
+        self.to_do.map_or(Ok(()), |to_do| writeln!(out, "    To do: {to_do}"))
+    }
+}

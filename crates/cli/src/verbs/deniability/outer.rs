@@ -1,0 +1,165 @@
+//! What whoever was given a password sees beside the bytes: a hidden volume that it opens, or the free space of an outer one.
+
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use claviger_engine::diagnosis::observer::is_noise;
+use claviger_engine::filesystems::{self, Kind};
+use claviger_engine::formats::Facts;
+use claviger_engine::free_tail::{FreeTail, behind_its_end, free_tail};
+use claviger_engine::trees::{Node, NodeKind, Tree};
+use claviger_engine::{Error, ErrorKind, Result, Volume};
+
+use super::{Finding, Sure, View, What};
+use crate::terminal::size;
+use crate::verbs::info::date;
+
+/// Names that are looked at for the newest time.
+const NAMES: usize = 100_000;
+
+/// Times in FAT are local ones, and a file system that is only read ages: less than this means nothing.
+const SLACK: Duration = Duration::from_secs(26 * 3600);
+
+/// What the password shows, of the volume that is at `path`.
+pub fn findings(path: &Path, volume: &Arc<Volume>, facts: &Facts) -> Result<Vec<Finding>> {
+    let (at, len) = (facts.data_offset, facts.size);
+    if facts.hidden {
+        let sees = format!("It opens a hidden volume: bytes {at} to {}.", at + len);
+        return Ok(vec![
+            Finding::nothing("hidden", View::Password, sees).gives(What::Hidden, Sure::Certain).to_do(
+                "Give this password to nobody. Open the outer volume with --read-only or --protect-hidden alone: its file system \
+                 would write over this one, and a journal (ext4, NTFS) does so without a file being written.",
+            ),
+        ]);
+    }
+    let mut findings = vec![end_of_its_files(volume)?];
+    let modified = std::fs::metadata(path).map_err(|e| Error::from(e).at(path))?;
+    if modified.is_file() {
+        findings.extend(times(volume, modified.mtime()));
+    }
+    Ok(findings)
+}
+
+fn end_of_its_files(volume: &Volume) -> Result<Finding> {
+    let name = "free-space";
+    if let Ok(Some(behind)) = behind_its_end(volume) {
+        let sees = format!("Its file system ends {} before the volume does. What is that for?", size::exact(behind));
+        return Ok(Finding::nothing(name, View::Password, sees).gives(What::Hidden, Sure::Likely).to_do(
+            "Let the outer file system be as large as its volume, and keep it from what is hidden by --protect-hidden.",
+        ));
+    }
+    let tail = match free_tail(volume) {
+        Err(Error { kind: ErrorKind::Io(e), .. }) => return Err(e.into()),
+        Err(e) => {
+            let sees = format!("Where its file system has free space cannot be told: {}.", e.kind);
+            return Ok(Finding::nothing(name, View::Password, sees));
+        }
+        Ok(tail) => tail,
+    };
+    let FreeTail { at, end, filesystem } = tail;
+    let sees = format!(
+        "Its {filesystem} has free space from byte {at} to its end, {}. Something may be hidden there, as in every volume that was \
+         filled with noise, or nothing.",
+        size::exact(end - at)
+    );
+    let detected = filesystems::detect(volume)?;
+    let journal = detected.is_some_and(|found| matches!(found.kind, Kind::Ntfs | Kind::Ext3 | Kind::Ext4));
+    let finding = Finding::nothing(name, View::Password, sees);
+    Ok(if journal {
+        finding.to_do("It has a journal, and is written when it is mounted, even to be looked at: use --read-only or --protect-hidden.")
+    } else {
+        finding
+    })
+}
+
+/// Whether the file was written long after the newest file inside: then something else was written.
+fn times(volume: &Arc<Volume>, modified: i64) -> Option<Finding> {
+    let (_, tree) = filesystems::open(Arc::clone(volume) as _).ok()?;
+    let newest = newest(&*tree)?;
+    let seconds = newest.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs() as i64;
+    let sees = format!("The newest time in it is {}; its file was last written {}.", date(seconds), date(modified));
+    let finding = Finding::nothing("inner-times", View::Password, sees);
+    if modified - seconds <= SLACK.as_secs() as i64 {
+        return Some(finding);
+    }
+    Some(finding.gives(What::Hidden, Sure::Possible).to_do(
+        "Use the outer volume as often as the hidden one, or write with --keep-times, which leaves the file's times as they were; \
+         backups then miss what was changed.",
+    ))
+}
+
+/// The newest time of any file or folder.
+fn newest(tree: &dyn Tree) -> Option<SystemTime> {
+    let mut newest = None;
+    let mut folders: Vec<Node> = vec![tree.root()];
+    let mut names = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in tree.list(folder).ok()? {
+            let node = tree.take(folder, &entry).ok()?;
+            let times = tree.attributes(node).ok()?;
+            newest = newest.max(times.modified).max(times.changed).max(times.created);
+            folders.extend((entry.kind == NodeKind::Folder).then_some(node));
+            names += 1;
+        }
+        if names > NAMES {
+            return None;
+        }
+    }
+    newest
+}
+
+/// The free space at the end of the outer volume's file system, and what was changed in it between two copies.
+pub struct Free {
+    now: Arc<Volume>,
+    data_at: u64,
+    /// In bytes of the volume.
+    range: Range<u64>,
+    noise: u64,
+    other: u64,
+}
+
+impl Free {
+    /// What was free in both copies; nothing of a hidden volume, and where it cannot be told.
+    pub fn of(now: Arc<Volume>, facts: &Facts, before: Option<&Volume>) -> Result<Option<Self>> {
+        if facts.hidden {
+            return Ok(None);
+        }
+        let tail = |volume: &Volume| match free_tail(volume) {
+            Err(Error { kind: ErrorKind::Io(e), .. }) => Err(Error::from(e)),
+            tail => Ok(tail.ok()),
+        };
+        let Some(free) = tail(&now)? else { return Ok(None) };
+        let then = before.map_or(Ok(None), tail)?;
+        let range = free.at.max(then.map_or(0, |then| then.at))..free.end;
+        Ok(Some(Self { now, data_at: facts.data_offset, range, noise: 0, other: 0 }))
+    }
+
+    /// Looks at a sector that was changed, which is stored at `at`.
+    pub fn changed(&mut self, at: u64) -> Result<()> {
+        let Some(at) = at.checked_sub(self.data_at).filter(|at| self.range.contains(at)) else { return Ok(()) };
+        let noise = is_noise(&*self.now, at)?;
+        *if noise { &mut self.noise } else { &mut self.other } += 1;
+        Ok(())
+    }
+
+    pub fn finding(self) -> Finding {
+        let Self { range, noise, other, .. } = self;
+        let sees = format!(
+            "Of the sectors from byte {} on, which its file system uses in neither copy, {} were changed: {noise} decrypt to noise with \
+             this password, {other} to what could have been a file.",
+            range.start,
+            noise + other
+        );
+        let finding = Finding::nothing("changed-free", View::TwoCopies, sees);
+        if noise == 0 {
+            return finding;
+        }
+        finding.gives(What::Hidden, Sure::Likely).to_do(
+            "That is how a hidden volume is found. Destroy the copies from before it was written; or say what a file was that is \
+             encrypted or compressed, and was deleted since.",
+        )
+    }
+}
