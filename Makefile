@@ -20,7 +20,7 @@ AARCH64 := aarch64-unknown-linux-gnu
 # Crates whose public API is listed in docs/api.
 LIBRARIES := claviger-crypto claviger-engine claviger-serve
 
-.PHONY: all build try test build-tests test-aarch64 soak fuzz torture lint dependencies sbom reproducible api api-check doc package msrv studies book man install uninstall clean
+.PHONY: all build try test build-tests test-aarch64 soak fuzz fuzz-check torture lint dependencies sbom reproducible api api-check doc package msrv studies book man install uninstall clean
 
 all: build
 
@@ -61,6 +61,10 @@ soak:
 # so many executions, JOBS=N has so many side by side, and TARGETS="luks2 nbd" are those that are to run.
 fuzz:
 	tools/fuzz.py --seconds $(SECONDS) $(if $(RUNS),--runs $(RUNS)) $(if $(JOBS),--jobs $(JOBS)) $(TARGETS)
+
+# Whether what fuzzes compiles, without the sanitizer, which would have everything built anew.
+fuzz-check:
+	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz-check
 
 # All that is to show that nothing is lost, one part after the other: docs/reliability.md. Some four hours on two processors; each part
 # prints its figures. TORTURE_POINTS=1000000 looks at more crashes, SECONDS=N fuzzes and exercises mounts for so long each.

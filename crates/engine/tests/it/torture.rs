@@ -357,8 +357,11 @@ fn scenarios() -> Vec<Scenario> {
     .collect()
 }
 
-/// What writes into volumes and folders in an order of its own, and looks at what crashes leave of that, to a depth: at how many.
-const WRITERS: &[(&str, fn(Depth) -> usize)] = &[
+/// Looks at what crashes leave, to a depth: at how many.
+type Crashes = fn(Depth) -> usize;
+
+/// What writes into volumes and folders in an order of its own.
+const WRITERS: &[(&str, Crashes)] = &[
     ("sectors with tags", crate::integrity::crashes),
     ("FAT", crate::filesystems_fat::crashes),
     ("files of eCryptfs, and of formats like it", |depth| crate::stacked::crashes(depth.seed)),

@@ -93,7 +93,7 @@ impl Host {
             let sees = "It is on a logical volume: a snapshot of that, or of a thin one, has the volume as it was.";
             return Finding::nothing("disk", View::FileSystem, sees)
                 .gives(What::Use, Sure::Possible)
-                .to_do("Look with `lvs`; remove snapshots from before.");
+                .advised("Look with `lvs`; remove snapshots from before.");
         }
         let below = match has("CRYPT-") {
             true => "an encrypted disk, which hides all of this while it is locked, lies below it",
@@ -125,7 +125,7 @@ impl Host {
         );
         Finding::nothing("swap", View::Host, sees)
             .gives(What::Use, Sure::Possible)
-            .to_do("Encrypt it: `claviger attach --random-key`, or zram instead of a disk.")
+            .advised("Encrypt it: `claviger attach --random-key`, or zram instead of a disk.")
     }
 
     /// Whether a swap area is in memory or on an encrypted disk.
@@ -150,7 +150,7 @@ impl Host {
             );
         }
         let sees = "This machine can write all of its memory to a disk to sleep, keys of open volumes with it.";
-        Finding::nothing("hibernation", View::Host, sees).gives(What::Use, Sure::Possible).to_do(
+        Finding::nothing("hibernation", View::Host, sees).gives(What::Use, Sure::Possible).advised(
             "Unmount before it sleeps, `claviger lock` what was mounted with --isolate-keys, or encrypt the swap area.",
         )
     }
@@ -167,7 +167,7 @@ impl Host {
         let processes = of("proc", "cmdline").filter(|path| !ours.iter().any(|process| path.starts_with(process)));
         let all = files.chain(processes).chain(of("sys/block", "loop/backing_file"));
         // A table of mounts has no spaces in its names.
-        let escaped = escape(Path::new(name));
+        let escaped = escape(Path::new(name)).replace(' ', r"\040");
         let words = [name.as_bytes(), escaped.as_bytes()];
         let found: Vec<_> = all.filter(|path| stands_in(path, words)).map(|path| path.display().to_string()).collect();
         if found.is_empty() {
@@ -177,7 +177,7 @@ impl Host {
         }
         Finding::nothing("names", View::Host, format!("Its name stands in {}.", found.join(", ")))
             .gives(What::Encryption, Sure::Certain)
-            .to_do("Remove it there; mount by `claviger attach NAME`, or begin the command with a space where the shell then keeps none.")
+            .advised("Remove it there; mount by `claviger attach NAME`, or begin the command with a space where the shell then keeps none.")
     }
 
     /// This process and those that it was started by: their command lines name the volume because it is audited.
@@ -205,7 +205,7 @@ fn times(metadata: &fs::Metadata) -> [Finding; 2] {
         date(accessed),
         date(changed)
     );
-    let times = Finding::nothing("times", View::FileSystem, sees).gives(What::Use, Sure::Certain).to_do(
+    let times = Finding::nothing("times", View::FileSystem, sees).gives(What::Use, Sure::Certain).advised(
         "--read-only leaves all three as they are. --keep-times puts the first two back when the volume is closed; backups then \
          miss what was changed, and the third, which nobody can set, shows that.",
     );
@@ -239,7 +239,7 @@ fn around(mount: &Mount) -> Finding {
     };
     Finding::nothing("around", View::FileSystem, format!("It is in a file system of the kind {kind}, which {keeps}: older copies may exist."))
         .gives(What::Use, Sure::Possible)
-        .to_do("Keep the volume where what is overwritten is gone: on a disk or partition of its own, or on ext4, and without snapshots.")
+        .advised("Keep the volume where what is overwritten is gone: on a disk or partition of its own, or on ext4, and without snapshots.")
 }
 
 /// Whether one of the `words` stands in the file by itself.

@@ -102,7 +102,7 @@ impl Finding {
         Self { gives_away: Some(what), sure: Some(sure), ..self }
     }
 
-    fn to_do(self, what: &'static str) -> Self {
+    fn advised(self, what: &'static str) -> Self {
         Self { to_do: Some(what), ..self }
     }
 }

@@ -29,7 +29,7 @@ pub fn findings(path: &Path, volume: &Arc<Volume>, facts: &Facts) -> Result<Vec<
     if facts.hidden {
         let sees = format!("It opens a hidden volume: bytes {at} to {}.", at + len);
         return Ok(vec![
-            Finding::nothing("hidden", View::Password, sees).gives(What::Hidden, Sure::Certain).to_do(
+            Finding::nothing("hidden", View::Password, sees).gives(What::Hidden, Sure::Certain).advised(
                 "Give this password to nobody. Open the outer volume with --read-only or --protect-hidden alone: its file system \
                  would write over this one, and a journal (ext4, NTFS) does so without a file being written.",
             ),
@@ -47,7 +47,7 @@ fn end_of_its_files(volume: &Volume) -> Result<Finding> {
     let name = "free-space";
     if let Ok(Some(behind)) = behind_its_end(volume) {
         let sees = format!("Its file system ends {} before the volume does. What is that for?", size::exact(behind));
-        return Ok(Finding::nothing(name, View::Password, sees).gives(What::Hidden, Sure::Likely).to_do(
+        return Ok(Finding::nothing(name, View::Password, sees).gives(What::Hidden, Sure::Likely).advised(
             "Let the outer file system be as large as its volume, and keep it from what is hidden by --protect-hidden.",
         ));
     }
@@ -69,7 +69,7 @@ fn end_of_its_files(volume: &Volume) -> Result<Finding> {
     let journal = detected.is_some_and(|found| matches!(found.kind, Kind::Ntfs | Kind::Ext3 | Kind::Ext4));
     let finding = Finding::nothing(name, View::Password, sees);
     Ok(if journal {
-        finding.to_do("It has a journal, and is written when it is mounted, even to be looked at: use --read-only or --protect-hidden.")
+        finding.advised("It has a journal, and is written when it is mounted, even to be looked at: use --read-only or --protect-hidden.")
     } else {
         finding
     })
@@ -85,7 +85,7 @@ fn times(volume: &Arc<Volume>, modified: i64) -> Option<Finding> {
     if modified - seconds <= SLACK.as_secs() as i64 {
         return Some(finding);
     }
-    Some(finding.gives(What::Hidden, Sure::Possible).to_do(
+    Some(finding.gives(What::Hidden, Sure::Possible).advised(
         "Use the outer volume as often as the hidden one, or write with --keep-times, which leaves the file's times as they were; \
          backups then miss what was changed.",
     ))
@@ -157,7 +157,7 @@ impl Free {
         if noise == 0 {
             return finding;
         }
-        finding.gives(What::Hidden, Sure::Likely).to_do(
+        finding.gives(What::Hidden, Sure::Likely).advised(
             "That is how a hidden volume is found. Destroy the copies from before it was written; or say what a file was that is \
              encrypted or compressed, and was deleted since.",
         )

@@ -25,7 +25,7 @@ pub fn says_what_it_is(store: &Arc<dyn Store>) -> Result<Option<Finding>> {
     let seen = diagnosis::look(store)?;
     if let Some(sure) = seen.formats.iter().find(|opinion| matches!(opinion.verdict, Verdict::Yes(_))) {
         let sees = format!("It is a volume of {}, and says so. No more was looked at.", sure.format);
-        return Ok(Some(Finding::nothing("mark", View::OneCopy, sees).gives(What::Encryption, Sure::Certain).to_do(
+        return Ok(Some(Finding::nothing("mark", View::OneCopy, sees).gives(What::Encryption, Sure::Certain).advised(
             "Nobody can deny that. Volumes without any mark are those of TrueCrypt, VeraCrypt and plain dm-crypt, and of LUKS2 \
              without its detached header.",
         )));
@@ -63,7 +63,7 @@ fn shape(path: &Path, len: u64, noise: &Noise) -> Finding {
         size::exact(len)
     );
     let sure = if named || noise.first.is_none() && len.is_multiple_of(512) { Sure::Likely } else { Sure::Possible };
-    Finding::nothing("shape", View::OneCopy, sees).gives(What::Encryption, sure).to_do(
+    Finding::nothing("shape", View::OneCopy, sees).gives(What::Encryption, sure).advised(
         "Nothing hides that. Have a reason why such a file is there, or a whole disk that was wiped instead of a file.",
     )
 }
@@ -77,7 +77,7 @@ fn holes(file: &FileStore) -> Result<Finding> {
     };
     let (bytes, at) = (size::exact(bytes), first.start);
     let sees = format!("{bytes} of the file were never written, the first from byte {at} on: nothing can be there.");
-    Ok(Finding::nothing("holes", View::OneCopy, sees).gives(What::Use, Sure::Certain).to_do(FILL))
+    Ok(Finding::nothing("holes", View::OneCopy, sees).gives(What::Use, Sure::Certain).advised(FILL))
 }
 
 const FILL: &str = "Make the volume anew without --quick, which fills it with noise, and move the files there. A copy made with \
@@ -95,7 +95,7 @@ fn not_noise(noise: &Noise) -> Finding {
         "Of {sectors} sectors {zeros} are zeros, and {ordered} are no noise either (of noise, less than one in 10^9 fails); the \
          first is at byte {first}. All others hold something."
     );
-    Finding::nothing("noise", View::OneCopy, sees).gives(What::Use, Sure::Certain).to_do(FILL)
+    Finding::nothing("noise", View::OneCopy, sees).gives(What::Use, Sure::Certain).advised(FILL)
 }
 
 fn frequencies(noise: &Noise) -> Finding {
@@ -110,7 +110,7 @@ fn frequencies(noise: &Noise) -> Finding {
     }
     finding
         .gives(What::Use, Sure::Likely)
-        .to_do("Make the volume anew with a program that fills it with encrypted zeros or noise.")
+        .advised("Make the volume anew with a program that fills it with encrypted zeros or noise.")
 }
 
 fn headers(store: &dyn Store) -> Result<Finding> {
@@ -128,7 +128,7 @@ fn headers(store: &dyn Store) -> Result<Finding> {
         return Ok(Finding::nothing("headers", View::OneCopy, sees));
     }
     let sees = format!("There is no noise, and so no header, at byte {}.", other.join(" and "));
-    Ok(Finding::nothing("headers", View::OneCopy, sees).gives(What::Use, Sure::Certain).to_do(
+    Ok(Finding::nothing("headers", View::OneCopy, sees).gives(What::Use, Sure::Certain).advised(
         "In a volume of TrueCrypt 6 or later, or VeraCrypt, that is damage: `claviger verify` says of which copy.",
     ))
 }
@@ -163,7 +163,7 @@ fn changed(changes: &Changes, same_size: bool) -> Finding {
                 "{changed} of {sectors} sectors were changed, in these of {} equal parts: [{map}].{size}",
                 parts.len()
             );
-            Finding::nothing("changes", View::TwoCopies, sees).gives(What::Use, Sure::Certain).to_do(
+            Finding::nothing("changes", View::TwoCopies, sees).gives(What::Use, Sure::Certain).advised(
                 "Who sees a volume twice sees where it was written. Keep backups of its files, not of the volume, or make a new \
                  volume for each copy; and no snapshots below it.",
             )
@@ -184,7 +184,7 @@ fn hidden_headers(changed: &[String], front: bool) -> Finding {
     // The header in front changes where all headers do.
     Finding::nothing("hidden-header", View::TwoCopies, sees)
         .gives(What::Hidden, if front { Sure::Possible } else { Sure::Likely })
-        .to_do("Destroy all copies from before. Make a hidden volume before the first copy of the outer one is made.")
+        .advised("Destroy all copies from before. Make a hidden volume before the first copy of the outer one is made.")
 }
 
 /// Something that reads `len` bytes, with a bar.
