@@ -67,7 +67,7 @@ impl Bed {
             return;
         }
         let volume = volume.to_str().expect("text");
-        let read = |file: &String| run(["cat", "--password-file", file, volume]);
+        let read = |file: &String| run(["cat", "--password-file", file, volume].iter().chain(self.quickly));
         let opened = self.passwords.iter().find_map(|file| Some((file, read(file))).filter(|(_, read)| read.code == 0));
         let (password, now) = opened.unwrap_or_else(|| panic!("{what}: nothing opens it"));
         // It may be longer by now.
@@ -107,11 +107,12 @@ fn two_programs_on_one_truecrypt_volume() {
     let volume = folder.volume("v", "1M", &[]);
     let backup = ["header", "backup", &volume, &folder.str("backup"), "--password-file", &folder.password];
     run(backup).succeeds();
+    // Every other hash and cipher would be tried first.
     let verbs = [
-        "change --password-file @password --new-password-file @new --hash SHA-512 @v",
-        "header restore --from @backup @v --yes --password-file @password",
-        "resize --size 2M --password-file @password @v",
-        "serve --password-file @password @v --run true",
+        "change --hash SHA-512 --cipher AES --password-file @password --new-password-file @new @v",
+        "header restore --hash SHA-512 --cipher AES --from @backup @v --yes --password-file @password",
+        "resize --hash SHA-512 --cipher AES --size 2M --password-file @password @v",
+        "serve --hash SHA-512 --cipher AES --password-file @password @v --run true",
     ];
     let bed = Bed::new(folder, &["password", "new"], &verbs);
     Bed { quickly: &["--hash", "SHA-512", "--cipher", "AES"], ..bed }.each_pair_leaves_it_whole();
