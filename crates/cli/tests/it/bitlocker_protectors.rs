@@ -191,8 +191,8 @@ fn a_refused_addition_leaves_no_key_file() {
     let of = Fixture::new();
     let kept = of.file("kept");
     let mut command = Command::new(strace);
-    // With -D the child is the program itself.
-    command.args(["-D", "-f", "-qq", "-e", "trace=fsync", "-e", "inject=fsync:signal=STOP:when=1", "--"]);
+    // The file is synced before it has its name, and its folder afterwards. With -D the child is the program itself.
+    command.args(["-D", "-f", "-qq", "-e", "trace=fsync", "-e", "inject=fsync:signal=STOP:when=2", "--"]);
     command.arg(env!("CARGO_BIN_EXE_claviger")).args(["keyslot", "add", "--password-file", &of.file("password")]);
     command.args(["--recovery-password-file", &kept, of.path()]);
     let mut child =
