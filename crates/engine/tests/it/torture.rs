@@ -150,10 +150,18 @@ impl Subject {
     }
 
     fn read(&self, store: &Arc<dyn Store>, with: &Unlock<'_>) -> Result<Vec<u8>> {
-        // By its name only where nothing says it: a conversion makes another format of it.
-        let named = matches!(self.format, "TrueCrypt" | "VeraCrypt").then_some(self.format);
-        let (_, header) = formats::open(store, named)?;
-        Ok(all_of(&Volume::new(Arc::clone(store), header.unlock(with)?.layout)))
+        // By name: where there is no header, every other format that has none would be tried.
+        let read = |format| {
+            let (_, header) = formats::open(store, Some(format))?;
+            Ok(all_of(&Volume::new(Arc::clone(store), header.unlock(with)?.layout)))
+        };
+        // What a conversion makes of it.
+        let other = match self.format {
+            "LUKS1" => Some("LUKS2"),
+            "LUKS2" => Some("LUKS1"),
+            _ => None,
+        };
+        read(self.format).or_else(|error| other.map_or(Err(error), read))
     }
 
     /// Whether every copy of the header is as it should be.
