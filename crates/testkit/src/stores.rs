@@ -250,30 +250,9 @@ impl CrashStore {
     /// are up to 8 such sectors; otherwise none, all, each alone, each missing, and `more` at random.
     pub fn torn_images(&self, more: usize) -> Vec<Vec<u8>> {
         let mut images = Vec::new();
-        self.each_torn_image(more, |image| images.push(image.to_vec()));
+        let mut random = Random::new(more as u64);
+        self.each_torn(|count| selections(count, more, &mut random).collect(), |image| images.push(image.to_vec()));
         images
-    }
-
-    /// Visits the same images one by one, if all of them would take too much memory.
-    pub fn each_torn_image(&self, more: usize, each: impl FnMut(&[u8])) {
-        let mut random = Random::new(more as u64);
-        self.each_torn(|count| selections(count, more, &mut random).collect(), each);
-    }
-
-    /// Like [`CrashStore::torn_images`], one by one, and fewer of them: all selections if there are up to 3 such
-    /// sectors; otherwise none, all, the first half, the second half, and `more` at random.
-    pub fn each_sampled_image(&self, more: usize, each: impl FnMut(&[u8])) {
-        let mut random = Random::new(more as u64);
-        let some = |count: usize| -> Vec<Vec<bool>> {
-            if count <= 3 {
-                return selections(count, 0, &mut random).collect();
-            }
-            let halves = [0, count, count / 2].map(|end| (0..count).map(|i| i < end).collect());
-            let second = (0..count).map(|i| i >= count / 2).collect();
-            let chance = (0..more).map(|_| (0..count).map(|_| random.below(2) == 1).collect()).collect::<Vec<_>>();
-            halves.into_iter().chain([second]).chain(chance).collect()
-        };
-        self.each_torn(some, each);
     }
 
     /// Visits what a crash can leave, up to `depth`: what was flushed, and any of the sectors of 512 bytes that were written since.

@@ -9,7 +9,7 @@ use claviger_engine::spec::{Keeping, Kept};
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Credential, Error, ErrorKind, Format, Secret, Spec, Store, Unlock, Verdict, Volume};
 use claviger_testkit::bitlocker::oracles::{self, Features, Key, Reader, Writer};
-use claviger_testkit::stores::CrashStore;
+use claviger_testkit::stores::{CrashStore, Depth};
 use claviger_testkit::tools;
 
 use crate::support::shared;
@@ -210,7 +210,7 @@ fn what_an_interruption_leaves_opens_with_nothing_until_it_is_whole() {
     BITLOCKER.create(&store, &spec, &credentials).expect("it is created");
     let whole = store.crash_images().pop().expect("the last is the present");
     let (mut opens, mut images) = (0, 0);
-    store.each_sampled_image(4, |image| {
+    store.each_crash(Depth { exhaustive: 3, sampled: 8, seed: 4 }, |image| {
         images += 1;
         // Metadata that no first sector leads to are searched only where somebody names the format.
         if let Verdict::Yes(_) = BITLOCKER.identify(&MemoryStore::new(image.to_vec())).expect("it is read") {

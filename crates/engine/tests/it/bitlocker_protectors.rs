@@ -15,7 +15,7 @@ use claviger_testkit::bitlocker::maker::{self, Kind, Made, PASSWORD, Protector};
 use claviger_testkit::bitlocker::metadata::{Datum, HEADERS, Nonces, Seal, set_datums, validation};
 use claviger_testkit::bitlocker::oracles::{Features, Key, Reader, expect_all, sha256};
 use claviger_testkit::random::Random;
-use claviger_testkit::stores::CrashStore;
+use claviger_testkit::stores::{CrashStore, Depth};
 use claviger_testkit::tools;
 
 /// The 16 bytes of a recovery password.
@@ -667,7 +667,7 @@ fn a_torn_copy_is_never_taken_for_a_whole_one() {
     let old = startup_key_of(&made);
     let store = CrashStore::new(made.image.clone());
     done(label(&store, &old, &"another label ".repeat(400)), &store);
-    store.each_torn_image(20, |image| {
+    store.each_crash(Depth { exhaustive: 8, sampled: 100, seed: 20 }, |image| {
         assert_eq!(opens(image, &made.plaintext, std::slice::from_ref(&old)), Some(0));
     });
 }

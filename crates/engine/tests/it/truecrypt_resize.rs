@@ -9,7 +9,7 @@ use claviger_engine::credential::HeaderChoice;
 use claviger_engine::formats::{self, KeyslotEditor, Resizing};
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Store, Unlock, Volume};
-use claviger_testkit::stores::CrashStore;
+use claviger_testkit::stores::{CrashStore, Depth};
 use claviger_testkit::{tools, uml};
 
 const GROUP: u64 = 131_072;
@@ -167,7 +167,7 @@ fn at_any_crash_the_volume_opens_with_the_old_or_the_new_size_and_all_its_data()
         let resizing = kind.prepare(&MemoryStore::new(before.clone()), size).expect("it is prepared");
         resizing.prepared.edit.carry_out(&store).expect("it is written");
         let mut images = Vec::new();
-        store.each_sampled_image(2, |image| images.push(image.to_vec()));
+        store.each_crash(Depth { exhaustive: 3, sampled: 4, seed: 2 }, |image| images.push(image.to_vec()));
         images.extend(store.crash_images());
         let mut cut = store.crash_images().pop().expect("the last is the present");
         cut.truncate(len);
