@@ -37,7 +37,7 @@ impl Process {
         Ok(Self { pid, started: stat.started })
     }
 
-    /// Whether it is alive. A zombie is not.
+    /// Whether it is alive. A zombie is not, once the last of its threads is gone: until then its files are open and locked.
     ///
     /// Where /proc hides processes (proc(5), `hidepid`), a server is hidden even from its own user, because it is not
     /// dumpable. A hidden process with that ID counts as this one: what a living server has mounted must not be cleaned
@@ -49,7 +49,7 @@ impl Process {
     /// Whether /proc says that it is alive; `None` if /proc does not show it.
     fn seen_alive(&self) -> Option<bool> {
         let stat = Stat::of(self.pid).ok()?;
-        Some(stat.started == self.started && !matches!(stat.state, 'Z' | 'X'))
+        Some(stat.started == self.started && (stat.threads > 1 || !matches!(stat.state, 'Z' | 'X')))
     }
 
     /// A pidfd of this process, or `None` if it has ended.
@@ -101,6 +101,8 @@ fn handle_of(pid: u32) -> Option<OwnedFd> {
 pub(crate) struct Stat {
     /// `R`, `S`, `D` …
     pub state: char,
+    /// Threads that are left; a zombie's first one counts.
+    pub threads: u32,
     /// When it started, in ticks.
     pub started: u64,
 }
@@ -115,9 +117,10 @@ impl Stat {
     fn parse(text: &str) -> Option<Self> {
         let mut fields = text.rsplit_once(')')?.1.split_whitespace();
         let state = fields.next()?.chars().next()?;
-        // The state is field 3, the start time field 22.
-        let started = fields.nth(18)?.parse().ok()?;
-        Some(Self { state, started })
+        // The state is field 3, the number of threads field 20, the start time field 22.
+        let threads = fields.nth(16)?.parse().ok()?;
+        let started = fields.nth(1)?.parse().ok()?;
+        Some(Self { state, threads, started })
     }
 }
 
@@ -129,7 +132,7 @@ mod tests {
     fn a_name_with_brackets_and_blanks_is_no_obstacle() {
         let text = "42 (a) S 1 (b c) D 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20";
         let stat = Stat::parse(text).expect("fields");
-        assert_eq!((stat.state, stat.started), ('D', 4711));
+        assert_eq!((stat.state, stat.threads, stat.started), ('D', 17, 4711));
         assert!(Stat::parse("42 (x) S 1 2").is_none());
     }
 
