@@ -249,9 +249,28 @@ impl CrashStore {
     /// order or never: at every moment, what was flushed and some of the sectors written since. All selections if there
     /// are up to 8 such sectors; otherwise none, all, each alone, each missing, and `more` at random.
     pub fn torn_images(&self, more: usize) -> Vec<Vec<u8>> {
-        let mut images = Vec::new();
         let mut random = Random::new(more as u64);
-        self.each_torn(|count| selections(count, more, &mut random).collect(), |image| images.push(image.to_vec()));
+        let log = self.log();
+        let mut images = vec![self.before.clone()];
+        let mut flushed = self.before.clone();
+        let mut pending: Vec<(usize, &[u8])> = Vec::new();
+        for event in log.iter() {
+            match event {
+                Event::Write(offset, data) => {
+                    pending.extend(sectors(*offset as usize, data));
+                    images.extend(selections(pending.len(), more, &mut random).map(|chosen| {
+                        let mut image = flushed.clone();
+                        put(&mut image, pending.iter().zip(chosen).filter(|(_, c)| *c).map(|(s, _)| s));
+                        image
+                    }));
+                }
+                Event::Flush => {
+                    put(&mut flushed, &pending);
+                    pending.clear();
+                }
+                Event::Settled => {}
+            }
+        }
         images
     }
 
@@ -284,31 +303,6 @@ impl CrashStore {
             put(&mut flushed, &pending);
         }
         each(&flushed);
-    }
-
-    /// Calls `each` with every image that the selections make of the sectors not flushed yet.
-    fn each_torn(&self, mut select: impl FnMut(usize) -> Vec<Vec<bool>>, mut each: impl FnMut(&[u8])) {
-        let log = self.log();
-        each(&self.before);
-        let mut flushed = self.before.clone();
-        let mut pending: Vec<(usize, &[u8])> = Vec::new();
-        for event in log.iter() {
-            match event {
-                Event::Write(offset, data) => {
-                    pending.extend(sectors(*offset as usize, data));
-                    for chosen in select(pending.len()) {
-                        let mut image = flushed.clone();
-                        put(&mut image, pending.iter().zip(chosen).filter(|(_, c)| *c).map(|(s, _)| s));
-                        each(&image);
-                    }
-                }
-                Event::Flush => {
-                    put(&mut flushed, &pending);
-                    pending.clear();
-                }
-                Event::Settled => {}
-            }
-        }
     }
 
     fn log(&self) -> MutexGuard<'_, Vec<Event>> {

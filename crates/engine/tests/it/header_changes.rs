@@ -104,10 +104,7 @@ fn subject(kind: Kind) -> Subject {
     let image = kind.volume(MIN, "old");
     let keys = ["old", "new"].map(|text| Key::Passphrase(format!("{text:.<20}"))).to_vec();
     let (hash, cipher, pim) = (Some(kind.hash), Some("AES"), kind.pim);
-    let mut subject = Subject { format: kind.format, image, plaintext: Vec::new(), keys, hash, cipher, pim };
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(subject.image.clone()));
-    subject.plaintext = subject.opened(&store, &subject.keys[0]).expect("it opens");
-    subject
+    Subject { format: kind.format, image, plaintext: Vec::new(), keys, hash, cipher, pim }.with_its_plaintext()
 }
 
 pub fn scenarios() -> Vec<Scenario> {

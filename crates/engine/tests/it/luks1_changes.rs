@@ -66,10 +66,7 @@ pub fn subject() -> Subject {
     let image = after(&volume(), &[(add, "old", "second")]);
     let keys = ["old", "new", "second"].map(|text| Key::Passphrase(text.to_owned())).to_vec();
     let (format, plaintext) = ("LUKS1", Vec::new());
-    let mut subject = Subject { format, image, plaintext, keys, hash: None, cipher: None, pim: None };
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(subject.image.clone()));
-    subject.plaintext = subject.opened(&store, &subject.keys[0]).expect("it opens");
-    subject
+    Subject { format, image, plaintext, keys, hash: None, cipher: None, pim: None }.with_its_plaintext()
 }
 
 pub fn scenarios() -> Vec<Scenario> {

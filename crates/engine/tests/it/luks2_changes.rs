@@ -67,10 +67,7 @@ pub fn subject() -> Subject {
     done(editor().change_tokens(&before, token_1()), &before);
     let keys = ["one", "zwei", "two"].map(|text| Key::Passphrase(text.to_owned())).to_vec();
     let (format, image, plaintext) = ("LUKS2", before.to_vec(), Vec::new());
-    let mut subject = Subject { format, image, plaintext, keys, hash: None, cipher: None, pim: None };
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(subject.image.clone()));
-    subject.plaintext = subject.opened(&store, &subject.keys[0]).expect("it opens");
-    subject
+    Subject { format, image, plaintext, keys, hash: None, cipher: None, pim: None }.with_its_plaintext()
 }
 
 pub fn scenarios() -> Vec<Scenario> {

@@ -265,9 +265,7 @@ pub fn scenarios() -> Vec<Scenario> {
     formats::by_name("LUKS1").expect("it is there").create(&store, &spec, &[passphrase("one")]).expect("a volume");
     let keys = vec![Key::Passphrase("one".to_owned())];
     let (format, image, plaintext) = ("LUKS1", store.to_vec(), Vec::new());
-    let mut one = Subject { format, image, plaintext, keys, hash: None, cipher: None, pim: None };
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(one.image.clone()));
-    one.plaintext = one.opened(&store, &one.keys[0]).expect("it opens");
+    let one = Subject { format, image, plaintext, keys, hash: None, cipher: None, pim: None }.with_its_plaintext();
     let two = Subject { format: "LUKS2", ..one.after(|store, _| editor("LUKS1").convert(store, "LUKS2", false)) };
     vec![converted(&one, "LUKS2"), converted(&two, "LUKS1")]
 }

@@ -132,6 +132,12 @@ impl Subject {
         Self { image: store.to_vec(), ..self.clone() }
     }
 
+    /// The same, and what is in it as the first key opens it.
+    pub fn with_its_plaintext(self) -> Self {
+        let plaintext = self.opened(&memory(&self.image), &self.keys[0]).expect("it opens");
+        Self { plaintext, ..self }
+    }
+
     /// With these bytes in the store.
     pub fn with_bytes(&self, at: usize, bytes: &[u8]) -> Self {
         let mut image = self.image.clone();

@@ -4,7 +4,6 @@
 use std::arch::aarch64::*;
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
-use super::binary;
 use super::rounds::{Lanes, RoundKeys, run};
 use crate::ciphers::wide::block_cipher;
 use crate::secret::LockedBox;
@@ -108,15 +107,5 @@ impl Lanes for Q {
             [vtrn1q_u64(ab0, cd0), vtrn1q_u64(ab1, cd1), vtrn2q_u64(ab0, cd0), vtrn2q_u64(ab1, cd1)]
                 .map(|row| Self(vreinterpretq_u32_u64(row)))
         }
-    }
-
-    #[inline(always)]
-    fn substitute<const BOX: usize>(x: [Self; 4]) -> [Self; 4] {
-        binary::forward::<_, BOX>(x)
-    }
-
-    #[inline(always)]
-    fn unsubstitute<const BOX: usize>(y: [Self; 4]) -> [Self; 4] {
-        binary::inverse::<_, BOX>(y)
     }
 }

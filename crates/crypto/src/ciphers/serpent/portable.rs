@@ -2,7 +2,6 @@
 
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
-use super::binary;
 use super::rounds::Lanes;
 
 /// `N` lanes.
@@ -93,15 +92,5 @@ impl<const N: usize> Lanes for Words<N> {
             return set;
         }
         std::array::from_fn(|row| Self(std::array::from_fn(|i| set[i % 4].0[i / 4 * 4 + row])))
-    }
-
-    #[inline(always)]
-    fn substitute<const BOX: usize>(x: [Self; 4]) -> [Self; 4] {
-        binary::forward::<_, BOX>(x)
-    }
-
-    #[inline(always)]
-    fn unsubstitute<const BOX: usize>(y: [Self; 4]) -> [Self; 4] {
-        binary::inverse::<_, BOX>(y)
     }
 }

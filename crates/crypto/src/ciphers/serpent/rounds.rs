@@ -10,6 +10,8 @@
 
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
+use super::binary;
+
 /// Round keys: 33 of four words.
 pub(super) type RoundKeys = [[u32; 4]; 33];
 
@@ -46,10 +48,17 @@ pub(super) trait Lanes:
     /// Transposes blocks into words and back: an involution. In which lane a block ends up does not matter.
     fn transpose(set: [Self; 4]) -> [Self; 4];
 
-    /// N of an S-box.
-    fn substitute<const BOX: usize>(x: [Self; 4]) -> [Self; 4];
+    /// N of an S-box: by circuits of two inputs, where there are no better ones.
+    #[inline(always)]
+    fn substitute<const BOX: usize>(x: [Self; 4]) -> [Self; 4] {
+        binary::forward::<_, BOX>(x)
+    }
+
     /// The inverse of `substitute`.
-    fn unsubstitute<const BOX: usize>(y: [Self; 4]) -> [Self; 4];
+    #[inline(always)]
+    fn unsubstitute<const BOX: usize>(y: [Self; 4]) -> [Self; 4] {
+        binary::inverse::<_, BOX>(y)
+    }
 }
 
 /// Encrypts `SETS` independent sets, interleaved round by round, so that one set's work hides the latencies of another.

@@ -4,7 +4,6 @@
 use std::arch::x86_64::*;
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
-use super::binary;
 use super::rounds::{Lanes, RoundKeys, run};
 use super::ternary::{self, Ternary};
 use crate::ciphers::wide::block_cipher;
@@ -176,16 +175,6 @@ macro_rules! plain_lanes {
                     let cd = ($lo32(c.0, d.0), $hi32(c.0, d.0));
                     [Self($lo64(ab.0, cd.0)), Self($hi64(ab.0, cd.0)), Self($lo64(ab.1, cd.1)), Self($hi64(ab.1, cd.1))]
                 }
-            }
-
-            #[inline(always)]
-            fn substitute<const BOX: usize>(x: [Self; 4]) -> [Self; 4] {
-                binary::forward::<_, BOX>(x)
-            }
-
-            #[inline(always)]
-            fn unsubstitute<const BOX: usize>(y: [Self; 4]) -> [Self; 4] {
-                binary::inverse::<_, BOX>(y)
             }
         }
     };
