@@ -85,9 +85,7 @@ impl Host {
 
     /// What lies below the disk: device-mapper says it by its UUIDs (Linux, Documentation/admin-guide/device-mapper).
     fn below(&self, device: u64) -> Finding {
-        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-        let mut uuids = Vec::new();
-        self.uuids(&self.root.join(format!("sys/dev/block/{major}:{minor}")), 8, &mut uuids);
+        let uuids = self.uuids(device);
         let has = |kind: &str| uuids.iter().any(|uuid| uuid.starts_with(kind));
         if has("LVM-") {
             let sees = "It is on a logical volume: a snapshot of that, or of a thin one, has the volume as it was.";
@@ -102,12 +100,12 @@ impl Host {
         Finding::nothing("disk", View::FileSystem, format!("As far as this machine knows, {below}."))
     }
 
-    fn uuids(&self, device: &Path, depth: u32, uuids: &mut Vec<String>) {
-        uuids.extend(fs::read_to_string(device.join("dm/uuid")));
-        if let Some(depth) = depth.checked_sub(1) {
-            let below = fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
-            below.for_each(|slave| self.uuids(&slave.path(), depth, uuids));
-        }
+    /// Device-mapper's UUIDs of a device and of all below it.
+    fn uuids(&self, device: u64) -> Vec<String> {
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let mut uuids = Vec::new();
+        collect_uuids(&self.root.join(format!("sys/dev/block/{major}:{minor}")), 8, &mut uuids);
+        uuids
     }
 
     /// Where memory goes that is not used.
@@ -132,10 +130,7 @@ impl Host {
     fn is_safe(&self, area: &Path) -> bool {
         let name = area.file_name().unwrap_or_default();
         let device = fs::metadata(area).map_or(0, |metadata| metadata.rdev());
-        let number = format!("sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-        let mut uuids = Vec::new();
-        self.uuids(&self.root.join(number), 8, &mut uuids);
-        name.as_bytes().starts_with(b"zram") || uuids.iter().any(|uuid| uuid.starts_with("CRYPT-"))
+        name.as_bytes().starts_with(b"zram") || self.uuids(device).iter().any(|uuid| uuid.starts_with("CRYPT-"))
     }
 
     /// Whether all of memory may be written to a disk.
@@ -193,6 +188,14 @@ impl Host {
         // The thread that looks is a name of this process, too.
         all.extend(["self", "thread-self"].map(|name| self.root.join("proc").join(name)));
         all
+    }
+}
+
+fn collect_uuids(device: &Path, depth: u32, uuids: &mut Vec<String>) {
+    uuids.extend(fs::read_to_string(device.join("dm/uuid")));
+    if let Some(depth) = depth.checked_sub(1) {
+        let below = fs::read_dir(device.join("slaves")).into_iter().flatten().flatten();
+        below.for_each(|slave| collect_uuids(&slave.path(), depth, uuids));
     }
 }
 
