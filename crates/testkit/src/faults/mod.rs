@@ -248,8 +248,12 @@ impl Tracer {
         let whom = WaitOptions::from_bits_retain((libc::__WALL | libc::__WNOTHREAD).cast_unsigned());
         while let Ok(Some((pid, now))) = wait(whom) {
             if now.stopped() {
-                // Who has been killed meanwhile is no longer there to be let go on.
-                let _ = self.stopped(pid, now, program);
+                // Who has been killed meanwhile is no longer there to be let go on; and a child that first stops once the program has
+                // ended was not known when the others were killed.
+                let _ = match status {
+                    None => self.stopped(pid, now, program),
+                    Some(_) => kill_process(pid, Signal::KILL).map_err(io::Error::from),
+                };
                 continue;
             }
             self.known.remove(&pid);
