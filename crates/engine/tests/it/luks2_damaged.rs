@@ -816,8 +816,10 @@ fn mangle(metadata: &mut Value, pointer: &str, value: Option<&Value>) {
     match (metadata.pointer_mut(parent), value) {
         (Some(Value::Object(members)), None) => drop(members.remove(name)),
         (Some(Value::Array(members)), None) => {
-            let at: usize = name.parse().expect("a number");
-            members.drain(at.min(members.len())..(at + 1).min(members.len()));
+            // Another change may have put an array in place of an object, whose members have names.
+            if let Some(at) = name.parse().ok().filter(|at| *at < members.len()) {
+                members.remove(at);
+            }
         }
         (Some(parent), Some(value)) => {
             if let Some(member) = parent.pointer_mut(&format!("/{name}")) {
