@@ -22,7 +22,8 @@ mod helpers;
 mod listen;
 mod negotiate;
 mod protocol;
-mod socket;
+pub mod remote;
+pub(crate) mod socket;
 mod transmit;
 
 use std::collections::{HashMap, HashSet};

@@ -59,7 +59,9 @@ pub mod reply {
     pub const ERROR: u32 = 1 << 31;
     pub const ERR_UNSUP: u32 = ERROR + 1;
     pub const ERR_INVALID: u32 = ERROR + 3;
+    pub const ERR_TLS_REQD: u32 = ERROR + 5;
     pub const ERR_UNKNOWN: u32 = ERROR + 6;
+    pub const ERR_BLOCK_SIZE_REQD: u32 = ERROR + 8;
 }
 
 /// "Option reply types", `NBD_REP_INFO`: the kinds of information.

@@ -83,6 +83,41 @@ impl Socket {
         Ok(())
     }
 
+    /// Sends everything. Where the peer takes nothing, `meanwhile` may receive, and says whether there was something.
+    ///
+    /// # Errors
+    /// `TimedOut` if the peer takes nothing for so long, or whatever sending or `meanwhile` reports.
+    pub fn send_or(
+        &self,
+        mut what: &mut [IoSlice<'_>],
+        timeout: Duration,
+        mut meanwhile: impl FnMut() -> io::Result<bool>,
+    ) -> io::Result<()> {
+        /// Between two looks, while another thread receives.
+        const PAUSE: Duration = Duration::from_millis(5);
+
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let mut last = Instant::now();
+        IoSlice::advance_slices(&mut what, 0);
+        while !what.is_empty() {
+            match sendmsg(&self.0, what, &mut SendAncillaryBuffer::default(), flags) {
+                Ok(n) => {
+                    IoSlice::advance_slices(&mut what, n);
+                    last = Instant::now();
+                }
+                Err(Errno::AGAIN) if last.elapsed() > timeout => return Err(io::ErrorKind::TimedOut.into()),
+                Err(Errno::AGAIN) => {
+                    if !meanwhile()? {
+                        wait(&mut [PollFd::new(&self.0, PollFlags::OUT)], Some(PAUSE))?;
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
     /// Fills `to` before `deadline`.
     ///
     /// # Errors

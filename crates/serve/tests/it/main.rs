@@ -1,6 +1,7 @@
 //! The integration tests, as one program: linking is most of what building them takes.
 
 mod common;
+mod elsewhere;
 mod fuse_ecryptfs;
 mod fuse_endings;
 mod fuse_folder;

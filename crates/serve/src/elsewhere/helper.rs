@@ -1,0 +1,317 @@
+//! Programs that have what is elsewhere, and serve it to this one over NBD: a table. They see what is stored, which is encrypted;
+//! they get no key and no password of a volume, hardly any environment, and end when the store is closed or this process dies.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use claviger_engine::store::Access;
+use claviger_engine::{Error, Result};
+use rustix::fs::OFlags;
+
+use crate::nbd::remote::Reach;
+use crate::nbd::socket::Socket;
+
+/// A way to a kind of places: a row of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Helper {
+    /// What such a place begins with, before the colon.
+    pub scheme: String,
+    /// What comes behind it: text, and `{NAME}` for what the arguments take over. Behind a `?` may come `NAME=VALUE&…`.
+    pub form: String,
+    /// The program. It takes over a listening socket as systemd hands it over (sd_listen_fds(3)), and speaks NBD there.
+    pub program: String,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// Arguments for reading only, in front of the others.
+    pub read_only: Vec<String>,
+    /// Names behind the `?` that may be given to it, as `NAME=VALUE`, behind the other arguments.
+    pub options: Vec<String>,
+    /// Variables of the environment that it needs, besides PATH, HOME, LANG and the user's name.
+    pub environment: Vec<String>,
+    /// Debian's package that has it.
+    pub package: String,
+}
+
+/// Variables of the environment that every helper gets.
+const ENVIRONMENT: [&str; 5] = ["PATH", "HOME", "LANG", "USER", "LOGNAME"];
+
+/// How long a helper may take to end.
+const LAST: Duration = Duration::from_secs(10);
+
+/// What a shell does before it becomes the helper: the socket, which comes as standard output, gets the number 3. Who keeps the
+/// other end of standard input alive is this process: when that ends, so does the helper, whose group of processes this is.
+const BEGIN: &str = r#"exec 3>&1 1>&2 4<&0 </dev/null
+(exec 3>&-; read -r _ <&4; kill 0) >/dev/null 2>&1 &
+exec 4<&-
+LISTEN_FDS=1 LISTEN_PID=$$ exec "$@""#;
+
+/// The rows that are always there.
+pub fn helpers() -> Vec<Helper> {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let qemu = |scheme: &str, form: &str, format: &str, place: &str, environment: &[&str], package: &str| Helper {
+        scheme: scheme.into(),
+        form: form.into(),
+        program: "qemu-nbd".into(),
+        arguments: words(&["--persistent", "--shared=8", "--cache=writeback", &format!("--format={format}"), place]),
+        read_only: words(&["--read-only"]),
+        options: Vec::new(),
+        environment: words(environment),
+        package: package.into(),
+    };
+    let image = |scheme: &str, format: &str| qemu(scheme, "{image}", format, "{image}", &[], "qemu-utils");
+    let nbdkit =
+        |scheme: &str, form: &str, arguments: &[&str], options: &[&str], environment: &[&str], package: &str| Helper {
+            scheme: scheme.into(),
+            form: form.into(),
+            program: "nbdkit".into(),
+            arguments: [&["--foreground"], arguments].concat().into_iter().map(str::to_owned).collect(),
+            read_only: words(&["--readonly"]),
+            options: words(options),
+            environment: words(environment),
+            package: package.into(),
+        };
+    let ceph = ["CEPH_CONF", "CEPH_ARGS", "CEPH_KEYRING"];
+    let aws = [
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "AWS_PROFILE",
+        "AWS_DEFAULT_REGION",
+        "AWS_CA_BUNDLE",
+    ];
+    vec![
+        qemu("rbd", "{image}", "raw", "rbd:{image}", &ceph, "qemu-block-extra"),
+        image("qcow2", "qcow2"),
+        image("vmdk", "vmdk"),
+        image("vhdx", "vhdx"),
+        image("vpc", "vpc"),
+        image("vdi", "vdi"),
+        nbdkit(
+            "ssh",
+            "{host}/{path}",
+            &["ssh", "host={host}", "path=/{path}"],
+            &["user", "port", "identity", "known-hosts"],
+            &["SSH_AUTH_SOCK"],
+            "nbdkit",
+        ),
+        nbdkit("http", "{rest}", &["curl", "url=http:{rest}"], &[], &["http_proxy"], "nbdkit"),
+        nbdkit("https", "{rest}", &["curl", "url=https:{rest}"], &[], &["https_proxy", "SSL_CERT_FILE"], "nbdkit"),
+        nbdkit(
+            "s3",
+            "{bucket}/{key}",
+            &["--filter=blocksize", "S3", "bucket={bucket}", "key={key}"],
+            &["endpoint-url", "size", "object-size"],
+            &aws,
+            "nbdkit-plugin-python",
+        ),
+    ]
+}
+
+/// A place that a helper has.
+pub struct Helped {
+    helper: Helper,
+    arguments: Vec<String>,
+    running: Mutex<Option<Running>>,
+}
+
+/// A helper at work.
+struct Running {
+    child: Child,
+    /// It ends when this is closed.
+    life: Option<ChildStdin>,
+    /// Its listening socket, which has no name.
+    socket: OwnedFd,
+    /// What it says.
+    said: File,
+}
+
+impl Helper {
+    /// The arguments for what comes behind the scheme.
+    ///
+    /// # Errors
+    /// `Misuse` where it has another form, or an option that the row has not.
+    fn arguments(&self, rest: &str, access: Access) -> Result<Vec<String>> {
+        let (rest, query) = match rest.split_once('?') {
+            // Only where options are taken: elsewhere it is a part of the place.
+            Some((rest, query)) if !self.options.is_empty() => (rest, query),
+            _ => (rest, ""),
+        };
+        let form = || Error::misuse(format!("such a place is named so: {}:{}", self.scheme, self.form));
+        let values = matched(&self.form, rest).ok_or_else(form)?;
+        let fill = |word: &String| {
+            values.iter().fold(word.clone(), |word, (name, value)| word.replace(&format!("{{{name}}}"), value))
+        };
+        let mut arguments: Vec<_> = if access == Access::ReadOnly { self.read_only.clone() } else { Vec::new() };
+        arguments.extend(self.arguments.iter().map(fill));
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let name = pair.split('=').next().unwrap_or(pair);
+            if !pair.contains('=') || !self.options.iter().any(|option| option == name) {
+                let known = self.options.join(", ");
+                return Err(Error::misuse(format!("{pair:?} behind the ?: {}: takes {known}", self.scheme)));
+            }
+            arguments.push(pair.to_owned());
+        }
+        Ok(arguments)
+    }
+}
+
+/// What `{NAME}`s of a form stand for in a text: each up to what comes next in the form, and never nothing.
+fn matched(form: &str, text: &str) -> Option<BTreeMap<String, String>> {
+    let mut values = BTreeMap::new();
+    let (mut form, mut text) = (form, text);
+    while let Some((before, after)) = form.split_once('{') {
+        let (name, next) = after.split_once('}')?;
+        text = text.strip_prefix(before)?;
+        let end = next.split('{').next().unwrap_or(next);
+        let value = if end.is_empty() { text } else { text.split_once(end)?.0 };
+        if value.is_empty() || value.starts_with('-') {
+            return None;
+        }
+        values.insert(name.to_owned(), value.to_owned());
+        (form, text) = (next, &text[value.len()..]);
+    }
+    (form == text).then_some(values)
+}
+
+impl Helped {
+    /// The place behind a scheme. Nothing is started yet.
+    ///
+    /// # Errors
+    /// `Misuse` where the text has another form.
+    pub fn new(helper: &Helper, rest: &str, access: Access) -> Result<Self> {
+        let arguments = helper.arguments(rest, access)?;
+        Ok(Self { helper: helper.clone(), arguments, running: Mutex::default() })
+    }
+
+    fn start(&self) -> io::Result<Running> {
+        let (listener, socket) = nameless()?;
+        let said = tempfile::tempfile()?;
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", BEGIN, "sh", &self.helper.program]).args(&self.arguments).env_clear();
+        let variables = ENVIRONMENT.into_iter().chain(self.helper.environment.iter().map(String::as_str));
+        command.envs(variables.filter_map(|name| Some((name, std::env::var_os(name)?))));
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::from(OwnedFd::from(listener)))
+            .stderr(Stdio::from(said.try_clone()?));
+        // A signal from the terminal is for this program, which may have something to write yet.
+        command.process_group(0);
+        let mut child = command.spawn()?;
+        let life = child.stdin.take();
+        Ok(Running { child, life, socket, said })
+    }
+
+    /// What it has said, if it has ended.
+    fn why(&self, error: io::Error) -> io::Error {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(running) = &mut *running else { return error };
+        // It closes its socket before it is gone.
+        ended_within(&mut running.child, Duration::from_secs(1));
+        let status = running.child.try_wait().ok().flatten();
+        let Helper { program, package, .. } = &self.helper;
+        if status.and_then(|status| status.code()) == Some(127) {
+            let what = format!("{program} is not there: install the package {package}");
+            return io::Error::new(io::ErrorKind::NotFound, what);
+        }
+        let mut said = String::new();
+        let _ = running.said.rewind().and_then(|()| running.said.by_ref().take(4096).read_to_string(&mut said));
+        let said: Vec<_> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let what = match (&said[said.len().saturating_sub(3)..], status) {
+            ([], None) => return error,
+            ([], Some(status)) => format!("{program} has ended: {status}"),
+            (last, _) => format!("{program}: {}", last.join("; ")),
+        };
+        io::Error::new(error.kind(), what)
+    }
+}
+
+impl Reach for Helped {
+    fn reach(&self, _deadline: Instant) -> io::Result<Socket> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let gone = running.as_mut().is_none_or(|running| !matches!(running.child.try_wait(), Ok(None)));
+        if gone {
+            *running = Some(self.start()?);
+        }
+        let running = running.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let path = format!("/proc/self/fd/{}", running.socket.as_raw_fd());
+        Ok(Socket::new(UnixStream::connect(path)?.into()))
+    }
+
+    fn explain(&self, error: io::Error) -> io::Error {
+        self.why(error)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // What was written before a flush is where it belongs. One that waits for a cluster which is gone would wait for ever.
+        drop(self.life.take());
+        if !ended_within(&mut self.child, LAST) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Whether a process has ended, or does so soon.
+fn ended_within(child: &mut Child, time: Duration) -> bool {
+    let begun = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(None) if begun.elapsed() < time => thread::sleep(Duration::from_millis(5)),
+            Ok(None) => return false,
+            _ => return true,
+        }
+    }
+}
+
+/// A listening Unix socket that nobody else can reach: its name is gone again. It is connected to through the other descriptor.
+fn nameless() -> io::Result<(UnixListener, OwnedFd)> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("socket");
+    let listener = UnixListener::bind(&path)?;
+    let socket = File::options().read(true).custom_flags(OFlags::PATH.bits().cast_signed()).open(&path)?;
+    Ok((listener, socket.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_take_places_to_pieces() {
+        let values = |form, text| matched(form, text).map(|v| v.into_values().collect::<Vec<_>>().join("|"));
+        assert_eq!(values("{host}/{path}", "h/a/b"), Some("h|a/b".into()));
+        assert_eq!(values("{rest}", "//h/x?y"), Some("//h/x?y".into()));
+        assert_eq!(values("x{a}-{b}", "xone-two"), Some("one|two".into()));
+        for (form, text) in
+            [("{host}/{path}", "h"), ("{host}/{path}", "/p"), ("{a}", ""), ("x{a}", "ya"), ("{a}", "-v")]
+        {
+            assert_eq!(values(form, text), None, "{form} {text}");
+        }
+    }
+
+    #[test]
+    fn every_row_fills_its_arguments_and_takes_only_its_options() {
+        for helper in helpers() {
+            let arguments = helper.arguments("a/b/c", Access::ReadOnly).expect(&helper.scheme);
+            assert!(arguments.iter().all(|word| !word.contains('{')), "{arguments:?}");
+            assert_eq!(arguments[..helper.read_only.len()], helper.read_only[..]);
+        }
+        let s3 = helpers().into_iter().find(|helper| helper.scheme == "s3").expect("a row");
+        let arguments = s3.arguments("b/k/l?size=1M&object-size=64K", Access::ReadWrite).expect("a place");
+        assert_eq!(arguments[3..], ["bucket=b", "key=k/l", "size=1M", "object-size=64K"]);
+        for wrong in ["b", "b/k?secret-key=x", "b/k?size"] {
+            assert!(s3.arguments(wrong, Access::ReadWrite).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Volumes that are not in a file of this machine: exports of NBD servers, and what programs serve that way.
+
+mod helper;
+mod uri;
+
+use std::ffi::OsStr;
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use claviger_engine::store::Access;
+use claviger_engine::{Error, ErrorKind, Result, Store};
+
+use crate::nbd::remote::{Options, Reach, Remote};
+use crate::nbd::socket::Socket;
+use helper::Helped;
+pub use helper::{Helper, helpers};
+pub use uri::{Server, Tls, Uri};
+
+/// A place that is no path.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// An export of an NBD server.
+    Nbd(Uri),
+    /// What a program serves: the row, and what comes behind the scheme.
+    Helped(Helper, String),
+}
+
+impl Place {
+    /// The place that a text names; nothing where it is a path. A path with a colon has a slash before it: `./rbd:x`.
+    ///
+    /// # Errors
+    /// `Misuse` and `Unsupported`: what is wrong with a URI.
+    pub fn parse(text: &OsStr, helpers: &[Helper]) -> Result<Option<Self>> {
+        if uri::is_uri(text.as_bytes()) {
+            return Uri::parse(utf8(text)?).map(Self::Nbd).map(Some);
+        }
+        let scheme = text.as_bytes().split(|b| *b == b':').next().unwrap_or_default();
+        match helpers.iter().find(|helper| helper.scheme.as_bytes() == scheme) {
+            Some(helper) if scheme.len() < text.len() => {
+                let rest = utf8(text)?[scheme.len() + 1..].to_owned();
+                // What is wrong with it is said before anything else is done.
+                Helped::new(helper, &rest, Access::ReadOnly)?;
+                Ok(Some(Self::Helped(helper.clone(), rest)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// `Io` with what the server or the helper says, `Misuse`, `Unsupported`.
+    pub fn open(&self, access: Access, options: Options) -> Result<Arc<dyn Store>> {
+        let (server, export): (Box<dyn Reach>, _) = match self {
+            Self::Nbd(uri) => (Box::new(uri.clone()), uri.export.as_str()),
+            Self::Helped(helper, rest) => (Box::new(Helped::new(helper, rest, access)?), ""),
+        };
+        Remote::open(server, export, access, options).map(|remote| Arc::new(remote) as Arc<dyn Store>).map_err(told)
+    }
+}
+
+fn utf8(text: &OsStr) -> Result<&str> {
+    text.to_str().ok_or_else(|| Error::misuse("no UTF-8").at(Path::new(text)))
+}
+
+fn told(error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            Error::new(ErrorKind::Io(error)).hint("No server answers there: has it been started?")
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            Error::new(ErrorKind::Io(error)).hint("Open it only for reading: --read-only.")
+        }
+        _ => error.into(),
+    }
+}
+
+impl Reach for Uri {
+    fn reach(&self, deadline: Instant) -> io::Result<Socket> {
+        if self.tls.is_some() {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "TLS"));
+        }
+        Ok(Socket::new(match &self.server {
+            Server::Unix(path) => UnixStream::connect(path)?.into(),
+            Server::Tcp(host, port) => {
+                let mut failed = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
+                let connect = || {
+                    for address in (host.as_str(), *port).to_socket_addrs()? {
+                        let left = deadline.saturating_duration_since(Instant::now());
+                        match TcpStream::connect_timeout(&address, left.max(std::time::Duration::from_millis(1))) {
+                            Ok(stream) => return Ok(stream),
+                            Err(e) => failed = e,
+                        }
+                    }
+                    Err(failed)
+                };
+                connect()?.into()
+            }
+        }))
+    }
+}

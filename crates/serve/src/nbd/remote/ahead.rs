@@ -1,0 +1,104 @@
+//! Reading ahead for whoever reads one piece after the other: the next pieces are asked for before they are wanted.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::line::Line;
+
+/// Bytes of one request, where more is wanted at once: small enough that the first are here while the server reads the next.
+pub const PART: usize = 256 << 10;
+
+/// The most bytes that are asked for ahead.
+const FARTHEST: u64 = 8 << 20;
+
+/// After this long what was asked for ahead may be stale: others may write to what is open here for reading.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// A request for a part of the export that has been sent.
+pub struct Part {
+    /// What it reads of the export.
+    pub range: Range<u64>,
+    /// Where it was asked for.
+    pub line: Arc<Line>,
+    /// Its cookie there.
+    pub cookie: u64,
+}
+
+/// What one reader has asked for ahead.
+#[derive(Default)]
+pub struct Ahead {
+    /// Where the last read ended.
+    next: u64,
+    /// Reads of one length that followed each other.
+    streak: u32,
+    len: u64,
+    asked: VecDeque<(Part, Instant)>,
+}
+
+impl Ahead {
+    /// Notes a read. What of it has been asked for already is returned, in its order and from its beginning.
+    pub fn read(&mut self, range: &Range<u64>) -> Vec<Part> {
+        let len = range.end - range.start;
+        if range.start != self.next || len != self.len {
+            self.forget();
+            (self.streak, self.len) = (0, len);
+        }
+        (self.next, self.streak) = (range.end, self.streak.saturating_add(1));
+        let mut parts = Vec::new();
+        while let Some((part, when)) = self.asked.front() {
+            if when.elapsed() > FRESH || !part.line.works() {
+                self.forget();
+                break;
+            }
+            if part.range.start >= range.end {
+                break;
+            }
+            parts.extend(self.asked.pop_front().map(|(part, _)| part));
+        }
+        parts
+    }
+
+    /// What is to be asked for now, in an export of `end` bytes: reads of the same length as those before.
+    pub fn wanted(&self, end: u64) -> Range<u64> {
+        let from = self.asked.back().map_or(self.next, |(part, _)| part.range.end);
+        if self.streak < 3 || self.len == 0 {
+            return from..from;
+        }
+        let reads = 1u64 << (self.streak - 3).min(16);
+        let far = self.len.saturating_mul(reads).min(FARTHEST.max(self.len));
+        // Whole reads only.
+        let to = self.next.saturating_add(far / self.len * self.len).min(end);
+        from..to.max(from)
+    }
+
+    /// Something has been asked for.
+    pub fn asked(&mut self, part: Part) {
+        self.asked.push_back((part, Instant::now()));
+    }
+
+    /// This has been written: what was asked for before may be older.
+    pub fn written(&mut self, range: &Range<u64>) {
+        if self.asked.iter().any(|(part, _)| part.range.start < range.end && range.start < part.range.end) {
+            self.forget();
+        }
+    }
+
+    /// Nothing of it is wanted any more.
+    pub fn forget(&mut self) {
+        self.asked.drain(..).for_each(|(part, _)| part.line.abandon(part.cookie));
+        self.streak = 0;
+    }
+}
+
+/// A range in parts, each as large as a request may be.
+pub fn parts(range: Range<u64>, largest: u64) -> impl Iterator<Item = Range<u64>> {
+    let size = largest.min(PART as u64);
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        let part = at..range.end.min(at + size);
+        at = part.end;
+        (part.start < part.end).then_some(part)
+    })
+}

@@ -1,0 +1,529 @@
+//! One connection to a server, on which several threads have requests at once.
+//!
+//! Nobody is there only to receive: of the threads that wait for replies, one receives for all. Small data it puts down for the
+//! thread that asked; much data it leaves to that thread, which receives them where it wants them. So nothing large is copied,
+//! and a thread that is alone needs nobody to wake it.
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use super::greet::{self, Agreed};
+use crate::nbd::protocol::*;
+use crate::nbd::socket::Socket;
+
+/// Bytes of replies that are received at a time.
+const INBOX: usize = 64 << 10;
+
+/// Data of at least so many bytes are left to whoever asked for them.
+const LARGE: usize = 16 << 10;
+
+/// A connection after the handshake.
+pub struct Line {
+    socket: Socket,
+    /// What was agreed on with the server.
+    pub agreed: Agreed,
+    /// How long an answer may take.
+    timeout: Duration,
+    state: Mutex<State>,
+    /// Taken only by whoever receives.
+    inbox: Mutex<Inbox>,
+    /// Reads of large data that are under way: these should not be buffered.
+    large: AtomicUsize,
+    /// Requests under way.
+    busy: AtomicUsize,
+}
+
+#[derive(Default)]
+struct State {
+    cookie: u64,
+    asked: HashMap<u64, Asked>,
+    receiver: Receiver,
+    failed: Option<(io::ErrorKind, String)>,
+    /// Whether anything has been answered.
+    answered: bool,
+}
+
+/// Who receives.
+#[derive(Default, PartialEq)]
+enum Receiver {
+    #[default]
+    Nobody,
+    Somebody,
+    /// What comes next is data of this request, and its thread is to receive them.
+    Reserved(u64, Piece),
+}
+
+/// Data that come next.
+#[derive(Clone, Debug, PartialEq)]
+struct Piece {
+    /// Where they belong in what was asked for.
+    at: Range<usize>,
+    /// Whether they end the reply.
+    last: bool,
+}
+
+/// A request under way.
+struct Asked {
+    /// What it reads of the export; empty for another request.
+    range: Range<u64>,
+    /// Who waits for it, if somebody does already.
+    waiter: Option<Thread>,
+    /// Bytes that have not come yet.
+    missing: usize,
+    /// Data that others have received.
+    put_down: Vec<(usize, Vec<u8>)>,
+    /// The server's error, until the reply ends.
+    error: Option<u32>,
+    done: bool,
+    /// Nobody wants it any more.
+    abandoned: bool,
+}
+
+/// The result of a request: the server's error number, if it failed.
+pub type Answer = Result<(), u32>;
+
+impl Line {
+    /// Greets the server at the other end and asks for the export.
+    ///
+    /// # Errors
+    /// Those of [`greet::greet`].
+    pub fn open(socket: Socket, export: &str, timeout: Duration, deadline: Instant) -> io::Result<Self> {
+        let agreed = greet::greet(&socket, export, deadline)?;
+        let (state, inbox) = (Mutex::default(), Mutex::new(Inbox::default()));
+        Ok(Self { socket, agreed, timeout, state, inbox, large: AtomicUsize::new(0), busy: AtomicUsize::new(0) })
+    }
+
+    /// Requests that are under way.
+    pub fn busy(&self) -> usize {
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    /// Sends a request. `data` is what a WRITE writes. Its answer must be waited for, or it must be abandoned.
+    ///
+    /// # Errors
+    /// Whatever the connection failed with.
+    pub fn ask(&self, command: u16, offset: u64, len: usize, data: &[u8]) -> io::Result<u64> {
+        let reads = if command == command::READ { len } else { 0 };
+        let cookie = {
+            let mut state = self.state();
+            state.check()?;
+            state.cookie += 1;
+            let cookie = state.cookie;
+            state.asked.insert(
+                cookie,
+                Asked {
+                    range: offset..offset + reads as u64,
+                    waiter: None,
+                    missing: reads,
+                    put_down: Vec::new(),
+                    error: None,
+                    done: false,
+                    abandoned: false,
+                },
+            );
+            cookie
+        };
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        self.large.fetch_add(usize::from(reads >= LARGE), Ordering::Relaxed);
+        let header = Request { flags: 0, command, cookie, offset, len: len as u32 }.to_bytes();
+        let sent = {
+            let _turn = self.socket.turn();
+            self.socket.send_or(&mut [IoSlice::new(&header), IoSlice::new(data)], self.timeout, || self.help())
+        };
+        if let Err(e) = sent {
+            return Err(self.fail(&e));
+        }
+        Ok(cookie)
+    }
+
+    /// Waits for the answer. Data read are in `out` then, which has the length that was asked for.
+    ///
+    /// # Errors
+    /// Whatever the connection failed with; `TimedOut` if the answer takes too long, which ends the connection, too.
+    pub fn answer(&self, cookie: u64, out: &mut [u8]) -> io::Result<Answer> {
+        let deadline = Instant::now() + self.timeout;
+        loop {
+            let mut state = self.state();
+            let State { asked, receiver, failed, .. } = &mut *state;
+            let mine = asked.get_mut(&cookie).expect("it was asked and not answered yet");
+            if mine.done {
+                let mine = asked.remove(&cookie).expect("it is there");
+                drop(state);
+                self.ended(&mine);
+                for (at, bytes) in &mine.put_down {
+                    out[*at..at + bytes.len()].copy_from_slice(bytes);
+                }
+                return Ok(mine.error.map_or(Ok(()), Err));
+            }
+            if let Some((kind, why)) = failed {
+                return Err(io::Error::new(*kind, why.clone()));
+            }
+            let next = match receiver {
+                Receiver::Nobody => None,
+                Receiver::Reserved(whose, piece) if *whose == cookie => Some(piece.clone()),
+                _ => {
+                    mine.waiter = Some(thread::current());
+                    drop(state);
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Err(self.fail(&too_late()));
+                    }
+                    thread::park_timeout(left);
+                    continue;
+                }
+            };
+            *receiver = Receiver::Somebody;
+            drop(state);
+            if let Err(e) = self.receive(cookie, next, out, deadline) {
+                return Err(self.fail(&e));
+            }
+        }
+    }
+
+    /// The answer does not matter any more.
+    pub fn abandon(&self, cookie: u64) {
+        let mut state = self.state();
+        match state.asked.get_mut(&cookie) {
+            Some(asked) if asked.done => {
+                let asked = state.asked.remove(&cookie).expect("it is there");
+                self.ended(&asked);
+            }
+            Some(asked) => (asked.abandoned, asked.put_down) = (true, Vec::new()),
+            None => {}
+        }
+    }
+
+    /// Says goodbye. Replies to what is under way do not matter.
+    pub fn close(&self) {
+        let bytes = Request { flags: 0, command: command::DISC, cookie: 0, offset: 0, len: 0 }.to_bytes();
+        let _ = self.socket.send_by(Instant::now() + Duration::from_secs(1), &bytes);
+        self.fail(&io::ErrorKind::NotConnected.into());
+    }
+
+    /// Whether anything has ever been answered on it.
+    pub fn has_answered(&self) -> bool {
+        self.state().answered
+    }
+
+    /// Whether it still works.
+    pub fn works(&self) -> bool {
+        self.state().failed.is_none()
+    }
+
+    /// Ends the connection, wakes all who wait, and says what the reason was: the first one.
+    pub fn fail(&self, error: &io::Error) -> io::Error {
+        self.socket.cut();
+        let mut state = self.state();
+        let (kind, why) = state.failed.get_or_insert_with(|| (error.kind(), error.to_string())).clone();
+        state.asked.values_mut().filter_map(|asked| asked.waiter.take()).for_each(|waiter| waiter.unpark());
+        io::Error::new(kind, why)
+    }
+
+    /// Receives for all until this request is answered, or data come that somebody else is to receive.
+    fn receive(&self, mine: u64, begun: Option<Piece>, out: &mut [u8], deadline: Instant) -> io::Result<()> {
+        let mut inbox = self.inbox();
+        if let Some(piece) = begun {
+            inbox.take_data(&self.socket, &mut out[piece.at.clone()], deadline)?;
+            self.state().got(mine, &piece, None);
+        }
+        while !self.leave_if_done(mine) {
+            match self.next(&mut inbox, deadline)? {
+                Some((cookie, piece)) if cookie == mine => {
+                    inbox.take_data(&self.socket, &mut out[piece.at.clone()], deadline)?;
+                    self.state().got(mine, &piece, None);
+                }
+                Some((cookie, piece)) => {
+                    if self.left_to(cookie, &piece) {
+                        return Ok(());
+                    }
+                    self.put_down(&mut inbox, cookie, &piece, deadline)?;
+                }
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives one message, if nobody else receives: what has been asked for ahead may be in the way of a server that should
+    /// rather take what is sent. Whether somebody has received.
+    fn help(&self) -> io::Result<bool> {
+        {
+            let mut state = self.state();
+            state.check()?;
+            if state.receiver != Receiver::Nobody {
+                return Ok(false);
+            }
+            state.receiver = Receiver::Somebody;
+        }
+        let mut inbox = self.inbox();
+        if inbox.held.is_empty() && !self.socket.wait(Some(Duration::ZERO))? {
+            self.leave();
+            return Ok(false);
+        }
+        let deadline = Instant::now() + self.timeout;
+        if let Some((cookie, piece)) = self.next(&mut inbox, deadline)? {
+            if self.left_to(cookie, &piece) {
+                return Ok(true);
+            }
+            self.put_down(&mut inbox, cookie, &piece, deadline)?;
+        }
+        self.leave();
+        Ok(true)
+    }
+
+    /// Leaves much data to the thread that waits for them, which receives from then on.
+    fn left_to(&self, cookie: u64, piece: &Piece) -> bool {
+        let mut state = self.state();
+        let Some(asked) = state.asked.get_mut(&cookie) else { return false };
+        if asked.abandoned || piece.at.len() < LARGE {
+            return false;
+        }
+        let Some(waiter) = asked.waiter.take() else { return false };
+        state.receiver = Receiver::Reserved(cookie, piece.clone());
+        drop(state);
+        waiter.unpark();
+        true
+    }
+
+    /// Receives data for somebody else.
+    fn put_down(&self, inbox: &mut Inbox, cookie: u64, piece: &Piece, deadline: Instant) -> io::Result<()> {
+        let mut bytes = vec![0; piece.at.len()];
+        inbox.take_data(&self.socket, &mut bytes, deadline)?;
+        let mut state = self.state();
+        state.got(cookie, piece, Some(bytes));
+        self.forget_abandoned(&mut state, cookie);
+        Ok(())
+    }
+
+    /// Ends being the receiver if the request is answered.
+    fn leave_if_done(&self, cookie: u64) -> bool {
+        let done = self.state().asked.get(&cookie).is_some_and(|asked| asked.done);
+        if done {
+            self.leave();
+        }
+        done
+    }
+
+    /// Ends being the receiver: somebody who waits goes on.
+    fn leave(&self) {
+        let mut state = self.state();
+        state.receiver = Receiver::Nobody;
+        if let Some(other) = state.asked.values_mut().filter(|asked| !asked.done).find_map(|a| a.waiter.take()) {
+            other.unpark();
+        }
+    }
+
+    /// The next data, and whose they are; nothing where something else came, which has been noted.
+    fn next(&self, inbox: &mut Inbox, deadline: Instant) -> io::Result<Option<(u64, Piece)>> {
+        let buffers = self.large.load(Ordering::Relaxed) == 0;
+        let head = inbox.look(&self.socket, SimpleReply::SIZE, buffers, deadline)?;
+        match be32(head, 0) {
+            SIMPLE_REPLY_MAGIC => {
+                let (error, cookie) = (be32(head, 4), be64(head, 8));
+                inbox.skip(SimpleReply::SIZE);
+                let mut state = self.state();
+                let asked = state.of(cookie)?;
+                let len = (asked.range.end - asked.range.start) as usize;
+                if error == 0 && len > 0 {
+                    return Ok(Some((cookie, Piece { at: asked.place(asked.range.start, len)?, last: true })));
+                }
+                asked.error = (error != 0).then_some(error);
+                state.end(cookie)?;
+                self.forget_abandoned(&mut state, cookie);
+                Ok(None)
+            }
+            STRUCTURED_REPLY_MAGIC if self.agreed.structured => self.next_chunk(inbox, buffers, deadline),
+            _ => Err(broken("what came is not a reply")),
+        }
+    }
+
+    fn next_chunk(&self, inbox: &mut Inbox, buffers: bool, deadline: Instant) -> io::Result<Option<(u64, Piece)>> {
+        let head = inbox.look(&self.socket, Chunk::SIZE, buffers, deadline)?;
+        let (flags, kind, cookie) = (be16(head, 4), be16(head, 6), be64(head, 8));
+        let len = be32(head, 16) as usize;
+        inbox.skip(Chunk::SIZE);
+        let last = flags & chunk::DONE != 0;
+        match kind {
+            chunk::NONE if len == 0 && last => {}
+            chunk::OFFSET_DATA if len > 8 => {
+                let from = be64(inbox.look(&self.socket, 8, buffers, deadline)?, 0);
+                inbox.skip(8);
+                let at = self.state().of(cookie)?.place(from, len - 8)?;
+                return Ok(Some((cookie, Piece { at, last })));
+            }
+            chunk::OFFSET_HOLE if len == 12 => {
+                let hole = inbox.look(&self.socket, 12, buffers, deadline)?;
+                let (from, size) = (be64(hole, 0), be32(hole, 8) as usize);
+                inbox.skip(12);
+                let mut state = self.state();
+                let asked = state.of(cookie)?;
+                let at = asked.place(from, size)?;
+                state.got(cookie, &Piece { at, last: false }, Some(vec![0; size]));
+            }
+            _ if kind & chunk::ERROR_BIT != 0 && (6..=MAX_STRING + 64).contains(&len) => {
+                let error = be32(inbox.look(&self.socket, len, buffers, deadline)?, 0);
+                inbox.skip(len);
+                // A server that fails with no error has failed all the same.
+                self.state().of(cookie)?.error.get_or_insert(if error == 0 { Errno::EIO.0 } else { error });
+            }
+            _ => return Err(broken("an invalid chunk")),
+        }
+        let mut state = self.state();
+        state.of(cookie)?;
+        if last {
+            state.end(cookie)?;
+            self.forget_abandoned(&mut state, cookie);
+        }
+        Ok(None)
+    }
+
+    fn forget_abandoned(&self, state: &mut State, cookie: u64) {
+        if state.asked.get(&cookie).is_some_and(|asked| asked.done && asked.abandoned) {
+            let asked = state.asked.remove(&cookie).expect("it is there");
+            self.ended(&asked);
+        }
+    }
+
+    fn ended(&self, asked: &Asked) {
+        self.busy.fetch_sub(1, Ordering::Relaxed);
+        let large = asked.range.end - asked.range.start >= LARGE as u64;
+        self.large.fetch_sub(usize::from(large), Ordering::Relaxed);
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn check(&self) -> io::Result<()> {
+        self.failed.as_ref().map_or(Ok(()), |(kind, why)| Err(io::Error::new(*kind, why.clone())))
+    }
+
+    /// The request that a reply is to.
+    fn of(&mut self, cookie: u64) -> io::Result<&mut Asked> {
+        self.asked.get_mut(&cookie).filter(|asked| !asked.done).ok_or_else(|| broken("a reply to no request"))
+    }
+
+    /// Notes data that have come, and keeps those that somebody else has received.
+    fn got(&mut self, cookie: u64, piece: &Piece, bytes: Option<Vec<u8>>) {
+        let Some(asked) = self.asked.get_mut(&cookie) else { return };
+        asked.missing -= piece.at.len();
+        if !asked.abandoned {
+            asked.put_down.extend(bytes.map(|bytes| (piece.at.start, bytes)));
+        }
+        if piece.last {
+            asked.finish();
+            self.answered = true;
+        }
+    }
+
+    /// Notes the end of a reply.
+    fn end(&mut self, cookie: u64) -> io::Result<()> {
+        let asked = self.of(cookie)?;
+        if asked.error.is_none() && asked.missing > 0 {
+            return Err(broken("a reply with less data than was asked for"));
+        }
+        asked.finish();
+        self.answered = true;
+        Ok(())
+    }
+}
+
+impl Asked {
+    /// Where data of the export belong in what was asked for.
+    fn place(&self, from: u64, len: usize) -> io::Result<Range<usize>> {
+        let inside = from >= self.range.start
+            && from.checked_add(len as u64).is_some_and(|end| end <= self.range.end)
+            && len <= self.missing;
+        inside
+            .then(|| (from - self.range.start) as usize)
+            .map(|at| at..at + len)
+            .ok_or_else(|| broken("data that nobody asked for"))
+    }
+
+    fn finish(&mut self) {
+        if self.error.is_none() && self.missing > 0 {
+            self.error = Some(Errno::EIO.0);
+        }
+        self.done = true;
+        if let Some(waiter) = self.waiter.take() {
+            waiter.unpark();
+        }
+    }
+}
+
+/// Bytes that have been received and not been looked at.
+struct Inbox {
+    bytes: Box<[u8]>,
+    held: Range<usize>,
+}
+
+impl Default for Inbox {
+    fn default() -> Self {
+        Self { bytes: vec![0; INBOX].into(), held: 0..0 }
+    }
+}
+
+impl Inbox {
+    /// The next `len` bytes, which stay. More are received with them if that is wanted.
+    fn look(&mut self, socket: &Socket, len: usize, buffers: bool, deadline: Instant) -> io::Result<&[u8]> {
+        while self.held.len() < len {
+            if self.held.is_empty() || self.held.start + len > self.bytes.len() {
+                self.bytes.copy_within(self.held.clone(), 0);
+                self.held = 0..self.held.len();
+            }
+            let end = if buffers { self.bytes.len() } else { self.held.start + len };
+            self.held.end += some(socket, &mut self.bytes[self.held.end..end], deadline)?;
+        }
+        Ok(&self.bytes[self.held.start..self.held.start + len])
+    }
+
+    fn skip(&mut self, len: usize) {
+        self.held.start += len;
+    }
+
+    fn take_data(&mut self, socket: &Socket, out: &mut [u8], deadline: Instant) -> io::Result<()> {
+        let (here, mut rest) = out.split_at_mut(out.len().min(self.held.len()));
+        here.copy_from_slice(&self.bytes[self.held.start..self.held.start + here.len()]);
+        self.skip(here.len());
+        while !rest.is_empty() {
+            let received = some(socket, rest, deadline)?;
+            rest = &mut rest[received..];
+        }
+        Ok(())
+    }
+}
+
+/// Receives at least one byte.
+fn some(socket: &Socket, to: &mut [u8], deadline: Instant) -> io::Result<usize> {
+    loop {
+        match socket.receive_now(to)? {
+            Some(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server has ended the connection")),
+            Some(received) => return Ok(received),
+            None => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() || !socket.wait(Some(left))? {
+                    return Err(too_late());
+                }
+            }
+        }
+    }
+}
+
+fn too_late() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the server has not answered in time")
+}
+
+pub fn broken(how: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the server breaks the NBD protocol: {how}"))
+}

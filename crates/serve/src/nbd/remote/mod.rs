@@ -1,0 +1,490 @@
+//! A store that an NBD server elsewhere has: the client.
+//!
+//! A request is answered or it is an error; what is in between is dealt with here. Where a connection is lost, another one is made,
+//! and what was not answered is sent again: reads at once, and all writes since the last flush, in their order, since a server that
+//! begins anew may have lost them. Where that is not safe the store ends: after a write that a server has not answered in time it may
+//! still carry it out, behind the next ones.
+
+mod ahead;
+mod greet;
+mod kept;
+mod line;
+
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use claviger_engine::Store;
+use claviger_engine::store::{Access, SMALLEST_SECTOR};
+
+use super::protocol::{command, export};
+use super::socket::Socket;
+use ahead::{Ahead, Part, parts};
+use kept::Kept;
+use line::{Answer, Line};
+
+/// How long the handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(20);
+
+/// Bytes of one request that writes.
+const WRITE: u64 = 1 << 20;
+
+/// Requests under way on every connection, where another one is made.
+const BUSY: usize = 2;
+
+/// Between two attempts to connect.
+const PAUSES: [u64; 6] = [50, 200, 500, 1000, 2000, 5000];
+
+/// How patient a client is, and how many connections it makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How long an answer may take.
+    pub timeout: Duration,
+    /// How long a lost connection may take to come back. Zero: it is final.
+    pub reconnect: Duration,
+    /// The most connections, where the server says that several are one.
+    pub connections: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(120), reconnect: Duration::from_secs(60), connections: 4 }
+    }
+}
+
+/// Makes connections to one server.
+pub(crate) trait Reach: Send + Sync {
+    /// A connection on which nothing has been said, or only what makes it secret.
+    fn reach(&self, deadline: Instant) -> io::Result<Socket>;
+
+    /// An error with what is known of its cause here.
+    fn explain(&self, error: io::Error) -> io::Error {
+        error
+    }
+}
+
+/// Connections that were lost before anything was answered on them.
+#[derive(Default)]
+struct Vain {
+    since: Option<Instant>,
+    count: usize,
+}
+
+/// An export of an NBD server as a store.
+pub struct Remote {
+    server: Box<dyn Reach>,
+    export: String,
+    options: Options,
+    len: u64,
+    flags: u16,
+    /// Requests must be multiples of it, in bytes.
+    smallest: u64,
+    largest: u64,
+    writable: bool,
+    lines: RwLock<Vec<Arc<Line>>>,
+    /// Held by whoever makes connections.
+    mending: Mutex<Vain>,
+    /// Why nothing is done any more.
+    ended: OnceLock<(io::ErrorKind, String)>,
+    /// Why nothing is written any more.
+    unwritable: OnceLock<String>,
+    kept: Mutex<Kept>,
+    ahead: Mutex<Ahead>,
+    /// Held alone by whoever writes a part of a block.
+    blocks: RwLock<()>,
+}
+
+impl Remote {
+    /// Opens the export.
+    ///
+    /// # Errors
+    /// `NotFound`, `PermissionDenied` and `Unsupported` as the server refuses; `ReadOnlyFilesystem` if it is to be written and cannot be; `InvalidData` if it breaks
+    /// the protocol; `TimedOut`; whatever connecting reports.
+    pub(crate) fn open(server: Box<dyn Reach>, export: &str, access: Access, options: Options) -> io::Result<Self> {
+        let deadline = Instant::now() + HANDSHAKE.min(options.timeout);
+        let line = server.reach(deadline).and_then(|socket| Line::open(socket, export, options.timeout, deadline));
+        let line = line.map_err(|e| server.explain(e))?;
+        let agreed = line.agreed;
+        if access == Access::ReadWrite && agreed.has(export::READ_ONLY) {
+            return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the server lets nobody write to it"));
+        }
+        Ok(Self {
+            server,
+            export: export.to_owned(),
+            options,
+            len: agreed.len,
+            flags: agreed.flags,
+            smallest: agreed.smallest.into(),
+            largest: agreed.largest.into(),
+            writable: access == Access::ReadWrite,
+            lines: RwLock::new(vec![Arc::new(line)]),
+            mending: Mutex::default(),
+            ended: OnceLock::new(),
+            unwritable: OnceLock::new(),
+            kept: Mutex::default(),
+            ahead: Mutex::default(),
+            blocks: RwLock::default(),
+        })
+    }
+
+    fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// A connection that is not busy, if there can be one.
+    fn line(&self) -> io::Result<Arc<Line>> {
+        if let Some((kind, why)) = self.ended.get() {
+            return Err(io::Error::new(*kind, why.clone()));
+        }
+        let (line, count) = {
+            let lines = self.lines.read().unwrap_or_else(PoisonError::into_inner);
+            (lines.iter().min_by_key(|line| line.busy()).cloned(), lines.len())
+        };
+        let line = line.ok_or(io::ErrorKind::NotConnected)?;
+        let more = self.has(export::CAN_MULTI_CONN) && count < self.options.connections;
+        if more
+            && line.busy() >= BUSY
+            && line.works()
+            && let Ok(_making) = self.mending.try_lock()
+        {
+            // Without it the others do.
+            if let Ok(another) = self.connect() {
+                let another = Arc::new(another);
+                self.lines.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&another));
+                return Ok(another);
+            }
+        }
+        Ok(line)
+    }
+
+    /// Another connection to the same export.
+    fn connect(&self) -> io::Result<Line> {
+        let deadline = Instant::now() + HANDSHAKE.min(self.options.timeout);
+        let line = Line::open(self.server.reach(deadline)?, &self.export, self.options.timeout, deadline)?;
+        let agreed = line.agreed;
+        let same = agreed.len >= self.len
+            && u64::from(agreed.smallest) == self.smallest
+            && u64::from(agreed.largest) >= self.largest
+            && !(self.writable && agreed.has(export::READ_ONLY));
+        if !same {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the export is not what it was: its size, its blocks or who may write have changed",
+            ));
+        }
+        Ok(line)
+    }
+
+    /// Makes a connection in place of one that is lost, and sends again what a server may have forgotten.
+    fn mend(&self, lost: &Arc<Line>, error: &io::Error) -> io::Result<()> {
+        let mut vain = self.mending.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.lines.read().unwrap_or_else(PoisonError::into_inner).clone();
+        // Somebody else has done it.
+        if !lines.iter().any(|line| Arc::ptr_eq(line, lost)) {
+            return self.ended.get().map_or(Ok(()), |(kind, why)| Err(io::Error::new(*kind, why.clone())));
+        }
+        lines.iter().for_each(|line| drop(line.fail(error)));
+        self.ahead().forget();
+        if error.kind() == io::ErrorKind::TimedOut && self.kept().has_undone() {
+            let why = "whether it will still carry out what was to be written, nobody knows; so nothing is sent to it any more";
+            return Err(self.end(io::ErrorKind::TimedOut, &format!("{error}, and {why}")));
+        }
+        // A server that takes connections and answers nothing is not tried for ever.
+        if lost.has_answered() {
+            *vain = Vain::default();
+        }
+        let begun = *vain.since.get_or_insert_with(Instant::now);
+        loop {
+            let pause = Duration::from_millis(PAUSES[vain.count.min(PAUSES.len() - 1)]);
+            vain.count += 1;
+            if begun.elapsed() + pause > self.options.reconnect {
+                let error = self.server.explain(io::Error::new(error.kind(), error.to_string()));
+                return Err(self.end(error.kind(), &format!("the connection is lost: {error}")));
+            }
+            thread::sleep(pause);
+            match self.connect().and_then(|line| self.send_again(&line).map(|()| line)) {
+                Ok(line) => {
+                    *self.lines.write().unwrap_or_else(PoisonError::into_inner) = vec![Arc::new(line)];
+                    return Ok(());
+                }
+                Err(e) if e.kind() == io::ErrorKind::InvalidData => return Err(self.end(e.kind(), &e.to_string())),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Sends all writes since the last flush again. The flush before makes a server end what it may still have in hand.
+    fn send_again(&self, line: &Line) -> io::Result<()> {
+        let mut kept = self.kept();
+        if kept.is_empty() {
+            return Ok(());
+        }
+        let carry_out = |command, offset, data: &[u8]| -> io::Result<()> {
+            let answer: Answer = line.answer(line.ask(command, offset, data.len(), data)?, &mut [])?;
+            answer.map_err(of_errno)
+        };
+        let flush = || if self.has(export::SEND_FLUSH) { carry_out(command::FLUSH, 0, &[]) } else { Ok(()) };
+        flush()?;
+        kept.iter().try_for_each(|(offset, data)| carry_out(command::WRITE, offset, data))?;
+        // So that the next time there is less of it.
+        flush()?;
+        kept.clear();
+        Ok(())
+    }
+
+    fn end(&self, kind: io::ErrorKind, why: &str) -> io::Error {
+        let (kind, why) = self.ended.get_or_init(|| (kind, why.to_owned()));
+        io::Error::new(*kind, why.clone())
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ahead(&self) -> MutexGuard<'_, Ahead> {
+        self.ahead.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads whole blocks.
+    fn read_blocks(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let range = offset..offset + out.len() as u64;
+        let mut at = range.start;
+        while at < range.end {
+            let (here, mut rest) = self.ask_for(at..range.end)?;
+            rest.reverse();
+            let mut part = Some(here);
+            while let Some(Part { range: read, line, cookie }) = part {
+                let place = (read.start - offset) as usize..(read.end - offset) as usize;
+                let answer = line.answer(cookie, &mut out[place]);
+                if !matches!(answer, Ok(Ok(()))) {
+                    rest.iter().for_each(|part| part.line.abandon(part.cookie));
+                }
+                match answer {
+                    Ok(Ok(())) => at = read.end,
+                    Ok(Err(errno)) => return Err(of_errno(errno)),
+                    // From here on it is all asked for anew.
+                    Err(e) => {
+                        self.mend(&line, &e)?;
+                        break;
+                    }
+                }
+                part = rest.pop();
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for a range: the first part, and the rest. What will probably be read next is asked for, too.
+    fn ask_for(&self, range: Range<u64>) -> io::Result<(Part, Vec<Part>)> {
+        loop {
+            let line = self.line()?;
+            let mut ahead = self.ahead();
+            let mut asked = ahead.read(&range);
+            let ask = |range: Range<u64>| {
+                let cookie = line.ask(command::READ, range.start, (range.end - range.start) as usize, &[])?;
+                Ok(Part { range, line: Arc::clone(&line), cookie })
+            };
+            let from = asked.last().map_or(range.start, |part| part.range.end);
+            let missing =
+                parts(from..range.end, self.largest).try_for_each(|part| ask(part).map(|part| asked.push(part)));
+            let reads = range.end - range.start;
+            let more = missing.and_then(|()| {
+                let mut wanted = ahead.wanted(self.len);
+                while wanted.start < wanted.end {
+                    let read = wanted.start..wanted.end.min(wanted.start + reads);
+                    wanted.start = read.end;
+                    parts(read, self.largest).try_for_each(|part| ask(part).map(|part| ahead.asked(part)))?;
+                }
+                Ok(())
+            });
+            drop(ahead);
+            match more {
+                Ok(()) => {
+                    let rest = asked.split_off(1);
+                    return Ok((asked.pop().expect("a range has a first part"), rest));
+                }
+                Err(e) => {
+                    asked.iter().for_each(|part| part.line.abandon(part.cookie));
+                    self.mend(&line, &e)?;
+                }
+            }
+        }
+    }
+
+    /// Writes whole blocks, in requests that are under way together.
+    fn write_blocks(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let size = WRITE.min(self.largest) as usize;
+        let keep = !self.options.reconnect.is_zero();
+        if keep && !self.kept().has_room(data.len()) {
+            self.flush()?;
+        }
+        let mut left: Vec<_> = data
+            .chunks(size)
+            .enumerate()
+            .map(|(n, data)| {
+                let offset = offset + (n * size) as u64;
+                Piece { offset, data, number: keep.then(|| self.kept().keep(offset, data)) }
+            })
+            .collect();
+        let mut failed = None;
+        while !left.is_empty() {
+            let line = self.line()?;
+            if let Err(lost) = self.try_to_write(&line, &mut left, &mut failed) {
+                self.mend(&line, &lost)?;
+                // What was kept when that was done has been written.
+                let kept = self.kept();
+                left.retain(|piece| !piece.number.is_some_and(|number| kept.is_done(number)));
+            }
+        }
+        self.ahead().written(&(offset..offset + data.len() as u64));
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Sends all pieces and waits for the answers. What has been answered is not among them any more.
+    ///
+    /// # Errors
+    /// What the connection failed with.
+    fn try_to_write(&self, line: &Line, left: &mut Vec<Piece<'_>>, failed: &mut Option<io::Error>) -> io::Result<()> {
+        let send = |piece: &Piece<'_>| line.ask(command::WRITE, piece.offset, piece.data.len(), piece.data);
+        let cookies = left.iter().map(send).collect::<io::Result<Vec<_>>>()?;
+        for cookie in cookies {
+            let answer = line.answer(cookie, &mut [])?;
+            let number = left.remove(0).number;
+            match answer {
+                Ok(()) => number.iter().for_each(|number| self.kept().done(*number)),
+                Err(errno) => {
+                    number.iter().for_each(|number| self.kept().forget(*number));
+                    failed.get_or_insert(of_errno(errno));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The blocks that a range touches.
+    fn touched(&self, range: &Range<u64>) -> Range<u64> {
+        range.start / self.smallest * self.smallest..range.end.next_multiple_of(self.smallest)
+    }
+
+    fn inside(&self, offset: u64, len: usize) -> io::Result<Range<u64>> {
+        let end = offset.checked_add(len as u64).filter(|end| *end <= self.len);
+        let past = || {
+            io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                format!("{len} bytes at {offset} reach past the end at {}", self.len),
+            )
+        };
+        end.map(|end| offset..end).ok_or_else(past)
+    }
+}
+
+impl Store for Remote {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let range = self.inside(offset, out.len())?;
+        let touched = self.touched(&range);
+        if touched == range {
+            return self.read_blocks(offset, out);
+        }
+        let mut blocks = vec![0; (touched.end - touched.start) as usize];
+        self.read_blocks(touched.start, &mut blocks)?;
+        let from = (offset - touched.start) as usize;
+        out.copy_from_slice(&blocks[from..from + out.len()]);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        if !self.writable {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        if let Some(why) = self.unwritable.get() {
+            return Err(io::Error::other(why.clone()));
+        }
+        let range = self.inside(offset, data.len())?;
+        let touched = self.touched(&range);
+        if touched == range {
+            let _others = self.blocks.read().unwrap_or_else(PoisonError::into_inner);
+            return self.write_blocks(offset, data);
+        }
+        let _alone = self.blocks.write().unwrap_or_else(PoisonError::into_inner);
+        let mut blocks = vec![0; (touched.end - touched.start) as usize];
+        self.read_blocks(touched.start, &mut blocks)?;
+        let from = (offset - touched.start) as usize;
+        blocks[from..from + data.len()].copy_from_slice(data);
+        self.write_blocks(touched.start, &blocks)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        if let Some(why) = self.unwritable.get() {
+            return Err(io::Error::other(why.clone()));
+        }
+        if !self.writable {
+            return Ok(());
+        }
+        loop {
+            let covered = self.kept().covered();
+            let line = self.line()?;
+            // A server that knows no flush has nothing to make durable.
+            if !self.has(export::SEND_FLUSH) {
+                self.kept().flushed(&covered);
+                return Ok(());
+            }
+            let answer = line.ask(command::FLUSH, 0, 0, &[]).and_then(|cookie| line.answer(cookie, &mut []));
+            match answer {
+                Ok(Ok(())) => {
+                    self.kept().flushed(&covered);
+                    return Ok(());
+                }
+                Ok(Err(errno)) => {
+                    let error = of_errno(errno);
+                    let why = format!(
+                        "a flush has failed ({error}): what was written since the one before may be lost, and nothing more is written"
+                    );
+                    return Err(io::Error::new(error.kind(), self.unwritable.get_or_init(|| why).clone()));
+                }
+                Err(e) => self.mend(&line, &e)?,
+            }
+        }
+    }
+
+    fn still_whole(&self) -> io::Result<()> {
+        self.line().map(drop)
+    }
+
+    fn sector_size(&self) -> u64 {
+        self.smallest.clamp(SMALLEST_SECTOR, 4096)
+    }
+
+    fn writable(&self) -> bool {
+        self.writable
+    }
+
+    fn bypasses_cache(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        let lines = self.lines.get_mut().unwrap_or_else(PoisonError::into_inner);
+        lines.iter().for_each(|line| line.close());
+    }
+}
+
+/// A piece of what is to be written.
+struct Piece<'a> {
+    offset: u64,
+    data: &'a [u8],
+    /// Its number among what is kept.
+    number: Option<u64>,
+}
+
+/// A server's error, as one of this system ("Error values").
+fn of_errno(errno: u32) -> io::Error {
+    io::Error::from_raw_os_error(i32::try_from(errno).unwrap_or(5))
+}
