@@ -8,13 +8,14 @@ use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use claviger_engine::store::Access;
 use claviger_engine::{Error, ErrorKind, Result, Store};
 
+use crate::nbd::ClientTls;
 use crate::nbd::remote::{Options, Reach, Remote};
 use crate::nbd::socket::Socket;
 use helper::Helped;
@@ -57,7 +58,7 @@ impl Place {
     /// `Io` with what the server or the helper says, `Misuse`, `Unsupported`.
     pub fn open(&self, access: Access, options: Options) -> Result<Arc<dyn Store>> {
         let (server, export): (Box<dyn Reach>, _) = match self {
-            Self::Nbd(uri) => (Box::new(uri.clone()), uri.export.as_str()),
+            Self::Nbd(uri) => (Box::new(Dialled::new(uri)?), uri.export.as_str()),
             Self::Helped(helper, rest) => (Box::new(Helped::new(helper, rest, access)?), ""),
         };
         Remote::open(server, export, access, options).map(|remote| Arc::new(remote) as Arc<dyn Store>).map_err(told)
@@ -80,11 +81,42 @@ fn told(error: io::Error) -> Error {
     }
 }
 
-impl Reach for Uri {
+/// A server that is reached by its address.
+struct Dialled {
+    server: Server,
+    tls: Option<ClientTls>,
+}
+
+impl Dialled {
+    fn new(uri: &Uri) -> Result<Self> {
+        let tls = uri.tls.as_ref().map(|tls| {
+            let host = match &uri.server {
+                Server::Tcp(host, _) => host,
+                Server::Unix(_) => "localhost",
+            };
+            let folder = tls.certificates.clone().map_or_else(certificates, Ok)?;
+            ClientTls::new(&folder, tls.hostname.as_deref().unwrap_or(host))
+        });
+        Ok(Self { server: uri.server.clone(), tls: tls.transpose()? })
+    }
+}
+
+/// The folder with certificates where none is named: the first that is there of those that libnbd looks into.
+fn certificates() -> Result<PathBuf> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let at_home = [".config/pki/libnbd", ".pki/libnbd"].map(|folder| home.as_ref().map(|home| home.join(folder)));
+    let folders = at_home.into_iter().flatten().chain([PathBuf::from("/etc/pki/libnbd")]);
+    folders.into_iter().find(|folder| folder.is_dir()).ok_or_else(|| {
+        Error::misuse("there are no certificates for TLS").hint("Say where they are: ?tls-certificates=FOLDER.")
+    })
+}
+
+impl Reach for Dialled {
+    fn tls(&self) -> Option<&ClientTls> {
+        self.tls.as_ref()
+    }
+
     fn reach(&self, deadline: Instant) -> io::Result<Socket> {
-        if self.tls.is_some() {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "TLS"));
-        }
         Ok(Socket::new(match &self.server {
             Server::Unix(path) => UnixStream::connect(path)?.into(),
             Server::Tcp(host, port) => {

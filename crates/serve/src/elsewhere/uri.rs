@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use claviger_engine::{Error, Result};
 
+use crate::nbd::no_preshared_keys;
+
 /// The port that is meant where none is named.
 const PORT: u16 = 10809;
 
@@ -70,8 +72,7 @@ impl Uri {
                 "tls-certificates" if tls => with.certificates = Some(PathBuf::from(decoded(value)?)),
                 "tls-hostname" if tls => with.hostname = Some(text_of(value)?),
                 "tls-psk-file" => {
-                    return Err(Error::unsupported("TLS with pre-shared keys")
-                        .hint("Give the server a certificate, and this program its authority's with ?tls-certificates=FOLDER."));
+                    return Err(no_preshared_keys());
                 }
                 "tls-certificates" | "tls-hostname" => {
                     return Err(Error::misuse(format!("{name} without TLS: say nbds instead of nbd")));
@@ -172,7 +173,7 @@ mod tests {
             ("nbd://[::1", "host"),
             ("nbd://[::1]x", "host"),
             ("nbd://u@h", "user"),
-            ("nbds://u@h?tls-psk-file=k", "pre-shared"),
+            ("nbds://u@h?tls-psk-file=k", "pre-shared key"),
             ("nbd://h?socket=s", "nbd+unix"),
             ("nbd+unix:///x", "socket=PATH"),
             ("nbd+unix://h/x?socket=s", "socket=PATH"),

@@ -9,6 +9,7 @@ use super::Address;
 use super::listen::connect;
 use super::protocol::*;
 use super::socket::Socket;
+use super::tls::ClientTls;
 use crate::aligned::Aligned;
 
 /// Bytes of replies received at a time.
@@ -79,6 +80,14 @@ impl Client {
     /// # Errors
     /// As [`Client::connect`].
     pub fn connect_with(address: &Address, name: &str, replies: Replies) -> io::Result<Self> {
+        Self::connect_over(None, address, name, replies)
+    }
+
+    /// Connects to the export `name`, over TLS if it is given.
+    ///
+    /// # Errors
+    /// As [`Client::connect`], and `PermissionDenied` if one of the two does not accept the other.
+    pub fn connect_over(tls: Option<&ClientTls>, address: &Address, name: &str, replies: Replies) -> io::Result<Self> {
         let mut client = Self {
             socket: Socket::new(connect(address)?),
             len: 0,
@@ -90,7 +99,7 @@ impl Client {
             inbox: Aligned::default(),
             held: 0..0,
         };
-        client.negotiate(name, replies, Instant::now() + HANDSHAKE)?;
+        client.negotiate(tls, name, replies, Instant::now() + HANDSHAKE)?;
         client.inbox.reserve(INBOX);
         Ok(client)
     }
@@ -330,7 +339,13 @@ impl Client {
         }
     }
 
-    fn negotiate(&mut self, name: &str, replies: Replies, deadline: Instant) -> io::Result<()> {
+    fn negotiate(
+        &mut self,
+        tls: Option<&ClientTls>,
+        name: &str,
+        replies: Replies,
+        deadline: Instant,
+    ) -> io::Result<()> {
         let greeting: [u8; 18] = self.hear(deadline)?;
         if be64(&greeting, 0) != MAGIC {
             return Err(broken("not an NBD server"));
@@ -342,6 +357,9 @@ impl Client {
         let flags = offered & (handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
         self.socket.send_by(deadline, &u32::from(flags).to_be_bytes())?;
 
+        if let Some(tls) = tls {
+            tls.start(&self.socket, deadline)?;
+        }
         if replies == Replies::Structured {
             let (kind, _) = self.ask(option::STRUCTURED_REPLY, &[], deadline)?;
             self.structured = kind == reply::ACK;
@@ -351,6 +369,9 @@ impl Client {
         data.extend_from_slice(&[0, 0]);
         match self.ask(option::GO, &data, deadline)? {
             (reply::ACK, Some((len, flags))) => (self.len, self.flags) = (len, flags),
+            (reply::ERR_TLS_REQD, _) => {
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the server demands TLS"));
+            }
             (reply::ERR_UNKNOWN, _) => return Err(io::Error::new(io::ErrorKind::NotFound, "no such export")),
             (kind, _) => return Err(io::Error::other(format!("the server refused: reply type {kind:#x}"))),
         }

@@ -31,12 +31,12 @@ impl Listener {
     /// Listens at `address`.
     ///
     /// # Errors
-    /// `Misuse` for a TCP address that other machines can reach, a path that is too long, or one where something other
+    /// `Misuse` for a TCP address that other machines can reach unless all is `encrypted`, a path that is too long, or one where something other
     /// than a socket exists; `InUse` if another server answers; `Io`.
-    pub fn new(address: &Address) -> Result<Self> {
+    pub fn new(address: &Address, encrypted: bool) -> Result<Self> {
         match address {
             Address::Unix(path) => Self::unix(path).map_err(|e| e.at(path)),
-            Address::Tcp(address) => Self::tcp(*address),
+            Address::Tcp(address) => Self::tcp(*address, encrypted),
         }
     }
 
@@ -50,13 +50,12 @@ impl Listener {
         Ok(accept_with(&self.fd, SocketFlags::CLOEXEC)?)
     }
 
-    fn tcp(address: SocketAddr) -> Result<Self> {
-        if !address.ip().is_loopback() {
+    fn tcp(address: SocketAddr, encrypted: bool) -> Result<Self> {
+        if !encrypted && !address.ip().is_loopback() {
             return Err(Error::misuse(format!(
-                "{address} can be reached from other machines, and TLS is not there yet: \
-                 what it serves would cross the network in the clear"
+                "{address} can be reached from other machines, and without TLS what it serves would cross the network in the clear"
             ))
-            .hint("Serve on 127.0.0.1 or a Unix socket, and tunnel that with ssh."));
+            .hint("Serve with TLS, or on 127.0.0.1 or a Unix socket and tunnel that with ssh."));
         }
         let listener = TcpListener::bind(address).map_err(|e| match e.kind() {
             io::ErrorKind::AddrInUse => in_use(&format!("another program listens on {address}")),

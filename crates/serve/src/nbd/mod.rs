@@ -1,7 +1,7 @@
 //! An NBD server: other programs, and kernels, use stores as disks.
 //!
-//! It speaks fixed newstyle, with simple and structured replies, over Unix sockets and loopback TCP. Each connection is
-//! served by one blocking thread. Source of the protocol: the NBD project's `doc/proto.md`.
+//! It speaks fixed newstyle, with simple and structured replies, over Unix sockets and loopback TCP, and with TLS over any TCP. Each
+//! connection is served by one blocking thread. Source of the protocol: the NBD project's `doc/proto.md`.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -19,11 +19,13 @@
 
 mod client;
 mod helpers;
+mod layer;
 mod listen;
 mod negotiate;
 mod protocol;
 pub mod remote;
 pub(crate) mod socket;
+mod tls;
 mod transmit;
 
 use std::collections::{HashMap, HashSet};
@@ -48,13 +50,14 @@ use listen::Listener;
 use protocol::{MAX_STRING, export};
 use socket::Socket;
 pub(crate) use socket::wait;
+pub use tls::{ClientTls, ServerTls, no_preshared_keys};
 
 /// A server's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A Unix socket that only this user can connect to.
     Unix(PathBuf),
-    /// A loopback address. Port 0 takes any free one.
+    /// An address of this machine, a loopback one unless there is TLS. Port 0 takes any free one.
     Tcp(SocketAddr),
 }
 
@@ -95,6 +98,8 @@ pub struct Options {
     pub idle_after: Duration,
     /// How long requests have to finish once the server stops; slower ones are cut off.
     pub grace: Duration,
+    /// With it, every client has to use TLS, and other machines may connect.
+    pub tls: Option<ServerTls>,
 }
 
 impl Default for Options {
@@ -105,6 +110,7 @@ impl Default for Options {
             spin: Duration::from_micros(100),
             idle_after: Duration::from_secs(1),
             grace: Duration::from_secs(5),
+            tls: None,
         }
     }
 }
@@ -125,11 +131,12 @@ impl Server {
     /// The file of a Unix socket has mode 0600. One left by a dead server is replaced.
     ///
     /// # Errors
-    /// `Misuse` for invalid exports and for a TCP address that other machines can reach, `InUse` if another server
+    /// `Misuse` for invalid exports and, without TLS, for a TCP address that other machines can reach, `InUse` if another server
     /// answers at the address, and `Io`.
     pub fn bind(address: &Address, exports: Vec<Export>, options: Options) -> Result<Self> {
+        let encrypted = options.tls.is_some();
         let shared = Arc::new(Shared::new(Exports::new(exports)?, options)?);
-        Ok(Self { listener: Listener::new(address)?, shared })
+        Ok(Self { listener: Listener::new(address, encrypted)?, shared })
     }
 
     /// The address it listens on; port 0 has been replaced by the real one.
@@ -282,7 +289,7 @@ impl Shared {
     fn serve(&self, socket: &Socket) {
         let deadline = Instant::now() + self.options.handshake_timeout;
         // A broken connection concerns only its client, which knows.
-        if let Ok(Some(agreed)) = negotiate::negotiate(socket, &self.exports, deadline) {
+        if let Ok(Some(agreed)) = negotiate::negotiate(socket, &self.exports, self.options.tls.as_ref(), deadline) {
             let _ = transmit::transmit(socket, &agreed, self);
         }
     }

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::protocol::*;
 use super::socket::Socket;
+use super::tls::ServerTls;
 use super::{Exported, Exports};
 
 /// The longest option, in bytes. The longest that makes sense, `OPT_GO` with a name of 4096 bytes, is much shorter.
@@ -21,18 +22,25 @@ pub struct Agreed<'a> {
     pub smallest_block: u32,
 }
 
-/// Talks to a new client until it chooses an export; `None` if it ends the handshake properly.
+/// Talks to a new client until it chooses an export; `None` if it ends the handshake properly. With `tls` it learns nothing before it
+/// is encrypted ("TLS support", FORCEDTLS mode).
 ///
 /// # Errors
-/// `InvalidData` for a client that breaks the protocol, `TimedOut` for one that is too slow, and whatever the socket
+/// `InvalidData` for a client that breaks the protocol, `PermissionDenied` for one that is not let in, `TimedOut` for one that is too slow, and whatever the socket
 /// reports. Then the connection must be dropped.
-pub fn negotiate<'a>(socket: &Socket, exports: &'a Exports, deadline: Instant) -> io::Result<Option<Agreed<'a>>> {
-    Handshake { socket, exports, deadline, structured: false }.run()
+pub fn negotiate<'a>(
+    socket: &Socket,
+    exports: &'a Exports,
+    tls: Option<&ServerTls>,
+    deadline: Instant,
+) -> io::Result<Option<Agreed<'a>>> {
+    Handshake { socket, exports, tls, deadline, structured: false }.run()
 }
 
 struct Handshake<'s, 'a> {
     socket: &'s Socket,
     exports: &'a Exports,
+    tls: Option<&'s ServerTls>,
     deadline: Instant,
     structured: bool,
 }
@@ -60,6 +68,22 @@ impl<'a> Handshake<'_, 'a> {
             }
             let mut data = vec![0; header.len as usize];
             self.socket.receive_by(self.deadline, &mut data)?;
+            let in_the_clear = self.tls.filter(|_| !self.socket.has_tls());
+            match (header.option, in_the_clear) {
+                (option::STARTTLS, Some(tls)) if data.is_empty() => {
+                    self.answer(option::STARTTLS, reply::ACK, &[])?;
+                    // What the client has sent before the answer is not TLS, and ends it.
+                    tls.start(self.socket, self.deadline)?;
+                    continue;
+                }
+                // It has no error reply.
+                (option::EXPORT_NAME, Some(_)) => return Err(broken("no export without TLS")),
+                (option::ABORT | option::STARTTLS, _) | (_, None) => {}
+                (other, Some(_)) => {
+                    self.answer(other, reply::ERR_TLS_REQD, b"this server demands TLS")?;
+                    continue;
+                }
+            }
             match header.option {
                 option::EXPORT_NAME => return self.export_name(&data, no_zeroes).map(Some),
                 option::ABORT => {
@@ -81,7 +105,10 @@ impl<'a> Handshake<'_, 'a> {
                     self.answer(header.option, reply::ACK, &[])?;
                 }
                 option::STRUCTURED_REPLY => self.answer(header.option, reply::ERR_INVALID, b"it takes no data")?,
-                // This includes STARTTLS and the metadata contexts.
+                option::STARTTLS if self.tls.is_some() => {
+                    self.answer(header.option, reply::ERR_INVALID, b"it takes no data, and comes once")?;
+                }
+                // This includes STARTTLS where there is no TLS, and the metadata contexts.
                 _ => self.answer(header.option, reply::ERR_UNSUP, b"not supported by this server")?,
             }
         }

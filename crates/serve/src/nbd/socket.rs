@@ -1,22 +1,29 @@
 //! A connected stream socket.
 
 use std::io::{self, IoSlice};
-use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg, shutdown, sockopt};
 
+use super::layer::Layer;
 pub use crate::wait::wait;
 
 /// Kernel buffer size in each direction, in bytes. A whole request of 1 MiB and the next one fit, so that neither side
 /// sleeps in the middle of one; larger buffers do not help.
 const KERNEL_BUFFER: usize = 4 << 20;
 
-/// A connected stream socket.
-pub struct Socket(OwnedFd, Mutex<()>);
+/// A connected stream socket, and TLS over it once that has begun.
+///
+/// One thread receives at a time. Any may send; what must stay together is sent while [`Socket::turn`] is held.
+pub struct Socket {
+    fd: OwnedFd,
+    turn: Mutex<()>,
+    tls: OnceLock<Layer>,
+}
 
 impl Socket {
     /// Takes over a connected socket and gives it large buffers, if the system allows.
@@ -30,13 +37,31 @@ impl Socket {
         }
         // Fails on a Unix socket, which does not need it.
         let _ = sockopt::set_tcp_nodelay(&fd, true);
-        Self(fd, Mutex::default())
+        Self { fd, turn: Mutex::default(), tls: OnceLock::new() }
+    }
+
+    /// Carries the handshake of TLS out; all that is sent and received afterwards goes through it. If it fails, the connection is of no
+    /// use any more.
+    ///
+    /// # Errors
+    /// Those of [`Layer::start`], and `TimedOut`.
+    pub fn start_tls(&self, connection: rustls::Connection, deadline: Instant) -> io::Result<()> {
+        let layer = Layer::start(connection, self.fd.as_fd(), |flags| self.wait_by(deadline, flags))?;
+        self.tls.set(layer).map_err(|_| io::Error::other("TLS has begun already"))
+    }
+
+    /// Whether it is encrypted.
+    pub fn has_tls(&self) -> bool {
+        self.tls.get().is_some()
     }
 
     /// Receives what is there without waiting: `None` if there is nothing, 0 at the end.
     pub fn receive_now(&self, to: &mut [u8]) -> io::Result<Option<usize>> {
+        if let Some(tls) = self.tls.get() {
+            return tls.receive(self.fd.as_fd(), to, RecvFlags::DONTWAIT);
+        }
         loop {
-            match recv(&self.0, &mut *to, RecvFlags::DONTWAIT) {
+            match recv(&self.fd, &mut *to, RecvFlags::DONTWAIT) {
                 Ok((n, _)) => return Ok(Some(n)),
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::INTR) => {}
@@ -51,11 +76,17 @@ impl Socket {
     /// `UnexpectedEof` if the peer ends the connection first.
     pub fn receive(&self, mut to: &mut [u8]) -> io::Result<()> {
         while !to.is_empty() {
-            match recv(&self.0, &mut *to, RecvFlags::WAITALL) {
-                Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok((n, _)) => to = &mut to[n..],
-                Err(Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
+            let received = match self.tls.get() {
+                Some(tls) => tls.receive(self.fd.as_fd(), to, RecvFlags::empty())?.unwrap_or(0),
+                None => match recv(&self.fd, &mut *to, RecvFlags::WAITALL) {
+                    Ok((n, _)) => n,
+                    Err(Errno::INTR) => continue,
+                    Err(e) => return Err(e.into()),
+                },
+            };
+            match received {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => to = &mut to[n..],
             }
         }
         Ok(())
@@ -63,16 +94,20 @@ impl Socket {
 
     /// Held by whoever sends what must not be mixed with what others send.
     pub fn turn(&self) -> MutexGuard<'_, ()> {
-        self.1.lock().unwrap_or_else(PoisonError::into_inner)
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends everything.
     pub fn send(&self, mut what: &mut [IoSlice<'_>]) -> io::Result<()> {
+        if let Some(tls) = self.tls.get() {
+            return tls
+                .send(self.fd.as_fd(), what, || wait(&mut [PollFd::new(&self.fd, PollFlags::OUT)], None).map(drop));
+        }
         IoSlice::advance_slices(&mut what, 0);
         while let [first, rest @ ..] = &*what {
             let sent = match rest {
-                [] => send(&self.0, first, SendFlags::NOSIGNAL),
-                _ => sendmsg(&self.0, what, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL),
+                [] => send(&self.fd, first, SendFlags::NOSIGNAL),
+                _ => sendmsg(&self.fd, what, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL),
             };
             match sent {
                 Ok(n) => IoSlice::advance_slices(&mut what, n),
@@ -96,21 +131,31 @@ impl Socket {
         /// Between two looks, while another thread receives.
         const PAUSE: Duration = Duration::from_millis(5);
 
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let mut last = Instant::now();
+        let mut blocked = |moved: bool| {
+            if moved {
+                last = Instant::now();
+            } else if last.elapsed() > timeout {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            if !meanwhile()? {
+                wait(&mut [PollFd::new(&self.fd, PollFlags::OUT)], Some(PAUSE))?;
+            }
+            Ok(())
+        };
+        if let Some(tls) = self.tls.get() {
+            return tls.send(self.fd.as_fd(), what, || blocked(false));
+        }
         IoSlice::advance_slices(&mut what, 0);
+        let mut moved = false;
         while !what.is_empty() {
-            match sendmsg(&self.0, what, &mut SendAncillaryBuffer::default(), flags) {
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match sendmsg(&self.fd, what, &mut SendAncillaryBuffer::default(), flags) {
                 Ok(n) => {
                     IoSlice::advance_slices(&mut what, n);
-                    last = Instant::now();
+                    moved = true;
                 }
-                Err(Errno::AGAIN) if last.elapsed() > timeout => return Err(io::ErrorKind::TimedOut.into()),
-                Err(Errno::AGAIN) => {
-                    if !meanwhile()? {
-                        wait(&mut [PollFd::new(&self.0, PollFlags::OUT)], Some(PAUSE))?;
-                    }
-                }
+                Err(Errno::AGAIN) => blocked(std::mem::take(&mut moved))?,
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }
@@ -138,8 +183,12 @@ impl Socket {
     /// # Errors
     /// `TimedOut`, or whatever sending reports.
     pub fn send_by(&self, deadline: Instant, mut what: &[u8]) -> io::Result<()> {
+        if let Some(tls) = self.tls.get() {
+            let wait = || self.wait_by(deadline, PollFlags::OUT);
+            return tls.send(self.fd.as_fd(), &mut [IoSlice::new(what)], wait);
+        }
         while !what.is_empty() {
-            match send(&self.0, what, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            match send(&self.fd, what, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(n) => what = &what[n..],
                 Err(Errno::AGAIN) => self.wait_by(deadline, PollFlags::OUT)?,
                 Err(Errno::INTR) => {}
@@ -151,24 +200,37 @@ impl Socket {
 
     /// Waits for data or the end of the stream. Returns `false` if `timeout` passes first.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
-        wait(&mut [PollFd::new(&self.0, PollFlags::IN)], timeout)
+        if self.tls.get().is_some_and(Layer::holds_more) {
+            return Ok(true);
+        }
+        wait(&mut [PollFd::new(&self.fd, PollFlags::IN)], timeout)
     }
 
     /// Stops the peer from sending more; what it has sent can still be received.
     pub fn stop_receiving(&self) {
-        let _ = shutdown(&self.0, Shutdown::Read);
+        self.tls.get().inspect(|tls| tls.stop_receiving());
+        let _ = shutdown(&self.fd, Shutdown::Read);
     }
 
     /// Ends the connection, whatever is in flight.
     pub fn cut(&self) {
-        let _ = shutdown(&self.0, Shutdown::Both);
+        let _ = shutdown(&self.fd, Shutdown::Both);
     }
 
     fn wait_by(&self, deadline: Instant, flags: PollFlags) -> io::Result<()> {
         let left = deadline.saturating_duration_since(Instant::now());
-        if !left.is_zero() && wait(&mut [PollFd::new(&self.0, flags)], Some(left))? {
+        if !left.is_zero() && wait(&mut [PollFd::new(&self.fd, flags)], Some(left))? {
             return Ok(());
         }
         Err(io::ErrorKind::TimedOut.into())
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // Otherwise the peer takes the end for an attack.
+        if let Some(tls) = self.tls.get_mut() {
+            tls.close(self.fd.as_fd());
+        }
     }
 }

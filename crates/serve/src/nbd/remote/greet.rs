@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::line::broken;
 use crate::nbd::protocol::*;
 use crate::nbd::socket::Socket;
+use crate::nbd::tls::ClientTls;
 
 /// The longest answer to an option, in bytes.
 const MAX_ANSWER: usize = 64 << 10;
@@ -34,12 +35,12 @@ impl Agreed {
     }
 }
 
-/// Asks for an export.
+/// Asks for an export, over TLS if that is demanded.
 ///
 /// # Errors
-/// `NotFound` if there is none of that name, `PermissionDenied` where the server refuses or wants TLS, `Unsupported` for a server
+/// `NotFound` if there is none of that name, `PermissionDenied` where the server refuses, wants TLS or does not have it, or is not who it should be, `Unsupported` for a server
 /// without fixed newstyle, `InvalidData` for one that breaks the protocol, `TimedOut`, or whatever the socket reports.
-pub fn greet(socket: &Socket, export: &str, deadline: Instant) -> io::Result<Agreed> {
+pub fn greet(socket: &Socket, tls: Option<&ClientTls>, export: &str, deadline: Instant) -> io::Result<Agreed> {
     let mut greeting = [0; 18];
     socket.receive_by(deadline, &mut greeting)?;
     if be64(&greeting, 0) != MAGIC {
@@ -54,6 +55,9 @@ pub fn greet(socket: &Socket, export: &str, deadline: Instant) -> io::Result<Agr
     }
     let flags = offered & (handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
     socket.send_by(deadline, &u32::from(flags).to_be_bytes())?;
+    if let Some(tls) = tls {
+        tls.start(socket, deadline)?;
+    }
     Greeting { socket, deadline, no_zeroes: flags & handshake::NO_ZEROES != 0 }.ask_for(export)
 }
 

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use super::greet::{self, Agreed};
 use crate::nbd::protocol::*;
 use crate::nbd::socket::Socket;
+use crate::nbd::tls::ClientTls;
 
 /// Bytes of replies that are received at a time.
 const INBOX: usize = 64 << 10;
@@ -92,8 +93,14 @@ impl Line {
     ///
     /// # Errors
     /// Those of [`greet::greet`].
-    pub fn open(socket: Socket, export: &str, timeout: Duration, deadline: Instant) -> io::Result<Self> {
-        let agreed = greet::greet(&socket, export, deadline)?;
+    pub fn open(
+        socket: Socket,
+        tls: Option<&ClientTls>,
+        export: &str,
+        timeout: Duration,
+        deadline: Instant,
+    ) -> io::Result<Self> {
+        let agreed = greet::greet(&socket, tls, export, deadline)?;
         let (state, inbox) = (Mutex::default(), Mutex::new(Inbox::default()));
         Ok(Self { socket, agreed, timeout, state, inbox, large: AtomicUsize::new(0), busy: AtomicUsize::new(0) })
     }

@@ -21,6 +21,7 @@ use claviger_engine::store::{Access, SMALLEST_SECTOR};
 
 use super::protocol::{command, export};
 use super::socket::Socket;
+use super::tls::ClientTls;
 use ahead::{Ahead, Part, parts};
 use kept::Kept;
 use line::{Answer, Line};
@@ -56,8 +57,13 @@ impl Default for Options {
 
 /// Makes connections to one server.
 pub(crate) trait Reach: Send + Sync {
-    /// A connection on which nothing has been said, or only what makes it secret.
+    /// A connection on which nothing has been said.
     fn reach(&self, deadline: Instant) -> io::Result<Socket>;
+
+    /// What the connection is made secret with.
+    fn tls(&self) -> Option<&ClientTls> {
+        None
+    }
 
     /// An error with what is known of its cause here.
     fn explain(&self, error: io::Error) -> io::Error {
@@ -103,9 +109,7 @@ impl Remote {
     /// `NotFound`, `PermissionDenied` and `Unsupported` as the server refuses; `ReadOnlyFilesystem` if it is to be written and cannot be; `InvalidData` if it breaks
     /// the protocol; `TimedOut`; whatever connecting reports.
     pub(crate) fn open(server: Box<dyn Reach>, export: &str, access: Access, options: Options) -> io::Result<Self> {
-        let deadline = Instant::now() + HANDSHAKE.min(options.timeout);
-        let line = server.reach(deadline).and_then(|socket| Line::open(socket, export, options.timeout, deadline));
-        let line = line.map_err(|e| server.explain(e))?;
+        let line = dial(&*server, export, options).map_err(|e| server.explain(e))?;
         let agreed = line.agreed;
         if access == Access::ReadWrite && agreed.has(export::READ_ONLY) {
             return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the server lets nobody write to it"));
@@ -161,8 +165,7 @@ impl Remote {
 
     /// Another connection to the same export.
     fn connect(&self) -> io::Result<Line> {
-        let deadline = Instant::now() + HANDSHAKE.min(self.options.timeout);
-        let line = Line::open(self.server.reach(deadline)?, &self.export, self.options.timeout, deadline)?;
+        let line = dial(&*self.server, &self.export, self.options)?;
         let agreed = line.agreed;
         let same = agreed.len >= self.len
             && u64::from(agreed.smallest) == self.smallest
@@ -482,6 +485,11 @@ struct Piece<'a> {
     data: &'a [u8],
     /// Its number among what is kept.
     number: Option<u64>,
+}
+
+fn dial(server: &dyn Reach, export: &str, options: Options) -> io::Result<Line> {
+    let deadline = Instant::now() + HANDSHAKE.min(options.timeout);
+    Line::open(server.reach(deadline)?, server.tls(), export, options.timeout, deadline)
 }
 
 /// A server's error, as one of this system ("Error values").

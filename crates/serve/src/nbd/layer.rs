@@ -1,0 +1,226 @@
+//! TLS between a socket and those who use it.
+//!
+//! One thread receives, others send. Whoever blocks holds nothing that the other direction needs: the state of the connection is
+//! locked to encrypt, to decrypt, and to hand the socket what it takes at once, and never while anybody waits.
+
+use std::io::{self, IoSlice, Read, Write};
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg};
+use rustls::Connection;
+
+use super::tls::explained;
+
+/// Bytes that are received from the system at a time: several records, which have up to 16 KiB.
+const INCOMING: usize = 128 << 10;
+
+/// Bytes that are encrypted before they are sent: few enough to be in the processor's cache still.
+const OUTGOING: usize = 256 << 10;
+
+/// TLS over a socket, from the end of the handshake on.
+pub struct Layer {
+    connection: Mutex<Connection>,
+    incoming: Mutex<Incoming>,
+    /// Whether we said that no more is to come: then an end is an end.
+    stopped: AtomicBool,
+}
+
+/// What was received and not yet decrypted.
+struct Incoming {
+    buffer: Vec<u8>,
+    held: Range<usize>,
+    /// Whether more may be at hand, here or decrypted already, than the system knows of.
+    more: bool,
+}
+
+impl Layer {
+    /// Carries the handshake out. `wait` waits for the socket to be ready, or fails.
+    ///
+    /// # Errors
+    /// `InvalidData` for a peer that does not speak TLS, `PermissionDenied` where one of the two is not who it has to be,
+    /// `UnexpectedEof`, what `wait` reports, and whatever the socket does.
+    pub fn start(
+        mut connection: Connection,
+        socket: BorrowedFd<'_>,
+        mut wait: impl FnMut(PollFlags) -> io::Result<()>,
+    ) -> io::Result<Self> {
+        connection.set_buffer_limit(Some(OUTGOING));
+        let mut incoming = Incoming { buffer: vec![0; INCOMING], held: 0..0, more: true };
+        loop {
+            if !flush(&mut connection, socket)? {
+                wait(PollFlags::OUT)?;
+            } else if !connection.is_handshaking() {
+                break;
+            } else if !incoming.held.is_empty() {
+                incoming.pass_to(&mut connection).inspect_err(|_| {
+                    // The peer should hear why.
+                    let _ = flush(&mut connection, socket);
+                })?;
+            } else {
+                match incoming.receive(socket, RecvFlags::DONTWAIT)? {
+                    Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    Some(_) => {}
+                    None => wait(PollFlags::IN)?,
+                }
+            }
+        }
+        Ok(Self { connection: Mutex::new(connection), incoming: Mutex::new(incoming), stopped: AtomicBool::new(false) })
+    }
+
+    /// Receives some bytes, as [`recv`] does with these flags: `None` where that would block, 0 at the end.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the connection ends without the peer having said so, `InvalidData` for what is not from the peer, and
+    /// whatever the socket reports.
+    pub fn receive(&self, socket: BorrowedFd<'_>, to: &mut [u8], flags: RecvFlags) -> io::Result<Option<usize>> {
+        let mut incoming = self.incoming();
+        incoming.more = true;
+        loop {
+            if let Some(n) = self.decrypted(&mut incoming, socket, to)? {
+                return Ok(Some(n));
+            }
+            match incoming.receive(socket, flags)? {
+                Some(0) if self.stopped.load(Ordering::Acquire) => return Ok(Some(0)),
+                Some(0) => {
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was cut, not ended"));
+                }
+                Some(_) => {}
+                None => {
+                    incoming.more = false;
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// Whether something may be received although the system does not know of it.
+    pub fn holds_more(&self) -> bool {
+        self.incoming().more
+    }
+
+    /// Sends everything. `wait` waits for the socket to take more, or fails.
+    pub fn send(
+        &self,
+        socket: BorrowedFd<'_>,
+        mut what: &mut [IoSlice<'_>],
+        mut wait: impl FnMut() -> io::Result<()>,
+    ) -> io::Result<()> {
+        IoSlice::advance_slices(&mut what, 0);
+        loop {
+            let mut connection = self.connection();
+            if !what.is_empty() {
+                let taken = connection.writer().write_vectored(what)?;
+                IoSlice::advance_slices(&mut what, taken);
+            }
+            let flushed = flush(&mut connection, socket)?;
+            drop(connection);
+            match flushed {
+                true if what.is_empty() => return Ok(()),
+                true => {}
+                false => wait()?,
+            }
+        }
+    }
+
+    /// From now on, the end of what is received is a proper one.
+    pub fn stop_receiving(&self) {
+        self.stopped.store(true, Ordering::Release);
+    }
+
+    /// Tells the peer that nothing more will come, if that can be done at once.
+    pub fn close(&mut self, socket: BorrowedFd<'_>) {
+        let connection = self.connection.get_mut().unwrap_or_else(PoisonError::into_inner);
+        connection.send_close_notify();
+        let _ = flush(connection, socket);
+    }
+
+    /// Fills `to` with what was received already; `None` if nothing can be had from that, 0 at the end.
+    fn decrypted(&self, incoming: &mut Incoming, socket: BorrowedFd<'_>, to: &mut [u8]) -> io::Result<Option<usize>> {
+        let mut connection = self.connection();
+        let mut filled = 0;
+        loop {
+            match connection.reader().read(&mut to[filled..]) {
+                Ok(0) => return Ok(Some(filled)),
+                Ok(n) => filled += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(e) => return Err(e),
+            }
+            if filled == to.len() {
+                return Ok(Some(filled));
+            }
+            if incoming.held.is_empty() {
+                return Ok((filled > 0).then_some(filled));
+            }
+            incoming.pass_to(&mut connection).inspect_err(|_| {
+                let _ = flush(&mut connection, socket);
+            })?;
+        }
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn incoming(&self) -> MutexGuard<'_, Incoming> {
+        self.incoming.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Incoming {
+    /// Receives more, once all that was received is gone: `None` if that would block, 0 at the end.
+    fn receive(&mut self, socket: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<Option<usize>> {
+        debug_assert!(self.held.is_empty());
+        loop {
+            match recv(socket, &mut self.buffer[..], flags) {
+                Ok((n, _)) => {
+                    self.held = 0..n;
+                    return Ok(Some(n));
+                }
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Has the connection take some of it.
+    fn pass_to(&mut self, connection: &mut Connection) -> io::Result<()> {
+        self.held.start += connection.read_tls(&mut &self.buffer[self.held.clone()])?;
+        connection.process_new_packets().map(drop).map_err(|e| explained(&e))
+    }
+}
+
+/// Sends what is encrypted. `false` if the socket does not take all of it now.
+fn flush(connection: &mut Connection, socket: BorrowedFd<'_>) -> io::Result<bool> {
+    while connection.wants_write() {
+        match connection.write_tls(&mut Now(socket)) {
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(true)
+}
+
+/// Sends without waiting.
+struct Now<'a>(BorrowedFd<'a>);
+
+impl Write for Now<'_> {
+    fn write(&mut self, what: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::retry_on_intr(|| send(self.0, what, SendFlags::NOSIGNAL | SendFlags::DONTWAIT))?)
+    }
+
+    fn write_vectored(&mut self, what: &[IoSlice<'_>]) -> io::Result<usize> {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        Ok(rustix::io::retry_on_intr(|| sendmsg(self.0, what, &mut SendAncillaryBuffer::default(), flags))?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,292 @@
+//! Who may talk to whom over TLS: certificates and keys, in the folders that libnbd, nbdkit and qemu use, too.
+//!
+//! | File | What it is | Who needs it |
+//! |---|---|---|
+//! | `ca-cert.pem` | the authorities that certificates of others have to come from | both; a server that takes any client does not |
+//! | `ca-crl.pem` | certificates that they have revoked | whoever has it |
+//! | `server-cert.pem`, `server-key.pem` | the server's certificate and its key | the server |
+//! | `client-cert.pem`, `client-key.pem` | the client's certificate and its key | a client of whom the server demands one |
+//!
+//! TLS 1.3 and 1.2 by rustls, as the NBD project's `doc/proto.md` has it ("TLS versions"). Pre-shared keys are not supported: rustls
+//! has none.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use claviger_engine::{Error, Result};
+use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, ServerName};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection,
+};
+
+use super::protocol::*;
+use super::socket::Socket;
+
+/// What a client shows to servers, and whom it trusts.
+#[derive(Clone, Debug)]
+pub struct ClientTls {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+/// What a server shows to clients, and whom it trusts.
+#[derive(Clone, Debug)]
+pub struct ServerTls {
+    config: Arc<ServerConfig>,
+    certificate: CertificateDer<'static>,
+}
+
+impl ClientTls {
+    /// For a server that has to prove that it is `name`, a host name or an IP address, with what is in `folder`.
+    ///
+    /// # Errors
+    /// `Misuse` for a name that no certificate can have, and for a file that is missing, does not contain what it should, or is a
+    /// key that others may read; `Io`.
+    pub fn new(folder: &Path, name: &str) -> Result<Self> {
+        let bare = name.strip_prefix('[').and_then(|n| n.strip_suffix(']')).unwrap_or(name);
+        let name = ServerName::try_from(bare.to_owned())
+            .map_err(|_| Error::misuse(format!("{name:?} is neither a host name nor an IP address")))?;
+        let provider = provider();
+        let mut verifier =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(authorities(folder)?), Arc::clone(&provider));
+        if let Some(lists) = revoked(folder)? {
+            verifier = verifier.with_crls(lists).allow_unknown_revocation_status().enforce_revocation_expiration();
+        }
+        let verifier = verifier.build().map_err(|e| unverifiable(&e, folder))?;
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(unexpected)?
+            .with_webpki_verifier(verifier);
+        let mut config = match shown(folder, "client")? {
+            Some((chain, key)) => config.with_client_auth_cert(chain, key).map_err(|e| unfit(&e, folder, "client"))?,
+            None => config.with_no_client_auth(),
+        };
+        config.resumption = Resumption::disabled();
+        Ok(Self { config: Arc::new(config), name })
+    }
+
+    /// Asks the server for TLS, and goes on encrypted: `NBD_OPT_STARTTLS`, the first option of a handshake. If it fails, nothing may
+    /// be sent over the connection any more.
+    ///
+    /// # Errors
+    /// `PermissionDenied` if the server does not offer TLS, is not who it has to be, or refuses us; `InvalidData` if it breaks the
+    /// protocol, `TimedOut`, and whatever the socket reports.
+    pub(super) fn start(&self, socket: &Socket, deadline: Instant) -> io::Result<()> {
+        socket.send_by(deadline, &OptionHeader { option: option::STARTTLS, len: 0 }.to_bytes())?;
+        let mut header = [0; 20];
+        socket.receive_by(deadline, &mut header)?;
+        let (kind, len) = (be32(&header, 12), be32(&header, 16));
+        if be64(&header, 0) != OPTION_REPLY_MAGIC || be32(&header, 8) != option::STARTTLS {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a reply to the demand for TLS"));
+        }
+        // Nothing was received beyond the reply: what somebody has added to it in the clear is taken for TLS, and fails as such.
+        match kind {
+            reply::ACK if len == 0 => {}
+            reply::ERR_UNSUP | reply::ERR_POLICY => {
+                let why =
+                    "the server does not offer TLS, and without it everything would cross the network in the clear";
+                return Err(refused(why));
+            }
+            _ => return Err(refused(&format!("the server does not start TLS: reply type {kind:#x}"))),
+        }
+        let connection = ClientConnection::new(Arc::clone(&self.config), self.name.clone());
+        socket.start_tls(connection.map_err(|e| explained(&e))?.into(), deadline)
+    }
+}
+
+impl ServerTls {
+    /// With what is in `folder`. If `verify_peers`, each client has to show a certificate of the authorities there.
+    ///
+    /// # Errors
+    /// `Misuse` for a file that is missing, does not contain what it should, or is a key that others may read; `Io`.
+    pub fn new(folder: &Path, verify_peers: bool) -> Result<Self> {
+        let Some((chain, key)) = shown(folder, "server")? else {
+            return Err(missing(&folder.join("server-cert.pem"), "the server's certificate"));
+        };
+        let provider = provider();
+        let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(unexpected)?;
+        let config = if verify_peers {
+            let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities(folder)?), provider);
+            if let Some(lists) = revoked(folder)? {
+                verifier = verifier.with_crls(lists).allow_unknown_revocation_status().enforce_revocation_expiration();
+            }
+            config.with_client_cert_verifier(verifier.build().map_err(|e| unverifiable(&e, folder))?)
+        } else {
+            config.with_no_client_auth()
+        };
+        let certificate = chain[0].clone();
+        let mut config = config.with_single_cert(chain, key).map_err(|e| unfit(&e, folder, "server"))?;
+        // A connection lasts as long as a disk is used: nothing is gained from resuming one.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Self { config: Arc::new(config), certificate })
+    }
+
+    /// Whether a client that asks for this host name or IP address will believe the certificate.
+    pub fn is_for(&self, name: &str) -> bool {
+        let Ok(name) = ServerName::try_from(name) else { return false };
+        ParsedCertificate::try_from(&self.certificate).is_ok_and(|c| verify_server_name(&c, &name).is_ok())
+    }
+
+    /// Goes on encrypted, once the client has been told so.
+    pub(super) fn start(&self, socket: &Socket, deadline: Instant) -> io::Result<()> {
+        let connection = ServerConnection::new(Arc::clone(&self.config)).map_err(|e| explained(&e))?;
+        socket.start_tls(connection.into(), deadline)
+    }
+}
+
+/// What to say to who asks for a pre-shared key (`tls-psk-file` of the NBD project's `doc/uri.md`).
+pub fn no_preshared_keys() -> Error {
+    Error::unsupported("TLS with a pre-shared key")
+        .hint("Use certificates: tls-certificates=FOLDER, with ca-cert.pem and, if the server demands it, client-cert.pem and client-key.pem.")
+}
+
+/// A failure of TLS in words that say what can be done about it.
+pub(super) fn explained(error: &rustls::Error) -> io::Error {
+    use AlertDescription as Alert;
+    use CertificateError as Certificate;
+    use rustls::Error as Tls;
+    let why = match error {
+        Tls::InvalidCertificate(certificate) => match certificate {
+            Certificate::Expired | Certificate::ExpiredContext { .. } => "its certificate has expired".to_owned(),
+            Certificate::NotValidYet | Certificate::NotValidYetContext { .. } => {
+                "its certificate is not valid yet; is the clock right?".to_owned()
+            }
+            Certificate::UnknownIssuer => "its certificate is not from an authority in ca-cert.pem".to_owned(),
+            Certificate::Revoked => "its certificate has been revoked".to_owned(),
+            Certificate::ExpiredRevocationList | Certificate::ExpiredRevocationListContext { .. } => {
+                "the list in ca-crl.pem is out of date".to_owned()
+            }
+            Certificate::NotValidForNameContext { presented, .. } if presented.is_empty() => {
+                "its certificate has no subjectAltName, and the common name does not count".to_owned()
+            }
+            Certificate::NotValidForNameContext { expected, presented } => {
+                format!("its certificate is for {}, not for {}", presented.join(", "), expected.to_str())
+            }
+            Certificate::InvalidPurpose | Certificate::InvalidPurposeContext { .. } => {
+                "its certificate is for another purpose (extendedKeyUsage)".to_owned()
+            }
+            other => format!("its certificate cannot be accepted: {other}"),
+        },
+        Tls::NoCertificatesPresented => "it has shown no certificate".to_owned(),
+        Tls::AlertReceived(alert) => match alert {
+            Alert::CertificateRequired => {
+                return refused("the peer demands a certificate (client-cert.pem and client-key.pem)");
+            }
+            Alert::UnknownCA => {
+                return refused("the peer does not know the authority that our certificate is from");
+            }
+            Alert::CertificateExpired => return refused("the peer says that our certificate has expired"),
+            Alert::CertificateRevoked => return refused("the peer says that our certificate has been revoked"),
+            Alert::BadCertificate | Alert::AccessDenied | Alert::CertificateUnknown => {
+                return refused("the peer does not accept our certificate, or that there is none");
+            }
+            Alert::HandshakeFailure | Alert::InsufficientSecurity => {
+                return refused(
+                    "the peer found nothing in common with us; it may demand a pre-shared key, which is not supported, or a certificate",
+                );
+            }
+            alert => return refused(&format!("the peer ended it: {alert:?}")),
+        },
+        Tls::PeerIncompatible(why) => format!("there is nothing in common with it: {why:?}"),
+        other => return io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {other}")),
+    };
+    refused(&format!("the peer is refused: {why}"))
+}
+
+fn refused(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, format!("TLS: {why}"))
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// The authorities that a peer's certificate has to come from.
+fn authorities(folder: &Path) -> Result<RootCertStore> {
+    let path = folder.join("ca-cert.pem");
+    let mut roots = RootCertStore::empty();
+    let what = "the certificate of the authority";
+    for certificate in certificates(&path)?.ok_or_else(|| missing(&path, what))? {
+        roots.add(certificate).map_err(|e| Error::misuse(format!("no certificate of an authority: {e}")).at(&path))?;
+    }
+    Ok(roots)
+}
+
+/// Lists of certificates that are no longer valid; `None` if there is no such file.
+fn revoked(folder: &Path) -> Result<Option<Vec<CertificateRevocationListDer<'static>>>> {
+    parsed(&folder.join("ca-crl.pem"), "a list of revoked certificates")
+}
+
+/// A certificate, with those that lead to its authority, and its key.
+type Shown = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+/// What `who` shows to its peers; `None` if there is neither certificate nor key.
+fn shown(folder: &Path, who: &str) -> Result<Option<Shown>> {
+    let (certificate, key) = (folder.join(format!("{who}-cert.pem")), folder.join(format!("{who}-key.pem")));
+    match (certificates(&certificate)?, private_key(&key)?) {
+        (Some(chain), Some(key)) => Ok(Some((chain, key))),
+        (None, None) => Ok(None),
+        (None, Some(_)) => Err(missing(&certificate, "the certificate for the key beside it")),
+        (Some(_), None) => Err(missing(&key, "the key of the certificate beside it")),
+    }
+}
+
+fn certificates(path: &Path) -> Result<Option<Vec<CertificateDer<'static>>>> {
+    parsed(path, "a certificate")
+}
+
+fn private_key(path: &Path) -> Result<Option<PrivateKeyDer<'static>>> {
+    match fs::metadata(path) {
+        Ok(found) if found.permissions().mode() & 0o007 != 0 => {
+            Err(Error::misuse("everybody on this machine may use this private key")
+                .hint(format!("Make it yours alone (chmod 600 {}), and a new one if it matters.", path.display()))
+                .at(path))
+        }
+        _ => Ok(parsed(path, "a private key without a password")?.and_then(|keys| keys.into_iter().next())),
+    }
+}
+
+/// What a PEM file contains, at least one; `None` if there is no such file.
+fn parsed<T: PemObject>(path: &Path, what: &str) -> Result<Option<Vec<T>>> {
+    let unreadable = |e: pem::Error| match e {
+        pem::Error::Io(e) => Error::from(e).at(path),
+        e => Error::misuse(format!("not a PEM file: {e}")).at(path),
+    };
+    let found = match T::pem_file_iter(path) {
+        Ok(found) => found.collect::<std::result::Result<Vec<_>, _>>().map_err(unreadable)?,
+        Err(pem::Error::Io(e)) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(unreadable(e)),
+    };
+    match found.is_empty() {
+        true => Err(Error::misuse(format!("there is not {what} in this PEM file")).at(path)),
+        false => Ok(Some(found)),
+    }
+}
+
+fn missing(path: &Path, what: &str) -> Error {
+    Error::misuse(format!("TLS takes {what} from this file, and there is none")).at(path)
+}
+
+fn unfit(error: &rustls::Error, folder: &Path, who: &str) -> Error {
+    Error::misuse(format!("certificate and key cannot be used: {error}")).at(&folder.join(format!("{who}-cert.pem")))
+}
+
+fn unverifiable(error: &VerifierBuilderError, folder: &Path) -> Error {
+    Error::misuse(format!("the list of revoked certificates cannot be used: {error}")).at(&folder.join("ca-crl.pem"))
+}
+
+/// What only happens if the provider lacks what it is known to have.
+fn unexpected(error: rustls::Error) -> Error {
+    io::Error::other(error).into()
+}
