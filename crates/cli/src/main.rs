@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use claviger_serve::inherited;
 
+use opening::place::ElsewhereArgs;
 use process::helper;
 use terminal::exit;
 use terminal::prompt::{self, Ask};
@@ -42,6 +43,9 @@ struct Cli {
     /// Who is asked for passwords and PINs that no option gives
     #[arg(long, global = true, value_name = "WHO", value_enum, default_value_t)]
     ask: Ask,
+
+    #[command(flatten)]
+    elsewhere: ElsewhereArgs,
 }
 
 #[derive(Subcommand)]
@@ -102,6 +106,7 @@ fn main() -> ExitCode {
         Err(usage) => return exit::usage(&usage, words.iter().any(|word| word == "--json")),
     };
     prompt::ask_by(cli.ask);
+    cli.elsewhere.apply();
     let result = match &cli.verb {
         Verb::Identify(args) => identify::run(args),
         Verb::Info(args) => info::run(args),

@@ -67,10 +67,15 @@ pub struct Opening {
     at: OsString,
 }
 
+/// Opens what is not in a file or device of this machine.
+pub type Opener = Arc<dyn Fn(Access) -> Result<Arc<dyn Store>> + Send + Sync>;
+
 /// Where bytes are, or files.
 #[derive(Clone)]
 enum Place {
     Path(PathBuf),
+    /// What is no path, but has a name.
+    Elsewhere(PathBuf, Opener),
     Store(Arc<dyn Store>),
     /// A path that somebody else has opened.
     Lent(PathBuf, Arc<dyn Store>),
@@ -94,6 +99,7 @@ impl Place {
     fn open(&self, access: Access) -> Result<Arc<dyn Store>> {
         match self {
             Self::Path(path) => Ok(Arc::new(FileStore::open(path, access)?)),
+            Self::Elsewhere(name, opener) => opener(access).map_err(|e| e.at(name)),
             Self::Store(store) | Self::Lent(_, store) => Ok(Arc::clone(store)),
             Self::Tree(_) | Self::LentFolder(..) => Err(Error::misuse("a tree has files and no bytes")),
         }
@@ -102,7 +108,9 @@ impl Place {
     /// Says of an error that it is about this place.
     fn at(&self, error: Error) -> Error {
         match self {
-            Self::Path(path) | Self::Lent(path, _) | Self::LentFolder(path, _) => error.at(path),
+            Self::Path(path) | Self::Elsewhere(path, _) | Self::Lent(path, _) | Self::LentFolder(path, _) => {
+                error.at(path)
+            }
             Self::Store(_) | Self::Tree(_) => error,
         }
     }
@@ -112,6 +120,11 @@ impl Opening {
     /// The volume in a file or block device, for reading.
     pub fn path(path: impl Into<PathBuf>) -> Self {
         Self::of(Place::Path(path.into()))
+    }
+
+    /// The volume in what `opener` opens, which is called so.
+    pub fn elsewhere(name: impl Into<PathBuf>, opener: Opener) -> Self {
+        Self::of(Place::Elsewhere(name.into(), opener))
     }
 
     /// The volume in a store.
@@ -283,7 +296,7 @@ impl Opening {
     /// The same volume for a process that opens no files: `disk` is what is at the path, and `header` what the detached header is in.
     pub fn lent(self, disk: Arc<dyn Store>, header: Option<Arc<dyn Store>>) -> Self {
         let lend = |place, store| match place {
-            Place::Path(path) => Place::Lent(path, store),
+            Place::Path(path) | Place::Elsewhere(path, _) => Place::Lent(path, store),
             other => other,
         };
         let header = match (self.header, header) {
@@ -350,7 +363,7 @@ impl Opening {
                 (Some(Arc::clone(&file)), file)
             }
             Place::Store(store) | Place::Lent(_, store) => (None, Arc::clone(store)),
-            Place::Tree(_) | Place::LentFolder(..) => (None, place.open(self.access)?),
+            Place::Elsewhere(..) | Place::Tree(_) | Place::LentFolder(..) => (None, place.open(self.access)?),
         };
         let store = if data.is_some() { store } else { self.part_of(&store)? };
         let (format, header) = match formats::open(&store, self.format.as_deref()) {

@@ -8,10 +8,10 @@ use claviger_engine::credential::HeaderChoice;
 use claviger_engine::formats::{self, Derivation, Facts, KeyslotEditor, Prepared};
 use claviger_engine::opening::HeaderFound;
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Credential, Error, Format, Header, Opening, Store, Unlock};
+use claviger_engine::{Credential, Error, Format, Header, Store, Unlock};
 use serde::Serialize;
 
-use crate::opening::OpenArgs;
+use crate::opening::{OpenArgs, place};
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
@@ -81,9 +81,9 @@ impl Editing<'_> {
         self.args.how.header_file().unwrap_or(&self.args.path)
     }
 
-    /// The file or device itself, with its lock.
-    pub fn file(&self) -> &FileStore {
-        self.found.file.as_ref().expect("it was opened by its path")
+    /// The file or device itself, with its lock, if it is one.
+    pub fn file(&self) -> Option<&FileStore> {
+        self.found.file.as_deref()
     }
 
     /// Carries the change out and tells of it.
@@ -137,8 +137,8 @@ pub struct HeaderArgs {
 
 /// A header that was found.
 pub struct Named {
-    /// The file or device itself, with its lock.
-    pub file: Arc<FileStore>,
+    /// The file or device itself, with its lock, if it is one.
+    pub file: Option<Arc<FileStore>>,
     /// What the header is in.
     pub store: Arc<dyn Store>,
     /// Its format.
@@ -166,10 +166,9 @@ impl HeaderArgs {
 
     /// Finds the header.
     pub fn find(&self, access: Access) -> claviger_engine::Result<Named> {
-        let opening = Opening::path(&self.path).partition(self.partition).format(self.format.as_deref());
+        let opening = place::opening(&self.path)?.partition(self.partition).format(self.format.as_deref());
         let HeaderFound { file, store, format, header, .. } = opening.access(access).find_header()?;
         let editor = editor_of(format).map_err(|e| e.at(&self.path))?;
-        let file = file.expect("it was opened by its path");
         Ok(Named { file, store, format, editor, header, path: self.path.clone() })
     }
 }

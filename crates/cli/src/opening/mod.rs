@@ -15,6 +15,7 @@ pub mod http;
 pub mod logical_volume;
 pub mod new_file;
 pub mod patience;
+pub mod place;
 pub mod tokens;
 
 use std::io;
@@ -49,7 +50,8 @@ use crate::terminal::{advice, cancel, output, prompt, size};
 /// Which volume, what opens it, and what narrows the trials.
 #[derive(clap::Args, Clone)]
 pub struct OpenArgs {
-    /// The file or block device that holds the volume, or a folder whose files are encrypted one by one
+    /// The file or block device that holds the volume, a folder whose files are encrypted one by one, or what is elsewhere:
+    /// nbd://HOST/EXPORT, rbd:POOL/IMAGE …
     #[arg(value_name = "VOLUME")]
     pub path: PathBuf,
 
@@ -243,7 +245,7 @@ impl How {
         }
         // Nothing in a folder shows that its files are encrypted for certificates.
         let format = self.format().or_else(|| self.folder.certificate_format().filter(|_| path.is_dir()));
-        let opening = Opening::path(path).partition(self.partition).format(format).keep_times(self.keep_times);
+        let opening = place::opening(path)?.partition(self.partition).format(format).keep_times(self.keep_times);
         Ok(opening.detached_header(self.header_file()).by_backup(self.by_backup()))
     }
 
@@ -252,7 +254,8 @@ impl How {
         match self.folder_format() {
             Some(_) if !path.is_dir() => {
                 self.headerless.check(None)?;
-                let opening = Opening::path(path).partition(self.partition).or_clear(true).keep_times(self.keep_times);
+                let opening = place::opening(path)?.partition(self.partition);
+                let opening = opening.or_clear(true).keep_times(self.keep_times);
                 Ok(opening.detached_header(self.header_file()).by_backup(self.by_backup()))
             }
             _ => Ok(self.opening(path)?.or_clear(true)),

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use claviger_engine::formats::UnlockPlan;
 use claviger_engine::opening::HeaderFound;
-use claviger_engine::{Error, Opening, Unlock};
+use claviger_engine::{Error, Unlock};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::opening::place;
 use crate::terminal::output::{self, Report, printable};
 use crate::terminal::size;
 use crate::verbs::info;
@@ -53,7 +54,7 @@ struct Shown {
 
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let opening = Opening::path(&args.path).partition(args.partition).format(args.format.as_deref());
+    let opening = place::opening(&args.path)?.partition(args.partition).format(args.format.as_deref());
     let HeaderFound { format, header, .. } = opening.find_header()?;
     let told = header.describe().ok_or_else(|| {
         let what = format!("showing what cannot be read without a password, as the headers of {}", format.name());

@@ -8,12 +8,13 @@ use claviger_engine::formats::takes::{self, Purpose};
 use claviger_engine::formats::{self, Derivation, HeaderBackup, Prepared, RestoreFrom};
 use claviger_engine::partitions;
 use claviger_engine::store::Access;
-use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Opening, Store, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Store, Unlock};
 use serde::Serialize;
 
 use crate::opening::OpenArgs;
 use crate::opening::credentials::HiddenCredentialArgs;
 use crate::opening::editing::{self, editor_of};
+use crate::opening::place;
 use crate::opening::{header_changes, new_file};
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
@@ -226,7 +227,7 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
     let path = &args.open.path;
     let at = |e: Error| e.at(path);
     let store = args.open.how.opening(path)?.access(Access::ReadWrite).stored()?;
-    let file = args.from.as_deref().map(|from| Opening::path(from).stored()).transpose()?;
+    let file = args.from.as_deref().map(|from| place::open(from, Access::ReadOnly)).transpose()?;
     let from = file.as_ref().map_or(RestoreFrom::Embedded, |f| RestoreFrom::Backup(&**f));
     let public = file.as_ref().is_some_and(is_public);
     let credentials = if public { Vec::new() } else { args.open.credentials.read()? };

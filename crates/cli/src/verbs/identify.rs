@@ -9,9 +9,10 @@ use claviger_engine::file_formats::efs::EFS;
 use claviger_engine::formats::partition::Candidate;
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
-use claviger_engine::{FILE_FORMATS, FORMATS, FileFormat, Opening, Verdict};
+use claviger_engine::{FILE_FORMATS, FORMATS, FileFormat, Verdict};
 use serde::Serialize;
 
+use crate::opening::place;
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
@@ -100,7 +101,7 @@ fn identify(path: &Path) -> claviger_engine::Result<Identified> {
     if path.is_dir() {
         return identify_folder(path);
     }
-    let store = Opening::path(path).stored()?;
+    let store = place::open(path, Access::ReadOnly)?;
     let Diagnosis { size, content, partitions, partition_trouble, formats, .. } =
         diagnosis::look(&store).map_err(|e| e.at(path))?;
     let begins_random = content.is_some_and(|content| content.begins == Look::Random);

@@ -24,7 +24,7 @@ use serde::Serialize;
 use crate::opening::direct::{DirectArgs, is_block_device};
 use crate::opening::files::{self, InsideArgs};
 use crate::opening::logical_volume::LogicalVolumeArgs;
-use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
+use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs, place};
 use crate::process::background::{self, Told};
 use crate::process::guard;
 use crate::process::keeper::{self as isolation, IsolationArgs, Locking, RegisterArgs};
@@ -329,7 +329,7 @@ pub fn status(store: &CountedStore<Arc<dyn Store>>, locked: Option<&impl Fn() ->
 pub fn record(path: &Path, facts: Option<&Facts>, size: u64) -> anyhow::Result<Record> {
     const NONE: &str = "none";
     Ok(Record {
-        volume: path.canonicalize().map_err(|e| Error::from(e).at(path))?,
+        volume: place::absolute(path)?,
         dir: None,
         uri: None,
         filesystem: None,
@@ -390,7 +390,7 @@ pub fn say_where(error: anyhow::Error, path: &Path, runtime: &Runtime) -> anyhow
         Ok(error) => return error.into(),
         Err(error) => return error,
     };
-    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let path = place::absolute(path).unwrap_or_else(|_| path.to_owned());
     let sessions = runtime.sessions().unwrap_or_default();
     if let Some(session) = sessions.iter().find(|s| s.record.volume == path && s.alive()) {
         let place = session.record.dir.as_deref().map(escape).or(session.record.uri.clone()).unwrap_or_default();

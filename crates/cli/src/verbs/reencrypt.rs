@@ -23,6 +23,7 @@ use crate::opening::cost::NewCostArgs;
 use crate::opening::credentials::CredentialArgs;
 use crate::opening::direct::DirectArgs;
 use crate::opening::patience::{self, PatienceArgs};
+use crate::opening::place;
 use crate::process::guard;
 use crate::process::keeper::{IsolationArgs, Keeping, Started, Which};
 use crate::terminal::exit::Silent;
@@ -185,7 +186,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     if args.isolation.asked() {
         return args.work_for_keeper(words);
     }
-    let data = Arc::new(FileStore::open(&args.path, Access::ReadWrite)?);
+    let data = place::open(&args.path, Access::ReadWrite)?;
     args.direct.apply(Bypass::LargeWrites, true, &args.path, &*data);
     let (opened, header) = args.opened(data)?;
     let new = opened.new;
@@ -242,7 +243,7 @@ fn alone(isolated: Option<&Keeping>) -> anyhow::Result<()> {
 
 impl Args {
     /// Opens what it is about, and makes the file of a new header. That file is returned, too.
-    fn opened(&self, data: Arc<FileStore>) -> Result<(Opened, Option<Arc<FileStore>>)> {
+    fn opened(&self, data: Arc<dyn Store>) -> Result<(Opened, Option<Arc<FileStore>>)> {
         let at = |e: Error| e.at(&self.path);
         // Those have no detached header, and say so themselves.
         if self.convertible(&*data).map_err(at)?.is_some() {
@@ -250,7 +251,7 @@ impl Args {
         }
         let luks2 = formats::by_name("LUKS2")?;
         takes::check(luks2.name(), &luks2.takes(), Purpose::Creating, &self.protectors.parameters()).map_err(at)?;
-        let (header, new) = self.header_store(&data).map_err(at)?.map_or((None, false), |(h, new)| (Some(h), new));
+        let (header, new) = self.header_store(&*data).map_err(at)?.map_or((None, false), |(h, new)| (Some(h), new));
         let opened = Opened { data, header: header.clone().map(|header| header as Arc<dyn Store>), new };
         Ok((opened, header))
     }
@@ -261,7 +262,7 @@ impl Args {
         let there = self.protectors.there();
         let started = Started::new(words, Which::Opened, Stdio::inherit())?;
         inherited::hide_all()?;
-        let opened = FileStore::open(&self.path, Access::ReadWrite).map(Arc::new).and_then(|data| {
+        let opened = place::open(&self.path, Access::ReadWrite).and_then(|data| {
             self.direct.apply(Bypass::LargeWrites, true, &self.path, &*data);
             self.opened(data)
         });
@@ -309,7 +310,7 @@ impl Args {
 
     /// What the header is in, if that is not the volume itself, and whether it was made: where there is none, and the reencryption is
     /// to make one. An empty file is none: an interruption may leave it between the making and the allocating.
-    fn header_store(&self, data: &FileStore) -> Result<Option<(Arc<FileStore>, bool)>> {
+    fn header_store(&self, data: &dyn Store) -> Result<Option<(Arc<FileStore>, bool)>> {
         let Some(path) = &self.header else { return Ok(None) };
         let existing = if path.exists() { Some(FileStore::open(path, Access::ReadWrite)?) } else { None };
         if existing.as_ref().is_some_and(|store| !store.is_empty() || !store.is_at(path)) {

@@ -96,7 +96,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if !named.editor.size_sealed() {
         let resizing = named.editor.resize(&*named.store, None, args.size).map_err(at)?;
         let format = named.format.name();
-        return args.carry_out(Ready { resizing, file: &named.file, format, also_lost: "" });
+        let file = named.file.as_deref().ok_or_else(|| at(no_file()))?;
+        return args.carry_out(Ready { resizing, file, format, also_lost: "" });
     }
     // Its lock would be in the way of the next one.
     drop(named);
@@ -106,7 +107,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let resizing = editing.editor.resize_opened(&*editing.store, &with, args.size).map_err(at)?;
     drop(hidden);
     let format = editing.format.name();
-    args.carry_out(Ready { resizing, file: editing.file(), format, also_lost: " So is a hidden volume there." })
+    let file = editing.file().ok_or_else(|| at(no_file()))?;
+    args.carry_out(Ready { resizing, file, format, also_lost: " So is a hidden volume there." })
+}
+
+/// Of what is elsewhere its owner says how large it is.
+fn no_file() -> Error {
+    Error::unsupported("resizing what is not in a file here")
+        .hint("A LUKS volume of dynamic size adapts to the size of what it is in by itself.")
 }
 
 /// Refuses what the format need not be asked about.
@@ -115,7 +123,8 @@ fn refuse(args: &Args, named: &Named) -> claviger_engine::Result<()> {
         return Err(Error::misuse("a volume with a detached header follows the size of its file or device by itself")
             .hint("Leave out --header to change what the file itself holds."));
     }
-    if named.file.is_block_device() {
+    let Some(file) = &named.file else { return Err(no_file()) };
+    if file.is_block_device() {
         let hint = match named.editor.size_sealed() {
             true => "Copy what is on it to a container of the size that you want.",
             false => "A volume of dynamic size adapts to the size of its device by itself.",

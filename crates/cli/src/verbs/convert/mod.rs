@@ -231,7 +231,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
 
     let (stored, new_size) = args.sizes(&source, &place, kind.as_ref()).map_err(at)?;
     let what = What {
-        source: args.open.path.canonicalize()?,
+        source: crate::opening::place::absolute(&args.open.path)?,
         source_size: source.store.len(),
         destination: place.to.clone(),
         format: kind.as_ref().map(|kind| kind.format.name().to_owned()),
@@ -298,7 +298,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let from = done.unwrap_or(0);
     let holes = copying.copy(from, &mut state, cancel).map_err(told)?;
     let copied = Instant::now();
-    target.store.forget_cached();
+    target.forget_cached();
     copying.compare(from..destination.len(), "Comparing", cancel).map_err(told)?;
     let converted = Converted {
         source: args.open.path.display().to_string(),
@@ -452,7 +452,7 @@ fn plaintext(
     credentials: &[Credential],
     size: u64,
 ) -> claviger_engine::Result<Volume> {
-    let store: Arc<dyn Store> = Arc::clone(&target.store) as Arc<dyn Store>;
+    let store = Arc::clone(&target.store);
     let volume = match kind {
         None => {
             let store = Arc::new(SliceStore::new(store, 0, size)?);
@@ -470,7 +470,7 @@ fn plaintext(
 
 /// The same, made or opened by whoever has its keys. While it is made, all of the new file or device is his to write.
 fn made(started: Started, target: &Target, make: bool) -> anyhow::Result<Volume> {
-    let data = Arc::clone(&target.store) as Arc<dyn Store>;
+    let data = Arc::clone(&target.store);
     let stores = Stores { disk: Arc::clone(&data), header: None, data };
     let told = serde_json::to_value(if make { Told::Make } else { Told::Open })?;
     let terms = Terms { writes: make, told, ..Terms::reading(&cancel::cancelled) };

@@ -12,6 +12,7 @@ use claviger_engine::store::{Access, FileStore, files};
 use claviger_engine::{Error, Result, Store};
 
 use super::state::{State, What};
+use crate::opening::place;
 use crate::terminal::output;
 use crate::verbs::create::{self, Overwrite};
 
@@ -31,7 +32,8 @@ enum Kind {
         /// What it replaces: locked, and as it is, until the new file is whole.
         old: Option<FileStore>,
     },
-    Device(FileStore),
+    /// What has its size already: a block device, or something elsewhere.
+    Device(Arc<dyn Store>, Option<Arc<FileStore>>),
 }
 
 impl Destination {
@@ -42,6 +44,14 @@ impl Destination {
     pub fn find(path: &Path, state: Option<&Path>, overwrite: Overwrite, resume: bool) -> Result<Self> {
         let state = state.map(std::path::absolute).transpose().map_err(|e| Error::from(e).at(path))?;
         let absolute = |p: io::Result<PathBuf>| p.map_err(|e| Error::from(e).at(path));
+        if place::is_elsewhere(path) {
+            let device = place::open(path, Access::ReadWrite)?;
+            // Whoever goes on has agreed before.
+            if !resume {
+                create::may_overwrite(overwrite, path, &*device, "device")?;
+            }
+            return Ok(Self { at: path.to_owned(), to: path.to_owned(), state, kind: Kind::Device(device, None) });
+        }
         match fs::metadata(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let to = absolute(std::path::absolute(path))?;
@@ -52,17 +62,17 @@ impl Destination {
             }
             Err(e) => Err(Error::from(e).at(path)),
             Ok(metadata) if metadata.file_type().is_block_device() => {
-                let device = FileStore::open(path, Access::ReadWrite)?;
+                let device = Arc::new(FileStore::open(path, Access::ReadWrite)?);
                 // Whoever goes on has agreed before.
                 if !resume {
-                    create::may_overwrite(overwrite, path, &device)?;
+                    create::may_overwrite(overwrite, path, &*device, "device")?;
                 }
                 let to = absolute(path.canonicalize())?;
-                Ok(Self { at: to.clone(), to, state, kind: Kind::Device(device) })
+                Ok(Self { at: to.clone(), to, state, kind: Kind::Device(Arc::clone(&device) as _, Some(device)) })
             }
             Ok(_) => {
                 let old = FileStore::open(path, Access::ReadWrite)?;
-                create::may_overwrite(overwrite, path, &old)?;
+                create::may_overwrite(overwrite, path, &old, "file")?;
                 Ok(Self::file(absolute(path.canonicalize())?, state, Some(old)))
             }
         }
@@ -85,7 +95,7 @@ impl Destination {
     /// The size of the device, in bytes, if it is one.
     pub fn device_len(&self) -> Option<u64> {
         match &self.kind {
-            Kind::Device(device) => Some(device.len()),
+            Kind::Device(device, _) => Some(device.len()),
             Kind::File { .. } => None,
         }
     }
@@ -140,7 +150,7 @@ impl Destination {
     /// # Errors
     /// `Io`, `InUse`, `Misuse`.
     pub fn make(self, len: u64, sparse: bool) -> Result<Target> {
-        if let Kind::Device(_) = self.kind {
+        if let Kind::Device(..) = self.kind {
             return Ok(self.target(None));
         }
         // What an earlier attempt left before there was anything in it.
@@ -160,7 +170,7 @@ impl Destination {
     /// # Errors
     /// `Misuse` if it is of another size; `Io`, `InUse`.
     pub fn reopen(self, what: &What, done: u64, sparse: bool) -> Result<Target> {
-        if let Kind::Device(_) = self.kind {
+        if let Kind::Device(..) = self.kind {
             return Ok(self.target(None));
         }
         let store = FileStore::open(&self.at, Access::ReadWrite)?;
@@ -176,19 +186,24 @@ impl Destination {
 
     fn target(self, new: Option<FileStore>) -> Target {
         let Self { to, at, state, kind } = self;
-        let (store, old) = match (kind, new) {
-            (Kind::Device(device), _) => (device, None),
-            (Kind::File { old }, Some(new)) => (new, old),
+        let (store, file, old) = match (kind, new) {
+            (Kind::Device(device, file), _) => (device, file, None),
+            (Kind::File { old }, Some(new)) => {
+                let new = Arc::new(new);
+                (Arc::clone(&new) as _, Some(new), old)
+            }
             (Kind::File { .. }, None) => unreachable!("a file was made or opened"),
         };
-        Target { to, at, state, old, store: Arc::new(store) }
+        Target { to, at, state, old, store, file }
     }
 }
 
 /// What is written, open and locked.
 pub struct Target {
-    /// The file or device.
-    pub store: Arc<FileStore>,
+    /// What is written to.
+    pub store: Arc<dyn Store>,
+    /// The file or device of this machine that it is, if it is one.
+    file: Option<Arc<FileStore>>,
     to: PathBuf,
     at: PathBuf,
     state: Option<PathBuf>,
@@ -204,6 +219,13 @@ impl Target {
         self.state.as_deref().map_or(Ok(()), |path| state.write(path))
     }
 
+    /// What is read from now on comes from the disk.
+    pub fn forget_cached(&self) {
+        if let Some(file) = &self.file {
+            file.forget_cached();
+        }
+    }
+
     /// What a person can do after an interruption.
     pub fn left(&self) -> String {
         match &self.state {
@@ -215,8 +237,8 @@ impl Target {
     /// There is nothing in it yet that is worth going on with: what was made is removed again, and a device has lost what was on
     /// it.
     pub fn discard(self) {
-        let Self { store, to, at, state, old: _ } = self;
-        if at != to && store.is_at(&at) {
+        let Self { file, to, at, state, .. } = self;
+        if at != to && file.is_some_and(|file| file.is_at(&at)) {
             let _ = fs::remove_file(&at);
         }
         if let Some(state) = state {
@@ -229,13 +251,13 @@ impl Target {
     /// # Errors
     /// `InUse` if somebody has put another file in its place; `Io`.
     pub fn finish(self) -> Result<()> {
-        let Self { store, to, at, state, old } = self;
-        if at != to {
+        let Self { file, to, at, state, old, .. } = self;
+        if let Some(file) = file.as_ref().filter(|_| at != to) {
             let whole = |e: Error| e.hint(format!("The copy is whole and called {}.", at.display()));
-            store.rename(&at, &to, old.as_ref()).map_err(whole)?;
+            file.rename(&at, &to, old.as_ref()).map_err(whole)?;
         }
         let tidy = || {
-            files::sync_folder(&to)?;
+            file.map_or(Ok(()), |_| files::sync_folder(&to))?;
             state.as_deref().map_or(Ok(()), fs::remove_file)
         };
         if let Err(e) = tidy() {

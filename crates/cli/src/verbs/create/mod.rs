@@ -23,6 +23,7 @@ use serde::Serialize;
 use crate::opening::cost::CostArgs;
 use crate::opening::credentials::CredentialArgs;
 use crate::opening::new_file;
+use crate::opening::place;
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
@@ -330,7 +331,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     cancel::check()?;
     let target = place.make()?;
     let store = &*target.store;
-    let folder = temporary_folder(path, store);
+    let folder = temporary_folder(path, target.file.is_some());
     let filesystem = args.filesystem;
     let made = filesystem.map(|kind| kind.make(creator, store.len(), &spec, &folder)).transpose();
     let made = made.map_err(|e| e.at(path))?;
@@ -344,7 +345,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
     let mut new_header = args.luks.header.as_deref().map(|path| NewHeader::create(path, &args.luks)).transpose()?;
     let header_store =
-        new_header.as_ref().and_then(|header| header.store.clone()).unwrap_or_else(|| Arc::clone(&target.store));
+        new_header.as_ref().and_then(|header| header.store.clone()).map(|header| header as Arc<dyn Store>);
+    let header_store = header_store.unwrap_or_else(|| Arc::clone(&target.store));
 
     let begin = Instant::now();
     let bar = Progress::bytes(if args.quick { "Creating" } else { "Filling" });
@@ -429,8 +431,8 @@ impl Args {
 }
 
 /// Where a file system is made before it is written to the volume: where there is room for it.
-fn temporary_folder(path: &Path, store: &FileStore) -> PathBuf {
-    let beside = path.parent().filter(|_| !store.is_block_device());
+fn temporary_folder(path: &Path, is_file: bool) -> PathBuf {
+    let beside = path.parent().filter(|_| is_file);
     match beside {
         Some(folder) if folder.as_os_str().is_empty() => PathBuf::from("."),
         Some(folder) => folder.to_owned(),
@@ -441,15 +443,15 @@ fn temporary_folder(path: &Path, store: &FileStore) -> PathBuf {
 /// Opens what was made, as whoever wants its contents will, and puts the file system in it.
 fn check(
     format: &'static dyn Format,
-    data: &Arc<FileStore>,
-    header: &Arc<FileStore>,
+    data: &Arc<dyn Store>,
+    header: &Arc<dyn Store>,
     spec: &Spec<'_>,
     credentials: &[Credential],
     made: Option<&filesystem::Made>,
 ) -> claviger_engine::Result<Created> {
-    let data: Arc<dyn Store> = Arc::clone(data) as _;
+    let data = Arc::clone(data);
     let header = match spec.data {
-        Some(_) => format.open_detached(&(Arc::clone(header) as _), &data)?,
+        Some(_) => format.open_detached(header, &data)?,
         None => format.open(&data)?,
     };
     let unlocked = header.unlock(&format.takes().reopening(spec, credentials))?;
@@ -534,12 +536,13 @@ enum NewVolume<'a> {
     /// A file that exists and may be replaced. It stays locked, and as it is, until its successor is whole.
     Instead { path: PathBuf, len: u64, old: FileStore },
     /// A block device.
-    Device(FileStore),
+    /// What has its size already: a block device, or something elsewhere.
+    Device(Arc<dyn Store>),
 }
 
 /// A place with its store.
 struct Target {
-    store: Arc<FileStore>,
+    store: Arc<dyn Store>,
     /// Removes the new file unless it is kept.
     file: Option<NewFile>,
 }
@@ -562,6 +565,15 @@ impl<'a> NewVolume<'a> {
             let least = size::exact(min_len);
             Err(Error::misuse(format!("{} is too small: a volume needs {least}", size::exact(len))).at(path))
         };
+        if place::is_elsewhere(path) {
+            if args.size.is_some() {
+                return Err(Error::misuse("the size of what is elsewhere is fixed: leave out --size").at(path));
+            }
+            let old = place::open(path, Access::ReadWrite)?;
+            may_overwrite(Overwrite { force: args.force, yes: args.yes }, path, &*old, "device")?;
+            fits(old.len())?;
+            return Ok(Self::Device(old));
+        }
         let metadata = match fs::metadata(path) {
             Ok(metadata) => metadata,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -576,10 +588,11 @@ impl<'a> NewVolume<'a> {
         }
         // Takes the lock: a volume that somebody has open is not replaced.
         let old = FileStore::open(path, Access::ReadWrite)?;
-        may_overwrite(Overwrite { force: args.force, yes: args.yes }, path, &old)?;
+        let thing = if device { "device" } else { "file" };
+        may_overwrite(Overwrite { force: args.force, yes: args.yes }, path, &old, thing)?;
         if device {
             fits(old.len())?;
-            return Ok(Self::Device(old));
+            return Ok(Self::Device(Arc::new(old)));
         }
         let len = fits(whole(args.size.unwrap_or(old.len())))?;
         Ok(Self::Instead { path: path.canonicalize().map_err(|e| Error::from(e).at(path))?, len, old })
@@ -603,7 +616,7 @@ impl<'a> NewVolume<'a> {
                 name.push(format!(".new-{}", std::process::id()));
                 Target::new_file(&path.with_file_name(name), &path, len, Some(old))
             }
-            Self::Device(store) => Ok(Target { store: Arc::new(store), file: None }),
+            Self::Device(store) => Ok(Target { store, file: None }),
         }
     }
 }
@@ -670,9 +683,13 @@ pub(crate) struct Overwrite {
 }
 
 /// Asks before something is lost.
-pub(crate) fn may_overwrite(overwrite: Overwrite, path: &Path, old: &FileStore) -> claviger_engine::Result<()> {
+pub(crate) fn may_overwrite(
+    overwrite: Overwrite,
+    path: &Path,
+    old: &dyn Store,
+    thing: &str,
+) -> claviger_engine::Result<()> {
     let there = formats::occupied(old).map_err(|e| e.at(path))?;
-    let thing = if old.is_block_device() { "device" } else { "file" };
     let holds = there.unwrap_or_else(|| "only zeros where it was examined".to_owned());
     let named = format!("a {thing} of {} that holds {holds}", size::exact(old.len()));
     if !overwrite.force {

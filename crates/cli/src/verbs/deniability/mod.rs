@@ -17,6 +17,7 @@ use claviger_engine::{Opened, Store, Unlock};
 use serde::Serialize;
 
 use crate::opening::OpenArgs;
+use crate::opening::place::is_elsewhere;
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
@@ -123,8 +124,9 @@ pub fn run(open: &OpenArgs, args: &DeniabilityArgs, json: bool) -> anyhow::Resul
     match stored::says_what_it_is(&store).map_err(|e| e.at(path))? {
         Some(finding) => findings.push(finding),
         None => {
-            let file = FileStore::open(path, Access::ReadOnly)?;
-            findings.extend(stored::one_copy(path, &file, &*store).map_err(|e| e.at(path))?);
+            // Of what is elsewhere nobody here knows more than its bytes.
+            let file = if is_elsewhere(path) { None } else { Some(FileStore::open(path, Access::ReadOnly)?) };
+            findings.extend(stored::one_copy(path, file.as_ref(), &*store).map_err(|e| e.at(path))?);
             copies_and_password(open, args, &store, &mut findings)?;
             findings.extend(Host::here().findings(path)?);
         }

@@ -42,13 +42,16 @@ pub fn says_what_it_is(store: &Arc<dyn Store>) -> Result<Option<Finding>> {
     Ok(Some(Finding::nothing("mark", View::OneCopy, sees)))
 }
 
-/// What one copy shows, `file` being what is at `path`, and `store` the volume in it.
-pub fn one_copy(path: &Path, file: &FileStore, store: &dyn Store) -> Result<Vec<Finding>> {
+/// What one copy shows, `file` being what is at `path`, if that is a file, and `store` the volume in it.
+pub fn one_copy(path: &Path, file: Option<&FileStore>, store: &dyn Store) -> Result<Vec<Finding>> {
     // First: what was read is in the cache, and counts as written.
-    file.forget_cached();
-    let holes = holes(file)?;
+    if let Some(file) = file {
+        file.forget_cached();
+    }
+    let holes = file.map(holes).transpose()?;
     let noise = measured("Looking", store.len(), |done| Noise::of(store, done))?;
-    Ok(vec![shape(path, store.len(), &noise), holes, not_noise(&noise), frequencies(&noise), headers(store)?])
+    let rest = [not_noise(&noise), frequencies(&noise), headers(store)?];
+    Ok([shape(path, store.len(), &noise)].into_iter().chain(holes).chain(rest).collect())
 }
 
 /// Bytes without any mark that are noise from end to end: hardly anything but volumes looks so.

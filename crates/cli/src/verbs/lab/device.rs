@@ -18,5 +18,5 @@ pub fn may_be_lost(device: &Path, overwrite: Overwrite) -> Result<()> {
             .at(device)
             .hint("Files and folders cannot be used as one."));
     }
-    may_overwrite(overwrite, device, &FileStore::open(device, Access::ReadWrite)?)
+    may_overwrite(overwrite, device, &FileStore::open(device, Access::ReadWrite)?, "device")
 }

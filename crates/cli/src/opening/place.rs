@@ -1,0 +1,174 @@
+//! From what a person writes to what is there: a file or device of this machine, or something that is elsewhere.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use claviger_engine::store::{Access, FileStore};
+use claviger_engine::{Error, Opening, Result, Store};
+use claviger_serve::elsewhere::{Helper, Place, helpers};
+use claviger_serve::nbd::remote::Options;
+use serde::Deserialize;
+
+use crate::terminal::duration;
+
+/// How patient we are with what is elsewhere.
+#[derive(clap::Args)]
+#[command(next_help_heading = "What is elsewhere (nbd://HOST, rbd:POOL/IMAGE …)")]
+pub struct ElsewhereArgs {
+    /// How long a server may take to answer [default: 2m]
+    #[arg(long, global = true, value_name = "TIME", value_parser = duration::parse, hide_short_help = true)]
+    timeout: Option<Duration>,
+
+    /// How long a lost connection may take to come back; 0s: not at all [default: 1m]
+    #[arg(long, global = true, value_name = "TIME", value_parser = duration::parse, hide_short_help = true)]
+    reconnect: Option<Duration>,
+
+    /// The most connections, where a server allows several [default: 4]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64), hide_short_help = true)]
+    connections: Option<u16>,
+}
+
+static OPTIONS: OnceLock<Options> = OnceLock::new();
+
+/// A program of one's own that has what is elsewhere: a row of helpers.toml.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Row {
+    form: String,
+    program: String,
+    arguments: Vec<String>,
+    #[serde(default)]
+    read_only: Vec<String>,
+    #[serde(default)]
+    options: Vec<String>,
+    #[serde(default)]
+    environment: Vec<String>,
+}
+
+impl ElsewhereArgs {
+    /// From now on they count.
+    pub fn apply(&self) {
+        let usual = Options::default();
+        let _ = OPTIONS.set(Options {
+            timeout: self.timeout.unwrap_or(usual.timeout),
+            reconnect: self.reconnect.unwrap_or(usual.reconnect),
+            connections: self.connections.map_or(usual.connections, usize::from),
+        });
+    }
+}
+
+/// What is elsewhere under this name, if it is no path.
+///
+/// # Errors
+/// `Misuse` and `Unsupported` for what is wrong with it, or with the user's own helpers.
+pub fn elsewhere(name: &Path) -> Result<Option<Place>> {
+    // Most are paths, which are no reason to read a file.
+    if !name.as_os_str().as_encoded_bytes().contains(&b':') {
+        return Ok(None);
+    }
+    Place::parse(name.as_os_str(), &all_helpers()?).map_err(|e| e.at(name))
+}
+
+/// Whether the name is no path.
+pub fn is_elsewhere(name: &Path) -> bool {
+    matches!(elsewhere(name), Ok(Some(_)) | Err(_))
+}
+
+/// The volume there.
+///
+/// # Errors
+/// Those of [`elsewhere`].
+pub fn opening(name: &Path) -> Result<Opening> {
+    Ok(match elsewhere(name)? {
+        Some(place) => Opening::elsewhere(name, Arc::new(move |access| place.open(access, options()))),
+        None => Opening::path(name),
+    })
+}
+
+/// The bytes there.
+///
+/// # Errors
+/// Those of [`elsewhere`], of [`Place::open`] and of [`FileStore::open`].
+pub fn open(name: &Path, access: Access) -> Result<Arc<dyn Store>> {
+    match elsewhere(name)? {
+        Some(place) => place.open(access, options()).map_err(|e| e.at(name)),
+        None => Ok(Arc::new(FileStore::open(name, access)?)),
+    }
+}
+
+/// The name by which everybody finds it, from any folder.
+///
+/// # Errors
+/// `Io`, if there is no such file.
+pub fn absolute(name: &Path) -> Result<PathBuf> {
+    match is_elsewhere(name) {
+        true => Ok(name.to_owned()),
+        false => name.canonicalize().map_err(|e| Error::from(e).at(name)),
+    }
+}
+
+fn options() -> Options {
+    OPTIONS.get().copied().unwrap_or_default()
+}
+
+/// The user's own, which may stand in place of ours, and ours.
+fn all_helpers() -> Result<Vec<Helper>> {
+    let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+    let config = config.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".config")));
+    let Some(path) = config.map(|config| config.join("claviger/helpers.toml")) else { return Ok(helpers()) };
+    let text = match std::fs::read_to_string(&path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(helpers()),
+        read => read.map_err(|e| Error::from(e).at(&path))?,
+    };
+    Ok([own_helpers(&text).map_err(|e| e.at(&path))?, helpers()].concat())
+}
+
+fn own_helpers(text: &str) -> Result<Vec<Helper>> {
+    let rows: std::collections::BTreeMap<String, Row> =
+        toml::from_str(text).map_err(|e| Error::misuse(e.to_string().trim()))?;
+    let helper = |(scheme, row): (String, Row)| {
+        let plain =
+            scheme.len() > 1 && scheme.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        if !plain || scheme.starts_with("nbd") {
+            return Err(Error::misuse(format!(
+                "{scheme:?}: a scheme has two or more of a-z, 0-9 and -, and is not NBD's"
+            )));
+        }
+        let Row { form, program, arguments, read_only, options, environment } = row;
+        let package = format!("that has {program}");
+        Ok(Helper { scheme, form, program, arguments, read_only, options, environment, package })
+    };
+    rows.into_iter().map(helper).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_ones_own_are_read_and_checked() {
+        let text =
+            "[tape]\nform = \"{reel}\"\nprogram = \"tape-nbd\"\narguments = [\"--reel={reel}\"]\nread-only = [\"-r\"]";
+        let rows = own_helpers(text).expect("a row");
+        assert_eq!((rows[0].scheme.as_str(), rows[0].read_only.len(), rows[0].options.len()), ("tape", 1, 0));
+        for (wrong, word) in [
+            ("[c]\nform='x'\nprogram='y'\narguments=[]", "two or more"),
+            ("[nbd]\nform='x'\nprogram='y'\narguments=[]", "NBD"),
+            ("[ab]\nprogram='y'\narguments=[]", "form"),
+            ("[ab]\nform='x'\nprogram='y'\narguments=[]\nkey='z'", "key"),
+        ] {
+            let error = own_helpers(wrong).expect_err(wrong).to_string();
+            assert!(error.contains(word), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn names_with_a_scheme_are_no_paths() {
+        for name in ["nbd://h/x", "rbd:pool/image", "nbd+vsock://1"] {
+            assert!(is_elsewhere(Path::new(name)), "{name}");
+            assert_eq!(absolute(Path::new(name)).ok(), Some(name.into()));
+        }
+        assert!(!is_elsewhere(Path::new("./rbd:x")) && !is_elsewhere(Path::new("x.tc")));
+    }
+}
