@@ -19,16 +19,10 @@ impl Authority {
     pub fn new(folder: &Path) -> Option<Self> {
         program("openssl")?;
         fs::create_dir_all(folder).expect("a folder");
+        // Two of one name would be taken for one with a wrong signature.
+        let name = format!("/CN=authority {}", folder.file_name().unwrap_or_default().display());
         new_key(folder, "ca")
-            .args([
-                "-x509",
-                "-days",
-                "30",
-                "-subj",
-                "/CN=an authority",
-                "-addext",
-                "keyUsage=critical,keyCertSign,cRLSign",
-            ])
+            .args(["-x509", "-days", "30", "-subj", &name, "-addext", "keyUsage=critical,keyCertSign,cRLSign"])
             .args(["-out", "ca-cert.pem"])
             .run();
         Some(Self { folder: folder.to_owned() })
@@ -67,6 +61,30 @@ impl Authority {
         for file in ["extensions", "request.pem"] {
             fs::remove_file(self.folder.join(file)).expect("removed");
         }
+    }
+
+    /// Revokes the certificate of `who`.
+    ///
+    /// # Panics
+    /// If a file cannot be written.
+    pub fn revoke(&self, who: &str) {
+        let config =
+            "[ca]\ndefault_ca=a\n[a]\ndatabase=revoked.txt\ndefault_md=sha256\ndefault_crl_days=30\ncrlnumber=number\n";
+        for (file, contents) in [("config", config), ("revoked.txt", ""), ("number", "01\n")] {
+            fs::write(self.folder.join(file), contents).expect("written");
+        }
+        let ca = || {
+            OpenSsl::new(&self.folder, "ca").args([
+                "-config",
+                "config",
+                "-cert",
+                "ca-cert.pem",
+                "-keyfile",
+                "ca-key.pem",
+            ])
+        };
+        ca().args(["-revoke", &format!("{who}-cert.pem")]).run();
+        ca().args(["-gencrl", "-out", "ca-crl.pem"]).run();
     }
 
     /// Another folder, with the authority that peers have to come from, and what `who` of this one shows.

@@ -100,6 +100,11 @@ impl ClientTls {
             }
             _ => return Err(refused(&format!("the server does not start TLS: reply type {kind:#x}"))),
         }
+        self.handshake(socket, deadline)
+    }
+
+    /// Goes on encrypted, once the server has agreed to that.
+    pub(super) fn handshake(&self, socket: &Socket, deadline: Instant) -> io::Result<()> {
         let connection = ClientConnection::new(Arc::clone(&self.config), self.name.clone());
         socket.start_tls(connection.map_err(|e| explained(&e))?.into(), deadline)
     }
@@ -212,7 +217,7 @@ pub(super) fn explained(error: &rustls::Error) -> io::Error {
             }
             Alert::CertificateExpired => return refused("the peer says that our certificate has expired"),
             Alert::CertificateRevoked => return refused("the peer says that our certificate has been revoked"),
-            Alert::BadCertificate | Alert::AccessDenied | Alert::CertificateUnknown => {
+            Alert::BadCertificate | Alert::DecryptError | Alert::AccessDenied | Alert::CertificateUnknown => {
                 return refused("the peer does not accept our certificate, or that there is none");
             }
             Alert::HandshakeFailure | Alert::InsufficientSecurity => {
