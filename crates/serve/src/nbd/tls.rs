@@ -217,7 +217,11 @@ pub(super) fn explained(error: &rustls::Error) -> io::Error {
             }
             Alert::CertificateExpired => return refused("the peer says that our certificate has expired"),
             Alert::CertificateRevoked => return refused("the peer says that our certificate has been revoked"),
-            Alert::BadCertificate | Alert::DecryptError | Alert::AccessDenied | Alert::CertificateUnknown => {
+            Alert::UnsupportedCertificate
+            | Alert::BadCertificate
+            | Alert::DecryptError
+            | Alert::AccessDenied
+            | Alert::CertificateUnknown => {
                 return refused("the peer does not accept our certificate, or that there is none");
             }
             Alert::HandshakeFailure | Alert::InsufficientSecurity => {
