@@ -373,9 +373,9 @@ fn what_is_cut_or_changed_on_the_way_is_noticed() {
     let error = read(&cut).expect_err("cut");
     assert_eq!(error.kind(), ErrorKind::UnexpectedEof, "{error}");
     // In the data, and in the handshake.
-    for at in [100_000, 400] {
+    for at in [100_000_usize, 400] {
         let (_dir, changed) = between(&serving, move |piece, before| {
-            if let Some(byte) = at_of(at, before).and_then(|i| piece.get_mut(i)) {
+            if let Some(byte) = at.checked_sub(before).and_then(|i| piece.get_mut(i)) {
                 *byte ^= 1;
             }
             true
@@ -383,10 +383,6 @@ fn what_is_cut_or_changed_on_the_way_is_noticed() {
         let error = read(&changed).expect_err("changed");
         assert!(error.to_string().starts_with("TLS: "), "{error}");
     }
-}
-
-fn at_of(at: usize, before: usize) -> Option<usize> {
-    at.checked_sub(before)
 }
 
 /// A server that answers the demand for TLS with `reply`, and whatever the client does then with what follows.
@@ -462,6 +458,6 @@ fn files_that_do_not_fit_are_named() {
     says("server-cert.pem", "cannot be used");
     authority.issue("server", "DNS:localhost", 30);
     ServerTls::new(folder.path(), true).expect("all fits");
-    let error = ClientTls::new(folder.path(), "not a name").err().expect("it is refused");
+    let error = ClientTls::new(folder.path(), "not a name").expect_err("it is refused");
     assert!(error.to_string().contains("neither"), "{error}");
 }
