@@ -1,8 +1,10 @@
 //! Asks an NBD server for as much as it gives, for measurements: reads or writes one size at a time, so many at once.
 //!
 //! ```text
-//! nbd_load SOCKET read|write|randread|randwrite BLOCK DEPTH CONNECTIONS SECONDS
+//! nbd_load SOCKET|ADDRESS:PORT read|write|randread|randwrite BLOCK DEPTH CONNECTIONS SECONDS
 //! ```
+//!
+//! With `TLS=FOLDER` in the environment, by TLS with the certificates there, to a server that is called localhost.
 //!
 //! Each connection has a thread and `DEPTH` requests of `BLOCK` bytes under way. Prints the requests answered in a second, over all
 //! connections.
@@ -13,13 +15,14 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use claviger_serve::nbd::{Address, Client};
+use claviger_serve::nbd::{Address, Client, ClientTls, Replies};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// What is asked for.
 struct Load {
     address: Address,
+    tls: Option<ClientTls>,
     random: bool,
     writes: bool,
     block: usize,
@@ -33,8 +36,9 @@ fn main() -> Result<()> {
     };
     let (random, mode) = mode.strip_prefix("rand").map_or((false, &**mode), |mode| (true, mode));
     let writes = mode == "write";
-    let load =
-        Load { address: Address::Unix(socket.into()), random, writes, block: block.parse()?, depth: depth.parse()? };
+    let address = socket.parse().map_or_else(|_| Address::Unix(socket.into()), Address::Tcp);
+    let tls = env::var_os("TLS").map(|folder| ClientTls::new(folder.as_ref(), "localhost")).transpose()?;
+    let load = Load { address, tls, random, writes, block: block.parse()?, depth: depth.parse()? };
     let (connections, time) = (connections.parse()?, Duration::from_secs_f64(seconds.parse()?));
     let ready = Barrier::new(connections);
     let rates = thread::scope(|scope| {
@@ -53,7 +57,7 @@ fn main() -> Result<()> {
 impl Load {
     /// Requests answered in a second over one connection.
     fn run(&self, number: usize, ready: &Barrier, time: Duration) -> Result<f64> {
-        let mut client = Client::connect(&self.address, "")?;
+        let mut client = Client::connect_over(self.tls.as_ref(), &self.address, "", Replies::Structured)?;
         let blocks = client.len() / self.block as u64;
         // A linear congruential generator (Knuth, MMIX): no more than disorder is wanted.
         let mut state = number as u64;

@@ -44,7 +44,8 @@ const SECURITY: &[&str] = &[
      left out of core dumps and wiped as soon as it is not needed. While a volume is open, the process makes no core dumps and \
      other processes of the same user cannot read its memory. Root can, and a suspended machine writes all of its memory.",
     "A served volume is plaintext to whoever can open the socket. The default socket is in a folder of the user's own; a TCP \
-     port is open to every user of the machine, and NBD without TLS is not encrypted on a network.",
+     port is open to every user of the machine. With --tls clients have to show a certificate, and other machines can connect; the private \
+     key for that is in ordinary memory.",
     "While a LUKS2 volume in a file is open for writing, cryptsetup, which takes the same lock, waits until it is closed: nobody \
      else is to write to it. `cryptsetup --disable-locks luksDump` looks at its header all the same. Beside a volume that is open \
      with --read-only, cryptsetup waits only to change the header.",

@@ -15,7 +15,7 @@ use claviger_engine::store::{Access, Bypass, CountedStore, SMALLEST_SECTOR};
 use claviger_engine::{Error, Store};
 use claviger_serve::inherited;
 use claviger_serve::keeper::locking::Listening;
-use claviger_serve::nbd::{Address, Export, Handle, Options, Server};
+use claviger_serve::nbd::{Address, Export, Handle, Options, Server, ServerTls};
 use claviger_serve::sessions::{Control, Live, Record, Runtime};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde::Serialize;
@@ -43,6 +43,7 @@ use crate::terminal::{cancel, size};
   claviger serve --read-only --socket /tmp/private/old.sock old.tc
   claviger serve old.tc --read-only --run 'nbdcopy \"$uri\" image.img'
   claviger serve --tcp 127.0.0.1:10809 old.tc
+  claviger serve --tcp 0.0.0.0:10809 --tls /etc/pki/claviger old.tc
   claviger serve --protect-hidden outer.tc
 
 Commands that use it:
@@ -54,9 +55,20 @@ pub struct Args {
     #[arg(long, value_name = "PATH", conflicts_with = "tcp")]
     socket: Option<PathBuf>,
 
-    /// Serve on a TCP port of this machine; every user of it can connect
+    /// Serve on a TCP port of this machine; every user of it can connect, and with --tls other machines
     #[arg(long, value_name = "ADDRESS:PORT")]
     tcp: Option<SocketAddr>,
+
+    /// Demand TLS of every client, with server-cert.pem, server-key.pem and ca-cert.pem in FOLDER
+    ///
+    /// The files have the names that libnbd, nbdkit and qemu use. Clients have to show a certificate of an authority in
+    /// ca-cert.pem that is not in ca-crl.pem, if there is such a file.
+    #[arg(long, value_name = "FOLDER")]
+    tls: Option<PathBuf>,
+
+    /// Let clients in that show no certificate: whoever can connect sees the plaintext
+    #[arg(long, requires = "tls")]
+    tls_no_verify_peer: bool,
 
     /// Serve it read-only
     #[arg(long)]
@@ -155,7 +167,8 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let read_only = args.read_only || !store.writable();
     let size = store.len();
     let export = Export { read_only, ..Export::new(args.export.clone(), Arc::<CountedStore<_>>::clone(&store)) };
-    let server = Server::bind(&address, vec![export], Options::default())?;
+    let tls = args.tls.as_deref().map(|folder| ServerTls::new(folder, !args.tls_no_verify_peer)).transpose()?;
+    let server = Server::bind(&address, vec![export], Options { tls, ..Options::default() })?;
     let serving = Serving {
         volume: args.open.path.display().to_string(),
         uri: server.uri(&args.export),
@@ -298,6 +311,8 @@ impl Report for Serving {
         writeln!(out, "  {uri}")?;
         writeln!(out, "To copy it:             nbdcopy '{uri}' image.img")?;
         match socket {
+            // They take certificates, but not from a URI.
+            _ if uri.starts_with("nbds") => {}
             Some(path) => {
                 // What is printed is there to be pasted into a shell, whatever the name of the volume.
                 let blocks = sector_size.to_string();

@@ -228,6 +228,45 @@ fn a_file_that_nobody_may_write() {
     user(&["info"]).succeeds();
 }
 
+/// The certificates are those that the guide makes.
+#[test]
+fn other_machines_are_served_with_tls() {
+    let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/disk.md");
+    let guide = fs::read_to_string(guide).expect("a page");
+    let commands: Vec<_> =
+        guide.lines().filter_map(|l| l.strip_prefix("    $ ")).skip_while(|l| !l.starts_with("mkdir")).collect();
+    let commands = &commands[..commands.iter().position(|l| l.starts_with("claviger")).expect("the server")];
+    let (Some(_), Some(nbdcopy)) = (tools::program("openssl"), tools::program("nbdcopy")) else { return };
+    let folder = Folder::new();
+    tools::run(Command::new("sh").args(["-ec", &commands.join("\n")]).current_dir(folder.path("")));
+
+    let (volume, pki, image) = (folder.volume("v.tc", "1M", &[]), folder.str("pki"), folder.str("image"));
+    let serve =
+        |more: &[&str]| run([&["serve", "--password-file", &folder.password, "--read-only", &volume], more].concat());
+    let copy = format!("'{}' \"$uri\" {image} && echo \"$uri\"", nbdcopy.display());
+    let said = serve(&["--tcp", "0.0.0.0:0", "--tls", &pki, "--run", &copy]).succeeds().text();
+    assert!(
+        said.starts_with("nbds://localhost:") && said.trim().ends_with(&format!("?tls-certificates={pki}")),
+        "{said}"
+    );
+    let plain = run(["cat", "--password-file", &folder.password, &volume]).succeeds().out;
+    assert!(fs::read(&image).expect("a copy") == plain);
+    serve(&["--socket", &folder.str("s"), "--tls", &pki, "--run", &copy]).succeeds();
+    // Without a certificate, only where none is asked for.
+    for file in ["client-cert.pem", "client-key.pem"] {
+        fs::remove_file(folder.path("pki").join(file)).expect("removed");
+    }
+    let tcp = ["--tcp", "127.0.0.1:0", "--tls", &pki, "--run", &copy];
+    assert!(serve(&tcp).code != 0, "it was let in");
+    let said = serve(&[&tcp[..], &["--tls-no-verify-peer"]].concat()).succeeds().text();
+    assert!(said.starts_with("nbds://127.0.0.1:"), "{said}");
+
+    fs::remove_file(folder.path("pki").join("server-key.pem")).expect("removed");
+    serve(&tcp).fails(1, &["server-key.pem", "there is none"]);
+    serve(&["--tls-no-verify-peer"]).fails(1, &["--tls"]);
+    serve(&["--tcp", "0.0.0.0:0"]).fails(1, &["without TLS"]);
+}
+
 #[test]
 fn a_file_that_shrinks_while_it_is_served() {
     let folder = Folder::new();

@@ -224,3 +224,103 @@ impl Write for Now<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use claviger_testkit::certificates::Authority;
+
+    use super::super::socket::Socket;
+    use super::super::tls::{ClientTls, ServerTls};
+
+    /// A client's end and a server's, encrypted.
+    fn pair() -> Option<[Socket; 2]> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        Authority::with_both(folder.path())?;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        let (client, server) = (Socket::new(ours.into()), Socket::new(theirs.into()));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                ServerTls::new(folder.path(), true).expect("certificates").start(&server, deadline).expect("TLS")
+            });
+            ClientTls::new(folder.path(), "localhost")
+                .expect("certificates")
+                .handshake(&client, deadline)
+                .expect("TLS");
+        });
+        Some([client, server])
+    }
+
+    #[test]
+    fn both_sides_send_at_once() {
+        const MESSAGE: usize = (1 << 20) + 12345;
+        const MESSAGES: usize = 64;
+        let Some(sockets) = pair() else { return };
+        thread::scope(|scope| {
+            for socket in &sockets {
+                // Two threads that send what must not be mixed, and one that receives.
+                for seed in 0..2 {
+                    scope.spawn(move || {
+                        let message = vec![seed; MESSAGE];
+                        for _ in 0..MESSAGES / 2 {
+                            let _turn = socket.turn();
+                            socket
+                                .send(&mut [IoSlice::new(&message[..100]), IoSlice::new(&message[100..])])
+                                .expect("sent");
+                        }
+                    });
+                }
+                scope.spawn(move || {
+                    let mut message = vec![0; MESSAGE];
+                    let mut of_each = [0; 2];
+                    for _ in 0..MESSAGES {
+                        socket.receive(&mut message).expect("received");
+                        assert!(message.iter().all(|b| *b == message[0]));
+                        of_each[usize::from(message[0])] += 1;
+                    }
+                    assert_eq!(of_each, [MESSAGES / 2; 2]);
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn an_end_is_told_from_a_cut() {
+        for cut in [false, true] {
+            let Some([client, server]) = pair() else { return };
+            server.send(&mut [IoSlice::new(b"all there is")]).expect("sent");
+            if cut {
+                server.cut();
+            }
+            drop(server);
+            let mut all = [0; 64];
+            let mut len = 0;
+            let end = loop {
+                client.wait(None).expect("it waits");
+                match client.receive_now(&mut all[len..]) {
+                    Ok(Some(n @ 1..)) => len += n,
+                    Ok(None) => {}
+                    end => break end.map_err(|e| e.kind()),
+                }
+            };
+            assert_eq!(&all[..len], b"all there is");
+            assert_eq!(end, if cut { Err(std::io::ErrorKind::UnexpectedEof) } else { Ok(Some(0)) });
+        }
+    }
+
+    #[test]
+    fn what_was_sent_before_we_stopped_receiving_still_comes() {
+        let Some([client, server]) = pair() else { return };
+        client.send(&mut [IoSlice::new(&[5; 40_000])]).expect("sent");
+        server.stop_receiving();
+        let mut all = vec![0; 40_000];
+        server.receive(&mut all).expect("received");
+        assert!(all.iter().all(|b| *b == 5));
+        assert_eq!(server.receive_now(&mut all).expect("a proper end"), Some(0));
+    }
+}

@@ -32,7 +32,7 @@ use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -147,14 +147,21 @@ impl Server {
     /// The URI for a client of the export `name` (the NBD project's `doc/uri.md`).
     pub fn uri(&self, name: &str) -> String {
         let name = percent_encoded(name.as_bytes());
-        match self.address() {
-            Address::Unix(path) => {
-                // A client may run in another folder.
-                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-                let path = percent_encoded(path.as_os_str().as_encoded_bytes());
-                format!("nbd+unix:///{name}?socket={path}")
+        // A client may run in another folder.
+        let encoded = |path: &Path| {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+            percent_encoded(path.as_os_str().as_encoded_bytes())
+        };
+        let tls = self.shared.options.tls.as_ref();
+        let certificates = tls.map(|tls| format!("tls-certificates={}", encoded(tls.folder())));
+        match (self.address(), certificates) {
+            (Address::Unix(path), None) => format!("nbd+unix:///{name}?socket={}", encoded(path)),
+            (Address::Unix(path), Some(tls)) => format!("nbds+unix:///{name}?socket={}&{tls}", encoded(path)),
+            (Address::Tcp(address), None) => format!("nbd://{address}/{name}"),
+            (Address::Tcp(address), Some(certificates)) => {
+                let host = tls.map_or_else(String::new, |tls| tls.host(address.ip()));
+                format!("nbds://{host}:{}/{name}?{certificates}", address.port())
             }
-            Address::Tcp(address) => format!("nbd://{address}/{name}"),
         }
     }
 

@@ -12,12 +12,14 @@
 
 use std::fs;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use claviger_engine::{Error, Result};
+use rustix::system::uname;
 use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::{self, PemObject};
@@ -41,6 +43,7 @@ pub struct ClientTls {
 #[derive(Clone, Debug)]
 pub struct ServerTls {
     config: Arc<ServerConfig>,
+    folder: PathBuf,
     certificate: CertificateDer<'static>,
 }
 
@@ -97,6 +100,11 @@ impl ClientTls {
             }
             _ => return Err(refused(&format!("the server does not start TLS: reply type {kind:#x}"))),
         }
+        self.handshake(socket, deadline)
+    }
+
+    /// Goes on encrypted, once the server has agreed to that.
+    pub(super) fn handshake(&self, socket: &Socket, deadline: Instant) -> io::Result<()> {
         let connection = ClientConnection::new(Arc::clone(&self.config), self.name.clone());
         socket.start_tls(connection.map_err(|e| explained(&e))?.into(), deadline)
     }
@@ -129,11 +137,32 @@ impl ServerTls {
         // A connection lasts as long as a disk is used: nothing is gained from resuming one.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Self { config: Arc::new(config), certificate })
+        Ok(Self { config: Arc::new(config), folder: folder.to_owned(), certificate })
+    }
+
+    /// Where the certificates are.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// What a client should call a server that listens at `address`: something that the certificate proves, if possible.
+    pub(super) fn host(&self, address: IpAddr) -> String {
+        let machine = uname().nodename().to_string_lossy().into_owned();
+        let local = address.is_loopback() || address.is_unspecified();
+        let names = [
+            (!address.is_unspecified()).then(|| address.to_string()),
+            (!address.is_loopback()).then_some(machine),
+            local.then(|| "localhost".to_owned()),
+        ];
+        let proven = names.into_iter().flatten().find(|name| self.is_for(name));
+        match proven {
+            Some(name) if !name.contains(':') => name,
+            _ => SocketAddr::new(address, 0).to_string().trim_end_matches(":0").to_owned(),
+        }
     }
 
     /// Whether a client that asks for this host name or IP address will believe the certificate.
-    pub fn is_for(&self, name: &str) -> bool {
+    fn is_for(&self, name: &str) -> bool {
         let Ok(name) = ServerName::try_from(name) else { return false };
         ParsedCertificate::try_from(&self.certificate).is_ok_and(|c| verify_server_name(&c, &name).is_ok())
     }
@@ -188,7 +217,11 @@ pub(super) fn explained(error: &rustls::Error) -> io::Error {
             }
             Alert::CertificateExpired => return refused("the peer says that our certificate has expired"),
             Alert::CertificateRevoked => return refused("the peer says that our certificate has been revoked"),
-            Alert::BadCertificate | Alert::AccessDenied | Alert::CertificateUnknown => {
+            Alert::UnsupportedCertificate
+            | Alert::BadCertificate
+            | Alert::DecryptError
+            | Alert::AccessDenied
+            | Alert::CertificateUnknown => {
                 return refused("the peer does not accept our certificate, or that there is none");
             }
             Alert::HandshakeFailure | Alert::InsufficientSecurity => {

@@ -15,4 +15,5 @@ mod nbd_hostile;
 mod nbd_kernel;
 mod nbd_server;
 mod nbd_slow;
+mod nbd_tls;
 mod steady;

@@ -1,0 +1,134 @@
+//! Certificates for TLS, made by OpenSSL, under the names that libnbd, nbdkit and qemu look for.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::tools::{program, run};
+
+/// An authority in a folder of its own.
+pub struct Authority {
+    folder: PathBuf,
+}
+
+impl Authority {
+    /// Makes one; a reported skip without OpenSSL.
+    ///
+    /// # Panics
+    /// If the folder cannot be made.
+    pub fn new(folder: &Path) -> Option<Self> {
+        program("openssl")?;
+        fs::create_dir_all(folder).expect("a folder");
+        // Two of one name would be taken for one with a wrong signature.
+        let name = format!("/CN=authority {}", folder.file_name().unwrap_or_default().display());
+        new_key(folder, "ca")
+            .args(["-x509", "-days", "30", "-subj", &name, "-addext", "keyUsage=critical,keyCertSign,cRLSign"])
+            .args(["-out", "ca-cert.pem"])
+            .run();
+        Some(Self { folder: folder.to_owned() })
+    }
+
+    /// An authority, and certificates of it for a server called localhost and 127.0.0.1 and for a client.
+    pub fn with_both(folder: &Path) -> Option<Self> {
+        let authority = Self::new(folder)?;
+        authority.issue("server", "DNS:localhost,IP:127.0.0.1", 30);
+        authority.issue("client", "DNS:client", 30);
+        Some(authority)
+    }
+
+    /// Where it and its certificates are.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// A certificate and a key for `who`, "server" or "client", with these alternative names if not empty, for so many days.
+    ///
+    /// # Panics
+    /// If a file cannot be written.
+    pub fn issue(&self, who: &str, names: &str, days: i32) {
+        // qemu demands keyEncipherment.
+        let mut extensions =
+            format!("keyUsage=critical,digitalSignature,keyEncipherment\nextendedKeyUsage={who}Auth\n");
+        if !names.is_empty() {
+            extensions += &format!("subjectAltName={names}\n");
+        }
+        fs::write(self.folder.join("extensions"), extensions).expect("written");
+        new_key(&self.folder, who).args(["-subj", &format!("/CN={who}"), "-out", "request.pem"]).run();
+        OpenSsl::new(&self.folder, "x509")
+            .args(["-req", "-in", "request.pem", "-CA", "ca-cert.pem", "-CAkey", "ca-key.pem", "-CAcreateserial"])
+            .args(["-days", &days.to_string(), "-extfile", "extensions", "-out", &format!("{who}-cert.pem")])
+            .run();
+        for file in ["extensions", "request.pem"] {
+            fs::remove_file(self.folder.join(file)).expect("removed");
+        }
+    }
+
+    /// Revokes the certificate of `who`.
+    ///
+    /// # Panics
+    /// If a file cannot be written.
+    pub fn revoke(&self, who: &str) {
+        let config =
+            "[ca]\ndefault_ca=a\n[a]\ndatabase=revoked.txt\ndefault_md=sha256\ndefault_crl_days=30\ncrlnumber=number\n";
+        for (file, contents) in [("config", config), ("revoked.txt", ""), ("number", "01\n")] {
+            fs::write(self.folder.join(file), contents).expect("written");
+        }
+        let ca = || {
+            OpenSsl::new(&self.folder, "ca").args([
+                "-config",
+                "config",
+                "-cert",
+                "ca-cert.pem",
+                "-keyfile",
+                "ca-key.pem",
+            ])
+        };
+        ca().args(["-revoke", &format!("{who}-cert.pem")]).run();
+        ca().args(["-gencrl", "-out", "ca-crl.pem"]).run();
+    }
+
+    /// Another folder, with the authority that peers have to come from, and what `who` of this one shows.
+    ///
+    /// # Panics
+    /// If a file cannot be copied.
+    pub fn lend(&self, who: &str, trusted: &Self, to: &Path) {
+        fs::create_dir_all(to).expect("a folder");
+        for (from, file) in
+            [(trusted, "ca-cert.pem".into()), (self, format!("{who}-cert.pem")), (self, format!("{who}-key.pem"))]
+        {
+            fs::copy(from.folder.join(&file), to.join(&file)).expect("copied");
+        }
+    }
+}
+
+/// A request for a certificate of a new key of `who`.
+fn new_key(folder: &Path, who: &str) -> OpenSsl {
+    OpenSsl::new(folder, "req").args([
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-keyout",
+        &format!("{who}-key.pem"),
+    ])
+}
+
+struct OpenSsl(Command);
+
+impl OpenSsl {
+    fn new(folder: &Path, what: &str) -> Self {
+        let mut command = Command::new("openssl");
+        command.arg(what).current_dir(folder);
+        Self(command)
+    }
+
+    fn args<const N: usize>(mut self, args: [&str; N]) -> Self {
+        self.0.args(args);
+        self
+    }
+
+    fn run(mut self) {
+        run(&mut self.0);
+    }
+}
