@@ -42,6 +42,8 @@ mod reencrypting;
 mod reencrypting_bitlocker;
 mod resizing;
 mod secrets;
+#[cfg(target_arch = "x86_64")]
+mod secrets_left;
 mod sectors;
 mod serving;
 mod soak;
