@@ -600,13 +600,14 @@ static DATABASES: &[Database] = &[
     },
 ];
 
-/// Commits rows, and says each once it is committed. SQLite promises that it is there then, whatever happens (PRAGMA synchronous).
+/// Commits rows, and says each once it is committed. SQLite promises that it is there then, whatever happens: with FULL, a journal
+/// that was deleted may come back, and take the last commit back (sqlite.org, PRAGMA synchronous).
 const COMMITS: &str = r#"
 import hashlib, os, sqlite3, sys
 print(os.getpid(), flush=True)
 db = sqlite3.connect(sys.argv[1], isolation_level=None)
 db.execute(f"PRAGMA journal_mode={sys.argv[2]}")
-db.execute("PRAGMA synchronous=FULL")
+db.execute("PRAGMA synchronous=EXTRA")
 db.execute("CREATE TABLE IF NOT EXISTS rows (id INTEGER PRIMARY KEY, body BLOB)")
 id = db.execute("SELECT coalesce(max(id), 0) FROM rows").fetchone()[0]
 while True:

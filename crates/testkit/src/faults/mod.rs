@@ -561,7 +561,7 @@ mod tests {
 t = threading.Thread(target=lambda: os.mkdir(\"made\")); t.start(); t.join()'";
         let (ended, files) = shell(script, Some((Fault::KilledBefore, 0)));
         assert_eq!((ended.status.signal(), ended.struck.as_deref(), files.len()), (Some(9), Some("mkdir of made"), 0));
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         let (ended, _) = shell("sleep 60 & exit 0", Some((Fault::KilledBefore, 0)));
         assert!(ended.status.success() && begun.elapsed() < Duration::from_secs(30));
     }
