@@ -53,7 +53,7 @@ fn torture_endurance() {
     let part = |name: &str| name.contains(&only);
     if part("opening") {
         let rounds = opened_and_closed(Lasts::seconds(seconds / 4));
-        println!("torture_endurance: opened and closed {rounds} times, {} each", OPENED.len() + 2);
+        println!("torture_endurance: {} volumes opened and closed {rounds} times each", OPENED.len());
     }
     if part("clients") {
         clients_without_manners(Lasts::seconds(seconds / 4));
@@ -655,7 +655,7 @@ fn databases(database: &Database, lasts: Lasts, seed: u64) {
     let mut said: BTreeMap<&str, u64> = BTreeMap::new();
     let (mut round, mut commits, mut killed) = (0, 0, 0);
     while lasts.goes_on(round) {
-        // Each with a database of its own. What FUSE cannot share between processes, one alone can have.
+        // Each with a database of its own.
         let mode = ["DELETE", "TRUNCATE", "PERSIST", "WAL"][round as usize % 4];
         let file = format!("{file}-{mode}");
         let mut command = place.command(python);

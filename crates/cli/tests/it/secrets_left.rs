@@ -525,8 +525,11 @@ fn damage(at: &Path) {
 
 #[test]
 fn no_verb_leaves_a_secret_however_it_ends() {
-    if tools::root().is_none() || !Path::new("/dev/fuse").exists() {
+    if tools::root().is_none() {
         return;
+    }
+    if !Path::new("/dev/fuse").exists() {
+        return tools::skip("there is no /dev/fuse").unwrap_or_default();
     }
     for program in ["mkfs.vfat", "mkntfs", "ntfscp", "ntfs-3g", "openssl"] {
         if tools::program(program).is_none() {
