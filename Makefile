@@ -67,7 +67,8 @@ fuzz-check:
 	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz-check
 
 # All that is to show that nothing is lost, one part after the other: docs/reliability.md. Some four hours on two processors; each part
-# prints its figures. TORTURE_POINTS=1000000 looks at more crashes, SECONDS=N fuzzes and exercises mounts for so long each.
+# prints its figures. TORTURE_POINTS=1000000 looks at more crashes, SECONDS=N fuzzes and exercises mounts for so long each, and ENDURE=N has
+# what is to last last for so long.
 TORTURE_POINTS ?= 100000
 torture:
 	tools/install-deps.sh test

@@ -16,7 +16,7 @@ test="$try"'
  swtpm:swtpm tpm2_unseal:tpm2-tools clevis:clevis clevis-luks-bind:clevis-luks clevis-encrypt-tpm2:clevis-tpm2 jose:jose socat:socat
  bonnie++:bonnie++ dbench:dbench hdparm:hdparm gocryptfs:gocryptfs encfs:encfs cryfs:cryfs securefs:securefs nbdkit:nbdkit qemu-nbd:qemu-utils
  mount.ecryptfs:ecryptfs-utils ecryptfs-add-passphrase:ecryptfs-utils dislocker-fuse:dislocker bdemount:libbde-utils fvdemount:libfvde-utils debootstrap:debootstrap chromium:chromium
- python3:python3 gdb:gdb strace:strace man:man-db aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu qemu-aarch64:qemu-user'
+ python3:python3 strace:strace man:man-db aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu qemu-aarch64:qemu-user'
 
 case ${1-} in
     try) wanted=$try ;;

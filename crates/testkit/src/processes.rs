@@ -1,5 +1,6 @@
 //! What a debugger sees of a process: its memory, and the registers of every thread.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::process::{Command, Stdio};
@@ -13,11 +14,14 @@ pub type Needle = (String, Vec<u8>);
 pub fn found<'a>(hay: &[u8], needles: &'a [Needle]) -> Vec<&'a str> {
     // Few positions begin like any of them.
     let start = |bytes: &[u8]| usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
-    let mut by_start = vec![Vec::new(); 1 << 16];
-    needles.iter().enumerate().for_each(|(i, (_, bytes))| by_start[start(bytes)].push(i));
+    let (mut some, mut by_start) = (vec![false; 1 << 16], HashMap::<usize, Vec<usize>>::new());
+    for (i, (_, bytes)) in needles.iter().enumerate() {
+        some[start(bytes)] = true;
+        by_start.entry(start(bytes)).or_default().push(i);
+    }
     let mut seen = vec![false; needles.len()];
-    for (at, two) in hay.windows(2).enumerate() {
-        for &i in &by_start[start(two)] {
+    for (at, two) in hay.windows(2).enumerate().filter(|(_, two)| some[start(two)]) {
+        for &i in &by_start[&start(two)] {
             seen[i] |= hay[at..].starts_with(&needles[i].1);
         }
     }

@@ -10,6 +10,7 @@ mod credentials;
 mod deniability;
 mod documents;
 mod efs;
+mod endurance;
 mod explain;
 #[cfg(target_arch = "x86_64")]
 mod faults;
@@ -42,6 +43,8 @@ mod reencrypting;
 mod reencrypting_bitlocker;
 mod resizing;
 mod secrets;
+#[cfg(target_arch = "x86_64")]
+mod secrets_left;
 mod sectors;
 mod serving;
 mod soak;

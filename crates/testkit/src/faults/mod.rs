@@ -10,9 +10,10 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libc::{c_long, user_regs_struct};
 use rustix::io::Errno;
@@ -23,6 +24,9 @@ use Names::{At, ByPath, Fd};
 
 /// The longest that a program may take.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How often somebody looks whether it is time for something.
+const TICK: Duration = Duration::from_millis(20);
 
 /// What happens at a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,24 +202,53 @@ impl Ended {
 /// # Panics
 /// If the program does not start, or does not end within two minutes.
 pub fn run(command: &mut Command, folder: &Path, strike: Option<(Fault, u64)>) -> Ended {
-    let folder = folder.canonicalize().expect("the folder is there");
-    // ptrace(2) and the waiting for it belong to a thread: on one of its own, nobody else's children come in between.
-    let traced = || {
-        Tracer { folder, strike, calls: [0; 3], struck: None, after: Vec::new(), known: HashSet::new() }.run(command)
-    };
-    thread::scope(|scope| scope.spawn(traced).join().expect("it was traced"))
+    Tracer::new(folder, strike).apart(command)
 }
 
-struct Tracer {
+/// Runs a program as [`run`] does, but lets what it has started end by itself, and calls `at_exit` with each process that ends, its
+/// memory still there. Once any of them has worked for the time in `interrupt`, the program gets a SIGINT.
+///
+/// # Panics
+/// As [`run`] does; the two minutes are for all of them.
+pub fn to_the_last(
+    command: &mut Command,
+    folder: &Path,
+    strike: Option<(Fault, u64)>,
+    interrupt: Option<Duration>,
+    at_exit: &mut (dyn FnMut(u32) + Send),
+) -> Ended {
+    let mut tracer = Tracer::new(folder, strike);
+    (tracer.interrupt, tracer.at_exit) = (interrupt, Some(at_exit));
+    tracer.apart(command)
+}
+
+struct Tracer<'a> {
     folder: PathBuf,
     strike: Option<(Fault, u64)>,
+    interrupt: Option<Duration>,
+    /// What is called with each process that ends. The last one is waited for then.
+    at_exit: Option<&'a mut (dyn FnMut(u32) + Send)>,
     calls: [u64; 3],
     struck: Option<String>,
     after: Vec<String>,
-    known: HashSet<Pid>,
+    known: Known,
 }
 
-impl Tracer {
+/// Processes and threads that are traced.
+type Known = Arc<Mutex<HashSet<Pid>>>;
+
+impl<'a> Tracer<'a> {
+    fn new(folder: &Path, strike: Option<(Fault, u64)>) -> Self {
+        let folder = folder.canonicalize().expect("the folder is there");
+        let (after, known) = (Vec::new(), Known::default());
+        Self { folder, strike, interrupt: None, at_exit: None, calls: [0; 3], struck: None, after, known }
+    }
+
+    fn apart(self, command: &mut Command) -> Ended {
+        // ptrace(2) and the waiting for it belong to a thread: on one of its own, nobody else's children come in between.
+        thread::scope(|scope| scope.spawn(|| self.run(command)).join().expect("it was traced"))
+    }
+
     // It is waited for where all that is traced is.
     #[allow(clippy::zombie_processes)]
     fn run(mut self, command: &mut Command) -> Ended {
@@ -227,11 +260,19 @@ impl Tracer {
         let child = command.spawn().expect("the program starts");
         let pid = Pid::from_child(&child);
         let (ended, watched) = channel::<()>();
+        let (known, mut interrupt) = (Arc::clone(&self.known), self.interrupt);
         let status = thread::scope(|scope| {
             scope.spawn(move || {
-                if watched.recv_timeout(PATIENCE).is_err_and(|e| e == std::sync::mpsc::RecvTimeoutError::Timeout) {
-                    eprintln!("the program has not ended after {PATIENCE:?} and is killed");
-                    let _ = kill_process(pid, Signal::KILL);
+                let begun = Instant::now();
+                while watched.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                    if interrupt.is_some_and(|time| list(&known).any(|pid| worked(pid) >= time)) {
+                        interrupt = None;
+                        let _ = kill_process(pid, Signal::INT);
+                    }
+                    if begun.elapsed() > PATIENCE {
+                        eprintln!("the program has not ended after {PATIENCE:?} and is killed");
+                        list(&known).chain([pid]).for_each(kill);
+                    }
                 }
             });
             let status = self.follow(pid);
@@ -251,17 +292,15 @@ impl Tracer {
                 // Who has been killed meanwhile is no longer there to be let go on; and a child that first stops once the program has
                 // ended was not known when the others were killed.
                 let _ = match status {
-                    None => self.stopped(pid, now, program),
-                    Some(_) => kill_process(pid, Signal::KILL).map_err(io::Error::from),
+                    Some(_) if self.at_exit.is_none() => kill_process(pid, Signal::KILL).map_err(io::Error::from),
+                    _ => self.stopped(pid, now, program),
                 };
                 continue;
             }
-            self.known.remove(&pid);
+            lock(&self.known).remove(&pid);
             if pid == program {
                 status = Some(ExitStatus::from_raw(now.as_raw()));
-                for pid in &self.known {
-                    let _ = kill_process(*pid, Signal::KILL);
-                }
+                list(&self.known).filter(|_| self.at_exit.is_none()).for_each(kill);
             }
         }
         status.expect("the program has ended")
@@ -269,13 +308,18 @@ impl Tracer {
 
     fn stopped(&mut self, pid: Pid, status: WaitStatus, program: Pid) -> io::Result<()> {
         let (event, signal) = (status.as_raw() >> 16, status.stopping_signal().unwrap_or(0));
-        if self.known.insert(pid) {
+        if lock(&self.known).insert(pid) {
             if pid == program {
-                sys::follow(pid)?;
+                sys::follow(pid, self.at_exit.is_some())?;
             }
             return sys::go_on(pid, 0);
         }
         match (event, signal) {
+            (libc::PTRACE_EVENT_EXIT, _) => {
+                let number = pid.as_raw_nonzero().get().cast_unsigned();
+                self.at_exit.as_mut().filter(|_| is_process(number)).into_iter().for_each(|look| look(number));
+                sys::go_on(pid, 0)
+            }
             (libc::PTRACE_EVENT_SECCOMP, _) => self.at_call(pid),
             (0, signal) if signal == libc::SIGTRAP | 0x80 => Ok(kill_process(pid, Signal::KILL)?),
             (0, signal) => sys::go_on(pid, signal),
@@ -327,6 +371,33 @@ impl Tracer {
         self.struck = Some(told);
         Some((fault, call))
     }
+}
+
+fn lock(known: &Known) -> MutexGuard<'_, HashSet<Pid>> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// It may have ended.
+fn kill(pid: Pid) {
+    let _ = kill_process(pid, Signal::KILL);
+}
+
+/// Those that are known now.
+fn list(known: &Known) -> std::vec::IntoIter<Pid> {
+    lock(known).iter().copied().collect::<Vec<_>>().into_iter()
+}
+
+/// Whether it is one, and no other thread of one.
+fn is_process(number: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
+    status.lines().filter_map(|line| line.strip_prefix("Tgid:")).any(|group| group.trim() == number.to_string())
+}
+
+/// How long it has run on processors, in steps of 10 ms (proc_pid_stat(5)).
+fn worked(pid: Pid) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+    Duration::from_millis(fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>() * 10)
 }
 
 fn filter() -> BpfProgram {
@@ -490,7 +561,7 @@ mod tests {
 t = threading.Thread(target=lambda: os.mkdir(\"made\")); t.start(); t.join()'";
         let (ended, files) = shell(script, Some((Fault::KilledBefore, 0)));
         assert_eq!((ended.status.signal(), ended.struck.as_deref(), files.len()), (Some(9), Some("mkdir of made"), 0));
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         let (ended, _) = shell("sleep 60 & exit 0", Some((Fault::KilledBefore, 0)));
         assert!(ended.status.success() && begun.elapsed() < Duration::from_secs(30));
     }

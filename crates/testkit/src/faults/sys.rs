@@ -23,9 +23,10 @@ pub fn traced(command: &mut Command, filter: BpfProgram) {
     unsafe { command.pre_exec(prepare) };
 }
 
-/// What the stops of a tracee and of all that it starts tell; all of them end with the thread that traces them.
-pub fn follow(tracee: Pid) -> io::Result<()> {
-    let options = libc::PTRACE_O_TRACESECCOMP
+/// What the stops of a tracee and of all that it starts tell, `exits` also when they exit; all of them end with the thread that traces them.
+pub fn follow(tracee: Pid, exits: bool) -> io::Result<()> {
+    let options = if exits { libc::PTRACE_O_TRACEEXIT } else { 0 }
+        | libc::PTRACE_O_TRACESECCOMP
         | libc::PTRACE_O_TRACESYSGOOD
         | libc::PTRACE_O_TRACECLONE
         | libc::PTRACE_O_TRACEFORK
