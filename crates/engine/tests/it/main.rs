@@ -4,6 +4,7 @@ mod bitlocker;
 mod bitlocker_conversion;
 mod bitlocker_create;
 mod bitlocker_damaged;
+mod bitlocker_judged;
 mod bitlocker_protectors;
 mod bitlocker_states;
 mod direct;

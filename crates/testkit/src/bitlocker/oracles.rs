@@ -3,10 +3,11 @@
 use std::env;
 use std::fmt::Write as _;
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write as _};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use sha2::{Digest, Sha256};
 
@@ -332,6 +333,56 @@ fn read_in_python(library: &str, image: &Path, key: Key) -> Result<Vec<u8>, Stri
     };
     let mut command = bounded(LIMIT, python().expect("it is installed"));
     output(command.args(["-c", include_str!("read.py"), library]).arg(image).arg(kind).arg(text))
+}
+
+/// What others make of a volume that a startup key opens: the SHA-256 of the plaintext, or nothing. A crash and a hang are nothing, too.
+pub struct Judges {
+    libbde: Child,
+    answers: BufReader<ChildStdout>,
+    dir: tempfile::TempDir,
+    startup_key: PathBuf,
+}
+
+impl Judges {
+    /// dislocker and libbde, with this BEK file. A reported skip if one is missing.
+    pub fn start(startup_key: &[u8]) -> Option<Self> {
+        let (_, python) = (tools::program("dislocker-file")?, python()?);
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let bek = dir.path().join("key.BEK");
+        fs::write(&bek, startup_key).expect("it is written");
+        let mut command = Command::new(python);
+        command
+            .args(["-c", include_str!("judge.py")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut libbde = command.spawn().expect("Python starts");
+        let answers = BufReader::new(libbde.stdout.take().expect("a pipe"));
+        Some(Self { libbde, answers, dir, startup_key: bek })
+    }
+
+    /// The verdicts of dislocker and of libbde.
+    pub fn judge(&mut self, image: &[u8]) -> [Option<String>; 2] {
+        let (volume, plain) = (self.dir.path().join("volume"), self.dir.path().join("plain"));
+        fs::write(&volume, image).expect("it is written");
+        writeln!(self.libbde.stdin.as_ref().expect("a pipe"), "{}\t{}", volume.display(), self.startup_key.display())
+            .expect("it listens");
+        let _ = fs::remove_file(&plain);
+        let mut command = bounded(10, "dislocker-file");
+        command.args(["-q", "-r", "-V"]).arg(&volume).arg("-f").arg(&self.startup_key).arg("--").arg(&plain);
+        let opened = command.output().expect("it starts").status.success();
+        let dislocker = opened.then(|| fs::read(&plain).ok()).flatten().map(|plain| sha256(&plain));
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).expect("it answers");
+        [dislocker, Some(answer.trim().to_owned()).filter(|answer| answer != "no")]
+    }
+}
+
+impl Drop for Judges {
+    fn drop(&mut self) {
+        drop(self.libbde.stdin.take());
+        let _ = self.libbde.wait();
+    }
 }
 
 /// Standard output of a program, or standard error if it fails.
