@@ -10,6 +10,7 @@ mod credentials;
 mod deniability;
 mod documents;
 mod efs;
+mod elsewhere;
 mod endurance;
 mod explain;
 #[cfg(target_arch = "x86_64")]

@@ -10,7 +10,6 @@ use claviger_engine::{Credential, Secret, Store, Unlock, Volume, formats};
 use claviger_testkit::bitlocker::maker::{self, Kind, Made, Protector};
 use claviger_testkit::bitlocker::metadata::{Datum, HEADERS, Nonces, Seal, validation};
 use claviger_testkit::bitlocker::oracles::{Judges, sha256};
-use claviger_testkit::random::Random;
 
 /// Names and lengths of the numbers in both headers of a block.
 const NUMBERS: [(&str, usize); 22] = [
@@ -249,28 +248,5 @@ fn mangled_metadata_are_judged_as_others_judge_them() {
             mangler.judge(&[change]);
         }
         mangler.finish(5);
-    }
-}
-
-/// Each member with each value, and then up to three at once, at random, in as many volumes as `TORTURE_HEADERS` says.
-#[test]
-#[ignore = "it takes most of an hour: make torture"]
-fn torture_of_metadata_at_random() {
-    let headers = std::env::var("TORTURE_HEADERS").map_or(50_000, |n| n.parse().expect("TORTURE_HEADERS is a number"));
-    for kind in [Kind::Windows7, Kind::Windows8, Kind::ToGo] {
-        let Some(mut mangler) = Mangler::new(kind) else { return };
-        let changes = mangler.changes();
-        changes.iter().for_each(|change| mangler.judge(&[*change]));
-        let mut random = Random::new(1);
-        for _ in 0..headers / 3 {
-            let several: Vec<_> = (0..1 + random.below(3)).map(|_| *random.choose(&changes)).collect();
-            mangler.judge(&several);
-        }
-        println!(
-            "torture_of_metadata_at_random: {kind:?}: refused by all, read by all, otherwise on purpose: {:?}; {} otherwise",
-            mangler.judged,
-            mangler.wrong.len()
-        );
-        mangler.finish(50);
     }
 }

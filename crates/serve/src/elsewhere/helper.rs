@@ -224,7 +224,10 @@ impl Helped {
         }
         let mut said = String::new();
         let _ = running.said.rewind().and_then(|()| running.said.by_ref().take(4096).read_to_string(&mut said));
-        let said: Vec<_> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let its = |line: &str| {
+            line.strip_prefix(program.as_str()).map_or(line.to_owned(), |line| line.trim_start_matches(": ").into())
+        };
+        let said: Vec<_> = said.lines().map(|line| its(line.trim())).filter(|line| !line.is_empty()).collect();
         let what = match (&said[said.len().saturating_sub(3)..], status) {
             ([], None) => return error,
             ([], Some(status)) => format!("{program} has ended: {status}"),

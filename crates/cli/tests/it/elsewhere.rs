@@ -1,0 +1,145 @@
+//! Volumes that are not in a file here: each verb over an NBD server's export or through a helper, as on a file.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use crate::common::mounts::{Place, wait_until};
+use crate::common::*;
+use claviger_testkit::certificates::Authority;
+use claviger_testkit::tools::{self, program};
+
+/// nbdkit over a file in a folder.
+struct Server {
+    child: Child,
+    uri: String,
+}
+
+impl Server {
+    fn start(folder: &Folder, more: &[&str]) -> Option<Self> {
+        let nbdkit = program("nbdkit")?;
+        let (image, socket) = (folder.path("image"), folder.path("nbd"));
+        if !image.exists() {
+            fs::File::create(&image).and_then(|file| file.set_len(8 << 20)).expect("a file");
+        }
+        let mut command = Command::new(nbdkit);
+        command.args(["-f", "-U"]).arg(&socket).args(more).arg("file").arg(format!("file={}", image.display()));
+        let child = command.stdin(Stdio::null()).spawn().expect("it starts");
+        wait_until("nbdkit listens", || socket.exists());
+        Some(Self { child, uri: format!("nbd+unix:///?socket={}", socket.display()) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const QUICK: [&str; 9] =
+    ["create", "--quick", "--format", "LUKS2", "--kdf", "pbkdf2", "--iterations", "1000", "--password-file"];
+const ROOM: [&str; 6] = ["--metadata-size", "16K", "--keyslots-size", "768K", "--offset", "1M"];
+
+#[test]
+fn every_verb_takes_what_is_elsewhere() {
+    let folder = Folder::new();
+    let Some(server) = Server::start(&folder, &[]) else { return };
+    let (uri, pw) = (server.uri.as_str(), folder.password.as_str());
+    let new = folder.str("new");
+    fs::write(&new, "another").expect("a file");
+    run(["identify", uri]).fails(3, &[]);
+    let refused = QUICK.iter().copied().chain([pw, "--size", "4M", uri]);
+    run(refused).fails(1, &["the size of what is elsewhere is fixed"]);
+    // Zeros all over are nothing to lose, but what is there is not replaced unasked.
+    run(QUICK.iter().copied().chain([pw]).chain(ROOM).chain([uri])).fails(1, &["--force"]);
+    run(QUICK.iter().copied().chain([pw]).chain(ROOM).chain(["--force", "--yes", uri])).succeeds();
+    run(["identify", uri]).succeeds();
+    assert_eq!(run(["info", "--json", "--password-file", pw, uri]).succeeds().json()["format"], "LUKS2");
+    run(["explain", "--password-file", &new, uri]).fails(2, &[]);
+    let derivation = ["--kdf", "pbkdf2", "--iterations", "1000"];
+    let add = ["keyslot", "add", "--password-file", pw, "--new-password-file", &new];
+    run(add.iter().copied().chain(derivation).chain([uri])).succeeds();
+    run(["keyslot", "list", uri]).succeeds();
+    run(["header", "backup", uri, &folder.str("backup")]).succeeds();
+    run(["keyslot", "remove", "--password-file", pw, "--yes", uri]).succeeds();
+    run(["verify", "--password-file", pw, uri]).fails(2, &[]);
+    run(["header", "restore", "--yes", "--from", &folder.str("backup"), uri]).succeeds();
+    run(["verify", "--password-file", pw, uri]).succeeds();
+    run(["resize", "--size", "2M", uri]).fails(5, &["not in a file here"]);
+
+    let plain = run(["cat", "--password-file", pw, uri]).succeeds().out;
+    assert_eq!(plain.len(), 7 << 20);
+    run(["reencrypt", "--yes", "--new-kdf", "pbkdf2", "--new-iterations", "1000", "--password-file", pw, uri])
+        .succeeds();
+    assert!(run(["cat", "--password-file", pw, uri]).succeeds().out == plain);
+    let copy = folder.str("copy");
+    run(["convert", "--password-file", pw, "--raw", uri, &copy]).succeeds();
+    assert!(fs::read(&copy).expect("a file") == plain);
+    // What was written through the server is a volume of the file below it.
+    drop(server);
+    assert!(run(["cat", "--password-file", pw, &folder.str("image")]).succeeds().out == plain);
+}
+
+#[test]
+fn it_mounts_is_listed_and_ends_by_its_name() {
+    let Some(mounts) = Place::root() else { return };
+    let folder = Folder::new();
+    let volume = folder.volume("image", "8M", &[]);
+    let Some(server) = Server::start(&folder, &[]) else { return };
+    let dir = mounts.dir("m");
+    let uri = &server.uri;
+    mounts.run(["mount", "--filesystem", "none", "--password-file", &folder.password, uri, &dir]).succeeds();
+    assert_eq!(mounts.list()[0]["volume"], uri.as_str());
+    let inside = PathBuf::from(&dir).join("volume");
+    let file = fs::OpenOptions::new().write(true).open(&inside).expect("it is writable");
+    std::os::unix::fs::FileExt::write_all_at(&file, &[7; 300_000], 1_000_000).expect("a write");
+    file.sync_all().expect("a flush");
+    drop(file);
+    mounts.unmount(uri).succeeds();
+    mounts.nothing_is_left();
+    drop(server);
+    let read = ["cat", "--offset", "1000000", "--length", "300000", "--password-file", &folder.password, &volume];
+    assert!(run(read).succeeds().out == [7; 300_000]);
+}
+
+#[test]
+fn helpers_and_keys_in_another_process() {
+    let (Some(qemu_img), Some(_), Some(_)) = (program("qemu-img"), program("qemu-nbd"), program("nbdcopy")) else {
+        return;
+    };
+    let folder = Folder::new();
+    let image = folder.str("image.qcow2");
+    tools::run(Command::new(qemu_img).args(["create", "-q", "-f", "qcow2", &image, "8M"]));
+    let place = format!("qcow2:{image}");
+    let pw = folder.password.as_str();
+    run(QUICK.iter().copied().chain([pw]).chain(ROOM).chain(["--force", "--yes", &place])).succeeds();
+    let plain = run(["cat", "--password-file", pw, &place]).succeeds().out;
+    let copy = folder.str("copy");
+    let isolated = ["serve", "--read-only", "--isolate-keys", "--password-file", pw, "--run"];
+    run(isolated.iter().copied().chain([&*format!("nbdcopy \"$uri\" {copy}"), &place])).succeeds();
+    assert!(fs::read(&copy).expect("a file") == plain);
+    run(["cat", "--password-file", pw, "qcow2:/no/such/image"]).fails(6, &["No such file"]);
+    run(["cat", "--password-file", pw, "s3:bucket"]).fails(1, &["s3:{bucket}/{key}"]);
+    // The helper's lock keeps the other writer out.
+    let served = Served::start(["--password-file", pw, "--socket", &folder.str("s"), &place]);
+    run(["keyslot", "remove", "--slot", "0", "--yes", "--password-file", pw, &place]).fails(6, &["lock"]);
+    served.stop().succeeds();
+}
+
+#[test]
+fn one_of_our_servers_is_another_ones_volume_over_tls() {
+    let folder = Folder::new();
+    let Some(authority) = Authority::with_both(&folder.path("pki")) else { return };
+    let pki = authority.folder().display().to_string();
+    let volume = folder.volume("v.tc", "2M", &[]);
+    let pw = folder.password.as_str();
+    let served = Served::start(["--raw", "--tls", &pki, "--tcp", "127.0.0.1:0", &volume]);
+    assert!(served.uri.starts_with("nbds://"), "{}", served.uri);
+    let plain = run(["cat", "--password-file", pw, &served.uri]).succeeds().out;
+    let clear = served.uri.replace("nbds://", "nbd://");
+    let clear = clear.split('?').next().expect("a part");
+    run(["cat", "--password-file", pw, clear]).fails(6, &["nbds"]);
+    served.stop().succeeds();
+    assert!(run(["cat", "--password-file", pw, &volume]).succeeds().out == plain);
+}
