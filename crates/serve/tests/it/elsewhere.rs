@@ -397,7 +397,7 @@ fn servers_that_break_the_protocol_are_errors_and_nothing_else() {
         let dir = tempfile::tempdir().expect("a folder");
         let uri = strange(dir.path(), 1, move |client, request| client.write_all(&reply(request)).is_ok());
         let impatient =
-            Options { timeout: Duration::from_secs(2), reconnect: Duration::from_millis(300), connections: 1 };
+            Options { timeout: Duration::from_millis(700), reconnect: Duration::from_millis(300), connections: 1 };
         let store = open(&uri, Access::ReadWrite, impatient).unwrap_or_else(|e| panic!("{what}: {e}"));
         let error = store.read_at(0, &mut vec![0; 4096]).expect_err(what);
         assert_ne!(error.kind(), io::ErrorKind::UnexpectedEof, "{what}: {error}");
@@ -492,6 +492,36 @@ fn helpers_are_started_again_end_with_the_store_and_say_why_they_do_not_start() 
     assert!(error.contains("No such file"), "{error}");
     let error = said(Place::Helped(Helper { program: "no-such-program".into(), ..helpers().remove(0) }, "x".into()));
     assert!(error.contains("install the package qemu-block-extra"), "{error}");
+}
+
+#[test]
+fn a_helper_that_is_killed_again_and_again_loses_nothing() {
+    if program("nbdkit").is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    let (image, pid_file) = (dir.path().join("image"), dir.path().join("pid"));
+    fs::write(&image, pattern(6 * MIB, 4)).expect("a file");
+    let (file, pid) = (format!("file={}", image.display()), format!("--pidfile={}", pid_file.display()));
+    // Late, so that there are several connections, and much is under way.
+    let late = ["--filter=delay", &pid, "file", &file, "rdelay=1ms", "wdelay=2ms"];
+    let store = nbdkit(&late).open(Access::ReadWrite, QUICK).expect("it opens");
+    let expected = thread::scope(|scope| {
+        let killer = scope.spawn(|| {
+            let kill = |_: &u32| {
+                thread::sleep(Duration::from_millis(80));
+                let pid = fs::read_to_string(&pid_file).unwrap_or_default();
+                Command::new("kill").args(["-9", pid.trim()]).output().is_ok_and(|output| output.status.success())
+            };
+            (0..15).filter(kill).count()
+        });
+        let expected = exercise(&store, 77, 60);
+        assert!(killer.join().expect("no panic") > 2, "it was hardly ever killed");
+        expected
+    });
+    assert!(whole(&*store) == expected);
+    drop(store);
+    assert!(fs::read(&image).expect("a file") == expected);
 }
 
 #[test]

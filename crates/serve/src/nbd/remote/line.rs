@@ -35,8 +35,9 @@ pub struct Line {
     inbox: Mutex<Inbox>,
     /// Reads of large data that are under way: these should not be buffered.
     large: AtomicUsize,
-    /// Requests under way.
+    /// Requests under way, and writes among them.
     busy: AtomicUsize,
+    writing: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -72,6 +73,7 @@ struct Piece {
 struct Asked {
     /// What it reads of the export; empty for another request.
     range: Range<u64>,
+    writes: bool,
     /// Who waits for it, if somebody does already.
     waiter: Option<Thread>,
     /// Bytes that have not come yet.
@@ -102,12 +104,26 @@ impl Line {
     ) -> io::Result<Self> {
         let agreed = greet::greet(&socket, tls, export, deadline)?;
         let (state, inbox) = (Mutex::default(), Mutex::new(Inbox::default()));
-        Ok(Self { socket, agreed, timeout, state, inbox, large: AtomicUsize::new(0), busy: AtomicUsize::new(0) })
+        Ok(Self {
+            socket,
+            agreed,
+            timeout,
+            state,
+            inbox,
+            large: AtomicUsize::new(0),
+            busy: AtomicUsize::new(0),
+            writing: AtomicUsize::new(0),
+        })
     }
 
     /// Requests that are under way.
     pub fn busy(&self) -> usize {
         self.busy.load(Ordering::Relaxed)
+    }
+
+    /// Whether it works, and writes are under way.
+    pub fn is_writing(&self) -> bool {
+        self.writing.load(Ordering::Relaxed) > 0 && self.works()
     }
 
     /// Sends a request. `data` is what a WRITE writes. Its answer must be waited for, or it must be abandoned.
@@ -125,6 +141,7 @@ impl Line {
                 cookie,
                 Asked {
                     range: offset..offset + reads as u64,
+                    writes: command == command::WRITE,
                     waiter: None,
                     missing: reads,
                     put_down: Vec::new(),
@@ -136,6 +153,7 @@ impl Line {
             cookie
         };
         self.busy.fetch_add(1, Ordering::Relaxed);
+        self.writing.fetch_add(usize::from(command == command::WRITE), Ordering::Relaxed);
         self.large.fetch_add(usize::from(reads >= LARGE), Ordering::Relaxed);
         let header = Request { flags: 0, command, cookie, offset, len: len as u32 }.to_bytes();
         let sent = {
@@ -164,6 +182,11 @@ impl Line {
                 self.ended(&mine);
                 for (at, bytes) in &mine.put_down {
                     out[*at..at + bytes.len()].copy_from_slice(bytes);
+                }
+                if mine.error == Some(Errno::ESHUTDOWN.0) {
+                    return Err(
+                        self.fail(&io::Error::new(io::ErrorKind::ConnectionAborted, "the server is shutting down"))
+                    );
                 }
                 return Ok(mine.error.map_or(Ok(()), Err));
             }
@@ -398,6 +421,7 @@ impl Line {
 
     fn ended(&self, asked: &Asked) {
         self.busy.fetch_sub(1, Ordering::Relaxed);
+        self.writing.fetch_sub(usize::from(asked.writes), Ordering::Relaxed);
         let large = asked.range.end - asked.range.start >= LARGE as u64;
         self.large.fetch_sub(usize::from(large), Ordering::Relaxed);
     }
@@ -441,7 +465,8 @@ impl State {
             return Err(broken("a reply with less data than was asked for"));
         }
         asked.finish();
-        self.answered = true;
+        // One that is shutting down does nothing any more.
+        self.answered |= asked.error != Some(Errno::ESHUTDOWN.0);
         Ok(())
     }
 }

@@ -12,6 +12,7 @@ mod line;
 
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -28,6 +29,9 @@ use line::{Answer, Line};
 
 /// How long the handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(20);
+
+/// How long the handshake of one more connection may take: whoever makes it has something else to do.
+const ANOTHER: Duration = Duration::from_secs(2);
 
 /// Bytes of one request that writes.
 const WRITE: u64 = 1 << 20;
@@ -90,6 +94,8 @@ pub struct Remote {
     largest: u64,
     writable: bool,
     lines: RwLock<Vec<Arc<Line>>>,
+    /// The server gives no more connections than there are.
+    no_more: AtomicBool,
     /// Held by whoever makes connections.
     mending: Mutex<Vain>,
     /// Why nothing is done any more.
@@ -109,7 +115,7 @@ impl Remote {
     /// `NotFound`, `PermissionDenied` and `Unsupported` as the server refuses; `ReadOnlyFilesystem` if it is to be written and cannot be; `InvalidData` if it breaks
     /// the protocol; `TimedOut`; whatever connecting reports.
     pub(crate) fn open(server: Box<dyn Reach>, export: &str, access: Access, options: Options) -> io::Result<Self> {
-        let line = dial(&*server, export, options).map_err(|e| server.explain(e))?;
+        let line = dial(&*server, export, options, HANDSHAKE).map_err(|e| server.explain(e))?;
         let agreed = line.agreed;
         if access == Access::ReadWrite && agreed.has(export::READ_ONLY) {
             return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the server lets nobody write to it"));
@@ -124,6 +130,7 @@ impl Remote {
             largest: agreed.largest.into(),
             writable: access == Access::ReadWrite,
             lines: RwLock::new(vec![Arc::new(line)]),
+            no_more: AtomicBool::new(false),
             mending: Mutex::default(),
             ended: OnceLock::new(),
             unwritable: OnceLock::new(),
@@ -147,25 +154,30 @@ impl Remote {
             (lines.iter().min_by_key(|line| line.busy()).cloned(), lines.len())
         };
         let line = line.ok_or(io::ErrorKind::NotConnected)?;
-        let more = self.has(export::CAN_MULTI_CONN) && count < self.options.connections;
+        let more = self.has(export::CAN_MULTI_CONN)
+            && count < self.options.connections
+            && !self.no_more.load(Ordering::Relaxed);
         if more
             && line.busy() >= BUSY
             && line.works()
             && let Ok(_making) = self.mending.try_lock()
         {
-            // Without it the others do.
-            if let Ok(another) = self.connect() {
-                let another = Arc::new(another);
-                self.lines.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&another));
-                return Ok(another);
+            match self.connect(ANOTHER) {
+                Ok(another) => {
+                    let another = Arc::new(another);
+                    self.lines.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&another));
+                    return Ok(another);
+                }
+                // Without it the others do. Some servers let connections wait that are too many.
+                Err(_) => self.no_more.store(true, Ordering::Relaxed),
             }
         }
         Ok(line)
     }
 
     /// Another connection to the same export.
-    fn connect(&self) -> io::Result<Line> {
-        let line = dial(&*self.server, &self.export, self.options)?;
+    fn connect(&self, within: Duration) -> io::Result<Line> {
+        let line = dial(&*self.server, &self.export, self.options, within)?;
         let agreed = line.agreed;
         let same = agreed.len >= self.len
             && u64::from(agreed.smallest) == self.smallest
@@ -188,6 +200,13 @@ impl Remote {
         if !lines.iter().any(|line| Arc::ptr_eq(line, lost)) {
             return self.ended.get().map_or(Ok(()), |(kind, why)| Err(io::Error::new(*kind, why.clone())));
         }
+        lost.fail(error);
+        // Whoever comes from now on waits here. What the other connections write comes to its end, so that it does not come late.
+        *self.lines.write().unwrap_or_else(PoisonError::into_inner) = vec![Arc::clone(lost)];
+        let patience = Instant::now() + self.options.timeout;
+        while lines.iter().any(|line| line.is_writing()) && Instant::now() < patience {
+            thread::sleep(Duration::from_millis(5));
+        }
         lines.iter().for_each(|line| drop(line.fail(error)));
         self.ahead().forget();
         if error.kind() == io::ErrorKind::TimedOut && self.kept().has_undone() {
@@ -207,7 +226,7 @@ impl Remote {
                 return Err(self.end(error.kind(), &format!("the connection is lost: {error}")));
             }
             thread::sleep(pause);
-            match self.connect().and_then(|line| self.send_again(&line).map(|()| line)) {
+            match self.connect(HANDSHAKE).and_then(|line| self.send_again(&line).map(|()| line)) {
                 Ok(line) => {
                     *self.lines.write().unwrap_or_else(PoisonError::into_inner) = vec![Arc::new(line)];
                     return Ok(());
@@ -487,8 +506,8 @@ struct Piece<'a> {
     number: Option<u64>,
 }
 
-fn dial(server: &dyn Reach, export: &str, options: Options) -> io::Result<Line> {
-    let deadline = Instant::now() + HANDSHAKE.min(options.timeout);
+fn dial(server: &dyn Reach, export: &str, options: Options, within: Duration) -> io::Result<Line> {
+    let deadline = Instant::now() + within.min(options.timeout);
     Line::open(server.reach(deadline)?, server.tls(), export, options.timeout, deadline)
 }
 
