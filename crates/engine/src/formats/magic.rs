@@ -25,6 +25,8 @@ static RANDOM_LOOKING: &[Mark] = &[
     mark(0, b"LUKS\xba\xbe\0\x02", "a LUKS2 volume"),
     mark(0, b"LUKS\xba\xbe", "a LUKS volume"),
     mark(0, b"SKUL\xba\xbe", "the second header of a LUKS2 volume"),
+    // Ceph, src/librbd/crypto/luks/Magic.cc: what is not written in a clone is its parent's, so that it is no LUKS volume.
+    opened("librbd", mark(0, b"RBDL\xba\xbe", "a clone in Ceph that was formatted with encryption")),
     mark(3, b"-FVE-FS-", "a BitLocker volume"),
     mark(3, b"MSWIN4.1\0\x02", "a BitLocker To Go volume"),
     // libfvde, "FileVault Drive Encryption (FVDE)", section "Volume header": the signature and the kind of checksum.
