@@ -5,9 +5,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::in_order;
 use crate::store::Store;
 
-/// Bytes copied or compared at a time: enough to keep every CPU busy.
+/// Bytes compared at a time: enough to keep every CPU busy.
 const CHUNK: u64 = 4 << 20;
 
 /// Bytes between two checkpoints.
@@ -28,7 +29,7 @@ pub struct Conversion<'a> {
     /// Set to stop.
     pub cancel: Option<&'a AtomicBool>,
     /// Called with the bytes done and the total.
-    pub progress: &'a dyn Fn(u64, u64),
+    pub progress: &'a (dyn Fn(u64, u64) + Sync),
 }
 
 impl Conversion<'_> {
@@ -37,30 +38,29 @@ impl Conversion<'_> {
     ///
     /// # Errors
     /// `Io`, `Cancelled`, `Misuse` if the destination is too short, and those of `checkpoint`.
-    pub fn copy(&self, from: u64, checkpoint: &mut dyn FnMut(u64) -> Result<()>) -> Result<u64> {
+    pub fn copy(&self, from: u64, checkpoint: &mut (dyn FnMut(u64) -> Result<()> + Send)) -> Result<u64> {
         self.fits()?;
         let end = self.destination.len();
-        let mut buffer = self.buffer();
-        let (mut left_out, mut at, mut durable) = (0, from, from);
-        while at < end {
+        let (mut left_out, mut durable) = (0, from);
+        let read = |at, out: &mut [u8]| self.read_source(at, out);
+        in_order::read(from..end, read, |at, piece, read| -> Result<()> {
+            read?;
             self.not_cancelled(|| self.settle(at, checkpoint))?;
             (self.progress)(at, end);
-            let chunk = part(&mut buffer, at, end);
-            let len = chunk.len() as u64;
-            self.read_source(at, chunk)?;
+            let next = at + piece.len() as u64;
             if self.holes {
-                left_out += self.write_sparse(at, chunk)?;
+                left_out += self.write_sparse(at, piece)?;
             } else {
-                self.destination.write_at(at, chunk)?;
+                self.destination.write_at(at, piece)?;
             }
-            at += len;
-            if at - durable >= CHECKPOINT {
-                self.settle(at, checkpoint)?;
-                durable = at;
+            if next - durable >= CHECKPOINT {
+                self.settle(next, checkpoint)?;
+                durable = next;
             }
-        }
-        (self.progress)(at, end);
-        self.settle(at, checkpoint)?;
+            Ok(())
+        })?;
+        (self.progress)(end, end);
+        self.settle(end, checkpoint)?;
         Ok(left_out)
     }
 
@@ -103,7 +103,7 @@ impl Conversion<'_> {
     }
 
     /// Makes what was copied durable, and reports it.
-    fn settle(&self, at: u64, checkpoint: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
+    fn settle(&self, at: u64, checkpoint: &mut (dyn FnMut(u64) -> Result<()> + Send)) -> Result<()> {
         self.destination.flush()?;
         checkpoint(at)
     }

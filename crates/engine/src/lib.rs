@@ -122,6 +122,7 @@ pub mod free_tail;
 #[doc(hidden)]
 pub mod fuzzing;
 mod hex;
+pub mod in_order;
 mod little_endian;
 pub mod logical_volumes;
 pub mod memory;

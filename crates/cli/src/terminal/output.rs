@@ -9,6 +9,9 @@ use anyhow::Context;
 use claviger_lab::report;
 use serde::Serialize;
 
+/// Bytes in a pipe: the most that users may have (pipe(7), pipe-max-size).
+const PIPE: usize = 1 << 20;
+
 /// Something a verb reports: its fields are the JSON, `text` is the same for people.
 pub trait Report: Serialize {
     /// Writes it as text.
@@ -45,6 +48,14 @@ pub fn print(report: &impl Report, json: bool) -> anyhow::Result<()> {
 /// Standard output without a buffer, which would keep plaintext and cut large writes at newlines.
 pub fn raw() -> anyhow::Result<File> {
     Ok(io::stdout().as_fd().try_clone_to_owned().context("standard output")?.into())
+}
+
+/// The same for much data: a pipe gets as much room as a user may have, so that who writes and who reads need not take turns.
+pub fn wide() -> anyhow::Result<File> {
+    let stdout = raw()?;
+    // Fails where it is no pipe, which does not need it.
+    let _ = rustix::pipe::fcntl_setpipe_size(&stdout, PIPE);
+    Ok(stdout)
 }
 
 /// Writes all of `bytes` to standard output, opened by [`raw`].

@@ -3,18 +3,18 @@
 use std::ffi::{OsStr, OsString};
 use std::sync::Arc;
 
-use claviger_engine::Error;
 use claviger_engine::store::Access;
 use claviger_engine::trees::{NodeKind, OpenFile};
+use claviger_engine::{Error, in_order};
 
 use crate::opening::OpenArgs;
 use crate::opening::files::{self, InsideArgs};
 use crate::terminal::{cancel, output, size};
 
-/// Bytes that are decrypted at a time: enough to keep every processor busy.
+/// Bytes of a file that are read at a time.
 const CHUNK: u64 = 4 << 20;
 
-/// Bytes that are read at a time where a chunk cannot be.
+/// Bytes that are read at a time where a piece cannot be.
 const SECTOR: usize = 512;
 
 /// Write the decrypted contents to standard output
@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = args.file.as_ref().or(args.inside.as_ref()) {
         return file(args, files::inside(path));
     }
-    let opened = args.open.open(Access::ReadOnly)?.with_threads();
+    let opened = args.open.open(Access::ReadOnly)?;
     opened.warn();
     let store = args.which.part(&args.open, Arc::new(opened.volume))?;
     let size = store.len();
@@ -69,27 +69,26 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return Err(past(what).into());
     }
 
-    let mut stdout = output::raw()?;
+    let mut stdout = output::wide()?;
     cancel::check()?;
     cancel::end_at_once();
-    let mut buffer = vec![0; CHUNK.min(length) as usize];
-    let mut at = args.offset;
-    let end = args.offset + length;
-    while at < end {
-        let chunk = &mut buffer[..(end - at).min(CHUNK) as usize];
-        if store.read_at(at, chunk).is_ok() {
-            output::write(&mut stdout, chunk)?;
-        } else {
+    let range = args.offset..args.offset + length;
+    in_order::read(
+        range,
+        |at, piece| store.read_at(at, piece),
+        |at, piece, read| {
+            if read.is_ok() {
+                return output::write(&mut stdout, piece);
+            }
             // What lies before the bytes that cannot be read is not given up with them.
-            for (i, sector) in chunk.chunks_mut(SECTOR).enumerate() {
+            for (i, sector) in piece.chunks_mut(SECTOR).enumerate() {
                 let from = at + (i * SECTOR) as u64;
                 store.read_at(from, sector).map_err(|e| Error::from(e).at(&args.open.path))?;
                 output::write(&mut stdout, sector)?;
             }
-        }
-        at += chunk.len() as u64;
-    }
-    Ok(())
+            Ok(())
+        },
+    )
 }
 
 /// One file of the file system inside.
@@ -107,7 +106,7 @@ fn file(args: &Args, path: &OsStr) -> anyhow::Result<()> {
     if args.offset.checked_add(length).is_none_or(|end| end > size) {
         return Err(misuse(format!("in the volume has only {size} bytes")));
     }
-    let mut stdout = output::raw()?;
+    let mut stdout = output::wide()?;
     cancel::check()?;
     cancel::end_at_once();
     let mut buffer = vec![0; CHUNK.min(length) as usize];

@@ -27,6 +27,7 @@ mod headerless_oracles;
 mod hidden;
 mod host_folder;
 mod hostile_images;
+mod in_order;
 mod integrity;
 mod integrity_linux;
 mod integritysetup;

@@ -513,7 +513,7 @@ impl Copying<'_> {
         self.conversion(cancel, &|done, all| bar.at(done, all)).compare(range)
     }
 
-    fn conversion<'a>(&'a self, cancel: &'a AtomicBool, progress: &'a dyn Fn(u64, u64)) -> Conversion<'a> {
+    fn conversion<'a>(&'a self, cancel: &'a AtomicBool, progress: &'a (dyn Fn(u64, u64) + Sync)) -> Conversion<'a> {
         let Self { source, destination, sparse, .. } = self;
         Conversion { source: *source, destination: *destination, holes: *sparse, cancel: Some(cancel), progress }
     }

@@ -13,6 +13,10 @@ pub const PART: usize = 256 << 10;
 /// The most bytes that are asked for ahead.
 const FARTHEST: u64 = 8 << 20;
 
+/// Reads of at least so many bytes may come out of their order, by so many reads.
+const LARGE: u64 = 128 << 10;
+const PIECES: u64 = 16;
+
 /// After this long what was asked for ahead may be stale: others may write to what is open here for reading.
 const FRESH: Duration = Duration::from_secs(2);
 
@@ -29,11 +33,13 @@ pub struct Part {
 /// What one reader has asked for ahead.
 #[derive(Default)]
 pub struct Ahead {
-    /// Where the last read ended.
+    /// Where the farthest read ended.
     next: u64,
-    /// Reads of one length that followed each other.
+    /// Reads of one length that follow each other.
     streak: u32,
     len: u64,
+    /// The end of what has been asked for.
+    until: u64,
     asked: VecDeque<(Part, Instant)>,
 }
 
@@ -41,28 +47,37 @@ impl Ahead {
     /// Notes a read. What of it has been asked for already is returned, in its order and from its beginning.
     pub fn read(&mut self, range: &Range<u64>) -> Vec<Part> {
         let len = range.end - range.start;
-        if range.start != self.next || len != self.len {
+        if len != self.len || !self.follows(range) {
             self.forget();
-            (self.streak, self.len) = (0, len);
+            (self.streak, self.len, self.next) = (0, len, range.end);
         }
-        (self.next, self.streak) = (range.end, self.streak.saturating_add(1));
-        let mut parts = Vec::new();
-        while let Some((part, when)) = self.asked.front() {
-            if when.elapsed() > FRESH || !part.line.works() {
-                self.forget();
-                break;
-            }
-            if part.range.start >= range.end {
-                break;
-            }
-            parts.extend(self.asked.pop_front().map(|(part, _)| part));
+        (self.next, self.streak) = (self.next.max(range.end), self.streak.saturating_add(1));
+        if self.asked.iter().any(|(part, when)| when.elapsed() > FRESH || !part.line.works()) {
+            self.forget();
         }
-        parts
+        let Some(first) = self.asked.iter().position(|(part, _)| part.range.start == range.start) else {
+            return Vec::new();
+        };
+        let mut at = range.start;
+        let fits = |(part, _): &&(Part, Instant)| {
+            let fits = part.range.start == at && part.range.end <= range.end;
+            at = part.range.end;
+            fits
+        };
+        let count = self.asked.iter().skip(first).take_while(fits).count();
+        self.asked.drain(first..first + count).map(|(part, _)| part).collect()
+    }
+
+    /// Whether a read belongs to those before. Several threads that each read the next large piece do not come in the order of
+    /// the pieces.
+    fn follows(&self, range: &Range<u64>) -> bool {
+        let pieces = if self.len < LARGE { 0 } else { PIECES };
+        range.start.abs_diff(self.next) <= pieces * self.len
     }
 
     /// What is to be asked for now, in an export of `end` bytes: reads of the same length as those before.
     pub fn wanted(&self, end: u64) -> Range<u64> {
-        let from = self.asked.back().map_or(self.next, |(part, _)| part.range.end);
+        let from = self.until.max(self.next);
         if self.streak < 3 || self.len == 0 {
             return from..from;
         }
@@ -75,6 +90,7 @@ impl Ahead {
 
     /// Something has been asked for.
     pub fn asked(&mut self, part: Part) {
+        self.until = part.range.end;
         self.asked.push_back((part, Instant::now()));
     }
 
@@ -88,7 +104,7 @@ impl Ahead {
     /// Nothing of it is wanted any more.
     pub fn forget(&mut self) {
         self.asked.drain(..).for_each(|(part, _)| part.line.abandon(part.cookie));
-        self.streak = 0;
+        (self.streak, self.until) = (0, 0);
     }
 }
 

@@ -23,6 +23,9 @@ const INBOX: usize = 64 << 10;
 /// Data of at least so many bytes are left to whoever asked for them.
 const LARGE: usize = 16 << 10;
 
+/// The most buffers that are kept for later.
+const SPARE: usize = 8;
+
 /// A connection after the handshake.
 pub struct Line {
     socket: Socket,
@@ -48,6 +51,8 @@ struct State {
     failed: Option<(io::ErrorKind, String)>,
     /// Whether anything has been answered.
     answered: bool,
+    /// Buffers that nobody uses.
+    spare: Vec<Vec<u8>>,
 }
 
 /// Who receives.
@@ -85,6 +90,14 @@ struct Asked {
     done: bool,
     /// Nobody wants it any more.
     abandoned: bool,
+}
+
+/// A request whose answer is waited for.
+pub struct Wanted {
+    /// Its cookie.
+    pub cookie: u64,
+    /// Where in the buffer its data belong.
+    pub at: Range<usize>,
 }
 
 /// The result of a request: the server's error number, if it failed.
@@ -171,33 +184,37 @@ impl Line {
     /// # Errors
     /// Whatever the connection failed with; `TimedOut` if the answer takes too long, which ends the connection, too.
     pub fn answer(&self, cookie: u64, out: &mut [u8]) -> io::Result<Answer> {
-        let deadline = Instant::now() + self.timeout;
+        self.answers(&[Wanted { cookie, at: 0..out.len() }], out)
+    }
+
+    /// Waits for several answers, in whatever order they come: the first error among them, if there is one.
+    ///
+    /// # Errors
+    /// Those of [`Line::answer`]. [`Line::arrived`] says what is there all the same.
+    pub fn answers(&self, wanted: &[Wanted], out: &mut [u8]) -> io::Result<Answer> {
+        let mut deadline = Instant::now() + self.timeout;
+        let mut missing = usize::MAX;
         loop {
             let mut state = self.state();
-            let State { asked, receiver, failed, .. } = &mut *state;
-            let mine = asked.get_mut(&cookie).expect("it was asked and not answered yet");
-            if mine.done {
-                let mine = asked.remove(&cookie).expect("it is there");
+            let open = wanted.iter().filter(|w| !state.of_mine(w).done).count();
+            if open == 0 {
+                let answers: Vec<_> = wanted.iter().filter_map(|w| state.asked.remove(&w.cookie)).collect();
                 drop(state);
-                self.ended(&mine);
-                for (at, bytes) in &mine.put_down {
-                    out[*at..at + bytes.len()].copy_from_slice(bytes);
-                }
-                if mine.error == Some(Errno::ESHUTDOWN.0) {
-                    return Err(
-                        self.fail(&io::Error::new(io::ErrorKind::ConnectionAborted, "the server is shutting down"))
-                    );
-                }
-                return Ok(mine.error.map_or(Ok(()), Err));
+                return self.all_here(wanted, answers, out);
             }
-            if let Some((kind, why)) = failed {
-                return Err(io::Error::new(*kind, why.clone()));
+            state.check()?;
+            if std::mem::replace(&mut missing, open) > open {
+                deadline = Instant::now() + self.timeout;
             }
-            let next = match receiver {
+            let begun = match &state.receiver {
                 Receiver::Nobody => None,
-                Receiver::Reserved(whose, piece) if *whose == cookie => Some(piece.clone()),
+                Receiver::Reserved(whose, piece) if wanted.iter().any(|w| w.cookie == *whose) => {
+                    Some((*whose, piece.clone()))
+                }
                 _ => {
-                    mine.waiter = Some(thread::current());
+                    for w in wanted {
+                        state.asked.entry(w.cookie).and_modify(|asked| asked.waiter = Some(thread::current()));
+                    }
                     drop(state);
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
@@ -207,12 +224,38 @@ impl Line {
                     continue;
                 }
             };
-            *receiver = Receiver::Somebody;
+            state.receiver = Receiver::Somebody;
             drop(state);
-            if let Err(e) = self.receive(cookie, next, out, deadline) {
+            if let Err(e) = self.receive(wanted, begun, out, deadline) {
                 return Err(self.fail(&e));
             }
         }
+    }
+
+    /// Puts what others have received where it belongs.
+    fn all_here(&self, wanted: &[Wanted], answers: Vec<Asked>, out: &mut [u8]) -> io::Result<Answer> {
+        let mut error = None;
+        for (w, answer) in wanted.iter().zip(answers) {
+            self.ended(&answer);
+            error = error.or(answer.error);
+            for (at, bytes) in answer.put_down {
+                out[w.at.start + at..][..bytes.len()].copy_from_slice(&bytes);
+                self.state().spare(bytes);
+            }
+        }
+        if error == Some(Errno::ESHUTDOWN.0) {
+            return Err(self.fail(&io::Error::new(io::ErrorKind::ConnectionAborted, "the server is shutting down")));
+        }
+        Ok(error.map_or(Ok(()), Err))
+    }
+
+    /// How many of the first of these are in `out` already, after the connection has failed.
+    pub fn arrived(&self, wanted: &[Wanted]) -> usize {
+        let state = self.state();
+        let here = |w: &&Wanted| {
+            state.asked.get(&w.cookie).is_some_and(|a| a.done && a.error.is_none() && a.put_down.is_empty())
+        };
+        wanted.iter().take_while(here).count()
     }
 
     /// The answer does not matter any more.
@@ -254,29 +297,34 @@ impl Line {
         io::Error::new(kind, why)
     }
 
-    /// Receives for all until this request is answered, or data come that somebody else is to receive.
-    fn receive(&self, mine: u64, begun: Option<Piece>, out: &mut [u8], deadline: Instant) -> io::Result<()> {
+    /// Receives for all until these requests are answered, or data come that somebody else is to receive.
+    fn receive(
+        &self,
+        wanted: &[Wanted],
+        begun: Option<(u64, Piece)>,
+        out: &mut [u8],
+        mut deadline: Instant,
+    ) -> io::Result<()> {
         let mut inbox = self.inbox();
-        if let Some(piece) = begun {
-            inbox.take_data(&self.socket, &mut out[piece.at.clone()], deadline)?;
-            self.state().got(mine, &piece, None);
-        }
-        while !self.leave_if_done(mine) {
-            match self.next(&mut inbox, deadline)? {
-                Some((cookie, piece)) if cookie == mine => {
-                    inbox.take_data(&self.socket, &mut out[piece.at.clone()], deadline)?;
-                    self.state().got(mine, &piece, None);
-                }
-                Some((cookie, piece)) => {
-                    if self.left_to(cookie, &piece) {
-                        return Ok(());
-                    }
+        let mut next = begun;
+        loop {
+            if let Some((cookie, piece)) = next {
+                if let Some(w) = wanted.iter().find(|w| w.cookie == cookie) {
+                    let place = &mut out[w.at.start + piece.at.start..][..piece.at.len()];
+                    inbox.take_data(&self.socket, place, deadline)?;
+                    self.state().got(cookie, &piece, None);
+                    deadline = Instant::now() + self.timeout;
+                } else if self.left_to(cookie, &piece) {
+                    return Ok(());
+                } else {
                     self.put_down(&mut inbox, cookie, &piece, deadline)?;
                 }
-                None => {}
             }
+            if self.leave_if_done(wanted) {
+                return Ok(());
+            }
+            next = self.next(&mut inbox, deadline)?;
         }
-        Ok(())
     }
 
     /// Receives one message, if nobody else receives: what has been asked for ahead may be in the way of a server that should
@@ -322,7 +370,7 @@ impl Line {
 
     /// Receives data for somebody else.
     fn put_down(&self, inbox: &mut Inbox, cookie: u64, piece: &Piece, deadline: Instant) -> io::Result<()> {
-        let mut bytes = vec![0; piece.at.len()];
+        let mut bytes = self.state().room(piece.at.len());
         inbox.take_data(&self.socket, &mut bytes, deadline)?;
         let mut state = self.state();
         state.got(cookie, piece, Some(bytes));
@@ -330,9 +378,11 @@ impl Line {
         Ok(())
     }
 
-    /// Ends being the receiver if the request is answered.
-    fn leave_if_done(&self, cookie: u64) -> bool {
-        let done = self.state().asked.get(&cookie).is_some_and(|asked| asked.done);
+    /// Ends being the receiver if the requests are answered.
+    fn leave_if_done(&self, wanted: &[Wanted]) -> bool {
+        let mut state = self.state();
+        let done = wanted.iter().all(|w| state.of_mine(w).done);
+        drop(state);
         if done {
             self.leave();
         }
@@ -438,6 +488,24 @@ impl Line {
 impl State {
     fn check(&self) -> io::Result<()> {
         self.failed.as_ref().map_or(Ok(()), |(kind, why)| Err(io::Error::new(*kind, why.clone())))
+    }
+
+    /// A request that its thread waits for.
+    fn of_mine(&mut self, wanted: &Wanted) -> &mut Asked {
+        self.asked.get_mut(&wanted.cookie).expect("it was asked and not answered yet")
+    }
+
+    /// A buffer for data of that length. A new one for each would be new pages for each.
+    fn room(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = if len < LARGE { Vec::new() } else { self.spare.pop().unwrap_or_default() };
+        bytes.resize(len, 0);
+        bytes
+    }
+
+    fn spare(&mut self, bytes: Vec<u8>) {
+        if bytes.len() >= LARGE && self.spare.len() < SPARE {
+            self.spare.push(bytes);
+        }
     }
 
     /// The request that a reply is to.

@@ -25,7 +25,7 @@ use super::socket::Socket;
 use super::tls::ClientTls;
 use ahead::{Ahead, Part, parts};
 use kept::Kept;
-use line::{Answer, Line};
+use line::{Answer, Line, Wanted};
 
 /// How long the handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(20);
@@ -271,68 +271,90 @@ impl Remote {
 
     /// Reads whole blocks.
     fn read_blocks(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let range = offset..offset + out.len() as u64;
-        let mut at = range.start;
-        while at < range.end {
-            let (here, mut rest) = self.ask_for(at..range.end)?;
-            rest.reverse();
-            let mut part = Some(here);
-            while let Some(Part { range: read, line, cookie }) = part {
-                let place = (read.start - offset) as usize..(read.end - offset) as usize;
-                let answer = line.answer(cookie, &mut out[place]);
-                if !matches!(answer, Ok(Ok(()))) {
-                    rest.iter().for_each(|part| part.line.abandon(part.cookie));
-                }
-                match answer {
-                    Ok(Ok(())) => at = read.end,
-                    Ok(Err(errno)) => return Err(of_errno(errno)),
-                    // From here on it is all asked for anew.
-                    Err(e) => {
-                        self.mend(&line, &e)?;
-                        break;
-                    }
-                }
-                part = rest.pop();
-            }
+        let mut done = 0;
+        while done < out.len() {
+            done += self.read_some(offset + done as u64, &mut out[done..])?;
         }
         Ok(())
     }
 
-    /// Asks for a range: the first part, and the rest. What will probably be read next is asked for, too.
-    fn ask_for(&self, range: Range<u64>) -> io::Result<(Part, Vec<Part>)> {
+    /// Reads all, or what comes before a connection is lost; another one is there then. Returns the number of bytes.
+    fn read_some(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        let parts = self.ask_for(offset..offset + out.len() as u64)?;
+        let mut rest = &parts[..];
+        let mut done = 0;
+        while let Some(Part { line, .. }) = rest.first() {
+            let here = rest.iter().take_while(|part| Arc::ptr_eq(&part.line, line)).count();
+            let (here, after) = rest.split_at(here);
+            let place = |at: u64| (at - offset) as usize;
+            let wanted: Vec<_> = here
+                .iter()
+                .map(|Part { range, cookie, .. }| Wanted { cookie: *cookie, at: place(range.start)..place(range.end) })
+                .collect();
+            let answer = line.answers(&wanted, out);
+            if !matches!(answer, Ok(Ok(()))) {
+                after.iter().for_each(|part| part.line.abandon(part.cookie));
+            }
+            match answer {
+                Ok(Ok(())) => done = wanted.last().map_or(done, |last| last.at.end),
+                Ok(Err(errno)) => return Err(of_errno(errno)),
+                // From here on it is all asked for anew.
+                Err(e) => {
+                    let arrived = &wanted[..line.arrived(&wanted)];
+                    done = arrived.last().map_or(done, |last| last.at.end);
+                    self.mend(line, &e)?;
+                    return Ok(done);
+                }
+            }
+            rest = after;
+        }
+        Ok(done)
+    }
+
+    /// Asks for a range. What will probably be read next is asked for, too.
+    fn ask_for(&self, range: Range<u64>) -> io::Result<Vec<Part>> {
         loop {
             let line = self.line()?;
             let mut ahead = self.ahead();
             let mut asked = ahead.read(&range);
-            let ask = |range: Range<u64>| {
+            let ask = |line: &Arc<Line>, range: Range<u64>| {
                 let cookie = line.ask(command::READ, range.start, (range.end - range.start) as usize, &[])?;
-                Ok(Part { range, line: Arc::clone(&line), cookie })
+                Ok(Part { range, line: Arc::clone(line), cookie })
             };
             let from = asked.last().map_or(range.start, |part| part.range.end);
             let missing =
-                parts(from..range.end, self.largest).try_for_each(|part| ask(part).map(|part| asked.push(part)));
-            let reads = range.end - range.start;
-            let more = missing.and_then(|()| {
-                let mut wanted = ahead.wanted(self.len);
-                while wanted.start < wanted.end {
-                    let read = wanted.start..wanted.end.min(wanted.start + reads);
-                    wanted.start = read.end;
-                    parts(read, self.largest).try_for_each(|part| ask(part).map(|part| ahead.asked(part)))?;
-                }
-                Ok(())
-            });
+                parts(from..range.end, self.largest).try_for_each(|part| ask(&line, part).map(|part| asked.push(part)));
+            if missing.is_ok() {
+                // Whoever reads that finds out for himself what is wrong with a connection.
+                let _ = self.ask_ahead(&mut ahead, range.end - range.start, ask);
+            }
             drop(ahead);
-            match more {
-                Ok(()) => {
-                    let rest = asked.split_off(1);
-                    return Ok((asked.pop().expect("a range has a first part"), rest));
-                }
+            match missing {
+                Ok(()) => return Ok(asked),
                 Err(e) => {
                     asked.iter().for_each(|part| part.line.abandon(part.cookie));
                     self.mend(&line, &e)?;
                 }
             }
         }
+    }
+
+    /// Asks for what will probably be wanted next, in reads of that length.
+    fn ask_ahead(
+        &self,
+        ahead: &mut Ahead,
+        reads: u64,
+        ask: impl Fn(&Arc<Line>, Range<u64>) -> io::Result<Part>,
+    ) -> io::Result<()> {
+        let mut wanted = ahead.wanted(self.len);
+        while wanted.start < wanted.end {
+            let read = wanted.start..wanted.end.min(wanted.start + reads);
+            wanted.start = read.end;
+            // All of a read comes over one connection, so that of several threads that read each has one for itself.
+            let line = self.line()?;
+            parts(read, self.largest).try_for_each(|part| ask(&line, part).map(|part| ahead.asked(part)))?;
+        }
+        Ok(())
     }
 
     /// Writes whole blocks, in requests that are under way together.
