@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::formats::magic;
 use crate::logical_volumes::{self, Group};
 use crate::partitions::{self, Partition, Table, TableKind};
-use crate::store::{SMALLEST_SECTOR, Store};
+use crate::store::{AroundStore, SMALLEST_SECTOR, Store};
 use crate::trees::Tree;
 
 /// Opens the file system of a store.
@@ -39,6 +39,8 @@ static TREES: &[(Kind, Open)] = &[
 /// `NotThisFormat` if there is no file system, saying what there is instead; `Unsupported` for one that cannot be read
 /// here; `Malformed`, `Io`. For what has logical volumes, `NotThisFormat`, with [`Advice::ChooseLogicalVolume`].
 pub fn open(store: Arc<dyn Store>) -> Result<(Filesystem, Box<dyn Tree>)> {
+    // Its readers read little at a time, and each time that would be waited for.
+    let store: Arc<dyn Store> = if store.bypasses_cache() { Arc::new(AroundStore::new(store)) } else { store };
     let Some(found) = detect(&*store)? else { return Err(nothing(&*store)) };
     let open = TREES.iter().find(|(kind, _)| *kind == found.kind).map(|(_, open)| open);
     let Some(open) = open else {

@@ -1,5 +1,6 @@
 //! Positioned bytes: files, block devices, memory, and layers over other stores such as slices and counters.
 
+mod around;
 mod counted;
 mod direct;
 mod file;
@@ -12,6 +13,7 @@ mod slice;
 use std::io;
 use std::sync::Arc;
 
+pub use around::AroundStore;
 pub(crate) use counted::Counters;
 pub use counted::{CountedStore, Traffic};
 pub(crate) use direct::Pages;

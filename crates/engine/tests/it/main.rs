@@ -1,5 +1,6 @@
 //! The integration tests, as one program: linking is most of what building them takes.
 
+mod around;
 mod bitlocker;
 mod bitlocker_conversion;
 mod bitlocker_create;

@@ -23,6 +23,9 @@ const INBOX: usize = 64 << 10;
 /// Data of at least so many bytes are left to whoever asked for them.
 const LARGE: usize = 16 << 10;
 
+/// How long it takes at most to say goodbye.
+const GOODBYE: Duration = Duration::from_secs(1);
+
 /// The most buffers that are kept for later.
 const SPARE: usize = 8;
 
@@ -271,10 +274,17 @@ impl Line {
         }
     }
 
-    /// Says goodbye. Replies to what is under way do not matter.
+    /// Says goodbye, after replies to what was asked for ahead have come: nbdkit 1.32 does not survive a client that goes before.
     pub fn close(&self) {
+        let until = Instant::now() + GOODBYE;
+        while self.state().asked.values().any(|asked| !asked.done) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.help().and_then(|got| Ok(got || self.socket.wait(Some(left))?)).is_err() {
+                break;
+            }
+        }
         let bytes = Request { flags: 0, command: command::DISC, cookie: 0, offset: 0, len: 0 }.to_bytes();
-        let _ = self.socket.send_by(Instant::now() + Duration::from_secs(1), &bytes);
+        let _ = self.socket.send_by(Instant::now() + GOODBYE, &bytes);
         self.fail(&io::ErrorKind::NotConnected.into());
     }
 
