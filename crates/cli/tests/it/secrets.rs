@@ -27,9 +27,14 @@ const SINGLE: &[&str] = &["AES", "Serpent", "Twofish"];
 /// The password, the header key and the master keys of a volume of one cipher, made with SHA-512 and [`PASSWORD`]: its
 /// header is decrypted here, in a process of its own. Keys are looked for in pieces of 16 bytes.
 pub fn secrets(volume: &str, cipher: &str) -> Vec<Needle> {
-    let keys =
-        header_keys(&fs::read(volume).expect("a file")[..512], cipher, PASSWORD, false).expect("the header opens");
-    [vec![password()], keys].concat()
+    secrets_with(volume, cipher, PASSWORD)
+}
+
+/// The same with another password.
+pub fn secrets_with(volume: &str, cipher: &str, password: &str) -> Vec<Needle> {
+    let header = &fs::read(volume).expect("a file")[..512];
+    let keys = header_keys(header, cipher, password, false).expect("the header opens");
+    [vec![("password".to_owned(), password.as_bytes().to_vec())], keys].concat()
 }
 
 /// The header key and the master keys of a header of TrueCrypt's, or of VeraCrypt's with a PIM of 1, if it opens.
