@@ -164,7 +164,9 @@ impl PrivateKey {
         let half = public.modulus.len().div_ceil(2);
         let len = numbers[0].len().max(numbers[1].len());
         let odd = numbers[..2].iter().all(|prime| prime.last().is_some_and(|last| last % 2 == 1));
-        if !odd || len > half + 8 || len * 2 > *BITS.end() / 8 || numbers.iter().any(|number| number.len() > len) {
+        // Primes that are shorter or longer than half of it cannot have it as their product.
+        let fits = (half..=half + 8).contains(&len) && len * 2 <= *BITS.end() / 8;
+        if !odd || !fits || numbers.iter().any(|number| number.len() > len) {
             return None;
         }
         let mut parts = Secret::zeroed(5 * len);
@@ -500,6 +502,8 @@ mod tests {
         let [p, q, ..] = key.numbers();
         assert!(PrivateKey::new(public(), key.numbers()).is_some() && PrivateKey::of_primes(public(), q, p).is_some());
         assert!(PrivateKey::of_primes(public(), p, p).is_none() && PrivateKey::of_primes(public(), p, &[]).is_none());
+        // Numbers of another size: no primes of it have this product.
+        assert!(PrivateKey::new(public(), [&[3], &[5], &[1], &[1], &[2]]).is_none());
         for part in 0..5 {
             let mut changed = key.numbers().map(<[u8]>::to_vec);
             changed[part][7] ^= 4;
