@@ -7,6 +7,7 @@ use std::path::Path;
 
 use claviger_engine::credential::FolderOptions;
 use claviger_engine::file_formats::{FileFormat, ecryptfs};
+use claviger_engine::store::files;
 use claviger_engine::{Credential, Error, Opening, Result, Secret, Unlock, random};
 use serde::Serialize;
 
@@ -115,9 +116,15 @@ fn empty_or_none(path: &Path) -> Result<()> {
     }
 }
 
-/// A folder for its owner only, unless it is there.
+/// A folder for its owner only, unless it is there. Its name outlasts a power cut.
 fn make(path: &Path) -> Result<()> {
-    match DirBuilder::new().mode(0o700).create(path) {
+    let made = DirBuilder::new().mode(0o700).create(path);
+    let made = made.and_then(|()| {
+        files::sync_folder(path).inspect_err(|_| {
+            let _ = fs::remove_dir(path);
+        })
+    });
+    match made {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(Error::from(e).at(path)),
         _ => Ok(()),
     }
