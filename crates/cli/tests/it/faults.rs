@@ -14,12 +14,12 @@ use claviger_testkit::faults::{self, Fault};
 use claviger_testkit::mounts::sparse_file;
 use claviger_testkit::{random::Random, tools};
 
-/// A verb and what it works on. Command lines are those of the program, in a folder of their own; `pw` and `new` hold passwords there.
-struct Scenario {
-    name: &'static str,
+/// A verb and what it works on; the power cuts of `power.rs` work on them, too. Command lines are those of the program, in a folder of their own; `pw` and `new` hold passwords there.
+pub struct Scenario {
+    pub name: &'static str,
     /// Makes what is there before.
     before: &'static [&'static str],
-    verb: &'static str,
+    pub verb: &'static str,
     /// How to go on or to begin anew, in turn until one succeeds; `rm NAME; ` first removes a file.
     again: &'static [&'static str],
     /// What gives the data before, and what gives them after. In between all of one or all of the other do.
@@ -60,7 +60,7 @@ const FAT: [&str; 2] =
     ["mkfs.vfat fat", "convert --raw-source --new-format TrueCrypt --new-hash SHA-512 --new-password-file pw fat v"];
 const FAT_FILE: &str = "cat --truecrypt --hash SHA-512 --password-file pw --file /file v";
 
-static SCENARIOS: &[Scenario] = &[
+pub static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "create TrueCrypt",
         before: &[],
@@ -381,7 +381,7 @@ static SCENARIOS: &[Scenario] = &[
         before: &[luks2!("--size 2M v")],
         verb: "reencrypt --decrypt --yes --password-file pw --header h v",
         again: &["reencrypt --resume --password-file pw --header h v"],
-        old: &[CAT],
+        old: &["cat --format LUKS2 --password-file pw v"],
         between: &["cat --password-file pw --header h v"],
         new: &["file v"],
     },
@@ -424,9 +424,9 @@ static SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "reencrypt --decrypt BitLocker",
         before: &["create --quick --format BitLocker --size 1M --password-file pw --no-recovery-password v"],
-        verb: "reencrypt --decrypt --yes --hotzone-size 256K --password-file pw v",
-        again: &["reencrypt --resume --password-file pw v"],
-        old: &[CAT],
+        verb: "reencrypt --decrypt --yes --format BitLocker --hotzone-size 256K --password-file pw v",
+        again: &["reencrypt --resume --format BitLocker --password-file pw v"],
+        old: &["cat --format BitLocker --password-file pw v"],
         between: &[],
         new: &["decrypted v"],
     },
@@ -449,9 +449,9 @@ fn in_memory() -> tempfile::TempDir {
 }
 
 /// What a scenario begins with, and what it comes to when nothing happens.
-struct Stage {
-    scenario: &'static Scenario,
-    folder: tempfile::TempDir,
+pub struct Stage {
+    pub scenario: &'static Scenario,
+    pub folder: tempfile::TempDir,
     runtime: tempfile::TempDir,
     old: Vec<Data>,
     new: Vec<Data>,
@@ -472,7 +472,7 @@ impl Data {
 }
 
 impl Stage {
-    fn new(scenario: &'static Scenario) -> Result<Self, String> {
+    pub fn new(scenario: &'static Scenario) -> Result<Self, String> {
         let (folder, runtime) = (in_memory(), tempfile::tempdir().expect("a folder"));
         let at = folder.path();
         let mut random = Random::new(18);
@@ -541,7 +541,9 @@ impl Stage {
             return fs::read(at.join(name)).map_err(|e| format!("{name}: {e}"));
         }
         if let Some(name) = line.strip_prefix("decrypted ") {
-            return fs::read(at.join(name)).map(without_metadata).map_err(|e| format!("{name}: {e}"));
+            let before = fs::read(self.folder.path().join(name)).expect("it was there");
+            let now = fs::read(at.join(name)).map_err(|e| format!("{name}: {e}"))?;
+            return Ok(without_metadata(now, &before));
         }
         let output = self.program(at, line).output().expect("the program starts");
         match output.status.success() {
@@ -567,8 +569,28 @@ impl Stage {
         if lines.is_empty() { Err(String::new()) } else { self.all(at, lines, &self.old) }
     }
 
-    fn is_new(&self, at: &Path) -> Result<(), String> {
+    pub fn is_new(&self, at: &Path) -> Result<(), String> {
         self.all(at, self.scenario.new, &self.new)
+    }
+
+    /// Whether all of one state is there.
+    pub fn is_whole(&self, at: &Path) -> Result<(), String> {
+        let neither = |old| {
+            self.is_new(at).or_else(|new| self.is_between(at).map_err(|_| format!("lost: neither {old} nor {new}")))
+        };
+        self.is_old(at).or_else(neither)
+    }
+
+    /// Whether the verb comes to its end when it is given again.
+    pub fn ends_when_given_again(&self, at: &Path) -> Result<(), String> {
+        let mut said = String::new();
+        for line in [&[self.scenario.verb], self.scenario.again].concat() {
+            match self.gives(at, line) {
+                Ok(_) => break,
+                Err(e) => said += &e,
+            }
+        }
+        self.is_new(at).map_err(|e| format!("given again: {e}; {said}"))
     }
 
     /// Lets it meet a fault. Whether there were so many calls, or what is wrong.
@@ -599,9 +621,7 @@ impl Stage {
         if !fault.kills() && (ended.err.is_empty() || ended.status.code().is_none()) {
             return Err(wrong("no error", String::new()));
         }
-        let neither =
-            |old| self.is_new(at).or_else(|new| self.is_between(at).map_err(|_| format!("neither {old} nor {new}")));
-        self.is_old(at).or_else(neither).map_err(|e| wrong("lost", e))?;
+        self.is_whole(at).map_err(|e| wrong("interrupted", e))?;
         if !fault.kills() && !call.starts_with("unlink") {
             let left: Vec<_> = names(at)
                 .difference(&names(self.folder.path()))
@@ -612,27 +632,22 @@ impl Stage {
                 return Err(wrong("left behind", left.join(", ")));
             }
         }
-        let lines = [&[self.scenario.verb], self.scenario.again].concat();
-        let mut said = String::new();
-        for line in lines {
-            match self.gives(at, line) {
-                Ok(_) => break,
-                Err(e) => said += &e,
-            }
-        }
-        self.is_new(at).map(|()| true).map_err(|e| wrong("given again", format!("{e}; {said}")))
+        self.ends_when_given_again(at).map(|()| true).map_err(|e| wrong("afterwards", e))
     }
 }
 
-/// Plaintext but for the blocks that BitLocker had kept to itself: they are the last that goes, when the data are all there.
-fn without_metadata(mut bytes: Vec<u8>) -> Vec<u8> {
+/// Plaintext but for what BitLocker kept to itself, in the volume as it was before: that is the last that goes, when the data are all
+/// there.
+fn without_metadata(mut bytes: Vec<u8>, before: &[u8]) -> Vec<u8> {
     const BLOCK: usize = 64 << 10;
+    const HEADER: usize = 8 << 10;
 
-    let begins = |at: &usize| bytes[*at..].starts_with(b"-FVE-FS-");
-    let blocks: Vec<_> = (512..bytes.len()).step_by(512).filter(begins).collect();
-    for at in blocks {
-        let end = (at + BLOCK).min(bytes.len());
-        bytes[at..end].fill(0);
+    for at in (512..before.len()).step_by(512).filter(|at| before[*at..].starts_with(b"-FVE-FS-")) {
+        let place = before[at + 56..at + 64].try_into().map(u64::from_le_bytes).expect("a number") as usize;
+        for (at, len) in [(at, BLOCK), (place, HEADER)] {
+            let end = (at + len).min(bytes.len());
+            bytes[at..end].fill(0);
+        }
     }
     bytes
 }

@@ -1,11 +1,13 @@
-//! Power loss below a mounted volume: a real kernel writes the log of its disk (dm-log-writes in user-mode
-//! Linux), and the disk is looked at as it may be after any request. What a program was told to be on the disk is there.
+//! Power loss below a mounted volume, and below the file system that volumes lie on: a real kernel writes the log of its disk
+//! (dm-log-writes in user-mode Linux), and the disk is looked at as it may be after any request. What a program was told to be on the
+//! disk is there, and what is changed is old or new.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use crate::common::*;
+use crate::faults::{SCENARIOS, Scenario, Stage};
 use claviger_testkit::log_writes::Log;
 use claviger_testkit::mounts::sparse_file;
 use claviger_testkit::random::Random;
@@ -135,6 +137,103 @@ const LUKS2: [&str; 12] = [
     "1M",
 ];
 const TAGS: [&str; 2] = ["--integrity", "hmac-sha256"];
+
+/// Verbs on files of an ext4: each leaves the old or the new, whole, and the new once it has ended; given again it comes to its end. A
+/// disk that loses power, at most `cuts` times for each, and one that takes no writes. How often power failed.
+fn below_verbs(wanted: impl Fn(&Scenario) -> bool, cuts: usize) -> usize {
+    let mut met = 0;
+    for scenario in SCENARIOS.iter().filter(|scenario| wanted(scenario)) {
+        let stage = Stage::new(scenario).unwrap_or_else(|e| panic!("{}: {e}", scenario.name));
+        let (Some(times), Some(())) = (below_a_verb(&stage, cuts), on_a_disk_that_takes_no_writes(&stage)) else {
+            return 0;
+        };
+        eprintln!("{}: {times} times", scenario.name);
+        met += times;
+    }
+    met
+}
+
+/// A disk with what the verb begins with.
+fn disk_of(stage: &Stage) -> Option<Folder> {
+    let folder = Folder::new();
+    let disk = folder.path("disk");
+    sparse_file(&disk, 24 << 20);
+    let ext4 = ["-q", "-t", "ext4", "-E", "lazy_itable_init=0", "-d"];
+    tools::run(Command::new(tools::program("mke2fs")?).args(ext4).args([stage.folder.path(), &disk]));
+    Some(folder)
+}
+
+fn below_a_verb(stage: &Stage, most: usize) -> Option<usize> {
+    let folder = disk_of(stage)?;
+    let verb = stage.scenario.verb;
+    let script = script(&folder)
+        + &format!(
+            "mount -t ext4 /dev/mapper/logged /mnt/v\ncd /mnt/v\nexport HOME=/run\npromised begins\nclaviger {verb}\n\
+             promised ended\ncd /\numount /mnt/v\ndmsetup remove logged\n"
+        );
+    let disk = Disk::new(folder, &script)?;
+    let begins = disk.log.marks().next().expect("it begins").0;
+    let mut random = Random::new(18);
+    let mut cuts: Vec<usize> = (begins..=disk.log.len()).collect();
+    while cuts.len() > most {
+        cuts.remove(random.below(cuts.len()));
+    }
+    for &cut in &cuts {
+        let ended = disk.fail(cut, &mut random).contains(&"ended");
+        let out = disk.folder.path("out");
+        files_in(&disk.folder.path("disk"), &out);
+        let as_promised = match ended {
+            true => stage.is_new(&out),
+            false => stage.is_whole(&out).and_then(|()| stage.ends_when_given_again(&out)),
+        };
+        as_promised.unwrap_or_else(|e| {
+            let (name, of) = (stage.scenario.name, disk.log.len());
+            panic!("{name}: power failed after {cut} of {of} requests, it had ended: {ended}: {e}")
+        });
+    }
+    Some(cuts.len())
+}
+
+/// The cache of the file system takes them (dm-flakey below it).
+fn on_a_disk_that_takes_no_writes(stage: &Stage) -> Option<()> {
+    let folder = disk_of(stage)?;
+    let (name, verb) = (stage.scenario.name, stage.scenario.verb);
+    // What is a log in the other script is a name for the disk here.
+    let (disk, spare, out) = (folder.path("disk"), folder.path("spare"), folder.path("out"));
+    sparse_file(&spare, 64 << 20);
+    let script = script(&folder)
+        + &format!(
+            "modprobe dm-flakey 2>/dev/null || true\nsize=$(blockdev --getsz /dev/ubda)\n\
+             now() {{ dmsetup suspend --nolockfs flaky; dmsetup load flaky --table \"0 $size $*\"; dmsetup resume flaky; }}\n\
+             dmsetup create flaky --table \"0 $size linear /dev/mapper/logged 0\"\n\
+             mount -t ext4 /dev/mapper/flaky /mnt/v\ncd /mnt/v\nexport HOME=/run\n\
+             now flakey /dev/mapper/logged 0 0 1000 1 error_writes\nif claviger {verb}; then exit 99; fi\n\
+             now linear /dev/mapper/logged 0\ncd /\numount /mnt/v\ndmsetup remove flaky\ndmsetup remove logged\n"
+        );
+    let done = uml::run(&script, &[&disk, &spare], 400)?;
+    assert_eq!(done.status, 0, "{name}: {}", done.output);
+    files_in(&disk, &out);
+    let as_promised = stage.is_whole(&out).and_then(|()| stage.ends_when_given_again(&out));
+    as_promised.unwrap_or_else(|e| panic!("{name}: on a disk that takes no writes: {e}\n{}", done.output));
+    Some(())
+}
+
+/// A change where the volume lies, and a new file.
+#[test]
+fn a_verb_survives_a_power_cut_below_its_file_system() {
+    below_verbs(|scenario| scenario.name == "keyslot add", 4);
+}
+
+#[test]
+#[ignore = "takes most of an hour: make torture"]
+fn torture_power_loss_below_verbs() {
+    let only = std::env::var("FAULTS").unwrap_or_default();
+    let cuts = below_verbs(|scenario| scenario.name.contains(&only), 40);
+    println!(
+        "torture_power_loss_below_verbs: power failed {cuts} times below {} verbs, nothing was lost",
+        SCENARIOS.len()
+    );
+}
 
 #[test]
 fn what_was_synced_survives_a_power_cut() {
