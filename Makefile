@@ -20,7 +20,7 @@ AARCH64 := aarch64-unknown-linux-gnu
 # Crates whose public API is listed in docs/api.
 LIBRARIES := claviger-crypto claviger-engine claviger-serve
 
-.PHONY: all build try test build-tests test-aarch64 soak fuzz fuzz-check torture lint dependencies sbom reproducible api api-check doc package msrv studies book man install uninstall clean
+.PHONY: all build try test build-tests test-aarch64 soak fuzz fuzz-check torture races lint dependencies sbom reproducible api api-check doc package msrv studies book man install uninstall clean
 
 all: build
 
@@ -74,8 +74,15 @@ torture:
 	tools/install-deps.sh test
 	TORTURE_POINTS=$(TORTURE_POINTS) $(CARGO) test --locked --release -p claviger-engine --test it -- --ignored torture --nocapture --test-threads 1
 	$(CARGO) test --locked --release -p claviger --test it -- --ignored torture --nocapture --test-threads 1
+	$(MAKE) races
 	$(MAKE) fuzz
 	$(MAKE) soak
+
+# What has several threads on one pool, keeper, store or server, under ThreadSanitizer, on the stable compiler. The standard library is
+# built with it as well: else whoever waits for a lock of its would count as not having it.
+races:
+	tools/install-deps.sh test
+	tools/races.sh
 
 lint:
 	tools/dependencies.py check

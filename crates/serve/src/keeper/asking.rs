@@ -365,6 +365,7 @@ mod tests {
 
     use claviger_engine::volume::kept::Keys;
     use claviger_engine::{Acceleration, Layout, Payload, Sectors, Segment, Specification};
+    use claviger_testkit::random::Random;
 
     use super::super::keeping::Kept;
     use super::super::keeping::started;
@@ -426,6 +427,42 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// More threads than there are slots, which ask at random: sides that look and sides that sleep, in every order. Whoever is not
+    /// woken waits for ever.
+    #[test]
+    fn whoever_asks_at_whatever_moment_is_answered_with_what_is_theirs() {
+        let layout = layout(CIPHERS[0]);
+        let (_kept, asking, lender, _socket) = keeper(&layout);
+        let Payload::Crypt { cipher: own, first, .. } = &layout.segments()[0].payload else { panic!("encrypted") };
+        let ask = |seed: u64| {
+            let mut random = Random::new(seed);
+            for _ in 0..60 {
+                let (sectors, len) = (random.below(LEN / 512) as u64, 512 * (1 + random.below(3 * PART / 512)));
+                let (plain, mut mine, mut lent) = (random.bytes(len), vec![0; len], lender.lend(len));
+                let mut expected = plain.clone();
+                own.encrypt(first + sectors, &mut expected);
+                let data = lent.as_deref_mut().filter(|_| seed % 2 == 0).map_or(&mut mine[..], |lent| &mut lent[..len]);
+                let mut read = |past: usize, stored: &mut [u8]| -> io::Result<()> {
+                    let len = stored.len();
+                    stored.copy_from_slice(&expected[past..][..len]);
+                    Ok(())
+                };
+                asking.decrypt(0, sectors * 512, data, &mut read).expect("decrypted");
+                assert!(*data == plain[..], "{seed}: {len} bytes at {sectors}");
+                // About as long as either side looks before it sleeps, and shorter, and longer.
+                thread::sleep(Duration::from_micros(random.below(200) as u64));
+            }
+        };
+        thread::scope(|scope| {
+            (0..SLOTS as u64 + 8).for_each(|seed| {
+                drop(scope.spawn({
+                    let ask = &ask;
+                    move || ask(seed)
+                }))
+            })
+        });
     }
 
     /// Whatever fails in whichever part, what comes after is as if it had not been.

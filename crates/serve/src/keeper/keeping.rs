@@ -25,7 +25,7 @@ const PIECE: usize = 32 << 10;
 
 /// What the threads share.
 pub(super) struct Kept {
-    pub shared: Shared,
+    pub shared: Arc<Shared>,
     /// Nothing once they have been wiped.
     pub keys: RwLock<Option<Keys>>,
     pub awake: Awake,
@@ -177,11 +177,17 @@ fn fits(range: &KeyRange<'_>, len: usize, most: usize, room: usize) -> bool {
     len + len / sector * tag <= most && sector + tag <= room
 }
 
-/// A keeper with its threads, and the other process's view of the memory.
+/// A keeper with its threads, and the other process's view of the memory. ThreadSanitizer knows addresses, and not what lies there: it
+/// is given one view.
 #[cfg(test)]
-pub(super) fn started(keys: Keys) -> (Arc<Kept>, Shared) {
-    let shared = Shared::create().expect("memory");
-    let other = Shared::open(shared.fd().try_clone_to_owned().expect("a descriptor")).expect("the same memory");
+pub(super) fn started(keys: Keys) -> (Arc<Kept>, Arc<Shared>) {
+    let shared = Arc::new(Shared::create().expect("memory"));
+    let other = match cfg!(races) {
+        true => Arc::clone(&shared),
+        false => {
+            Arc::new(Shared::open(shared.fd().try_clone_to_owned().expect("a descriptor")).expect("the same memory"))
+        }
+    };
     let kept = Arc::new(Kept { shared, keys: RwLock::new(Some(keys)), awake: Awake::new() });
     kept.start().expect("threads");
     (kept, other)
@@ -215,7 +221,7 @@ mod tests {
     }
 
     /// The other process's view of the memory, as it could look there, and whose turn it is in slot 1.
-    struct Other(Shared, Cell<usize>);
+    struct Other(Arc<Shared>, Cell<usize>);
 
     impl Deref for Other {
         type Target = Shared;

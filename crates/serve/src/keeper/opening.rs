@@ -336,7 +336,7 @@ impl Borrowing {
     /// Those of `silent`; `Io` if it cannot be said, or no threads can be started.
     pub fn keep(self, keys: Keys, opened: impl Serialize, silent: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let Self { socket, memory, .. } = self;
-        let kept = Arc::new(Kept { shared: memory, keys: RwLock::new(Some(keys)), awake: Awake::new() });
+        let kept = Arc::new(Kept { shared: memory.into(), keys: RwLock::new(Some(keys)), awake: Awake::new() });
         kept.start()?;
         let mut socket = &socket.socket;
         let said = silent().and_then(|()| send(socket, &Said::Opened(opened)));

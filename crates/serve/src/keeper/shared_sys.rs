@@ -163,10 +163,10 @@ pub struct Slots {
 }
 
 impl Slots {
-    pub fn new(shared: Shared) -> Self {
+    pub fn new(shared: impl Into<Arc<Shared>>) -> Self {
         let lent = Arc::new(Mutex::new(Lent(std::iter::once(SLOTS * ROOM..DATA).collect())));
         Self {
-            shared: Arc::new(shared),
+            shared: shared.into(),
             free: Mutex::new((0..SLOTS).rev().map(|slot| (slot, 0)).collect()),
             freed: Condvar::new(),
             lent,
