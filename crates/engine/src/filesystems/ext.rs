@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ext4_view::{Ext4, Ext4Error, Ext4Read, File, FileType, Metadata, Path};
@@ -33,13 +34,21 @@ const FAR: u64 = 1 << 28;
 
 /// A store's ext2, ext3 or ext4 file system. A node is a path.
 pub struct Ext {
-    jobs: Mutex<Sender<Job>>,
+    thread: Thread,
     paths: Mutex<Paths>,
     space: Space,
     warnings: Vec<String>,
 }
 
 type Job = Box<dyn FnOnce(&mut Worker) + Send>;
+
+/// The thread and its jobs. It has ended, and let go of the store, when this is dropped: whoever is at the other end of a connection
+/// hears so before the process ends.
+struct Thread {
+    /// Nothing once there are no more.
+    jobs: Mutex<Option<Sender<Job>>>,
+    handle: Option<JoinHandle<()>>,
+}
 
 /// Paths by node and nodes by path. The root is node 0.
 struct Paths {
@@ -67,15 +76,15 @@ impl Ext {
         let (space, replay) = superblock(&*store)?;
         let (jobs, work) = channel();
         let (opened, has_opened) = channel();
-        std::thread::Builder::new()
-            .name("ext".into())
-            .spawn(move || serve(store, space.unit.into(), &opened, &work))?;
+        let thread = std::thread::Builder::new().name("ext".into());
+        let handle = thread.spawn(move || serve(store, space.unit.into(), &opened, &work))?;
+        let thread = Thread { jobs: Mutex::new(Some(jobs)), handle: Some(handle) };
         has_opened.recv().map_err(|_| gone())??;
         let warning = "the journal has not been replayed: its changes are shown, but nothing is written";
         let root = Arc::new(b"/".to_vec());
         let paths = Paths { nodes: HashMap::from([(root.clone(), 0)]), paths: vec![root] };
         let warnings = replay.then(|| warning.to_owned()).into_iter().collect();
-        Ok(Self { jobs: Mutex::new(jobs), paths: Mutex::new(paths), space, warnings })
+        Ok(Self { thread, paths: Mutex::new(paths), space, warnings })
     }
 
     /// Runs a job on the thread.
@@ -85,7 +94,7 @@ impl Ext {
     ) -> io::Result<T> {
         let (answer, answered) = channel();
         let job: Job = Box::new(move |worker| drop(answer.send(guarded(|| work(worker)))));
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).send(job).map_err(|_| gone())?;
+        self.thread.give(job).ok_or_else(gone)?;
         answered.recv().map_err(|_| gone())?
     }
 
@@ -103,6 +112,21 @@ impl Ext {
             NodeKind::Folder => self.path(node),
             _ => Err(ErrorKind::NotADirectory.into()),
         }
+    }
+}
+
+impl Thread {
+    /// Nothing if it has ended.
+    fn give(&self, job: Job) -> Option<()> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.send(job).ok()
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        *self.jobs.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
+        // A panic in it is no news: whoever had asked for something heard of it.
+        let _ = self.handle.take().map(JoinHandle::join);
     }
 }
 

@@ -114,6 +114,8 @@ fn ext_is_read_with_and_without_extents() {
         assert_eq!(tree.read_at(large, 1_234_567, &mut bytes).expect("read"), bytes.len());
         assert!(bytes == files["/folder/large"][1_234_567..][..100_000]);
         assert!(store.to_vec() == before);
+        drop((opened, tree));
+        assert_eq!(Arc::strong_count(&store), 1, "its thread still has the store");
     }
 }
 
