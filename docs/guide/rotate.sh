@@ -41,7 +41,7 @@ one='
     if [ $code -ne 0 ]; then printf "%s\n" "${said:-$volume: ended with $code}" >&2; exit 1; fi
     printf "%s\tdone\n" "$volume" >&9 && sync -- "$journal" || exit 1
 '
-remaining | tr '\n' '\0' | xargs -0 -n 1 -P "$jobs" sh -c "$one" rotate "$old" "$new" "$journal" "$@" --
+remaining | tr '\n' '\0' | xargs -0 -r -n 1 -P "$jobs" sh -c "$one" rotate "$old" "$new" "$journal" "$@" --
 
 left=$(remaining)
 [ -n "$left" ] || exit 0
