@@ -44,6 +44,7 @@ mod private_keys;
 mod reencrypting;
 mod reencrypting_bitlocker;
 mod resizing;
+mod rotation;
 mod secrets;
 #[cfg(target_arch = "x86_64")]
 mod secrets_left;
