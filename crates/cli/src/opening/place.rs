@@ -137,7 +137,7 @@ fn own_helpers(text: &str) -> Result<Vec<Helper>> {
         }
         let Row { form, program, arguments, read_only, options, environment } = row;
         let package = format!("that has {program}");
-        Ok(Helper { scheme, form, program, arguments, read_only, options, environment, package })
+        Ok(Helper { scheme, form, program, arguments, read_only, options, environment, package, ceph: false })
     };
     rows.into_iter().map(helper).collect()
 }

@@ -60,6 +60,10 @@ impl Ceph {
         let place = self.place(image);
         let served = Served::start(["--password-file", pw, "--socket", &self.folder.str("s"), &place]);
         let written = qemu_io(&served.uri, "write -P 7 1000K 5M").expect("as before");
+        // One writer, whatever wants to be the second.
+        let remove = ["keyslot", "remove", "--slot", "0", "--yes", "--password-file", pw, &place];
+        run(remove).fails(9, &["another", "--read-only"]);
+        run(["verify", "--password-file", pw, &place]).succeeds();
         served.stop().succeeds();
         assert!(written.0, "{}", written.1);
         for command in ["read -P 7 1000K 5M", "write -P 9 7M 300K"] {
@@ -139,6 +143,7 @@ fn torture_ceph_drill() {
     place.unmount(&dir).succeeds();
     mount(&[]);
     fs::create_dir(format!("{dir}/files")).expect("a folder");
+    let beside = ceph.folder.str("");
     let fio = |more: &[&str]| {
         let mut fio = Command::new("fio");
         fio.args([
@@ -150,10 +155,16 @@ fn torture_ceph_drill() {
             "--verify=crc32c",
             "--directory",
         ]);
-        fio.arg(&dir).args(more).stdout(Stdio::null()).stdin(Stdio::null()).spawn().expect("it starts")
+        // It leaves its state where it is.
+        fio.current_dir(&beside)
+            .arg(&dir)
+            .args(more)
+            .stdout(Stdio::null())
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("it starts")
     };
     let mut random_writes = fio(&["--rate=1M", "--do_verify=0"]);
-    let beside = ceph.folder.str("");
     let mut writer = Command::new("sh");
     writer.args(["-c", WRITER, "sh", &format!("{dir}/files"), &beside]);
     let mut writer = writer.stdin(Stdio::null()).spawn().expect("it starts");

@@ -17,6 +17,7 @@ use claviger_engine::store::Access;
 use claviger_engine::{Error, Result};
 use rustix::fs::OFlags;
 
+use super::ceph;
 use crate::nbd::remote::Reach;
 use crate::nbd::socket::Socket;
 
@@ -39,6 +40,8 @@ pub struct Helper {
     pub environment: Vec<String>,
     /// Debian's package that has it.
     pub package: String,
+    /// Whether the place is an image of Ceph's, which several may write to: `rbd` is asked who does.
+    pub ceph: bool,
 }
 
 /// Variables of the environment that every helper gets.
@@ -66,6 +69,7 @@ pub fn helpers() -> Vec<Helper> {
         options: Vec::new(),
         environment: words(environment),
         package: package.into(),
+        ceph: scheme == "rbd",
     };
     let image = |scheme: &str, format: &str| qemu(scheme, "{image}", format, "{image}", &[], "qemu-utils");
     let nbdkit =
@@ -78,6 +82,7 @@ pub fn helpers() -> Vec<Helper> {
             options: words(options),
             environment: words(environment),
             package: package.into(),
+            ceph: false,
         };
     let ceph = ["CEPH_CONF", "CEPH_ARGS", "CEPH_KEYRING"];
     let aws = [
@@ -162,6 +167,12 @@ impl Helper {
         }
         Ok(arguments)
     }
+
+    /// Leaves a program the variables that it needs.
+    fn close_environment(&self, command: &mut Command) {
+        let variables = ENVIRONMENT.into_iter().chain(self.environment.iter().map(String::as_str));
+        command.env_clear().envs(variables.filter_map(|name| Some((name, std::env::var_os(name)?))));
+    }
 }
 
 /// What `{NAME}`s of a form stand for in a text: each up to what comes next in the form, and never nothing.
@@ -192,13 +203,25 @@ impl Helped {
         Ok(Self { helper: helper.clone(), arguments, running: Mutex::default() })
     }
 
+    /// Fails if somebody else writes to the place, as far as that can be known. To be asked once the helper has opened it.
+    ///
+    /// # Errors
+    /// `InUse`, `Io`.
+    pub fn one_writer(helper: &Helper, rest: &str, patience: Duration) -> Result<()> {
+        if !helper.ceph {
+            return Ok(());
+        }
+        let mut rbd = Command::new("rbd");
+        helper.close_environment(&mut rbd);
+        ceph::one_writer(rbd, rest, patience)
+    }
+
     fn start(&self) -> io::Result<Running> {
         let (listener, socket) = nameless()?;
         let said = tempfile::tempfile()?;
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", BEGIN, "sh", &self.helper.program]).args(&self.arguments).env_clear();
-        let variables = ENVIRONMENT.into_iter().chain(self.helper.environment.iter().map(String::as_str));
-        command.envs(variables.filter_map(|name| Some((name, std::env::var_os(name)?))));
+        command.args(["-c", BEGIN, "sh", &self.helper.program]).args(&self.arguments);
+        self.helper.close_environment(&mut command);
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::from(OwnedFd::from(listener)))
@@ -266,7 +289,7 @@ impl Drop for Running {
 }
 
 /// Whether a process has ended, or does so soon.
-fn ended_within(child: &mut Child, time: Duration) -> bool {
+pub(super) fn ended_within(child: &mut Child, time: Duration) -> bool {
     let begun = Instant::now();
     loop {
         match child.try_wait() {

@@ -1,5 +1,6 @@
 //! Volumes that are not in a file of this machine: exports of NBD servers, and what programs serve that way.
 
+mod ceph;
 mod helper;
 mod uri;
 
@@ -55,13 +56,17 @@ impl Place {
     /// Opens it.
     ///
     /// # Errors
-    /// `Io` with what the server or the helper says, `Misuse`, `Unsupported`.
+    /// `Io` with what the server or the helper says, `InUse` where somebody else is known to write there, `Misuse`, `Unsupported`.
     pub fn open(&self, access: Access, options: Options) -> Result<Arc<dyn Store>> {
         let (server, export): (Box<dyn Reach>, _) = match self {
             Self::Nbd(uri) => (Box::new(Dialled::new(uri)?), uri.export.as_str()),
             Self::Helped(helper, rest) => (Box::new(Helped::new(helper, rest, access)?), ""),
         };
-        Remote::open(server, export, access, options).map(|remote| Arc::new(remote) as Arc<dyn Store>).map_err(told)
+        let remote = Remote::open(server, export, access, options).map_err(told)?;
+        if let (Self::Helped(helper, rest), Access::ReadWrite) = (self, access) {
+            Helped::one_writer(helper, rest, options.timeout)?;
+        }
+        Ok(Arc::new(remote))
     }
 }
 

@@ -44,6 +44,7 @@ fn nbdkit(arguments: &[&str]) -> Place {
         options: Vec::new(),
         environment: Vec::new(),
         package: "nbdkit".into(),
+        ceph: false,
     };
     Place::Helped(helper, "x".into())
 }

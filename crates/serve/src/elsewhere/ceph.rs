@@ -1,0 +1,119 @@
+//! One writer of an image in a Ceph cluster. Its exclusive lock goes from one client to the next without a word, so both would write; but
+//! whoever has an image open for writing watches it, and Ceph says who does.
+
+use std::io::{self, Read, Seek};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use claviger_engine::{Error, ErrorKind, Result};
+use serde::Deserialize;
+
+use super::helper::ended_within;
+
+/// What `rbd status --format json` says.
+#[derive(Deserialize)]
+struct Status {
+    watchers: Vec<Watcher>,
+}
+
+#[derive(Deserialize)]
+struct Watcher {
+    address: String,
+}
+
+/// Whether the one that has the image open for writing is this process, whose helper has opened it. Of two that begin at once each sees the
+/// other.
+///
+/// # Errors
+/// `InUse` with the others' addresses, `Io` if it cannot be found out.
+pub(super) fn one_writer(mut command: Command, image: &str, patience: Duration) -> Result<()> {
+    let (mut out, mut err) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    command.args(["status", "--format", "json"]).args(arguments(image));
+    command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
+    let mut child = command.spawn().map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => Error::new(ErrorKind::Io(e))
+            .hint("Whether somebody else writes to the image is asked by rbd: install the package ceph-common."),
+        _ => e.into(),
+    })?;
+    let ended = ended_within(&mut child, patience);
+    if !ended {
+        child.kill()?;
+    }
+    let status = child.wait()?;
+    let text = |file: &mut std::fs::File| {
+        let mut text = String::new();
+        file.rewind().and_then(|()| file.take(1 << 20).read_to_string(&mut text)).map(|_| text)
+    };
+    let unknown = |why: String| io::Error::other(format!("who else writes to the image is not known: {why}"));
+    if !ended || !status.success() {
+        let said = text(&mut err)?;
+        let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("rbd has not ended").to_owned();
+        return Err(unknown(last).into());
+    }
+    let told: Status = serde_json::from_str(&text(&mut out)?).map_err(|e| unknown(e.to_string()))?;
+    match &told.watchers[..] {
+        [] | [_] => Ok(()),
+        several => {
+            let holder = several.iter().map(|watcher| watcher.address.as_str()).collect::<Vec<_>>().join(", ");
+            Err(Error::new(ErrorKind::InUse { holder: Some(format!("this one and another: {holder}")) }).hint(
+                "Close it there, or open it with --read-only. Ceph takes half a minute to forget a client that was killed.",
+            ))
+        }
+    }
+}
+
+/// What rbd calls an image that qemu names `POOL/IMAGE:OPTION=VALUE…`, and the options. A backslash takes from what is behind it its meaning
+/// (block/rbd.c of qemu).
+fn arguments(image: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut chars = image.chars();
+    while let Some(char) = chars.next() {
+        let last = parts.last_mut().expect("there is one");
+        match char {
+            '\\' => last.extend(chars.next()),
+            ':' => parts.push(String::new()),
+            char => last.push(char),
+        }
+    }
+    let name = parts.remove(0);
+    parts.into_iter().map(|option| format!("--{option}")).chain(["--".into(), name]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_qemu_are_arguments_of_rbd() {
+        assert_eq!(arguments("p/i"), ["--", "p/i"]);
+        assert_eq!(arguments(r"p/i\:1@s:id=me:conf=/etc/a\:b"), ["--id=me", "--conf=/etc/a:b", "--", "p/i:1@s"]);
+    }
+
+    #[test]
+    fn one_watcher_is_this_process_and_two_are_one_too_many() {
+        let rbd = |script: &str| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script, "rbd"]);
+            one_writer(command, "p/i", Duration::from_millis(500))
+        };
+        let watcher = |n: u32| format!(r#"{{"address":"10.0.0.{n}:0/1","client":{n},"cookie":1}}"#);
+        let says = |watchers: &[u32]| {
+            let watchers = watchers.iter().map(|n| watcher(*n)).collect::<Vec<_>>().join(",");
+            rbd(&format!(r#"[ "$*" = 'status --format json -- p/i' ] && echo '{{"watchers":[{watchers}]}}'"#))
+        };
+        assert!(says(&[]).is_ok() && says(&[1]).is_ok());
+        let refused = says(&[1, 2]).expect_err("two");
+        assert!(
+            matches!(&refused.kind, ErrorKind::InUse { holder: Some(who) } if who.contains("10.0.0.2")),
+            "{refused}"
+        );
+        for (script, word) in
+            [("echo no; echo why >&2; exit 2", "why"), ("echo '{}'", "watchers"), ("sleep 9", "not ended")]
+        {
+            let error = rbd(script).expect_err(script);
+            assert!(matches!(error.kind, ErrorKind::Io(_)) && error.to_string().contains(word), "{script}: {error}");
+        }
+        let missing = one_writer(Command::new("no-such-program"), "p/i", Duration::ZERO).expect_err("it is not there");
+        assert!(missing.to_string().contains("ceph-common") || format!("{missing:?}").contains("ceph-common"));
+    }
+}
