@@ -66,16 +66,17 @@ fuzz:
 fuzz-check:
 	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz-check
 
-# All that is to show that nothing is lost, one part after the other: docs/reliability.md. Some four hours on two processors; each part
-# prints its figures. TORTURE_POINTS=1000000 looks at more crashes, SECONDS=N fuzzes and exercises mounts for so long each, and ENDURE=N has
-# what is to last last for so long.
+# All that is to show that nothing is lost, one part after the other: docs/reliability.md. Some six hours on two processors; each part
+# prints its figures. TORTURE_POINTS=1000000 looks at more crashes, FUZZ=N fuzzes for so many seconds (by itself about 10^8 executions),
+# SECONDS=N exercises mounts for so long, and ENDURE=N has what is to last last for so long.
 TORTURE_POINTS ?= 100000
+FUZZ ?= 6000
 torture:
 	tools/install-deps.sh test
 	TORTURE_POINTS=$(TORTURE_POINTS) $(CARGO) test --locked --release -p claviger-engine --test it -- --ignored torture --nocapture --test-threads 1
 	$(CARGO) test --locked --release -p claviger --test it -- --ignored torture --nocapture --test-threads 1
 	$(MAKE) races
-	$(MAKE) fuzz
+	$(MAKE) fuzz SECONDS=$(FUZZ)
 	$(MAKE) soak
 
 # What has several threads on one pool, keeper, store or server, under ThreadSanitizer, on the stable compiler. The standard library is

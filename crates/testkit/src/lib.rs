@@ -2,6 +2,7 @@
 #![deny(unsafe_code)] // allowed in posix::sys and faults::sys, for system calls that have no safe form
 
 pub mod bitlocker;
+pub mod ceph;
 pub mod certificates;
 pub mod dpapi;
 pub mod ecryptfs;

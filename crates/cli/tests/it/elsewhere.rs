@@ -143,3 +143,43 @@ fn one_of_our_servers_is_another_ones_volume_over_tls() {
     served.stop().succeeds();
     assert!(run(["cat", "--password-file", pw, &volume]).succeeds().out == plain);
 }
+
+/// What librbd takes, as cryptsetup sees it: data that begin at a multiple of 4 MiB, in AES-XTS.
+#[test]
+fn a_volume_for_rbd_begins_where_librbd_wants_it() {
+    let Some(cryptsetup) = program("cryptsetup") else { return };
+    let folder = Folder::new();
+    let create = |name: &str, more: &[&str]| {
+        let path = folder.str(name);
+        let args = ["create", "--for", "rbd", "--quick", "--size", "20M", "--iterations", "1000", "--password-file"];
+        run(args.iter().chain([&&*folder.password, &&*path]).chain(more))
+    };
+    for (format, more, offset) in [
+        ("LUKS2", &["--kdf", "pbkdf2"][..], 16 << 20),
+        ("LUKS2", &["--format", "luks2", "--offset", "8M", "--keyslots-size", "4M", "--kdf", "pbkdf2"], 8 << 20),
+        ("LUKS1", &["--format", "LUKS1", "--cipher", "aes-xts-plain64", "--key-size", "256"], 4 << 20),
+    ] {
+        let volume = folder.str(format) + &offset.to_string();
+        create(&volume, more).succeeds();
+        let dump = tools::run(Command::new(&cryptsetup).args(["luksDump", &volume]));
+        let dump = String::from_utf8_lossy(&dump.stdout).into_owned();
+        assert!(dump.contains("xts-plain64"), "{dump}");
+        // LUKS1's in sectors, LUKS2's in bytes.
+        let told = dump.lines().find_map(|line| {
+            let line = line.trim();
+            let sectors = line.strip_prefix("Payload offset:").map(|told| (told, 512));
+            let (told, unit) = sectors.or_else(|| line.strip_prefix("offset:").map(|told| (told, 1)))?;
+            told.split_whitespace().next()?.parse::<u64>().ok().map(|told| told * unit)
+        });
+        assert_eq!(told, Some(offset), "{dump}");
+    }
+    for (more, words) in [
+        (&["--format", "VeraCrypt"][..], "LUKS1 or LUKS2"),
+        (&["--cipher", "serpent-xts-plain64"], "aes-xts-plain64"),
+        (&["--offset", "17M"], "multiple of 4M"),
+        (&["--integrity", "hmac-sha256"], "--integrity"),
+    ] {
+        create("refused", more).fails(1, &[words]);
+        assert!(!folder.path("refused").exists());
+    }
+}

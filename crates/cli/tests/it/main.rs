@@ -4,6 +4,7 @@ mod attacks;
 mod benchmark;
 mod bitlocker_create;
 mod bitlocker_protectors;
+mod ceph;
 mod common;
 mod convert;
 mod credentials;

@@ -26,6 +26,9 @@ const JOURNAL_TO_REPLAY: u32 = 0x4;
 /// Files kept open, so that sequential reads are fast.
 const OPEN_FILES: usize = 64;
 
+/// Nodes whose attributes are kept: some 2 MB.
+const KNOWN: usize = 16 << 10;
+
 /// The longest symlink target, in bytes (`PATH_MAX` of linux/limits.h).
 const LINK_MAX: u64 = 4096;
 
@@ -36,6 +39,8 @@ const FAR: u64 = 1 << 28;
 pub struct Ext {
     thread: Thread,
     paths: Mutex<Paths>,
+    /// Attributes that were asked for: handing over to the thread takes longer than all else, and nothing changes.
+    known: Mutex<HashMap<Node, Attributes>>,
     space: Space,
     warnings: Vec<String>,
 }
@@ -59,12 +64,20 @@ struct Paths {
 /// What the thread works with.
 struct Worker {
     ext: Ext4,
-    /// Open files, and the position of each one's next read.
-    files: HashMap<Node, (File, u64)>,
+    /// Open files.
+    files: HashMap<Node, Open>,
     /// Size of the store, in bytes.
     len: u64,
     /// Size of a block, in bytes.
     unit: u64,
+}
+
+struct Open {
+    file: File,
+    /// Where the next read begins, in bytes.
+    at: u64,
+    /// Size of the file, in bytes.
+    len: u64,
 }
 
 impl Ext {
@@ -84,7 +97,7 @@ impl Ext {
         let root = Arc::new(b"/".to_vec());
         let paths = Paths { nodes: HashMap::from([(root.clone(), 0)]), paths: vec![root] };
         let warnings = replay.then(|| warning.to_owned()).into_iter().collect();
-        Ok(Self { thread, paths: Mutex::new(paths), space, warnings })
+        Ok(Self { thread, paths: Mutex::new(paths), known: Mutex::default(), space, warnings })
     }
 
     /// Runs a job on the thread.
@@ -100,6 +113,10 @@ impl Ext {
 
     fn paths(&self) -> MutexGuard<'_, Paths> {
         self.paths.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<Node, Attributes>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn path(&self, node: Node) -> io::Result<Arc<Vec<u8>>> {
@@ -147,8 +164,11 @@ impl Tree for Ext {
     }
 
     fn attributes(&self, node: Node) -> io::Result<Attributes> {
+        if let Some(known) = self.known().get(&node) {
+            return Ok(*known);
+        }
         let path = self.path(node)?;
-        self.ask(move |worker| {
+        let asked = self.ask(move |worker| {
             let metadata = worker.metadata(&path)?;
             let kind = kind(metadata.file_type());
             let size = if matches!(kind, NodeKind::File | NodeKind::Link) { metadata.len() } else { 0 };
@@ -160,7 +180,13 @@ impl Tree for Ext {
                 created: metadata.created().and_then(time),
                 ..Attributes::new(kind, size, node)
             })
-        })
+        })?;
+        let mut known = self.known();
+        if known.len() >= KNOWN {
+            known.clear();
+        }
+        known.insert(node, asked);
+        Ok(asked)
     }
 
     fn list(&self, folder: Node) -> io::Result<Vec<Entry>> {
@@ -233,28 +259,19 @@ impl Worker {
     }
 
     fn read(&mut self, node: Node, path: &[u8], offset: u64, len: usize) -> io::Result<Vec<u8>> {
-        let metadata = self.metadata(path)?;
-        match kind(metadata.file_type()) {
-            NodeKind::File => {}
-            NodeKind::Folder => return Err(ErrorKind::IsADirectory.into()),
-            NodeKind::Link | NodeKind::Special => return Err(ErrorKind::InvalidInput.into()),
-        }
-        let len = metadata.len().saturating_sub(offset).min(len as u64) as usize;
-        if len == 0 {
-            return Ok(Vec::new());
-        }
-        let (mut file, at) = match self.files.remove(&node) {
+        let mut open = match self.files.remove(&node) {
             Some(open) => open,
-            None => (self.ext.open(parse(path)?).map_err(io_error)?, 0),
+            None => self.open(path)?,
         };
-        if at != offset {
+        let len = open.len.saturating_sub(offset).min(len as u64) as usize;
+        if len > 0 && open.at != offset {
             self.within_reach(offset)?;
-            file.seek_to(offset).map_err(io_error)?;
+            open.file.seek_to(offset).map_err(io_error)?;
         }
         let mut bytes = vec![0; len];
         let mut done = 0;
         while done < len {
-            match file.read_bytes(&mut bytes[done..]).map_err(told_of_reading)? {
+            match open.file.read_bytes(&mut bytes[done..]).map_err(told_of_reading)? {
                 0 => return Err(damaged("inode", 0, "a file ends before its size")),
                 read => done += read,
             }
@@ -262,8 +279,21 @@ impl Worker {
         if self.files.len() >= OPEN_FILES {
             self.files.clear();
         }
-        self.files.insert(node, (file, offset + len as u64));
+        if len > 0 {
+            open.at = offset + len as u64;
+        }
+        self.files.insert(node, open);
         Ok(bytes)
+    }
+
+    fn open(&self, path: &[u8]) -> io::Result<Open> {
+        let metadata = self.metadata(path)?;
+        match kind(metadata.file_type()) {
+            NodeKind::File => {}
+            NodeKind::Folder => return Err(ErrorKind::IsADirectory.into()),
+            NodeKind::Link | NodeKind::Special => return Err(ErrorKind::InvalidInput.into()),
+        }
+        Ok(Open { file: self.ext.open(parse(path)?).map_err(io_error)?, at: 0, len: metadata.len() })
     }
 
     /// Fails if seeking to `offset` would take very long, as every other request would have to wait.

@@ -443,7 +443,10 @@ mod tests {
                 let (plain, mut mine, mut lent) = (random.bytes(len), vec![0; len], lender.lend(len));
                 let mut expected = plain.clone();
                 own.encrypt(first + sectors, &mut expected);
-                let data = lent.as_deref_mut().filter(|_| seed % 2 == 0).map_or(&mut mine[..], |lent| &mut lent[..len]);
+                let data = lent
+                    .as_deref_mut()
+                    .filter(|_| seed.is_multiple_of(2))
+                    .map_or(&mut mine[..], |lent| &mut lent[..len]);
                 let mut read = |past: usize, stored: &mut [u8]| -> io::Result<()> {
                     let len = stored.len();
                     stored.copy_from_slice(&expected[past..][..len]);

@@ -2,6 +2,7 @@
 
 mod filesystem;
 mod hidden;
+mod program;
 pub(super) mod protectors;
 
 use std::borrow::Cow;
@@ -18,6 +19,7 @@ use claviger_engine::spec::{Keeping, Kept};
 use claviger_engine::store::{Access, FileStore, files};
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store, Volume, file_formats};
 use filesystem::FileSystem;
+use program::Program;
 use serde::Serialize;
 
 use crate::opening::cost::CostArgs;
@@ -53,6 +55,7 @@ const DEFAULT_FORMAT: &str = "VeraCrypt";
   claviger create --size 1G --cipher AES-Twofish-Serpent --hash Whirlpool --pim 500 secrets.hc
   claviger create --size 1G --format TrueCrypt secrets.tc
   claviger create --size 1G --format LUKS2 --label photos secrets.luks
+  claviger create --force --for rbd rbd:volumes/photos
   claviger create --size 10G --format BitLocker --filesystem ntfs stick.img
   claviger create --size 10G --format BitLocker --to-go --recovery-password-file stick.txt stick.img
   claviger create --list
@@ -72,6 +75,10 @@ pub struct Args {
     /// Format of the volume [default: VeraCrypt]
     #[arg(long, value_name = "NAME")]
     pub(crate) format: Option<String>,
+
+    /// Make a volume that this program opens, too. LUKS2 unless --format says LUKS1
+    #[arg(long = "for", value_name = "PROGRAM", conflicts_with_all = ["hidden", "header", "integrity", "home", "to_go"])]
+    made_for: Option<Program>,
 
     /// Cipher or cascade; see --list
     #[arg(long, value_name = "NAME")]
@@ -270,7 +277,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     guard::no_dumps();
     let cancel = cancel::install()?;
-    let name = args.format.as_deref().unwrap_or(DEFAULT_FORMAT);
+    let name = args.format.as_deref().unwrap_or(args.made_for.map_or(DEFAULT_FORMAT, |_| Program::FORMAT));
+    let data_offset = args.made_for.map(|program| program.data_offset(name, args)).transpose()?.or(args.luks.offset);
     if let Ok(format) = file_formats::named(name) {
         return folders::create::run(args, format, path);
     }
@@ -291,7 +299,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         label: args.luks.label.as_deref(),
         subsystem: args.luks.subsystem.as_deref(),
         volume_key: key.as_ref(),
-        data_offset: args.luks.offset,
+        data_offset,
         metadata_size: args.luks.metadata_size,
         keyslots_size: args.luks.keyslots_size,
         key_bits: args.key_size,
@@ -315,7 +323,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(filesystem) = args.filesystem {
         filesystem.check(args.sector_size.unwrap_or(512))?;
     }
-    let min_len = match (&args.luks.header, args.luks.offset) {
+    let min_len = match (&args.luks.header, data_offset) {
         (None, None) => choices.min_len,
         (_, offset) => offset.unwrap_or(0).saturating_add(512),
     };

@@ -1,0 +1,44 @@
+//! Volumes that another program is to open, too: what it does not take is refused before anything is there.
+
+use claviger_engine::formats::same_name;
+use claviger_engine::{Error, Result};
+
+use super::Args;
+
+/// Who else opens the volume.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(crate) enum Program {
+    /// Ceph's librbd, and qemu above it: LUKS1 or LUKS2 in AES-XTS, whose data begin on an object of 4 MiB
+    Rbd,
+}
+
+/// The size of an image's objects unless `rbd create --object-size` says otherwise, in bytes. Since Ceph 17 librbd refuses data that begin
+/// elsewhere than on a stripe (src/librbd/crypto/luks/LoadRequest.cc).
+const OBJECT: u64 = 4 << 20;
+
+/// Where the data of LUKS1 and LUKS2 begin there, as those that librbd makes.
+const BEGINNINGS: [(&str, u64); 2] = [("LUKS1", OBJECT), ("LUKS2", 16 << 20)];
+
+impl Program {
+    pub(super) const FORMAT: &str = "LUKS2";
+
+    /// Where the data begin.
+    ///
+    /// # Errors
+    /// `Misuse` if it would not open the volume.
+    pub(super) fn data_offset(self, format: &str, args: &Args) -> Result<u64> {
+        let refused = |what: String| Err(Error::misuse(format!("librbd opens no {what}")));
+        let Some((_, usual)) = BEGINNINGS.into_iter().find(|(name, _)| same_name(name, format)) else {
+            return refused(format!("{format} volume")).map_err(|e| e.hint("It takes --format LUKS1 or LUKS2."));
+        };
+        if let Some(cipher) = args.cipher.as_deref().filter(|cipher| !same_name("aes-xts-plain64", cipher)) {
+            return refused(format!("volume in {cipher}")).map_err(|e| e.hint("It takes --cipher aes-xts-plain64."));
+        }
+        let offset = args.luks.offset.unwrap_or(usual);
+        match offset > 0 && offset.is_multiple_of(OBJECT) {
+            true => Ok(offset),
+            false => refused(format!("volume whose data begin at byte {offset}"))
+                .map_err(|e| e.hint("They begin at a multiple of 4M.")),
+        }
+    }
+}
