@@ -25,7 +25,7 @@ races() {
 
 races claviger-crypto --lib pool::
 races claviger-serve --lib keeper:: durable:: spin::
-races claviger-serve '--test it' nbd_ steady:: keeper::a_volume keeper::sectors keeper_folders:: fuse_image::many fuse_tree::
+races claviger-serve '--test it' nbd_ steady:: fuse_image::many fuse_tree::
 races claviger-engine --lib volume:: store::
 races claviger-engine '--test it' volume:: integrity:: direct:: kept:: store:: free_tail::
 passed=$(sed -n 's/^test result: .* \([0-9]*\) passed.*/\1/p' "$log" | paste -sd+ | bc)

@@ -14,7 +14,8 @@ use claviger_testkit::faults::{self, Fault};
 use claviger_testkit::mounts::sparse_file;
 use claviger_testkit::{random::Random, tools};
 
-/// A verb and what it works on; the power cuts of `power.rs` work on them, too. Command lines are those of the program, in a folder of their own; `pw` and `new` hold passwords there.
+/// A verb and what it works on, here and below the power cuts of `power.rs`. Command lines are those of the program, in a folder of their
+/// own; `pw` and `new` hold passwords there.
 pub struct Scenario {
     pub name: &'static str,
     /// Makes what is there before.
