@@ -586,6 +586,10 @@ impl Stage {
     pub fn ends_when_given_again(&self, at: &Path) -> Result<(), String> {
         let mut said = String::new();
         for line in [&[self.scenario.verb], self.scenario.again].concat() {
+            // Nobody removes the header of what has been encrypted.
+            if line.starts_with("rm ") && self.is_new(at).is_ok() {
+                break;
+            }
             match self.gives(at, line) {
                 Ok(_) => break,
                 Err(e) => said += &e,

@@ -42,8 +42,8 @@ pub(super) fn must_be_empty(header: &dyn Store, len: u64) -> Result<()> {
 /// The error for a header's file with something in it.
 pub(super) fn not_empty() -> Error {
     Error::misuse("something is in the file that the new header is for").hint(
-        "Name one that does not exist. If it is what an interruption has left and the volume is as it was, delete it. \
-             Nothing was changed.",
+        "Name one that does not exist. If an interruption has left this one, see first whether the volume opens with it: what it \
+             has encrypted is lost without it. Delete it only if the volume is as it was. Nothing was changed.",
     )
 }
 
