@@ -577,7 +577,8 @@ impl Stage {
     /// Whether all of one state is there.
     pub fn is_whole(&self, at: &Path) -> Result<(), String> {
         let neither = |old| {
-            self.is_new(at).or_else(|new| self.is_between(at).map_err(|_| format!("lost: neither {old} nor {new}")))
+            let lost = |new, between| format!("lost: neither {old} nor {new} nor {between}");
+            self.is_new(at).or_else(|new| self.is_between(at).map_err(|between| lost(new, between)))
         };
         self.is_old(at).or_else(neither)
     }
