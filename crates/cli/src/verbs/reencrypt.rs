@@ -114,7 +114,8 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["resume", "decrypt"])]
     new_sector_size: Option<u32>,
 
-    /// What saves the zone that is being rewritten: checksum, journal, none
+    /// What saves the zone that is being rewritten: checksum, journal, none. By itself checksum, where that can mend a torn
+    /// sector, or else journal
     #[arg(long, value_name = "MODE", conflicts_with = "resume")]
     resilience: Option<String>,
 

@@ -239,7 +239,8 @@ fn a_verb_survives_a_power_cut_below_its_file_system() {
 #[ignore = "takes most of an hour: make torture"]
 fn torture_power_loss_below_verbs() {
     let only = std::env::var("FAULTS").unwrap_or_default();
-    below_verbs(|scenario| scenario.name.contains(&only), 40);
+    let cuts = std::env::var("CUTS").map_or(40, |cuts| cuts.parse().expect("CUTS is a number"));
+    below_verbs(|scenario| scenario.name.contains(&only), cuts);
 }
 
 #[test]

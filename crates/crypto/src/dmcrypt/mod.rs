@@ -120,6 +120,11 @@ impl Specification {
         all
     }
 
+    /// Whether each block of a sector is encrypted by itself, so that a part of a sector can be told without the rest.
+    pub fn blocks_stand_alone(&self) -> bool {
+        matches!(self.mode, Mode::Xts | Mode::Lrw | Mode::Ecb | Mode::Ctr) && self.iv != Iv::Elephant
+    }
+
     /// The cipher under `key`. Its sectors count from 0 at the beginning of the volume.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::support::shared;
 use crate::torture::{Scenario, Verb};
 use claviger_engine::formats::luks2::LUKS2;
-use claviger_engine::formats::luks2::reencrypt::{self, Beginning, Reencryption, Request, Stores};
+use claviger_engine::formats::luks2::reencrypt::{self, Beginning, Reencryption, Request, Resilience, Stores};
 use claviger_engine::formats::{Attributes, Format, Unlocked};
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{MemoryStore, SliceStore};
@@ -41,10 +41,10 @@ enum Way {
     /// Plaintext into ciphertext with the header in front.
     EncryptInPlace,
     /// The other way round: the header moves to a store of its own.
-    DecryptInPlace,
+    DecryptInPlace { resilience: &'static str },
 }
 
-const WAYS: [Way; 9] = [
+const WAYS: [Way; 10] = [
     Way::NewKey { backward: false, resilience: "checksum" },
     Way::NewKey { backward: true, resilience: "checksum" },
     Way::NewKey { backward: false, resilience: "journal" },
@@ -53,8 +53,11 @@ const WAYS: [Way; 9] = [
     Way::EncryptDetached { resilience: "journal" },
     Way::DecryptDetached { resilience: "checksum" },
     Way::EncryptInPlace,
-    Way::DecryptInPlace,
+    Way::DecryptInPlace { resilience: "checksum" },
+    Way::DecryptInPlace { resilience: "journal" },
 ];
+
+const DECRYPT_IN_PLACE: Way = Way::DecryptInPlace { resilience: "checksum" };
 
 fn passphrase() -> Credential {
     Credential::Passphrase(Secret::copy_from(b"correct horse"))
@@ -144,8 +147,8 @@ fn contents(len: usize) -> Vec<u8> {
     Random::new(7).bytes(len)
 }
 
-/// A volume with contents in it, of sectors of 512 bytes: where they begin, and how many there are.
-fn volume(detached: bool, front: usize, len: usize) -> Vec<u8> {
+/// A volume with contents in it, of sectors of that size: where they begin, and how many there are.
+fn volume(sector: u32, detached: bool, front: usize, len: usize) -> Vec<u8> {
     let header = if detached { front } else { 0 };
     let bed = Bed::of(&vec![0; front + len], header);
     let data = bed.data();
@@ -153,7 +156,7 @@ fn volume(detached: bool, front: usize, len: usize) -> Vec<u8> {
         quick: true,
         cost: cheap(),
         key_bits: Some(256),
-        sector_size: Some(512),
+        sector_size: Some(sector),
         data_offset: Some(if detached { 0 } else { front as u64 }),
         data: detached.then_some(&*data),
         ..Spec::default()
@@ -178,19 +181,26 @@ impl Way {
     /// What is there before: bytes of both stores, and how many of them are the header's.
     fn before(self) -> (Vec<u8>, usize) {
         match self {
-            Self::NewKey { .. } => (volume(false, FRONT, DATA), 0),
+            Self::NewKey { .. } => (volume(self.sector(), false, FRONT, DATA), 0),
             Self::EncryptDetached { .. } => ([vec![0; FRONT], contents(DATA)].concat(), FRONT),
-            Self::DecryptDetached { .. } => (volume(true, FRONT, DATA), FRONT),
+            Self::DecryptDetached { .. } => (volume(self.sector(), true, FRONT, DATA), FRONT),
             // The end is free, as a file system that was made smaller leaves it.
             Self::EncryptInPlace => ([contents(MOVING), vec![0; 2 * SMALL_FRONT]].concat(), 0),
-            Self::DecryptInPlace => ([vec![0; SMALL_FRONT], volume(false, SMALL_FRONT, MOVING)].concat(), SMALL_FRONT),
+            Self::DecryptInPlace { .. } => {
+                ([vec![0; SMALL_FRONT], volume(self.sector(), false, SMALL_FRONT, MOVING)].concat(), SMALL_FRONT)
+            }
         }
+    }
+
+    /// Bytes of a sector. A disk writes 512 of them whole or not at all: of more it may write a part.
+    fn sector(self) -> u32 {
+        if matches!(self, Self::NewKey { resilience: "journal", .. }) { 512 } else { 4096 }
     }
 
     /// What is in the volume before and after.
     fn contents(self) -> Vec<u8> {
         match self {
-            Self::EncryptInPlace | Self::DecryptInPlace => contents(MOVING),
+            Self::EncryptInPlace | Self::DecryptInPlace { .. } => contents(MOVING),
             _ => contents(DATA),
         }
     }
@@ -198,8 +208,10 @@ impl Way {
     fn request(self) -> Request<'static> {
         let (resilience, backward) = match self {
             Self::NewKey { backward, resilience } => (resilience, backward),
-            Self::EncryptDetached { resilience } | Self::DecryptDetached { resilience } => (resilience, false),
-            Self::EncryptInPlace | Self::DecryptInPlace => ("checksum", false),
+            Self::EncryptDetached { resilience }
+            | Self::DecryptDetached { resilience }
+            | Self::DecryptInPlace { resilience } => (resilience, false),
+            Self::EncryptInPlace => ("checksum", false),
         };
         Request { resilience: Some(resilience), backward, ..Request::default() }
     }
@@ -208,7 +220,7 @@ impl Way {
         let credentials = [passphrase()];
         let with = Unlock::with(&credentials);
         let request = self.request();
-        let spec = Spec { cost: cheap(), key_bits: Some(256), sector_size: Some(512), ..Spec::default() };
+        let spec = Spec { cost: cheap(), key_bits: Some(256), sector_size: Some(self.sector()), ..Spec::default() };
         let carry_out = |stores: Stores<'_>, beginning: Beginning| beginning.edit.carry_out(stores.header);
         bed.with(|stores| match self {
             Self::NewKey { .. } => carry_out(stores, reencrypt::begin(&stores, &with, &request, false)?),
@@ -220,14 +232,14 @@ impl Way {
             Self::EncryptInPlace => {
                 reencrypt::begin_encryption(stores.data, 2 * SMALL_FRONT as u64, &spec, &credentials, &request)
             }
-            Self::DecryptInPlace => reencrypt::begin_decryption(stores.header, stores.data, &with, &request),
+            Self::DecryptInPlace { .. } => reencrypt::begin_decryption(stores.header, stores.data, &with, &request),
         })
     }
 
     /// The plaintext when all is done.
     fn after(self, bed: &Bed) -> Vec<u8> {
         match self {
-            Self::DecryptDetached { .. } | Self::DecryptInPlace => {
+            Self::DecryptDetached { .. } | Self::DecryptInPlace { .. } => {
                 read_all(&*bed.data())[..self.contents().len()].to_vec()
             }
             _ => bed.plaintext().expect("it opens")[..self.contents().len()].to_vec(),
@@ -285,7 +297,7 @@ fn scenario(way: Way) -> Scenario {
         verb: match way {
             Way::NewKey { .. } => Verb::Reencrypt,
             Way::EncryptDetached { .. } | Way::EncryptInPlace => Verb::Encrypt,
-            Way::DecryptDetached { .. } | Way::DecryptInPlace => Verb::Decrypt,
+            Way::DecryptDetached { .. } | Way::DecryptInPlace { .. } => Verb::Decrypt,
         },
         name: format!("{way:?}"),
         before,
@@ -315,8 +327,16 @@ impl Way {
         let data = read_all(&*bed.data());
         match self {
             Self::NewKey { .. } => Err(error),
-            // The header in front is not moved yet, or the data are in clear by now.
-            Self::DecryptInPlace => Ok(cut(Bed::of(&data, 0).plaintext().unwrap_or(data))),
+            // The header in front is not moved yet, or the data are in clear by now, or a part is in the journal of the detached header
+            // alone: going on brings that back, as the error says.
+            Self::DecryptInPlace { resilience } => {
+                let copy = Bed::of(&read_all(&*bed.all), bed.header);
+                if resilience == "journal" {
+                    let _ = copy.resume();
+                }
+                let data = read_all(&*copy.data());
+                Ok(cut(Bed::of(&data, 0).plaintext().unwrap_or(data)))
+            }
             Self::DecryptDetached { .. } => Ok(cut(data)),
             Self::EncryptDetached { .. } | Self::EncryptInPlace if data.starts_with(&contents) => Ok(contents),
             // What is in front is half a header, or the journal is: beginning once more brings that to its end.
@@ -349,7 +369,7 @@ impl Way {
         match self {
             Self::NewKey { .. } => false,
             Self::EncryptDetached { .. } | Self::EncryptInPlace => !plain && bed.plaintext().is_ok(),
-            Self::DecryptDetached { .. } | Self::DecryptInPlace => plain,
+            Self::DecryptDetached { .. } | Self::DecryptInPlace { .. } => plain,
         }
     }
 }
@@ -358,14 +378,14 @@ impl Way {
 /// record of the move tells such a file from a header backup.
 #[test]
 fn a_header_that_is_moving_is_told_from_a_backup() {
-    let way = Way::DecryptInPlace;
+    let way = DECRYPT_IN_PLACE;
     let (before, header) = way.before();
     let front = &before[header..][..SMALL_FRONT];
     let mut image = before.clone();
     image[..header].copy_from_slice(front);
     let bed = Bed::of(&image, header);
     assert!(bed.with(|stores| reencrypt::moves_header(stores.header, stores.data)).expect("it can be read"));
-    decrypt(&bed).expect("it is decrypted");
+    decrypt(&bed, way).expect("it is decrypted");
     assert!(way.after(&bed) == way.contents());
 
     // The first part of the data over the header; nothing but zeros, as on a blank disk; something else.
@@ -376,7 +396,7 @@ fn a_header_that_is_moving_is_told_from_a_backup() {
         let bed = Bed::of(&image, header);
         assert!(!bed.with(|stores| reencrypt::moves_header(stores.header, stores.data)).expect("it can be read"));
         assert!(misuse(way.begin(&bed)).contains("something is in the file"));
-        assert!(misuse(decrypt(&bed)).contains("wrong place"));
+        assert!(misuse(decrypt(&bed, DECRYPT_IN_PLACE)).contains("wrong place"));
         assert!(read_all(&*bed.all) == image, "nothing was written");
     };
     refused(&|data| data.copy_within(SMALL_FRONT..2 * SMALL_FRONT, 0));
@@ -387,7 +407,7 @@ fn a_header_that_is_moving_is_told_from_a_backup() {
 /// While the header moves the volume can be read by it, and not written: what goes on copies what was there when it began.
 #[test]
 fn a_volume_whose_header_is_moving_is_read_only_and_goes_on_alone() {
-    let way = Way::DecryptInPlace;
+    let way = DECRYPT_IN_PLACE;
     let (before, header) = way.before();
     let writes = {
         let counted = Arc::new(FaultStore::new(Arc::new(MemoryStore::new(before.clone())), None));
@@ -409,21 +429,21 @@ fn a_volume_whose_header_is_moving_is_read_only_and_goes_on_alone() {
     let mut changed = read_all(&*memory);
     changed[header + SMALL_FRONT] ^= 1;
     let bed = Bed::of(&changed, header);
-    assert!(misuse(decrypt(&bed)).contains("wrong place"));
+    assert!(misuse(decrypt(&bed, DECRYPT_IN_PLACE)).contains("wrong place"));
     assert!(read_all(&*bed.all) == changed, "nothing was written");
 
     let bed = Bed::new(memory, header);
     let credentials = [passphrase()];
     let new_key = bed.with(|stores| reencrypt::begin(&stores, &Unlock::with(&credentials), &way.request(), false));
     assert!(misuse(new_key).contains("is moving"));
-    decrypt(&bed).expect("it goes on");
+    decrypt(&bed, way).expect("it goes on");
     assert!(way.after(&bed) == way.contents());
 }
 
 /// An old backup of the header, whose volume key may be another one by now, reencrypts nothing behind the header that counts.
 #[test]
 fn a_detached_header_is_not_used_behind_another() {
-    let volume = volume(false, FRONT, DATA);
+    let volume = volume(512, false, FRONT, DATA);
     let bed = Bed::of(&[&volume[..FRONT], &volume].concat(), FRONT);
     let credentials = [passphrase()];
     let (with, request) = (Unlock::with(&credentials), Request::default());
@@ -441,9 +461,9 @@ fn a_detached_header_is_not_used_behind_another() {
 }
 
 /// What `claviger reencrypt --decrypt --header FILE` does, from the beginning or once more.
-fn decrypt(bed: &Bed) -> Result<()> {
+fn decrypt(bed: &Bed, way: Way) -> Result<()> {
     let credentials = [passphrase()];
-    let (with, request) = (Unlock::with(&credentials), Way::DecryptInPlace.request());
+    let (with, request) = (Unlock::with(&credentials), way.request());
     bed.with(|stores| {
         if reencrypt::moves_header(stores.header, stores.data)? {
             return reencrypt::begin_decryption(stores.header, stores.data, &with, &request);
@@ -460,7 +480,12 @@ fn decrypt(bed: &Bed) -> Result<()> {
 /// comes to its end, and with a new one too or nothing is changed. Never is anything decrypted where it lies, behind the old header.
 #[test]
 fn a_decryption_whose_beginning_is_interrupted_is_run_again() {
-    let way = Way::DecryptInPlace;
+    for resilience in ["checksum", "journal"] {
+        interrupted_and_run_again(Way::DecryptInPlace { resilience });
+    }
+}
+
+fn interrupted_and_run_again(way: Way) {
     let (before, header) = way.before();
     let crash = Arc::new(CrashStore::new(before));
     way.begin(&Bed::new(Arc::clone(&crash) as Arc<dyn Store>, header)).expect("it begins");
@@ -468,13 +493,13 @@ fn a_decryption_whose_beginning_is_interrupted_is_run_again() {
     crash.each_crash(Depth { exhaustive: 4, sampled: 12, seed: 6 }, |image| {
         seen += 1;
         let bed = Bed::of(image, header);
-        decrypt(&bed).unwrap_or_else(|e| panic!("run again: {e}: {:?}", e.hint));
+        decrypt(&bed, way).unwrap_or_else(|e| panic!("run again: {e}: {:?}", e.hint));
         assert!(way.after(&bed) == way.contents(), "run again");
 
         let mut fresh = image.to_vec();
         fresh[..header].fill(0);
         let bed = Bed::of(&fresh, header);
-        match decrypt(&bed) {
+        match decrypt(&bed, way) {
             Ok(()) => {
                 with_new += 1;
                 assert!(way.after(&bed) == way.contents(), "with a new header");
@@ -488,7 +513,7 @@ fn a_decryption_whose_beginning_is_interrupted_is_run_again() {
 /// A backup of the header, older than the header in front of the data, is not where that header moves to, nor a detached header.
 #[test]
 fn an_older_header_backup_decrypts_nothing() {
-    let (mut image, header) = Way::DecryptInPlace.before();
+    let (mut image, header) = DECRYPT_IN_PLACE.before();
     image.copy_within(header..2 * header, 0);
     let bed = Bed::of(&image, header);
     let data = bed.data();
@@ -496,16 +521,16 @@ fn an_older_header_backup_decrypts_nothing() {
     let changed = LUKS2.editor().expect("it has an editor").set(&*data, &to).expect("it can be changed");
     changed.edit.carry_out(&*data).expect("it is changed");
     let before = read_all(&*bed.all);
-    let refused = misuse(decrypt(&bed));
+    let refused = misuse(decrypt(&bed, DECRYPT_IN_PLACE));
     assert!(refused.contains("wrong place"), "{refused}");
     assert!(read_all(&*bed.all) == before, "nothing was written");
-    assert!(misuse(Way::DecryptInPlace.begin(&bed)).contains("something is in the file"));
+    assert!(misuse(DECRYPT_IN_PLACE.begin(&bed)).contains("something is in the file"));
     assert!(read_all(&*bed.all) == before, "nothing was written");
 }
 
 #[test]
 fn a_new_header_goes_only_where_nothing_is() {
-    for way in [Way::EncryptDetached { resilience: "checksum" }, Way::DecryptInPlace] {
+    for way in [Way::EncryptDetached { resilience: "checksum" }, DECRYPT_IN_PLACE] {
         let (mut image, header) = way.before();
         image[header - 1] = 1;
         let bed = Bed::of(&image, header);
@@ -539,7 +564,7 @@ fn other_data_are_refused_where_it_shows() {
         data[1024 + 40..1024 + 44].copy_from_slice(&16u32.to_le_bytes());
         data[1024 + 56..1024 + 58].copy_from_slice(&[0x53, 0xef]);
     };
-    let luks = |data: &mut [u8]| data[..4096].copy_from_slice(&volume(false, FRONT, DATA)[..4096]);
+    let luks = |data: &mut [u8]| data[..4096].copy_from_slice(&volume(512, false, FRONT, DATA)[..4096]);
     for begun in [false, true] {
         for (what, refused) in [("ext", other(begun, &ext)), ("LUKS2", other(begun, &luks))] {
             assert!(refused.contains(what) && refused.contains("another volume's"), "{begun}: {refused}");
@@ -631,7 +656,7 @@ fn it_stops_between_zones_and_goes_on_from_there() {
 #[test]
 fn another_cipher_and_another_sector_size() {
     let credentials = [passphrase()];
-    let bed = Bed::of(&volume(false, FRONT, DATA), 0);
+    let bed = Bed::of(&volume(512, false, FRONT, DATA), 0);
     let begin = |request: &Request<'_>| {
         bed.with(|stores| {
             reencrypt::begin(&stores, &Unlock::with(&credentials), request, false)?.edit.carry_out(stores.header)
@@ -663,6 +688,39 @@ fn another_cipher_and_another_sector_size() {
 }
 
 /// One change of the metadata each, with a right checksum: what the state's digest or its own sense forbids.
+/// A torn sector is put together again by its checksum where a part of it can be told without the rest. Where it cannot, a journal
+/// keeps it whole.
+#[test]
+fn what_could_not_be_put_together_is_kept_whole() {
+    let cases = [
+        ("aes-xts-plain64", 4096, "checksum"),
+        ("aes-cbc-essiv:sha256", 512, "checksum"),
+        ("aes-cbc-essiv:sha256", 4096, "journal"),
+        ("xchacha12,aes-adiantum-plain64", 4096, "journal"),
+    ];
+    for (cipher, sector_size, expected) in cases {
+        let bed = Bed::of(&volume(512, false, FRONT, DATA), 0);
+        let credentials = [passphrase()];
+        let request = Request { cipher: Some(cipher), sector_size: Some(sector_size), ..Request::default() };
+        let begun = bed.with(|stores| {
+            let beginning = reencrypt::begin(&stores, &Unlock::with(&credentials), &request, false)?;
+            beginning.edit.carry_out(stores.header)
+        });
+        begun.unwrap_or_else(|e| panic!("{cipher}: {e}"));
+        let reencryption = bed.with(|stores| {
+            Reencryption::resume(stores, &Unlock::with(&credentials), Some(ZONE)).map(|r| r.state().resilience)
+        });
+        let found = match reencryption.expect("it has begun") {
+            Resilience::Checksum(_) => "checksum",
+            Resilience::Journal => "journal",
+            _ => "another",
+        };
+        assert_eq!(found, expected, "{cipher}");
+        bed.resume().expect("it ends");
+        assert!(bed.plaintext().expect("it opens")[..DATA] == contents(DATA), "{cipher}");
+    }
+}
+
 #[test]
 fn a_state_that_was_changed_without_the_keys_is_refused() {
     let way = Way::NewKey { backward: false, resilience: "checksum" };
@@ -676,12 +734,12 @@ fn a_state_that_was_changed_without_the_keys_is_refused() {
         ("\"direction\":\"forward\"", "\"direction\":\"backward\"", "digests"),
         ("\"direction\":\"forward\"", "\"direction\":\"sideways\"", "direction"),
         ("\"type\":\"checksum\"", "\"type\":\"journal\"", "digests"),
-        ("\"hash\":\"sha256\",\"sector_size\":512", "\"hash\":\"sha1\",\"sector_size\":512", "digests"),
-        ("\"hash\":\"sha256\",\"sector_size\":512", "\"hash\":\"sha256\",\"sector_size\":513", "sector_size"),
+        ("\"hash\":\"sha256\",\"sector_size\":4096", "\"hash\":\"sha1\",\"sector_size\":4096", "digests"),
+        ("\"hash\":\"sha256\",\"sector_size\":4096", "\"hash\":\"sha256\",\"sector_size\":4097", "sector_size"),
         ("backup-previous", "backup-previouz", "segments"),
         (
-            "aes-xts-plain64\",\"sector_size\":512,\"flags\":[\"backup-final",
-            "aes-xts-plain\",\"sector_size\":512,\"flags\":[\"backup-final",
+            "aes-xts-plain64\",\"sector_size\":4096,\"flags\":[\"backup-final",
+            "aes-xts-plain\",\"sector_size\":4096,\"flags\":[\"backup-final",
             "",
         ),
     ];

@@ -34,7 +34,8 @@ pub struct Request<'a> {
     pub key_bits: Option<u32>,
     /// Size of an encryption sector, in bytes.
     pub sector_size: Option<u32>,
-    /// What saves the hot zone: `checksum`, `journal` or `none`.
+    /// What saves the hot zone: `checksum`, `journal` or `none`. If nothing is said, it is checksums, unless a torn sector could not
+    /// be put together again with them: then it is a journal.
     pub resilience: Option<&'a str>,
     /// Hash of the checksums, by its name: `sha256`.
     pub checksum: Option<&'a str>,
@@ -141,21 +142,24 @@ pub fn begin_decryption(
         return Err(Error::misuse(format!("the header's file has to have {end} bytes")));
     }
     let shift = old.offset.0;
-    let first = moving::first_part(data, shift);
-    // All of it is built before anything is written, so that what cannot be is told before.
-    let record = if begun { Vec::new() } else { record_steps(&memory, &header, &old, data)? };
-    Edit::new(record.clone()).carry_out(&memory)?;
-    let header = read(&memory)?;
-    let moved = Segment { offset: Decimal(0), size: Size::Fixed(first), ..old.clone() };
-    let plan = NewReencryption {
+    let mut plan = NewReencryption {
         mode: Mode::Decrypt,
         direction: Direction::Forward,
         shift: Some(shift),
         size: data.len().saturating_sub(shift),
-        previous: (old, Some(opened.digest)),
+        previous: (old.clone(), Some(opened.digest)),
         last: (linear(0, Size::Dynamic), None),
-        moved: Some((moved, Some(opened.digest))),
+        moved: None,
     };
+    let first = match moving::record(&header.metadata).and_then(moving::len) {
+        Some(len) => len,
+        None => moving::first_part(data, shift).min(plan.longest_at_once(&header, request)?),
+    };
+    // All of it is built before anything is written, so that what cannot be is told before.
+    let record = if begun { Vec::new() } else { record_steps(&memory, &header, shift..shift + first, data)? };
+    Edit::new(record.clone()).carry_out(&memory)?;
+    let header = read(&memory)?;
+    plan.moved = Some((Segment { offset: Decimal(0), size: Size::Fixed(first), ..old }, Some(opened.digest)));
     let mut metadata = header.metadata.clone();
     moving::take_out(&mut metadata);
     let keys = VolumeKeys { previous: Some(opened.key), last: None, same: false };
@@ -175,9 +179,9 @@ pub fn begin_decryption(
 }
 
 /// The steps that put the record of the move into a header.
-fn record_steps(store: &dyn Store, header: &ReadHeader, segment: &Segment, data: &dyn Store) -> Result<Vec<Step>> {
+fn record_steps(store: &dyn Store, header: &ReadHeader, moved: Range<u64>, data: &dyn Store) -> Result<Vec<Step>> {
     let mut metadata = header.metadata.clone();
-    moving::put(&mut metadata, segment, data)?;
+    moving::put(&mut metadata, moved, data)?;
     write::steps(store, header, header.binary.clone(), &metadata)
 }
 
@@ -383,13 +387,12 @@ impl NewReencryption {
         let number = number.ok_or_else(|| {
             Error::misuse("all keyslots are taken, and a reencryption needs one").hint("Remove one that is not needed.")
         })?;
-        let sector = |(segment, _): &(Segment, _)| u64::from(segment.sector_size.unwrap_or(512));
-        let block = sector(&self.previous).max(sector(&self.last));
+        let block = self.block();
         if self.size == 0 || !self.size.is_multiple_of(block) {
             let what = format!("the data have {} bytes, which are no whole number of {block} bytes", self.size);
             return Err(Error::misuse(what).hint("Choose a smaller sector size, or enlarge the file to whole sectors."));
         }
-        let keyslot = self.keyslot(metadata, hdr_size, request, block)?;
+        let keyslot = self.keyslot(metadata, hdr_size, request)?;
         metadata.keyslots.insert(number, keyslot);
         self.state(number, &metadata.keyslots[&number])?.put_first(metadata);
         let requirements = metadata.config.requirements.get_or_insert_with(Requirements::default);
@@ -415,8 +418,8 @@ impl NewReencryption {
         Ok(())
     }
 
-    fn keyslot(&self, metadata: &Metadata, hdr_size: u64, request: &Request<'_>, block: u64) -> Result<Keyslot> {
-        let asked = request.resilience.unwrap_or("checksum");
+    fn keyslot(&self, metadata: &Metadata, hdr_size: u64, request: &Request<'_>) -> Result<Keyslot> {
+        let asked = self.resilience(request);
         let kind = match (asked, self.shift, self.direction) {
             // What is moved backward never is where it was written.
             (_, Some(_), Direction::Backward) => "datashift".to_owned(),
@@ -436,7 +439,7 @@ impl NewReencryption {
             let hash = hash::by_name(request.checksum.unwrap_or("sha256"));
             let hash = hash.ok_or_else(|| Error::misuse("no hash for checksums has that name"))?;
             other.insert("hash".into(), json!(keyslots::header_name(hash)?));
-            other.insert("sector_size".into(), json!(block));
+            other.insert("sector_size".into(), json!(self.block()));
         }
         if let Some(shift) = self.shift {
             other.insert("shift_size".into(), json!(shift.to_string()));
@@ -458,6 +461,34 @@ impl NewReencryption {
             af: None,
             other: said.into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect(),
         })
+    }
+
+    /// The larger sector of both sides, in bytes.
+    fn block(&self) -> u64 {
+        let sector = |(segment, _): &(Segment, _)| u64::from(segment.sector_size.unwrap_or(512));
+        sector(&self.previous).max(sector(&self.last))
+    }
+
+    fn resilience<'a>(&self, request: &Request<'a>) -> &'a str {
+        request.resilience.unwrap_or(if self.can_be_untorn() { "checksum" } else { "journal" })
+    }
+
+    /// Whether a block that a disk has written in part is old in some atoms and new in the others, and nothing worse.
+    fn can_be_untorn(&self) -> bool {
+        let stands_alone = |(segment, _): &(Segment, _)| {
+            let cipher = segment.encryption.as_deref().map(Specification::parse);
+            cipher.is_none_or(|cipher| cipher.is_ok_and(|cipher| cipher.blocks_stand_alone()))
+        };
+        self.block() == 512 || (stands_alone(&self.previous) && stands_alone(&self.last))
+    }
+
+    /// The longest part that is moved and then rewritten at once, in bytes: a journal has to have room for it.
+    fn longest_at_once(&self, header: &ReadHeader, request: &Request<'_>) -> Result<u64> {
+        if self.resilience(request) != "journal" {
+            return Ok(u64::MAX);
+        }
+        let (_, room) = widest_gap(&header.metadata, header.binary.hdr_size)?;
+        Ok(room / self.block() * self.block())
     }
 
     fn state(&self, number: u32, keyslot: &Keyslot) -> Result<State> {

@@ -11,9 +11,11 @@
 //! new key, has a checksum there any more, whichever of both it is. So all of them count as rewritten, which they are. Where the
 //! result is plaintext, which can be anything, or the protection is a journal, the first change of the header is made by itself.
 //!
-//! What a disk writes in part is told apart by blocks: a block must not be larger than what the disk writes whole or not at all.
-//! Blocks are as large as the larger encryption sector of both sides, and a sector of 4096 bytes that is torn in two is lost in the
-//! resilience mode `checksum`, as with cryptsetup; in `journal` it is not.
+//! Checksums are of blocks as large as the larger encryption sector of both sides. A disk writes 512 bytes whole or not at all, and a
+//! file system with small blocks no more: a block can be torn. What it was is then put together from what is left of it and what it
+//! has become, in the one way that has the right checksum (`recovery.rs`), where each block of the cipher stands alone. Where it does
+//! not, as in Adiantum or CBC, a journal is what is taken unless something else is asked for. (cryptsetup takes a torn block for a
+//! rewritten one; it wants disks that write sectors whole.)
 
 mod begin;
 mod doubts;
@@ -184,7 +186,7 @@ impl<'a> Reencryption<'a> {
     fn recover(&mut self) -> Result<()> {
         let Record { stores, state, .. } = &self.record;
         let Some(hot) = state.hot.clone() else { return Ok(()) };
-        let runs = recovery::runs(state, stores)?;
+        let runs = recovery::runs(state, stores, &self.ciphers)?;
         zone::recover(state, stores, &self.ciphers, &runs, &self.pool)?;
         stores.data.flush()?;
         self.record.rewritten(&hot);

@@ -2,11 +2,13 @@
 //! over the header in front, so that whoever goes on after an interruption knows that what is there is no header backup, and that
 //! the data are those.
 
+use std::ops::Range;
+
 use claviger_crypto::hash::SHA256;
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
-use crate::formats::luks2::metadata::{Metadata, Segment};
+use crate::formats::luks2::metadata::Metadata;
 use crate::formats::luks2::slots;
 use crate::hex;
 use crate::store::Store;
@@ -22,18 +24,17 @@ pub(in crate::formats::luks2) fn record(metadata: &Metadata) -> Option<&Map<Stri
     metadata.tokens.values().find(|token| token.get("type") == Some(&KIND.into()))
 }
 
-/// Puts a record into the metadata of a volume whose one segment is this, and whose data are in `data`.
+/// Puts a record into the metadata of a volume: this part of `data` is moved to the front.
 ///
 /// # Errors
 /// `Misuse` if there are too many tokens; `Io`.
-pub(super) fn put(metadata: &mut Metadata, segment: &Segment, data: &dyn Store) -> Result<()> {
+pub(super) fn put(metadata: &mut Metadata, moved: Range<u64>, data: &dyn Store) -> Result<()> {
     let number = slots::free_number(&metadata.tokens);
     let number = number.ok_or_else(|| {
         Error::misuse("all numbers of tokens are taken, and the move of the header needs one")
             .hint("Remove a token that is not needed.")
     })?;
-    let from = segment.offset.0;
-    let len = first_part(data, from);
+    let (from, len) = (moved.start, moved.end - moved.start);
     let sum = hex::digits(&digest(data, from, len)?);
     let record =
         json!({"type": KIND, "keyslots": [], "from": from.to_string(), "size": len.to_string(), "sha256": sum});
@@ -53,15 +54,23 @@ pub(super) fn take_out(metadata: &mut Metadata) {
 /// # Errors
 /// `Io`.
 pub(super) fn tells_of(record: &Map<String, Value>, data: &dyn Store) -> Result<bool> {
-    let number = |name: &str| record.get(name)?.as_str()?.parse::<u64>().ok();
-    let (Some(from), Some(len)) = (number("from"), number("size")) else { return Ok(false) };
-    if len == 0 || len != first_part(data, from) {
+    let (Some(from), Some(len)) = (number(record, "from"), len(record)) else { return Ok(false) };
+    if len == 0 || len > first_part(data, from) {
         return Ok(false);
     }
     Ok(record.get("sha256").and_then(Value::as_str) == Some(&hex::digits(&digest(data, from, len)?)))
 }
 
-/// How many bytes behind the header are copied over it, where the data begin at byte `from`.
+/// How many bytes are copied to the front.
+pub(super) fn len(record: &Map<String, Value>) -> Option<u64> {
+    number(record, "size")
+}
+
+fn number(record: &Map<String, Value>, name: &str) -> Option<u64> {
+    record.get(name)?.as_str()?.parse().ok()
+}
+
+/// How many bytes behind the header can be copied over it, where the data begin at byte `from`.
 pub(super) fn first_part(data: &dyn Store, from: u64) -> u64 {
     data.len().saturating_sub(from).min(from)
 }

@@ -9,6 +9,7 @@ use claviger_crypto::SectorCipher;
 use super::Stores;
 use super::keys::Ciphers;
 use super::state::{Checksums, Resilience, State, What, wrong};
+use super::zone::convert_back;
 use crate::advice::Advice;
 use crate::error::{Error, Result};
 use crate::volume::{Layout, Payload, Segment};
@@ -23,7 +24,7 @@ pub(super) struct Run {
 }
 
 /// Where the plaintext of a part of the hot zone can be had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// It has been rewritten.
     Rewritten,
@@ -31,53 +32,132 @@ pub(super) enum Source {
     Before,
     /// In the journal, as it was before.
     Journal,
+    /// A block that is torn, as it was before: put together from what is left of it and what it has become.
+    Torn(Arc<[u8]>),
 }
 
 /// Bytes of the hot zone that are looked at at a time.
 const PIECE: u64 = 1 << 20;
 
+/// What a disk writes whole or not at all, in bytes.
+const ATOM: usize = 512;
+
+/// The largest block that is looked into, in bytes: the largest sector of a volume. There are 2^8 ways in which it can be torn.
+const LARGEST_TORN: usize = 4096;
+
+/// So many blocks are looked into at most, which takes seconds: there are never many torn ones, and whoever can write to the disk can
+/// make any number of blocks that are nothing at all.
+const MOST_TORN: usize = 4096;
+
 /// What the hot zone holds; nothing if there is none.
 ///
 /// # Errors
 /// `Io`; `Unsupported` where nothing saves the zone.
-pub(super) fn runs(state: &State, stores: &Stores<'_>) -> Result<Vec<Run>> {
+pub(super) fn runs(state: &State, stores: &Stores<'_>, ciphers: &Ciphers) -> Result<Vec<Run>> {
     let Some(hot) = state.hot.clone() else { return Ok(Vec::new()) };
     match state.resilience_at(hot.start) {
         Resilience::Shift => Ok(vec![Run { at: hot, source: Source::Before }]),
         Resilience::Journal => Ok(vec![Run { at: hot, source: Source::Journal }]),
-        Resilience::Checksum(sums) => by_checksums(state, stores, &hot, sums),
+        Resilience::Checksum(sums) => by_checksums(state, stores, ciphers, &hot, sums),
         Resilience::None => Err(wrong("segments", "a zone is being rewritten, and nothing says how far that has come")),
     }
 }
 
-/// Of each block: whether it still is what it was when its checksum was made.
-fn by_checksums(state: &State, stores: &Stores<'_>, hot: &Range<u64>, sums: Checksums) -> Result<Vec<Run>> {
+/// Of each block: whether it still is what it was when its checksum was made, is what it was to become, or is torn.
+fn by_checksums(
+    state: &State,
+    stores: &Stores<'_>,
+    ciphers: &Ciphers,
+    hot: &Range<u64>,
+    sums: Checksums,
+) -> Result<Vec<Run>> {
     let Checksums { hash, block } = sums;
     if !(hot.end - hot.start).is_multiple_of(block) {
         return Err(wrong("sector_size", "the zone that is being rewritten is no whole number of blocks"));
     }
-    let mut runs: Vec<Run> = Vec::new();
-    let mut sum = vec![0; hash.size];
-    for start in (hot.start..hot.end).step_by(PIECE.max(block) as usize) {
-        let end = hot.end.min(start + PIECE.max(block));
-        let mut bytes = vec![0; (end - start) as usize];
+    let (mut runs, mut looked_into) = (Vec::new(), 0);
+    let by = PIECE.max(block);
+    for start in (hot.start..hot.end).step_by(by as usize) {
+        let mut bytes = vec![0; (hot.end - start).min(by) as usize];
         stores.data.read_at(state.last.offset() + start, &mut bytes)?;
-        let first = (start - hot.start) / block * hash.size as u64;
+        let stored_at = state.area.start + (start - hot.start) / block * hash.size as u64;
         let mut stored = vec![0; bytes.len() / block as usize * hash.size];
-        stores.header.read_at(state.area.start + first, &mut stored)?;
-        let blocks = bytes.chunks(block as usize).zip(stored.chunks(hash.size));
-        for (at, (bytes, stored)) in (start..end).step_by(block as usize).zip(blocks) {
-            hash.checksum(&[bytes], &mut sum);
-            let source = if sum == stored { Source::Before } else { Source::Rewritten };
+        stores.header.read_at(stored_at, &mut stored)?;
+        let now = all_sums(sums, &bytes);
+        // The other way round: what has been rewritten is then what it was.
+        let mut back = bytes.clone();
+        let (mut were, mut of_next) = (Vec::new(), Vec::new());
+        if now != stored {
+            convert_back(state, ciphers, start, &mut back);
+            were = all_sums(sums, &back);
+            of_next = sums_of_next(state, stores, hot, start..start + bytes.len() as u64, sums)?;
+        }
+        for (i, stored) in stored.chunks(hash.size).enumerate() {
+            let one = |sums: &[u8]| sums.chunks(hash.size).nth(i) == Some(stored);
+            let (at, part) = (start + i as u64 * block, i * block as usize..(i + 1) * block as usize);
+            let source = if one(&now) {
+                Source::Before
+            } else if one(&were) || one(&of_next) || looked_into == MOST_TORN {
+                Source::Rewritten
+            } else {
+                looked_into += 1;
+                // What is none of these is damaged, or in a mode whose blocks hang together.
+                untorn(&bytes[part.clone()], &back[part], sums, stored).map_or(Source::Rewritten, Source::Torn)
+            };
             add(&mut runs, Run { at: at..at + block, source });
         }
     }
     Ok(runs)
 }
 
+fn all_sums(Checksums { hash, block }: Checksums, bytes: &[u8]) -> Vec<u8> {
+    let mut sums = vec![0; bytes.len() / block as usize * hash.size];
+    hash.checksums(block as usize, bytes, &mut sums);
+    sums
+}
+
+/// The checksums of the zone that comes next, as far as `part` of the hot one: they replace those of the hot zone as soon as that is on
+/// the disk, and before the header says so.
+fn sums_of_next(
+    state: &State,
+    stores: &Stores<'_>,
+    hot: &Range<u64>,
+    part: Range<u64>,
+    sums: Checksums,
+) -> Result<Vec<u8>> {
+    let after = State { hot: None, done: state.done_with(hot), ..state.copy() };
+    let Some(next) = after.next_zone(hot.end - hot.start) else { return Ok(Vec::new()) };
+    let begins = next.start.saturating_add(part.start - hot.start);
+    let zone = begins..next.end.min(begins.saturating_add(part.end - part.start));
+    if zone.is_empty() || !(zone.end - zone.start).is_multiple_of(sums.block) {
+        return Ok(Vec::new());
+    }
+    let mut bytes = vec![0; (zone.end - zone.start) as usize];
+    stores.data.read_at(after.read_at(&zone).start, &mut bytes)?;
+    Ok(all_sums(sums, &bytes))
+}
+
+/// A torn block as it was before: of each atom either what is there or what it is the other way round, so that the checksum is right.
+/// Where blocks of a cipher hang together within a sector, as in CBC, nothing is found.
+fn untorn(there: &[u8], back: &[u8], sums: Checksums, stored: &[u8]) -> Option<Arc<[u8]>> {
+    let atoms = there.len() / ATOM;
+    if there.len() > LARGEST_TORN || atoms < 2 {
+        return None;
+    }
+    let mut all = Vec::with_capacity(there.len() << atoms);
+    for ways in 0..1usize << atoms {
+        let atom = |i: usize| &if ways >> i & 1 == 1 { back } else { there }[i * ATOM..(i + 1) * ATOM];
+        (0..atoms).for_each(|i| all.extend_from_slice(atom(i)));
+    }
+    let found = all_sums(sums, &all).chunks(sums.hash.size).position(|sum| sum == stored)?;
+    Some(all[found * there.len()..][..there.len()].into())
+}
+
 fn add(runs: &mut Vec<Run>, run: Run) {
     match runs.last_mut() {
-        Some(before) if before.source == run.source => before.at.end = run.at.end,
+        Some(before) if before.source == run.source && !matches!(run.source, Source::Torn(_)) => {
+            before.at.end = run.at.end;
+        }
         _ => runs.push(run),
     }
 }
@@ -92,7 +172,7 @@ pub(super) fn layout(state: &State, stores: &Stores<'_>, ciphers: &Ciphers) -> R
     for piece in state.pieces() {
         match piece.what {
             What::Hot => {
-                for run in runs(state, stores)? {
+                for run in runs(state, stores, ciphers)? {
                     segments.push(recovered(state, stores, ciphers, &run)?);
                 }
             }
@@ -104,7 +184,7 @@ pub(super) fn layout(state: &State, stores: &Stores<'_>, ciphers: &Ciphers) -> R
 }
 
 fn recovered(state: &State, stores: &Stores<'_>, ciphers: &Ciphers, run: &Run) -> Result<Segment> {
-    Ok(match run.source {
+    Ok(match &run.source {
         Source::Rewritten => segment(state, ciphers, What::Last, &run.at),
         Source::Before => segment(state, ciphers, state.was(run.at.start), &run.at),
         Source::Journal if stores.detached => {
@@ -113,6 +193,14 @@ fn recovered(state: &State, stores: &Stores<'_>, ciphers: &Ciphers, run: &Run) -
             )
             .hint("Going on, with the same detached header, brings that part back.")
             .advise(Advice::ResumeReencryption));
+        }
+        Source::Torn(bytes) => {
+            let mut plaintext = bytes.to_vec();
+            if let Some(cipher) = ciphers.of(state.was(run.at.start)) {
+                cipher.decrypt(run.at.start / cipher.sector_size() as u64, &mut plaintext);
+            }
+            let payload = Payload::Fixed(plaintext.into());
+            Segment { payload, ..segment(state, ciphers, What::Last, &run.at) }
         }
         Source::Journal => {
             let stored_at = state.area.start + (run.at.start - state.hot.as_ref().map_or(0, |hot| hot.start));

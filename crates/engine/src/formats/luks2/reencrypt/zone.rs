@@ -9,7 +9,7 @@ use claviger_crypto::pool::{Pool, for_each_piece};
 use super::Stores;
 use super::keys::Ciphers;
 use super::recovery::{Run, Source};
-use super::state::{Checksums, Resilience, State, wrong};
+use super::state::{Checksums, Resilience, State, What, wrong};
 use crate::error::Result;
 use crate::store::Pages;
 
@@ -110,7 +110,13 @@ pub(super) fn recover(state: &State, stores: &Stores<'_>, ciphers: &Ciphers, run
     let zone = state.hot.as_ref().map_or(0, |hot| hot.start);
     for run in runs {
         let to = state.last.offset() + run.at.start;
-        let (store, base) = match run.source {
+        let (store, base) = match &run.source {
+            Source::Torn(bytes) => {
+                let mut bytes = bytes.to_vec();
+                convert(state, ciphers, run.at.start, &mut bytes);
+                stores.data.write_at(to, &mut bytes)?;
+                continue;
+            }
             Source::Rewritten => (stores.data, to),
             Source::Before => (stores.data, state.side(state.was(run.at.start)).offset() + run.at.start),
             Source::Journal => (stores.header, state.area.start + (run.at.start - zone)),
@@ -131,14 +137,23 @@ pub(super) fn recover(state: &State, stores: &Stores<'_>, ciphers: &Ciphers, run
 }
 
 /// From what it was to what it is to be.
-fn convert(state: &State, ciphers: &Ciphers, at: u64, piece: &mut [u8]) {
+pub(super) fn convert(state: &State, ciphers: &Ciphers, at: u64, piece: &mut [u8]) {
+    recipher(ciphers, (state.was(at), What::Last), at, piece);
+}
+
+/// From what it is to be to what it was.
+pub(super) fn convert_back(state: &State, ciphers: &Ciphers, at: u64, piece: &mut [u8]) {
+    recipher(ciphers, (What::Last, state.was(at)), at, piece);
+}
+
+fn recipher(ciphers: &Ciphers, (from, to): (What, What), at: u64, piece: &mut [u8]) {
     // 128 KiB at a time, which stay in the L2 cache from one cipher to the other.
     for (i, part) in piece.chunks_mut(128 << 10).enumerate() {
         let at = at + (i * (128 << 10)) as u64;
-        if let Some(cipher) = ciphers.of(state.was(at)) {
+        if let Some(cipher) = ciphers.of(from) {
             cipher.decrypt(at / cipher.sector_size() as u64, part);
         }
-        if let Some(cipher) = ciphers.of(super::state::What::Last) {
+        if let Some(cipher) = ciphers.of(to) {
             cipher.encrypt(at / cipher.sector_size() as u64, part);
         }
     }
