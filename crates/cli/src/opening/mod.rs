@@ -13,6 +13,7 @@ pub mod header_changes;
 pub mod headerless;
 pub mod http;
 pub mod logical_volume;
+pub mod mount_point;
 pub mod new_file;
 pub mod patience;
 pub mod place;

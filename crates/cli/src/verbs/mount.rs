@@ -1,7 +1,6 @@
 //! `claviger mount`: the files of a volume in a folder.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -24,6 +23,7 @@ use serde::Serialize;
 use crate::opening::direct::{DirectArgs, is_block_device};
 use crate::opening::files::{self, InsideArgs};
 use crate::opening::logical_volume::LogicalVolumeArgs;
+use crate::opening::mount_point::{self, MountPoint};
 use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs, place};
 use crate::process::background::{self, Told};
 use crate::process::guard;
@@ -39,6 +39,7 @@ use crate::terminal::{cancel, duration};
 /// `claviger unmount` or `umount` writes everything and ends it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
+  claviger mount old.tc
   claviger mount old.tc /mnt/old
   claviger mount --read-only old.tc /mnt/old
   claviger mount --filesystem none old.tc /mnt/old && xxd /mnt/old/volume | head
@@ -54,9 +55,10 @@ pub struct Args {
     #[command(flatten)]
     open: OpenArgs,
 
-    /// The mount point: an empty folder
+    /// The mount point: an empty folder. By itself one with the volume's name is made where removable drives are mounted, and removed
+    /// in the end
     #[arg(value_name = "DIR")]
-    dir: PathBuf,
+    dir: Option<PathBuf>,
 
     /// The file system inside: `auto` detects it, `none` shows the plaintext as one file called `volume`
     #[arg(long, value_name = "TYPE", default_value = "auto")]
@@ -158,7 +160,9 @@ struct MountReport {
 
 /// Carries the verb out. `words` is the command line, as this verb sees it.
 pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
-    apart(&args.open.path, &args.dir)?;
+    if let Some(dir) = &args.dir {
+        apart(&args.open.path, dir)?;
+    }
     args.registers.check(&args.isolation)?;
     if args.isolation.keeper().is_some() {
         return args.isolation.keep(&args.open, Some(args.access()), Some(&args.protect), &args.registers);
@@ -174,7 +178,9 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         // What a killed server left is no reason to refuse its folder.
         mount::clean_all(&Runtime::of_this_user()?)?;
         // What can be seen from here should not take a process.
-        empty_folder(&args.dir)?;
+        if let Some(dir) = &args.dir {
+            mount_point::empty_folder(dir)?;
+        }
         return background::start(words, Stdio::inherit());
     }
     guard::no_dumps();
@@ -182,7 +188,8 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let parent = if args.with_parent { Some(args.told.caller()?) } else { None };
     let runtime = Runtime::of_this_user()?;
     mount::clean_all(&runtime)?;
-    let dir = empty_folder(&args.dir)?;
+    let point = MountPoint::new(args.dir.as_deref(), &args.open.path, &runtime)?;
+    let dir = point.path().to_owned();
 
     let access = args.access();
     let at = |e: Error| e.at(&args.open.path);
@@ -344,31 +351,6 @@ pub fn record(path: &Path, facts: Option<&Facts>, size: u64) -> anyhow::Result<R
         loop_device: None,
         failure: None,
     })
-}
-
-/// The folder as an absolute path without links, if there is nothing in it.
-fn empty_folder(dir: &Path) -> anyhow::Result<PathBuf> {
-    let look = || -> claviger_engine::Result<PathBuf> {
-        let path = dir.canonicalize()?;
-        // Resolving a path asks no server: what a dead one left shows only now.
-        if !fs::metadata(&path)?.is_dir() {
-            return Err(Error::misuse("not a folder"));
-        }
-        if fs::read_dir(&path)?.next().is_some() {
-            return Err(Error::misuse("this folder is not empty").hint("Mounting would hide what is in it."));
-        }
-        Ok(path)
-    };
-    Ok(look().map_err(|e| {
-        let e = e.at(dir);
-        match &e.kind {
-            ErrorKind::Io(io) if io.kind() == io::ErrorKind::NotConnected => {
-                e.hint("A killed server has left this mount. Run `claviger unmount` with this folder to clean it up.")
-            }
-            ErrorKind::Io(io) if io.kind() == io::ErrorKind::NotFound => e.hint("Make the folder first: mkdir."),
-            _ => e,
-        }
-    })?)
 }
 
 /// Refuses to mount a folder over itself, or inside itself: what is encrypted would be out of reach, or show up in its own plaintext.

@@ -92,7 +92,6 @@ fn other_formats_take_none_of_it() {
         (&["--to-go"][..], "discovery volume"),
         (&["--no-recovery-password"], "recovery password"),
         (&["--startup-key", &folder], "startup key"),
-        (&["--filesystem", "fat"], "file system made with it"),
     ] {
         let args = [&["create", "--size=20M", "--format=LUKS2"], options, &[&volume]].concat();
         run(args).fails(1, &[&format!("LUKS2 takes no {what}"), "BitLocker"]);

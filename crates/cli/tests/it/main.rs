@@ -36,6 +36,7 @@ mod locking;
 mod logical_volumes;
 mod mounting;
 mod mounting_user;
+mod new_filesystems;
 mod pairs;
 mod partitions;
 mod patience;

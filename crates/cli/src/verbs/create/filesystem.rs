@@ -1,24 +1,32 @@
-//! `claviger create --filesystem`: a file system that leaves alone what the format keeps to itself. Programs of others make it in a file,
-//! from which it is written through the new volume.
+//! `claviger create --filesystem`: programs of others make it in the new volume, which they see as a file. Where a format keeps something
+//! to itself in the plaintext, the file system leaves that alone: it is made before the volume is, in a file, and written through it.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use claviger_engine::formats::Creator;
 use claviger_engine::spec::{Keeping, Kept};
-use claviger_engine::{Error, Result, Spec, Store};
+use claviger_engine::{Error, Result, Spec, Store, Volume};
+use claviger_serve::fuse;
 use claviger_serve::mount::find_program;
 use rustix::fs::SeekFrom as Extent;
 
 /// What can be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FileSystem {
+    /// Linux's own
+    Ext4,
+    /// From 300 MiB on
+    Xfs,
+    /// From 110 MiB on
+    Btrfs,
     /// With files where the format keeps something, as Windows has them
     Ntfs,
     /// Smaller than the volume
@@ -27,6 +35,9 @@ pub(crate) enum FileSystem {
     Fat,
 }
 
+/// What an NTFS takes to have files where a format keeps something.
+const WITH_FILES: [(&str, &str); 2] = [("ntfs-3g", "ntfs-3g"), ("ntfscluster", "ntfs-3g")];
+
 /// A file system in a file, to be written to a new volume.
 pub(crate) struct Made {
     image: tempfile::NamedTempFile,
@@ -34,42 +45,182 @@ pub(crate) struct Made {
     places: Option<Vec<u64>>,
 }
 
+/// What a kind is called, and what makes it.
+struct Kind {
+    name: &'static str,
+    /// Programs, and the Debian packages they are in: the first one makes it.
+    programs: &'static [(&'static str, &'static str)],
+    /// Its options.
+    options: &'static [&'static str],
+    /// The option before the label, and the longest label, in bytes or units of UTF-16.
+    label: (&'static str, usize),
+    /// The option before the size of a sector; nothing where the program knows no other than 512 bytes, or needs not be told.
+    sector: Option<&'static str>,
+    /// Whether labels are in UTF-16.
+    utf16: bool,
+}
+
+const EXT4: Kind = Kind {
+    name: "ext4",
+    programs: &[("mkfs.ext4", "e2fsprogs")],
+    options: &["-q", "-F"],
+    label: ("-L", 16),
+    sector: None,
+    utf16: false,
+};
+const XFS: Kind = Kind {
+    name: "XFS",
+    programs: &[("mkfs.xfs", "xfsprogs")],
+    options: &["-q", "-f", "-K"],
+    label: ("-L", 12),
+    sector: Some("-ssize="),
+    utf16: false,
+};
+const BTRFS: Kind = Kind {
+    name: "Btrfs",
+    programs: &[("mkfs.btrfs", "btrfs-progs")],
+    options: &["-q", "-f", "-K"],
+    label: ("-L", 255),
+    sector: None,
+    utf16: false,
+};
+const NTFS: Kind = Kind {
+    name: "NTFS",
+    programs: &[("mkntfs", "ntfs-3g")],
+    options: &["-F", "-Q", "-q", "-p", "0", "-H", "255", "-S", "63"],
+    label: ("-L", 32),
+    sector: Some("-s"),
+    utf16: true,
+};
+const EXFAT: Kind = Kind {
+    name: "exFAT",
+    programs: &[("mkfs.exfat", "exfatprogs")],
+    options: &[],
+    label: ("-L", 11),
+    sector: None,
+    utf16: true,
+};
+const FAT: Kind = Kind {
+    name: "FAT",
+    programs: &[("mkfs.fat", "dosfstools")],
+    options: &[],
+    label: ("-n", 11),
+    sector: Some("-S"),
+    utf16: false,
+};
+
+/// What is to be made, as it was asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish<'a> {
+    pub kind: FileSystem,
+    /// Bytes of a sector of the volume.
+    pub sector: u32,
+    pub label: Option<&'a str>,
+}
+
 impl FileSystem {
+    fn kind(self) -> &'static Kind {
+        match self {
+            Self::Ext4 => &EXT4,
+            Self::Xfs => &XFS,
+            Self::Btrfs => &BTRFS,
+            Self::Ntfs => &NTFS,
+            Self::Exfat => &EXFAT,
+            Self::Fat => &FAT,
+        }
+    }
+
     /// Its name.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Ntfs => "NTFS",
-            Self::Exfat => "exFAT",
-            Self::Fat => "FAT",
-        }
+        self.kind().name
     }
 
     /// Where it can have what the format keeps.
     pub fn keeping(self) -> Keeping<'static> {
         match self {
-            Self::Exfat => Keeping::AtEnd,
             Self::Ntfs | Self::Fat => Keeping::Spread,
+            _ => Keeping::AtEnd,
         }
     }
 
-    /// Checks that what it takes is there.
+    /// The size of the sectors of a volume that is made for it, if nobody says: nothing where any will do.
+    pub fn sector(self) -> Option<u32> {
+        (self == Self::Exfat).then_some(512)
+    }
+}
+
+impl Wish<'_> {
+    /// Checks that what it takes is there. `keeps` says whether the format keeps something to itself.
     ///
     /// # Errors
-    /// `Misuse` for sectors that it cannot have; `Unsupported` with what to install.
-    pub fn check(self, sector: u32) -> Result<()> {
-        if sector != 512 && self != Self::Ntfs {
-            return Err(Error::misuse(format!("{} is made with sectors of 512 bytes alone", self.name()))
-                .hint("Use NTFS, or leave out --sector-size."));
+    /// `Misuse` for sectors and labels that it cannot have; `Unsupported` with what to install.
+    pub fn check(&self, keeps: bool) -> Result<()> {
+        use FileSystem::{Btrfs, Exfat, Ext4, Fat, Ntfs, Xfs};
+        let Kind { name, programs, label: (_, longest), utf16, .. } = self.kind.kind();
+        if keeps && matches!(self.kind, Ext4 | Xfs | Btrfs) {
+            return Err(Error::misuse(format!("{name} leaves no room for what the format keeps to itself"))
+                .hint("NTFS, exFAT and FAT do: --filesystem ntfs."));
         }
-        self.programs().iter().try_for_each(|(name, package)| program(name, package).map(drop))
+        if self.sector != 512 && (self.kind == Exfat || (keeps && self.kind == Fat)) {
+            return Err(Error::misuse(format!("{name} is made with sectors of 512 bytes alone"))
+                .hint("Use another file system, or leave out --sector-size."));
+        }
+        let len = |label: &str| if *utf16 { label.encode_utf16().count() } else { label.len() };
+        if let Some(label) = self.label.filter(|label| len(label) > *longest) {
+            let unit = if *utf16 { "characters" } else { "bytes" };
+            return Err(Error::misuse(format!(
+                "a label of {name} has at most {longest} {unit}, and {label:?} has more"
+            )));
+        }
+        let with_files: &[_] = if keeps && self.kind == Ntfs { &WITH_FILES } else { &[] };
+        programs.iter().chain(with_files).try_for_each(|(name, package)| program(name, package).map(drop))
     }
 
-    fn programs(self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            Self::Ntfs => &[("mkntfs", "ntfs-3g"), ("ntfs-3g", "ntfs-3g"), ("ntfscluster", "ntfs-3g")],
-            Self::Exfat => &[("mkfs.exfat", "exfatprogs")],
-            Self::Fat => &[("mkfs.fat", "dosfstools")],
+    /// What makes it; its last argument is still missing.
+    fn command(&self) -> Result<Command> {
+        let Kind { programs: [(name, package), ..], options, label: (before, _), sector, .. } = self.kind.kind() else {
+            return Err(Error::misuse("nothing makes this file system"));
+        };
+        let mut command = Command::new(program(name, package)?);
+        command.args(*options);
+        if let Some(option) = sector {
+            command.arg(format!("{option}{}", self.sector));
         }
+        if self.kind == FileSystem::Ext4 {
+            // What it leaves for the kernel to write may be anything. Whoever makes it may write to it.
+            let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+            let lazy = "nodiscard,lazy_itable_init=1,lazy_journal_init=1";
+            command.arg("-E").arg(format!("{lazy},root_owner={}:{}", user.as_raw(), group.as_raw()));
+            // It has no sectors, and blocks as small as 1 KiB.
+            if self.sector > 1024 {
+                command.arg(format!("-b{}", self.sector));
+            }
+        }
+        if let Some(label) = self.label {
+            command.args([before, label]);
+        }
+        Ok(command)
+    }
+
+    /// Makes it in a volume, which the program sees as a file: what it writes is written, and nothing else.
+    ///
+    /// # Errors
+    /// `Unsupported` where a program or FUSE is missing; `Io` where the program fails.
+    pub fn make_in(&self, volume: Volume) -> Result<()> {
+        let volume: Arc<dyn Store> = Arc::new(volume);
+        let dir = tempfile::tempdir()?;
+        let mounted = fuse::mount(fuse::Image::new(Arc::clone(&volume)), dir.path(), fuse::Options::default());
+        let mounted = mounted
+            .map_err(|e| e.hint("A file system is made through FUSE. Without --filesystem it is not needed."))?;
+        let handle = mounted.handle();
+        let serving = thread::spawn(move || mounted.run());
+        let made = self.command().and_then(|mut command| run(command.arg(dir.path().join("volume"))));
+        handle.stop();
+        let ended =
+            serving.join().unwrap_or_else(|_| Err(io::Error::other("the server of the new volume failed").into()));
+        made?;
+        ended?;
+        Ok(volume.flush()?)
     }
 
     /// Makes it for a volume of `len` bytes, in a file in `folder`.
@@ -78,33 +229,23 @@ impl FileSystem {
     /// `Unsupported` where a program is missing; `Io` where one fails.
     pub fn make(self, creator: &dyn Creator, len: u64, spec: &Spec<'_>, folder: &Path) -> Result<Made> {
         let kept = creator.kept(len, spec)?;
-        let sector = u64::from(spec.sector_size.unwrap_or(512));
+        let sector = u64::from(self.sector);
         let image = tempfile::Builder::new().prefix(".claviger-").tempfile_in(folder)?;
-        let size = match (self, kept.iter().map(|part| part.offset).min()) {
-            (Self::Exfat, Some(end)) => end,
+        let size = match (self.kind, kept.iter().map(|part| part.offset).min()) {
+            (FileSystem::Exfat, Some(end)) => end,
             _ => len / sector * sector,
         };
         image.as_file().set_len(size)?;
-        let (name, package) = self.programs()[0];
-        let mut command = Command::new(program(name, package)?);
+        let mut command = self.command()?;
         let mut bad = tempfile::NamedTempFile::new()?;
-        match self {
-            Self::Ntfs => {
-                command.args(["-F", "-Q", "-q", "-p", "0", "-H", "255", "-S", "63", "-s", &sector.to_string()]);
+        if self.kind == FileSystem::Fat {
+            for block in bad_blocks(&kept) {
+                writeln!(bad, "{block}")?;
             }
-            Self::Exfat => {}
-            Self::Fat => {
-                for block in bad_blocks(&kept) {
-                    writeln!(bad, "{block}")?;
-                }
-                command.arg("-l").arg(bad.path());
-            }
+            command.arg("-l").arg(bad.path());
         }
         run(command.arg(image.path()))?;
-        let places = match self {
-            Self::Ntfs => Some(files_for(&image, &kept)?),
-            Self::Exfat | Self::Fat => None,
-        };
+        let places = (self.kind == FileSystem::Ntfs).then(|| files_for(&image, &kept)).transpose()?;
         Ok(Made { image, places })
     }
 }

@@ -9,9 +9,10 @@ use std::time::Instant;
 use claviger_engine::formats::{self, Facts};
 use claviger_engine::opening::HeaderFound;
 use claviger_engine::store::Access;
-use claviger_engine::{Credential, Error, ErrorKind, Format, HiddenRoom, Spec, Store, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, Format, HiddenRoom, Spec, Store, Unlock, Volume};
 use serde::Serialize;
 
+use super::filesystem::{FileSystem, Wish};
 use super::{choose, tell_filling};
 use crate::opening::{HiddenArgs, How};
 use crate::process::guard;
@@ -47,6 +48,9 @@ struct Hidden {
     /// Where the room is, and how much of it there was.
     room: HiddenRoom,
     quick: bool,
+    /// The file system that was made in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    filesystem: Option<&'static str>,
     /// How long it took, in seconds.
     seconds: f64,
     /// Seconds that filling the data area took, until all was on the disk.
@@ -89,6 +93,8 @@ pub fn run(args: &super::Args, path: &Path) -> anyhow::Result<()> {
     consent(args, path, &room)?;
 
     // The hidden one.
+    let wish = args.filesystem.map(|kind| Wish { kind, sector: 512, label: args.luks.label.as_deref() });
+    wish.iter().try_for_each(|wish| wish.check(false))?;
     let choices = formats::creator_of(format)?.choices();
     let spec = Spec {
         cipher: choose("cipher", hidden_cipher.as_deref(), &choices.ciphers, choices.complete)?,
@@ -115,7 +121,7 @@ pub fn run(args: &super::Args, path: &Path) -> anyhow::Result<()> {
         _ => at(e),
     })?;
     let end = Instant::now();
-    let facts = check(format, &store, &spec, &credentials).map_err(at)?;
+    let facts = check(format, &store, &spec, &credentials, wish).map_err(at)?;
     let hidden = Hidden {
         path: path.display().to_string(),
         format: facts.format,
@@ -125,6 +131,7 @@ pub fn run(args: &super::Args, path: &Path) -> anyhow::Result<()> {
         size: facts.size,
         room,
         quick: args.quick,
+        filesystem: args.filesystem.map(FileSystem::name),
         seconds: (end - begin).as_secs_f64(),
         filling_seconds: filling.get().map(|begin| (end - *begin).as_secs_f64()),
     };
@@ -146,23 +153,31 @@ fn consent(args: &super::Args, path: &Path, room: &HiddenRoom) -> claviger_engin
     prompt::consent(&question, "--force --yes", refused)
 }
 
-/// Opens what was made, as whoever wants its contents will.
+/// Opens what was made, as whoever wants its contents will, and makes the file system in it.
 fn check(
     format: &'static dyn Format,
     store: &Arc<dyn Store>,
     spec: &Spec<'_>,
     credentials: &[Credential],
+    wish: Option<Wish<'_>>,
 ) -> claviger_engine::Result<Facts> {
-    Ok(format.open(store)?.unlock(&format.takes().reopening(spec, credentials))?.facts)
+    let unlocked = format.open(store)?.unlock(&format.takes().reopening(spec, credentials))?;
+    if let Some(wish) = wish {
+        wish.make_in(Volume::new(Arc::clone(store), unlocked.layout))?;
+    }
+    Ok(unlocked.facts)
 }
 
 impl Report for Hidden {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, format, cipher, hash, hidden: _, size, room, quick: _, seconds, filling_seconds } = self;
+        let Self { path, format, cipher, hash, size, room, seconds, filling_seconds, .. } = self;
         writeln!(out, "{path}: hidden {format} volume, {cipher}, {hash}, {} for files", size::exact(*size))?;
         let largest = size::exact(room.largest);
         writeln!(out, "The free space of the outer {} file system had room for {largest}.", room.filesystem)?;
         tell_filling(out, *size, *seconds, *filling_seconds)?;
+        if let Some(name) = self.filesystem {
+            writeln!(out, "It holds an empty {name} file system.")?;
+        }
         writeln!(out, "From now on, open the outer volume with --read-only or --protect-hidden: writing to it")?;
         writeln!(out, "without protection may destroy the hidden one.")
     }

@@ -18,7 +18,7 @@ use claviger_engine::formats::{self, Choices, Creator, Facts};
 use claviger_engine::spec::{Keeping, Kept};
 use claviger_engine::store::{Access, FileStore, files};
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store, Volume, file_formats};
-use filesystem::FileSystem;
+use filesystem::{FileSystem, Wish};
 use program::Program;
 use serde::Serialize;
 
@@ -146,9 +146,9 @@ pub struct Args {
     #[arg(long, help_heading = "BitLocker")]
     pub(crate) to_go: bool,
 
-    /// Make this file system in the volume, with what BitLocker keeps to itself left out. It takes mkntfs and ntfs-3g, mkfs.exfat or
-    /// mkfs.fat
-    #[arg(long, value_name = "KIND", help_heading = "BitLocker")]
+    /// Make this file system in the volume, with the label of --label. It takes mkfs.ext4, mkfs.xfs and so on; BitLocker volumes
+    /// have ntfs, exfat or fat, with what BitLocker keeps to itself left out
+    #[arg(long, value_name = "KIND")]
     pub(crate) filesystem: Option<FileSystem>,
 
     #[command(flatten)]
@@ -162,7 +162,7 @@ pub struct Args {
 #[derive(clap::Args)]
 #[command(next_help_heading = "LUKS")]
 pub(crate) struct LuksArgs {
-    /// The label. LUKS2 and BitLocker
+    /// The label. LUKS2, BitLocker, and the file system of --filesystem
     #[arg(long, value_name = "TEXT")]
     label: Option<String>,
 
@@ -288,6 +288,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let format = formats::by_name(name)?;
     let creator = formats::creator_of(format)?;
     let choices = creator.choices();
+    let takes = format.takes();
+    let may = |parameter| takes.creating.contains(&parameter);
+    // Such a format has a place in the plaintext, which the file system has to know of before the volume is made.
+    let keeps = may(Parameter::FileSystem);
+    let sector_size = args.sector_size.or_else(|| args.filesystem?.sector().filter(|_| may(Parameter::SectorSize)));
+    let label = args.luks.label.as_deref();
+    let wish = args.filesystem.map(|kind| Wish { kind, sector: sector_size.unwrap_or(512), label });
+    let before = wish.filter(|_| keeps);
     let key = args.credentials.new_volume_key()?;
     let spec = Spec {
         cipher: choose("cipher", args.cipher.as_deref(), &choices.ciphers, choices.complete)?,
@@ -296,17 +304,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         cost: args.cost.cost()?,
         integrity: args.luks.integrity.as_deref(),
         uuid: args.luks.uuid.as_deref(),
-        label: args.luks.label.as_deref(),
+        label: label.filter(|_| wish.is_none() || may(Parameter::Label)),
         subsystem: args.luks.subsystem.as_deref(),
         volume_key: key.as_ref(),
         data_offset,
         metadata_size: args.luks.metadata_size,
         keyslots_size: args.luks.keyslots_size,
         key_bits: args.key_size,
-        sector_size: args.sector_size,
+        sector_size,
         quick: args.quick,
         discovery: args.to_go,
-        keeping: args.filesystem.map_or_else(Keeping::default, FileSystem::keeping),
+        keeping: before.map_or_else(Keeping::default, |wish| wish.kind.keeping()),
         cancel: Some(cancel),
         ..Spec::default()
     };
@@ -316,12 +324,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     asked.extend(args.fresh_keyfile.is_some().then_some(Parameter::FreshKeyfile));
     asked.extend(args.protectors.parameters());
     asked.extend(args.to_go.then_some(Parameter::DiscoveryVolume));
-    asked.extend(args.filesystem.is_some().then_some(Parameter::FileSystem));
-    let takes = format.takes();
     takes::check(format.name(), &takes, Purpose::Creating, &asked)?;
     args.protectors.check(&takes, args.json)?;
-    if let Some(filesystem) = args.filesystem {
-        filesystem.check(args.sector_size.unwrap_or(512))?;
+    if let Some(wish) = &wish {
+        wish.check(keeps)?;
     }
     let min_len = match (&args.luks.header, data_offset) {
         (None, None) => choices.min_len,
@@ -340,11 +346,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let target = place.make()?;
     let store = &*target.store;
     let folder = temporary_folder(path, target.file.is_some());
-    let filesystem = args.filesystem;
-    let made = filesystem.map(|kind| kind.make(creator, store.len(), &spec, &folder)).transpose();
+    let made = before.map(|wish| wish.make(creator, store.len(), &spec, &folder)).transpose();
     let made = made.map_err(|e| e.at(path))?;
-    let spec = match (&made, filesystem) {
-        (Some(made), Some(kind)) => Spec { keeping: made.keeping(kind), ..spec },
+    let spec = match (&made, before) {
+        (Some(made), Some(wish)) => Spec { keeping: made.keeping(wish.kind), ..spec },
         _ => spec,
     };
     let kept = creator.kept(store.len(), &spec).map_err(|e| e.at(path))?;
@@ -380,9 +385,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         filling_seconds: filling.get().map(|begin| (end - *begin).as_secs_f64()),
         quick: args.quick,
         keyfile: args.fresh_keyfile.as_ref().map(|path| path.display().to_string()),
-        filesystem: filesystem.map(FileSystem::name),
+        filesystem: args.filesystem.map(FileSystem::name),
         kept,
-        ..check(format, &target.store, &header_store, &spec, credentials, made.as_ref()).map_err(|e| e.at(path))?
+        ..check(format, &target.store, &header_store, &spec, credentials, made.as_ref(), wish)
+            .map_err(|e| e.at(path))?
     };
     if let Some(header) = &args.luks.header {
         // Before the volume is there for good: it is nothing without its header.
@@ -456,6 +462,7 @@ fn check(
     spec: &Spec<'_>,
     credentials: &[Credential],
     made: Option<&filesystem::Made>,
+    wish: Option<Wish<'_>>,
 ) -> claviger_engine::Result<Created> {
     let data = Arc::clone(data);
     let header = match spec.data {
@@ -464,8 +471,10 @@ fn check(
     };
     let unlocked = header.unlock(&format.takes().reopening(spec, credentials))?;
     let facts = unlocked.facts;
-    if let Some(made) = made {
-        made.write_to(&Volume::new(data, unlocked.layout))?;
+    match (made, wish) {
+        (Some(made), _) => made.write_to(&Volume::new(data, unlocked.layout))?,
+        (None, Some(wish)) => Wish { sector: facts.sector_size, ..wish }.make_in(Volume::new(data, unlocked.layout))?,
+        (None, None) => {}
     }
     let opened_with = match format.creator().filter(|_| format.headerless()) {
         Some(creator) => options_for(creator, &facts, spec),

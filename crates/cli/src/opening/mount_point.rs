@@ -1,0 +1,106 @@
+//! Where a volume is mounted: on a folder that is named, or on one that is made for it.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use claviger_engine::{Error, ErrorKind, Result};
+use claviger_serve::sessions::Runtime;
+
+/// An empty folder.
+pub struct MountPoint {
+    path: PathBuf,
+    /// Removed when nobody needs it any more.
+    made: bool,
+}
+
+impl MountPoint {
+    /// The folder `dir`; without it one that is made for `volume`.
+    ///
+    /// # Errors
+    /// `Misuse` if it is no folder, or not empty; `Io`.
+    pub fn new(dir: Option<&Path>, volume: &Path, runtime: &Runtime) -> Result<Self> {
+        if let Some(dir) = dir {
+            return Ok(Self { path: empty_folder(dir)?, made: false });
+        }
+        let name = name_for(volume);
+        let folder = media(runtime)?;
+        for number in 1..1000 {
+            let path = folder.join(if number == 1 { name.clone() } else { format!("{name}-{number}") });
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self { path, made: true }),
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(Error::from(e).at(&path)),
+            }
+        }
+        Err(Error::misuse("there are too many folders with the name of this volume").at(&folder))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for MountPoint {
+    fn drop(&mut self) {
+        if self.made {
+            // Only if it is empty: never what is mounted there.
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
+}
+
+/// Where removable drives of this user are mounted, if he may make folders there; a folder of his own if not.
+fn media(runtime: &Runtime) -> Result<PathBuf> {
+    let user = rustix::process::geteuid();
+    let name = std::env::var("USER").ok().filter(|name| !name.is_empty() && !name.contains('/') && name != "..");
+    let of_user = name.iter().flat_map(|name| ["/run/media", "/media"].map(|folder| Path::new(folder).join(name)));
+    let of_root = user.is_root().then(|| PathBuf::from("/media"));
+    let writable = |path: &PathBuf| path.is_dir() && rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
+    if let Some(path) = of_user.chain(of_root).find(writable) {
+        return Ok(path);
+    }
+    let own = runtime.path().join("media");
+    match DirBuilder::new().mode(0o700).create(&own) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(Error::from(e).at(&own)),
+        _ => Ok(own),
+    }
+}
+
+/// A folder's name for a volume: that of its file without the ending.
+fn name_for(volume: &Path) -> String {
+    let name = volume.canonicalize().unwrap_or_else(|_| volume.to_owned());
+    let name = name.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let name: String = name.chars().map(|c| if c.is_control() || c == '/' || c == ':' { '_' } else { c }).collect();
+    let name = name.trim_start_matches('.');
+    if name.is_empty() { "volume".to_owned() } else { name.to_owned() }
+}
+
+/// The folder as an absolute path without links, if there is nothing in it.
+pub fn empty_folder(dir: &Path) -> Result<PathBuf> {
+    let look = || -> Result<PathBuf> {
+        let path = dir.canonicalize()?;
+        // Resolving a path asks no server: what a dead one left shows only now.
+        if !fs::metadata(&path)?.is_dir() {
+            return Err(Error::misuse("not a folder"));
+        }
+        if fs::read_dir(&path)?.next().is_some() {
+            return Err(Error::misuse("this folder is not empty").hint("Mounting would hide what is in it."));
+        }
+        Ok(path)
+    };
+    look().map_err(|e| {
+        let e = e.at(dir);
+        match &e.kind {
+            ErrorKind::Io(io) if io.kind() == io::ErrorKind::NotConnected => {
+                e.hint("A killed server has left this mount. Run `claviger unmount` with this folder to clean it up.")
+            }
+            ErrorKind::Io(io) if io.kind() == io::ErrorKind::NotFound => {
+                e.hint("Make the folder first, with mkdir, or name none.")
+            }
+            _ => e,
+        }
+    })
+}

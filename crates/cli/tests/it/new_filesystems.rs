@@ -1,0 +1,114 @@
+//! `create --filesystem` with formats that keep nothing to themselves, and `mount` without a folder.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::mounts::Place;
+use crate::common::*;
+use crate::hidden::Hiding;
+use claviger_testkit::tools;
+
+const LUKS2: [&str; 6] = ["--format", "LUKS2", "--kdf", "pbkdf2", "--iterations", "1000"];
+
+/// A file system: how large a volume it takes, what it is to blkid, and what checks it.
+const KINDS: [(&str, &str, &str, &[&str]); 6] = [
+    ("ext4", "36M", "ext4", &["e2fsck", "-fn"]),
+    ("xfs", "320M", "xfs", &["xfs_repair", "-n"]),
+    ("btrfs", "140M", "btrfs", &["btrfs", "check"]),
+    ("ntfs", "36M", "ntfs", &["ntfsfix", "-n"]),
+    ("exfat", "36M", "exfat", &["fsck.exfat", "-n"]),
+    ("fat", "36M", "vfat", &["fsck.vfat", "-n"]),
+];
+
+/// What is in an image, to programs of others. Panics if it is not whole.
+fn checked(image: &Path, check: &[&str], tag: &str) -> Option<String> {
+    let (check_program, blkid) = (tools::program(check[0])?, tools::program("blkid")?);
+    tools::run(Command::new(check_program).args(&check[1..]).arg(image));
+    let found = tools::run(Command::new(blkid).args(["-p", "-o", "value", "-s", tag]).arg(image));
+    Some(String::from_utf8_lossy(&found.stdout).trim().to_owned())
+}
+
+/// Made without root, whole to its own checker, with the label, and in sectors of the volume.
+#[test]
+fn a_new_volume_holds_a_file_system() {
+    let Some(place) = Place::user() else { return };
+    let dir = place.dir("volumes");
+    for (kind, size, found, check) in KINDS {
+        let (path, image) = (format!("{dir}/{kind}"), place.folder.path("image"));
+        let how = ["create", "--json", "--quick", "--size", size, "--label", "Photos", "--filesystem", kind];
+        let made = place.run(how.iter().chain(&LUKS2).chain(&["--password-file", &place.folder.password, &path]));
+        let name = made.succeeds().json()["filesystem"].as_str().map(str::to_lowercase);
+        assert_eq!(name.as_deref(), Some(kind));
+        let info = run(["info", "--json", "--password-file", &place.folder.password, &path]).succeeds().json();
+        assert_eq!(info["sector_size"], if kind == "exfat" { 512 } else { 4096 }, "{kind}");
+        fs::write(&image, run(["cat", "--password-file", &place.folder.password, &path]).succeeds().out)
+            .expect("written");
+        let Some(label) = checked(&image, check, "LABEL") else { return };
+        assert_eq!(label.to_lowercase(), "photos", "{kind}");
+        assert_eq!(checked(&image, check, "TYPE").as_deref(), Some(found));
+        if let "ext4" | "xfs" = kind {
+            assert_eq!(checked(&image, check, "BLOCK_SIZE").as_deref(), Some("4096"), "{kind}");
+        }
+    }
+}
+
+#[test]
+fn a_hidden_volume_holds_one_too() {
+    let (Some(_), Some(hiding)) = (tools::root(), Hiding::new("TrueCrypt")) else { return };
+    run(hiding.create(&["--force", "--yes", "--size", "2M", "--filesystem", "ext4", "--label", "inner"])).succeeds();
+    let image = hiding.folder.path("image");
+    for (password, kind, check) in
+        [(&hiding.inner, "ext4", ["e2fsck", "-fn"]), (&hiding.folder.password, "vfat", ["fsck.vfat", "-n"])]
+    {
+        let how = ["cat", "--format", "TrueCrypt", "--hash", "SHA-512", "--password-file", password, &hiding.volume];
+        fs::write(&image, run(how).succeeds().out).expect("written");
+        let Some(found) = checked(&image, &check, "TYPE") else { return };
+        assert_eq!(found, kind);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_anything_is_made() {
+    let folder = Folder::new();
+    let path = folder.str("v");
+    for (options, why) in [
+        (&["--format", "BitLocker", "--filesystem", "ext4"][..], "no room for what the format keeps"),
+        (&["--format", "LUKS2", "--filesystem", "exfat", "--sector-size", "4096"], "sectors of 512 bytes alone"),
+        (&["--format", "LUKS2", "--filesystem", "ext4", "--label", "seventeen letters"], "at most 16 bytes"),
+        (&["--format", "TrueCrypt", "--filesystem", "fat", "--label", "twelve chars"], "at most 11 bytes"),
+        (&["--format", "TrueCrypt", "--label", "one"], "takes no label"),
+    ] {
+        let all = [&["create", "--size", "36M", "--password-file", &folder.password], options, &[&path]].concat();
+        run(all).fails(1, &[why]);
+        assert!(!Path::new(&path).exists(), "{options:?}");
+    }
+    // What mkfs refuses leaves nothing behind.
+    if tools::root().is_some() && tools::program("mkfs.xfs").is_some() {
+        let how = ["create", "--quick", "--size", "36M", "--filesystem", "xfs", "--password-file", &folder.password];
+        run(how.iter().chain(&LUKS2).chain([&&*path])).fails(6, &["mkfs.xfs failed"]);
+        assert!(!Path::new(&path).exists());
+    }
+}
+
+#[test]
+fn without_a_folder_one_is_made_and_removed() {
+    let Some(place) = Place::user() else { return };
+    let dir = place.dir("volumes");
+    let mut at = Vec::new();
+    for ending in ["one", "two"] {
+        let path = format!("{dir}/photos.{ending}");
+        let how = ["create", "--quick", "--size", "36M", "--filesystem", "fat"];
+        place.run(how.iter().chain(&LUKS2).chain(&["--password-file", &place.folder.password, &path])).succeeds();
+        let mounted =
+            place.run(["mount", "--json", "--password-file", &place.folder.password, &path]).succeeds().json();
+        at.push(mounted["dir"].as_str().expect("it says where").to_owned());
+    }
+    assert!(at[0].ends_with("/photos") && at[1].ends_with("/photos-2"), "{at:?}");
+    for dir in &at {
+        assert!(place.mounted(dir));
+        assert!(place.command("sh").args(["-c", &format!("echo here > '{dir}/file'")]).status().expect("sh").success());
+        place.unmount(dir).succeeds();
+        assert!(!Path::new(dir).exists(), "{dir}");
+    }
+}
