@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use claviger_engine::store::Access;
-use claviger_engine::store::files::rename_new;
+use claviger_engine::store::files::{rename_new, sync_folder};
 use claviger_engine::trees::{Entry, Held, NewNode, Node, NodeKind, OpenFile, Renaming, Use};
 use claviger_engine::{Error, ErrorKind};
 use serde::Serialize;
@@ -428,8 +428,8 @@ impl Partial {
 
     fn complete(mut self, to: &Path, replace: bool) -> anyhow::Result<()> {
         let renamed = match replace {
-            // What is replaced must not be gone, after a power cut, before its successor is there.
-            true => self.file.sync_all().and_then(|()| fs::rename(&self.path, to)),
+            // What is replaced must not be gone, after a power cut, before its successor is there; and what was said to be done is.
+            true => self.file.sync_all().and_then(|()| fs::rename(&self.path, to)).and_then(|()| sync_folder(to)),
             false => rename_new(&self.path, to),
         };
         renamed.map_err(|e| match e.kind() {

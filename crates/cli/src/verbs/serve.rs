@@ -1,6 +1,7 @@
 //! `claviger serve`: the plaintext over NBD.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::unix::process::ExitStatusExt;
@@ -8,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use claviger_engine::formats::Facts;
@@ -157,7 +159,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     };
     cancel::check()?;
     args.direct.apply(Bypass::All, is_block_device(&args.open.path), &args.open.path, &*store);
-    let store = Arc::new(CountedStore::new(args.trace.over(store)?));
+    let store = Arc::new(CountedStore::new(args.trace.over(store)?).telling(complaints()));
 
     let address = match (&args.socket, args.tcp) {
         (Some(path), _) => Address::Unix(path.clone()),
@@ -226,6 +228,23 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     }
 }
 
+/// Says on standard error what failed: clients hear of it, and may keep it to themselves. Once in a second at most.
+fn complaints() -> impl Fn(&str) + Send + Sync {
+    const RARELY: Duration = Duration::from_secs(1);
+    let last = Mutex::new((None::<Instant>, 0u64));
+    move |what| {
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.0.is_some_and(|said| said.elapsed() < RARELY) {
+            last.1 += 1;
+            return;
+        }
+        let unsaid = std::mem::take(&mut last.1);
+        let others = if unsaid > 0 { format!(", and {unsaid} requests before it") } else { String::new() };
+        output::warn(&format!("{what}{others}"));
+        last.0 = Some(Instant::now());
+    }
+}
+
 /// Shows it to `claviger list` as long as what is returned lives.
 fn list(
     path: &Path,
@@ -289,14 +308,31 @@ impl Running {
         Ok(u8::try_from(status).unwrap_or(255))
     }
 
-    /// Asks it to end. False if there is none.
+    /// Asks it to end, and all that it has started. False if there is none.
     fn terminate(&self) -> bool {
-        self.lock().is_some_and(|pid| kill_process(pid, Signal::TERM).is_ok())
+        self.lock().is_some_and(|pid| {
+            let below = descendants(pid);
+            let asked = kill_process(pid, Signal::TERM).is_ok();
+            for pid in below {
+                let _ = kill_process(pid, Signal::TERM);
+            }
+            asked
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Pid>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The processes that this one has started, and those that they have: a shell that ends does not end them.
+fn descendants(of: Pid) -> Vec<Pid> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", of.as_raw_pid())).into_iter().flatten().flatten();
+    let listed = tasks.map(|task| fs::read_to_string(task.path().join("children")).unwrap_or_default());
+    let children: Vec<Pid> = listed
+        .flat_map(|list| list.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect::<Vec<_>>())
+        .collect();
+    children.iter().flat_map(|child| descendants(*child)).chain(children.iter().copied()).collect()
 }
 
 impl Report for Serving {

@@ -10,7 +10,11 @@ use crate::shards::Shards;
 pub struct CountedStore<S> {
     inner: S,
     counters: Counters,
+    tell: Option<Box<Tell>>,
 }
+
+/// Who hears of a request that failed: what it was.
+type Tell = dyn Fn(&str) + Send + Sync;
 
 /// What [`Traffic`] is read from.
 #[derive(Default)]
@@ -69,7 +73,13 @@ pub struct Traffic {
 impl<S: Store> CountedStore<S> {
     /// Counts every request to `inner` from now on.
     pub fn new(inner: S) -> Self {
-        Self { inner, counters: Counters::default() }
+        Self { inner, counters: Counters::default(), tell: None }
+    }
+
+    /// Has `tell` hear of each request that fails and should not have: what it was, and why, in a few words.
+    #[must_use]
+    pub fn telling(self, tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self { tell: Some(Box::new(tell)), ..self }
     }
 
     /// Bytes transferred so far; requests that failed do not count.
@@ -83,9 +93,16 @@ impl<S: Store> CountedStore<S> {
     }
 
     /// Notes a failed write. Writing past the end or to a read-only store is the caller's mistake and does not count.
-    fn failed(&self, error: &io::Error, writable: bool) {
+    fn failed(&self, error: &io::Error, writable: bool, what: impl FnOnce() -> String) {
         if writable && error.kind() != io::ErrorKind::UnexpectedEof {
             self.counters.failed(error);
+            self.tell(error, what);
+        }
+    }
+
+    fn tell(&self, error: &io::Error, what: impl FnOnce() -> String) {
+        if let Some(tell) = &self.tell {
+            tell(&format!("{} failed: {error}", what()));
         }
     }
 
@@ -101,21 +118,29 @@ impl<S: Store> Store for CountedStore<S> {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.inner.read_at(offset, out)?;
+        let len = out.len();
+        self.inner.read_at(offset, out).inspect_err(|e| {
+            // Past the end is the caller's mistake.
+            if offset.checked_add(len as u64).is_some_and(|end| end <= self.len()) {
+                self.tell(e, || format!("reading {len} bytes at byte {offset}"));
+            }
+        })?;
         self.counters.read(out.len());
         Ok(())
     }
 
     fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        let writable = self.inner.writable();
-        self.inner.write_at(offset, data).inspect_err(|e| self.failed(e, writable))?;
+        let (writable, len) = (self.inner.writable(), data.len());
+        let what = || format!("writing {len} bytes at byte {offset}");
+        self.inner.write_at(offset, data).inspect_err(|e| self.failed(e, writable, what))?;
         self.counters.written(data.len());
         Ok(())
     }
 
     fn flush(&self) -> io::Result<()> {
         // The kernel reports a writeback error once and calls the next attempt a success: what was lost stays lost.
-        self.inner.flush().inspect_err(|e| self.failed(e, self.inner.writable()))
+        let what = || "flushing what was written".to_owned();
+        self.inner.flush().inspect_err(|e| self.failed(e, self.inner.writable(), what))
     }
 
     fn still_whole(&self) -> io::Result<()> {
@@ -199,6 +224,13 @@ mod tests {
         let store = CountedStore::new(Full(true));
         assert!(store.flush().is_err());
         assert_eq!((store.traffic().failed_writes, store.failure()), (1, Some("no storage space")));
+        let said = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let hears = std::sync::Arc::clone(&said);
+        let store =
+            CountedStore::new(Full(true)).telling(move |what| hears.lock().expect("whole").push(what.to_owned()));
+        assert!(store.write_at(512, &mut [1; 7]).is_err() && store.flush().is_err());
+        let expected = ["writing 7 bytes at byte 512", "flushing what was written"];
+        assert_eq!(*said.lock().expect("whole"), expected.map(|what| format!("{what} failed: no storage space")));
         let store = CountedStore::new(Full(false));
         assert!(store.write_at(0, &mut [1]).is_err(), "read-only");
         assert_eq!(store.traffic(), Traffic::default());
