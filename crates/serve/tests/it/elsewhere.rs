@@ -466,6 +466,64 @@ fn errors_of_the_server_are_errors_here_and_a_failed_flush_is_the_last_one() {
     store.read_at(0, &mut [0; 512]).expect("it can be read");
 }
 
+/// A server that begins anew forgets what was not flushed. Its next connection works at once, while the one before it still looks whole.
+#[test]
+fn a_flush_is_none_where_the_server_has_begun_anew_meanwhile() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let socket = dir.path().join("s");
+    let listener = UnixListener::bind(&socket).expect("it listens");
+    let writes = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&writes);
+    thread::spawn(move || {
+        // Flags: FLUSH and MULTI_CONN.
+        for (n, client) in listener.incoming().enumerate() {
+            let (mut client, seen) = (client.expect("a client"), Arc::clone(&seen));
+            thread::spawn(move || -> io::Result<()> {
+                greet(&mut client, 1 | 4 | 256)?;
+                let mut request = [0; 28];
+                loop {
+                    client.read_exact(&mut request)?;
+                    let mut data = vec![0; u32::from_be_bytes(request[24..].try_into().expect("four")) as usize];
+                    match (request[7], n) {
+                        // The first one is gone, and answers reads no more; to whatever else comes, that connection ends.
+                        (0, 0) => {}
+                        (3, 0) => return Ok(()),
+                        (0, _) => client.write_all(&[simple(&request, 0), data].concat())?,
+                        (1, _) => {
+                            client.read_exact(&mut data)?;
+                            seen.lock().expect("no panic").push((n, data[0]));
+                            client.write_all(&simple(&request, 0))?;
+                        }
+                        (3, _) => client.write_all(&simple(&request, 0))?,
+                        _ => return Ok(()),
+                    }
+                }
+            });
+        }
+    });
+    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    let store = open(&uri, Access::ReadWrite, QUICK).expect("it opens");
+    store.write_at(0, &mut [7; 512]).expect("it is acknowledged");
+    thread::scope(|scope| {
+        let readers: Vec<_> = (0..2)
+            .map(|n| {
+                scope.spawn({
+                    let store = &store;
+                    move || store.read_at(8192 * (n + 1), &mut [0; 512])
+                })
+            })
+            .collect();
+        // Both wait for the first connection, so that another one is made.
+        thread::sleep(Duration::from_millis(300));
+        store.read_at(200_000, &mut [0; 512]).expect("over the second connection");
+        assert_eq!(writes.lock().expect("no panic").as_slice(), [(0, 7)]);
+        store.flush().expect("a flush");
+        let now = writes.lock().expect("no panic").clone();
+        assert!(now.len() > 1 && now[1..].iter().all(|write| write.0 > 0 && write.1 == 7), "{now:?}");
+        readers.into_iter().for_each(|reader| reader.join().expect("no panic").expect("asked again"));
+    });
+}
+
 #[test]
 fn helpers_are_started_again_end_with_the_store_and_say_why_they_do_not_start() {
     if program("nbdkit").is_none() || program("qemu-nbd").is_none() {

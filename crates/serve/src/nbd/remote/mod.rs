@@ -175,6 +175,16 @@ impl Remote {
         Ok(line)
     }
 
+    /// The connections that a flush goes over: all that something was written over since the last one, else any. One alone would make
+    /// all durable, but its server may have begun after another one had forgotten what was written, whose connection does not know yet
+    /// that it is lost.
+    fn to_flush(&self) -> io::Result<Vec<Arc<Line>>> {
+        let one = self.line()?;
+        let lines = self.lines.read().unwrap_or_else(PoisonError::into_inner);
+        let written: Vec<_> = lines.iter().filter(|line| line.is_unflushed()).cloned().collect();
+        Ok(if written.is_empty() { vec![one] } else { written })
+    }
+
     /// Another connection to the same export.
     fn connect(&self, within: Duration) -> io::Result<Line> {
         let line = dial(&*self.server, &self.export, self.options, within)?;
@@ -472,26 +482,35 @@ impl Store for Remote {
         }
         loop {
             let covered = self.kept().covered();
-            let line = self.line()?;
+            let lines = self.to_flush()?;
             // A server that knows no flush has nothing to make durable.
             if !self.has(export::SEND_FLUSH) {
                 self.kept().flushed(&covered);
                 return Ok(());
             }
-            let answer = line.ask(command::FLUSH, 0, 0, &[]).and_then(|cookie| line.answer(cookie, &mut []));
-            match answer {
-                Ok(Ok(())) => {
+            let ask = |line: &Arc<Line>| (line.written(), line.ask(command::FLUSH, 0, 0, &[]));
+            let asked: Vec<_> = lines.iter().map(ask).collect();
+            let (mut refused, mut lost) = (None, None);
+            for (line, (written, asked)) in lines.iter().zip(asked) {
+                match asked.and_then(|cookie| line.answer(cookie, &mut [])) {
+                    Ok(Ok(())) => line.flushed(written),
+                    Ok(Err(errno)) => refused = Some(errno),
+                    Err(e) => lost = Some((line, e)),
+                }
+            }
+            match (refused, lost) {
+                (None, None) => {
                     self.kept().flushed(&covered);
                     return Ok(());
                 }
-                Ok(Err(errno)) => {
+                (Some(errno), _) => {
                     let error = of_errno(errno);
                     let why = format!(
                         "a flush has failed ({error}): what was written since the one before may be lost, and nothing more is written"
                     );
                     return Err(io::Error::new(error.kind(), self.unwritable.get_or_init(|| why).clone()));
                 }
-                Err(e) => self.mend(&line, &e)?,
+                (None, Some((line, e))) => self.mend(line, &e)?,
             }
         }
     }
