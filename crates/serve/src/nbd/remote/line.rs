@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use super::greet::{self, Agreed};
+use crate::nbd::greet::{self, Agreed, broken};
 use crate::nbd::protocol::*;
 use crate::nbd::socket::Socket;
 use crate::nbd::tls::ClientTls;
@@ -121,7 +121,7 @@ impl Line {
         timeout: Duration,
         deadline: Instant,
     ) -> io::Result<Self> {
-        let agreed = greet::greet(&socket, tls, export, deadline)?;
+        let agreed = greet::greet(&socket, tls, export, true, deadline)?;
         let (state, inbox) = (Mutex::default(), Mutex::new(Inbox::default()));
         Ok(Self {
             socket,
@@ -653,8 +653,4 @@ fn some(socket: &Socket, to: &mut [u8], deadline: Instant) -> io::Result<usize> 
 
 fn too_late() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the server has not answered in time")
-}
-
-pub fn broken(how: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the server breaks the NBD protocol: {how}"))
 }

@@ -6,7 +6,6 @@
 //! still carry it out, behind the next ones.
 
 mod ahead;
-mod greet;
 mod kept;
 mod line;
 
