@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use claviger_engine::store::{Access, MemoryStore};
+use claviger_engine::store::{Access, CountedStore, MemoryStore};
 use claviger_engine::{ErrorKind, Store};
-use claviger_serve::elsewhere::{Helper, Place, helpers};
+use claviger_serve::elsewhere::{Helper, Place, Writers, helpers};
 use claviger_serve::nbd::remote::Options;
 use claviger_serve::nbd::{Export, Options as ServerOptions};
 use claviger_testkit::random::Random;
@@ -44,7 +44,7 @@ fn nbdkit(arguments: &[&str]) -> Place {
         options: Vec::new(),
         environment: Vec::new(),
         package: "nbdkit".into(),
-        ceph: false,
+        writers: Writers::Unknown,
     };
     Place::Helped(helper, "x".into())
 }
@@ -169,6 +169,28 @@ fn what_is_written_is_there_whoever_serves_it() {
         let refused = store.write_at(0, &mut [1]).expect_err("it is read-only");
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
     }
+}
+
+/// What is asked for ahead is wasted on readers that take turns in different places: soon it is asked for no more.
+#[test]
+fn several_readers_cost_a_line_little_more_than_they_read() {
+    let counted = Arc::new(CountedStore::new(MemoryStore::new(pattern(48 * MIB, 3))));
+    let serving = Serving::store(Arc::<CountedStore<MemoryStore>>::clone(&counted));
+    let store = open(serving.uri(), Access::ReadOnly, QUICK).expect("it opens");
+    let mut read = vec![0; MIB / 4];
+    let places = (0..12).flat_map(|turn| [0, 16, 32].map(|base| (base + turn) * MIB));
+    for at in places.flat_map(|at| (0..4).map(move |n| (at + n * MIB / 4) as u64)) {
+        store.read_at(at, &mut read).expect("a read");
+    }
+    drop(store);
+    let (asked, needed) = (counted.traffic().read, 36 * MIB as u64);
+    assert!(asked < needed + (24 << 20), "{asked} bytes for {needed}");
+    // One that reads on and on has it again.
+    let store = open(serving.uri(), Access::ReadOnly, QUICK).expect("it opens");
+    let before = counted.traffic().read;
+    (0..16).for_each(|n| store.read_at(n * (MIB as u64 / 4), &mut read).expect("a read"));
+    drop(store);
+    assert!(counted.traffic().read > before + 5 * MIB as u64, "nothing was asked for ahead");
 }
 
 #[test]
@@ -444,28 +466,6 @@ fn nobody_waits_for_ever_and_what_may_still_be_written_ends_the_store() {
     assert_eq!(asked.load(Ordering::SeqCst), 1, "it was not sent again");
 }
 
-#[test]
-fn errors_of_the_server_are_errors_here_and_a_failed_flush_is_the_last_one() {
-    let faulty = Faulty::new(&pattern(MIB, 2));
-    let serving = Serving::store(Arc::<Faulty>::clone(&faulty));
-    let store = open(serving.uri(), Access::ReadWrite, QUICK).expect("it opens");
-    faulty.bad_byte.store(70_000, Ordering::SeqCst);
-    assert!(store.read_at(65536, &mut vec![0; 65536]).is_err());
-    store.read_at(0, &mut vec![0; 65536]).expect("the rest can be read");
-    *faulty.fail_writes.lock().expect("no panic") = Some(io::ErrorKind::StorageFull);
-    assert_eq!(store.write_at(0, &mut [0; 512]).expect_err("full").kind(), io::ErrorKind::StorageFull);
-    *faulty.fail_writes.lock().expect("no panic") = None;
-    store.write_at(0, &mut [1; 512]).expect("there is room again");
-    store.flush().expect("a flush");
-    faulty.fail_flush.store(true, Ordering::SeqCst);
-    store.write_at(0, &mut [2; 512]).expect("a write");
-    assert!(store.flush().is_err());
-    faulty.fail_flush.store(false, Ordering::SeqCst);
-    assert!(store.flush().is_err(), "what was lost does not come back");
-    assert!(store.write_at(0, &mut [3; 512]).is_err());
-    store.read_at(0, &mut [0; 512]).expect("it can be read");
-}
-
 /// A server that begins anew forgets what was not flushed. Its next connection works at once, while the one before it still looks whole.
 #[test]
 fn a_flush_is_none_where_the_server_has_begun_anew_meanwhile() {
@@ -522,6 +522,28 @@ fn a_flush_is_none_where_the_server_has_begun_anew_meanwhile() {
         assert!(now.len() > 1 && now[1..].iter().all(|write| write.0 > 0 && write.1 == 7), "{now:?}");
         readers.into_iter().for_each(|reader| reader.join().expect("no panic").expect("asked again"));
     });
+}
+
+#[test]
+fn errors_of_the_server_are_errors_here_and_a_failed_flush_is_the_last_one() {
+    let faulty = Faulty::new(&pattern(MIB, 2));
+    let serving = Serving::store(Arc::<Faulty>::clone(&faulty));
+    let store = open(serving.uri(), Access::ReadWrite, QUICK).expect("it opens");
+    faulty.bad_byte.store(70_000, Ordering::SeqCst);
+    assert!(store.read_at(65536, &mut vec![0; 65536]).is_err());
+    store.read_at(0, &mut vec![0; 65536]).expect("the rest can be read");
+    *faulty.fail_writes.lock().expect("no panic") = Some(io::ErrorKind::StorageFull);
+    assert_eq!(store.write_at(0, &mut [0; 512]).expect_err("full").kind(), io::ErrorKind::StorageFull);
+    *faulty.fail_writes.lock().expect("no panic") = None;
+    store.write_at(0, &mut [1; 512]).expect("there is room again");
+    store.flush().expect("a flush");
+    faulty.fail_flush.store(true, Ordering::SeqCst);
+    store.write_at(0, &mut [2; 512]).expect("a write");
+    assert!(store.flush().is_err());
+    faulty.fail_flush.store(false, Ordering::SeqCst);
+    assert!(store.flush().is_err(), "what was lost does not come back");
+    assert!(store.write_at(0, &mut [3; 512]).is_err());
+    store.read_at(0, &mut [0; 512]).expect("it can be read");
 }
 
 #[test]
