@@ -137,7 +137,7 @@ fn torture_ceph_in_the_lab() {
             .expect("written");
     }
     let (peers, out) = (peers.display().to_string(), ceph.folder.str("run"));
-    let lab = ["lab", "run", "--peers", &peers, "--facility", "rbd-luks2", "--workload", "large-file", "--size", "64M"];
+    let lab = ["lab", "run", "--peers", &peers, "--facility", "rbd-luks2", "--workload", "dd", "--size", "64M"];
     let run =
         run(lab.into_iter().chain(["--scale", "0.001", "--repeats", "1", "--json", "--out", &out])).succeeds().json();
     let measured = run["summary"]["cells"].as_array().expect("cells");
