@@ -175,6 +175,11 @@ impl Opening {
         Self { header: path.into().map(|path| Place::Path(path.to_owned())), ..self }
     }
 
+    /// The header is detached: it is in what `opener` opens, which is called so.
+    pub fn detached_header_elsewhere(self, name: impl Into<PathBuf>, opener: Opener) -> Self {
+        Self { header: Some(Place::Elsewhere(name.into(), opener)), ..self }
+    }
+
     /// The header is detached: it is in this store.
     pub fn detached_header_store(self, store: Arc<dyn Store>) -> Self {
         Self { header: Some(Place::Store(store)), ..self }

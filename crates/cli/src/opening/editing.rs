@@ -166,7 +166,7 @@ impl HeaderArgs {
 
     /// Finds the header.
     pub fn find(&self, access: Access) -> claviger_engine::Result<Named> {
-        let opening = place::opening(&self.path)?.partition(self.partition).format(self.format.as_deref());
+        let opening = place::opening(&self.path, None)?.partition(self.partition).format(self.format.as_deref());
         let HeaderFound { file, store, format, header, .. } = opening.access(access).find_header()?;
         let editor = editor_of(format).map_err(|e| e.at(&self.path))?;
         Ok(Named { file, store, format, editor, header, path: self.path.clone() })

@@ -107,7 +107,7 @@ pub(crate) struct How {
     #[arg(long, value_name = "SLOT", conflicts_with = "backup_header", value_parser = Slot::parse)]
     slot: Option<Slot>,
 
-    /// The header is detached: it is in FILE, the data are in VOLUME
+    /// The header is detached: it is in FILE, or elsewhere; the data are in VOLUME
     #[arg(long = "header", value_name = "FILE")]
     header_file: Option<PathBuf>,
 
@@ -246,8 +246,8 @@ impl How {
         }
         // Nothing in a folder shows that its files are encrypted for certificates.
         let format = self.format().or_else(|| self.folder.certificate_format().filter(|_| path.is_dir()));
-        let opening = place::opening(path)?.partition(self.partition).format(format).keep_times(self.keep_times);
-        Ok(opening.detached_header(self.header_file()).by_backup(self.by_backup()))
+        let opening = place::opening(path, self.header_file())?.partition(self.partition).format(format);
+        Ok(opening.keep_times(self.keep_times).by_backup(self.by_backup()))
     }
 
     /// The same for verbs that want files: what is not encrypted will do, and the format may be that of a folder in it.
@@ -255,9 +255,8 @@ impl How {
         match self.folder_format() {
             Some(_) if !path.is_dir() => {
                 self.headerless.check(None)?;
-                let opening = place::opening(path)?.partition(self.partition);
-                let opening = opening.or_clear(true).keep_times(self.keep_times);
-                Ok(opening.detached_header(self.header_file()).by_backup(self.by_backup()))
+                let opening = place::opening(path, self.header_file())?.partition(self.partition);
+                Ok(opening.or_clear(true).keep_times(self.keep_times).by_backup(self.by_backup()))
             }
             _ => Ok(self.opening(path)?.or_clear(true)),
         }

@@ -1,16 +1,17 @@
 //! From what a person writes to what is there: a file or device of this machine, or something that is elsewhere.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::time::Duration;
 
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Error, Opening, Result, Store};
-use claviger_serve::elsewhere::{Helper, Place, helpers};
+use claviger_serve::elsewhere::{Helper, Place, Writers, helpers};
 use claviger_serve::nbd::remote::Options;
 use serde::Deserialize;
 
 use crate::terminal::duration;
+use crate::terminal::output::warn;
 
 /// How patient we are with what is elsewhere.
 #[derive(clap::Args)]
@@ -75,15 +76,36 @@ pub fn is_elsewhere(name: &Path) -> bool {
     matches!(elsewhere(name), Ok(Some(_)) | Err(_))
 }
 
-/// The volume there.
+/// The volume there, and its header elsewhere or in a file where it is detached.
 ///
 /// # Errors
 /// Those of [`elsewhere`].
-pub fn opening(name: &Path) -> Result<Opening> {
-    Ok(match elsewhere(name)? {
-        Some(place) => Opening::elsewhere(name, Arc::new(move |access| place.open(access, options()))),
+pub fn opening(name: &Path, header: Option<&Path>) -> Result<Opening> {
+    let opener = |name: &Path, place: Place| {
+        let name = name.to_owned();
+        Arc::new(move |access| opened(&name, &place, access))
+    };
+    let opening = match elsewhere(name)? {
+        Some(place) => Opening::elsewhere(name, opener(name, place)),
         None => Opening::path(name),
+    };
+    Ok(match (header, header.map(elsewhere).transpose()?.flatten()) {
+        (Some(header), Some(place)) => opening.detached_header_elsewhere(header, opener(header, place)),
+        (header, _) => opening.detached_header(header),
     })
+}
+
+/// Fails if the name is one that is elsewhere, where `what` is made anew.
+///
+/// # Errors
+/// `Unsupported`.
+pub fn must_be_here(name: &Path, what: &str) -> Result<()> {
+    match is_elsewhere(name) {
+        true => Err(Error::unsupported(format!("{what} that is elsewhere"))
+            .at(name)
+            .hint("Make it in a file here, and copy that there.")),
+        false => Ok(()),
+    }
 }
 
 /// The bytes there.
@@ -92,9 +114,24 @@ pub fn opening(name: &Path) -> Result<Opening> {
 /// Those of [`elsewhere`], of [`Place::open`] and of [`FileStore::open`].
 pub fn open(name: &Path, access: Access) -> Result<Arc<dyn Store>> {
     match elsewhere(name)? {
-        Some(place) => place.open(access, options()).map_err(|e| e.at(name)),
+        Some(place) => opened(name, &place, access).map_err(|e| e.at(name)),
         None => Ok(Arc::new(FileStore::open(name, access)?)),
     }
+}
+
+/// Opens it, and says once where nothing keeps a second one from writing there.
+fn opened(name: &Path, place: &Place, access: Access) -> Result<Arc<dyn Store>> {
+    static TOLD: Once = Once::new();
+    let store = place.open(access, options())?;
+    if access == Access::ReadWrite && place.writers() == Writers::Unknown {
+        TOLD.call_once(|| {
+            warn(&format!(
+                "{}: nothing there keeps another machine from writing at the same time, which would destroy what is in it.",
+                name.display()
+            ));
+        });
+    }
+    Ok(store)
 }
 
 /// The name by which everybody finds it, from any folder.
@@ -137,7 +174,17 @@ fn own_helpers(text: &str) -> Result<Vec<Helper>> {
         }
         let Row { form, program, arguments, read_only, options, environment } = row;
         let package = format!("that has {program}");
-        Ok(Helper { scheme, form, program, arguments, read_only, options, environment, package, ceph: false })
+        Ok(Helper {
+            scheme,
+            form,
+            program,
+            arguments,
+            read_only,
+            options,
+            environment,
+            package,
+            writers: Writers::Unknown,
+        })
     };
     rows.into_iter().map(helper).collect()
 }

@@ -54,7 +54,7 @@ struct Shown {
 
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let opening = place::opening(&args.path)?.partition(args.partition).format(args.format.as_deref());
+    let opening = place::opening(&args.path, None)?.partition(args.partition).format(args.format.as_deref());
     let HeaderFound { format, header, .. } = opening.find_header()?;
     let told = header.describe().ok_or_else(|| {
         let what = format!("showing what cannot be read without a password, as the headers of {}", format.name());

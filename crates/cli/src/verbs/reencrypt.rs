@@ -71,7 +71,7 @@ pub struct Args {
     #[command(flatten)]
     credentials: CredentialArgs,
 
-    /// The detached header; a new file where there is none yet
+    /// The detached header, in a file or elsewhere; a new file where there is none yet
     #[arg(long, value_name = "FILE")]
     header: Option<PathBuf>,
 
@@ -161,6 +161,9 @@ struct Opened {
     new: bool,
 }
 
+/// What a detached header is in, and its file if that was made just now.
+type DetachedHeader = (Arc<dyn Store>, Option<Arc<FileStore>>);
+
 #[derive(Serialize)]
 struct Reencrypted {
     path: String,
@@ -189,9 +192,8 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     }
     let data = place::open(&args.path, Access::ReadWrite)?;
     args.direct.apply(Bypass::LargeWrites, true, &args.path, &*data);
-    let (opened, header) = args.opened(data)?;
-    let new = opened.new;
-    carry_out(args, opened, None, &|| args.forget_header(header.as_deref(), new))
+    let (opened, made) = args.opened(data)?;
+    carry_out(args, opened, None, &|| args.forget_header(made.as_deref()))
 }
 
 /// Carries it out where the stores are open, by whoever has the keys: in a process of its own if it is `isolated`. Calls `forget` if it
@@ -243,7 +245,7 @@ fn alone(isolated: Option<&Keeping>) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// Opens what it is about, and makes the file of a new header. That file is returned, too.
+    /// Opens what it is about, and makes the file of a new header. That file is returned, too, if it was made.
     fn opened(&self, data: Arc<dyn Store>) -> Result<(Opened, Option<Arc<FileStore>>)> {
         let at = |e: Error| e.at(&self.path);
         // Those have no detached header, and say so themselves.
@@ -252,9 +254,8 @@ impl Args {
         }
         let luks2 = formats::by_name("LUKS2")?;
         takes::check(luks2.name(), &luks2.takes(), Purpose::Creating, &self.protectors.parameters()).map_err(at)?;
-        let (header, new) = self.header_store(&*data).map_err(at)?.map_or((None, false), |(h, new)| (Some(h), new));
-        let opened = Opened { data, header: header.clone().map(|header| header as Arc<dyn Store>), new };
-        Ok((opened, header))
+        let (header, made) = self.header_store(&*data).map_err(at)?.map_or((None, None), |(h, made)| (Some(h), made));
+        Ok((Opened { data, header, new: made.is_some() }, made))
     }
 
     /// Opens the files for the process that has the keys, reads and writes there for it, and has no key itself.
@@ -267,7 +268,7 @@ impl Args {
             self.direct.apply(Bypass::LargeWrites, true, &self.path, &*data);
             self.opened(data)
         });
-        let (Opened { data, header, new }, file) = match opened {
+        let (Opened { data, header, new }, made) = match opened {
             Ok(opened) => opened,
             Err(e) => return Err(started.give_up(e.into())),
         };
@@ -279,7 +280,7 @@ impl Args {
         // Where it was killed, the next one finds what it has left.
         worked.inspect_err(|e| {
             if e.is::<Silent>() {
-                self.forget_header(file.as_deref(), new)
+                self.forget_header(made.as_deref())
             }
         })
     }
@@ -309,32 +310,39 @@ impl Args {
         Unlock { cancel: Some(cancel::flag()), may_take: self.patience.may_take(), ..Unlock::with(credentials) }
     }
 
-    /// What the header is in, if that is not the volume itself, and whether it was made: where there is none, and the reencryption is
-    /// to make one. An empty file is none: an interruption may leave it between the making and the allocating.
-    fn header_store(&self, data: &dyn Store) -> Result<Option<(Arc<FileStore>, bool)>> {
+    /// What the header is in, if that is not the volume itself. It is made where there is none, and the reencryption is to make one. An
+    /// empty file is none: an interruption may leave it between the making and the allocating.
+    fn header_store(&self, data: &dyn Store) -> Result<Option<DetachedHeader>> {
         let Some(path) = &self.header else { return Ok(None) };
+        if place::is_elsewhere(path) {
+            let store = place::open(path, Access::ReadWrite)?;
+            if reencrypt::status(&*store)?.is_none() {
+                place::must_be_here(path, "a new header")?;
+            }
+            return Ok(Some((store, None)));
+        }
         let existing = if path.exists() { Some(FileStore::open(path, Access::ReadWrite)?) } else { None };
         if existing.as_ref().is_some_and(|store| !store.is_empty() || !store.is_at(path)) {
-            return Ok(existing.map(|store| (Arc::new(store), false)));
+            return Ok(existing.map(|store| (Arc::new(store) as Arc<dyn Store>, None)));
         }
         let len = match () {
             () if self.encrypt => HEADER,
             () if self.decrypt => reencrypt::header_len(data)?,
-            () => return FileStore::open(path, Access::ReadWrite).map(|store| Some((Arc::new(store), false))),
+            () => return Ok(Some((Arc::new(FileStore::open(path, Access::ReadWrite)?) as Arc<dyn Store>, None))),
         };
         self.consent()?;
         if existing.is_some() {
             fs::remove_file(path).map_err(|e| Error::from(e).at(path))?;
         }
-        let store = FileStore::create(path, len)?;
+        let store = Arc::new(FileStore::create(path, len)?);
         files::sync_folder(path)?;
-        Ok(Some((Arc::new(store), true)))
+        Ok(Some((Arc::clone(&store) as Arc<dyn Store>, Some(store))))
     }
 
     /// Removes the file that was made for a new header, if there is still none in it.
-    fn forget_header(&self, header: Option<&FileStore>, new: bool) {
-        let (Some(path), Some(store)) = (&self.header, header) else { return };
-        if new && store.is_at(path) && matches!(formats::occupied(store), Ok(None)) {
+    fn forget_header(&self, made: Option<&FileStore>) {
+        let (Some(path), Some(store)) = (&self.header, made) else { return };
+        if store.is_at(path) && matches!(formats::occupied(store), Ok(None)) {
             let _ = fs::remove_file(path);
         }
     }

@@ -114,6 +114,39 @@ fn torture_ceph_both_ways() {
     println!("torture_ceph_both_ways: four volumes of librbd and of the program, each read and changed by the other");
 }
 
+/// What encryption costs in the cluster, by the two files that the guide shows.
+#[test]
+#[ignore = "Ceph, a minute: make torture"]
+fn torture_ceph_in_the_lab() {
+    if tools::root().is_none() {
+        return;
+    }
+    let Some(ceph) = Ceph::start() else { return };
+    let guide = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/facilities.md")).expect("a page");
+    let (_, part) = guide.split_once("## A disk in a Ceph cluster").expect("that part of it");
+    let peers = ceph.folder.path("peers");
+    fs::create_dir(&peers).expect("a folder");
+    for name in ["plain", "luks2"] {
+        ceph.cluster.rbd(&["create", "--size", "112M", &format!("vol/lab-{name}")]);
+        let from = part.find(&format!("    name = \"rbd-{name}\"")).expect("the file");
+        let lines = part[from..].lines().take_while(|line| line.is_empty() || line.starts_with("    "));
+        let text: String =
+            lines.filter(|line| !line.contains("claviger lab run")).map(|line| format!("{line}\n")).collect();
+        let image = ceph.place(&format!("lab-{name}"));
+        fs::write(peers.join(format!("{name}.toml")), text.replace(&format!("rbd:volumes/lab-{name}"), &image))
+            .expect("written");
+    }
+    let (peers, out) = (peers.display().to_string(), ceph.folder.str("run"));
+    let lab = ["lab", "run", "--peers", &peers, "--facility", "rbd-luks2", "--workload", "dd", "--size", "64M"];
+    let run =
+        run(lab.into_iter().chain(["--scale", "0.001", "--repeats", "1", "--json", "--out", &out])).succeeds().json();
+    let measured = run["summary"]["cells"].as_array().expect("cells");
+    for facility in ["rbd-plain", "rbd-luks2"] {
+        assert!(measured.iter().any(|cell| cell["facility"] == facility), "{facility}: {run}");
+    }
+    println!("torture_ceph_in_the_lab: LUKS2 in an image beside the same in clear");
+}
+
 /// Writes files for as long as it is let, and says their hashes once they are on the disk.
 const WRITER: &str = r#"
 n=0

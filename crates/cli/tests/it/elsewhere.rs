@@ -1,6 +1,7 @@
 //! Volumes that are not in a file here: each verb over an NBD server's export or through a helper, as on a file.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -82,6 +83,48 @@ fn every_verb_takes_what_is_elsewhere() {
 }
 
 #[test]
+fn a_detached_header_can_be_elsewhere_and_is_changed_there() {
+    let folder = Folder::new();
+    let (image, data, pw, new) = (folder.str("image"), folder.str("data"), folder.password.clone(), folder.str("new"));
+    fs::write(&new, "another").expect("a file");
+    run(QUICK.iter().copied().chain([&*pw, "--size", "4M", "--header", &image, &data])).succeeds();
+    let plain = run(["cat", "--password-file", &pw, "--header", &image, &data]).succeeds().out;
+    let Some(server) = Server::start(&folder, &[]) else { return };
+    let uri = &*server.uri;
+    assert!(run(["cat", "--password-file", &pw, "--header", uri, &data]).succeeds().out == plain);
+    let derivation = ["--kdf", "pbkdf2", "--iterations", "1000"];
+    let add = ["keyslot", "add", "--password-file", &pw, "--new-password-file", &new, "--header", uri];
+    let added = run(add.into_iter().chain(derivation).chain([&*data])).succeeds();
+    assert!(added.err.contains("another machine"), "nobody locks what NBD serves: {}", added.err);
+    let reencrypt = ["reencrypt", "--yes", "--new-kdf", "pbkdf2", "--new-iterations", "1000"];
+    let with = ["--password-file", &new, "--header", uri, &data];
+    run(reencrypt.into_iter().chain(with)).succeeds();
+    run([
+        "create",
+        "--format",
+        "LUKS2",
+        "--quick",
+        "--password-file",
+        &pw,
+        "--size",
+        "4M",
+        "--header",
+        uri,
+        &folder.str("other"),
+    ])
+    .fails(5, &["a new header that is elsewhere"]);
+    drop(server);
+    // It is in the file below the server.
+    assert!(run(["cat", "--password-file", &new, "--header", &image, &data]).succeeds().out == plain);
+    run(["cat", "--password-file", &pw, "--header", &image, &data]).fails(2, &[]);
+
+    let blank = Folder::new();
+    let Some(server) = Server::start(&blank, &[]) else { return };
+    let begun = ["reencrypt", "--encrypt", "--yes", "--password-file", &pw, "--header", &server.uri, &data];
+    run(begun).fails(5, &["a new header that is elsewhere"]);
+}
+
+#[test]
 fn it_mounts_is_listed_and_ends_by_its_name() {
     let Some(mounts) = Place::root() else { return };
     let folder = Folder::new();
@@ -125,6 +168,47 @@ fn helpers_and_keys_in_another_process() {
     let served = Served::start(["--password-file", pw, "--socket", &folder.str("s"), &place]);
     run(["keyslot", "remove", "--slot", "0", "--yes", "--password-file", pw, &place]).fails(6, &["lock"]);
     served.stop().succeeds();
+}
+
+/// What is done with the volume that is served: a write through the first helper, through the second, and not through the third.
+const HELPERS: &str = r#"
+cd "$1"
+put() { qemu-io -n -f raw -c "$1" "$uri" >said 2>&1 && ! grep -Eq 'failed|error' said; }
+put 'write -P 1 0 4k' || exit 11
+who 1 2
+kill -9 $(cat pid)
+put 'write -P 2 4k 4k' || exit 12
+who 1 2 3 4
+kill -9 $(cat pid)
+put 'write -P 3 8k 4k' && exit 13
+exit 0
+"#;
+
+/// Who else writes to an image is asked again whenever a helper has to be started again. Ceph's programs are played by scripts.
+#[test]
+fn nothing_is_written_where_somebody_came_while_the_helper_was_away() {
+    let (Some(_), Some(_)) = (program("nbdkit"), program("qemu-io")) else { return };
+    let folder = Folder::new();
+    let here = folder.str("");
+    fs::write(folder.path("image"), vec![0; 1 << 20]).expect("a file");
+    let who = r#"for n; do list="$list${list:+,}{\"address\":\"10.0.0.$n:0/1\"}"; done; echo "{\"watchers\":[$list]}""#;
+    for (name, script) in [
+        ("qemu-nbd", format!("exec nbdkit -f --pidfile={here}/pid file file={here}/image")),
+        ("rbd", format!("cat {here}/watchers")),
+        ("who", format!("{{ {who}; }} >{here}/watchers")),
+        ("script", HELPERS.to_owned()),
+    ] {
+        fs::write(folder.path(name), format!("#!/bin/sh\n{script}\n")).expect("written");
+        fs::set_permissions(folder.path(name), fs::Permissions::from_mode(0o755)).expect("executable");
+    }
+    let path = format!("{here}:{}", std::env::var("PATH").unwrap_or_default());
+    tools::run(Command::new(folder.path("who")).arg("1"));
+    let mut serve = Command::new(env!("CARGO_BIN_EXE_claviger"));
+    serve.args(["serve", "--raw", "--run", &format!("script {here}"), "rbd:pool/image"]).env("PATH", path);
+    let done = done(serve.stdin(Stdio::null()).output().expect("it starts"));
+    assert!(done.code != 0 && done.err.contains("somebody else may write there now"), "{done:?}");
+    let image = fs::read(folder.path("image")).expect("a file");
+    assert!(image[..4096] == [1; 4096] && image[4096..8192] == [2; 4096] && image[8192..12288] == [0; 4096]);
 }
 
 #[test]

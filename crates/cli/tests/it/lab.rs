@@ -104,6 +104,10 @@ fn a_plan_is_told_and_one_that_makes_no_sense_is_refused() {
     assert!(sweep.err.contains("workloads: dd\n"), "{}", sweep.err);
     let files = bench.finish(bench.lab("--preset files --dry-run")).succeeds();
     assert!(files.err.contains("plain-files, files/eCryptfs") && files.err.contains("small-files"), "{}", files.err);
+    if tools::program("nbdkit").is_some() {
+        let network = bench.finish(bench.lab("--preset network --dry-run")).succeeds();
+        assert!(network.err.contains("near/plain, near/LUKS2, far/plain, far/LUKS2\n"), "{}", network.err);
+    }
     for (args, words) in [
         ("--facility LUKS3", ["there is no facility called LUKS3", "Did you mean LUKS"]),
         ("--workload nothing", ["there is no workload called nothing", "The workloads are: dd"]),

@@ -66,6 +66,7 @@ fn peers_that_are_installed_work() {
         ("ntfs-3g", &["ntfs-3g"], false),
         ("qemu-nbd", &["qemu-nbd", "qemu-nbd:LUKS"], true),
         ("nbdkit", &["nbdkit", "nbdkit:LUKS"], true),
+        ("nbdkit", &["far/plain", "near/VeraCrypt", "far/LUKS2"], true),
     ] {
         if fuse().is_none() || tools::program(program).is_none() {
             continue;

@@ -176,7 +176,10 @@ pub(crate) fn largest_sector(at_most: u64, len: u64) -> u64 {
 }
 
 /// Fails unless the `len` bytes at `offset` lie within `size`.
-pub(crate) fn check_range(offset: u64, len: usize, size: u64) -> io::Result<()> {
+///
+/// # Errors
+/// `UnexpectedEof`, which says so.
+pub fn check_range(offset: u64, len: usize, size: u64) -> io::Result<()> {
     match offset.checked_add(len as u64) {
         Some(end) if end <= size => Ok(()),
         _ => Err(io::Error::new(

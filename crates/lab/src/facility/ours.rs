@@ -142,18 +142,42 @@ struct Variant {
 
 const VARIANTS: &[Variant] = &[Variant { format: "eCryptfs", name: "clear-names", open: &["--no-name-encryption"] }];
 
-/// How an open volume is reached.
+/// A line to a server that has the encrypted data.
+#[derive(PartialEq, Eq)]
+struct Line {
+    /// In front of the names of what lies behind it.
+    prefix: &'static str,
+    /// For people.
+    what: &'static str,
+    /// What each read and each write takes longer; nbdkit counts whole milliseconds.
+    delay: &'static str,
+    /// Bits a second in each direction.
+    rate: &'static str,
+}
+
+/// A machine of the same data centre, and one of another town.
+const LINES: &[Line] = &[
+    Line { prefix: "near/", what: "1 ms, 10 Gbit/s", delay: "1ms", rate: "10G" },
+    Line { prefix: "far/", what: "5 ms, 1 Gbit/s", delay: "5ms", rate: "1G" },
+];
+
+/// How an open volume is reached, or what it lies on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Transport {
     Fuse,
     Nbd,
+    /// By FUSE; the data are behind a line.
+    Line(&'static Line),
 }
 
 /// The servers without encryption, then every format that can be created with every cipher, its default first; each as
-/// a FUSE image, then all over NBD. Then the unencrypted folder, and every format that encrypts file by file.
+/// a FUSE image, then all over NBD, then for each line each format once. Then the unencrypted folder, and every format that
+/// encrypts file by file.
 pub fn all() -> Vec<Facility> {
     let of = |transport: Transport| [plain(transport)].into_iter().chain(encrypted(transport));
-    of(Transport::Fuse).chain(of(Transport::Nbd)).chain([plain_files()]).chain(encrypted_files()).collect()
+    let on_lines = LINES.iter().flat_map(|line| of(Transport::Line(line)).filter(|f| !f.name.contains(':')));
+    let volumes = of(Transport::Fuse).chain(of(Transport::Nbd)).chain(on_lines);
+    volumes.chain([plain_files()]).chain(encrypted_files()).collect()
 }
 
 /// What is measured where nobody names anything: without encryption, and each format with its default cipher.
@@ -221,8 +245,9 @@ fn suite(
     // Without a header nothing says which cipher it is.
     let cipher = if format.headerless() { wish } else { &[] };
     let open = [&named[..], cipher, manner.open, &["{cheap}"]].concat();
-    // Once for each format: the cipher is that of new volumes.
-    let in_place = if name == name_of(format) { manner.encrypt } else { &[] };
+    // Once for each format: the cipher is that of new volumes. Behind a line it would be done on the file itself.
+    let once = name == name_of(format) && !matches!(transport, Transport::Line(_));
+    let in_place = if once { manner.encrypt } else { &[] };
     let encrypt = |more| {
         [&["{claviger}", "reencrypt", "--encrypt", "--yes"], &named[..], PASSPHRASE, more, &["{store}"]].concat()
     };
@@ -236,24 +261,30 @@ fn suite(
         encrypt: (!in_place.is_empty()).then(|| step(&encrypt(in_place))).into_iter().collect(),
         plaintext: manner.plaintext.first().map(|_| step(manner.plaintext)).into_iter().collect(),
         cheap: manner.cheap.iter().map(ToString::to_string).collect(),
-        open: vec![serve(&open, transport)],
-        baseline: Some(if transport == Transport::Fuse { PLAIN } else { PLAIN_NBD }.to_owned()),
+        open: serve(&open, transport),
+        baseline: Some(plain(transport).name),
         ..plain(transport)
     }
 }
 
 /// The same server without encryption.
 fn plain(transport: Transport) -> Facility {
-    let fuse = transport == Transport::Fuse;
+    let fuse = transport != Transport::Nbd;
     Facility {
-        name: if fuse { PLAIN } else { PLAIN_NBD }.to_owned(),
+        name: match transport {
+            Transport::Nbd => PLAIN_NBD.to_owned(),
+            Transport::Fuse | Transport::Line(_) => prefixed(PLAIN.to_owned(), transport),
+        },
         title: format!("unencrypted file, this program's server ({})", said(transport)),
         baseline: None,
         about: format!("The same server as for the formats of this program, without encryption. {}", layer(transport)),
         store: Stores::File,
         gives: if fuse { Gives::Bytes } else { Gives::Nbd },
         opened: if fuse { "{open}/volume" } else { "{open}" }.to_owned(),
-        needs: Requirements { paths: if fuse { vec!["/dev/fuse".into()] } else { vec![] }, ..Requirements::default() },
+        needs: Requirements {
+            paths: if fuse { vec!["/dev/fuse".into()] } else { vec![] },
+            ..if let Transport::Line(_) = transport { nbdkit() } else { Requirements::default() }
+        },
         version: ["{claviger}", "--version"].map(ToOwned::to_owned).to_vec(),
         create: Vec::new(),
         create_default: Vec::new(),
@@ -261,7 +292,7 @@ fn plain(transport: Transport) -> Facility {
         plaintext: Vec::new(),
         cheap: Vec::new(),
         trace: ["--trace", "{trace-file}"].map(ToOwned::to_owned).to_vec(),
-        open: vec![serve(&["--raw"], transport)],
+        open: serve(&["--raw"], transport),
         close: Vec::new(),
     }
 }
@@ -321,13 +352,45 @@ fn mount_folder(how: &[&str]) -> Step {
 }
 
 /// In the foreground, so that it ends with the lab, whatever ends that.
-fn serve(how: &[&str], transport: Transport) -> Step {
-    let (verb, until_there): (&[&str], _) = match transport {
-        Transport::Fuse => (&["{claviger}", "mount", "--foreground", "--filesystem", "none"], "{open}/volume"),
-        Transport::Nbd => (&["{claviger}", "serve", "--socket", "{open}"], "{open}"),
+fn serve(how: &[&str], transport: Transport) -> Vec<Step> {
+    let mount: &[&str] = &["{claviger}", "mount", "--foreground", "--filesystem", "none"];
+    let (verb, place, until_there): (_, &[&str], _) = match transport {
+        Transport::Fuse => (mount, &["{store}", "{open}"], "{open}/volume"),
+        Transport::Nbd => (&["{claviger}", "serve", "--socket", "{open}"][..], &["{store}"], "{open}"),
+        Transport::Line(_) => (mount, &["nbd+unix:///?socket={dir}/line", "{open}"], "{open}/volume"),
     };
-    let place: &[&str] = if transport == Transport::Fuse { &["{store}", "{open}"] } else { &["{store}"] };
-    Step { until_there: Some(until_there.into()), ..step(&[verb, how, &["{trace}"], place].concat()) }
+    let served = Step { until_there: Some(until_there.into()), ..step(&[verb, how, &["{trace}"], place].concat()) };
+    match transport {
+        Transport::Line(line) => line.begin().into_iter().chain([served]).collect(),
+        Transport::Fuse | Transport::Nbd => vec![served],
+    }
+}
+
+impl Line {
+    /// nbdkit has the store, and listens at `{dir}/line` once it has written its number. It lets through at once what a second's
+    /// hundredth gives, not two seconds as by default: more than a short transfer has.
+    fn begin(&self) -> [Step; 2] {
+        let (read, write) = (format!("delay-read={}", self.delay), format!("delay-write={}", self.delay));
+        let rate = format!("rate={}", self.rate);
+        let server = ["nbdkit", "--foreground", "--unix", "{dir}/line", "--pidfile", "{dir}/line.pid"];
+        let words = [&server, FILTERS, &["file", "{store}", &read, &write, &rate, "burstiness=0.01"]].concat();
+        [
+            step(&["rm", "-f", "{dir}/line", "{dir}/line.pid"]),
+            Step { until_there: Some("{dir}/line.pid".into()), ..step(&words) },
+        ]
+    }
+}
+
+/// What makes a line of nbdkit.
+const FILTERS: &[&str] = &["--filter=delay", "--filter=rate"];
+
+fn nbdkit() -> Requirements {
+    let probe = [&["nbdkit"], FILTERS, &["--dump-plugin", "file"]].concat();
+    Requirements {
+        commands: vec!["nbdkit".to_owned()],
+        probe: probe.into_iter().map(str::to_owned).collect(),
+        ..Requirements::default()
+    }
 }
 
 fn step(words: &[&str]) -> Step {
@@ -337,30 +400,45 @@ fn step(words: &[&str]) -> Step {
 }
 
 fn prefixed(name: String, transport: Transport) -> String {
-    if transport == Transport::Nbd { format!("{NBD}{name}") } else { name }
-}
-
-fn said(transport: Transport) -> &'static str {
     match transport {
-        Transport::Fuse => "FUSE image",
-        Transport::Nbd => "NBD",
+        Transport::Fuse => name,
+        Transport::Nbd => format!("{NBD}{name}"),
+        Transport::Line(line) => format!("{}{name}", line.prefix),
     }
 }
 
-fn layer(transport: Transport) -> &'static str {
+fn said(transport: Transport) -> String {
     match transport {
-        Transport::Fuse => {
-            "It is one file in a folder, served by FUSE; a file system on it is the kernel's, through a loop device. The server \
-             uses the page cache for what it stores. Where processors are free, it looks for its next request for up to \
-             50 µs before it sleeps, which is in its processor time."
-        }
+        Transport::Fuse => "FUSE image".to_owned(),
+        Transport::Nbd => "NBD".to_owned(),
+        Transport::Line(line) => format!("FUSE image; its data behind a line of {}", line.what),
+    }
+}
+
+fn layer(transport: Transport) -> String {
+    match transport {
+        Transport::Fuse => format!("{IMAGE_LAYER} The server uses the page cache for what it stores. {SPINS}"),
         Transport::Nbd => {
             "It is served over a Unix socket; the client sends one request at a time and sleeps meanwhile. The server uses \
              the page cache for what it stores. Where processors are free, it looks for its next request for up to \
              100 µs before it sleeps, which is in its processor time."
+                .to_owned()
         }
+        Transport::Line(line) => format!(
+            "{IMAGE_LAYER} What it stores is an NBD server's (nbdkit), a Unix socket away: its filters let each read and each \
+             write take {} longer and let {} a second through in each direction; a flush takes no longer. The volume is made \
+             without that line. {SPINS} The NBD server's processor time is in it, too.",
+            line.delay.replace("ms", " ms"),
+            line.rate.replace('G', " Gbit"),
+        ),
     }
 }
+
+const IMAGE_LAYER: &str =
+    "It is one file in a folder, served by FUSE; a file system on it is the kernel's, through a loop device.";
+
+const SPINS: &str = "Where processors are free, the server looks for its next request for up to 50 µs before it sleeps, which is in \
+     its processor time.";
 
 #[cfg(test)]
 mod tests {
@@ -383,6 +461,14 @@ mod tests {
         for format in by_passphrase() {
             let facility = all.iter().find(|f| f.name == folder_name(format, None)).expect("it is there");
             assert_eq!((facility.gives, facility.baseline.as_deref()), (Gives::Folder, Some(PLAIN_FILES)));
+        }
+        for line in LINES {
+            let baseline = format!("{}plain", line.prefix);
+            let behind: Vec<_> = all.iter().filter(|f| f.name.starts_with(line.prefix)).collect();
+            assert_eq!(behind.len(), 1 + creatable().count(), "each format once, and none");
+            for facility in behind.into_iter().filter(|f| f.name != baseline) {
+                assert_eq!(facility.baseline.as_ref(), Some(&baseline), "{}", facility.name);
+            }
         }
         for another in OTHERS {
             assert!(creatable().any(|(format, _)| format.name() == another.format), "{}", another.name);

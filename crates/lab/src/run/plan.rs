@@ -73,6 +73,14 @@ pub const FILES: Preset = Preset {
     ],
 };
 
+/// What encryption takes away where the data are on another machine: behind lines with latency, each with its own baseline.
+/// One request at a time and many, large and small, and files.
+pub const NETWORK: Preset = Preset {
+    quick: &["near/LUKS2", "far/LUKS2"],
+    more: &["near/LUKS1", "near/VeraCrypt", "near/BitLocker", "far/LUKS1", "far/VeraCrypt", "far/BitLocker"],
+    workloads: &["dd", "fio", "tree", "large-file", "small-files"],
+};
+
 /// Bytes of memory that are left to the rest of the machine.
 const RESERVE: u64 = 256 << 20;
 
@@ -518,6 +526,17 @@ mod tests {
         let quick = wishes(Level::Quick, Some(FILES)).plan(&catalogue).expect("a plan");
         assert!(quick.facilities.len() < plan.facilities.len() && quick.workloads == plan.workloads);
         assert!(Prepared::of(quick, &catalogue, Path::new("claviger")).is_ok(), "its names are known");
+    }
+
+    #[test]
+    fn the_network_has_each_line_with_its_baseline() {
+        let catalogue = Catalogue::load(None).expect("facilities");
+        let plan = wishes(Level::Standard, Some(NETWORK)).plan(&catalogue).expect("a plan");
+        let named = NETWORK.facilities(Level::Standard);
+        for name in named.iter().map(String::as_str).chain(["near/plain", "far/plain"]) {
+            assert!(plan.facilities.iter().any(|f| f == name), "{name}: {:?}", plan.facilities);
+        }
+        assert_eq!(plan.workloads, NETWORK.workloads);
     }
 
     #[test]

@@ -21,12 +21,11 @@ struct Watcher {
     address: String,
 }
 
-/// Whether the one that has the image open for writing is this process, whose helper has opened it. Of two that begin at once each sees the
-/// other.
+/// The addresses of those that have the image open for writing: also of one that was killed, for half a minute.
 ///
 /// # Errors
-/// `InUse` with the others' addresses, `Io` if it cannot be found out.
-pub(super) fn one_writer(mut command: Command, image: &str, patience: Duration) -> Result<()> {
+/// `Io` if it cannot be found out.
+pub(super) fn writers(mut command: Command, image: &str, patience: Duration) -> Result<Vec<String>> {
     let (mut out, mut err) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command.args(["status", "--format", "json"]).args(arguments(image));
     command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
@@ -51,14 +50,20 @@ pub(super) fn one_writer(mut command: Command, image: &str, patience: Duration) 
         return Err(unknown(last).into());
     }
     let told: Status = serde_json::from_str(&text(&mut out)?).map_err(|e| unknown(e.to_string()))?;
-    match &told.watchers[..] {
-        [] | [_] => Ok(()),
-        several => {
-            let holder = several.iter().map(|watcher| watcher.address.as_str()).collect::<Vec<_>>().join(", ");
-            Err(Error::new(ErrorKind::InUse { holder: Some(format!("this one and another: {holder}")) }).hint(
-                "Close it there, or open it with --read-only. Ceph takes half a minute to forget a client that was killed.",
-            ))
-        }
+    Ok(told.watchers.into_iter().map(|watcher| watcher.address).collect())
+}
+
+/// Whether there is at most one besides those that this process was before: this process, whose helper has just opened it. Of two that
+/// begin at once each sees the other.
+///
+/// # Errors
+/// `InUse` with the others' addresses.
+pub(super) fn one_writer(writers: &[String], own: &[String]) -> Result<()> {
+    let others: Vec<_> = writers.iter().filter(|address| !own.contains(address)).map(String::as_str).collect();
+    match others.len() {
+        0 | 1 => Ok(()),
+        _ => Err(Error::new(ErrorKind::InUse { holder: Some(format!("this one and another: {}", others.join(", "))) })
+            .hint("Close it there, or open it with --read-only. Ceph takes half a minute to forget a client that was killed.")),
     }
 }
 
@@ -94,26 +99,39 @@ mod tests {
         let rbd = |script: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", script, "rbd"]);
-            one_writer(command, "p/i", Duration::from_millis(500))
+            writers(command, "p/i", Duration::from_millis(500))
         };
         let watcher = |n: u32| format!(r#"{{"address":"10.0.0.{n}:0/1","client":{n},"cookie":1}}"#);
         let says = |watchers: &[u32]| {
             let watchers = watchers.iter().map(|n| watcher(*n)).collect::<Vec<_>>().join(",");
             rbd(&format!(r#"[ "$*" = 'status --format json -- p/i' ] && echo '{{"watchers":[{watchers}]}}'"#))
+                .expect("it says who")
         };
-        assert!(says(&[]).is_ok() && says(&[1]).is_ok());
-        let refused = says(&[1, 2]).expect_err("two");
-        assert!(
-            matches!(&refused.kind, ErrorKind::InUse { holder: Some(who) } if who.contains("10.0.0.2")),
-            "{refused}"
-        );
+        for (now, before, refused) in [
+            (&[][..], &[][..], None),
+            (&[1], &[], None),
+            (&[1, 2], &[], Some("10.0.0.2")),
+            // A helper that was killed is still there, and the next one is.
+            (&[1, 2], &[1], None),
+            (&[2], &[1], None),
+            (&[1, 2, 3], &[1], Some("10.0.0.3")),
+        ] {
+            match (one_writer(&says(now), &says(before)), refused) {
+                (Ok(()), None) => {}
+                (Err(error), Some(other)) => assert!(
+                    matches!(&error.kind, ErrorKind::InUse { holder: Some(who) } if who.contains(other)),
+                    "{error}"
+                ),
+                (got, _) => panic!("{now:?} after {before:?}: {got:?}"),
+            }
+        }
         for (script, word) in
             [("echo no; echo why >&2; exit 2", "why"), ("echo '{}'", "watchers"), ("sleep 9", "not ended")]
         {
             let error = rbd(script).expect_err(script);
             assert!(matches!(error.kind, ErrorKind::Io(_)) && error.to_string().contains(word), "{script}: {error}");
         }
-        let missing = one_writer(Command::new("no-such-program"), "p/i", Duration::ZERO).expect_err("it is not there");
+        let missing = writers(Command::new("no-such-program"), "p/i", Duration::ZERO).expect_err("it is not there");
         assert!(missing.to_string().contains("ceph-common") || format!("{missing:?}").contains("ceph-common"));
     }
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -40,8 +40,19 @@ pub struct Helper {
     pub environment: Vec<String>,
     /// Debian's package that has it.
     pub package: String,
-    /// Whether the place is an image of Ceph's, which several may write to: `rbd` is asked who does.
-    pub ceph: bool,
+    /// What keeps a second one from writing there.
+    pub writers: Writers,
+}
+
+/// What keeps two from writing to one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writers {
+    /// The helper, which locks the file.
+    Locked,
+    /// Nothing; but of an image of Ceph's, `rbd` says who has it open for writing.
+    Told,
+    /// Nothing, and nobody says.
+    Unknown,
 }
 
 /// Variables of the environment that every helper gets.
@@ -69,7 +80,7 @@ pub fn helpers() -> Vec<Helper> {
         options: Vec::new(),
         environment: words(environment),
         package: package.into(),
-        ceph: scheme == "rbd",
+        writers: if scheme == "rbd" { Writers::Told } else { Writers::Locked },
     };
     let image = |scheme: &str, format: &str| qemu(scheme, "{image}", format, "{image}", &[], "qemu-utils");
     let nbdkit =
@@ -82,7 +93,7 @@ pub fn helpers() -> Vec<Helper> {
             options: words(options),
             environment: words(environment),
             package: package.into(),
-            ceph: false,
+            writers: Writers::Unknown,
         };
     let ceph = ["CEPH_CONF", "CEPH_ARGS", "CEPH_KEYRING"];
     let aws = [
@@ -124,13 +135,19 @@ pub fn helpers() -> Vec<Helper> {
 /// A place that a helper has.
 pub struct Helped {
     helper: Helper,
+    /// What comes behind the scheme.
+    rest: String,
     arguments: Vec<String>,
     running: Mutex<Option<Running>>,
+    /// Who had it open for writing when only this process had, by an address for each helper that was started.
+    own: Mutex<Vec<String>>,
 }
 
 /// A helper at work.
 struct Running {
     child: Child,
+    /// Whether nobody else had the place open for writing, once it was there.
+    alone: bool,
     /// It ends when this is closed.
     life: Option<ChildStdin>,
     /// Its listening socket, which has no name.
@@ -200,20 +217,12 @@ impl Helped {
     /// `Misuse` where the text has another form.
     pub fn new(helper: &Helper, rest: &str, access: Access) -> Result<Self> {
         let arguments = helper.arguments(rest, access)?;
-        Ok(Self { helper: helper.clone(), arguments, running: Mutex::default() })
+        let (helper, rest) = (helper.clone(), rest.to_owned());
+        Ok(Self { helper, rest, arguments, running: Mutex::default(), own: Mutex::default() })
     }
 
-    /// Fails if somebody else writes to the place, as far as that can be known. To be asked once the helper has opened it.
-    ///
-    /// # Errors
-    /// `InUse`, `Io`.
-    pub fn one_writer(helper: &Helper, rest: &str, patience: Duration) -> Result<()> {
-        if !helper.ceph {
-            return Ok(());
-        }
-        let mut rbd = Command::new("rbd");
-        helper.close_environment(&mut rbd);
-        ceph::one_writer(rbd, rest, patience)
+    fn running(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn start(&self) -> io::Result<Running> {
@@ -230,12 +239,25 @@ impl Helped {
         command.process_group(0);
         let mut child = command.spawn()?;
         let life = child.stdin.take();
-        Ok(Running { child, life, socket, said })
+        Ok(Running { child, alone: false, life, socket, said })
+    }
+}
+
+impl Reach for Helped {
+    fn reach(&self, _deadline: Instant) -> io::Result<Socket> {
+        let mut running = self.running();
+        let gone = running.as_mut().is_none_or(|running| !matches!(running.child.try_wait(), Ok(None)));
+        if gone {
+            *running = Some(self.start()?);
+        }
+        let running = running.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let path = format!("/proc/self/fd/{}", running.socket.as_raw_fd());
+        Ok(Socket::new(UnixStream::connect(path)?.into()))
     }
 
     /// What it has said, if it has ended.
-    fn why(&self, error: io::Error) -> io::Error {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+    fn explain(&self, error: io::Error) -> io::Error {
+        let mut running = self.running();
         let Some(running) = &mut *running else { return error };
         // It closes its socket before it is gone.
         ended_within(&mut running.child, Duration::from_secs(1));
@@ -258,22 +280,20 @@ impl Helped {
         };
         io::Error::new(error.kind(), what)
     }
-}
 
-impl Reach for Helped {
-    fn reach(&self, _deadline: Instant) -> io::Result<Socket> {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let gone = running.as_mut().is_none_or(|running| !matches!(running.child.try_wait(), Ok(None)));
-        if gone {
-            *running = Some(self.start()?);
+    /// Each helper is a writer of its own, so that it is asked about each once.
+    fn alone(&self, patience: Duration) -> Result<()> {
+        if self.helper.writers != Writers::Told || self.running().as_ref().is_some_and(|running| running.alone) {
+            return Ok(());
         }
-        let running = running.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        let path = format!("/proc/self/fd/{}", running.socket.as_raw_fd());
-        Ok(Socket::new(UnixStream::connect(path)?.into()))
-    }
-
-    fn explain(&self, error: io::Error) -> io::Error {
-        self.why(error)
+        let mut rbd = Command::new("rbd");
+        self.helper.close_environment(&mut rbd);
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = ceph::writers(rbd, &self.rest, patience)?;
+        ceph::one_writer(&now, &own)?;
+        own.extend(now);
+        self.running().iter_mut().for_each(|running| running.alone = true);
+        Ok(())
     }
 }
 

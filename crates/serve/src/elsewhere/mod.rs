@@ -20,7 +20,7 @@ use crate::nbd::ClientTls;
 use crate::nbd::remote::{Options, Reach, Remote};
 use crate::nbd::socket::Socket;
 use helper::Helped;
-pub use helper::{Helper, helpers};
+pub use helper::{Helper, Writers, helpers};
 pub use uri::{Server, Tls, Uri};
 
 /// A place that is no path.
@@ -63,10 +63,18 @@ impl Place {
             Self::Helped(helper, rest) => (Box::new(Helped::new(helper, rest, access)?), ""),
         };
         let remote = Remote::open(server, export, access, options).map_err(told)?;
-        if let (Self::Helped(helper, rest), Access::ReadWrite) = (self, access) {
-            Helped::one_writer(helper, rest, options.timeout)?;
+        if access == Access::ReadWrite {
+            remote.alone()?;
         }
         Ok(Arc::new(remote))
+    }
+
+    /// What keeps a second one from writing there.
+    pub fn writers(&self) -> Writers {
+        match self {
+            Self::Nbd(_) => Writers::Unknown,
+            Self::Helped(helper, _) => helper.writers,
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::Address;
+use super::greet::{self, Agreed, broken};
 use super::listen::connect;
 use super::protocol::*;
 use super::socket::Socket;
@@ -88,18 +89,21 @@ impl Client {
     /// # Errors
     /// As [`Client::connect`], and `PermissionDenied` if one of the two does not accept the other.
     pub fn connect_over(tls: Option<&ClientTls>, address: &Address, name: &str, replies: Replies) -> io::Result<Self> {
+        let socket = Socket::new(connect(address)?);
+        let structured = replies == Replies::Structured;
+        let Agreed { len, flags, structured, .. } =
+            greet::greet(&socket, tls, name, structured, Instant::now() + HANDSHAKE)?;
         let mut client = Self {
-            socket: Socket::new(connect(address)?),
-            len: 0,
-            flags: 0,
-            structured: false,
+            socket,
+            len,
+            flags,
+            structured,
             next_cookie: 1,
             pending: HashMap::new(),
             outgoing: Vec::new(),
             inbox: Aligned::default(),
             held: 0..0,
         };
-        client.negotiate(tls, name, replies, Instant::now() + HANDSHAKE)?;
         client.inbox.reserve(INBOX);
         Ok(client)
     }
@@ -338,75 +342,6 @@ impl Client {
             self.socket.wait(None)?;
         }
     }
-
-    fn negotiate(
-        &mut self,
-        tls: Option<&ClientTls>,
-        name: &str,
-        replies: Replies,
-        deadline: Instant,
-    ) -> io::Result<()> {
-        let greeting: [u8; 18] = self.hear(deadline)?;
-        if be64(&greeting, 0) != MAGIC {
-            return Err(broken("not an NBD server"));
-        }
-        let offered = be16(&greeting, 16);
-        if be64(&greeting, 8) != OPTION_MAGIC || offered & handshake::FIXED_NEWSTYLE == 0 {
-            return Err(io::Error::new(io::ErrorKind::Unsupported, "a server without fixed newstyle"));
-        }
-        let flags = offered & (handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES);
-        self.socket.send_by(deadline, &u32::from(flags).to_be_bytes())?;
-
-        if let Some(tls) = tls {
-            tls.start(&self.socket, deadline)?;
-        }
-        if replies == Replies::Structured {
-            let (kind, _) = self.ask(option::STRUCTURED_REPLY, &[], deadline)?;
-            self.structured = kind == reply::ACK;
-        }
-        let mut data = (name.len() as u32).to_be_bytes().to_vec();
-        data.extend_from_slice(name.as_bytes());
-        data.extend_from_slice(&[0, 0]);
-        match self.ask(option::GO, &data, deadline)? {
-            (reply::ACK, Some((len, flags))) => (self.len, self.flags) = (len, flags),
-            (reply::ERR_TLS_REQD, _) => {
-                return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the server demands TLS"));
-            }
-            (reply::ERR_UNKNOWN, _) => return Err(io::Error::new(io::ErrorKind::NotFound, "no such export")),
-            (kind, _) => return Err(io::Error::other(format!("the server refused: reply type {kind:#x}"))),
-        }
-        Ok(())
-    }
-
-    /// Sends an option and reads all replies: the type of the last, and the size and flags of the export if given.
-    fn ask(&mut self, option: u32, data: &[u8], deadline: Instant) -> io::Result<(u32, Option<(u64, u16)>)> {
-        let mut message = OptionHeader { option, len: data.len() as u32 }.to_bytes().to_vec();
-        message.extend_from_slice(data);
-        self.socket.send_by(deadline, &message)?;
-        let mut export = None;
-        loop {
-            let header: [u8; 20] = self.hear(deadline)?;
-            let (kind, len) = (be32(&header, 12), be32(&header, 16) as usize);
-            if be64(&header, 0) != OPTION_REPLY_MAGIC || be32(&header, 8) != option || len > 64 << 10 {
-                return Err(broken("not a reply to this option"));
-            }
-            let mut data = vec![0; len];
-            self.socket.receive_by(deadline, &mut data)?;
-            match kind {
-                reply::INFO if len == 12 && be16(&data, 0) == info::EXPORT => {
-                    export = Some((be64(&data, 2), be16(&data, 10)));
-                }
-                reply::INFO => {}
-                _ => return Ok((kind, export)),
-            }
-        }
-    }
-
-    fn hear<const N: usize>(&mut self, deadline: Instant) -> io::Result<[u8; N]> {
-        let mut bytes = [0; N];
-        self.socket.receive_by(deadline, &mut bytes)?;
-        Ok(bytes)
-    }
 }
 
 /// Where in the buffer for `reads` a chunk of `len` bytes at `from` belongs.
@@ -417,8 +352,4 @@ fn place(reads: &Range<u64>, from: u64, len: u64) -> io::Result<Range<usize>> {
         }
         _ => Err(broken("a chunk outside the request")),
     }
-}
-
-fn broken(how: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, how)
 }

@@ -18,6 +18,7 @@
 //! ```
 
 mod client;
+mod greet;
 mod helpers;
 mod layer;
 mod listen;

@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use claviger_engine::store::{Access, MemoryStore};
+use claviger_engine::store::{Access, CountedStore, MemoryStore};
 use claviger_engine::{ErrorKind, Store};
-use claviger_serve::elsewhere::{Helper, Place, helpers};
+use claviger_serve::elsewhere::{Helper, Place, Writers, helpers};
 use claviger_serve::nbd::remote::Options;
 use claviger_serve::nbd::{Export, Options as ServerOptions};
 use claviger_testkit::random::Random;
@@ -44,7 +44,7 @@ fn nbdkit(arguments: &[&str]) -> Place {
         options: Vec::new(),
         environment: Vec::new(),
         package: "nbdkit".into(),
-        ceph: false,
+        writers: Writers::Unknown,
     };
     Place::Helped(helper, "x".into())
 }
@@ -169,6 +169,28 @@ fn what_is_written_is_there_whoever_serves_it() {
         let refused = store.write_at(0, &mut [1]).expect_err("it is read-only");
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
     }
+}
+
+/// What is asked for ahead is wasted on readers that take turns in different places: soon it is asked for no more.
+#[test]
+fn several_readers_cost_a_line_little_more_than_they_read() {
+    let counted = Arc::new(CountedStore::new(MemoryStore::new(pattern(48 * MIB, 3))));
+    let serving = Serving::store(Arc::<CountedStore<MemoryStore>>::clone(&counted));
+    let store = open(serving.uri(), Access::ReadOnly, QUICK).expect("it opens");
+    let mut read = vec![0; MIB / 4];
+    let places = (0..12).flat_map(|turn| [0, 16, 32].map(|base| (base + turn) * MIB));
+    for at in places.flat_map(|at| (0..4).map(move |n| (at + n * MIB / 4) as u64)) {
+        store.read_at(at, &mut read).expect("a read");
+    }
+    drop(store);
+    let (asked, needed) = (counted.traffic().read, 36 * MIB as u64);
+    assert!(asked < needed + (24 << 20), "{asked} bytes for {needed}");
+    // One that reads on and on has it again.
+    let store = open(serving.uri(), Access::ReadOnly, QUICK).expect("it opens");
+    let before = counted.traffic().read;
+    (0..16).for_each(|n| store.read_at(n * (MIB as u64 / 4), &mut read).expect("a read"));
+    drop(store);
+    assert!(counted.traffic().read > before + 5 * MIB as u64, "nothing was asked for ahead");
 }
 
 #[test]
@@ -442,6 +464,64 @@ fn nobody_waits_for_ever_and_what_may_still_be_written_ends_the_store() {
     assert!(error.to_string().contains("nobody knows"), "{error}");
     assert!(store.write_at(512, &mut [0; 512]).is_err() && store.flush().is_err());
     assert_eq!(asked.load(Ordering::SeqCst), 1, "it was not sent again");
+}
+
+/// A server that begins anew forgets what was not flushed. Its next connection works at once, while the one before it still looks whole.
+#[test]
+fn a_flush_is_none_where_the_server_has_begun_anew_meanwhile() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let socket = dir.path().join("s");
+    let listener = UnixListener::bind(&socket).expect("it listens");
+    let writes = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&writes);
+    thread::spawn(move || {
+        // Flags: FLUSH and MULTI_CONN.
+        for (n, client) in listener.incoming().enumerate() {
+            let (mut client, seen) = (client.expect("a client"), Arc::clone(&seen));
+            thread::spawn(move || -> io::Result<()> {
+                greet(&mut client, 1 | 4 | 256)?;
+                let mut request = [0; 28];
+                loop {
+                    client.read_exact(&mut request)?;
+                    let mut data = vec![0; u32::from_be_bytes(request[24..].try_into().expect("four")) as usize];
+                    match (request[7], n) {
+                        // The first one is gone, and answers reads no more; to whatever else comes, that connection ends.
+                        (0, 0) => {}
+                        (3, 0) => return Ok(()),
+                        (0, _) => client.write_all(&[simple(&request, 0), data].concat())?,
+                        (1, _) => {
+                            client.read_exact(&mut data)?;
+                            seen.lock().expect("no panic").push((n, data[0]));
+                            client.write_all(&simple(&request, 0))?;
+                        }
+                        (3, _) => client.write_all(&simple(&request, 0))?,
+                        _ => return Ok(()),
+                    }
+                }
+            });
+        }
+    });
+    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    let store = open(&uri, Access::ReadWrite, QUICK).expect("it opens");
+    store.write_at(0, &mut [7; 512]).expect("it is acknowledged");
+    thread::scope(|scope| {
+        let readers: Vec<_> = (0..2)
+            .map(|n| {
+                scope.spawn({
+                    let store = &store;
+                    move || store.read_at(8192 * (n + 1), &mut [0; 512])
+                })
+            })
+            .collect();
+        // Both wait for the first connection, so that another one is made.
+        thread::sleep(Duration::from_millis(300));
+        store.read_at(200_000, &mut [0; 512]).expect("over the second connection");
+        assert_eq!(writes.lock().expect("no panic").as_slice(), [(0, 7)]);
+        store.flush().expect("a flush");
+        let now = writes.lock().expect("no panic").clone();
+        assert!(now.len() > 1 && now[1..].iter().all(|write| write.0 > 0 && write.1 == 7), "{now:?}");
+        readers.into_iter().for_each(|reader| reader.join().expect("no panic").expect("asked again"));
+    });
 }
 
 #[test]

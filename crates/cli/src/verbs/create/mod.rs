@@ -334,6 +334,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         (_, offset) => offset.unwrap_or(0).saturating_add(512),
     };
     if let Some(header) = &args.luks.header {
+        place::must_be_here(header, "a new header")?;
         new_file::must_be_new(header)?;
     }
     let place = NewVolume::find(args, path, min_len)?;

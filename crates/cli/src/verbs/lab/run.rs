@@ -11,7 +11,7 @@ use claviger_lab::machine::date_and_time;
 use claviger_lab::report::{Extra, RunReport, Text};
 use claviger_lab::run::journal::{Journal, State};
 use claviger_lab::run::measure::{self, Hands, Tick};
-use claviger_lab::run::plan::{FILES, MEMORY, Prepared, SWEEP, Wishes};
+use claviger_lab::run::plan::{FILES, MEMORY, NETWORK, Prepared, SWEEP, Wishes};
 use claviger_lab::run::{Backing, Caches, Level, Plan, stored};
 use claviger_lab::study;
 use claviger_lab::summary::Summary;
@@ -39,6 +39,7 @@ const PAGE: &str = "report.html";
   claviger lab run --facility LUKS2 --facility gocryptfs --workload dd
   claviger lab run --preset sweep
   claviger lab run --preset files --standard
+  claviger lab run --preset network
   claviger lab run --study tresorsgx --standard --dir /srv/scratch
   claviger lab run --study zhan2010 --dir /srv/scratch --device /dev/sdb --device /dev/sdc --force
   claviger lab run --resume claviger-lab-2026-11-22-030000
@@ -122,6 +123,8 @@ enum Preset {
     Sweep,
     /// What encrypts file by file, ours and others, with the studies' workloads on files, small files and small requests
     Files,
+    /// Volumes behind a line of 1 ms and 10 Gbit/s and one of 5 ms and 1 Gbit/s, each beside an unencrypted one behind the same line
+    Network,
 }
 
 /// Carries the verb out.
@@ -180,6 +183,7 @@ impl Args {
             preset: self.preset.map(|preset| match preset {
                 Preset::Sweep => SWEEP,
                 Preset::Files => FILES,
+                Preset::Network => NETWORK,
             }),
             study: self.study.as_ref().map(|name| study::find(name, catalogue)).transpose()?,
             facilities: self.facility.clone(),

@@ -13,6 +13,13 @@ pub const PART: usize = 256 << 10;
 /// The most bytes that are asked for ahead.
 const FARTHEST: u64 = 8 << 20;
 
+/// After so many reads in a row something is asked for ahead; and after so many where much of that was in vain before.
+const STREAK: u32 = 3;
+const LONG_STREAK: u32 = 32;
+
+/// So many reads elsewhere end nothing: whoever reads files one after the other looks up now and then where they are.
+const STRAYS: u32 = 3;
+
 /// Reads of at least so many bytes may come out of their order, by so many reads.
 const LARGE: u64 = 128 << 10;
 const PIECES: u64 = 16;
@@ -30,6 +37,12 @@ pub struct Part {
     pub cookie: u64,
 }
 
+impl Part {
+    fn len(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+}
+
 /// What one reader has asked for ahead.
 #[derive(Default)]
 pub struct Ahead {
@@ -40,6 +53,11 @@ pub struct Ahead {
     len: u64,
     /// The end of what has been asked for.
     until: u64,
+    /// Reads elsewhere since.
+    strays: u32,
+    /// Bytes that were asked for in vain, less a quarter of what was not: several readers in different places are none that it is
+    /// of use to.
+    in_vain: u64,
     asked: VecDeque<(Part, Instant)>,
 }
 
@@ -48,10 +66,15 @@ impl Ahead {
     pub fn read(&mut self, range: &Range<u64>) -> Vec<Part> {
         let len = range.end - range.start;
         if len != self.len || !self.follows(range) {
+            self.strays += 1;
+            if self.strays <= STRAYS && !self.asked.is_empty() {
+                return Vec::new();
+            }
+            self.in_vain = self.in_vain.saturating_add(self.asked.iter().map(|(part, _)| part.len()).sum());
             self.forget();
             (self.streak, self.len, self.next) = (0, len, range.end);
         }
-        (self.next, self.streak) = (self.next.max(range.end), self.streak.saturating_add(1));
+        (self.next, self.streak, self.strays) = (self.next.max(range.end), self.streak.saturating_add(1), 0);
         if self.asked.iter().any(|(part, when)| when.elapsed() > FRESH || !part.line.works()) {
             self.forget();
         }
@@ -65,7 +88,9 @@ impl Ahead {
             fits
         };
         let count = self.asked.iter().skip(first).take_while(fits).count();
-        self.asked.drain(first..first + count).map(|(part, _)| part).collect()
+        let found: Vec<_> = self.asked.drain(first..first + count).map(|(part, _)| part).collect();
+        self.in_vain = self.in_vain.saturating_sub(found.iter().map(Part::len).sum::<u64>() / 4);
+        found
     }
 
     /// Whether a read belongs to those before. Several threads that each read the next large piece do not come in the order of
@@ -78,10 +103,11 @@ impl Ahead {
     /// What is to be asked for now, in an export of `end` bytes: reads of the same length as those before.
     pub fn wanted(&self, end: u64) -> Range<u64> {
         let from = self.until.max(self.next);
-        if self.streak < 3 || self.len == 0 {
+        let enough = if self.in_vain < FARTHEST { STREAK } else { LONG_STREAK };
+        if self.streak < enough || self.len == 0 {
             return from..from;
         }
-        let reads = 1u64 << (self.streak - 3).min(16);
+        let reads = 1u64 << (self.streak - enough).min(16);
         let far = self.len.saturating_mul(reads).min(FARTHEST.max(self.len));
         // Whole reads only.
         let to = self.next.saturating_add(far / self.len * self.len).min(end);

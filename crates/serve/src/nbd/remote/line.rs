@@ -7,12 +7,12 @@
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use super::greet::{self, Agreed};
+use crate::nbd::greet::{self, Agreed, broken};
 use crate::nbd::protocol::*;
 use crate::nbd::socket::Socket;
 use crate::nbd::tls::ClientTls;
@@ -44,6 +44,9 @@ pub struct Line {
     /// Requests under way, and writes among them.
     busy: AtomicUsize,
     writing: AtomicUsize,
+    /// Writes that were ever asked for, and how many of them a flush has followed.
+    written: AtomicU64,
+    flushed: AtomicU64,
 }
 
 #[derive(Default)]
@@ -118,7 +121,7 @@ impl Line {
         timeout: Duration,
         deadline: Instant,
     ) -> io::Result<Self> {
-        let agreed = greet::greet(&socket, tls, export, deadline)?;
+        let agreed = greet::greet(&socket, tls, export, true, deadline)?;
         let (state, inbox) = (Mutex::default(), Mutex::new(Inbox::default()));
         Ok(Self {
             socket,
@@ -129,6 +132,8 @@ impl Line {
             large: AtomicUsize::new(0),
             busy: AtomicUsize::new(0),
             writing: AtomicUsize::new(0),
+            written: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
         })
     }
 
@@ -140,6 +145,21 @@ impl Line {
     /// Whether it works, and writes are under way.
     pub fn is_writing(&self) -> bool {
         self.writing.load(Ordering::Relaxed) > 0 && self.works()
+    }
+
+    /// How many writes were ever asked for.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::SeqCst)
+    }
+
+    /// A flush was asked for behind so many writes, and has succeeded.
+    pub fn flushed(&self, written: u64) {
+        self.flushed.fetch_max(written, Ordering::SeqCst);
+    }
+
+    /// Whether something was written since.
+    pub fn is_unflushed(&self) -> bool {
+        self.written() > self.flushed.load(Ordering::SeqCst)
     }
 
     /// Sends a request. `data` is what a WRITE writes. Its answer must be waited for, or it must be abandoned.
@@ -170,6 +190,7 @@ impl Line {
         };
         self.busy.fetch_add(1, Ordering::Relaxed);
         self.writing.fetch_add(usize::from(command == command::WRITE), Ordering::Relaxed);
+        self.written.fetch_add(u64::from(command == command::WRITE), Ordering::SeqCst);
         self.large.fetch_add(usize::from(reads >= LARGE), Ordering::Relaxed);
         let header = Request { flags: 0, command, cookie, offset, len: len as u32 }.to_bytes();
         let sent = {
@@ -632,8 +653,4 @@ fn some(socket: &Socket, to: &mut [u8], deadline: Instant) -> io::Result<usize> 
 
 fn too_late() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, "the server has not answered in time")
-}
-
-pub fn broken(how: &'static str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the server breaks the NBD protocol: {how}"))
 }

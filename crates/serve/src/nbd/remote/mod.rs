@@ -6,7 +6,6 @@
 //! still carry it out, behind the next ones.
 
 mod ahead;
-mod greet;
 mod kept;
 mod line;
 
@@ -17,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use claviger_engine::Store;
-use claviger_engine::store::{Access, SMALLEST_SECTOR};
+use claviger_engine::store::{Access, SMALLEST_SECTOR, check_range};
+use claviger_engine::{ErrorKind, Store};
 
 use super::protocol::{command, export};
 use super::socket::Socket;
@@ -67,6 +66,15 @@ pub(crate) trait Reach: Send + Sync {
     /// What the connection is made secret with.
     fn tls(&self) -> Option<&ClientTls> {
         None
+    }
+
+    /// Fails if somebody else has what the server serves open for writing, as far as that can be known. To be asked once a
+    /// connection is there.
+    ///
+    /// # Errors
+    /// `InUse`; `Io` if it cannot be found out.
+    fn alone(&self, _patience: Duration) -> claviger_engine::Result<()> {
+        Ok(())
     }
 
     /// An error with what is known of its cause here.
@@ -140,6 +148,14 @@ impl Remote {
         })
     }
 
+    /// Fails if somebody else is known to write there.
+    ///
+    /// # Errors
+    /// `InUse`; `Io` if it cannot be found out.
+    pub(crate) fn alone(&self) -> claviger_engine::Result<()> {
+        self.server.alone(self.options.timeout)
+    }
+
     fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
@@ -175,6 +191,16 @@ impl Remote {
         Ok(line)
     }
 
+    /// The connections that a flush goes over: all that something was written over since the last one, else any. One alone would make
+    /// all durable, but its server may have begun after another one had forgotten what was written, whose connection does not know yet
+    /// that it is lost.
+    fn to_flush(&self) -> io::Result<Vec<Arc<Line>>> {
+        let one = self.line()?;
+        let lines = self.lines.read().unwrap_or_else(PoisonError::into_inner);
+        let written: Vec<_> = lines.iter().filter(|line| line.is_unflushed()).cloned().collect();
+        Ok(if written.is_empty() { vec![one] } else { written })
+    }
+
     /// Another connection to the same export.
     fn connect(&self, within: Duration) -> io::Result<Line> {
         let line = dial(&*self.server, &self.export, self.options, within)?;
@@ -189,7 +215,13 @@ impl Remote {
                 "the export is not what it was: its size, its blocks or who may write have changed",
             ));
         }
-        Ok(line)
+        // A server that was begun anew may find somebody else there, who has written meanwhile.
+        match if self.writable { self.alone() } else { Ok(()) } {
+            Err(e) if matches!(e.kind, ErrorKind::InUse { .. }) => {
+                Err(io::Error::new(io::ErrorKind::ResourceBusy, format!("somebody else may write there now: {e}")))
+            }
+            alone => alone.map(|()| line).map_err(io::Error::other),
+        }
     }
 
     /// Makes a connection in place of one that is lost, and sends again what a server may have forgotten.
@@ -231,7 +263,9 @@ impl Remote {
                     *self.lines.write().unwrap_or_else(PoisonError::into_inner) = vec![Arc::new(line)];
                     return Ok(());
                 }
-                Err(e) if e.kind() == io::ErrorKind::InvalidData => return Err(self.end(e.kind(), &e.to_string())),
+                Err(e) if matches!(e.kind(), io::ErrorKind::InvalidData | io::ErrorKind::ResourceBusy) => {
+                    return Err(self.end(e.kind(), &e.to_string()));
+                }
                 Err(_) => {}
             }
         }
@@ -413,14 +447,8 @@ impl Remote {
     }
 
     fn inside(&self, offset: u64, len: usize) -> io::Result<Range<u64>> {
-        let end = offset.checked_add(len as u64).filter(|end| *end <= self.len);
-        let past = || {
-            io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                format!("{len} bytes at {offset} reach past the end at {}", self.len),
-            )
-        };
-        end.map(|end| offset..end).ok_or_else(past)
+        check_range(offset, len, self.len)?;
+        Ok(offset..offset + len as u64)
     }
 }
 
@@ -472,26 +500,35 @@ impl Store for Remote {
         }
         loop {
             let covered = self.kept().covered();
-            let line = self.line()?;
+            let lines = self.to_flush()?;
             // A server that knows no flush has nothing to make durable.
             if !self.has(export::SEND_FLUSH) {
                 self.kept().flushed(&covered);
                 return Ok(());
             }
-            let answer = line.ask(command::FLUSH, 0, 0, &[]).and_then(|cookie| line.answer(cookie, &mut []));
-            match answer {
-                Ok(Ok(())) => {
+            let ask = |line: &Arc<Line>| (line.written(), line.ask(command::FLUSH, 0, 0, &[]));
+            let asked: Vec<_> = lines.iter().map(ask).collect();
+            let (mut refused, mut lost) = (None, None);
+            for (line, (written, asked)) in lines.iter().zip(asked) {
+                match asked.and_then(|cookie| line.answer(cookie, &mut [])) {
+                    Ok(Ok(())) => line.flushed(written),
+                    Ok(Err(errno)) => refused = Some(errno),
+                    Err(e) => lost = Some((line, e)),
+                }
+            }
+            match (refused, lost) {
+                (None, None) => {
                     self.kept().flushed(&covered);
                     return Ok(());
                 }
-                Ok(Err(errno)) => {
+                (Some(errno), _) => {
                     let error = of_errno(errno);
                     let why = format!(
                         "a flush has failed ({error}): what was written since the one before may be lost, and nothing more is written"
                     );
                     return Err(io::Error::new(error.kind(), self.unwritable.get_or_init(|| why).clone()));
                 }
-                Err(e) => self.mend(&line, &e)?,
+                (None, Some((line, e))) => self.mend(line, &e)?,
             }
         }
     }

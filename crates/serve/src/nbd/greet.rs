@@ -3,10 +3,9 @@
 use std::io;
 use std::time::Instant;
 
-use super::line::broken;
-use crate::nbd::protocol::*;
-use crate::nbd::socket::Socket;
-use crate::nbd::tls::ClientTls;
+use super::protocol::*;
+use super::socket::Socket;
+use super::tls::ClientTls;
 
 /// The longest answer to an option, in bytes.
 const MAX_ANSWER: usize = 64 << 10;
@@ -35,12 +34,18 @@ impl Agreed {
     }
 }
 
-/// Asks for an export, over TLS if that is demanded.
+/// Asks for an export, over TLS if that is demanded, and for structured replies.
 ///
 /// # Errors
 /// `NotFound` if there is none of that name, `PermissionDenied` where the server refuses, wants TLS or does not have it, or is not who it should be, `Unsupported` for a server
 /// without fixed newstyle, `InvalidData` for one that breaks the protocol, `TimedOut`, or whatever the socket reports.
-pub fn greet(socket: &Socket, tls: Option<&ClientTls>, export: &str, deadline: Instant) -> io::Result<Agreed> {
+pub fn greet(
+    socket: &Socket,
+    tls: Option<&ClientTls>,
+    export: &str,
+    structured: bool,
+    deadline: Instant,
+) -> io::Result<Agreed> {
     let mut greeting = [0; 18];
     socket.receive_by(deadline, &mut greeting)?;
     if be64(&greeting, 0) != MAGIC {
@@ -58,7 +63,7 @@ pub fn greet(socket: &Socket, tls: Option<&ClientTls>, export: &str, deadline: I
     if let Some(tls) = tls {
         tls.start(socket, deadline)?;
     }
-    Greeting { socket, deadline, no_zeroes: flags & handshake::NO_ZEROES != 0 }.ask_for(export)
+    Greeting { socket, deadline, no_zeroes: flags & handshake::NO_ZEROES != 0 }.ask_for(export, structured)
 }
 
 struct Greeting<'a> {
@@ -77,8 +82,8 @@ struct Answers {
 }
 
 impl Greeting<'_> {
-    fn ask_for(&self, export: &str) -> io::Result<Agreed> {
-        let structured = self.ask(option::STRUCTURED_REPLY, &[])?.kind == reply::ACK;
+    fn ask_for(&self, export: &str, structured: bool) -> io::Result<Agreed> {
+        let structured = structured && self.ask(option::STRUCTURED_REPLY, &[])?.kind == reply::ACK;
         let name = export.as_bytes();
         if name.len() > MAX_STRING {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the name of the export is too long"));
@@ -166,4 +171,8 @@ impl Answers {
         };
         io::Error::new(kind, what)
     }
+}
+
+pub fn broken(how: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("the server breaks the NBD protocol: {how}"))
 }
