@@ -1,0 +1,252 @@
+//! Each page, as people go through it.
+
+use std::fs;
+
+use claviger_window::app::Page;
+use claviger_window::draw::Action;
+use claviger_window::texts::ENGLISH as T;
+use eframe::egui::{Key, vec2};
+use egui_kittest::kittest::NodeT;
+
+use crate::common::{PASSWORD, Window, text, there};
+
+/// A volume is looked at, does not open with a wrong password, opens with the right one, is locked, unlocked and unmounted.
+#[test]
+fn a_volume_is_mounted_locked_unlocked_and_unmounted() {
+    if !there("fusermount3") || !there("mkfs.vfat") {
+        return;
+    }
+    let Some(mut window) = Window::new() else { return };
+    let volume = window.volume("v.luks");
+    window.sees(T.nothing_mounted);
+    window.harness.state_mut().act(Action::Look(volume.clone()));
+    window.sees("LUKS2");
+    // Typed at once: the field has the keyboard.
+    for letter in "wrong".chars() {
+        window.harness.event(eframe::egui::Event::Text(letter.into()));
+        window.harness.step();
+    }
+    window.harness.key_press(Key::Enter);
+    window.sees(T.wrong_password);
+    window.types(T.password, 0, PASSWORD);
+    assert!(!window.told().contains(PASSWORD), "nobody is told a password");
+    window.click(T.mount);
+    window.sees(T.open_folder);
+    let dir = window.path("mounts/v");
+    fs::write(dir.join("letter"), "dear").expect("a file");
+    window.click(T.lock);
+    window.sees(T.locked);
+    window.click(T.unlock);
+    window.sees(T.is_locked);
+    window.types(T.password, 0, PASSWORD);
+    window.click(T.unlock);
+    window.sees(T.open_folder);
+    assert_eq!(fs::read_to_string(dir.join("letter")).expect("a file"), "dear");
+    window.click(T.unmount);
+    window.sees(T.nothing_mounted);
+    window.until("the folder is gone", |_| !dir.exists());
+    window.sees("v.luks (opened before)");
+}
+
+/// A wrong password is explained, with progress, and that can be cancelled.
+#[test]
+fn why_it_does_not_open_is_looked_for_and_cancelled() {
+    let Some(mut window) = Window::new() else { return };
+    let volume = window.path("noise");
+    let noise: Vec<u8> =
+        (0..1u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761).wrapping_mul(i | 1) >> 13) as u8).collect();
+    fs::write(&volume, noise).expect("a file");
+    window.harness.state_mut().act(Action::Look(volume));
+    window.sees(T.no_mark);
+    // The bytes alone, without a password.
+    window.click(T.why_not);
+    window.sees(T.findings);
+    window.types(T.password, 0, "guess");
+    window.click(T.why_not);
+    window.sees(T.explaining);
+    window.sees("%");
+    window.click(T.cancel);
+    window.sees(T.cancelled);
+    assert!(matches!(window.harness.state().page, Page::Open(_)), "the page stays");
+    window.click(T.close);
+}
+
+/// A volume is made by the guide, with a file system and a recovery key, which opens it.
+#[test]
+fn a_volume_is_made_by_the_guide() {
+    if !there("fusermount3") || !there("mkfs.ext4") {
+        return;
+    }
+    let Some(mut window) = Window::new() else { return };
+    window.click(T.create_page);
+    window.click(T.external);
+    window.click(T.what_fits);
+    window.sees(T.recommended);
+    window.types(T.new_file, 0, "made.vol");
+    window.types(T.size, 0, "40M");
+    window.types(T.new_password, 0, PASSWORD);
+    window.types(T.again, 0, "something else");
+    window.click(T.create);
+    window.sees(T.not_the_same);
+    window.types(T.again, 0, PASSWORD);
+    window.click(T.create);
+    window.sees(T.created);
+    let made = window.path("home/made.vol").display().to_string();
+    let told = window.run(&["info", "--json", "--password-file", "password", &made]);
+    assert!(told.contains("\"format\""), "{told}");
+    let listed = window.run(&["ls", "--password-file", "password", &made]);
+    assert!(listed.contains("lost+found"), "{listed}");
+}
+
+/// The page for experts makes what its fields say.
+#[test]
+fn experts_choose_format_and_cipher() {
+    let Some(mut window) = Window::new() else { return };
+    window.click(T.create_page);
+    window.click(T.experts);
+    window.click("TrueCrypt");
+    window.types(T.new_file, 0, "old.tc");
+    window.types(T.size, 0, "1M");
+    window.click(T.cipher);
+    window.click("Serpent");
+    window.click(T.file_system);
+    window.click("–");
+    window.types(T.new_password, 0, PASSWORD);
+    window.types(T.again, 0, PASSWORD);
+    window.click(T.quick);
+    window.click(T.create);
+    window.sees(T.created);
+    let made = window.path("home/old.tc").display().to_string();
+    let told = window.run(&["info", "--json", "--truecrypt", "--password-file", "password", &made]);
+    assert!(told.contains("\"Serpent\""), "{told}");
+}
+
+/// The password is changed, and then the header saved and a copy of the volume made.
+#[test]
+fn a_volume_is_changed() {
+    if !there("mkfs.vfat") {
+        return;
+    }
+    let Some(mut window) = Window::new() else { return };
+    let volume = window.volume("v.luks");
+    window.harness.state_mut().act(Action::Look(volume.clone()));
+    window.click(T.change_it);
+    window.sees(T.change_title);
+    window.types(T.password, 0, "wrong");
+    window.types(T.new_password, 0, "new one");
+    window.types(T.again, 0, "new one");
+    window.click(T.change);
+    window.sees(T.wrong_password);
+    window.types(T.password, 0, PASSWORD);
+    window.click(T.change);
+    window.sees(T.done);
+    window.click(T.backup);
+    window.click(T.save);
+    window.sees(T.done);
+    assert!(window.path("home/v.luks.header").is_file());
+    window.click(T.restore);
+    window.types(T.backup_file, 0, "v.luks.header");
+    window.types(T.password, 0, "new one");
+    window.click(T.restore_button);
+    window.sees(T.agree_first);
+    window.click(T.understood);
+    window.click(T.restore_button);
+    window.sees(T.done);
+    fs::write(window.path("new"), "new one").expect("a file");
+    window.run(&["keyslot", "test", "--password-file", "new", "v.luks"]);
+}
+
+/// Bars come one after the other, and measuring can be cancelled.
+#[test]
+fn the_benchmark_shows_bars_while_it_runs() {
+    let Some(mut window) = Window::new() else { return };
+    window.click(T.measure_page);
+    window.click(T.aes_instructions);
+    window.click(T.measure);
+    window.sees("AES: ");
+    window.sees("2/15");
+    window.click(T.cancel);
+    window.until("the end", |harness| !harness.state().at_work());
+    window.sees("AES: ");
+    let Page::Measure(page) = &window.harness.state().page else { panic!("another page") };
+    assert!(page.at.is_none() && page.rows.len() < 15);
+}
+
+/// What a server of a mounted volume left when it was killed is told, and cleaned up.
+#[test]
+fn a_server_that_is_gone_is_told() {
+    if !there("fusermount3") || !there("mkfs.vfat") {
+        return;
+    }
+    let Some(mut window) = Window::new() else { return };
+    let volume = window.volume("v.luks").display().to_string();
+    let dir = window.path("dir").display().to_string();
+    fs::create_dir(&dir).expect("a folder");
+    let told = window.run(&["mount", "--json", "--password-file", "password", &volume, &dir]);
+    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    window.sees(T.open_folder);
+    let pid = told["pid"].as_i64().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)).expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+    window.sees(T.server_gone);
+    window.click(T.clean_up);
+    window.sees(T.nothing_mounted);
+}
+
+/// A file is chosen by the keyboard alone.
+#[test]
+fn a_file_is_chosen_by_keyboard() {
+    let Some(mut window) = Window::new() else { return };
+    fs::write(window.path("home/letter.txt"), "dear ".repeat(1000)).expect("a file");
+    let reach = |window: &mut Window, name: &str| {
+        for _ in 0..60 {
+            window.harness.key_press(Key::Tab);
+            window.harness.run_steps(2);
+            let focused = window.harness.root().children_recursive().find(|node| node.is_focused());
+            if focused.is_some_and(|node| node.accesskit_node().label().as_deref() == Some(name)) {
+                window.harness.key_press(Key::Space);
+                window.harness.run_steps(3);
+                return;
+            }
+        }
+        panic!("the keyboard does not reach {name}: {:?}", window.labels());
+    };
+    window.sees(T.nothing_mounted);
+    reach(&mut window, T.choose);
+    reach(&mut window, "letter.txt");
+    window.sees(T.is_nothing);
+    reach(&mut window, T.back);
+    window.sees(T.nothing_mounted);
+}
+
+/// At 200 % in a small window everything is within reach: nothing lies beside it, for which there would be no scroll bar.
+#[test]
+fn pages_fit_a_narrow_window_at_200_percent() {
+    let Some(mut window) = Window::new() else { return };
+    window.harness.set_pixels_per_point(2.0);
+    window.harness.set_size(vec2(360.0, 400.0));
+    let fits = |window: &Window| {
+        let all = window.harness.root().children_recursive();
+        for node in all.filter(|node| node.accesskit_node().raw_bounds().is_some()) {
+            let (rect, label) = (node.rect(), text(&node.accesskit_node()));
+            assert!(label.is_none() || rect.right() <= 361.0, "{label:?} ends at {rect:?}");
+        }
+    };
+    window.sees(T.nothing_mounted);
+    fits(&window);
+    window.click(T.create_page);
+    window.click(T.experts);
+    window.sees(T.expert_title);
+    fits(&window);
+    window.click(T.guide);
+    window.sees(T.what_for);
+    fits(&window);
+    window.click(T.measure_page);
+    window.sees(T.measure_explanation);
+    fits(&window);
+    let path = window.path("file");
+    fs::write(&path, [0; 4096]).expect("a file");
+    window.harness.state_mut().act(Action::Look(path));
+    window.sees(T.is_nothing);
+    fits(&window);
+    window.harness.check_accessibility();
+}
