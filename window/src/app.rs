@@ -85,6 +85,7 @@ pub struct App {
     recent: Vec<AtHand>,
     formats: Value,
     focused: bool,
+    styled: bool,
 }
 
 impl App {
@@ -104,6 +105,7 @@ impl App {
             recent: Vec::new(),
             formats: Value::Null,
             focused: false,
+            styled: false,
         }
     }
 
@@ -114,6 +116,10 @@ impl App {
 
     /// Draws everything, and does what is asked for.
     pub fn draw(&mut self, ui: &mut Ui) {
+        if !self.styled {
+            self.styled = true;
+            ui.ctx().all_styles_mut(draw::style);
+        }
         self.poll(ui.ctx());
         self.ask_desktop(ui.ctx());
         let dropped = ui.input(|input| input.raw.dropped_files.first().map(|file| file.path().to_owned()));

@@ -269,7 +269,7 @@ fn steps(form: &Form, base: &Path, home: &Path) -> Result<Vec<Step>, Lacking> {
     let recovery = form.text(RECOVERY);
     if !recovery.is_empty() {
         let file = crate::form::absolute(recovery, home);
-        further.push(Step::call(opened(&["keyslot", "add", "--recovery-key-file"]).with([&file, &volume])));
+        further.push(Step::call(opened(&["keyslot", "add"]).with([Path::new("--recovery-key-file"), &file, &volume])));
     }
     let kind = match form.field(FILE_SYSTEM).map(|field| &field.input) {
         Some(Input::Choice(at, all)) => all.get(*at).map_or("", |(said, _)| said.as_str()),
@@ -373,7 +373,7 @@ mod tests {
         let owner = format!("{}:{}", rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         let expected = [
             "create --format LUKS2 --size 1G /home/u/private.luks",
-            "keyslot add --recovery-key-file --format LUKS2 /home/u/recovery-key.txt /home/u/private.luks",
+            "keyslot add --format LUKS2 --recovery-key-file /home/u/recovery-key.txt /home/u/private.luks",
             "mkdir /nowhere/private",
             "mount --filesystem none --format LUKS2 /home/u/private.luks /nowhere/private",
             &format!("mkfs.ext4 -q -F -E root_owner={owner} /nowhere/private/volume"),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use eframe::egui::{self, ComboBox, ProgressBar, RichText, ScrollArea, TextEdit, Ui};
+use eframe::egui::{self, Color32, ComboBox, ProgressBar, RichText, ScrollArea, TextEdit, TextStyle, Ui};
 
 use crate::chooser::Chooser;
 use crate::create::Create;
@@ -46,6 +46,19 @@ pub enum Action {
     Cancel,
     /// What was said has been read.
     Read,
+}
+
+/// Larger than the toolkit has it, with room between, and with texts that are as easy to read as buttons.
+pub fn style(style: &mut egui::Style) {
+    for (text, size) in
+        [(TextStyle::Body, 15.0), (TextStyle::Button, 15.0), (TextStyle::Monospace, 14.0), (TextStyle::Heading, 19.0)]
+    {
+        style.text_styles.entry(text).and_modify(|font| font.size = size);
+    }
+    style.spacing.item_spacing = egui::vec2(8.0, 7.0);
+    style.spacing.button_padding = egui::vec2(9.0, 4.0);
+    style.visuals.widgets.noninteractive.fg_stroke.color =
+        if style.visuals.dark_mode { Color32::from_gray(215) } else { Color32::from_gray(30) };
 }
 
 /// The pages' names, and how to get there.

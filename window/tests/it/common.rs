@@ -16,7 +16,7 @@ use egui_kittest::kittest::{NodeT, Queryable};
 pub const PASSWORD: &str = "open sesame";
 
 /// How long anything may take before a test fails.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The program beside this one: what `make window-test` has built.
 pub fn claviger() -> Option<PathBuf> {

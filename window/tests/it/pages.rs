@@ -90,7 +90,9 @@ fn a_volume_is_made_by_the_guide() {
     window.sees(T.not_the_same);
     window.types(T.again, 0, PASSWORD);
     window.click(T.create);
+    window.sees(T.creating);
     window.sees(T.created);
+    assert!(window.path("home/recovery-key.txt").is_file());
     let made = window.path("home/made.vol").display().to_string();
     let told = window.run(&["info", "--json", "--password-file", "password", &made]);
     assert!(told.contains("\"format\""), "{told}");

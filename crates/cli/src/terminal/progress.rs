@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,11 @@ impl ProgressArgs {
         TOLD.get_or_init(|| file.into());
         Ok(())
     }
+}
+
+/// What other programs are told by, if they are.
+pub fn told() -> Option<BorrowedFd<'static>> {
+    TOLD.get().map(AsFd::as_fd)
 }
 
 /// A bar that appears when its work takes long, and goes when it is dropped.
