@@ -33,7 +33,7 @@ mkfs.vfat "$place/plain" >/dev/null
 new="--new-kdf pbkdf2 --new-iterations 1000 --new-format LUKS2 --new-password-file $place/password"
 # shellcheck disable=SC2086 # a list of words
 claviger convert --raw-source $new "$place/plain" "$HOME/photos.luks"
-claviger create --quick --size 20M --format VeraCrypt --pim 1 --password-file "$place/password" "$HOME/diary.hc"
+claviger create --quick --size 20M --format VeraCrypt --password-file "$place/password" "$HOME/diary.hc"
 mkdir photos
 claviger mount --password-file "$place/password" photos.luks photos
 printf '[diary]\nvolume = "~/diary.hc"\ndir = "~/diary"\n' >"$HOME/.config/claviger/favourites.toml"
@@ -41,14 +41,16 @@ printf '[diary]\nvolume = "~/diary.hc"\ndir = "~/diary"\n' >"$HOME/.config/clavi
 # A picture, once the window has come to rest.
 picture() {
     sleep "${2-2}"
-    import -window "$(xdotool search --name '^Claviger$')" -depth 8 -colors 64 -strip "$out/window-$1.png"
+    import -window "$(xdotool search --name '^Claviger$')" -depth 8 +dither -colors 64 -strip "$out/window-$1.png"
 }
 open() {
-    [ -z "$window" ] || kill "$window"
+    if [ -n "$window" ]; then kill "$window"; wait "$window" 2>/dev/null || true; sleep 1; fi
     "$started" "$@" 2>/dev/null &
     window=$!
     xdotool search --sync --name '^Claviger$' windowfocus --sync
-    sleep 2
+    sleep 3
+    # Nothing is to be pointed at.
+    xdotool mousemove 759 320
 }
 keys() {
     for key in "$@"; do
@@ -67,7 +69,7 @@ picture measure 14
 open "$HOME/diary.hc"
 xdotool type --delay 80 wrong
 keys Return
-picture wrong 20
+picture opening 2
 open
 keys Tab Tab space
 sleep 1

@@ -23,6 +23,9 @@ use crate::texts::Texts;
 /// How often the first page looks what is mounted.
 const REFRESH: Duration = Duration::from_secs(2);
 
+/// How long a window that is closed waits for what it has begun.
+const FAREWELL: Duration = Duration::from_secs(10);
+
 /// Where things are.
 #[derive(Clone)]
 pub struct Places {
@@ -224,9 +227,12 @@ impl App {
             }
             Action::Create => self.go(Page::Create(Box::new(Create::new(&self.formats)))),
             Action::Measure => {
+                // Those of the window that two studies photographed.
                 let all = Create::new(&self.formats).all;
-                let most = all.into_iter().find(|choices| choices.format == "VeraCrypt");
-                self.go(Page::Measure(Box::new(Measure::new(most.map(|choices| choices.ciphers).unwrap_or_default()))));
+                let known = all.into_iter().find(|choices| choices.format == "TrueCrypt");
+                self.go(Page::Measure(Box::new(Measure::new(
+                    known.map(|choices| choices.ciphers).unwrap_or_default(),
+                ))));
             }
             Action::Change => {
                 if let Page::Open(page) = &self.page {
@@ -492,6 +498,18 @@ impl App {
     fn tidy(&self) {
         for entry in fs::read_dir(&self.places.base).into_iter().flatten().flatten() {
             self.leave(&entry.path());
+        }
+    }
+}
+
+/// What is at work ends with the window, as far as it has to be ended: a volume that is half made is not left mounted.
+impl Drop for App {
+    fn drop(&mut self) {
+        let Some((work, _)) = &mut self.work else { return };
+        work.cancel();
+        let begin = Instant::now();
+        while work.poll(&self.programs).is_none() && begin.elapsed() < FAREWELL {
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 }

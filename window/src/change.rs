@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::create::{Choices, hidden};
-use crate::form::{Field, Form, Input};
+use crate::form::{Field, Form, Input, unused};
 use crate::program::Done;
 use crate::secret_field::SecretField;
 use crate::texts::Texts;
@@ -63,7 +63,7 @@ fn forms(path: &Path, format: &str, all: &[Choices], home: &Path, t: &Texts) -> 
     let new_keyfiles = || Field::more(t.new_keyfiles, "--new-keyfile", Input::Paths(Vec::new()));
     let new_file = |label, end: &str| {
         let name = path.file_name().map_or_else(|| "volume".into(), |name| name.to_string_lossy());
-        Field::new(label, "", Input::New(home.join(format!("{name}.{end}")).display().to_string()))
+        Field::new(label, "", Input::New(unused(home.join(format!("{name}.{end}"))).display().to_string()))
     };
     let (luks, bitlocker) = (format.starts_with("LUKS"), format == "BitLocker");
     let family = ["TrueCrypt", "VeraCrypt"].contains(&format);

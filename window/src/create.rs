@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::form::{Field, Form, Input, Lacking};
+use crate::form::{Field, Form, Input, Lacking, unused};
 use crate::program::Call;
 use crate::secret_field::SecretField;
 use crate::steps::Step;
@@ -163,14 +163,18 @@ fn recovery(format: &str, home: &Path, texts: &Texts) -> Option<Field> {
         "BitLocker" => "--recovery-password-file",
         _ => return None,
     };
-    Some(Field::optional(texts.recovery_file, option, Input::New(home.join("recovery-key.txt").display().to_string())))
+    Some(Field::optional(texts.recovery_file, option, new_file(home, "recovery-key.txt")))
+}
+
+fn new_file(home: &Path, name: &str) -> Input {
+    Input::New(unused(home.join(name)).display().to_string())
 }
 
 /// The last three questions.
 fn guided(it: &Recommendation, shared: bool, home: &Path, texts: &Texts) -> Form {
     let name = if it.format.starts_with("LUKS") { "private.luks" } else { "private.hc" };
     let mut fields = vec![
-        Field::new(texts.new_file, "", Input::New(home.join(name).display().to_string())),
+        Field::new(texts.new_file, "", new_file(home, name)),
         Field::new(texts.size, "--size", Input::Text("1G".into())),
         new_password(texts),
     ];
@@ -198,7 +202,7 @@ fn expert(choices: &Choices, home: &Path, texts: &Texts) -> Form {
     let text = || Input::Text(String::new());
     let format = &*choices.format;
     let mut fields = vec![
-        Field::new(texts.new_file, "", Input::New(home.join("private.vol").display().to_string())),
+        Field::new(texts.new_file, "", new_file(home, "private.vol")),
         Field::new(texts.size, "--size", Input::Text("1G".into())),
         Field::optional(texts.cipher, "--cipher", choice(&choices.ciphers)),
         Field::optional(texts.hash, "--hash", choice(&choices.hashes)),
@@ -269,6 +273,10 @@ fn steps(form: &Form, base: &Path, home: &Path) -> Result<Vec<Step>, Lacking> {
     let recovery = form.text(RECOVERY);
     if !recovery.is_empty() {
         let file = crate::form::absolute(recovery, home);
+        // Found out afterwards, it would leave a volume without its key.
+        if file.exists() {
+            return Err(Lacking::Free(file));
+        }
         further.push(Step::call(opened(&["keyslot", "add"]).with([Path::new("--recovery-key-file"), &file, &volume])));
     }
     let kind = match form.field(FILE_SYSTEM).map(|field| &field.input) {

@@ -86,7 +86,7 @@ pub fn progress(ui: &mut Ui, title: &str, progress: Option<&Progress>, texts: &T
         } else {
             format!("{} {}", seconds / 60, texts.minutes)
         };
-        told += &format!(", {} {time}", texts.left);
+        told += &format!(", {}", texts.left.replace("{}", &time));
     }
     ui.label(&told);
     ui.horizontal(|ui| {

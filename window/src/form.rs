@@ -59,6 +59,8 @@ pub struct Form {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Lacking {
     Answer(&'static str),
+    /// A file that is to be new is there already.
+    Free(PathBuf),
     /// The new password was not repeated as it is.
     Repetition,
     Consent,
@@ -68,6 +70,7 @@ impl Lacking {
     pub fn sentence(&self, texts: &Texts) -> String {
         match self {
             Self::Answer(label) => format!("{}: {label}", texts.is_missing),
+            Self::Free(path) => format!("{}: {}", texts.is_there, path.display()),
             Self::Repetition => texts.not_the_same.to_owned(),
             Self::Consent => texts.agree_first.to_owned(),
         }
@@ -208,6 +211,14 @@ impl Form {
     }
 }
 
+/// This path, or one like it where nothing is yet.
+pub fn unused(path: PathBuf) -> PathBuf {
+    let (stem, end) = (path.file_stem().unwrap_or_default(), path.extension().unwrap_or_default());
+    let (stem, end) = (stem.to_string_lossy(), end.to_string_lossy());
+    let others = (2..1000).map(|number| path.with_file_name(format!("{stem}-{number}.{end}")));
+    std::iter::once(path.clone()).chain(others).find(|path| !path.exists()).unwrap_or(path.clone())
+}
+
 /// The path that was typed: below `home` unless it is absolute.
 pub fn absolute(text: &str, home: &Path) -> PathBuf {
     let text = text.trim();
@@ -245,6 +256,15 @@ mod tests {
         let call = form("", &["/k"]).call(Path::new("/")).expect("nothing lacks");
         assert!(call.secrets.is_empty() && call.text().contains(&"--no-password".to_owned()), "{:?}", call.text());
         assert_eq!(form("", &[]).call(Path::new("/")).err(), Some(Lacking::Answer("password")));
+    }
+
+    #[test]
+    fn a_name_that_is_taken_gets_a_number() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.b.luks");
+        assert_eq!(unused(path.clone()), path);
+        std::fs::write(&path, "").expect("a file");
+        assert_eq!(unused(path), folder.path().join("a.b-2.luks"));
     }
 
     #[test]

@@ -35,10 +35,11 @@ texts! {
     done: "Done.", "Fertig.";
     failed: "It did not work.", "Es ist nicht gelungen.";
     more: "More", "Mehr";
-    left: "left", "noch";
+    left: "{} left", "noch {}";
     seconds: "s", "s";
     minutes: "min", "min";
     is_missing: "Still to be answered", "Noch zu beantworten";
+    is_there: "There is such a file already", "Diese Datei gibt es schon";
     not_the_same: "The two new passwords are not the same.", "Die beiden neuen Passwörter sind verschieden.";
     agree_first: "Please confirm first that you have read the warning.", "Bitte zuerst bestätigen, dass die Warnung gelesen ist.";
     understood: "I have read this, and want it", "Ich habe das gelesen und will es";

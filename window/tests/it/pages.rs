@@ -1,14 +1,21 @@
 //! Each page, as people go through it.
 
 use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
 
 use claviger_window::app::Page;
+use claviger_window::change::Change;
+use claviger_window::create::Create;
 use claviger_window::draw::Action;
+use claviger_window::form::Input;
+use claviger_window::program::Programs;
 use claviger_window::texts::ENGLISH as T;
 use eframe::egui::{Key, vec2};
 use egui_kittest::kittest::NodeT;
 
-use crate::common::{PASSWORD, Window, text, there};
+use crate::common::{PASSWORD, Window, claviger, text, there};
 
 /// A volume is looked at, does not open with a wrong password, opens with the right one, is locked, unlocked and unmounted.
 #[test]
@@ -166,12 +173,19 @@ fn the_benchmark_shows_bars_while_it_runs() {
     window.click(T.aes_instructions);
     window.click(T.measure);
     window.sees("AES: ");
-    window.sees("2/15");
+    window.sees("2/8");
     window.click(T.cancel);
     window.until("the end", |harness| !harness.state().at_work());
     window.sees("AES: ");
     let Page::Measure(page) = &window.harness.state().page else { panic!("another page") };
-    assert!(page.at.is_none() && page.rows.len() < 15);
+    assert!(page.at.is_none() && page.rows.len() < 8);
+    // The program knows all of them.
+    window.click(T.measure);
+    window.until(
+        "all bars",
+        |harness| matches!(&harness.state().page, Page::Measure(page) if page.at.is_none() && page.rows.len() == 8),
+    );
+    assert!(matches!(&window.harness.state().page, Page::Measure(page) if page.trouble.is_none()));
 }
 
 /// What a server of a mounted volume left when it was killed is told, and cleaned up.
@@ -251,4 +265,68 @@ fn pages_fit_a_narrow_window_at_200_percent() {
     window.sees(T.is_nothing);
     fits(&window);
     window.harness.check_accessibility();
+}
+
+/// What is cancelled while it is made is not there, and the page is as it was.
+#[test]
+fn making_a_volume_is_cancelled() {
+    let Some(mut window) = Window::new() else { return };
+    window.click(T.create_page);
+    window.click(T.experts);
+    window.click("TrueCrypt");
+    window.types(T.new_file, 0, "large.tc");
+    window.types(T.size, 0, "3G");
+    window.types(T.new_password, 0, PASSWORD);
+    window.types(T.again, 0, PASSWORD);
+    window.click(T.create);
+    window.sees("%");
+    window.click(T.cancel);
+    window.sees(T.cancelled);
+    assert!(!window.path("home/large.tc").exists(), "it is removed again");
+    assert!(matches!(window.harness.state().page, Page::Create(_)), "the page stays");
+}
+
+/// The program understands what every form of every format comes to: it fails for want of the volume, and not of the words.
+#[test]
+fn the_program_understands_every_form() {
+    let Some(claviger) = claviger() else { return };
+    let programs = Programs::at(claviger.clone(), || {});
+    let nowhere = Path::new("/nowhere/v");
+    let listed =
+        Command::new(&claviger).args(["create", "--list", "--json"]).output().expect("the program starts").stdout;
+    let mut create = Create::new(&serde_json::from_slice(&listed).expect("JSON"));
+    let mut forms = Vec::new();
+    for number in 0..create.all.len() {
+        create.choose(number, Path::new("/nowhere"), &T);
+        let format = create.all[number].format.clone();
+        forms.extend(create.form.take());
+        forms.extend(Change::new(nowhere, &format, &create.all, Path::new("/nowhere"), &T).forms);
+    }
+    assert!(forms.len() > 30, "{}", forms.len());
+    for mut form in forms {
+        for field in &mut form.fields {
+            match &mut field.input {
+                Input::Secret(secret) => secret.push("a"),
+                Input::NewSecret(first, again) => [first, again].into_iter().for_each(|secret| secret.push("b")),
+                Input::Existing(path) => *path = "/nowhere/file".into(),
+                Input::Choice(at, all) => *at = all.len() - 1,
+                _ => {}
+            }
+        }
+        form.warning = form.warning.map(|(text, _)| (text, true));
+        // Further steps of creating are none of the first call's words.
+        let call = form
+            .call_with(&|option| option.is_empty() || option.starts_with("--"), Path::new("/"))
+            .expect("nothing lacks");
+        let words = call.text();
+        let job = programs.start(call);
+        let done = loop {
+            match job.done() {
+                Some(done) => break done,
+                None => std::thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        let said = done.error.clone().unwrap_or_default();
+        assert!(!done.ok() && said.contains("/nowhere") && !said.contains("Usage"), "{words:?}: {done:?}");
+    }
 }
