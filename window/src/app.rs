@@ -43,7 +43,7 @@ impl Places {
         let home = path("HOME").unwrap_or_else(|| "/".into());
         let favourites =
             path("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config")).join("claviger/favourites.toml");
-        Self { home, base: home::base(), favourites, system: "/sys".into(), udev: "/run/udev".into() }
+        Self { base: home::base(&home), home, favourites, system: "/sys".into(), udev: "/run/udev".into() }
     }
 }
 

@@ -87,6 +87,8 @@ pub fn recommendation(told: &Value, all: &[Choices]) -> Option<Recommendation> {
 
 /// File systems, and how each is made in a file: what others read as well, first.
 const FILE_SYSTEMS: [(&str, &str); 4] = [("exfat", "exFAT"), ("fat", "FAT"), ("ext4", "ext4"), ("", "–")];
+/// Where sectors have 4096 bytes: mkfs.exfat takes 512.
+const LUKS2S: [(&str, &str); 3] = [("ext4", "ext4"), ("fat", "FAT"), ("", "–")];
 const BITLOCKERS: [(&str, &str); 4] = [("exfat", "exFAT"), ("fat", "FAT"), ("ntfs", "NTFS"), ("", "–")];
 
 impl Create {
@@ -149,8 +151,9 @@ fn new_password(texts: &Texts) -> Field {
 fn file_systems(format: &str, shared: bool, texts: &Texts) -> Field {
     // BitLocker keeps places to itself: it makes its file systems so that they leave them out.
     let (option, all, chosen) = match format {
-        "BitLocker" => ("--filesystem", &BITLOCKERS, 0),
-        _ => (FILE_SYSTEM, &FILE_SYSTEMS, if shared { 0 } else { 2 }),
+        "BitLocker" => ("--filesystem", &BITLOCKERS[..], 0),
+        "LUKS2" => (FILE_SYSTEM, &LUKS2S[..], 0),
+        _ => (FILE_SYSTEM, &FILE_SYSTEMS[..], if shared { 0 } else { 2 }),
     };
     let all = all.iter().map(|(said, called)| ((*said).to_owned(), (*called).to_owned()));
     Field::optional(texts.file_system, option, Input::Choice(chosen, all.collect()))
@@ -284,28 +287,32 @@ fn steps(form: &Form, base: &Path, home: &Path) -> Result<Vec<Step>, Lacking> {
         _ => "",
     };
     if !kind.is_empty() {
+        let sector = match form.text("--sector-size") {
+            "" if form.words.iter().any(|word| word == "LUKS2") => "4096",
+            "" => "512",
+            chosen => chosen,
+        };
         let place = crate::home::place_for(&volume, base);
         further.push(Step::Folder(place.clone()));
         further.push(Step::call(opened(&["mount", "--filesystem", "none"]).with([&volume, &place])));
-        further.push(Step::call(make(kind).with([place.join("volume")])));
+        further.push(Step::call(make(kind, sector).with([place.join("volume")])));
         further.push(Step::always(Call::new(["unmount"]).with([&place])));
     }
     Ok(std::iter::once(Step::call(call)).chain(further).collect())
 }
 
-/// The program that makes such a file system.
-fn make(kind: &str) -> Call {
-    let (program, words) = match kind {
-        "exfat" => ("mkfs.exfat", vec![]),
-        "fat" => ("mkfs.vfat", vec![]),
+/// The program that makes such a file system, for sectors of so many bytes: with smaller ones it would not mount through dm-crypt.
+fn make(kind: &str, sector: &str) -> Call {
+    match kind {
+        "exfat" => Call { other: Some("mkfs.exfat"), ..Call::default() },
+        "fat" => Call { other: Some("mkfs.vfat"), ..Call::new(["-S", sector]) },
         // Its files are to belong to whoever made it, and not to root.
         _ => {
             let owner =
                 format!("root_owner={}:{}", rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-            ("mkfs.ext4", vec!["-q".to_owned(), "-F".to_owned(), "-E".to_owned(), owner])
+            Call { other: Some("mkfs.ext4"), ..Call::new(["-q", "-F", "-b", "4096", "-E", &owner]) }
         }
-    };
-    Call { other: Some(program), ..Call::new(words) }
+    }
 }
 
 #[cfg(test)]
@@ -384,10 +391,26 @@ mod tests {
             "keyslot add --format LUKS2 --recovery-key-file /home/u/recovery-key.txt /home/u/private.luks",
             "mkdir /nowhere/private",
             "mount --filesystem none --format LUKS2 /home/u/private.luks /nowhere/private",
-            &format!("mkfs.ext4 -q -F -E root_owner={owner} /nowhere/private/volume"),
+            &format!("mkfs.ext4 -q -F -b 4096 -E root_owner={owner} /nowhere/private/volume"),
             "unmount /nowhere/private",
         ];
         assert_eq!(words(&steps), expected);
+    }
+
+    #[test]
+    fn file_systems_have_the_volumes_sectors() {
+        let mut create = Create::new(&listed());
+        for (format, file_system, expected) in
+            [(0, 1, "mkfs.vfat -S 4096 "), (1, 1, "mkfs.vfat -S 512 "), (1, 0, "mkfs.exfat /b")]
+        {
+            create.choose(format, Path::new("/"), &ENGLISH);
+            let form = create.form.as_mut().expect("a form");
+            type_into(form, "sesame");
+            let Some(Field { input: Input::Choice(at, _), .. }) = form.field_mut(FILE_SYSTEM) else { panic!("none") };
+            *at = file_system;
+            let words = words(&create.steps(Path::new("/b"), Path::new("/")).expect("nothing lacks"));
+            assert!(words.iter().any(|line| line.starts_with(expected)), "{words:?}");
+        }
     }
 
     #[test]

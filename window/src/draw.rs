@@ -202,7 +202,7 @@ pub fn open(ui: &mut Ui, open: &mut Open, layout: Option<&str>, texts: &Texts) -
         if !open.unlocks && ui.button(texts.why_not).clicked() {
             wanted = Some(Action::Explain);
         }
-        if !open.unlocks && open.verdict.promising() && !open.verdict.folder && ui.button(texts.change_it).clicked() {
+        if !open.unlocks && open.verdict.changes() && ui.button(texts.change_it).clicked() {
             wanted = Some(Action::Change);
         }
     });

@@ -182,11 +182,10 @@ pub fn place_for(volume: &Path, base: &Path) -> PathBuf {
     base.join(names.take(1000).find(free).unwrap_or(stem))
 }
 
-/// Where mounts go that nobody has chosen a place for.
-pub fn base() -> PathBuf {
+/// Where mounts go that nobody has chosen a place for: nobody else may have made it.
+pub fn base(home: &Path) -> PathBuf {
     let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute() && path.is_dir());
-    let uid = rustix::process::getuid().as_raw();
-    own.map_or_else(|| std::env::temp_dir().join(format!("claviger-window-{uid}")), |own| own.join("claviger-window"))
+    own.unwrap_or_else(|| home.join(".cache")).join("claviger-window")
 }
 
 #[cfg(test)]

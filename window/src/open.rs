@@ -30,6 +30,11 @@ impl Verdict {
     pub fn promising(&self) -> bool {
         self.format.is_some() || !self.partitions.is_empty()
     }
+
+    /// Whether the page for changes knows it: no folder, and no partition.
+    pub fn changes(&self) -> bool {
+        self.format.is_some() && self.partitions.is_empty() && !self.folder
+    }
 }
 
 /// What `claviger identify` says of one.
@@ -196,7 +201,7 @@ mod tests {
     #[test]
     fn what_a_file_is() {
         let luks = told(json!({"size": 1, "verdict": "yes", "candidates": ["LUKS2"]}));
-        assert!(luks.sure && luks.promising() && luks.sentence.ends_with("LUKS2."), "{luks:?}");
+        assert!(luks.sure && luks.promising() && luks.changes() && luks.sentence.ends_with("LUKS2."), "{luks:?}");
         let noise = told(json!({"size": 1, "verdict": "possible", "candidates": ["TrueCrypt", "VeraCrypt"]}));
         assert!(!noise.sure && noise.sentence.contains("TrueCrypt / VeraCrypt"), "{noise:?}");
         let nothing = told(json!({"size": 1, "verdict": "no", "candidates": []}));
@@ -204,7 +209,8 @@ mod tests {
         let partition = json!({"partition": {"number": 2, "len": 1 << 30}, "formats": ["LUKS1"]});
         let disk = told(json!({"size": 1, "verdict": "no", "candidates": [], "partitions": [partition]}));
         assert_eq!(disk.partitions, [("2".to_owned(), "2: 1 GiB, LUKS1".to_owned())]);
-        assert!(told(json!({"verdict": "yes", "candidates": ["eCryptfs"]})).folder);
+        let folder = told(json!({"verdict": "yes", "candidates": ["eCryptfs"]}));
+        assert!(folder.folder && folder.promising() && !folder.changes());
     }
 
     #[test]

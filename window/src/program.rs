@@ -228,6 +228,9 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 fn begin(path: &std::path::Path, environment: &[(&str, OsString)], call: &Call) -> io::Result<(Child, File)> {
     let mut command = Command::new(path);
     command.args(&call.words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // What makes file systems lies where only root looks.
+    let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".into());
+    command.env("PATH", format!("{path}:/usr/sbin:/sbin"));
     command.envs(environment.iter().map(|(name, value)| (name, value)));
     let (told, tells) = pipe_with(PipeFlags::CLOEXEC)?;
     let mut passed: Vec<OwnedFd> = Vec::new();
