@@ -110,6 +110,12 @@ pub fn notice(ui: &mut Ui, text: &str, texts: &Texts) -> Option<Action> {
     read.inner.then_some(Action::Read)
 }
 
+/// Something that went wrong, which screen readers tell at once.
+fn trouble(ui: &mut Ui, text: &str) {
+    let label = ui.colored_label(ui.visuals().error_fg_color, text);
+    label.ctx.accesskit_node_builder(label.id, |node| node.set_live(egui::accesskit::Live::Polite));
+}
+
 fn heading(ui: &mut Ui, text: &str) {
     ui.add_space(8.0);
     ui.label(RichText::new(text).heading());
@@ -195,8 +201,8 @@ pub fn open(ui: &mut Ui, open: &mut Open, layout: Option<&str>, texts: &Texts) -
     if open.verdict.promising() {
         wanted = wanted.or(form(ui, &mut open.form, layout, texts));
     }
-    if let Some(trouble) = &open.trouble {
-        ui.colored_label(ui.visuals().error_fg_color, trouble);
+    if let Some(text) = &open.trouble {
+        trouble(ui, text);
     }
     ui.horizontal_wrapped(|ui| {
         if !open.unlocks && ui.button(texts.why_not).clicked() {
@@ -351,8 +357,8 @@ pub fn create(ui: &mut Ui, page: &mut Create, layout: Option<&str>, texts: &Text
         heading(ui, asked.title);
         wanted = wanted.or(form(ui, asked, layout, texts));
     }
-    if let Some(trouble) = &page.trouble {
-        ui.colored_label(ui.visuals().error_fg_color, trouble);
+    if let Some(text) = &page.trouble {
+        trouble(ui, text);
     }
     wanted
 }
@@ -450,8 +456,8 @@ pub fn measure(ui: &mut Ui, page: &mut Measure, texts: &Texts) -> Option<Action>
         let bar = ProgressBar::new(page.share(row)).text(text).desired_width(ui.available_width());
         ui.add(bar).on_hover_text(both);
     }
-    if let Some(trouble) = &page.trouble {
-        ui.colored_label(ui.visuals().error_fg_color, trouble);
+    if let Some(text) = &page.trouble {
+        trouble(ui, text);
     }
     wanted
 }

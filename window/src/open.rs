@@ -176,6 +176,10 @@ impl Open {
         let said = done.error.clone().unwrap_or_else(|| texts.failed.to_owned());
         self.trouble = Some(if self.wrong { texts.wrong_password.to_owned() } else { said });
         self.explained = None;
+        // The next attempt needs no search for the field.
+        if let Some(Field { input: Input::Secret(password), .. }) = self.form.field_mut("--password-fd") {
+            password.focus = true;
+        }
     }
 }
 
