@@ -118,10 +118,11 @@ fn forms(path: &Path, format: &str, all: &[Choices], home: &Path, t: &Texts) -> 
         [t.restore, t.restore_explanation, t.restore_button],
         Some(t.restore_warning),
     );
+    let same = all.iter().position(|choices| choices.format == format);
     let formats = all.iter().map(|choices| (choices.format.clone(), choices.format.clone())).collect();
     let convert = opens(vec![
         new_file(t.new_file, "new"),
-        Field::new(t.format, "--new-format", Input::Choice(usize::from(all.len() > 1), formats)),
+        Field::new(t.format, "--new-format", Input::Choice(same.unwrap_or(0), formats)),
         new(),
         Field::optional(t.resume, "--resume", Input::Check(false)),
     ]);
@@ -208,7 +209,7 @@ mod tests {
             "keyslot remove --yes /v (1)",
             "header backup /v /h/v.header (0)",
             "header restore --yes --from /backup /v (1)",
-            "convert --new-format VeraCrypt /v /h/v.new (2)",
+            "convert --new-format LUKS2 /v /h/v.new (2)",
             "reencrypt --yes /v (1)",
         ];
         assert_eq!(told, expected);

@@ -171,6 +171,20 @@ fn a_volume_is_changed() {
     window.sees(T.done);
     fs::write(window.path("new"), "new one").expect("a file");
     window.run(&["keyslot", "test", "--password-file", "new", "v.luks"]);
+    window.click(T.add_recovery);
+    window.types(T.password, 0, "new one");
+    window.click(T.add);
+    window.sees(T.done);
+    window.run(&["keyslot", "test", "--password-file", "home/v.luks.recovery.txt", "v.luks"]);
+    let digest = |window: &Window| window.run(&["header", "show", "--json", "v.luks"]);
+    let before = digest(&window);
+    window.click(T.reencrypt);
+    window.types(T.password, 0, "new one");
+    window.click(T.understood);
+    window.click(T.begin);
+    window.sees(T.done);
+    assert_ne!(digest(&window), before, "it has another key");
+    window.run(&["keyslot", "test", "--password-file", "new", "v.luks"]);
 }
 
 /// Bars come one after the other, and measuring can be cancelled.
