@@ -154,7 +154,7 @@ fn nobody_is_asked_where_that_is_said() {
     assert!(!output.contains("Password: ") && output.contains("--password-fd"), "{output}");
 }
 
-/// Another program is told how far the work is: whole lines, up to the end, also by a process in the background.
+/// Another program is told how far the work is: whole lines, up to the end.
 #[test]
 fn progress_is_told_to_another_program() {
     let folder = Folder::new();
