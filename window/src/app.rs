@@ -89,6 +89,8 @@ pub struct App {
     formats: Value,
     focused: bool,
     styled: bool,
+    /// Whether it was said that the favourites cannot be read.
+    complained: bool,
 }
 
 impl App {
@@ -109,6 +111,7 @@ impl App {
             formats: Value::Null,
             focused: false,
             styled: false,
+            complained: false,
         }
     }
 
@@ -391,7 +394,10 @@ impl App {
     fn at_hand(&mut self) -> Vec<AtHand> {
         let text = fs::read_to_string(&self.places.favourites).unwrap_or_default();
         let favourites = home::favourites(&text, &self.places.home).unwrap_or_else(|e| {
-            self.notice.get_or_insert(format!("{}: {e}", self.places.favourites.display()));
+            // Once: it is looked at every few seconds.
+            if !std::mem::replace(&mut self.complained, true) {
+                self.notice = Some(format!("{}: {e}", self.places.favourites.display()));
+            }
             Vec::new()
         });
         let drives = home::drives(&self.places.system, &self.places.udev);

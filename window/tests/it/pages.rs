@@ -230,6 +230,22 @@ fn a_server_that_is_gone_is_told() {
     window.sees(T.nothing_mounted);
 }
 
+/// Favourites are at hand, with their folder and options; a file that cannot be read is told once.
+#[test]
+fn favourites_are_at_hand() {
+    let Some(mut window) = Window::new() else { return };
+    fs::write(window.path("favourites.toml"), "[diary]\nvolume = 'd.tc'").expect("a file");
+    window.sees("missing field `dir`");
+    window.click(T.close);
+    fs::write(window.path("home/d.tc"), vec![0x5a; 1 << 20]).expect("a file");
+    fs::write(window.path("favourites.toml"), "[diary]\nvolume = 'd.tc'\ndir = 'diary'\noptions = ['--read-only']")
+        .expect("a file");
+    window.click("diary (favourite)");
+    window.until("the page", |harness| matches!(harness.state().page, Page::Open(_)));
+    let Page::Open(page) = &window.harness.state().page else { panic!("another page") };
+    assert!(page.form.ticked("--read-only") && page.form.text("").ends_with("home/diary"));
+}
+
 /// A file is chosen by the keyboard alone.
 #[test]
 fn a_file_is_chosen_by_keyboard() {
