@@ -20,7 +20,7 @@ AARCH64 := aarch64-unknown-linux-gnu
 # Crates whose public API is listed in docs/api.
 LIBRARIES := claviger-crypto claviger-engine claviger-serve
 
-.PHONY: all build try test build-tests test-aarch64 soak fuzz fuzz-check torture races lint dependencies sbom reproducible api api-check doc package msrv studies book man install uninstall clean
+.PHONY: all build try window window-test window-lint window-pictures test build-tests test-aarch64 soak fuzz fuzz-check torture races lint dependencies sbom reproducible api api-check doc package msrv studies book man install uninstall clean
 
 all: build
 
@@ -32,6 +32,31 @@ try:
 	tools/install-deps.sh try
 	$(CARGO) build --release --locked -p claviger
 	tools/try.sh $(PROGRAM)
+
+# The window, a program of its own: docs/guide/window.md. Its tests drive every page by the tree that screen readers see, without a
+# screen. It is a workspace of its own, so that the program's own dependencies stay few.
+DESKTOP = io.github.claviger.Claviger
+WINDOW = $(TARGET)/window/release/claviger-window
+BUILD_WINDOW = $(CARGO) build --release --locked --manifest-path window/Cargo.toml --target-dir $(TARGET)/window
+window: build
+	$(BUILD_WINDOW)
+	PATH=$(abspath $(TARGET))/release:$$PATH $(WINDOW)
+
+window-test:
+	tools/install-deps.sh window
+	$(CARGO) build --locked -p claviger
+	CLAVIGER_TARGET=$(abspath $(TARGET)) $(CARGO) test --locked --manifest-path window/Cargo.toml --target-dir $(TARGET)/window
+
+window-lint:
+	$(CARGO) fmt --manifest-path window/Cargo.toml --check
+	$(CARGO) clippy --locked --manifest-path window/Cargo.toml --target-dir $(TARGET)/window --all-targets -- -D warnings
+	cd window && $(CARGO) deny --locked check licenses bans sources
+
+# The pictures of the guide, from a real window on a screen in memory.
+window-pictures: build
+	tools/install-deps.sh pictures
+	$(BUILD_WINDOW)
+	tools/window-pictures.sh $(PROGRAM) $(WINDOW) docs/guide/pictures
 
 # Every test. A test that cannot run says SKIPPED and why; with CI=true in the environment it fails instead.
 test:
@@ -88,7 +113,7 @@ races:
 lint:
 	tools/dependencies.py check
 	# Workspaces of their own, whose locked versions have to be right all the same.
-	for folder in bench fuzz; do $(CARGO) metadata --locked --format-version=1 --manifest-path $$folder/Cargo.toml >/dev/null || exit; done
+	for folder in bench fuzz window; do $(CARGO) metadata --locked --format-version=1 --manifest-path $$folder/Cargo.toml >/dev/null || exit; done
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	# It checks a few files: optimising it takes longer than all that it does.
@@ -164,7 +189,18 @@ install: man
 	$(PROGRAM) completions zsh >$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_claviger
 	$(PROGRAM) completions fish >$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/claviger.fish
 
+	# The window, if it was built.
+	if [ -x $(WINDOW) ]; then \
+	    install -D -m 755 $(WINDOW) $(DESTDIR)$(PREFIX)/bin/claviger-window; \
+	    install -D -m 644 window/desktop/$(DESKTOP).desktop $(DESTDIR)$(PREFIX)/share/applications/$(DESKTOP).desktop; \
+	    install -D -m 644 window/desktop/$(DESKTOP).metainfo.xml $(DESTDIR)$(PREFIX)/share/metainfo/$(DESKTOP).metainfo.xml; \
+	    install -D -m 644 window/desktop/$(DESKTOP).xml $(DESTDIR)$(PREFIX)/share/mime/packages/$(DESKTOP).xml; \
+	    install -D -m 644 window/desktop/$(DESKTOP).svg $(DESTDIR)$(PREFIX)/share/icons/hicolor/scalable/apps/$(DESKTOP).svg; fi
+
 uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/claviger-window $(DESTDIR)$(PREFIX)/share/applications/$(DESKTOP).desktop \
+	    $(DESTDIR)$(PREFIX)/share/metainfo/$(DESKTOP).metainfo.xml $(DESTDIR)$(PREFIX)/share/mime/packages/$(DESKTOP).xml \
+	    $(DESTDIR)$(PREFIX)/share/icons/hicolor/scalable/apps/$(DESKTOP).svg
 	rm -f $(DESTDIR)$(TABLES)/claviger.debug
 	rm -f $(DESTDIR)$(HELPERS)/mount.fuse.claviger $(DESTDIR)$(HELPERS)/mount.claviger
 	rm -f $(DESTDIR)$(PREFIX)/bin/claviger $(DESTDIR)$(PREFIX)/share/man/man1/claviger.1 \

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs, on Debian and its kin, what is missing for `make try` or `make test`. Asks nothing.
-#   tools/install-deps.sh try|test
+# Installs, on Debian and its kin, what is missing for `make try`, `make test`, and the window's tests and pictures. Asks nothing.
+#   tools/install-deps.sh try|test|window|pictures
 set -eu
 
 # program:package, in pairs. A C compiler links Rust programs.
@@ -18,12 +18,19 @@ test="$try"'
  mount.ecryptfs:ecryptfs-utils ecryptfs-add-passphrase:ecryptfs-utils dislocker-fuse:dislocker bdemount:libbde-utils fvdemount:libfvde-utils debootstrap:debootstrap chromium:chromium
  python3:python3 strace:strace man:man-db aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu qemu-aarch64:qemu-user'
 
+# 3 MB of packages where the tests' are there.
+window='cc:build-essential fusermount3:fuse3 mkfs.vfat:dosfstools mkfs.ext4:e2fsprogs desktop-file-validate:desktop-file-utils appstreamcli:appstream'
+# Some 150 MB, a software renderer among them.
+pictures="$try"' Xvfb:xvfb Xvfb:libgl1-mesa-dri Xvfb:libegl1 xvfb-run:xvfb xauth:xauth xdotool:xdotool import:imagemagick fusermount3:fuse3 mkfs.vfat:dosfstools'
+
 case ${1-} in
     try) wanted=$try ;;
     test) wanted=$test ;;
-    *) echo "usage: $0 try|test" >&2; exit 1 ;;
+    window) wanted=$window ;;
+    pictures) wanted=$pictures ;;
+    *) echo "usage: $0 try|test|window|pictures" >&2; exit 1 ;;
 esac
-for_tests=$([ "$1" = try ] || echo yes)
+for_tests=$([ "$1" != test ] || echo yes)
 
 # Python's readers of BitLocker and DPAPI, apart from all other Python; crates/testkit/src/bitlocker/oracles.rs looks for them there.
 python_modules() {

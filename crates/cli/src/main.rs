@@ -14,6 +14,7 @@ use claviger_serve::inherited;
 use opening::place::ElsewhereArgs;
 use process::helper;
 use terminal::exit;
+use terminal::progress::ProgressArgs;
 use terminal::prompt::{self, Ask};
 use verbs::{
     attach, benchmark, cat, change, completions, convert, cp, create, detach, efs, explain, header, identify, info,
@@ -43,6 +44,9 @@ struct Cli {
     /// Who is asked for passwords and PINs that no option gives
     #[arg(long, global = true, value_name = "WHO", value_enum, default_value_t)]
     ask: Ask,
+
+    #[command(flatten)]
+    progress: ProgressArgs,
 
     #[command(flatten)]
     elsewhere: ElsewhereArgs,
@@ -107,6 +111,9 @@ fn main() -> ExitCode {
     };
     prompt::ask_by(cli.ask);
     cli.elsewhere.apply();
+    if let Err(e) = cli.progress.apply() {
+        return exit::finish(Err(e.into()), cli.verb.json());
+    }
     let result = match &cli.verb {
         Verb::Identify(args) => identify::run(args),
         Verb::Info(args) => info::run(args),

@@ -40,7 +40,7 @@ use serde_json::Value;
 
 use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
 use crate::terminal::exit::Silent;
-use crate::terminal::{advice, cancel, output, prompt};
+use crate::terminal::{advice, cancel, output, progress, prompt};
 
 /// Where the keys are.
 #[derive(clap::Args, Clone)]
@@ -259,7 +259,9 @@ impl Keeping {
         // The folder that it was started from is nobody's to hold.
         chdir("/")?;
         let [socket, memory] = self.borrowing.descriptors();
-        let walls = cage::enter(&[socket, memory, self.null.as_fd()])?;
+        // Whoever waits for a password to be tried wants to know how far that is.
+        let keep: Vec<_> = [socket, memory, self.null.as_fd()].into_iter().chain(progress::told()).collect();
+        let walls = cage::enter(&keep)?;
         self.missing.borrow_mut().extend(walls.iter().map(ToString::to_string));
         Ok(())
     }

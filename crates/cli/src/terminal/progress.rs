@@ -1,19 +1,64 @@
-//! A bar on standard error while something takes long, only where that is a terminal.
+//! A bar on standard error while something takes long, only where that is a terminal; and the same as lines for another program.
 
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use claviger_engine::{Error, Result};
+use claviger_serve::inherited;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use serde_json::json;
 
 use crate::terminal::size;
 
 /// What takes no longer than this shows no bar.
 const PATIENCE: Duration = Duration::from_millis(700);
 
+/// A line for another program is followed by the next one no sooner.
+const PACE: Duration = Duration::from_millis(50);
+
+/// Where other programs are told.
+static TOLD: OnceLock<File> = OnceLock::new();
+
+/// Tells another program how far the work is, as lines of JSON.
+#[derive(clap::Args)]
+pub struct ProgressArgs {
+    /// Write to this open file descriptor how far the work is: lines of JSON, {"what", "done", "all"}
+    #[arg(long, global = true, value_name = "N")]
+    progress_fd: Option<RawFd>,
+}
+
+impl ProgressArgs {
+    /// From now on.
+    ///
+    /// # Errors
+    /// If nothing has been inherited under that number.
+    pub fn apply(&self) -> Result<()> {
+        let Some(number) = self.progress_fd else { return Ok(()) };
+        let name = format!("--progress-fd {number}");
+        let file = inherited::take(number).map_err(|e| Error::from(e).at(name.as_ref()))?;
+        // Whoever does not read does not hold the work up.
+        fcntl_setfl(&file, fcntl_getfl(&file).map_err(io::Error::from)? | OFlags::NONBLOCK).map_err(io::Error::from)?;
+        TOLD.get_or_init(|| file.into());
+        Ok(())
+    }
+}
+
+/// What other programs are told by, if they are.
+pub fn told() -> Option<BorrowedFd<'static>> {
+    TOLD.get().map(AsFd::as_fd)
+}
+
 /// A bar that appears when its work takes long, and goes when it is dropped.
 pub struct Progress {
     bar: ProgressBar,
     since: Instant,
     patience: Duration,
+    /// When another program was told last.
+    told: Mutex<Option<Instant>>,
 }
 
 impl Progress {
@@ -44,6 +89,9 @@ impl Progress {
     /// What is done now.
     pub fn tell(&self, what: String) {
         self.show();
+        if let Some(mut to) = TOLD.get() {
+            let _ = to.write((json!({ "what": what }).to_string() + "\n").as_bytes());
+        }
         self.bar.set_message(what);
         self.bar.tick();
     }
@@ -52,7 +100,7 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         bar.set_style(ProgressStyle::with_template(template).expect("a template of ours").progress_chars("=> "));
         bar.set_prefix(what);
-        Self { bar, since: Instant::now(), patience }
+        Self { bar, since: Instant::now(), patience, told: Mutex::new(None) }
     }
 
     /// Shows how many bytes of memory are in use, unless it is none.
@@ -66,6 +114,15 @@ impl Progress {
         self.show();
         self.bar.set_length(all);
         self.bar.set_position(done);
+        if let Some(mut to) = TOLD.get() {
+            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            if done == all || told.is_none_or(|told| told.elapsed() >= PACE) {
+                *told = Some(Instant::now());
+                // One write of a line: it is there whole, or not at all where nobody reads.
+                let line = json!({ "what": self.bar.prefix(), "done": done, "all": all }).to_string() + "\n";
+                let _ = to.write(line.as_bytes());
+            }
+        }
     }
 
     fn show(&self) {

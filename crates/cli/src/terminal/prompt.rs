@@ -28,9 +28,14 @@ pub enum Ask {
     Terminal,
     /// An agent for passwords of systemd's: of the desktop, of the console, of another terminal
     Systemd,
+    /// Nobody, and no question is asked either: for programs that start this one
+    Nobody,
 }
 
 static BY_SYSTEMD: AtomicBool = AtomicBool::new(false);
+
+/// Whether there is to be no terminal.
+static NOBODY: AtomicBool = AtomicBool::new(false);
 
 /// What the questions are about, for whoever does not see the command.
 static ABOUT: Mutex<String> = Mutex::new(String::new());
@@ -38,6 +43,7 @@ static ABOUT: Mutex<String> = Mutex::new(String::new());
 /// Says who is asked from now on.
 pub fn ask_by(who: Ask) {
     BY_SYSTEMD.store(who == Ask::Systemd, Ordering::Relaxed);
+    NOBODY.store(who == Ask::Nobody, Ordering::Relaxed);
 }
 
 /// Says what questions are about from now on.
@@ -105,6 +111,9 @@ fn by_systemd(question: &str) -> Result<Secret> {
 
 /// The terminal of this process, or none.
 pub fn terminal() -> Option<File> {
+    if NOBODY.load(Ordering::Relaxed) {
+        return None;
+    }
     OpenOptions::new().read(true).write(true).open("/dev/tty").ok()
 }
 

@@ -143,3 +143,37 @@ fn the_bar_is_for_terminals() {
     shell(&format!("\"$0\" \"$@\" 2>{log}"));
     assert_eq!(fs::read_to_string(log).expect("a file"), "");
 }
+
+/// Whoever starts the program may want no question, not even where there is a terminal.
+#[test]
+fn nobody_is_asked_where_that_is_said() {
+    let folder = Folder::new();
+    let volume = folder.volume("v.tc", "1M", &[]);
+    let Some((output, code, _)) = on_terminal(json!([]), &["info", "--ask", "nobody", &volume]) else { return };
+    assert_eq!(code, 1, "{output}");
+    assert!(!output.contains("Password: ") && output.contains("--password-fd"), "{output}");
+}
+
+/// Another program is told how far the work is: whole lines, up to the end.
+#[test]
+fn progress_is_told_to_another_program() {
+    let folder = Folder::new();
+    let told = |words: &str| {
+        let script = format!("exec \"$0\" {words} --ask nobody --progress-fd 7 7>told");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_claviger")]).current_dir(folder.path(""));
+        done(command.output().expect("a shell")).succeeds();
+        let text = fs::read_to_string(folder.path("told")).expect("a file");
+        text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect::<Vec<serde_json::Value>>()
+    };
+    let lines = told("create --format TrueCrypt --hash SHA-512 --size 30M --password-file password v.tc");
+    assert!(lines.windows(2).all(|pair| pair[0]["done"].as_u64() <= pair[1]["done"].as_u64()), "{lines:?}");
+    let last = lines.last().expect("lines");
+    assert!(last["what"] == "Filling" && last["done"] == last["all"], "{last}");
+    let lines = told("info --truecrypt --password-file password v.tc");
+    assert!(lines.last().is_some_and(|last| last["what"] == "Opening" && last["done"] == last["all"]), "{lines:?}");
+    // Also by the process that holds the keys, from within its cage.
+    let lines = told("serve --truecrypt --isolate-keys --password-file password --run true v.tc");
+    assert!(lines.iter().any(|line| line["what"] == "Opening"), "{lines:?}");
+    run(["info", "--progress-fd", "77", &folder.str("v.tc")]).fails(6, &["--progress-fd 77"]);
+}

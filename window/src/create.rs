@@ -1,0 +1,430 @@
+//! A new volume, as a value: four questions, what is recommended for the answers, and the steps that make it.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::form::{Field, Form, Input, Lacking, unused};
+use crate::program::Call;
+use crate::secret_field::SecretField;
+use crate::steps::Step;
+use crate::texts::Texts;
+
+/// Formats that can be made, with their ciphers and hashes, the defaults first.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Choices {
+    pub format: String,
+    pub ciphers: Vec<String>,
+    pub hashes: Vec<String>,
+}
+
+/// What is asked first, in the words of `claviger lab recommend`.
+pub const PURPOSES: [&str; 4] = ["few-files", "external", "laptop", "desktop"];
+pub const THREATS: [&str; 5] = ["theft", "repair", "coercion", "evil-maid", "cloud"];
+pub const PLATFORMS: [&str; 2] = ["windows", "macos"];
+
+/// What fits, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recommendation {
+    pub format: String,
+    /// More options of `claviger create`.
+    pub options: Vec<&'static str>,
+    pub title: String,
+    pub reasons: Vec<String>,
+    pub against: Vec<String>,
+    /// What was given up, and what this machine measured.
+    pub remarks: Vec<String>,
+}
+
+pub struct Create {
+    pub purpose: usize,
+    pub threat: usize,
+    pub shared: [bool; PLATFORMS.len()],
+    /// What can be made.
+    pub all: Vec<Choices>,
+    pub recommended: Option<Recommendation>,
+    /// The format on the page for experts, and whether that is shown.
+    pub expert: Option<usize>,
+    pub form: Option<Form>,
+    pub trouble: Option<String>,
+}
+
+/// Facilities of the lab that are containers which `claviger create` makes, and how.
+const CONTAINERS: &[(&str, &str, &[&str])] = &[
+    ("LUKS2", "LUKS2", &[]),
+    ("LUKS2 with integrity", "LUKS2", &["--integrity", "hmac-sha256"]),
+    ("VeraCrypt", "VeraCrypt", &[]),
+    ("BitLocker", "BitLocker", &[]),
+    ("LUKS1", "LUKS1", &[]),
+];
+
+/// The best of what was recommended that is a container and can be made here.
+pub fn recommendation(told: &Value, all: &[Choices]) -> Option<Recommendation> {
+    let texts = |value: &Value, field: &str| -> Vec<String> {
+        let each = value.as_array().into_iter().flatten();
+        each.filter_map(|one| if field.is_empty() { one.as_str() } else { one[field].as_str() })
+            .map(str::to_owned)
+            .collect()
+    };
+    let ranked = [&told["first"], &told["second"]].into_iter().map(|choice| (choice["name"].as_str(), choice));
+    let others = told["others"].as_array().into_iter().flatten().map(|other| (other[0].as_str(), &Value::Null));
+    let (made, choice) = ranked.chain(others).find_map(|(name, choice)| {
+        let made = CONTAINERS.iter().find(|(facility, ..)| Some(*facility) == name)?;
+        all.iter().any(|choices| choices.format == made.1).then_some((made, choice))
+    })?;
+    let remarks = [texts(&told["given_up"], ""), texts(&told["measured"], "")].concat();
+    Some(Recommendation {
+        format: made.1.to_owned(),
+        options: made.2.to_vec(),
+        title: choice["title"].as_str().unwrap_or(made.0).to_owned(),
+        reasons: texts(&choice["reasons"], "text"),
+        against: texts(&choice["against"], "text"),
+        remarks,
+    })
+}
+
+/// File systems, and how each is made in a file: what others read as well, first.
+const FILE_SYSTEMS: [(&str, &str); 4] = [("exfat", "exFAT"), ("fat", "FAT"), ("ext4", "ext4"), ("", "–")];
+/// Where sectors have 4096 bytes: mkfs.exfat takes 512.
+const LUKS2S: [(&str, &str); 3] = [("ext4", "ext4"), ("fat", "FAT"), ("", "–")];
+const BITLOCKERS: [(&str, &str); 4] = [("exfat", "exFAT"), ("fat", "FAT"), ("ntfs", "NTFS"), ("", "–")];
+
+impl Create {
+    pub fn new(listed: &Value) -> Self {
+        let all = serde_json::from_value(listed.clone()).unwrap_or_default();
+        let (recommended, expert, form, trouble) = (None, None, None, None);
+        Self { purpose: 0, threat: 0, shared: [false; 2], all, recommended, expert, form, trouble }
+    }
+
+    /// Asks what fits the answers.
+    pub fn recommend(&self) -> Call {
+        let shared: Vec<_> = PLATFORMS.iter().zip(self.shared).filter_map(|(name, on)| on.then_some(*name)).collect();
+        let shared = if shared.is_empty() { "linux".to_owned() } else { shared.join(",") };
+        // Nobody is asked to be root here.
+        let words = ["lab", "recommend", "--for", PURPOSES[self.purpose], "--share-with", &shared];
+        Call::new(words).with(["--threat", THREATS[self.threat], "--root", "no"])
+    }
+
+    /// Takes the recommendation, and asks the rest.
+    pub fn take(&mut self, told: &Value, home: &Path, texts: &Texts) {
+        self.recommended = recommendation(told, &self.all);
+        let best = told["first"]["title"].as_str().unwrap_or("–");
+        self.trouble = self.recommended.is_none().then(|| format!("{} {best}", texts.nothing_fits));
+        let shared = self.shared.contains(&true);
+        self.form = self.recommended.as_ref().map(|it| guided(it, shared, home, texts));
+    }
+
+    /// Shows all that there is of a format.
+    pub fn choose(&mut self, format: usize, home: &Path, texts: &Texts) {
+        let Some(choices) = self.all.get(format) else { return };
+        self.expert = Some(format);
+        self.form = Some(expert(choices, home, texts));
+    }
+
+    /// Whether a recovery key is made.
+    pub fn recovers(&self) -> bool {
+        self.form.as_ref().is_some_and(|form| {
+            [RECOVERY, "--recovery-password-file"].iter().any(|option| !form.text(option).is_empty())
+        })
+    }
+
+    /// What makes the volume, step by step: the volume, a file system in it, and a key for the day when the password is forgotten.
+    ///
+    /// # Errors
+    /// What is lacking.
+    pub fn steps(&self, base: &Path, home: &Path) -> Result<Vec<Step>, Lacking> {
+        let Some(form) = &self.form else { return Ok(Vec::new()) };
+        steps(form, base, home)
+    }
+}
+
+/// Answers that are no options of `claviger create`, but further steps.
+const FILE_SYSTEM: &str = "file system";
+const RECOVERY: &str = "recovery key";
+
+fn new_password(texts: &Texts) -> Field {
+    Field::new(texts.new_password, "--password-fd", Input::NewSecret(SecretField::default(), SecretField::default()))
+}
+
+fn file_systems(format: &str, shared: bool, texts: &Texts) -> Field {
+    // BitLocker keeps places to itself: it makes its file systems so that they leave them out.
+    let (option, all, chosen) = match format {
+        "BitLocker" => ("--filesystem", &BITLOCKERS[..], 0),
+        "LUKS2" => (FILE_SYSTEM, &LUKS2S[..], 0),
+        _ => (FILE_SYSTEM, &FILE_SYSTEMS[..], if shared { 0 } else { 2 }),
+    };
+    let all = all.iter().map(|(said, called)| ((*said).to_owned(), (*called).to_owned()));
+    Field::optional(texts.file_system, option, Input::Choice(chosen, all.collect()))
+}
+
+/// Where the key goes that opens it without the password, for formats that have one.
+fn recovery(format: &str, home: &Path, texts: &Texts) -> Option<Field> {
+    let option = match format {
+        "LUKS2" => RECOVERY,
+        "BitLocker" => "--recovery-password-file",
+        _ => return None,
+    };
+    Some(Field::optional(texts.recovery_file, option, new_file(home, "recovery-key.txt")))
+}
+
+fn new_file(home: &Path, name: &str) -> Input {
+    Input::New(unused(home.join(name)).display().to_string())
+}
+
+/// The last three questions.
+fn guided(it: &Recommendation, shared: bool, home: &Path, texts: &Texts) -> Form {
+    let name = if it.format.starts_with("LUKS") { "private.luks" } else { "private.hc" };
+    let mut fields = vec![
+        Field::new(texts.new_file, "", new_file(home, name)),
+        Field::new(texts.size, "--size", Input::Text("1G".into())),
+        new_password(texts),
+    ];
+    fields.extend(recovery(&it.format, home, texts));
+    fields.push(file_systems(&it.format, shared, texts));
+    let mut words = vec![OsString::from("create"), "--format".into(), (&it.format).into()];
+    words.extend(it.options.iter().map(OsString::from));
+    Form {
+        title: texts.create_title,
+        explanation: "",
+        button: texts.create,
+        words,
+        volume: None,
+        fields,
+        warning: None,
+    }
+}
+
+/// All that the format has.
+fn expert(choices: &Choices, home: &Path, texts: &Texts) -> Form {
+    let choice = |all: &[String]| {
+        let usual = std::iter::once((String::new(), texts.usual.to_owned()));
+        Input::Choice(0, usual.chain(all.iter().map(|name| (name.clone(), name.clone()))).collect())
+    };
+    let text = || Input::Text(String::new());
+    let format = &*choices.format;
+    let mut fields = vec![
+        Field::new(texts.new_file, "", new_file(home, "private.vol")),
+        Field::new(texts.size, "--size", Input::Text("1G".into())),
+        Field::optional(texts.cipher, "--cipher", choice(&choices.ciphers)),
+        Field::optional(texts.hash, "--hash", choice(&choices.hashes)),
+        new_password(texts),
+        Field::optional(texts.keyfiles, "--keyfile", Input::Paths(Vec::new())),
+    ];
+    fields.extend(recovery(format, home, texts));
+    if format == "VeraCrypt" {
+        fields.push(Field::optional(texts.pim, "--pim", text()));
+    }
+    if format.starts_with("LUKS") {
+        fields.push(Field::optional(texts.key_size, "--key-size", text()));
+    }
+    if format == "LUKS2" {
+        fields.push(Field::optional(texts.sector_size, "--sector-size", text()));
+        fields.push(Field::optional(texts.integrity, "--integrity", text()));
+    }
+    if ["LUKS2", "BitLocker"].contains(&format) {
+        fields.push(Field::optional(texts.label, "--label", text()));
+    }
+    fields.push(file_systems(format, false, texts));
+    fields.push(Field::optional(texts.quick, "--quick", Input::Check(false)));
+    let words = ["create", "--format", format].map(OsString::from).to_vec();
+    Form {
+        title: texts.expert_title,
+        explanation: "",
+        button: texts.create,
+        words,
+        volume: None,
+        fields,
+        warning: None,
+    }
+}
+
+/// A volume in the free space of another one.
+pub fn hidden(volume: &Path, texts: &Texts) -> Form {
+    let new = Input::NewSecret(SecretField::default(), SecretField::default());
+    let fields = vec![
+        Field::new(texts.outer_password, "--password-fd", Input::Secret(SecretField::default())),
+        Field::more(texts.keyfiles, "--keyfile", Input::Paths(Vec::new())),
+        Field::optional(texts.size, "--size", Input::Text(String::new())),
+        Field::new(texts.hidden_password, "--hidden-password-fd", new),
+    ];
+    let form = Form::about(volume, &["create", "--hidden"], fields);
+    form.said(texts.hidden_title, texts.hidden_explanation, texts.create).warns(texts.hidden_warning)
+}
+
+fn steps(form: &Form, base: &Path, home: &Path) -> Result<Vec<Step>, Lacking> {
+    let mut call = form.call_with(&|option| ![FILE_SYSTEM, RECOVERY].contains(&option), home)?;
+    if form.field("--recovery-password-file").is_some() && form.text("--recovery-password-file").is_empty() {
+        call = call.with(["--no-recovery-password"]);
+    }
+    let volume = crate::form::absolute(form.text(""), home);
+    let opened = |words: &[&str]| {
+        let pim = form.text("--pim");
+        let pim = if pim.is_empty() { Vec::new() } else { vec!["--pim".to_owned(), pim.to_owned()] };
+        let format = form.words.iter().skip_while(|word| *word != "--format").take(2).cloned();
+        let mut opened = Call::new(words).with(pim).with(format);
+        if let Some(Field { input: Input::Paths(keyfiles), .. }) = form.field("--keyfile") {
+            opened = opened.with(keyfiles.iter().flat_map(|path| [OsString::from("--keyfile"), path.into()]));
+        }
+        match call.secrets.iter().find(|(option, _)| *option == "--password-fd") {
+            Some((option, secret)) => opened.secret(option, secret),
+            None => opened.with(["--no-password"]),
+        }
+    };
+    let mut further = Vec::new();
+    let recovery = form.text(RECOVERY);
+    if !recovery.is_empty() {
+        let file = crate::form::absolute(recovery, home);
+        // Found out afterwards, it would leave a volume without its key.
+        if file.exists() {
+            return Err(Lacking::Free(file));
+        }
+        further.push(Step::call(opened(&["keyslot", "add"]).with([Path::new("--recovery-key-file"), &file, &volume])));
+    }
+    let kind = match form.field(FILE_SYSTEM).map(|field| &field.input) {
+        Some(Input::Choice(at, all)) => all.get(*at).map_or("", |(said, _)| said.as_str()),
+        _ => "",
+    };
+    if !kind.is_empty() {
+        let sector = match form.text("--sector-size") {
+            "" if form.words.iter().any(|word| word == "LUKS2") => "4096",
+            "" => "512",
+            chosen => chosen,
+        };
+        let place = crate::home::place_for(&volume, base);
+        further.push(Step::Folder(place.clone()));
+        further.push(Step::call(opened(&["mount", "--filesystem", "none"]).with([&volume, &place])));
+        further.push(Step::call(make(kind, sector).with([place.join("volume")])));
+        further.push(Step::always(Call::new(["unmount"]).with([&place])));
+    }
+    Ok(std::iter::once(Step::call(call)).chain(further).collect())
+}
+
+/// The program that makes such a file system, for sectors of so many bytes: with smaller ones it would not mount through dm-crypt.
+fn make(kind: &str, sector: &str) -> Call {
+    match kind {
+        "exfat" => Call { other: Some("mkfs.exfat"), ..Call::default() },
+        "fat" => Call { other: Some("mkfs.vfat"), ..Call::new(["-S", sector]) },
+        // Its files are to belong to whoever made it, and not to root.
+        _ => {
+            let owner =
+                format!("root_owner={}:{}", rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+            Call { other: Some("mkfs.ext4"), ..Call::new(["-q", "-F", "-b", "4096", "-E", &owner]) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::texts::ENGLISH;
+    use serde_json::json;
+
+    fn listed() -> Value {
+        let one = |format: &str| json!({"format": format, "ciphers": ["AES", "Serpent"], "hashes": ["SHA-512"], "min_len": 1});
+        json!([one("LUKS2"), one("VeraCrypt"), one("BitLocker")])
+    }
+
+    fn type_into(form: &mut Form, text: &str) {
+        for field in &mut form.fields {
+            if let Input::NewSecret(first, again) = &mut field.input {
+                first.push(text);
+                again.push(text);
+            }
+        }
+    }
+
+    fn words(steps: &[Step]) -> Vec<String> {
+        let of = |step: &Step| match step {
+            Step::Call { call, .. } => {
+                format!("{}{}", call.other.map(|name| format!("{name} ")).unwrap_or_default(), call.text().join(" "))
+            }
+            Step::Folder(path) => format!("mkdir {}", path.display()),
+        };
+        steps.iter().map(of).collect()
+    }
+
+    #[test]
+    fn answers_are_asked_in_the_labs_words() {
+        let mut create = Create::new(&listed());
+        assert_eq!(
+            create.recommend().text().join(" "),
+            "lab recommend --for few-files --share-with linux --threat theft --root no"
+        );
+        (create.purpose, create.threat, create.shared) = (1, 2, [true, true]);
+        assert_eq!(
+            create.recommend().text().join(" "),
+            "lab recommend --for external --share-with windows,macos --threat coercion --root no"
+        );
+    }
+
+    #[test]
+    fn the_best_that_can_be_made_is_taken() {
+        let told = json!({
+            "first": {"name": "Cryptomator", "title": "C"},
+            "second": {"name": "LUKS2 with integrity", "title": "L", "reasons": [{"points": 1, "text": "Good."}], "against": []},
+            "others": [["VeraCrypt", 1]], "given_up": ["Given up."], "measured": ["Fast."]
+        });
+        let all: Vec<Choices> = serde_json::from_value(listed()).expect("choices");
+        let it = recommendation(&told, &all).expect("one");
+        assert_eq!((&*it.format, &it.options[..]), ("LUKS2", &["--integrity", "hmac-sha256"][..]));
+        assert_eq!(
+            (it.reasons, it.remarks),
+            (vec!["Good.".to_owned()], vec!["Given up.".to_owned(), "Fast.".to_owned()])
+        );
+        assert_eq!(recommendation(&told, &all[1..]).expect("one").format, "VeraCrypt");
+        assert_eq!(recommendation(&told, &[]), None);
+    }
+
+    #[test]
+    fn a_volume_its_recovery_key_and_its_file_system_come_one_after_the_other() {
+        let mut create = Create::new(&listed());
+        let told = json!({"first": {"name": "LUKS2", "title": "L"}, "others": []});
+        create.take(&told, Path::new("/home/u"), &ENGLISH);
+        let form = create.form.as_mut().expect("a form");
+        type_into(form, "sesame");
+        let steps = create.steps(Path::new("/nowhere"), Path::new("/home/u")).expect("nothing lacks");
+        let owner = format!("{}:{}", rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        let expected = [
+            "create --format LUKS2 --size 1G /home/u/private.luks",
+            "keyslot add --format LUKS2 --recovery-key-file /home/u/recovery-key.txt /home/u/private.luks",
+            "mkdir /nowhere/private",
+            "mount --filesystem none --format LUKS2 /home/u/private.luks /nowhere/private",
+            &format!("mkfs.ext4 -q -F -b 4096 -E root_owner={owner} /nowhere/private/volume"),
+            "unmount /nowhere/private",
+        ];
+        assert_eq!(words(&steps), expected);
+    }
+
+    #[test]
+    fn file_systems_have_the_volumes_sectors() {
+        let mut create = Create::new(&listed());
+        for (format, file_system, expected) in
+            [(0, 1, "mkfs.vfat -S 4096 "), (1, 1, "mkfs.vfat -S 512 "), (1, 0, "mkfs.exfat /b")]
+        {
+            create.choose(format, Path::new("/"), &ENGLISH);
+            let form = create.form.as_mut().expect("a form");
+            type_into(form, "sesame");
+            let Some(Field { input: Input::Choice(at, _), .. }) = form.field_mut(FILE_SYSTEM) else { panic!("none") };
+            *at = file_system;
+            let words = words(&create.steps(Path::new("/b"), Path::new("/")).expect("nothing lacks"));
+            assert!(words.iter().any(|line| line.starts_with(expected)), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn experts_choose_everything() {
+        let mut create = Create::new(&listed());
+        create.choose(1, Path::new("/"), &ENGLISH);
+        let form = create.form.as_mut().expect("a form");
+        type_into(form, "sesame");
+        for (option, input) in [("--cipher", 2), (FILE_SYSTEM, 3)] {
+            let Some(Field { input: Input::Choice(at, _), .. }) = form.field_mut(option) else { panic!("{option}") };
+            *at = input;
+        }
+        form.field_mut("--pim").expect("VeraCrypt has one").input = Input::Text("5".into());
+        let steps = create.steps(Path::new("/b"), Path::new("/")).expect("nothing lacks");
+        assert_eq!(words(&steps), ["create --format VeraCrypt --size 1G --cipher Serpent --pim 5 /private.vol"]);
+    }
+}

@@ -1,0 +1,108 @@
+//! What the desktop says and does: light or dark, the keyboard's layout, and the window of a folder.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+/// What was asked of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    pub dark: Option<bool>,
+    /// The layout of the keyboard: `de`.
+    pub layout: Option<String>,
+}
+
+/// The wishes, read by a thread: a desktop that does not answer holds nothing up.
+#[derive(Clone, Default)]
+pub struct Desktop(Arc<Mutex<Wishes>>);
+
+impl Desktop {
+    pub fn wishes(&self) -> Wishes {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Asks anew, and calls `told` then.
+    pub fn ask(&self, told: impl FnOnce() + Send + 'static) {
+        let wishes = Arc::clone(&self.0);
+        thread::spawn(move || {
+            let asked = Wishes { dark: dark(), layout: layout() };
+            *wishes.lock().unwrap_or_else(PoisonError::into_inner) = asked;
+            told();
+        });
+    }
+}
+
+fn said(program: &str, words: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(words).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The portal's setting, which desktops share.
+fn dark() -> Option<bool> {
+    const PORTAL: [&str; 4] = [
+        "org.freedesktop.portal.Desktop",
+        "/org/freedesktop/portal/desktop",
+        "org.freedesktop.portal.Settings",
+        "ReadOne",
+    ];
+    let asked = ["--user", "--timeout=2", "call"].into_iter().chain(PORTAL).chain([
+        "ss",
+        "org.freedesktop.appearance",
+        "color-scheme",
+    ]);
+    scheme(&said("busctl", &asked.collect::<Vec<_>>())?)
+}
+
+/// `v u 1`: 1 is dark, 2 light, and 0 no wish.
+fn scheme(answer: &str) -> Option<bool> {
+    match answer.split_whitespace().last()? {
+        "1" => Some(true),
+        "2" => Some(false),
+        _ => None,
+    }
+}
+
+fn layout() -> Option<String> {
+    let gnome = || first_source(&said("gsettings", &["get", "org.gnome.desktop.input-sources", "mru-sources"])?);
+    let x11 = || named(&said("setxkbmap", &["-query"])?, "layout:");
+    let system = || named(&std::fs::read_to_string("/etc/default/keyboard").ok()?, "XKBLAYOUT=");
+    gnome().or_else(x11).or_else(system)
+}
+
+/// The first of `[('xkb', 'de'), ('xkb', 'us')]`: the one that was used last.
+fn first_source(answer: &str) -> Option<String> {
+    Some(answer.split('\'').nth(3)?.to_owned())
+}
+
+fn named(text: &str, name: &str) -> Option<String> {
+    let value = text.lines().find_map(|line| line.trim().strip_prefix(name))?;
+    let value = value.trim().trim_matches('"');
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
+/// Opens the folder in the desktop's own program.
+///
+/// # Errors
+/// If there is none.
+pub fn open_folder(dir: &Path) -> std::io::Result<()> {
+    let mut child =
+        Command::new("xdg-open").arg(dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    thread::spawn(move || child.wait());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_understood() {
+        assert_eq!(["v u 1", "v u 2\n", "v u 0", ""].map(scheme), [Some(true), Some(false), None, None]);
+        assert_eq!(first_source("[('xkb', 'de+neo'), ('xkb', 'us')]").as_deref(), Some("de+neo"));
+        assert_eq!(first_source("@a(ss) []"), None);
+        assert_eq!(named("rules: evdev\nlayout:     us,de\n", "layout:").as_deref(), Some("us,de"));
+        assert_eq!(named("XKBLAYOUT=\"de\"", "XKBLAYOUT=").as_deref(), Some("de"));
+        assert_eq!(named("XKBLAYOUT=\"\"", "XKBLAYOUT="), None);
+    }
+}

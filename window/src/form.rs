@@ -1,0 +1,283 @@
+//! Questions as data: what is asked for one call of `claviger`, and how the answers become its words. Whoever draws it knows no option.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use crate::program::Call;
+use crate::secret_field::SecretField;
+use crate::texts::Texts;
+
+/// One question.
+#[derive(Debug)]
+pub struct Field {
+    pub label: &'static str,
+    /// The option that the answer goes to; an empty one has none, and stands behind the volume.
+    pub option: &'static str,
+    pub input: Input,
+    /// Whether few people need it.
+    pub more: bool,
+    /// Whether it works without an answer.
+    pub optional: bool,
+}
+
+/// An answer, or what there is of it.
+#[derive(Debug)]
+pub enum Input {
+    Text(String),
+    /// A file that is there, or a folder.
+    Existing(String),
+    /// A file that is not there yet.
+    New(String),
+    /// Several files or folders.
+    Paths(Vec<PathBuf>),
+    /// One of several: what is said, and what it is called. What is said is left out where it is empty, and a whole option where the
+    /// field has none.
+    Choice(usize, Vec<(String, String)>),
+    Check(bool),
+    Secret(SecretField),
+    /// Asked twice.
+    NewSecret(SecretField, SecretField),
+}
+
+/// All that is asked for one call.
+#[derive(Debug)]
+pub struct Form {
+    pub title: &'static str,
+    pub explanation: &'static str,
+    /// What the button says.
+    pub button: &'static str,
+    /// The verb and its words.
+    pub words: Vec<OsString>,
+    /// The volume, which exists, if the form is about one.
+    pub volume: Option<PathBuf>,
+    pub fields: Vec<Field>,
+    /// What has to be agreed to before it begins.
+    pub warning: Option<(&'static str, bool)>,
+}
+
+/// Why a form cannot be carried out yet.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Lacking {
+    Answer(&'static str),
+    /// A file that is to be new is there already.
+    Free(PathBuf),
+    /// The new password was not repeated as it is.
+    Repetition,
+    Consent,
+}
+
+impl Lacking {
+    pub fn sentence(&self, texts: &Texts) -> String {
+        match self {
+            Self::Answer(label) => format!("{}: {label}", texts.is_missing),
+            Self::Free(path) => format!("{}: {}", texts.is_there, path.display()),
+            Self::Repetition => texts.not_the_same.to_owned(),
+            Self::Consent => texts.agree_first.to_owned(),
+        }
+    }
+}
+
+impl Field {
+    pub fn new(label: &'static str, option: &'static str, input: Input) -> Self {
+        Self { label, option, input, more: false, optional: false }
+    }
+
+    /// One that works without an answer.
+    pub fn optional(label: &'static str, option: &'static str, input: Input) -> Self {
+        Self { optional: true, ..Self::new(label, option, input) }
+    }
+
+    /// One that few people need.
+    pub fn more(label: &'static str, option: &'static str, input: Input) -> Self {
+        Self { more: true, ..Self::optional(label, option, input) }
+    }
+
+    fn is_empty(&self) -> bool {
+        match &self.input {
+            Input::Text(text) | Input::Existing(text) | Input::New(text) => text.trim().is_empty(),
+            Input::Paths(paths) => paths.is_empty(),
+            Input::Choice(at, all) => all.get(*at).is_none_or(|(said, _)| said.is_empty()),
+            Input::Check(on) => !on,
+            Input::Secret(secret) | Input::NewSecret(secret, _) => secret.is_empty(),
+        }
+    }
+
+    /// The option's words.
+    fn words(&self, home: &Path) -> Vec<OsString> {
+        let option = |value: OsString| match self.option {
+            "" => vec![value],
+            option => vec![option.into(), value],
+        };
+        match &self.input {
+            _ if self.is_empty() => Vec::new(),
+            Input::Text(text) => option(text.trim().into()),
+            Input::Existing(text) | Input::New(text) => option(absolute(text, home).into()),
+            Input::Paths(paths) => paths.iter().flat_map(|path| option(path.into())).collect(),
+            Input::Choice(at, all) => option(all[*at].0.clone().into()),
+            Input::Check(_) => vec![self.option.into()],
+            Input::Secret(_) | Input::NewSecret(..) => Vec::new(),
+        }
+    }
+}
+
+impl Form {
+    /// A form about a volume.
+    pub fn about(volume: &Path, words: &[&str], fields: Vec<Field>) -> Self {
+        let words = words.iter().map(OsString::from).collect();
+        Self { title: "", explanation: "", button: "", words, volume: Some(volume.to_owned()), fields, warning: None }
+    }
+
+    /// The same with what people read.
+    #[must_use]
+    pub fn said(self, title: &'static str, explanation: &'static str, button: &'static str) -> Self {
+        Self { title, explanation, button, ..self }
+    }
+
+    /// The same with something that has to be agreed to.
+    #[must_use]
+    pub fn warns(self, warning: &'static str) -> Self {
+        Self { warning: Some((warning, false)), ..self }
+    }
+
+    pub fn field(&self, option: &str) -> Option<&Field> {
+        self.fields.iter().find(|field| field.option == option)
+    }
+
+    pub fn field_mut(&mut self, option: &str) -> Option<&mut Field> {
+        self.fields.iter_mut().find(|field| field.option == option)
+    }
+
+    /// The answer that is a text or a file.
+    pub fn text(&self, option: &str) -> &str {
+        match self.field(option).map(|field| &field.input) {
+            Some(Input::Text(text) | Input::Existing(text) | Input::New(text)) => text.trim(),
+            _ => "",
+        }
+    }
+
+    /// Whether this is ticked.
+    pub fn ticked(&self, option: &str) -> bool {
+        matches!(self.field(option), Some(Field { input: Input::Check(true), .. }))
+    }
+
+    /// Forgets all passwords in it.
+    pub fn forget(&mut self) {
+        for field in &mut self.fields {
+            match &mut field.input {
+                Input::Secret(secret) => secret.clear(),
+                Input::NewSecret(first, again) => [first, again].into_iter().for_each(SecretField::clear),
+                _ => {}
+            }
+        }
+    }
+
+    /// What is to be started.
+    ///
+    /// # Errors
+    /// What is lacking.
+    pub fn call(&self, home: &Path) -> Result<Call, Lacking> {
+        self.call_with(&|_| true, home)
+    }
+
+    /// The same of those fields whose options are wanted.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn call_with(&self, wanted: &dyn Fn(&str) -> bool, home: &Path) -> Result<Call, Lacking> {
+        let mut call = Call::new(&self.words);
+        let mut behind = Vec::new();
+        for field in self.fields.iter().filter(|field| wanted(field.option)) {
+            let keyfiles_alone = |other: &Field| {
+                let beside = if field.option == "--new-password-fd" { "--new-keyfile" } else { "--keyfile" };
+                other.option == beside && !other.is_empty()
+            };
+            match &field.input {
+                Input::NewSecret(secret, again) if !secret.same_as(again) => return Err(Lacking::Repetition),
+                Input::Secret(secret) | Input::NewSecret(secret, _) if !secret.is_empty() => {
+                    call = call.secret(field.option, &secret.secret());
+                }
+                Input::Secret(_) | Input::NewSecret(..) if self.fields.iter().any(keyfiles_alone) => {
+                    call.words.push(field.option.replace("password-fd", "password").replace("--", "--no-").into());
+                }
+                _ if field.is_empty() && !field.optional => return Err(Lacking::Answer(field.label)),
+                _ if field.option.is_empty() => behind.extend(field.words(home)),
+                _ => call = call.with(field.words(home)),
+            }
+        }
+        if self.warning.is_some_and(|(_, agreed)| !agreed) {
+            return Err(Lacking::Consent);
+        }
+        Ok(call.with(self.volume.iter().map(|path| path.as_os_str().to_owned()).chain(behind)))
+    }
+}
+
+/// This path, or one like it where nothing is yet.
+pub fn unused(path: PathBuf) -> PathBuf {
+    let (stem, end) = (path.file_stem().unwrap_or_default(), path.extension().unwrap_or_default());
+    let (stem, end) = (stem.to_string_lossy(), end.to_string_lossy());
+    let others = (2..1000).map(|number| path.with_file_name(format!("{stem}-{number}.{end}")));
+    std::iter::once(path.clone()).chain(others).find(|path| !path.exists()).unwrap_or(path.clone())
+}
+
+/// The path that was typed: below `home` unless it is absolute.
+pub fn absolute(text: &str, home: &Path) -> PathBuf {
+    let text = text.trim();
+    home.join(text.strip_prefix("~/").unwrap_or(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secret(text: &str) -> SecretField {
+        let mut field = SecretField::default();
+        field.push(text);
+        field
+    }
+
+    fn form(password: &str, keyfiles: &[&str]) -> Form {
+        let fields = vec![
+            Field::new("password", "--password-fd", Input::Secret(secret(password))),
+            Field::more("keyfiles", "--keyfile", Input::Paths(keyfiles.iter().map(PathBuf::from).collect())),
+            Field::more("pim", "--pim", Input::Text(" 7 ".into())),
+            Field::more("read", "--read-only", Input::Check(true)),
+            Field::more("hash", "--hash", Input::Choice(0, vec![(String::new(), "any".into())])),
+            Field::new("folder", "", Input::Existing("~/x".into())),
+        ];
+        Form::about(Path::new("/v"), &["mount"], fields)
+    }
+
+    #[test]
+    fn answers_become_words() {
+        let call = form("p", &["/k"]).call(Path::new("/home/u")).expect("nothing lacks");
+        assert_eq!(call.text(), ["mount", "--keyfile", "/k", "--pim", "7", "--read-only", "/v", "/home/u/x"]);
+        assert_eq!(call.secrets.iter().map(|(option, _)| *option).collect::<Vec<_>>(), ["--password-fd"]);
+        // Keyfiles alone.
+        let call = form("", &["/k"]).call(Path::new("/")).expect("nothing lacks");
+        assert!(call.secrets.is_empty() && call.text().contains(&"--no-password".to_owned()), "{:?}", call.text());
+        assert_eq!(form("", &[]).call(Path::new("/")).err(), Some(Lacking::Answer("password")));
+    }
+
+    #[test]
+    fn a_name_that_is_taken_gets_a_number() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a.b.luks");
+        assert_eq!(unused(path.clone()), path);
+        std::fs::write(&path, "").expect("a file");
+        assert_eq!(unused(path), folder.path().join("a.b-2.luks"));
+    }
+
+    #[test]
+    fn a_new_password_is_repeated_and_a_warning_agreed_to() {
+        let new = |again| Field::new("new", "--new-password-fd", Input::NewSecret(secret("a"), secret(again)));
+        let asked = |again| Form::about(Path::new("/v"), &["change"], vec![new(again)]);
+        assert_eq!(asked("b").call(Path::new("/")).err(), Some(Lacking::Repetition));
+        assert!(asked("a").call(Path::new("/")).is_ok());
+        let mut warned = asked("a").warns("all is lost");
+        assert_eq!(warned.call(Path::new("/")).err(), Some(Lacking::Consent));
+        warned.warning = Some(("all is lost", true));
+        assert!(warned.call(Path::new("/")).is_ok());
+        warned.forget();
+        assert_eq!(warned.call(Path::new("/")).err(), Some(Lacking::Answer("new")));
+    }
+}

@@ -1,0 +1,261 @@
+//! The first page as a value: what is mounted, and which volumes are at hand.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::form::absolute;
+use crate::texts::Texts;
+
+#[derive(Default)]
+pub struct Home {
+    pub mounted: Vec<Mounted>,
+    pub at_hand: Vec<AtHand>,
+}
+
+/// A volume that is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mounted {
+    pub volume: String,
+    /// Where its files are, if it is mounted and not served.
+    pub dir: Option<String>,
+    /// Format, cipher, size.
+    pub facts: String,
+    pub state: State,
+    /// What its owner has to know.
+    pub trouble: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Open,
+    /// Its keys are forgotten.
+    Locked,
+    /// Its server does not answer: the drive may be gone.
+    Silent,
+    /// Its server has ended.
+    Dead,
+}
+
+/// A volume that may be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AtHand {
+    pub path: PathBuf,
+    /// What it is called.
+    pub name: String,
+    pub why: Why,
+    /// Where it is to be mounted, and with which options.
+    pub dir: Option<PathBuf>,
+    pub options: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    Favourite,
+    /// It was opened by this window before.
+    Recent,
+    /// A removable drive with this in it.
+    Drive,
+}
+
+/// What `claviger list` says.
+pub fn mounted(list: &Value, texts: &Texts) -> Vec<Mounted> {
+    #[derive(Deserialize)]
+    struct One {
+        volume: String,
+        dir: Option<String>,
+        uri: Option<String>,
+        format: String,
+        cipher: String,
+        size: u64,
+        #[serde(default)]
+        read_only: bool,
+        state: String,
+        failure: Option<String>,
+        #[serde(default)]
+        locked: bool,
+        #[serde(default)]
+        damage_prevented: bool,
+        #[serde(default)]
+        failed_writes: u64,
+    }
+    let all: Vec<One> = serde_json::from_value(list["volumes"].clone()).unwrap_or_default();
+    let each = |one: One| {
+        let state = match (&*one.state, one.locked) {
+            ("dead", _) => State::Dead,
+            ("silent", _) => State::Silent,
+            (_, true) => State::Locked,
+            _ => State::Open,
+        };
+        let trouble = match state {
+            State::Dead => Some(texts.server_gone.to_owned()),
+            State::Silent => Some(texts.server_silent.to_owned()),
+            _ if one.failed_writes > 0 => Some(texts.writes_failed.to_owned()),
+            _ if one.damage_prevented => Some(texts.damage_prevented.to_owned()),
+            _ => None,
+        };
+        let mut facts = vec![one.format, one.cipher, size(one.size)];
+        facts.retain(|fact| !fact.is_empty());
+        facts.extend(one.read_only.then(|| texts.read_only.to_owned()));
+        facts.extend(one.uri);
+        Mounted { volume: one.volume, dir: one.dir, facts: facts.join(", "), state, trouble: one.failure.or(trouble) }
+    };
+    all.into_iter().map(each).collect()
+}
+
+/// The favourites of `claviger attach`.
+///
+/// # Errors
+/// What is wrong with the file.
+pub fn favourites(text: &str, home: &Path) -> Result<Vec<AtHand>, String> {
+    #[derive(Deserialize)]
+    struct Favourite {
+        volume: String,
+        dir: String,
+        #[serde(default)]
+        options: Vec<String>,
+    }
+    let all: BTreeMap<String, Favourite> = toml::from_str(text).map_err(|e| e.message().to_owned())?;
+    let each = |(name, Favourite { volume, dir, options })| {
+        let (path, dir) = (absolute(&volume, home), Some(absolute(&dir, home)));
+        AtHand { path, name, why: Why::Favourite, dir, options }
+    };
+    Ok(all.into_iter().map(each).collect())
+}
+
+/// Removable drives that may hold something encrypted: udev has looked at them, and says so to everybody. `system` is `/sys`, `udev`
+/// is `/run/udev`.
+pub fn drives(system: &Path, udev: &Path) -> Vec<AtHand> {
+    let mut found = Vec::new();
+    let entries = fs::read_dir(system.join("class/block")).into_iter().flatten().flatten();
+    for entry in entries {
+        let (name, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
+        let read = |path: PathBuf| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
+        // A partition lies in the folder of its disk.
+        let whole = fs::canonicalize(&path).unwrap_or(path.clone());
+        let disk = if whole.join("partition").exists() { whole.parent().unwrap_or(&whole) } else { &whole };
+        let removable = read(disk.join("removable")) == "1"
+            || disk.components().any(|c| c.as_os_str().to_string_lossy().starts_with("usb"));
+        let sectors: u64 = read(path.join("size")).parse().unwrap_or(0);
+        if !removable || sectors == 0 {
+            continue;
+        }
+        let known = read(udev.join("data").join(format!("b{}", read(path.join("dev")))));
+        let says =
+            |key: &str| known.lines().find_map(|line| line.strip_prefix("E:")?.strip_prefix(key)?.strip_prefix('='));
+        let what = match (says("ID_FS_TYPE"), says("ID_PART_TABLE_TYPE")) {
+            (Some("crypto_LUKS"), _) => "LUKS",
+            (Some("BitLocker"), _) => "BitLocker",
+            // No file system and no partitions: noise, as VeraCrypt's volumes are.
+            (None, None) if !known.is_empty() => "?",
+            _ => continue,
+        };
+        let label = says("ID_FS_LABEL").or(says("ID_MODEL")).map(|label| format!("{label}, ")).unwrap_or_default();
+        let name_told = format!("{label}{what}, {} ({name})", size(sectors * 512));
+        let path = Path::new("/dev").join(&name);
+        found.push(AtHand { path, name: name_told, why: Why::Drive, dir: None, options: Vec::new() });
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+/// A size for people: 1.5 GiB.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let power = (bytes.max(1).ilog2() / 10) as usize;
+    let value = bytes as f64 / f64::from(1u32 << 10).powi(power as i32);
+    let digits = usize::from(power > 0 && value < 100.0 && value.fract() >= 0.05);
+    format!("{value:.digits$} {}", UNITS[power])
+}
+
+/// A folder for a volume to be mounted on, which nobody else enters, called like the volume.
+pub fn place_for(volume: &Path, base: &Path) -> PathBuf {
+    let stem = volume.file_stem().map_or("volume".into(), |stem| stem.to_string_lossy().into_owned());
+    let free = |name: &String| {
+        let path = base.join(name);
+        !path.exists() || fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_none())
+    };
+    let names = std::iter::once(stem.clone()).chain((2..).map(|number| format!("{stem}-{number}")));
+    base.join(names.take(1000).find(free).unwrap_or(stem))
+}
+
+/// Where mounts go that nobody has chosen a place for: nobody else may have made it.
+pub fn base(home: &Path) -> PathBuf {
+    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute() && path.is_dir());
+    own.unwrap_or_else(|| home.join(".cache")).join("claviger-window")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::texts::ENGLISH;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_listed_is_shown_with_its_state() {
+        let one = |state: &str, more: Value| {
+            let mut one =
+                json!({"volume": "/v", "dir": "/d", "format": "LUKS2", "cipher": "AES", "size": 1536, "state": state});
+            one.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+            mounted(&json!({ "volumes": [one] }), &ENGLISH).remove(0)
+        };
+        let open = one("alive", json!({ "read_only": true }));
+        assert_eq!((open.state, &*open.facts, open.trouble), (State::Open, "LUKS2, AES, 1.5 KiB, read-only", None));
+        assert_eq!(one("alive", json!({ "locked": true })).state, State::Locked);
+        assert_eq!(one("silent", json!({})).trouble.as_deref(), Some(ENGLISH.server_silent));
+        assert_eq!(one("dead", json!({ "failure": "disk gone" })).trouble.as_deref(), Some("disk gone"));
+        assert_eq!(one("alive", json!({ "failed_writes": 2 })).trouble.as_deref(), Some(ENGLISH.writes_failed));
+        assert!(mounted(&Value::Null, &ENGLISH).is_empty());
+    }
+
+    #[test]
+    fn favourites_are_those_of_attach() {
+        let all = favourites("[diary]\nvolume='~/d.tc'\ndir='/mnt/d'\noptions=['--read-only']", Path::new("/home/u"));
+        let all = all.expect("TOML");
+        assert_eq!((&*all[0].name, all[0].path.to_str()), ("diary", Some("/home/u/d.tc")));
+        assert_eq!(
+            (all[0].dir.as_deref(), &all[0].options[..]),
+            (Some(Path::new("/mnt/d")), &["--read-only".to_owned()][..])
+        );
+        assert!(favourites("[diary]\nvolume=1", Path::new("/")).is_err());
+    }
+
+    #[test]
+    fn removable_drives_with_something_encrypted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (system, udev) = (folder.path().join("sys"), folder.path().join("udev"));
+        fs::create_dir_all(udev.join("data")).expect("a folder");
+        // Name, number, whether it is removable, and what udev says.
+        let devices = [
+            ("sda", "8:0", "0", "E:ID_FS_TYPE=crypto_LUKS"),
+            ("sdb", "8:16", "1", "E:ID_FS_TYPE=crypto_LUKS\nE:ID_FS_LABEL=photos"),
+            ("sdc", "8:32", "1", "E:ID_FS_TYPE=vfat"),
+            ("sdd", "8:48", "1", "E:ID_MODEL=Stick"),
+            ("sde", "8:64", "1", "E:ID_PART_TABLE_TYPE=dos"),
+            ("sdf", "8:80", "1", ""),
+        ];
+        for (name, number, removable, says) in devices {
+            let device = system.join("class/block").join(name);
+            fs::create_dir_all(&device).expect("a folder");
+            for (file, text) in [("removable", removable), ("dev", number), ("size", "2048")] {
+                fs::write(device.join(file), text).expect("a file");
+            }
+            fs::write(udev.join("data").join(format!("b{number}")), says).expect("a file");
+        }
+        let names: Vec<_> = drives(&system, &udev).into_iter().map(|drive| drive.name).collect();
+        assert_eq!(names, ["photos, LUKS, 1 MiB (sdb)", "Stick, ?, 1 MiB (sdd)"]);
+    }
+
+    #[test]
+    fn sizes_and_places() {
+        let sizes = [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (20 << 20, "20 MiB"), (5 << 40, "5 TiB")];
+        assert!(sizes.iter().all(|(bytes, told)| size(*bytes) == *told), "{:?}", sizes.map(|(bytes, _)| size(bytes)));
+        let base = tempfile::tempdir().expect("a folder");
+        fs::create_dir_all(base.path().join("a/full")).expect("a folder");
+        assert_eq!(place_for(Path::new("/x/a.hc"), base.path()), base.path().join("a-2"));
+        assert_eq!(place_for(Path::new("/x/b.hc"), base.path()), base.path().join("b"));
+    }
+}

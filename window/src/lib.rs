@@ -1,0 +1,20 @@
+//! A window over the program `claviger`. Pages are values, made by functions that need no window; [`draw`] shows them and says what was
+//! asked for; [`App`] starts the program for it.
+#![forbid(unsafe_code)]
+
+pub mod app;
+pub mod change;
+pub mod chooser;
+pub mod create;
+pub mod desktop;
+pub mod draw;
+pub mod form;
+pub mod home;
+pub mod measure;
+pub mod open;
+pub mod program;
+pub mod secret_field;
+pub mod steps;
+pub mod texts;
+
+pub use app::App;

@@ -1,0 +1,207 @@
+//! A field for a password. What is typed goes character by character into locked memory, and is wiped from the events that brought it:
+//! the toolkit's own fields keep strings, their history, and tell screen readers their value.
+
+use claviger_crypto::Secret;
+use eframe::egui::{self, Event, Key, Response, Role, Sense, Ui, WidgetInfo};
+
+use crate::texts::Texts;
+
+/// The longest password, in bytes: as the program takes it from a terminal.
+const MOST: usize = 1024;
+
+/// A password that is being typed.
+pub struct SecretField {
+    bytes: Secret,
+    len: usize,
+    /// Whether it is to be seen.
+    pub shown: bool,
+    /// Whether it is to have the keyboard when it is drawn next.
+    pub focus: bool,
+}
+
+impl Default for SecretField {
+    fn default() -> Self {
+        Self { bytes: Secret::zeroed(MOST), len: 0, shown: false, focus: false }
+    }
+}
+
+impl std::fmt::Debug for SecretField {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SecretField")
+    }
+}
+
+impl SecretField {
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A copy of it.
+    pub fn secret(&self) -> Secret {
+        Secret::copy_from(self.bytes())
+    }
+
+    pub fn same_as(&self, other: &Self) -> bool {
+        self.secret().same_as(other.bytes())
+    }
+
+    /// Forgets it.
+    pub fn clear(&mut self) {
+        self.bytes.fill(0);
+        self.len = 0;
+    }
+
+    /// Whether it looks as if Caps Lock were on: letters, and all of them large.
+    pub fn all_capitals(&self) -> bool {
+        let letters = || self.bytes().iter().filter(|byte| byte.is_ascii_alphabetic());
+        letters().count() > 3 && letters().all(u8::is_ascii_uppercase)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+
+    /// Takes as much as there is room for, without control characters: a line that is pasted may end with a newline.
+    pub fn push(&mut self, text: &str) {
+        for character in text.chars().filter(|character| !character.is_control()) {
+            let mut room = [0; 4];
+            let bytes = character.encode_utf8(&mut room).as_bytes();
+            let end = self.len + bytes.len();
+            if end <= MOST {
+                self.bytes[self.len..end].copy_from_slice(bytes);
+                self.len = end;
+            }
+            claviger_crypto::secret::wipe_stack();
+        }
+    }
+
+    /// Removes the last character.
+    fn pop(&mut self) {
+        let start = self.bytes().iter().rposition(|byte| byte & 0xc0 != 0x80).unwrap_or(0);
+        self.bytes[start..].fill(0);
+        self.len = start;
+    }
+
+    fn characters(&self) -> usize {
+        self.bytes().iter().filter(|byte| *byte & 0xc0 != 0x80).count()
+    }
+
+    /// Draws it with its name, what shows it, and what is worth saying of it. Whether Enter was pressed in it.
+    pub fn draw(&mut self, ui: &mut Ui, label: &str, texts: &Texts) -> bool {
+        let name = ui.label(label);
+        let mut enter = false;
+        ui.horizontal_wrapped(|ui| {
+            let field = self.field(ui, label).labelled_by(name.id);
+            enter = field.has_focus() && ui.input(|input| input.key_pressed(Key::Enter));
+            ui.checkbox(&mut self.shown, texts.show);
+        });
+        if self.all_capitals() {
+            ui.colored_label(ui.visuals().warn_fg_color, texts.capitals);
+        }
+        enter
+    }
+
+    fn field(&mut self, ui: &mut Ui, label: &str) -> Response {
+        let size = egui::vec2(ui.available_width().min(320.0), ui.spacing().interact_size.y * 1.2);
+        let (rect, response) = ui.allocate_exact_size(size, Sense::click());
+        if response.clicked() || std::mem::take(&mut self.focus) {
+            response.request_focus();
+        }
+        if response.has_focus() {
+            self.take_events(ui);
+        }
+        // Neither what it holds nor how long it is.
+        response.widget_info(|| WidgetInfo::labeled(Role::PasswordInput, ui.is_enabled(), label));
+        let visuals = ui.style().interact(&response);
+        let stroke = if response.has_focus() { ui.visuals().selection.stroke } else { visuals.bg_stroke };
+        let painter = ui.painter().with_clip_rect(rect);
+        painter.rect(rect, visuals.corner_radius, ui.visuals().extreme_bg_color, stroke, egui::StrokeKind::Inside);
+        let (color, left) = (ui.visuals().text_color(), rect.left_center() + egui::vec2(6.0, 0.0));
+        let end = match (self.shown, std::str::from_utf8(self.bytes())) {
+            (true, Ok(text)) => self.letters(&painter, left, text, color),
+            _ => {
+                let dots = self.characters() as f32;
+                let step = (rect.width() - 16.0).min(dots * 10.0) / dots.max(1.0);
+                for dot in 0..self.characters() {
+                    painter.circle_filled(left + egui::vec2(step * (dot as f32 + 0.5), 0.0), 3.0, color);
+                }
+                left.x + step * dots
+            }
+        };
+        if response.has_focus() {
+            let line = egui::Rangef::new(rect.top() + 4.0, rect.bottom() - 4.0);
+            painter.vline(end.min(rect.right() - 4.0) + 2.0, line, (1.5, color));
+        }
+        response
+    }
+
+    /// Each letter by itself: a text that the toolkit lays out stays in its cache.
+    fn letters(&self, painter: &egui::Painter, left: egui::Pos2, text: &str, color: egui::Color32) -> f32 {
+        let mut x = left.x;
+        for letter in text.chars() {
+            let at = egui::pos2(x, left.y);
+            x = painter.text(at, egui::Align2::LEFT_CENTER, letter, egui::FontId::monospace(14.0), color).right();
+        }
+        x
+    }
+
+    /// Takes what was typed or pasted out of the events, of which the toolkit keeps two lists, and wipes it there.
+    fn take_events(&mut self, ui: &Ui) {
+        ui.input_mut(|input| {
+            for event in &mut input.events {
+                match event {
+                    Event::Text(text) | Event::Paste(text) | Event::Ime(egui::ImeEvent::Commit(text)) => {
+                        self.push(text);
+                        wipe(text);
+                    }
+                    Event::Key { key: Key::Backspace, pressed: true, modifiers, .. } if modifiers.command => {
+                        self.clear()
+                    }
+                    Event::Key { key: Key::Backspace, pressed: true, .. } => self.pop(),
+                    _ => {}
+                }
+            }
+            for event in &mut input.raw.events {
+                if let Event::Text(text) | Event::Paste(text) | Event::Ime(egui::ImeEvent::Commit(text)) = event {
+                    wipe(text);
+                }
+            }
+        });
+    }
+}
+
+/// Overwrites the bytes of a string, its spare room included.
+fn wipe(text: &mut String) {
+    drop(Secret::from_vec(std::mem::take(text).into_bytes()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_come_and_go_whole() {
+        let mut field = SecretField::default();
+        field.push("aß€𝄞\n");
+        assert_eq!((field.bytes(), field.characters()), ("aß€𝄞".as_bytes(), 4));
+        for left in ["aß€", "aß", "a", "", ""] {
+            field.pop();
+            assert_eq!(field.bytes(), left.as_bytes());
+        }
+        assert!(field.bytes.iter().all(|byte| *byte == 0), "what is deleted is wiped");
+        field.push(&"€".repeat(MOST));
+        assert_eq!((field.len, field.characters()), (MOST / 3 * 3, MOST / 3));
+        field.clear();
+        assert!(field.is_empty() && field.bytes.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn capitals_are_noticed() {
+        let capitals = |text| {
+            let mut field = SecretField::default();
+            field.push(text);
+            field.all_capitals()
+        };
+        assert!(capitals("SESAME 1") && !capitals("SESAMe 1") && !capitals("ABC") && !capitals("1234"));
+    }
+}

@@ -1,0 +1,5 @@
+//! The window, driven through the tree that screen readers see, with the program `claviger` behind it.
+
+mod common;
+mod packaging;
+mod pages;

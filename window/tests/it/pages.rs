@@ -1,0 +1,370 @@
+//! Each page, as people go through it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use claviger_window::app::Page;
+use claviger_window::change::Change;
+use claviger_window::create::Create;
+use claviger_window::draw::Action;
+use claviger_window::form::Input;
+use claviger_window::program::Programs;
+use claviger_window::texts::ENGLISH as T;
+use eframe::egui::{Key, vec2};
+use egui_kittest::kittest::NodeT;
+
+use crate::common::{PASSWORD, Window, claviger, text, there};
+
+/// A volume is looked at, does not open with a wrong password, opens with the right one, is locked, unlocked and unmounted.
+#[test]
+fn a_volume_is_mounted_locked_unlocked_and_unmounted() {
+    if !there("fusermount3") || !there("mkfs.vfat") {
+        return;
+    }
+    let Some(mut window) = Window::new() else { return };
+    let volume = window.volume("v.luks");
+    window.sees(T.nothing_mounted);
+    window.harness.state_mut().act(Action::Look(volume.clone()));
+    window.sees("LUKS2");
+    // Typed at once: the field has the keyboard.
+    for letter in "wrong".chars() {
+        window.harness.event(eframe::egui::Event::Text(letter.into()));
+        window.harness.step();
+    }
+    window.harness.key_press(Key::Enter);
+    window.sees(T.wrong_password);
+    // And again.
+    for _ in "wrong".chars() {
+        window.harness.key_press(Key::Backspace);
+    }
+    window.harness.run_steps(1);
+    for letter in PASSWORD.chars() {
+        window.harness.event(eframe::egui::Event::Text(letter.into()));
+    }
+    window.harness.run_steps(1);
+    assert!(!window.told().contains(PASSWORD), "nobody is told a password");
+    window.click(T.mount);
+    window.sees(T.open_folder);
+    let dir = window.path("mounts/v");
+    fs::write(dir.join("letter"), "dear").expect("a file");
+    window.click(T.lock);
+    window.sees(T.locked);
+    window.click(T.unlock);
+    window.sees(T.is_locked);
+    window.types(T.password, 0, PASSWORD);
+    window.click(T.unlock);
+    window.sees(T.open_folder);
+    assert_eq!(fs::read_to_string(dir.join("letter")).expect("a file"), "dear");
+    window.click(T.unmount);
+    window.sees(T.nothing_mounted);
+    window.until("the folder is gone", |_| !dir.exists());
+    window.sees("v.luks (opened before)");
+}
+
+/// A wrong password is explained, with progress, and that can be cancelled.
+#[test]
+fn why_it_does_not_open_is_looked_for_and_cancelled() {
+    let Some(mut window) = Window::new() else { return };
+    let volume = window.path("noise");
+    let noise: Vec<u8> =
+        (0..1u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761).wrapping_mul(i | 1) >> 13) as u8).collect();
+    fs::write(&volume, noise).expect("a file");
+    window.harness.state_mut().act(Action::Look(volume));
+    window.sees(T.no_mark);
+    // The bytes alone, without a password.
+    window.click(T.why_not);
+    window.sees(T.findings);
+    window.types(T.password, 0, "guess");
+    window.click(T.why_not);
+    window.sees(T.explaining);
+    window.sees("%");
+    window.click(T.cancel);
+    window.sees(T.cancelled);
+    assert!(matches!(window.harness.state().page, Page::Open(_)), "the page stays");
+    window.click(T.close);
+}
+
+/// A volume is made by the guide, with a file system and a recovery key, which opens it.
+#[test]
+fn a_volume_is_made_by_the_guide() {
+    if !there("fusermount3") || !there("mkfs.ext4") {
+        return;
+    }
+    let Some(mut window) = Window::new() else { return };
+    window.click(T.create_page);
+    window.click(T.external);
+    window.click(T.what_fits);
+    window.sees(T.recommended);
+    window.types(T.new_file, 0, "made.vol");
+    window.types(T.size, 0, "40M");
+    window.types(T.new_password, 0, PASSWORD);
+    window.types(T.again, 0, "something else");
+    window.click(T.create);
+    window.sees(T.not_the_same);
+    window.types(T.again, 0, PASSWORD);
+    window.click(T.create);
+    window.sees(T.creating);
+    window.sees(T.created);
+    assert!(window.path("home/recovery-key.txt").is_file());
+    let made = window.path("home/made.vol").display().to_string();
+    let told = window.run(&["info", "--json", "--password-file", "password", &made]);
+    assert!(told.contains("\"format\""), "{told}");
+    let listed = window.run(&["ls", "--password-file", "password", &made]);
+    assert!(listed.contains("lost+found"), "{listed}");
+}
+
+/// The page for experts makes what its fields say.
+#[test]
+fn experts_choose_format_and_cipher() {
+    let Some(mut window) = Window::new() else { return };
+    window.click(T.create_page);
+    window.click(T.experts);
+    window.click("TrueCrypt");
+    window.types(T.new_file, 0, "old.tc");
+    window.types(T.size, 0, "1M");
+    window.click(T.cipher);
+    window.click("Serpent");
+    window.click(T.file_system);
+    window.click("–");
+    window.types(T.new_password, 0, PASSWORD);
+    window.types(T.again, 0, PASSWORD);
+    window.click(T.quick);
+    window.click(T.create);
+    window.sees(T.created);
+    let made = window.path("home/old.tc").display().to_string();
+    let told = window.run(&["info", "--json", "--truecrypt", "--password-file", "password", &made]);
+    assert!(told.contains("\"Serpent\""), "{told}");
+}
+
+/// The password is changed, and then the header saved and a copy of the volume made.
+#[test]
+fn a_volume_is_changed() {
+    if !there("mkfs.vfat") {
+        return;
+    }
+    let Some(mut window) = Window::new() else { return };
+    let volume = window.volume("v.luks");
+    window.harness.state_mut().act(Action::Look(volume.clone()));
+    window.click(T.change_it);
+    window.sees(T.change_title);
+    window.types(T.password, 0, "wrong");
+    window.types(T.new_password, 0, "new one");
+    window.types(T.again, 0, "new one");
+    window.click(T.change);
+    window.sees(T.wrong_password);
+    window.types(T.password, 0, PASSWORD);
+    window.click(T.change);
+    window.sees(T.done);
+    window.click(T.backup);
+    window.click(T.save);
+    window.sees(T.done);
+    assert!(window.path("home/v.luks.header").is_file());
+    window.click(T.restore);
+    window.types(T.backup_file, 0, "v.luks.header");
+    window.types(T.password, 0, "new one");
+    window.click(T.restore_button);
+    window.sees(T.agree_first);
+    window.click(T.understood);
+    window.click(T.restore_button);
+    window.sees(T.done);
+    fs::write(window.path("new"), "new one").expect("a file");
+    window.run(&["keyslot", "test", "--password-file", "new", "v.luks"]);
+    window.click(T.add_recovery);
+    window.types(T.password, 0, "new one");
+    window.click(T.add);
+    window.sees(T.done);
+    window.run(&["keyslot", "test", "--password-file", "home/v.luks.recovery.txt", "v.luks"]);
+    let digest = |window: &Window| window.run(&["header", "show", "--json", "v.luks"]);
+    let before = digest(&window);
+    window.click(T.reencrypt);
+    window.types(T.password, 0, "new one");
+    window.click(T.understood);
+    window.click(T.begin);
+    window.sees(T.done);
+    assert_ne!(digest(&window), before, "it has another key");
+    window.run(&["keyslot", "test", "--password-file", "new", "v.luks"]);
+}
+
+/// Bars come one after the other, and measuring can be cancelled.
+#[test]
+fn the_benchmark_shows_bars_while_it_runs() {
+    let Some(mut window) = Window::new() else { return };
+    window.click(T.measure_page);
+    window.click(T.aes_instructions);
+    window.click(T.measure);
+    window.sees("AES: ");
+    window.sees("2/8");
+    window.click(T.cancel);
+    window.until("the end", |harness| !harness.state().at_work());
+    window.sees("AES: ");
+    let Page::Measure(page) = &window.harness.state().page else { panic!("another page") };
+    assert!(page.at.is_none() && page.rows.len() < 8);
+    // The program knows all of them.
+    window.click(T.measure);
+    window.until(
+        "all bars",
+        |harness| matches!(&harness.state().page, Page::Measure(page) if page.at.is_none() && page.rows.len() == 8),
+    );
+    assert!(matches!(&window.harness.state().page, Page::Measure(page) if page.trouble.is_none()));
+}
+
+/// What a server of a mounted volume left when it was killed is told, and cleaned up.
+#[test]
+fn a_server_that_is_gone_is_told() {
+    if !there("fusermount3") || !there("mkfs.vfat") {
+        return;
+    }
+    let Some(mut window) = Window::new() else { return };
+    let volume = window.volume("v.luks").display().to_string();
+    let dir = window.path("dir").display().to_string();
+    fs::create_dir(&dir).expect("a folder");
+    let told = window.run(&["mount", "--json", "--password-file", "password", &volume, &dir]);
+    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    window.sees(T.open_folder);
+    let pid = told["pid"].as_i64().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)).expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+    window.sees(T.server_gone);
+    window.click(T.clean_up);
+    window.sees(T.nothing_mounted);
+}
+
+/// Favourites are at hand, with their folder and options; a file that cannot be read is told once.
+#[test]
+fn favourites_are_at_hand() {
+    let Some(mut window) = Window::new() else { return };
+    fs::write(window.path("favourites.toml"), "[diary]\nvolume = 'd.tc'").expect("a file");
+    window.sees("missing field `dir`");
+    window.click(T.close);
+    fs::write(window.path("home/d.tc"), vec![0x5a; 1 << 20]).expect("a file");
+    fs::write(window.path("favourites.toml"), "[diary]\nvolume = 'd.tc'\ndir = 'diary'\noptions = ['--read-only']")
+        .expect("a file");
+    window.click("diary (favourite)");
+    window.until("the page", |harness| matches!(harness.state().page, Page::Open(_)));
+    let Page::Open(page) = &window.harness.state().page else { panic!("another page") };
+    assert!(page.form.ticked("--read-only") && page.form.text("").ends_with("home/diary"));
+}
+
+/// A file is chosen by the keyboard alone.
+#[test]
+fn a_file_is_chosen_by_keyboard() {
+    let Some(mut window) = Window::new() else { return };
+    fs::write(window.path("home/letter.txt"), "dear ".repeat(1000)).expect("a file");
+    let reach = |window: &mut Window, name: &str| {
+        for _ in 0..60 {
+            window.harness.key_press(Key::Tab);
+            window.harness.run_steps(2);
+            let focused = window.harness.root().children_recursive().find(|node| node.is_focused());
+            if focused.is_some_and(|node| node.accesskit_node().label().as_deref() == Some(name)) {
+                window.harness.key_press(Key::Space);
+                window.harness.run_steps(3);
+                return;
+            }
+        }
+        panic!("the keyboard does not reach {name}: {:?}", window.labels());
+    };
+    window.sees(T.nothing_mounted);
+    reach(&mut window, T.choose);
+    reach(&mut window, "letter.txt");
+    window.sees(T.is_nothing);
+    reach(&mut window, T.back);
+    window.sees(T.nothing_mounted);
+}
+
+/// At 200 % in a small window everything is within reach: nothing lies beside it, for which there would be no scroll bar.
+#[test]
+fn pages_fit_a_narrow_window_at_200_percent() {
+    let Some(mut window) = Window::new() else { return };
+    window.harness.set_pixels_per_point(2.0);
+    window.harness.set_size(vec2(360.0, 400.0));
+    let fits = |window: &Window| {
+        let all = window.harness.root().children_recursive();
+        for node in all.filter(|node| node.accesskit_node().raw_bounds().is_some()) {
+            let (rect, label) = (node.rect(), text(&node.accesskit_node()));
+            assert!(label.is_none() || rect.right() <= 361.0, "{label:?} ends at {rect:?}");
+        }
+    };
+    window.sees(T.nothing_mounted);
+    fits(&window);
+    window.click(T.create_page);
+    window.click(T.experts);
+    window.sees(T.expert_title);
+    fits(&window);
+    window.click(T.guide);
+    window.sees(T.what_for);
+    fits(&window);
+    window.click(T.measure_page);
+    window.sees(T.measure_explanation);
+    fits(&window);
+    let path = window.path("file");
+    fs::write(&path, [0; 4096]).expect("a file");
+    window.harness.state_mut().act(Action::Look(path));
+    window.sees(T.is_nothing);
+    fits(&window);
+    window.harness.check_accessibility();
+}
+
+/// What is cancelled while it is made is not there, and the page is as it was.
+#[test]
+fn making_a_volume_is_cancelled() {
+    let Some(mut window) = Window::new() else { return };
+    window.click(T.create_page);
+    window.click(T.experts);
+    window.click("TrueCrypt");
+    window.types(T.new_file, 0, "large.tc");
+    window.types(T.size, 0, "3G");
+    window.types(T.new_password, 0, PASSWORD);
+    window.types(T.again, 0, PASSWORD);
+    window.click(T.create);
+    window.sees("%");
+    window.click(T.cancel);
+    window.sees(T.cancelled);
+    assert!(!window.path("home/large.tc").exists(), "it is removed again");
+    assert!(matches!(window.harness.state().page, Page::Create(_)), "the page stays");
+}
+
+/// The program understands what every form of every format comes to: it fails for want of the volume, and not of the words.
+#[test]
+fn the_program_understands_every_form() {
+    let Some(claviger) = claviger() else { return };
+    let programs = Programs::at(claviger.clone(), || {});
+    let nowhere = Path::new("/nowhere/v");
+    let listed =
+        Command::new(&claviger).args(["create", "--list", "--json"]).output().expect("the program starts").stdout;
+    let mut create = Create::new(&serde_json::from_slice(&listed).expect("JSON"));
+    let mut forms = Vec::new();
+    for number in 0..create.all.len() {
+        create.choose(number, Path::new("/nowhere"), &T);
+        let format = create.all[number].format.clone();
+        forms.extend(create.form.take());
+        forms.extend(Change::new(nowhere, &format, &create.all, Path::new("/nowhere"), &T).forms);
+    }
+    assert!(forms.len() > 30, "{}", forms.len());
+    for mut form in forms {
+        for field in &mut form.fields {
+            match &mut field.input {
+                Input::Secret(secret) => secret.push("a"),
+                Input::NewSecret(first, again) => [first, again].into_iter().for_each(|secret| secret.push("b")),
+                Input::Existing(path) => *path = "/nowhere/file".into(),
+                Input::Choice(at, all) => *at = all.len() - 1,
+                _ => {}
+            }
+        }
+        form.warning = form.warning.map(|(text, _)| (text, true));
+        // Further steps of creating are none of the first call's words.
+        let call = form
+            .call_with(&|option| option.is_empty() || option.starts_with("--"), Path::new("/"))
+            .expect("nothing lacks");
+        let words = call.text();
+        let job = programs.start(call);
+        let done = loop {
+            match job.done() {
+                Some(done) => break done,
+                None => std::thread::sleep(Duration::from_millis(2)),
+            }
+        };
+        let said = done.error.clone().unwrap_or_default();
+        assert!(!done.ok() && said.contains("/nowhere") && !said.contains("Usage"), "{words:?}: {done:?}");
+    }
+}
