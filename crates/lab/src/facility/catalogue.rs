@@ -236,15 +236,19 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_the_documents_is_sound() {
+    fn the_examples_of_the_documents_are_sound() {
         let page =
             fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/facilities.md")).expect("there");
         let lines =
             page.lines().filter_map(|line| line.strip_prefix("    ")).filter(|line| !line.starts_with("claviger"));
-        let example: String = lines.flat_map(|line| [line, "\n"]).collect();
-        let facility = parse(&example, Path::new("facilities.md")).expect("sound");
-        assert!(facility.create_default.len() == 1 && facility.close.len() == 1);
-        Catalogue::built_in().expect("sound files").find(&facility.baseline.expect("named")).expect("there");
+        let text: String = lines.flat_map(|line| ["\n", line]).collect();
+        let examples = text.split("\nname = ").skip(1).map(|example| format!("name = {example}"));
+        let examples: Vec<_> =
+            examples.map(|example| parse(&example, Path::new("facilities.md")).expect("sound")).collect();
+        assert!(examples.len() == 3 && examples[0].create_default.len() == 1 && examples[0].close.len() == 1);
+        let mut all = Catalogue::built_in().expect("sound files");
+        examples.into_iter().for_each(|example| all.add(example).expect("a name of its own"));
+        all.check().expect("each baseline is there");
     }
 
     #[test]
