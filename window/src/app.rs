@@ -17,7 +17,7 @@ use crate::home::{self, AtHand, Home, Why};
 use crate::measure::Measure;
 use crate::open::{self, Open};
 use crate::program::{CANCELLED, Call, Done, Job, Programs};
-use crate::steps::{Step, Work, private_folder};
+use crate::steps::{Work, private_folder};
 use crate::texts::Texts;
 
 /// How often the first page looks what is mounted.
@@ -289,12 +289,8 @@ impl App {
     }
 
     fn begin(&mut self, title: &str, calls: impl IntoIterator<Item = Call>, then: Then) {
-        self.begin_steps(title, calls.into_iter().map(Step::call), then);
-    }
-
-    fn begin_steps(&mut self, title: &str, steps: impl IntoIterator<Item = Step>, then: Then) {
         self.notice = None;
-        self.work = Some((Work::new(title, steps, &self.programs), then));
+        self.work = Some((Work::new(title, calls, &self.programs), then));
     }
 
     fn look(&mut self, at_hand: AtHand) {
@@ -346,12 +342,12 @@ impl App {
                     self.begin(texts.mounting, [call], if unlocks { Then::Unlocked } else { Then::Mounted(dir) });
                 }
             },
-            Page::Create(page) => match page.steps(&self.places.base, &home) {
+            Page::Create(page) => match page.calls(&home) {
                 Err(lacking) => page.trouble = Some(lacking.sentence(texts)),
                 Ok(steps) => {
                     page.trouble = None;
                     let printed = page.recovers();
-                    self.begin_steps(texts.creating, steps, Then::Created(printed));
+                    self.begin(texts.creating, steps, Then::Created(printed));
                 }
             },
             Page::Change(page) => {

@@ -9,7 +9,6 @@ use serde_json::Value;
 use crate::form::{Field, Form, Input, Lacking, unused};
 use crate::program::Call;
 use crate::secret_field::SecretField;
-use crate::steps::Step;
 use crate::texts::Texts;
 
 /// Formats that can be made, with their ciphers and hashes, the defaults first.
@@ -87,8 +86,6 @@ pub fn recommendation(told: &Value, all: &[Choices]) -> Option<Recommendation> {
 
 /// File systems, and how each is made in a file: what others read as well, first.
 const FILE_SYSTEMS: [(&str, &str); 4] = [("exfat", "exFAT"), ("fat", "FAT"), ("ext4", "ext4"), ("", "–")];
-/// Where sectors have 4096 bytes: mkfs.exfat takes 512.
-const LUKS2S: [(&str, &str); 3] = [("ext4", "ext4"), ("fat", "FAT"), ("", "–")];
 const BITLOCKERS: [(&str, &str); 4] = [("exfat", "exFAT"), ("fat", "FAT"), ("ntfs", "NTFS"), ("", "–")];
 
 impl Create {
@@ -134,14 +131,14 @@ impl Create {
     ///
     /// # Errors
     /// What is lacking.
-    pub fn steps(&self, base: &Path, home: &Path) -> Result<Vec<Step>, Lacking> {
+    pub fn calls(&self, home: &Path) -> Result<Vec<Call>, Lacking> {
         let Some(form) = &self.form else { return Ok(Vec::new()) };
-        steps(form, base, home)
+        calls(form, home)
     }
 }
 
-/// Answers that are no options of `claviger create`, but further steps.
-const FILE_SYSTEM: &str = "file system";
+const FILE_SYSTEM: &str = "--filesystem";
+/// No option of `claviger create`, but a further step.
 const RECOVERY: &str = "recovery key";
 
 fn new_password(texts: &Texts) -> Field {
@@ -149,14 +146,15 @@ fn new_password(texts: &Texts) -> Field {
 }
 
 fn file_systems(format: &str, shared: bool, texts: &Texts) -> Field {
-    // BitLocker keeps places to itself: it makes its file systems so that they leave them out.
-    let (option, all, chosen) = match format {
-        "BitLocker" => ("--filesystem", &BITLOCKERS[..], 0),
-        "LUKS2" => (FILE_SYSTEM, &LUKS2S[..], 0),
-        _ => (FILE_SYSTEM, &FILE_SYSTEMS[..], if shared { 0 } else { 2 }),
+    let (all, chosen) = match format {
+        // It keeps places to itself, which these leave out.
+        "BitLocker" => (&BITLOCKERS, 0),
+        // What both of them read, and other systems; or else what Linux has.
+        "LUKS2" => (&FILE_SYSTEMS, 2),
+        _ => (&FILE_SYSTEMS, if shared { 0 } else { 2 }),
     };
     let all = all.iter().map(|(said, called)| ((*said).to_owned(), (*called).to_owned()));
-    Field::optional(texts.file_system, option, Input::Choice(chosen, all.collect()))
+    Field::optional(texts.file_system, FILE_SYSTEM, Input::Choice(chosen, all.collect()))
 }
 
 /// Where the key goes that opens it without the password, for formats that have one.
@@ -253,8 +251,8 @@ pub fn hidden(volume: &Path, texts: &Texts) -> Form {
     form.said(texts.hidden_title, texts.hidden_explanation, texts.create).warns(texts.hidden_warning)
 }
 
-fn steps(form: &Form, base: &Path, home: &Path) -> Result<Vec<Step>, Lacking> {
-    let mut call = form.call_with(&|option| ![FILE_SYSTEM, RECOVERY].contains(&option), home)?;
+fn calls(form: &Form, home: &Path) -> Result<Vec<Call>, Lacking> {
+    let mut call = form.call_with(&|option| option != RECOVERY, home)?;
     if form.field("--recovery-password-file").is_some() && form.text("--recovery-password-file").is_empty() {
         call = call.with(["--no-recovery-password"]);
     }
@@ -280,39 +278,9 @@ fn steps(form: &Form, base: &Path, home: &Path) -> Result<Vec<Step>, Lacking> {
         if file.exists() {
             return Err(Lacking::Free(file));
         }
-        further.push(Step::call(opened(&["keyslot", "add"]).with([Path::new("--recovery-key-file"), &file, &volume])));
+        further.push(opened(&["keyslot", "add"]).with([Path::new("--recovery-key-file"), &file, &volume]));
     }
-    let kind = match form.field(FILE_SYSTEM).map(|field| &field.input) {
-        Some(Input::Choice(at, all)) => all.get(*at).map_or("", |(said, _)| said.as_str()),
-        _ => "",
-    };
-    if !kind.is_empty() {
-        let sector = match form.text("--sector-size") {
-            "" if form.words.iter().any(|word| word == "LUKS2") => "4096",
-            "" => "512",
-            chosen => chosen,
-        };
-        let place = crate::home::place_for(&volume, base);
-        further.push(Step::Folder(place.clone()));
-        further.push(Step::call(opened(&["mount", "--filesystem", "none"]).with([&volume, &place])));
-        further.push(Step::call(make(kind, sector).with([place.join("volume")])));
-        further.push(Step::always(Call::new(["unmount"]).with([&place])));
-    }
-    Ok(std::iter::once(Step::call(call)).chain(further).collect())
-}
-
-/// The program that makes such a file system, for sectors of so many bytes: with smaller ones it would not mount through dm-crypt.
-fn make(kind: &str, sector: &str) -> Call {
-    match kind {
-        "exfat" => Call { other: Some("mkfs.exfat"), ..Call::default() },
-        "fat" => Call { other: Some("mkfs.vfat"), ..Call::new(["-S", sector]) },
-        // Its files are to belong to whoever made it, and not to root.
-        _ => {
-            let owner =
-                format!("root_owner={}:{}", rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-            Call { other: Some("mkfs.ext4"), ..Call::new(["-q", "-F", "-b", "4096", "-E", &owner]) }
-        }
-    }
+    Ok(std::iter::once(call).chain(further).collect())
 }
 
 #[cfg(test)]
@@ -335,14 +303,8 @@ mod tests {
         }
     }
 
-    fn words(steps: &[Step]) -> Vec<String> {
-        let of = |step: &Step| match step {
-            Step::Call { call, .. } => {
-                format!("{}{}", call.other.map(|name| format!("{name} ")).unwrap_or_default(), call.text().join(" "))
-            }
-            Step::Folder(path) => format!("mkdir {}", path.display()),
-        };
-        steps.iter().map(of).collect()
+    fn words(calls: &[Call]) -> Vec<String> {
+        calls.iter().map(|call| call.text().join(" ")).collect()
     }
 
     #[test]
@@ -378,39 +340,18 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_its_recovery_key_and_its_file_system_come_one_after_the_other() {
+    fn a_recovery_key_comes_after_the_volume() {
         let mut create = Create::new(&listed());
         let told = json!({"first": {"name": "LUKS2", "title": "L"}, "others": []});
         create.take(&told, Path::new("/home/u"), &ENGLISH);
         let form = create.form.as_mut().expect("a form");
         type_into(form, "sesame");
-        let steps = create.steps(Path::new("/nowhere"), Path::new("/home/u")).expect("nothing lacks");
-        let owner = format!("{}:{}", rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        let calls = create.calls(Path::new("/home/u")).expect("nothing lacks");
         let expected = [
-            "create --format LUKS2 --size 1G /home/u/private.luks",
+            "create --format LUKS2 --size 1G --filesystem ext4 /home/u/private.luks",
             "keyslot add --format LUKS2 --recovery-key-file /home/u/recovery-key.txt /home/u/private.luks",
-            "mkdir /nowhere/private",
-            "mount --filesystem none --format LUKS2 /home/u/private.luks /nowhere/private",
-            &format!("mkfs.ext4 -q -F -b 4096 -E root_owner={owner} /nowhere/private/volume"),
-            "unmount /nowhere/private",
         ];
-        assert_eq!(words(&steps), expected);
-    }
-
-    #[test]
-    fn file_systems_have_the_volumes_sectors() {
-        let mut create = Create::new(&listed());
-        for (format, file_system, expected) in
-            [(0, 1, "mkfs.vfat -S 4096 "), (1, 1, "mkfs.vfat -S 512 "), (1, 0, "mkfs.exfat /b")]
-        {
-            create.choose(format, Path::new("/"), &ENGLISH);
-            let form = create.form.as_mut().expect("a form");
-            type_into(form, "sesame");
-            let Some(Field { input: Input::Choice(at, _), .. }) = form.field_mut(FILE_SYSTEM) else { panic!("none") };
-            *at = file_system;
-            let words = words(&create.steps(Path::new("/b"), Path::new("/")).expect("nothing lacks"));
-            assert!(words.iter().any(|line| line.starts_with(expected)), "{words:?}");
-        }
+        assert_eq!(words(&calls), expected);
     }
 
     #[test]
@@ -424,7 +365,7 @@ mod tests {
             *at = input;
         }
         form.field_mut("--pim").expect("VeraCrypt has one").input = Input::Text("5".into());
-        let steps = create.steps(Path::new("/b"), Path::new("/")).expect("nothing lacks");
-        assert_eq!(words(&steps), ["create --format VeraCrypt --size 1G --cipher Serpent --pim 5 /private.vol"]);
+        let calls = create.calls(Path::new("/")).expect("nothing lacks");
+        assert_eq!(words(&calls), ["create --format VeraCrypt --size 1G --cipher Serpent --pim 5 /private.vol"]);
     }
 }

@@ -33,8 +33,6 @@ static STARTING: Mutex<()> = Mutex::new(());
 /// One call of a program.
 #[derive(Default, Debug)]
 pub struct Call {
-    /// Another program than `claviger`, which makes a file system.
-    pub other: Option<&'static str>,
     pub words: Vec<OsString>,
     /// Options that a secret is read for, each by a descriptor of its own: `--password-fd`.
     pub secrets: Vec<(&'static str, Secret)>,
@@ -166,9 +164,8 @@ impl Programs {
     /// Starts it.
     pub fn start(&self, call: Call) -> Job {
         let job = Job(Arc::default());
-        let (shared, wake, path) =
-            (job.0.clone(), self.wake.clone(), call.other.map_or(self.claviger.clone(), Into::into));
-        match begin(&path, &self.environment, &call) {
+        let (shared, wake, path) = (job.0.clone(), self.wake.clone(), &self.claviger);
+        match begin(path, &self.environment, &call) {
             Err(e) => job.lock().done = Some(Done::failed(format_args!("{}: {e}", path.display()))),
             Ok((child, told)) => {
                 job.lock().pid = Some(Pid::from_child(&child));
@@ -234,17 +231,15 @@ fn begin(path: &std::path::Path, environment: &[(&str, OsString)], call: &Call) 
     command.envs(environment.iter().map(|(name, value)| (name, value)));
     let (told, tells) = pipe_with(PipeFlags::CLOEXEC)?;
     let mut passed: Vec<OwnedFd> = Vec::new();
-    if call.other.is_none() {
-        command.args(["--json", "--ask", "nobody"]).arg(format!("--progress-fd={}", tells.as_raw_fd()));
-        for (option, secret) in &call.secrets {
-            let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
-            // A password is shorter than what a pipe takes without a reader. A newline ends it: what is empty has to be seen, too.
-            let mut write = File::from(write);
-            write.write_all(secret)?;
-            write.write_all(b"\n")?;
-            command.arg(format!("{option}={}", read.as_raw_fd()));
-            passed.push(read);
-        }
+    command.args(["--json", "--ask", "nobody"]).arg(format!("--progress-fd={}", tells.as_raw_fd()));
+    for (option, secret) in &call.secrets {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
+        // A password is shorter than what a pipe takes without a reader. A newline ends it: what is empty has to be seen, too.
+        let mut write = File::from(write);
+        write.write_all(secret)?;
+        write.write_all(b"\n")?;
+        command.arg(format!("{option}={}", read.as_raw_fd()));
+        passed.push(read);
     }
     passed.push(tells);
     let starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);

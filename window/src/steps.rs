@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::program::{CANCELLED, Call, Done, Job, Programs, Progress};
@@ -11,35 +11,11 @@ use crate::program::{CANCELLED, Call, Done, Job, Programs, Progress};
 /// What takes no longer than this is not shown.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// One step.
-#[derive(Debug)]
-pub enum Step {
-    Call {
-        call: Call,
-        /// Whether it is also done after another one has failed.
-        always: bool,
-    },
-    /// A folder that only this user enters.
-    Folder(PathBuf),
-}
-
-impl Step {
-    pub fn call(call: Call) -> Self {
-        Self::Call { call, always: false }
-    }
-
-    pub fn always(call: Call) -> Self {
-        Self::Call { call, always: true }
-    }
-}
-
 /// Work at hand.
 pub struct Work {
     pub title: String,
     job: Option<Job>,
-    rest: VecDeque<Step>,
-    /// Whether the step at work is one that the next ones need.
-    counts: bool,
+    rest: VecDeque<Call>,
     /// What the first step came to, or the one that failed.
     done: Option<Done>,
     since: Instant,
@@ -47,17 +23,10 @@ pub struct Work {
 }
 
 impl Work {
-    pub fn new(title: &str, steps: impl IntoIterator<Item = Step>, programs: &Programs) -> Self {
+    pub fn new(title: &str, steps: impl IntoIterator<Item = Call>, programs: &Programs) -> Self {
         let rest = steps.into_iter().collect();
-        let mut work = Self {
-            title: title.to_owned(),
-            job: None,
-            rest,
-            counts: true,
-            done: None,
-            since: Instant::now(),
-            cancelled: false,
-        };
+        let mut work =
+            Self { title: title.to_owned(), job: None, rest, done: None, since: Instant::now(), cancelled: false };
         work.go_on(programs);
         work
     }
@@ -71,10 +40,10 @@ impl Work {
         self.job.as_ref().and_then(Job::progress)
     }
 
-    /// Ends it, but for what has to be done all the same.
+    /// Ends it.
     pub fn cancel(&mut self) {
         self.cancelled = true;
-        if let Some(job) = self.job.as_ref().filter(|_| self.counts) {
+        if let Some(job) = &self.job {
             job.cancel();
         }
     }
@@ -98,25 +67,14 @@ impl Work {
 
     fn go_on(&mut self, programs: &Programs) {
         self.job = None;
-        while let Some(step) = self.rest.pop_front() {
-            if self.cancelled && self.done.as_ref().is_none_or(Done::ok) {
-                self.done = Some(Done { code: CANCELLED, ..Done::default() });
-            }
-            let failed = self.done.as_ref().is_some_and(|done| !done.ok());
-            match step {
-                Step::Call { always: false, .. } | Step::Folder(_) if failed => {}
-                Step::Call { call, always } => {
-                    self.counts = !always;
-                    self.job = Some(programs.start(call));
-                    return;
-                }
-                Step::Folder(path) => {
-                    if let Err(e) = private_folder(&path) {
-                        let error = Some(format!("{}: {e}", path.display()));
-                        self.done = Some(Done { code: 6, error, ..Done::default() });
-                    }
-                }
-            }
+        let Some(call) = self.rest.pop_front() else { return };
+        if self.cancelled && self.done.as_ref().is_none_or(Done::ok) {
+            self.done = Some(Done { code: CANCELLED, ..Done::default() });
+        }
+        match self.done.as_ref().is_none_or(Done::ok) {
+            true => self.job = Some(programs.start(call)),
+            // What follows a failure is left out.
+            false => self.rest.clear(),
         }
     }
 }
@@ -133,9 +91,8 @@ pub fn private_folder(path: &Path) -> std::io::Result<()> {
 mod tests {
     use super::*;
 
-    fn shell(script: &str, always: bool) -> Step {
-        let call = Call { other: Some("sh"), ..Call::new(["-c", script]) };
-        Step::Call { call, always }
+    fn shell(script: &str) -> Call {
+        Call::new(["-c", script])
     }
 
     fn run(work: &mut Work, programs: &Programs) -> Done {
@@ -148,25 +105,20 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_failure_is_left_out_but_for_what_cleans_up() {
+    fn what_follows_a_failure_is_left_out() {
         let folder = tempfile::tempdir().expect("a folder");
-        let (kept, made) = (folder.path().join("kept"), folder.path().join("made"));
-        let steps = [
-            Step::Folder(made.clone()),
-            shell("echo no >&2; exit 3", false),
-            shell(&format!("touch {}/wrong", folder.path().display()), false),
-            shell(&format!("touch {}", kept.display()), true),
-        ];
-        let programs = Programs::at("claviger".into(), || {});
+        let touch = |name: &str| shell(&format!("touch {}/{name}", folder.path().display()));
+        let steps = [touch("before"), shell("echo no >&2; exit 3"), touch("wrong"), touch("wrong")];
+        let programs = Programs::at("sh".into(), || {});
         let done = run(&mut Work::new("w", steps, &programs), &programs);
         assert_eq!((done.code, done.error.as_deref()), (3, Some("no")));
-        assert!(kept.exists() && made.is_dir() && !folder.path().join("wrong").exists());
+        assert!(folder.path().join("before").exists() && !folder.path().join("wrong").exists());
     }
 
     #[test]
     fn cancelling_ends_the_step_and_those_behind_it() {
-        let programs = Programs::at("claviger".into(), || {});
-        let mut work = Work::new("w", [shell("exec sleep 60", false), shell("exit 0", false)], &programs);
+        let programs = Programs::at("sh".into(), || {});
+        let mut work = Work::new("w", [shell("exec sleep 60"), shell("exit 0")], &programs);
         work.cancel();
         let done = run(&mut work, &programs);
         assert!(!done.ok() && work.is_cancelled(), "{done:?}");
