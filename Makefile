@@ -44,7 +44,8 @@ window: build
 
 window-test:
 	tools/install-deps.sh window
-	$(CARGO) build --locked -p claviger
+	# As the other tests have it.
+	$(CARGO) build --locked --workspace --bin claviger
 	CLAVIGER_TARGET=$(abspath $(TARGET)) $(CARGO) test --locked --manifest-path window/Cargo.toml --target-dir $(TARGET)/window
 
 window-lint:
