@@ -51,6 +51,7 @@ window-test:
 window-lint:
 	$(CARGO) fmt --manifest-path window/Cargo.toml --check
 	$(CARGO) clippy --locked --manifest-path window/Cargo.toml --target-dir $(TARGET)/window --all-targets -- -D warnings
+	command -v cargo-deny >/dev/null || $(CARGO) install --locked --debug cargo-deny
 	cd window && $(CARGO) deny --locked check licenses bans sources
 
 # The pictures of the guide, from a real window on a screen in memory.
