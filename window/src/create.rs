@@ -84,7 +84,7 @@ pub fn recommendation(told: &Value, all: &[Choices]) -> Option<Recommendation> {
     })
 }
 
-/// File systems, and how each is made in a file: what others read as well, first.
+/// File systems, by the name that the program takes and the one that people know: what others read as well, first.
 const FILE_SYSTEMS: [(&str, &str); 4] = [("exfat", "exFAT"), ("fat", "FAT"), ("ext4", "ext4"), ("", "–")];
 const BITLOCKERS: [(&str, &str); 4] = [("exfat", "exFAT"), ("fat", "FAT"), ("ntfs", "NTFS"), ("", "–")];
 
@@ -246,6 +246,7 @@ pub fn hidden(volume: &Path, texts: &Texts) -> Form {
         Field::more(texts.keyfiles, "--keyfile", Input::Paths(Vec::new())),
         Field::optional(texts.size, "--size", Input::Text(String::new())),
         Field::new(texts.hidden_password, "--hidden-password-fd", new),
+        file_systems("VeraCrypt", false, texts),
     ];
     let form = Form::about(volume, &["create", "--hidden"], fields);
     form.said(texts.hidden_title, texts.hidden_explanation, texts.create).warns(texts.hidden_warning)
