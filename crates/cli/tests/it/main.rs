@@ -40,6 +40,7 @@ mod new_filesystems;
 mod pairs;
 mod partitions;
 mod patience;
+mod postgres;
 mod power;
 mod private_keys;
 mod reencrypting;
