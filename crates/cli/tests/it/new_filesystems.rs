@@ -37,7 +37,12 @@ fn a_new_volume_holds_a_file_system() {
     for (kind, size, found, check) in KINDS {
         let (path, image) = (format!("{dir}/{kind}"), place.folder.path("image"));
         let how = ["create", "--json", "--quick", "--size", size, "--label", "Photos", "--filesystem", kind];
-        let made = place.run(how.iter().chain(&LUKS2).chain(&["--password-file", &place.folder.password, &path]));
+        let more = ["--password-file", &*place.folder.password, &path];
+        let all = how.iter().chain(&LUKS2).chain(&more);
+        let make = || if kind == "btrfs" { run(all.clone()) } else { place.run(all.clone()) };
+        // mkfs.btrfs looks at what is mounted on loop devices: it may not as any user, and other tests take theirs away meanwhile.
+        let made = make();
+        let made = if kind == "btrfs" && made.err.contains("cannot check mount status") { make() } else { made };
         let name = made.succeeds().json()["filesystem"].as_str().map(str::to_lowercase);
         assert_eq!(name.as_deref(), Some(kind));
         let info = run(["info", "--json", "--password-file", &place.folder.password, &path]).succeeds().json();
