@@ -123,8 +123,9 @@ fn opened_and_closed(lasts: Lasts) -> u64 {
         Lasts::Rounds(rounds) => command.env("ENDURE_ROUNDS", rounds.to_string()),
         Lasts::Until(end) => command.env("ENDURE", end.saturating_duration_since(Instant::now()).as_secs().to_string()),
     };
-    // One arena for all threads: what each keeps of its own comes and goes by 16 MiB, and would hide what is never freed.
-    command.env("MALLOC_ARENA_MAX", "1");
+    // What the allocator keeps of threads and of buffers comes and goes by many MiB, and would hide what is never freed: one arena, and
+    // buffers that are given back at once.
+    command.env("MALLOC_ARENA_MAX", "1").env("MALLOC_MMAP_THRESHOLD_", "65536");
     let done = done(command.env("RUST_TEST_THREADS", "1").output().expect("this program starts")).succeeds();
     let text = done.text();
     eprintln!("{}", text.lines().filter(|line| line.contains("rounds")).collect::<Vec<_>>().join("\n"));
