@@ -504,7 +504,7 @@ impl App {
     }
 }
 
-/// What is at work ends with the window, as far as it has to be ended: a volume that is half made is not left mounted.
+/// What is at work ends with the window: who makes a volume removes what is half made, and is given the time for it.
 impl Drop for App {
     fn drop(&mut self) {
         let Some((work, _)) = &mut self.work else { return };
