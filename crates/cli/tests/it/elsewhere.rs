@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use crate::common::mounts::{Place, wait_until};
+use crate::common::tpm::free_port;
 use crate::common::*;
 use claviger_testkit::certificates::Authority;
 use claviger_testkit::tools::{self, program};
@@ -266,4 +267,61 @@ fn a_volume_for_rbd_begins_where_librbd_wants_it() {
         create("refused", more).fails(1, &[words]);
         assert!(!folder.path("refused").exists());
     }
+}
+
+/// A volume in a file of another machine, which OpenSSH's own server serves.
+#[test]
+#[ignore = "takes OpenSSH's server: make torture"]
+fn torture_over_ssh() {
+    let (Some(_), Some(place)) = (program("nbdkit"), Place::root()) else { return };
+    let (Some(sshd), Some(keygen)) = (program("sshd"), program("ssh-keygen")) else { return };
+    let (folder, port) = (&place.folder, free_port());
+    for key in ["host", "id"] {
+        tools::run(Command::new(&keygen).args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(folder.path(key)));
+    }
+    fs::copy(folder.path("id.pub"), folder.path("authorized")).expect("copied");
+    let host = fs::read_to_string(folder.path("host.pub")).expect("a key");
+    fs::write(folder.path("known"), format!("[127.0.0.1]:{port} {host}")).expect("written");
+    // As Debian's unit does before it starts it.
+    fs::create_dir_all("/run/sshd").expect("a folder");
+    let options = [
+        format!("Port={port}"),
+        "ListenAddress=127.0.0.1".to_owned(),
+        format!("HostKey={}", folder.str("host")),
+        format!("AuthorizedKeysFile={}", folder.str("authorized")),
+        "StrictModes=no".to_owned(),
+        "UsePAM=no".to_owned(),
+        "PermitRootLogin=yes".to_owned(),
+        "PidFile=none".to_owned(),
+        "Subsystem=sftp internal-sftp".to_owned(),
+    ];
+    let mut command = Command::new(sshd);
+    command.args(["-D", "-e", "-f", "/dev/null"]).args(options.iter().flat_map(|option| ["-o", option]));
+    let server = command.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    let _server = Server { child: server, uri: String::new() };
+    wait_until("sshd listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+
+    let file = folder.str("there");
+    fs::File::create(&file).and_then(|file| file.set_len(20 << 20)).expect("a file");
+    let more = format!("port={port}&identity={}&known-hosts={}", folder.str("id"), folder.str("known"));
+    let there = format!("ssh:127.0.0.1{file}?{more}");
+    let luks2 =
+        ["--format", "LUKS2", "--kdf", "pbkdf2", "--iterations", "1000", "--offset", "1M", "--metadata-size", "16K"];
+    let create = ["create", "--force", "--yes", "--quick", "--keyslots-size", "512K", "--filesystem", "ext4"];
+    let with = ["--password-file", &*folder.password];
+    let made = place.run(create.iter().chain(&luks2).chain(&with).chain([&&*there]));
+    assert!(made.succeeds().err.contains("nothing there keeps another machine from writing"));
+    let dir = place.dir("d");
+    place.run(["mount"].iter().chain(&with).chain([&&*there, &&*dir])).succeeds();
+    fs::write(format!("{dir}/file"), "over the line").expect("written");
+    place.unmount(&dir).succeeds();
+    // Whoever is there reads it where it is.
+    assert_eq!(place.run(["cat"].iter().chain(&with).chain([&&*file, &"/file"])).succeeds().text(), "over the line");
+    // A server that is somebody else is not spoken to.
+    fs::write(
+        folder.path("known"),
+        format!("[127.0.0.1]:{port} {}", fs::read_to_string(folder.path("id.pub")).expect("a key")),
+    )
+    .expect("written");
+    place.run(["info"].iter().chain(&with).chain([&&*there])).fails(6, &["there"]);
 }

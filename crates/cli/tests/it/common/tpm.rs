@@ -70,7 +70,7 @@ impl Tpm {
     }
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     loop {
         let first = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = first.local_addr().expect("an address").port();
