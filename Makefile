@@ -9,23 +9,26 @@ TABLES = $(PREFIX)/lib/debug$(PREFIX)/bin
 CARGO ?= cargo
 # Cargo's output folder.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-PROGRAM := $(TARGET)/release/claviger
-
-# How long `make soak` lasts, in seconds, and what it runs: an optimised build, or with PROFILE=test what `make test` has built.
-SECONDS ?= 3600
+# The optimised build, or with PROFILE=test what `make test` has built.
 PROFILE ?= release
+PROGRAM := $(TARGET)/$(if $(filter test,$(PROFILE)),debug,release)/claviger
+
+# How long `make soak` lasts, in seconds.
+SECONDS ?= 3600
 # The oldest compiler that builds what is published.
 MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+VERSION := $(shell sed -n '/^version/{s/^version = "\(.*\)"/\1/p;q}' Cargo.toml)
+MUSL := $(shell uname -m)-unknown-linux-musl
 AARCH64 := aarch64-unknown-linux-gnu
 # Crates whose public API is listed in docs/api.
 LIBRARIES := claviger-crypto claviger-engine claviger-serve
 
-.PHONY: all build try window window-test window-lint window-pictures test build-tests test-aarch64 soak fuzz fuzz-check torture races lint dependencies sbom reproducible api api-check doc package msrv studies book man install uninstall clean
+.PHONY: all build try window window-test window-lint window-pictures test build-tests test-aarch64 soak fuzz fuzz-check torture races lint dependencies sbom reproducible api api-check doc package msrv studies book man install uninstall deb deb-test static release clean
 
 all: build
 
 build:
-	$(CARGO) build --release --locked -p claviger
+	$(CARGO) build --locked $(if $(filter test,$(PROFILE)),--workspace --bin claviger,--release -p claviger)
 
 # A tour in three minutes.
 try:
@@ -210,6 +213,29 @@ uninstall:
 	    $(DESTDIR)$(PREFIX)/share/bash-completion/completions/claviger \
 	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_claviger \
 	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/claviger.fish
+
+# Debian packages in target/deb: the program, and the window if it was built (`make window`).
+deb: build
+	rm -rf $(TARGET)/deb $(TARGET)/staged
+	mkdir -p $(TARGET)/deb
+	$(MAKE) install DESTDIR=$(abspath $(TARGET))/staged PREFIX=/usr HELPERS=/usr/sbin
+	tools/deb.sh $(TARGET)/staged $(TARGET)/deb
+
+# The package and the next version of it, in a fresh Debian.
+deb-test: deb
+	tools/install-deps.sh deb
+	mkdir -p $(TARGET)/deb/next
+	VERSION=$(VERSION)+next tools/deb.sh $(TARGET)/staged $(TARGET)/deb/next
+	tools/deb-test.sh $(TARGET)/deb/claviger_*.deb $(TARGET)/deb/next/claviger_*.deb
+
+# The program in one file that runs on every Linux of its kind of processor. It cannot load PKCS#11 modules.
+static:
+	rustup target add $(MUSL)
+	CC_$(subst -,_,$(MUSL))=cc $(CARGO) build --locked --release -p claviger --target $(MUSL)
+
+# All that is published for a version, in target/release-VERSION, from a clean checkout: docs/releasing.md.
+release:
+	tools/release.sh $(TARGET)
 
 clean:
 	$(CARGO) clean

@@ -4,6 +4,7 @@
     tools/dependencies.py list         docs/dependencies.md: every crate that is linked in, or runs while the program is built
     tools/dependencies.py check        whether that page is right
     tools/dependencies.py sbom FILE    the same as a software bill of materials (CycloneDX 1.5, JSON)
+    tools/dependencies.py notices FILE the licences of what is linked in, as they ask for to be passed on with the program
 
 What a crate may do is what the names in its source say: `unsafe`, and the parts of the standard library and of the system that it calls.
 A macro could hide more; what none of these names is in cannot open a file or a connection without the help of another crate on the page.
@@ -152,6 +153,26 @@ def bill():
     }
 
 
+def notices():
+    """Each text once, below the crates that it is of. Where a crate may be had under MIT, that text; else all that it has."""
+    packages, edges = graph()
+    crates, texts = [], {}
+    for id, linked in reached(packages, edges).items():
+        package = packages[id]
+        if not linked or ours(package):
+            continue
+        name = f"{package['name']} {package['version']}"
+        crates.append(f"{name}  {package['license']}")
+        folder = pathlib.Path(package["manifest_path"]).parent
+        files = [file for file in folder.iterdir() if re.match("(?i)(licen[cs]e|copying|copyright|notice|unlicense)", file.name) and file.is_file()]
+        files = [file for file in files if "mit" in file.name.lower()] or files
+        for file in files:
+            texts.setdefault(file.read_text(errors="replace").strip(), []).append(name)
+    rule = "\n\n" + "-" * 78 + "\n\n"
+    head = "What is linked into claviger, and under which licence:\n\n" + "\n".join(sorted(crates))
+    return rule.join([head, *(", ".join(sorted(names)) + "\n\n" + text for text, names in sorted(texts.items()))]) + "\n"
+
+
 def main(args):
     match args:
         case ["list"]:
@@ -161,6 +182,8 @@ def main(args):
                 sys.exit("docs/dependencies.md is not what is linked in: make dependencies")
         case ["sbom", file]:
             pathlib.Path(file).write_text(json.dumps(bill(), indent=1) + "\n")
+        case ["notices", file]:
+            pathlib.Path(file).write_text(notices())
         case _:
             sys.exit(__doc__)
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs, on Debian and its kin, what is missing for `make try`, `make test`, and the window's tests and pictures. Asks nothing.
-#   tools/install-deps.sh try|test|window|pictures
+# Installs, on Debian and its kin, what is missing for `make try`, `make test`, the window's tests and pictures, and packages. Asks nothing.
+#   tools/install-deps.sh try|test|window|pictures|deb
 set -eu
 
 # program:package, in pairs. A C compiler links Rust programs.
@@ -23,12 +23,15 @@ window='cc:build-essential fusermount3:fuse3 mkfs.vfat:dosfstools mkfs.ext4:e2fs
 # Some 150 MB, a software renderer among them.
 pictures="$try"' Xvfb:xvfb Xvfb:libgl1-mesa-dri Xvfb:libegl1 xvfb-run:xvfb xauth:xauth xdotool:xdotool import:imagemagick fusermount3:fuse3 mkfs.vfat:dosfstools'
 
+deb='dpkg-shlibdeps:dpkg-dev lintian:lintian debootstrap:debootstrap objcopy:binutils unshare:util-linux'
+
 case ${1-} in
     try) wanted=$try ;;
     test) wanted=$test ;;
     window) wanted=$window ;;
     pictures) wanted=$pictures ;;
-    *) echo "usage: $0 try|test|window|pictures" >&2; exit 1 ;;
+    deb) wanted=$deb ;;
+    *) echo "usage: $0 try|test|window|pictures|deb" >&2; exit 1 ;;
 esac
 for_tests=$([ "$1" != test ] || echo yes)
 

@@ -1,0 +1,61 @@
+#!/bin/sh
+# What a Debian package has to do, in a fresh root that debootstrap makes: install, work as the README says, be upgraded while a volume is
+# mounted, and go without a trace.
+#   tools/deb-test.sh OLD.deb NEW.deb
+set -eu
+[ "$(id -u)" = 0 ] || exec sudo -n "$0" "$@"
+lintian --fail-on error --suppress-tags initial-upload-closes-no-bugs "$2"
+work=$(mktemp -d)
+# The mounts of the root end with the namespace that they are in.
+trap 'rm -rf --one-file-system "$work"' EXIT
+debootstrap --variant=minbase --include=fuse3,dosfstools stable "$work/root" "${MIRROR:-http://deb.debian.org/debian}" >"$work/log" || {
+    cat "$work/log"
+    exit 1
+}
+mkdir "$work/root/packages"
+cp "$1" "$work/root/packages/old.deb"
+cp "$2" "$work/root/packages/new.deb"
+cat >"$work/root/packages/try" <<'END'
+set -eux
+mount -t proc proc /proc
+mkdir -p /dev/pts
+mount -t devpts devpts /dev/pts
+[ -e /dev/fuse ] || mknod -m 666 /dev/fuse c 10 229
+find / -xdev | sort >/packages/before
+apt-get -q install -y /packages/old.deb
+cd /root
+printf 'a password of many words' >pw
+claviger create --password-file pw --size 20M --filesystem fat --pim 1 secrets.hc
+claviger identify secrets.hc
+mkdir files
+# The keeper is a second process: it is of the old version, too.
+claviger mount --password-file pw --pim 1 --isolate-keys secrets.hc files
+printf 'what was written before\n' >files/note
+
+apt-get -q install -y /packages/new.deb
+[ "$(dpkg-query -W -f '${Version}' claviger)" != "$(dpkg-deb -f /packages/old.deb Version)" ]
+grep before files/note
+printf 'and after\n' >>files/note
+claviger list
+claviger lock files
+claviger unlock --password-file pw --pim 1 files
+grep after files/note
+claviger unmount files
+claviger cat --password-file pw --pim 1 secrets.hc --file note | grep after
+
+# mount(8) finds its helper.
+printf '/root/secrets.hc /root/files fuse.claviger noauto,password-file=/root/pw,pim=1,ro 0 0\n' >/etc/fstab
+mount /root/files
+grep after files/note
+umount /root/files
+
+rm -r /root/files /root/secrets.hc /root/pw /etc/fstab
+apt-get -q purge -y claviger
+apt-get -q clean
+rm -rf /run/claviger
+find / -xdev | sort >/packages/after
+# dpkg and apt keep a record; nothing else may be new.
+diff /packages/before /packages/after | grep '^[<>]' | grep -v -e /var/ -e /packages/ -e /etc/fstab && exit 1
+echo "The package was installed, used, upgraded and removed."
+END
+unshare --mount --pid --fork chroot "$work/root" /bin/sh /packages/try

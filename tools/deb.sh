@@ -1,0 +1,77 @@
+#!/bin/sh
+# Makes Debian packages of what `make install` has put into a folder: claviger, and claviger-window where that was built.
+#   tools/deb.sh STAGED OUT
+# VERSION names another version than Cargo.toml's, and SOURCE_DATE_EPOCH (by default that of the last commit) is the time of all files:
+# the same sources give the same packages.
+set -eu
+staged=$(realpath "$1")
+out=$(realpath "$2")
+cd "$(dirname "$0")/.."
+version=${VERSION:-$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)}
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export SOURCE_DATE_EPOCH
+# Whoever makes a package answers for it.
+maintainer=${MAINTAINER:-$(git log -1 --format='%an <%ae>')}
+architecture=$(dpkg --print-architecture)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+# dpkg-shlibdeps wants a source package around it.
+mkdir "$work/debian"
+printf 'Source: claviger\n\nPackage: claviger\nArchitecture: any\n' >"$work/debian/control"
+
+# control NAME "OTHER PACKAGES" "SYNOPSIS" reads the description and further fields.
+control() {
+    libraries=$(cd "$work" && dpkg-shlibdeps -O "$work/$1/usr/bin/$1" | sed -n 's/^shlibs:Depends=//p')
+    cat <<END
+Package: $1
+Version: $version
+Architecture: $architecture
+Maintainer: $maintainer
+Installed-Size: $(du -k -s --apparent-size "$work/$1" | cut -f 1)
+Depends: $libraries${2:+, $2}
+Section: $3
+Priority: optional
+END
+    cat
+}
+
+# Licence, changes, compressed manual pages, checksums, and the package itself.
+pack() {
+    root=$work/$1
+    doc=$root/usr/share/doc/$1
+    mkdir -p "$doc" "$root/DEBIAN"
+    cp dist/debian/copyright "$doc/copyright"
+    gzip -9 -n -c CHANGELOG.md >"$doc/CHANGES.md.gz"
+    printf '%s (%s) unstable; urgency=medium\n\n  * What is new: CHANGES.md.gz.\n\n -- %s  %s\n' "$1" "$version" "$maintainer" \
+        "$(date -u -R -d "@$SOURCE_DATE_EPOCH")" | gzip -9 -n >"$doc/changelog.gz"
+    find "$root/usr/share/man" -name '*.1' -exec gzip -9 -n {} + 2>/dev/null || true
+    control "$1" "$2" "$3" >"$root/DEBIAN/control"
+    (cd "$root" && find usr lib -type f -exec md5sum {} + 2>/dev/null | LC_ALL=C sort -k 2) >"$root/DEBIAN/md5sums"
+    find "$root" -newermt "@$SOURCE_DATE_EPOCH" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
+    dpkg-deb --root-owner-group -Zxz --build "$root" "$out/${1}_${version}_$architecture.deb"
+}
+
+mkdir "$work/claviger"
+cp -a "$staged/." "$work/claviger/"
+strip "$work/claviger/usr/bin/"*
+# Line tables are for who looks into the program: they stay in the folder that it was built in.
+rm -rf "$work/claviger/usr/lib/debug"
+mkdir "$work/claviger/usr/share/man/man8"
+for helper in mount.claviger mount.fuse.claviger; do
+    ln -sf ../bin/claviger "$work/claviger/usr/sbin/$helper"
+    ln -s ../man1/claviger-mount.1.gz "$work/claviger/usr/share/man/man8/$helper.8.gz"
+done
+install -D -m 644 dist/systemd/claviger-lock@.service "$work/claviger/lib/systemd/system/claviger-lock@.service"
+tools/dependencies.py notices "$work/notices"
+install -D -m 644 "$work/notices" "$work/claviger/usr/share/doc/claviger/NOTICES"
+gzip -9 -n "$work/claviger/usr/share/doc/claviger/NOTICES"
+
+if [ -x "$work/claviger/usr/bin/claviger-window" ]; then
+    for part in bin/claviger-window share/applications share/metainfo share/mime share/icons; do
+        mkdir -p "$work/claviger-window/usr/$(dirname $part)"
+        mv "$work/claviger/usr/$part" "$work/claviger-window/usr/$part"
+    done
+    # It loads these as it starts, so that no program names them.
+    pack claviger-window "claviger (= $version), libegl1, libxkbcommon0, libxkbcommon-x11-0, libx11-6, libx11-xcb1, libxcursor1, libxi6, libwayland-client0" utils <dist/debian/claviger-window
+fi
+pack claviger '' utils <dist/debian/claviger
