@@ -100,6 +100,7 @@ fn command() -> clap::Command {
 }
 
 fn main() -> ExitCode {
+    completions::answer();
     inherited::keep();
     let words = match helper::words(std::env::args_os().collect(), Cli::command()) {
         Ok(words) => words,

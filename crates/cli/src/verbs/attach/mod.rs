@@ -124,8 +124,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;
     args.check_isolation()?;
-    let favourites = favourites(args)?;
-    let entries = entries(args)?;
+    let favourites = favourites(args.favourites.as_deref())?;
+    let entries = entries(args.crypttab.as_deref())?;
     if let Some((volume, name)) = args.volume(&entries)? {
         let (credentials, how) = (args.credentials.clone().unwrap_or_default(), args.how.clone());
         let open = OpenArgs { path: volume.into(), credentials, how };
@@ -229,19 +229,25 @@ fn text(named: Option<&Path>, usual: &Path) -> Result<Option<String>> {
     }
 }
 
-fn entries(args: &Args) -> Result<Vec<Entry>> {
+fn entries(table: Option<&Path>) -> Result<Vec<Entry>> {
     let usual = Path::new("/etc/crypttab");
-    let path = args.crypttab.as_deref().unwrap_or(usual);
-    let text = text(args.crypttab.as_deref(), usual)?;
+    let path = table.unwrap_or(usual);
+    let text = text(table, usual)?;
     text.map_or_else(|| Ok(Vec::new()), |text| crypttab::parse(&text).map_err(|e| e.at(path)))
 }
 
-fn favourites(args: &Args) -> Result<BTreeMap<String, Favourite>> {
+fn favourites(list: Option<&Path>) -> Result<BTreeMap<String, Favourite>> {
     let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|p| p.is_absolute());
     let usual = config.unwrap_or_else(|| home().join(".config")).join("claviger/favourites.toml");
-    let path = args.favourites.as_deref().unwrap_or(&usual);
-    let text = text(args.favourites.as_deref(), &usual)?;
+    let path = list.unwrap_or(&usual);
+    let text = text(list, &usual)?;
     text.map_or_else(|| Ok(BTreeMap::new()), |text| favourites::parse(&text).map_err(|e| e.at(path)))
+}
+
+/// What there is by name: the lines of /etc/crypttab, and the favourites.
+pub fn names() -> Vec<String> {
+    let entries = entries(None).unwrap_or_default().into_iter().map(|entry| entry.name);
+    entries.chain(favourites(None).unwrap_or_default().into_keys()).collect()
 }
 
 fn home() -> PathBuf {
