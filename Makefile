@@ -230,8 +230,9 @@ deb-test: deb
 
 # The program in one file that runs on every Linux of its kind of processor. It cannot load PKCS#11 modules.
 static:
+	tools/install-deps.sh static
 	rustup target add $(MUSL)
-	CC_$(subst -,_,$(MUSL))=cc $(CARGO) build --locked --release -p claviger --target $(MUSL)
+	CC_$(subst -,_,$(MUSL))=musl-gcc $(CARGO) build --locked --release -p claviger --target $(MUSL)
 
 # All that is published for a version, in target/release-VERSION, from a clean checkout: docs/releasing.md.
 release:

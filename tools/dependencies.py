@@ -50,7 +50,7 @@ def cargo(*args):
 
 def graph():
     """The packages by id, and for each what it needs to be linked or built: (id, whether only while it is built)."""
-    metadata = json.loads(cargo("metadata", "--format-version=1", "--filter-platform=x86_64-unknown-linux-gnu"))
+    metadata = json.loads(cargo("metadata", "--format-version=1", *(f"--filter-platform=x86_64-unknown-linux-{c}" for c in ("gnu", "musl"))))
     packages = {package["id"]: package for package in metadata["packages"]}
     edges = {}
     for node in metadata["resolve"]["nodes"]:

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs, on Debian and its kin, what is missing for `make try`, `make test`, the window's tests and pictures, and packages. Asks nothing.
-#   tools/install-deps.sh try|test|window|pictures|deb
+#   tools/install-deps.sh try|test|window|pictures|deb|static
 set -eu
 
 # program:package, in pairs. A C compiler links Rust programs.
@@ -25,13 +25,16 @@ pictures="$try"' Xvfb:xvfb Xvfb:libgl1-mesa-dri Xvfb:libegl1 xvfb-run:xvfb xauth
 
 deb='dpkg-shlibdeps:dpkg-dev lintian:lintian debootstrap:debootstrap objcopy:binutils unshare:util-linux'
 
+static='cc:build-essential musl-gcc:musl-tools'
+
 case ${1-} in
     try) wanted=$try ;;
     test) wanted=$test ;;
     window) wanted=$window ;;
     pictures) wanted=$pictures ;;
     deb) wanted=$deb ;;
-    *) echo "usage: $0 try|test|window|pictures|deb" >&2; exit 1 ;;
+    static) wanted=$static ;;
+    *) echo "usage: $0 try|test|window|pictures|deb|static" >&2; exit 1 ;;
 esac
 for_tests=$([ "$1" != test ] || echo yes)
 

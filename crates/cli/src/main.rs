@@ -21,6 +21,10 @@ use verbs::{
     keyfile, keyslot, lab, list, lock, ls, man, mount, reencrypt, resize, serve, token, tree, unlock, unmount, verify,
 };
 
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// How errors are told, for `--help` and the man pages.
 pub const JSON_ERRORS: &str = "Errors go to standard error as text; with --json as one line with one object, \
      {\"error\": {\"kind\", \"message\", \"exit_code\"}}.";

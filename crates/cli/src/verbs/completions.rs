@@ -87,10 +87,15 @@ fn with_words(verb: &str, arg: Arg) -> Arg {
     let or_path = called.contains("VOLUME");
     arg.add(ArgValueCompleter::new(move |current: &std::ffi::OsStr| {
         let begins = current.to_string_lossy();
-        let known = words().into_iter().filter(|word| word.starts_with(&*begins)).map(CompletionCandidate::new);
+        let known = words().into_iter().filter(|word| begins_with(word, &begins)).map(CompletionCandidate::new);
         let paths = if or_path { PathCompleter::any().complete(current) } else { Vec::new() };
         known.chain(paths).collect()
     }))
+}
+
+/// Names are taken in any case.
+fn begins_with(word: &str, begins: &str) -> bool {
+    word.get(..begins.len()).is_some_and(|start| start.eq_ignore_ascii_case(begins))
 }
 
 fn formats() -> Vec<String> {

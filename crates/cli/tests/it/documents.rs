@@ -60,15 +60,48 @@ fn every_verb_has_a_man_page() {
     assert!(page.contains(".SH EXAMPLES") && page.contains("\\-\\-socket"), "{page}");
 }
 
+/// What bash offers at a tab behind these words.
+fn completed(words: &[&str], folder: &Folder) -> Vec<String> {
+    let script = r#"source <("$0" completions bash)
+        PATH=${0%/*}:$PATH COMP_WORDS=(claviger "$@") COMP_CWORD=$# COMP_TYPE=9
+        _clap_complete_claviger claviger "${@: -1}"
+        printf '%s\n' "${COMPREPLY[@]}""#;
+    let mut bash = Command::new("bash");
+    bash.args(["-c", script, env!("CARGO_BIN_EXE_claviger")]).args(words).current_dir(folder.path(""));
+    let output = bash.env("XDG_CONFIG_HOME", folder.path("")).output().expect("bash starts");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    String::from_utf8_lossy(&output.stdout).lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
 #[test]
 fn shells_complete() {
     for shell in ["bash", "zsh", "fish"] {
         let script = run(["completions", shell]).succeeds().text();
-        for verb in VERBS {
-            assert!(script.contains(verb), "{shell} {verb}");
-        }
+        assert!(script.contains("CLAVIGER_COMPLETE"), "{shell}: {script}");
     }
     run(["completions", "tcsh"]).fails(1, &["bash"]);
+
+    let folder = Folder::new();
+    folder.luks2("disk.luks");
+    fs::create_dir(folder.path("claviger")).expect("a folder");
+    let favourites = "[diary]\nvolume = \"~/diary.hc\"\ndir = \"~/diary\"\n";
+    fs::write(folder.path("claviger/favourites.toml"), favourites).expect("a file");
+    let offers = |words: &[&str], wanted: &[&str]| {
+        let offered = completed(words, &folder);
+        for word in wanted {
+            assert!(offered.iter().any(|offer| offer == word), "{words:?}: {offered:?}");
+        }
+    };
+    offers(&[""], VERBS);
+    offers(&["create", "--format", "l"], &["LUKS1", "LUKS2"]);
+    offers(&["create", "--format", ""], &["LUKS2", "VeraCrypt", "BitLocker", "eCryptfs"]);
+    offers(&["create", "--format", "BitLocker", "--cipher", ""], &["XTS-AES-128"]);
+    offers(&["create", "--filesystem", "e"], &["ext4", "exfat"]);
+    offers(&["mount", "di"], &["disk.luks"]);
+    offers(&["attach", "d"], &["diary"]);
+    offers(&["keyslot", "kill", "disk.luks", ""], &["0"]);
+    let ciphers = completed(&["create", "--format", "BitLocker", "--cipher", "s"], &folder);
+    assert!(ciphers.is_empty(), "{ciphers:?}");
 }
 
 /// Where links and pictures of a page of Markdown lead, and what mdBook includes there.

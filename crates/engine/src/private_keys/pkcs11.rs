@@ -29,6 +29,10 @@ pub fn open(
     token: Option<&str>,
     ask: &mut dyn FnMut(&str) -> Result<Secret>,
 ) -> Result<Vec<Arc<dyn PrivateKey>>> {
+    if cfg!(target_feature = "crt-static") {
+        return Err(Error::unsupported("loading a PKCS#11 module: this is the program that is all in one file")
+            .hint("One that is linked with the system's libraries can: a package, or `cargo install claviger`."));
+    }
     let mut open = || {
         let context = Pkcs11::new(module).map_err(|e| failed(&e))?;
         context.initialize(CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK)).or_else(|e| match e {
