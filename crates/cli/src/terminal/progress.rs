@@ -10,7 +10,7 @@ use claviger_engine::{Error, Result};
 use claviger_serve::inherited;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::terminal::size;
 
@@ -52,6 +52,11 @@ pub fn told() -> Option<BorrowedFd<'static>> {
     TOLD.get().map(AsFd::as_fd)
 }
 
+/// Tells another program, if there is one. One write of a line: it is there whole, or not at all where nobody reads.
+fn write_line(told: &Value) {
+    let _ = TOLD.get().map(|mut to| to.write(format!("{told}\n").as_bytes()));
+}
+
 /// A bar that appears when its work takes long, and goes when it is dropped.
 pub struct Progress {
     bar: ProgressBar,
@@ -89,9 +94,7 @@ impl Progress {
     /// What is done now.
     pub fn tell(&self, what: String) {
         self.show();
-        if let Some(mut to) = TOLD.get() {
-            let _ = to.write((json!({ "what": what }).to_string() + "\n").as_bytes());
-        }
+        write_line(&json!({ "what": what }));
         self.bar.set_message(what);
         self.bar.tick();
     }
@@ -114,14 +117,10 @@ impl Progress {
         self.show();
         self.bar.set_length(all);
         self.bar.set_position(done);
-        if let Some(mut to) = TOLD.get() {
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            if done == all || told.is_none_or(|told| told.elapsed() >= PACE) {
-                *told = Some(Instant::now());
-                // One write of a line: it is there whole, or not at all where nobody reads.
-                let line = json!({ "what": self.bar.prefix(), "done": done, "all": all }).to_string() + "\n";
-                let _ = to.write(line.as_bytes());
-            }
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if done == all || told.is_none_or(|told| told.elapsed() >= PACE) {
+            *told = Some(Instant::now());
+            write_line(&json!({ "what": self.bar.prefix(), "done": done, "all": all }));
         }
     }
 

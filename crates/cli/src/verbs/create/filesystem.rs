@@ -48,8 +48,8 @@ pub(crate) struct Made {
 /// What a kind is called, and what makes it.
 struct Kind {
     name: &'static str,
-    /// Programs, and the Debian packages they are in: the first one makes it.
-    programs: &'static [(&'static str, &'static str)],
+    /// What makes it, and the Debian package that is in.
+    program: (&'static str, &'static str),
     /// Its options.
     options: &'static [&'static str],
     /// The option before the label, and the longest label, in bytes or units of UTF-16.
@@ -62,7 +62,7 @@ struct Kind {
 
 const EXT4: Kind = Kind {
     name: "ext4",
-    programs: &[("mkfs.ext4", "e2fsprogs")],
+    program: ("mkfs.ext4", "e2fsprogs"),
     options: &["-q", "-F"],
     label: ("-L", 16),
     sector: None,
@@ -70,7 +70,7 @@ const EXT4: Kind = Kind {
 };
 const XFS: Kind = Kind {
     name: "XFS",
-    programs: &[("mkfs.xfs", "xfsprogs")],
+    program: ("mkfs.xfs", "xfsprogs"),
     options: &["-q", "-f", "-K"],
     label: ("-L", 12),
     sector: Some("-ssize="),
@@ -78,7 +78,7 @@ const XFS: Kind = Kind {
 };
 const BTRFS: Kind = Kind {
     name: "Btrfs",
-    programs: &[("mkfs.btrfs", "btrfs-progs")],
+    program: ("mkfs.btrfs", "btrfs-progs"),
     options: &["-q", "-f", "-K"],
     label: ("-L", 255),
     sector: None,
@@ -86,7 +86,7 @@ const BTRFS: Kind = Kind {
 };
 const NTFS: Kind = Kind {
     name: "NTFS",
-    programs: &[("mkntfs", "ntfs-3g")],
+    program: ("mkntfs", "ntfs-3g"),
     options: &["-F", "-Q", "-q", "-p", "0", "-H", "255", "-S", "63"],
     label: ("-L", 32),
     sector: Some("-s"),
@@ -94,7 +94,7 @@ const NTFS: Kind = Kind {
 };
 const EXFAT: Kind = Kind {
     name: "exFAT",
-    programs: &[("mkfs.exfat", "exfatprogs")],
+    program: ("mkfs.exfat", "exfatprogs"),
     options: &[],
     label: ("-L", 11),
     sector: None,
@@ -102,7 +102,7 @@ const EXFAT: Kind = Kind {
 };
 const FAT: Kind = Kind {
     name: "FAT",
-    programs: &[("mkfs.fat", "dosfstools")],
+    program: ("mkfs.fat", "dosfstools"),
     options: &[],
     label: ("-n", 11),
     sector: Some("-S"),
@@ -156,7 +156,7 @@ impl Wish<'_> {
     /// `Misuse` for sectors and labels that it cannot have; `Unsupported` with what to install.
     pub fn check(&self, keeps: bool) -> Result<()> {
         use FileSystem::{Btrfs, Exfat, Ext4, Fat, Ntfs, Xfs};
-        let Kind { name, programs, label: (_, longest), utf16, .. } = self.kind.kind();
+        let Kind { name, program: makes, label: (_, longest), utf16, .. } = self.kind.kind();
         if keeps && matches!(self.kind, Ext4 | Xfs | Btrfs) {
             return Err(Error::misuse(format!("{name} leaves no room for what the format keeps to itself"))
                 .hint("NTFS, exFAT and FAT do: --filesystem ntfs."));
@@ -173,14 +173,12 @@ impl Wish<'_> {
             )));
         }
         let with_files: &[_] = if keeps && self.kind == Ntfs { &WITH_FILES } else { &[] };
-        programs.iter().chain(with_files).try_for_each(|(name, package)| program(name, package).map(drop))
+        [makes].into_iter().chain(with_files).try_for_each(|(name, package)| program(name, package).map(drop))
     }
 
     /// What makes it; its last argument is still missing.
     fn command(&self) -> Result<Command> {
-        let Kind { programs: [(name, package), ..], options, label: (before, _), sector, .. } = self.kind.kind() else {
-            return Err(Error::misuse("nothing makes this file system"));
-        };
+        let Kind { program: (name, package), options, label: (before, _), sector, .. } = self.kind.kind();
         let mut command = Command::new(program(name, package)?);
         command.args(*options);
         if let Some(option) = sector {
