@@ -1,8 +1,9 @@
 //! A bar on standard error while something takes long, only where that is a terminal; and the same as lines for another program.
 
-use std::fs::File;
+use std::fs::{File, FileType};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::unix::fs::FileTypeExt;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,11 +24,30 @@ const PACE: Duration = Duration::from_millis(50);
 /// Where other programs are told.
 static TOLD: OnceLock<File> = OnceLock::new();
 
-/// Tells another program how far the work is, as lines of JSON.
+/// Whether people see bars.
+static SHOWN: OnceLock<Shown> = OnceLock::new();
+
+/// How it is shown how far long work is.
+#[derive(Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Shown {
+    /// A bar on standard error, where that is a terminal
+    #[default]
+    Bar,
+    /// Lines of JSON on standard error: {"what", "done", "all", "unit", "per_second", "seconds_left"}
+    Json,
+    /// Nothing
+    None,
+}
+
+/// Who is told how far the work is.
 #[derive(clap::Args)]
 pub struct ProgressArgs {
-    /// Write to this open file descriptor how far the work is: lines of JSON, {"what", "done", "all"}
-    #[arg(long, global = true, value_name = "N")]
+    /// How it is shown how far long work is
+    #[arg(long, global = true, value_name = "HOW", value_enum, default_value_t, hide_short_help = true)]
+    progress: Shown,
+
+    /// Write to this open file descriptor how far the work is, in lines as those of --progress json
+    #[arg(long, global = true, value_name = "N", hide_short_help = true)]
     progress_fd: Option<RawFd>,
 }
 
@@ -37,7 +57,14 @@ impl ProgressArgs {
     /// # Errors
     /// If nothing has been inherited under that number.
     pub fn apply(&self) -> Result<()> {
-        let Some(number) = self.progress_fd else { return Ok(()) };
+        SHOWN.get_or_init(|| self.progress);
+        let Some(number) = self.progress_fd else {
+            if self.progress == Shown::Json {
+                let file = io::stderr().as_fd().try_clone_to_owned().map_err(Error::from)?;
+                TOLD.get_or_init(|| file.into());
+            }
+            return Ok(());
+        };
         let name = format!("--progress-fd {number}");
         let file = inherited::take(number).map_err(|e| Error::from(e).at(name.as_ref()))?;
         // Whoever does not read does not hold the work up.
@@ -57,11 +84,19 @@ fn write_line(told: &Value) {
     let _ = TOLD.get().map(|mut to| to.write(format!("{told}\n").as_bytes()));
 }
 
+/// Whether somebody wants to know how far it is with what goes to `output`: not where a pager or another program has the terminal.
+pub fn wanted(output: &File) -> bool {
+    let stored = |kind: FileType| kind.is_file() || kind.is_block_device();
+    TOLD.get().is_some() || output.metadata().is_ok_and(|about| stored(about.file_type()))
+}
+
 /// A bar that appears when its work takes long, and goes when it is dropped.
 pub struct Progress {
     bar: ProgressBar,
     since: Instant,
     patience: Duration,
+    /// What is counted.
+    unit: &'static str,
     /// When another program was told last.
     told: Mutex<Option<Instant>>,
 }
@@ -73,22 +108,23 @@ impl Progress {
             what,
             "{prefix} {bar:30} {bytes} of {total_bytes}, {decimal_bytes_per_sec}, {eta} left",
             Duration::ZERO,
+            "bytes",
         )
     }
 
     /// For trials of a password.
     pub fn trials(what: &'static str) -> Self {
-        Self::new(what, "{prefix} {bar:30} {percent} %, {eta} left{msg}", PATIENCE)
+        Self::new(what, "{prefix} {bar:30} {percent} %, {eta} left{msg}", PATIENCE, "parts")
     }
 
     /// For steps of any kind.
     pub fn steps(what: &'static str) -> Self {
-        Self::new(what, "{prefix} {bar:30} {pos} of {len}, {eta} left", PATIENCE)
+        Self::new(what, "{prefix} {bar:30} {pos} of {len}, {eta} left", PATIENCE, "steps")
     }
 
     /// For work of many parts that take long: says what is done now.
     pub fn spinner() -> Self {
-        Self::new("", "{spinner} {msg}", Duration::ZERO)
+        Self::new("", "{spinner} {msg}", Duration::ZERO, "steps")
     }
 
     /// What is done now.
@@ -99,11 +135,11 @@ impl Progress {
         self.bar.tick();
     }
 
-    fn new(what: &'static str, template: &str, patience: Duration) -> Self {
+    fn new(what: &'static str, template: &str, patience: Duration, unit: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         bar.set_style(ProgressStyle::with_template(template).expect("a template of ours").progress_chars("=> "));
         bar.set_prefix(what);
-        Self { bar, since: Instant::now(), patience, told: Mutex::new(None) }
+        Self { bar, since: Instant::now(), patience, unit, told: Mutex::new(None) }
     }
 
     /// Shows how many bytes of memory are in use, unless it is none.
@@ -120,12 +156,17 @@ impl Progress {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         if done == all || told.is_none_or(|told| told.elapsed() >= PACE) {
             *told = Some(Instant::now());
-            write_line(&json!({ "what": self.bar.prefix(), "done": done, "all": all }));
+            let left = if done < all { self.bar.eta().as_secs() } else { 0 };
+            write_line(&json!({
+                "what": self.bar.prefix(), "done": done, "all": all, "unit": self.unit,
+                "per_second": self.bar.per_sec() as u64, "seconds_left": left,
+            }));
         }
     }
 
     fn show(&self) {
-        if self.bar.is_hidden() && self.since.elapsed() >= self.patience {
+        let shown = SHOWN.get().is_none_or(|shown| *shown == Shown::Bar);
+        if shown && self.bar.is_hidden() && self.since.elapsed() >= self.patience {
             // Stays hidden where standard error is not a terminal.
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }

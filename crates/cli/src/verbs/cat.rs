@@ -9,6 +9,7 @@ use claviger_engine::{Error, in_order};
 
 use crate::opening::OpenArgs;
 use crate::opening::files::{self, InsideArgs};
+use crate::terminal::progress::{self, Progress};
 use crate::terminal::{cancel, output, size};
 
 /// Bytes of a file that are read at a time.
@@ -73,10 +74,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     cancel::check()?;
     cancel::end_at_once();
     let range = args.offset..args.offset + length;
+    let bar = progress::wanted(&stdout).then(|| Progress::bytes("Reading"));
     in_order::read(
         range,
         |at, piece| store.read_at(at, piece),
         |at, piece, read| {
+            if let Some(bar) = &bar {
+                bar.at(at - args.offset + piece.len() as u64, length);
+            }
             if read.is_ok() {
                 return output::write(&mut stdout, piece);
             }
@@ -111,6 +116,7 @@ fn file(args: &Args, path: &OsStr) -> anyhow::Result<()> {
     cancel::end_at_once();
     let mut buffer = vec![0; CHUNK.min(length) as usize];
     let (mut at, end) = (args.offset, args.offset + length);
+    let bar = progress::wanted(&stdout).then(|| Progress::bytes("Reading"));
     // What cannot be opened is not read either, and that says why.
     let _open = OpenFile::new(&*opened.tree, node);
     while at < end {
@@ -121,6 +127,9 @@ fn file(args: &Args, path: &OsStr) -> anyhow::Result<()> {
         }
         output::write(&mut stdout, &chunk[..read])?;
         at += read as u64;
+        if let Some(bar) = &bar {
+            bar.at(at - args.offset, length);
+        }
     }
     Ok(())
 }

@@ -176,4 +176,11 @@ fn progress_is_told_to_another_program() {
     let lines = told("serve --truecrypt --isolate-keys --password-file password --run true v.tc");
     assert!(lines.iter().any(|line| line["what"] == "Opening"), "{lines:?}");
     run(["info", "--progress-fd", "77", &folder.str("v.tc")]).fails(6, &["--progress-fd 77"]);
+    // Without a descriptor of its own, and of reading too.
+    let told =
+        run(["cat", "--truecrypt", "--progress", "json", "--password-file", &folder.password, &folder.str("v.tc")])
+            .succeeds();
+    let last = told.err.lines().last().expect("lines").to_owned();
+    let last: serde_json::Value = serde_json::from_str(&last).expect("JSON");
+    assert!(last["what"] == "Reading" && last["unit"] == "bytes" && last["done"] == last["all"], "{last}");
 }
