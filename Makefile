@@ -155,13 +155,16 @@ package:
 	# Anew each time: cargo takes a packed crate of the same version for the same crate, and keeps what it unpacked where no
 	# checkout ends, under a hash of the folder's path.
 	rm -rf $(TARGET)/packed $(or $(CARGO_HOME),$(HOME)/.cargo)/registry/src/-*/claviger-*
-	$(CARGO) publish --dry-run --locked --allow-dirty --workspace --target-dir $(TARGET)/packed
+	CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) publish --dry-run --locked --allow-dirty --workspace --target-dir $(TARGET)/packed
 
-# In a folder of its own, since it builds everything anew.
+# The program, by the oldest compiler, as it is for the other C library: what is wrong with either is seen at once. In a folder of its
+# own, since it builds everything anew.
 msrv:
-	if rustup run $(MSRV) cargo --version >/dev/null 2>&1 || rustup toolchain install --profile minimal $(MSRV); then \
-	    rustup run $(MSRV) cargo check --locked --workspace --lib --bins --target-dir $(TARGET)/msrv; \
-	else echo "SKIPPED msrv: there is no Rust $(MSRV), and rustup cannot install it." >&2; fi
+	tools/install-deps.sh static
+	if rustup run $(MSRV) cargo --version >/dev/null 2>&1 || rustup toolchain install --profile minimal $(MSRV) && \
+	    rustup target add --toolchain $(MSRV) $(MUSL); then \
+	    CC_$(subst -,_,$(MUSL))=musl-gcc rustup run $(MSRV) cargo check --locked -p claviger --target $(MUSL) --target-dir $(TARGET)/msrv; \
+	else echo "SKIPPED msrv: there is no Rust $(MSRV) for $(MUSL), and rustup cannot install it." >&2; fi
 
 # docs/studies.md, from the runs in docs/studies: each is a run.json, compressed.
 studies:
