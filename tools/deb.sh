@@ -8,10 +8,11 @@ staged=$(realpath "$1")
 out=$(realpath "$2")
 cd "$(dirname "$0")/.."
 version=${VERSION:-$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)}
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+# Sources that are unpacked from an archive have no history.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)}
 export SOURCE_DATE_EPOCH
 # Whoever makes a package answers for it.
-maintainer=${MAINTAINER:-$(git log -1 --format='%an <%ae>')}
+maintainer=${MAINTAINER:-$(git log -1 --format='%an <%ae>' 2>/dev/null || echo "root <root@$(hostname)>")}
 architecture=$(dpkg --print-architecture)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

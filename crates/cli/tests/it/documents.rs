@@ -104,6 +104,37 @@ fn shells_complete() {
     assert!(ciphers.is_empty(), "{ciphers:?}");
 }
 
+/// What is published has a version of its own, which the changes are told of, and is all committed.
+#[test]
+fn a_release_of_what_is_not_committed_is_refused() {
+    const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
+    let (root, folder) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."), Folder::new());
+    fs::create_dir(folder.path("tools")).expect("a folder");
+    for file in ["tools/release.sh", "Cargo.toml", "CHANGELOG.md"] {
+        fs::copy(root.join(file), folder.path(file)).expect("a copy");
+    }
+    let in_folder = |program: &str, args: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(args).current_dir(folder.path("")).env("HOME", folder.path(""));
+        done(command.output().expect("it starts"))
+    };
+    let refused = |why: &str| in_folder("tools/release.sh", &["."]).fails(1, &["No release: ", why]);
+    in_folder("git", &["init", "-q"]).succeeds();
+    for (name, value) in [("user.name", "somebody"), ("user.email", "somebody@localhost")] {
+        in_folder("git", &["config", name, value]).succeeds();
+    }
+    refused("not committed");
+    in_folder("git", &["add", "-A"]).succeeds();
+    in_folder("git", &["commit", "-qam", "all of it"]).succeeds();
+    in_folder("git", &["tag", VERSION]).succeeds();
+    fs::write(folder.path("CHANGELOG.md"), "# Changes\n\n## 0.0.9\n\n* Older.\n").expect("a file");
+    refused("not committed");
+    in_folder("git", &["commit", "-qam", "all of it"]).succeeds();
+    refused("another commit");
+    in_folder("git", &["tag", "-f", VERSION]).succeeds();
+    refused("CHANGELOG.md says nothing");
+}
+
 /// Where links and pictures of a page of Markdown lead, and what mdBook includes there.
 fn links(text: &str) -> Vec<&str> {
     let ends = |(start, end)| {
