@@ -145,8 +145,21 @@ const TEXTS: &[ClavigerText] = {
 const NUMBERS: &[ClavigerNumber] = {
     use ClavigerNumber::*;
     &[
-        Writable, Partition, Pim, Keyslot, BackupHeader, Truncated, AllowSlow, HiddenPim, DataOffset, KeyBits, SectorSize, Quick,
-        KdfTime, KdfIterations, KdfMemory,
+        Writable,
+        Partition,
+        Pim,
+        Keyslot,
+        BackupHeader,
+        Truncated,
+        AllowSlow,
+        HiddenPim,
+        DataOffset,
+        KeyBits,
+        SectorSize,
+        Quick,
+        KdfTime,
+        KdfIterations,
+        KdfMemory,
     ]
 };
 
@@ -236,7 +249,8 @@ pub extern "C" fn claviger_options_text(
     error: Option<&mut MaybeUninit<*mut ClavigerError>>,
 ) -> c_int {
     let work = || {
-        let (ClavigerOptions { options, new, .. }, value) = (needed(options, "pointer to options")?, string(value, "text")?);
+        let (ClavigerOptions { options, new, .. }, value) =
+            (needed(options, "pointer to options")?, string(value, "text")?);
         let path = || OsStr::from_bytes(value.to_bytes()).into();
         let word = || value.to_str().map(str::to_owned).map_err(|_| Error::misuse("the text is not UTF-8"));
         match option(TEXTS, which)? {
@@ -344,7 +358,8 @@ pub extern "C" fn claviger_explain(
     error: Option<&mut MaybeUninit<*mut ClavigerError>>,
 ) -> c_int {
     let work = || {
-        let (path, ClavigerOptions { options, secrets, job, .. }) = (path_of(path)?, needed(options, "pointer to options")?);
+        let (path, ClavigerOptions { options, secrets, job, .. }) =
+            (path_of(path)?, needed(options, "pointer to options")?);
         claviger_bindings::explain(path, options, secrets, job)
     };
     as_json(json, error, work)
@@ -375,7 +390,8 @@ pub extern "C" fn claviger_open(
     error: Option<&mut MaybeUninit<*mut ClavigerError>>,
 ) -> Option<Box<ClavigerVolume>> {
     let work = || {
-        let (path, ClavigerOptions { options, secrets, job, .. }) = (path_of(path)?, needed(options, "pointer to options")?);
+        let (path, ClavigerOptions { options, secrets, job, .. }) =
+            (path_of(path)?, needed(options, "pointer to options")?);
         options.clone().find(path, false)?.volume(secrets, job)
     };
     carried_out(error, work).ok().map(|volume| Box::new(ClavigerVolume(volume)))
@@ -416,13 +432,19 @@ pub extern "C" fn claviger_write(
 
 /// Makes all writes durable that have returned.
 #[unsafe(no_mangle)]
-pub extern "C" fn claviger_flush(volume: Option<&ClavigerVolume>, error: Option<&mut MaybeUninit<*mut ClavigerError>>) -> c_int {
+pub extern "C" fn claviger_flush(
+    volume: Option<&ClavigerVolume>,
+    error: Option<&mut MaybeUninit<*mut ClavigerError>>,
+) -> c_int {
     code(carried_out(error, || needed(volume, "volume")?.0.flush()))
 }
 
 /// Closes a volume and wipes its keys, once all writes are durable. It is closed also where that fails. NULL is none.
 #[unsafe(no_mangle)]
-pub extern "C" fn claviger_close(volume: Option<Box<ClavigerVolume>>, error: Option<&mut MaybeUninit<*mut ClavigerError>>) -> c_int {
+pub extern "C" fn claviger_close(
+    volume: Option<Box<ClavigerVolume>>,
+    error: Option<&mut MaybeUninit<*mut ClavigerError>>,
+) -> c_int {
     code(carried_out(error, move || volume.map_or(Ok(()), |volume| volume.0.flush())))
 }
 

@@ -156,7 +156,8 @@ pub fn explain(path: &Path, options: &Options, secrets: &Secrets, job: &Job) -> 
             };
             let (with, with_what) = (how.kind(), how.to_string());
             explained.error = error;
-            explained.opens = Some(Opens { format: target.format, partition: target.partition, with, with_what, facts });
+            explained.opens =
+                Some(Opens { format: target.format, partition: target.partition, with, with_what, facts });
         }
         None => explained.error = search.error.map(Into::into),
     }

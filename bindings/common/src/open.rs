@@ -153,7 +153,10 @@ impl Found {
     fn unlock(self, secrets: &Secrets, job: &Job) -> Result<Opened> {
         let Self { path, locked, options } = self;
         let credentials = secrets.credentials(&options.keyfiles)?;
-        let hidden = Secrets { password: secrets.hidden_password.as_ref().map(|it| Secret::copy_from(it)), ..Secrets::default() };
+        let hidden = Secrets {
+            password: secrets.hidden_password.as_ref().map(|it| Secret::copy_from(it)),
+            ..Secrets::default()
+        };
         let hidden = hidden.credentials(&options.hidden_keyfiles)?;
         let protect = Protect { credentials: &hidden, hash: None, pim: options.hidden_pim };
         if !hidden.is_empty() && !options.writable {
@@ -187,8 +190,12 @@ impl Found {
         let (path, inside, writable) = (self.path.clone(), self.options.logical_volume.clone(), self.options.writable);
         let at = |e: Error| e.at(&path);
         match self.unlock(secrets, job)? {
-            Opened::Bytes(opened) => Volume::new(*opened, inside.as_deref(), writable).and_then(|it| it.files()).map_err(at),
-            Opened::Clear(store) => Files::of(within(store, inside.as_deref(), writable).map_err(at)?, None).map_err(at),
+            Opened::Bytes(opened) => {
+                Volume::new(*opened, inside.as_deref(), writable).and_then(|it| it.files()).map_err(at)
+            }
+            Opened::Clear(store) => {
+                Files::of(within(store, inside.as_deref(), writable).map_err(at)?, None).map_err(at)
+            }
             Opened::Files(folder) => {
                 let (kind, warnings) = (folder.format.name(), folder.tree.warnings());
                 Ok(Files::new(Arc::new(folder.tree), kind, warnings, None))
@@ -269,7 +276,11 @@ impl Volume {
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         let store = &self.open.get()?.store;
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > store.len()) {
-            return Err(Error::misuse(format!("{} bytes at {offset} reach past the end at {}", data.len(), store.len())));
+            return Err(Error::misuse(format!(
+                "{} bytes at {offset} reach past the end at {}",
+                data.len(),
+                store.len()
+            )));
         }
         // It is encrypted where it lies.
         let mut buffer = Vec::with_capacity(data.len().min(4 * PIECE));
@@ -287,7 +298,9 @@ impl Volume {
     /// Those of [`Store::flush`].
     pub fn flush(&self) -> Result<()> {
         let store = &self.open.get()?.store;
-        Ok(if store.writable() { store.flush()? })
+        Ok(if store.writable() {
+            store.flush()?
+        })
     }
 
     /// The file system in it, which keeps it open.

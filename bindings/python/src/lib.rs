@@ -279,7 +279,9 @@ impl Found {
 #[pymethods]
 impl Found {
     fn asks_password(&self, py: Python<'_>) -> PyResult<bool> {
-        let asks = || self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(Ok(false), |it| it.asks_password());
+        let asks = || {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(Ok(false), |it| it.asks_password())
+        };
         detached(py, asks)
     }
 
