@@ -39,7 +39,7 @@ class Luks:
         (folder / "key").write_bytes(self.key)
         with open(self.path, "wb") as file:
             file.truncate(self.data_offset + self.size)
-        cost = ["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"] if kind == "luks2" else ["--iter-time", "1"]
+        cost = ["--hash", "sha512", "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"]
         size = ["--luks2-keyslots-size", "1M", "--luks2-metadata-size", "16k", "--sector-size", "512"] if kind == "luks2" else []
         run(
             "cryptsetup", "luksFormat", "-q", "--type", kind, "--cipher", "aes-cbc-plain64", "--key-size", "256", *cost, *size,

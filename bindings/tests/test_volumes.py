@@ -109,8 +109,9 @@ def test_a_password_is_asked_for_when_it_is_needed(luks, tmp_path):
 def test_ctrl_c_ends_a_derivation_that_lets_other_threads_run(tmp_path):
     luks = Luks(tmp_path, "luks1")
     header = bytearray(luks.path.read_bytes())
-    # Iterations of keyslot 0 (LUKS1 On-Disk Format 1.2.3, 2.4).
-    header[212:216] = b"\xff" * 4
+    # Eight keyslots in use, each with as many iterations as there can be (LUKS1 On-Disk Format 1.2.3, 2.3 and 2.4).
+    for keyslot in range(208, 592, 48):
+        header[keyslot : keyslot + 8] = bytes.fromhex("00ac71f3 ffffffff")
     luks.path.write_bytes(header)
     with pytest.raises(claviger.Misuse, match="seconds of processor time"):
         claviger.open(luks.path, luks.password)
@@ -201,16 +202,17 @@ def test_new_volumes_open_and_nothing_is_overwritten(tmp_path):
     assert b"photos" in run("cryptsetup", "luksDump", new)
 
 
-def test_a_hidden_volume_is_protected(tmp_path, fat):
-    path = tmp_path / "outer"
+def test_a_hidden_volume_is_protected(tmp_path):
+    path, image = tmp_path / "outer", tmp_path / "image"
     claviger.create(path, 8 << 20, "outer", format="TrueCrypt")
     with claviger.open(path, "outer", writable=True) as outer:
-        outer.write(fat)
-    (tmp_path / "passwords").write_text("outer\nhidden\n")
-    made = ["create", "--hidden", "--format", "TrueCrypt", "--size", "1M", "--quick", path]
+        image.write_bytes(bytes(outer.size))
+        run("mkfs.vfat", image)
+        outer.write(image.read_bytes())
     (tmp_path / "o").write_text("outer")
     (tmp_path / "h").write_text("hidden")
-    run(TARGET / "debug/claviger", *made, "--password-file", tmp_path / "o", "--hidden-password-file", tmp_path / "h")
+    options = ["--hidden", "--format", "TrueCrypt", "--hidden-password-file", tmp_path / "h", "--password-file", tmp_path / "o"]
+    run(TARGET / "debug/claviger", "create", *options, "--size", "1M", "--quick", path)
     with claviger.open(path, "hidden", writable=True) as hidden:
         assert hidden.facts["hidden"]
         hidden.write(b"secret")
