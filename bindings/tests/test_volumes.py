@@ -212,7 +212,7 @@ def test_a_hidden_volume_is_protected(tmp_path):
     (tmp_path / "o").write_text("outer")
     (tmp_path / "h").write_text("hidden")
     options = ["--hidden", "--format", "TrueCrypt", "--hidden-password-file", tmp_path / "h", "--password-file", tmp_path / "o"]
-    run(TARGET / "debug/claviger", "create", *options, "--size", "1M", "--quick", path)
+    run(TARGET / "debug/claviger", "create", *options, "--size", "1M", "--quick", "--force", "--yes", path)
     with claviger.open(path, "hidden", writable=True) as hidden:
         assert hidden.facts["hidden"]
         hidden.write(b"secret")
