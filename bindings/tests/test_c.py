@@ -28,8 +28,11 @@ def test_a_program_in_c(luks, tmp_path, link):
     done = subprocess.run([program, luks.path, tmp_path / "new"], env=where, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     with claviger.open(luks.path, luks.password) as volume:
+        start = volume.read(512)
         volume.seek(1000)
         assert volume.read(6) == b"from C"
+    run("cc", *strict, *sanitizers, ROOT / "bindings/c/example.c", "-o", tmp_path / "example", *flags.split())
+    assert run(tmp_path / "example", luks.path, input=luks.password + b"\n", env=where) == start
     linked = run("objdump", "-p", program, text=True)
     assert ("libclaviger.so.0" in linked) == (link == "shared")
 

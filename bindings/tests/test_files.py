@@ -2,9 +2,10 @@
 
 import os
 import pickle
+import re
 
 import pytest
-from conftest import run
+from conftest import ROOT, run
 
 import claviger
 
@@ -96,3 +97,19 @@ def test_fsspec_knows_them(volume, tmp_path):
         assert file.read() == b"piped"
     with pytest.raises(Exception):
         pickle.loads(pickle.dumps(system))
+
+
+def test_the_guide_runs(tmp_path, fat, monkeypatch, capsys):
+    claviger.create(tmp_path / "old.tc", 8 << 20, "correct horse", format="TrueCrypt")
+    with claviger.open(tmp_path / "old.tc", "correct horse", writable=True) as volume:
+        volume.write(fat)
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("getpass.getpass", lambda: "correct horse")
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guide/python.md").read_text(), re.DOTALL)
+    names = {}
+    for block in blocks:
+        exec(block, names)
+    assert len(blocks) == 7 and names["text"].readline
+    told = capsys.readouterr().out
+    assert all(word in told for word in ("TrueCrypt AES", "1998.txt", "Dear all", "['LUKS2']", "lower case")), told
