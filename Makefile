@@ -86,7 +86,7 @@ bindings-test: bindings
 	$(CARGO) test $(BINDINGS_CARGO) -p claviger-header
 
 bindings-lint:
-	$(CARGO) fmt --manifest-path bindings/Cargo.toml --check
+	cd bindings && $(CARGO) fmt --check
 	$(PYO3) $(CARGO) clippy $(BINDINGS_CARGO) $(BINDINGS_CRATES) --all-targets -- -D warnings
 	$(CARGO) clippy $(BINDINGS_CARGO) -p claviger-header --all-targets -- -D warnings
 	command -v cargo-deny >/dev/null || $(CARGO) install --locked --debug cargo-deny

@@ -337,7 +337,8 @@ pub extern "C" fn claviger_cancel(options: Option<&ClavigerOptions>) {
     }
 }
 
-/// Says in `json` what is at `path`, as a JSON object: its fields are those of `claviger identify --json`. No password is needed.
+/// Says in `json` what is at `path`, as a JSON object: `verdict` (`yes`, `possible` or `no`), `candidates` (formats), and what was seen. No
+/// password is needed.
 /// claviger_string_free() frees it.
 #[unsafe(no_mangle)]
 pub extern "C" fn claviger_identify(

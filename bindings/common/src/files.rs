@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use claviger_engine::trees::{self, Attributes, Held, NewNode, NodeKind, Renaming, Tree, Use};
-use claviger_engine::{Error, Result, Store, filesystems};
+use claviger_engine::{Error, ErrorKind, Result, Store, filesystems};
 
 use crate::Here;
 
@@ -101,7 +101,7 @@ impl Files {
     pub fn open(&self, path: &OsStr, usage: Use, new: bool) -> Result<File> {
         let tree = self.tree.get()?;
         let found = match self.find(path) {
-            Err(_) if usage.write => {
+            Err(e) if usage.write && is_missing(&e) => {
                 let (folder, name) = self.place(path)?;
                 Held::new(Arc::clone(tree), tree.create(folder.node(), name, &NewNode::default())?)
             }
@@ -153,6 +153,10 @@ impl Files {
         let tree = self.tree.get()?;
         if tree.writable() { Ok(tree.finish()?) } else { Ok(()) }
     }
+}
+
+fn is_missing(error: &Error) -> bool {
+    matches!(&error.kind, ErrorKind::Io(e) if e.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// An open file, which keeps open what it is in.

@@ -105,8 +105,8 @@ def _known(given: dict[str, Any], options: type) -> dict[str, Any]:
 
 
 def _secrets(given: dict[str, Any], password: object) -> dict[str, Any]:
-    taken = {name: given.pop(name) for name in ("volume_key", "hidden_password") if name in given}
-    return {**taken, "password": password}
+    others = ("volume_key", "hidden_password")
+    return {"password": password, **{str(name): given.pop(name) for name in others if name in given}}
 
 
 def _opened(path: Path, password: Password, writable: bool, progress: Progress, how: dict[str, Any], files: bool) -> Any:
@@ -141,7 +141,8 @@ def create(path: Path, size: int, password: Secret | None = None, *, progress: P
 
 def identify(path: Path) -> dict[str, Any]:
     """What a file, device or folder is, without a password: `verdict` (`yes`, `possible`, `no`), `candidates`, and what was seen of it."""
-    return json.loads(_native.identify(path))
+    seen: dict[str, Any] = json.loads(_native.identify(path))
+    return seen
 
 
 def explain(path: Path, password: Secret | None = None, *, progress: Progress = None, **how: Unpack[How]) -> dict[str, Any]:
@@ -149,16 +150,17 @@ def explain(path: Path, password: Secret | None = None, *, progress: Progress = 
     Lock, a keyfile left out. `opens` then says what opens it, and `error` why nothing does."""
     options = _known({**how}, How)
     secrets = _secrets(options, password)
-    return json.loads(_native.explain(path, secrets, progress, {**options, "writable": False}))
+    told: dict[str, Any] = json.loads(_native.explain(path, secrets, progress, {**options, "writable": False}))
+    return told
 
 
 class _Positioned(io.RawIOBase):
     """A file object over positioned reads and writes. `io.BufferedReader` and the like work over it."""
 
     _at = 0
-    _handle: Any
+    _handle: _native.Volume | _native.File
 
-    def __init__(self, name: str, handle: Any, writable: bool) -> None:
+    def __init__(self, name: str, handle: _native.Volume | _native.File, writable: bool) -> None:
         self.name, self._handle, self._writable = name, handle, writable
 
     @property
@@ -242,6 +244,8 @@ class _Positioned(io.RawIOBase):
 class Volume(_Positioned):
     """The bytes of an open volume. Its size does not change."""
 
+    _handle: _native.Volume
+
     def __init__(self, name: str, handle: _native.Volume) -> None:
         super().__init__(name, handle, handle.writable())
         #: Its format, cipher, size and so on, as the program's `info --json` has them.
@@ -270,6 +274,8 @@ class Volume(_Positioned):
 
 class File(_Positioned):
     """The bytes of an open file in a volume or folder."""
+
+    _handle: _native.File
 
     def __init__(self, name: str, handle: _native.File, writable: bool, append: bool) -> None:
         super().__init__(name, handle, writable)

@@ -32,7 +32,7 @@ class Run:
     @property
     def machine(self) -> dict[str, Any]:
         """What it ran on."""
-        return self.contents["run"]["machine"]
+        return dict(self.contents["run"]["machine"])
 
     def samples(self) -> list[Row]:
         """Every single measurement."""

@@ -322,7 +322,10 @@ impl Volume {
         let (volume, mut buffer) = (self.0.get()?, Bytes::of(buffer, true)?);
         detached(py, || {
             let len = volume.size()?.saturating_sub(offset).min(buffer.len() as u64) as usize;
-            volume.read_at(offset, &mut buffer.room()[..len])?;
+            // Behind the end there is nothing, not even nothing to read.
+            if len > 0 {
+                volume.read_at(offset, &mut buffer.room()[..len])?;
+            }
             Ok(len)
         })
     }
@@ -331,7 +334,9 @@ impl Volume {
         let (volume, buffer) = (self.0.get()?, Bytes::of(buffer, false)?);
         detached(py, || {
             let len = volume.size()?.saturating_sub(offset).min(buffer.len() as u64) as usize;
-            volume.write_at(offset, &buffer.bytes()[..len])?;
+            if len > 0 {
+                volume.write_at(offset, &buffer.bytes()[..len])?;
+            }
             Ok(len)
         })
     }
