@@ -162,7 +162,8 @@ int claviger_options_secret(claviger_options *options,
 // them later. May be called from a signal handler.
 void claviger_cancel(const claviger_options *options);
 
-// Says in `json` what is at `path`, as a JSON object: its fields are those of `claviger identify --json`. No password is needed.
+// Says in `json` what is at `path`, as a JSON object: `verdict` (`yes`, `possible` or `no`), `candidates` (formats), and what was seen. No
+// password is needed.
 // claviger_string_free() frees it.
 int claviger_identify(const char *path,
                       char **json,

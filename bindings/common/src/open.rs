@@ -298,9 +298,7 @@ impl Volume {
     /// Those of [`Store::flush`].
     pub fn flush(&self) -> Result<()> {
         let store = &self.open.get()?.store;
-        Ok(if store.writable() {
-            store.flush()?
-        })
+        if store.writable() { Ok(store.flush()?) } else { Ok(()) }
     }
 
     /// The file system in it, which keeps it open.
