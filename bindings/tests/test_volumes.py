@@ -79,6 +79,8 @@ def test_errors_say_whose_they_are(luks, tmp_path):
     with pytest.raises(claviger.Misuse) as misuse:
         claviger.open(luks.path, "x", format="nonsense")
     assert isinstance(misuse.value, ValueError)
+    with pytest.raises(TypeError, match="pim: "):
+        claviger.open(luks.path, "x", pim="many")
     with pytest.raises(TypeError, match="no option"):
         claviger.open(luks.path, "x", nonsense=1)
     (tmp_path / "text").write_text("no volume" * 10000)

@@ -135,8 +135,7 @@ def open_files(path: Path, password: Password = None, *, writable: bool = False,
 
 def create(path: Path, size: int, password: Secret | None = None, *, progress: Progress = None, **new: Unpack[New]) -> None:
     """Makes a volume of `size` bytes, headers included, in a new file. What exists is never overwritten."""
-    options = {**_known({**new}, New), "size": size}
-    _native.create(path, {"password": password}, progress, options)
+    _native.create(path, size, {"password": password}, progress, _known({**new}, New))
 
 
 def identify(path: Path) -> dict[str, Any]:
@@ -150,7 +149,7 @@ def explain(path: Path, password: Secret | None = None, *, progress: Progress = 
     Lock, a keyfile left out. `opens` then says what opens it, and `error` why nothing does."""
     options = _known({**how}, How)
     secrets = _secrets(options, password)
-    told: dict[str, Any] = json.loads(_native.explain(path, secrets, progress, {**options, "writable": False}))
+    told: dict[str, Any] = json.loads(_native.explain(path, secrets, progress, options))
     return told
 
 

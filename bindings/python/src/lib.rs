@@ -15,9 +15,10 @@ use claviger_engine::credential::Headerless;
 use claviger_engine::trees::{Attributes, NodeKind, Use};
 use claviger_engine::{Error, ErrorKind, Secret};
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyValueError;
+use pyo3::conversion::FromPyObjectOwned;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyDict, PyString};
 
 use crate::buffer::Bytes;
 
@@ -96,17 +97,7 @@ fn watched<T: Send>(
     })
 }
 
-/// What opens a volume, copied at once to memory that is locked and wiped.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct Given {
-    password: Option<Secretly>,
-    #[pyo3(default)]
-    volume_key: Option<Secretly>,
-    #[pyo3(default)]
-    hidden_password: Option<Secretly>,
-}
-
+/// A secret, copied at once to memory that is locked and wiped.
 struct Secretly(Secret);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for Secretly {
@@ -123,126 +114,69 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Secretly {
     }
 }
 
-impl From<Given> for Secrets {
-    fn from(Given { password, volume_key, hidden_password }: Given) -> Self {
-        let [password, volume_key, hidden_password] =
-            [password, volume_key, hidden_password].map(|given| given.map(|Secretly(secret)| secret));
-        Self { password, volume_key, hidden_password }
+/// Options of `_volumes.How` and `_volumes.New`, by their names.
+struct Given<'a, 'py>(&'a Bound<'py, PyDict>);
+
+impl<'py> Given<'_, 'py> {
+    fn get<T: FromPyObjectOwned<'py>>(&self, name: &str) -> PyResult<Option<T>> {
+        let Some(value) = self.0.get_item(name)?.filter(|value| !value.is_none()) else { return Ok(None) };
+        let taken: Result<T, PyErr> = value.extract::<T>().map_err(Into::into);
+        taken.map(Some).map_err(|e| PyTypeError::new_err(format!("{name}: {e}")))
     }
-}
 
-/// The options of `_volumes.How`.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct How {
-    #[pyo3(default)]
-    format: Option<String>,
-    #[pyo3(default)]
-    header: Option<PathBuf>,
-    #[pyo3(default)]
-    partition: Option<u32>,
-    #[pyo3(default)]
-    hash: Option<String>,
-    #[pyo3(default)]
-    cipher: Option<String>,
-    #[pyo3(default)]
-    pim: Option<u32>,
-    #[pyo3(default)]
-    keyslot: Option<u32>,
-    #[pyo3(default)]
-    keyfiles: Option<Vec<PathBuf>>,
-    #[pyo3(default)]
-    hidden_keyfiles: Option<Vec<PathBuf>>,
-    #[pyo3(default)]
-    hidden_pim: Option<u32>,
-    #[pyo3(default)]
-    logical_volume: Option<String>,
-    #[pyo3(default)]
-    backup_header: bool,
-    writable: bool,
-    #[pyo3(default)]
-    truncated: bool,
-    #[pyo3(default)]
-    allow_slow: bool,
-    #[pyo3(default)]
-    memory: Option<u64>,
-    #[pyo3(default)]
-    data_offset: Option<u64>,
-    #[pyo3(default)]
-    data_size: Option<u64>,
-    #[pyo3(default)]
-    skip: Option<u64>,
-    #[pyo3(default)]
-    key_bits: Option<u32>,
-    #[pyo3(default)]
-    sector_size: Option<u32>,
-}
-
-impl From<How> for Options {
-    fn from(how: How) -> Self {
-        let headerless = Headerless {
-            key_bits: how.key_bits,
-            offset: how.data_offset,
-            skip: how.skip,
-            size: how.data_size,
-            sector_size: how.sector_size,
-            ..Headerless::default()
-        };
-        Self {
-            format: how.format,
-            header: how.header,
-            partition: how.partition,
-            hash: how.hash,
-            cipher: how.cipher,
-            pim: how.pim,
-            keyslot: how.keyslot,
-            keyfiles: how.keyfiles.unwrap_or_default(),
-            hidden_keyfiles: how.hidden_keyfiles.unwrap_or_default(),
-            hidden_pim: how.hidden_pim,
-            logical_volume: how.logical_volume,
-            backup_header: how.backup_header,
-            writable: how.writable,
-            truncated: how.truncated,
-            allow_slow: how.allow_slow,
-            memory: how.memory,
-            headerless,
-        }
+    fn flag(&self, name: &str) -> PyResult<bool> {
+        Ok(self.get(name)?.unwrap_or_default())
     }
-}
 
-/// The options of `_volumes.New`.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-struct New {
-    size: u64,
-    #[pyo3(default)]
-    format: Option<String>,
-    #[pyo3(default)]
-    cipher: Option<String>,
-    #[pyo3(default)]
-    hash: Option<String>,
-    #[pyo3(default)]
-    pim: Option<u32>,
-    #[pyo3(default)]
-    keyfiles: Option<Vec<PathBuf>>,
-    #[pyo3(default)]
-    quick: bool,
-    #[pyo3(default)]
-    label: Option<String>,
-    #[pyo3(default)]
-    sector_size: Option<u32>,
-    #[pyo3(default)]
-    key_bits: Option<u32>,
-    #[pyo3(default)]
-    integrity: Option<String>,
-    #[pyo3(default)]
-    kdf: Option<String>,
-    #[pyo3(default)]
-    kdf_time_ms: Option<u32>,
-    #[pyo3(default)]
-    kdf_iterations: Option<u32>,
-    #[pyo3(default)]
-    kdf_memory_kib: Option<u32>,
+    fn secrets(&self) -> PyResult<Secrets> {
+        let secret = |name| Ok::<_, PyErr>(self.get::<Secretly>(name)?.map(|Secretly(secret)| secret));
+        let (password, volume_key) = (secret("password")?, secret("volume_key")?);
+        Ok(Secrets { password, volume_key, hidden_password: secret("hidden_password")? })
+    }
+
+    fn options(&self) -> PyResult<Options> {
+        Ok(Options {
+            format: self.get("format")?,
+            header: self.get("header")?,
+            partition: self.get("partition")?,
+            hash: self.get("hash")?,
+            cipher: self.get("cipher")?,
+            pim: self.get("pim")?,
+            keyslot: self.get("keyslot")?,
+            keyfiles: self.get("keyfiles")?.unwrap_or_default(),
+            hidden_keyfiles: self.get("hidden_keyfiles")?.unwrap_or_default(),
+            hidden_pim: self.get("hidden_pim")?,
+            logical_volume: self.get("logical_volume")?,
+            backup_header: self.flag("backup_header")?,
+            writable: self.flag("writable")?,
+            truncated: self.flag("truncated")?,
+            allow_slow: self.flag("allow_slow")?,
+            memory: self.get("memory")?,
+            headerless: Headerless {
+                key_bits: self.get("key_bits")?,
+                offset: self.get("data_offset")?,
+                skip: self.get("skip")?,
+                size: self.get("data_size")?,
+                sector_size: self.get("sector_size")?,
+                ..Headerless::default()
+            },
+        })
+    }
+
+    fn new_volume(&self, size: u64) -> PyResult<NewVolume> {
+        Ok(NewVolume {
+            size,
+            quick: self.flag("quick")?,
+            label: self.get("label")?,
+            sector_size: self.get("sector_size")?,
+            key_bits: self.get("key_bits")?,
+            integrity: self.get("integrity")?,
+            kdf: self.get("kdf")?,
+            kdf_time_ms: self.get("kdf_time_ms")?,
+            kdf_iterations: self.get("kdf_iterations")?,
+            kdf_memory_kib: self.get("kdf_memory_kib")?,
+        })
+    }
 }
 
 /// What is handed to Python, which closes it.
@@ -285,13 +219,18 @@ impl Found {
         detached(py, asks)
     }
 
-    fn volume(&self, py: Python<'_>, given: Given, progress: Option<&Bound<'_, PyAny>>) -> PyResult<Volume> {
-        let (found, secrets) = (self.take()?, Secrets::from(given));
+    fn volume(
+        &self,
+        py: Python<'_>,
+        given: &Bound<'_, PyDict>,
+        progress: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Volume> {
+        let (found, secrets) = (self.take()?, Given(given).secrets()?);
         watched(py, progress, |job| found.volume(&secrets, job)).map(|open| Volume(Closable::new(open)))
     }
 
-    fn files(&self, py: Python<'_>, given: Given, progress: Option<&Bound<'_, PyAny>>) -> PyResult<Files> {
-        let (found, secrets) = (self.take()?, Secrets::from(given));
+    fn files(&self, py: Python<'_>, given: &Bound<'_, PyDict>, progress: Option<&Bound<'_, PyAny>>) -> PyResult<Files> {
+        let (found, secrets) = (self.take()?, Given(given).secrets()?);
         watched(py, progress, |job| found.files(&secrets, job)).map(|open| Files(Closable::new(open)))
     }
 }
@@ -485,8 +424,9 @@ mod native {
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 
     #[pyfunction]
-    fn find(py: Python<'_>, path: PathBuf, for_files: bool, how: How) -> PyResult<Found> {
-        let found = detached(py, || Options::from(how).find(&path, for_files))?;
+    fn find(py: Python<'_>, path: PathBuf, for_files: bool, how: &Bound<'_, PyDict>) -> PyResult<Found> {
+        let options = Given(how).options()?;
+        let found = detached(py, || options.find(&path, for_files))?;
         Ok(Found(Mutex::new(Some(found))))
     }
 
@@ -499,11 +439,11 @@ mod native {
     fn explain(
         py: Python<'_>,
         path: PathBuf,
-        given: Given,
+        given: &Bound<'_, PyDict>,
         progress: Option<&Bound<'_, PyAny>>,
-        how: How,
+        how: &Bound<'_, PyDict>,
     ) -> PyResult<String> {
-        let (options, secrets) = (Options::from(how), Secrets::from(given));
+        let (options, secrets) = (Given(how).options()?, Given(given).secrets()?);
         watched(py, progress, |job| claviger_bindings::explain(&path, &options, &secrets, job))
     }
 
@@ -511,26 +451,12 @@ mod native {
     fn create(
         py: Python<'_>,
         path: PathBuf,
-        given: Given,
+        size: u64,
+        given: &Bound<'_, PyDict>,
         progress: Option<&Bound<'_, PyAny>>,
-        new: New,
+        new: &Bound<'_, PyDict>,
     ) -> PyResult<()> {
-        let New { format, cipher, hash, pim, keyfiles, .. } = new;
-        let keyfiles = keyfiles.unwrap_or_default();
-        let options = Options { format, cipher, hash, pim, keyfiles, ..Options::default() };
-        let made = NewVolume {
-            size: new.size,
-            quick: new.quick,
-            label: new.label,
-            sector_size: new.sector_size,
-            key_bits: new.key_bits,
-            integrity: new.integrity,
-            kdf: new.kdf,
-            kdf_time_ms: new.kdf_time_ms,
-            kdf_iterations: new.kdf_iterations,
-            kdf_memory_kib: new.kdf_memory_kib,
-        };
-        let secrets = Secrets::from(given);
+        let (options, made, secrets) = (Given(new).options()?, Given(new).new_volume(size)?, Given(given).secrets()?);
         watched(py, progress, |job| claviger_bindings::create(&path, &made, &options, &secrets, job))
     }
 }
