@@ -23,7 +23,7 @@ AARCH64 := aarch64-unknown-linux-gnu
 # Crates whose public API is listed in docs/api.
 LIBRARIES := claviger-crypto claviger-engine claviger-serve
 
-.PHONY: all build try window window-test window-lint window-pictures test build-tests test-aarch64 soak fuzz fuzz-check torture races lint dependencies sbom reproducible api api-check doc package msrv studies book man install uninstall deb deb-test static release clean
+.PHONY: all build try window window-test window-lint window-pictures bindings bindings-test bindings-lint bindings-header bindings-install test build-tests test-aarch64 soak fuzz fuzz-check torture races lint dependencies sbom reproducible api api-check doc package msrv studies book man install uninstall deb deb-test static release clean
 
 all: build
 
@@ -62,6 +62,52 @@ window-pictures: build
 	tools/install-deps.sh pictures
 	$(BUILD_WINDOW)
 	tools/window-pictures.sh $(PROGRAM) $(WINDOW) docs/guide/pictures
+
+# The wheel for Python and the libraries for C, in $(TARGET)/bindings and $(TARGET)/release: docs/guide/python.md and c.md. A workspace of
+# its own, too, but in the same folder: it has the program's profiles, so that what both link is built once. BINDINGS=debug is what tests
+# take.
+BINDINGS ?= release
+BINDINGS_PROFILE = $(if $(filter debug,$(BINDINGS)),dev,$(BINDINGS))
+BINDINGS_CARGO = --locked --manifest-path bindings/Cargo.toml --target-dir $(TARGET)
+BINDINGS_CRATES = -p claviger-bindings -p claviger-c -p claviger-python
+PYTHON = $(HOME)/.cache/claviger-bindings-python/bin/python3
+WHEELS = $(abspath $(TARGET))/bindings/$(BINDINGS)
+# What maturin tells pyo3 of Python: without the same for cargo, each would build what the other has built.
+PYO3 = config=$$(ls $(abspath $(TARGET))/maturin/pyo3-config-*-abi3.txt 2>/dev/null | head -n 1); [ -z "$$config" ] || export PYO3_CONFIG_FILE="$$config";
+bindings:
+	tools/install-deps.sh bindings
+	$(PYTHON) -m maturin build --locked -m bindings/python/Cargo.toml --profile $(BINDINGS_PROFILE) --target-dir $(TARGET) --out $(WHEELS)
+	$(PYO3) $(CARGO) build $(BINDINGS_CARGO) $(BINDINGS_CRATES) --profile $(BINDINGS_PROFILE)
+
+bindings-test: BINDINGS = debug
+bindings-test: bindings
+	# As the other tests have it.
+	$(CARGO) build --locked --workspace --bin claviger
+	rm -rf $(WHEELS)/site
+	$(PYTHON) -m pip -q --disable-pip-version-check install --no-deps --no-index --target $(WHEELS)/site $(WHEELS)/claviger-*.whl
+	CLAVIGER_TARGET=$(abspath $(TARGET)) PYTHONPATH=$(WHEELS)/site $(PYTHON) -m pytest -q -p no:cacheprovider bindings/tests
+	$(CARGO) test $(BINDINGS_CARGO) -p claviger-header
+
+bindings-lint:
+	cd bindings && $(CARGO) fmt --check
+	$(PYO3) $(CARGO) clippy $(BINDINGS_CARGO) $(BINDINGS_CRATES) --all-targets -- -D warnings
+	$(CARGO) clippy $(BINDINGS_CARGO) -p claviger-header --all-targets -- -D warnings
+	command -v cargo-deny >/dev/null || $(CARGO) install --locked --debug cargo-deny
+	cd bindings && $(CARGO) deny --locked check licenses bans sources
+
+# claviger.h, from the comments of the library.
+bindings-header:
+	CLAVIGER_WRITE_HEADER=1 $(CARGO) test $(BINDINGS_CARGO) -p claviger-header
+
+# What programs in C are built with; `pip install` has the wheel.
+bindings-install:
+	install -D -m 644 bindings/c/claviger.h $(DESTDIR)$(PREFIX)/include/claviger.h
+	install -D -m 644 $(TARGET)/$(BINDINGS)/libclaviger.a $(DESTDIR)$(PREFIX)/lib/libclaviger.a
+	install -D -m 755 $(TARGET)/$(BINDINGS)/libclaviger.so $(DESTDIR)$(PREFIX)/lib/libclaviger.so.0
+	ln -sf libclaviger.so.0 $(DESTDIR)$(PREFIX)/lib/libclaviger.so
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(shell sed -n 's/^version = "\(.*\)"/\1/p' bindings/Cargo.toml)|' bindings/c/claviger.pc.in \
+	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/claviger.pc
 
 # Every test. A test that cannot run says SKIPPED and why; with CI=true in the environment it fails instead.
 test:
@@ -118,7 +164,7 @@ races:
 lint:
 	tools/dependencies.py check
 	# Workspaces of their own, whose locked versions have to be right all the same.
-	for folder in bench fuzz window; do $(CARGO) metadata --locked --format-version=1 --manifest-path $$folder/Cargo.toml >/dev/null || exit; done
+	for folder in bench bindings fuzz window; do $(CARGO) metadata --locked --format-version=1 --manifest-path $$folder/Cargo.toml >/dev/null || exit; done
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	# It checks a few files: optimising it takes longer than all that it does.

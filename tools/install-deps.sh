@@ -1,6 +1,7 @@
 #!/bin/sh
-# Installs, on Debian and its kin, what is missing for `make try`, `make test`, the window's tests and pictures, and packages. Asks nothing.
-#   tools/install-deps.sh try|test|window|pictures|deb|static
+# Installs, on Debian and its kin, what is missing for `make try`, `make test`, the bindings' tests, the window's tests and pictures,
+# and packages. Asks nothing.
+#   tools/install-deps.sh try|test|bindings|window|pictures|deb|static
 set -eu
 
 # program:package, in pairs. A C compiler links Rust programs.
@@ -18,6 +19,8 @@ test="$try"'
  mount.ecryptfs:ecryptfs-utils ecryptfs-add-passphrase:ecryptfs-utils dislocker-fuse:dislocker bdemount:libbde-utils fvdemount:libfvde-utils debootstrap:debootstrap chromium:chromium
  python3:python3 strace:strace man:man-db aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu qemu-aarch64:qemu-user'
 
+# Beside what tools/bindings-requirements.txt names; the sanitizers come with the compiler.
+bindings='cc:build-essential pkg-config:pkgconf cryptsetup:cryptsetup-bin openssl:openssl mmd:mtools mkfs.vfat:dosfstools python3:python3'
 # 3 MB of packages where the tests' are there.
 window='cc:build-essential fusermount3:fuse3 mkfs.vfat:dosfstools mkfs.ext4:e2fsprogs desktop-file-validate:desktop-file-utils appstreamcli:appstream'
 # Some 150 MB, a software renderer among them.
@@ -30,20 +33,27 @@ static='cc:build-essential musl-gcc:musl-tools'
 case ${1-} in
     try) wanted=$try ;;
     test) wanted=$test ;;
+    bindings) wanted=$bindings ;;
     window) wanted=$window ;;
     pictures) wanted=$pictures ;;
     deb) wanted=$deb ;;
     static) wanted=$static ;;
-    *) echo "usage: $0 try|test|window|pictures|deb|static" >&2; exit 1 ;;
+    *) echo "usage: $0 try|test|bindings|window|pictures|deb|static" >&2; exit 1 ;;
 esac
 for_tests=$([ "$1" != test ] || echo yes)
+with_python=$([ "$1" != test ] && [ "$1" != bindings ] || echo yes)
 
-# Python's readers of BitLocker and DPAPI, apart from all other Python; crates/testkit/src/bitlocker/oracles.rs looks for them there.
+# What is of Python, apart from all other Python: for the tests its readers of BitLocker and DPAPI, which
+# crates/testkit/src/bitlocker/oracles.rs looks for there, and for the bindings what builds and tests them.
 python_modules() {
-    [ -n "$for_tests" ] || return 0
-    place=$HOME/.cache/claviger-test-python
-    list=$(dirname "$0")/test-requirements.txt
-    cmp -s "$list" "$place/installed.txt" && "$place/bin/python3" -c 'import pybde, dissect.fve, impacket.dpapi' 2>/dev/null && return 0
+    [ -n "$with_python" ] || return 0
+    case $1 in
+        test) needed='pybde, dissect.fve, impacket.dpapi' ;;
+        bindings) needed='maturin, pytest, fsspec' ;;
+    esac
+    place=$HOME/.cache/claviger-$1-python
+    list=$(dirname "$0")/$1-requirements.txt
+    cmp -s "$list" "$place/installed.txt" && "$place/bin/python3" -c "import $needed" 2>/dev/null && return 0
     echo "Installing into $place: $(sed -n 's/==.*//p' "$list" | tr '\n' ' ')" >&2
     # Beside it first, so that nobody finds half of it.
     rm -rf "$place.$$"
@@ -60,13 +70,13 @@ for pair in $wanted; do
     command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
 done
 # A package of its own on Debian, without a program.
-[ -z "$for_tests" ] || python3 -c 'import ensurepip' 2>/dev/null || missing="$missing python3-venv"
+[ -z "$with_python" ] || python3 -c 'import ensurepip' 2>/dev/null || missing="$missing python3-venv"
 # Their programs are in no folder of PATH: a server, and the module that tpm2-tools and systemd reach swtpm with.
 [ -z "$for_tests" ] || [ -x /usr/libexec/tangd ] || missing="$missing tang"
 [ -z "$for_tests" ] || ls /usr/lib/*/libtss2-tcti-swtpm.so.0 >/dev/null 2>&1 || missing="$missing libtss2-tcti-swtpm0"
 # What programs for AArch64 are linked with, which its compiler only recommends.
 [ -z "$for_tests" ] || [ -e /usr/aarch64-linux-gnu/lib/libc.so ] || missing="$missing libc6-dev-arm64-cross"
-[ -n "$missing" ] || { python_modules; exit 0; }
+[ -n "$missing" ] || { python_modules "$1"; exit 0; }
 
 if ! command -v apt-get >/dev/null; then
     echo "Please install by hand:$missing" >&2
@@ -100,4 +110,4 @@ apt() {
 apt update
 # shellcheck disable=SC2086 # a list of words
 apt install -y --no-install-recommends $missing
-python_modules
+python_modules "$1"

@@ -54,7 +54,7 @@ cp LICENSE-* "$static"
 pack "claviger-$version-$processor-linux" "$static"
 
 make bindings
-cp "$target"/wheels/*.whl "$out"
+cp "$target"/bindings/release/*.whl "$out"
 make bindings-install DESTDIR="$target/c" PREFIX=/usr
 pack "claviger-c-$version-$processor-linux" "$target/c"
 

@@ -85,6 +85,24 @@ pub enum ErrorKind {
     Cancelled,
 }
 
+impl ErrorKind {
+    /// The number that programs know it by: the exit status of `claviger`, and the code of the bindings for other languages. It
+    /// stays the same.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Misuse(_) | Self::CredentialKind { .. } => 1,
+            Self::WrongCredential(_) | Self::WrongHiddenCredential(_) => 2,
+            Self::NotThisFormat(_) => 3,
+            Self::Malformed { .. } => 4,
+            Self::Unsupported { .. } => 5,
+            Self::Io(_) => 6,
+            Self::TooLittleMemory { .. } => 7,
+            Self::Cancelled => 8,
+            Self::InUse { .. } => 9,
+        }
+    }
+}
+
 impl Error {
     /// An error without context.
     pub fn new(kind: ErrorKind) -> Self {

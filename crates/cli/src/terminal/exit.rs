@@ -33,14 +33,10 @@ pub static CODES: &[Code] = &[
 
 const DONE: usize = 0;
 const MISUSE: usize = 1;
-const WRONG_CREDENTIAL: usize = 2;
 const NOT_THIS_FORMAT: usize = 3;
 const DAMAGED: usize = 4;
-const UNSUPPORTED: usize = 5;
 const IO: usize = 6;
-const TOO_LITTLE_MEMORY: usize = 7;
 const CANCELLED: usize = 8;
-const IN_USE: usize = 9;
 
 const fn code(number: u8, name: &'static str, meaning: &'static str) -> Code {
     Code { number, name, meaning }
@@ -183,19 +179,8 @@ pub fn number_of(kind: &ErrorKind) -> u8 {
 }
 
 fn of_kind(kind: &ErrorKind) -> usize {
-    match kind {
-        ErrorKind::Misuse(_) | ErrorKind::CredentialKind { .. } => MISUSE,
-        ErrorKind::WrongCredential(_) | ErrorKind::WrongHiddenCredential(_) => WRONG_CREDENTIAL,
-        ErrorKind::NotThisFormat(_) => NOT_THIS_FORMAT,
-        ErrorKind::Malformed { .. } => DAMAGED,
-        ErrorKind::Unsupported { .. } => UNSUPPORTED,
-        ErrorKind::Io(_) => IO,
-        ErrorKind::TooLittleMemory { .. } => TOO_LITTLE_MEMORY,
-        ErrorKind::Cancelled => CANCELLED,
-        ErrorKind::InUse { .. } => IN_USE,
-        // The engine may learn kinds that this program has not heard of.
-        _ => MISUSE,
-    }
+    // The engine may learn kinds that this program has not heard of.
+    Some(usize::from(kind.code())).filter(|code| *code < CODES.len()).unwrap_or(MISUSE)
 }
 
 fn number(index: usize) -> ExitCode {
