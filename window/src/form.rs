@@ -160,17 +160,6 @@ impl Form {
         matches!(self.field(option), Some(Field { input: Input::Check(true), .. }))
     }
 
-    /// Forgets all passwords in it.
-    pub fn forget(&mut self) {
-        for field in &mut self.fields {
-            match &mut field.input {
-                Input::Secret(secret) => secret.clear(),
-                Input::NewSecret(first, again) => [first, again].into_iter().for_each(SecretField::clear),
-                _ => {}
-            }
-        }
-    }
-
     /// What is to be started.
     ///
     /// # Errors
@@ -215,7 +204,8 @@ impl Form {
 pub fn unused(path: PathBuf) -> PathBuf {
     let (stem, end) = (path.file_stem().unwrap_or_default(), path.extension().unwrap_or_default());
     let (stem, end) = (stem.to_string_lossy(), end.to_string_lossy());
-    let others = (2..1000).map(|number| path.with_file_name(format!("{stem}-{number}.{end}")));
+    let end = if end.is_empty() { String::new() } else { format!(".{end}") };
+    let others = (2..1000).map(|number| path.with_file_name(format!("{stem}-{number}{end}")));
     std::iter::once(path.clone()).chain(others).find(|path| !path.exists()).unwrap_or(path.clone())
 }
 
@@ -265,6 +255,9 @@ mod tests {
         assert_eq!(unused(path.clone()), path);
         std::fs::write(&path, "").expect("a file");
         assert_eq!(unused(path), folder.path().join("a.b-2.luks"));
+        let (taken, free) = (folder.path().join("run"), folder.path().join("run-2"));
+        std::fs::create_dir(&taken).expect("a folder");
+        assert_eq!(unused(taken), free);
     }
 
     #[test]
@@ -277,7 +270,5 @@ mod tests {
         assert_eq!(warned.call(Path::new("/")).err(), Some(Lacking::Consent));
         warned.warning = Some(("all is lost", true));
         assert!(warned.call(Path::new("/")).is_ok());
-        warned.forget();
-        assert_eq!(warned.call(Path::new("/")).err(), Some(Lacking::Answer("new")));
     }
 }

@@ -52,6 +52,15 @@ pub struct AtHand {
     pub options: Vec<String>,
 }
 
+impl AtHand {
+    /// Something that was chosen now.
+    pub fn chosen(path: &Path) -> Self {
+        let name =
+            path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
+        Self { path: path.to_owned(), name, why: Why::Recent, dir: None, options: Vec::new() }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     Favourite,
@@ -171,23 +180,6 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.digits$} {}", UNITS[power])
 }
 
-/// A folder for a volume to be mounted on, which nobody else enters, called like the volume.
-pub fn place_for(volume: &Path, base: &Path) -> PathBuf {
-    let stem = volume.file_stem().map_or("volume".into(), |stem| stem.to_string_lossy().into_owned());
-    let free = |name: &String| {
-        let path = base.join(name);
-        !path.exists() || fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_none())
-    };
-    let names = std::iter::once(stem.clone()).chain((2..).map(|number| format!("{stem}-{number}")));
-    base.join(names.take(1000).find(free).unwrap_or(stem))
-}
-
-/// Where mounts go that nobody has chosen a place for: nobody else may have made it.
-pub fn base(home: &Path) -> PathBuf {
-    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute() && path.is_dir());
-    own.unwrap_or_else(|| home.join(".cache")).join("claviger-window")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -250,12 +242,8 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_places() {
+    fn sizes() {
         let sizes = [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (20 << 20, "20 MiB"), (5 << 40, "5 TiB")];
         assert!(sizes.iter().all(|(bytes, told)| size(*bytes) == *told), "{:?}", sizes.map(|(bytes, _)| size(bytes)));
-        let base = tempfile::tempdir().expect("a folder");
-        fs::create_dir_all(base.path().join("a/full")).expect("a folder");
-        assert_eq!(place_for(Path::new("/x/a.hc"), base.path()), base.path().join("a-2"));
-        assert_eq!(place_for(Path::new("/x/b.hc"), base.path()), base.path().join("b"));
     }
 }

@@ -66,8 +66,8 @@ impl Window {
         }
         let mut programs = Programs::at(claviger.clone(), || {});
         programs.environment.push(("CLAVIGER_RUNTIME_DIR", path("runtime").into()));
-        let (home, base, favourites) = (path("home"), path("mounts"), path("favourites.toml"));
-        let places = Places { home, base, favourites, system: path("sys"), udev: path("udev") };
+        let (home, favourites) = (path("home"), path("favourites.toml"));
+        let places = Places { home, favourites, system: path("sys"), udev: path("udev") };
         let app = App::new(programs, &ENGLISH, places);
         let harness =
             Harness::builder().with_size(vec2(720.0, 1600.0)).build_ui_state(|ui, app: &mut App| app.draw(ui), app);
@@ -76,6 +76,12 @@ impl Window {
 
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
+    }
+
+    /// Where the one volume that is open is mounted.
+    pub fn mounted_at(&self) -> PathBuf {
+        let mounted = &self.harness.state().home.mounted;
+        mounted[0].dir.as_ref().expect("it is mounted").into()
     }
 
     /// Runs `claviger` with the password in a file.

@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use claviger_window::app::Page;
 use claviger_window::change::Change;
-use claviger_window::create::Create;
+use claviger_window::create::{Create, choices};
 use claviger_window::draw::Action;
 use claviger_window::form::Input;
+use claviger_window::header::{Header, Keyslot};
+use claviger_window::home::AtHand;
+use claviger_window::open::{Verdict, Volume};
 use claviger_window::program::Programs;
 use claviger_window::texts::ENGLISH as T;
 use eframe::egui::{Key, vec2};
@@ -47,7 +50,7 @@ fn a_volume_is_mounted_locked_unlocked_and_unmounted() {
     assert!(!window.told().contains(PASSWORD), "nobody is told a password");
     window.click(T.mount);
     window.sees(T.open_folder);
-    let dir = window.path("mounts/v");
+    let dir = window.mounted_at();
     fs::write(dir.join("letter"), "dear").expect("a file");
     window.click(T.lock);
     window.sees(T.locked);
@@ -332,13 +335,21 @@ fn the_program_understands_every_form() {
     let nowhere = Path::new("/nowhere/v");
     let listed =
         Command::new(&claviger).args(["create", "--list", "--json"]).output().expect("the program starts").stdout;
-    let mut create = Create::new(&serde_json::from_slice(&listed).expect("JSON"));
+    let listed = serde_json::from_slice(&listed).expect("JSON");
+    let mut create = Create::new(&listed);
     let mut forms = Vec::new();
     for number in 0..create.all.len() {
         create.choose(number, Path::new("/nowhere"), &T);
         let format = create.all[number].format.clone();
         forms.extend(create.form.take());
-        forms.extend(Change::new(nowhere, &format, &create.all, Path::new("/nowhere"), &T).forms);
+        let verdict = Verdict { format: Some(format.clone()), ..Verdict::default() };
+        let slot = |number: &str| Keyslot { number: number.into(), ..Keyslot::default() };
+        let header = Header { format, keyslots: vec![slot("0"), slot("1")], half_way: true };
+        let volume = Volume { at: AtHand::chosen(nowhere), verdict, header: Some(header), conversion: None };
+        let whole = Volume { header: None, ..volume.clone() };
+        for volume in [volume, whole] {
+            forms.extend(Change::new(volume, &choices(&listed), Path::new("/nowhere"), &T).forms);
+        }
     }
     assert!(forms.len() > 30, "{}", forms.len());
     for mut form in forms {
