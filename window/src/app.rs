@@ -260,10 +260,8 @@ impl App {
                 }
             }
             Action::Partition(number) => {
-                if let Page::Open(page) = &self.page
-                    && let Some(verdict) = page.volume.verdict.of_partition(number, texts)
-                {
-                    let mut at = page.volume.at.clone();
+                if let Page::Open(page) = &self.page {
+                    let (mut at, verdict) = (page.volume.at.clone(), page.volume.verdict.clone());
                     at.name = format!("{}, {} {number}", at.name, texts.partition);
                     at.options.push(format!("--partition={number}"));
                     self.found(at, verdict);
@@ -332,6 +330,7 @@ impl App {
 
     /// Asks what its header says, if it may have one.
     fn found(&mut self, at_hand: AtHand, verdict: Verdict) {
+        let verdict = verdict.of(&at_hand.options, self.texts);
         if verdict.format.is_some() && !verdict.folder {
             let call = show(&at_hand.path, &at_hand.options);
             return self.begin(self.texts.looking, [call], Then::Shown(at_hand, verdict));

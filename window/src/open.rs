@@ -43,7 +43,7 @@ pub fn verdict(identified: &Value, texts: &Texts) -> Verdict {
     let (sure, folder) = (one["verdict"] == "yes", one["size"].is_null());
     let partition = |found: &Value| {
         let formats: Vec<String> = names(&found["formats"]);
-        let (number, len) = (found["partition"]["number"].as_u64()?, found["partition"]["len"].as_u64()?);
+        let (number, len) = (found["number"].as_u64()?, found["len"].as_u64()?);
         let name = format!("{} {number}: {}, {}", texts.partition, size(len), formats.join(" / "));
         (!formats.is_empty()).then_some(Partition { number, name, formats })
     };
@@ -62,11 +62,14 @@ pub fn verdict(identified: &Value, texts: &Texts) -> Verdict {
 }
 
 impl Verdict {
-    /// What is known of a partition of this disk.
-    pub fn of_partition(&self, number: u64, texts: &Texts) -> Option<Self> {
-        let partition = self.partitions.iter().find(|partition| partition.number == number)?;
-        let sentence = format!("{} {}. {}", texts.is_maybe, partition.formats.join(" / "), texts.no_mark);
-        Some(Self { sentence, format: partition.formats.first().cloned(), ..Self::default() })
+    /// What is known of the partition that the options name, if they name one.
+    #[must_use]
+    pub fn of(self, options: &[String], texts: &Texts) -> Self {
+        let number = header::partition(options).next().and_then(|option| option.split_once('=')?.1.parse().ok());
+        let named = self.partitions.iter().find(|partition| Some(partition.number) == number);
+        let Some(Partition { formats, .. }) = named else { return self };
+        let sentence = format!("{} {}. {}", texts.is_maybe, formats.join(" / "), texts.no_mark);
+        Self { sentence, format: formats.first().cloned(), ..Self::default() }
     }
 
     /// The same once its header has been read, which has no doubts.
@@ -253,69 +256,5 @@ pub fn explained(done: &Done) -> Explained {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::texts::ENGLISH;
-    use serde_json::json;
-
-    fn told(one: Value) -> Verdict {
-        verdict(&json!([one]), &ENGLISH)
-    }
-
-    #[test]
-    fn what_a_file_is() {
-        let luks = told(json!({"size": 1, "verdict": "yes", "candidates": ["LUKS2"]}));
-        assert!(luks.format.is_some() && luks.sentence.ends_with("LUKS2."), "{luks:?}");
-        let noise = told(json!({"size": 1, "verdict": "possible", "candidates": ["TrueCrypt", "VeraCrypt"]}));
-        assert!(
-            noise.sentence.contains("TrueCrypt / VeraCrypt") && noise.sentence.ends_with(ENGLISH.no_mark),
-            "{noise:?}"
-        );
-        let nothing = told(json!({"size": 1, "verdict": "no", "candidates": []}));
-        assert!(nothing.format.is_none() && nothing.sentence == ENGLISH.is_nothing);
-        let partition = json!({"partition": {"number": 2, "len": 1 << 30}, "formats": ["LUKS1"]});
-        let disk = told(json!({"size": 1, "verdict": "no", "candidates": [], "partitions": [partition]}));
-        assert_eq!(disk.partitions[0].name, "Partition 2: 1 GiB, LUKS1");
-        assert_eq!(disk.of_partition(2, &ENGLISH).and_then(|it| it.format).as_deref(), Some("LUKS1"));
-        let folder = told(json!({"verdict": "yes", "candidates": ["eCryptfs"]}));
-        assert!(folder.folder && folder.format.is_some() && !volume(folder, &[]).changes());
-    }
-
-    /// Chosen with these options.
-    fn volume(verdict: Verdict, options: &[&str]) -> Volume {
-        let options = options.iter().map(|&option| option.to_owned()).collect();
-        let at = AtHand { options, dir: Some("/d".into()), ..AtHand::chosen(Path::new("/v")) };
-        Volume::new(at, verdict, None, Path::new("/"), &ENGLISH)
-    }
-
-    #[test]
-    fn a_favourites_options_and_what_was_typed_become_one_call() {
-        let verdict = told(json!({"size": 1, "verdict": "yes", "candidates": ["LUKS2"]}));
-        let mut open = Open::new(volume(verdict, &["--hash=SHA-512", "--read-only"]), &ENGLISH);
-        let call = open.call(Path::new("/")).expect("nothing lacks");
-        assert_eq!(call.text(), ["mount", "--hash=SHA-512", "--read-only", "--isolate-keys", "/v", "/d"]);
-        assert_eq!(call.secrets.len(), 1, "an empty password is one, too");
-        assert_eq!(
-            open.explain(Path::new("/")).expect("nothing lacks").text(),
-            ["explain", "--hash=SHA-512", "/v", "--without-password"]
-        );
-        open.failed(&Done { code: 2, ..Done::default() }, &ENGLISH);
-        assert_eq!(open.trouble.as_deref(), Some(ENGLISH.wrong_password));
-    }
-
-    #[test]
-    fn what_only_an_option_tells_is_opened_too() {
-        let empty = volume(Verdict { folder: true, ..Verdict::default() }, &["--format=eCryptfs"]);
-        assert!(empty.verdict.sentence.ends_with("eCryptfs."));
-        let call = Open::new(empty, &ENGLISH).call(Path::new("/")).expect("nothing lacks");
-        assert_eq!(call.text(), ["mount", "--format=eCryptfs", "/v", "/d"]);
-    }
-
-    #[test]
-    fn findings_and_advice() {
-        let out = json!({"findings": ["It is noise."], "advice": [{"what": "Do", "command": "claviger info"}, {"what": "Think"}]});
-        let told = explained(&Done { out, ..Done::default() });
-        assert_eq!(told.findings, ["It is noise."]);
-        assert_eq!(told.advice, [("Do".into(), Some("claviger info".into())), ("Think".into(), None)]);
-    }
-}
+#[path = "../tests/values/open.rs"]
+mod tests;

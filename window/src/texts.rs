@@ -66,6 +66,7 @@ texts! {
     locked: "locked", "gesperrt";
     server_gone: "Its server has ended; clean up what it left.", "Der zugehörige Prozess ist beendet; bitte aufräumen.";
     server_silent: "It does not answer: the drive may have been pulled out.", "Keine Antwort: Vielleicht wurde das Laufwerk abgezogen.";
+    drive_gone: "The drive is gone: what was written last may be lost.", "Das Laufwerk ist weg: Was zuletzt geschrieben wurde, kann verloren sein.";
     writes_failed: "Writes have failed; the last changes may be lost.", "Schreiben ist fehlgeschlagen; die letzten Änderungen können verloren sein.";
     damage_prevented: "A write that would have damaged the hidden volume was refused.", "Ein Schreibzugriff, der das verborgene Volume beschädigt hätte, wurde verweigert.";
     // A volume that was chosen.

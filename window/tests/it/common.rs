@@ -1,5 +1,6 @@
 //! The window in a folder of its own, and what people do with it.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -84,13 +85,21 @@ impl Window {
         mounted[0].dir.as_ref().expect("it is mounted").into()
     }
 
-    /// Runs `claviger` with the password in a file.
+    pub fn claviger(&self) -> &Path {
+        &self.claviger
+    }
+
+    /// A program in the window's folder, with the password in a file there.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        fs::write(self.path("password"), format!("{PASSWORD}\n")).expect("a file");
+        let mut command = Command::new(program);
+        command.env("CLAVIGER_RUNTIME_DIR", self.path("runtime")).current_dir(self.folder.path());
+        command
+    }
+
+    /// Runs `claviger`.
     pub fn run(&self, words: &[&str]) -> String {
-        let password = self.path("password");
-        fs::write(&password, format!("{PASSWORD}\n")).expect("a file");
-        let mut command = Command::new(&self.claviger);
-        command.env("CLAVIGER_RUNTIME_DIR", self.path("runtime")).current_dir(self.folder.path()).args(words);
-        let output = command.output().expect("the program starts");
+        let output = self.command(&self.claviger).args(words).output().expect("the program starts");
         assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
@@ -107,6 +116,17 @@ impl Window {
         let words = ["convert", "--raw-source", "--new-password-file", "password", &plain, &volume];
         self.run(&[&words[..1], &cheap[..], &words[1..]].concat());
         path
+    }
+
+    /// An empty volume that opens quickly.
+    pub fn empty_volume(&self, name: &str, format: &str, size: &str) -> PathBuf {
+        let cheap: &[&str] = match format {
+            "BitLocker" => &["--no-recovery-password"],
+            _ => &["--kdf", "pbkdf2", "--iterations", "1000"],
+        };
+        let words = ["create", "--quick", "--format", format, "--size", size, "--password-file", "password", name];
+        self.run(&[&words[..], cheap].concat());
+        self.path(name)
     }
 
     /// Frames until it holds.
