@@ -427,6 +427,7 @@ pub fn change(ui: &mut Ui, page: &mut Change, layout: Option<&str>, texts: &Text
     ui.label(&page.volume.verdict.sentence);
     if let Some(header) = &page.volume.header {
         wanted = wanted.or(keyslots(ui, &header.keyslots, texts));
+        ui.separator();
     }
     let mut shown = page.shown;
     ui.horizontal_wrapped(|ui| {

@@ -59,8 +59,9 @@ pub fn header(shown: &Value, texts: &Texts) -> Option<Header> {
 fn keyslot(slot: &Value, tokens: &[&Value], texts: &Texts) -> Keyslot {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let number = slot["number"].as_u64().or(slot["keyslot"].as_u64()).unwrap_or_default();
-    // LUKS2 tells of a keyslot beside it, BitLocker in it.
-    let told = |token: &&&Value| token["keyslots"].as_array().is_some_and(|all| all.contains(&number.into()));
+    // LUKS2 tells of a keyslot beside it, and names it as a text; BitLocker tells in it.
+    let named = Value::from(number.to_string());
+    let told = |token: &&&Value| token["keyslots"].as_array().is_some_and(|all| all.contains(&named));
     let kind = tokens.iter().find(told).map_or(text(&slot["type"]), |token| text(&token["type"]));
     let kind = if ["", "luks2"].contains(&&*kind) { texts.password.to_owned() } else { kind };
     let kdf = if slot["kdf"].is_object() { &slot["kdf"] } else { slot };

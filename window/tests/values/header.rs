@@ -15,7 +15,7 @@ fn keyslots_of_each_format() {
             {"number": 0, "type": "luks2", "kdf": "argon2id", "iterations": 4, "memory": 1 << 30, "priority": "preferred", "opens": "the volume"},
             {"number": 3, "type": "luks2", "kdf": "pbkdf2", "hash": "sha256", "iterations": 1000, "priority": "normal"}
         ],
-        "tokens": [{"type": "systemd-recovery", "keyslots": [3]}],
+        "tokens": [{"type": "systemd-recovery", "keyslots": ["3"]}],
     });
     let rows =
         ["0|Password|argon2id, 4 iterations, 1 GiB|preferred", "3|systemd-recovery|pbkdf2, sha256, 1000 iterations|"];
