@@ -1,6 +1,7 @@
 //! The window: which page is shown, what is at work, and what comes of it.
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -316,6 +317,9 @@ impl App {
 
     fn begin(&mut self, title: &str, calls: impl IntoIterator<Item = Call>, then: Then) {
         self.notice = None;
+        if let Some((before, _)) = &mut self.work {
+            before.cancel();
+        }
         self.work = Some((Work::new(title, calls, &self.programs), then));
     }
 
@@ -376,6 +380,10 @@ impl App {
                 Err(lacking) => page.trouble = Some(lacking.sentence(texts)),
                 Ok(call) => {
                     page.trouble = None;
+                    // A favourite's folder is made, as `claviger attach` does. If it cannot be, the program says so.
+                    if let Some(dir) = &page.volume.at.dir {
+                        let _ = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+                    }
                     let then = if page.unlocks { Then::Unlocked } else { Then::Mounted };
                     self.begin(texts.mounting, [call], then);
                 }
@@ -401,6 +409,8 @@ impl App {
                 Err(lacking) => page.trouble = Some(lacking.sentence(texts)),
                 Ok(call) => {
                     (page.trouble, page.found) = (None, None);
+                    // One at a time: they would measure each other.
+                    page.stop();
                     let out = crate::form::absolute(page.lab.text(measure::OUT), &home);
                     self.begin(texts.running_lab, [call], Then::Lab(out));
                 }
@@ -472,8 +482,8 @@ impl App {
             let call = show(&page.volume.at.path, &page.volume.at.options);
             return self.begin(texts.looking, [call], Then::Refreshed(done.clone(), cancelled));
         }
-        if let Page::Measure(page) = &mut self.page {
-            page.interrupted = measure::interrupted(&home);
+        if let (Page::Measure(page), Then::Lab(_)) = (&mut self.page, &then) {
+            page.look_for_runs(&home);
         }
         if cancelled {
             self.notice = (!matches!(then, Then::Measured)).then(|| texts.cancelled.to_owned());
@@ -551,7 +561,6 @@ impl App {
             Then::Lab(out) => {
                 if let Page::Measure(page) = &mut self.page {
                     (page.trouble, page.found) = (failure, measure::found(&done.out, &out));
-                    page.lab = Measure::new(Vec::new(), &home, texts).lab;
                 }
             }
             Then::Looked(_) | Then::Formats(_) | Then::Recommended | Then::Changed | Then::Listed => {

@@ -110,8 +110,7 @@ fn forms(volume: &Volume, all: &[Choices], home: &Path, t: &Texts) -> Vec<Form> 
             "",
         );
     }
-    // What goes over the whole volume in place takes no partition of a disk.
-    let whole = part.is_empty();
+    let whole = volume.changes_in_place();
     add(half_way && whole, &["reencrypt", "--resume"], opens(Vec::new()), [t.go_on_title, t.half_way, t.go_on], "");
     let mut fields = vec![new_password(), new_keyfiles()];
     if numbers.len() > 1 {

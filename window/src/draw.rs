@@ -216,7 +216,8 @@ pub fn open(ui: &mut Ui, open: &mut Open, layout: Option<&str>, texts: &'static 
     let half_way = open.volume.half_way(texts);
     if let Some(text) = half_way {
         ui.colored_label(ui.visuals().warn_fg_color, text);
-        if ui.button(texts.go_on).clicked() {
+        // In a partition of a disk it goes on where the partition is a device of its own.
+        if open.volume.changes_in_place() && ui.button(texts.go_on).clicked() {
             wanted = Some(Action::Change);
         }
     }

@@ -98,7 +98,8 @@ pub fn conversion(path: &Path, home: &Path) -> Option<Conversion> {
     let notes = entries.map(|entry| entry.path()).filter(|path| path.to_string_lossy().ends_with(".part.json"));
     let read = |note: PathBuf| serde_json::from_slice::<Conversion>(&fs::read(note).ok()?).ok();
     let part = |conversion: &Conversion| PathBuf::from(format!("{}.part", conversion.destination.display()));
-    notes.filter_map(read).find(|it| [&it.source, &it.destination, &part(it)].contains(&&path.to_owned()))
+    let mut begun = notes.filter_map(read).filter(|it| part(it).exists());
+    begun.find(|it| [&it.source, &it.destination, &part(it)].contains(&&path.to_owned()))
 }
 
 #[cfg(test)]

@@ -59,9 +59,18 @@ pub struct Row {
 
 impl Measure {
     pub fn new(ciphers: Vec<String>, home: &Path, texts: &Texts) -> Self {
-        let (lab, interrupted) = (lab(home, texts), interrupted(home));
-        let (rows, at, trouble, found) = (Vec::new(), None, None, None);
-        Self { buffer: 3, aes: true, ciphers, rows, at, trouble, lab, interrupted, found }
+        let (rows, at, trouble, interrupted, found) = (Vec::new(), None, None, None, None);
+        let mut it = Self { buffer: 3, aes: true, ciphers, rows, at, trouble, lab: lab(texts), interrupted, found };
+        it.look_for_runs(home);
+        it
+    }
+
+    /// Looks for runs of the lab that are there: one that goes on, and a name for the next one.
+    pub fn look_for_runs(&mut self, home: &Path) {
+        self.interrupted = interrupted(home);
+        if let Some(Input::New(out)) = self.lab.field_mut(OUT).map(|field| &mut field.input) {
+            *out = unused(home.join(RUN)).display().to_string();
+        }
     }
 
     /// Begins anew. What is to be measured first.
@@ -105,16 +114,15 @@ impl Measure {
 }
 
 /// What a run of the lab is asked for.
-fn lab(home: &Path, texts: &Texts) -> Form {
+fn lab(texts: &Texts) -> Form {
     let presets = ["", "sweep", "files", "network"].into_iter();
     let named = presets.zip([texts.usual, texts.preset_sweep, texts.preset_files, texts.preset_network]);
     let presets = named.map(|(said, called)| (said.to_owned(), called.to_owned())).collect();
-    let out = unused(home.join(RUN)).display().to_string();
     let text = |label, option| Field::more(label, option, Input::Text(String::new()));
     let fields = vec![
         Field::optional(texts.preset, "--preset", Input::Choice(0, presets)),
         Field::optional(texts.lab_dir, "--dir", Input::Existing(String::new())),
-        Field::new(texts.lab_out, OUT, Input::New(out)),
+        Field::new(texts.lab_out, OUT, Input::New(String::new())),
         text(texts.facility, "--facility"),
         text(texts.workload, "--workload"),
         text(texts.repeats, "--repeats"),

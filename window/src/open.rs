@@ -114,6 +114,11 @@ impl Volume {
         self.verdict.format.is_some() && !self.verdict.folder
     }
 
+    /// Whether it is no partition of a larger whole, which is converted in place only as a device of its own.
+    pub fn changes_in_place(&self) -> bool {
+        header::partition(&self.at.options).next().is_none()
+    }
+
     /// What was begun, and is to go on.
     pub fn half_way(&self, texts: &'static Texts) -> Option<&'static str> {
         match () {

@@ -67,7 +67,7 @@ fn a_reencryption_that_was_killed_goes_on() {
 #[test]
 fn a_reencryption_is_cancelled_and_goes_on() {
     let Some(mut window) = Window::new() else { return };
-    let volume = window.empty_volume("v.luks", "LUKS2", "2G");
+    let volume = window.empty_volume("v.luks", "LUKS2", "1G");
     window.harness.state_mut().act(Action::Look(volume));
     window.click(T.change_it);
     window.click(T.reencrypt);

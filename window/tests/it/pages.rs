@@ -407,13 +407,18 @@ fn favourites_are_at_hand() {
     fs::write(window.path("favourites.toml"), "[diary]\nvolume = 'd.tc'").expect("a file");
     window.sees("missing field `dir`");
     window.click(T.close);
-    fs::write(window.path("home/d.tc"), vec![0x5a; 1 << 20]).expect("a file");
+    window.empty_volume("home/d.tc", "LUKS2", "20M");
     fs::write(window.path("favourites.toml"), "[diary]\nvolume = 'd.tc'\ndir = 'diary'\noptions = ['--read-only']")
         .expect("a file");
     window.click("diary (favourite)");
     window.until("the page", |harness| matches!(harness.state().page, Page::Open(_)));
     let Page::Open(page) = &window.harness.state().page else { panic!("another page") };
     assert!(page.form.ticked("--read-only") && page.form.text("").ends_with("home/diary"));
+    // The folder is made, as `claviger attach` makes it.
+    window.types(T.password, 0, "wrong");
+    window.click(T.mount);
+    window.sees(T.wrong_password);
+    assert!(window.path("home/diary").is_dir());
 }
 
 /// A file is chosen by the keyboard alone.

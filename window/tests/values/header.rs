@@ -38,6 +38,8 @@ fn a_conversion_is_found_from_both_its_ends() {
     let note = json!({"claviger_conversion": 1, "source": "/old.tc", "destination": path("new"), "format": "LUKS2"});
     fs::write(path("new.part.json"), note.to_string()).expect("a file");
     fs::write(path("other.part.json"), "{}").expect("a file");
+    assert_eq!(conversion(Path::new("/old.tc"), folder.path()), None, "nothing is made of it yet");
+    fs::write(path("new.part"), "").expect("a file");
     for looked_at in [Path::new("/old.tc"), &path("new"), &path("new.part")] {
         let found = conversion(looked_at, folder.path()).expect("a conversion");
         assert_eq!((found.destination, found.format.as_deref()), (path("new"), Some("LUKS2")));
