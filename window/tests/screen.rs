@@ -79,7 +79,10 @@ impl Screen {
         self.close();
         let mut window = self.command(self.path("bin/claviger-window"));
         self.window = Some(window.args(words).stderr(Stdio::null()).spawn().expect("the window starts"));
-        self.run("timeout", &["60", "xdotool", "search", "--sync", "--onlyvisible", "--name", "^Claviger$", "windowfocus", "--sync"]);
+        self.run(
+            "timeout",
+            &["60", "xdotool", "search", "--sync", "--onlyvisible", "--name", "^Claviger$", "windowfocus", "--sync"],
+        );
         self.run("xdotool", &["mousemove", "759", "320"]);
         // Its first frames.
         thread::sleep(Duration::from_secs(3));

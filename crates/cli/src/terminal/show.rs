@@ -179,7 +179,7 @@ mod tests {
 
     fn text_of(header: Value) -> String {
         let mut out = Vec::new();
-        let shown = Shown { path: "x.luks".into(), header, plan: None };
+        let shown = Shown { path: "x.luks".into(), format: "LUKS2", header, plan: None };
         shown.text(&mut out).expect("memory");
         String::from_utf8(out).expect("text")
     }
