@@ -23,7 +23,7 @@ AARCH64 := aarch64-unknown-linux-gnu
 # Crates whose public API is listed in docs/api.
 LIBRARIES := claviger-crypto claviger-engine claviger-serve
 
-.PHONY: all build try window window-test window-lint window-pictures bindings bindings-test bindings-lint bindings-header bindings-install test build-tests test-aarch64 soak fuzz fuzz-check torture races lint dependencies sbom reproducible api api-check doc package msrv studies book man install uninstall deb deb-test static release clean
+.PHONY: all build try window window-test window-lint window-screen window-pictures bindings bindings-test bindings-lint bindings-header bindings-install test build-tests test-aarch64 soak fuzz fuzz-check torture races lint dependencies sbom reproducible api api-check doc package msrv studies book man install uninstall deb deb-test static release clean
 
 all: build
 
@@ -56,6 +56,12 @@ window-lint:
 	$(CARGO) clippy --locked --manifest-path window/Cargo.toml --target-dir $(TARGET)/window --all-targets -- -D warnings
 	command -v cargo-deny >/dev/null || $(CARGO) install --locked --debug cargo-deny
 	cd window && $(CARGO) deny --locked check licenses bans sources
+
+# The window itself on a screen in memory, led by its keyboard.
+window-screen:
+	tools/install-deps.sh pictures
+	$(CARGO) build --locked --workspace --bin claviger
+	CLAVIGER_TARGET=$(abspath $(TARGET)) $(CARGO) test --locked --manifest-path window/Cargo.toml --target-dir $(TARGET)/window --test screen -- --ignored
 
 # The pictures of the guide, from a real window on a screen in memory.
 window-pictures: build

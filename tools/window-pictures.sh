@@ -10,7 +10,7 @@ PATH=$(dirname "$(realpath "$program")"):$PATH:/usr/sbin:/sbin
 export PATH
 if [ -z "${DISPLAY_OF_PICTURES-}" ]; then
     export DISPLAY_OF_PICTURES=yes
-    exec xvfb-run -a -s '-screen 0 760x640x24' "$0" "$program" "$started" "$out"
+    exec xvfb-run -a -s '-screen 0 760x640x24 -noreset' "$0" "$program" "$started" "$out"
 fi
 
 place=$(mktemp -d)
@@ -47,7 +47,7 @@ open() {
     if [ -n "$window" ]; then kill "$window"; wait "$window" 2>/dev/null || true; sleep 1; fi
     "$started" "$@" 2>/dev/null &
     window=$!
-    xdotool search --sync --name '^Claviger$' windowfocus --sync
+    xdotool search --sync --onlyvisible --name '^Claviger$' windowfocus --sync
     sleep 3
     # Nothing is to be pointed at.
     xdotool mousemove 759 320

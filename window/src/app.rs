@@ -1,6 +1,7 @@
 //! The window: which page is shown, what is at work, and what comes of it.
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -9,19 +10,26 @@ use serde_json::Value;
 
 use crate::change::Change;
 use crate::chooser::Chooser;
-use crate::create::Create;
+use crate::create::{self, Create};
 use crate::desktop::{self, Desktop};
 use crate::draw::{self, Action};
 use crate::form::Input;
+use crate::header::{header, show};
 use crate::home::{self, AtHand, Home, Why};
-use crate::measure::Measure;
-use crate::open::{self, Open};
+use crate::measure::{self, Measure};
+use crate::open::{self, Open, Verdict, Volume};
 use crate::program::{CANCELLED, Call, Done, Job, Programs};
-use crate::steps::{Work, private_folder};
+use crate::steps::Work;
 use crate::texts::Texts;
 
-/// How often the first page looks what is mounted.
-const REFRESH: Duration = Duration::from_secs(2);
+/// How often the first page looks whether the list of mounts is another one.
+const GLANCE: Duration = Duration::from_secs(1);
+
+/// How often it asks what is mounted if it is not: when somebody works in the window, and when not.
+const REFRESH: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(30)];
+
+/// What the kernel has mounted.
+const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// How long a window that is closed waits for what it has begun.
 const FAREWELL: Duration = Duration::from_secs(10);
@@ -30,8 +38,6 @@ const FAREWELL: Duration = Duration::from_secs(10);
 #[derive(Clone)]
 pub struct Places {
     pub home: PathBuf,
-    /// Below it volumes are mounted for which nobody has chosen a folder.
-    pub base: PathBuf,
     pub favourites: PathBuf,
     pub system: PathBuf,
     pub udev: PathBuf,
@@ -43,7 +49,7 @@ impl Places {
         let home = path("HOME").unwrap_or_else(|| "/".into());
         let favourites =
             path("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config")).join("claviger/favourites.toml");
-        Self { base: home::base(&home), home, favourites, system: "/sys".into(), udev: "/run/udev".into() }
+        Self { home, favourites, system: "/sys".into(), udev: "/run/udev".into() }
     }
 }
 
@@ -59,16 +65,22 @@ pub enum Page {
 enum Then {
     /// It was looked at.
     Looked(AtHand),
+    /// What its header says is known.
+    Shown(AtHand, Verdict),
     /// The formats that can be made are known, and this was wanted.
     Formats(Action),
-    Mounted(PathBuf),
+    Mounted,
     Unlocked,
     Explained,
     Recommended,
     /// A volume was made: whether it has a recovery key that is to be printed.
     Created(bool),
     Changed,
+    /// What the header says after a change, what that came to, and whether it was cancelled.
+    Refreshed(Done, bool),
     Measured,
+    /// A run of the lab, and its folder.
+    Lab(PathBuf),
     /// All that it says is what went wrong.
     Listed,
 }
@@ -85,6 +97,7 @@ pub struct App {
     chooser: Option<(Chooser, Option<usize>)>,
     listing: Option<Job>,
     listed: Option<Instant>,
+    mounts: Vec<u8>,
     recent: Vec<AtHand>,
     formats: Value,
     focused: bool,
@@ -107,6 +120,7 @@ impl App {
             chooser: None,
             listing: None,
             listed: None,
+            mounts: Vec::new(),
             recent: Vec::new(),
             formats: Value::Null,
             focused: false,
@@ -162,7 +176,7 @@ impl App {
         if self.work.is_some() {
             ui.ctx().request_repaint_after(Duration::from_millis(100));
         } else if matches!(self.page, Page::Home) {
-            ui.ctx().request_repaint_after(REFRESH);
+            ui.ctx().request_repaint_after(GLANCE);
         }
     }
 
@@ -231,19 +245,32 @@ impl App {
             Action::Create => self.go(Page::Create(Box::new(Create::new(&self.formats)))),
             Action::Measure => {
                 // Those of the window that two studies photographed.
-                let all = Create::new(&self.formats).all;
-                let known = all.into_iter().find(|choices| choices.format == "TrueCrypt");
-                self.go(Page::Measure(Box::new(Measure::new(
-                    known.map(|choices| choices.ciphers).unwrap_or_default(),
-                ))));
+                let known = create::choices(&self.formats).into_iter().find(|choices| choices.format == "TrueCrypt");
+                let ciphers = known.map(|choices| choices.ciphers).unwrap_or_default();
+                self.go(Page::Measure(Box::new(Measure::new(ciphers, &home, texts))));
             }
             Action::Change => {
                 if let Page::Open(page) = &self.page {
-                    let format = page.verdict.format.clone().unwrap_or_default();
-                    let all = Create::new(&self.formats).all;
-                    let change = Change::new(&page.path, &format, &all, &home, texts);
+                    let change = Change::new(page.volume.clone(), &create::choices(&self.formats), &home, texts);
                     self.go(Page::Change(Box::new(change)));
                 }
+            }
+            Action::Keyslot(number, remove) => {
+                if let Page::Change(page) = &mut self.page {
+                    page.keyslot(&number, remove);
+                }
+            }
+            Action::Partition(number) => {
+                if let Page::Open(page) = &self.page {
+                    let (mut at, verdict) = (page.volume.at.clone(), page.volume.verdict.clone());
+                    at.name = format!("{}, {} {number}", at.name, texts.partition);
+                    at.options.push(format!("--partition={number}"));
+                    self.found(at, verdict);
+                }
+            }
+            Action::Resume(run) => {
+                let call = Call::new(["lab", "run", "--resume"]).with([&run]);
+                self.begin(texts.running_lab, [call], Then::Lab(run));
             }
             Action::Explain => {
                 if let Page::Open(page) = &mut self.page {
@@ -290,12 +317,30 @@ impl App {
 
     fn begin(&mut self, title: &str, calls: impl IntoIterator<Item = Call>, then: Then) {
         self.notice = None;
+        if let Some((before, _)) = &mut self.work {
+            before.cancel();
+        }
         self.work = Some((Work::new(title, calls, &self.programs), then));
     }
 
-    fn look(&mut self, at_hand: AtHand) {
+    fn look(&mut self, mut at_hand: AtHand) {
         self.chooser = None;
+        // What a conversion was making is opened by what it is made of.
+        if let Some(conversion) = crate::header::conversion(&at_hand.path, &self.places.home) {
+            at_hand = AtHand { path: conversion.source, ..at_hand };
+        }
         self.begin(self.texts.looking, [Call::new(["identify"]).with([&at_hand.path])], Then::Looked(at_hand));
+    }
+
+    /// Asks what its header says, if it may have one.
+    fn found(&mut self, at_hand: AtHand, verdict: Verdict) {
+        let verdict = verdict.of(&at_hand.options, self.texts);
+        if verdict.format.is_some() && !verdict.folder {
+            let call = show(&at_hand.path, &at_hand.options);
+            return self.begin(self.texts.looking, [call], Then::Shown(at_hand, verdict));
+        }
+        let volume = Volume::new(at_hand, verdict, None, &self.places.home, self.texts);
+        self.go(Page::Open(Box::new(Open::new(volume, self.texts))));
     }
 
     fn cancel(&mut self) {
@@ -313,7 +358,8 @@ impl App {
             Page::Open(page) => Some(&mut page.form),
             Page::Create(page) => page.form.as_mut(),
             Page::Change(page) => page.form(),
-            Page::Home | Page::Measure(_) => None,
+            Page::Measure(page) => Some(&mut page.lab),
+            Page::Home => None,
         };
         match (path, field, form) {
             (Some(path), None, _) => self.look(AtHand::chosen(&path)),
@@ -334,12 +380,12 @@ impl App {
                 Err(lacking) => page.trouble = Some(lacking.sentence(texts)),
                 Ok(call) => {
                     page.trouble = None;
-                    let (dir, unlocks) = (page.dir(&home), page.unlocks);
-                    if !unlocks && let Err(e) = private_folder(&dir) {
-                        page.trouble = Some(format!("{}: {e}", dir.display()));
-                        return;
+                    // A favourite's folder is made, as `claviger attach` does. If it cannot be, the program says so.
+                    if let Some(dir) = &page.volume.at.dir {
+                        let _ = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
                     }
-                    self.begin(texts.mounting, [call], if unlocks { Then::Unlocked } else { Then::Mounted(dir) });
+                    let then = if page.unlocks { Then::Unlocked } else { Then::Mounted };
+                    self.begin(texts.mounting, [call], then);
                 }
             },
             Page::Create(page) => match page.calls(&home) {
@@ -359,7 +405,17 @@ impl App {
                     Ok(call) => self.begin(title, [call], Then::Changed),
                 }
             }
-            Page::Home | Page::Measure(_) => {}
+            Page::Measure(page) => match page.lab.call(&home) {
+                Err(lacking) => page.trouble = Some(lacking.sentence(texts)),
+                Ok(call) => {
+                    (page.trouble, page.found) = (None, None);
+                    // One at a time: they would measure each other.
+                    page.stop();
+                    let out = crate::form::absolute(page.lab.text(measure::OUT), &home);
+                    self.begin(texts.running_lab, [call], Then::Lab(out));
+                }
+            },
+            Page::Home => {}
         }
     }
 
@@ -379,9 +435,18 @@ impl App {
             self.home.at_hand = self.at_hand();
             ctx.request_repaint();
         }
-        let due = self.listed.is_none_or(|listed| listed.elapsed() >= REFRESH);
-        if matches!(self.page, Page::Home) && due && self.listing.is_none() && self.work.is_none() {
-            self.listed = Some(Instant::now());
+        if !matches!(self.page, Page::Home) || self.listing.is_some() || self.work.is_some() {
+            return;
+        }
+        // Most of what changes is seen there, without a process for it.
+        let rest = REFRESH[usize::from(!self.focused)];
+        let since = self.listed.map(|listed| listed.elapsed());
+        if since.is_some_and(|since| since < GLANCE) {
+            return;
+        }
+        let mounts = fs::read(MOUNTS).unwrap_or_default();
+        if since.is_none_or(|since| since >= rest) || mounts != self.mounts {
+            (self.listed, self.mounts) = (Some(Instant::now()), mounts);
             self.listing = Some(self.programs.start(Call::new(["list"])));
         }
     }
@@ -397,10 +462,11 @@ impl App {
             Vec::new()
         });
         let drives = home::drives(&self.places.system, &self.places.udev);
+        let partition = |volume: &AtHand| crate::header::partition(&volume.options).next().cloned();
         let mut all: Vec<AtHand> = Vec::new();
         for volume in favourites.into_iter().chain(self.recent.iter().cloned()).chain(drives) {
             let open = self.home.mounted.iter().any(|mounted| Path::new(&mounted.volume) == volume.path);
-            if !open && all.iter().all(|other| other.path != volume.path) {
+            if !open && all.iter().all(|other| (&other.path, partition(other)) != (&volume.path, partition(&volume))) {
                 all.push(volume);
             }
         }
@@ -409,35 +475,38 @@ impl App {
 
     fn finished(&mut self, done: &Done, cancelled: bool, then: Then) {
         let (texts, home) = (self.texts, self.places.home.clone());
-        if cancelled || done.code == CANCELLED {
+        let cancelled = cancelled || done.code == CANCELLED;
+        if let Then::Changed = then
+            && let Page::Change(page) = &self.page
+        {
+            let call = show(&page.volume.at.path, &page.volume.at.options);
+            return self.begin(texts.looking, [call], Then::Refreshed(done.clone(), cancelled));
+        }
+        if let (Page::Measure(page), Then::Lab(_)) = (&mut self.page, &then) {
+            page.look_for_runs(&home);
+        }
+        if cancelled {
             self.notice = (!matches!(then, Then::Measured)).then(|| texts.cancelled.to_owned());
-            if let Then::Mounted(dir) = then {
-                self.leave(&dir);
-            }
             return;
         }
         let failure = (!done.ok()).then(|| done.error.clone().unwrap_or_else(|| texts.failed.to_owned()));
         match then {
             Then::Looked(at_hand) if !done.out.is_null() => {
-                let verdict = open::verdict(&done.out, texts);
-                let place = || home::place_for(&at_hand.path, &self.places.base);
-                let dir = at_hand.dir.clone().unwrap_or_else(place);
-                let page = Open::new(&at_hand.path, verdict, &dir, &at_hand.options, texts);
-                self.go(Page::Open(Box::new(page)));
+                self.found(at_hand, open::verdict(&done.out, texts));
+            }
+            Then::Shown(at_hand, verdict) => {
+                let volume = Volume::new(at_hand, verdict, header(&done.out, texts), &home, texts);
+                self.go(Page::Open(Box::new(Open::new(volume, texts))));
             }
             Then::Formats(action) if done.ok() => {
                 self.formats = done.out.clone();
                 self.act(action);
             }
-            Then::Mounted(dir) => match (&mut self.page, done.ok()) {
-                (Page::Open(page), false) => {
-                    page.failed(done, texts);
-                    self.leave(&dir);
-                }
+            Then::Mounted => match (&mut self.page, done.ok()) {
+                (Page::Open(page), false) => page.failed(done, texts),
                 (Page::Open(page), true) => {
-                    let path = page.path.clone();
-                    self.recent.retain(|recent| recent.path != path);
-                    self.recent.insert(0, AtHand { why: Why::Recent, ..AtHand::chosen(&path) });
+                    let at = page.volume.at.clone();
+                    self.remember(AtHand { why: Why::Recent, ..at });
                     self.go(Page::Home);
                     self.notice = (!done.warnings.is_empty()).then(|| done.warnings.join("\n"));
                 }
@@ -463,8 +532,10 @@ impl App {
                     match failure {
                         Some(failure) => page.trouble = Some(failure),
                         None => {
-                            let path = done.out["path"].as_str().map(PathBuf::from);
-                            self.recent.extend(path.map(|path| AtHand { why: Why::Recent, ..AtHand::chosen(&path) }));
+                            if let Some(path) = done.out["path"].as_str() {
+                                let options = open::opened_with(&done.out);
+                                self.remember(AtHand { options, ..AtHand::chosen(Path::new(path)) });
+                            }
                             self.go(Page::Home);
                             let print = if printed { texts.print_recovery } else { "" };
                             self.notice = Some(format!("{} {print}", texts.created));
@@ -472,9 +543,12 @@ impl App {
                     }
                 }
             }
-            Then::Changed => {
+            Then::Refreshed(before, cancelled) => {
                 if let Page::Change(page) = &mut self.page {
-                    page.finished(done, texts);
+                    page.finished(&before, header(&done.out, texts), &create::choices(&self.formats), &home, texts);
+                    if cancelled {
+                        page.result = Some((false, vec![texts.cancelled.to_owned()]));
+                    }
                 }
             }
             Then::Measured => {
@@ -484,23 +558,21 @@ impl App {
                     self.begin(texts.measuring, [call], Then::Measured);
                 }
             }
-            Then::Looked(_) | Then::Formats(_) | Then::Recommended | Then::Listed => self.notice = failure,
+            Then::Lab(out) => {
+                if let Page::Measure(page) = &mut self.page {
+                    (page.trouble, page.found) = (failure, measure::found(&done.out, &out));
+                }
+            }
+            Then::Looked(_) | Then::Formats(_) | Then::Recommended | Then::Changed | Then::Listed => {
+                self.notice = failure;
+            }
         }
-        self.tidy();
     }
 
-    /// Removes the folder that was made for a mount, if nothing is in it.
-    fn leave(&self, dir: &Path) {
-        if dir.parent() == Some(&*self.places.base) {
-            let _ = fs::remove_dir(dir);
-        }
-    }
-
-    /// Removes folders of mounts that are gone.
-    fn tidy(&self) {
-        for entry in fs::read_dir(&self.places.base).into_iter().flatten().flatten() {
-            self.leave(&entry.path());
-        }
+    /// The next time it is at hand.
+    fn remember(&mut self, at: AtHand) {
+        self.recent.retain(|recent| (&recent.path, &recent.options) != (&at.path, &at.options));
+        self.recent.insert(0, at);
     }
 }
 
@@ -513,15 +585,6 @@ impl Drop for App {
         while work.poll(&self.programs).is_none() && begin.elapsed() < FAREWELL {
             std::thread::sleep(Duration::from_millis(20));
         }
-    }
-}
-
-impl AtHand {
-    /// Something that was chosen now.
-    fn chosen(path: &Path) -> Self {
-        let name =
-            path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
-        Self { path: path.to_owned(), name, why: Why::Recent, dir: None, options: Vec::new() }
     }
 }
 

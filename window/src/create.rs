@@ -88,9 +88,19 @@ pub fn recommendation(told: &Value, all: &[Choices]) -> Option<Recommendation> {
 const FILE_SYSTEMS: [(&str, &str); 4] = [("exfat", "exFAT"), ("fat", "FAT"), ("ext4", "ext4"), ("", "–")];
 const BITLOCKERS: [(&str, &str); 4] = [("exfat", "exFAT"), ("fat", "FAT"), ("ntfs", "NTFS"), ("", "–")];
 
+/// A folder whose files are encrypted one by one: no volume, and so in no list.
+pub const FOLDER: &str = "eCryptfs";
+
+/// What `claviger create --list` says.
+pub fn choices(listed: &Value) -> Vec<Choices> {
+    serde_json::from_value(listed.clone()).unwrap_or_default()
+}
+
 impl Create {
     pub fn new(listed: &Value) -> Self {
-        let all = serde_json::from_value(listed.clone()).unwrap_or_default();
+        let mut all = choices(listed);
+        let ciphers = ["aes", "blowfish", "des3_ede", "twofish", "cast6", "cast5"].map(str::to_owned).to_vec();
+        all.push(Choices { format: FOLDER.into(), ciphers, hashes: Vec::new() });
         let (recommended, expert, form, trouble) = (None, None, None, None);
         Self { purpose: 0, threat: 0, shared: [false; 2], all, recommended, expert, form, trouble }
     }
@@ -110,7 +120,10 @@ impl Create {
         let best = told["first"]["title"].as_str().unwrap_or("–");
         self.trouble = self.recommended.is_none().then(|| format!("{} {best}", texts.nothing_fits));
         let shared = self.shared.contains(&true);
-        self.form = self.recommended.as_ref().map(|it| guided(it, shared, home, texts));
+        self.form = self.recommended.as_ref().map(|it| {
+            let form = asked(&it.format, texts.create_title, shared, home, texts);
+            Form { words: form.words.into_iter().chain(it.options.iter().map(Into::into)).collect(), ..form }
+        });
     }
 
     /// Shows all that there is of a format.
@@ -171,27 +184,23 @@ fn new_file(home: &Path, name: &str) -> Input {
     Input::New(unused(home.join(name)).display().to_string())
 }
 
-/// The last three questions.
-fn guided(it: &Recommendation, shared: bool, home: &Path, texts: &Texts) -> Form {
-    let name = if it.format.starts_with("LUKS") { "private.luks" } else { "private.hc" };
-    let mut fields = vec![
-        Field::new(texts.new_file, "", new_file(home, name)),
-        Field::new(texts.size, "--size", Input::Text("1G".into())),
-        new_password(texts),
-    ];
-    fields.extend(recovery(&it.format, home, texts));
-    fields.push(file_systems(&it.format, shared, texts));
-    let mut words = vec![OsString::from("create"), "--format".into(), (&it.format).into()];
-    words.extend(it.options.iter().map(OsString::from));
-    Form {
-        title: texts.create_title,
-        explanation: "",
-        button: texts.create,
-        words,
-        volume: None,
-        fields,
-        warning: None,
+/// The last questions: where, how large, which secret, and what is in it. A folder grows with its files.
+fn asked(format: &str, title: &'static str, shared: bool, home: &Path, texts: &Texts) -> Form {
+    let folder = format == FOLDER;
+    let (label, name) = match format {
+        FOLDER => (texts.new_folder, "private"),
+        _ if format.starts_with("LUKS") => (texts.new_file, "private.luks"),
+        _ => (texts.new_file, "private.hc"),
+    };
+    let mut fields = vec![Field::new(label, "", new_file(home, name)), new_password(texts)];
+    if !folder {
+        fields.insert(1, Field::new(texts.size, "--size", Input::Text("1G".into())));
+        fields.extend(recovery(format, home, texts));
+        fields.push(file_systems(format, shared, texts));
     }
+    let words = ["create", "--format", format].map(OsString::from).to_vec();
+    let explanation = if folder { texts.folder_explanation } else { "" };
+    Form { title, explanation, button: texts.create, words, volume: None, fields, warning: None }
 }
 
 /// All that the format has.
@@ -202,40 +211,22 @@ fn expert(choices: &Choices, home: &Path, texts: &Texts) -> Form {
     };
     let text = || Input::Text(String::new());
     let format = &*choices.format;
-    let mut fields = vec![
-        Field::new(texts.new_file, "", new_file(home, "private.vol")),
-        Field::new(texts.size, "--size", Input::Text("1G".into())),
-        Field::optional(texts.cipher, "--cipher", choice(&choices.ciphers)),
-        Field::optional(texts.hash, "--hash", choice(&choices.hashes)),
-        new_password(texts),
-        Field::optional(texts.keyfiles, "--keyfile", Input::Paths(Vec::new())),
+    let mut form = asked(format, texts.expert_title, false, home, texts);
+    let (luks2, folder) = (format == "LUKS2", format == FOLDER);
+    let further = [
+        (true, texts.cipher, "--cipher", choice(&choices.ciphers)),
+        (!folder, texts.hash, "--hash", choice(&choices.hashes)),
+        (!folder, texts.keyfiles, "--keyfile", Input::Paths(Vec::new())),
+        (format == "VeraCrypt", texts.pim, "--pim", text()),
+        (format.starts_with("LUKS") || folder, texts.key_size, "--key-size", text()),
+        (luks2, texts.sector_size, "--sector-size", text()),
+        (luks2, texts.integrity, "--integrity", text()),
+        (luks2 || format == "BitLocker", texts.label, "--label", text()),
+        (!folder, texts.quick, "--quick", Input::Check(false)),
     ];
-    fields.extend(recovery(format, home, texts));
-    if format == "VeraCrypt" {
-        fields.push(Field::optional(texts.pim, "--pim", text()));
-    }
-    if format.starts_with("LUKS") {
-        fields.push(Field::optional(texts.key_size, "--key-size", text()));
-    }
-    if format == "LUKS2" {
-        fields.push(Field::optional(texts.sector_size, "--sector-size", text()));
-        fields.push(Field::optional(texts.integrity, "--integrity", text()));
-    }
-    if ["LUKS2", "BitLocker"].contains(&format) {
-        fields.push(Field::optional(texts.label, "--label", text()));
-    }
-    fields.push(file_systems(format, false, texts));
-    fields.push(Field::optional(texts.quick, "--quick", Input::Check(false)));
-    let words = ["create", "--format", format].map(OsString::from).to_vec();
-    Form {
-        title: texts.expert_title,
-        explanation: "",
-        button: texts.create,
-        words,
-        volume: None,
-        fields,
-        warning: None,
-    }
+    let further = further.into_iter().filter(|(has, ..)| *has);
+    form.fields.extend(further.map(|(_, label, option, input)| Field::optional(label, option, input)));
+    form
 }
 
 /// A volume in the free space of another one.
@@ -285,88 +276,5 @@ fn calls(form: &Form, home: &Path) -> Result<Vec<Call>, Lacking> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::texts::ENGLISH;
-    use serde_json::json;
-
-    fn listed() -> Value {
-        let one = |format: &str| json!({"format": format, "ciphers": ["AES", "Serpent"], "hashes": ["SHA-512"], "min_len": 1});
-        json!([one("LUKS2"), one("VeraCrypt"), one("BitLocker")])
-    }
-
-    fn type_into(form: &mut Form, text: &str) {
-        for field in &mut form.fields {
-            if let Input::NewSecret(first, again) = &mut field.input {
-                first.push(text);
-                again.push(text);
-            }
-        }
-    }
-
-    fn words(calls: &[Call]) -> Vec<String> {
-        calls.iter().map(|call| call.text().join(" ")).collect()
-    }
-
-    #[test]
-    fn answers_are_asked_in_the_labs_words() {
-        let mut create = Create::new(&listed());
-        assert_eq!(
-            create.recommend().text().join(" "),
-            "lab recommend --for few-files --share-with linux --threat theft --root no"
-        );
-        (create.purpose, create.threat, create.shared) = (1, 2, [true, true]);
-        assert_eq!(
-            create.recommend().text().join(" "),
-            "lab recommend --for external --share-with windows,macos --threat coercion --root no"
-        );
-    }
-
-    #[test]
-    fn the_best_that_can_be_made_is_taken() {
-        let told = json!({
-            "first": {"name": "Cryptomator", "title": "C"},
-            "second": {"name": "LUKS2 with integrity", "title": "L", "reasons": [{"points": 1, "text": "Good."}], "against": []},
-            "others": [["VeraCrypt", 1]], "given_up": ["Given up."], "measured": ["Fast."]
-        });
-        let all: Vec<Choices> = serde_json::from_value(listed()).expect("choices");
-        let it = recommendation(&told, &all).expect("one");
-        assert_eq!((&*it.format, &it.options[..]), ("LUKS2", &["--integrity", "hmac-sha256"][..]));
-        assert_eq!(
-            (it.reasons, it.remarks),
-            (vec!["Good.".to_owned()], vec!["Given up.".to_owned(), "Fast.".to_owned()])
-        );
-        assert_eq!(recommendation(&told, &all[1..]).expect("one").format, "VeraCrypt");
-        assert_eq!(recommendation(&told, &[]), None);
-    }
-
-    #[test]
-    fn a_recovery_key_comes_after_the_volume() {
-        let mut create = Create::new(&listed());
-        let told = json!({"first": {"name": "LUKS2", "title": "L"}, "others": []});
-        create.take(&told, Path::new("/home/u"), &ENGLISH);
-        let form = create.form.as_mut().expect("a form");
-        type_into(form, "sesame");
-        let calls = create.calls(Path::new("/home/u")).expect("nothing lacks");
-        let expected = [
-            "create --format LUKS2 --size 1G --filesystem ext4 /home/u/private.luks",
-            "keyslot add --format LUKS2 --recovery-key-file /home/u/recovery-key.txt /home/u/private.luks",
-        ];
-        assert_eq!(words(&calls), expected);
-    }
-
-    #[test]
-    fn experts_choose_everything() {
-        let mut create = Create::new(&listed());
-        create.choose(1, Path::new("/"), &ENGLISH);
-        let form = create.form.as_mut().expect("a form");
-        type_into(form, "sesame");
-        for (option, input) in [("--cipher", 2), (FILE_SYSTEM, 3)] {
-            let Some(Field { input: Input::Choice(at, _), .. }) = form.field_mut(option) else { panic!("{option}") };
-            *at = input;
-        }
-        form.field_mut("--pim").expect("VeraCrypt has one").input = Input::Text("5".into());
-        let calls = create.calls(Path::new("/")).expect("nothing lacks");
-        assert_eq!(words(&calls), ["create --format VeraCrypt --size 1G --cipher Serpent --pim 5 /private.vol"]);
-    }
-}
+#[path = "../tests/values/create.rs"]
+mod tests;

@@ -7,6 +7,7 @@ use eframe::egui::{self, Color32, ComboBox, ProgressBar, RichText, ScrollArea, T
 use crate::chooser::Chooser;
 use crate::create::Create;
 use crate::form::{Form, Input};
+use crate::header::Keyslot;
 use crate::home::{Home, Mounted, State, Why};
 use crate::measure::{BUFFERS, Measure, Row};
 use crate::open::{Explained, Open};
@@ -36,6 +37,12 @@ pub enum Action {
     Go,
     Explain,
     Change,
+    /// Change this keyslot, or remove it.
+    Keyslot(String, bool),
+    /// Look at the partition of this number.
+    Partition(u64),
+    /// Go on with the run of the lab in this folder.
+    Resume(PathBuf),
     /// What fits the answers.
     Recommend,
     /// All choices of the format of this number, or the guide again.
@@ -80,6 +87,9 @@ pub fn pages(ui: &mut Ui, at: &Action, texts: &Texts) -> Option<Action> {
 pub fn progress(ui: &mut Ui, title: &str, progress: Option<&Progress>, texts: &Texts) -> Option<Action> {
     let share = progress.and_then(Progress::share);
     let mut told = title.to_owned();
+    if let Some(progress) = progress.filter(|progress| progress.share().is_none()) {
+        told += &format!(": {}", progress.what);
+    }
     if let Some(seconds) = progress.and_then(|progress| progress.left) {
         let time = if seconds < 120 {
             format!("{seconds} {}", texts.seconds)
@@ -193,12 +203,25 @@ fn one_mounted(ui: &mut Ui, mounted: &Mounted, texts: &Texts) -> Option<Action> 
     wanted
 }
 
-pub fn open(ui: &mut Ui, open: &mut Open, layout: Option<&str>, texts: &Texts) -> Option<Action> {
+pub fn open(ui: &mut Ui, open: &mut Open, layout: Option<&str>, texts: &'static Texts) -> Option<Action> {
     let mut wanted = ui.button(texts.back).clicked().then_some(Action::Home);
     heading(ui, open.form.title);
-    ui.label(RichText::new(open.path.display().to_string()).strong());
-    ui.label(&open.verdict.sentence);
-    if open.verdict.promising() {
+    ui.label(RichText::new(open.volume.at.path.display().to_string()).strong());
+    ui.label(&open.volume.verdict.sentence);
+    for partition in &open.volume.verdict.partitions {
+        if ui.button(&partition.name).clicked() {
+            wanted = Some(Action::Partition(partition.number));
+        }
+    }
+    let half_way = open.volume.half_way(texts);
+    if let Some(text) = half_way {
+        ui.colored_label(ui.visuals().warn_fg_color, text);
+        // In a partition of a disk it goes on where the partition is a device of its own.
+        if open.volume.changes_in_place() && ui.button(texts.go_on).clicked() {
+            wanted = Some(Action::Change);
+        }
+    }
+    if open.volume.verdict.format.is_some() {
         wanted = wanted.or(form(ui, &mut open.form, layout, texts));
     }
     if let Some(text) = &open.trouble {
@@ -208,7 +231,7 @@ pub fn open(ui: &mut Ui, open: &mut Open, layout: Option<&str>, texts: &Texts) -
         if !open.unlocks && ui.button(texts.why_not).clicked() {
             wanted = Some(Action::Explain);
         }
-        if !open.unlocks && open.verdict.changes() && ui.button(texts.change_it).clicked() {
+        if !open.unlocks && open.volume.changes() && ui.button(texts.change_it).clicked() {
             wanted = Some(Action::Change);
         }
     });
@@ -381,7 +404,11 @@ fn questions(ui: &mut Ui, page: &mut Create, texts: &Texts) -> Option<Action> {
     for (number, name) in threats.into_iter().enumerate() {
         ui.radio_value(&mut page.threat, number, name);
     }
-    let wanted = ui.button(texts.what_fits).clicked().then_some(Action::Recommend);
+    let mut wanted = ui.button(texts.what_fits).clicked().then_some(Action::Recommend);
+    let folder = page.all.iter().position(|choices| choices.format == create::FOLDER);
+    if ui.button(texts.folder_instead).clicked() {
+        wanted = Some(Action::Expert(folder));
+    }
     if let Some(it) = &page.recommended {
         heading(ui, &format!("{}: {}", texts.recommended, it.format));
         ui.label(&it.title);
@@ -397,8 +424,12 @@ fn questions(ui: &mut Ui, page: &mut Create, texts: &Texts) -> Option<Action> {
 pub fn change(ui: &mut Ui, page: &mut Change, layout: Option<&str>, texts: &Texts) -> Option<Action> {
     let mut wanted = ui.button(texts.back).clicked().then_some(Action::Home);
     heading(ui, texts.change_title);
-    ui.label(RichText::new(page.path.display().to_string()).strong());
-    ui.label(&page.format);
+    ui.label(RichText::new(page.volume.at.path.display().to_string()).strong());
+    ui.label(&page.volume.verdict.sentence);
+    if let Some(header) = &page.volume.header {
+        wanted = wanted.or(keyslots(ui, &header.keyslots, texts));
+        ui.separator();
+    }
     let mut shown = page.shown;
     ui.horizontal_wrapped(|ui| {
         for (number, form) in page.forms.iter().enumerate() {
@@ -422,7 +453,74 @@ pub fn change(ui: &mut Ui, page: &mut Change, layout: Option<&str>, texts: &Text
     wanted
 }
 
+/// What opens the volume, a row for each.
+fn keyslots(ui: &mut Ui, all: &[Keyslot], texts: &Texts) -> Option<Action> {
+    let mut wanted = None;
+    if all.is_empty() {
+        return None;
+    }
+    heading(ui, texts.keyslots);
+    let titles = [texts.keyslot, texts.kind, texts.derivation, texts.remarks].map(str::to_owned);
+    table(ui, "keyslots", &titles, all, |ui, slot| {
+        for text in [&slot.number, &slot.kind, &slot.derivation, &slot.remarks] {
+            ui.label(text);
+        }
+        let number = slot.number.clone();
+        // The only one is not removed.
+        let buttons = [(texts.change, Some(false)), (texts.remove, (all.len() > 1).then_some(true))];
+        for (name, remove) in buttons.into_iter().filter_map(|(name, remove)| Some((name, remove?))) {
+            let button = ui.button(format!("{name}: {number}"));
+            if button.clicked() {
+                wanted = Some(Action::Keyslot(number.clone(), remove));
+            }
+        }
+    });
+    wanted
+}
+
+/// A table, which may be wider than the window.
+fn table<R>(ui: &mut Ui, id: &str, titles: &[String], rows: &[R], mut draw: impl FnMut(&mut Ui, &R)) {
+    ScrollArea::horizontal().id_salt(id).show(ui, |ui| {
+        egui::Grid::new(id).striped(true).show(ui, |ui| {
+            titles.iter().for_each(|title| drop(ui.strong(title)));
+            ui.end_row();
+            for row in rows {
+                draw(ui, row);
+                ui.end_row();
+            }
+        });
+    });
+}
+
 pub fn measure(ui: &mut Ui, page: &mut Measure, texts: &Texts) -> Option<Action> {
+    let mut wanted = bars(ui, page, texts);
+    if let Some(text) = &page.trouble {
+        trouble(ui, text);
+    }
+    ui.separator();
+    heading(ui, texts.lab_title);
+    if let Some(run) = &page.interrupted {
+        ui.label(format!("{} {}", texts.lab_interrupted, run.display()));
+        if ui.button(texts.go_on).clicked() {
+            wanted = Some(Action::Resume(run.clone()));
+        }
+    }
+    if let Some(found) = &page.found {
+        if ui.button(texts.open_report).clicked() {
+            wanted = Some(Action::OpenFolder(found.page.clone()));
+        }
+        found.remarks.iter().for_each(|remark| sentence(ui, remark));
+        let titles: Vec<_> = std::iter::once(String::new()).chain(found.facilities.iter().cloned()).collect();
+        table(ui, "lab", &titles, &found.rows, |ui, (what, figures)| {
+            ui.label(what);
+            figures.iter().for_each(|figure| drop(ui.label(figure)));
+        });
+    }
+    wanted.or(form(ui, &mut page.lab, None, texts))
+}
+
+/// How fast each cipher is.
+fn bars(ui: &mut Ui, page: &mut Measure, texts: &Texts) -> Option<Action> {
     heading(ui, texts.measure_page);
     ui.label(texts.measure_explanation);
     let name = ui.label(texts.buffer);
@@ -455,9 +553,6 @@ pub fn measure(ui: &mut Ui, page: &mut Measure, texts: &Texts) -> Option<Action>
         );
         let bar = ProgressBar::new(page.share(row)).text(text).desired_width(ui.available_width());
         ui.add(bar).on_hover_text(both);
-    }
-    if let Some(text) = &page.trouble {
-        trouble(ui, text);
     }
     wanted
 }

@@ -52,6 +52,15 @@ pub struct AtHand {
     pub options: Vec<String>,
 }
 
+impl AtHand {
+    /// Something that was chosen now.
+    pub fn chosen(path: &Path) -> Self {
+        let name =
+            path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
+        Self { path: path.to_owned(), name, why: Why::Recent, dir: None, options: Vec::new() }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     Favourite,
@@ -93,6 +102,9 @@ pub fn mounted(list: &Value, texts: &Texts) -> Vec<Mounted> {
         let trouble = match state {
             State::Dead => Some(texts.server_gone.to_owned()),
             State::Silent => Some(texts.server_silent.to_owned()),
+            _ if one.volume.starts_with("/dev/") && !Path::new(&one.volume).exists() => {
+                Some(texts.drive_gone.to_owned())
+            }
             _ if one.failed_writes > 0 => Some(texts.writes_failed.to_owned()),
             _ if one.damage_prevented => Some(texts.damage_prevented.to_owned()),
             _ => None,
@@ -171,91 +183,6 @@ pub fn size(bytes: u64) -> String {
     format!("{value:.digits$} {}", UNITS[power])
 }
 
-/// A folder for a volume to be mounted on, which nobody else enters, called like the volume.
-pub fn place_for(volume: &Path, base: &Path) -> PathBuf {
-    let stem = volume.file_stem().map_or("volume".into(), |stem| stem.to_string_lossy().into_owned());
-    let free = |name: &String| {
-        let path = base.join(name);
-        !path.exists() || fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_none())
-    };
-    let names = std::iter::once(stem.clone()).chain((2..).map(|number| format!("{stem}-{number}")));
-    base.join(names.take(1000).find(free).unwrap_or(stem))
-}
-
-/// Where mounts go that nobody has chosen a place for: nobody else may have made it.
-pub fn base(home: &Path) -> PathBuf {
-    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute() && path.is_dir());
-    own.unwrap_or_else(|| home.join(".cache")).join("claviger-window")
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::texts::ENGLISH;
-    use serde_json::json;
-
-    #[test]
-    fn what_is_listed_is_shown_with_its_state() {
-        let one = |state: &str, more: Value| {
-            let mut one =
-                json!({"volume": "/v", "dir": "/d", "format": "LUKS2", "cipher": "AES", "size": 1536, "state": state});
-            one.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
-            mounted(&json!({ "volumes": [one] }), &ENGLISH).remove(0)
-        };
-        let open = one("alive", json!({ "read_only": true }));
-        assert_eq!((open.state, &*open.facts, open.trouble), (State::Open, "LUKS2, AES, 1.5 KiB, read-only", None));
-        assert_eq!(one("alive", json!({ "locked": true })).state, State::Locked);
-        assert_eq!(one("silent", json!({})).trouble.as_deref(), Some(ENGLISH.server_silent));
-        assert_eq!(one("dead", json!({ "failure": "disk gone" })).trouble.as_deref(), Some("disk gone"));
-        assert_eq!(one("alive", json!({ "failed_writes": 2 })).trouble.as_deref(), Some(ENGLISH.writes_failed));
-        assert!(mounted(&Value::Null, &ENGLISH).is_empty());
-    }
-
-    #[test]
-    fn favourites_are_those_of_attach() {
-        let all = favourites("[diary]\nvolume='~/d.tc'\ndir='/mnt/d'\noptions=['--read-only']", Path::new("/home/u"));
-        let all = all.expect("TOML");
-        assert_eq!((&*all[0].name, all[0].path.to_str()), ("diary", Some("/home/u/d.tc")));
-        assert_eq!(
-            (all[0].dir.as_deref(), &all[0].options[..]),
-            (Some(Path::new("/mnt/d")), &["--read-only".to_owned()][..])
-        );
-        assert!(favourites("[diary]\nvolume=1", Path::new("/")).is_err());
-    }
-
-    #[test]
-    fn removable_drives_with_something_encrypted() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (system, udev) = (folder.path().join("sys"), folder.path().join("udev"));
-        fs::create_dir_all(udev.join("data")).expect("a folder");
-        // Name, number, whether it is removable, and what udev says.
-        let devices = [
-            ("sda", "8:0", "0", "E:ID_FS_TYPE=crypto_LUKS"),
-            ("sdb", "8:16", "1", "E:ID_FS_TYPE=crypto_LUKS\nE:ID_FS_LABEL=photos"),
-            ("sdc", "8:32", "1", "E:ID_FS_TYPE=vfat"),
-            ("sdd", "8:48", "1", "E:ID_MODEL=Stick"),
-            ("sde", "8:64", "1", "E:ID_PART_TABLE_TYPE=dos"),
-            ("sdf", "8:80", "1", ""),
-        ];
-        for (name, number, removable, says) in devices {
-            let device = system.join("class/block").join(name);
-            fs::create_dir_all(&device).expect("a folder");
-            for (file, text) in [("removable", removable), ("dev", number), ("size", "2048")] {
-                fs::write(device.join(file), text).expect("a file");
-            }
-            fs::write(udev.join("data").join(format!("b{number}")), says).expect("a file");
-        }
-        let names: Vec<_> = drives(&system, &udev).into_iter().map(|drive| drive.name).collect();
-        assert_eq!(names, ["photos, LUKS, 1 MiB (sdb)", "Stick, ?, 1 MiB (sdd)"]);
-    }
-
-    #[test]
-    fn sizes_and_places() {
-        let sizes = [(0, "0 bytes"), (1023, "1023 bytes"), (1536, "1.5 KiB"), (20 << 20, "20 MiB"), (5 << 40, "5 TiB")];
-        assert!(sizes.iter().all(|(bytes, told)| size(*bytes) == *told), "{:?}", sizes.map(|(bytes, _)| size(bytes)));
-        let base = tempfile::tempdir().expect("a folder");
-        fs::create_dir_all(base.path().join("a/full")).expect("a folder");
-        assert_eq!(place_for(Path::new("/x/a.hc"), base.path()), base.path().join("a-2"));
-        assert_eq!(place_for(Path::new("/x/b.hc"), base.path()), base.path().join("b"));
-    }
-}
+#[path = "../tests/values/home.rs"]
+mod tests;

@@ -9,6 +9,7 @@ pub mod create;
 pub mod desktop;
 pub mod draw;
 pub mod form;
+pub mod header;
 pub mod home;
 pub mod measure;
 pub mod open;

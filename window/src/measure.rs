@@ -1,8 +1,15 @@
-//! The benchmark as a value: one cipher after the other, the fastest first.
+//! The benchmark as a value: one cipher after the other, the fastest first; and a run of the lab with what it found.
+
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use serde_json::Value;
 
+use crate::form::{Field, Form, Input, unused};
+use crate::home::size;
 use crate::program::{Call, Done};
+use crate::texts::Texts;
 
 /// Sizes of buffers, in the words of `claviger benchmark`: those of TrueCrypt's window.
 pub const BUFFERS: [&str; 10] = ["100KB", "500KB", "1MB", "5MB", "10MB", "50MB", "100MB", "200MB", "500MB", "1GB"];
@@ -17,6 +24,23 @@ pub struct Measure {
     /// The one that is measured now.
     pub at: Option<usize>,
     pub trouble: Option<String>,
+    /// What the lab is asked for.
+    pub lab: Form,
+    /// The folder of a run of the lab that was interrupted.
+    pub interrupted: Option<PathBuf>,
+    pub found: Option<Found>,
+}
+
+/// What a run of the lab found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    pub facilities: Vec<String>,
+    /// What was measured, and what each facility reached: nothing where it was not measured.
+    pub rows: Vec<(String, Vec<String>)>,
+    /// Findings and warnings.
+    pub remarks: Vec<String>,
+    /// The page with charts.
+    pub page: PathBuf,
 }
 
 /// A cipher's speeds, in bytes per second.
@@ -34,8 +58,19 @@ pub struct Row {
 }
 
 impl Measure {
-    pub fn new(ciphers: Vec<String>) -> Self {
-        Self { buffer: 3, aes: true, ciphers, rows: Vec::new(), at: None, trouble: None }
+    pub fn new(ciphers: Vec<String>, home: &Path, texts: &Texts) -> Self {
+        let (rows, at, trouble, interrupted, found) = (Vec::new(), None, None, None, None);
+        let mut it = Self { buffer: 3, aes: true, ciphers, rows, at, trouble, lab: lab(texts), interrupted, found };
+        it.look_for_runs(home);
+        it
+    }
+
+    /// Looks for runs of the lab that are there: one that goes on, and a name for the next one.
+    pub fn look_for_runs(&mut self, home: &Path) {
+        self.interrupted = interrupted(home);
+        if let Some(Input::New(out)) = self.lab.field_mut(OUT).map(|field| &mut field.input) {
+            *out = unused(home.join(RUN)).display().to_string();
+        }
     }
 
     /// Begins anew. What is to be measured first.
@@ -78,6 +113,102 @@ impl Measure {
     }
 }
 
+/// What a run of the lab is asked for.
+fn lab(texts: &Texts) -> Form {
+    let presets = ["", "sweep", "files", "network"].into_iter();
+    let named = presets.zip([texts.usual, texts.preset_sweep, texts.preset_files, texts.preset_network]);
+    let presets = named.map(|(said, called)| (said.to_owned(), called.to_owned())).collect();
+    let text = |label, option| Field::more(label, option, Input::Text(String::new()));
+    let fields = vec![
+        Field::optional(texts.preset, "--preset", Input::Choice(0, presets)),
+        Field::optional(texts.lab_dir, "--dir", Input::Existing(String::new())),
+        Field::new(texts.lab_out, OUT, Input::New(String::new())),
+        text(texts.facility, "--facility"),
+        text(texts.workload, "--workload"),
+        text(texts.repeats, "--repeats"),
+    ];
+    let form = Form::about(Path::new(""), &["lab", "run", "--quick"], fields);
+    Form { volume: None, ..form }.said(texts.lab_title, texts.lab_explanation, texts.run_lab)
+}
+
+/// How the folders of runs are called.
+const RUN: &str = "claviger-lab";
+/// The option that names them.
+pub const OUT: &str = "--out";
+/// The page with charts in them.
+const PAGE: &str = "report.html";
+
+/// The folder of a run that was begun and has no report.
+pub fn interrupted(home: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(home).into_iter().flatten().flatten();
+    let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(RUN));
+    named.map(|entry| entry.path()).find(|run| run.join("run.jsonl").is_file() && !run.join(PAGE).exists())
+}
+
+/// What `claviger lab run` says, whose folder is `out`.
+pub fn found(told: &Value, out: &Path) -> Option<Found> {
+    #[derive(Deserialize)]
+    struct Summary {
+        cells: Vec<Cell>,
+        findings: Vec<String>,
+        warnings: Vec<String>,
+    }
+    #[derive(Deserialize)]
+    struct Cell {
+        facility: String,
+        workload: String,
+        case: Case,
+        unit: String,
+        median: f64,
+        loss: Option<Loss>,
+    }
+    #[derive(Deserialize)]
+    struct Case {
+        operation: String,
+        series: String,
+        x: Option<f64>,
+        axis: String,
+    }
+    #[derive(Deserialize)]
+    struct Loss {
+        loss: f64,
+    }
+    let Summary { cells, findings, warnings } = serde_json::from_value(told["summary"].clone()).ok()?;
+    let mut found = Found { remarks: [findings, warnings].concat(), page: out.join(PAGE), ..Found::default() };
+    for Cell { facility, .. } in &cells {
+        if !found.facilities.contains(facility) {
+            found.facilities.push(facility.clone());
+        }
+    }
+    for Cell { facility, workload, case, unit, median, loss } in cells {
+        let x =
+            case.x.map(|x| if ["clients", "volumes"].contains(&&*case.axis) { x.to_string() } else { size(x as u64) });
+        let parts = [Some(workload), Some(case.operation), Some(case.series), x].into_iter().flatten();
+        let what = parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ");
+        let lost = loss.map(|Loss { loss }| format!(" ({:+.0} %)", -100.0 * loss)).unwrap_or_default();
+        let at = found.rows.iter().position(|row| row.0 == what).unwrap_or(found.rows.len());
+        if at == found.rows.len() {
+            found.rows.push((what, vec![String::new(); found.facilities.len()]));
+        }
+        let column = found.facilities.iter().position(|name| *name == facility)?;
+        found.rows[at].1[column] = figure(median, &unit) + &lost;
+    }
+    Some(found)
+}
+
+/// A figure for people.
+fn figure(value: f64, unit: &str) -> String {
+    match unit {
+        "bytes_per_s" => Row::speed(value),
+        "per_s" => format!("{value:.0}/s"),
+        "seconds" | "cost_seconds" if value < 0.1 => format!("{:.2} ms", value * 1e3),
+        "seconds" | "cost_seconds" => format!("{value:.2} s"),
+        "bytes" => size(value as u64),
+        "share" => format!("{:.0} %", value * 100.0),
+        _ => format!("{value:.1}"),
+    }
+}
+
 impl Row {
     /// A speed for people, in powers of ten as disks are sold.
     pub fn speed(bytes: f64) -> String {
@@ -86,28 +217,5 @@ impl Row {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn done(cipher: &str, mean: f64) -> Done {
-        let out = json!([{"cipher": cipher, "encrypt_bytes_per_s": mean, "decrypt_bytes_per_s": mean, "mean_bytes_per_s": mean}]);
-        Done { out, ..Done::default() }
-    }
-
-    #[test]
-    fn one_after_the_other_the_fastest_first() {
-        let mut measure = Measure::new(vec!["AES".into(), "Serpent".into()]);
-        measure.aes = false;
-        let first = measure.begin().expect("a call").text().join(" ");
-        assert_eq!(first, "benchmark --cipher AES --buffer 5MB --repeats 3 --no-aes");
-        assert!(measure.finished(&done("AES", 1e9)).expect("a call").text().contains(&"Serpent".to_owned()));
-        assert!(measure.finished(&done("Serpent", 4e9)).is_none() && measure.at.is_none());
-        let rows: Vec<_> = measure.rows.iter().map(|row| (&*row.cipher, measure.share(row))).collect();
-        assert_eq!(rows, [("Serpent", 1.0), ("AES", 0.25)]);
-        measure.begin();
-        measure.stop();
-        assert!(measure.rows.is_empty() && measure.finished(&Done::default()).is_none());
-        assert_eq!((Row::speed(2.34e9), Row::speed(5e8)), ("2.3 GB/s".into(), "500 MB/s".into()));
-    }
-}
+#[path = "../tests/values/measure.rs"]
+mod tests;

@@ -1,11 +1,12 @@
 //! A volume that was chosen, as a value: what it is, what is asked to open it, and why it does not open.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
 
 use crate::form::{Field, Form, Input, Lacking};
-use crate::home::size;
+use crate::header::{self, Conversion, Header};
+use crate::home::{AtHand, size};
 use crate::program::{Call, Done};
 use crate::secret_field::SecretField;
 use crate::texts::Texts;
@@ -17,24 +18,20 @@ pub struct Verdict {
     pub sentence: String,
     /// The format that it has, or may have.
     pub format: Option<String>,
-    /// Whether it is certain.
-    pub sure: bool,
     /// Whether its files are encrypted one by one.
     pub folder: bool,
-    /// Partitions that may hold a volume: number and what is known of it.
-    pub partitions: Vec<(String, String)>,
+    /// Partitions that may hold a volume.
+    pub partitions: Vec<Partition>,
 }
 
-impl Verdict {
-    /// Whether a password is worth trying.
-    pub fn promising(&self) -> bool {
-        self.format.is_some() || !self.partitions.is_empty()
-    }
-
-    /// Whether the page for changes knows it: no folder, and no partition.
-    pub fn changes(&self) -> bool {
-        self.format.is_some() && self.partitions.is_empty() && !self.folder
-    }
+/// A partition of a disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Partition {
+    pub number: u64,
+    /// What is known of it.
+    pub name: String,
+    /// What it may be a volume of.
+    pub formats: Vec<String>,
 }
 
 /// What `claviger identify` says of one.
@@ -46,8 +43,9 @@ pub fn verdict(identified: &Value, texts: &Texts) -> Verdict {
     let (sure, folder) = (one["verdict"] == "yes", one["size"].is_null());
     let partition = |found: &Value| {
         let formats: Vec<String> = names(&found["formats"]);
-        let (number, len) = (found["partition"]["number"].as_u64()?, found["partition"]["len"].as_u64()?);
-        (!formats.is_empty()).then(|| (number.to_string(), format!("{number}: {}, {}", size(len), formats.join(" / "))))
+        let (number, len) = (found["number"].as_u64()?, found["len"].as_u64()?);
+        let name = format!("{} {number}: {}, {}", texts.partition, size(len), formats.join(" / "));
+        (!formats.is_empty()).then_some(Partition { number, name, formats })
     };
     let partitions: Vec<_> = one["partitions"].as_array().into_iter().flatten().filter_map(partition).collect();
     let what = candidates.join(" / ");
@@ -60,13 +58,80 @@ pub fn verdict(identified: &Value, texts: &Texts) -> Verdict {
         (_, true, false) => format!("{} {what}.", texts.is_surely),
         (_, false, _) => format!("{} {what}. {}", texts.is_maybe, texts.no_mark),
     };
-    Verdict { sentence, format: candidates.into_iter().next(), sure, folder, partitions }
+    Verdict { sentence, format: candidates.into_iter().next(), folder, partitions }
 }
 
-/// A volume that was chosen.
-pub struct Open {
-    pub path: PathBuf,
+impl Verdict {
+    /// What is known of the partition that the options name, if they name one.
+    #[must_use]
+    pub fn of(self, options: &[String], texts: &Texts) -> Self {
+        let number = header::partition(options).next().and_then(|option| option.split_once('=')?.1.parse().ok());
+        let named = self.partitions.iter().find(|partition| Some(partition.number) == number);
+        let Some(Partition { formats, .. }) = named else { return self };
+        let sentence = format!("{} {}. {}", texts.is_maybe, formats.join(" / "), texts.no_mark);
+        Self { sentence, format: formats.first().cloned(), ..Self::default() }
+    }
+
+    /// The same once its header has been read, which has no doubts.
+    fn with(self, header: Option<&Header>, texts: &Texts) -> Self {
+        let Some(header) = header else { return self };
+        Self {
+            sentence: format!("{} {}.", texts.is_surely, header.format),
+            format: Some(header.format.clone()),
+            ..self
+        }
+    }
+}
+
+/// A volume that was chosen, and all that is known of it without a password.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    pub at: AtHand,
     pub verdict: Verdict,
+    pub header: Option<Header>,
+    /// One from or to it that is to go on.
+    pub conversion: Option<Conversion>,
+}
+
+impl Volume {
+    pub fn new(at: AtHand, verdict: Verdict, header: Option<Header>, home: &Path, texts: &Texts) -> Self {
+        let verdict = verdict.with(header.as_ref(), texts);
+        let conversion = header::conversion(&at.path, home);
+        // An empty folder, which has just been made, is told by nothing else.
+        let named = at.options.iter().find_map(|option| option.strip_prefix("--format="));
+        let verdict = match (&verdict.format, named) {
+            (None, Some(format)) => {
+                let sentence = format!("{} {format}.", if verdict.folder { texts.is_folder } else { texts.is_surely });
+                Verdict { sentence, format: Some(format.to_owned()), ..verdict }
+            }
+            _ => verdict,
+        };
+        Self { at, verdict, header, conversion }
+    }
+
+    /// Whether the page for changes knows it.
+    pub fn changes(&self) -> bool {
+        self.verdict.format.is_some() && !self.verdict.folder
+    }
+
+    /// Whether it is no partition of a larger whole, which is converted in place only as a device of its own.
+    pub fn changes_in_place(&self) -> bool {
+        header::partition(&self.at.options).next().is_none()
+    }
+
+    /// What was begun, and is to go on.
+    pub fn half_way(&self, texts: &'static Texts) -> Option<&'static str> {
+        match () {
+            () if self.conversion.is_some() => Some(texts.conversion_half_way),
+            () if self.header.as_ref().is_some_and(|header| header.half_way) => Some(texts.half_way),
+            () => None,
+        }
+    }
+}
+
+/// The page of a volume that was chosen.
+pub struct Open {
+    pub volume: Volume,
     pub form: Form,
     /// Whether it is mounted already and its keys are to come back.
     pub unlocks: bool,
@@ -86,7 +151,7 @@ pub struct Explained {
 }
 
 /// Options that `claviger explain` takes too.
-const EXPLAINED: &[&str] = &["--password-fd", "--keyfile", "--pim", "--partition"];
+const EXPLAINED: &[&str] = &["--password-fd", "--keyfile", "--pim"];
 
 /// Options of favourites that the form asks for itself.
 const ASKED: &[&str] = &["--read-only", "--isolate-keys"];
@@ -99,33 +164,30 @@ fn focused() -> SecretField {
 }
 
 impl Open {
-    /// `dir` is where it is mounted unless another folder is named; `options` are a favourite's.
-    pub fn new(path: &Path, verdict: Verdict, dir: &Path, options: &[String], texts: &Texts) -> Self {
+    pub fn new(volume: Volume, texts: &Texts) -> Self {
+        let (options, folder) = (&volume.at.options, volume.verdict.folder);
         let has = |option: &str| options.iter().any(|given| given == option);
-        let mut fields = vec![Field::optional(texts.password, "--password-fd", Input::Secret(focused()))];
-        if !verdict.partitions.is_empty() {
-            fields.push(Field::new(texts.partition, "--partition", Input::Choice(0, verdict.partitions.clone())));
-        }
-        fields.push(Field::more(texts.keyfiles, "--keyfile", Input::Paths(Vec::new())));
-        if !verdict.folder {
+        let mut fields = vec![
+            Field::optional(texts.password, "--password-fd", Input::Secret(focused())),
+            Field::more(texts.keyfiles, "--keyfile", Input::Paths(Vec::new())),
+        ];
+        if !folder {
             fields.push(Field::more(texts.pim, "--pim", Input::Text(String::new())));
         }
         fields.push(Field::more(texts.change_nothing, "--read-only", Input::Check(has("--read-only"))));
-        if !verdict.folder {
+        if !folder {
             // Only keys of a process of their own can be forgotten while the volume stays mounted.
             fields.push(Field::more(texts.can_be_locked, "--isolate-keys", Input::Check(true)));
             fields.push(Field::more(texts.protect_hidden, "--protect-hidden", Input::Check(false)));
-            fields.push(Field::more(
-                texts.hidden_password,
-                "--hidden-password-fd",
-                Input::Secret(SecretField::default()),
-            ));
+            let hidden = Input::Secret(SecretField::default());
+            fields.push(Field::more(texts.hidden_password, "--hidden-password-fd", hidden));
         }
-        fields.push(Field::more(texts.place, "", Input::Existing(dir.display().to_string())));
-        let form = Form::about(path, &["mount"], fields).said(texts.open_title, "", texts.mount);
+        let dir = volume.at.dir.as_ref().map(|dir| dir.display().to_string()).unwrap_or_default();
+        fields.push(Field::more(texts.place, "", Input::Existing(dir)));
+        let form = Form::about(&volume.at.path, &["mount"], fields).said(texts.open_title, "", texts.mount);
         let rest = options.iter().filter(|option| !ASKED.contains(&option.as_str()));
         let form = Form { words: form.words.into_iter().chain(rest.map(Into::into)).collect(), ..form };
-        Self { path: path.to_owned(), verdict, form, unlocks: false, trouble: None, wrong: false, explained: None }
+        Self { volume, form, unlocks: false, trouble: None, wrong: false, explained: None }
     }
 
     /// The same for a volume that is locked.
@@ -138,7 +200,8 @@ impl Open {
         let form = Form::about(path, &["unlock"], fields).said(texts.unlock_title, "", texts.unlock);
         let verdict =
             Verdict { sentence: texts.is_locked.to_owned(), format: Some(String::new()), ..Verdict::default() };
-        Self { path: path.to_owned(), verdict, form, unlocks: true, trouble: None, wrong: false, explained: None }
+        let volume = Volume { at: AtHand::chosen(path), verdict, header: None, conversion: None };
+        Self { volume, form, unlocks: true, trouble: None, wrong: false, explained: None }
     }
 
     /// Mounts it, or unlocks it.
@@ -152,11 +215,6 @@ impl Open {
         let password = call.secrets.iter().any(|(option, _)| *option == "--password-fd")
             || call.words.iter().any(|word| word == "--no-password");
         Ok(if password { call } else { call.secret("--password-fd", &SecretField::default().secret()) })
-    }
-
-    /// Where it is to be mounted.
-    pub fn dir(&self, home: &Path) -> PathBuf {
-        crate::form::absolute(self.form.text(""), home)
     }
 
     /// Looks for what keeps it from opening. Without a password in the field the bytes alone are examined.
@@ -183,6 +241,16 @@ impl Open {
     }
 }
 
+/// What a volume that was made has to be opened with, where nothing in it tells: a folder that is empty yet.
+pub fn opened_with(created: &Value) -> Vec<String> {
+    let options = created["opened_with"].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
+    if !created["signatures"].is_array() {
+        return Vec::new();
+    }
+    let format = created["format"].as_str().map(|format| format!("--format={format}"));
+    format.into_iter().chain(options).collect()
+}
+
 /// What `claviger explain` says.
 pub fn explained(done: &Done) -> Explained {
     let text = |value: &Value| value.as_str().map(str::to_owned);
@@ -193,51 +261,5 @@ pub fn explained(done: &Done) -> Explained {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::texts::ENGLISH;
-    use serde_json::json;
-
-    fn told(one: Value) -> Verdict {
-        verdict(&json!([one]), &ENGLISH)
-    }
-
-    #[test]
-    fn what_a_file_is() {
-        let luks = told(json!({"size": 1, "verdict": "yes", "candidates": ["LUKS2"]}));
-        assert!(luks.sure && luks.promising() && luks.changes() && luks.sentence.ends_with("LUKS2."), "{luks:?}");
-        let noise = told(json!({"size": 1, "verdict": "possible", "candidates": ["TrueCrypt", "VeraCrypt"]}));
-        assert!(!noise.sure && noise.sentence.contains("TrueCrypt / VeraCrypt"), "{noise:?}");
-        let nothing = told(json!({"size": 1, "verdict": "no", "candidates": []}));
-        assert!(!nothing.promising() && nothing.sentence == ENGLISH.is_nothing);
-        let partition = json!({"partition": {"number": 2, "len": 1 << 30}, "formats": ["LUKS1"]});
-        let disk = told(json!({"size": 1, "verdict": "no", "candidates": [], "partitions": [partition]}));
-        assert_eq!(disk.partitions, [("2".to_owned(), "2: 1 GiB, LUKS1".to_owned())]);
-        let folder = told(json!({"verdict": "yes", "candidates": ["eCryptfs"]}));
-        assert!(folder.folder && folder.promising() && !folder.changes());
-    }
-
-    #[test]
-    fn a_favourites_options_and_what_was_typed_become_one_call() {
-        let verdict = told(json!({"size": 1, "verdict": "yes", "candidates": ["LUKS2"]}));
-        let options = ["--hash=SHA-512".to_owned(), "--read-only".to_owned()];
-        let mut open = Open::new(Path::new("/v"), verdict, Path::new("/d"), &options, &ENGLISH);
-        let call = open.call(Path::new("/")).expect("nothing lacks");
-        assert_eq!(call.text(), ["mount", "--hash=SHA-512", "--read-only", "--isolate-keys", "/v", "/d"]);
-        assert_eq!(call.secrets.len(), 1, "an empty password is one, too");
-        assert_eq!(
-            open.explain(Path::new("/")).expect("nothing lacks").text(),
-            ["explain", "--hash=SHA-512", "/v", "--without-password"]
-        );
-        open.failed(&Done { code: 2, ..Done::default() }, &ENGLISH);
-        assert_eq!(open.trouble.as_deref(), Some(ENGLISH.wrong_password));
-    }
-
-    #[test]
-    fn findings_and_advice() {
-        let out = json!({"findings": ["It is noise."], "advice": [{"what": "Do", "command": "claviger info"}, {"what": "Think"}]});
-        let told = explained(&Done { out, ..Done::default() });
-        assert_eq!(told.findings, ["It is noise."]);
-        assert_eq!(told.advice, [("Do".into(), Some("claviger info".into())), ("Think".into(), None)]);
-    }
-}
+#[path = "../tests/values/open.rs"]
+mod tests;

@@ -1,9 +1,6 @@
 //! Work of one or more steps, one after the other.
 
 use std::collections::VecDeque;
-use std::fs;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::program::{CANCELLED, Call, Done, Job, Programs, Progress};
@@ -77,14 +74,6 @@ impl Work {
             false => self.rest.clear(),
         }
     }
-}
-
-/// Makes a folder, and those above it, that only this user enters. It may be there.
-///
-/// # Errors
-/// Those of the system.
-pub fn private_folder(path: &Path) -> std::io::Result<()> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 #[cfg(test)]

@@ -66,6 +66,7 @@ texts! {
     locked: "locked", "gesperrt";
     server_gone: "Its server has ended; clean up what it left.", "Der zugehörige Prozess ist beendet; bitte aufräumen.";
     server_silent: "It does not answer: the drive may have been pulled out.", "Keine Antwort: Vielleicht wurde das Laufwerk abgezogen.";
+    drive_gone: "The drive is gone: what was written last may be lost.", "Das Laufwerk ist weg: Was zuletzt geschrieben wurde, kann verloren sein.";
     writes_failed: "Writes have failed; the last changes may be lost.", "Schreiben ist fehlgeschlagen; die letzten Änderungen können verloren sein.";
     damage_prevented: "A write that would have damaged the hidden volume was refused.", "Ein Schreibzugriff, der das verborgene Volume beschädigt hätte, wurde verweigert.";
     // A volume that was chosen.
@@ -80,6 +81,9 @@ texts! {
     is_plain_folder: "This folder is not encrypted in any way that is known here.", "Dieser Ordner ist auf keine hier bekannte Art verschlüsselt.";
     is_noise: "This looks like random bytes. It is a volume only if you know it.", "Das sieht wie zufällige Bytes aus. Ein Datenträger ist es nur, wenn man es weiß.";
     is_nothing: "This is not an encrypted volume.", "Das ist kein verschlüsselter Datenträger.";
+    half_way: "It is being encrypted anew or converted, and that was interrupted. Nothing is lost: it goes on where it was.", "Er wird neu verschlüsselt oder umgewandelt, und das wurde unterbrochen. Nichts ist verloren: Es geht weiter, wo es war.";
+    conversion_half_way: "It was being converted into a new volume, and that was interrupted. It goes on where it was.", "Er wurde in einen neuen Datenträger umgewandelt, und das wurde unterbrochen. Es geht weiter, wo es war.";
+    go_on: "Go on", "Fortsetzen";
     mount: "Mount", "Einhängen";
     mounting: "Trying the password", "Das Passwort probieren";
     password: "Password", "Passwort";
@@ -123,7 +127,10 @@ texts! {
     recommended: "What fits", "Was passt";
     nothing_fits: "No volume that can be made here fits all of that. What fits best:", "Kein Datenträger, der hier angelegt werden kann, passt zu alldem. Am besten passt:";
     speaks_against: "What speaks against it", "Was dagegen spricht";
+    folder_instead: "A folder instead, which grows with its files", "Stattdessen ein Ordner, der mit seinen Dateien wächst";
+    folder_explanation: "Its files are encrypted one by one, as eCryptfs does, so that they can be copied one by one, too. How many there are, how large, and when they were changed shows, and nobody notices if somebody changes them.", "Seine Dateien werden einzeln verschlüsselt, wie eCryptfs es tut, und lassen sich so auch einzeln kopieren. Wie viele es sind, wie groß und wann geändert, sieht man, und niemand bemerkt, wenn jemand sie verändert.";
     new_file: "Where: a new file", "Wo: eine neue Datei";
+    new_folder: "Where: a new folder", "Wo: ein neuer Ordner";
     size: "How large (100M, 10G)", "Wie groß (100M, 10G)";
     new_password: "New password", "Neues Passwort";
     again: "Once more", "Noch einmal";
@@ -144,6 +151,13 @@ texts! {
     quick: "Quick: do not fill it; shows which parts are in use", "Schnell: nicht füllen; zeigt, welche Teile benutzt sind";
     // Changing.
     change_title: "Change a volume", "Einen Datenträger ändern";
+    keyslots: "What opens it", "Was ihn öffnet";
+    keyslot: "Keyslot", "Schlüsselfach";
+    kind: "Kind", "Art";
+    derivation: "Key derivation", "Schlüsselableitung";
+    iterations: "iterations", "Durchläufe";
+    remarks: "Remarks", "Bemerkungen";
+    which_opens: "the one that the password opens", "das, welches das Passwort öffnet";
     change_password: "Another password", "Anderes Passwort";
     change_explanation: "The data stay as they are. Whoever has an old copy of the header and the old password still opens it.", "Die Daten bleiben, wie sie sind. Wer eine alte Kopie des Kopfes und das alte Passwort hat, öffnet ihn weiterhin.";
     change: "Change", "Ändern";
@@ -155,6 +169,8 @@ texts! {
     remove_password: "Remove a password", "Ein Passwort entfernen";
     remove_explanation: "The password that you type here opens it no longer. The last one is never removed.", "Das hier eingegebene Passwort öffnet ihn nicht mehr. Das letzte wird nie entfernt.";
     remove_warning: "Whoever knows only this password loses the volume.", "Wer nur dieses Passwort kennt, verliert den Datenträger.";
+    remove_keyslot: "Remove a keyslot", "Ein Schlüsselfach entfernen";
+    kill_explanation: "The password is one of another keyslot, which stays.", "Das Passwort ist das eines anderen Fachs, das bleibt.";
     backup: "Save the header", "Den Kopf sichern";
     backup_explanation: "If its header is destroyed, the volume is lost. The backup opens with today's password for ever: keep it as safe as the volume.", "Ist der Kopf zerstört, ist der Datenträger verloren. Die Sicherung öffnet sich immer mit dem heutigen Passwort: so sicher aufbewahren wie ihn selbst.";
     backup_file: "File of the backup", "Datei der Sicherung";
@@ -166,7 +182,8 @@ texts! {
     convert: "Convert into a new volume", "In einen neuen Datenträger umwandeln";
     convert_explanation: "Everything is copied into a new volume, and both are compared. The old one is only read.", "Alles wird in einen neuen Datenträger kopiert, und beide werden verglichen. Der alte wird nur gelesen.";
     convert_button: "Convert", "Umwandeln";
-    resume: "Go on with one that was interrupted", "Eine unterbrochene fortsetzen";
+    go_on_converting: "Go on converting", "Umwandeln fortsetzen";
+    go_on_title: "Go on where it was interrupted", "Fortsetzen, wo unterbrochen wurde";
     reencrypt: "Encrypt anew in place", "An Ort und Stelle neu verschlüsseln";
     reencrypt_explanation: "The volume gets a new key. It can be interrupted at any moment, and goes on later.", "Der Datenträger bekommt einen neuen Schlüssel. Man kann jederzeit unterbrechen und später fortsetzen.";
     reencrypt_warning: "Other passwords than this one end with the old key. Make a backup before.", "Andere Passwörter als dieses enden mit dem alten Schlüssel. Vorher eine Sicherung machen.";
@@ -183,6 +200,21 @@ texts! {
     measuring: "Measuring", "Messen";
     encryption: "encryption", "Verschlüsseln";
     decryption: "decryption", "Entschlüsseln";
+    lab_title: "The lab", "Das Labor";
+    lab_explanation: "It makes volumes with and without encryption, works on them, and tells what encryption costs. That takes five to ten minutes, and can be interrupted.", "Es legt Datenträger mit und ohne Verschlüsselung an, arbeitet darauf und sagt, was Verschlüsselung kostet. Das dauert fünf bis zehn Minuten und lässt sich unterbrechen.";
+    preset: "What is measured", "Was gemessen wird";
+    preset_sweep: "reads and writes by block size", "Lesen und Schreiben nach Blockgröße";
+    preset_files: "what encrypts file by file", "was Dateien einzeln verschlüsselt";
+    preset_network: "volumes behind a network", "Datenträger hinter einem Netz";
+    lab_dir: "Folder on the disk to be measured; without one, memory", "Ordner auf der Platte, die gemessen wird; ohne ihn der Arbeitsspeicher";
+    lab_out: "Folder for figures and report", "Ordner für Zahlen und Bericht";
+    facility: "Only this facility", "Nur dieses Verfahren";
+    workload: "Only this workload", "Nur diese Aufgabe";
+    repeats: "Passes", "Durchgänge";
+    run_lab: "Run the lab", "Labor starten";
+    running_lab: "The lab is measuring", "Das Labor misst";
+    lab_interrupted: "A run was interrupted:", "Ein Lauf wurde unterbrochen:";
+    open_report: "Open the report", "Bericht öffnen";
     // Choosing a file.
     choose_title: "Choose a file, a folder or a device", "Eine Datei, einen Ordner oder ein Gerät auswählen";
     path: "Path", "Pfad";

@@ -1,5 +1,6 @@
 //! The window in a folder of its own, and what people do with it.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -66,8 +67,8 @@ impl Window {
         }
         let mut programs = Programs::at(claviger.clone(), || {});
         programs.environment.push(("CLAVIGER_RUNTIME_DIR", path("runtime").into()));
-        let (home, base, favourites) = (path("home"), path("mounts"), path("favourites.toml"));
-        let places = Places { home, base, favourites, system: path("sys"), udev: path("udev") };
+        let (home, favourites) = (path("home"), path("favourites.toml"));
+        let places = Places { home, favourites, system: path("sys"), udev: path("udev") };
         let app = App::new(programs, &ENGLISH, places);
         let harness =
             Harness::builder().with_size(vec2(720.0, 1600.0)).build_ui_state(|ui, app: &mut App| app.draw(ui), app);
@@ -78,13 +79,27 @@ impl Window {
         self.folder.path().join(name)
     }
 
-    /// Runs `claviger` with the password in a file.
+    /// Where the one volume that is open is mounted.
+    pub fn mounted_at(&self) -> PathBuf {
+        let mounted = &self.harness.state().home.mounted;
+        mounted[0].dir.as_ref().expect("it is mounted").into()
+    }
+
+    pub fn claviger(&self) -> &Path {
+        &self.claviger
+    }
+
+    /// A program in the window's folder, with the password in a file there.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        fs::write(self.path("password"), format!("{PASSWORD}\n")).expect("a file");
+        let mut command = Command::new(program);
+        command.env("CLAVIGER_RUNTIME_DIR", self.path("runtime")).current_dir(self.folder.path());
+        command
+    }
+
+    /// Runs `claviger`.
     pub fn run(&self, words: &[&str]) -> String {
-        let password = self.path("password");
-        fs::write(&password, format!("{PASSWORD}\n")).expect("a file");
-        let mut command = Command::new(&self.claviger);
-        command.env("CLAVIGER_RUNTIME_DIR", self.path("runtime")).current_dir(self.folder.path()).args(words);
-        let output = command.output().expect("the program starts");
+        let output = self.command(&self.claviger).args(words).output().expect("the program starts");
         assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
@@ -101,6 +116,17 @@ impl Window {
         let words = ["convert", "--raw-source", "--new-password-file", "password", &plain, &volume];
         self.run(&[&words[..1], &cheap[..], &words[1..]].concat());
         path
+    }
+
+    /// An empty volume that opens quickly.
+    pub fn empty_volume(&self, name: &str, format: &str, size: &str) -> PathBuf {
+        let cheap: &[&str] = match format {
+            "BitLocker" => &["--no-recovery-password"],
+            _ => &["--kdf", "pbkdf2", "--iterations", "1000"],
+        };
+        let words = ["create", "--quick", "--format", format, "--size", size, "--password-file", "password", name];
+        self.run(&[&words[..], cheap].concat());
+        self.path(name)
     }
 
     /// Frames until it holds.

@@ -1,5 +1,6 @@
 //! The window, driven through the tree that screen readers see, with the program `claviger` behind it.
 
 mod common;
+mod halfway;
 mod packaging;
 mod pages;

@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use claviger_window::app::Page;
 use claviger_window::change::Change;
-use claviger_window::create::Create;
+use claviger_window::create::{Create, choices};
 use claviger_window::draw::Action;
 use claviger_window::form::Input;
+use claviger_window::header::{Header, Keyslot};
+use claviger_window::home::AtHand;
+use claviger_window::open::{Verdict, Volume};
 use claviger_window::program::Programs;
 use claviger_window::texts::ENGLISH as T;
 use eframe::egui::{Key, vec2};
@@ -47,7 +50,7 @@ fn a_volume_is_mounted_locked_unlocked_and_unmounted() {
     assert!(!window.told().contains(PASSWORD), "nobody is told a password");
     window.click(T.mount);
     window.sees(T.open_folder);
-    let dir = window.path("mounts/v");
+    let dir = window.mounted_at();
     fs::write(dir.join("letter"), "dear").expect("a file");
     window.click(T.lock);
     window.sees(T.locked);
@@ -187,6 +190,138 @@ fn a_volume_is_changed() {
     window.run(&["keyslot", "test", "--password-file", "new", "v.luks"]);
 }
 
+/// What opens a volume is listed, and removed and changed by its number.
+#[test]
+fn a_keyslot_is_removed_by_its_row() {
+    let Some(mut window) = Window::new() else { return };
+    let volume = window.empty_volume("v.luks", "LUKS2", "20M");
+    fs::write(window.path("other"), "other one").expect("a file");
+    let add = ["keyslot", "add", "--kdf", "pbkdf2", "--iterations", "1000", "--password-file", "password"];
+    window.run(&[&add[..], &["--new-password-file", "other", "v.luks"]].concat());
+    window.run(&[&add[..], &["--recovery-key-file", "recovery.txt", "v.luks"]].concat());
+    window.harness.state_mut().act(Action::Look(volume));
+    window.click(T.change_it);
+    window.sees(T.keyslots);
+    window.sees("pbkdf2, sha256, 1000 iterations");
+    window.sees("systemd-recovery");
+    window.click("Change: 1");
+    window.types(T.password, 0, "other one");
+    window.types(T.new_password, 0, "third");
+    window.types(T.again, 0, "third");
+    window.click(T.change);
+    window.sees(T.done);
+    fs::write(window.path("third"), "third").expect("a file");
+    window.run(&["keyslot", "test", "--password-file", "third", "v.luks"]);
+    window.click("Remove: 1");
+    window.sees(T.kill_explanation);
+    window.types(T.password, 0, PASSWORD);
+    window.click(T.understood);
+    window.click(T.remove);
+    window.sees(T.done);
+    let rows: Vec<_> = window.labels().into_iter().filter(|label| label.starts_with("Remove: ")).collect();
+    assert_eq!(rows, ["Remove: 0", "Remove: 2"]);
+    window.click("Remove: 2");
+    window.types(T.password, 0, PASSWORD);
+    window.click(T.understood);
+    window.click(T.remove);
+    window.until("the last one, which is not removed", |harness| {
+        matches!(&harness.state().page, Page::Change(page) if page.volume.header.as_ref().is_some_and(|it| it.keyslots.len() == 1))
+    });
+    assert!(!window.labels().iter().any(|label| label.starts_with("Remove: ")), "{:?}", window.labels());
+}
+
+/// A partition of a disk is opened and changed as a volume is.
+#[test]
+fn a_partition_is_opened_and_changed() {
+    if !there("fusermount3") || !there("mkfs.vfat") {
+        return;
+    }
+    let Some(mut window) = Window::new() else { return };
+    let volume = fs::read(window.volume("v.luks")).expect("a file");
+    let (start, sectors) = (2048u32, (volume.len() / 512) as u32);
+    let mut disk = vec![0; start as usize * 512];
+    // A master boot record with one partition, of Linux.
+    disk[446 + 4] = 0x83;
+    disk[446 + 8..446 + 12].copy_from_slice(&start.to_le_bytes());
+    disk[446 + 12..446 + 16].copy_from_slice(&sectors.to_le_bytes());
+    disk[510..512].copy_from_slice(&[0x55, 0xaa]);
+    disk.extend(volume);
+    fs::write(window.path("disk.img"), disk).expect("a file");
+    let look = |window: &mut Window| {
+        let disk = window.path("disk.img");
+        window.harness.state_mut().act(Action::Look(disk));
+        window.sees(T.is_disk);
+        let name = window.labels().into_iter().find(|label| label.starts_with("Partition 1: ")).expect("it is listed");
+        window.click(&name);
+        window.sees("LUKS2.");
+    };
+    look(&mut window);
+    window.click(T.change_it);
+    window.sees(T.keyslots);
+    window.types(T.password, 0, PASSWORD);
+    window.types(T.new_password, 0, "new one");
+    window.types(T.again, 0, "new one");
+    window.click(T.change);
+    window.sees(T.done);
+    look(&mut window);
+    window.types(T.password, 0, "new one");
+    window.click(T.mount);
+    window.sees(T.open_folder);
+    window.click(T.unmount);
+    window.click("disk.img, Partition 1 (opened before)");
+    window.sees("LUKS2.");
+}
+
+/// A run of the lab is cancelled, goes on, and its report is shown.
+#[test]
+fn the_lab_measures() {
+    let Some(mut window) = Window::new() else { return };
+    window.click(T.measure_page);
+    window.click(T.more);
+    window.types(T.facility, 0, "plain");
+    window.types(T.workload, 0, "hdparm-like");
+    window.types(T.repeats, 0, "1");
+    window.click(T.run_lab);
+    window.sees("hdparm-like on plain");
+    window.click(T.cancel);
+    window.sees(T.cancelled);
+    window.sees(T.lab_interrupted);
+    window.click(T.go_on);
+    window.sees(T.open_report);
+    window.sees("B/s");
+    assert!(window.path("home/claviger-lab/report.html").is_file());
+    assert!(!window.labels().contains(&T.go_on.to_owned()), "nothing is left to do");
+}
+
+/// A folder whose files are encrypted one by one is made, and opened while nothing in it tells what it is.
+#[test]
+fn a_folder_is_made_and_opened() {
+    if !there("fusermount3") {
+        return;
+    }
+    let Some(mut window) = Window::new() else { return };
+    window.click(T.create_page);
+    window.click(T.folder_instead);
+    window.sees(T.folder_explanation);
+    window.types(T.new_folder, 0, "letters");
+    window.types(T.new_password, 0, PASSWORD);
+    window.types(T.again, 0, PASSWORD);
+    window.click(T.create);
+    window.sees(T.created);
+    window.click("letters (opened before)");
+    window.sees("eCryptfs.");
+    window.types(T.password, 0, PASSWORD);
+    window.click(T.mount);
+    window.sees(T.open_folder);
+    fs::write(window.mounted_at().join("letter"), "dear").expect("a file");
+    window.click(T.unmount);
+    window.sees(T.nothing_mounted);
+    let names: Vec<_> = fs::read_dir(window.path("home/letters")).expect("a folder").flatten().collect();
+    assert!(names.len() == 1 && names[0].file_name() != "letter", "{names:?}");
+    let told = window.run(&["cat", "--password-file", "password", "home/letters", ":/letter"]);
+    assert_eq!(told, "dear");
+}
+
 /// Bars come one after the other, and measuring can be cancelled.
 #[test]
 fn the_benchmark_shows_bars_while_it_runs() {
@@ -230,6 +365,41 @@ fn a_server_that_is_gone_is_told() {
     window.sees(T.nothing_mounted);
 }
 
+/// The drive that a volume is on is pulled out: what is written then is lost, which is told, and everything can be taken down.
+#[test]
+fn a_drive_that_was_pulled_out_is_told() {
+    if !there("fusermount3") || !there("mkfs.vfat") {
+        return;
+    }
+    let Some(mut window) = Window::new() else { return };
+    // A drive that is served through FUSE, which can be killed.
+    fs::write(window.path("drive.img"), vec![0; 64 << 20]).expect("a file");
+    let made = window.command("mkfs.vfat").env("PATH", "/usr/sbin:/sbin:/usr/bin:/bin").arg("drive.img").output();
+    assert!(made.is_ok_and(|output| output.status.success()), "mkfs.vfat");
+    fs::create_dir(window.path("drive")).expect("a folder");
+    let drive = window.run(&["mount", "--raw", "--json", "drive.img", "drive"]);
+    let drive: serde_json::Value = serde_json::from_str(&drive).expect("JSON");
+    let volume = window.volume("drive/v.luks");
+    window.harness.state_mut().act(Action::Look(volume));
+    window.types(T.password, 0, PASSWORD);
+    window.click(T.mount);
+    window.sees("v.luks");
+    window.until("both are listed", |harness| harness.state().home.mounted.len() == 2);
+    let on_drive = |mounted: &&claviger_window::home::Mounted| mounted.volume.ends_with("v.luks");
+    let dir = window.harness.state().home.mounted.iter().find(on_drive).and_then(|mounted| mounted.dir.clone());
+    let pid = drive["pid"].as_i64().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)).expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+    // Whoever writes is told so only when it is to be durable, if at all.
+    let written = fs::File::create(Path::new(&dir.expect("a folder")).join("letter"))
+        .and_then(|mut file| std::io::Write::write_all(&mut file, &[7; 1 << 20]).and_then(|()| file.sync_all()));
+    assert!(written.is_err(), "there is nothing to write to");
+    window.sees(T.writes_failed);
+    window.sees(T.server_gone);
+    window.click(T.unmount_all);
+    window.sees(T.nothing_mounted);
+    window.sees(T.close);
+}
+
 /// Favourites are at hand, with their folder and options; a file that cannot be read is told once.
 #[test]
 fn favourites_are_at_hand() {
@@ -237,13 +407,18 @@ fn favourites_are_at_hand() {
     fs::write(window.path("favourites.toml"), "[diary]\nvolume = 'd.tc'").expect("a file");
     window.sees("missing field `dir`");
     window.click(T.close);
-    fs::write(window.path("home/d.tc"), vec![0x5a; 1 << 20]).expect("a file");
+    window.empty_volume("home/d.tc", "LUKS2", "20M");
     fs::write(window.path("favourites.toml"), "[diary]\nvolume = 'd.tc'\ndir = 'diary'\noptions = ['--read-only']")
         .expect("a file");
     window.click("diary (favourite)");
     window.until("the page", |harness| matches!(harness.state().page, Page::Open(_)));
     let Page::Open(page) = &window.harness.state().page else { panic!("another page") };
     assert!(page.form.ticked("--read-only") && page.form.text("").ends_with("home/diary"));
+    // The folder is made, as `claviger attach` makes it.
+    window.types(T.password, 0, "wrong");
+    window.click(T.mount);
+    window.sees(T.wrong_password);
+    assert!(window.path("home/diary").is_dir());
 }
 
 /// A file is chosen by the keyboard alone.
@@ -332,13 +507,21 @@ fn the_program_understands_every_form() {
     let nowhere = Path::new("/nowhere/v");
     let listed =
         Command::new(&claviger).args(["create", "--list", "--json"]).output().expect("the program starts").stdout;
-    let mut create = Create::new(&serde_json::from_slice(&listed).expect("JSON"));
+    let listed = serde_json::from_slice(&listed).expect("JSON");
+    let mut create = Create::new(&listed);
     let mut forms = Vec::new();
     for number in 0..create.all.len() {
         create.choose(number, Path::new("/nowhere"), &T);
         let format = create.all[number].format.clone();
         forms.extend(create.form.take());
-        forms.extend(Change::new(nowhere, &format, &create.all, Path::new("/nowhere"), &T).forms);
+        let verdict = Verdict { format: Some(format.clone()), ..Verdict::default() };
+        let slot = |number: &str| Keyslot { number: number.into(), ..Keyslot::default() };
+        let header = Header { format, keyslots: vec![slot("0"), slot("1")], half_way: true };
+        let volume = Volume { at: AtHand::chosen(nowhere), verdict, header: Some(header), conversion: None };
+        let whole = Volume { header: None, ..volume.clone() };
+        for volume in [volume, whole] {
+            forms.extend(Change::new(volume, &choices(&listed), Path::new("/nowhere"), &T).forms);
+        }
     }
     assert!(forms.len() > 30, "{}", forms.len());
     for mut form in forms {

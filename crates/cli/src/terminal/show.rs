@@ -45,6 +45,7 @@ pub struct Args {
 #[derive(Serialize)]
 struct Shown {
     path: String,
+    format: &'static str,
     /// What the header says.
     header: Value,
     /// What trying its keyslots costs on this machine.
@@ -61,7 +62,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Error::unsupported(what).hint("`claviger info` opens the volume and says what it is made of.").at(&args.path)
     })?;
     let path = args.path.display().to_string();
-    output::print(&Shown { path, header: told, plan: header.plan(&Unlock::with(&[])) }, args.json)
+    output::print(
+        &Shown { path, format: format.name(), header: told, plan: header.plan(&Unlock::with(&[])) },
+        args.json,
+    )
 }
 
 impl Report for Shown {
@@ -175,7 +179,7 @@ mod tests {
 
     fn text_of(header: Value) -> String {
         let mut out = Vec::new();
-        let shown = Shown { path: "x.luks".into(), header, plan: None };
+        let shown = Shown { path: "x.luks".into(), format: "LUKS2", header, plan: None };
         shown.text(&mut out).expect("memory");
         String::from_utf8(out).expect("text")
     }

@@ -1,0 +1,107 @@
+//! What a volume says of itself without a password, as values: its keyslots, and whether something was begun that is to go on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::home::size;
+use crate::program::Call;
+use crate::texts::Texts;
+
+/// What its header says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    pub format: String,
+    pub keyslots: Vec<Keyslot>,
+    /// Whether it is encrypted anew, or converted in place, and that is not at its end.
+    pub half_way: bool,
+}
+
+/// Something that opens it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keyslot {
+    pub number: String,
+    pub kind: String,
+    /// How the key is derived, and at what cost.
+    pub derivation: String,
+    /// Its name, priority, and what is wrong with it.
+    pub remarks: String,
+}
+
+/// Asks what the header says. `options` name the partition.
+pub fn show(path: &Path, options: &[String]) -> Call {
+    Call::new(["header", "show"]).with(partition(options)).with([path])
+}
+
+/// Of the options of a mount, the one that other verbs need too.
+pub fn partition(options: &[String]) -> impl Iterator<Item = &String> {
+    options.iter().filter(|option| option.starts_with("--partition="))
+}
+
+/// What `claviger header show` says; nothing where a header says nothing without a password.
+pub fn header(shown: &Value, texts: &Texts) -> Option<Header> {
+    let about = &shown["header"];
+    let list = |name: &str| about[name].as_array().into_iter().flatten();
+    let reencrypted = list("requirements").filter_map(Value::as_str).any(|name| name.starts_with("online-reencrypt"));
+    let state = about["state"].as_str().unwrap_or_default();
+    let converted = ["under way", "interrupted", "paused"].iter().any(|end| state.ends_with(end));
+    let tokens: Vec<_> = list("tokens").collect();
+    let used = list("keyslots").filter(|slot| slot["active"] != false);
+    Some(Header {
+        format: shown["format"].as_str()?.to_owned(),
+        keyslots: used.map(|slot| keyslot(slot, &tokens, texts)).collect(),
+        half_way: reencrypted || converted,
+    })
+}
+
+fn keyslot(slot: &Value, tokens: &[&Value], texts: &Texts) -> Keyslot {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let number = slot["number"].as_u64().or(slot["keyslot"].as_u64()).unwrap_or_default();
+    // LUKS2 tells of a keyslot beside it, and names it as a text; BitLocker tells in it.
+    let named = Value::from(number.to_string());
+    let told = |token: &&&Value| token["keyslots"].as_array().is_some_and(|all| all.contains(&named));
+    let kind = tokens.iter().find(told).map_or(text(&slot["type"]), |token| text(&token["type"]));
+    let kind = if ["", "luks2"].contains(&&*kind) { texts.password.to_owned() } else { kind };
+    let kdf = if slot["kdf"].is_object() { &slot["kdf"] } else { slot };
+    let name = text(if slot["kdf"].is_object() { &kdf["type"] } else { &slot["kdf"] });
+    let iterations = kdf["iterations"].as_u64().map(|count| format!("{count} {}", texts.iterations));
+    let memory = kdf["memory"].as_u64().map(size);
+    let derivation = [name, text(&kdf["hash"])].into_iter().chain(iterations).chain(memory);
+    let remarks = ["name", "hint", "needs", "priority", "opens", "damaged"].map(|field| text(&slot[field]));
+    let remarks = remarks.into_iter().filter(|text| !["normal", "the volume"].contains(&&**text));
+    let joined =
+        |parts: &mut dyn Iterator<Item = String>| parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(", ");
+    Keyslot {
+        number: number.to_string(),
+        kind,
+        derivation: joined(&mut derivation.into_iter()),
+        remarks: joined(&mut remarks.into_iter()),
+    }
+}
+
+/// A copy in another format that was not finished.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub struct Conversion {
+    pub source: PathBuf,
+    pub destination: PathBuf,
+    /// None for plaintext.
+    pub format: Option<String>,
+}
+
+/// The conversion from or to `path` that was interrupted: `claviger convert` notes it beside what it makes, which is looked for in `home`
+/// and in the folder of `path`.
+pub fn conversion(path: &Path, home: &Path) -> Option<Conversion> {
+    let folders = [path.parent().unwrap_or(home), home];
+    let entries = folders.into_iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+    let notes = entries.map(|entry| entry.path()).filter(|path| path.to_string_lossy().ends_with(".part.json"));
+    let read = |note: PathBuf| serde_json::from_slice::<Conversion>(&fs::read(note).ok()?).ok();
+    let part = |conversion: &Conversion| PathBuf::from(format!("{}.part", conversion.destination.display()));
+    let mut begun = notes.filter_map(read).filter(|it| part(it).exists());
+    begun.find(|it| [&it.source, &it.destination, &part(it)].contains(&&path.to_owned()))
+}
+
+#[cfg(test)]
+#[path = "../tests/values/header.rs"]
+mod tests;

@@ -1,0 +1,61 @@
+use super::*;
+use crate::texts::ENGLISH;
+use serde_json::json;
+
+fn told(one: Value) -> Verdict {
+    verdict(&json!([one]), &ENGLISH)
+}
+
+#[test]
+fn what_a_file_is() {
+    let luks = told(json!({"size": 1, "verdict": "yes", "candidates": ["LUKS2"]}));
+    assert!(luks.format.is_some() && luks.sentence.ends_with("LUKS2."), "{luks:?}");
+    let noise = told(json!({"size": 1, "verdict": "possible", "candidates": ["TrueCrypt", "VeraCrypt"]}));
+    assert!(noise.sentence.contains("TrueCrypt / VeraCrypt") && noise.sentence.ends_with(ENGLISH.no_mark), "{noise:?}");
+    let nothing = told(json!({"size": 1, "verdict": "no", "candidates": []}));
+    assert!(nothing.format.is_none() && nothing.sentence == ENGLISH.is_nothing);
+    let partition = json!({"number": 2, "len": 1 << 30, "formats": ["LUKS1"]});
+    let disk = told(json!({"size": 1, "verdict": "no", "candidates": [], "partitions": [partition]}));
+    assert_eq!(disk.partitions[0].name, "Partition 2: 1 GiB, LUKS1");
+    assert_eq!(disk.of(&["--partition=2".to_owned()], &ENGLISH).format.as_deref(), Some("LUKS1"));
+    let folder = told(json!({"verdict": "yes", "candidates": ["eCryptfs"]}));
+    assert!(folder.folder && folder.format.is_some() && !volume(folder, &[]).changes());
+}
+
+/// Chosen with these options.
+fn volume(verdict: Verdict, options: &[&str]) -> Volume {
+    let options = options.iter().map(|&option| option.to_owned()).collect();
+    let at = AtHand { options, dir: Some("/d".into()), ..AtHand::chosen(Path::new("/v")) };
+    Volume::new(at, verdict, None, Path::new("/"), &ENGLISH)
+}
+
+#[test]
+fn a_favourites_options_and_what_was_typed_become_one_call() {
+    let verdict = told(json!({"size": 1, "verdict": "yes", "candidates": ["LUKS2"]}));
+    let mut open = Open::new(volume(verdict, &["--hash=SHA-512", "--read-only"]), &ENGLISH);
+    let call = open.call(Path::new("/")).expect("nothing lacks");
+    assert_eq!(call.text(), ["mount", "--hash=SHA-512", "--read-only", "--isolate-keys", "/v", "/d"]);
+    assert_eq!(call.secrets.len(), 1, "an empty password is one, too");
+    assert_eq!(
+        open.explain(Path::new("/")).expect("nothing lacks").text(),
+        ["explain", "--hash=SHA-512", "/v", "--without-password"]
+    );
+    open.failed(&Done { code: 2, ..Done::default() }, &ENGLISH);
+    assert_eq!(open.trouble.as_deref(), Some(ENGLISH.wrong_password));
+}
+
+#[test]
+fn what_only_an_option_tells_is_opened_too() {
+    let empty = volume(Verdict { folder: true, ..Verdict::default() }, &["--format=eCryptfs"]);
+    assert!(empty.verdict.sentence.ends_with("eCryptfs."));
+    let call = Open::new(empty, &ENGLISH).call(Path::new("/")).expect("nothing lacks");
+    assert_eq!(call.text(), ["mount", "--format=eCryptfs", "/v", "/d"]);
+}
+
+#[test]
+fn findings_and_advice() {
+    let out = json!({"findings": ["It is noise."], "advice": [{"what": "Do", "command": "claviger info"}, {"what": "Think"}]});
+    let told = explained(&Done { out, ..Done::default() });
+    assert_eq!(told.findings, ["It is noise."]);
+    assert_eq!(told.advice, [("Do".into(), Some("claviger info".into())), ("Think".into(), None)]);
+}
