@@ -62,7 +62,7 @@ pub fn open(store: Arc<dyn Store>) -> Result<Fat> {
     let root = state.folder_bytes(ROOT)?;
     let system = System::find(&root, boot.only_table == Some(1));
     faults.extend(system.unknown.then(|| "its root folder has entries of an unknown kind".to_owned()));
-    let mut taken = vec![state.table.chain(first_of(&boot), boot.clusters)?];
+    let mut taken = vec![state.chain_of(ROOT)?];
     match system.bitmap(&store, &boot, &mut state) {
         Ok((bitmap, chain)) => {
             state.table.bitmap = Some(bitmap);
@@ -81,13 +81,6 @@ pub fn open(store: Arc<dyn Store>) -> Result<Fat> {
         faults.push(e.to_string());
     }
     Fat::of(store, state, faults)
-}
-
-fn first_of(boot: &Boot) -> u32 {
-    match boot.root {
-        super::fat::boot::Root::Cluster(first) => first,
-        super::fat::boot::Root::Fixed { .. } => 0,
-    }
 }
 
 /// What the root folder says of the file system itself.

@@ -409,6 +409,12 @@ impl State {
         !self.freed.is_empty()
     }
 
+    /// The clusters of a file or folder.
+    pub fn chain_of(&mut self, node: Node) -> io::Result<Chain> {
+        self.load_chain(node)?;
+        Ok(self.known(node)?.chain.clone().unwrap_or_default())
+    }
+
     /// Says that these clusters belong to no file.
     ///
     /// # Errors
