@@ -7,10 +7,11 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use crate::support::fat::{Image, contents, files_below, mend_exfat, mkfs, mkfs_exfat, open, read_all};
+use crate::support::fat::{Image, contents, files_below, mkfs, mkfs_exfat, open, read_all};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::trees::{NewNode, NodeKind, Renaming, Space, Tree, Use, find};
 use claviger_engine::{Store, filesystems};
+use claviger_testkit::exfat;
 use claviger_testkit::random::Random;
 use claviger_testkit::stores::{CrashStore, Depth, Fault, FaultStore, Operation};
 
@@ -303,9 +304,16 @@ fn what_others_wrote_to_exfat_is_read_and_changed() {
     assert!(image.mounted(files_below).is_none_or(|others| others == model), "others read something else");
 }
 
-/// An exFAT of one table with room for a second, a file of 3,000 bytes in it, and where its root folder is. Of its entries, the
-/// third is the bitmap's, the fourth that of the up-case table.
-fn small_exfat() -> Option<(Vec<u8>, usize)> {
+/// Where something is in an exFAT: the entries of its bitmap, of its up-case table and of a file, and the bitmap itself.
+struct Places {
+    bitmap: usize,
+    upcase: usize,
+    file: usize,
+    bits: usize,
+}
+
+/// An exFAT of one table with room for a second, with a file of 3,000 bytes in it.
+fn small_exfat() -> Option<(Vec<u8>, Places)> {
     let image = mkfs_exfat(&["-b", "64K", "-c", "512", "512"], 1440)?;
     let store = image.in_memory();
     let tree = open(store.clone());
@@ -314,34 +322,34 @@ fn small_exfat() -> Option<(Vec<u8>, usize)> {
     drop(tree);
     let bytes = store.to_vec();
     let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize;
-    let root = (number(88) + number(96) - 2) * 512;
-    assert_eq!([bytes[root], bytes[root + 32], bytes[root + 64], bytes[root + 96]], [0x83, 0xa0, 0x81, 0x82]);
-    Some((bytes, root))
+    let cluster = |cluster: usize| (number(88) + cluster - 2) * 512;
+    let entry =
+        |kind: u8| (cluster(number(96))..).step_by(32).find(|at| bytes[*at] == kind).expect("it is in the root");
+    let (bitmap, upcase, file) = (entry(0x81), entry(0x82), entry(0x85));
+    let bits = cluster(number(bitmap + 20));
+    Some((bytes, Places { bitmap, upcase, file, bits }))
 }
 
 #[test]
 fn an_exfat_that_is_not_whole_is_read_as_far_as_it_is_and_not_written() {
-    let Some((image, root)) = small_exfat() else { return };
-    type Change = fn(&mut Vec<u8>, usize);
+    let Some((image, places)) = small_exfat() else { return };
+    type Change = fn(&mut Vec<u8>, &Places);
     let changes: &[(&str, bool, Change)] = &[
         ("their copy is used", false, |bytes, _| bytes[130] ^= 1),
         ("their copy is used", false, |bytes, _| bytes[108] = 10),
         ("failing medium", true, |bytes, _| bytes[106] |= 4),
         ("TexFAT", true, |bytes, _| bytes[110] = 2),
-        ("allocation bitmap", true, |bytes, root| bytes[root + 64] = 1),
-        ("allocation bitmap", true, |bytes, root| bytes[root + 64 + 24..][..8].fill(0)),
-        ("it says that itself is free", true, |bytes, root| bytes[root - 512..root].fill(0)),
-        ("up-case table", true, |bytes, root| bytes[root + 96 + 4] ^= 1),
-        ("belongs to the file system itself", true, |bytes, root| {
-            bytes.copy_within(root + 64 + 20..root + 64 + 24, root + 96 + 20)
-        }),
-        ("an unknown kind", true, |bytes, root| bytes[root + 128 + 96] = 0x86),
+        ("allocation bitmap", true, |bytes, at| bytes[at.bitmap] = 1),
+        ("allocation bitmap", true, |bytes, at| bytes[at.bitmap + 24..][..8].fill(0)),
+        ("it says that itself is free", true, |bytes, at| bytes[at.bits] = 0),
+        ("up-case table", true, |bytes, at| bytes[at.upcase + 4] ^= 1),
+        ("an unknown kind", true, |bytes, at| bytes[at.file + 96] = 0x86),
     ];
     for (words, mend, change) in changes {
         let mut changed = image.clone();
-        change(&mut changed, root);
+        change(&mut changed, &places);
         if *mend {
-            mend_exfat(&mut changed);
+            exfat::seal(&mut changed);
         }
         let store = Arc::new(MemoryStore::new(changed.clone()));
         let tree = open(store.clone());
@@ -362,9 +370,9 @@ fn an_exfat_that_is_not_whole_is_read_as_far_as_it_is_and_not_written() {
     ];
     for (words, change) in refusals {
         let mut changed = image.clone();
-        change(&mut changed, root);
+        change(&mut changed, &places);
         if *words != "checksum" {
-            mend_exfat(&mut changed);
+            exfat::seal(&mut changed);
         }
         let refused = filesystems::open(Arc::new(MemoryStore::new(changed))).err().expect("refused").to_string();
         assert!(refused.contains(words), "{words}: {refused}");
@@ -372,30 +380,43 @@ fn an_exfat_that_is_not_whole_is_read_as_far_as_it_is_and_not_written() {
 }
 
 #[test]
-fn a_damaged_set_of_entries_shows_and_stays_as_it_is() {
-    let Some((mut image, root)) = small_exfat() else { return };
-    // Its size, which the checksum covers.
-    image[root + 128 + 32 + 25] ^= 1;
-    let store = Arc::new(MemoryStore::new(image));
-    let tree = open(store.clone());
-    let (root_folder, name) = (tree.root(), OsStr::new("FILE"));
-    let file = tree.lookup(root_folder, name).expect("it has a name");
-    tree.create(root_folder, OsStr::new("other"), &NewNode::default()).expect("others can be made");
-    let refusals = [
-        tree.read_at(file, 0, &mut [0]).map(drop),
-        tree.write_at(file, 0, b"x"),
-        tree.set_len(file, 0),
-        tree.set_times(file, Some(SystemTime::now()), None),
-        tree.remove(root_folder, name),
-        tree.rename(root_folder, name, root_folder, OsStr::new("new"), Renaming::Replace),
-        tree.rename(root_folder, OsStr::new("other"), root_folder, name, Renaming::Replace),
+fn a_damaged_file_of_exfat_shows_and_stays_as_it_is() {
+    let Some((image, places)) = small_exfat() else { return };
+    let bitmap: [u8; 4] = image[places.bitmap + 20..][..4].try_into().expect("four bytes");
+    // Its size, without the checksum; the bitmap's cluster; more clusters that follow each other than there are.
+    let changes: [(&str, bool, &[(usize, &[u8])]); 3] = [
+        ("the checksum of its entries", false, &[(56, &[1])]),
+        ("belongs to the file system itself", true, &[(33, &[3]), (52, &bitmap)]),
+        ("clusters from cluster", true, &[(33, &[3]), (63, &[0x20])]),
     ];
-    for refused in refusals {
-        let refused = refused.expect_err("refused");
-        assert_eq!(refused.kind(), ErrorKind::InvalidData, "{refused}");
-        assert!(refused.to_string().contains("checksum of its entries"), "{refused}");
+    for (words, seal, changes) in changes {
+        let mut image = image.clone();
+        for (at, bytes) in changes {
+            image[places.file + at..][..bytes.len()].copy_from_slice(bytes);
+        }
+        if seal {
+            exfat::seal(&mut image);
+        }
+        let tree = open(Arc::new(MemoryStore::new(image)));
+        let (root, name) = (tree.root(), OsStr::new("FILE"));
+        let file = tree.lookup(root, name).expect("it has a name");
+        tree.create(root, OsStr::new("other"), &NewNode::default()).expect("others can be made");
+        let refusals = [
+            tree.read_at(file, 0, &mut [0]).map(drop),
+            tree.write_at(file, 0, b"x"),
+            tree.set_len(file, 0),
+            tree.set_times(file, Some(SystemTime::now()), None),
+            tree.remove(root, name),
+            tree.rename(root, name, root, OsStr::new("new"), Renaming::Replace),
+            tree.rename(root, OsStr::new("other"), root, name, Renaming::Replace),
+        ];
+        for refused in refusals {
+            let refused = refused.expect_err("refused");
+            assert_eq!(refused.kind(), ErrorKind::InvalidData, "{refused}");
+            assert!(refused.to_string().contains(words), "{words}: {refused}");
+        }
+        assert_eq!(tree.list(root).expect("listed").len(), 2);
     }
-    assert_eq!(tree.list(root_folder).expect("listed").len(), 2);
 }
 
 #[test]
@@ -424,7 +445,7 @@ fn what_was_never_written_of_a_file_is_zeros() {
     model.resize(50_000, 0);
     model.resize(60_000, 0);
     tree.finish().expect("written");
-    assert!(contents(&*open(store), find(&*tree, OsStr::new("file")).expect("there")) == model);
+    assert!(read_all(&*open(store))["/file"] == model);
 }
 
 #[test]

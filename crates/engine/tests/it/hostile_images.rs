@@ -10,10 +10,11 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use crate::support::fat::{Image, mend_exfat, mkfs, mkfs_exfat, open};
+use crate::support::fat::{Image, mkfs, mkfs_exfat, open};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::trees::{Entry, NewNode, Node, NodeKind, Renaming, Tree, Use};
 use claviger_engine::{Store, diagnosis, filesystems, free_tail, partitions};
+use claviger_testkit::exfat;
 use claviger_testkit::random::Random;
 use claviger_testkit::tools;
 
@@ -200,7 +201,7 @@ fn damaged_fat_and_exfat_are_read_and_written_without_a_panic() {
         }
         tree.finish().expect("written");
         drop(tree);
-        let mend: fn(&mut [u8]) = if args.last() == Some(&"512") { mend_exfat } else { |_| {} };
+        let mend: fn(&mut [u8]) = if args.last() == Some(&"512") { exfat::seal } else { |_| {} };
         damaged(&format!("{args:?}"), &store.to_vec(), 60, mend, look);
         damaged(&format!("{args:?}, written"), &store.to_vec(), 60, mend, write);
     }

@@ -137,25 +137,6 @@ impl Image {
     }
 }
 
-/// Mends the checksums of an exFAT, so that what is wrong gets further: those of both boot regions, and of all that looks like a
-/// set of entries.
-pub fn mend_exfat(bytes: &mut [u8]) {
-    for region in [0, 12 * 512] {
-        let summed = bytes[region..region + 11 * 512].iter().enumerate().filter(|(i, _)| !matches!(i, 106 | 107 | 112));
-        let sum = summed.fold(0u32, |sum, (_, byte)| sum.rotate_right(1).wrapping_add(u32::from(*byte)));
-        bytes[region + 11 * 512..region + 12 * 512].as_chunks_mut().0.fill(sum.to_le_bytes());
-    }
-    for at in (24 * 512..bytes.len() - 32).step_by(32) {
-        if bytes[at] != 0x85 {
-            continue;
-        }
-        let end = (at + 32 * (1 + usize::from(bytes[at + 1]))).min(bytes.len());
-        let summed = bytes[at..end].iter().enumerate().filter(|(i, _)| !matches!(i, 2 | 3));
-        let sum = summed.fold(0u16, |sum, (_, byte)| sum.rotate_right(1).wrapping_add(u16::from(*byte)));
-        bytes[at + 2..at + 4].copy_from_slice(&sum.to_le_bytes());
-    }
-}
-
 /// Every file below a folder.
 pub fn files_below(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
