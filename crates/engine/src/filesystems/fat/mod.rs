@@ -1,4 +1,5 @@
-//! FAT12, FAT16 and FAT32 with long names, for reading and writing.
+//! FAT12, FAT16 and FAT32 with long names, for reading and writing; and what exFAT has in common with them, which is all
+//! but [`layout`] and the boot sectors.
 //!
 //! Facts are from Microsoft's "FAT: General Overview of On-Disk Format" (version 1.03, 2000), called "the
 //! specification" here, and from what Linux, mtools and dosfstools do where it leaves a choice.
@@ -92,7 +93,7 @@ impl Fat {
     /// Makes records that lie in two sectors lie in one, before they are changed: that of `node`, and those above it.
     fn gather(&self, node: Node) -> io::Result<()> {
         let mut state = self.change()?;
-        for node in state.in_two_sectors(node)? {
+        for node in state.in_two_sectors(node) {
             let old = state.relocate(node)?;
             self.replace_name(&mut state, &old)?;
         }

@@ -212,8 +212,7 @@ impl State {
         modified: Option<SystemTime>,
         accessed: Option<SystemTime>,
     ) -> io::Result<()> {
-        // What is damaged must not look whole afterwards.
-        self.load_chain(node)?;
+        self.refuse_faulty(node)?;
         let known = self.known_mut(node)?;
         modified.into_iter().for_each(|t| known.entry.set_modified(t));
         accessed.into_iter().for_each(|t| known.entry.set_accessed(t));
@@ -284,7 +283,7 @@ impl State {
     ) -> io::Result<Option<OldName>> {
         let new_name = name::checked(to_name, self.layout.name())?.to_owned();
         let node = self.lookup(folder, name)?;
-        self.load_chain(node)?;
+        self.refuse_faulty(node)?;
         let at = self.slot(folder, node)?;
         let existing = self.folder(to_folder)?.find(&new_name).map(|(at, held)| (at, held.node, held.name.clone()));
         let is_folder = self.known(node)?.entry.is_folder();
@@ -326,19 +325,21 @@ impl State {
 
     /// Those of a node and the folders above it whose records lie in two sectors, which cannot be changed at once: the
     /// outermost first. Only others make such.
-    pub fn in_two_sectors(&self, node: Node) -> io::Result<Vec<Node>> {
+    pub fn in_two_sectors(&self, node: Node) -> Vec<Node> {
         let mut found = Vec::new();
         let mut at = node;
-        for _ in 0..=self.nodes.len() {
-            if at == ROOT {
-                break;
+        // Neither the root nor what was removed has a place.
+        while let Some(known) = self.nodes.get(&at)
+            && let Some(place) = known.place
+            && found.len() <= self.nodes.len()
+        {
+            if self.parted(place, &*known.entry) {
+                found.push(at);
             }
-            let known = self.known(at)?;
-            found.extend(known.place.filter(|place| self.parted(*place, &*known.entry)).map(|_| at));
             at = known.parent;
         }
         found.reverse();
-        Ok(found)
+        found
     }
 
     fn parted(&self, place: u64, entry: &dyn Record) -> bool {
@@ -347,7 +348,7 @@ impl State {
 
     /// Writes the entries of a node once more, in another place. The old ones still exist afterwards.
     pub fn relocate(&mut self, node: Node) -> io::Result<OldName> {
-        self.load_chain(node)?;
+        self.refuse_faulty(node)?;
         let known = self.known(node)?;
         let (folder, entry) = (known.parent, known.entry.copy());
         let at = self.slot(folder, node)?;
@@ -463,6 +464,13 @@ impl State {
         self.boot.width == Width::ExFat
     }
 
+    /// What is damaged must not look whole once it is written anew.
+    fn refuse_faulty(&self, node: Node) -> io::Result<()> {
+        let known = self.known(node)?;
+        let fault = known.entry.fault().map(|fault| damaged("directory entries", known.place.unwrap_or(0), fault));
+        fault.map_or(Ok(()), Err)
+    }
+
     /// The size of a file, and how much of it was written.
     fn sizes(&self, node: Node) -> io::Result<(u64, u64)> {
         self.file(node).map(|known| (known.entry.size(), known.entry.valid()))
@@ -482,10 +490,8 @@ impl State {
         if known.chain.is_some() {
             return Ok(());
         }
+        self.refuse_faulty(node)?;
         let (entry, place) = (&known.entry, known.place.unwrap_or(0));
-        if let Some(fault) = entry.fault() {
-            return Err(damaged("directory entries", place, fault));
-        }
         let (first, contiguous) = (self.first(&**entry), entry.contiguous());
         let (is_folder, size) = (entry.is_folder(), entry.size());
         let cluster = u64::from(self.boot.cluster);
@@ -897,9 +903,13 @@ impl State {
     /// Writes a node's entry, unless it has none any more.
     fn put_entry(&mut self, node: Node) -> io::Result<()> {
         let known = self.known(node)?;
-        let (bytes, place) = (known.entry.bytes(), known.place);
+        let Some(place) = known.place else { return Ok(()) };
+        if self.parted(place, &*known.entry) {
+            return Err(io::Error::other("the entries of a file lie in two sectors"));
+        }
+        let bytes = known.entry.bytes();
         let fixed = known.entry.fixed();
-        place.map_or(Ok(()), |place| self.put_bytes(place, &bytes[..fixed]))
+        self.put_bytes(place, &bytes[..fixed])
     }
 
     /// Changes bytes of a folder's sector in memory.
