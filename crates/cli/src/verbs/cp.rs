@@ -269,7 +269,11 @@ fn plan_out<'a>(
             return Ok(());
         }
         kind => {
-            copied.left_out.push(format!("{} ({})", files::shown(path), files::kind_name(kind)));
+            // A tree that does not read something for a reason says it.
+            let read = opened.tree.read_at(node, 0, &mut [0]);
+            let why = read.err().filter(|e| e.kind() == io::ErrorKind::Unsupported).map(|e| Error::from(e).to_string());
+            let what = why.unwrap_or_else(|| files::kind_name(kind).to_owned());
+            copied.left_out.push(format!("{} ({what})", files::shown(path)));
             return Ok(());
         }
     }
