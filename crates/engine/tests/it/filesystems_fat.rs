@@ -671,6 +671,51 @@ fn a_crash_at_any_write_leaves_lost_clusters_at_worst() {
     crashes(Depth { exhaustive: 6, sampled: 10, seed: 1 });
 }
 
+#[test]
+fn entries_that_others_put_in_two_sectors_change_as_one() {
+    let Some(image) = mkfs_exfat(&["-b", "512", "-c", "1K", "512"], 1440) else { return };
+    let (store, name) = (image.in_memory(), OsStr::new);
+    let tree = open(store.clone());
+    for i in 0..4 {
+        tree.create(tree.root(), name(&format!("file {i}")), &NewNode::default()).expect("room");
+    }
+    let folder = tree.make_folder(tree.root(), name("folder"), &NewNode::default()).expect("room");
+    let inner = tree.create(folder, name("inner"), &NewNode::default()).expect("room");
+    tree.write_at(inner, 0, &[1; 3000]).expect("room");
+    drop(tree);
+    // Behind three entries of the volume and four files of three entries each, the last of the sector is left out.
+    let mut bytes = store.to_vec();
+    let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize;
+    let end = number(88) * 512 + (number(96) - 2) * 1024 + 512;
+    assert_eq!([bytes[end - 32], bytes[end], bytes[end + 32], bytes[end + 64]], [0x05, 0x85, 0xc0, 0xc1]);
+    bytes.copy_within(end..end + 96, end - 32);
+    bytes[end + 64..end + 96].fill(0);
+    image.put(&bytes);
+    image.check("in two sectors");
+    let store = Arc::new(CrashStore::new(bytes));
+    let tree = open(store.clone());
+    store.settle();
+    let folder = tree.lookup(tree.root(), name("folder")).expect("there");
+    tree.write_at(tree.lookup(folder, name("inner")).expect("there"), 3000, &[2; 3000]).expect("room");
+    tree.set_times(folder, Some(SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 30)), None).expect("set");
+    tree.create(folder, name("new"), &NewNode::default()).expect("room");
+    tree.finish().expect("written");
+    let grown = [[1; 3000], [2; 3000]].concat();
+    let mut crashes = 0;
+    store.each_crash(Depth { exhaustive: 10, sampled: 20, seed: 1 }, |crashed| {
+        crashes += 1;
+        let again = open(Arc::new(MemoryStore::new(crashed.to_vec())));
+        let inner = contents(&*again, find(&*again, name("folder/inner")).expect("it is there"));
+        assert!(inner == [1; 3000] || inner == grown, "lost at {crashes}");
+    });
+    assert!(crashes > 20, "{crashes}");
+    let mut last = vec![0; store.len() as usize];
+    store.read_at(0, &mut last).expect("it is there");
+    image.put(&last);
+    image.check("after all of it");
+    assert!(read_all(&*open(image.in_memory()))["/folder/inner"] == grown);
+}
+
 /// Fails if fsck.exfat finds more than clusters behind the end of a file, and a file that has two names because it was just moved.
 fn judge_exfat(said: &str) {
     let harmless =

@@ -1,5 +1,5 @@
 //! FAT12, FAT16 and FAT32 with long names, for reading and writing; and what exFAT has in common with them, which is all
-//! but [`layout`] and the boot sectors.
+//! but `layout` and the boot sectors.
 //!
 //! Facts are from Microsoft's "FAT: General Overview of On-Disk Format" (version 1.03, 2000), called "the
 //! specification" here, and from what Linux, mtools and dosfstools do where it leaves a choice.
