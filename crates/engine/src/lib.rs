@@ -21,7 +21,7 @@
 //! * [`formats`] has the table [`FORMATS`] and the traits behind it; [`file_formats`] the same for folders whose files are encrypted one
 //!   by one.
 //! * [`volume`] has layouts and volumes; [`store`] what they lie in: files, block devices, memory, and your own.
-//! * [`trees`] are names over bytes; [`filesystems`] reads those inside a volume, and writes FAT. [`partitions`] finds the parts of a disk,
+//! * [`trees`] are names over bytes; [`filesystems`] reads those inside a volume, and writes FAT and exFAT. [`partitions`] finds the parts of a disk,
 //!   [`logical_volumes`] those of LVM2.
 //! * [`edit`] carries out changes of headers so that a crash leaves a volume that opens; [`convert`] copies a volume into another.
 //! * [`diagnosis`] says why something does not open. An [`Error`] says what is wrong and where, and [`Advice`] what could be done, as data.

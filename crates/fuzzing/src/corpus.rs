@@ -10,6 +10,7 @@ use claviger_engine::{Credential, Format, Secret, Spec, Store, Unlock};
 use claviger_testkit::bitlocker::maker::{self, EncryptOnWrite, Kind, Made, Protector, State};
 use claviger_testkit::dpapi;
 use claviger_testkit::ecryptfs::maker as ecryptfs;
+use claviger_testkit::exfat as testkit_exfat;
 use claviger_testkit::filevault2::{BLOCK, DATA, Recipe, User};
 use claviger_testkit::lvm2::{self, linear, striped, volume};
 use sha2::{Digest, Sha256};
@@ -365,7 +366,48 @@ pub fn seal_gpt(disk: &mut [u8]) {
     header[16..20].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// A FAT12 with a file, and the beginnings of others.
+/// An exFAT with a file, with checksums. After the boot regions come, each in a sector, the table, the allocation bitmap, the up-case
+/// table, the root folder and the file, which are the clusters 2 to 5 of 100 (Microsoft, "exFAT file system specification", 1.00).
+fn exfat() -> Vec<u8> {
+    let mut disk = vec![0; 64 << 10];
+    for region in [0, 12 * 512] {
+        let boot = &mut disk[region..region + 512];
+        boot[..11].copy_from_slice(b"\xeb\x76\x90EXFAT   ");
+        // Sectors; first of the table, its sectors, first of the clusters, their number, the root's cluster; version; sizes; tables.
+        boot[72] = 128;
+        for (at, number) in [(80, 24u32), (84, 1), (88, 25), (92, 100), (96, 4)] {
+            boot[at..at + 4].copy_from_slice(&number.to_le_bytes());
+        }
+        boot[105] = 1;
+        boot[108..111].copy_from_slice(&[9, 0, 1]);
+        boot[510..].copy_from_slice(&[0x55, 0xaa]);
+    }
+    let table = &mut disk[24 * 512..25 * 512];
+    table[..24].fill(0xff);
+    table[0] = 0xf8;
+    disk[25 * 512] = 0b1111;
+    let letters = [0xffffu16, 0x61, 0x41, 0x42].map(u16::to_le_bytes).concat();
+    disk[26 * 512..][..8].copy_from_slice(&letters);
+    let sum = letters.iter().fold(0u32, |sum, byte| sum.rotate_right(1).wrapping_add(u32::from(*byte)));
+    let root = &mut disk[27 * 512..28 * 512];
+    for (at, kind, first, len) in [(0, 0x81, 2, 13), (32, 0x82, 3, 8), (96, 0xc0, 5, 5)] {
+        root[at] = kind;
+        root[at + 20] = first;
+        root[at + 24] = len;
+    }
+    root[36..40].copy_from_slice(&sum.to_le_bytes());
+    // A file of five bytes whose clusters follow each other, and its name.
+    root[64..66].copy_from_slice(&[0x85, 2]);
+    root[97] = 3;
+    root[99] = 1;
+    root[104] = 5;
+    root[128] = 0xc1;
+    root[130] = b'a';
+    testkit_exfat::seal(&mut disk);
+    disk
+}
+
+/// A FAT12 with a file, an exFAT with one, and the beginnings of others.
 pub fn filesystems() -> Vec<Vec<u8>> {
     let mut fat = vec![0; 64 << 10];
     fat[..3].copy_from_slice(&[0xeb, 0x3c, 0x90]);
@@ -396,7 +438,7 @@ pub fn filesystems() -> Vec<Vec<u8>> {
     ntfs[48] = 1;
     ntfs[64] = 0xf6;
     ntfs[510..512].copy_from_slice(&[0x55, 0xaa]);
-    vec![fat, ext, ntfs]
+    vec![fat, ext, ntfs, exfat()]
 }
 
 /// `$EFS` for two users and a recovery agent, one of whom has no thumbprint.

@@ -9,7 +9,7 @@ use claviger_engine::trees::{NodeKind, Tree};
 use claviger_engine::volume::integrity;
 use claviger_engine::{FORMATS, Store, diagnosis, filesystems, fuzzing, logical_volumes, partitions};
 
-use claviger_testkit::lvm2 as testkit_lvm2;
+use claviger_testkit::{exfat as testkit_exfat, lvm2 as testkit_lvm2};
 
 use crate::volumes::{self, Sparse};
 use crate::{Target, corpus, ecryptfs, messages};
@@ -147,11 +147,17 @@ fn lvm2(bytes: &[u8]) {
     }
 }
 
+/// With the checksums of exFAT as they are, and mended.
 fn filesystems(bytes: &[u8]) {
-    let store = store(bytes, 64 << 10);
-    let _ = filesystems::detect::detect(&*store);
-    if let Ok((_, tree)) = filesystems::open(store) {
-        walk(&*tree);
+    let mut sealed = bytes.to_vec();
+    testkit_exfat::seal(&mut sealed);
+    let sealed = Some(sealed).filter(|sealed| sealed != bytes);
+    for bytes in [Some(bytes), sealed.as_deref()].into_iter().flatten() {
+        let store = store(bytes, 64 << 10);
+        let _ = filesystems::detect::detect(&*store);
+        if let Ok((_, tree)) = filesystems::open(store) {
+            walk(&*tree);
+        }
     }
 }
 

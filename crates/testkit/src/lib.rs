@@ -7,6 +7,7 @@ pub mod certificates;
 pub mod dpapi;
 pub mod ecryptfs;
 pub mod efs;
+pub mod exfat;
 #[cfg(target_arch = "x86_64")]
 pub mod faults;
 pub mod filevault2;

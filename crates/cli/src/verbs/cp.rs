@@ -29,7 +29,7 @@ const PIECE: usize = 4 << 20;
 /// Copy files out of a volume or into it, without mounting it
 ///
 /// A path inside the volume begins with a colon; other paths are on this machine. Either the destination or all sources
-/// are inside the volume. Reads FAT, NTFS, ext2, ext3 and ext4, and writes FAT. Nothing is overwritten without --force.
+/// are inside the volume. Reads FAT, exFAT, NTFS, ext2, ext3 and ext4, and writes FAT and exFAT. Nothing is overwritten without --force.
 /// Symbolic links are copied as such, after all else, and never followed; what cannot be copied is reported. A file appears under its name
 /// only when it is complete.
 ///
@@ -143,7 +143,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                     "{} can only be read without the kernel",
                     opened.filesystem.as_ref().map_or("this folder", |f| f.kind.name())
                 );
-                let hint = "Of the file systems that can be read without the kernel, only FAT can be written; `mount` can do more.";
+                let hint = "Of the file systems that can be read without the kernel, only FAT and exFAT can be written; `mount` can do more.";
                 return Err(Error::unsupported(what).hint(hint).at(&args.open.path).into());
             }
             let copied = into(args, &opened, from, files::inside(to));
@@ -269,7 +269,11 @@ fn plan_out<'a>(
             return Ok(());
         }
         kind => {
-            copied.left_out.push(format!("{} ({})", files::shown(path), files::kind_name(kind)));
+            // A tree that does not read something for a reason says it.
+            let read = opened.tree.read_at(node, 0, &mut [0]);
+            let why = read.err().filter(|e| e.kind() == io::ErrorKind::Unsupported).map(|e| Error::from(e).to_string());
+            let what = why.unwrap_or_else(|| files::kind_name(kind).to_owned());
+            copied.left_out.push(format!("{} ({what})", files::shown(path)));
             return Ok(());
         }
     }

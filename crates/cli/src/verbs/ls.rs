@@ -15,7 +15,7 @@ use crate::terminal::output::{self, Report};
 
 /// List a folder inside a volume, without mounting it
 ///
-/// Reads FAT, NTFS, ext2, ext3 and ext4. Nothing is written. Control characters in names are shown escaped. Files that an NTFS keeps
+/// Reads FAT, exFAT, NTFS, ext2, ext3 and ext4. Nothing is written. Control characters in names are shown escaped. Files that an NTFS keeps
 /// encrypted (EFS) are marked; --long says for whom, by the beginnings of thumbprints.
 ///
 /// VOLUME may also be a folder whose files are encrypted one by one, or an image that is not encrypted; with an option for such

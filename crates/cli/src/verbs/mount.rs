@@ -35,7 +35,7 @@ use crate::terminal::{cancel, duration};
 /// Mount a volume's files on a folder
 ///
 /// Detects the file system inside and mounts it: as root with the kernel's drivers, otherwise with programs that work
-/// without root (fuse2fs for ext2, ext3 and ext4, ntfs-3g for NTFS; FAT needs none). It stays in the background until
+/// without root (fuse2fs for ext2, ext3 and ext4, ntfs-3g for NTFS; FAT and exFAT need none). It stays in the background until
 /// `claviger unmount` or `umount` writes everything and ends it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:

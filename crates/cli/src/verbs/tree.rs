@@ -18,7 +18,7 @@ pub const DEEPEST: usize = 256;
 
 /// Show all folders and files inside a volume, without mounting it
 ///
-/// Reads FAT, NTFS, ext2, ext3 and ext4. Nothing is written. Control characters in names are shown escaped.
+/// Reads FAT, exFAT, NTFS, ext2, ext3 and ext4. Nothing is written. Control characters in names are shown escaped.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger tree old.tc

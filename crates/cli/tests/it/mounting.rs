@@ -106,7 +106,7 @@ fn files_are_there_when_it_is_mounted_again() {
 fn exfat_and_ntfs_keep_files_and_stay_sound() {
     let Some(place) = Place::root() else { return };
     for (driver, mkfs, fsck) in [
-        ("mount.exfat-fuse", &["mkfs.exfat"][..], &["fsck.exfat", "-n"][..]),
+        ("mkfs.exfat", &["mkfs.exfat"][..], &["fsck.exfat", "-n"][..]),
         ("ntfs-3g", &["mkntfs", "-F", "-Q", "-q"], &["ntfsfix", "--no-action"]),
     ] {
         let programs = [driver, mkfs[0], fsck[0]];

@@ -114,6 +114,16 @@ static KINDS: &[Kind] = &[
         room: 16 << 20,
         ..IMAGE
     },
+    Kind {
+        name: "exFAT by this program",
+        place: Place::user,
+        programs: &["mkfs.exfat", "fsck.exfat"],
+        size: "40M",
+        mkfs: &["mkfs.exfat"],
+        fsck: &["fsck.exfat", "-n"],
+        room: 16 << 20,
+        ..IMAGE
+    },
     Kind { name: "folder of eCryptfs", folder: Some("eCryptfs"), room: 16 << 20, ..IMAGE },
     Kind {
         name: "folder of eCryptfs of a user",

@@ -223,7 +223,7 @@ fn fat_kind(start: &Start<'_>) -> Option<Kind> {
     Some(match Boot::parse(start.0).ok()?.width {
         Width::Bits12 => Kind::Fat12,
         Width::Bits16 => Kind::Fat16,
-        Width::Bits32 => Kind::Fat32,
+        Width::Bits32 | Width::ExFat => Kind::Fat32,
     })
 }
 

@@ -1,6 +1,7 @@
 //! File systems, without the kernel: detecting which one a store holds, and reading its folders and files.
 
 pub mod detect;
+mod exfat;
 pub mod ext;
 pub mod fat;
 mod guard;
@@ -22,11 +23,12 @@ use crate::trees::Tree;
 /// Opens the file system of a store.
 type Open = fn(Arc<dyn Store>) -> Result<Box<dyn Tree>>;
 
-/// The file systems this program reads itself. FAT can also be written.
+/// The file systems this program reads itself. FAT and exFAT can also be written.
 static TREES: &[(Kind, Open)] = &[
     (Kind::Fat12, |store| Ok(Box::new(fat::Fat::open(store)?))),
     (Kind::Fat16, |store| Ok(Box::new(fat::Fat::open(store)?))),
     (Kind::Fat32, |store| Ok(Box::new(fat::Fat::open(store)?))),
+    (Kind::ExFat, |store| Ok(Box::new(exfat::open(store)?))),
     (Kind::Ntfs, |store| Ok(Box::new(ntfs::Ntfs::open(store)?))),
     (Kind::Ext2, |store| Ok(Box::new(ext::Ext::open(store)?))),
     (Kind::Ext3, |store| Ok(Box::new(ext::Ext::open(store)?))),
@@ -48,7 +50,7 @@ pub fn open(store: Arc<dyn Store>) -> Result<(Filesystem, Box<dyn Tree>)> {
             return Err(instead_of_files(&*store));
         }
         let what = format!("reading {}", found.kind.described());
-        let known = "FAT, NTFS, ext2, ext3 and ext4 can be read without the kernel.";
+        let known = "FAT, exFAT, NTFS, ext2, ext3 and ext4 can be read without the kernel.";
         return Err(Error::unsupported(what).hint(known));
     };
     let tree = open(store).map_err(|e| e.in_format(found.kind.name()))?;

@@ -1,7 +1,7 @@
 //! NTFS, for reading, through the crate `ntfs`.
 //!
-//! The crate finds records and names; where the bytes of a stream are is found out here. Reparse points are listed, but not read, and
-//! encrypted files (EFS) only by who asks for their ciphertext.
+//! The crate finds records and names; where the bytes of a stream are is found out here. Reparse points are listed, but not read,
+//! and encrypted files (EFS) only by who asks for their ciphertext.
 
 mod lznt1;
 mod stream;
@@ -110,12 +110,30 @@ impl Ntfs {
             match kind(file.is_directory(), info.file_attributes()) {
                 _ if !name.is_empty() => {}
                 NodeKind::Folder => return Err(ErrorKind::IsADirectory.into()),
-                NodeKind::Special => return Err(unsupported("it is a reparse point")),
+                NodeKind::Special => return Err(self.behind(file, reader)),
                 NodeKind::File | NodeKind::Link => {}
             }
             Stream::find(file, reader, NtfsAttributeType::Data, &name)
         })?;
         Ok(found.map(|stream| self.remember(node, Arc::new(stream))))
+    }
+
+    /// Why the reparse point that a file is cannot be read (MS-FSCC, 2.1.2).
+    fn behind(&self, file: &NtfsFile<'_>, reader: &mut Reader) -> io::Error {
+        /// That of the Windows Overlay Filter: the contents are in another stream, by XPRESS or LZX, or in a WIM.
+        const WOF: u32 = 0x8000_0017;
+        let point = Stream::find(file, reader, NtfsAttributeType::ReparsePoint, "").ok().flatten();
+        let mut tag = [0; 4];
+        let read = point.map(|point| point.read_at(&*self.store, 0, &mut tag));
+        match (read, u32::from_le_bytes(tag)) {
+            (Some(Ok(4)), WOF) => {
+                crate::Error::unsupported("reading this file: Windows has compressed it as one of its system (WOF)")
+                    .hint("Windows makes it an ordinary one: `compact /u /exe FILE`.")
+                    .into()
+            }
+            (Some(Ok(4)), tag) => unsupported(&format!("it is a reparse point ({tag:#010x})")),
+            _ => unsupported("it is a reparse point"),
+        }
     }
 
     fn remembered(&self, node: Node) -> Option<Arc<Stream>> {

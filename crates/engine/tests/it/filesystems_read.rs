@@ -228,15 +228,22 @@ fn compressed_files_of_ntfs_are_read_as_ntfs_3g_wrote_them() {
         fs::create_dir(&folder).expect("a folder");
         // FILE_ATTRIBUTE_COMPRESSED for what will be made in it.
         let script = "import os,sys; os.setxattr(sys.argv[1], 'system.ntfs_attrib_be', (0x800).to_bytes(4, 'big'))";
-        tools::run(Command::new(setfattr).args(["-c", script]).arg(&folder));
+        tools::run(Command::new(&setfattr).args(["-c", script]).arg(&folder));
         let files = fill_compressible(mounted.path());
+        // A file that Windows has compressed as one of its system (MS-FSCC, 2.1.2.1): this much of it, ntfs-3g makes.
+        fs::write(mounted.path().join("system"), b"nothing").expect("a file");
+        let script = "import os,struct,sys; os.setxattr(sys.argv[1], 'system.ntfs_reparse_data', struct.pack('<IHHIIIII', 0x80000017, 20, 0, 1, 2, 1, 0, 0))";
+        tools::run(Command::new(setfattr).args(["-c", script]).arg(mounted.path().join("system")));
         let packed = fs::metadata(folder.join("text 200001")).expect("metadata").blocks() * 512;
         assert!(packed < 100_000, "ntfs-3g compresses it: {packed}");
         mounted.end(&image);
         let (_, tree) = open(&in_memory(&image));
-        let read = read_all(&*tree);
+        let system = find(&*tree, OsStr::new("/system")).expect("it is there");
+        let refused = tree.read_at(system, 0, &mut [0]).expect_err("nobody takes zeros for its contents");
+        assert!(refused.to_string().contains("(WOF)"), "{refused}");
         for (path, bytes) in &files {
-            assert!(read.get(path) == Some(bytes), "clusters of {cluster}: {path} is read wrongly");
+            let file = find(&*tree, OsStr::new(path)).expect("it is there");
+            assert!(contents(&*tree, file) == *bytes, "clusters of {cluster}: {path} is read wrongly");
         }
         // From the middle, in pieces that fit no unit.
         let path = "/packed/words 200001";

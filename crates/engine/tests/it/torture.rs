@@ -377,7 +377,7 @@ type Crashes = fn(Depth) -> usize;
 /// What writes into volumes and folders in an order of its own.
 const WRITERS: &[(&str, Crashes)] = &[
     ("sectors with tags", crate::integrity::crashes),
-    ("FAT", crate::filesystems_fat::crashes),
+    ("FAT and exFAT", crate::filesystems_fat::crashes),
     ("files of eCryptfs, and of formats like it", |depth| crate::stacked::crashes(depth.seed)),
 ];
 

@@ -41,12 +41,8 @@ pub struct Program {
     pub name: &'static str,
     /// The Debian package it is in.
     package: &'static str,
-    /// Whether it only works for root.
-    root_only: bool,
     /// Whether it is setuid root, so that the kernel treats it as another user.
     pub setuid: bool,
-    /// Whether it serves only block devices, not files.
-    pub block_device: bool,
     /// Its arguments.
     arguments: fn(&Call<'_>) -> Vec<OsString>,
 }
@@ -69,28 +65,14 @@ pub static DRIVERS: &[Driver] = &[
         kinds: &[Kind::Ext2, Kind::Ext3, Kind::Ext4],
         kernel: &["ext4", "ext3", "ext2"],
         unreplayed: Some("noload"),
-        program: Some(Program {
-            name: "fuse2fs",
-            package: "fuse2fs",
-            root_only: false,
-            setuid: false,
-            block_device: false,
-            arguments: fuse2fs,
-        }),
+        program: Some(Program { name: "fuse2fs", package: "fuse2fs", setuid: false, arguments: fuse2fs }),
         own: Own::Reads,
     },
     Driver {
         kinds: &[Kind::Ntfs],
         kernel: &["ntfs3"],
         unreplayed: None,
-        program: Some(Program {
-            name: "ntfs-3g",
-            package: "ntfs-3g",
-            root_only: false,
-            setuid: true,
-            block_device: false,
-            arguments: ntfs_3g,
-        }),
+        program: Some(Program { name: "ntfs-3g", package: "ntfs-3g", setuid: true, arguments: ntfs_3g }),
         own: Own::Reads,
     },
     Driver {
@@ -100,22 +82,7 @@ pub static DRIVERS: &[Driver] = &[
         program: None,
         own: Own::Writes,
     },
-    Driver {
-        kinds: &[Kind::ExFat],
-        kernel: &["exfat"],
-        unreplayed: None,
-        program: Some(Program {
-            name: "mount.exfat-fuse",
-            package: "exfat-fuse",
-            // It passes on an option that fusermount3 refuses to anyone but root.
-            root_only: true,
-            setuid: false,
-            // It always asks the kernel for a mount of type fuseblk.
-            block_device: true,
-            arguments: exfat_fuse,
-        }),
-        own: Own::No,
-    },
+    Driver { kinds: &[Kind::ExFat], kernel: &["exfat"], unreplayed: None, program: None, own: Own::Writes },
     Driver { kinds: &[Kind::Xfs], kernel: &["xfs"], unreplayed: Some("norecovery"), program: None, own: Own::No },
     Driver {
         kinds: &[Kind::Btrfs],
@@ -238,10 +205,7 @@ fn sharing_allowed() -> bool {
 impl Program {
     /// Why it cannot be used, as a sentence.
     fn obstacle(&self, root: bool) -> Option<String> {
-        let Self { name, package, root_only, setuid, block_device: _, arguments: _ } = self;
-        if *root_only && !root {
-            return Some(format!("{name} only works for root."));
-        }
+        let Self { name, package, setuid, arguments: _ } = self;
         if find(name).is_none() {
             return Some(format!("{name} is not installed: `apt install {package}` (the Debian package {package})."));
         }
@@ -286,12 +250,6 @@ fn ntfs_3g(call: &Call<'_>) -> Vec<OsString> {
     // Its defaults would let other users in, which a user may not ask for, and mount over files.
     let options = joined(&["no_def_opts", "silent", "no_detach", "nosuid", "nodev", "umask=077", &owner], call);
     vec![call.image.into(), call.dir.into(), "-o".into(), options.into()]
-}
-
-fn exfat_fuse(call: &Call<'_>) -> Vec<OsString> {
-    // -d keeps it in the foreground.
-    let options = joined(&["nosuid", "nodev"], call);
-    vec!["-d".into(), "-o".into(), options.into(), call.image.into(), call.dir.into()]
 }
 
 fn joined(ours: &[&str], call: &Call<'_>) -> String {
@@ -351,20 +309,10 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_said() {
-        let program = |name, root_only| Program {
-            name,
-            package: "the-package",
-            root_only,
-            setuid: false,
-            block_device: false,
-            arguments: fuse2fs,
-        };
-        let missing = program("no-such-program", false).obstacle(true).expect("an obstacle");
+        let program = |name| Program { name, package: "the-package", setuid: false, arguments: fuse2fs };
+        let missing = program("no-such-program").obstacle(true).expect("an obstacle");
         assert!(missing.contains("apt install the-package"), "{missing}");
-        assert!(program("sh", true).obstacle(false).expect("an obstacle").contains("only works for root"));
-        assert_eq!(program("sh", true).obstacle(true), None);
-        let exfat = way(Kind::ExFat, false, true).map(|_| ()).expect_err("root only").to_string();
-        assert!(!exfat.contains("apt install") && !exfat.contains("--read-only"), "{exfat}: it would not help");
+        assert_eq!(program("sh").obstacle(false), None);
     }
 
     #[test]

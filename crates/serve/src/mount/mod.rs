@@ -284,16 +284,7 @@ impl Mounting<'_> {
 
     fn program(&mut self, path: &Path, program: &Program, to_write: bool) -> Result<(Served, Child)> {
         let (served, image) = self.private_image(program.setuid && !geteuid().is_root())?;
-        // Held until the program has it open: it detaches itself once nobody has.
-        let device = program
-            .block_device
-            .then(|| LoopDevice::attach(&image, self.read_only, Some(self.store.sector_size())))
-            .transpose()?;
-        if let Some(device) = &device {
-            self.live.update(|record| record.loop_device = Some(device.path().to_owned()))?;
-        }
-        let image = device.as_ref().map_or(&*image, LoopDevice::path);
-        let call = Call { image, dir: self.dir, read_only: self.read_only, options: self.options };
+        let call = Call { image: &image, dir: self.dir, read_only: self.read_only, options: self.options };
         let mut child = program.command(path, &call).spawn().map_err(|e| Error::from(e).at(path))?;
         let started = Process::of(child.id()).map_err(Error::from);
         let listening = listen(child.stderr.take().expect("it is a pipe"));

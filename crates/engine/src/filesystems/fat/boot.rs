@@ -26,6 +26,8 @@ pub enum Width {
     Bits16,
     /// FAT32, with 28 bits in use.
     Bits32,
+    /// exFAT: all 32 bits in use.
+    ExFat,
 }
 
 /// The boot sector, validated. Offsets and lengths are in bytes of the store.
@@ -45,7 +47,7 @@ pub struct Boot {
     pub table_len: u64,
     /// Number of tables.
     pub tables: u8,
-    /// The only table in use, if the tables are not copies of each other (FAT32).
+    /// The only table in use, if the tables are not copies of each other (FAT32, exFAT).
     pub only_table: Option<u8>,
     /// Where the root folder is.
     pub root: Root,
@@ -75,7 +77,7 @@ pub enum Root {
         /// Its length in bytes.
         len: u64,
     },
-    /// In clusters, like any folder, starting with this one (FAT32).
+    /// In clusters, like any folder, starting with this one (FAT32, exFAT).
     Cluster(u32),
 }
 
@@ -143,7 +145,7 @@ impl Boot {
         let held = match width {
             Width::Bits12 => table_len * 2 / 3,
             Width::Bits16 => table_len / 2,
-            Width::Bits32 => table_len / 4,
+            Width::Bits32 | Width::ExFat => table_len / 4,
         };
         // If the table is too short for all clusters, only those it covers are used, as Linux does.
         let clusters = clusters.min(held.saturating_sub(2)).min(FAT32_END);

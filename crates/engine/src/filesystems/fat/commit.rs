@@ -3,13 +3,15 @@
 use std::io;
 use std::sync::{PoisonError, RwLock};
 
+use super::boot::Width;
 use super::node::State;
 use super::table::Link;
+use crate::filesystems::exfat;
 
 /// Changed folder sectors, and clusters to be freed, that may wait in memory.
 const MAY_WAIT: usize = 8192;
 
-/// The lowest bit of the boot sector's state byte.
+/// The lowest bit of the boot sector's state byte; exFAT has [`exfat::DIRTY`].
 const IN_USE: u8 = 1;
 
 /// FSInfo: signatures, count of free clusters, and where to look for the next one (section "FAT32 FSInfo Sector
@@ -22,7 +24,12 @@ const INFO_NEXT: usize = 492;
 impl State {
     /// Whether it was unmounted cleanly, according to both the boot sector and the table.
     pub fn was_clean(&mut self) -> io::Result<bool> {
-        Ok(self.boot.state_byte & IN_USE == 0 && self.table.clean()?)
+        Ok(self.boot.state_byte & self.in_use() == 0 && self.table.clean()?)
+    }
+
+    /// The bit of the boot sector's state byte that says that the file system is mounted.
+    fn in_use(&self) -> u8 {
+        if self.boot.width == Width::ExFat { exfat::DIRTY } else { IN_USE }
     }
 
     /// Marks the file system as mounted before the first change.
@@ -106,7 +113,7 @@ impl State {
         let mut written = false;
         if !self.freed.is_empty() {
             let _alone = moving.write().unwrap_or_else(PoisonError::into_inner);
-            for cluster in std::mem::take(&mut self.freed) {
+            for cluster in std::mem::take(&mut self.freed).into_iter().flat_map(|(begin, end)| begin..end) {
                 self.table.set(cluster, Link::Free)?;
             }
             written |= self.table.write_out()?;
@@ -118,8 +125,12 @@ impl State {
     /// Sets or clears both marks of being mounted.
     fn set_mark(&mut self, in_use: bool) -> io::Result<()> {
         self.table.set_clean(!in_use)?;
-        let state = self.boot.state_byte & !IN_USE | u8::from(in_use);
+        let state = self.boot.state_byte & !self.in_use() | if in_use { self.in_use() } else { 0 };
         self.store.write_at(self.boot.state, &mut [state])?;
+        if let (Width::ExFat, false, Some(free)) = (self.boot.width, in_use, self.table.known_free()) {
+            let used = u64::from(self.boot.clusters - free) * 100 / u64::from(self.boot.clusters);
+            self.store.write_at(exfat::PERCENT, &mut [used as u8])?;
+        }
         self.boot.state_byte = state;
         self.table.write_out()?;
         self.store.flush()

@@ -11,8 +11,11 @@
 //! name, the first in the folder, has bit 6 set), 5 units, attributes 0x0f, 0, checksum of the alias, 6 units, 0, 2
 //! units. Sections "FAT Directory Structure" and "FAT Long Directory Entries" of the specification.
 
+use std::collections::HashSet;
+use std::io;
 use std::time::SystemTime;
 
+use super::layout::{Found, Layout, Record, usable};
 use super::name::{self, Alias};
 use super::time::Stamp;
 
@@ -60,62 +63,13 @@ impl Entry {
         alias
     }
 
-    pub fn attributes(&self) -> u8 {
+    fn attributes(&self) -> u8 {
         self.0[11]
-    }
-
-    pub fn set_attributes(&mut self, attributes: u8) {
-        self.0[11] = attributes;
-    }
-
-    pub fn is_folder(&self) -> bool {
-        self.attributes() & FOLDER != 0
     }
 
     /// The bits that say which parts of the alias are shown in lower case.
     pub fn case(&self) -> u8 {
         self.0[12]
-    }
-
-    /// The first cluster; 0 if there is none. In FAT12 and FAT16 the high half does not count and may hold anything.
-    pub fn first(&self, wide: bool) -> u32 {
-        let high = if wide { u32::from(self.get16(20)) << 16 } else { 0 };
-        high | u32::from(self.get16(26))
-    }
-
-    pub fn set_first(&mut self, cluster: u32) {
-        self.put16(20, (cluster >> 16) as u16);
-        self.put16(26, cluster as u16);
-    }
-
-    pub fn size(&self) -> u32 {
-        u32::from_le_bytes([self.0[28], self.0[29], self.0[30], self.0[31]])
-    }
-
-    pub fn set_size(&mut self, size: u32) {
-        self.0[28..].copy_from_slice(&size.to_le_bytes());
-    }
-
-    pub fn created(&self) -> Option<SystemTime> {
-        Stamp { date: self.get16(16), time: self.get16(14), hundredths: self.0[13] }.time()
-    }
-
-    pub fn modified(&self) -> Option<SystemTime> {
-        Stamp { date: self.get16(24), time: self.get16(22), hundredths: 0 }.time()
-    }
-
-    pub fn set_modified(&mut self, time: SystemTime) {
-        let stamp = Stamp::new(time);
-        self.put16(22, stamp.time);
-        self.put16(24, stamp.date);
-    }
-
-    pub fn accessed(&self) -> Option<SystemTime> {
-        Stamp { date: self.get16(18), time: 0, hundredths: 0 }.time()
-    }
-
-    pub fn set_accessed(&mut self, time: SystemTime) {
-        self.put16(18, Stamp::new(time).date);
     }
 
     /// This entry under another name.
@@ -125,19 +79,140 @@ impl Entry {
         self
     }
 
-    /// This entry's name with the contents, times and attributes of another.
-    pub fn with_contents_of(mut self, other: &Self) -> Self {
-        self.0[13..].copy_from_slice(&other.0[13..]);
-        self.0[11] = other.0[11];
-        self
-    }
-
     fn get16(&self, at: usize) -> u16 {
         u16::from_le_bytes([self.0[at], self.0[at + 1]])
     }
 
     fn put16(&mut self, at: usize, value: u16) {
         self.0[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+impl Record for Entry {
+    fn copy(&self) -> Box<dyn Record> {
+        Box::new(*self)
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.0.to_vec()
+    }
+
+    fn fixed(&self) -> usize {
+        LEN
+    }
+
+    fn is_folder(&self) -> bool {
+        self.attributes() & FOLDER != 0
+    }
+
+    fn read_only(&self) -> bool {
+        self.attributes() & READ_ONLY != 0
+    }
+
+    fn first(&self) -> u32 {
+        u32::from(self.get16(20)) << 16 | u32::from(self.get16(26))
+    }
+
+    fn set_first(&mut self, cluster: u32) {
+        self.put16(20, (cluster >> 16) as u16);
+        self.put16(26, cluster as u16);
+    }
+
+    fn size(&self) -> u64 {
+        u32::from_le_bytes([self.0[28], self.0[29], self.0[30], self.0[31]]).into()
+    }
+
+    fn set_size(&mut self, size: u64, _valid: u64) {
+        self.0[28..].copy_from_slice(&(size as u32).to_le_bytes());
+    }
+
+    fn set_archive(&mut self) {
+        self.0[11] |= ARCHIVE;
+    }
+
+    fn created(&self) -> Option<SystemTime> {
+        Stamp { date: self.get16(16), time: self.get16(14), hundredths: self.0[13] }.time()
+    }
+
+    fn modified(&self) -> Option<SystemTime> {
+        Stamp { date: self.get16(24), time: self.get16(22), hundredths: 0 }.time()
+    }
+
+    fn set_modified(&mut self, time: SystemTime) {
+        let stamp = Stamp::new(time);
+        self.put16(22, stamp.time);
+        self.put16(24, stamp.date);
+    }
+
+    fn accessed(&self) -> Option<SystemTime> {
+        Stamp { date: self.get16(18), time: 0, hundredths: 0 }.time()
+    }
+
+    fn set_accessed(&mut self, time: SystemTime) {
+        self.put16(18, Stamp::new(time).date);
+    }
+
+    fn with_contents_of(&self, other: &dyn Record) -> Box<dyn Record> {
+        let (mut entry, other) = (*self, other.bytes());
+        entry.0[13..].copy_from_slice(&other[13..]);
+        entry.0[11] = other[11];
+        Box::new(entry)
+    }
+}
+
+/// FAT's entries and names.
+pub struct Plain;
+
+impl Layout for Plain {
+    fn name(&self) -> &'static str {
+        "FAT"
+    }
+
+    fn checker(&self) -> &'static str {
+        "fsck.vfat"
+    }
+
+    fn largest(&self) -> u64 {
+        u32::MAX.into()
+    }
+
+    /// The specification: no more than 65,536.
+    fn most_entries(&self) -> u32 {
+        1 << 16
+    }
+
+    fn folded(&self, name: &str) -> String {
+        name::folded(name)
+    }
+
+    fn parse(&self, folder: &[u8]) -> (Vec<Found>, u32) {
+        parse(folder)
+    }
+
+    fn removed(&self, _first: u8) -> u8 {
+        REMOVED
+    }
+
+    fn new_record(&self, is_folder: bool, now: SystemTime) -> Box<dyn Record> {
+        Box::new(Entry::new([b' '; 11], if is_folder { FOLDER } else { ARCHIVE }, 0, now))
+    }
+
+    fn named(&self, name: &str, record: &dyn Record, aliases: &HashSet<Alias>) -> io::Result<(Found, Vec<u8>)> {
+        let (alias, enough) = name::alias(name, aliases)?;
+        let mut entry = Entry([0; LEN]);
+        entry.0.copy_from_slice(&record.bytes());
+        let entry = entry.renamed(alias);
+        let mut slots = if enough { Vec::new() } else { long_name(name, &alias) };
+        slots.push(entry.0);
+        let count = slots.len() as u32;
+        let found =
+            Found { name: name.to_owned(), alias: Some(alias), entry: Box::new(entry), slots: 0..count, at: count - 1 };
+        Ok((found, slots.concat()))
+    }
+
+    fn dots(&self, cluster: u32, above: u32, now: SystemTime) -> Vec<u8> {
+        [Entry::new(*b".          ", FOLDER, cluster, now).0, Entry::new(*b"..         ", FOLDER, above, now).0]
+            .concat()
     }
 }
 
@@ -162,17 +237,6 @@ pub fn long_name(name: &str, alias: &Alias) -> Vec<[u8; LEN]> {
     units.chunks(UNITS.len()).enumerate().map(part).rev().collect()
 }
 
-/// Something found in a folder, and where.
-#[derive(Clone, Debug)]
-pub struct Found {
-    pub name: String,
-    pub entry: Entry,
-    /// Index of its first entry in the folder: that of the long name, if it has one.
-    pub begin: u32,
-    /// Index of its last entry, which is `entry`.
-    pub at: u32,
-}
-
 /// Everything in a folder except `.`, `..` and the volume's label, and how many entries it has before the first that
 /// was never used.
 pub fn parse(folder: &[u8]) -> (Vec<Found>, u32) {
@@ -194,7 +258,13 @@ pub fn parse(folder: &[u8]) -> (Vec<Found>, u32) {
             let named = long.and_then(LongName::text);
             let name = named.unwrap_or_else(|| name::shown(&entry.alias(), entry.case()));
             if !label && usable(&name) {
-                found.push(Found { name, entry, begin, at });
+                found.push(Found {
+                    name,
+                    alias: Some(entry.alias()),
+                    entry: Box::new(entry),
+                    slots: begin..at + 1,
+                    at,
+                });
             }
         }
     }
@@ -239,11 +309,6 @@ impl LongName {
     }
 }
 
-/// Whether the name is usable: `.` and `..` are the folder itself and its parent.
-fn usable(name: &str) -> bool {
-    !name.is_empty() && name != "." && name != ".." && !name.contains('/')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,7 +323,7 @@ mod tests {
             folder.extend(entry.0);
             let (found, end) = parse(&folder);
             assert_eq!((found.len(), end as usize), (1, folder.len() / LEN));
-            assert_eq!((&found[0].name, found[0].entry, found[0].begin), (&name, entry, 0));
+            assert_eq!((&found[0].name, found[0].entry.bytes(), found[0].slots.start), (&name, entry.bytes(), 0));
         }
     }
 
@@ -271,7 +336,7 @@ mod tests {
         other[1][13] ^= 1;
         for parts in [&parts[1..], &parts[..2], &other, &[parts[1], parts[0], parts[2]]] {
             let (found, _) = parse(&folder(parts));
-            assert_eq!((found[0].name.as_str(), found[0].begin), ("SHORT.TXT", found[0].at));
+            assert_eq!((found[0].name.as_str(), found[0].slots.start), ("SHORT.TXT", found[0].at));
         }
         assert_eq!(parse(&folder(&parts)).0[0].name, "a long name of three parts, not two");
     }

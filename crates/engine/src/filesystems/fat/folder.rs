@@ -1,45 +1,55 @@
 //! A folder in memory: its contents and its free entries.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ops::Range;
+use std::sync::Arc;
 
-use super::entry::{self, Found};
-use super::name::{Alias, folded, shown};
+use super::entry::LEN;
+use super::layout::{Found, Layout};
+use super::name::{Alias, shown};
 use crate::trees::Node;
 
 /// A folder that has been read.
-#[derive(Default)]
 pub struct Folder {
-    /// Its contents, by the index of their last entry.
+    /// Its contents, by the index of the entry with which their record begins.
     pub held: BTreeMap<u32, Held>,
     by_name: HashMap<String, u32>,
     by_alias: HashMap<String, u32>,
     /// Aliases in use.
     pub aliases: HashSet<Alias>,
-    /// Which of its entries are in use.
+    /// Which of its entries are in use, up to `end`.
     used: Vec<bool>,
-    /// Entries before the first that was never used; anything may follow it.
-    pub end: u32,
+    /// The number of entries it has space for.
+    slots: u32,
+    layout: Arc<dyn Layout>,
 }
 
 /// A file or folder in a folder.
 pub struct Held {
     pub name: String,
     pub node: Node,
-    /// Index of its first entry.
-    pub begin: u32,
-    alias: Alias,
+    /// Indexes of its entries.
+    pub slots: Range<u32>,
+    alias: Option<Alias>,
 }
 
 impl Folder {
-    /// Parses a folder's bytes; `node` gives each of its entries a number.
-    pub fn parse(bytes: &[u8], mut node: impl FnMut(&Found) -> Node) -> Self {
-        let (found, end) = entry::parse(bytes);
-        let mut folder = Self { end, ..Self::default() };
-        let slots = bytes.as_chunks::<{ entry::LEN }>().0;
-        folder.used = (0..).zip(slots).map(|(i, slot)| i < end && slot[0] != entry::REMOVED).collect();
+    /// Parses the bytes of a folder that has space for `slots` entries; `node` gives each of its entries a number.
+    pub fn parse(layout: &Arc<dyn Layout>, bytes: &[u8], slots: u32, mut node: impl FnMut(&Found) -> Node) -> Self {
+        let (found, end) = layout.parse(bytes);
+        let entries = bytes.as_chunks::<LEN>().0.iter().take(end as usize);
+        let mut folder = Self {
+            held: BTreeMap::new(),
+            by_name: HashMap::new(),
+            by_alias: HashMap::new(),
+            aliases: HashSet::new(),
+            used: entries.map(|entry| layout.removed(entry[0]) != entry[0]).collect(),
+            slots,
+            layout: layout.clone(),
+        };
         for found in found {
             // The first of several with the same name counts.
-            let before = folder.by_name.get(&folded(&found.name)).copied();
+            let before = folder.by_name.get(&layout.folded(&found.name)).copied();
             let node = node(&found);
             folder.insert(&found, node);
             before.into_iter().for_each(|at| folder.prefer(&found.name, at));
@@ -49,46 +59,60 @@ impl Folder {
 
     /// Adds something that was found or created.
     pub fn insert(&mut self, found: &Found, node: Node) {
-        let alias = found.entry.alias();
         self.prefer(&found.name, found.at);
-        self.by_alias.insert(folded(&shown(&alias, 0)), found.at);
-        self.aliases.insert(alias);
-        self.used[found.begin as usize..=found.at as usize].fill(true);
-        self.end = self.end.max(found.at + 1);
-        self.held.insert(found.at, Held { name: found.name.clone(), node, begin: found.begin, alias });
+        if let Some(alias) = found.alias {
+            self.by_alias.insert(self.layout.folded(&shown(&alias, 0)), found.at);
+            self.aliases.insert(alias);
+        }
+        if self.used.len() < found.slots.end as usize {
+            self.used.resize(found.slots.end as usize, false);
+        }
+        self.used[found.slots.start as usize..found.slots.end as usize].fill(true);
+        let held = Held { name: found.name.clone(), node, slots: found.slots.clone(), alias: found.alias };
+        self.held.insert(found.at, held);
     }
 
-    /// Removes what ends at entry `at`.
+    /// Removes that whose record begins at entry `at`.
     pub fn remove(&mut self, at: u32) -> Option<Held> {
         let held = self.held.remove(&at)?;
-        self.used[held.begin as usize..=at as usize].fill(false);
-        for (names, name) in [(&mut self.by_name, &held.name), (&mut self.by_alias, &shown(&held.alias, 0))] {
-            let folded = folded(name);
+        self.used[held.slots.start as usize..held.slots.end as usize].fill(false);
+        let alias = held.alias.map(|alias| shown(&alias, 0)).unwrap_or_default();
+        for (names, name) in [(&mut self.by_name, &held.name), (&mut self.by_alias, &alias)] {
+            let folded = self.layout.folded(name);
             if names.get(&folded) == Some(&at) {
                 names.remove(&folded);
             }
         }
-        self.aliases.remove(&held.alias);
+        if let Some(alias) = held.alias {
+            self.aliases.remove(&alias);
+        }
         Some(held)
     }
 
-    /// Finds a name, ignoring case: the index of its last entry, and the file or folder.
+    /// Finds a name, ignoring case: the index of the entry with which its record begins, and the file or folder.
     pub fn find(&self, name: &str) -> Option<(u32, &Held)> {
-        let folded = folded(name);
+        let folded = self.layout.folded(name);
         let at = self.by_name.get(&folded).or_else(|| self.by_alias.get(&folded))?;
         Some((*at, self.held.get(at)?))
     }
 
-    /// Makes a name refer to what ends at entry `at`.
+    /// Makes a name refer to what begins at entry `at`.
     fn prefer(&mut self, name: &str, at: u32) {
-        self.by_name.insert(folded(name), at);
+        self.by_name.insert(self.layout.folded(name), at);
+    }
+
+    /// Entries before the first that was never used; anything may follow it.
+    pub fn end(&self) -> u32 {
+        self.used.len() as u32
     }
 
     /// The first of `count` consecutive free entries.
     pub fn room(&self, count: u32) -> Option<u32> {
-        let mut free = 0;
-        for (at, used) in (0..).zip(&self.used) {
-            free = if *used { 0 } else { free + 1 };
+        let mut free = 0u32;
+        for (at, used) in (0..self.slots).zip(self.used.iter().chain(std::iter::repeat(&false))) {
+            let begins = |entries| at.is_multiple_of(entries) && (count <= entries || !free.is_multiple_of(entries));
+            let before = if self.layout.unbroken().is_some_and(begins) { 0 } else { free };
+            free = if *used { 0 } else { before + 1 };
             if free == count {
                 return Some(at + 1 - count);
             }
@@ -98,11 +122,11 @@ impl Folder {
 
     /// The number of entries it has space for.
     pub fn slots(&self) -> u32 {
-        self.used.len() as u32
+        self.slots
     }
 
     /// Adds space for `entries` more.
     pub fn grow(&mut self, entries: u32) {
-        self.used.resize(self.used.len() + entries as usize, false);
+        self.slots += entries;
     }
 }

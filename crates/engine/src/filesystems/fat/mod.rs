@@ -1,4 +1,5 @@
-//! FAT12, FAT16 and FAT32 with long names, for reading and writing.
+//! FAT12, FAT16 and FAT32 with long names, for reading and writing; and what exFAT has in common with them, which is all
+//! but `layout` and the boot sectors.
 //!
 //! Facts are from Microsoft's "FAT: General Overview of On-Disk Format" (version 1.03, 2000), called "the
 //! specification" here, and from what Linux, mtools and dosfstools do where it leaves a choice.
@@ -12,10 +13,12 @@ pub mod boot;
 mod commit;
 mod entry;
 mod folder;
-mod name;
-mod node;
-mod table;
-mod time;
+pub(super) mod layout;
+pub(super) mod name;
+pub(super) mod node;
+pub(super) mod pages;
+pub(super) mod table;
+pub(super) mod time;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -26,18 +29,22 @@ use crate::error::Result;
 use crate::store::Store;
 use crate::trees::{self, Attributes, Entry, NewNode, Node, NodeKind, Renaming, Space, Tree, Use};
 use boot::Boot;
-use node::State;
+use layout::Layout;
+use node::{OldName, State};
 
 pub(crate) use time::date_of;
 
-/// A store's FAT file system.
+/// A store's FAT or exFAT file system.
 pub struct Fat {
     store: Arc<dyn Store>,
     state: Mutex<State>,
     /// Held for reading while contents are read without the state's lock, and for writing while clusters become free.
     moving: RwLock<()>,
+    layout: Arc<dyn Layout>,
     /// Whether the store is shorter than the file system, which forbids writing.
     cut_short: bool,
+    /// What else forbids writing.
+    faults: Vec<String>,
     unclean: bool,
 }
 
@@ -53,10 +60,16 @@ impl Fat {
         if boot.data + u64::from(boot.cluster) > store.len() {
             return Err(trees::damaged("all sectors", 32, "the store ends before the first file").into());
         }
-        let cut_short = boot.len > store.len();
-        let mut state = State::new(store.clone(), boot)?;
+        let state = State::new(store.clone(), boot, Arc::new(entry::Plain))?;
+        Self::of(store, state, Vec::new())
+    }
+
+    /// A file system that is not written if there are `faults`.
+    pub(super) fn of(store: Arc<dyn Store>, mut state: State, faults: Vec<String>) -> Result<Self> {
+        let cut_short = state.boot.len > store.len();
         let unclean = !state.was_clean()?;
-        Ok(Self { store, state: Mutex::new(state), moving: RwLock::new(()), cut_short, unclean })
+        let layout = state.layout.clone();
+        Ok(Self { store, state: Mutex::new(state), moving: RwLock::new(()), layout, cut_short, faults, unclean })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -75,6 +88,26 @@ impl Fat {
 
     fn commit(&self, state: &mut State) -> io::Result<()> {
         state.commit(&self.moving)
+    }
+
+    /// Makes records that lie in two sectors lie in one, before they are changed: that of `node`, and those above it.
+    fn gather(&self, node: Node) -> io::Result<()> {
+        let mut state = self.change()?;
+        for node in state.in_two_sectors(node) {
+            let old = state.relocate(node)?;
+            self.replace_name(&mut state, &old)?;
+        }
+        Ok(())
+    }
+
+    /// Removes a name that has another beside it. The new one must be durable before: a crash in between leaves both, never
+    /// neither.
+    fn replace_name(&self, state: &mut State, old: &OldName) -> io::Result<()> {
+        if !state.in_one_sector(old) {
+            self.commit(state)?;
+            state.begin()?;
+        }
+        state.remove_name(old)
     }
 
     /// Carries out a change. If the file system is full although clusters were released, frees them and tries once
@@ -100,7 +133,7 @@ impl Tree for Fat {
     }
 
     fn writable(&self) -> bool {
-        self.store.writable() && !self.cut_short
+        self.store.writable() && !self.cut_short && self.faults.is_empty()
     }
 
     fn folds_case(&self) -> bool {
@@ -110,7 +143,11 @@ impl Tree for Fat {
     fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.unclean {
-            warnings.push("the file system was not unmounted cleanly: run fsck.vfat before writing to it".into());
+            let checker = self.layout.checker();
+            warnings.push(format!("the file system was not unmounted cleanly: run {checker} before writing to it"));
+        }
+        if !self.faults.is_empty() {
+            warnings.push(format!("the file system can only be read: {}", self.faults.join("; ")));
         }
         if self.cut_short {
             warnings.push("the file system is longer than its volume: files at its end are lost".into());
@@ -147,14 +184,17 @@ impl Tree for Fat {
             self.store.read_at(at, piece)?;
             rest = after;
         }
+        rest.fill(0);
         Ok(read)
     }
 
     fn write_at(&self, file: Node, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.gather(file)?;
         self.with_room(|state| state.write(file, offset, data))
     }
 
     fn set_len(&self, file: Node, len: u64) -> io::Result<()> {
+        self.gather(file)?;
         let given_back = self.with_room(|state| state.set_len(file, len))?;
         if given_back {
             // The entry must be durable before the clusters past the new end are freed.
@@ -166,14 +206,17 @@ impl Tree for Fat {
     }
 
     fn set_times(&self, node: Node, modified: Option<SystemTime>, accessed: Option<SystemTime>) -> io::Result<()> {
+        self.gather(node)?;
         self.change()?.set_times(node, modified, accessed)
     }
 
     fn create(&self, folder: Node, name: &OsStr, _new: &NewNode) -> io::Result<Node> {
+        self.gather(folder)?;
         self.with_room(|state| state.create(folder, name, false))
     }
 
     fn make_folder(&self, folder: Node, name: &OsStr, _new: &NewNode) -> io::Result<Node> {
+        self.gather(folder)?;
         self.with_room(|state| state.create(folder, name, true))
     }
 
@@ -183,19 +226,18 @@ impl Tree for Fat {
             Renaming::Keep => false,
             Renaming::Exchange => return Err(self.without("exchange of names")),
         };
+        let replaced = self.state().lookup(to_folder, to_name).unwrap_or(to_folder);
+        [folder, replaced].into_iter().try_for_each(|node| self.gather(node))?;
         let Some(old) = self.with_room(|state| state.rename(folder, name, to_folder, to_name, replace))? else {
             return Ok(());
         };
-        // The new name must be durable before the old one is removed: a crash in between leaves both, never neither.
-        let mut state = self.change()?;
-        if !state.in_one_sector(&old) {
-            self.commit(&mut state)?;
-            state.begin()?;
-        }
-        state.remove_name(&old)
+        self.replace_name(&mut *self.change()?, &old)
     }
 
     fn remove(&self, folder: Node, name: &OsStr) -> io::Result<()> {
+        // It works where the file system is full, too.
+        let gathered = self.gather(folder);
+        gathered.or_else(|e| if e.kind() == io::ErrorKind::StorageFull { Ok(()) } else { Err(e) })?;
         self.with_room(|state| state.remove(folder, name))
     }
 

@@ -18,12 +18,13 @@ const CODE_PAGE_437: &str = "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿ�
 /// An 8.3 alias, padded with spaces.
 pub type Alias = [u8; 11];
 
-/// Checks that FAT can store a name.
+/// Checks that `filesystem`, FAT or exFAT, can store a name.
 ///
 /// # Errors
 /// `InvalidFilename`, and what is wrong with it.
-pub fn checked(name: &OsStr) -> io::Result<&str> {
-    let refuse = |why: &str| io::Error::new(io::ErrorKind::InvalidFilename, format!("FAT cannot hold a name {why}"));
+pub fn checked<'a>(name: &'a OsStr, filesystem: &str) -> io::Result<&'a str> {
+    let refuse =
+        |why: &str| io::Error::new(io::ErrorKind::InvalidFilename, format!("{filesystem} cannot hold a name {why}"));
     let name = name.to_str().ok_or_else(|| refuse("that is not Unicode"))?;
     if name.is_empty() || name == "." || name == ".." {
         return Err(refuse("that is empty, `.` or `..`"));
@@ -178,10 +179,10 @@ mod tests {
     fn names_that_fat_cannot_hold_are_refused() {
         let long = "x".repeat(256);
         for name in ["", ".", "..", "a/b", "a:b", "tab\t", "end.", "end ", " begin", "q?", long.as_str()] {
-            assert!(checked(OsStr::new(name)).is_err(), "{name}");
+            assert!(checked(OsStr::new(name), "FAT").is_err(), "{name}");
         }
         for name in ["a", "...a", "ä b", &long[1..], "🦀", "a+b,c;d=[e]"] {
-            assert!(checked(OsStr::new(name)).is_ok(), "{name}");
+            assert!(checked(OsStr::new(name), "FAT").is_ok(), "{name}");
         }
     }
 

@@ -1,14 +1,16 @@
 //! Files and folders in memory, and changes to them. Nothing here is durable before `commit`.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
 
 use super::boot::{Boot, Root, Width};
-use super::entry::{self, ARCHIVE, Entry, FOLDER, Found, READ_ONLY};
+use super::entry::{self, Entry};
 use super::folder::Folder;
+use super::layout::{Found, Layout, Record};
 use super::name;
 use super::table::{Chain, Link, Table};
 use crate::store::Store;
@@ -17,21 +19,25 @@ use crate::trees::{Attributes, Node, NodeKind, Space, damaged};
 /// The root folder.
 pub const ROOT: Node = 1;
 
-/// The most entries a folder may have (the specification: no more than 65,536).
-const MOST_ENTRIES: u32 = 1 << 16;
-
 /// Bytes written at a time.
 const PIECE: usize = 1 << 20;
+
+/// Bytes of a folder read at a time: whole sectors.
+const FOLDER_PIECE: usize = 64 << 10;
 
 /// What is known about the file system, including changes that are not yet durable.
 pub struct State {
     pub(super) store: Arc<dyn Store>,
     pub(super) boot: Boot,
-    pub(super) table: Table,
+    pub layout: Arc<dyn Layout>,
+    pub table: Table,
     /// Changed sectors of folders, by offset.
     pub(super) sectors: BTreeMap<u64, Vec<u8>>,
-    /// Clusters that become free once the entries that named them are durably gone.
-    pub(super) freed: HashSet<u32>,
+    /// Clusters that become free once the entries that named them are durably gone: the first of a run, and where it
+    /// ends.
+    pub(super) freed: BTreeMap<u32, u32>,
+    /// Runs of clusters that belong to no file, although the table does not say so.
+    reserved: Vec<Range<u32>>,
     /// Whether contents were written that may not be durable yet.
     pub(super) contents_written: bool,
     /// Whether we marked it as mounted.
@@ -54,7 +60,7 @@ struct Known {
     parent: Node,
     /// Offset of its entry; the root has none, nor has a removed file.
     place: Option<u64>,
-    entry: Entry,
+    entry: Box<dyn Record>,
     chain: Option<Chain>,
     /// Number of open handles.
     held: u32,
@@ -69,21 +75,28 @@ pub struct OldName {
     new: u64,
 }
 
+impl Known {
+    fn new(parent: Node, place: Option<u64>, entry: Box<dyn Record>, chain: Option<Chain>) -> Self {
+        Self { parent, place, entry, chain, held: 0, removed: false }
+    }
+}
+
 impl State {
-    pub fn new(store: Arc<dyn Store>, boot: Boot) -> io::Result<Self> {
+    pub fn new(store: Arc<dyn Store>, boot: Boot, layout: Arc<dyn Layout>) -> io::Result<Self> {
         let table = Table::new(store.clone(), &boot);
-        let mut entry = Entry([0; entry::LEN]);
-        entry.set_attributes(FOLDER);
+        let mut entry = layout.new_record(true, SystemTime::UNIX_EPOCH);
         if let Root::Cluster(first) = boot.root {
             entry.set_first(first);
         }
-        let root = Known { parent: ROOT, place: None, entry, chain: None, held: 0, removed: false };
+        let root = Known::new(ROOT, None, entry, None);
         let mut state = Self {
             store,
             boot,
+            layout,
             table,
             sectors: BTreeMap::new(),
-            freed: HashSet::new(),
+            freed: BTreeMap::new(),
+            reserved: Vec::new(),
             contents_written: false,
             marked: false,
             was_marked: false,
@@ -108,13 +121,12 @@ impl State {
     pub fn attributes(&self, node: Node) -> io::Result<Attributes> {
         let known = self.known(node)?;
         let entry = &known.entry;
-        let (kind, size) =
-            if entry.is_folder() { (NodeKind::Folder, 0) } else { (NodeKind::File, entry.size().into()) };
+        let (kind, size) = if entry.is_folder() { (NodeKind::Folder, 0) } else { (NodeKind::File, entry.size()) };
         Ok(Attributes {
             modified: entry.modified(),
             accessed: entry.accessed(),
             created: entry.created(),
-            read_only: entry.attributes() & READ_ONLY != 0,
+            read_only: entry.read_only(),
             ..Attributes::new(kind, size, node)
         })
     }
@@ -126,16 +138,16 @@ impl State {
     }
 
     /// Where the `len` bytes at `offset`, or as many as the file has, are in the store: their number, and the pieces in
-    /// order.
+    /// order. What is missing of those is zeros.
     pub fn pieces(&mut self, file: Node, offset: u64, len: usize) -> io::Result<(usize, Vec<(u64, usize)>)> {
-        let size = u64::from(self.file(file)?.entry.size());
-        let end = size.min(offset.saturating_add(len as u64));
+        let entry = &self.file(file)?.entry;
+        let (end, valid) = (entry.size().min(offset.saturating_add(len as u64)), entry.valid());
         if offset >= end {
             return Ok((0, Vec::new()));
         }
         self.load_chain(file)?;
         let chain = self.known(file)?.chain.as_ref().ok_or(ErrorKind::InvalidData)?;
-        Ok(((end - offset) as usize, split(&self.boot, chain, offset, end)?))
+        Ok(((end - offset) as usize, split(&self.boot, chain, offset, end.min(valid))?))
     }
 
     /// Writes contents, in place or past the end. The entry and the chain are only changed if that succeeds.
@@ -144,19 +156,21 @@ impl State {
             return Ok(());
         }
         let end = offset.checked_add(data.len() as u64).ok_or(ErrorKind::FileTooLarge)?;
-        let size = u64::from(self.file(file)?.entry.size());
+        let (size, valid) = self.sizes(file)?;
         let taken = self.lengthen(file, end)?;
-        let written = self.zero(file, size, offset.max(size)).and_then(|()| self.put(file, offset, data));
-        self.settle(file, taken, end.max(size), written)
+        let written = self.zero(file, valid, offset.max(valid)).and_then(|()| self.put(file, offset, data));
+        self.settle(file, taken, (end.max(size), end.max(valid)), written)
     }
 
     /// Changes the size. Returns whether [`State::cut_clusters`] has clusters to free once the entry is durable.
     pub fn set_len(&mut self, file: Node, len: u64) -> io::Result<bool> {
-        let size = u64::from(self.file(file)?.entry.size());
+        let (size, valid) = self.sizes(file)?;
         if len > size {
             let taken = self.lengthen(file, len)?;
-            let written = self.zero(file, size, len);
-            self.settle(file, taken, len, written)?;
+            // exFAT knows how much was written.
+            let written = if self.is_exfat() { valid } else { len };
+            let done = self.zero(file, valid, written);
+            self.settle(file, taken, (len, written), done)?;
             return Ok(false);
         }
         if len == size {
@@ -166,14 +180,14 @@ impl State {
         let kept = len.div_ceil(u64::from(self.boot.cluster)) as u32;
         let known = self.known_mut(file)?;
         let surplus = known.chain.as_ref().is_some_and(|c| c.count() > kept);
-        known.entry.set_size(len as u32);
+        known.entry.set_size(len, valid.min(len));
         known.entry.set_modified(SystemTime::now());
         if len == 0 {
             // The whole chain goes with the entry that named it, so there is no need to wait.
             known.entry.set_first(0);
             let chain = known.chain.take().unwrap_or_default();
             known.chain = Some(Chain::default());
-            self.give_back(chain.iter())?;
+            self.give_back(&chain)?;
         }
         self.put_entry(file)?;
         Ok(len != 0 && surplus)
@@ -183,7 +197,7 @@ impl State {
     pub fn cut_clusters(&mut self, file: Node, moving: &RwLock<()>) -> io::Result<()> {
         self.begin()?;
         let _alone = moving.write().unwrap_or_else(PoisonError::into_inner);
-        let kept = u64::from(self.known(file)?.entry.size()).div_ceil(u64::from(self.boot.cluster)) as u32;
+        let kept = self.known(file)?.entry.size().div_ceil(u64::from(self.boot.cluster)) as u32;
         let Some(chain) = self.known_mut(file)?.chain.as_mut() else { return Ok(()) };
         let rest = chain.cut(kept);
         if let Some(last) = chain.last() {
@@ -198,6 +212,7 @@ impl State {
         modified: Option<SystemTime>,
         accessed: Option<SystemTime>,
     ) -> io::Result<()> {
+        self.refuse_faulty(node)?;
         let known = self.known_mut(node)?;
         modified.into_iter().for_each(|t| known.entry.set_modified(t));
         accessed.into_iter().for_each(|t| known.entry.set_accessed(t));
@@ -206,33 +221,29 @@ impl State {
 
     /// Creates an empty file or folder.
     pub fn create(&mut self, folder: Node, name: &OsStr, is_folder: bool) -> io::Result<Node> {
-        let name = name::checked(name)?;
+        let name = name::checked(name, self.layout.name())?;
         if self.folder(folder)?.find(name).is_some() {
             return Err(ErrorKind::AlreadyExists.into());
         }
         let now = SystemTime::now();
-        let mut entry = Entry::new([b' '; 11], if is_folder { FOLDER } else { ARCHIVE }, 0, now);
+        let mut entry = self.layout.new_record(is_folder, now);
         let mut chain = Chain::default();
         if is_folder {
             let taken = self.table.take(1, None)?;
             chain.push(taken[0]);
             entry.set_first(taken[0]);
+            let len = u64::from(self.boot.cluster);
+            if self.is_exfat() {
+                entry.set_size(len, len);
+            }
             if let Err(e) = self.write_new_folder(folder, taken[0], now) {
                 self.table.set(taken[0], Link::Free)?;
                 return Err(e);
             }
         }
-        match self.add_name(folder, name, entry) {
+        match self.add_name(folder, name, &*entry) {
             Ok((place, found)) => {
-                let known = Known {
-                    parent: folder,
-                    place: Some(place),
-                    entry: found.entry,
-                    chain: Some(chain),
-                    held: 0,
-                    removed: false,
-                };
-                let node = self.number(known);
+                let node = self.number(Known::new(folder, Some(place), found.entry.copy(), Some(chain)));
                 self.places.insert(place, node);
                 self.folder(folder)?.insert(&found, node);
                 self.touch(folder)?;
@@ -270,8 +281,9 @@ impl State {
         to_name: &OsStr,
         replace: bool,
     ) -> io::Result<Option<OldName>> {
-        let new_name = name::checked(to_name)?.to_owned();
+        let new_name = name::checked(to_name, self.layout.name())?.to_owned();
         let node = self.lookup(folder, name)?;
+        self.refuse_faulty(node)?;
         let at = self.slot(folder, node)?;
         let existing = self.folder(to_folder)?.find(&new_name).map(|(at, held)| (at, held.node, held.name.clone()));
         let is_folder = self.known(node)?.entry.is_folder();
@@ -287,7 +299,7 @@ impl State {
             }
             other => other,
         };
-        let entry = self.known(node)?.entry;
+        let entry = self.known(node)?.entry.copy();
         let place = match existing {
             Some((other_at, other, _)) => {
                 self.refuse_replacing(other, is_folder, replace)?;
@@ -295,7 +307,7 @@ impl State {
                 self.take_over(to_folder, other_at, other, node)?
             }
             None => {
-                let (place, found) = self.add_name(to_folder, &new_name, entry)?;
+                let (place, found) = self.add_name(to_folder, &new_name, &*entry)?;
                 self.folder(to_folder)?.insert(&found, node);
                 self.known_mut(node)?.entry = found.entry;
                 place
@@ -304,16 +316,57 @@ impl State {
         if is_folder && folder != to_folder {
             self.point_up(node, to_folder)?;
         }
-        let known = self.known_mut(node)?;
-        let was_at = known.place.replace(place);
-        known.parent = to_folder;
-        if let Some(old) = was_at {
-            self.places.remove(&old);
-        }
-        self.places.insert(place, node);
+        self.known_mut(node)?.parent = to_folder;
+        self.put_at(node, place)?;
         self.touch(folder)?;
         self.touch(to_folder)?;
         Ok(Some(OldName { folder, at, new: place }))
+    }
+
+    /// Those of a node and the folders above it whose records lie in two sectors, which cannot be changed at once: the
+    /// outermost first. Only others make such.
+    pub fn in_two_sectors(&self, node: Node) -> Vec<Node> {
+        let mut found = Vec::new();
+        let mut at = node;
+        // Neither the root nor what was removed has a place.
+        while let Some(known) = self.nodes.get(&at)
+            && let Some(place) = known.place
+            && found.len() <= self.nodes.len()
+        {
+            if self.parted(place, &*known.entry) {
+                found.push(at);
+            }
+            at = known.parent;
+        }
+        found.reverse();
+        found
+    }
+
+    fn parted(&self, place: u64, entry: &dyn Record) -> bool {
+        place % u64::from(self.boot.sector) + entry.fixed() as u64 > self.boot.sector.into()
+    }
+
+    /// Writes the entries of a node once more, in another place. The old ones still exist afterwards.
+    pub fn relocate(&mut self, node: Node) -> io::Result<OldName> {
+        self.refuse_faulty(node)?;
+        let known = self.known(node)?;
+        let (folder, entry) = (known.parent, known.entry.copy());
+        let at = self.slot(folder, node)?;
+        let name = self.folder(folder)?.held.get(&at).map(|held| held.name.clone()).ok_or(ErrorKind::NotFound)?;
+        let (place, found) = self.add_name(folder, &name, &*entry)?;
+        self.folder(folder)?.insert(&found, node);
+        self.known_mut(node)?.entry = found.entry;
+        self.put_at(node, place)?;
+        Ok(OldName { folder, at, new: place })
+    }
+
+    /// Says where the entry of a node is from now on.
+    fn put_at(&mut self, node: Node, place: u64) -> io::Result<()> {
+        if let Some(old) = self.known_mut(node)?.place.replace(place) {
+            self.places.remove(&old);
+        }
+        self.places.insert(place, node);
+        Ok(())
     }
 
     /// Whether an old name and the new one share a sector, which is written as a whole.
@@ -347,13 +400,42 @@ impl State {
 
     pub fn space(&mut self) -> io::Result<Space> {
         let cluster = u64::from(self.boot.cluster);
-        let free = u64::from(self.table.free()?) + self.freed.len() as u64;
+        let freed: u64 = self.freed.iter().map(|(begin, end)| u64::from(end - begin)).sum();
+        let free = u64::from(self.table.free()?) + freed;
         Ok(Space::new(u64::from(self.boot.clusters) * cluster, free * cluster, self.boot.cluster))
     }
 
     /// Whether clusters were released that are not free yet.
     pub fn has_freed(&self) -> bool {
         !self.freed.is_empty()
+    }
+
+    /// The clusters of a file or folder.
+    pub fn chain_of(&mut self, node: Node) -> io::Result<Chain> {
+        self.load_chain(node)?;
+        Ok(self.known(node)?.chain.clone().unwrap_or_default())
+    }
+
+    /// Says that these clusters belong to no file.
+    ///
+    /// # Errors
+    /// Damage: two of the chains have a cluster in common.
+    pub fn reserve(&mut self, chains: &[Chain]) -> io::Result<()> {
+        for run in chains.iter().flat_map(Chain::runs) {
+            self.refuse_reserved(&run)?;
+            self.reserved.push(run);
+        }
+        Ok(())
+    }
+
+    fn refuse_reserved(&self, run: &Range<u32>) -> io::Result<()> {
+        match self.reserved.iter().find(|other| run.start < other.end && other.start < run.end) {
+            None => Ok(()),
+            Some(other) => {
+                let cluster = run.start.max(other.start);
+                Err(damaged("first cluster", 0, format!("cluster {cluster} belongs to the file system itself")))
+            }
+        }
     }
 
     // Files
@@ -378,31 +460,61 @@ impl State {
         node
     }
 
-    fn wide(&self) -> bool {
-        self.boot.width == Width::Bits32
+    fn is_exfat(&self) -> bool {
+        self.boot.width == Width::ExFat
+    }
+
+    /// What is damaged must not look whole once it is written anew.
+    fn refuse_faulty(&self, node: Node) -> io::Result<()> {
+        let known = self.known(node)?;
+        let fault = known.entry.fault().map(|fault| damaged("directory entries", known.place.unwrap_or(0), fault));
+        fault.map_or(Ok(()), Err)
+    }
+
+    /// The size of a file, and how much of it was written.
+    fn sizes(&self, node: Node) -> io::Result<(u64, u64)> {
+        self.file(node).map(|known| (known.entry.size(), known.entry.valid()))
+    }
+
+    /// The first cluster of a file or folder. In FAT12 and FAT16 the high half does not count and may hold anything.
+    fn first(&self, entry: &dyn Record) -> u32 {
+        match self.boot.width {
+            Width::Bits12 | Width::Bits16 => entry.first() & 0xffff,
+            Width::Bits32 | Width::ExFat => entry.first(),
+        }
     }
 
     /// Reads the chain of a file or folder, unless it is in memory.
     fn load_chain(&mut self, node: Node) -> io::Result<()> {
-        let wide = self.wide();
         let known = self.known(node)?;
         if known.chain.is_some() {
             return Ok(());
         }
-        let (entry, place) = (known.entry, known.place.unwrap_or(0));
-        let first = entry.first(wide);
+        self.refuse_faulty(node)?;
+        let (entry, place) = (&known.entry, known.place.unwrap_or(0));
+        let (first, contiguous) = (self.first(&**entry), entry.contiguous());
+        let (is_folder, size) = (entry.is_folder(), entry.size());
         let cluster = u64::from(self.boot.cluster);
-        let chain = if entry.is_folder() {
-            let most = u64::from(MOST_ENTRIES) * entry::LEN as u64 / cluster;
-            self.table.chain(first, most.max(1) as u32)?
-        } else if first == 0 {
-            Chain::default()
-        } else {
-            self.table.chain(first, self.boot.clusters)?
+        let most = match is_folder {
+            true => (u64::from(self.layout.most_entries()) * entry::LEN as u64 / cluster).max(1) as u32,
+            false => self.boot.clusters,
         };
-        if u64::from(chain.count()) * cluster < u64::from(entry.size()) && !entry.is_folder() {
-            let what = format!("a file of {} bytes has {} clusters of {cluster}", entry.size(), chain.count());
-            return Err(damaged("size", place + 28, what));
+        // FAT keeps no size of folders, and nobody keeps that of the root.
+        let sized = !is_folder || self.is_exfat() && node != ROOT;
+        let mut chain = match first {
+            0 if sized => Chain::default(),
+            _ if contiguous => self.table.contiguous(first, size.div_ceil(cluster), most)?,
+            _ => self.table.chain(first, most)?,
+        };
+        if sized && u64::from(chain.count()) * cluster < size {
+            let what = format!("a file of {size} bytes has {} clusters of {cluster}", chain.count());
+            return Err(damaged("size", place, what));
+        }
+        if sized && is_folder {
+            chain.cut(size.div_ceil(cluster) as u32);
+        }
+        if node != ROOT {
+            chain.runs().try_for_each(|run| self.refuse_reserved(&run))?;
         }
         self.known_mut(node)?.chain = Some(chain);
         Ok(())
@@ -410,7 +522,7 @@ impl State {
 
     /// Allocates the clusters that a file of `end` bytes lacks and adds them to its chain, but does not link them yet.
     fn lengthen(&mut self, file: Node, end: u64) -> io::Result<Vec<u32>> {
-        if end > u64::from(u32::MAX) {
+        if end > self.layout.largest() {
             return Err(io::Error::new(ErrorKind::FileTooLarge, "FAT files must be smaller than 4 GiB"));
         }
         self.file(file)?;
@@ -419,16 +531,41 @@ impl State {
             Some(chain) => (chain.count(), chain.last()),
             None => (0, None),
         };
-        let needed = end.div_ceil(u64::from(self.boot.cluster)) as u32;
+        let needed = end.div_ceil(u64::from(self.boot.cluster));
+        let needed = u32::try_from(needed).map_err(|_| ErrorKind::FileTooLarge)?;
         let taken = if needed > count { self.table.take(needed - count, last)? } else { Vec::new() };
+        if !taken.is_empty() {
+            self.link(file)?;
+        }
         let chain = self.known_mut(file)?.chain.get_or_insert_default();
         taken.iter().for_each(|cluster| chain.push(*cluster));
         Ok(taken)
     }
 
-    /// Completes what [`State::lengthen`] began: links the clusters and sets the size, or frees all of them.
-    fn settle(&mut self, file: Node, taken: Vec<u32>, size: u64, written: io::Result<()>) -> io::Result<()> {
-        let (wide, before) = (self.wide(), taken.len() as u32);
+    /// Links the clusters of a file or folder in the table, unless they are. It must be in memory.
+    fn link(&mut self, node: Node) -> io::Result<()> {
+        let known = self.known_mut(node)?;
+        if !known.entry.contiguous() {
+            return Ok(());
+        }
+        known.entry.set_linked();
+        let chain = known.chain.clone().unwrap_or_default();
+        for (cluster, next) in chain.iter().zip(chain.iter().skip(1).map(Link::Next).chain([Link::End])) {
+            self.table.set(cluster, next)?;
+        }
+        Ok(())
+    }
+
+    /// Completes what [`State::lengthen`] began: links the clusters and says how large the file is and how much of it was
+    /// written, or frees all of them.
+    fn settle(
+        &mut self,
+        file: Node,
+        taken: Vec<u32>,
+        (size, valid): (u64, u64),
+        written: io::Result<()>,
+    ) -> io::Result<()> {
+        let before = taken.len() as u32;
         let known = self.known_mut(file)?;
         let chain = known.chain.get_or_insert_default();
         let old = chain.count() - before;
@@ -438,12 +575,12 @@ impl State {
             return Err(e);
         }
         let last_old = old.checked_sub(1).and_then(|index| chain.at(index));
-        if known.entry.first(wide) == 0 {
+        if old == 0 {
             known.entry.set_first(chain.first().unwrap_or(0));
         }
-        known.entry.set_size(size as u32);
+        known.entry.set_size(size, valid);
         known.entry.set_modified(SystemTime::now());
-        known.entry.set_attributes(known.entry.attributes() | ARCHIVE);
+        known.entry.set_archive();
         if let (Some((last, _)), Some(first)) = (last_old, taken.first()) {
             self.table.set(last, Link::Next(*first))?;
         }
@@ -486,12 +623,15 @@ impl State {
     }
 
     /// Marks clusters to be freed.
-    fn give_back(&mut self, clusters: impl Iterator<Item = u32>) -> io::Result<()> {
-        let clusters: Vec<u32> = clusters.collect();
-        if let Some(twice) = clusters.iter().find(|c| self.freed.contains(c)) {
-            return Err(damaged("file allocation table", 0, format!("cluster {twice} belongs to two files")));
+    fn give_back(&mut self, chain: &Chain) -> io::Result<()> {
+        for run in chain.runs() {
+            let before = self.freed.range(..run.end).next_back();
+            if let Some((begin, _)) = before.filter(|(_, end)| **end > run.start) {
+                let twice = run.start.max(*begin);
+                return Err(damaged("file allocation table", 0, format!("cluster {twice} belongs to two files")));
+            }
         }
-        self.freed.extend(clusters);
+        self.freed.extend(chain.runs().map(|run| (run.start, run.end)));
         Ok(())
     }
 
@@ -510,8 +650,7 @@ impl State {
 
     fn forget(&mut self, node: Node) -> io::Result<()> {
         let Some(known) = self.nodes.remove(&node) else { return Ok(()) };
-        let chain = known.chain.unwrap_or_default();
-        self.give_back(chain.iter())
+        self.give_back(&known.chain.unwrap_or_default())
     }
 
     // Folders
@@ -531,7 +670,12 @@ impl State {
 
     fn parse_folder(&mut self, node: Node, bytes: &[u8]) -> io::Result<Folder> {
         let mut failed = None;
-        let folder = Folder::parse(bytes, |found| {
+        let slots = match (node, self.boot.root, &self.known(node)?.chain) {
+            (ROOT, Root::Fixed { len, .. }, _) => len / entry::LEN as u64,
+            (_, _, Some(chain)) => u64::from(chain.count()) * u64::from(self.boot.cluster) / entry::LEN as u64,
+            (_, _, None) => 0,
+        };
+        let folder = Folder::parse(&self.layout.clone(), bytes, slots as u32, |found| {
             let place = self.slot_at(node, found.at).unwrap_or_else(|e| {
                 failed = Some(e);
                 0
@@ -539,17 +683,15 @@ impl State {
             if let Some(known) = self.places.get(&place) {
                 return *known;
             }
-            let known =
-                Known { parent: node, place: Some(place), entry: found.entry, chain: None, held: 0, removed: false };
-            let number = self.number(known);
+            let number = self.number(Known::new(node, Some(place), found.entry.copy(), None));
             self.places.insert(place, number);
             number
         });
         failed.map_or(Ok(folder), Err)
     }
 
-    /// A folder's current bytes, including unwritten changes.
-    fn folder_bytes(&mut self, node: Node) -> io::Result<Vec<u8>> {
+    /// A folder's current bytes, including unwritten changes, up to one that ends with an entry that was never used.
+    pub fn folder_bytes(&mut self, node: Node) -> io::Result<Vec<u8>> {
         let pieces = match (node, self.boot.root) {
             (ROOT, Root::Fixed { at, len }) => vec![(at, len as usize)],
             _ => {
@@ -558,17 +700,24 @@ impl State {
                 split(&self.boot, chain, 0, u64::from(chain.count()) * u64::from(self.boot.cluster))?
             }
         };
-        let mut bytes = vec![0; pieces.iter().map(|(_, len)| len).sum()];
-        let mut rest = &mut bytes[..];
-        for (at, len) in pieces {
-            let (piece, after) = rest.split_at_mut(len);
+        let mut bytes = Vec::new();
+        // A cluster may be large, and hold little.
+        let parts = pieces.into_iter().flat_map(|(at, len)| {
+            (0..len).step_by(FOLDER_PIECE).map(move |into| (at + into as u64, FOLDER_PIECE.min(len - into)))
+        });
+        for (at, len) in parts {
+            let begin = bytes.len();
+            bytes.resize(begin + len, 0);
+            let piece = &mut bytes[begin..];
             self.store.read_at(at, piece)?;
             for (sector, changed) in self.sectors.range(at..at + len as u64) {
                 let into = (sector - at) as usize;
                 let end = (into + changed.len()).min(len);
                 piece[into..end].copy_from_slice(&changed[..end - into]);
             }
-            rest = after;
+            if piece[len - entry::LEN] == entry::END {
+                break;
+            }
         }
         Ok(bytes)
     }
@@ -592,39 +741,44 @@ impl State {
         found.ok_or_else(|| ErrorKind::NotFound.into())
     }
 
-    /// Adds an entry under a free alias, with its long name, to a folder, which grows if it is full.
-    fn add_name(&mut self, folder: Node, name: &str, entry: Entry) -> io::Result<(u64, Found)> {
-        let (alias, enough) = name::alias(name, &self.folder(folder)?.aliases)?;
-        let entry = entry.renamed(alias);
-        let mut slots = if enough { Vec::new() } else { entry::long_name(name, &alias) };
-        slots.push(entry.0);
-        let count = slots.len() as u32;
+    /// Adds a record under a name to a folder, which grows if it is full.
+    fn add_name(&mut self, folder: Node, name: &str, entry: &dyn Record) -> io::Result<(u64, Found)> {
+        let layout = self.layout.clone();
+        let (mut found, bytes) = layout.named(name, entry, &self.folder(folder)?.aliases)?;
+        let count = found.slots.end;
         let begin = loop {
             match self.folder(folder)?.room(count) {
                 Some(begin) => break begin,
                 None => self.grow_folder(folder)?,
             }
         };
-        let end = self.folder(folder)?.end;
-        let at = begin + count - 1;
-        for (slot, bytes) in (begin..).zip(&slots) {
+        let (end, space) = (self.folder(folder)?.end(), self.folder(folder)?.slots());
+        (found.slots, found.at) = (begin..begin + count, begin + found.at);
+        // What is left out is free, and does not end the folder.
+        for slot in end..begin {
+            let place = self.slot_at(folder, slot)?;
+            self.put_bytes(place, &[layout.removed(bytes[0])])?;
+        }
+        for (slot, bytes) in found.slots.clone().zip(bytes.chunks(entry::LEN)) {
             let place = self.slot_at(folder, slot)?;
             self.put_bytes(place, bytes)?;
         }
         // Anything may follow the last entry that was ever used, so the next one must mark the end.
-        if at + 1 > end && at + 1 < self.folder(folder)?.slots() {
-            let place = self.slot_at(folder, at + 1)?;
+        let next = found.slots.end;
+        if next > end && next < space {
+            let place = self.slot_at(folder, next)?;
             self.put_bytes(place, &[entry::END; entry::LEN])?;
         }
-        Ok((self.slot_at(folder, at)?, Found { name: name.to_owned(), entry, begin, at }))
+        Ok((self.slot_at(folder, found.at)?, found))
     }
 
-    /// Removes the name whose last entry is `at`.
+    /// Removes the name whose record begins at entry `at`.
     fn unname(&mut self, folder: Node, at: u32) -> io::Result<()> {
         let Some(held) = self.folder(folder)?.remove(at) else { return Err(ErrorKind::NotFound.into()) };
-        for slot in held.begin..=at {
+        for slot in held.slots {
             let place = self.slot_at(folder, slot)?;
-            self.put_bytes(place, &[entry::REMOVED])?;
+            let first = self.layout.removed(self.bytes_at(place)?[0]);
+            self.put_bytes(place, &[first])?;
         }
         Ok(())
     }
@@ -634,41 +788,55 @@ impl State {
         let full = || io::Error::new(ErrorKind::StorageFull, "the folder is full");
         let entries = self.boot.cluster / entry::LEN as u32;
         let fixed = folder == ROOT && matches!(self.boot.root, Root::Fixed { .. });
-        if fixed || self.folder(folder)?.slots() + entries > MOST_ENTRIES {
+        if fixed || self.folder(folder)?.slots().saturating_add(entries) > self.layout.most_entries() {
             return Err(full());
         }
         self.load_chain(folder)?;
-        let last = self.known(folder)?.chain.as_ref().and_then(Chain::last).ok_or(ErrorKind::InvalidData)?;
-        let taken = self.table.take(1, Some(last))?;
+        let last = self.known(folder)?.chain.as_ref().and_then(Chain::last);
+        let taken = self.table.take(1, last)?;
         self.contents_written = true;
         let zeros = self.store.write_at(self.boot.cluster_at(taken[0]), &mut vec![0; self.boot.cluster as usize]);
         if let Err(e) = zeros {
             self.table.set(taken[0], Link::Free)?;
             return Err(e);
         }
-        self.table.set(last, Link::Next(taken[0]))?;
-        self.known_mut(folder)?.chain.get_or_insert_default().push(taken[0]);
+        self.link(folder)?;
+        match last {
+            Some(last) => self.table.set(last, Link::Next(taken[0]))?,
+            None => self.known_mut(folder)?.entry.set_first(taken[0]),
+        }
+        let cluster = u64::from(self.boot.cluster);
+        let exfat = self.is_exfat();
+        let known = self.known_mut(folder)?;
+        let chain = known.chain.get_or_insert_default();
+        chain.push(taken[0]);
+        let len = u64::from(chain.count()) * cluster;
         self.folder(folder)?.grow(entries);
+        if exfat {
+            self.known_mut(folder)?.entry.set_size(len, len);
+            self.put_entry(folder)?;
+        }
         Ok(())
     }
 
-    /// Writes the cluster of a new folder: `.`, `..`, and zeros.
+    /// Writes the cluster of a new folder: FAT's `.` and `..`, and zeros.
     fn write_new_folder(&mut self, parent: Node, cluster: u32, now: SystemTime) -> io::Result<()> {
-        let mut bytes = vec![0; self.boot.cluster as usize];
-        bytes[..entry::LEN].copy_from_slice(&Entry::new(*b".          ", FOLDER, cluster, now).0);
-        let above = Entry::new(*b"..         ", FOLDER, self.number_above(parent)?, now);
-        bytes[entry::LEN..2 * entry::LEN].copy_from_slice(&above.0);
+        let mut bytes = self.layout.dots(cluster, self.number_above(parent)?, now);
+        bytes.resize(self.boot.cluster as usize, 0);
         self.contents_written = true;
         self.store.write_at(self.boot.cluster_at(cluster), &mut bytes)
     }
 
     /// The cluster that `..` names in a folder inside `parent`: 0 for the root.
     fn number_above(&self, parent: Node) -> io::Result<u32> {
-        if parent == ROOT { Ok(0) } else { Ok(self.known(parent)?.entry.first(self.wide())) }
+        if parent == ROOT { Ok(0) } else { Ok(self.first(&*self.known(parent)?.entry)) }
     }
 
     /// Updates `..` of a moved folder.
     fn point_up(&mut self, node: Node, parent: Node) -> io::Result<()> {
+        if self.is_exfat() {
+            return Ok(());
+        }
         let place = self.slot_at(node, 1)?;
         let number = self.number_above(parent)?;
         let mut above = Entry(self.bytes_at(place)?);
@@ -709,8 +877,8 @@ impl State {
     /// the name is valid at every moment.
     fn take_over(&mut self, folder: Node, at: u32, other: Node, node: Node) -> io::Result<u64> {
         let place = self.known(other)?.place.ok_or(ErrorKind::NotFound)?;
-        let entry = self.known(other)?.entry.with_contents_of(&self.known(node)?.entry);
-        self.put_bytes(place, &entry.0)?;
+        let entry = self.known(other)?.entry.with_contents_of(&*self.known(node)?.entry);
+        self.put_bytes(place, &entry.bytes()[..entry.fixed()])?;
         self.drop_node(other)?;
         self.known_mut(node)?.entry = entry;
         if let Some(held) = self.folder(folder)?.held.get_mut(&at) {
@@ -721,7 +889,9 @@ impl State {
 
     /// Updates a folder's modification time.
     fn touch(&mut self, folder: Node) -> io::Result<()> {
-        if folder == ROOT {
+        // One whose record could not be brought into one sector keeps its time: nothing depends on it.
+        let known = self.known(folder)?;
+        if folder == ROOT || known.place.is_some_and(|place| self.parted(place, &*known.entry)) {
             return Ok(());
         }
         self.known_mut(folder)?.entry.set_modified(SystemTime::now());
@@ -733,8 +903,13 @@ impl State {
     /// Writes a node's entry, unless it has none any more.
     fn put_entry(&mut self, node: Node) -> io::Result<()> {
         let known = self.known(node)?;
-        let (entry, place) = (known.entry, known.place);
-        place.map_or(Ok(()), |place| self.put_bytes(place, &entry.0))
+        let Some(place) = known.place else { return Ok(()) };
+        if self.parted(place, &*known.entry) {
+            return Err(io::Error::other("the entries of a file lie in two sectors"));
+        }
+        let bytes = known.entry.bytes();
+        let fixed = known.entry.fixed();
+        self.put_bytes(place, &bytes[..fixed])
     }
 
     /// Changes bytes of a folder's sector in memory.

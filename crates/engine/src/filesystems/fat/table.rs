@@ -1,20 +1,15 @@
 //! The file allocation table: which cluster follows which. Kept in pages; changes stay in memory until they are written
 //! out.
 
-use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::boot::{Boot, Width};
+use super::pages::Pages;
+use crate::filesystems::exfat::Bitmap;
 use crate::store::Store;
 use crate::trees::damaged;
-
-/// Size of a page, in bytes: a multiple of every sector size and of the 1.5, 2 and 4 bytes of an entry, so that no
-/// entry spans two.
-const PAGE: u64 = 12 << 10;
-
-/// Unchanged pages that are kept.
-const PAGES: usize = 1024;
 
 /// The table's entry for a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,38 +26,31 @@ pub enum Link {
 
 /// The table, with all its copies.
 pub struct Table {
-    store: Arc<dyn Store>,
     width: Width,
     clusters: u32,
-    /// Offsets of the copies; the first is read.
-    copies: Vec<u64>,
-    len: u64,
-    sector: usize,
-    pages: HashMap<u64, Page>,
+    /// Offset of the copy that is read.
+    begin: u64,
+    pages: Pages,
+    /// Which clusters are in use, where the table itself does not say it: exFAT.
+    pub bitmap: Option<Bitmap>,
     /// Where to start looking for a free cluster.
     pub hint: u32,
     /// Number of free clusters, once known.
     free: Option<u32>,
 }
 
-struct Page {
-    bytes: Vec<u8>,
-    /// Which of its sectors have changed.
-    changed: Vec<bool>,
-}
-
 impl Table {
     /// The table of the file system described by `boot`.
     pub fn new(store: Arc<dyn Store>, boot: &Boot) -> Self {
         let numbers = boot.only_table.map_or(0..boot.tables, |only| only..only + 1);
+        let copies: Vec<_> =
+            numbers.map(|n| vec![(boot.table + u64::from(n) * boot.table_len, boot.table_len)]).collect();
         Self {
-            store,
             width: boot.width,
             clusters: boot.clusters,
-            copies: numbers.map(|n| boot.table + u64::from(n) * boot.table_len).collect(),
-            len: boot.table_len,
-            sector: boot.sector as usize,
-            pages: HashMap::new(),
+            begin: copies[0][0].0,
+            pages: Pages::new(store, copies, boot.sector),
+            bitmap: None,
             hint: 2,
             free: None,
         }
@@ -75,6 +63,7 @@ impl Table {
             Width::Bits12 => (0xff7, 0xff8),
             Width::Bits16 => (0xfff7, 0xfff8),
             Width::Bits32 => (0x0fff_fff7, 0x0fff_fff8),
+            Width::ExFat => (0xffff_fff7, 0xffff_fff8),
         };
         Ok(match value {
             0 => Link::Free,
@@ -86,14 +75,20 @@ impl Table {
 
     /// Sets what follows a cluster, in memory. Updates the count of free clusters.
     pub fn set(&mut self, cluster: u32, link: Link) -> io::Result<()> {
-        let was_free = self.raw(cluster)? == 0;
+        let was_free = self.is_free(cluster)?;
         let value = match link {
             Link::Free => 0,
             Link::Next(next) => next,
-            Link::End => 0x0fff_ffff,
-            Link::Bad => 0x0fff_fff7,
+            Link::End => 0xffff_ffff,
+            Link::Bad => 0xffff_fff7,
         };
-        self.set_raw(cluster, value)?;
+        // What the table says of a cluster that exFAT's bitmap says is free means nothing.
+        if self.bitmap.is_none() || link != Link::Free {
+            self.set_raw(cluster, value)?;
+        }
+        if let Some(bitmap) = &mut self.bitmap {
+            bitmap.set(cluster, link == Link::Free)?;
+        }
         if let Some(free) = &mut self.free {
             *free = free.saturating_add(u32::from(link == Link::Free && !was_free));
             *free = free.saturating_sub(u32::from(link != Link::Free && was_free));
@@ -101,11 +96,31 @@ impl Table {
         Ok(())
     }
 
+    fn is_free(&mut self, cluster: u32) -> io::Result<bool> {
+        match &mut self.bitmap {
+            Some(bitmap) => bitmap.is_free(cluster),
+            None => Ok(self.raw(cluster)? == 0),
+        }
+    }
+
+    /// The first free cluster of some.
+    fn next_free(&mut self, among: Range<u32>) -> io::Result<Option<u32>> {
+        if let Some(bitmap) = &mut self.bitmap {
+            return bitmap.next_free(among);
+        }
+        for cluster in among {
+            if self.raw(cluster)? == 0 {
+                return Ok(Some(cluster));
+            }
+        }
+        Ok(None)
+    }
+
     /// The bit of entry 1 that says that the file system was unmounted cleanly (`ClnShutBitMask` of the specification).
-    /// FAT12 has none.
+    /// FAT12 and exFAT have none.
     fn clean_bit(&self) -> u32 {
         match self.width {
-            Width::Bits12 => 0,
+            Width::Bits12 | Width::ExFat => 0,
             Width::Bits16 => 0x8000,
             Width::Bits32 => 0x0800_0000,
         }
@@ -157,6 +172,20 @@ impl Table {
         }
     }
 
+    /// The chain of `count` clusters that follow each other from `first` on.
+    ///
+    /// # Errors
+    /// Damage: a cluster that does not exist, or more than `most`.
+    pub fn contiguous(&self, first: u32, count: u64, most: u32) -> io::Result<Chain> {
+        let end = u64::from(first) + count;
+        if first < 2 || count > most.into() || end > u64::from(self.clusters) + 2 {
+            return Err(self.wrong(first, format!("a file has {count} clusters from cluster {first} on")));
+        }
+        let count = count as u32;
+        let run = Run { index: 0, cluster: first, len: count };
+        Ok(Chain { runs: if count == 0 { Vec::new() } else { vec![run] }, count })
+    }
+
     /// Allocates `count` free clusters, preferably after `near`, and links them, in memory. Allocates none if there are
     /// too few.
     ///
@@ -166,12 +195,12 @@ impl Table {
         let start = near.map_or(self.hint, |c| c + 1);
         let start = if (2..self.clusters + 2).contains(&start) { start } else { 2 };
         let mut taken = Vec::new();
-        for cluster in (start..self.clusters + 2).chain(2..start) {
-            if taken.len() == count as usize {
-                break;
-            }
-            if self.raw(cluster)? == 0 {
+        for mut among in [start..self.clusters + 2, 2..start] {
+            while taken.len() < count as usize
+                && let Some(cluster) = self.next_free(among.clone())?
+            {
                 taken.push(cluster);
+                among.start = cluster + 1;
             }
         }
         if taken.len() < count as usize {
@@ -192,10 +221,18 @@ impl Table {
         if let Some(free) = self.free {
             return Ok(free);
         }
-        let mut free = 0;
-        for cluster in 2..self.clusters + 2 {
-            free += u32::from(self.raw(cluster)? == 0);
-        }
+        let free = match &mut self.bitmap {
+            Some(bitmap) => bitmap.free()?,
+            // An exFAT without a bitmap, which is not written.
+            None if self.width == Width::ExFat => 0,
+            None => {
+                let mut free = 0;
+                for cluster in 2..self.clusters + 2 {
+                    free += u32::from(self.raw(cluster)? == 0);
+                }
+                free
+            }
+        };
         self.free = Some(free);
         Ok(free)
     }
@@ -215,124 +252,59 @@ impl Table {
     /// # Errors
     /// Those of the store; then everything remains to be written.
     pub fn write_out(&mut self) -> io::Result<bool> {
-        let mut numbers: Vec<u64> =
-            self.pages.iter().filter(|(_, page)| page.changed.contains(&true)).map(|(n, _)| *n).collect();
-        numbers.sort_unstable();
-        for copy in &self.copies {
-            for number in &numbers {
-                let page = &self.pages[number];
-                for run in page.changed.chunk_by_indices() {
-                    let bytes = run.start * self.sector..(run.end * self.sector).min(page.bytes.len());
-                    let at = copy + number * PAGE + bytes.start as u64;
-                    self.store.write_at(at, &mut page.bytes[bytes].to_vec())?;
-                }
-            }
-        }
-        for number in &numbers {
-            if let Some(page) = self.pages.get_mut(number) {
-                page.changed.fill(false);
-            }
-        }
-        if self.pages.len() > PAGES {
-            self.pages.clear();
-        }
-        Ok(!numbers.is_empty())
+        let bitmap = self.bitmap.as_mut().map_or(Ok(false), Bitmap::write_out)?;
+        Ok(self.pages.write_out()? || bitmap)
     }
 
-    /// The value of an entry, 28 bits at most.
+    /// The value of an entry: 28 bits at most, but for exFAT.
     fn raw(&mut self, cluster: u32) -> io::Result<u32> {
-        let (number, at) = self.place(cluster);
-        let width = self.width;
-        let page = self.page(number)?;
-        let byte = |i: usize| u32::from(page.bytes[at + i]);
-        Ok(match width {
+        let bytes = self.pages.bytes(self.place(cluster))?;
+        let byte = |i: usize| u32::from(bytes[i]);
+        Ok(match self.width {
             Width::Bits12 if cluster.is_multiple_of(2) => byte(0) | (byte(1) & 0x0f) << 8,
             Width::Bits12 => byte(0) >> 4 | byte(1) << 4,
             Width::Bits16 => byte(0) | byte(1) << 8,
             Width::Bits32 => byte(0) | byte(1) << 8 | byte(2) << 16 | (byte(3) & 0x0f) << 24,
+            Width::ExFat => byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24,
         })
     }
 
     fn set_raw(&mut self, cluster: u32, value: u32) -> io::Result<()> {
-        let (number, at) = self.place(cluster);
-        let (width, sector) = (self.width, self.sector);
-        let page = self.page(number)?;
+        let width = self.width;
+        let len = if matches!(width, Width::Bits12 | Width::Bits16) { 2 } else { 4 };
+        let bytes = self.pages.change(self.place(cluster), len)?;
         let new = value.to_le_bytes();
-        let bytes = &mut page.bytes[at..];
-        let used = match width {
+        match width {
             Width::Bits12 if cluster.is_multiple_of(2) => {
                 bytes[0] = new[0];
                 bytes[1] = bytes[1] & 0xf0 | new[1] & 0x0f;
-                2
             }
             Width::Bits12 => {
                 bytes[0] = bytes[0] & 0x0f | new[0] << 4;
                 bytes[1] = new[0] >> 4 | new[1] << 4;
-                2
             }
-            Width::Bits16 => {
-                bytes[..2].copy_from_slice(&new[..2]);
-                2
-            }
+            Width::Bits16 => bytes.copy_from_slice(&new[..2]),
             Width::Bits32 => {
                 // The highest four bits are reserved.
                 bytes[..3].copy_from_slice(&new[..3]);
                 bytes[3] = bytes[3] & 0xf0 | new[3] & 0x0f;
-                4
             }
-        };
-        page.changed[at / sector] = true;
-        page.changed[(at + used - 1) / sector] = true;
+            Width::ExFat => bytes.copy_from_slice(&new),
+        }
         Ok(())
     }
 
-    /// The page of an entry, and its offset there.
-    fn place(&self, cluster: u32) -> (u64, usize) {
-        let at = match self.width {
+    /// The offset of an entry in the table.
+    fn place(&self, cluster: u32) -> u64 {
+        match self.width {
             Width::Bits12 => u64::from(cluster) + u64::from(cluster / 2),
             Width::Bits16 => u64::from(cluster) * 2,
-            Width::Bits32 => u64::from(cluster) * 4,
-        };
-        (at / PAGE, (at % PAGE) as usize)
-    }
-
-    fn page(&mut self, number: u64) -> io::Result<&mut Page> {
-        if self.pages.len() > PAGES && !self.pages.contains_key(&number) {
-            self.pages.retain(|_, page| page.changed.contains(&true));
-        }
-        match self.pages.entry(number) {
-            std::collections::hash_map::Entry::Occupied(page) => Ok(page.into_mut()),
-            std::collections::hash_map::Entry::Vacant(place) => {
-                let mut bytes = vec![0; PAGE.min(self.len.saturating_sub(number * PAGE)) as usize];
-                self.store.read_at(self.copies[0] + number * PAGE, &mut bytes)?;
-                let sectors = bytes.len().div_ceil(self.sector);
-                Ok(place.insert(Page { bytes, changed: vec![false; sectors] }))
-            }
+            Width::Bits32 | Width::ExFat => u64::from(cluster) * 4,
         }
     }
 
     fn wrong(&self, cluster: u32, what: String) -> io::Error {
-        let (page, at) = self.place(cluster);
-        damaged("file allocation table", self.copies[0] + page * PAGE + at as u64, what)
-    }
-}
-
-/// Ranges of `true`.
-trait Runs {
-    fn chunk_by_indices(&self) -> Vec<std::ops::Range<usize>>;
-}
-
-impl Runs for Vec<bool> {
-    fn chunk_by_indices(&self) -> Vec<std::ops::Range<usize>> {
-        let mut runs = Vec::new();
-        let mut at = 0;
-        for chunk in self.chunk_by(|a, b| a == b) {
-            if chunk[0] {
-                runs.push(at..at + chunk.len());
-            }
-            at += chunk.len();
-        }
-        runs
+        damaged("file allocation table", self.begin + self.place(cluster), what)
     }
 }
 
@@ -385,7 +357,12 @@ impl Chain {
 
     /// All clusters.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
-        self.runs.iter().flat_map(|r| r.cluster..r.cluster + r.len)
+        self.runs().flatten()
+    }
+
+    /// Runs of consecutive clusters, in order.
+    pub fn runs(&self) -> impl Iterator<Item = Range<u32>> {
+        self.runs.iter().map(|r| r.cluster..r.cluster + r.len)
     }
 
     /// Removes all but the first `count` clusters, and returns the rest.
