@@ -8,7 +8,7 @@ lintian --fail-on error --suppress-tags initial-upload-closes-no-bugs "$2"
 work=$(mktemp -d)
 # The mounts of the root end with the namespace that they are in.
 trap 'rm -rf --one-file-system "$work"' EXIT
-debootstrap --variant=minbase --include=fuse3,dosfstools stable "$work/root" "${MIRROR:-http://deb.debian.org/debian}" >"$work/log" || {
+debootstrap --variant=minbase --include=fuse3,exfatprogs stable "$work/root" "${MIRROR:-http://deb.debian.org/debian}" >"$work/log" || {
     cat "$work/log"
     exit 1
 }
@@ -25,7 +25,7 @@ find / -xdev | sort >/packages/before
 apt-get -q install -y /packages/old.deb
 cd /root
 printf 'a password of many words' >pw
-claviger create --password-file pw --size 20M --filesystem fat --pim 1 secrets.hc
+claviger create --password-file pw --size 20M --filesystem exfat --pim 1 secrets.hc
 claviger identify secrets.hc
 mkdir files
 # The keeper is a second process: it is of the old version, too.

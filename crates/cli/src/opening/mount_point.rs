@@ -6,7 +6,9 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use claviger_engine::{Error, ErrorKind, Result};
-use claviger_serve::sessions::Runtime;
+use claviger_serve::sessions::{Record, Runtime, Session, escape};
+
+use crate::opening::place;
 
 /// An empty folder.
 pub struct MountPoint {
@@ -84,10 +86,16 @@ pub fn empty_folder(dir: &Path) -> Result<PathBuf> {
         let path = dir.canonicalize()?;
         // Resolving a path asks no server: what a dead one left shows only now.
         if !fs::metadata(&path)?.is_dir() {
-            return Err(Error::misuse("not a folder"));
+            return Err(Error::misuse("not a folder").hint("The volume comes first, and then the folder."));
+        }
+        if let Some(there) = session(|record| record.dir.as_ref() == Some(&path)) {
+            let (volume, dir) = (escape(&there.record.volume), escape(&path));
+            return Err(Error::misuse(format!("{volume} is mounted here already"))
+                .hint(format!("Its files are in it. `claviger unmount {dir}` ends that.")));
         }
         if fs::read_dir(&path)?.next().is_some() {
-            return Err(Error::misuse("this folder is not empty").hint("Mounting would hide what is in it."));
+            return Err(Error::misuse("this folder is not empty")
+                .hint("Mounting would hide what is in it: choose an empty one, or name none."));
         }
         Ok(path)
     };
@@ -103,4 +111,32 @@ pub fn empty_folder(dir: &Path) -> Result<PathBuf> {
             _ => e,
         }
     })
+}
+
+/// Of what is mounted and served, the first of which this is true.
+fn session(wanted: impl Fn(&Record) -> bool) -> Option<Session> {
+    let sessions = Runtime::of_this_user().and_then(|runtime| runtime.sessions()).unwrap_or_default();
+    sessions.into_iter().find(|session| wanted(&session.record) && session.alive())
+}
+
+/// Says where the volume is mounted, if that is what went wrong.
+pub fn say_where(error: anyhow::Error) -> anyhow::Error {
+    let error = match error.downcast::<Error>() {
+        Ok(error) if matches!(error.kind, ErrorKind::InUse { .. }) => error,
+        Ok(error) => return error.into(),
+        Err(error) => return error,
+    };
+    let path = error.path.as_deref().and_then(|path| place::absolute(path).ok());
+    let there = path.and_then(|path| session(|record| record.volume == path));
+    let Some(Session { record: Record { dir, uri, .. }, .. }) = there else { return error.into() };
+    let hint = match dir.as_deref().map(escape) {
+        Some(dir) => {
+            format!("It is mounted at {dir}: work with its files there, or end that with `claviger unmount {dir}`.")
+        }
+        None => {
+            let uri = uri.unwrap_or_default();
+            format!("It is served at {uri}. `claviger unmount {uri}` ends that.")
+        }
+    };
+    error.hint(hint).into()
 }

@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use claviger_engine::{Error, ErrorKind};
 use serde::Serialize;
 
-use crate::terminal::advice;
+use crate::opening::mount_point;
 use crate::terminal::output::ReaderGone;
+use crate::terminal::{advice, foreign};
 
 /// An exit code: the number, the name that `--json` gives it, and what it means.
 pub struct Code {
@@ -83,6 +84,10 @@ impl Silent {
 
 /// A command line that clap did not accept, or a call for help.
 pub fn usage(error: &clap::Error, json: bool) -> ExitCode {
+    if let Some(known) = foreign::told(error) {
+        report(&known.into(), json);
+        return number(MISUSE);
+    }
     if json && error.use_stderr() {
         let text = error.render().to_string();
         let what = text.trim().trim_start_matches("error: ").to_owned();
@@ -107,6 +112,7 @@ pub fn finish(result: anyhow::Result<()>, json: bool) -> ExitCode {
     if error.downcast_ref::<ReaderGone>().is_some() {
         return number(DONE);
     }
+    let error = mount_point::say_where(error);
     report(&error, json);
     ExitCode::from(classify(&error).number)
 }
@@ -159,6 +165,18 @@ fn message(error: &anyhow::Error) -> String {
             break;
         }
         text.push_str(&cause.to_string());
+    }
+    without_numbers(text)
+}
+
+/// The system's messages without its numbers, which tell people nothing.
+fn without_numbers(mut text: String) -> String {
+    const BEGINS: &str = " (os error ";
+    while let Some(at) = text.find(BEGINS)
+        && let Some(len) = text[at..].find(')')
+        && text[at + BEGINS.len()..at + len].bytes().all(|byte| byte.is_ascii_digit())
+    {
+        text.replace_range(at..=at + len, "");
     }
     text
 }

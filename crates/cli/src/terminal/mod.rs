@@ -4,6 +4,7 @@ pub mod advice;
 pub mod cancel;
 pub mod duration;
 pub mod exit;
+pub mod foreign;
 pub mod output;
 pub mod progress;
 pub mod prompt;

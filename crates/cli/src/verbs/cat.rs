@@ -1,6 +1,7 @@
 //! `claviger cat`: the plaintext on standard output.
 
 use std::ffi::{OsStr, OsString};
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
 use claviger_engine::store::Access;
@@ -55,6 +56,11 @@ pub struct Args {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = args.file.as_ref().or(args.inside.as_ref()) {
         return file(args, files::inside(path));
+    }
+    if io::stdout().is_terminal() {
+        return Err(Error::misuse("what the volume holds is binary, and would go to the terminal")
+            .hint("Send it to a file or a program: `> image.img`, `| xxd`. One file: `claviger cat VOLUME :/FILE`; `claviger ls` lists them.")
+            .into());
     }
     let opened = args.open.open(Access::ReadOnly)?;
     opened.warn();

@@ -48,7 +48,7 @@ pub struct Args {
     open: OpenArgs,
 
     /// The sources, then the destination; paths inside the volume begin with `:`
-    #[arg(value_name = "PATH", num_args = 2.., required = true)]
+    #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
 
     /// Copy folders with their contents
@@ -121,7 +121,11 @@ impl<'a> Source<'a> {
 
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let Some((to, from)) = args.paths.split_last() else { return Err(Error::misuse("nothing to copy").into()) };
+    let Some((to, from)) = args.paths.split_last().filter(|(_, from)| !from.is_empty()) else {
+        return Err(Error::misuse("from where to where?")
+            .hint("Out of the volume: `claviger cp VOLUME :/FILE FOLDER`. Into it: `claviger cp VOLUME FILE :/`.")
+            .into());
+    };
     let is_inside = |path: &OsString| path.as_bytes().starts_with(b":");
     let copied = match (from.iter().all(is_inside), from.iter().any(is_inside), is_inside(to)) {
         (true, _, false) => {

@@ -424,7 +424,7 @@ impl DiskArgs {
         mount::clean_all(&runtime)?;
         mount::has_program(Kind::Ntfs)?;
         let opened = self.open.open_for_files_protecting(Access::ReadWrite, &self.protect);
-        let opened = opened.map_err(|e| mounting::say_where(e, path, &runtime))?;
+        let opened = opened?;
         let (store, in_clear) = self.which.bytes(&self.open, opened)?;
         if !store.writable() {
             return Err(Error::misuse("it can only be read").at(path).into());

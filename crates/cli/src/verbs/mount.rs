@@ -198,17 +198,17 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         (None, args.logical_volume.within(args.open.raw(access)?, !args.read_only).map_err(at)?)
     } else if args.isolation.asked() && is_folder {
         let folder = args.isolation.open_folder(&args.open, access, words);
-        let folder = folder.map_err(|e| say_where(e, &args.open.path, &runtime))?;
+        let folder = folder?;
         serve_folder(args, folder, dir, parent, &runtime)?;
         return args.isolation.check();
     } else if args.isolation.asked() {
         let opened = args.isolation.open(&args.open, access, words);
-        let (opened, keys) = opened.map_err(|e| say_where(e, &args.open.path, &runtime))?;
+        let (opened, keys) = opened?;
         locking = Some(keys);
         (Some(opened.facts.clone()), opened.into_served(&args.logical_volume, !args.read_only).map_err(at)?)
     } else {
         let opened = args.open.open_for_files_protecting(access, &args.protect);
-        match opened.map_err(|e| say_where(e, &args.open.path, &runtime))? {
+        match opened? {
             Opened::Files(folder) => return serve_folder(args, *folder, dir, parent, &runtime),
             opened if args.wants_folder() => {
                 let path = args.folder.as_deref().unwrap_or(OsStr::new("/"));
@@ -363,22 +363,6 @@ fn apart(lower: &Path, dir: &Path) -> anyhow::Result<()> {
             .into()),
         false => Ok(()),
     }
-}
-
-/// Where the volume is mounted, if that is why it cannot be opened.
-pub fn say_where(error: anyhow::Error, path: &Path, runtime: &Runtime) -> anyhow::Error {
-    let mut error = match error.downcast::<Error>() {
-        Ok(error) if matches!(error.kind, ErrorKind::InUse { .. }) => error,
-        Ok(error) => return error.into(),
-        Err(error) => return error,
-    };
-    let path = place::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let sessions = runtime.sessions().unwrap_or_default();
-    if let Some(session) = sessions.iter().find(|s| s.record.volume == path && s.alive()) {
-        let place = session.record.dir.as_deref().map(escape).or(session.record.uri.clone()).unwrap_or_default();
-        error = error.hint(format!("It is mounted or served at {place}. `claviger unmount {place}` ends that."));
-    }
-    error.into()
 }
 
 impl Report for MountReport {

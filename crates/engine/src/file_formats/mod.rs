@@ -451,5 +451,7 @@ fn identified(lower: &(dyn Tree + 'static)) -> Result<&'static dyn FileFormat> {
 
 fn nothing_shows() -> Error {
     let what = "nothing in the folder shows a format that encrypts file by file".to_owned();
-    Error::new(ErrorKind::NotThisFormat(what)).advise(Advice::NameFormat)
+    Error::new(ErrorKind::NotThisFormat(what))
+        .hint("If you mean a volume that lies in this folder, name its file.")
+        .advise(Advice::NameFormat)
 }

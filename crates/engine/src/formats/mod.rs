@@ -34,6 +34,7 @@ use serde::Serialize;
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::filesystems::detect;
 use crate::spec::{Kept, Spec};
 use crate::store::Store;
 use crate::volume::Layout;
@@ -555,7 +556,15 @@ pub fn open(store: &Arc<dyn Store>, name: Option<&str>) -> Result<(&'static dyn 
         }
     }
     if possible.is_empty() {
-        let what = ErrorKind::NotThisFormat(format!("not an encrypted volume ({})", reasons.join("; ")));
+        let mut start = vec![0; store.len().min(detect::LOOKED_AT as u64) as usize];
+        store.read_at(0, &mut start)?;
+        // What it is says more than what it is not.
+        let why = match magic::known(&start) {
+            _ if store.len() == 0 => "it is empty".to_owned(),
+            Some(what) => format!("it holds {what}"),
+            None => reasons.join("; "),
+        };
+        let what = ErrorKind::NotThisFormat(format!("not an encrypted volume ({why})"));
         return Err(Error::new(what)
             .hint("If its beginning was overwritten, a backup header may still open it.")
             .advise(Advice::NameFormat));

@@ -54,6 +54,12 @@ impl FileStore {
     pub fn open(path: &Path, access: Access) -> Result<Self> {
         Self::opened(path, access).map_err(|e| match &e.kind {
             ErrorKind::Io(io)
+                if io.kind() == io::ErrorKind::PermissionDenied
+                    && rustix::fs::access(path, rustix::fs::Access::READ_OK).is_err() =>
+            {
+                e.at(path).hint("You may neither read nor write it: only its owner, its group and root may.")
+            }
+            ErrorKind::Io(io)
                 if access == Access::ReadWrite
                     && matches!(io.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) =>
             {

@@ -206,8 +206,8 @@ pub fn has_program(kind: Kind) -> Result<()> {
 /// The kind of file system in the store.
 fn detect(store: &dyn Store) -> Result<Kind> {
     let found = filesystems::detect(store)?;
-    let none = "Create one with your system's tools on the file that --filesystem none shows or \
-                on the disk that `claviger serve` serves.";
+    let none = "A new volume has none before one is made in it: by `claviger create --filesystem` together with the volume, \
+                or by your system's tools on the file that --filesystem none shows.";
     match found {
         Some(found) if found.kind.holds_files() => Ok(found.kind),
         Some(found) if found.kind == Kind::Lvm => {

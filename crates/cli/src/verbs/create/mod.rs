@@ -750,7 +750,9 @@ impl Created {
                 "A file system in it may take the first {end} bytes ({}) and nothing behind them.",
                 size::short(end)
             ),
-            (None, None) => Ok(()),
+            (None, None) => {
+                writeln!(out, "There is no file system in it yet: --filesystem makes one together with a new volume.")
+            }
         }
     }
 }

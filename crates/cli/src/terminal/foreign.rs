@@ -1,0 +1,64 @@
+//! Words of other programs: what they are here.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use claviger_engine::Error;
+
+/// Verbs of other programs, and what they are here.
+const FOREIGN: &[(&[&str], &str)] = &[
+    (&["open", "luksOpen", "tcryptOpen", "bitlkOpen", "plainOpen", "decrypt", "map"], "mount VOLUME"),
+    (&["close", "luksClose", "dismount", "eject"], "unmount VOLUME"),
+    (&["format", "luksFormat", "new", "make", "encrypt"], "create --size 100M --filesystem exfat VOLUME"),
+    (&["luksDump", "dump"], "header show VOLUME"),
+    (&["luksAddKey"], "keyslot add VOLUME"),
+    (&["luksChangeKey", "passwd", "password"], "change VOLUME"),
+    (&["luksRemoveKey"], "keyslot remove VOLUME"),
+    (&["luksKillSlot"], "keyslot kill VOLUME N"),
+    (&["luksHeaderBackup"], "header backup VOLUME FILE"),
+    (&["luksHeaderRestore"], "header restore --from FILE VOLUME"),
+    (&["extract", "export"], "cp -r VOLUME :/ FOLDER"),
+    (&["status"], "list"),
+];
+
+/// What somebody wants who has learned it from another program.
+pub fn told(error: &clap::Error) -> Option<Error> {
+    let given = |kind| match error.get(kind) {
+        Some(ContextValue::String(given)) => Some(given.as_str()),
+        _ => None,
+    };
+    let verb = given(ContextKind::InvalidSubcommand).filter(|_| error.kind() == ErrorKind::InvalidSubcommand);
+    let of_verb = |verb| FOREIGN.iter().find(|(others, _)| others.contains(&verb)).map(|(_, ours)| (verb, ours));
+    if let Some((verb, ours)) = verb.and_then(of_verb) {
+        return Some(Error::misuse(format!("there is no verb {verb}")).hint(format!("Here it is `claviger {ours}`.")));
+    }
+    let password =
+        given(ContextKind::InvalidArg).is_some_and(|arg| ["--password", "-p", "--passphrase"].contains(&arg));
+    password.then(|| {
+        Error::misuse("a password is never taken from the command line, which others can read")
+            .hint("Leave it out, and it is asked for. For scripts there are --password-file and --password-fd.")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[test]
+    fn words_of_other_programs_are_told_what_they_are_here() {
+        let told = |words: &[&str]| {
+            let line = ["claviger"].iter().chain(words);
+            crate::Cli::try_parse_from(line).err().and_then(|e| told(&e)).map(|e| e.to_string())
+        };
+        for (words, ours) in FOREIGN {
+            for word in *words {
+                assert!(told(&[word]).is_some_and(|text| text.contains(ours)), "{word}");
+            }
+            let ours = ["claviger"].into_iter().chain(ours.split(' ')).map(|word| if word == "N" { "1" } else { word });
+            assert!(crate::Cli::try_parse_from(ours.clone()).is_ok(), "{:?}", ours.collect::<Vec<_>>());
+        }
+        for password in [&["info", "--password", "x", "v"][..], &["info", "-p", "x", "v"]] {
+            assert!(told(password).is_some_and(|text| text.contains("--password-file")), "{password:?}");
+        }
+        assert_eq!(told(&["mout", "v"]), None);
+    }
+}
