@@ -674,7 +674,7 @@ fn a_crash_at_any_write_leaves_lost_clusters_at_worst() {
 #[test]
 fn entries_that_others_put_in_two_sectors_change_as_one() {
     let Some(image) = mkfs_exfat(&["-b", "512", "-c", "1K", "512"], 1440) else { return };
-    let (store, name) = (image.in_memory(), OsStr::new);
+    let (store, name) = (image.in_memory(), OsStr::new::<str>);
     let tree = open(store.clone());
     for i in 0..4 {
         tree.create(tree.root(), name(&format!("file {i}")), &NewNode::default()).expect("room");
