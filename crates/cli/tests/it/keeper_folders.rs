@@ -147,7 +147,7 @@ fn what_goes_wrong_with_a_folder_is_told_with_the_same_words_and_codes() {
     assert!(one.contains("Nothing in the folder shows") && one == isolated, "{one}{isolated}");
     mounted.isolated(&[]);
     let again = place.run(["mount", ISOLATED, "--password-file", good, lower, &place.dir("other")]);
-    again.fails(9, &["in use", "mounted or served"]);
+    again.fails(9, &["in use", "is mounted at"]);
     mounted.unmount();
     place.nothing_is_left();
 }

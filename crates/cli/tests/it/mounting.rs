@@ -204,7 +204,7 @@ fn a_volume_is_mounted_once() {
     place.mount(&volume, &other, &[]).fails(9, &["in-use", "mounted", &dir]);
     place.mount(&volume, &other, &["--read-only"]).fails(9, &["in-use", &dir]);
     let again = place.ext4("w.tc");
-    place.mount(&again, &dir, &[]).fails(1, &["not empty"]);
+    place.mount(&again, &dir, &[]).fails(1, &["mounted here already", &volume]);
     assert_eq!(place.list().len(), 1);
     place.unmount(&dir).succeeds();
     place.mount(&volume, &other, &[]).succeeds();

@@ -184,3 +184,27 @@ fn progress_is_told_to_another_program() {
     let last: serde_json::Value = serde_json::from_str(&last).expect("JSON");
     assert!(last["what"] == "Reading" && last["unit"] == "bytes" && last["done"] == last["all"], "{last}");
 }
+
+/// What people do by mistake is told in a way that they know what to do next.
+#[test]
+fn mistakes_are_told_with_what_to_do() {
+    let folder = Folder::new();
+    let volume = folder.volume("v.tc", "1M", &[]);
+    let place = folder.str("d");
+    fs::create_dir(&place).expect("a folder");
+    fs::write(folder.path("empty"), b"").expect("a file");
+    fs::write(folder.path("a.zip"), [&b"PK\x03\x04"[..], &[7; 4096]].concat()).expect("a file");
+    run(["info", &folder.str("empty")]).fails(3, &["it is empty"]);
+    run(["info", &folder.str("a.zip")]).fails(3, &["not an encrypted volume (it holds a zip archive"]);
+    run(["info", &place]).fails(3, &["name its file"]);
+    run(["mount", &place, &volume]).fails(1, &["not a folder", "The volume comes first"]);
+    run(["cp", &volume, ":/hello.txt"]).fails(1, &["from where to where", "claviger cp VOLUME :/FILE"]);
+    run(["luksOpen", &volume, "name"]).fails(1, &["`claviger mount VOLUME`"]);
+    run(["info", "--password=secret", &volume]).fails(1, &["never taken from the command line"]);
+    let gone = run(["info", &folder.str("gone.tc")]).fails(6, &["gone.tc: No such file or directory"]);
+    assert!(!gone.err.contains("os error"), "{}", gone.err);
+    let Some((output, code, _)) = on_terminal(json!([]), &["cat", "--password-file", &folder.password, &volume]) else {
+        return;
+    };
+    assert!(code == 1 && output.contains("> image.img"), "{code} {output}");
+}
