@@ -560,7 +560,7 @@ pub fn open(store: &Arc<dyn Store>, name: Option<&str>) -> Result<(&'static dyn 
         store.read_at(0, &mut start)?;
         // What it is says more than what it is not.
         let why = match magic::known(&start) {
-            _ if store.len() == 0 => "it is empty".to_owned(),
+            _ if store.is_empty() => "it is empty".to_owned(),
             Some(what) => format!("it holds {what}"),
             None => reasons.join("; "),
         };
