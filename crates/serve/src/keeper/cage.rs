@@ -179,7 +179,7 @@ fn narrowed() -> Result<Rules, seccompiler::BackendError> {
     let when = |argument, len, op, value| SeccompCondition::new(argument, len, op, value);
     let one = |condition| SeccompRule::new(vec![condition]);
     let no_code = |argument| one(when(argument, Dword, MaskedEq(libc::PROT_EXEC as u64), 0)?);
-    let ioctl = |request: libc::Ioctl| one(when(1, Dword, Eq, request as u64)?);
+    let ioctl = |request: libc::Ioctl| one(when(1, Dword, Eq, u64::from(request as u32))?);
     let prctl = |option: u64| one(when(0, Dword, Eq, option)?);
     let fcntl = |command: libc::c_int| one(when(1, Dword, Eq, command as u64)?);
     let threads = (libc::CLONE_THREAD | libc::CLONE_VM) as u64;
