@@ -46,6 +46,7 @@ const WORDS: &[(&str, &str, Words)] = &[
     ("NAME", "new-kdf", kdfs),
     ("NAME", "facility", facilities),
     ("N", "keyslot", keyslots),
+    ("SLOT", "slot", keyslots),
     ("N", "at", keyslots),
     ("NAME", "attach", attach::names),
     ("NAME", "detach", mapped),
