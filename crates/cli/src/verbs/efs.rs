@@ -423,8 +423,7 @@ impl DiskArgs {
         let runtime = Runtime::of_this_user()?;
         mount::clean_all(&runtime)?;
         mount::has_program(Kind::Ntfs)?;
-        let opened = self.open.open_for_files_protecting(Access::ReadWrite, &self.protect);
-        let opened = opened?;
+        let opened = self.open.open_for_files_protecting(Access::ReadWrite, &self.protect)?;
         let (store, in_clear) = self.which.bytes(&self.open, opened)?;
         if !store.writable() {
             return Err(Error::misuse("it can only be read").at(path).into());

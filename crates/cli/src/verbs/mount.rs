@@ -16,6 +16,7 @@ use claviger_engine::opening::OpenFolder;
 use claviger_engine::store::{Access, Bypass, CountedStore, SMALLEST_SECTOR};
 use claviger_engine::trees::Tree;
 use claviger_engine::{Error, ErrorKind, Opened, Store};
+use claviger_serve::fuse;
 use claviger_serve::mount::{self, Choice, Mounted, Request, Until};
 use claviger_serve::sessions::{Process, Record, Runtime, Status, escape};
 use serde::Serialize;
@@ -174,6 +175,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     if args.isolation.asked() && args.wants_folder() && !is_folder {
         return Err(isolation::no_folders().at(&args.open.path).into());
     }
+    fuse::available()?;
     if !args.foreground && !args.told.background() {
         // What a killed server left is no reason to refuse its folder.
         mount::clean_all(&Runtime::of_this_user()?)?;
@@ -197,18 +199,15 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let (facts, volume) = if args.raw {
         (None, args.logical_volume.within(args.open.raw(access)?, !args.read_only).map_err(at)?)
     } else if args.isolation.asked() && is_folder {
-        let folder = args.isolation.open_folder(&args.open, access, words);
-        let folder = folder?;
+        let folder = args.isolation.open_folder(&args.open, access, words)?;
         serve_folder(args, folder, dir, parent, &runtime)?;
         return args.isolation.check();
     } else if args.isolation.asked() {
-        let opened = args.isolation.open(&args.open, access, words);
-        let (opened, keys) = opened?;
+        let (opened, keys) = args.isolation.open(&args.open, access, words)?;
         locking = Some(keys);
         (Some(opened.facts.clone()), opened.into_served(&args.logical_volume, !args.read_only).map_err(at)?)
     } else {
-        let opened = args.open.open_for_files_protecting(access, &args.protect);
-        match opened? {
+        match args.open.open_for_files_protecting(access, &args.protect)? {
             Opened::Files(folder) => return serve_folder(args, *folder, dir, parent, &runtime),
             opened if args.wants_folder() => {
                 let path = args.folder.as_deref().unwrap_or(OsStr::new("/"));

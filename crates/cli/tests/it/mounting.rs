@@ -212,6 +212,17 @@ fn a_volume_is_mounted_once() {
     assert!(!place.mounted(&other));
 }
 
+/// Said before anybody is asked for a password.
+#[test]
+fn a_machine_without_fuse_is_told() {
+    let Some(place) = Place::root() else { return };
+    let volume = place.ext4("v.tc");
+    let script = "mount -t tmpfs none /dev && exec \"$0\" mount \"$1\"";
+    let mut alone = place.command("unshare");
+    let output = alone.args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_claviger"), &volume]).output();
+    done(output.expect("it starts")).fails(6, &["/dev/fuse", "claviger ls"]);
+}
+
 #[test]
 fn who_keeps_it_busy_is_named() {
     let Some(place) = Place::root() else { return };

@@ -47,6 +47,7 @@ use device::{Channel, End};
 pub use image::NAME;
 use image::Served;
 use listening::Listening;
+pub use mount::available;
 use mount::{Gone, MountedFolder, Wish};
 use uring::Processor;
 

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use claviger_engine::{Error, ErrorKind, Result};
 use rustix::cmsg_space;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Access, Mode, OFlags, access};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{
@@ -57,13 +57,29 @@ pub enum Gone {
     Busy,
 }
 
+/// Whether this process may use FUSE, as far as it shows before anything is mounted.
+///
+/// # Errors
+/// `Io`, with what is missing.
+pub fn available() -> Result<()> {
+    let Err(errno) = access(DEVICE, Access::READ_OK | Access::WRITE_OK) else { return Ok(()) };
+    let why = match errno {
+        Errno::NOENT => "The kernel has no FUSE here (modprobe fuse), or a container hides it.",
+        _ => "You may not use FUSE here: ask who looks after this machine.",
+    };
+    let error = Error::from(io::Error::from(errno)).at(DEVICE.as_ref());
+    Err(error
+        .hint(format!("{why} `claviger ls` and `claviger cp` reach files without it, `claviger serve` makes a disk.")))
+}
+
 /// Mounts. The kernel's first request waits in the descriptor, which never blocks.
 pub fn mount(wish: &Wish<'_>) -> Result<(MountedFolder, OwnedFd)> {
+    available()?;
     let dir = wish.dir.canonicalize().map_err(|e| Error::from(e).at(wish.dir))?;
     let (direct, fd) = match mount_directly(wish, &dir) {
         Ok(fd) => (true, fd),
         Err(Errno::PERM | Errno::ACCESS) => (false, mount_with_help(wish, &dir).map_err(|e| e.at(wish.dir))?),
-        Err(e) => return Err(explained(e.into()).at(wish.dir)),
+        Err(e) => return Err(Error::from(io::Error::from(e)).at(wish.dir)),
     };
     let mut place = MountedFolder { dir, mark: String::new(), direct };
     place.mark = mounted_at(&place.dir)?
@@ -222,18 +238,6 @@ fn helper<T>(start: impl Fn(&str) -> io::Result<T>) -> io::Result<T> {
         }
     }
     result
-}
-
-fn explained(error: io::Error) -> Error {
-    let kind = error.kind();
-    let missing = !Path::new(DEVICE).exists();
-    let error = Error::from(error);
-    match kind {
-        io::ErrorKind::NotFound if missing => {
-            error.hint("There is no /dev/fuse: the kernel has no FUSE here (modprobe fuse), or a container hides it.")
-        }
-        _ => error,
-    }
 }
 
 #[cfg(test)]
