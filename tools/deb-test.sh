@@ -4,7 +4,7 @@
 #   tools/deb-test.sh OLD.deb NEW.deb
 set -eu
 [ "$(id -u)" = 0 ] || exec sudo -n "$0" "$@"
-lintian --fail-on error --suppress-tags initial-upload-closes-no-bugs "$2"
+lintian --fail-on error "$(dirname "$2")"/*.deb
 work=$(mktemp -d)
 # The mounts of the root end with the namespace that they are in.
 trap 'rm -rf --one-file-system "$work"' EXIT
