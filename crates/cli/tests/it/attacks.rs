@@ -170,7 +170,8 @@ impl Swap {
         let path = tempfile::Builder::new().tempfile_in("/var/tmp").expect("a file").into_temp_path();
         let path = path.keep().expect("a path").display().to_string();
         let swap = Self(path);
-        fs::write(&swap.0, vec![0; 96 << 20]).expect("written");
+        // Where the kernel reclaims memory ahead of need, others fill some hundred MiB at once.
+        fs::write(&swap.0, vec![0; 256 << 20]).expect("written");
         File::open(&swap.0).expect("a file").sync_all().expect("written");
         Command::new("chmod").args(["600", &swap.0]).status().expect("it starts");
         tools::run(Command::new(mkswap).arg(&swap.0));
