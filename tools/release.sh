@@ -59,7 +59,9 @@ make bindings-install DESTDIR="$target/c" PREFIX=/usr
 pack "claviger-c-$version-$processor-linux" "$target/c"
 
 make package
-cp "$target"/packed/package/*.crate "$out"
+# Where below that cargo leaves them is its own business.
+find "$target/packed/package" -name '*.crate' -exec cp {} "$out" \;
+ls "$out"/*.crate >/dev/null
 
 (cd "$out" && sha256sum -- * >"$target/SHA256SUMS" && mv "$target/SHA256SUMS" .)
 echo "In $out:"
