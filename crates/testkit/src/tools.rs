@@ -21,9 +21,56 @@ pub fn program(name: &str) -> Option<PathBuf> {
 /// # Panics
 /// In CI, where they exist.
 pub fn sample(name: &str) -> Option<PathBuf> {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/samples");
-    let path = env::var_os("CLAVIGER_SAMPLES").map_or_else(beside, PathBuf::from).join(name);
-    if path.exists() { path.canonicalize().ok() } else { skip(&format!("the sample {name} is not there")) }
+    shared("samples", "CLAVIGER_SAMPLES", name)
+}
+
+fn shared(folder: &str, variable: &str, name: &str) -> Option<PathBuf> {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared").join(folder);
+    let path = env::var_os(variable).map_or_else(beside, PathBuf::from).join(name);
+    if path.exists() { path.canonicalize().ok() } else { skip(&format!("{} is missing", path.display())) }
+}
+
+/// An input that once went wrong, unpacked into a folder of its own, which goes with it.
+pub struct Case {
+    folder: tempfile::TempDir,
+    content: PathBuf,
+}
+
+impl Case {
+    /// Unpacks `shared/cases/NAME` (or below `CLAVIGER_CASES`): `.tar.xz`, `.xz`, `.gz`, or a file that is copied as it is.
+    /// A reported skip if it is missing.
+    ///
+    /// # Panics
+    /// In CI, where they exist; and if it cannot be unpacked.
+    pub fn unpack(name: &str) -> Option<Self> {
+        let packed = shared("cases", "CLAVIGER_CASES", name)?;
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = Path::new(name).file_name().expect("a name").to_str().expect("UTF-8");
+        let unpacked = folder.path().join(file.trim_end_matches(".xz").trim_end_matches(".gz"));
+        let to_file = || std::fs::File::create(&unpacked).expect("a file");
+        match file {
+            _ if file.ends_with(".tar.xz") => {
+                run(Command::new("tar").arg("-xJf").arg(&packed).arg("-C").arg(folder.path()));
+            }
+            _ if file.ends_with(".xz") => drop(run(Command::new("xz").arg("-dc").arg(&packed).stdout(to_file()))),
+            _ if file.ends_with(".gz") => drop(run(Command::new("gzip").arg("-dc").arg(&packed).stdout(to_file()))),
+            _ => drop(std::fs::copy(&packed, &unpacked).expect("copied")),
+        }
+        let mut inside = std::fs::read_dir(folder.path()).expect("a folder");
+        let content = inside.next().expect("something was packed").expect("read").path();
+        assert!(inside.next().is_none(), "{name} holds one file or folder");
+        Some(Self { folder, content })
+    }
+
+    /// The unpacked file or folder. The rest of [`Self::folder`] is free for what a test makes.
+    pub fn path(&self) -> &Path {
+        &self.content
+    }
+
+    /// The temporary folder that holds [`Self::path`].
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
 }
 
 /// Continues only as root; otherwise a reported skip.
