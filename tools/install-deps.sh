@@ -17,7 +17,7 @@ test="$try"'
  swtpm:swtpm tpm2_unseal:tpm2-tools clevis:clevis clevis-luks-bind:clevis-luks clevis-encrypt-tpm2:clevis-tpm2 jose:jose socat:socat
  bonnie++:bonnie++ dbench:dbench hdparm:hdparm gocryptfs:gocryptfs encfs:encfs cryfs:cryfs securefs:securefs nbdkit:nbdkit qemu-nbd:qemu-utils
  mount.ecryptfs:ecryptfs-utils ecryptfs-add-passphrase:ecryptfs-utils dislocker-fuse:dislocker bdemount:libbde-utils fvdemount:libfvde-utils debootstrap:debootstrap chromium:chromium
- python3:python3 strace:strace man:man-db aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu qemu-aarch64:qemu-user'
+ python3:python3 strace:strace man:man-db zsh:zsh fish:fish aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu qemu-aarch64:qemu-user'
 
 # Beside what tools/bindings-requirements.txt names; the sanitizers come with the compiler.
 bindings='cc:build-essential pkg-config:pkgconf cryptsetup:cryptsetup-bin openssl:openssl mmd:mtools mkfs.vfat:dosfstools python3:python3'

@@ -1,8 +1,8 @@
 """Runs a program on a terminal of its own and plays the person: terminal.py STEPS PROGRAM ARGUMENT...
 
 STEPS is JSON, a list of: {"expect": TEXT}, {"send": TEXT}, {"echo": BOOL} (waits until the terminal does or does not show
-what is typed), {"works": SECONDS} (waits until the program has used so much processor time), {"run": [PROGRAM, ARGUMENT...]}. Prints
-JSON: all output, the exit code, and whether the terminal shows what is typed at the end."""
+what is typed), {"works": SECONDS} (waits until the program has used so much processor time), {"quiet": SECONDS} (waits until nothing
+has come for so long), {"run": [PROGRAM, ARGUMENT...]}. Prints JSON: all output, the exit code, and whether the terminal shows what is typed at the end."""
 import fcntl, json, os, pty, select, struct, subprocess, sys, termios, time
 
 steps, argv = json.loads(sys.argv[1]), sys.argv[2:]
@@ -49,6 +49,9 @@ for step in steps:
         os.write(ours, step["send"].encode())
     elif "run" in step:
         subprocess.run(step["run"], check=True)
+    elif "quiet" in step:
+        while read(step["quiet"]):
+            pass
     elif "works" in step:
         while processor_time() < step["works"]:
             read(0.01)

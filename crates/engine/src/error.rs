@@ -151,7 +151,9 @@ impl Error {
 
     /// What `Display` says, with the words that `say` has for the advice.
     pub fn told(&self, say: impl Fn(&Advice) -> String) -> String {
-        let path = self.path.as_ref().map(|path| format!("{}: ", path.display())).unwrap_or_default();
+        // A name with a newline would write a line of its own.
+        let shown = |path: &PathBuf| path.display().to_string().replace(char::is_control, "?");
+        let path = self.path.as_ref().map(|path| format!("{}: ", shown(path))).unwrap_or_default();
         let kind = self.kind.to_string();
         // Where the message begins with the format's name, that is enough.
         let named = |format: &str| kind.starts_with(format) || matches!(self.kind, ErrorKind::CredentialKind { .. });

@@ -122,8 +122,14 @@ pub trait Text {
 /// The text with `?` for every control character except newlines, and for every character that changes the writing
 /// direction: names and errors in it are untrusted, and a terminal would obey them.
 pub fn printable(text: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars().map(|c| if (c.is_control() && c != '\n') || turns(c) { '?' } else { c }).collect()
+    text.chars().map(|c| if obeyed(c) && c != '\n' { '?' } else { c }).collect()
+}
+
+/// Whether a terminal does something at this character instead of showing it: control characters, line separators, and what changes
+/// the writing direction (UAX #9, section 2).
+pub fn obeyed(c: char) -> bool {
+    let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    c.is_control() || turns || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
 /// A size: `100 KiB`, `5 MiB`, `512 bytes`.

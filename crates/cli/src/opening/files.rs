@@ -14,6 +14,7 @@ use claviger_engine::opening::OpenFolder;
 use claviger_engine::store::Access;
 use claviger_engine::trees::{Attributes, Entry, Held, Node, NodeKind, Tree};
 use claviger_engine::{Error, ErrorKind, FileFormat, Opened, Store, partitions};
+use claviger_lab::report;
 
 use crate::opening::logical_volume::LogicalVolumeArgs;
 use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
@@ -241,8 +242,7 @@ pub fn shown(name: &OsStr) -> String {
     let mut text = String::new();
     for chunk in name.as_bytes().utf8_chunks() {
         for c in chunk.valid().chars() {
-            let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-            if c.is_control() || turns || c == '\\' {
+            if report::obeyed(c) || c == '\\' {
                 text.extend(c.escape_default());
             } else {
                 text.push(c);

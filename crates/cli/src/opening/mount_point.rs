@@ -1,5 +1,6 @@
 //! Where a volume is mounted: on a folder that is named, or on one that is made for it.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -9,6 +10,7 @@ use claviger_engine::{Error, ErrorKind, Result};
 use claviger_serve::sessions::{Record, Runtime, Session, escape};
 
 use crate::opening::place;
+use crate::terminal::output;
 
 /// An empty folder.
 pub struct MountPoint {
@@ -89,9 +91,9 @@ pub fn empty_folder(dir: &Path) -> Result<PathBuf> {
             return Err(Error::misuse("not a folder").hint("The volume comes first, and then the folder."));
         }
         if let Some(there) = session(|record| record.dir.as_ref() == Some(&path)) {
-            let (volume, dir) = (escape(&there.record.volume), escape(&path));
-            return Err(Error::misuse(format!("{volume} is mounted here already"))
-                .hint(format!("Its files are in it. `claviger unmount {dir}` ends that.")));
+            let unmount = output::command([OsStr::new("claviger"), OsStr::new("unmount"), path.as_os_str()]);
+            return Err(Error::misuse(format!("{} is mounted here already", escape(&there.record.volume)))
+                .hint(format!("Its files are in it. `{unmount}` ends that.")));
         }
         if fs::read_dir(&path)?.next().is_some() {
             return Err(Error::misuse("this folder is not empty")
@@ -129,14 +131,12 @@ pub fn say_where(error: anyhow::Error) -> anyhow::Error {
     let path = error.path.as_deref().and_then(|path| place::absolute(path).ok());
     let there = path.and_then(|path| session(|record| record.volume == path));
     let Some(Session { record: Record { dir, uri, .. }, .. }) = there else { return error.into() };
+    let uri = uri.unwrap_or_default();
+    let place = dir.as_deref().map_or(OsStr::new(&uri), Path::as_os_str);
+    let unmount = output::command([OsStr::new("claviger"), OsStr::new("unmount"), place]);
     let hint = match dir.as_deref().map(escape) {
-        Some(dir) => {
-            format!("It is mounted at {dir}: work with its files there, or end that with `claviger unmount {dir}`.")
-        }
-        None => {
-            let uri = uri.unwrap_or_default();
-            format!("It is served at {uri}. `claviger unmount {uri}` ends that.")
-        }
+        Some(dir) => format!("It is mounted at {dir}: work with its files there, or end that with `{unmount}`."),
+        None => format!("It is served at {}. `{unmount}` ends that.", output::printable(&uri)),
     };
     error.hint(hint).into()
 }

@@ -1,14 +1,15 @@
 //! Exit codes: the one place that maps what went wrong to a number.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
 use claviger_engine::{Error, ErrorKind};
+use claviger_lab::report::printable;
 use serde::Serialize;
 
 use crate::opening::mount_point;
-use crate::terminal::output::ReaderGone;
+use crate::terminal::output::{self, ReaderGone};
 use crate::terminal::{advice, foreign};
 
 /// An exit code: the number, the name that `--json` gives it, and what it means.
@@ -94,6 +95,12 @@ pub fn usage(error: &clap::Error, json: bool) -> ExitCode {
         report(&Error::misuse(what).into(), true);
         return number(MISUSE);
     }
+    // clap shows words of the command line as they are.
+    let text = error.render().to_string();
+    if printable(&text) != text {
+        output::say(text.trim_end());
+        return number(MISUSE);
+    }
     let printed = error.print();
     match printed {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => number(IO),
@@ -139,7 +146,7 @@ pub fn report(error: &anyhow::Error, json: bool) {
     } else {
         format!("claviger: {message}")
     };
-    let _ = writeln!(io::stderr(), "{text}");
+    output::say(&text);
 }
 
 /// The table for people.

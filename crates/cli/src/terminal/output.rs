@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::{fmt, fs::File};
 
 use anyhow::Context;
@@ -40,7 +41,9 @@ pub fn print(report: &impl Report, json: bool) -> anyhow::Result<()> {
         serde_json::to_writer_pretty(&mut bytes, report)?;
         bytes.push(b'\n');
     } else {
-        report.text(&mut bytes)?;
+        let mut text = Vec::new();
+        report.text(&mut text)?;
+        bytes.extend(report::printable(&String::from_utf8_lossy(&text)).bytes());
     }
     write(&mut raw()?, &bytes)
 }
@@ -68,29 +71,43 @@ pub fn write(stdout: &mut File, bytes: &[u8]) -> anyhow::Result<()> {
 
 /// Says on standard error what a person must know although the work goes on.
 pub fn warn(warning: &str) {
-    let _ = writeln!(io::stderr(), "claviger: warning: {warning}");
+    say(&format!("claviger: warning: {warning}"));
 }
 
 /// Says on standard error what goes on, where it takes long.
 pub fn note(note: &str) {
-    let _ = writeln!(io::stderr(), "claviger: {note}");
+    say(&format!("claviger: {note}"));
 }
 
-/// A command for people to copy: its words, quoted where a POSIX shell would read them otherwise. What would move the
-/// cursor or colour the terminal is shown as `?`; such a command is to be read, not to be run.
+/// Lines on standard error. Names in them are untrusted, and a terminal would obey them.
+pub fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "{}", report::printable(text));
+}
+
+/// A command for people to copy: its words, quoted where a shell would read them otherwise. This is the one place that quotes for
+/// shells. What a terminal would obey, and what is not UTF-8, is written as numbers in `$'…'` (POSIX.1-2024, 2.2.4), which bash, zsh and
+/// ksh take.
 pub fn command<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> String {
-    words.into_iter().map(|word| shell_word(&word.as_ref().to_string_lossy())).collect::<Vec<_>>().join(" ")
+    words.into_iter().map(|word| shell_word(word.as_ref())).collect::<Vec<_>>().join(" ")
 }
 
-fn shell_word(word: &str) -> String {
-    let word = printable(word);
+fn shell_word(word: &OsStr) -> String {
+    let Some(word) = word.to_str().filter(|text| !text.chars().any(report::obeyed)) else {
+        return format!("$'{}'", numbered(word.as_bytes()));
+    };
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
     // A leading `~` or `=` means something to some shells; the option sign is part of plain words.
     if !word.is_empty() && word.chars().all(plain) && !word.starts_with('=') {
-        word
+        word.to_owned()
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }
+}
+
+/// Bytes between the quotes of `$'…'`. An octal number has three digits, so that no digit behind it belongs to it.
+fn numbered(bytes: &[u8]) -> String {
+    let plain = |b: u8| (b == b' ' || b.is_ascii_graphic()) && !b"'\\".contains(&b);
+    bytes.iter().map(|b| if plain(*b) { char::from(*b).to_string() } else { format!("\\{b:03o}") }).collect()
 }
 
 /// The text with every control character, and every character that turns the direction of writing, as `?`.
@@ -114,8 +131,8 @@ mod tests {
             ("$(reboot)", "'$(reboot)'"),
             ("~x", "'~x'"),
             ("schl\u{fc}ssel", "'schl\u{fc}ssel'"),
-            ("a\u{1b}[31m\nb", "'a?[31m?b'"),
-            ("a\u{202e}b", "'a?b'"),
+            ("a\u{1b}[31m\nb", r"$'a\033[31m\012b'"),
+            ("a\u{202e}1", r"$'a\342\200\2561'"),
         ] {
             assert_eq!(command([word]), quoted);
         }
@@ -126,9 +143,18 @@ mod tests {
     #[test]
     fn a_shell_reads_the_word_that_was_meant() {
         for word in ["a b", "it's", "$(x) `y` \\ \" * ? [a]", "~", "#x", "a=b", "--x", "!", "schl\u{fc}ssel"] {
-            let script = format!("printf %s {}", command([word]));
-            let output = std::process::Command::new("sh").args(["-c", &script]).output().expect("a shell");
-            assert_eq!(String::from_utf8_lossy(&output.stdout), word);
+            assert_eq!(read_by("sh", word.as_bytes()), word.as_bytes());
         }
+        let of_terminals: &[&[u8]] =
+            &[b"a\nb'c\\d", b"\x1b]0;x\x07 $(y) `z`", b"\xff\xfe7", "\u{202e}7\u{2028}".as_bytes()];
+        for word in of_terminals {
+            assert_eq!(read_by("bash", word), *word);
+        }
+    }
+
+    fn read_by(shell: &str, word: &[u8]) -> Vec<u8> {
+        let script = format!("printf %s {}", command([OsStr::from_bytes(word)]));
+        assert!(!script.chars().any(report::obeyed), "{script:?}");
+        std::process::Command::new(shell).args(["-c", &script]).output().expect("a shell").stdout
     }
 }

@@ -13,6 +13,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use serde_json::{Value, json};
 
+use crate::terminal::output::printable;
 use crate::terminal::size;
 
 /// What takes no longer than this shows no bar.
@@ -131,7 +132,7 @@ impl Progress {
     pub fn tell(&self, what: String) {
         self.show();
         write_line(&json!({ "what": what }));
-        self.bar.set_message(what);
+        self.bar.set_message(printable(&what));
         self.bar.tick();
     }
 

@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use claviger_engine::{Error, ErrorKind, Result, Secret, credential};
+use claviger_lab::report;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{
     LocalModes, OptionalActions, QueueSelector, SpecialCodeIndex, Termios, tcflush, tcgetattr, tcsetattr,
 };
 
-use crate::terminal::cancel;
+use crate::terminal::{cancel, output};
 
 /// The kernel gives at most 4096 bytes of a line, its newline included (termios(3), canonical mode).
 const LINE: usize = 4096;
@@ -87,6 +88,7 @@ fn by_systemd(question: &str) -> Result<Secret> {
     let about = ABOUT.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let question = question.trim_end_matches([' ', ':']);
     let question = if about.is_empty() { format!("{question}:") } else { format!("{question} ({about}):") };
+    let question = output::printable(&question);
     let mut command = Command::new(PROGRAM);
     command.args(["--no-tty", "--timeout=0", "--id=claviger", "--icon=drive-harddisk", "--", &question]);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
@@ -196,7 +198,7 @@ pub fn says_yes(question: &str) -> Result<bool> {
 }
 
 fn ask(mut terminal: &File, question: &str) -> Result<Secret> {
-    terminal.write_all(question.as_bytes())?;
+    terminal.write_all(report::printable(question).as_bytes())?;
     let mut line = Secret::zeroed(LINE);
     let mut len = 0;
     loop {

@@ -158,15 +158,14 @@ impl Report for Vec<Identified> {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         for file in self {
             let names = file.candidates.join(" or ");
+            let path = output::printable(&file.path);
             match (file.verdict, file.format) {
-                ("yes", Some(_)) if file.is_folder() => writeln!(out, "{}: a folder of {names}", file.path)?,
-                (_, None) if file.is_folder() => writeln!(out, "{}: a folder of no known format", file.path)?,
-                ("yes", Some(_)) => writeln!(out, "{}: {names}", file.path)?,
-                (_, Some(_)) => writeln!(out, "{}: possibly {names}", file.path)?,
-                (_, None) if file.promising() => {
-                    writeln!(out, "{}: a disk with partitions that could be volumes", file.path)?
-                }
-                (_, None) => writeln!(out, "{}: not a volume of any known format", file.path)?,
+                ("yes", Some(_)) if file.is_folder() => writeln!(out, "{path}: a folder of {names}")?,
+                (_, None) if file.is_folder() => writeln!(out, "{path}: a folder of no known format")?,
+                ("yes", Some(_)) => writeln!(out, "{path}: {names}")?,
+                (_, Some(_)) => writeln!(out, "{path}: possibly {names}")?,
+                (_, None) if file.promising() => writeln!(out, "{path}: a disk with partitions that could be volumes")?,
+                (_, None) => writeln!(out, "{path}: not a volume of any known format")?,
             }
             let headerless = |o: &&Opinion| FORMATS.iter().any(|f| f.name() == o.format && f.headerless());
             let (without_header, others): (Vec<_>, Vec<_>) = file.formats.iter().partition(headerless);

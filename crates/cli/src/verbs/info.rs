@@ -84,7 +84,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 impl Report for Info {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let facts = &self.facts;
-        writeln!(out, "{}", self.path)?;
+        writeln!(out, "{}", output::printable(&self.path))?;
         let mut line = |name: &str, value: String| writeln!(out, "  {name:<15} {value}");
         line("format", facts.format.to_owned())?;
         line("cipher", format!("{} in {} mode, key of {} bits", facts.cipher, facts.mode, facts.key_bits))?;

@@ -345,7 +345,7 @@ impl Report for Serving {
         };
         writeln!(out, "Serving {volume}, {}, {how}:", size::exact(*size))?;
         writeln!(out, "  {uri}")?;
-        writeln!(out, "To copy it:             nbdcopy '{uri}' image.img")?;
+        writeln!(out, "To copy it:             {}", output::command(["nbdcopy", uri, "image.img"]))?;
         match socket {
             // They take certificates, but not from a URI.
             _ if uri.starts_with("nbds") => {}
@@ -358,7 +358,10 @@ impl Report for Serving {
                 let command = output::command(command);
                 writeln!(out, "As a disk, being root:  {command}")?;
             }
-            None => writeln!(out, "With qemu:              -drive 'file={uri},format=raw'")?,
+            None => {
+                let drive = format!("file={uri},format=raw");
+                writeln!(out, "With qemu:              {}", output::command(["-drive", &drive]))?;
+            }
         }
         writeln!(out, "Ctrl-C writes everything to the disk and ends it.")
     }

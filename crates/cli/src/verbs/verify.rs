@@ -91,7 +91,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 impl Report for Checked {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, format, copies, areas, damaged, warnings, repair_told } = self;
-        writeln!(out, "{path}: {format}")?;
+        writeln!(out, "{}: {format}", output::printable(path))?;
         for copy in copies {
             let state = match &copy.state {
                 CopyState::Opens => "opens; checksums are right".to_owned(),

@@ -63,8 +63,10 @@ fn every_verb_has_a_man_page() {
 /// What bash offers at a tab behind these words.
 fn completed(words: &[&str], folder: &Folder) -> Vec<String> {
     let script = r#"source <("$0" completions bash)
-        PATH=${0%/*}:$PATH COMP_WORDS=(claviger "$@") COMP_CWORD=$# COMP_TYPE=9
-        _clap_complete_claviger claviger "${@: -1}"
+        compopt() { COMPREPLY=("$*"); }
+        PATH=${0%/*}:$PATH COMP_LINE="claviger $*"
+        COMP_POINT=${#COMP_LINE}
+        _claviger claviger "${@: -1}"
         printf '%s\n' "${COMPREPLY[@]}""#;
     let mut bash = Command::new("bash");
     bash.args(["-c", script, env!("CARGO_BIN_EXE_claviger")]).args(words).current_dir(folder.path(""));
@@ -97,7 +99,8 @@ fn shells_complete() {
     offers(&["create", "--format", ""], &["LUKS2", "VeraCrypt", "BitLocker", "eCryptfs"]);
     offers(&["create", "--format", "BitLocker", "--cipher", ""], &["XTS-AES-128"]);
     offers(&["create", "--filesystem", "e"], &["ext4", "exfat"]);
-    offers(&["mount", "di"], &["disk.luks"]);
+    // Paths are bash's own.
+    offers(&["mount", "di"], &["-o bashdefault -o default"]);
     offers(&["attach", "d"], &["diary"]);
     offers(&["keyslot", "kill", "disk.luks", ""], &["0"]);
     let ciphers = completed(&["create", "--format", "BitLocker", "--cipher", "s"], &folder);

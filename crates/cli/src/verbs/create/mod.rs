@@ -735,7 +735,11 @@ impl Report for Created {
         self.protectors.text(out)?;
         self.tell_kept(out)?;
         if !opened_with.is_empty() {
-            writeln!(out, "The volume does not record how it was made. To open it, use: {}", opened_with.join(" "))?;
+            writeln!(
+                out,
+                "The volume does not record how it was made. To open it, use: {}",
+                output::command(opened_with)
+            )?;
         }
         Ok(())
     }

@@ -88,7 +88,7 @@ fn file(open: &OpenArgs, opened: &Inside, node: u64, path: &OsStr, json: bool) -
 impl Report for FolderInfo {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, format, signatures, survey, beside, warnings: _ } = self;
-        writeln!(out, "{path}")?;
+        writeln!(out, "{}", output::printable(path))?;
         let mut line = |name: &str, value: String| writeln!(out, "  {name:<15} {value}");
         line("format", (*format).to_owned())?;
         line("files", format!("{}, {}", count(survey.files, "file"), size::exact(survey.bytes)))?;

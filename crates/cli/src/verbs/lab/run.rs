@@ -1,6 +1,6 @@
 //! `claviger lab run`
 
-use std::io::{self, Write};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -18,7 +18,7 @@ use claviger_lab::summary::Summary;
 
 use super::device::may_be_lost;
 use crate::opening::new_file::must_be_new;
-use crate::terminal::output::warn;
+use crate::terminal::output::{self, note, warn};
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, size};
 use crate::verbs::benchmark::print;
@@ -163,7 +163,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     write_reports(&report, &folder)?;
     print(args.json, args.csv, &report, || report.text(), || report.cells_csv())?;
     let page = folder.join(PAGE);
-    eprintln!("claviger: figures and reports are in {}, charts in {}", folder.display(), page.display());
+    note(&format!("figures and reports are in {}, charts in {}", folder.display(), page.display()));
     Ok(())
 }
 
@@ -277,7 +277,7 @@ fn tell_plan(prepared: &Prepared, resumed: Option<&State>) {
         }
     }
     for line in lines {
-        let _ = writeln!(io::stderr(), "claviger: {line}");
+        note(&line);
     }
 }
 
@@ -305,10 +305,11 @@ fn carry_out(
     }
     measured.map_err(|e| match e.kind {
         ErrorKind::Cancelled => {
-            let hint = format!(
-                "The measurements are kept, and everything set up was taken down. `claviger lab run --resume {}` continues.",
-                folder.display()
+            let resume = output::command(
+                ["claviger", "lab", "run", "--resume"].map(OsStr::new).into_iter().chain([folder.as_os_str()]),
             );
+            let hint =
+                format!("The measurements are kept, and everything set up was taken down. `{resume}` continues.");
             e.hint(hint)
         }
         _ => e,

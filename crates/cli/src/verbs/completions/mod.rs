@@ -1,15 +1,19 @@
 //! `claviger completions`: what shells complete. Their scripts ask this program at each tab, since what a word can become depends on what
 //! is there: volumes, names, keyslots.
 
-use std::ffi::OsString;
+mod shells;
+mod words;
+
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::PathBuf;
 
-use clap::Arg;
-use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ValueHint};
+use clap_complete::CompleteEnv;
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::Shells;
-use clap_complete::{CompleteEnv, Shell};
 use claviger_engine::formats::{Choices, FORMATS, Format};
 use claviger_engine::{Opening, file_formats};
 use claviger_lab::facility::Catalogue;
@@ -23,8 +27,11 @@ use crate::verbs::attach;
 #[derive(clap::Args)]
 pub struct Args {
     /// The shell
-    shell: Shell,
+    #[arg(value_parser = PossibleValuesParser::new(SHELLS.names()))]
+    shell: String,
 }
+
+const SHELLS: Shells<'static> = Shells(&[&shells::BASH, &shells::ZSH, &shells::FISH]);
 
 /// The variable of the environment by which a shell's script asks.
 const ASKED: &str = "CLAVIGER_COMPLETE";
@@ -57,20 +64,13 @@ const WORDS: &[(&str, &str, Words)] = &[
 
 /// Answers the script of a shell, and ends the program, if it is a script that asks.
 pub fn answer() {
-    CompleteEnv::with_factory(|| rich("", crate::command())).var(ASKED).complete();
+    CompleteEnv::with_factory(|| rich("", crate::command())).var(ASKED).shells(SHELLS).complete();
 }
 
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let mut script = Vec::new();
-    let shells = Shells::builtins();
-    let shell = shells.completer(&args.shell.to_string()).expect("clap has both lists");
-    shell.write_registration(ASKED, "claviger", "claviger", "claviger", &mut script)?;
-    if args.shell == Shell::Zsh {
-        // It reads the file at the first tab, which is to be answered as well.
-        script.extend(b"[ \"$funcstack[1]\" != _claviger ] || _clap_dynamic_completer_claviger \"$@\"\n");
-    }
-    output::write(&mut output::raw()?, &script)
+    let shell = [shells::BASH, shells::ZSH, shells::FISH].into_iter().find(|shell| shell.name == args.shell);
+    output::write(&mut output::raw()?, shell.expect("no other is taken").script.as_bytes())
 }
 
 /// The verb, and those below it, with what its words can become.
@@ -84,13 +84,22 @@ fn with_words(verb: &str, arg: Arg) -> Arg {
     let value = arg.get_value_names().and_then(|names| names.first()).map(|name| name.to_string());
     let place = arg.get_long().unwrap_or(verb);
     let row = WORDS.iter().find(|(called, at, _)| value.as_deref() == Some(called) && place == *at);
-    let Some(&(called, _, words)) = row else { return arg };
-    let or_path = called.contains("VOLUME");
-    arg.add(ArgValueCompleter::new(move |current: &std::ffi::OsStr| {
+    let own = match arg.get_value_hint() {
+        ValueHint::AnyPath | ValueHint::FilePath | ValueHint::ExecutablePath => Some(shells::PATHS),
+        ValueHint::DirPath => Some(shells::FOLDERS),
+        _ => None,
+    };
+    let Some(&(called, _, words)) = row else {
+        return match own {
+            Some(own) => arg.add(ArgValueCompleter::new(move |_: &OsStr| vec![CompletionCandidate::new(own)])),
+            None => arg,
+        };
+    };
+    let own = own.or(called.contains("VOLUME").then_some(shells::PATHS));
+    arg.add(ArgValueCompleter::new(move |current: &OsStr| {
         let begins = current.to_string_lossy();
         let known = words().into_iter().filter(|word| begins_with(word, &begins)).map(CompletionCandidate::new);
-        let paths = if or_path { PathCompleter::any().complete(current) } else { Vec::new() };
-        known.chain(paths).collect()
+        known.chain(own.map(CompletionCandidate::new)).collect()
     }))
 }
 
@@ -123,7 +132,7 @@ fn facilities() -> Vec<String> {
 
 /// What there is to choose from, of the formats that the words name, or of all.
 fn chosen(of: fn(Choices) -> Vec<&'static str>) -> Vec<String> {
-    let words: Vec<_> = std::env::args_os().collect();
+    let words = shells::words_before();
     let named = |name: &str| words.iter().any(|word| word.to_string_lossy().eq_ignore_ascii_case(name));
     let (named, all): (Vec<&'static dyn Format>, Vec<_>) = FORMATS.iter().partition(|format| named(format.name()));
     let formats = if named.is_empty() { all } else { named };
@@ -138,7 +147,7 @@ fn chosen(of: fn(Choices) -> Vec<&'static str>) -> Vec<String> {
 fn open() -> Vec<String> {
     let sessions = Runtime::of_this_user().and_then(|runtime| runtime.sessions()).unwrap_or_default();
     let places = |session: Session| session.record.dir.into_iter().chain([session.record.volume]);
-    sessions.into_iter().flat_map(places).map(|path| path.display().to_string()).collect()
+    sessions.into_iter().flat_map(places).filter_map(|path| Some(path.to_str()?.to_owned())).collect()
 }
 
 fn mapped() -> Vec<String> {
@@ -148,15 +157,24 @@ fn mapped() -> Vec<String> {
 
 /// The keyslots of the first word that is a volume with some. Nothing is asked for, and nothing but its header is read.
 fn keyslots() -> Vec<String> {
-    std::env::args_os().skip(1).find_map(|word| keyslots_of(&word)).unwrap_or_default()
+    shells::words_before().iter().skip(1).find_map(keyslots_of).unwrap_or_default()
 }
 
 fn keyslots_of(word: &OsString) -> Option<Vec<String>> {
-    let path = Path::new(word);
-    let kind = fs::metadata(path).ok()?.file_type();
-    let header = (kind.is_file() || kind.is_block_device()).then(|| Opening::path(path).find_header().ok())??.header;
+    let path = at_home(word);
+    let kind = fs::metadata(&path).ok()?.file_type();
+    let header = (kind.is_file() || kind.is_block_device()).then(|| Opening::path(&path).find_header().ok())??.header;
     let described = header.describe()?;
     let active = |slot: &&Value| slot.get("active") != Some(&Value::Bool(false));
     let keyslots = described.get("keyslots")?.as_array()?.iter().filter(active);
     Some(keyslots.filter_map(|slot| Some(slot.get("number").or(slot.get("keyslot"))?.to_string())).collect())
+}
+
+/// Shells hand over `~/` as it was written.
+fn at_home(word: &OsString) -> PathBuf {
+    let path = PathBuf::from(word);
+    match (path.strip_prefix("~"), std::env::home_dir()) {
+        (Ok(below), Some(home)) => home.join(below),
+        _ => path,
+    }
 }
