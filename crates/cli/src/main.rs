@@ -8,11 +8,11 @@ mod verbs;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use claviger_serve::inherited;
 
 use opening::place::ElsewhereArgs;
-use process::helper;
+use process::{command_line, helper};
 use terminal::exit;
 use terminal::progress::ProgressArgs;
 use terminal::prompt::{self, Ask};
@@ -110,10 +110,17 @@ fn main() -> ExitCode {
         Ok(words) => words,
         Err(code) => return code,
     };
-    let cli = match Cli::try_parse_from(&words) {
-        Ok(cli) => cli,
+    let mut command = command();
+    command.build();
+    let parsed = command.try_get_matches_from_mut(&words).and_then(|matches| {
+        let cli = Cli::from_arg_matches(&matches).map_err(|usage| usage.format(&mut command))?;
+        Ok((cli, matches))
+    });
+    let (cli, matches) = match parsed {
+        Ok(parsed) => parsed,
         Err(usage) => return exit::usage(&usage, words.iter().any(|word| word == "--json")),
     };
+    let words = command_line::of(&command, &matches);
     prompt::ask_by(cli.ask);
     cli.elsewhere.apply();
     if let Err(e) = cli.progress.apply() {
@@ -134,7 +141,7 @@ fn main() -> ExitCode {
         Verb::Lock(args) => lock::run(args),
         Verb::Unlock(args) => unlock::run(args, &words),
         Verb::List(args) => list::run(args),
-        Verb::Attach(args) => attach::run(args),
+        Verb::Attach(args) => attach::run(args, &command_line::global(&command, &matches)),
         Verb::Detach(args) => detach::run(args),
         Verb::Verify(args) => verify::run(args),
         Verb::Change(args) => change::run(args),

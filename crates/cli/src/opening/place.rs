@@ -22,7 +22,7 @@ pub struct ElsewhereArgs {
     timeout: Option<Duration>,
 
     /// How long a lost connection may take to come back; 0s: not at all [default: 1m]
-    #[arg(long, global = true, value_name = "TIME", value_parser = duration::parse, hide_short_help = true)]
+    #[arg(long, global = true, value_name = "TIME", value_parser = duration::parse_or_none, hide_short_help = true)]
     reconnect: Option<Duration>,
 
     /// The most connections, where a server allows several [default: 4]

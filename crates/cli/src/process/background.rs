@@ -85,8 +85,8 @@ fn parent() -> anyhow::Result<Process> {
     Ok(Process::of(pid.as_raw_pid().cast_unsigned()).map_err(|_| gone())?)
 }
 
-/// Starts the program with the same `words` (its own name, the verb, and the rest) in the background, and waits until it works
-/// or has ended: then with its exit code.
+/// Starts the program with these `words` (its own name, the verb, and the rest; see [`super::command_line`]) in the background, and waits
+/// until it works or has ended: then with its exit code.
 pub fn start(words: &[OsString], stdin: Stdio) -> anyhow::Result<()> {
     cancel::install()?;
     // The new process inherits the end that it writes to. Not the other: it is to notice when this process has gone.

@@ -1,6 +1,7 @@
 //! What the program does with processes, its own and those that it starts.
 
 pub mod background;
+pub mod command_line;
 pub mod guard;
 pub mod helper;
 pub mod keeper;

@@ -30,16 +30,44 @@ pub struct Invocation {
     pub disk: Option<PathBuf>,
     /// Options of `claviger mount` and `claviger serve`.
     pub options: Vec<String>,
-    /// Whether the entry's key is a key file, byte for byte, and not a file whose first line is the password.
-    pub key_is_file: bool,
+    /// What opens it.
+    pub key: Key,
     /// Whether nothing may be written.
     pub read_only: bool,
-    /// Whether it gets a random key each time, so that only the kernel can have it: `claviger attach --kernel`.
-    pub random_key: bool,
     /// Whether it is then made a swap area.
     pub swap: bool,
     /// What is not done, in sentences.
     pub ignored: Vec<String>,
+}
+
+/// What the key of a line is, of which each kind of volume has its own idea.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Key {
+    /// A password that somebody is asked for.
+    #[default]
+    Asked,
+    /// The first line of the file is the password.
+    FirstLine,
+    /// The password is empty, and keyfiles open it.
+    Empty,
+    /// The file is the password, but for one newline at its end.
+    Password {
+        /// Where in the file it begins.
+        offset: u64,
+        /// How long it is at most.
+        size: Option<u64>,
+    },
+    /// Just these bytes of the file are the password, which is hashed.
+    Hashed {
+        /// Where in the file they begin.
+        offset: u64,
+        /// How many they are.
+        size: u64,
+    },
+    /// The file is a keyfile, byte for byte.
+    Keyfile,
+    /// Another one each time, so that only the kernel can have it: `claviger attach --kernel`.
+    Random,
 }
 
 /// Kinds of volumes.
@@ -49,24 +77,44 @@ enum Kind {
     Luks,
     Plain,
     LoopAes,
-    /// Not one that this program opens.
-    Other,
+    BitLocker,
+    FileVault,
+    /// Nothing says it, and the device does not begin as one of those that begin in some way.
+    Unknown,
 }
 
 /// The option that a swap area is made of a plain volume each time (crypttab(5)).
 const SWAP: &str = "swap";
 
-/// Kinds that options name, of which the first in this order counts: a line may say `plain` and `swap`.
+/// The option that a file system is made of a plain volume each time.
+const TMP: &str = "tmp";
+
+/// Options that name a kind. Of several the last one counts (systemd's `cryptsetup.c`, `parse_one_option`).
 const KINDS: &[(&str, Kind)] = &[
-    ("bitlk", Kind::Other),
-    ("tmp", Kind::Other),
-    (SWAP, Kind::Plain),
-    ("tcrypt", Kind::TrueCrypt),
     ("luks", Kind::Luks),
+    ("key-slot", Kind::Luks),
+    ("keyslot", Kind::Luks),
     ("plain", Kind::Plain),
+    (SWAP, Kind::Plain),
+    (TMP, Kind::Plain),
+    ("tcrypt", Kind::TrueCrypt),
+    ("tcrypt-veracrypt", Kind::TrueCrypt),
+    ("veracrypt", Kind::TrueCrypt),
+    ("tcrypt-hidden", Kind::TrueCrypt),
+    ("tcrypthidden", Kind::TrueCrypt),
+    ("tcrypt-system", Kind::TrueCrypt),
+    ("tcrypt-keyfile", Kind::TrueCrypt),
+    ("bitlk", Kind::BitLocker),
+    ("fvault2", Kind::FileVault),
     ("loop-AES", Kind::LoopAes),
     ("loopaes", Kind::LoopAes),
 ];
+
+/// Folders in which systemd looks for NAME.key where a line names no key (crypttab(5)).
+pub const KEY_FOLDERS: [&str; 2] = ["/etc/cryptsetup-keys.d", "/run/cryptsetup-keys.d"];
+
+/// Bits of a key of a plain volume of which the line does not say it (systemd's `cryptsetup.c`).
+const PLAIN_KEY_BITS: u64 = 256;
 
 /// The entries of a table.
 ///
@@ -124,76 +172,165 @@ impl Entry {
         self.options.iter().any(|o| o == option)
     }
 
+    /// Takes the key of this name in the first of the folders that has one, if the line names none.
+    pub fn find_key(&mut self, folders: &[impl AsRef<Path>]) {
+        let file = format!("{}.key", self.name);
+        let found = || folders.iter().map(|folder| folder.as_ref().join(&file)).find(|path| path.exists());
+        self.key = self.key.take().or_else(found);
+    }
+
     /// How `claviger` opens it.
     ///
     /// # Errors
-    /// `Unsupported` for kinds of volumes that it does not open; `Misuse` for options without their value.
+    /// `Unsupported` for lines that mean what it does not do; `Misuse` for options without their value and lines that mean nothing.
     pub fn invocation(&self) -> Result<Invocation> {
-        let (name, kind) = self.kind();
-        let mut invocation = Invocation::default();
-        match kind {
-            Kind::TrueCrypt if self.has("tcrypt-veracrypt") || self.has("veracrypt") => {}
-            Kind::TrueCrypt => invocation.options.push("--format=TrueCrypt".into()),
-            Kind::Luks => {}
-            Kind::Plain => invocation.options.push("--format=plain".into()),
-            Kind::LoopAes => invocation.options.push("--format=loop-AES".into()),
-            Kind::Other => {
-                return Err(Error::unsupported(format!("volumes of the kind {name} are not yet supported"))
-                    .hint("Lines for LUKS, plain, loop-AES, TrueCrypt and VeraCrypt volumes are."));
-            }
-        }
-        invocation.random_key = self.has_random_key();
-        invocation.swap = name == SWAP;
-        match (kind, invocation.random_key) {
-            (_, false) if invocation.swap => {
-                return Err(Error::unsupported("a swap area whose key is not a random one")
-                    .hint("Write /dev/urandom in the place of the key, or leave out the option swap."));
-            }
-            (Kind::TrueCrypt | Kind::Luks | Kind::LoopAes, true) => {
-                return Err(Error::misuse(format!("a random key opens no volume of the kind {name}"))
-                    .hint("The options plain and swap are for it."));
-            }
-            _ => {}
-        }
-        invocation.key_is_file = kind != Kind::TrueCrypt && self.key.is_some() && !invocation.random_key;
+        let kind = self.kind();
+        self.refuse_other_keys()?;
+        let mut invocation = Invocation { key: self.key(kind)?, swap: self.has(SWAP), ..Invocation::default() };
+        self.check_random(kind, &invocation)?;
+        invocation.options.extend(self.format(kind).map(|name| format!("--format={name}")));
         for option in &self.options {
             self.apply(option, kind, &mut invocation)?;
         }
         Ok(invocation)
     }
 
-    /// Whether its key comes from a device that gives others each time. This program takes one from the kernel itself.
-    fn has_random_key(&self) -> bool {
-        const RANDOM: [&str; 3] = ["/dev/urandom", "/dev/random", "/dev/hwrng"];
-        self.key.as_deref().is_some_and(|key| RANDOM.iter().any(|random| key == Path::new(random)))
+    /// What the format is called here, unless it is found out.
+    fn format(&self, kind: Kind) -> Option<&'static str> {
+        match kind {
+            Kind::TrueCrypt if self.has("tcrypt-veracrypt") || self.has("veracrypt") => None,
+            Kind::TrueCrypt => Some("TrueCrypt"),
+            Kind::Luks => self.luks_version(),
+            Kind::Plain => Some("plain"),
+            Kind::LoopAes => Some("loop-AES"),
+            Kind::BitLocker => Some("BitLocker"),
+            Kind::FileVault => Some("FileVault2"),
+            Kind::Unknown => None,
+        }
     }
 
-    /// The kind that an option names. Without one it is LUKS, unless what a plain volume needs is said and the device does
-    /// not begin as LUKS does (systemd-cryptsetup tries in that order).
-    fn kind(&self) -> (&str, Kind) {
-        let named = KINDS.iter().find(|(name, _)| {
-            self.options.iter().any(|o| o == name || o.strip_prefix(name).is_some_and(|rest| rest.starts_with('=')))
-        });
-        let plain =
-            || ["cipher=", "size=", "hash="].iter().any(|name| self.options.iter().any(|o| o.starts_with(name)));
-        match named {
-            Some(named) => *named,
-            None if plain() && !begins_as_luks(&self.device) => ("plain", Kind::Plain),
-            None => ("luks", Kind::Luks),
+    /// What is there is tried as LUKS and as nothing else, or a keyfile would be one of another format. What cannot be read says so
+    /// itself.
+    fn luks_version(&self) -> Option<&'static str> {
+        let start = Start::of(self.value("header").map_or(&*self.device, Path::new))?;
+        Some(if start.luks_version() == Some(1) { "LUKS1" } else { "LUKS2" })
+    }
+
+    /// Refuses keys that are made by something else, or that lie where this program does not look.
+    fn refuse_other_keys(&self) -> Result<()> {
+        if self.named("keyscript") {
+            return Err(Error::unsupported("a key that a program makes (keyscript=)")
+                .hint("Pipe it: `KEYSCRIPT | claviger mount --password-file - VOLUME DIR`."));
         }
+        let sealing =
+            ["pkcs11-uri", "fido2-device", "fido2-cid", "tpm2-device"].into_iter().find(|name| self.named(name));
+        if let (Some(name), Some(key)) = (sealing, &self.key) {
+            return Err(Error::unsupported(format!("a key file that is sealed ({name}=)"))
+                .at(key)
+                .hint("Leave the key file out, and the password is asked for or the header's token is used."));
+        }
+        let others = self.key.iter().map(|key| key.as_path()).chain(self.value("header").map(Path::new));
+        match others.into_iter().find(|path| is_on_a_device(path)) {
+            Some(path) => Err(Error::unsupported("a file on a device of its own, named behind a colon")
+                .at(path)
+                .hint("Mount that device, and write the path of the file in its folder.")),
+            None => Ok(()),
+        }
+    }
+
+    /// What the key is to a volume of this kind (crypttab(5), and crypt_activate_by_keyfile_device_offset of libcryptsetup).
+    fn key(&self, kind: Kind) -> Result<Key> {
+        const RANDOM: [&str; 4] = ["/dev/urandom", "/dev/random", "/dev/hwrng", "/dev/hw_random"];
+        let Some(key) = &self.key else { return Ok(Key::Asked) };
+        if RANDOM.iter().any(|random| key == Path::new(random)) {
+            return Ok(Key::Random);
+        }
+        let offset = self.number("keyfile-offset")?.unwrap_or(0);
+        Ok(match kind {
+            Kind::TrueCrypt if key == Path::new("/dev/null") => Key::Empty,
+            Kind::TrueCrypt => Key::FirstLine,
+            Kind::BitLocker if Start::of(key).is_some_and(|start| start.is_startup_key()) => Key::Keyfile,
+            Kind::BitLocker | Kind::FileVault => Key::Password { offset, size: self.number("keyfile-size")? },
+            Kind::Plain if self.value("hash").is_some_and(|hash| hash != "plain") => {
+                // As much of it as the key is long, whatever keyfile-size says.
+                Key::Hashed { offset, size: self.number("size")?.unwrap_or(PLAIN_KEY_BITS) / 8 }
+            }
+            Kind::Luks | Kind::Plain | Kind::LoopAes => Key::Keyfile,
+            Kind::Unknown if Start::of(&self.device).is_none() => Key::Keyfile,
+            Kind::Unknown => {
+                return Err(Error::misuse(
+                    "the line names no kind of volume, and the device does not begin as LUKS does",
+                )
+                .at(&self.device)
+                .hint(
+                    "Add its kind to the options: luks, plain, tcrypt, tcrypt-veracrypt, bitlk, fvault2 or loop-AES.",
+                ));
+            }
+        })
+    }
+
+    fn check_random(&self, kind: Kind, invocation: &Invocation) -> Result<()> {
+        let random = invocation.key == Key::Random;
+        if self.named(TMP) {
+            return Err(Error::unsupported("a file system that is made anew each time (tmp)")
+                .hint("Leave out tmp, run `claviger attach --kernel NAME`, and then mkfs on what it names."));
+        }
+        if invocation.swap && !random {
+            return Err(Error::unsupported("a swap area whose key is not a random one")
+                .hint("Write /dev/urandom in the place of the key, or leave out the option swap."));
+        }
+        if random && kind != Kind::Plain {
+            return Err(Error::misuse("a random key opens no volume with contents")
+                .hint("The options plain and swap are for it."));
+        }
+        Ok(())
+    }
+
+    /// The kind that an option names. Without one, what the device begins with says it, or options that a plain volume needs.
+    fn kind(&self) -> Kind {
+        let kind_of = |option: &String| KINDS.iter().find(|(kind, _)| *kind == name_of(option));
+        let named = self.options.iter().rev().find_map(kind_of).map(|(_, kind)| *kind);
+        let plain = || ["cipher", "size", "hash"].iter().any(|name| self.named(name));
+        let found = || match Start::of(&self.device) {
+            _ if self.named("header") => Kind::Luks,
+            Some(start) if start.luks_version().is_some() => Kind::Luks,
+            Some(start) if start.is_bitlocker() => Kind::BitLocker,
+            _ if plain() => Kind::Plain,
+            _ => Kind::Unknown,
+        };
+        named.unwrap_or_else(found)
+    }
+
+    /// Whether the option is there, with a value or without.
+    fn named(&self, name: &str) -> bool {
+        self.options.iter().any(|option| name_of(option) == name)
+    }
+
+    /// The value of the last such option.
+    fn value(&self, name: &str) -> Option<&str> {
+        self.options.iter().rev().find(|option| name_of(option) == name)?.split_once('=').map(|(_, value)| value)
+    }
+
+    fn number(&self, name: &str) -> Result<Option<u64>> {
+        let parse = |value: &str| value.parse().map_err(|_| Error::misuse(format!("{name}={value}: not a number")));
+        self.value(name).map(parse).transpose()
     }
 
     fn apply(&self, option: &str, kind: Kind, invocation: &mut Invocation) -> Result<()> {
         let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
         let value = || value.ok_or_else(|| Error::misuse(format!("the option {name} needs a value")));
-        let ignored = || format!("{}: the option {name} of the table is ignored", self.name);
+        let of_truecrypt = matches!(kind, Kind::TrueCrypt | Kind::Unknown);
         match (name, kind) {
-            ("noauto" | "auto" | "nofail" | "_netdev" | "initramfs" | "loud" | "quiet", _) => {}
+            // Of the start of the system.
+            (
+                "noauto" | "auto" | "nofail" | "fail" | "_netdev" | "initramfs" | "early" | "noearly" | "loud"
+                | "quiet",
+                _,
+            ) => {}
+            _ if name.starts_with("x-") => {}
             ("readonly" | "read-only", _) => invocation.read_only = true,
             // This program's own.
             ("allow-slow" | "write-unencrypted", _) => invocation.options.push(format!("--{name}")),
-            _ if name.starts_with("x-") || KINDS.iter().any(|(kind, _)| *kind == name) => {}
-            ("tcrypt-veracrypt" | "veracrypt", Kind::TrueCrypt) => {}
             ("tcrypt-hidden" | "tcrypthidden", Kind::TrueCrypt) => invocation.options.push("--slot=hidden".into()),
             // Of a whole disk that holds a system this is found out.
             ("tcrypt-system", Kind::TrueCrypt) => {
@@ -203,36 +340,42 @@ impl Entry {
                 }
             }
             // This program's own, too.
-            ("protect-hidden", Kind::TrueCrypt) => invocation.options.push(format!("--{name}")),
-            ("hidden-password-file" | "hidden-keyfile" | "hidden-hash" | "hidden-pim", Kind::TrueCrypt) => {
+            ("protect-hidden", _) if of_truecrypt => invocation.options.push(format!("--{name}")),
+            ("hidden-password-file" | "hidden-keyfile" | "hidden-hash" | "hidden-pim", _) if of_truecrypt => {
                 invocation.options.push(format!("--{name}={}", value()?));
             }
             ("tcrypt-keyfile", Kind::TrueCrypt) => invocation.options.push(format!("--keyfile={}", value()?)),
             ("veracrypt-pim", Kind::TrueCrypt) => invocation.options.push(format!("--pim={}", value()?)),
-            ("header", Kind::Luks) => invocation.options.push(format!("--header={}", value()?)),
             ("key-slot" | "keyslot", Kind::Luks) => invocation.options.push(format!("--slot={}", value()?)),
+            // Those that name this kind and say nothing else of it.
+            _ if KINDS.iter().any(|(known, of)| *known == name && *of == kind) => {}
+            // Only a header of its own has the keys: no other is to be tried instead.
+            ("header", _) if !matches!(kind, Kind::Plain | Kind::LoopAes) => {
+                invocation.options.push(format!("--header={}", value()?));
+            }
             ("tpm2-device" | "tpm2-signature", Kind::Luks) => invocation.options.push(format!("--{name}={}", value()?)),
             // Its header says so.
             ("tpm2-pin", Kind::Luks) => {}
-            ("cipher" | "size" | "hash" | "offset" | "skip" | "sector-size", Kind::Luks) => {}
-            ("keyfile-offset" | "keyfile-size", Kind::Luks | Kind::LoopAes) if invocation.key_is_file => {
+            (
+                "cipher" | "size" | "hash" | "sector-size",
+                Kind::Luks | Kind::TrueCrypt | Kind::BitLocker | Kind::FileVault,
+            ) => {}
+            // Its password is a line.
+            ("keyfile-offset" | "keyfile-size", Kind::TrueCrypt) => {}
+            ("keyfile-offset" | "keyfile-size", Kind::Luks | Kind::LoopAes) if invocation.key == Key::Keyfile => {
                 invocation.options.push(format!("--{name}={}", value()?));
             }
-            ("keyfile-offset", Kind::Plain) if invocation.key_is_file => {
+            ("keyfile-offset", Kind::Plain) if invocation.key == Key::Keyfile => {
                 invocation.options.push(format!("--{name}={}", value()?));
             }
+            // Taken with the key.
+            ("keyfile-offset" | "keyfile-size", _)
+                if matches!(invocation.key, Key::Password { .. } | Key::Hashed { .. }) => {}
             // As much of it is read as the key is long (crypttab(5), `keyfile-size`).
             ("keyfile-size", Kind::Plain) => {}
-            // A random key is what it is.
-            ("hash" | "keyfile-offset", Kind::Plain) if invocation.random_key => {}
-            ("hash", Kind::Plain) if invocation.key_is_file => {
-                if value()? != "plain" {
-                    invocation.ignored.push(format!(
-                        "{}: the key file is the key, as to cryptsetup; a hash, which systemd would take of it, is not used",
-                        self.name
-                    ));
-                }
-            }
+            // A random key is what it is, and a key file that is not hashed, too.
+            ("hash" | "keyfile-offset", Kind::Plain) if invocation.key == Key::Random => {}
+            ("hash", Kind::Plain) if invocation.key == Key::Keyfile => {}
             ("cipher" | "hash", Kind::Plain | Kind::LoopAes) => {
                 invocation.options.push(format!("--{name}={}", value()?))
             }
@@ -241,21 +384,62 @@ impl Entry {
             ("skip", Kind::Plain | Kind::LoopAes) => invocation.options.push(format!("--skip={}", value()?)),
             ("sector-size", Kind::Plain) => invocation.options.push(format!("--sector-size={}", value()?)),
             ("itercountk", Kind::LoopAes) => invocation.options.push(format!("--itercountk={}", value()?)),
-            _ => invocation.ignored.push(ignored()),
+            _ => invocation.ignored.push(format!("{}: the option {name} of the table is ignored", self.name)),
         }
         Ok(())
     }
 }
 
-/// Whether a file or device begins with the mark of LUKS (LUKS1 On-Disk Format Specification 1.2.3, section 4.1).
-fn begins_as_luks(path: &Path) -> bool {
-    let mut start = [0; 6];
-    File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == *b"LUKS\xba\xbe"
+/// An option without its value.
+fn name_of(option: &str) -> &str {
+    option.split_once('=').map_or(option, |(name, _)| name)
+}
+
+/// Whether a path is one on a device of its own: `/path:UUID=…`, `/path:/dev/sdx1` (crypttab(5)). A file of this machine may be called so.
+fn is_on_a_device(path: &Path) -> bool {
+    let device = path.to_str().and_then(|text| text.rsplit_once(':')).map(|(_, device)| device);
+    device.is_some_and(|device| device_path(device) != Path::new(device) || device.starts_with("/dev/"))
+        && !path.exists()
+}
+
+/// The first bytes of a file or device, and how long a file is.
+struct Start {
+    bytes: [u8; 16],
+    len: u64,
+}
+
+impl Start {
+    /// Nothing where it cannot be read.
+    fn of(path: &Path) -> Option<Self> {
+        let mut file = File::open(path).ok()?;
+        let len = file.metadata().ok()?.len();
+        let mut bytes = [0; 16];
+        // What is shorter begins as nothing that is looked for.
+        let _ = file.read_exact(&mut bytes);
+        Some(Self { bytes, len })
+    }
+
+    /// LUKS1 On-Disk Format Specification 1.2.3, section 4.1; that of LUKS2, section 2.1.
+    fn luks_version(&self) -> Option<u16> {
+        let version = u16::from_be_bytes([self.bytes[6], self.bytes[7]]);
+        self.bytes.starts_with(b"LUKS\xba\xbe").then_some(version)
+    }
+
+    fn is_bitlocker(&self) -> bool {
+        self.bytes[3..].starts_with(b"-FVE-FS-")
+    }
+
+    /// A file of BitLocker's metadata (`.BEK`): its size, version 1, and the size of its header, all in 32 bits.
+    fn is_startup_key(&self) -> bool {
+        let number = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| self.bytes[at + i]));
+        u64::from(number(0)) == self.len && number(4) == 1 && number(8) == 48
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use claviger_engine::ErrorKind;
 
     #[test]
     fn fields_may_be_missing_and_lines_may_be_comments() {
@@ -301,12 +485,59 @@ mod tests {
         assert!(invocation("tcrypt,tcrypt-keyfile").is_err(), "no value");
     }
 
+    /// The password in the file is never handed on as a keyfile, which it would be for LUKS.
     #[test]
-    fn other_kinds_say_that_they_are_not_supported() {
-        for options in ["bitlk", "tmp", "tmp=ext4,plain", "tmp,swap"] {
-            let error = invocation(options).expect_err("another kind").to_string();
-            assert!(error.contains("not yet supported"), "{options}: {error}");
+    fn options_of_truecrypt_name_the_kind() {
+        for (options, ours) in [
+            ("tcrypt-veracrypt", &[][..]),
+            ("veracrypt", &[]),
+            ("tcrypt-hidden", &["--format=TrueCrypt", "--slot=hidden"]),
+            ("tcrypthidden", &["--format=TrueCrypt", "--slot=hidden"]),
+            ("tcrypt-system", &["--format=TrueCrypt"]),
+            ("tcrypt-keyfile=/a", &["--format=TrueCrypt", "--keyfile=/a"]),
+            ("luks,tcrypt", &["--format=TrueCrypt"]),
+        ] {
+            let got = with_key(options);
+            assert_eq!(
+                (got.options, got.key),
+                (ours.iter().map(|o| (*o).to_owned()).collect(), Key::FirstLine),
+                "{options}"
+            );
         }
+        let empty = parse("v /no/device /dev/null tcrypt-veracrypt").expect("an entry")[0].invocation();
+        assert_eq!(empty.expect("how to open it").key, Key::Empty);
+        assert_eq!(with_key("tcrypt,luks").key, Key::Keyfile, "the last one counts");
+    }
+
+    #[test]
+    fn passwords_of_bitlocker_and_filevault_are_in_the_file() {
+        for (options, format) in
+            [("bitlk", "BitLocker"), ("fvault2", "FileVault2"), ("bitlk,cipher=x,size=9", "BitLocker")]
+        {
+            let got = with_key(options);
+            assert_eq!(
+                (got.options, got.key),
+                (vec![format!("--format={format}")], Key::Password { offset: 0, size: None })
+            );
+        }
+        assert_eq!(with_key("bitlk,keyfile-offset=4,keyfile-size=9").key, Key::Password { offset: 4, size: Some(9) });
+        assert_eq!(invocation("bitlk").expect("how to open it").key, Key::Asked);
+        assert!(invocation("bitlk,keyfile-size=x").is_ok() && key_with("bitlk,keyfile-size=x").is_err());
+    }
+
+    #[test]
+    fn a_startup_key_is_no_password() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let mut bytes = vec![0; 156];
+        bytes[..12].copy_from_slice(&[156, 0, 0, 0, 1, 0, 0, 0, 48, 0, 0, 0]);
+        let key = |bytes: &[u8]| {
+            std::fs::write(file.path(), bytes).expect("it is written");
+            let table = format!("v /no/device {} bitlk", file.path().display());
+            parse(&table).expect("an entry")[0].invocation().expect("how to open it").key
+        };
+        assert_eq!(key(&bytes), Key::Keyfile);
+        assert_eq!(key(&bytes[..150]), Key::Password { offset: 0, size: None });
+        assert_eq!(key(b"a password\n"), Key::Password { offset: 0, size: None });
     }
 
     fn with_random_key(options: &str) -> Result<Invocation> {
@@ -320,33 +551,40 @@ mod tests {
         let swap = swap.expect("how to open it");
         let ours = ["--format=plain", "--cipher=aes-xts-plain64", "--key-size=512", "--data-offset=2048s"];
         assert_eq!((&swap.options[..], swap.ignored.len()), (&ours.map(str::to_owned)[..], 0));
-        assert!(swap.random_key && swap.swap && !swap.key_is_file);
+        assert!(swap.key == Key::Random && swap.swap);
         let plain = with_random_key("plain,sector-size=4096").expect("how to open it");
         assert_eq!(plain.options, ["--format=plain", "--sector-size=4096"]);
-        assert!(plain.random_key && !plain.swap);
-        assert!(with_random_key("cipher=aes-xts-plain64").expect("plain is meant").random_key);
-        for options in ["", "luks", "tcrypt", "loop-AES"] {
+        assert!(plain.key == Key::Random && !plain.swap);
+        assert_eq!(with_random_key("cipher=aes-xts-plain64").expect("plain is meant").key, Key::Random);
+        for options in ["", "luks", "tcrypt", "loop-AES", "bitlk"] {
             let error = with_random_key(options).expect_err("no such thing").to_string();
             assert!(error.contains("random key"), "{options}: {error}");
         }
-        for swap in [invocation("swap"), parse("v /no/device /key swap").expect("an entry")[0].invocation()] {
+        for swap in [invocation("swap"), key_with("swap")] {
             assert!(swap.expect_err("no random key").to_string().contains("not a random one"));
         }
     }
 
+    fn key_with(options: &str) -> Result<Invocation> {
+        parse(&format!("v /no/device /key {options}")).expect("an entry")[0].invocation()
+    }
+
     fn with_key(options: &str) -> Invocation {
-        parse(&format!("v /no/device /key {options}")).expect("an entry")[0].invocation().expect("how to open it")
+        key_with(options).expect("how to open it")
     }
 
     #[test]
     fn options_of_luks_become_ours() {
         for options in ["luks", "", "discard"] {
             let bare = invocation(options).expect("how to open it");
-            assert_eq!((bare.options, bare.key_is_file), (Vec::new(), false), "{options}");
+            assert_eq!((bare.options, bare.key), (Vec::new(), Key::Asked), "{options}");
         }
         let all = with_key("luks,header=/h,key-slot=3,keyfile-offset=512,keyfile-size=64,cipher=aes,size=256,tries=1");
         assert_eq!(all.options, ["--header=/h", "--slot=3", "--keyfile-offset=512", "--keyfile-size=64"]);
-        assert!(all.key_is_file && all.ignored.len() == 1, "{:?}", all.ignored);
+        assert!(all.key == Key::Keyfile && all.ignored.len() == 1, "{:?}", all.ignored);
+        for implied in ["key-slot=3", "keyslot=3"] {
+            assert_eq!(with_key(implied).options, ["--slot=3"]);
+        }
         let sealed = invocation("luks,tpm2-device=auto,tpm2-pin=yes,tpm2-signature=/s").expect("how to open it");
         assert_eq!(
             (sealed.options, sealed.ignored.len()),
@@ -372,9 +610,15 @@ mod tests {
             "--format=plain",
             "no device says LUKS"
         );
-        let key = with_key("plain,hash=sha256,keyfile-offset=4,keyfile-size=99");
-        assert_eq!(key.options, ["--format=plain", "--keyfile-offset=4"]);
-        assert!(key.key_is_file && key.ignored[0].contains("systemd"), "{:?}", key.ignored);
+        let key = with_key("plain,keyfile-offset=4,keyfile-size=99,hash=plain");
+        assert_eq!(
+            (key.key, key.options),
+            (Key::Keyfile, ["--format=plain", "--keyfile-offset=4"].map(String::from).into())
+        );
+        let hashed = with_key("plain,hash=sha256,size=512,keyfile-offset=4,keyfile-size=99");
+        assert_eq!(hashed.options, ["--format=plain", "--hash=sha256", "--key-size=512"]);
+        assert_eq!((hashed.key, hashed.ignored.len()), (Key::Hashed { offset: 4, size: 64 }, 0));
+        assert_eq!(with_key("plain,hash=sha1").key, Key::Hashed { offset: 0, size: 32 });
         let loop_aes = with_key("loop-AES,cipher=aes,size=128,offset=@16,hash=sha256,sector-size=512");
         assert_eq!(
             loop_aes.options,
@@ -385,13 +629,186 @@ mod tests {
     }
 
     #[test]
-    fn luks_is_told_by_its_mark() {
+    fn what_a_device_begins_with_is_its_kind() {
         let file = tempfile::NamedTempFile::new().expect("a file");
-        let table = format!("v {} - cipher=aes,size=256", file.path().display());
+        let device = file.path().display();
+        let of = |table: String| parse(&table).expect("an entry")[0].invocation();
         let first =
-            || parse(&table).expect("an entry")[0].invocation().expect("how to open it").options.first().cloned();
+            || of(format!("v {device} - cipher=aes,size=256")).expect("how to open it").options.first().cloned();
         assert_eq!(first().as_deref(), Some("--format=plain"));
-        std::fs::write(file.path(), b"LUKS\xba\xbe\0\x02").expect("it is written");
-        assert_eq!(first(), None);
+        std::fs::write(file.path(), b"\xeb\x58\x90-FVE-FS-\0\x02\x08\0\0").expect("it is written");
+        assert_eq!(first().as_deref(), Some("--format=BitLocker"));
+        let bitlocker = of(format!("v {device} /key discard")).expect("how to open it");
+        assert_eq!(bitlocker.key, Key::Password { offset: 0, size: None });
+        for version in [1, 2] {
+            std::fs::write(file.path(), [&b"LUKS\xba\xbe\0"[..], &[version; 20]].concat()).expect("it is written");
+            assert_eq!(first(), Some(format!("--format=LUKS{version}")));
+        }
+        // Nothing that it could be: its key is taken for nothing.
+        std::fs::write(file.path(), [7; 4096]).expect("it is written");
+        let error = of(format!("v {device} /key discard")).expect_err("no kind").to_string();
+        assert!(error.contains("no kind of volume") && error.contains("tcrypt-veracrypt"), "{error}");
+        assert_eq!(of(format!("v {device} none discard")).expect("it is asked for").key, Key::Asked);
+        assert_eq!(of(format!("v {device} /key luks")).expect("how to open it").options, ["--format=LUKS2"]);
+    }
+
+    #[test]
+    fn keys_that_others_make_are_refused_by_name() {
+        for (line, named) in [
+            ("v /no/device /key luks,keyscript=/bin/x", "keyscript"),
+            ("v /no/device x keyscript=decrypt_derived", "keyscript"),
+            ("v /no/device /key luks,pkcs11-uri=auto", "pkcs11-uri"),
+            ("v /no/device /key fido2-device=auto,fido2-cid=AA,fido2-rp=x", "fido2-device"),
+            ("v /no/device /key luks,tpm2-device=auto", "tpm2-device"),
+            ("v /no/device /keyfile:UUID=1234-ABCD luks", "/keyfile:UUID=1234-ABCD"),
+            ("v /no/device /keyfile:LABEL=usb", "/keyfile:LABEL=usb"),
+            ("v /no/device /keyfile:/dev/sdx1 luks", "/keyfile:/dev/sdx1"),
+            ("v /no/device none luks,header=/h:UUID=1", "/h:UUID=1"),
+            ("v /no/device /dev/urandom tmp", "tmp"),
+            ("v /no/device /dev/urandom tmp=ext4,plain", "tmp"),
+            ("v /no/device none tmp,swap", "tmp"),
+        ] {
+            let error = parse(line).expect("an entry")[0].invocation().expect_err(line);
+            assert!(
+                error.to_string().contains(named) && matches!(error.kind, ErrorKind::Unsupported { .. }),
+                "{line}: {error}"
+            );
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let key = folder.path().join("key:UUID=x");
+        std::fs::write(&key, "k").expect("a file");
+        let line = format!("v /no/device {} luks", key.display());
+        assert_eq!(parse(&line).expect("an entry")[0].invocation().expect("a file of this name").key, Key::Keyfile);
+    }
+
+    #[test]
+    fn a_key_is_looked_for_under_the_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("v.key"), "k").expect("a file");
+        let key = |line: &str| {
+            let mut entry = parse(line).expect("an entry").remove(0);
+            entry.find_key(&[Path::new("/no/folder"), folder.path()]);
+            entry.key
+        };
+        assert_eq!(key("v /no/device none luks"), Some(folder.path().join("v.key")));
+        assert_eq!(key("v /no/device /key luks"), Some("/key".into()));
+        assert_eq!(key("w /no/device"), None);
+    }
+
+    /// Every option of crypttab(5) of systemd 257 and of Debian's cryptsetup 2.7: carried out, of no matter here, or named in a warning
+    /// or an error. None of them is taken for another.
+    #[test]
+    fn every_option_of_crypttab_is_known() {
+        /// Of no matter to one who attaches: of the start of the system, or said by a header.
+        const SILENT: &[&str] = &[
+            "noauto",
+            "auto",
+            "nofail",
+            "fail",
+            "_netdev",
+            "x-systemd.device-timeout=9",
+            "x-initrd.attach",
+            "x-systemd.makefs",
+            "initramfs",
+            "loud",
+            "quiet",
+            "noearly",
+            "luks",
+        ];
+        const DONE: &[(&str, &str)] = &[
+            ("readonly", ""),
+            ("read-only", ""),
+            ("header=/h", "--header=/h"),
+            ("key-slot=1", "--slot=1"),
+            ("keyslot=1", "--slot=1"),
+            ("keyfile-offset=1", "--keyfile-offset=1"),
+            ("keyfile-size=1", "--keyfile-size=1"),
+            ("plain", "--format=plain"),
+            ("tcrypt", "--format=TrueCrypt"),
+            ("tcrypt-hidden", "--slot=hidden"),
+            ("tcrypt-keyfile=/k", "--keyfile=/k"),
+            ("tcrypt-system", "--format=TrueCrypt"),
+            ("bitlk", "--format=BitLocker"),
+            ("fvault2", "--format=FileVault2"),
+            ("plain,cipher=aes", "--cipher=aes"),
+            ("plain,size=128", "--key-size=128"),
+            ("plain,hash=sha1", "--hash=sha1"),
+            ("plain,offset=8", "--data-offset=8s"),
+            ("plain,skip=8", "--skip=8"),
+            ("plain,sector-size=4096", "--sector-size=4096"),
+            ("veracrypt,veracrypt-pim=5", "--pim=5"),
+            ("tcrypt-veracrypt,veracrypt-pim=5", "--pim=5"),
+        ];
+        const WARNED: &[&str] = &[
+            "discard",
+            "allow-discards",
+            "keyfile-erase",
+            "keyfile-erase=yes",
+            "keyfile-timeout=9",
+            "link-volume-key=@u::%user:x",
+            "same-cpu-crypt",
+            "submit-from-crypt-cpus",
+            "no-read-workqueue",
+            "no-write-workqueue",
+            "timeout=9",
+            "tries=3",
+            "headless=yes",
+            "verify",
+            "password-echo=no",
+            "password-cache=no",
+            "fido2-rp=x",
+            "fido2-pin=yes",
+            "fido2-up=yes",
+            "fido2-uv=yes",
+            "tpm2-pcrs=7",
+            "tpm2-pcrlock=/x",
+            "tpm2-measure-pcr=yes",
+            "tpm2-measure-bank=sha256",
+            "tpm2-measure-keyslot-nvpcr=yes",
+            "fixate-volume-key=00",
+            "token-timeout=9",
+            "try-empty-password",
+            "try-empty-password=yes",
+            "veracrypt-pim=5",
+            "veracrypt-query-pim",
+            "offset=8",
+            "skip=8",
+            "check",
+            "check=blkid",
+            "checkargs=ext4",
+            "perf-no_read_workqueue",
+            "an-option-to-come",
+        ];
+        const REFUSED: &[&str] = &[
+            "keyscript=/x",
+            "pkcs11-uri=auto",
+            "fido2-device=auto",
+            "fido2-cid=AA",
+            "tpm2-device=auto",
+            "swap",
+            "tmp",
+        ];
+        for option in SILENT {
+            let got = with_key(option);
+            assert!(got.options.is_empty() && got.ignored.is_empty(), "{option}: {got:?}");
+        }
+        for (options, ours) in DONE {
+            let options = if options.starts_with("keyfile") { &format!("luks,{options}") } else { *options };
+            let got = with_key(options);
+            assert!(got.ignored.is_empty(), "{options}: {got:?}");
+            assert!(
+                if ours.is_empty() { got.read_only } else { got.options.iter().any(|o| o == ours) },
+                "{options}: {got:?}"
+            );
+        }
+        for option in WARNED {
+            let got = with_key(&format!("luks,{option}"));
+            let [warning] = &got.ignored[..] else { panic!("{option}: {got:?}") };
+            assert!(warning.contains(name_of(option)) && got.options.is_empty(), "{option}: {got:?}");
+        }
+        for option in REFUSED {
+            let error = key_with(option).expect_err(option).to_string();
+            assert!(error.contains(name_of(option)), "{option}: {error}");
+        }
     }
 }

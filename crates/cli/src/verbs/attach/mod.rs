@@ -5,15 +5,15 @@ mod kernel;
 mod random_key;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use claviger_engine::{Error, Result, Secret};
-use claviger_serve::crypttab::{self, Entry};
+use claviger_engine::{Error, Result, Secret, credential};
+use claviger_serve::crypttab::{self, Entry, Invocation, Key};
 use claviger_serve::sessions::Runtime;
 
 use crate::opening::credentials::CredentialArgs;
@@ -119,13 +119,14 @@ enum Known<'a> {
     Entry(&'a Entry),
 }
 
-/// Carries the verb out.
-pub fn run(args: &Args) -> anyhow::Result<()> {
+/// Carries the verb out. `global` are the options that every verb takes, for the processes that it starts.
+pub fn run(args: &Args, global: &[OsString]) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;
     args.check_isolation()?;
     let favourites = favourites(args.favourites.as_deref())?;
-    let entries = entries(args.crypttab.as_deref())?;
+    let mut entries = entries(args.crypttab.as_deref())?;
+    entries.iter_mut().for_each(|entry| entry.find_key(&crypttab::KEY_FOLDERS));
     if let Some((volume, name)) = args.volume(&entries)? {
         let (credentials, how) = (args.credentials.clone().unwrap_or_default(), args.how.clone());
         let open = OpenArgs { path: volume.into(), credentials, how };
@@ -149,8 +150,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         cancel::check()?;
         let attached = match &what {
             Known::Favourite(_) if args.kernel => Err(Error::misuse("a favourite is mounted without --kernel").into()),
-            Known::Favourite(favourite) => mount(favourite, args),
-            Known::Entry(entry) => attach(entry, args),
+            Known::Favourite(favourite) => mount(favourite, args, global),
+            Known::Entry(entry) => attach(entry, args, global),
         };
         let Err(e) = attached else { continue };
         let code = match e.downcast::<Silent>() {
@@ -254,8 +255,12 @@ fn home() -> PathBuf {
     std::env::home_dir().unwrap_or_else(|| "/".into())
 }
 
-fn mount(favourite: &Favourite, args: &Args) -> anyhow::Result<()> {
+fn mount(favourite: &Favourite, args: &Args, global: &[OsString]) -> anyhow::Result<()> {
     let mut words: Vec<OsString> = vec!["claviger".into(), "mount".into()];
+    // A favourite may say it itself.
+    let name = |word: &OsStr| word.to_string_lossy().split('=').next().unwrap_or_default().to_owned();
+    let own = |word: &&OsString| favourite.options.iter().any(|option| name(OsStr::new(option)) == name(word));
+    words.extend(global.iter().filter(|word| !own(word)).cloned());
     words.extend(args.json.then(|| "--json".into()));
     // A favourite may ask for it itself.
     let isolate = args.isolate_keys && favourite.options.iter().all(|option| option != ISOLATE);
@@ -269,12 +274,13 @@ fn mount(favourite: &Favourite, args: &Args) -> anyhow::Result<()> {
     background::start(&words, Stdio::inherit())
 }
 
-fn attach(entry: &Entry, args: &Args) -> anyhow::Result<()> {
+fn attach(entry: &Entry, args: &Args, global: &[OsString]) -> anyhow::Result<()> {
     let invocation = entry.invocation()?;
     invocation.ignored.iter().for_each(|what| output::warn(what));
     let runtime = Runtime::of_this_user()?;
     let device = invocation.disk.as_ref().unwrap_or(&entry.device);
-    let mut options: Vec<OsString> = invocation.options.iter().map(OsString::from).collect();
+    let mut options = global.to_vec();
+    options.extend(invocation.options.iter().map(OsString::from));
     if invocation.read_only || args.read_only {
         options.push("--read-only".into());
     }
@@ -287,34 +293,14 @@ fn attach(entry: &Entry, args: &Args) -> anyhow::Result<()> {
     if args.keys_in_registers {
         options.push(REGISTERS.into());
     }
-    if invocation.random_key && !args.kernel {
+    if invocation.key == Key::Random && !args.kernel {
         return Err(Error::unsupported("a volume with a random key without --kernel")
             .at(device)
             .hint("What is in it is gone when its server ends: let the kernel do the work.")
             .into());
     }
-    let stdin = match &entry.key {
-        _ if invocation.random_key => {
-            options.push("--random-key".into());
-            options.extend(invocation.swap.then(|| "--swap".into()));
-            Stdio::null()
-        }
-        None => Stdio::inherit(),
-        Some(path) if invocation.key_is_file => {
-            let mut option = OsString::from("--keyfile=");
-            option.push(path);
-            options.push(option);
-            Stdio::inherit()
-        }
-        Some(path) if path == Path::new("/dev/null") => {
-            options.push("--no-password".into());
-            Stdio::null()
-        }
-        Some(path) => {
-            options.push("--password-file=-".into());
-            first_line(path)?
-        }
-    };
+    let (more, stdin) = key(&invocation, entry.key.as_deref())?;
+    options.extend(more);
     if args.kernel && options.iter().any(|option| option == PROTECT) {
         return Err(Error::misuse("the kernel protects no hidden volume")
             .at(device)
@@ -330,7 +316,11 @@ fn attach(entry: &Entry, args: &Args) -> anyhow::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|e| Error::from(e).at(&dir))?;
         words.extend(["mount".into(), "--filesystem=none".into()]);
         words.extend(options);
-        words.extend(["--".into(), device.into(), dir.into()]);
+        words.extend(["--".into(), device.into(), dir.as_os_str().to_owned()]);
+        return background::start(&words, stdin).inspect_err(|_| {
+            // What is mounted on it, or has files, stays.
+            let _ = fs::remove_dir(&dir);
+        });
     } else {
         let mut socket = OsString::from("--socket=");
         socket.push(runtime.path().join(format!("{}.sock", entry.name)));
@@ -341,27 +331,63 @@ fn attach(entry: &Entry, args: &Args) -> anyhow::Result<()> {
     background::start(&words, stdin)
 }
 
-/// The first line of the file without its end, as a pipe to read it from (crypttab(5), `tcrypt`): what is in a pipe is in
-/// nobody's list of arguments and in no file.
-fn first_line(path: &Path) -> anyhow::Result<Stdio> {
-    /// A pipe holds as much (pipe(7)): nobody has to read while this writes.
-    const MAX: usize = 60_000;
-    let mut bytes = Secret::zeroed(MAX);
-    let mut len = 0;
-    let mut file = File::open(path).map_err(|e| Error::from(e).at(path))?;
-    while len < MAX && !bytes[..len].contains(&b'\n') {
-        match file.read(&mut bytes[len..]).map_err(|e| Error::from(e).at(path))? {
-            0 => break,
-            n => len += n,
+/// The options for the key of a line, and what it is read from.
+fn key(invocation: &Invocation, file: Option<&Path>) -> anyhow::Result<(Vec<OsString>, Stdio)> {
+    let path = file.unwrap_or(Path::new(""));
+    let piped = |bytes: &[u8]| match bytes.len() > LONGEST {
+        true => Err(Error::misuse("too long to be a password").at(path).into()),
+        false => Ok((vec!["--password-file=-".into()], pipe(bytes)?)),
+    };
+    match invocation.key {
+        Key::Asked => Ok((Vec::new(), Stdio::inherit())),
+        Key::Empty => Ok((vec!["--no-password".into()], Stdio::null())),
+        Key::Random => {
+            let swap = invocation.swap.then(|| "--swap".into());
+            Ok((["--random-key".into()].into_iter().chain(swap).collect(), Stdio::null()))
+        }
+        Key::Keyfile => {
+            let mut option = OsString::from("--keyfile=");
+            option.push(path);
+            Ok((vec![option], Stdio::inherit()))
+        }
+        Key::FirstLine => {
+            let bytes = read(path, 0, None)?;
+            piped(bytes.split(|b| *b == b'\n').next().unwrap_or_default())
+        }
+        Key::Password { offset, size } => {
+            let bytes = read(path, offset, size)?;
+            piped(bytes.strip_suffix(b"\n").unwrap_or(&bytes))
+        }
+        Key::Hashed { offset, size } => {
+            let bytes = read(path, offset, Some(size))?;
+            if bytes.len() as u64 != size {
+                let what = format!("a key of {size} bytes at byte {offset}, where the file has {}", bytes.len());
+                return Err(Error::misuse(what).at(path).hint("The option size= of the table says its bits.").into());
+            }
+            piped(&bytes)
         }
     }
-    let end = bytes[..len].iter().position(|b| *b == b'\n').unwrap_or(len);
-    if end == MAX {
-        return Err(Error::misuse("its first line is too long to be a password").at(path).into());
+}
+
+/// The longest password that is taken from a file. A pipe holds as much (pipe(7)): nobody has to read while this writes.
+const LONGEST: usize = 60_000;
+
+/// So many bytes of the file from an offset, or all; one more than a password may have is enough.
+fn read(path: &Path, offset: u64, size: Option<u64>) -> Result<Secret> {
+    let at = |e: io::Error| Error::from(e).at(path);
+    let mut file = File::open(path).map_err(at)?;
+    if offset > 0 {
+        file.seek(SeekFrom::Start(offset)).map_err(at)?;
     }
+    let most = size.map_or(LONGEST + 1, |size| usize::try_from(size).unwrap_or(usize::MAX).min(LONGEST + 1));
+    credential::read_up_to(most, |room| file.read(room)).map_err(at)
+}
+
+/// A password and a newline, which is not a part of it, as a pipe to read it from: what is in a pipe is in nobody's list of arguments and
+/// in no file.
+fn pipe(password: &[u8]) -> io::Result<Stdio> {
     let (read, mut write) = io::pipe()?;
-    write.write_all(&bytes[..end])?;
-    // So that a password that ends with a newline of its own would keep it.
+    write.write_all(password)?;
     write.write_all(b"\n")?;
     Ok(read.into())
 }

@@ -224,7 +224,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let kind = args.kind()?;
     let overwrite = Overwrite { force: args.force, yes: args.yes };
     let place = Destination::find(&args.destination, args.state.as_deref(), overwrite, args.resume)?;
-    let earlier = place.earlier(args.resume)?;
+    let earlier = place.earlier(args.resume, words)?;
     let keepers = args.keepers(words)?;
     let source = args.source(keepers.source)?;
     let at = |e: Error| e.at(&args.destination);

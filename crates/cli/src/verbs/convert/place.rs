@@ -1,9 +1,9 @@
 //! Where the new volume of a conversion goes. A file has another name until it is whole, so that nobody takes a part of it for
 //! all; beside it is how far it has come.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::iter;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -100,11 +100,11 @@ impl Destination {
         }
     }
 
-    /// How far an earlier conversion has come that is to go on, or that nothing of one is in the way.
+    /// How far an earlier conversion has come that is to go on, or that nothing of one is in the way. `words` is the command line.
     ///
     /// # Errors
     /// `Misuse` if there is one and it is not to go on, or the other way round.
-    pub fn earlier(&self, resume: bool) -> Result<Option<State>> {
+    pub fn earlier(&self, resume: bool, words: &[OsString]) -> Result<Option<State>> {
         let earlier = self.state.as_deref().map(State::read).transpose()?.flatten();
         let is_file = matches!(self.kind, Kind::File { .. });
         if resume {
@@ -128,8 +128,8 @@ impl Destination {
         let anew = format!("To begin anew, remove what it has left, and give the same command again:\n  {remove}");
         let hint = match earlier {
             Some(_) => {
-                let words = std::env::args_os().skip(1).chain(["--resume".into()]);
-                let resume = output::command(iter::once("claviger".into()).chain(words));
+                let (verb, rest) = words.split_at(2);
+                let resume = output::command(verb.iter().chain([&"--resume".into()]).chain(rest));
                 format!("To go on with it:\n  {resume}\n{anew}")
             }
             None => format!("Nothing says how far it has come: --resume cannot go on with it.\n{anew}"),

@@ -1,0 +1,121 @@
+//! The command line of this program as it was understood, for the processes that it starts of itself: the verb first, then each option
+//! with its value, then what has no option. Where options stood does not matter any more.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
+
+/// A command line of this program: `claviger VERB OPTION… -- NAME…`.
+pub fn of(command: &Command, matches: &ArgMatches) -> Vec<OsString> {
+    let mut words = vec![OsString::from(command.get_name())];
+    let (mut command, mut matches) = (command, matches);
+    while let Some((verb, inner)) = matches.subcommand() {
+        words.push(verb.into());
+        command = command.find_subcommand(verb).expect("what was parsed is one");
+        matches = inner;
+    }
+    let (named, places): (Vec<_>, Vec<_>) = given(command, matches).partition(|arg| !arg.is_positional());
+    words.extend(in_order(matches, named));
+    let places = in_order(matches, places);
+    words.extend((!places.is_empty()).then(|| "--".into()).into_iter().chain(places));
+    words
+}
+
+/// Of the same, the options that every verb takes.
+pub fn global(command: &Command, matches: &ArgMatches) -> Vec<OsString> {
+    let matches = matches.subcommand().map_or(matches, |(_, inner)| inner);
+    in_order(matches, given(command, matches).filter(|arg| arg.is_global_set()))
+}
+
+/// What somebody wrote, and is no default.
+fn given<'a>(command: &'a Command, matches: &'a ArgMatches) -> impl Iterator<Item = &'a Arg> {
+    let written = |arg: &&Arg| {
+        let known = matches.try_contains_id(arg.get_id().as_str()).is_ok();
+        known && matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine)
+    };
+    command.get_arguments().filter(written)
+}
+
+/// The words of these arguments, in the order in which they stood.
+fn in_order<'a>(matches: &ArgMatches, args: impl IntoIterator<Item = &'a Arg>) -> Vec<OsString> {
+    let mut words: Vec<_> = args.into_iter().flat_map(|arg| words_of(matches, arg)).collect();
+    words.sort_by_key(|(at, _)| *at);
+    words.into_iter().map(|(_, word)| word).collect()
+}
+
+/// The words of an argument, each time that it was given, and where it stood. An option has a long name, or it has none at all.
+fn words_of(matches: &ArgMatches, arg: &Arg) -> Vec<(usize, OsString)> {
+    let id = arg.get_id().as_str();
+    let places = matches.indices_of(id).into_iter().flatten();
+    let name = arg.get_long().map(|long| format!("--{long}"));
+    match name {
+        None => values(matches, id).zip(places).map(|(value, at)| (at, value.to_owned())).collect(),
+        Some(name) if arg.get_action().takes_values() => {
+            let word = |value: &OsStr| [OsStr::new(&name), OsStr::new("="), value].iter().copied().collect();
+            values(matches, id).zip(places).map(|(value, at)| (at, word(value))).collect()
+        }
+        Some(name) => places.take(1).map(|at| (at, OsString::from(&name))).collect(),
+    }
+}
+
+fn values<'a>(matches: &'a ArgMatches, id: &str) -> impl Iterator<Item = &'a OsStr> {
+    matches.get_raw(id).into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_line(line: &[&str]) -> Vec<String> {
+        let mut command = crate::command();
+        command.build();
+        let matches = command.try_get_matches_from_mut(line).unwrap_or_else(|e| panic!("{line:?}: {e}"));
+        of(&command, &matches).into_iter().map(|word| word.into_string().expect("UTF-8")).collect()
+    }
+
+    #[test]
+    fn options_stand_behind_the_verb() {
+        for (line, wanted) in [
+            ("claviger list", "claviger list"),
+            ("claviger --ask nobody mount v d", "claviger mount --ask=nobody -- v d"),
+            (
+                "claviger --ask=nobody --timeout 3s serve v --export x",
+                "claviger serve --ask=nobody --export=x --timeout=3s -- v",
+            ),
+            (
+                "claviger mount v -o ro,x d --keyfile a --keyfile b",
+                "claviger mount --options=ro --options=x --keyfile=a --keyfile=b -- v d",
+            ),
+            ("claviger keyslot add --json v", "claviger keyslot add --json -- v"),
+            ("claviger --progress none reencrypt v --resume", "claviger reencrypt --progress=none --resume -- v"),
+        ] {
+            let words: Vec<_> = line.split(' ').collect();
+            let ours = of_line(&words);
+            assert_eq!(ours.join(" "), wanted, "{line}");
+            let again: Vec<_> = ours.iter().map(String::as_str).collect();
+            assert_eq!(of_line(&again), ours, "{line}");
+        }
+    }
+
+    /// Without one, an option would be taken for a name.
+    #[test]
+    fn every_option_has_a_long_name() {
+        fn check(command: &Command) {
+            for arg in command.get_arguments().filter(|arg| arg.get_short().is_some()) {
+                assert!(arg.get_long().is_some(), "{}: {arg}", command.get_name());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&crate::command());
+    }
+
+    #[test]
+    fn a_name_that_looks_like_an_option_stays_one() {
+        assert_eq!(of_line(&["claviger", "mount", "--", "--ask", "d"]), ["claviger", "mount", "--", "--ask", "d"]);
+        assert_eq!(
+            of_line(&["claviger", "info", "--keyfile=--x", "v"]),
+            ["claviger", "info", "--keyfile=--x", "--", "v"]
+        );
+    }
+}
