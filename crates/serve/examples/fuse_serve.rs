@@ -49,7 +49,7 @@ pub fn serve(args: &[String]) -> Result<()> {
     let mut trouble = Trouble::default();
     let mut image = Image::new(Arc::new(MemoryStore::new(Vec::new())));
     let mut tree = false;
-    let (mut passed_through, mut encrypted) = (None, false);
+    let (mut passed_through, mut encrypted, mut devices) = (None, false, true);
     for word in words {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
         let number = || value.parse::<u64>().map_err(|_| Error::misuse(format!("{word}: no number")));
@@ -60,6 +60,7 @@ pub fn serve(args: &[String]) -> Result<()> {
             "tree" => tree = true,
             "folder" => passed_through = Some(value),
             "ecryptfs" => encrypted = true,
+            "no-devices" => devices = false,
             "read-only" => image.read_only = true,
             "device" => options.transport = Transport::Device,
             "uring" => options.transport = Transport::Uring,
@@ -79,7 +80,7 @@ pub fn serve(args: &[String]) -> Result<()> {
     }
     if let Some(lower) = passed_through {
         options.shared = rustix::process::geteuid().is_root();
-        let showing = Showing { devices: true, ..Showing::folder(image.read_only) };
+        let showing = Showing { devices, setuid: devices, ..Showing::folder(image.read_only) };
         let lower: Arc<dyn Tree> = Arc::new(HostFolder::open(Path::new(lower), access)?);
         let tree = if encrypted { ecryptfs(lower)? } else { lower };
         return serve_tree(tree, showing, folder, options);

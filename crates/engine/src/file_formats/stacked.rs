@@ -22,6 +22,9 @@ use crate::volume::{Layout, Volume};
 /// Bytes of zeros that are encrypted at a time, where a file grows without being written.
 const PIECE: u64 = 1 << 20;
 
+/// From so many bytes of zeros on it is found out first whether there is room for them.
+const LARGE_GAP: u64 = 64 << 20;
+
 /// Files whose headers stay loaded at the most, however many are open: so many keys fit into the memory that a user may lock.
 const MOST_LOADED: usize = 1024;
 
@@ -387,6 +390,7 @@ impl Stacked {
         if !file.whole {
             return Err(cut_short(file));
         }
+        self.has_room(offset.saturating_sub(file.size))?;
         // Before anything is undone that was never done.
         if file.layout().segments().iter().any(|segment| !segment.writable) {
             return Err(io::ErrorKind::PermissionDenied.into());
@@ -407,6 +411,23 @@ impl Stacked {
             Err(_) => drop(self.lower.set_len(node, file.stored_end(file.size))),
         }
         grown
+    }
+
+    /// Whether so many zeros can be there, which are written one by one: there are no holes in what is encrypted.
+    ///
+    /// # Errors
+    /// `FileTooLarge` for more than the file system could ever hold, `StorageFull` for more than it can hold now.
+    fn has_room(&self, zeros: u64) -> io::Result<()> {
+        if zeros < LARGE_GAP {
+            return Ok(());
+        }
+        let space = self.lower.space()?;
+        match space.total {
+            0 => Ok(()),
+            total if zeros > total => Err(io::ErrorKind::FileTooLarge.into()),
+            _ if zeros > space.free => Err(io::ErrorKind::StorageFull.into()),
+            _ => Ok(()),
+        }
     }
 
     fn shrink(&self, node: Node, file: &mut Encrypted, len: u64) -> io::Result<()> {

@@ -136,7 +136,15 @@ pub struct Handle(Arc<Control>);
 /// `Io` where that is not possible, `Unsupported` for a kernel that is too old or has not the transport that is asked for.
 pub fn mount(image: Image, dir: &Path, options: Options) -> Result<Mounted> {
     let read_only = image.read_only || !image.store.writable();
-    let wish = Wish { dir, source: &options.source, read_only, uid: image.uid, shared: options.shared, devices: false };
+    let wish = Wish {
+        dir,
+        source: &options.source,
+        read_only,
+        uid: image.uid,
+        shared: options.shared,
+        devices: false,
+        setuid: false,
+    };
     let options = options_for(&*image.store, options.clone());
     serve(&wish, Box::new(Served::new(image)), options)
 }

@@ -35,8 +35,10 @@ pub struct Wish<'a> {
     pub uid: u32,
     /// Whether others come as far as the permissions.
     pub shared: bool,
-    /// Whether devices are devices, and programs that are setuid are that. Only where mount(2) is allowed.
+    /// Whether devices are devices. Only where mount(2) is allowed.
     pub devices: bool,
+    /// Whether programs that are setuid are that. Only where mount(2) is allowed.
+    pub setuid: bool,
 }
 
 /// A mounted folder. Dropping it unmounts it, whoever uses it.
@@ -166,7 +168,8 @@ fn mount_directly(wish: &Wish<'_>, dir: &Path) -> rustix::io::Result<OwnedFd> {
     }
     let options = CString::new(options).map_err(|_| Errno::INVAL)?;
     let mut flags = MountFlags::empty();
-    flags.set(MountFlags::NOSUID | MountFlags::NODEV, !wish.devices);
+    flags.set(MountFlags::NODEV, !wish.devices);
+    flags.set(MountFlags::NOSUID, !wish.setuid);
     flags.set(MountFlags::RDONLY, wish.read_only);
     rustix::mount::mount(wish.source, dir, KIND, flags, options.as_c_str())?;
     Ok(fd)

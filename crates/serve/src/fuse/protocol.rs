@@ -117,6 +117,7 @@ impl Errno {
     pub const EIO: Self = Self(5);
     pub const ENXIO: Self = Self(6);
     pub const EBADF: Self = Self(9);
+    pub const ENOMEM: Self = Self(12);
     pub const EEXIST: Self = Self(17);
     pub const EXDEV: Self = Self(18);
     pub const ENOTDIR: Self = Self(20);

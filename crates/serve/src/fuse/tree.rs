@@ -75,9 +75,11 @@ pub struct Showing {
     pub read_only: bool,
     /// Whom its nodes belong to.
     pub owners: Owners,
-    /// Whether devices are devices, and programs that are setuid are that; only where root mounts. Where they come from
-    /// somebody else they are doors into this machine, and are shown as pipes.
+    /// Whether devices are devices; only where root mounts. Where they come from somebody else they are doors into this machine. Then
+    /// they are shown as pipes, and nobody makes one.
     pub devices: bool,
+    /// Whether programs that are setuid are that; only where root mounts.
+    pub setuid: bool,
 }
 
 /// Whom the nodes of a tree belong to.
@@ -92,12 +94,12 @@ pub enum Owners {
 impl Showing {
     /// A file system in a volume: all of it is the user's.
     pub fn volume(read_only: bool) -> Self {
-        Self { read_only, owners: Owners::User, devices: false }
+        Self { read_only, owners: Owners::User, devices: false, setuid: false }
     }
 
     /// Files of this machine: they keep their owners and modes.
     pub fn folder(read_only: bool) -> Self {
-        Self { read_only, owners: Owners::Tree, devices: false }
+        Self { read_only, owners: Owners::Tree, devices: false, setuid: false }
     }
 }
 
@@ -108,7 +110,8 @@ impl Showing {
 pub fn mount(tree: Arc<dyn Tree>, showing: Showing, dir: &Path, options: Options) -> claviger_engine::Result<Mounted> {
     let shown = Shown::new(tree, showing);
     let (read_only, uid) = (shown.showing.read_only, shown.user.0);
-    let wish = Wish { dir, source: &options.source, read_only, uid, shared: options.shared, devices: showing.devices };
+    let Showing { devices, setuid, .. } = showing;
+    let wish = Wish { dir, source: &options.source, read_only, uid, shared: options.shared, devices, setuid };
     // Over io_uring all that programs of one processor ask for waits while one of them waits for its fsync.
     let transport = if options.transport == Transport::Auto { Transport::Device } else { options.transport };
     let threads = options.threads + WAITING;
@@ -313,13 +316,17 @@ impl Shown {
             (NodeKind::File, _) => (S_IFREG, 0),
             (NodeKind::Folder, _) => (S_IFDIR, 0),
             (NodeKind::Link, _) => (S_IFLNK, 0),
+            (NodeKind::Special, special) => self.special_kind(special),
+        }
+    }
+
+    fn special_kind(&self, special: Option<Special>) -> (u32, u32) {
+        match special {
             // The kernel packs the numbers of devices into 32 bits as the lower ones of `st_rdev` are.
-            (NodeKind::Special, Some(Special::BlockDevice(number))) if self.showing.devices => (S_IFBLK, number as u32),
-            (NodeKind::Special, Some(Special::CharacterDevice(number))) if self.showing.devices => {
-                (S_IFCHR, number as u32)
-            }
-            (NodeKind::Special, Some(Special::Socket)) if self.showing.owners == Owners::Tree => (S_IFSOCK, 0),
-            (NodeKind::Special, _) => (S_IFIFO, 0),
+            Some(Special::BlockDevice(number)) if self.showing.devices => (S_IFBLK, number as u32),
+            Some(Special::CharacterDevice(number)) if self.showing.devices => (S_IFCHR, number as u32),
+            Some(Special::Socket) if self.showing.owners == Owners::Tree => (S_IFSOCK, 0),
+            _ => (S_IFIFO, 0),
         }
     }
 
@@ -453,6 +460,10 @@ impl Shown {
             S_IFCHR => Special::CharacterDevice(device),
             _ => return Err(Errno::EINVAL),
         };
+        // The kernel takes no node that is shown as another kind, and it would be there already.
+        if self.special_kind(Some(special)).0 != mode & S_IFMT {
+            return Err(Errno::EPERM);
+        }
         let made = self.tree.make_special(folder, name, special, &new);
         self.entry(made, payload).map_err(not_permitted)
     }
@@ -810,6 +821,8 @@ fn errno(error: io::Error) -> Errno {
         ErrorKind::FileTooLarge => Errno::EFBIG,
         ErrorKind::InvalidFilename | ErrorKind::InvalidInput => Errno::EINVAL,
         ErrorKind::ReadOnlyFilesystem => Errno::EROFS,
+        ErrorKind::PermissionDenied => Errno::EPERM,
+        ErrorKind::OutOfMemory => Errno::ENOMEM,
         ErrorKind::CrossesDevices => Errno::EXDEV,
         ErrorKind::TooManyLinks => Errno::EMLINK,
         ErrorKind::Unsupported => Errno::EOPNOTSUPP,

@@ -45,9 +45,9 @@ impl Served {
     }
 
     /// Mounts a folder's plaintext.
-    pub fn folder(tree: Arc<dyn Tree>, read_only: bool, dir: &Path, options: Options) -> Result<Self> {
-        let read_only = read_only || !tree.writable();
-        let mounted = fuse::tree::mount(tree, Showing::folder(read_only), dir, options)?;
+    pub fn folder(tree: Arc<dyn Tree>, showing: Showing, dir: &Path, options: Options) -> Result<Self> {
+        let read_only = showing.read_only || !tree.writable();
+        let mounted = fuse::tree::mount(tree, Showing { read_only, ..showing }, dir, options)?;
         Self::start(mounted.handle(), read_only, move || mounted.run())
     }
 

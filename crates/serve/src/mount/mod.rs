@@ -31,6 +31,7 @@ use claviger_engine::{Error, ErrorKind, Result, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, geteuid};
 
+use crate::fuse::tree::Showing;
 use crate::fuse::{Options, Transport};
 use crate::sessions::{Live, Process, escape};
 use drivers::{Call, Program, Way};
@@ -178,18 +179,27 @@ pub fn mount(store: Arc<CountedStore<Arc<dyn Store>>>, request: &Request, mut li
 }
 
 /// Mounts the plaintext of a folder whose files are encrypted one by one, of the format `name`. Root shows it to all users, with
-/// the owners and modes that the files have; others have it to themselves.
+/// the owners and modes that the files have; others have it to themselves. With the option `dev` root has devices in it, too.
 ///
 /// # Errors
-/// `Misuse` for a file system or options, which only volumes have; `Io`. Nothing stays mounted.
+/// `Misuse` for a file system or other options, which only volumes have; `Io`. Nothing stays mounted.
 pub fn mount_folder(tree: Arc<Stacked>, name: &str, request: &Request, live: Live) -> Result<Mounted> {
-    if request.filesystem != Choice::Auto || !request.options.is_empty() {
-        return Err(Error::misuse("a folder is no file system, and has no options of one")
-            .hint("Leave out --filesystem and -o."));
+    let devices = match &request.options[..] {
+        [] => false,
+        [option] if option == "dev" && geteuid().is_root() => true,
+        _ => {
+            return Err(
+                Error::misuse("an encrypted folder has no such mount options").hint("Only `-o dev` is one, for root.")
+            );
+        }
+    };
+    if request.filesystem != Choice::Auto {
+        return Err(Error::misuse("an encrypted folder holds no file system").hint("Leave out --filesystem."));
     }
     let source = escape(&live.session().record.volume);
     let options = Options { source, shared: geteuid().is_root(), ..Options::default() };
-    let served = Served::folder(Arc::clone(&tree) as _, request.read_only, &request.dir, options)?;
+    let showing = Showing { devices, ..Showing::folder(request.read_only) };
+    let served = Served::folder(Arc::clone(&tree) as _, showing, &request.dir, options)?;
     let (dir, warnings) = (request.dir.clone(), tree.warnings());
     let mounted = Mounted { live, source: Source::Files(tree), dir, served, top: Top::Nothing, warnings };
     mounted.named(name.to_owned())

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use claviger_testkit::fsx::{Folder, Plan, exercise_folder, seed};
 use claviger_testkit::stress;
 
-use crate::fuse_folder::{KNOWN, Passed, lower};
+use crate::fuse_folder::{KNOWN, Passed, lower, makes_no_devices};
 use crate::mounted::{NOBODY, transports};
 
 const WORDS: &[&str] = &["ecryptfs"];
@@ -35,6 +35,15 @@ fn an_encrypted_folder_of_root_behaves_as_posix_wants_for_root_and_for_a_user() 
     let passed = Passed::by_root_with(WORDS, transport);
     passed.holds_against_posix(None, &LIMITS);
     passed.holds_against_posix(Some(NOBODY), &LIMITS);
+    passed.ends();
+}
+
+#[test]
+fn an_encrypted_folder_that_shows_no_devices_makes_none() {
+    let Some(transport) = transport() else { return };
+    let passed = Passed::by_root_with(&["ecryptfs", "no-devices"], transport);
+    passed.refuses_what_is_odd();
+    makes_no_devices(&passed);
     passed.ends();
 }
 

@@ -17,6 +17,28 @@ use crate::mounted::{Mounted, NOBODY, Place, transports};
 /// a file open once for all programs.
 pub const KNOWN: [&str; 1] = ["open: O_NOATIME is the owner's"];
 
+/// Devices are refused before they are there, also where others copy or unpack them.
+pub fn makes_no_devices(passed: &Passed) {
+    let (shown, from) = (passed.place.folder(), passed.place.dir.path().join("devices"));
+    fs::create_dir(&from).expect("it is new");
+    let null = from.join("null").display().to_string();
+    assert!(Command::new("mknod").args([&null, "c", "1", "3"]).status().expect("it starts").success());
+    fs::write(from.join("file"), "a file").expect("there is room");
+    let script = "cd \"$0\" && mknod c c 1 3; mknod b b 7 1; mkdir copied unpacked; cp -a \"$1\"/. copied; \
+                  tar -C \"$1\" -c . | tar -C unpacked -x; true";
+    let done = Command::new("sh").args(["-c", script]).args([&shown, &from]).output().expect("it starts");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(said.matches("not permitted").count() >= 4 && !said.contains("Input/output error"), "{said}");
+    let left = |folder: PathBuf| {
+        let mut names: Vec<_> =
+            fs::read_dir(folder).expect("a folder").map(|e| e.expect("an entry").file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(left(shown.clone()), ["copied", "unpacked"]);
+    assert_eq!((left(shown.join("copied")), left(shown.join("unpacked"))), (vec!["file".into()], vec!["file".into()]));
+}
+
 /// A folder and one that shows it.
 pub struct Passed {
     pub place: Place,
@@ -68,6 +90,14 @@ impl Passed {
         assert!(report.passed.len() > report.skipped.len(), "{report}");
     }
 
+    /// The cases about arguments that nobody gives by intention.
+    pub fn refuses_what_is_odd(&self) {
+        let options =
+            Options { reference: Reference::Folder(bare(&self.place)), only: "odd: ".into(), ..Options::default() };
+        let report = run(&self.place.folder(), &options);
+        assert!(report.failed.is_empty() && report.skipped.is_empty(), "{report}");
+    }
+
     pub fn ends(mut self) {
         assert!(self.server.stop().success());
         assert_eq!(self.place.mount_line(), None);
@@ -111,6 +141,17 @@ fn a_folder_of_a_user_behaves_as_posix_wants() {
     for transport in transports().into_iter().flatten() {
         let Some(passed) = Passed::by_nobody(transport) else { return };
         passed.holds_against_posix(Some(NOBODY), &KNOWN);
+        passed.ends();
+    }
+}
+
+/// As the program mounts it: what a device is it does not show, and so nobody makes one.
+#[test]
+fn a_folder_that_shows_no_devices_makes_none() {
+    for transport in transports().into_iter().flatten() {
+        let passed = Passed::by_root_with(&["no-devices"], transport);
+        passed.refuses_what_is_odd();
+        makes_no_devices(&passed);
         passed.ends();
     }
 }

@@ -12,6 +12,7 @@ mod folders;
 mod links;
 mod locks;
 mod nodes;
+mod odd;
 mod open;
 mod paths;
 mod read_only;
@@ -67,6 +68,7 @@ const CASES: &[&[Case]] = &[
     xattr::CASES,
     data::CASES,
     locks::CASES,
+    odd::CASES,
 ];
 
 /// What a folder is held against.
