@@ -112,6 +112,7 @@ pub mod clevis;
 pub mod convert;
 mod crc32c;
 pub mod credential;
+pub mod deadline;
 pub mod diagnosis;
 pub mod edit;
 pub mod error;

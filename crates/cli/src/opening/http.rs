@@ -2,12 +2,15 @@
 //! are masked, and keys are known by their thumbprints.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
+use claviger_engine::deadline::{Deadline, Exchange};
 use claviger_engine::{Error, Result};
 
-/// How long a server may take to be reached, and to say something.
+use crate::terminal::cancel;
+
+/// How long a server may take, from its name to the last byte of its answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The longest answer: keys and signatures.
@@ -29,7 +32,8 @@ pub fn same(one: &str, other: &str) -> bool {
 /// Gets what is at `path` below `url`, or posts a JWK there.
 ///
 /// # Errors
-/// `Misuse` for a URL that is none, `Unsupported` for another protocol; `Io` where the server is not reached or answers with an error.
+/// `Misuse` for a URL that is none, `Unsupported` for another protocol; `Io` where the server is not reached, is too slow or answers
+/// with an error; `Cancelled`.
 pub fn ask(url: &str, path: &str, body: Option<&[u8]>) -> Result<Vec<u8>> {
     let place = Place::parse(url)?;
     exchange(&place, path, body).map_err(|e| Error::from(e).at(url.as_ref()))
@@ -62,26 +66,23 @@ impl<'a> Place<'a> {
 
 fn exchange(place: &Place<'_>, path: &str, body: Option<&[u8]>) -> std::io::Result<Vec<u8>> {
     let Place { host, port, path: below } = place;
-    let mut said = std::io::Error::from(std::io::ErrorKind::NotFound);
-    for address in (*host, *port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
-            Ok(mut stream) => {
-                stream.set_read_timeout(Some(PATIENCE))?;
-                let slash = if below.is_empty() { "" } else { "/" };
-                let verb = if body.is_some() { "POST" } else { "GET" };
-                let mut request =
-                    format!("{verb} {slash}{below}/{path} HTTP/1.0\r\nHost: {host}:{port}\r\nConnection: close\r\n");
-                if let Some(body) = body {
-                    request += &format!("Content-Type: application/jwk+json\r\nContent-Length: {}\r\n", body.len());
-                }
-                let body = body.unwrap_or_default();
-                stream.write_all(&[request.as_bytes(), b"\r\n", body].concat())?;
-                return answer(stream);
-            }
-            Err(e) => said = e,
-        }
+    let deadline = Deadline::within(PATIENCE, cancel::waits());
+    let socket = deadline.connect_tcp(host, *port)?;
+    let mut stream = Exchange::new(socket.as_fd(), deadline);
+    let slash = if below.is_empty() { "" } else { "/" };
+    let verb = if body.is_some() { "POST" } else { "GET" };
+    let mut request = format!("{verb} {slash}{below}/{path} HTTP/1.0\r\nHost: {host}:{port}\r\nConnection: close\r\n");
+    if let Some(body) = body {
+        request += &format!("Content-Type: application/jwk+json\r\nContent-Length: {}\r\n", body.len());
     }
-    Err(said)
+    stream.write_all(&[request.as_bytes(), b"\r\n", body.unwrap_or_default()].concat())?;
+    answer(stream).map_err(|e| match e.kind() {
+        std::io::ErrorKind::TimedOut => {
+            let what = format!("the server has not given a whole answer within {} seconds", PATIENCE.as_secs());
+            std::io::Error::new(e.kind(), what)
+        }
+        _ => e,
+    })
 }
 
 fn answer(stream: impl Read) -> std::io::Result<Vec<u8>> {

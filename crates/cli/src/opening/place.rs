@@ -10,8 +10,8 @@ use claviger_serve::elsewhere::{Helper, Place, Writers, helpers};
 use claviger_serve::nbd::remote::Options;
 use serde::Deserialize;
 
-use crate::terminal::duration;
 use crate::terminal::output::warn;
+use crate::terminal::{cancel, duration};
 
 /// How patient we are with what is elsewhere.
 #[derive(clap::Args)]
@@ -55,6 +55,7 @@ impl ElsewhereArgs {
             timeout: self.timeout.unwrap_or(usual.timeout),
             reconnect: self.reconnect.unwrap_or(usual.reconnect),
             connections: self.connections.map_or(usual.connections, usize::from),
+            ..usual
         });
     }
 }
@@ -122,6 +123,8 @@ pub fn open(name: &Path, access: Access) -> Result<Arc<dyn Store>> {
 /// Opens it, and says once where nothing keeps a second one from writing there.
 fn opened(name: &Path, place: &Place, access: Access) -> Result<Arc<dyn Store>> {
     static TOLD: Once = Once::new();
+    // Whoever waits for a server is to hear of a signal.
+    cancel::install()?;
     let store = place.open(access, options())?;
     if access == Access::ReadWrite && place.writers() == Writers::Unknown {
         TOLD.call_once(|| {
@@ -146,7 +149,7 @@ pub fn absolute(name: &Path) -> Result<PathBuf> {
 }
 
 fn options() -> Options {
-    OPTIONS.get().copied().unwrap_or_default()
+    Options { cancel: cancel::waits(), ..OPTIONS.get().copied().unwrap_or_default() }
 }
 
 /// The user's own, which may stand in place of ours, and ours.

@@ -10,7 +10,7 @@ use claviger_engine::{Credential, Error, ErrorKind, Header, Result, Secret};
 use crate::opening::certificates::CertificateArgs;
 use crate::opening::credentials::Source;
 use crate::opening::http;
-use crate::terminal::{advice, output, prompt};
+use crate::terminal::{advice, cancel, output, prompt};
 
 /// Where systemd looks for signatures of PCRs (systemd-cryptsetup, `tpm2-signature=`).
 const SIGNATURES: [&str; 3] = [
@@ -78,7 +78,7 @@ impl TokenArgs {
 
     /// The TPM that is meant.
     pub fn tpm(&self) -> Result<Tpm> {
-        Tpm::connect(&self.tpm2_device.clone().unwrap_or_default())
+        Tpm::connect(&self.tpm2_device.clone().unwrap_or_default(), cancel::waits())
     }
 
     /// Asks what the tokens name, one after the other, for a passphrase: only for `keyslot`, if one is given. No device is asked that

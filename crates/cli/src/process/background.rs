@@ -12,8 +12,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context;
 use claviger_engine::{Error, ErrorKind};
-use claviger_serve::inherited;
 use claviger_serve::sessions::Process;
+use claviger_serve::{inherited, last_signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::PipeFlags;
@@ -107,7 +107,7 @@ pub fn start(words: &[OsString], stdin: Stdio) -> anyhow::Result<()> {
     let pid = Pid::from_raw(child.id().cast_signed()).context("a process has a number")?;
     let process = pidfd_open(pid, PidfdFlags::empty())?;
 
-    let mut told = false;
+    let mut told = 0;
     loop {
         let mut fds = [PollFd::new(&read, PollFlags::IN), PollFd::new(&process, PollFlags::IN)];
         // A signal that comes just before the wait does not interrupt it.
@@ -125,9 +125,10 @@ pub fn start(words: &[OsString], stdin: Stdio) -> anyhow::Result<()> {
             let code = status.code().or(status.signal().map(|s| 128 + s)).unwrap_or(255);
             return Err(Silent(u8::try_from(code).unwrap_or(255)).into());
         }
-        // Ctrl-C reaches both; a signal to this one alone does not.
-        if cancel::cancelled() && !told {
-            told = pidfd_send_signal(&process, Signal::TERM).is_ok();
+        // Ctrl-C reaches both; a signal to this one alone does not. A second one counts there as it does here.
+        if last_signal::times() > told {
+            let _ = pidfd_send_signal(&process, Signal::TERM);
+            told = last_signal::times();
         }
     }
 }

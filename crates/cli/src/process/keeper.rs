@@ -292,7 +292,7 @@ impl Keeping {
         // Nobody is to wait for the terminal, and Ctrl-C there is for the other process: it writes everything before it ends.
         let silent = || {
             let _ = setsid();
-            cage::ignore(&cancel::SIGNALS);
+            cage::ignore(&cancel::HANDLED);
             rustix::stdio::dup2_stdin(&null)?;
             rustix::stdio::dup2_stdout(&null)?;
             Ok(rustix::stdio::dup2_stderr(&null)?)

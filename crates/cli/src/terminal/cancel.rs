@@ -1,45 +1,65 @@
-//! Ctrl-C and SIGTERM: a flag that long work looks at.
+//! Ctrl-C and SIGTERM: a flag that long work looks at. The second one of a kind ends a process that does not look.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use claviger_engine::deadline::Cancel;
+use claviger_serve::last_signal;
+use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// The signals that ask the program to end.
 pub const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
+/// All signals that have a handler.
+pub const HANDLED: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, last_signal::TIMER];
+
+#[derive(Default)]
 struct Flags {
     /// The person wants it to end.
     cancelled: Arc<AtomicBool>,
     /// There is nothing to clean up, so a signal may end the process at once.
     at_once: Arc<AtomicBool>,
+    /// Nobody waits any more for something outside this process.
+    waits_no_more: Arc<AtomicBool>,
+    /// What sets that.
+    setters: Mutex<Vec<SigId>>,
 }
 
-static FLAGS: OnceLock<Flags> = OnceLock::new();
+static INSTALLED: OnceLock<()> = OnceLock::new();
 
-/// From here on, a signal sets the flag instead of ending the process.
+fn flags() -> &'static Flags {
+    static FLAGS: OnceLock<Flags> = OnceLock::new();
+    FLAGS.get_or_init(Flags::default)
+}
+
+/// From here on, a signal sets the flag instead of ending the process. The second one of a kind ends it all the same, soon.
 pub fn install() -> io::Result<&'static AtomicBool> {
-    if FLAGS.get().is_none() {
-        let flags = Flags { cancelled: Arc::default(), at_once: Arc::default() };
+    if INSTALLED.set(()).is_ok() {
+        let Flags { cancelled, at_once, waits_no_more, setters } = flags();
+        let status = crate::terminal::exit::cancelled();
         for signal in SIGNALS {
-            // In this order: the first handler ends the process where that does no harm, the second notes the wish.
-            signal_hook::flag::register_conditional_shutdown(
-                signal,
-                crate::terminal::exit::cancelled(),
-                flags.at_once.clone(),
-            )?;
-            signal_hook::flag::register(signal, flags.cancelled.clone())?;
+            // In this order: the first handler ends the process where that does no harm, the others note the wish.
+            signal_hook::flag::register_conditional_shutdown(signal, status, at_once.clone())?;
+            signal_hook::flag::register(signal, cancelled.clone())?;
+            let setter = signal_hook::flag::register(signal, waits_no_more.clone())?;
+            setters.lock().unwrap_or_else(PoisonError::into_inner).push(setter);
         }
-        let _ = FLAGS.set(flags);
+        last_signal::install(&SIGNALS, status)?;
     }
     Ok(flag())
 }
 
 /// The flag.
 pub fn flag() -> &'static AtomicBool {
-    static NEVER: AtomicBool = AtomicBool::new(false);
-    FLAGS.get().map_or(&NEVER, |f| &f.cancelled)
+    &flags().cancelled
+}
+
+/// The flag that ends every wait for something outside this process. While a volume is served a signal does not set it: what others
+/// have written is to arrive.
+pub fn waits() -> Cancel {
+    Some(&flags().waits_no_more)
 }
 
 /// Whether a signal has come.
@@ -55,7 +75,16 @@ pub fn check() -> claviger_engine::Result<()> {
 /// From here on, a signal ends the process at once: nothing has to be cleaned up, and it may be waiting in a write that
 /// does not return.
 pub fn end_at_once() {
-    if let Some(flags) = FLAGS.get() {
-        flags.at_once.store(true, Ordering::SeqCst);
+    flags().at_once.store(true, Ordering::SeqCst);
+}
+
+/// From here on others use the volume: the first signal asks for its end, the second cuts off whoever uses it, and what they have
+/// written is still written. Only the third ends the process.
+pub fn serving() {
+    last_signal::allow(2);
+    let Flags { waits_no_more, setters, .. } = flags();
+    for setter in setters.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        signal_hook::low_level::unregister(setter);
     }
+    waits_no_more.store(false, Ordering::SeqCst);
 }

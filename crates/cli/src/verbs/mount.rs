@@ -318,6 +318,7 @@ fn signals() -> io::Result<UnixStream> {
     for signal in cancel::SIGNALS {
         signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
     }
+    cancel::serving();
     // One that came before is noticed too.
     if cancel::cancelled() {
         (&write).write_all(b"1")?;

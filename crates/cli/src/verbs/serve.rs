@@ -265,6 +265,7 @@ fn list(
 /// The first signal ends the command, or else the server.
 fn watch_signals(server: Handle, client: Arc<Running>) -> io::Result<signal_hook::iterator::Handle> {
     let mut signals = Signals::new(cancel::SIGNALS)?;
+    cancel::serving();
     let handle = signals.handle();
     thread::Builder::new().name("signals".into()).stack_size(64 << 10).spawn(move || {
         for _ in signals.forever() {

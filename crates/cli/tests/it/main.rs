@@ -61,3 +61,4 @@ mod tokens;
 mod tokens_clevis;
 mod tokens_tpm;
 mod volumes;
+mod waits;

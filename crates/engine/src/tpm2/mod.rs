@@ -17,6 +17,7 @@ pub use self::envelope::{Envelope, TOKEN};
 use self::session::{CONTINUE, DECRYPT, ENCRYPT, Exchange, SIZE, Session};
 pub use self::transport::{Address, Transport};
 use self::wire::{Bytes, Reader, odd};
+use crate::deadline::Cancel;
 use crate::error::{Error, ErrorKind, Result};
 use crate::random;
 
@@ -327,12 +328,12 @@ impl Tpm {
         Self { transport }
     }
 
-    /// Connects to one.
+    /// Connects to one. All that is exchanged with it ends as soon as `cancel` is set.
     ///
     /// # Errors
     /// Those of [`Address::connect`].
-    pub fn connect(address: &Address) -> Result<Self> {
-        Ok(Self::new(address.connect()?))
+    pub fn connect(address: &Address, cancel: Cancel) -> Result<Self> {
+        Ok(Self::new(address.connect(cancel)?))
     }
 
     /// Seals a secret of at most 128 bytes. Gives what has to be kept for [`Tpm::unseal`], and the digest of the policy.

@@ -2,13 +2,18 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use rustix::fs::OFlags;
+use rustix::net::sockopt;
 
 use super::wire::LONGEST;
+use crate::deadline::{Cancel, Deadline, Exchange};
 use crate::error::{Error, Result};
 
 /// The kernel's TPM, with its resource manager.
@@ -17,8 +22,11 @@ const DEVICE: &str = "/dev/tpmrm0";
 /// Where swtpm listens if nothing else is said (tpm2-tss, `tcti-swtpm`).
 const SWTPM: (&str, u16) = ("localhost", 2321);
 
-/// How long a TPM may take for one command: making an RSA key takes slow ones minutes.
+/// How long a TPM may work for us, all commands together: making an RSA key takes slow ones minutes.
 const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The same for one in software, with the way there.
+const PATIENCE_FOR_SOFTWARE: Duration = Duration::from_secs(60);
 
 /// Bytes of an answer's header: tag, size, code.
 const HEADER: usize = 10;
@@ -78,28 +86,47 @@ impl FromStr for Address {
 }
 
 impl Address {
-    /// Connects to it.
+    /// Connects to it. All that is exchanged ends as soon as `cancel` is set.
     ///
     /// # Errors
-    /// `Misuse` if there is no such TPM, `Io`.
-    pub fn connect(&self) -> Result<Box<dyn Transport>> {
+    /// `Misuse` if there is no such TPM, `Cancelled`, `Io`.
+    pub fn connect(&self, cancel: Cancel) -> Result<Box<dyn Transport>> {
+        let mut budget = Budget { left: PATIENCE_FOR_SOFTWARE, cancel };
         match self {
-            Self::Device(path) => match OpenOptions::new().read(true).write(true).open(path) {
-                Ok(file) => Ok(Box::new(Device(file))),
-                Err(e) => Err(not_there(e, path)),
-            },
+            Self::Device(path) => {
+                // An answer is waited for with poll(2), which can be ended.
+                let waits = OFlags::NONBLOCK.bits().cast_signed();
+                let file = OpenOptions::new().read(true).write(true).custom_flags(waits).open(path);
+                let file = file.map_err(|e| not_there(e, path))?;
+                Ok(Box::new(Device { file, budget: Budget { left: PATIENCE, cancel } }))
+            }
             Self::Tcp(host, port) => {
-                let stream = TcpStream::connect((&host[..], *port)).map_err(|e| not_there(e, Path::new(host)))?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_nodelay(true)?;
-                Ok(Box::new(Stream(stream)))
+                let connected = budget.spend(|deadline| deadline.connect_tcp(host, *port));
+                let socket = connected.map_err(|e| not_there(e, Path::new(host)))?;
+                sockopt::set_tcp_nodelay(&socket, true).map_err(io::Error::from)?;
+                Ok(Box::new(Stream { socket, budget }))
             }
             Self::Unix(path) => {
-                let stream = UnixStream::connect(path).map_err(|e| not_there(e, path))?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                Ok(Box::new(Stream(stream)))
+                let connected = budget.spend(|deadline| deadline.connect_unix(path));
+                let socket = connected.map_err(|e| not_there(e, path))?;
+                Ok(Box::new(Stream { socket, budget }))
             }
         }
+    }
+}
+
+/// The time that a TPM still has. What passes between commands, while a person is asked for a PIN, does not count.
+struct Budget {
+    left: Duration,
+    cancel: Cancel,
+}
+
+impl Budget {
+    fn spend<T>(&mut self, exchange: impl FnOnce(Deadline) -> io::Result<T>) -> io::Result<T> {
+        let begun = Instant::now();
+        let result = exchange(Deadline::within(self.left, self.cancel));
+        self.left = self.left.saturating_sub(begun.elapsed());
+        result
     }
 }
 
@@ -112,34 +139,48 @@ fn not_there(e: io::Error, path: &Path) -> Error {
 }
 
 /// The kernel takes a command with one write, and gives its answer with one read.
-struct Device(File);
+struct Device {
+    file: File,
+    budget: Budget,
+}
 
 impl Transport for Device {
     fn exchange(&mut self, command: &[u8]) -> io::Result<Vec<u8>> {
-        self.0.write_all(command)?;
-        let mut answer = vec![0; LONGEST];
-        let len = self.0.read(&mut answer)?;
-        answer.truncate(len);
-        Ok(answer)
+        let Self { file, budget } = self;
+        budget.spend(|deadline| {
+            file.write_all(command)?;
+            deadline.wait(&*file, PollFlags::IN)?;
+            let mut answer = vec![0; LONGEST];
+            let len = file.read(&mut answer)?;
+            answer.truncate(len);
+            Ok(answer)
+        })
     }
 }
 
 /// Commands and answers follow each other, and say how long they are.
-struct Stream<S>(S);
+struct Stream {
+    socket: OwnedFd,
+    budget: Budget,
+}
 
-impl<S: Read + Write> Transport for Stream<S> {
+impl Transport for Stream {
     fn exchange(&mut self, command: &[u8]) -> io::Result<Vec<u8>> {
-        self.0.write_all(command)?;
-        let mut header = [0; HEADER];
-        self.0.read_exact(&mut header)?;
-        let len = u32::from_be_bytes([header[2], header[3], header[4], header[5]]) as usize;
-        if !(HEADER..=LONGEST).contains(&len) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no TPM: its answer has no length"));
-        }
-        let mut answer = vec![0; len];
-        answer[..HEADER].copy_from_slice(&header);
-        self.0.read_exact(&mut answer[HEADER..])?;
-        Ok(answer)
+        let Self { socket, budget } = self;
+        budget.spend(|deadline| {
+            let mut exchange = Exchange::new(socket.as_fd(), deadline);
+            exchange.write_all(command)?;
+            let mut header = [0; HEADER];
+            exchange.read_exact(&mut header)?;
+            let len = u32::from_be_bytes([header[2], header[3], header[4], header[5]]) as usize;
+            if !(HEADER..=LONGEST).contains(&len) {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no TPM: its answer has no length"));
+            }
+            let mut answer = vec![0; len];
+            answer[..HEADER].copy_from_slice(&header);
+            exchange.read_exact(&mut answer[HEADER..])?;
+            Ok(answer)
+        })
     }
 }
 

@@ -3,8 +3,8 @@
 
 use std::io::{self, Read, Seek};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
+use claviger_engine::deadline::{Deadline, is_cancelled};
 use claviger_engine::{Error, ErrorKind, Result};
 use serde::Deserialize;
 
@@ -25,7 +25,7 @@ struct Watcher {
 ///
 /// # Errors
 /// `Io` if it cannot be found out.
-pub(super) fn writers(mut command: Command, image: &str, patience: Duration) -> Result<Vec<String>> {
+pub(super) fn writers(mut command: Command, image: &str, deadline: Deadline) -> Result<Vec<String>> {
     let (mut out, mut err) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command.args(["status", "--format", "json"]).args(arguments(image));
     command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
@@ -34,11 +34,15 @@ pub(super) fn writers(mut command: Command, image: &str, patience: Duration) -> 
             .hint("Whether somebody else writes to the image is asked by rbd: install the package ceph-common."),
         _ => e.into(),
     })?;
-    let ended = ended_within(&mut child, patience);
-    if !ended {
+    let ended = ended_within(&mut child, deadline);
+    if ended.is_err() {
         child.kill()?;
     }
     let status = child.wait()?;
+    let ended = match ended {
+        Err(e) if is_cancelled(&e) => return Err(e.into()),
+        ended => ended.is_ok(),
+    };
     let text = |file: &mut std::fs::File| {
         let mut text = String::new();
         file.rewind().and_then(|()| file.take(1 << 20).read_to_string(&mut text)).map(|_| text)
@@ -86,6 +90,8 @@ fn arguments(image: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -99,7 +105,7 @@ mod tests {
         let rbd = |script: &str| {
             let mut command = Command::new("sh");
             command.args(["-c", script, "rbd"]);
-            writers(command, "p/i", Duration::from_millis(500))
+            writers(command, "p/i", Deadline::within(Duration::from_millis(500), None))
         };
         let watcher = |n: u32| format!(r#"{{"address":"10.0.0.{n}:0/1","client":{n},"cookie":1}}"#);
         let says = |watchers: &[u32]| {
@@ -131,7 +137,8 @@ mod tests {
             let error = rbd(script).expect_err(script);
             assert!(matches!(error.kind, ErrorKind::Io(_)) && error.to_string().contains(word), "{script}: {error}");
         }
-        let missing = writers(Command::new("no-such-program"), "p/i", Duration::ZERO).expect_err("it is not there");
+        let missing = writers(Command::new("no-such-program"), "p/i", Deadline::within(Duration::from_secs(60), None))
+            .expect_err("it is not there");
         assert!(missing.to_string().contains("ceph-common") || format!("{missing:?}").contains("ceph-common"));
     }
 }

@@ -6,16 +6,17 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use claviger_engine::deadline::Deadline;
 use claviger_engine::store::Access;
 use claviger_engine::{Error, Result};
 use rustix::fs::OFlags;
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::ceph;
 use crate::nbd::remote::Reach;
@@ -244,7 +245,7 @@ impl Helped {
 }
 
 impl Reach for Helped {
-    fn reach(&self, _deadline: Instant) -> io::Result<Socket> {
+    fn reach(&self, deadline: Deadline) -> io::Result<Socket> {
         let mut running = self.running();
         let gone = running.as_mut().is_none_or(|running| !matches!(running.child.try_wait(), Ok(None)));
         if gone {
@@ -252,7 +253,7 @@ impl Reach for Helped {
         }
         let running = running.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let path = format!("/proc/self/fd/{}", running.socket.as_raw_fd());
-        Ok(Socket::new(UnixStream::connect(path)?.into()))
+        Ok(Socket::new(deadline.connect_unix(path.as_ref())?))
     }
 
     /// What it has said, if it has ended.
@@ -260,7 +261,7 @@ impl Reach for Helped {
         let mut running = self.running();
         let Some(running) = &mut *running else { return error };
         // It closes its socket before it is gone.
-        ended_within(&mut running.child, Duration::from_secs(1));
+        let _ = ended_within(&mut running.child, Deadline::within(Duration::from_secs(1), None));
         let status = running.child.try_wait().ok().flatten();
         let Helper { program, package, .. } = &self.helper;
         if status.and_then(|status| status.code()) == Some(127) {
@@ -282,18 +283,32 @@ impl Reach for Helped {
     }
 
     /// Each helper is a writer of its own, so that it is asked about each once.
-    fn alone(&self, patience: Duration) -> Result<()> {
+    fn alone(&self, deadline: Deadline) -> Result<()> {
         if self.helper.writers != Writers::Told || self.running().as_ref().is_some_and(|running| running.alone) {
             return Ok(());
         }
         let mut rbd = Command::new("rbd");
         self.helper.close_environment(&mut rbd);
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = ceph::writers(rbd, &self.rest, patience)?;
+        let now = ceph::writers(rbd, &self.rest, deadline)?;
         ceph::one_writer(&now, &own)?;
         own.extend(now);
         self.running().iter_mut().for_each(|running| running.alone = true);
         Ok(())
+    }
+
+    fn give_up(&self) {
+        self.running().iter_mut().for_each(Running::kill);
+    }
+}
+
+impl Running {
+    /// Ends it and all that it has started, whatever it waits for.
+    fn kill(&mut self) {
+        if let (Ok(None), Some(pid)) = (self.child.try_wait(), Pid::from_raw(self.child.id().cast_signed())) {
+            let _ = kill_process_group(pid, Signal::KILL);
+            let _ = self.child.wait();
+        }
     }
 }
 
@@ -301,23 +316,21 @@ impl Drop for Running {
     fn drop(&mut self) {
         // What was written before a flush is where it belongs. One that waits for a cluster which is gone would wait for ever.
         drop(self.life.take());
-        if !ended_within(&mut self.child, LAST) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+        if ended_within(&mut self.child, Deadline::within(LAST, None)).is_err() {
+            self.kill();
         }
     }
 }
 
-/// Whether a process has ended, or does so soon.
-pub(super) fn ended_within(child: &mut Child, time: Duration) -> bool {
-    let begun = Instant::now();
-    loop {
-        match child.try_wait() {
-            Ok(None) if begun.elapsed() < time => thread::sleep(Duration::from_millis(5)),
-            Ok(None) => return false,
-            _ => return true,
-        }
+/// Waits for the end of a process.
+///
+/// # Errors
+/// Those of [`Deadline::left`].
+pub(super) fn ended_within(child: &mut Child, deadline: Deadline) -> io::Result<()> {
+    while let Ok(None) = child.try_wait() {
+        deadline.sleep(Duration::from_millis(5))?;
     }
+    Ok(())
 }
 
 /// A listening Unix socket that nobody else can reach: its name is gone again. It is connected to through the other descriptor.

@@ -6,13 +6,11 @@ mod uri;
 
 use std::ffi::OsStr;
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
+use claviger_engine::deadline::Deadline;
 use claviger_engine::store::Access;
 use claviger_engine::{Error, ErrorKind, Result, Store};
 
@@ -129,23 +127,10 @@ impl Reach for Dialled {
         self.tls.as_ref()
     }
 
-    fn reach(&self, deadline: Instant) -> io::Result<Socket> {
+    fn reach(&self, deadline: Deadline) -> io::Result<Socket> {
         Ok(Socket::new(match &self.server {
-            Server::Unix(path) => UnixStream::connect(path)?.into(),
-            Server::Tcp(host, port) => {
-                let mut failed = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
-                let connect = || {
-                    for address in (host.as_str(), *port).to_socket_addrs()? {
-                        let left = deadline.saturating_duration_since(Instant::now());
-                        match TcpStream::connect_timeout(&address, left.max(std::time::Duration::from_millis(1))) {
-                            Ok(stream) => return Ok(stream),
-                            Err(e) => failed = e,
-                        }
-                    }
-                    Err(failed)
-                };
-                connect()?.into()
-            }
+            Server::Unix(path) => deadline.connect_unix(path)?,
+            Server::Tcp(host, port) => deadline.connect_tcp(host, *port)?,
         }))
     }
 }

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use claviger_engine::deadline::Deadline;
 
 use super::Address;
 use super::greet::{self, Agreed, broken};
@@ -92,7 +94,7 @@ impl Client {
         let socket = Socket::new(connect(address)?);
         let structured = replies == Replies::Structured;
         let Agreed { len, flags, structured, .. } =
-            greet::greet(&socket, tls, name, structured, Instant::now() + HANDSHAKE)?;
+            greet::greet(&socket, tls, name, structured, Deadline::within(HANDSHAKE, None))?;
         let mut client = Self {
             socket,
             len,

@@ -1,7 +1,8 @@
 //! The handshake, as a client has it ("Fixed newstyle negotiation", "Option types", "Block size constraints").
 
 use std::io;
-use std::time::Instant;
+
+use claviger_engine::deadline::Deadline;
 
 use super::protocol::*;
 use super::socket::Socket;
@@ -44,7 +45,7 @@ pub fn greet(
     tls: Option<&ClientTls>,
     export: &str,
     structured: bool,
-    deadline: Instant,
+    deadline: Deadline,
 ) -> io::Result<Agreed> {
     let mut greeting = [0; 18];
     socket.receive_by(deadline, &mut greeting)?;
@@ -68,7 +69,7 @@ pub fn greet(
 
 struct Greeting<'a> {
     socket: &'a Socket,
-    deadline: Instant,
+    deadline: Deadline,
     no_zeroes: bool,
 }
 

@@ -230,8 +230,9 @@ mod tests {
     use std::io::IoSlice;
     use std::os::unix::net::UnixStream;
     use std::thread;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
+    use claviger_engine::deadline::Deadline;
     use claviger_testkit::certificates::Authority;
 
     use super::super::socket::Socket;
@@ -241,7 +242,7 @@ mod tests {
     fn pair() -> Option<[Socket; 2]> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         Authority::with_both(folder.path())?;
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Deadline::within(Duration::from_secs(60), None);
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         let (client, server) = (Socket::new(ours.into()), Socket::new(theirs.into()));
         thread::scope(|scope| {

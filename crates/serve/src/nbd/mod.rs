@@ -29,7 +29,7 @@ pub(crate) mod socket;
 mod tls;
 mod transmit;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::unix::net::UnixStream;
@@ -40,6 +40,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use std::{fmt, io, slice};
 
+use claviger_engine::deadline::Deadline;
 use claviger_engine::store::SMALLEST_SECTOR;
 use claviger_engine::{Error, Result, Store};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
@@ -88,8 +89,11 @@ impl Export {
 /// Limits and tuning. The defaults suit a personal machine.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Simultaneous connections; further ones are closed at once.
+    /// Simultaneous connections that have chosen an export; further ones are closed at once.
     pub max_connections: usize,
+    /// Simultaneous connections that have not chosen one yet. A further one takes the place of the oldest, so that nobody keeps others
+    /// out by beginning handshakes and not going on.
+    pub max_handshakes: usize,
     /// How long a client has to choose an export.
     pub handshake_timeout: Duration,
     /// How long a connection may poll for its next request before it sleeps, while CPUs are idle. A wake-up costs more
@@ -107,6 +111,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             max_connections: 64,
+            max_handshakes: 64,
             handshake_timeout: Duration::from_secs(10),
             spin: Duration::from_micros(100),
             idle_after: Duration::from_secs(1),
@@ -257,9 +262,42 @@ struct Shared {
 #[derive(Default)]
 struct Connections {
     next: u64,
+    /// Those in a handshake, the oldest first.
+    greeting: BTreeMap<u64, Arc<Socket>>,
+    /// Those that have chosen an export.
     open: HashMap<u64, Arc<Socket>>,
     /// Threads that are about to end and can be joined.
     finished: Vec<u64>,
+}
+
+impl Connections {
+    fn all(&self) -> impl Iterator<Item = &Arc<Socket>> {
+        self.greeting.values().chain(self.open.values())
+    }
+
+    /// Takes in a connection that begins its handshake.
+    fn begin(&mut self, socket: Arc<Socket>, options: &Options) -> Option<u64> {
+        if self.open.len() >= options.max_connections {
+            return None;
+        }
+        while self.greeting.len() >= options.max_handshakes.max(1) {
+            let (_, oldest) = self.greeting.pop_first()?;
+            oldest.cut();
+        }
+        self.next += 1;
+        self.greeting.insert(self.next, socket);
+        Some(self.next)
+    }
+
+    /// Whether there is room for the connection, which has chosen an export. It cannot be displaced any more then.
+    fn admit(&mut self, id: u64, options: &Options) -> bool {
+        let Some(socket) = self.greeting.remove(&id) else { return false };
+        let room = self.open.len() < options.max_connections;
+        if room {
+            self.open.insert(id, socket);
+        }
+        room
+    }
 }
 
 impl Shared {
@@ -279,25 +317,27 @@ impl Shared {
         self.control.enter(Phase::Stopping);
         let deadline = Instant::now() + self.options.grace;
         let mut connections = self.connections();
-        connections.open.values().for_each(|socket| socket.stop_receiving());
-        while !connections.open.is_empty() {
+        connections.all().for_each(|socket| socket.stop_receiving());
+        while connections.all().next().is_some() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
             connections = self.ended.wait_timeout(connections, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        if !connections.open.is_empty() {
+        if connections.all().next().is_some() {
             self.control.enter(Phase::Cutting);
-            connections.open.values().for_each(|socket| socket.cut());
+            connections.all().for_each(|socket| socket.cut());
         }
     }
 
     /// Serves one connection to its end.
-    fn serve(&self, socket: &Socket) {
-        let deadline = Instant::now() + self.options.handshake_timeout;
+    fn serve(&self, id: u64, socket: &Socket) {
+        let deadline = Deadline::within(self.options.handshake_timeout, None);
+        let admit = || self.connections().admit(id, &self.options);
+        let tls = self.options.tls.as_ref();
         // A broken connection concerns only its client, which knows.
-        if let Ok(Some(agreed)) = negotiate::negotiate(socket, &self.exports, self.options.tls.as_ref(), deadline) {
+        if let Ok(Some(agreed)) = negotiate::negotiate(socket, &self.exports, tls, deadline, &admit) {
             let _ = transmit::transmit(socket, &agreed, self);
         }
     }
@@ -343,19 +383,10 @@ fn begin(socket: Socket, shared: &Arc<Shared>) -> io::Result<Option<(u64, JoinHa
     const STACK: usize = 256 << 10;
 
     let socket = Arc::new(socket);
-    let id = {
-        let mut connections = shared.connections();
-        if connections.open.len() >= shared.options.max_connections {
-            return Ok(None);
-        }
-        connections.next += 1;
-        let id = connections.next;
-        connections.open.insert(id, Arc::clone(&socket));
-        id
-    };
+    let Some(id) = shared.connections().begin(Arc::clone(&socket), &shared.options) else { return Ok(None) };
     let open = Open { id, shared: Arc::clone(shared) };
     let thread = thread::Builder::new().name(format!("nbd-{id}")).stack_size(STACK).spawn(move || {
-        open.shared.serve(&socket);
+        open.shared.serve(id, &socket);
         // Closed before it counts as ended, so that whoever waits for its end sees it closed.
         drop(socket);
         drop(open);
@@ -372,6 +403,7 @@ struct Open {
 impl Drop for Open {
     fn drop(&mut self) {
         let mut connections = self.shared.connections();
+        connections.greeting.remove(&self.id);
         connections.open.remove(&self.id);
         connections.finished.push(self.id);
         drop(connections);
@@ -466,12 +498,16 @@ pub(crate) fn fuzz(exports: Vec<Export>, bytes: &[u8]) -> Result<u64> {
     // All of it fits into the socket: nobody has to wait, and nobody writes to who has gone.
     clients.write_all(&bytes[..bytes.len().min(64 << 10)])?;
     clients.shutdown(Shutdown::Write)?;
-    let shared = Shared::new(Exports::new(exports)?, Options { spin: Duration::ZERO, ..Options::default() })?;
+    let shared = Arc::new(Shared::new(Exports::new(exports)?, Options { spin: Duration::ZERO, ..Options::default() })?);
     let sent = thread::scope(|scope| {
         let client = scope.spawn(|| received(&mut clients));
         // Closed before the client is waited for, even if this panics.
-        let socket = Socket::new(ours.into());
-        shared.serve(&socket);
+        let socket = Arc::new(Socket::new(ours.into()));
+        let begun = shared.connections().begin(Arc::clone(&socket), &shared.options);
+        begun.into_iter().for_each(|id| {
+            let open = Open { id, shared: Arc::clone(&shared) };
+            open.shared.serve(id, &socket);
+        });
         drop(socket);
         client.join().expect("no panic")
     });

@@ -1,7 +1,8 @@
 //! The handshake: which export, and how ("Newstyle negotiation", "Fixed newstyle negotiation", "Option types").
 
 use std::io;
-use std::time::Instant;
+
+use claviger_engine::deadline::Deadline;
 
 use super::protocol::*;
 use super::socket::Socket;
@@ -22,7 +23,8 @@ pub struct Agreed<'a> {
     pub smallest_block: u32,
 }
 
-/// Talks to a new client until it chooses an export; `None` if it ends the handshake properly. With `tls` it learns nothing before it
+/// Talks to a new client until it chooses an export; `None` if it ends the handshake properly. `admit` says whether there is room for
+/// it, just before it is told that it is let in. With `tls` it learns nothing before it
 /// is encrypted ("TLS support", FORCEDTLS mode).
 ///
 /// # Errors
@@ -32,16 +34,18 @@ pub fn negotiate<'a>(
     socket: &Socket,
     exports: &'a Exports,
     tls: Option<&ServerTls>,
-    deadline: Instant,
+    deadline: Deadline,
+    admit: &dyn Fn() -> bool,
 ) -> io::Result<Option<Agreed<'a>>> {
-    Handshake { socket, exports, tls, deadline, structured: false }.run()
+    Handshake { socket, exports, tls, deadline, admit, structured: false }.run()
 }
 
 struct Handshake<'s, 'a> {
     socket: &'s Socket,
     exports: &'a Exports,
     tls: Option<&'s ServerTls>,
-    deadline: Instant,
+    deadline: Deadline,
+    admit: &'s dyn Fn() -> bool,
     structured: bool,
 }
 
@@ -118,6 +122,7 @@ impl<'a> Handshake<'_, 'a> {
     /// `OPT_EXPORT_NAME`: has no error reply, so an unknown export ends the connection.
     fn export_name(&self, name: &[u8], no_zeroes: bool) -> io::Result<Agreed<'a>> {
         let export = self.exports.find(name).ok_or_else(|| broken("no such export"))?;
+        self.let_in()?;
         let mut answer = [0; 134];
         answer[..8].copy_from_slice(&export.len.to_be_bytes());
         answer[8..10].copy_from_slice(&export.flags(self.structured).to_be_bytes());
@@ -149,6 +154,9 @@ impl<'a> Handshake<'_, 'a> {
             self.answer(option, reply::ERR_UNKNOWN, b"there is no export of this name")?;
             return Ok(None);
         };
+        if option == option::GO {
+            self.let_in()?;
+        }
         let mut answer = Vec::new();
         let mut push = |kind: u16, data: &[&[u8]]| {
             let kind = kind.to_be_bytes();
@@ -171,6 +179,10 @@ impl<'a> Handshake<'_, 'a> {
         self.send(&answer)?;
         let smallest_block = if request.asks_for(info::BLOCK_SIZE) { export.smallest_block } else { 1 };
         Ok(Some(Agreed { export, structured: self.structured, smallest_block }))
+    }
+
+    fn let_in(&self) -> io::Result<()> {
+        if (self.admit)() { Ok(()) } else { Err(io::Error::new(io::ErrorKind::PermissionDenied, "too many clients")) }
     }
 
     fn answer(&self, option: u32, kind: u32, text: &[u8]) -> io::Result<()> {

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use claviger_engine::deadline::Deadline;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg, shutdown, sockopt};
@@ -45,8 +46,8 @@ impl Socket {
     ///
     /// # Errors
     /// Those of [`Layer::start`], and `TimedOut`.
-    pub fn start_tls(&self, connection: rustls::Connection, deadline: Instant) -> io::Result<()> {
-        let layer = Layer::start(connection, self.fd.as_fd(), |flags| self.wait_by(deadline, flags))?;
+    pub fn start_tls(&self, connection: rustls::Connection, deadline: Deadline) -> io::Result<()> {
+        let layer = Layer::start(connection, self.fd.as_fd(), |flags| deadline.wait(&self.fd, flags))?;
         self.tls.set(layer).map_err(|_| io::Error::other("TLS has begun already"))
     }
 
@@ -167,12 +168,13 @@ impl Socket {
     ///
     /// # Errors
     /// `TimedOut`, or `UnexpectedEof` if the peer ends the connection.
-    pub fn receive_by(&self, deadline: Instant, mut to: &mut [u8]) -> io::Result<()> {
+    pub fn receive_by(&self, deadline: Deadline, mut to: &mut [u8]) -> io::Result<()> {
         while !to.is_empty() {
+            deadline.left()?;
             match self.receive_now(to)? {
                 Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Some(n) => to = &mut to[n..],
-                None => self.wait_by(deadline, PollFlags::IN)?,
+                None => deadline.wait(&self.fd, PollFlags::IN)?,
             }
         }
         Ok(())
@@ -182,15 +184,15 @@ impl Socket {
     ///
     /// # Errors
     /// `TimedOut`, or whatever sending reports.
-    pub fn send_by(&self, deadline: Instant, mut what: &[u8]) -> io::Result<()> {
+    pub fn send_by(&self, deadline: Deadline, mut what: &[u8]) -> io::Result<()> {
         if let Some(tls) = self.tls.get() {
-            let wait = || self.wait_by(deadline, PollFlags::OUT);
+            let wait = || deadline.wait(&self.fd, PollFlags::OUT);
             return tls.send(self.fd.as_fd(), &mut [IoSlice::new(what)], wait);
         }
         while !what.is_empty() {
             match send(&self.fd, what, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 Ok(n) => what = &what[n..],
-                Err(Errno::AGAIN) => self.wait_by(deadline, PollFlags::OUT)?,
+                Err(Errno::AGAIN) => deadline.wait(&self.fd, PollFlags::OUT)?,
                 Err(Errno::INTR) => {}
                 Err(e) => return Err(e.into()),
             }
@@ -215,14 +217,6 @@ impl Socket {
     /// Ends the connection, whatever is in flight.
     pub fn cut(&self) {
         let _ = shutdown(&self.fd, Shutdown::Both);
-    }
-
-    fn wait_by(&self, deadline: Instant, flags: PollFlags) -> io::Result<()> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if !left.is_zero() && wait(&mut [PollFd::new(&self.fd, flags)], Some(left))? {
-            return Ok(());
-        }
-        Err(io::ErrorKind::TimedOut.into())
     }
 }
 

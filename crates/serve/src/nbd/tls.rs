@@ -16,8 +16,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
+use claviger_engine::deadline::Deadline;
 use claviger_engine::{Error, Result};
 use rustix::system::uname;
 use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
@@ -82,7 +82,7 @@ impl ClientTls {
     /// # Errors
     /// `PermissionDenied` if the server does not offer TLS, is not who it has to be, or refuses us; `InvalidData` if it breaks the
     /// protocol, `TimedOut`, and whatever the socket reports.
-    pub(super) fn start(&self, socket: &Socket, deadline: Instant) -> io::Result<()> {
+    pub(super) fn start(&self, socket: &Socket, deadline: Deadline) -> io::Result<()> {
         socket.send_by(deadline, &OptionHeader { option: option::STARTTLS, len: 0 }.to_bytes())?;
         let mut header = [0; 20];
         socket.receive_by(deadline, &mut header)?;
@@ -104,7 +104,7 @@ impl ClientTls {
     }
 
     /// Goes on encrypted, once the server has agreed to that.
-    pub(super) fn handshake(&self, socket: &Socket, deadline: Instant) -> io::Result<()> {
+    pub(super) fn handshake(&self, socket: &Socket, deadline: Deadline) -> io::Result<()> {
         let connection = ClientConnection::new(Arc::clone(&self.config), self.name.clone());
         socket.start_tls(connection.map_err(|e| explained(&e))?.into(), deadline)
     }
@@ -168,7 +168,7 @@ impl ServerTls {
     }
 
     /// Goes on encrypted, once the client has been told so.
-    pub(super) fn start(&self, socket: &Socket, deadline: Instant) -> io::Result<()> {
+    pub(super) fn start(&self, socket: &Socket, deadline: Deadline) -> io::Result<()> {
         let connection = ServerConnection::new(Arc::clone(&self.config)).map_err(|e| explained(&e))?;
         socket.start_tls(connection.into(), deadline)
     }

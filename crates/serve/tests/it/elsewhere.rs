@@ -25,7 +25,8 @@ use crate::common::{Faulty, Serving, memory, pattern};
 const MIB: usize = 1 << 20;
 
 /// Little patience, so that tests end.
-const QUICK: Options = Options { timeout: Duration::from_secs(20), reconnect: Duration::from_secs(20), connections: 3 };
+const QUICK: Options =
+    Options { timeout: Duration::from_secs(20), reconnect: Duration::from_secs(20), connections: 3, cancel: None };
 
 fn open(place: &str, access: Access, options: Options) -> claviger_engine::Result<Arc<dyn Store>> {
     let place = Place::parse(OsStr::new(place), &helpers())?.expect("it is no path");
@@ -419,8 +420,12 @@ fn servers_that_break_the_protocol_are_errors_and_nothing_else() {
     for (what, reply) in replies {
         let dir = tempfile::tempdir().expect("a folder");
         let uri = strange(dir.path(), 1, move |client, request| client.write_all(&reply(request)).is_ok());
-        let impatient =
-            Options { timeout: Duration::from_millis(700), reconnect: Duration::from_millis(300), connections: 1 };
+        let impatient = Options {
+            timeout: Duration::from_millis(700),
+            reconnect: Duration::from_millis(300),
+            connections: 1,
+            ..QUICK
+        };
         let store = open(&uri, Access::ReadWrite, impatient).unwrap_or_else(|e| panic!("{what}: {e}"));
         let error = store.read_at(0, &mut vec![0; 4096]).expect_err(what);
         assert_ne!(error.kind(), io::ErrorKind::UnexpectedEof, "{what}: {error}");
@@ -443,7 +448,7 @@ fn nobody_waits_for_ever_and_what_may_still_be_written_ends_the_store() {
     let dir = tempfile::tempdir().expect("a folder");
     let uri = strange(dir.path(), 1, |_, _| true);
     let impatient =
-        Options { timeout: Duration::from_millis(300), reconnect: Duration::from_millis(500), connections: 1 };
+        Options { timeout: Duration::from_millis(300), reconnect: Duration::from_millis(500), connections: 1, ..QUICK };
     let begun = Instant::now();
     let store = open(&uri, Access::ReadOnly, impatient).expect("it opens");
     let error = store.read_at(0, &mut [0; 512]).expect_err("it never answers");
@@ -464,6 +469,96 @@ fn nobody_waits_for_ever_and_what_may_still_be_written_ends_the_store() {
     assert!(error.to_string().contains("nobody knows"), "{error}");
     assert!(store.write_at(512, &mut [0; 512]).is_err() && store.flush().is_err());
     assert_eq!(asked.load(Ordering::SeqCst), 1, "it was not sent again");
+}
+
+/// Sends it piece by piece, one now and then.
+fn drip(client: &mut UnixStream, pieces: impl IntoIterator<Item = Vec<u8>>) -> bool {
+    pieces.into_iter().all(|piece| {
+        thread::sleep(Duration::from_millis(100));
+        client.write_all(&piece).is_ok()
+    })
+}
+
+/// Servers that always have something to say and never say all of it, by what they do it with.
+fn dripping(dir: &Path) -> Vec<(&'static str, String)> {
+    let at = |name: &str| {
+        let dir = dir.join(name);
+        fs::create_dir(&dir).expect("it is new");
+        dir
+    };
+    let greeting = at("greeting").join("strange");
+    let listener = UnixListener::bind(&greeting).expect("it listens");
+    thread::spawn(move || {
+        while let Ok((mut client, _)) = listener.accept() {
+            thread::spawn(move || drip(&mut client, b"NBDMAGICIHAVEOPT".iter().cycle().map(|byte| vec![*byte])));
+        }
+    });
+    let simple = strange(&at("simple"), 1, |client, request| {
+        client.write_all(&simple(request, 0)).is_ok() && drip(client, std::iter::repeat_n(vec![7], 4096))
+    });
+    let chunks = strange(&at("chunks"), 1, |client, request| {
+        let request = *request;
+        drip(client, (0..4096_u64).map(|n| chunk(&request, 0, 1, &[&n.to_be_bytes()[..], &[7]].concat())))
+    });
+    let greeting = format!("nbd+unix:///?socket={}", greeting.display());
+    vec![("the greeting", greeting), ("a simple reply", simple), ("chunks", chunks)]
+}
+
+#[test]
+fn a_server_that_drips_is_not_waited_for_longer_than_a_silent_one() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for (what, uri) in dripping(dir.path()) {
+        let impatient = Options { timeout: Duration::from_millis(700), reconnect: Duration::ZERO, ..QUICK };
+        let begun = Instant::now();
+        let read = open(&uri, Access::ReadOnly, impatient)
+            .and_then(|store| Ok(store.read_at(0, &mut [0; 4096])?))
+            .expect_err(what);
+        assert!(matches!(&read.kind, ErrorKind::Io(e) if e.kind() == io::ErrorKind::TimedOut), "{what}: {read}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+    }
+}
+
+#[test]
+fn whoever_waits_for_a_server_hears_of_the_end() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mute = strange(dir.path(), 1, |_, _| true);
+    for (what, uri) in dripping(dir.path()).into_iter().chain([("silence", mute)]) {
+        let cancel: &'static AtomicBool = Box::leak(Box::default());
+        let patient = Options { timeout: Duration::from_secs(600), cancel: Some(cancel), ..QUICK };
+        let soon = thread::spawn(|| {
+            thread::sleep(Duration::from_millis(300));
+            cancel.store(true, Ordering::SeqCst);
+        });
+        let begun = Instant::now();
+        let read = open(&uri, Access::ReadWrite, patient)
+            .and_then(|store| Ok(store.read_at(0, &mut [0; 4096])?))
+            .expect_err(what);
+        assert!(matches!(read.kind, ErrorKind::Cancelled), "{what}: {read}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+        soon.join().expect("no panic");
+    }
+}
+
+#[test]
+fn what_is_being_written_is_completed_all_the_same() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let cancel: &'static AtomicBool = Box::leak(Box::default());
+    let uri = strange(dir.path(), 1, |client, request| {
+        let len = u32::from_be_bytes(request[24..].try_into().expect("four")) as usize;
+        let writes = request[7] == 1;
+        if writes && client.read_exact(&mut vec![0; len]).is_err() {
+            return false;
+        }
+        cancel.store(true, Ordering::SeqCst);
+        thread::sleep(Duration::from_millis(300));
+        let data = vec![9; if writes { 0 } else { len }];
+        client.write_all(&[simple(request, 0), data].concat()).is_ok()
+    });
+    let store = open(&uri, Access::ReadWrite, Options { cancel: Some(cancel), ..QUICK }).expect("it opens");
+    store.write_at(0, &mut [1; 512]).expect("it is written");
+    let mut read = [0; 512];
+    store.read_at(512, &mut read).expect("what was written is read back");
+    assert_eq!(read, [9; 512]);
 }
 
 /// A server that begins anew forgets what was not flushed. Its next connection works at once, while the one before it still looks whole.

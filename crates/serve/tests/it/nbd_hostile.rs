@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::common::{Faulty, Random, Serving, memory, pattern};
+use crate::common::{Faulty, Random, Serving, memory, more_descriptors, pattern};
 use claviger_serve::nbd::{Address, Client, Export, Options};
 
 const LEN: usize = 300_000;
@@ -543,6 +543,42 @@ fn a_client_that_does_not_listen_holds_up_nobody_else() {
     unharmed(&serving, &content, "the deaf");
     serving.stop().expect("it ends, and does not wait for the deaf for ever");
     drop(deaf);
+}
+
+/// Handshakes that nobody goes on with, and that do not pass by themselves while the test runs.
+#[test]
+fn unfinished_handshakes_keep_nobody_out() {
+    more_descriptors();
+    let content = pattern(LEN, 1);
+    let options = Options { handshake_timeout: Duration::from_secs(600), ..Options::default() };
+    let serving = Serving::with(vec![Export::new("disk", memory(&content))], options);
+    let mut one = serving.client();
+    for many in [64, 500] {
+        let unfinished: Vec<_> = (0..many)
+            .map(|nth| match nth % 3 {
+                0 => Raw::connect(&serving),
+                1 => {
+                    let mut raw = Raw::connect(&serving);
+                    raw.say(&[0, 0, 0, 3]);
+                    raw
+                }
+                _ => {
+                    let mut raw = Raw::connect(&serving);
+                    raw.say(&[&[0, 0, 0, 3][..], &option_of(1, 4, b"di")].concat());
+                    raw
+                }
+            })
+            .collect();
+        // Whoever comes gets in, and whoever is in stays.
+        unharmed(&serving, &content, "unfinished handshakes");
+        let mut byte = [0];
+        one.read_at(7, &mut byte).expect("it is still served");
+        assert_eq!(byte[0], content[7]);
+        drop(unfinished);
+    }
+    let _unfinished: Vec<_> = (0..64).map(|_| Raw::connect(&serving)).collect();
+    drop(one);
+    serving.stop().expect("it ends");
 }
 
 #[test]

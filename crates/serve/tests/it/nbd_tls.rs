@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{Serving, memory, pattern};
+use crate::common::{Serving, memory, more_descriptors, pattern};
 use claviger_engine::Store;
 use claviger_engine::store::MemoryStore;
 use claviger_serve::nbd::{Address, Client, ClientTls, Export, Options, Replies, ServerTls};
@@ -133,6 +133,37 @@ fn clients_without_the_right_certificate_are_refused() {
     let mut all = [0; 512];
     client(&at("none"), "localhost", &open.address).expect("let in").read_at(0, &mut all).expect("read");
     assert_eq!(all, [7; 512]);
+}
+
+/// Clients that begin with TLS, or do not even begin, and leave it at that.
+#[test]
+fn unfinished_handshakes_keep_nobody_out() {
+    let folder = temporary();
+    let Some(authority) = Authority::with_both(folder.path()) else { return };
+    more_descriptors();
+    let tls = ServerTls::new(authority.folder(), true).expect("certificates");
+    let options = Options { tls: Some(tls), handshake_timeout: Duration::from_secs(600), ..Options::default() };
+    let anywhere = Address::Tcp(([127, 0, 0, 1], 0).into());
+    let serving = Serving::at(&anywhere, temporary(), vec![Export::new("disk", memory(&[7; MIB]))], options);
+    let begin_tls = [&[0, 0, 0, 3][..], b"IHAVEOPT", &[0, 0, 0, 5, 0, 0, 0, 0]].concat();
+    for many in [64, 500] {
+        let unfinished: Vec<_> = (0..many)
+            .map(|nth| {
+                let mut stream =
+                    std::net::TcpStream::connect(("127.0.0.1", port(&serving.address))).expect("it listens");
+                if nth % 2 == 0 {
+                    // The header of a record, and of a ClientHello, of which no more comes.
+                    stream.write_all(&[&begin_tls[..], &[22, 3, 1, 2, 0, 1, 0, 1, 252]].concat()).expect("sent");
+                }
+                stream
+            })
+            .collect();
+        let mut all = [0; 512];
+        let client = client(folder.path(), "localhost", &serving.address);
+        client.expect("let in").read_at(0, &mut all).expect("read");
+        assert_eq!(all, [7; 512]);
+        drop(unfinished);
+    }
 }
 
 #[test]

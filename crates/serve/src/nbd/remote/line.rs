@@ -7,10 +7,12 @@
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use claviger_engine::deadline::{Cancel, Deadline};
 
 use crate::nbd::greet::{self, Agreed, broken};
 use crate::nbd::protocol::*;
@@ -36,6 +38,10 @@ pub struct Line {
     pub agreed: Agreed,
     /// How long an answer may take.
     timeout: Duration,
+    /// Nobody waits any longer once it is set.
+    cancel: Cancel,
+    /// But once something was written, what is under way comes to its end.
+    must_finish: AtomicBool,
     state: Mutex<State>,
     /// Taken only by whoever receives.
     inbox: Mutex<Inbox>,
@@ -119,7 +125,8 @@ impl Line {
         tls: Option<&ClientTls>,
         export: &str,
         timeout: Duration,
-        deadline: Instant,
+        cancel: Cancel,
+        deadline: Deadline,
     ) -> io::Result<Self> {
         let agreed = greet::greet(&socket, tls, export, true, deadline)?;
         let (state, inbox) = (Mutex::default(), Mutex::new(Inbox::default()));
@@ -127,6 +134,8 @@ impl Line {
             socket,
             agreed,
             timeout,
+            cancel,
+            must_finish: AtomicBool::new(false),
             state,
             inbox,
             large: AtomicUsize::new(0),
@@ -135,6 +144,16 @@ impl Line {
             written: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
         })
+    }
+
+    /// From now on cancelling ends no wait: something is written.
+    pub fn must_finish(&self) {
+        self.must_finish.store(true, Ordering::Relaxed);
+    }
+
+    /// Until when an answer has to come.
+    fn patience(&self) -> Deadline {
+        Deadline::within(self.timeout, self.cancel.filter(|_| !self.must_finish.load(Ordering::Relaxed)))
     }
 
     /// Requests that are under way.
@@ -195,7 +214,10 @@ impl Line {
         let header = Request { flags: 0, command, cookie, offset, len: len as u32 }.to_bytes();
         let sent = {
             let _turn = self.socket.turn();
-            self.socket.send_or(&mut [IoSlice::new(&header), IoSlice::new(data)], self.timeout, || self.help())
+            let patience = self.patience();
+            // A server that takes a byte now and then is not sent to for ever.
+            let meanwhile = || patience.left().and_then(|_| self.help());
+            self.socket.send_or(&mut [IoSlice::new(&header), IoSlice::new(data)], self.timeout, meanwhile)
         };
         if let Err(e) = sent {
             return Err(self.fail(&e));
@@ -216,7 +238,7 @@ impl Line {
     /// # Errors
     /// Those of [`Line::answer`]. [`Line::arrived`] says what is there all the same.
     pub fn answers(&self, wanted: &[Wanted], out: &mut [u8]) -> io::Result<Answer> {
-        let mut deadline = Instant::now() + self.timeout;
+        let mut deadline = self.patience();
         let mut missing = usize::MAX;
         loop {
             let mut state = self.state();
@@ -228,7 +250,7 @@ impl Line {
             }
             state.check()?;
             if std::mem::replace(&mut missing, open) > open {
-                deadline = Instant::now() + self.timeout;
+                deadline = self.patience();
             }
             let begun = match &state.receiver {
                 Receiver::Nobody => None,
@@ -240,18 +262,17 @@ impl Line {
                         state.asked.entry(w.cookie).and_modify(|asked| asked.waiter = Some(thread::current()));
                     }
                     drop(state);
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return Err(self.fail(&too_late()));
+                    match deadline.tick() {
+                        Ok(tick) => thread::park_timeout(tick),
+                        Err(e) => return Err(self.fail(&too_late(e))),
                     }
-                    thread::park_timeout(left);
                     continue;
                 }
             };
             state.receiver = Receiver::Somebody;
             drop(state);
             if let Err(e) = self.receive(wanted, begun, out, deadline) {
-                return Err(self.fail(&e));
+                return Err(self.fail(&too_late(e)));
             }
         }
     }
@@ -297,15 +318,16 @@ impl Line {
 
     /// Says goodbye, after replies to what was asked for ahead have come: nbdkit 1.32 does not survive a client that goes before.
     pub fn close(&self) {
-        let until = Instant::now() + GOODBYE;
+        let until = self.patience().at_most(GOODBYE);
         while self.state().asked.values().any(|asked| !asked.done) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() || self.help().and_then(|got| Ok(got || self.socket.wait(Some(left))?)).is_err() {
+            let more =
+                until.tick().and_then(|tick| self.help().and_then(|got| Ok(got || self.socket.wait(Some(tick))?)));
+            if more.is_err() {
                 break;
             }
         }
         let bytes = Request { flags: 0, command: command::DISC, cookie: 0, offset: 0, len: 0 }.to_bytes();
-        let _ = self.socket.send_by(Instant::now() + GOODBYE, &bytes);
+        let _ = self.socket.send_by(self.patience().at_most(GOODBYE), &bytes);
         self.fail(&io::ErrorKind::NotConnected.into());
     }
 
@@ -334,7 +356,7 @@ impl Line {
         wanted: &[Wanted],
         begun: Option<(u64, Piece)>,
         out: &mut [u8],
-        mut deadline: Instant,
+        mut deadline: Deadline,
     ) -> io::Result<()> {
         let mut inbox = self.inbox();
         let mut next = begun;
@@ -344,7 +366,10 @@ impl Line {
                     let place = &mut out[w.at.start + piece.at.start..][..piece.at.len()];
                     inbox.take_data(&self.socket, place, deadline)?;
                     self.state().got(cookie, &piece, None);
-                    deadline = Instant::now() + self.timeout;
+                    // Not for each piece: a server may send one byte in each.
+                    if piece.last {
+                        deadline = self.patience();
+                    }
                 } else if self.left_to(cookie, &piece) {
                     return Ok(());
                 } else {
@@ -374,7 +399,7 @@ impl Line {
             self.leave();
             return Ok(false);
         }
-        let deadline = Instant::now() + self.timeout;
+        let deadline = self.patience();
         if let Some((cookie, piece)) = self.next(&mut inbox, deadline)? {
             if self.left_to(cookie, &piece) {
                 return Ok(true);
@@ -400,7 +425,7 @@ impl Line {
     }
 
     /// Receives data for somebody else.
-    fn put_down(&self, inbox: &mut Inbox, cookie: u64, piece: &Piece, deadline: Instant) -> io::Result<()> {
+    fn put_down(&self, inbox: &mut Inbox, cookie: u64, piece: &Piece, deadline: Deadline) -> io::Result<()> {
         let mut bytes = self.state().room(piece.at.len());
         inbox.take_data(&self.socket, &mut bytes, deadline)?;
         let mut state = self.state();
@@ -430,7 +455,7 @@ impl Line {
     }
 
     /// The next data, and whose they are; nothing where something else came, which has been noted.
-    fn next(&self, inbox: &mut Inbox, deadline: Instant) -> io::Result<Option<(u64, Piece)>> {
+    fn next(&self, inbox: &mut Inbox, deadline: Deadline) -> io::Result<Option<(u64, Piece)>> {
         let buffers = self.large.load(Ordering::Relaxed) == 0;
         let head = inbox.look(&self.socket, SimpleReply::SIZE, buffers, deadline)?;
         match be32(head, 0) {
@@ -453,7 +478,7 @@ impl Line {
         }
     }
 
-    fn next_chunk(&self, inbox: &mut Inbox, buffers: bool, deadline: Instant) -> io::Result<Option<(u64, Piece)>> {
+    fn next_chunk(&self, inbox: &mut Inbox, buffers: bool, deadline: Deadline) -> io::Result<Option<(u64, Piece)>> {
         let head = inbox.look(&self.socket, Chunk::SIZE, buffers, deadline)?;
         let (flags, kind, cookie) = (be16(head, 4), be16(head, 6), be64(head, 8));
         let len = be32(head, 16) as usize;
@@ -607,7 +632,7 @@ impl Default for Inbox {
 
 impl Inbox {
     /// The next `len` bytes, which stay. More are received with them if that is wanted.
-    fn look(&mut self, socket: &Socket, len: usize, buffers: bool, deadline: Instant) -> io::Result<&[u8]> {
+    fn look(&mut self, socket: &Socket, len: usize, buffers: bool, deadline: Deadline) -> io::Result<&[u8]> {
         while self.held.len() < len {
             if self.held.is_empty() || self.held.start + len > self.bytes.len() {
                 self.bytes.copy_within(self.held.clone(), 0);
@@ -623,7 +648,7 @@ impl Inbox {
         self.held.start += len;
     }
 
-    fn take_data(&mut self, socket: &Socket, out: &mut [u8], deadline: Instant) -> io::Result<()> {
+    fn take_data(&mut self, socket: &Socket, out: &mut [u8], deadline: Deadline) -> io::Result<()> {
         let (here, mut rest) = out.split_at_mut(out.len().min(self.held.len()));
         here.copy_from_slice(&self.bytes[self.held.start..self.held.start + here.len()]);
         self.skip(here.len());
@@ -636,21 +661,20 @@ impl Inbox {
 }
 
 /// Receives at least one byte.
-fn some(socket: &Socket, to: &mut [u8], deadline: Instant) -> io::Result<usize> {
+fn some(socket: &Socket, to: &mut [u8], deadline: Deadline) -> io::Result<usize> {
     loop {
         match socket.receive_now(to)? {
             Some(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server has ended the connection")),
-            Some(received) => return Ok(received),
-            None => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() || !socket.wait(Some(left))? {
-                    return Err(too_late());
-                }
-            }
+            // A server that sends a byte now and then is not received from for ever.
+            Some(received) => return deadline.left().map(|_| received),
+            None => drop(socket.wait(Some(deadline.tick()?))?),
         }
     }
 }
 
-fn too_late() -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, "the server has not answered in time")
+fn too_late(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::TimedOut => io::Error::new(io::ErrorKind::TimedOut, "the server has not answered in time"),
+        _ => error,
+    }
 }

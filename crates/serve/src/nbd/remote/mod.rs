@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use claviger_engine::deadline::{self, Cancel, Deadline};
 use claviger_engine::store::{Access, SMALLEST_SECTOR, check_range};
 use claviger_engine::{ErrorKind, Store};
 
@@ -42,7 +43,7 @@ const BUSY: usize = 2;
 const PAUSES: [u64; 6] = [50, 200, 500, 1000, 2000, 5000];
 
 /// How patient a client is, and how many connections it makes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// How long an answer may take.
     pub timeout: Duration,
@@ -50,18 +51,20 @@ pub struct Options {
     pub reconnect: Duration,
     /// The most connections, where the server says that several are one.
     pub connections: usize,
+    /// Once it is set nobody waits for the server any more, unless something was written.
+    pub cancel: Cancel,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(120), reconnect: Duration::from_secs(60), connections: 4 }
+        Self { timeout: Duration::from_secs(120), reconnect: Duration::from_secs(60), connections: 4, cancel: None }
     }
 }
 
 /// Makes connections to one server.
 pub(crate) trait Reach: Send + Sync {
     /// A connection on which nothing has been said.
-    fn reach(&self, deadline: Instant) -> io::Result<Socket>;
+    fn reach(&self, deadline: Deadline) -> io::Result<Socket>;
 
     /// What the connection is made secret with.
     fn tls(&self) -> Option<&ClientTls> {
@@ -73,9 +76,12 @@ pub(crate) trait Reach: Send + Sync {
     ///
     /// # Errors
     /// `InUse`; `Io` if it cannot be found out.
-    fn alone(&self, _patience: Duration) -> claviger_engine::Result<()> {
+    fn alone(&self, _deadline: Deadline) -> claviger_engine::Result<()> {
         Ok(())
     }
+
+    /// Nothing that was written is lost if what runs for the connection ends at once.
+    fn give_up(&self) {}
 
     /// An error with what is known of its cause here.
     fn explain(&self, error: io::Error) -> io::Error {
@@ -102,6 +108,8 @@ pub struct Remote {
     largest: u64,
     writable: bool,
     lines: RwLock<Vec<Arc<Line>>>,
+    /// Something was written.
+    wrote: AtomicBool,
     /// The server gives no more connections than there are.
     no_more: AtomicBool,
     /// Held by whoever makes connections.
@@ -123,7 +131,13 @@ impl Remote {
     /// `NotFound`, `PermissionDenied` and `Unsupported` as the server refuses; `ReadOnlyFilesystem` if it is to be written and cannot be; `InvalidData` if it breaks
     /// the protocol; `TimedOut`; whatever connecting reports.
     pub(crate) fn open(server: Box<dyn Reach>, export: &str, access: Access, options: Options) -> io::Result<Self> {
-        let line = dial(&*server, export, options, HANDSHAKE).map_err(|e| server.explain(e))?;
+        let line = dial(&*server, export, options, options.cancel, HANDSHAKE).map_err(|e| match e {
+            e if deadline::is_cancelled(&e) => {
+                server.give_up();
+                e
+            }
+            e => server.explain(e),
+        })?;
         let agreed = line.agreed;
         if access == Access::ReadWrite && agreed.has(export::READ_ONLY) {
             return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the server lets nobody write to it"));
@@ -138,6 +152,7 @@ impl Remote {
             largest: agreed.largest.into(),
             writable: access == Access::ReadWrite,
             lines: RwLock::new(vec![Arc::new(line)]),
+            wrote: AtomicBool::new(false),
             no_more: AtomicBool::new(false),
             mending: Mutex::default(),
             ended: OnceLock::new(),
@@ -153,7 +168,24 @@ impl Remote {
     /// # Errors
     /// `InUse`; `Io` if it cannot be found out.
     pub(crate) fn alone(&self) -> claviger_engine::Result<()> {
-        self.server.alone(self.options.timeout)
+        self.server.alone(Deadline::within(self.options.timeout, self.cancel()))
+    }
+
+    /// What ends a wait: nothing any more, once something was written. That is not left half done because somebody asks for the end.
+    fn cancel(&self) -> Cancel {
+        self.options.cancel.filter(|_| !self.wrote.load(Ordering::Relaxed))
+    }
+
+    /// Whether nobody waits any more.
+    fn cancelled(&self) -> bool {
+        self.cancel().is_some_and(|flag| flag.load(Ordering::Relaxed))
+    }
+
+    /// From now on what is under way comes to its end.
+    fn begin_to_write(&self) {
+        if !self.wrote.swap(true, Ordering::Relaxed) {
+            self.lines.read().unwrap_or_else(PoisonError::into_inner).iter().for_each(|line| line.must_finish());
+        }
     }
 
     fn has(&self, flag: u16) -> bool {
@@ -203,7 +235,7 @@ impl Remote {
 
     /// Another connection to the same export.
     fn connect(&self, within: Duration) -> io::Result<Line> {
-        let line = dial(&*self.server, &self.export, self.options, within)?;
+        let line = dial(&*self.server, &self.export, self.options, self.cancel(), within)?;
         let agreed = line.agreed;
         let same = agreed.len >= self.len
             && u64::from(agreed.smallest) == self.smallest
@@ -227,6 +259,9 @@ impl Remote {
     /// Makes a connection in place of one that is lost, and sends again what a server may have forgotten.
     fn mend(&self, lost: &Arc<Line>, error: &io::Error) -> io::Result<()> {
         let mut vain = self.mending.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.cancelled() {
+            return Err(deadline::cancelled());
+        }
         let lines = self.lines.read().unwrap_or_else(PoisonError::into_inner).clone();
         // Somebody else has done it.
         if !lines.iter().any(|line| Arc::ptr_eq(line, lost)) {
@@ -257,7 +292,7 @@ impl Remote {
                 let error = self.server.explain(io::Error::new(error.kind(), error.to_string()));
                 return Err(self.end(error.kind(), &format!("the connection is lost: {error}")));
             }
-            thread::sleep(pause);
+            Deadline::within(self.options.reconnect, self.cancel()).sleep(pause)?;
             match self.connect(HANDSHAKE).and_then(|line| self.send_again(&line).map(|()| line)) {
                 Ok(line) => {
                     *self.lines.write().unwrap_or_else(PoisonError::into_inner) = vec![Arc::new(line)];
@@ -266,6 +301,7 @@ impl Remote {
                 Err(e) if matches!(e.kind(), io::ErrorKind::InvalidData | io::ErrorKind::ResourceBusy) => {
                     return Err(self.end(e.kind(), &e.to_string()));
                 }
+                Err(e) if deadline::is_cancelled(&e) => return Err(e),
                 Err(_) => {}
             }
         }
@@ -393,6 +429,7 @@ impl Remote {
 
     /// Writes whole blocks, in requests that are under way together.
     fn write_blocks(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.begin_to_write();
         let size = WRITE.min(self.largest) as usize;
         let keep = !self.options.reconnect.is_zero();
         if keep && !self.kept().has_room(data.len()) {
@@ -554,6 +591,9 @@ impl Drop for Remote {
     fn drop(&mut self) {
         let lines = self.lines.get_mut().unwrap_or_else(PoisonError::into_inner);
         lines.iter().for_each(|line| line.close());
+        if self.cancelled() {
+            self.server.give_up();
+        }
     }
 }
 
@@ -565,9 +605,9 @@ struct Piece<'a> {
     number: Option<u64>,
 }
 
-fn dial(server: &dyn Reach, export: &str, options: Options, within: Duration) -> io::Result<Line> {
-    let deadline = Instant::now() + within.min(options.timeout);
-    Line::open(server.reach(deadline)?, server.tls(), export, options.timeout, deadline)
+fn dial(server: &dyn Reach, export: &str, options: Options, cancel: Cancel, within: Duration) -> io::Result<Line> {
+    let deadline = Deadline::within(within.min(options.timeout), cancel);
+    Line::open(server.reach(deadline)?, server.tls(), export, options.timeout, cancel, deadline)
 }
 
 /// A server's error, as one of this system ("Error values").

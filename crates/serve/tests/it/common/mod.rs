@@ -90,6 +90,13 @@ impl Random {
     }
 }
 
+/// Lets this process have as many descriptors as it may.
+pub fn more_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).expect("up to the limit");
+}
+
 pub fn memory(bytes: &[u8]) -> Arc<MemoryStore> {
     Arc::new(MemoryStore::new(bytes.to_vec()))
 }

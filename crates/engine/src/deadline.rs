@@ -1,0 +1,322 @@
+//! Waiting for something outside this process: until a deadline for the whole exchange, and no longer than anybody wants it.
+//!
+//! A peer that sends a byte now and then never lets a timeout for each read pass. So whoever talks to one takes a [`Deadline`]
+//! before the first byte, and every wait of the exchange goes by it.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send, socket_with,
+    sockopt,
+};
+
+use crate::error::{Error, ErrorKind};
+
+/// How often whoever waits looks at cancellation: a signal may interrupt another thread's wait.
+const TICK: Duration = Duration::from_millis(50);
+
+/// A flag that somebody sets who wants no more of it.
+pub type Cancel = Option<&'static AtomicBool>;
+
+/// When an exchange with something outside this process has to be done, and the flag that ends it before.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    at: Instant,
+    cancel: Cancel,
+}
+
+impl From<Instant> for Deadline {
+    fn from(at: Instant) -> Self {
+        Self { at, cancel: None }
+    }
+}
+
+impl Deadline {
+    /// One that is this far away.
+    pub fn within(patience: Duration, cancel: Cancel) -> Self {
+        Self { at: Instant::now() + patience, cancel }
+    }
+
+    /// The earlier one of this and one that is so far away.
+    pub fn at_most(self, patience: Duration) -> Self {
+        Self { at: self.at.min(Instant::now() + patience), ..self }
+    }
+
+    /// The time that is left.
+    ///
+    /// # Errors
+    /// `TimedOut` if there is none; [`cancelled`] if nobody wants it any more.
+    pub fn left(&self) -> io::Result<Duration> {
+        if self.cancel.is_some_and(|flag| flag.load(Ordering::Relaxed)) {
+            return Err(cancelled());
+        }
+        match self.at.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(io::Error::new(io::ErrorKind::TimedOut, "no whole answer came in time")),
+            left => Ok(left),
+        }
+    }
+
+    /// How long to wait until the next look at cancellation.
+    ///
+    /// # Errors
+    /// Those of [`Deadline::left`].
+    pub fn tick(&self) -> io::Result<Duration> {
+        let left = self.left()?;
+        Ok(if self.cancel.is_some() { left.min(TICK) } else { left })
+    }
+
+    /// Sleeps for that long, or until the deadline.
+    ///
+    /// # Errors
+    /// Those of [`Deadline::left`].
+    pub fn sleep(&self, how_long: Duration) -> io::Result<()> {
+        let until = Instant::now() + how_long;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return self.left().map(drop);
+            }
+            thread::sleep(left.min(self.tick()?));
+        }
+    }
+
+    /// Waits until the descriptor is ready.
+    ///
+    /// # Errors
+    /// Those of [`Deadline::left`], and what the system reports.
+    pub fn wait(&self, fd: impl AsFd, flags: PollFlags) -> io::Result<()> {
+        loop {
+            let tick = Timespec::try_from(self.tick()?).map_err(io::Error::other)?;
+            match poll(&mut [PollFd::new(&fd, flags)], Some(&tick)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// The addresses of a host. Asking for them cannot be interrupted, so a thread does it, which is left behind if it takes too long.
+    ///
+    /// # Errors
+    /// Those of [`Deadline::left`], and what the resolver says.
+    pub fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let (tell, told) = mpsc::channel();
+        let host = host.to_owned();
+        thread::Builder::new().name("resolver".into()).spawn(move || {
+            let _ = tell.send((host.as_str(), port).to_socket_addrs().map(Vec::from_iter));
+        })?;
+        loop {
+            match told.recv_timeout(self.tick()?) {
+                Ok(addresses) => return addresses,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the resolver has ended")),
+            }
+        }
+    }
+
+    /// Connects to the first address of a host that answers. Each gets its share of the time.
+    ///
+    /// # Errors
+    /// What the last address said, and those of [`Deadline::resolve`].
+    pub fn connect_tcp(&self, host: &str, port: u16) -> io::Result<OwnedFd> {
+        let addresses = self.resolve(host, port)?;
+        let mut failed = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
+        for (nth, address) in addresses.iter().enumerate() {
+            let share = self.left()? / (addresses.len() - nth) as u32;
+            match self.at_most(share).connect_to(address) {
+                Ok(socket) => return Ok(socket),
+                Err(e) => failed = e,
+            }
+        }
+        // Not the share of one address counts, but whether somebody has cancelled.
+        self.left().and(Err(failed))
+    }
+
+    fn connect_to(&self, address: &SocketAddr) -> io::Result<OwnedFd> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = nonblocking(family)?;
+        match connect(&socket, address) {
+            Ok(()) => {}
+            Err(Errno::INPROGRESS | Errno::INTR) => {
+                self.wait(&socket, PollFlags::OUT).map_err(|e| match e.kind() {
+                    io::ErrorKind::TimedOut => io::Error::new(e.kind(), "it cannot be reached in time"),
+                    _ => e,
+                })?;
+                sockopt::socket_error(&socket)??;
+            }
+            Err(e) => return Err(e.into()),
+        }
+        blocking(socket)
+    }
+
+    /// Connects to a Unix socket. Where those who wait there are too many, it waits as well.
+    ///
+    /// # Errors
+    /// Those of [`Deadline::left`], and what the system reports.
+    pub fn connect_unix(&self, path: &Path) -> io::Result<OwnedFd> {
+        let (socket, address) = (nonblocking(AddressFamily::UNIX)?, SocketAddrUnix::new(path)?);
+        loop {
+            match connect(&socket, &address) {
+                Ok(()) => return blocking(socket),
+                Err(Errno::AGAIN) => self.sleep(TICK)?,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
+
+fn nonblocking(family: AddressFamily) -> io::Result<OwnedFd> {
+    Ok(socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?)
+}
+
+fn blocking(socket: OwnedFd) -> io::Result<OwnedFd> {
+    rustix::io::ioctl_fionbio(&socket, false)?;
+    Ok(socket)
+}
+
+/// What an exchange fails with that nobody wants any more: [`ErrorKind::Cancelled`], once it is one of ours again.
+pub fn cancelled() -> io::Error {
+    Error::from(ErrorKind::Cancelled).into()
+}
+
+/// Whether an error is that of [`cancelled`].
+pub fn is_cancelled(error: &io::Error) -> bool {
+    let ours = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+    ours.is_some_and(|error| matches!(error.kind, ErrorKind::Cancelled))
+}
+
+/// A connected socket, for as long as one exchange takes.
+pub struct Exchange<'a> {
+    socket: BorrowedFd<'a>,
+    deadline: Deadline,
+}
+
+impl<'a> Exchange<'a> {
+    /// All that is read and written from now on goes by the deadline.
+    pub fn new(socket: BorrowedFd<'a>, deadline: Deadline) -> Self {
+        Self { socket, deadline }
+    }
+}
+
+impl Read for Exchange<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        loop {
+            // Also where something is there: a peer that keeps sending is not read for ever.
+            self.deadline.left()?;
+            match recv(self.socket, &mut *to, RecvFlags::DONTWAIT) {
+                Ok((n, _)) => return Ok(n),
+                Err(Errno::AGAIN) => self.deadline.wait(self.socket, PollFlags::IN)?,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+}
+
+impl Write for Exchange<'_> {
+    fn write(&mut self, what: &[u8]) -> io::Result<usize> {
+        loop {
+            self.deadline.left()?;
+            match send(self.socket, what, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Ok(n) => return Ok(n),
+                Err(Errno::AGAIN) => self.deadline.wait(self.socket, PollFlags::OUT)?,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    /// Sends a byte now and then until the other end goes.
+    fn drip(mut to: impl Write + Send + 'static) {
+        thread::spawn(move || {
+            while to.write_all(b"x").is_ok() {
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+    }
+
+    fn flag() -> &'static AtomicBool {
+        Box::leak(Box::default())
+    }
+
+    #[test]
+    fn a_peer_that_sends_a_byte_now_and_then_is_not_waited_for() {
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        drip(theirs);
+        let deadline = Deadline::within(Duration::from_millis(300), None);
+        let error = Exchange::new(ours.as_fd(), deadline).read_exact(&mut [0; 1000]).expect_err("it never ends");
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn whoever_waits_looks_at_cancellation() {
+        let cancel = flag();
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        drip(theirs.try_clone().expect("a copy"));
+        let deadline = Deadline::within(Duration::from_secs(600), Some(cancel));
+        thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            cancel.store(true, Ordering::Relaxed);
+        });
+        let error = Exchange::new(ours.as_fd(), deadline).read_exact(&mut [0; 100_000]).expect_err("it never ends");
+        assert!(is_cancelled(&error) && matches!(Error::from(error).kind, ErrorKind::Cancelled));
+        // So does whoever sends, sleeps, asks for an address and connects.
+        assert!(is_cancelled(&Exchange::new(ours.as_fd(), deadline).write_all(&[0; 1 << 24]).expect_err("cancelled")));
+        assert!(is_cancelled(&deadline.sleep(Duration::from_secs(600)).expect_err("cancelled")));
+        assert!(is_cancelled(&deadline.connect_tcp("localhost", 9).expect_err("cancelled")));
+    }
+
+    #[test]
+    fn a_full_queue_is_waited_for_no_longer_than_the_deadline() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        rustix::net::listen(&listener, 0).expect("a short queue");
+        let deadline = Deadline::within(Duration::from_millis(200), None);
+        let mut waiting = Vec::new();
+        let error = loop {
+            match deadline.connect_unix(&path) {
+                Ok(one) => waiting.push(one),
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+    }
+
+    #[test]
+    fn what_answers_is_connected_to() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let deadline = Deadline::within(Duration::from_secs(60), None);
+        let socket = deadline.connect_tcp("localhost", port).expect("it listens");
+        let (mut theirs, _) = listener.accept().expect("connected");
+        theirs.write_all(b"hello").expect("sent");
+        let mut word = [0; 5];
+        Exchange::new(socket.as_fd(), deadline).read_exact(&mut word).expect("received");
+        assert_eq!(&word, b"hello");
+        drop(listener);
+        assert_eq!(deadline.connect_tcp("127.0.0.1", port).expect_err("gone").kind(), io::ErrorKind::ConnectionRefused);
+    }
+}
