@@ -422,3 +422,31 @@ fn a_home_that_the_kernel_has_written_is_recovered_from_an_image() {
     assert_eq!(run(by_copy).succeeds().text(), numbers);
     run(["cat", "--password-file", &folder.password, &lower, "/numbers"]).fails(2, &["signature"]);
 }
+
+/// Devices are doors into the machine: a mounted folder has them only where root asks for them.
+#[test]
+fn devices_in_a_mounted_folder_are_there_for_root_with_dev_only() {
+    let Some(place) = Place::root() else { return };
+    let (lower, dir) = (place.dir("lower"), place.dir("dir"));
+    let mount = ["mount", "--format", "clear", &lower, &dir];
+    let make = format!("mknod {dir}/null c 1 3; mknod {dir}/loop b 7 1; mkfifo {dir}/pipe");
+    let kinds = |folder: &str| {
+        let script = format!("cd {folder}; for name in *; do stat -c '%n %F %t:%T' $name; done");
+        place.shell(&script).succeeds().text()
+    };
+    place.run(mount).succeeds();
+    for one in make.split("; ").take(2) {
+        let refused = place.shell(one);
+        assert!(refused.code != 0 && refused.err.contains("not permitted"), "{}", refused.err);
+    }
+    assert_eq!(fs::read_dir(&lower).expect("a folder").count(), 0, "nothing is left");
+    place.run(["unmount", &dir]).succeeds();
+    place.run(mount.iter().chain(&["-o", "suid"])).fails(1, &["-o dev"]);
+
+    place.run(mount.iter().chain(&["-o", "dev"])).succeeds();
+    place.shell(&make).succeeds();
+    let both = "loop block special file 7:1\nnull character special file 1:3\npipe fifo 0:0\n";
+    assert_eq!((kinds(&lower), kinds(&dir)), (both.into(), both.into()));
+    place.shell(&format!("echo gone > {dir}/null")).succeeds();
+    place.run(["unmount", &dir]).succeeds();
+}
