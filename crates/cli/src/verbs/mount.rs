@@ -289,6 +289,7 @@ fn serve(
     parent: Option<Process>,
     waits: &dyn Fn() -> bool,
 ) -> anyhow::Result<()> {
+    cancel::serving();
     mounted.warnings().iter().for_each(|w| output::warn(w));
     let Record { volume, dir, filesystem, format, size, read_only, server, .. } =
         mounted.live().session().record.clone();
@@ -318,7 +319,6 @@ fn signals() -> io::Result<UnixStream> {
     for signal in cancel::SIGNALS {
         signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
     }
-    cancel::serving();
     // One that came before is noticed too.
     if cancel::cancelled() {
         (&write).write_all(b"1")?;

@@ -74,7 +74,7 @@ fn greet_as_nbd(stream: &mut TcpStream) {
             let len = u32::from_be_bytes(header[12..].try_into().expect("four bytes"));
             stream.read_exact(&mut vec![0; len as usize])?;
             let mut reply = |kind: u32, data: &[u8]| {
-                let magic = 0x3e_8890_4556_5a9_u64.to_be_bytes();
+                let magic = 0x0003_e889_0455_65a9_u64.to_be_bytes();
                 let len = (data.len() as u32).to_be_bytes();
                 stream.write_all(&[&magic, &header[8..12], &kind.to_be_bytes(), &len, data].concat())
             };
@@ -185,8 +185,11 @@ fn a_tpm_that_drips_is_left_at_ctrl_c() {
     let (tell, connected) = channel();
     // And one that says nothing at all.
     thread::spawn(move || {
-        let kept: Vec<_> = listener.incoming().inspect(|_| drop(tell.send(()))).collect();
-        drop(kept);
+        let mut kept = Vec::new();
+        for stream in listener.incoming() {
+            kept.push(stream);
+            let _ = tell.send(());
+        }
     });
     let devices = [
         (format!("swtpm:host=127.0.0.1,port={}", server.port), &server.connected),

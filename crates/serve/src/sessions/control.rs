@@ -1,12 +1,14 @@
 //! The socket on which a server reports its status. It takes no commands: to end a server, signal it.
 
 use std::io::{self, Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use claviger_engine::deadline::{Deadline, Exchange};
 use rustix::net::{Shutdown, shutdown};
 
 use super::{Status, short_name};
@@ -50,9 +52,9 @@ impl Drop for Control {
 /// Asks the server that owns this folder.
 pub(super) fn ask(folder: &Path) -> io::Result<Status> {
     let (_held, path) = short_name(folder, "control")?;
-    let stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let deadline = Deadline::within(PATIENCE, None);
+    let socket = deadline.connect_unix(path.as_ref())?;
     let mut text = Vec::new();
-    (&stream).take(4096).read_to_end(&mut text)?;
+    Exchange::new(socket.as_fd(), deadline).take(4096).read_to_end(&mut text)?;
     Ok(serde_json::from_slice(&text)?)
 }
