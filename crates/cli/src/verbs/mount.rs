@@ -155,6 +155,8 @@ struct MountReport {
     read_only: bool,
     /// Whether a hidden volume in it is protected.
     protects_hidden: bool,
+    /// What people should know before they rely on it, such as why it can only be read.
+    warnings: Vec<String>,
     /// The process that serves it.
     pid: u32,
 }
@@ -302,6 +304,7 @@ fn serve(
         sector_size,
         read_only,
         protects_hidden: args.protect.asked(),
+        warnings: mounted.warnings().to_vec(),
         pid: server.pid,
     };
     match output::print(&report, args.json) {

@@ -72,6 +72,10 @@ impl Tree for Subtree {
         self.tree.link_target(link)
     }
 
+    fn fill(&self, file: Node, to: u64, writes: bool) -> io::Result<bool> {
+        self.tree.fill(file, to, writes)
+    }
+
     fn write_at(&self, file: Node, offset: u64, data: &[u8]) -> io::Result<()> {
         self.tree.write_at(file, offset, data)
     }

@@ -14,6 +14,7 @@ use claviger_engine::{Store, filesystems};
 use claviger_testkit::exfat;
 use claviger_testkit::random::Random;
 use claviger_testkit::stores::{CrashStore, Depth, Fault, FaultStore, Operation};
+use claviger_testkit::tools;
 
 /// Makes an image: from arguments and the size in KiB.
 type Make = fn(&[&str], u64) -> Option<Image>;
@@ -716,71 +717,78 @@ fn entries_that_others_put_in_two_sectors_change_as_one() {
     assert!(read_all(&*open(image.in_memory()))["/folder/inner"] == grown);
 }
 
-/// Fails if fsck.exfat finds more than clusters behind the end of a file, and a file that has two names because it was just moved.
-fn judge_exfat(said: &str) {
-    let harmless =
-        ["more clusters are allocated", "/moved: cluster is already allocated", "for parts: cluster is already"];
+/// Fails if a checker finds more than what is lost, in what was written after a crash: above all, two names on the same clusters.
+fn judge(said: &str) {
+    assert!(!said.contains("share clusters") && !said.contains("already allocated"), "{said}");
+    // fsck.exfat: clusters behind the end of a file are lost.
     for line in said.lines().filter(|line| line.contains("ERROR")) {
-        assert!(harmless.iter().any(|words| line.contains(words)), "{said}");
+        assert!(line.contains("more clusters are allocated"), "{said}");
     }
+}
+
+/// Fails if a change of the file at `path` changes another. `what` is the change.
+fn only_that_changes(crashed: &[u8], path: &str, what: usize, when: &str) {
+    let store = Arc::new(MemoryStore::new(crashed.to_vec()));
+    let tree = open(store.clone());
+    let mut before = read_all(&*tree);
+    let (folder, name) = path.rsplit_once('/').expect("a path");
+    let folder = find(&*tree, OsStr::new(folder)).expect("it is there");
+    let file = tree.lookup(folder, OsStr::new(name)).expect("it is there");
+    let len = before.remove(path).expect("it is there").len();
+    let done = match what % 4 {
+        0 => tree.remove(folder, OsStr::new(name)),
+        1 => tree.set_len(file, len as u64 / 3),
+        2 => tree.set_len(file, 0).and_then(|()| tree.write_at(file, 0, &vec![0xdd; len])),
+        _ => tree.write_at(file, 0, &vec![0xdd; len + 700]),
+    };
+    done.unwrap_or_else(|e| panic!("{when}: {path}: {e}"));
+    tree.flush().expect("written");
+    // What became free is written by somebody else.
+    let filler = tree.create(tree.root(), OsStr::new("filler"), &NewNode::default()).expect("room");
+    let free = tree.space().expect("counted").free as usize;
+    tree.write_at(filler, 0, &vec![0xff; free]).expect("as much as is free");
+    tree.finish().expect("written");
+    let mut after = read_all(&*open(store));
+    after.remove("/filler");
+    after.remove(path);
+    assert!(after == before, "{when}: a change ({what}) of {path} changed another file");
 }
 
 /// Looks at what crashes leave of changes in a folder, and says at how many.
 pub fn crashes(depth: Depth) -> usize {
     let mut crashes = 0usize;
-    let kinds: [(Make, &[&str], u64); 3] =
-        [(mkfs, &["-F", "12", "-s", "1"], 200), (mkfs, &["-F", "32", "-s", "1"], 200), (mkfs_exfat, SMALL, 1 << 10)];
+    let kinds: [(Make, &[&str], u64); 4] = [
+        (mkfs, &["-F", "12", "-s", "1"], 200),
+        (mkfs, &["-F", "16", "-s", "1", "-f", "1"], 2300),
+        (mkfs, &["-F", "32", "-s", "1"], 200),
+        (mkfs_exfat, SMALL, 1 << 10),
+    ];
     for (make, args, size) in kinds {
         let Some(image) = make(args, size) else { continue };
         let store = Arc::new(CrashStore::new(image.bytes()));
-        let tree = open(store.clone());
-        let (root, name) = (tree.root(), OsStr::new);
-        let kept: Vec<u8> = (0..9000).map(|i| i as u8).collect();
-        let file = tree.create(root, name("a name that is long enough for parts"), &NewNode::default()).expect("room");
-        tree.write_at(file, 0, &kept).expect("room");
-        tree.flush().expect("written");
-        store.settle();
-        let folder = tree.make_folder(root, name("folder"), &NewNode::default()).expect("room");
-        for i in 0..20 {
-            let more = tree.create(folder, name(&format!("number {i} of many")), &NewNode::default()).expect("room");
-            tree.write_at(more, 0, &vec![i; 400 * usize::from(i)]).expect("room");
-        }
-        tree.flush().expect("written");
-        tree.set_len(tree.lookup(folder, name("number 19 of many")).expect("there"), 1500).expect("cut");
-        tree.remove(folder, name("number 18 of many")).expect("removed");
-        let again = tree.create(folder, name("in its place"), &NewNode::default()).expect("room");
-        tree.write_at(again, 0, &[0xee; 9000]).expect("room");
-        tree.rename(root, name("a name that is long enough for parts"), folder, name("moved"), Renaming::Keep)
-            .expect("moved");
-        tree.rename(folder, name("number 5 of many"), folder, name("number 6 of many"), Renaming::Replace)
-            .expect("replaced");
-        tree.finish().expect("written");
+        let model = changes_of_a_folder(&store);
         store.each_crash(depth, |crashed| {
             crashes += 1;
+            let when = format!("{args:?}, crash {crashes}");
             // Everything that has a name can be read to its end: no cluster is free, or missing, that a name needs.
-            let again = open(Arc::new(MemoryStore::new(crashed.to_vec())));
+            let store = Arc::new(MemoryStore::new(crashed.to_vec()));
+            let again = open(store.clone());
+            assert!(again.writable(), "{when}: {:?}", again.warnings());
             let files = read_all(&*again);
-            let found = files.iter().filter(|(path, _)| path.ends_with("/moved") || path.ends_with("for parts"));
-            let found: Vec<_> = found.map(|(_, contents)| contents == &kept).collect();
-            assert!(!found.is_empty() && found.iter().all(|same| *same), "{args:?}: lost at {crashes}: {found:?}");
-            for (path, contents) in &files {
-                let (_, number) = path.rsplit_once("number ").unwrap_or(("", ""));
-                let number = number.split(' ').next().and_then(|n| n.parse::<u8>().ok());
-                // What replaced number 6 was number 5.
-                let right = |byte: u8| Some(byte) == number || (number == Some(6) && byte == 5);
-                assert!(number.is_none() || contents.iter().all(|b| right(*b)), "{args:?}: {path} at {crashes}");
+            model.judge(&files, &when);
+            drop(again);
+            assert!(store.to_vec() == crashed, "{when}: reading changed something");
+            // Whatever becomes of one name, all others keep what they have: without a checker in between.
+            let moved = files.keys().filter(|path| model.renamed(path)).nth(crashes % 3);
+            for path in moved.into_iter().chain(files.keys().nth(crashes % files.len())) {
+                only_that_changes(crashed, path, crashes / 3, &when);
             }
-            // Nor does what is written next take any.
-            let filler = again.create(again.root(), name("filler"), &NewNode::default()).expect("room");
-            again
-                .write_at(filler, 0, &vec![0xff; again.space().expect("counted").free as usize])
-                .expect("as much as is free");
-            let mut after = read_all(&*again);
-            after.remove("/filler");
-            assert!(after == files, "{args:?}: overwritten at {crashes}");
-            if args == SMALL && crashes.is_multiple_of(3) {
-                image.put(crashed);
-                judge_exfat(&image.fsck().1);
+            if crashes.is_multiple_of(20) {
+                let mended = open(store.clone());
+                mended.create(mended.root(), OsStr::new("x"), &NewNode::default()).expect("room");
+                mended.finish().expect("written");
+                image.put(&store.to_vec());
+                judge(&image.fsck().1);
             }
         });
         let mut last = vec![0; store.len() as usize];
@@ -789,4 +797,284 @@ pub fn crashes(depth: Depth) -> usize {
         image.check("after all of it");
     }
     crashes
+}
+
+/// What may be in the files while [`changes_of_a_folder`] is interrupted.
+struct Interrupted {
+    kept: Vec<u8>,
+    old: Vec<u8>,
+    new: Vec<u8>,
+}
+
+const LONG: &str = "a name that is long enough for parts";
+const GROWS: &str = "grows in pieces";
+const SHRINKS: &str = "shrinks";
+const SAVED: &str = "a document that is saved anew, with a name of several parts";
+
+impl Interrupted {
+    /// Whether it is one of the names that are renamed, or one that they become.
+    fn renamed(&self, path: &str) -> bool {
+        ["oved", LONG, SAVED, "temporary", "very_long", "number 5 of many", "number 6 of many"]
+            .iter()
+            .any(|name| path.ends_with(name))
+    }
+
+    fn judge(&self, files: &BTreeMap<String, Vec<u8>>, when: &str) {
+        let of = |name: &str| files.iter().filter(|(path, _)| path.ends_with(name)).map(|(_, c)| c).collect::<Vec<_>>();
+        // It has one name, not none and not two.
+        let names: Vec<_> = files.iter().filter(|(path, c)| **c == self.kept && !path.ends_with(SHRINKS)).collect();
+        assert!(names.len() == 1, "{when}: {} names", names.len());
+        // A document is the old or the new one, and never missing.
+        let saved = of(SAVED);
+        assert!(saved == [&self.old] || saved == [&self.new], "{when}: the document");
+        assert!(of("temporary").iter().all(|c| c.is_empty() || saved != [&self.new]), "{when}: two names");
+        // What was durable of a file that grows stays, and so does what is left of one that shrinks.
+        let grown = of(GROWS);
+        assert!(grown.len() == 1 && grown[0].starts_with(&self.kept[..700]), "{when}: it grew");
+        assert!(grown[0].iter().zip(self.kept.iter().cycle()).all(|(a, b)| a == b), "{when}: it grew");
+        let shrunk = of(SHRINKS);
+        assert!(shrunk.len() == 1 && self.kept.starts_with(shrunk[0]) && shrunk[0].len() >= 600, "{when}: it shrank");
+        for (path, contents) in files {
+            let (_, number) = path.rsplit_once("number ").unwrap_or(("", ""));
+            let number = number.split(' ').next().and_then(|n| n.parse::<u8>().ok());
+            // What replaced number 6 was number 5.
+            let right = |byte: u8| Some(byte) == number || (number == Some(6) && byte == 5);
+            assert!(number.is_none() || contents.iter().all(|b| right(*b)), "{when}: {path}");
+        }
+    }
+}
+
+/// A name whose entries are more than a sector holds.
+fn very_long() -> String {
+    "very_long".repeat(28)
+}
+
+/// Changes of many kinds, interrupted anywhere.
+fn changes_of_a_folder(store: &Arc<CrashStore>) -> Interrupted {
+    let tree = open(store.clone());
+    let (root, name) = (tree.root(), OsStr::new);
+    let made = |folder, file: &str, bytes: &[u8]| {
+        let node = tree.create(folder, name(file), &NewNode::default()).expect("room");
+        tree.write_at(node, 0, bytes).expect("room");
+        node
+    };
+    let kept: Vec<u8> = (0..9000).map(|i| (i % 251) as u8).collect();
+    let (old, new) = (vec![0xaa; 3000], vec![0xbb; 5000]);
+    let names = Interrupted { kept: kept.clone(), old, new };
+    made(root, LONG, &kept);
+    let grows = made(root, GROWS, &kept[..700]);
+    let shrinks = made(root, SHRINKS, &kept);
+    let papers = tree.make_folder(root, name("papers"), &NewNode::default()).expect("room");
+    made(papers, SAVED, &names.old);
+    tree.flush().expect("written");
+    store.settle();
+    let folder = tree.make_folder(root, name("folder"), &NewNode::default()).expect("room");
+    for i in 0..20 {
+        made(folder, &format!("number {i} of many"), &vec![i; 400 * usize::from(i)]);
+    }
+    tree.write_at(grows, 700, &kept[700..5000]).expect("room");
+    tree.flush().expect("written");
+    tree.set_len(tree.lookup(folder, name("number 19 of many")).expect("there"), 1500).expect("cut");
+    tree.remove(folder, name("number 18 of many")).expect("removed");
+    made(folder, "in its place", &[0xee; 9000]);
+    tree.rename(root, name(LONG), folder, name("moved"), Renaming::Keep).expect("moved");
+    tree.rename(folder, name("number 5 of many"), folder, name("number 6 of many"), Renaming::Replace)
+        .expect("replaced");
+    tree.set_len(shrinks, 4000).expect("cut");
+    // As editors save: written under another name, which then replaces the old one, from another folder.
+    made(root, "temporary", &names.new);
+    tree.rename(root, name("temporary"), papers, name(SAVED), Renaming::Replace).expect("replaced");
+    tree.set_len(shrinks, 600).expect("cut");
+    // A folder that moves, and a name with another case; one that spans sectors wherever it is.
+    tree.rename(root, name("papers"), folder, name("Papers"), Renaming::Keep).expect("moved");
+    tree.rename(folder, name("moved"), folder, name("Moved"), Renaming::Replace).expect("renamed");
+    tree.rename(folder, name("Moved"), folder, name(&very_long()), Renaming::Keep).expect("renamed");
+    tree.rename(folder, name(&very_long()), folder, name("moved"), Renaming::Keep).expect("renamed");
+    tree.finish().expect("written");
+    names
+}
+
+/// Two names on the same clusters that do not say which is the old one, and what others may do to clusters: nothing is written, and the
+/// names are said.
+#[test]
+fn names_that_share_clusters_are_read_and_not_written() {
+    let mut images: Vec<(String, Vec<u8>, [&str; 2])> = Vec::new();
+    if let Some(case) = tools::Case::unpack("fat/rename-killed-fat16.img.gz") {
+        let bytes = std::fs::read(case.path()).expect("it is there");
+        images.push(("renamed".into(), bytes, ["/file 15 with a long name and more", "/file 14 with a long name"]));
+    }
+    images.extend(crossed_fat());
+    images.extend(crossed_exfat());
+    for (what, image, names) in images {
+        let store = Arc::new(MemoryStore::new(image.clone()));
+        let tree = open(store.clone());
+        let warnings = tree.warnings().concat();
+        assert!(!tree.writable(), "{what}: {warnings}");
+        assert!(warnings.contains("clusters") && warnings.contains("run fsck."), "{what}: {warnings}");
+        for name in names {
+            assert!(warnings.contains(&name[..20.min(name.len())]), "{what}: {name} is not named: {warnings}");
+            let path = name.trim_start_matches('/');
+            if let Ok(file) = find(&*tree, OsStr::new(path)) {
+                let refused = tree.set_len(file, 0).expect_err("refused");
+                assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem, "{what}");
+                assert!(what.starts_with("runs into") || tree.read_at(file, 0, &mut [0; 10]).is_ok(), "{what}: {name}");
+            }
+        }
+        drop(tree);
+        assert!(store.to_vec() == image, "{what}: something was written");
+    }
+}
+
+/// FAT32: two files of which the second goes on in the clusters of the first; and one with a cluster that is free.
+fn crossed_fat() -> Vec<(String, Vec<u8>, [&'static str; 2])> {
+    let Some(image) = mkfs(&["-F", "32", "-s", "1"], 40 << 10) else { return Vec::new() };
+    let store = image.in_memory();
+    let tree = open(store.clone());
+    for name in ["ONE", "OTHER"] {
+        let file = tree.create(tree.root(), OsStr::new(name), &NewNode::default()).expect("room");
+        tree.write_at(file, 0, &[name.len() as u8; 3000]).expect("room");
+    }
+    drop(tree);
+    let bytes = store.to_vec();
+    let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes")) as usize;
+    let table = usize::from(u16::from_le_bytes([bytes[14], bytes[15]])) * 512;
+    let root = table + 2 * number(36) * 512;
+    let first = |name: &[u8; 11]| {
+        let at = (root..).step_by(32).find(|at| bytes[*at..].starts_with(name)).expect("it is in the root");
+        usize::from(u16::from_le_bytes([bytes[at + 26], bytes[at + 27]]))
+    };
+    let (one, other) = (first(b"ONE        "), first(b"OTHER      "));
+    let with = |cluster: usize, next: u32| {
+        let mut changed = bytes.clone();
+        for copy in [table, table + number(36) * 512] {
+            changed[copy + 4 * cluster..][..4].copy_from_slice(&next.to_le_bytes());
+        }
+        changed
+    };
+    vec![
+        ("joined".into(), with(other + 3, one as u32 + 2), ["/ONE", "/OTHER"]),
+        ("runs into a free cluster".into(), with(other + 5, other as u32 + 50), ["/OTHER", "/OTHER"]),
+    ]
+}
+
+/// exFAT: a file without links that begins amid another, and one whose clusters are free.
+fn crossed_exfat() -> Vec<(String, Vec<u8>, [&'static str; 2])> {
+    let Some((image, places)) = small_exfat() else { return Vec::new() };
+    let store = Arc::new(MemoryStore::new(image));
+    let tree = open(store.clone());
+    let other = tree.create(tree.root(), OsStr::new("other"), &NewNode::default()).expect("room");
+    tree.write_at(other, 0, &[9; 3000]).expect("room");
+    drop(tree);
+    let bytes = store.to_vec();
+    let cluster = u32::from_le_bytes(bytes[places.file + 52..][..4].try_into().expect("four bytes"));
+    let mut amid = bytes.clone();
+    amid[places.file + 96 + 33] |= 2;
+    amid[places.file + 96 + 52..][..4].copy_from_slice(&(cluster + 2).to_le_bytes());
+    exfat::seal(&mut amid);
+    let mut free = bytes;
+    free[places.bits + (cluster as usize - 2) / 8] &= !(1 << ((cluster - 2) % 8));
+    vec![("amid another".into(), amid, ["/file", "/other"]), ("marked free".into(), free, ["/file", "/file"])]
+}
+
+/// A name that is not shown because its entries are damaged is there all the same.
+#[test]
+fn a_folder_with_damaged_entries_is_neither_removed_nor_changed() {
+    type Damage = fn(&mut [u8]);
+    // Of the entries of a file with a name of two parts: FAT has the record last, exFAT first.
+    let fat: &[(&str, Damage)] = &[
+        ("a label with contents", |entries| entries[64 + 11] = 0x28),
+        ("the name of the folder itself", |entries| entries[64..75].copy_from_slice(b".          ")),
+        ("no name", |entries| entries[64..75].fill(b' ')),
+        ("parts of a name without a file", |entries| entries[64] = 0xe5),
+    ];
+    let exfat: &[(&str, Damage)] = &[
+        ("too few entries", |entries| entries[1] = 1),
+        ("too many entries", |entries| entries[1] = 18),
+        ("a stream that is none", |entries| entries[32] = 0xc1),
+        ("no name", |entries| entries[35] = 0),
+        ("a slash in the name", |entries| entries[66] = b'/'),
+        ("a stream without a file", |entries| entries[0] = 0x05),
+        ("of an unknown kind", |entries| entries[0] = 0x86),
+    ];
+    for (make, args, damages) in [(mkfs as Make, &["-F", "16"][..], fat), (mkfs_exfat, SMALL, exfat)] {
+        let Some(image) = make(args, 20 << 10) else { continue };
+        let store = image.in_memory();
+        let (tree, name) = (open(store.clone()), OsStr::new::<str>);
+        let folder = tree.make_folder(tree.root(), name("folder"), &NewNode::default()).expect("room");
+        tree.make_folder(tree.root(), name("empty"), &NewNode::default()).expect("room");
+        let file = tree.create(folder, name("the only file in it"), &NewNode::default()).expect("room");
+        tree.write_at(file, 0, &[7; 3000]).expect("room");
+        drop(tree);
+        let bytes = store.to_vec();
+        // The first parts of its name, as FAT and exFAT have them.
+        let marks: [&[u8]; 2] = [&[0x42, b' ', 0, b'i', 0, b'n', 0], &[0x85, 3]];
+        let mark = marks[usize::from(args == SMALL)];
+        let at = (0..bytes.len()).step_by(32).find(|at| {
+            bytes[*at..].starts_with(mark) && (args != SMALL || bytes[*at + 66..].starts_with(b"t\0h\0e\0"))
+        });
+        let at = at.expect("its entries");
+        for (what, damage) in damages {
+            let mut damaged = bytes.clone();
+            damage(&mut damaged[at..at + 128]);
+            let store = Arc::new(MemoryStore::new(damaged.clone()));
+            let tree = open(store.clone());
+            let (root, folder) = (tree.root(), find(&*tree, name("folder")).expect("it is there"));
+            assert!(tree.list(folder).expect("listed").is_empty(), "{what}");
+            let refused = tree.remove(root, name("folder")).expect_err("it is not empty");
+            assert_eq!(refused.kind(), ErrorKind::DirectoryNotEmpty, "{what}");
+            assert!(refused.to_string().contains("run fsck."), "{what}: {refused}");
+            tree.rename(root, name("empty"), root, name("folder"), Renaming::Replace).expect_err("it is not empty");
+            let stray_names = what.starts_with("parts of a name");
+            let made = tree.create(folder, name("new"), &NewNode::default());
+            assert_eq!(made.is_ok(), stray_names, "{what}");
+            if !stray_names {
+                assert_eq!(made.expect_err("refused").kind(), ErrorKind::ReadOnlyFilesystem, "{what}");
+                let warnings = tree.warnings().concat();
+                assert!(warnings.contains("/folder has damaged entries"), "{what}: {warnings}");
+                tree.create(root, name("elsewhere"), &NewNode::default()).expect("other folders are sound");
+                tree.finish().expect("written");
+                assert!(store.to_vec()[at..at + 128] == damaged[at..at + 128], "{what}: they stay as they are");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_large_hole_is_filled_in_pieces_between_which_others_have_their_turn() {
+    let kinds: [(Make, &[&str]); 2] = [(mkfs, &["-F", "32", "-s", "8"]), (mkfs_exfat, &["-c", "4K", "512"])];
+    for (make, args) in kinds {
+        let Some(image) = make(args, 64 << 10) else { continue };
+        let store = image.in_memory();
+        let (tree, name) = (open(store.clone()), OsStr::new::<str>);
+        // What was there before shows where zeros are missing.
+        let old = tree.create(tree.root(), name("old"), &NewNode::default()).expect("room");
+        tree.write_at(old, 0, &vec![0xee; 50 << 20]).expect("room");
+        tree.remove(tree.root(), name("old")).expect("removed");
+        tree.flush().expect("written");
+        let file = tree.create(tree.root(), name("file"), &NewNode::default()).expect("room");
+        tree.write_at(file, 0, b"begin").expect("room");
+        let (far, mut others) = (30 << 20, 0);
+        while tree.fill(file, far, true).expect("room") {
+            let other = tree.create(tree.root(), name(&format!("other {others}")), &NewNode::default()).expect("room");
+            tree.write_at(other, 0, b"others").expect("room");
+            others += 1;
+        }
+        assert!(others > 3, "{args:?}: {others}");
+        tree.write_at(file, far, b"end").expect("room");
+        let all = contents(&*tree, file);
+        assert!(all.starts_with(b"begin") && all.ends_with(b"end"), "{args:?}");
+        assert!(all[5..far as usize].iter().all(|byte| *byte == 0), "{args:?}");
+        // Where there is no room for all of it, nothing changes.
+        let free = tree.space().expect("counted").free;
+        let full = tree.write_at(file, far + (60 << 20), b"end").expect_err("no room");
+        assert_eq!(full.kind(), ErrorKind::StorageFull);
+        let nearly = tree.write_at(file, far + free / 4096 * 4096, &[1; 9000]).expect_err("no room");
+        assert_eq!(nearly.kind(), ErrorKind::StorageFull);
+        assert!(contents(&*tree, file) == all, "{args:?}: it has changed");
+        tree.set_len(file, far + (5 << 20)).expect("room");
+        tree.finish().expect("written");
+        assert!(read_all(&*open(store.clone()))["/file"][all.len()..].iter().all(|byte| *byte == 0), "{args:?}");
+        image.put(&store.to_vec());
+        image.check("filled");
+    }
 }

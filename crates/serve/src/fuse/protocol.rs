@@ -114,6 +114,7 @@ pub struct Errno(pub i32);
 impl Errno {
     pub const EPERM: Self = Self(1);
     pub const ENOENT: Self = Self(2);
+    pub const EINTR: Self = Self(4);
     pub const EIO: Self = Self(5);
     pub const ENXIO: Self = Self(6);
     pub const EBADF: Self = Self(9);

@@ -157,6 +157,8 @@ struct Shown {
     seen: Mutex<HashMap<Node, Version>>,
     /// Nodes that the kernel has forgotten.
     forgotten: AtomicU64,
+    /// Requests that may take long, and whether the program that made them is to wait no longer.
+    long: Mutex<HashMap<u64, bool>>,
 }
 
 /// What a folder held when it was opened, or read from the beginning again.
@@ -198,8 +200,11 @@ impl Answers for Shown {
                 forgotten.for_each(|one| self.forget(u64_at(one, 0), u64_at(one, 8)));
                 return Answer::None;
             }
-            // What is under way ends by itself.
-            opcode::INTERRUPT => return Answer::None,
+            // All else that is under way ends by itself.
+            opcode::INTERRUPT => {
+                lock(&self.long).entry(request.u64(0)).and_modify(|interrupted| *interrupted = true);
+                return Answer::None;
+            }
             opcode::LOOKUP => self.look_up(request, payload, data),
             opcode::GETATTR => self.told(self.node(request.node), payload),
             opcode::SETATTR => self.change(request, payload),
@@ -263,6 +268,7 @@ impl Shown {
             next: AtomicU64::new(1),
             seen: Mutex::default(),
             forgotten: AtomicU64::new(0),
+            long: Mutex::default(),
             tree,
         }
     }
@@ -395,6 +401,7 @@ impl Shown {
             self.tree.set_mode(node, request.u32(68) as u16 & 0o7777).map_err(errno)?;
         }
         if wanted(set::SIZE) {
+            self.fill(request, node, request.u64(16), false)?;
             self.tree.set_len(node, request.u64(16)).map_err(errno)?;
         }
         let time = |given, now, seconds, nanoseconds| {
@@ -608,12 +615,40 @@ impl Shown {
         }
         // Where others make the file longer, the kernel does not know its end. What a program wrote to memory has its place.
         let appends = request.u32(32) & O_APPEND != 0 && how & WRITE_CACHE == 0 && self.tree.changes_elsewhere();
+        if !appends {
+            self.fill(request, node, request.u64(8), true)?;
+        }
         let written = match appends {
             true => self.tree.append(node, &payload[..size]),
             false => self.tree.write_in_place(node, request.u64(8), &mut payload[..size]),
         };
         written.map_err(errno)?;
         Ok(Writer::new(payload).u32(size as u32).u32(0).len())
+    }
+
+    /// Fills a file with zeros up to where a program writes, or up to its new size, until that is done or the program is interrupted.
+    fn fill(&self, request: &Request, node: Node, to: u64, writes: bool) -> Result<(), Errno> {
+        if self.tree.changes_elsewhere() {
+            return Ok(());
+        }
+        let known = self.tree.attributes(node).map_err(errno)?;
+        lock(&self.long).insert(request.unique, false);
+        let done = self.filled(request.unique, node, to, writes);
+        lock(&self.long).remove(&request.unique);
+        if done.is_err() && self.tree.attributes(node).is_ok_and(|now| now.size > known.size && now.size <= to) {
+            // The error that led here is the one that counts.
+            let _ = self.tree.set_len(node, known.size);
+        }
+        done
+    }
+
+    fn filled(&self, unique: u64, node: Node, to: u64, writes: bool) -> Result<(), Errno> {
+        while self.tree.fill(node, to, writes).map_err(errno)? {
+            if lock(&self.long).get(&unique) == Some(&true) {
+                return Err(Errno::EINTR);
+            }
+        }
+        Ok(())
     }
 
     /// FSYNC and FSYNCDIR (`struct fuse_fsync_in`).

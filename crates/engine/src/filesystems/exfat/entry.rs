@@ -14,7 +14,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::upcase::UpCase;
-use crate::filesystems::fat::layout::{Found, Record, usable};
+use crate::filesystems::fat::layout::{Damaged, Found, Parsed, Record, usable};
 use crate::filesystems::fat::time::Stamp;
 use crate::little_endian::{u16_at, u32_at, u64_at};
 
@@ -42,6 +42,10 @@ const CONTIGUOUS: u8 = 2;
 /// Units of a name in one entry, and the entries that may follow the first (7.4.2, 7.7.3).
 const UNITS: usize = 15;
 const MOST_FOLLOWING: usize = 18;
+
+/// The reserved field that says that a name is leaving, and what is there then. It is on the disk only while a file is renamed.
+const LEAVING: usize = 6;
+const LEAVES: u16 = 0x4c63;
 
 /// Where the stream extension begins, and where the names do.
 const SECOND: usize = LEN;
@@ -241,7 +245,25 @@ impl Record for Set {
         set.bytes[4..SECOND].copy_from_slice(&other[4..SECOND]);
         set.bytes[SECOND + 1] = other[SECOND + 1];
         set.bytes[SECOND + 8..NAMES].copy_from_slice(&other[SECOND + 8..NAMES]);
+        set.set_leaving(false);
         Box::new(set)
+    }
+
+    fn same_contents(&self, other: &dyn Record) -> bool {
+        let other = other.bytes();
+        [4..LEAVING, LEAVING + 2..SECOND, SECOND + 1..SECOND + 3, SECOND + 8..NAMES]
+            .into_iter()
+            .all(|part| self.bytes[part.clone()] == other[part])
+    }
+
+    fn leaving(&self) -> bool {
+        u16_at(&self.bytes, LEAVING) == LEAVES
+    }
+
+    fn set_leaving(&mut self, leaving: bool) {
+        if leaving || self.leaving() {
+            self.put16(LEAVING, if leaving { LEAVES } else { 0 });
+        }
     }
 }
 
@@ -250,29 +272,64 @@ fn hash(units: impl Iterator<Item = u16>) -> u16 {
     units.flat_map(u16::to_le_bytes).fold(0, |hash: u16, byte| hash.rotate_right(1).wrapping_add(u16::from(byte)))
 }
 
-/// Everything in a folder, and how many entries it has before the first that was never used.
-pub fn parse(folder: &[u8]) -> (Vec<Found>, u32) {
+/// What is in a folder. What the outermost one says of the file system itself is no file.
+pub fn parse(folder: &[u8], is_root: bool) -> Parsed {
     let slots = (folder.len() / LEN) as u32;
-    let mut found = Vec::new();
+    let mut parsed = Parsed { found: Vec::new(), end: slots, damaged: Vec::new(), stray_names: Vec::new() };
     let mut at = 0;
     while at < slots {
         let rest = &folder[at as usize * LEN..];
-        let set = match rest[0] {
-            0 => return (found, at),
-            FILE => Set::parse(rest),
-            _ => None,
-        };
+        if rest[0] == 0 {
+            parsed.end = at;
+            break;
+        }
+        let set = if rest[0] == FILE { Set::parse(rest) } else { None };
         let Some((set, name)) = set else {
-            at += 1;
+            let count = u32::from(rest[0] == FILE) * remains(rest);
+            let slots = at..at + 1 + count;
+            at = slots.end;
+            match rest[0] {
+                kind if kind & IN_USE == 0 => {}
+                NAME => parsed.stray_names.push(slots.start),
+                FILE => {
+                    parsed.damaged.push(Damaged {
+                        slots,
+                        why: "a set of entries that is not whole",
+                        leaving: left(rest),
+                    });
+                }
+                STREAM => {
+                    parsed.damaged.push(Damaged { slots, why: "contents without a name", leaving: None });
+                }
+                // What may be ignored, and in the root, where what may not is a fault of the whole file system.
+                kind if kind & BENIGN != 0 || is_root => {}
+                _ => parsed.damaged.push(Damaged { slots, why: "an entry of an unknown kind", leaving: None }),
+            }
             continue;
         };
         let end = at + (set.bytes.len() / LEN) as u32;
         if usable(&name) {
-            found.push(Found { name, alias: None, entry: Box::new(set), slots: at..end, at });
+            parsed.found.push(Found { name, alias: None, entry: Box::new(set), slots: at..end, at });
+        } else {
+            let why = "a name that no file can have";
+            parsed.damaged.push(Damaged { slots: at..end, why, leaving: None });
         }
         at = end;
     }
-    (found, slots)
+    parsed
+}
+
+/// Entries that still follow the first of a broken set: no more than it says, its stream extension, and names.
+fn remains(set: &[u8]) -> u32 {
+    let following = set.as_chunks::<LEN>().0.iter().skip(1).take(set[1].into());
+    let kinds = following.map(|entry| entry[0]).enumerate();
+    kinds.take_while(|(i, kind)| *kind == NAME || *i == 0 && *kind == STREAM).count() as u32
+}
+
+/// The first cluster of a broken set that was leaving, if that can still be read.
+fn left(set: &[u8]) -> Option<u32> {
+    let stream = set.get(SECOND..NAMES).filter(|stream| stream[0] == STREAM)?;
+    (u16_at(set, LEAVING) == LEAVES).then(|| u32_at(stream, 20))
 }
 
 #[cfg(test)]
@@ -288,8 +345,9 @@ mod tests {
             set.set_size(1 << 40, 12_345);
             set.set_first(7);
             let folder = [&[0x05; LEN][..], &set.bytes(), &[0; LEN]].concat();
-            let (found, end) = parse(&folder);
+            let Parsed { found, end, damaged, stray_names } = parse(&folder, false);
             let [found] = &found[..] else { panic!("one is there") };
+            assert!(damaged.is_empty() && stray_names.is_empty());
             assert_eq!((&found.name, found.slots.clone(), found.at), (&name, 1..end, 1));
             let entry = &found.entry;
             assert_eq!((entry.first(), entry.size(), entry.valid(), entry.fault()), (7, 1 << 40, 12_345, None));
@@ -304,7 +362,8 @@ mod tests {
             Set::named(&Set::new(true, SystemTime::now()).bytes(), "name", &upcase).expect("it fits").bytes();
         bytes.extend([&[0xe0][..], &[9; LEN - 1]].concat());
         bytes[1] += 1;
-        let faults = |bytes: &[u8]| parse(bytes).0.iter().map(|found| found.entry.fault()).collect::<Vec<_>>();
+        let faults =
+            |bytes: &[u8]| parse(bytes, false).found.iter().map(|found| found.entry.fault()).collect::<Vec<_>>();
         assert!(faults(&bytes)[0].is_some_and(|why| why.contains("checksum")));
         let set = Set { bytes: bytes.clone(), fault: None };
         assert_eq!(faults(&set.bytes()), [None]);
@@ -315,9 +374,16 @@ mod tests {
         assert!(
             faults(&Set { bytes: bytes.clone(), fault: None }.bytes())[0].is_some_and(|why| why.contains("unknown"))
         );
+        let damaged = |bytes: &[u8]| parse(bytes, false).damaged.iter().map(|d| d.slots.clone()).collect::<Vec<_>>();
         assert!(faults(&bytes[..3 * LEN]).is_empty());
+        assert_eq!(damaged(&bytes[..3 * LEN]), [0..3]);
         bytes[2 * LEN] &= !IN_USE;
         assert!(faults(&bytes).is_empty());
+        assert_eq!(damaged(&bytes), [0..2, 3..4]);
+        // A stream alone, and names, which name nothing.
+        assert_eq!(damaged(&bytes[LEN..2 * LEN]), [0..1]);
+        let names = parse(&[NAME; LEN], false);
+        assert!(names.damaged.is_empty() && names.stray_names == [0]);
     }
 
     #[test]

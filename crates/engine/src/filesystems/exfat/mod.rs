@@ -19,7 +19,7 @@ pub(super) use boot::{DIRTY, PERCENT};
 
 use super::fat::Fat;
 use super::fat::boot::Boot;
-use super::fat::layout::{Found, Layout, Record};
+use super::fat::layout::{Found, Layout, Parsed, Record};
 use super::fat::name::Alias;
 use super::fat::node::{ROOT, State};
 use super::fat::pages::Pages;
@@ -187,8 +187,8 @@ impl Layout for ExFat {
         String::from_utf16_lossy(&self.upcase.folded(name).collect::<Vec<_>>())
     }
 
-    fn parse(&self, folder: &[u8]) -> (Vec<Found>, u32) {
-        entry::parse(folder)
+    fn parse(&self, folder: &[u8], is_root: bool) -> Parsed {
+        entry::parse(folder, is_root)
     }
 
     fn removed(&self, first: u8) -> u8 {

@@ -47,7 +47,12 @@ impl State {
             self.set_mark(true)?;
         }
         self.marked = true;
-        Ok(())
+        // What was mended when it was opened, before anything else changes.
+        let done = self.write_sectors();
+        if let Err(e) = &done {
+            self.failed = Some(e.to_string());
+        }
+        done
     }
 
     /// Marks the file system as unmounted, if we marked it as mounted. Everything is durable.
@@ -103,13 +108,14 @@ impl State {
         if self.table.write_out()? {
             self.store.flush()?;
         }
-        if !self.sectors.is_empty() {
-            for (at, bytes) in &self.sectors {
-                self.store.write_at(*at, &mut bytes.clone())?;
+        if !self.joins.is_empty() {
+            for (cluster, next) in std::mem::take(&mut self.joins) {
+                self.table.set(cluster, Link::Next(next))?;
             }
+            self.table.write_out()?;
             self.store.flush()?;
-            self.sectors.clear();
         }
+        self.write_sectors()?;
         let mut written = false;
         if !self.freed.is_empty() {
             let _alone = moving.write().unwrap_or_else(PoisonError::into_inner);
@@ -120,6 +126,22 @@ impl State {
         }
         written |= self.write_info()?;
         if written { self.store.flush() } else { Ok(()) }
+    }
+
+    fn write_sectors(&mut self) -> io::Result<()> {
+        let last = std::mem::take(&mut self.last);
+        for now in [false, true] {
+            let mut some = false;
+            for (at, bytes) in self.sectors.iter().filter(|(at, _)| last.contains(at) == now) {
+                self.store.write_at(*at, &mut bytes.clone())?;
+                some = true;
+            }
+            if some {
+                self.store.flush()?;
+            }
+        }
+        self.sectors.clear();
+        Ok(())
     }
 
     /// Sets or clears both marks of being mounted.

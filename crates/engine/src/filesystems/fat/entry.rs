@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::io;
 use std::time::SystemTime;
 
-use super::layout::{Found, Layout, Record, usable};
+use super::layout::{Damaged, Found, Layout, Parsed, Record, usable};
 use super::name::{self, Alias};
 use super::time::Stamp;
 
@@ -36,6 +36,10 @@ const LONG_NAME_MASK: u8 = 0x3f;
 /// UTF-16 units in one part of a long name, and their offsets.
 const UNITS: [usize; 13] = [1, 3, 5, 7, 9, 14, 16, 18, 20, 22, 24, 28, 30];
 const LAST_PART: u8 = 0x40;
+
+/// The bit beside those of small letters that marks a name that is leaving. It is on the disk only while a file is renamed. Windows
+/// has the lower ones for its encrypted files.
+const LEAVING: u8 = 0x40;
 
 /// The entry that locates a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +74,22 @@ impl Entry {
     /// The bits that say which parts of the alias are shown in lower case.
     pub fn case(&self) -> u8 {
         self.0[12]
+    }
+
+    /// Whether it is no file: `.` or `..`, or a label.
+    fn is_nothing(&self, at: u32, is_root: bool) -> bool {
+        let itself = !is_root && matches!((at, &self.alias()), (0, b".          ") | (1, b"..         "));
+        itself || self.attributes() & VOLUME_LABEL != 0
+    }
+
+    /// What is wrong with it, if it may have been a file but cannot be shown as one.
+    fn damage(&self, name: &str, at: u32, is_root: bool) -> Option<&'static str> {
+        let label = self.attributes() & VOLUME_LABEL != 0;
+        match () {
+            () if label && (self.first() != 0 || self.size() != 0) => Some("a label of a volume that has contents"),
+            () if !self.is_nothing(at, is_root) && !usable(name) => Some("a name that no file can have"),
+            () => None,
+        }
     }
 
     /// This entry under another name.
@@ -156,7 +176,21 @@ impl Record for Entry {
         let (mut entry, other) = (*self, other.bytes());
         entry.0[13..].copy_from_slice(&other[13..]);
         entry.0[11] = other[11];
+        entry.set_leaving(false);
         Box::new(entry)
+    }
+
+    fn same_contents(&self, other: &dyn Record) -> bool {
+        let other = other.bytes();
+        self.0[11] == other[11] && self.0[13..] == other[13..]
+    }
+
+    fn leaving(&self) -> bool {
+        self.0[12] & LEAVING != 0
+    }
+
+    fn set_leaving(&mut self, leaving: bool) {
+        self.0[12] = self.0[12] & !LEAVING | if leaving { LEAVING } else { 0 };
     }
 }
 
@@ -185,8 +219,8 @@ impl Layout for Plain {
         name::folded(name)
     }
 
-    fn parse(&self, folder: &[u8]) -> (Vec<Found>, u32) {
-        parse(folder)
+    fn parse(&self, folder: &[u8], is_root: bool) -> Parsed {
+        parse(folder, is_root)
     }
 
     fn removed(&self, _first: u8) -> u8 {
@@ -237,39 +271,47 @@ pub fn long_name(name: &str, alias: &Alias) -> Vec<[u8; LEN]> {
     units.chunks(UNITS.len()).enumerate().map(part).rev().collect()
 }
 
-/// Everything in a folder except `.`, `..` and the volume's label, and how many entries it has before the first that
-/// was never used.
-pub fn parse(folder: &[u8]) -> (Vec<Found>, u32) {
-    let mut found = Vec::new();
+/// What is in a folder: `.`, `..` and the label of the volume are neither files nor damaged.
+pub fn parse(folder: &[u8], is_root: bool) -> Parsed {
+    let slots = (folder.len() / LEN) as u32;
+    let mut parsed = Parsed { found: Vec::new(), end: slots, damaged: Vec::new(), stray_names: Vec::new() };
     let mut long: Option<LongName> = None;
     for (at, bytes) in (0..).zip(folder.as_chunks::<LEN>().0) {
         if bytes[0] == END {
-            return (found, at);
+            parsed.end = at;
+            break;
         }
         if bytes[0] == REMOVED {
-            long = None;
+            parsed.stray_names.extend(long.take().into_iter().flat_map(|long| long.begin..at));
         } else if bytes[11] & LONG_NAME_MASK == LONG_NAME {
+            let before = long.as_ref().map_or(at, |long| long.begin);
             long = LongName::grown(long, bytes, at);
+            let begin = long.as_ref().map_or(at + 1, |long| long.begin);
+            parsed.stray_names.extend(before..begin);
         } else {
             let entry = Entry(*bytes);
+            let before = long.as_ref().map_or(at, |long| long.begin);
             let long = long.take().filter(|l| l.belongs_to(&entry));
-            let label = entry.attributes() & VOLUME_LABEL != 0;
             let begin = long.as_ref().map_or(at, |l| l.begin);
+            parsed.stray_names.extend(before..begin);
             let named = long.and_then(LongName::text);
             let name = named.unwrap_or_else(|| name::shown(&entry.alias(), entry.case()));
-            if !label && usable(&name) {
-                found.push(Found {
+            match entry.damage(&name, at, is_root) {
+                None if entry.is_nothing(at, is_root) => {}
+                None => parsed.found.push(Found {
                     name,
                     alias: Some(entry.alias()),
                     entry: Box::new(entry),
                     slots: begin..at + 1,
                     at,
-                });
+                }),
+                Some(why) => parsed.damaged.push(Damaged { slots: begin..at + 1, why, leaving: None }),
             }
         }
     }
-    let slots = (folder.len() / LEN) as u32;
-    (found, slots)
+    let end = parsed.end;
+    parsed.stray_names.extend(long.into_iter().flat_map(|long| long.begin..end));
+    parsed
 }
 
 /// A long name, partly read.
@@ -321,7 +363,8 @@ mod tests {
             let entry = Entry::new(*b"LONGN~1 TXT", ARCHIVE, 7, SystemTime::now());
             let mut folder = long_name(&name, &entry.alias()).concat();
             folder.extend(entry.0);
-            let (found, end) = parse(&folder);
+            let Parsed { found, end, damaged, stray_names } = parse(&folder, false);
+            assert!(damaged.is_empty() && stray_names.is_empty());
             assert_eq!((found.len(), end as usize), (1, folder.len() / LEN));
             assert_eq!((&found[0].name, found[0].entry.bytes(), found[0].slots.start), (&name, entry.bytes(), 0));
         }
@@ -335,9 +378,10 @@ mod tests {
         let mut other = parts.clone();
         other[1][13] ^= 1;
         for parts in [&parts[1..], &parts[..2], &other, &[parts[1], parts[0], parts[2]]] {
-            let (found, _) = parse(&folder(parts));
+            let Parsed { found, stray_names, .. } = parse(&folder(parts), false);
+            assert_eq!(stray_names, (0..found[0].at).collect::<Vec<_>>());
             assert_eq!((found[0].name.as_str(), found[0].slots.start), ("SHORT.TXT", found[0].at));
         }
-        assert_eq!(parse(&folder(&parts)).0[0].name, "a long name of three parts, not two");
+        assert_eq!(parse(&folder(&parts), false).found[0].name, "a long name of three parts, not two");
     }
 }

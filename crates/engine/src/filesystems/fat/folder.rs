@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::entry::LEN;
-use super::layout::{Found, Layout};
+use super::layout::{Found, Layout, Parsed};
 use super::name::{Alias, shown};
 use crate::trees::Node;
 
@@ -22,6 +22,10 @@ pub struct Folder {
     /// The number of entries it has space for.
     slots: u32,
     layout: Arc<dyn Layout>,
+    /// What is wrong with entries that may have been a file or folder.
+    damage: Option<&'static str>,
+    /// Whether there are parts of names without a file.
+    stray_names: bool,
 }
 
 /// A file or folder in a folder.
@@ -34,9 +38,15 @@ pub struct Held {
 }
 
 impl Folder {
-    /// Parses the bytes of a folder that has space for `slots` entries; `node` gives each of its entries a number.
-    pub fn parse(layout: &Arc<dyn Layout>, bytes: &[u8], slots: u32, mut node: impl FnMut(&Found) -> Node) -> Self {
-        let (found, end) = layout.parse(bytes);
+    /// A folder of these bytes that has space for `slots` entries; `node` gives each of its entries a number.
+    pub fn new(
+        layout: &Arc<dyn Layout>,
+        bytes: &[u8],
+        parsed: Parsed,
+        slots: u32,
+        mut node: impl FnMut(&Found) -> Node,
+    ) -> Self {
+        let Parsed { found, end, damaged, stray_names } = parsed;
         let entries = bytes.as_chunks::<LEN>().0.iter().take(end as usize);
         let mut folder = Self {
             held: BTreeMap::new(),
@@ -46,6 +56,8 @@ impl Folder {
             used: entries.map(|entry| layout.removed(entry[0]) != entry[0]).collect(),
             slots,
             layout: layout.clone(),
+            damage: damaged.first().map(|damaged| damaged.why),
+            stray_names: !stray_names.is_empty(),
         };
         for found in found {
             // The first of several with the same name counts.
@@ -55,6 +67,16 @@ impl Folder {
             before.into_iter().for_each(|at| folder.prefer(&found.name, at));
         }
         folder
+    }
+
+    /// Whether nothing is lost when it goes: what is damaged counts.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.damage.is_none() && !self.stray_names
+    }
+
+    /// What is wrong with entries that may have been a file or folder: they are lost if something takes their place.
+    pub fn damage(&self) -> Option<&'static str> {
+        self.damage
     }
 
     /// Adds something that was found or created.

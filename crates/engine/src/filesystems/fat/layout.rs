@@ -58,6 +58,13 @@ pub trait Record: Send + Sync {
 
     /// This record's name with the contents, times and attributes of another.
     fn with_contents_of(&self, other: &dyn Record) -> Box<dyn Record>;
+
+    /// Whether all but the name is that of another.
+    fn same_contents(&self, other: &dyn Record) -> bool;
+
+    /// Whether this name goes as soon as another one of the same contents is there: it is being renamed.
+    fn leaving(&self) -> bool;
+    fn set_leaving(&mut self, leaving: bool);
 }
 
 /// Something found in a folder, and where.
@@ -70,6 +77,26 @@ pub struct Found {
     pub slots: Range<u32>,
     /// Index of the entry with which its record begins.
     pub at: u32,
+}
+
+/// All that a folder's bytes say.
+pub struct Parsed {
+    /// Everything in it except `.`, `..`, the volume's label and the like.
+    pub found: Vec<Found>,
+    /// How many entries it has before the first that was never used.
+    pub end: u32,
+    /// What may be a file or folder, but cannot be read.
+    pub damaged: Vec<Damaged>,
+    /// Parts of names without a file.
+    pub stray_names: Vec<u32>,
+}
+
+/// Entries that may be a file or folder, but cannot be read.
+pub struct Damaged {
+    pub slots: Range<u32>,
+    pub why: &'static str,
+    /// The first cluster of a name that was leaving ([`Record::leaving`]) when it was damaged.
+    pub leaving: Option<u32>,
 }
 
 /// Entries and names of a file system.
@@ -94,9 +121,8 @@ pub trait Layout: Send + Sync {
     /// A name in the form in which names are compared.
     fn folded(&self, name: &str) -> String;
 
-    /// Everything in a folder except `.`, `..`, the volume's label and the like, and how many entries it has before the
-    /// first that was never used.
-    fn parse(&self, folder: &[u8]) -> (Vec<Found>, u32);
+    /// What is in a folder, which may be the outermost one.
+    fn parse(&self, folder: &[u8], is_root: bool) -> Parsed;
 
     /// What becomes of the first byte of an entry that is removed. Entries that have it are free.
     fn removed(&self, first: u8) -> u8;

@@ -5,9 +5,11 @@
 //! specification" here, and from what Linux, mtools and dosfstools do where it leaves a choice.
 //!
 //! Crash safety: contents are written at once; everything else is kept in memory and written by `commit`, in an order
-//! in which no entry ever names clusters of another file: allocated clusters, then entries, then freed clusters, each
-//! made durable before the next. Freed clusters are not reused before that. So at worst clusters are lost, or a file
-//! that was just moved still has its old name too.
+//! in which no entry ever names clusters of another file: allocated clusters, then the links that lead to them, then
+//! entries, then freed clusters, each made durable before the next. Freed clusters are not reused before that. So at worst
+//! clusters are lost. A file that is renamed from one sector to another has both names for a moment. The old one says
+//! before that it goes, and is removed when the file system is opened the next time (`survey`). Two names of the same
+//! clusters that do not say which is the old one come from others: then nothing is written.
 
 pub mod boot;
 mod commit;
@@ -17,13 +19,16 @@ pub(super) mod layout;
 pub(super) mod name;
 pub(super) mod node;
 pub(super) mod pages;
+mod survey;
 pub(super) mod table;
 pub(super) mod time;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::SystemTime;
+use std::thread;
+use std::time::{Duration, SystemTime};
 
 use crate::error::Result;
 use crate::store::Store;
@@ -34,10 +39,21 @@ use node::{OldName, State};
 
 pub(crate) use time::date_of;
 
+/// How often those who wait for the state are looked for while a file is filled with zeros, and how far apart.
+const TURNS: usize = 20;
+const TURN: Duration = Duration::from_micros(100);
+
+/// So many pieces of zeros are made durable at once: whoever asks for that does not wait for all of them.
+const DURABLE: usize = 16;
+
 /// A store's FAT or exFAT file system.
 pub struct Fat {
     store: Arc<dyn Store>,
     state: Mutex<State>,
+    /// How many wait for it.
+    waiting: AtomicUsize,
+    /// Pieces of zeros that were written.
+    fills: AtomicUsize,
     /// Held for reading while contents are read without the state's lock, and for writing while clusters become free.
     moving: RwLock<()>,
     layout: Arc<dyn Layout>,
@@ -45,6 +61,8 @@ pub struct Fat {
     cut_short: bool,
     /// What else forbids writing.
     faults: Vec<String>,
+    /// What else people should know.
+    notes: Vec<String>,
     unclean: bool,
 }
 
@@ -65,15 +83,67 @@ impl Fat {
     }
 
     /// A file system that is not written if there are `faults`.
-    pub(super) fn of(store: Arc<dyn Store>, mut state: State, faults: Vec<String>) -> Result<Self> {
+    pub(super) fn of(store: Arc<dyn Store>, mut state: State, mut faults: Vec<String>) -> Result<Self> {
         let cut_short = state.boot.len > store.len();
         let unclean = !state.was_clean()?;
+        let mut notes = Vec::new();
+        if store.writable() && !cut_short && faults.is_empty() {
+            let survey = state.survey(unclean)?;
+            faults = survey.faults;
+            notes = survey.notes;
+            if faults.is_empty() {
+                state.remove_entries(&survey.superfluous)?;
+            }
+        }
         let layout = state.layout.clone();
-        Ok(Self { store, state: Mutex::new(state), moving: RwLock::new(()), layout, cut_short, faults, unclean })
+        Ok(Self {
+            store,
+            state: Mutex::new(state),
+            waiting: AtomicUsize::new(0),
+            fills: AtomicUsize::new(0),
+            moving: RwLock::new(()),
+            layout,
+            cut_short,
+            faults,
+            notes,
+            unclean,
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        state
+    }
+
+    /// Fills a file with zeros up to `to`; gives back its size before if that has changed.
+    fn filled(&self, file: Node, to: u64, writes: bool) -> io::Result<Option<u64>> {
+        if !self.state().must_fill(file, to, writes)? {
+            return Ok(None);
+        }
+        let before = self.attributes(file)?.size;
+        let mut some = false;
+        loop {
+            match self.fill(file, to, writes) {
+                Ok(true) => some = true,
+                Ok(false) => return Ok(some.then_some(before)),
+                Err(e) => {
+                    self.unfill(file, some.then_some(before), to);
+                    return Err(e);
+                }
+            }
+        }
+    }
+
+    /// Takes back what was filled in, unless somebody wrote behind it meanwhile.
+    fn unfill(&self, file: Node, before: Option<u64>, to: u64) {
+        let Some(before) = before else { return };
+        let grown = self.attributes(file).is_ok_and(|now| (before..=to).contains(&now.size) && now.size != before);
+        if grown {
+            // The error that led here is the one that counts.
+            let _ = self.set_len(file, before);
+        }
     }
 
     /// The state, for a change: marks the file system as mounted first.
@@ -90,9 +160,11 @@ impl Fat {
         state.commit(&self.moving)
     }
 
-    /// Makes records that lie in two sectors lie in one, before they are changed: that of `node`, and those above it.
+    /// Makes records that lie in two sectors lie in one, before they are changed: that of `node`, and those above it. Fails where
+    /// the folder has entries that are damaged.
     fn gather(&self, node: Node) -> io::Result<()> {
         let mut state = self.change()?;
+        state.refuse_damaged(node)?;
         for node in state.in_two_sectors(node) {
             let old = state.relocate(node)?;
             self.replace_name(&mut state, &old)?;
@@ -101,27 +173,35 @@ impl Fat {
     }
 
     /// Removes a name that has another beside it. The new one must be durable before: a crash in between leaves both, never
-    /// neither.
+    /// neither, and the old one says that it goes. It goes at once: the other must not change before.
     fn replace_name(&self, state: &mut State, old: &OldName) -> io::Result<()> {
-        if !state.in_one_sector(old) {
-            self.commit(state)?;
-            state.begin()?;
+        if state.in_one_sector(old) {
+            return state.remove_name(old);
         }
-        state.remove_name(old)
+        state.mark_leaving(old)?;
+        self.commit(state)?;
+        state.begin()?;
+        state.remove_name(old)?;
+        self.commit(state)
     }
 
     /// Carries out a change. If the file system is full although clusters were released, frees them and tries once
     /// more; commits if many changes wait.
-    fn with_room<T>(&self, mut change: impl FnMut(&mut State) -> io::Result<T>) -> io::Result<T> {
+    fn with_room<T>(&self, change: impl FnMut(&mut State) -> io::Result<T>) -> io::Result<T> {
         let mut state = self.change()?;
-        let mut result = change(&mut state);
-        if matches!(&result, Err(e) if e.kind() == io::ErrorKind::StorageFull) && state.has_freed() {
-            self.commit(&mut state)?;
-            state.begin()?;
-            result = change(&mut state);
-        }
+        let result = self.make_room(&mut state, change);
         if state.waits() {
             self.commit(&mut state)?;
+        }
+        result
+    }
+
+    fn make_room<T>(&self, state: &mut State, mut change: impl FnMut(&mut State) -> io::Result<T>) -> io::Result<T> {
+        let result = change(state);
+        if matches!(&result, Err(e) if e.kind() == io::ErrorKind::StorageFull) && state.has_freed() {
+            self.commit(state)?;
+            state.begin()?;
+            return change(state);
         }
         result
     }
@@ -149,6 +229,7 @@ impl Tree for Fat {
         if !self.faults.is_empty() {
             warnings.push(format!("the file system can only be read: {}", self.faults.join("; ")));
         }
+        warnings.extend(self.notes.iter().cloned());
         if self.cut_short {
             warnings.push("the file system is longer than its volume: files at its end are lost".into());
         }
@@ -189,11 +270,38 @@ impl Tree for Fat {
     }
 
     fn write_at(&self, file: Node, offset: u64, data: &[u8]) -> io::Result<()> {
+        let before = self.filled(file, offset, true)?;
         self.gather(file)?;
-        self.with_room(|state| state.write(file, offset, data))
+        let written = self.with_room(|state| state.write(file, offset, data));
+        if written.is_err() {
+            self.unfill(file, before, offset);
+        }
+        written
+    }
+
+    fn fill(&self, file: Node, to: u64, writes: bool) -> io::Result<bool> {
+        if !self.state().must_fill(file, to, writes)? {
+            return Ok(false);
+        }
+        self.gather(file)?;
+        let some = self.with_room(|state| state.fill(file, to, writes))?;
+        if some {
+            // A mutex is not fair.
+            for _ in 0..TURNS {
+                if self.waiting.load(Ordering::Relaxed) == 0 {
+                    break;
+                }
+                thread::sleep(TURN);
+            }
+            if self.fills.fetch_add(1, Ordering::Relaxed) % DURABLE == DURABLE - 1 {
+                self.store.flush()?;
+            }
+        }
+        Ok(some)
     }
 
     fn set_len(&self, file: Node, len: u64) -> io::Result<()> {
+        self.filled(file, len, false)?;
         self.gather(file)?;
         let given_back = self.with_room(|state| state.set_len(file, len))?;
         if given_back {
@@ -227,11 +335,13 @@ impl Tree for Fat {
             Renaming::Exchange => return Err(self.without("exchange of names")),
         };
         let replaced = self.state().lookup(to_folder, to_name).unwrap_or(to_folder);
-        [folder, replaced].into_iter().try_for_each(|node| self.gather(node))?;
-        let Some(old) = self.with_room(|state| state.rename(folder, name, to_folder, to_name, replace))? else {
-            return Ok(());
-        };
-        self.replace_name(&mut *self.change()?, &old)
+        [folder, to_folder, replaced].into_iter().try_for_each(|node| self.gather(node))?;
+        let mut state = self.change()?;
+        // Nobody sees both names, nor are they durable before the old one is marked.
+        match self.make_room(&mut state, |state| state.rename(folder, name, to_folder, to_name, replace))? {
+            Some(old) => self.replace_name(&mut state, &old),
+            None => Ok(()),
+        }
     }
 
     fn remove(&self, folder: Node, name: &OsStr) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! Files and folders in memory, and changes to them. Nothing here is durable before `commit`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
@@ -12,7 +12,7 @@ use super::entry::{self, Entry};
 use super::folder::Folder;
 use super::layout::{Found, Layout, Record};
 use super::name;
-use super::table::{Chain, Link, Table};
+use super::table::{Chain, ChainEnd, Link, Table};
 use crate::store::Store;
 use crate::trees::{Attributes, Node, NodeKind, Space, damaged};
 
@@ -21,6 +21,9 @@ pub const ROOT: Node = 1;
 
 /// Bytes written at a time.
 const PIECE: usize = 1 << 20;
+
+/// Zeros written at a time while others wait.
+pub(super) const FILL: u64 = 4 << 20;
 
 /// Bytes of a folder read at a time: whole sectors.
 const FOLDER_PIECE: usize = 64 << 10;
@@ -33,6 +36,10 @@ pub struct State {
     pub table: Table,
     /// Changed sectors of folders, by offset.
     pub(super) sectors: BTreeMap<u64, Vec<u8>>,
+    /// Which of those are written when all others are durable.
+    pub(super) last: BTreeSet<u64>,
+    /// Clusters that follow the last ones of chains once they are durable: before that, a chain would lead to free clusters.
+    pub(super) joins: BTreeMap<u32, u32>,
     /// Clusters that become free once the entries that named them are durably gone: the first of a run, and where it
     /// ends.
     pub(super) freed: BTreeMap<u32, u32>,
@@ -67,12 +74,14 @@ struct Known {
     removed: bool,
 }
 
-/// A name that is to be removed.
+/// A name that is to be removed, since there is a new one.
 pub struct OldName {
     folder: Node,
     at: u32,
-    /// Offset of the new entry.
+    entry: Box<dyn Record>,
+    /// The sector with the record of the new name, and those with the rest of it.
     new: u64,
+    parts: BTreeSet<u64>,
 }
 
 impl Known {
@@ -95,6 +104,8 @@ impl State {
             layout,
             table,
             sectors: BTreeMap::new(),
+            last: BTreeSet::new(),
+            joins: BTreeMap::new(),
             freed: BTreeMap::new(),
             reserved: Vec::new(),
             contents_written: false,
@@ -162,6 +173,31 @@ impl State {
         self.settle(file, taken, (end.max(size), end.max(valid)), written)
     }
 
+    pub fn must_fill(&self, file: Node, to: u64, writes: bool) -> io::Result<bool> {
+        let (_, valid) = self.sizes(file)?;
+        // exFAT knows how much was written: what follows is zero without.
+        Ok(to.saturating_sub(valid) > FILL && (writes || !self.is_exfat()))
+    }
+
+    /// Writes the first of the zeros in front of `to`, if there are very many. Whether there were.
+    pub fn fill(&mut self, file: Node, to: u64, writes: bool) -> io::Result<bool> {
+        if !self.must_fill(file, to, writes)? {
+            return Ok(false);
+        }
+        let (_, valid) = self.sizes(file)?;
+        if to + u64::from(writes) > self.layout.largest() {
+            return Err(too_large());
+        }
+        self.load_chain(file)?;
+        let held = self.known(file)?.chain.as_ref().map_or(0, Chain::count);
+        // All of it has room, or nothing is written.
+        if to.div_ceil(self.boot.cluster.into()) > u64::from(held) + u64::from(self.table.free()?) {
+            return Err(io::Error::new(ErrorKind::StorageFull, "the file system is full"));
+        }
+        self.write(file, valid, &vec![0; FILL as usize])?;
+        Ok(true)
+    }
+
     /// Changes the size. Returns whether [`State::cut_clusters`] has clusters to free once the entry is durable.
     pub fn set_len(&mut self, file: Node, len: u64) -> io::Result<bool> {
         let (size, valid) = self.sizes(file)?;
@@ -193,17 +229,17 @@ impl State {
         Ok(len != 0 && surplus)
     }
 
-    /// Frees the clusters past the end of a truncated file whose entry durably has the new size.
+    /// Cuts off the clusters past the end of a truncated file whose entry durably has the new size. They become free when it is
+    /// durable that the file ends before them.
     pub fn cut_clusters(&mut self, file: Node, moving: &RwLock<()>) -> io::Result<()> {
         self.begin()?;
         let _alone = moving.write().unwrap_or_else(PoisonError::into_inner);
         let kept = self.known(file)?.entry.size().div_ceil(u64::from(self.boot.cluster)) as u32;
         let Some(chain) = self.known_mut(file)?.chain.as_mut() else { return Ok(()) };
         let rest = chain.cut(kept);
-        if let Some(last) = chain.last() {
-            self.table.set(last, Link::End)?;
-        }
-        rest.into_iter().try_for_each(|cluster| self.table.set(cluster, Link::Free))
+        let last = chain.last();
+        self.give_back(&rest)?;
+        last.map_or(Ok(()), |last| self.table.set(last, Link::End))
     }
 
     pub fn set_times(
@@ -261,14 +297,41 @@ impl State {
     pub fn remove(&mut self, folder: Node, name: &OsStr) -> io::Result<()> {
         let node = self.lookup(folder, name)?;
         let at = self.slot(folder, node)?;
-        if self.known(node)?.entry.is_folder() && !self.folder(node)?.held.is_empty() {
-            return Err(ErrorKind::DirectoryNotEmpty.into());
+        if self.known(node)?.entry.is_folder() {
+            self.refuse_full(node)?;
         }
         // A damaged chain must show before anything is changed.
         self.load_chain(node)?;
         self.unname(folder, at)?;
         self.drop_node(node)?;
         self.touch(folder)
+    }
+
+    fn refuse_full(&mut self, node: Node) -> io::Result<()> {
+        let checker = self.layout.checker();
+        let folder = self.folder(node)?;
+        match (folder.is_empty(), folder.held.is_empty()) {
+            (true, _) => Ok(()),
+            (_, false) => Err(ErrorKind::DirectoryNotEmpty.into()),
+            _ => {
+                let what = format!("the folder has damaged entries: run {checker} first");
+                Err(io::Error::new(ErrorKind::DirectoryNotEmpty, what))
+            }
+        }
+    }
+
+    /// Fails where the folder, or that in which a file is, has entries that are damaged: they may be files, and a change might lose
+    /// them.
+    pub fn refuse_damaged(&mut self, node: Node) -> io::Result<()> {
+        let Ok(known) = self.known(node) else { return Ok(()) };
+        let folder = if known.entry.is_folder() { node } else { known.parent };
+        if known.removed {
+            return Ok(());
+        }
+        let checker = self.layout.checker();
+        let Some(why) = self.folder(folder)?.damage() else { return Ok(()) };
+        let what = format!("the folder can only be read, because it has damaged entries ({why}): run {checker} first");
+        Err(io::Error::new(ErrorKind::ReadOnlyFilesystem, what))
     }
 
     /// Gives a node a new name, in the same folder or another. The old name, if there is one to remove, still exists
@@ -299,7 +362,10 @@ impl State {
             }
             other => other,
         };
-        let entry = self.known(node)?.entry.copy();
+        let mut entry = self.known(node)?.entry.copy();
+        let was = entry.copy();
+        entry.set_leaving(false);
+        let mut parts = BTreeSet::new();
         let place = match existing {
             Some((other_at, other, _)) => {
                 self.refuse_replacing(other, is_folder, replace)?;
@@ -309,6 +375,7 @@ impl State {
             None => {
                 let (place, found) = self.add_name(to_folder, &new_name, &*entry)?;
                 self.folder(to_folder)?.insert(&found, node);
+                parts = self.sectors_of(to_folder, found.slots)?;
                 self.known_mut(node)?.entry = found.entry;
                 place
             }
@@ -320,7 +387,7 @@ impl State {
         self.put_at(node, place)?;
         self.touch(folder)?;
         self.touch(to_folder)?;
-        Ok(Some(OldName { folder, at, new: place }))
+        Ok(Some(OldName { folder, at, entry: was, new: self.sector_of(place), parts }))
     }
 
     /// Those of a node and the folders above it whose records lie in two sectors, which cannot be changed at once: the
@@ -350,14 +417,17 @@ impl State {
     pub fn relocate(&mut self, node: Node) -> io::Result<OldName> {
         self.refuse_faulty(node)?;
         let known = self.known(node)?;
-        let (folder, entry) = (known.parent, known.entry.copy());
+        let (folder, mut entry) = (known.parent, known.entry.copy());
+        let was = entry.copy();
+        entry.set_leaving(false);
         let at = self.slot(folder, node)?;
         let name = self.folder(folder)?.held.get(&at).map(|held| held.name.clone()).ok_or(ErrorKind::NotFound)?;
         let (place, found) = self.add_name(folder, &name, &*entry)?;
         self.folder(folder)?.insert(&found, node);
+        let parts = self.sectors_of(folder, found.slots)?;
         self.known_mut(node)?.entry = found.entry;
         self.put_at(node, place)?;
-        Ok(OldName { folder, at, new: place })
+        Ok(OldName { folder, at, entry: was, new: self.sector_of(place), parts })
     }
 
     /// Says where the entry of a node is from now on.
@@ -369,17 +439,40 @@ impl State {
         Ok(())
     }
 
-    /// Whether an old name and the new one share a sector, which is written as a whole.
+    /// Whether the new name comes and the record of the old one goes in one sector, which is written as a whole.
     pub fn in_one_sector(&mut self, old: &OldName) -> bool {
-        let sector = u64::from(self.boot.sector);
         let Ok(place) = self.slot_at(old.folder, old.at) else { return false };
-        // The long names may be elsewhere: at worst they are left over.
-        place / sector == old.new / sector
+        // The long name of the old one may be elsewhere: at worst it is left over.
+        let sector = self.sector_of(place);
+        !self.parted(place, &*old.entry) && sector == old.new && old.parts.iter().all(|part| *part == sector)
+    }
+
+    /// Says in the record of an old name that it goes, which is written before the record of the new name: so what a crash leaves shows
+    /// which of the two is the old one.
+    pub fn mark_leaving(&mut self, old: &OldName) -> io::Result<()> {
+        let place = self.slot_at(old.folder, old.at)?;
+        self.last.insert(old.new);
+        // What lies in two sectors cannot be marked at once. It gets no other name, only another place.
+        if self.parted(place, &*old.entry) {
+            return Ok(());
+        }
+        let mut entry = old.entry.copy();
+        entry.set_leaving(true);
+        self.put_bytes(place, &entry.bytes()[..entry.fixed()])
     }
 
     /// Removes a node's previous name.
     pub fn remove_name(&mut self, old: &OldName) -> io::Result<()> {
         self.unname(old.folder, old.at)
+    }
+
+    fn sector_of(&self, place: u64) -> u64 {
+        place - place % u64::from(self.boot.sector)
+    }
+
+    /// The sectors in which entries of a folder lie.
+    fn sectors_of(&mut self, folder: Node, slots: Range<u32>) -> io::Result<BTreeSet<u64>> {
+        slots.map(|slot| self.slot_at(folder, slot).map(|place| self.sector_of(place))).collect()
     }
 
     pub fn hold(&mut self, file: Node) {
@@ -491,20 +584,16 @@ impl State {
             return Ok(());
         }
         self.refuse_faulty(node)?;
-        let (entry, place) = (&known.entry, known.place.unwrap_or(0));
-        let (first, contiguous) = (self.first(&**entry), entry.contiguous());
+        let (entry, place) = (known.entry.copy(), known.place.unwrap_or(0));
         let (is_folder, size) = (entry.is_folder(), entry.size());
         let cluster = u64::from(self.boot.cluster);
-        let most = match is_folder {
-            true => (u64::from(self.layout.most_entries()) * entry::LEN as u64 / cluster).max(1) as u32,
-            false => self.boot.clusters,
-        };
+        let most = self.most_clusters(is_folder);
         // FAT keeps no size of folders, and nobody keeps that of the root.
         let sized = !is_folder || self.is_exfat() && node != ROOT;
-        let mut chain = match first {
+        let mut chain = match self.first(&*entry) {
             0 if sized => Chain::default(),
-            _ if contiguous => self.table.contiguous(first, size.div_ceil(cluster), most)?,
-            _ => self.table.chain(first, most)?,
+            first if entry.contiguous() => self.table.contiguous(first, size.div_ceil(cluster), most)?,
+            first => self.table.chain(first, most)?,
         };
         if sized && u64::from(chain.count()) * cluster < size {
             let what = format!("a file of {size} bytes has {} clusters of {cluster}", chain.count());
@@ -520,10 +609,41 @@ impl State {
         Ok(())
     }
 
+    /// Where the root begins if it has an area of its own.
+    pub(super) fn fixed_root(&self) -> Option<u64> {
+        if let Root::Fixed { at, .. } = self.boot.root { Some(at) } else { None }
+    }
+
+    /// Whether some of these clusters belong to the file system itself: no file that has such is read or changed.
+    pub(super) fn is_reserved(&self, chain: &Chain) -> bool {
+        chain.runs().any(|run| self.refuse_reserved(&run).is_err())
+    }
+
+    fn most_clusters(&self, is_folder: bool) -> u32 {
+        let cluster = u64::from(self.boot.cluster);
+        match is_folder {
+            true => (u64::from(self.layout.most_entries()) * entry::LEN as u64 / cluster).max(1) as u32,
+            false => self.boot.clusters,
+        }
+    }
+
+    /// What a record names, however damaged: its clusters, and how their chain ends.
+    pub(super) fn trace(&mut self, entry: &dyn Record) -> io::Result<(Chain, ChainEnd)> {
+        let most = self.most_clusters(entry.is_folder());
+        match self.first(entry) {
+            0 => Ok((Chain::default(), ChainEnd::Sound)),
+            first if entry.contiguous() => {
+                let count = entry.size().div_ceil(self.boot.cluster.into());
+                Ok((self.table.contiguous(first, count, most)?, ChainEnd::Sound))
+            }
+            first => self.table.trace(first, most),
+        }
+    }
+
     /// Allocates the clusters that a file of `end` bytes lacks and adds them to its chain, but does not link them yet.
     fn lengthen(&mut self, file: Node, end: u64) -> io::Result<Vec<u32>> {
         if end > self.layout.largest() {
-            return Err(io::Error::new(ErrorKind::FileTooLarge, "FAT files must be smaller than 4 GiB"));
+            return Err(too_large());
         }
         self.file(file)?;
         self.load_chain(file)?;
@@ -582,7 +702,7 @@ impl State {
         known.entry.set_modified(SystemTime::now());
         known.entry.set_archive();
         if let (Some((last, _)), Some(first)) = (last_old, taken.first()) {
-            self.table.set(last, Link::Next(*first))?;
+            self.joins.insert(last, *first);
         }
         self.put_entry(file)
     }
@@ -675,7 +795,8 @@ impl State {
             (_, _, Some(chain)) => u64::from(chain.count()) * u64::from(self.boot.cluster) / entry::LEN as u64,
             (_, _, None) => 0,
         };
-        let folder = Folder::parse(&self.layout.clone(), bytes, slots as u32, |found| {
+        let parsed = self.layout.parse(bytes, node == ROOT);
+        let folder = Folder::new(&self.layout.clone(), bytes, parsed, slots as u32, |found| {
             let place = self.slot_at(node, found.at).unwrap_or_else(|e| {
                 failed = Some(e);
                 0
@@ -692,13 +813,18 @@ impl State {
 
     /// A folder's current bytes, including unwritten changes, up to one that ends with an entry that was never used.
     pub fn folder_bytes(&mut self, node: Node) -> io::Result<Vec<u8>> {
-        let pieces = match (node, self.boot.root) {
-            (ROOT, Root::Fixed { at, len }) => vec![(at, len as usize)],
-            _ => {
-                self.load_chain(node)?;
-                let chain = self.known(node)?.chain.as_ref().ok_or(ErrorKind::InvalidData)?;
-                split(&self.boot, chain, 0, u64::from(chain.count()) * u64::from(self.boot.cluster))?
-            }
+        if !matches!((node, self.boot.root), (ROOT, Root::Fixed { .. })) {
+            self.load_chain(node)?;
+        }
+        self.bytes_of(self.known(node)?.chain.as_ref())
+    }
+
+    /// The same for a folder of these clusters; without any, for the root that has an area of its own.
+    pub(super) fn bytes_of(&self, chain: Option<&Chain>) -> io::Result<Vec<u8>> {
+        let pieces = match (chain, self.boot.root) {
+            (Some(chain), _) => split(&self.boot, chain, 0, u64::from(chain.count()) * u64::from(self.boot.cluster))?,
+            (None, Root::Fixed { at, len }) => vec![(at, len as usize)],
+            (None, Root::Cluster(_)) => Vec::new(),
         };
         let mut bytes = Vec::new();
         // A cluster may be large, and hold little.
@@ -763,22 +889,47 @@ impl State {
             let place = self.slot_at(folder, slot)?;
             self.put_bytes(place, bytes)?;
         }
+        let place = self.slot_at(folder, found.at)?;
+        let mut sectors = match self.is_exfat() {
+            true => self.sectors_of(folder, found.slots.clone())?,
+            // Without its long name a file still has the short one.
+            false => BTreeSet::from([self.sector_of(place)]),
+        };
         // Anything may follow the last entry that was ever used, so the next one must mark the end.
         let next = found.slots.end;
         if next > end && next < space {
             let place = self.slot_at(folder, next)?;
+            if self.bytes_at(place)?[0] != entry::END {
+                sectors.insert(self.sector_of(place));
+            }
             self.put_bytes(place, &[entry::END; entry::LEN])?;
         }
-        Ok((self.slot_at(folder, found.at)?, found))
+        // A set of exFAT without its names is damaged, and what is behind the end no file.
+        if sectors.len() > 1 {
+            self.last.insert(self.sector_of(place));
+        }
+        Ok((place, found))
     }
 
     /// Removes the name whose record begins at entry `at`.
     fn unname(&mut self, folder: Node, at: u32) -> io::Result<()> {
         let Some(held) = self.folder(folder)?.remove(at) else { return Err(ErrorKind::NotFound.into()) };
-        for slot in held.slots {
-            let place = self.slot_at(folder, slot)?;
-            let first = self.layout.removed(self.bytes_at(place)?[0]);
-            self.put_bytes(place, &[first])?;
+        let record = self.slot_at(folder, at)?;
+        let places: Vec<_> = held.slots.map(|slot| self.slot_at(folder, slot)).collect::<io::Result<_>>()?;
+        if self.is_exfat() {
+            // A set of exFAT without its names is damaged, but names without a set are nothing.
+            let others = places.iter().map(|place| self.sector_of(*place)).filter(|at| *at != self.sector_of(record));
+            let others: Vec<_> = others.collect();
+            self.last.extend(others);
+        }
+        self.remove_entries(&places)
+    }
+
+    /// Says of entries that they are free.
+    pub(super) fn remove_entries(&mut self, places: &[u64]) -> io::Result<()> {
+        for place in places {
+            let first = self.layout.removed(self.bytes_at(*place)?[0]);
+            self.put_bytes(*place, &[first])?;
         }
         Ok(())
     }
@@ -802,7 +953,7 @@ impl State {
         }
         self.link(folder)?;
         match last {
-            Some(last) => self.table.set(last, Link::Next(taken[0]))?,
+            Some(last) => drop(self.joins.insert(last, taken[0])),
             None => self.known_mut(folder)?.entry.set_first(taken[0]),
         }
         let cluster = u64::from(self.boot.cluster);
@@ -868,7 +1019,7 @@ impl State {
         match (by_folder, self.known(other)?.entry.is_folder()) {
             (true, false) => Err(ErrorKind::NotADirectory.into()),
             (false, true) => Err(ErrorKind::IsADirectory.into()),
-            (true, true) if !self.folder(other)?.held.is_empty() => Err(ErrorKind::DirectoryNotEmpty.into()),
+            (true, true) => self.refuse_full(other),
             _ => Ok(()),
         }
     }
@@ -938,6 +1089,10 @@ impl State {
         }
         Ok(bytes)
     }
+}
+
+fn too_large() -> io::Error {
+    io::Error::new(ErrorKind::FileTooLarge, "FAT files must be smaller than 4 GiB")
 }
 
 /// Where the bytes `from..to` of a file are in the store, in order, with neighbouring pieces merged.

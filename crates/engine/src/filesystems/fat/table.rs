@@ -24,6 +24,19 @@ pub enum Link {
     Bad,
 }
 
+/// How a chain of clusters ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChainEnd {
+    /// With a cluster that says so.
+    Sound,
+    /// At a number that no cluster has.
+    Outside(u32),
+    /// At a free cluster, which is not part of it.
+    Free(u32),
+    /// At a cluster that is marked bad.
+    Bad(u32),
+}
+
 /// The table, with all its copies.
 pub struct Table {
     width: Width,
@@ -96,7 +109,8 @@ impl Table {
         Ok(())
     }
 
-    fn is_free(&mut self, cluster: u32) -> io::Result<bool> {
+    /// Whether a cluster may be given to a file.
+    pub fn is_free(&mut self, cluster: u32) -> io::Result<bool> {
         match &mut self.bitmap {
             Some(bitmap) => bitmap.is_free(cluster),
             None => Ok(self.raw(cluster)? == 0),
@@ -145,23 +159,41 @@ impl Table {
     /// # Errors
     /// Damage: a cluster that does not exist or is free, a loop, or more than `most` clusters.
     pub fn chain(&mut self, first: u32, most: u32) -> io::Result<Chain> {
+        let (chain, end) = self.trace(first, most)?;
+        let what = match end {
+            ChainEnd::Sound => return Ok(chain),
+            ChainEnd::Outside(cluster) => (cluster, format!("a file has cluster {cluster}, which does not exist")),
+            ChainEnd::Free(cluster) => (cluster, format!("a file has cluster {cluster}, which is free")),
+            ChainEnd::Bad(cluster) => (cluster, format!("a file has cluster {cluster}, marked bad")),
+        };
+        Err(self.wrong(what.0, what.1))
+    }
+
+    /// The clusters from `first` on that a file has, and how its chain ends.
+    ///
+    /// # Errors
+    /// Damage: a loop, or more than `most` clusters.
+    pub fn trace(&mut self, first: u32, most: u32) -> io::Result<(Chain, ChainEnd)> {
         let mut chain = Chain::default();
         // Brent's algorithm: meeting the marked cluster again means a loop; the mark moves on at powers of two.
         let (mut marked, mut move_at) = (first, 1);
         let mut cluster = first;
         loop {
             if !(2..self.clusters + 2).contains(&cluster) {
-                return Err(self.wrong(cluster, format!("a file has cluster {cluster}, which does not exist")));
+                return Ok((chain, ChainEnd::Outside(cluster)));
             }
             if chain.count >= most {
                 return Err(self.wrong(first, format!("the file that begins at cluster {first} has too many clusters")));
             }
+            let link = self.get(cluster)?;
+            if link == Link::Free {
+                return Ok((chain, ChainEnd::Free(cluster)));
+            }
             chain.push(cluster);
-            cluster = match self.get(cluster)? {
+            cluster = match link {
                 Link::Next(next) => next,
-                Link::End => return Ok(chain),
-                Link::Free => return Err(self.wrong(cluster, format!("a file has cluster {cluster}, which is free"))),
-                Link::Bad => return Err(self.wrong(cluster, format!("a file has cluster {cluster}, marked bad"))),
+                Link::Bad => return Ok((chain, ChainEnd::Bad(cluster))),
+                Link::End | Link::Free => return Ok((chain, ChainEnd::Sound)),
             };
             if cluster == marked {
                 return Err(self.wrong(cluster, format!("the clusters of a file form a loop at {cluster}")));
@@ -366,11 +398,21 @@ impl Chain {
     }
 
     /// Removes all but the first `count` clusters, and returns the rest.
-    pub fn cut(&mut self, count: u32) -> Vec<u32> {
-        let rest = self.iter().skip(count as usize).collect();
-        let kept: Vec<u32> = self.iter().take(count as usize).collect();
-        *self = Self::default();
-        kept.into_iter().for_each(|c| self.push(c));
+    pub fn cut(&mut self, count: u32) -> Self {
+        let (mut kept, mut rest) = (Self::default(), Self::default());
+        for run in &self.runs {
+            let keep = count.saturating_sub(run.index).min(run.len);
+            kept.append(run.cluster, keep);
+            rest.append(run.cluster + keep, run.len - keep);
+        }
+        *self = kept;
         rest
+    }
+
+    fn append(&mut self, cluster: u32, len: u32) {
+        if len > 0 {
+            self.runs.push(Run { index: self.count, cluster, len });
+            self.count += len;
+        }
     }
 }
