@@ -370,7 +370,7 @@ fn apart(lower: &Path, dir: &Path) -> anyhow::Result<()> {
 
 impl Report for MountReport {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { volume, dir, filesystem, format, size: _, sector_size, read_only, protects_hidden, pid: _ } = self;
+        let Self { volume, dir, filesystem, format, sector_size, read_only, protects_hidden, .. } = self;
         let how = match (read_only, protects_hidden) {
             (true, _) => ", read-only",
             (_, true) => ", with the hidden volume in it protected",

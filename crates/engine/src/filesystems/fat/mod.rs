@@ -222,7 +222,7 @@ impl Tree for Fat {
 
     fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        if self.unclean {
+        if self.unclean && self.faults.is_empty() {
             let checker = self.layout.checker();
             warnings.push(format!("the file system was not unmounted cleanly: run {checker} before writing to it"));
         }
