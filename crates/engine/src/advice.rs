@@ -19,6 +19,8 @@ pub enum Advice {
     ChoosePartition(Vec<u32>),
     /// Turn the LUKS1 header into one of LUKS2.
     ConvertToLuks2,
+    /// Give a private key of somebody for whom files are encrypted.
+    GivePrivateKey,
     /// Look which keyslots there are.
     ListKeyslots,
     /// Name the format: [`crate::Opening::format`].
@@ -62,6 +64,9 @@ impl fmt::Display for Advice {
                 };
             }
             Self::ConvertToLuks2 => "The header can be turned into one of LUKS2.",
+            Self::GivePrivateKey => {
+                "A private key opens it: an exported one, or that in the profile of the Windows user."
+            }
             Self::ListKeyslots => "The header says which keyslots there are.",
             Self::NameFormat => "Name the format.",
             Self::NameHeader => "Name the file or device with the data as the volume, and this one as its header.",

@@ -609,6 +609,12 @@ impl LockedFolder {
         match self.opened_by(&Unlock { folder, ..*with }) {
             // One that is damaged says nothing of the folder.
             Err(e) if wrong(&e) || matches!(e.kind, ErrorKind::Malformed { .. }) => match self.opened_by(with) {
+                // It unwraps, and what comes out is of another folder: which says more than that it does not open this one.
+                Err(own) if wrong(&e) && wrong(&own) && self.format.unwraps(wrapped, with.credentials) => {
+                    let what = "it unwraps the passphrase that lies beside the folder, which is another folder's";
+                    let kind = ErrorKind::WrongCredential(format!("{what}: {}", e.kind));
+                    Err(Error { hint: e.hint, ..Error::new(kind) })
+                }
                 Err(own) if wrong(&e) && wrong(&own) => {
                     let what =
                         "it neither unwraps the passphrase that lies wrapped beside the folder, nor is it that one";

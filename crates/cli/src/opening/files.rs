@@ -12,7 +12,7 @@ use claviger_engine::file_formats::Stacked;
 use claviger_engine::filesystems::{self, Filesystem};
 use claviger_engine::opening::OpenFolder;
 use claviger_engine::store::Access;
-use claviger_engine::trees::{Attributes, Entry, Held, Node, NodeKind, Tree};
+use claviger_engine::trees::{Attributes, Entry, Held, Listing, Node, NodeKind, Tree};
 use claviger_engine::{Error, ErrorKind, FileFormat, Opened, Store, partitions};
 use claviger_lab::report;
 
@@ -197,11 +197,19 @@ impl Inside {
         self.tree.attributes(node).map_err(|e| tree_error(e, path))
     }
 
-    /// What a folder holds, sorted by name.
-    pub fn list(&self, folder: Node, path: &OsStr) -> Result<Vec<Entry>, Error> {
-        let mut list = self.tree.list(folder).map_err(|e| tree_error(e, path))?;
-        list.sort_by(|a, b| a.name.cmp(&b.name));
+    /// What a folder holds, sorted by name, and what of it cannot be shown.
+    pub fn list(&self, folder: Node, path: &OsStr) -> Result<Listing, Error> {
+        let mut list = self.tree.list_all(folder).map_err(|e| tree_error(e, path))?;
+        list.entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(list)
+    }
+
+    /// Why something that is neither a file, a folder nor a link is not read.
+    pub fn why_special(&self, node: Node) -> Error {
+        // A tree that does not read something for a reason says it.
+        let read = self.tree.read_at(node, 0, &mut [0]).err();
+        let why = read.filter(|e| !matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::IsADirectory));
+        why.map_or_else(|| Error::unsupported("it is a device, a pipe or a socket, which has no contents"), Error::from)
     }
 }
 

@@ -8,6 +8,7 @@ use claviger_engine::{Credential, Error, Result, Secret};
 
 use crate::opening::certificates::{self, CertificateArgs};
 use crate::opening::credentials::Source;
+use crate::terminal::output;
 
 /// How such a folder is opened and used.
 #[derive(clap::Args, Clone, Default)]
@@ -21,9 +22,10 @@ pub struct FolderArgs {
     #[arg(long, value_name = "N", group = "folder_password")]
     folder_password_fd: Option<i32>,
 
-    /// The file in which the folder's passphrase is wrapped, by the login password: ~/.ecryptfs/wrapped-passphrase
+    /// The file in which the folder's passphrase is wrapped, by the login password: ~/.ecryptfs/wrapped-passphrase. A second one is that of
+    /// names; both may be in one file. The key file of a Synology NAS (.key) needs no password
     #[arg(long, value_name = "FILE")]
-    wrapped_passphrase: Option<PathBuf>,
+    wrapped_passphrase: Vec<PathBuf>,
 
     /// File names have a password of their own: read it from FILE
     #[arg(long, value_name = "FILE", group = "name_password")]
@@ -58,6 +60,20 @@ pub struct FolderArgs {
 pub struct FolderGiven {
     name_passphrase: Option<Secret>,
     wrapped_passphrase: Option<Vec<u8>>,
+    /// Whether that needs no password.
+    opens_itself: bool,
+}
+
+impl FolderGiven {
+    /// The wrapped passphrases that the options name.
+    pub fn wrapped(&self) -> Option<&[u8]> {
+        self.wrapped_passphrase.as_deref()
+    }
+
+    /// Whether what was read opens the folder without a password.
+    pub fn opens_itself(&self) -> bool {
+        self.opens_itself
+    }
 }
 
 impl FolderArgs {
@@ -69,12 +85,20 @@ impl FolderArgs {
             || self.certificates.given()
             || self.gives_password()
             || self.gives_name_password()
-            || self.wrapped_passphrase.is_some()
+            || !self.wrapped_passphrase.is_empty()
     }
 
     /// The file in which the folder's passphrase is wrapped, if it is named.
-    pub fn wrapped_file(&self) -> Option<PathBuf> {
-        self.wrapped_passphrase.clone()
+    ///
+    /// # Errors
+    /// `Misuse` if there are several.
+    pub fn wrapped_file(&self) -> Result<Option<PathBuf>> {
+        match &self.wrapped_passphrase[..] {
+            [] => Ok(None),
+            [one] => Ok(Some(one.clone())),
+            _ => Err(Error::misuse("one file of wrapped passphrases is changed at a time")
+                .hint("Name them one after the other with --wrapped-passphrase.")),
+        }
     }
 
     /// Whether files are shown as they are stored, which takes no password.
@@ -120,8 +144,25 @@ impl FolderArgs {
             true => passphrase(self.name_source().read()?),
             false => None,
         };
-        let wrapped_passphrase = self.wrapped_passphrase.as_deref().map(ecryptfs::read_wrapped).transpose()?;
-        Ok(FolderGiven { name_passphrase, wrapped_passphrase })
+        let (wrapped_passphrase, opens_itself) = self.wrapped()?;
+        Ok(FolderGiven { name_passphrase, wrapped_passphrase, opens_itself })
+    }
+
+    /// The files of wrapped passphrases one behind the other, as they are in one file, and whether they need no password.
+    fn wrapped(&self) -> Result<(Option<Vec<u8>>, bool)> {
+        let mut all = Vec::new();
+        for file in &self.wrapped_passphrase {
+            all.extend(ecryptfs::read_wrapped(file)?);
+        }
+        let Some(first) = self.wrapped_passphrase.first() else { return Ok((None, false)) };
+        let of_synology = ecryptfs::is_synology_key(&all).map_err(|e| e.at(first))?;
+        if of_synology {
+            output::note(&format!(
+                "{} is the key file of an encrypted shared folder of a Synology NAS: it opens the folder without a password",
+                first.display()
+            ));
+        }
+        Ok((Some(all), of_synology))
     }
 
     /// What they come to, with what was read.

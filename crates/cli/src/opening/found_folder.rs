@@ -120,7 +120,8 @@ impl FoundFolder<'_> {
             return Err(Error::misuse("standard input can give one password, not both").into());
         }
         let own = args.how.folder.gives_password() || self.place == Place::InVolume;
-        let asks = |keyfiles: &[Credential]| !args.how.folder.as_stored() && self.locked.asks_passphrase(keyfiles);
+        let without = args.how.folder.as_stored() || self.given.opens_itself();
+        let asks = |keyfiles: &[Credential]| !without && self.locked.asks_passphrase(keyfiles);
         let mut credentials = match own {
             true if !asks(&[]) && !args.how.folder.gives_password() => Vec::new(),
             true => args.how.folder.source().read()?,
@@ -130,6 +131,13 @@ impl FoundFolder<'_> {
             credentials.extend(args.how.folder.certificates.read(&**tree)?);
         }
         Ok(credentials)
+    }
+
+    /// Whether any of these unwraps the passphrase of the folder, whether or not that opens it.
+    pub fn unwraps(&self, credentials: &[Credential]) -> bool {
+        let beside = self.locked.stored_files().and_then(|(_, beside)| beside.wrapped_passphrase.as_deref());
+        let file = self.given.wrapped().or(beside);
+        file.zip(self.locked.file_format()).is_some_and(|(file, format)| format.unwraps(file, credentials))
     }
 
     /// How it is opened, with these credentials.

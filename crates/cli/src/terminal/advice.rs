@@ -20,6 +20,10 @@ pub fn say(advice: &Advice) -> String {
             );
         }
         Advice::ConvertToLuks2 => "`claviger header convert --to LUKS2` makes it a LUKS2 header.",
+        Advice::GivePrivateKey => {
+            "Give the private key: --certificate FILE takes an exported one (PFX, PEM), --windows-profile :/Users/NAME the key store of \
+             that user on the disk. `claviger ls -l` shows for whom a file is encrypted."
+        }
         Advice::ListKeyslots => "`claviger keyslot list` shows those that there are.",
         Advice::NameFormat => "Name its format: the option is --format.",
         Advice::NameHeader => {
@@ -66,6 +70,7 @@ mod tests {
         Advice::ChooseLogicalVolume(Vec::new()),
         Advice::ChoosePartition(Vec::new()),
         Advice::ConvertToLuks2,
+        Advice::GivePrivateKey,
         Advice::ListKeyslots,
         Advice::NameFormat,
         Advice::NameHeader,

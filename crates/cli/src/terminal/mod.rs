@@ -5,6 +5,7 @@ pub mod cancel;
 pub mod duration;
 pub mod exit;
 pub mod foreign;
+pub mod left_out;
 pub mod output;
 pub mod progress;
 pub mod prompt;

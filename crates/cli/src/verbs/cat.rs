@@ -109,6 +109,9 @@ fn file(args: &Args, path: &OsStr) -> anyhow::Result<()> {
     let node = found.node();
     let attributes = opened.attributes(node, path)?;
     let misuse = |what: String| anyhow::Error::from(Error::misuse(format!("{} {what}", files::shown(path))));
+    if attributes.kind == NodeKind::Special {
+        return Err(opened.why_special(node).at(format!("{} in the volume", files::shown(path)).as_ref()).into());
+    }
     if attributes.kind != NodeKind::File {
         return Err(misuse(format!("in the volume is not a file but a {}", files::kind_name(attributes.kind))));
     }

@@ -1,5 +1,6 @@
 //! `claviger cp`: files out of a volume and into it, without mounting it.
 
+use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::{self, Read, Write};
@@ -17,6 +18,7 @@ use serde::Serialize;
 use crate::opening::files::{self, Found, Inside, InsideArgs, tree_error};
 use crate::opening::{OpenArgs, ProtectArgs};
 use crate::terminal::exit::Silent;
+use crate::terminal::left_out::LeftOut;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, size};
@@ -30,8 +32,11 @@ const PIECE: usize = 4 << 20;
 ///
 /// A path inside the volume begins with a colon; other paths are on this machine. Either the destination or all sources
 /// are inside the volume. Reads FAT, exFAT, NTFS, ext2, ext3 and ext4, and writes FAT and exFAT. Nothing is overwritten without --force.
-/// Symbolic links are copied as such, after all else, and never followed; what cannot be copied is reported. A file appears under its name
-/// only when it is complete.
+/// Symbolic links are copied as such, after all else, and never followed. A file appears under its name only when it is complete.
+///
+/// What cannot be copied is named, and the rest goes on: files that cannot be read or decrypted, names that the destination cannot hold, pipes,
+/// sockets and devices. The exit status is then not 0: 4 if something is damaged, else 6, 2 or 5. Of an NTFS, contents are copied, and streams
+/// beside them are only counted.
 ///
 /// VOLUME may also be a folder whose files are encrypted one by one, or an image that is not encrypted; with an option for such
 /// folders, the one in it into which the paths lead is opened.
@@ -59,7 +64,8 @@ pub struct Args {
     #[arg(short, long)]
     force: bool,
 
-    /// Copy what is left of files that are damaged or cut short, out of the volume, and go on; ends with 4 if there are some
+    /// Copy what is left of files that are damaged or cut short, and files whose names do not decrypt under the stored name, out of the
+    /// volume; ends with 4 if there are some
     #[arg(long)]
     salvage: bool,
 
@@ -82,10 +88,58 @@ struct Copied {
     links: u64,
     bytes: u64,
     /// What was left out, and why.
-    left_out: Vec<String>,
-    /// What was not copied whole, where that was asked for.
+    left_out: LeftOut,
+    /// What was not copied whole, or not under its name, where that was asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     salvaged: Vec<Salvaged>,
+    /// Streams of an NTFS beside the contents of files that were copied: `PATH:STREAM`. They were not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    streams: Vec<String>,
+}
+
+impl Copied {
+    /// Whether anything came out.
+    fn nothing(&self) -> bool {
+        self.files + self.folders + self.links == 0 && self.salvaged.is_empty()
+    }
+
+    /// Notes what became of something, which may end everything.
+    fn note<T>(&mut self, path: &OsStr, done: Done<T>) -> anyhow::Result<Option<T>> {
+        match done {
+            Ok(done) => Ok(Some(done)),
+            Err(Trouble::One(why)) => Ok(self.left_out.add(path, why).map(|()| None)?),
+            Err(Trouble::All(error)) => Err(error),
+        }
+    }
+}
+
+/// What comes of copying something.
+type Done<T> = Result<T, Trouble>;
+
+/// Why something was not copied.
+enum Trouble {
+    /// It alone is left out: it cannot be read, or cannot be at its destination.
+    One(Error),
+    /// Nothing more is copied.
+    All(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for Trouble {
+    fn from(error: E) -> Self {
+        Self::All(error.into())
+    }
+}
+
+/// Trouble of the destination: with a name, or a kind of file, that its file system has not, or with all of it.
+fn of_destination(error: Error) -> Trouble {
+    let one = |kind| {
+        matches!(kind, io::ErrorKind::InvalidFilename | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
+    };
+    match &error.kind {
+        ErrorKind::Unsupported { .. } => Trouble::One(error),
+        ErrorKind::Io(e) if one(e.kind()) => Trouble::One(error),
+        _ => Trouble::All(error.into()),
+    }
 }
 
 /// Something to copy. Folders come before what is in them.
@@ -97,6 +151,8 @@ struct Item<F> {
     size: u64,
     /// Of a symbolic link, where it points to.
     target: Option<OsString>,
+    /// Whether its name does not decrypt, and is as it is stored.
+    stored_name: bool,
 }
 
 /// Puts links behind all else: nothing is ever written through one that was in what is copied.
@@ -164,8 +220,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 .into());
         }
     };
+    let mut copied = copied;
+    if copied.nothing() && copied.left_out.len() == 1 {
+        // The only thing that was asked for.
+        let only = std::mem::take(&mut copied.left_out).into_only();
+        return only.map_or(Ok(()), |why| Err(why.into()));
+    }
     output::print(&copied, args.json)?;
-    if copied.salvaged.is_empty() { Ok(()) } else { Err(Silent::damaged().into()) }
+    if copied.salvaged.is_empty() { copied.left_out.end() } else { Err(Silent::damaged().into()) }
 }
 
 impl Report for Copied {
@@ -182,8 +244,18 @@ impl Report for Copied {
             "{files} file{files_s} and {folders} folder{folders_s} copied, {}{links}",
             size::exact(self.bytes)
         )?;
-        self.left_out.iter().try_for_each(|what| writeln!(out, "left out: {what}"))?;
+        if let Some(first) = self.streams.first() {
+            let all = self.streams.len();
+            writeln!(
+                out,
+                "not copied: {all} stream{} beside the contents of files, such as {first}{}",
+                plural(all as u64),
+                if all > 1 { " (--json lists them)" } else { "" }
+            )?;
+        }
+        self.left_out.tell(out)?;
         self.salvaged.iter().try_for_each(|file| match (file.copied, file.lost) {
+            _ if file.as_stored => writeln!(out, "saved as it is stored: {} ({})", file.path, file.why),
             (0, _) => writeln!(out, "nothing left of {}: {}", file.path, file.why),
             (copied, 0) => writeln!(out, "{copied} of {} bytes left of {}: {}", file.size, file.path, file.why),
             (copied, lost) => writeln!(
@@ -205,114 +277,158 @@ fn out(args: &Args, opened: &Inside, from: &[OsString], to: &Path) -> anyhow::Re
     if from.len() > 1 && !into_folder {
         return Err(Error::misuse("several files need a folder as their destination").at(to).into());
     }
-    let mut copied = Copied::default();
-    let mut items = Vec::new();
+    if let (true, Some(folder)) = (args.salvage, &opened.folder) {
+        folder.tree.show_stored_names();
+    }
+    let (above, stored_names, items) = (Vec::new(), HashSet::new(), Vec::new());
+    let mut plan = Plan { args, opened, above, stored_names, items, copied: Copied::default() };
     for path in from {
         let path = files::inside(path);
-        let from = Source::Named(Rc::new(opened.find(path)?));
         let name = Path::new(path).file_name();
         // The root has no name: what is in it is copied.
         let item_to = match name {
             Some(name) if into_folder => to.join(name),
             _ => to.to_owned(),
         };
-        plan_out(args, opened, (from, path), item_to, &mut Vec::new(), &mut items, &mut copied)?;
+        match opened.find(path) {
+            Ok(found) => plan.add(Source::Named(Rc::new(found)), path, item_to)?,
+            Err(e) => plan.copied.left_out.add(path, e)?,
+        }
     }
+    let Plan { mut items, mut copied, .. } = plan;
     links_last(&mut items);
     // What a damaged file system says of sizes may be anything.
     let all = items.iter().fold(0u64, |all, item| all.saturating_add(item.size));
     let bar = Progress::bytes("Copying");
+    let mut missing: Vec<PathBuf> = Vec::new();
     for item in items {
         cancel::check()?;
+        // With a folder that cannot be made goes all that is in it.
+        if missing.iter().any(|folder| item.to.starts_with(folder)) {
+            continue;
+        }
+        let path = &item.from_path;
         if item.is_folder {
-            copied.folders += u64::from(make_folder(&item.to, item.to == to)?);
+            match copied.note(path, make_folder(&item.to, item.to == to))? {
+                Some(made) => copied.folders += u64::from(made),
+                None => missing.push(item.to),
+            }
         } else if let Some(target) = &item.target {
-            link_out(args, &item, target, &mut copied)?;
+            copied.links += u64::from(copied.note(path, link_out(args, &item, target))?.is_some());
         } else {
-            let salvaged = file_out(args, opened, &item, |done| bar.at(copied.bytes.saturating_add(done), all))?;
-            let (size, made) = salvaged.as_ref().map_or((item.size, true), |file| (file.copied, file.copied > 0));
+            let before = copied.bytes;
+            let done = file_out(args, opened, &item, |done| bar.at(before.saturating_add(done), all));
+            let done = copied.note(path, done)?;
+            if item.stored_name {
+                let made = |file: &FileOut| file.salvaged.as_ref().map_or(Some(item.size), Salvaged::size_if_made);
+                salvage::note_size(&mut copied.salvaged, path, done.as_ref().and_then(made));
+            }
+            let Some(FileOut { salvaged, streams }) = done else { continue };
+            let (size, made) = salvaged.as_ref().map_or((item.size, true), |file| (file.copied, file.made()));
             copied.files += u64::from(made);
             copied.bytes = copied.bytes.saturating_add(size);
             copied.salvaged.extend(salvaged);
+            copied.streams.extend(streams.iter().map(|name| format!("{}:{}", files::shown(path), files::shown(name))));
         }
     }
     Ok(copied)
 }
 
-fn plan_out<'a>(
-    args: &Args,
+/// What is found out before anything is written.
+struct Plan<'a> {
+    args: &'a Args,
     opened: &'a Inside,
-    (from, path): (Source<'a>, &OsStr),
-    to: PathBuf,
-    above: &mut Vec<Node>,
-    items: &mut Vec<Item<Source<'a>>>,
-    copied: &mut Copied,
-) -> anyhow::Result<()> {
-    cancel::check()?;
-    let found = from.held(opened, path)?;
-    let node = found.node();
-    if above.contains(&node) || above.len() >= DEEPEST {
-        copied.left_out.push(format!("{} (a folder in itself, or too deep)", files::shown(path)));
-        return Ok(());
+    /// The folders that it is in: one that holds itself is not looked into again.
+    above: Vec<Node>,
+    /// Where there are names that do not decrypt.
+    stored_names: HashSet<OsString>,
+    items: Vec<Item<Source<'a>>>,
+    copied: Copied,
+}
+
+impl<'a> Plan<'a> {
+    /// Adds a file, or a folder with all that is in it.
+    fn add(&mut self, from: Source<'a>, path: &OsStr, to: PathBuf) -> anyhow::Result<()> {
+        cancel::check()?;
+        let planned = self.item(from, path, to);
+        self.copied.note(path, planned)?;
+        Ok(())
     }
-    let attributes = opened.attributes(node, path)?;
-    let is_folder = attributes.kind == NodeKind::Folder;
-    match attributes.kind {
-        NodeKind::Folder if !args.recursive => {
-            return Err(Error::misuse(format!("{} is a folder", files::shown(path))).hint("-r copies folders.").into());
+
+    fn item(&mut self, from: Source<'a>, path: &OsStr, to: PathBuf) -> Done<()> {
+        let found = from.held(self.opened, path).map_err(Trouble::One)?;
+        let node = found.node();
+        if self.above.contains(&node) || self.above.len() >= DEEPEST {
+            return Err(Trouble::One(malformed("folder", "it is in itself, or too deep")));
         }
-        NodeKind::Folder | NodeKind::File => {}
-        NodeKind::Link => {
-            match opened.tree.link_target(node) {
-                Ok(target) => {
-                    let target = Some(target);
-                    items.push(Item { from, from_path: path.to_owned(), to, is_folder: false, size: 0, target });
-                }
-                Err(e) => copied.left_out.push(format!("{} (link: {})", files::shown(path), Error::from(e))),
+        let attributes = self.opened.attributes(node, path).map_err(Trouble::One)?;
+        let (from_path, size) = (path.to_owned(), attributes.size);
+        let stored_name = self.stored_names.contains(path);
+        let item = Item { from, from_path, to, is_folder: false, size, target: None, stored_name };
+        match attributes.kind {
+            NodeKind::File => self.items.push(item),
+            NodeKind::Link => {
+                let target = self.opened.tree.link_target(node).map_err(|e| Trouble::One(e.into()))?;
+                self.items.push(Item { size: 0, target: Some(target), ..item });
             }
-            return Ok(());
+            NodeKind::Special => return Err(Trouble::One(self.opened.why_special(node))),
+            NodeKind::Folder if !self.args.recursive => {
+                let what = format!("{} is a folder", files::shown(path));
+                return Err(Error::misuse(what).hint("-r copies folders.").into());
+            }
+            NodeKind::Folder => {
+                let to = item.to.clone();
+                self.items.push(Item { is_folder: true, size: 0, ..item });
+                self.above.push(node);
+                let done = self.contents(&found, path, &to);
+                self.above.pop();
+                done?;
+            }
         }
-        kind => {
-            // A tree that does not read something for a reason says it.
-            let read = opened.tree.read_at(node, 0, &mut [0]);
-            let why = read.err().filter(|e| e.kind() == io::ErrorKind::Unsupported).map(|e| Error::from(e).to_string());
-            let what = why.unwrap_or_else(|| files::kind_name(kind).to_owned());
-            copied.left_out.push(format!("{} ({what})", files::shown(path)));
-            return Ok(());
+        Ok(())
+    }
+
+    fn contents(&mut self, folder: &Rc<Found<'a>>, path: &OsStr, to: &Path) -> Done<()> {
+        let list = self.opened.list(folder.node(), path).map_err(Trouble::One)?;
+        for name in list.left_out {
+            let path = files::below(path, &name.name);
+            if name.listed {
+                self.copied.salvaged.push(Salvaged::under_stored_name(files::shown(&path), &name.why));
+                self.stored_names.insert(path);
+            } else {
+                self.copied.left_out.add(&path, name.why)?;
+            }
         }
-    }
-    let (size, target) = (attributes.size, None);
-    items.push(Item { from, from_path: path.to_owned(), to: to.clone(), is_folder, size, target });
-    if !is_folder {
-        return Ok(());
-    }
-    above.push(node);
-    for entry in opened.list(node, path)? {
-        let inner = files::below(path, &entry.name);
-        // A tree gives no such names; whatever it gives, nothing is written outside of the destination.
-        let plain = Path::new(&entry.name).components().eq([std::path::Component::Normal(&entry.name)]);
-        if !plain || entry.name.as_bytes().contains(&0) {
-            copied.left_out.push(format!("{} (no name for a file)", files::shown(&inner)));
-        } else {
-            let to = to.join(&entry.name);
-            plan_out(args, opened, (Source::In(found.clone(), entry), &inner), to, above, items, copied)?;
+        for entry in list.entries {
+            let inner = files::below(path, &entry.name);
+            // A tree gives no such names; whatever it gives, nothing is written outside of the destination.
+            let plain = Path::new(&entry.name).components().eq([std::path::Component::Normal(&entry.name)]);
+            if !plain || entry.name.as_bytes().contains(&0) {
+                self.copied.left_out.add(&inner, malformed("name", "no file can have it"))?;
+            } else {
+                let to = to.join(&entry.name);
+                self.add(Source::In(folder.clone(), entry), &inner, to)?;
+            }
         }
+        Ok(())
     }
-    above.pop();
-    Ok(())
+}
+
+fn malformed(field: &'static str, what: &str) -> Error {
+    ErrorKind::Malformed { field, offset: 0, what: what.into() }.into()
 }
 
 /// Makes a folder of this machine, unless it is there. A link to one is none, unless a person `named` it: what is in it may be
 /// anywhere. Whether it is new.
-fn make_folder(path: &Path, named: bool) -> anyhow::Result<bool> {
-    let at = |e: io::Error| Error::from(e).at(path);
+fn make_folder(path: &Path, named: bool) -> Done<bool> {
+    let at = |e: io::Error| of_destination(Error::from(e).at(path));
     match fs::create_dir(path) {
         Ok(()) => Ok(true),
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
             let there = if named { fs::metadata(path) } else { fs::symlink_metadata(path) }.map_err(at)?;
             if there.is_dir() { Ok(false) } else { Err(exists(path).into()) }
         }
-        Err(e) => Err(at(e).into()),
+        Err(e) => Err(at(e)),
     }
 }
 
@@ -333,7 +449,7 @@ fn may_take(args: &Args, to: &Path) -> anyhow::Result<()> {
 }
 
 /// Makes a symbolic link, wherever it points to.
-fn link_out<F>(args: &Args, item: &Item<F>, target: &OsStr, copied: &mut Copied) -> anyhow::Result<()> {
+fn link_out<F>(args: &Args, item: &Item<F>, target: &OsStr) -> Done<()> {
     let to = &item.to;
     may_take(args, to)?;
     let made = match fs::symlink_metadata(to) {
@@ -345,31 +461,30 @@ fn link_out<F>(args: &Args, item: &Item<F>, target: &OsStr, copied: &mut Copied)
         }
         Err(_) => symlink(target, to),
     };
-    match made {
-        Ok(()) => copied.links += 1,
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Err(exists(to).into()),
+    made.map_err(|e| match e.kind() {
+        io::ErrorKind::AlreadyExists => exists(to).into(),
+        io::ErrorKind::StorageFull => Error::from(e).at(to).into(),
         // A file system without links, or a target that is no path, such as an empty one.
-        Err(e) if e.kind() != io::ErrorKind::StorageFull => {
-            copied.left_out.push(format!("{} (link: {e})", files::shown(&item.from_path)));
-        }
-        Err(e) => return Err(Error::from(e).at(to).into()),
-    }
-    Ok(())
+        _ => Trouble::One(Error::unsupported(format!("making a symbolic link there: {e}"))),
+    })
+}
+
+/// What came of a file.
+struct FileOut {
+    /// How it was not copied as it should be, if that was asked for.
+    salvaged: Option<Salvaged>,
+    /// The names of its streams.
+    streams: Vec<OsString>,
 }
 
 /// Copies a file; what is left of it, if it cannot be read whole and that was asked for.
-fn file_out<'a>(
-    args: &Args,
-    opened: &'a Inside,
-    item: &Item<Source<'a>>,
-    show: impl Fn(u64),
-) -> anyhow::Result<Option<Salvaged>> {
+fn file_out<'a>(args: &Args, opened: &'a Inside, item: &Item<Source<'a>>, show: impl Fn(u64)) -> Done<FileOut> {
     let to = &item.to;
-    let at = |e: io::Error| Error::from(e).at(to);
+    let at = |e: io::Error| of_destination(Error::from(e).at(to));
     may_take(args, to)?;
-    let found = item.from.held(opened, &item.from_path)?;
+    let found = item.from.held(opened, &item.from_path).map_err(Trouble::One)?;
     let node = found.node();
-    let attributes = opened.attributes(node, &item.from_path)?;
+    let attributes = opened.attributes(node, &item.from_path).map_err(Trouble::One)?;
     let partial = Partial::new(to, attributes.mode.map_or(0o666, |mode| u32::from(mode) & 0o777))?;
     let mut buffer = vec![0; PIECE.min(item.size.max(1) as usize)];
     let mut done = 0;
@@ -379,23 +494,27 @@ fn file_out<'a>(
     while done < item.size {
         cancel::check()?;
         let len = (item.size - done).min(PIECE as u64) as usize;
-        let read = match opened.tree.read_at(node, done, &mut buffer[..len]) {
+        let read = opened.tree.read_at(node, done, &mut buffer[..len]).and_then(|read| match read {
+            0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ends before its size")),
+            read => Ok(read),
+        });
+        let read = match read {
             Ok(read) => read,
             Err(e) if args.salvage => {
-                let (path, why) = (files::shown(&item.from_path), Error::from(e));
+                let (path, why) = ((&*item.from_path, item.stored_name), Error::from(e));
                 let file = salvage::rest(opened, node, path, (done, item.size), &why, &partial.file)?;
-                if file.copied == 0 {
-                    return Ok(Some(file));
+                // What nobody can read without a key, or at all, is there as it was.
+                if !file.made() && matches!(why.kind, ErrorKind::Unsupported { .. } | ErrorKind::WrongCredential(_)) {
+                    return Err(Trouble::One(why));
+                }
+                if !file.made() {
+                    return Ok(FileOut { salvaged: Some(file), streams: Vec::new() });
                 }
                 salvaged = Some(file);
                 break;
             }
-            Err(e) => return Err(tree_error(e, &item.from_path).into()),
+            Err(e) => return Err(Trouble::One(e.into())),
         };
-        if read == 0 {
-            let what = format!("{} ends before its size", files::shown(&item.from_path));
-            return Err(Error::new(ErrorKind::Io(io::Error::new(io::ErrorKind::UnexpectedEof, what))).into());
-        }
         (&partial.file).write_all(&buffer[..read]).map_err(at)?;
         done += read as u64;
         show(done);
@@ -405,7 +524,7 @@ fn file_out<'a>(
         let _ = partial.file.set_times(FileTimes::new().set_modified(modified));
     }
     partial.complete(to, args.force)?;
-    Ok(salvaged)
+    Ok(FileOut { salvaged, streams: opened.tree.streams(node).unwrap_or_default() })
 }
 
 /// Whether this is the file that holds the volume: putting another in its place would be the end of the volume.
@@ -434,15 +553,15 @@ impl Partial {
         Err(Error::misuse("its folder is full of partial files").at(to).into())
     }
 
-    fn complete(mut self, to: &Path, replace: bool) -> anyhow::Result<()> {
+    fn complete(mut self, to: &Path, replace: bool) -> Done<()> {
         let renamed = match replace {
             // What is replaced must not be gone, after a power cut, before its successor is there; and what was said to be done is.
             true => self.file.sync_all().and_then(|()| fs::rename(&self.path, to)).and_then(|()| sync_folder(to)),
             false => rename_new(&self.path, to),
         };
         renamed.map_err(|e| match e.kind() {
-            io::ErrorKind::AlreadyExists => exists(to),
-            _ => Error::from(e).at(to),
+            io::ErrorKind::AlreadyExists => exists(to).into(),
+            _ => of_destination(Error::from(e).at(to)),
         })?;
         self.complete = true;
         Ok(())
@@ -481,7 +600,8 @@ fn into(args: &Args, opened: &Inside, from: &[OsString], to: &OsStr) -> anyhow::
             Some(name) if into_folder => files::below(to, name),
             _ => to.to_owned(),
         };
-        plan_in(args, path, to.into(), 0, &mut items, &mut copied)?;
+        let planned = plan_in(args, path, to.into(), 0, &mut items, &mut copied);
+        copied.note(path.as_os_str(), planned)?;
     }
     links_last(&mut items);
     let all: u64 = items.iter().map(|item| item.size).sum();
@@ -491,29 +611,43 @@ fn into(args: &Args, opened: &Inside, from: &[OsString], to: &OsStr) -> anyhow::
         return Err(Error::from(io::Error::new(io::ErrorKind::StorageFull, what)).at(&args.open.path).into());
     }
     let bar = Progress::bytes("Copying");
+    let mut missing: Vec<PathBuf> = Vec::new();
     for item in items {
         cancel::check()?;
-        let to = item.to.as_os_str();
-        let name = item.to.file_name().unwrap_or_default();
-        let parent = item.to.parent().unwrap_or(Path::new("/")).as_os_str();
-        let found = opened.find(parent)?;
-        let folder = found.node();
-        if item.is_folder {
-            let is_there = name.is_empty() || Held::lookup(&*opened.tree, folder, name).is_ok();
-            if !is_there {
-                let made = opened.tree.make_folder(folder, name, &NewNode::default()).map_err(|e| tree_error(e, to))?;
-                opened.tree.forget(made, 1);
-                copied.folders += 1;
-            }
-        } else if let Some(target) = &item.target {
-            link_in(args, opened, (folder, name), &item, target, &mut copied)?;
-        } else {
-            let size = file_in(args, opened, &item, folder, name, |done| bar.at(copied.bytes + done, all))?;
-            copied.files += 1;
-            copied.bytes += size;
+        // With a folder that cannot be made goes all that is in it.
+        if missing.iter().any(|folder| item.to.starts_with(folder)) {
+            continue;
+        }
+        let (from, is_folder) = (item.from_path.clone(), item.is_folder);
+        let done = item_in(args, opened, &item, &mut copied, |done| bar.at(done, all));
+        if copied.note(&from, done)?.is_none() && is_folder {
+            missing.push(item.to);
         }
     }
     Ok(copied)
+}
+
+fn item_in(args: &Args, opened: &Inside, item: &Item<PathBuf>, copied: &mut Copied, show: impl Fn(u64)) -> Done<()> {
+    let to = item.to.as_os_str();
+    let name = item.to.file_name().unwrap_or_default();
+    let parent = item.to.parent().unwrap_or(Path::new("/")).as_os_str();
+    let found = opened.find(parent)?;
+    let folder = found.node();
+    if item.is_folder {
+        if !name.is_empty() && Held::lookup(&*opened.tree, folder, name).is_err() {
+            let made = opened.tree.make_folder(folder, name, &NewNode::default());
+            opened.tree.forget(made.map_err(|e| of_destination(tree_error(e, to)))?, 1);
+            copied.folders += 1;
+        }
+    } else if let Some(target) = &item.target {
+        link_in(args, opened, (folder, name), item, target)?;
+        copied.links += 1;
+    } else {
+        let size = file_in(args, opened, item, folder, name, |done| show(copied.bytes + done))?;
+        copied.files += 1;
+        copied.bytes += size;
+    }
+    Ok(())
 }
 
 fn plan_in(
@@ -523,34 +657,37 @@ fn plan_in(
     depth: usize,
     items: &mut Vec<Item<PathBuf>>,
     copied: &mut Copied,
-) -> anyhow::Result<()> {
+) -> Done<()> {
     cancel::check()?;
-    let at = |e: io::Error| Error::from(e).at(path);
+    let unread = |e: io::Error| Trouble::One(e.into());
     // What the person names may be a link; what is found in folders is not followed.
-    let metadata = if depth == 0 { fs::metadata(path) } else { fs::symlink_metadata(path) }.map_err(at)?;
-    if metadata.is_symlink() {
-        let (from, from_path) = (path.to_owned(), path.as_os_str().to_owned());
-        let target = Some(fs::read_link(path).map_err(at)?.into());
-        items.push(Item { from, from_path, to, is_folder: false, size: 0, target });
-        return Ok(());
-    }
+    let metadata = if depth == 0 { fs::metadata(path) } else { fs::symlink_metadata(path) }.map_err(unread)?;
     let is_folder = metadata.is_dir();
     if is_folder && !args.recursive {
         return Err(Error::misuse("it is a folder").at(path).hint("-r copies folders.").into());
     }
-    if !is_folder && !metadata.is_file() || depth >= DEEPEST {
-        copied.left_out.push(format!("{} (neither file nor folder)", files::shown(path.as_os_str())));
-        return Ok(());
+    if depth >= DEEPEST {
+        return Err(Trouble::One(Error::unsupported("it is too deep")));
     }
-    let size = if is_folder { 0 } else { metadata.len() };
     let (from, from_path) = (path.to_owned(), path.as_os_str().to_owned());
-    items.push(Item { from, from_path, to: to.clone(), is_folder, size, target: None });
-    if is_folder {
-        let mut inner: Vec<_> = fs::read_dir(path).map_err(at)?.collect::<io::Result<_>>().map_err(at)?;
+    let item = Item { from, from_path, to, is_folder, size: 0, target: None, stored_name: false };
+    if metadata.is_symlink() {
+        let target = fs::read_link(path).map_err(unread)?;
+        items.push(Item { target: Some(target.into()), ..item });
+    } else if is_folder {
+        let to = item.to.clone();
+        items.push(item);
+        let mut inner: Vec<_> = fs::read_dir(path).map_err(unread)?.collect::<io::Result<_>>().map_err(unread)?;
         inner.sort_by_key(fs::DirEntry::file_name);
         for entry in inner {
-            plan_in(args, &entry.path(), to.join(entry.file_name()), depth + 1, items, copied)?;
+            let path = entry.path();
+            let planned = plan_in(args, &path, to.join(entry.file_name()), depth + 1, items, copied);
+            copied.note(path.as_os_str(), planned)?;
         }
+    } else if metadata.is_file() {
+        items.push(Item { size: metadata.len(), ..item });
+    } else {
+        return Err(Trouble::One(Error::unsupported("it is a device, a pipe or a socket, which has no contents")));
     }
     Ok(())
 }
@@ -562,19 +699,16 @@ fn link_in(
     (folder, name): (Node, &OsStr),
     item: &Item<PathBuf>,
     target: &OsStr,
-    copied: &mut Copied,
-) -> anyhow::Result<()> {
+) -> Done<()> {
     let tree = &*opened.tree;
-    let inside = |e: io::Error| tree_error(e, item.to.as_os_str());
+    let inside = |e: io::Error| of_destination(tree_error(e, item.to.as_os_str()));
     may_take_inside(args, opened, folder, name, item)?;
     let temporary = OsString::from(format!("claviger-{}.link", std::process::id()));
-    let made = match tree.make_link(folder, &temporary, target, &NewNode::default()) {
-        Err(e) if e.kind() == io::ErrorKind::Unsupported => {
-            copied.left_out.push(format!("{} (link: {e})", files::shown(&item.from_path)));
-            return Ok(());
-        }
-        made => Held::new(tree, made.map_err(inside)?),
-    };
+    let made = tree.make_link(folder, &temporary, target, &NewNode::default()).map_err(|e| match e.kind() {
+        io::ErrorKind::Unsupported => Trouble::One(Error::unsupported(format!("a symbolic link there: {e}"))),
+        _ => inside(e),
+    })?;
+    let made = Held::new(tree, made);
     let how = if args.force { Renaming::Replace } else { Renaming::Keep };
     let renamed = tree.rename(folder, &temporary, folder, name, how).map_err(inside);
     drop(made);
@@ -582,9 +716,7 @@ fn link_in(
         // Best effort: what went wrong is told, not what follows from it.
         let _ = tree.remove(folder, &temporary);
     }
-    renamed?;
-    copied.links += 1;
-    Ok(())
+    renamed
 }
 
 /// Whether a file or link may get this name inside: nothing that is there is lost without --force.
@@ -617,17 +749,17 @@ fn file_in(
     folder: Node,
     name: &OsStr,
     show: impl Fn(u64),
-) -> anyhow::Result<u64> {
+) -> Done<u64> {
     let tree = &*opened.tree;
-    let inside = |e: io::Error| tree_error(e, item.to.as_os_str());
+    let inside = |e: io::Error| of_destination(tree_error(e, item.to.as_os_str()));
     may_take_inside(args, opened, folder, name, item)?;
-    let file = File::open(&item.from).map_err(|e| Error::from(e).at(&item.from))?;
+    let file = File::open(&item.from).map_err(|e| Trouble::One(e.into()))?;
     let temporary = OsString::from(format!("claviger-{}.part", std::process::id()));
     let usage = Use { read: false, write: true };
     let made = tree.create_open(folder, &temporary, &NewNode::default(), usage).map_err(inside)?;
     let made = Held::new(tree, made);
     let node = made.node();
-    let copied = (|| -> anyhow::Result<u64> {
+    let copied = (|| -> Done<u64> {
         let size = contents_in(opened, file, item, node, show);
         let released = tree.release(node).map_err(inside);
         let size = size?;
@@ -643,15 +775,9 @@ fn file_in(
     copied
 }
 
-fn contents_in(
-    opened: &Inside,
-    mut file: File,
-    item: &Item<PathBuf>,
-    node: Node,
-    show: impl Fn(u64),
-) -> anyhow::Result<u64> {
-    let at = |e: io::Error| Error::from(e).at(&item.from);
-    let inside = |e: io::Error| tree_error(e, item.to.as_os_str());
+fn contents_in(opened: &Inside, mut file: File, item: &Item<PathBuf>, node: Node, show: impl Fn(u64)) -> Done<u64> {
+    let at = |e: io::Error| Trouble::One(e.into());
+    let inside = |e: io::Error| of_destination(tree_error(e, item.to.as_os_str()));
     let mut buffer = vec![0; PIECE];
     let mut done = 0;
     loop {

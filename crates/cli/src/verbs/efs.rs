@@ -511,7 +511,12 @@ impl Plan<'_> {
                 return Err(Error::misuse(format!("{} is a folder", files::shown(path))).hint("-r takes all in it."));
             }
             NodeKind::Folder if depth < DEEPEST => {
-                for entry in self.inside.list(node, path)? {
+                let list = self.inside.list(node, path)?;
+                for name in list.left_out {
+                    self.changed.incomplete = true;
+                    self.changed.leave(&files::below(path, &name.name), &name.why.to_string());
+                }
+                for entry in list.entries {
                     let path = files::below(path, &entry.name);
                     let found = self.inside.take(node, &entry, &path)?;
                     self.add(found.node(), &path, depth + 1)?;

@@ -1,22 +1,25 @@
 //! `claviger ls`: what a folder inside a volume holds.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 
+use claviger_engine::Result;
 use claviger_engine::file_formats::efs::{self, EfsInfo};
 use claviger_engine::filesystems::{Filesystem, Kind};
 use claviger_engine::store::Access;
-use claviger_engine::trees::{Entry, NodeKind};
+use claviger_engine::trees::{Node, NodeKind};
 use serde::Serialize;
 
 use crate::opening::OpenArgs;
 use crate::opening::files::{self, Inside, InsideArgs};
+use crate::terminal::left_out::LeftOut;
 use crate::terminal::output::{self, Report};
 
 /// List a folder inside a volume, without mounting it
 ///
 /// Reads FAT, exFAT, NTFS, ext2, ext3 and ext4. Nothing is written. Control characters in names are shown escaped. Files that an NTFS keeps
-/// encrypted (EFS) are marked; --long says for whom, by the beginnings of thumbprints.
+/// encrypted (EFS) are marked; --long says for whom, by the beginnings of thumbprints. Names that cannot be shown, such as encrypted ones that
+/// somebody has changed, are named on standard error, and the exit status is not 0.
 ///
 /// VOLUME may also be a folder whose files are encrypted one by one, or an image that is not encrypted; with an option for such
 /// folders, the one in it into which PATH leads is opened.
@@ -51,6 +54,8 @@ struct Listing {
     filesystem: Option<Filesystem>,
     path: String,
     entries: Vec<Row>,
+    /// What cannot be shown, and why.
+    left_out: LeftOut,
     #[serde(skip)]
     long: bool,
 }
@@ -90,23 +95,36 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let opened = args.which.open(&args.open, Access::ReadOnly, path)?;
     let found = opened.find(path)?;
     let node = found.node();
+    let mut left_out = LeftOut::default();
     let entries = match opened.attributes(node, path)?.kind {
-        NodeKind::Folder => {
-            let list = opened.list(node, path)?;
-            let row = |e: &Entry| {
-                let path = files::below(path, &e.name);
-                row(&opened, &e.name, opened.take(node, e, &path)?.node(), &path)
-            };
-            list.iter().map(row).collect::<Result<_, _>>()?
-        }
+        NodeKind::Folder => rows(&opened, node, path, &mut left_out)?,
         _ => vec![row(&opened, path, node, path)?],
     };
     let path = path.to_string_lossy().into_owned();
-    let listing = Listing { filesystem: opened.filesystem.clone(), path, entries, long: args.long };
-    output::print(&listing, args.json)
+    let listing = Listing { filesystem: opened.filesystem.clone(), path, entries, left_out, long: args.long };
+    output::print(&listing, args.json)?;
+    if !args.json {
+        listing.left_out.warn();
+    }
+    listing.left_out.end()
 }
 
-fn row(opened: &Inside, name: &std::ffi::OsStr, node: u64, path: &std::ffi::OsStr) -> anyhow::Result<Row> {
+fn rows(opened: &Inside, folder: Node, path: &OsStr, left_out: &mut LeftOut) -> anyhow::Result<Vec<Row>> {
+    let list = opened.list(folder, path)?;
+    left_out.add_names(path, list.left_out)?;
+    let mut rows = Vec::with_capacity(list.entries.len());
+    for entry in list.entries {
+        let path = files::below(path, &entry.name);
+        let found = opened.take(folder, &entry, &path);
+        match found.and_then(|found| row(opened, &entry.name, found.node(), &path)) {
+            Ok(row) => rows.push(row),
+            Err(e) => left_out.add(&path, e)?,
+        }
+    }
+    Ok(rows)
+}
+
+fn row(opened: &Inside, name: &OsStr, node: Node, path: &OsStr) -> Result<Row> {
     let attributes = opened.attributes(node, path)?;
     let target = match attributes.kind {
         NodeKind::Link => opened.tree.link_target(node).ok(),

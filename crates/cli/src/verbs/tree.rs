@@ -5,11 +5,13 @@ use std::io::{self, Write};
 
 use claviger_engine::filesystems::Filesystem;
 use claviger_engine::store::Access;
-use claviger_engine::trees::{Node, NodeKind};
+use claviger_engine::trees::{Entry, Node, NodeKind};
+use claviger_engine::{Error, ErrorKind};
 use serde::Serialize;
 
 use crate::opening::OpenArgs;
 use crate::opening::files::{self, Inside, InsideArgs};
+use crate::terminal::left_out::LeftOut;
 use crate::terminal::output::{self, Report};
 use crate::terminal::{cancel, size};
 
@@ -49,6 +51,8 @@ struct Whole {
     /// Sizes of all files, in bytes.
     bytes: u64,
     entries: Vec<Branch>,
+    /// What cannot be shown, and why.
+    left_out: LeftOut,
 }
 
 #[derive(Serialize)]
@@ -76,9 +80,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         files: 0,
         bytes: 0,
         entries: Vec::new(),
+        left_out: LeftOut::default(),
     };
     whole.entries = branches(&opened, node, path, &mut vec![node], &mut whole)?;
-    output::print(&whole, args.json)
+    output::print(&whole, args.json)?;
+    if !args.json {
+        whole.left_out.warn();
+    }
+    whole.left_out.end()
 }
 
 /// What is in a folder, and in the folders in it. `above` are the folders that it is in: one that holds itself is not
@@ -91,36 +100,51 @@ fn branches(
     whole: &mut Whole,
 ) -> anyhow::Result<Vec<Branch>> {
     cancel::check()?;
+    let list = opened.list(folder, path)?;
+    whole.left_out.add_names(path, list.left_out)?;
     let mut branches = Vec::new();
-    for entry in opened.list(folder, path)? {
+    for entry in list.entries {
         let path = files::below(path, &entry.name);
-        let mut entries = Vec::new();
-        let found = opened.take(folder, &entry, &path)?;
-        let node = found.node();
-        let size = opened.attributes(node, &path)?.size;
-        match entry.kind {
-            NodeKind::Folder => {
-                whole.folders += 1;
-                if above.contains(&node) || above.len() >= DEEPEST {
-                    output::warn(&format!(
-                        "{} is a folder in itself, or too deep: it is left out",
-                        files::shown(&path)
-                    ));
-                } else {
-                    above.push(node);
-                    entries = self::branches(opened, node, &path, above, whole)?;
-                    above.pop();
-                }
-            }
-            _ => {
-                whole.files += 1;
-                whole.bytes = whole.bytes.saturating_add(size);
-            }
+        match branch(opened, folder, &entry, &path, above, whole) {
+            Ok(branch) => branches.push(branch),
+            Err(e) => whole.left_out.add(&path, e.downcast::<Error>()?)?,
         }
-        let name = entry.name.to_string_lossy().into_owned();
-        branches.push(Branch { name, shown: files::shown(&entry.name), kind: entry.kind, size, entries });
     }
     Ok(branches)
+}
+
+fn branch(
+    opened: &Inside,
+    folder: Node,
+    entry: &Entry,
+    path: &OsStr,
+    above: &mut Vec<Node>,
+    whole: &mut Whole,
+) -> anyhow::Result<Branch> {
+    let found = opened.take(folder, entry, path)?;
+    let node = found.node();
+    let size = opened.attributes(node, path)?.size;
+    let mut entries = Vec::new();
+    if entry.kind == NodeKind::Folder {
+        whole.folders += 1;
+        if above.contains(&node) || above.len() >= DEEPEST {
+            let what = ErrorKind::Malformed { field: "folder", offset: 0, what: "it is in itself, or too deep".into() };
+            whole.left_out.add(path, what)?;
+        } else {
+            above.push(node);
+            // A folder that cannot be listed is still there.
+            match branches(opened, node, path, above, whole) {
+                Ok(list) => entries = list,
+                Err(e) => whole.left_out.add(path, e.downcast::<Error>()?)?,
+            }
+            above.pop();
+        }
+    } else {
+        whole.files += 1;
+        whole.bytes = whole.bytes.saturating_add(size);
+    }
+    let name = entry.name.to_string_lossy().into_owned();
+    Ok(Branch { name, shown: files::shown(&entry.name), kind: entry.kind, size, entries })
 }
 
 impl Report for Whole {

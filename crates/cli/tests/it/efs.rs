@@ -286,3 +286,20 @@ fn killed_after(pause: Duration) -> Option<()> {
     disk.place.nothing_is_left();
     Some(())
 }
+
+/// A certificate may be renewed for the same key, and files still name the old one.
+#[test]
+fn the_right_key_opens_with_whatever_certificate() {
+    let Some(case) = tools::Case::unpack("efs/renewed-certificate.tar.xz") else { return };
+    let at = |name: &str| case.path().join(name).display().to_string();
+    let (image, password) = (at("efs.img"), at("password"));
+    let cat = |certificate: &str| {
+        let with = ["--certificate-password-file", &password, "--certificate", &at(certificate)];
+        run([&["cat", &image, "--file", "/aes256_513.bin"], &with[..]].concat())
+    };
+    let read = cat("user.pfx").succeeds().out;
+    assert_eq!(read.len(), 513);
+    for other in ["renewed.pfx", "key.pem"] {
+        assert!(cat(other).succeeds().out == read, "{other}");
+    }
+}

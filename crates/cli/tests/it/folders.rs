@@ -7,7 +7,9 @@ use std::process::Command;
 
 use crate::common::mounts::Place;
 use crate::common::*;
+use claviger_testkit::ecryptfs::maker;
 use claviger_testkit::random::Random;
+use claviger_testkit::tools::Case;
 use claviger_testkit::{tools, uml};
 
 /// An ext4 of 16 MiB with the files of `from`, which nothing encrypts.
@@ -449,4 +451,67 @@ fn devices_in_a_mounted_folder_are_there_for_root_with_dev_only() {
     assert_eq!((kinds(&lower), kinds(&dir)), (both.into(), both.into()));
     place.shell(&format!("echo gone > {dir}/null")).succeeds();
     place.run(["unmount", &dir]).succeeds();
+}
+
+/// crouton's layout: contents and names have a passphrase each, both wrapped by one password.
+#[test]
+fn two_wrapped_passphrases_open_a_folder_from_two_files_or_from_one() {
+    let Some(case) = Case::unpack("ecryptfs/two-wrapped-keys.tar.xz") else { return };
+    let at = |name: &str| case.path().join(name).display().to_string();
+    let (lower, password) = (at("crouton"), at("pw.c"));
+    let ls = |wrapped: &[&str]| run([&["ls", "--password-file", &password], wrapped, &[&lower]].concat());
+    let named = |file: &str| format!("--wrapped-passphrase={file}");
+    let (contents, names, both) = (named(&at("wk")), named(&at("wf")), named(&at("crouton.key")));
+    let listed = ls(&[&contents, &names]).succeeds().text();
+    assert!(listed.lines().count() > 2 && !listed.contains("ECRYPTFS"), "{listed}");
+    assert_eq!(ls(&[&both]).succeeds().text(), listed);
+    // Without a line in front, too; and of one that was cut, no other is made.
+    let bytes = fs::read(at("crouton.key")).expect("a file");
+    let (plain, cut) = (case.folder().join("plain"), case.folder().join("cut"));
+    fs::write(&plain, &bytes[1..]).expect("a file");
+    assert_eq!(ls(&[&named(&plain.display().to_string())]).succeeds().text(), listed);
+    fs::write(&cut, &bytes[..bytes.len() - 3]).expect("a file");
+    ls(&[&named(&cut.display().to_string())]).fails(4, &["cut"]);
+    ls(&[&contents]).fails(2, &["no name of the folder"]);
+    // The new password wraps both.
+    let (fresh, new) = (case.folder().join("new"), at("crouton.key"));
+    fs::write(&fresh, "another password\n").expect("a file");
+    let fresh = fresh.display().to_string();
+    let change = ["change", "--wrapped-passphrase", &new, "--password-file", &password, "--new-password-file", &fresh];
+    run([&change[..], &[&lower]].concat()).succeeds();
+    assert_eq!(run(["ls", "--password-file", &fresh, &both, &lower]).succeeds().text(), listed);
+    ls(&[&both]).fails(2, &[]);
+}
+
+#[test]
+fn a_wrapped_passphrase_of_another_folder_is_said_to_be_that() {
+    let Some(case) = Case::unpack("ecryptfs/foreign-wrapped-passphrase.tar.xz") else { return };
+    let at = |name: &str| case.path().join(name).display().to_string();
+    let (lower, password) = (at("home/.ecryptfs/me/.Private"), at("password"));
+    let said = "it unwraps the passphrase that lies beside the folder, which is another folder's";
+    run(["ls", "--password-file", &password, &lower]).fails(2, &[said, "older file wrapped-passphrase"]);
+    let text = run(["explain", "--password-file", &password, &lower]).fails(2, &[]).text();
+    assert!(text.contains("is right for the wrapped passphrase") && text.contains(said), "{text}");
+    assert!(text.contains("older file wrapped-passphrase") && !text.contains("neither unwraps"), "{text}");
+    let other = case.folder().join("other");
+    fs::write(&other, "not the password").expect("a file");
+    let text = run(["explain", "--password-file", &other.display().to_string(), &lower]).fails(2, &[]).text();
+    assert!(text.contains("neither unwraps") && !text.contains("is right for"), "{text}");
+}
+
+/// A Synology NAS wraps every passphrase by the same one, which scripts of people who mount such folders elsewhere name.
+#[test]
+fn the_key_file_of_a_synology_nas_opens_its_folder_without_a_password() {
+    let folder = Folder::new();
+    encrypted(&folder, "@share@", &["--new-key-size", "256"]);
+    let (key, lower) = (folder.str("share.key"), folder.str("@share@"));
+    for salt in [None, Some([7; 8])] {
+        fs::write(&key, maker::wrapped(PASSWORD, "$1$5YN01o9y", salt)).expect("a file");
+        let cat = run(["cat", "--wrapped-passphrase", &key, &lower, "/Documents/letter.txt"]).succeeds();
+        assert_eq!(cat.out, b"dear reader");
+        assert!(cat.err.contains("Synology"), "{}", cat.err);
+    }
+    fs::write(&key, maker::wrapped("another", "$1$5YN01o9y", None)).expect("a file");
+    run(["ls", "--wrapped-passphrase", &key, &lower])
+        .fails(2, &["the unwrapped passphrase opens no file", "older file"]);
 }

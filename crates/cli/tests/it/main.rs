@@ -35,6 +35,7 @@ mod lab_insight;
 mod lab_kernel;
 mod lab_report;
 mod lab_safety;
+mod left_out;
 mod locking;
 mod logical_volumes;
 mod mounting;

@@ -96,6 +96,11 @@ pub trait FileFormat: Sync {
         Ok(Beside::default())
     }
 
+    /// Whether any of these unwraps the passphrase in a file that lies beside a folder, whosever that is.
+    fn unwraps(&self, _file: &[u8], _credentials: &[Credential]) -> bool {
+        false
+    }
+
     /// What is known of one file without any credential.
     ///
     /// # Errors
@@ -143,7 +148,7 @@ pub struct FileFacts {
     pub size: Option<u64>,
     /// Bytes that are stored of it.
     pub stored: u64,
-    /// Why it cannot be read, or not all of it, whatever the key. A whole sentence.
+    /// What is wrong with it, whatever the key. A whole sentence.
     pub problem: Option<String>,
 }
 
@@ -160,6 +165,8 @@ pub enum FileState {
     Unfinished,
     /// Encrypted, and less is stored than its metadata count.
     CutShort,
+    /// Encrypted, and more is stored than its metadata count.
+    TooLong,
     /// Encrypted in a way that is not supported.
     Unsupported,
     /// Its metadata contradict themselves.
@@ -272,6 +279,16 @@ pub trait FileKeys: Send + Sync {
     /// If another process has the keys, and has gone.
     fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>>;
 
+    /// Why [`FileKeys::plain_name`] has no name to show for `stored`.
+    fn why_no_name(&self, _stored: &OsStr) -> Error {
+        no_name("it does not decrypt with this key")
+    }
+
+    /// Whether names are encrypted, too.
+    fn encrypts_names(&self) -> bool {
+        false
+    }
+
     /// The name as it is stored.
     ///
     /// # Errors
@@ -331,6 +348,11 @@ pub trait FileKeys: Send + Sync {
     fn isolate(&self) -> Result<(FolderOutline, Arc<dyn FolderKeys>)> {
         Err(not_isolated())
     }
+}
+
+/// A stored name that is no name of a file here.
+fn no_name(what: &str) -> Error {
+    ErrorKind::Malformed { field: "name", offset: 0, what: what.into() }.into()
 }
 
 fn not_isolated() -> Error {

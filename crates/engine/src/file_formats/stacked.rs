@@ -1,8 +1,9 @@
 //! The plaintext of a tree of encrypted files.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -10,12 +11,12 @@ use claviger_crypto::pool::Pool;
 use rustix::io::Errno;
 
 use super::isolated::{FolderKeys, FolderOutline};
-use super::{FileKeys, FileLayout, Found, Salvage, Stored};
-use crate::error::Result;
+use super::{FileKeys, FileLayout, Found, Salvage, Stored, no_name};
+use crate::error::{Error, Result};
 use crate::store::{Counters, Store, Traffic};
 use crate::trees::{
-    Attributes, Entry, NewNode, Node, NodeKind, NodeStore, ReadOnly, Renaming, Setting, Space, Special, Tree, Use,
-    damaged, is_name, shrink,
+    Attributes, Entry, LeftOut, Listing, NewNode, Node, NodeKind, NodeStore, ReadOnly, Renaming, Setting, Space,
+    Special, Tree, Use, damaged, is_name, shrink,
 };
 use crate::volume::{Layout, Volume};
 
@@ -54,6 +55,8 @@ pub struct Stacked {
     /// Names that were left out when a folder was last listed, by the number that it has below: its node is another one when it was
     /// forgotten and is found again.
     left_out: Mutex<HashMap<u64, usize>>,
+    /// Whether names that do not decrypt are shown as they are stored.
+    shows_stored_names: AtomicBool,
     sizes: Mutex<Sizes>,
     counters: Counters,
 }
@@ -172,6 +175,7 @@ impl Stacked {
             used: Mutex::default(),
             loaded: Mutex::default(),
             left_out: Mutex::default(),
+            shows_stored_names: AtomicBool::new(false),
             sizes: Mutex::default(),
             counters: Counters::default(),
         }
@@ -186,6 +190,17 @@ impl Stacked {
     /// How many names were left out of what was listed, since they do not decrypt.
     pub fn left_out(&self) -> usize {
         self.left_out.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
+    }
+
+    /// From now on, names that do not decrypt are shown as they are stored, for whoever saves what there is. A name that another one
+    /// decrypts to stays out.
+    pub fn show_stored_names(&self) {
+        self.shows_stored_names.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether names are encrypted, too.
+    pub fn encrypts_names(&self) -> bool {
+        self.keys.encrypts_names()
     }
 
     /// Whether something in the folder has shown that the keys are right.
@@ -246,9 +261,41 @@ impl Stacked {
         self.keys.stored_name(name)
     }
 
+    /// Calls `find` with the name as it is stored; where stored names are shown, with a name that does not decrypt as it is, too.
+    fn find_stored(&self, name: &OsStr, find: impl Fn(&OsStr) -> io::Result<Node>) -> io::Result<Node> {
+        let found = self.stored_name(name).and_then(|stored| find(&stored));
+        let missing =
+            matches!(&found, Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidFilename));
+        match missing && self.shows_stored_names.load(Ordering::Relaxed) && self.plain_name(name)?.is_none() {
+            true => find(name),
+            false => found,
+        }
+    }
+
     /// What decrypts to something that is no name at all was made by somebody else.
     pub(crate) fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
         Ok(self.keys.plain_name(stored)?.filter(|name| is_name(name)))
+    }
+
+    /// Notes how many names were left out of a folder.
+    fn note_left_out(&self, folder: Node, some: usize) -> io::Result<()> {
+        let mut left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
+        if some > 0 || !left_out.is_empty() {
+            let number = self.lower.attributes(folder)?.number;
+            match some {
+                0 => left_out.remove(&number),
+                some => left_out.insert(number, some),
+            };
+        }
+        Ok(())
+    }
+
+    /// Why [`Stacked::plain_name`] has no name to show.
+    pub(crate) fn why_no_name(&self, stored: &OsStr) -> Error {
+        match self.keys.plain_name(stored) {
+            Ok(Some(_)) => no_name("it decrypts to what is no name of a file"),
+            Ok(None) | Err(_) => self.keys.why_no_name(stored),
+        }
     }
 
     fn visible(&self, attribute: &OsStr) -> io::Result<()> {
@@ -502,12 +549,12 @@ impl Tree for Stacked {
     }
 
     fn lookup(&self, folder: Node, name: &OsStr) -> io::Result<Node> {
-        self.lower.lookup(folder, &self.stored_name(name)?)
+        self.find_stored(name, |stored| self.lower.lookup(folder, stored))
     }
 
     fn take(&self, folder: Node, entry: &Entry) -> io::Result<Node> {
-        let name = self.stored_name(&entry.name)?;
-        self.lower.take(folder, &Entry { name, node: entry.node, kind: entry.kind })
+        let stored = |name: &OsStr| Entry { name: name.to_owned(), node: entry.node, kind: entry.kind };
+        self.find_stored(&entry.name, |name| self.lower.take(folder, &stored(name)))
     }
 
     fn forget(&self, node: Node, times: u64) {
@@ -531,23 +578,29 @@ impl Tree for Stacked {
     }
 
     fn list(&self, folder: Node) -> io::Result<Vec<Entry>> {
-        let stored = self.lower.list(folder)?;
-        let all = stored.len();
-        let plain = |e: Entry| {
-            let name = self.plain_name(&e.name).transpose()?;
-            Some(name.map(|name| Entry { name, node: e.node, kind: e.kind }))
-        };
-        let entries = stored.into_iter().filter_map(plain).collect::<io::Result<Vec<_>>>()?;
-        let some = all - entries.len();
-        let mut left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
-        if some > 0 || !left_out.is_empty() {
-            let number = self.lower.attributes(folder)?.number;
-            match some {
-                0 => left_out.remove(&number),
-                some => left_out.insert(number, some),
-            };
+        Ok(self.list_all(folder)?.entries)
+    }
+
+    fn list_all(&self, folder: Node) -> io::Result<Listing> {
+        let Listing { entries: stored, mut left_out } = self.lower.list_all(folder)?;
+        let (mut entries, mut without) = (Vec::with_capacity(stored.len()), Vec::new());
+        for entry in stored {
+            match self.plain_name(&entry.name)? {
+                Some(name) => entries.push(Entry { name, ..entry }),
+                None => without.push(entry),
+            }
         }
-        Ok(entries)
+        let shown = self.shows_stored_names.load(Ordering::Relaxed) && !without.is_empty();
+        let taken: HashSet<_> = if shown { entries.iter().map(|e| e.name.clone()).collect() } else { HashSet::new() };
+        let mut some = 0;
+        for entry in without {
+            let listed = shown && !taken.contains(&entry.name);
+            let why = self.why_no_name(&entry.name);
+            left_out.push(LeftOut { name: entry.name.clone(), kind: entry.kind, why, listed });
+            if listed { entries.push(entry) } else { some += 1 }
+        }
+        self.note_left_out(folder, some)?;
+        Ok(Listing { entries, left_out })
     }
 
     fn read_at(&self, node: Node, offset: u64, out: &mut [u8]) -> io::Result<usize> {

@@ -1,14 +1,14 @@
 //! What the files of a folder are, by what is kept of each.
 
-use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::collections::{BTreeMap, HashSet};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
 use super::{FileFacts, FileFormat, FileState, Stacked, Stored};
-use crate::error::{Error, Result};
-use crate::trees::{Entry, Held, Node, NodeKind, Tree};
+use crate::error::{Error, ErrorKind, Result};
+use crate::trees::{Entry, Held, Listing, Node, NodeKind, Tree};
 
 /// Folders in folders that are looked into. A damaged file system may have no end.
 const DEEPEST: usize = 256;
@@ -35,7 +35,7 @@ pub struct Survey {
     pub problems: Vec<Problem>,
 }
 
-/// A file that cannot be read, or not all of it.
+/// A file that is not as it should be, or a folder, a link or a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Problem {
@@ -46,11 +46,14 @@ pub struct Problem {
     pub facts: FileFacts,
     /// Whether another key than the one that was given may open it.
     pub other_key: bool,
+    /// Whether only who has the key finds it.
+    #[serde(skip)]
+    pub needs_key: bool,
 }
 
 impl Survey {
-    /// Looks at each file of `lower`, a folder of this format; with `upper`, its plaintext, also whether the key opens it. Contents
-    /// are not read. `each` is told of the progress after each file, and its error ends it.
+    /// Looks at each file of `lower`, a folder of this format; with `upper`, its plaintext, also whether the key opens it, at names and at
+    /// links. Contents are not read. `each` is told of the progress after each file, and its error ends it.
     ///
     /// # Errors
     /// Those of the tree, and of `each`.
@@ -74,48 +77,96 @@ struct Walk<'a> {
     survey: Survey,
 }
 
+/// The name of an entry.
+struct Shown {
+    /// As people see it; as it is stored, if it does not decrypt.
+    name: OsString,
+    /// Whether it is encrypted, and decrypts.
+    decrypted: bool,
+}
+
 impl Walk<'_> {
     /// `above` are the folders that it is in: one that holds itself is not looked into again.
     fn folder(&mut self, folder: Node, path: &Path, above: &mut Vec<Node>) -> Result<()> {
         if above.contains(&folder) || above.len() >= DEEPEST {
+            self.wrong(path, "It is a folder in itself, or too deep, and was not looked into.");
             return Ok(());
         }
+        let Listing { mut entries, left_out } = match self.lower.list_all(folder) {
+            Ok(listing) => listing,
+            Err(e) => {
+                self.wrong(path, format!("It cannot be listed: {}.", Error::from(e).kind));
+                return Ok(());
+            }
+        };
+        for name in left_out {
+            self.wrong(&path.join(&name.name), format!("It cannot be shown: {}.", name.why.kind));
+        }
         above.push(folder);
-        let at = |e: std::io::Error| Error::from(e).at(path);
-        let mut entries = self.lower.list(folder).map_err(at)?;
         entries.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut names = HashSet::new();
         for entry in entries {
-            let path = path.join(self.shown(&entry)?);
-            let found = Held::take(self.lower, folder, &entry).map_err(|e| Error::from(e).at(&path))?;
-            match entry.kind {
-                NodeKind::Folder => {
-                    self.survey.folders += 1;
-                    self.folder(found.node(), &path, above)?;
-                }
-                NodeKind::File => self.file(found.node(), path)?,
-                NodeKind::Link | NodeKind::Special => {}
+            let shown = self.shown(&entry, path)?;
+            let path = path.join(&shown.name);
+            if !names.insert(shown.name.clone()) {
+                self.wrong(&path, "Another name in this folder decrypts to the same.");
+            }
+            match Held::take(self.lower, folder, &entry) {
+                Ok(found) => self.entry(found.node(), entry.kind, path, &shown, above)?,
+                Err(e) => self.wrong(&path, format!("It cannot be opened: {}.", Error::from(e).kind)),
             }
         }
         above.pop();
         Ok(())
     }
 
-    /// The name that people see of an entry.
-    fn shown(&mut self, entry: &Entry) -> std::io::Result<std::ffi::OsString> {
-        let plain = |upper: &Stacked, name: &OsStr| upper.plain_name(name);
-        Ok(match self.upper.map(|upper| plain(upper, &entry.name)).transpose()? {
-            Some(Some(name)) => name,
-            Some(None) => {
-                self.survey.foreign_names += 1;
-                entry.name.clone()
+    fn entry(&mut self, node: Node, kind: NodeKind, path: PathBuf, shown: &Shown, above: &mut Vec<Node>) -> Result<()> {
+        match kind {
+            NodeKind::Folder => {
+                self.survey.folders += 1;
+                self.folder(node, &path, above)
             }
-            None => entry.name.clone(),
-        })
+            NodeKind::File => self.file(node, path, shown),
+            NodeKind::Link => {
+                if let Some(Err(e)) = self.upper.map(|upper| upper.link_target(node)) {
+                    self.wrong(&path, format!("Where this link points to cannot be read: {}.", Error::from(e).kind));
+                }
+                Ok(())
+            }
+            NodeKind::Special => Ok(()),
+        }
     }
 
-    fn file(&mut self, file: Node, path: PathBuf) -> Result<()> {
+    /// Notes what is wrong with something of which there are no metadata.
+    fn wrong(&mut self, path: &Path, what: impl Into<String>) {
+        let facts =
+            FileFacts { state: FileState::Damaged, size: None, problem: Some(what.into()), ..FileFacts::clear(0) };
+        let problem = Problem { path: path.to_owned(), facts, other_key: false, needs_key: self.upper.is_some() };
+        self.survey.problems.push(problem);
+    }
+
+    /// The name that people see of an entry of the folder at `path`.
+    fn shown(&mut self, entry: &Entry, path: &Path) -> std::io::Result<Shown> {
+        let Some(upper) = self.upper else { return Ok(Shown { name: entry.name.clone(), decrypted: false }) };
+        if let Some(name) = upper.plain_name(&entry.name)? {
+            return Ok(Shown { decrypted: upper.encrypts_names(), name });
+        }
+        self.survey.foreign_names += 1;
+        let why = upper.why_no_name(&entry.name);
+        self.wrong(&path.join(&entry.name), format!("Its name cannot be read: {}.", why.kind));
+        Ok(Shown { name: entry.name.clone(), decrypted: false })
+    }
+
+    fn file(&mut self, file: Node, path: PathBuf, shown: &Shown) -> Result<()> {
         let of = Stored { tree: self.lower, file, contents: file };
-        let mut facts = self.format.facts(of).map_err(|e| e.at(&path))?;
+        let mut facts = match self.format.facts(of) {
+            Ok(facts) => facts,
+            Err(e) => {
+                self.survey.files += 1;
+                self.wrong(&path, format!("It cannot be read: {}.", e.kind));
+                return (self.each)(&self.survey);
+            }
+        };
         let survey = &mut self.survey;
         survey.files += 1;
         survey.bytes = survey.bytes.saturating_add(facts.size.unwrap_or(0));
@@ -128,17 +179,32 @@ impl Walk<'_> {
             *survey.ciphers.entry(format!("{cipher}{bits}")).or_default() += 1;
         }
         // What is wrong whatever the key counts first.
-        let refused = match &facts.problem {
-            None if facts.state == FileState::Encrypted => self.upper.and_then(|upper| upper.opens(file).err()),
-            _ => None,
+        let needs_key = facts.problem.is_none();
+        let other_key = match self.upper.filter(|_| needs_key) {
+            Some(upper) => with_key(upper, file, shown, &mut facts),
+            None => false,
         };
-        let other_key = refused.is_some();
-        if let Some(error) = refused {
-            facts.problem = Some(format!("{}.", Error::from(error).kind));
-        }
         if facts.problem.is_some() {
-            survey.problems.push(Problem { path, facts, other_key });
+            survey.problems.push(Problem { path, facts, other_key, needs_key });
         }
         (self.each)(&self.survey)
     }
+}
+
+/// Notes what only the key shows to be wrong with a file. Whether another key may open it.
+fn with_key(upper: &Stacked, file: Node, shown: &Shown, facts: &mut FileFacts) -> bool {
+    if facts.state == FileState::Clear && shown.decrypted {
+        facts.state = FileState::Damaged;
+        facts.problem =
+            Some("Its name is encrypted, and it has no header: its beginning was destroyed or overwritten.".into());
+        return false;
+    }
+    let Err(error) = upper.opens(file) else { return false };
+    let error = Error::from(error).kind;
+    let other_key = matches!(error, ErrorKind::WrongCredential(_));
+    facts.problem = Some(match facts.state {
+        FileState::Clear => "It is not encrypted: it has no header.".to_owned(),
+        _ => format!("{error}."),
+    });
+    other_key
 }

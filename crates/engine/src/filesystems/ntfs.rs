@@ -1,9 +1,10 @@
 //! NTFS, for reading, through the crate `ntfs`.
 //!
-//! The crate finds records and names; where the bytes of a stream are is found out here. Reparse points are listed, but not read,
-//! and encrypted files (EFS) only by who asks for their ciphertext.
+//! The crate finds records and names; where the bytes of a stream are is found out here. Reparse points are read where their data are in the
+//! file itself, and encrypted files (EFS) only by who asks for their ciphertext.
 
 mod lznt1;
+mod reparse;
 mod stream;
 
 use std::collections::VecDeque;
@@ -15,14 +16,18 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub(crate) use lznt1::decompress;
 use ntfs::indexes::NtfsFileNameIndex;
-use ntfs::structured_values::{NtfsFileAttributeFlags, NtfsFileName, NtfsFileNamespace, NtfsVolumeFlags};
+use ntfs::structured_values::{NtfsFileAttributeFlags, NtfsFileNamespace, NtfsVolumeFlags};
 use ntfs::{KnownNtfsFileRecordNumber, NtfsAttributeFlags, NtfsAttributeType, NtfsError, NtfsFile, NtfsTime};
 use stream::Stream;
 
 use super::guard::{Reader, guarded};
-use crate::error::Result;
+use crate::advice::Advice;
+use crate::error::{Error, Result};
 use crate::store::Store;
-use crate::trees::{Attributes, Ciphertext, EFS_INFO, Entry, NTFS_ATTRIBUTES, Node, NodeKind, Space, Tree, damaged};
+use crate::trees::{
+    Attributes, Ciphertext, EFS_INFO, Entry, LeftOut, Listing, NTFS_ATTRIBUTES, Node, NodeKind, Space, Tree, damaged,
+    is_name,
+};
 
 /// Records below this one belong to the file system itself.
 const FIRST_USER_RECORD: u64 = 24;
@@ -105,35 +110,34 @@ impl Ntfs {
             return Ok(Some(known));
         }
         let found = self.with_file(node, self.store.len().saturating_add(ALLOWANCE), |file, reader| {
-            let info = file.info().map_err(io_error)?;
             let name = stream_name(node, file, reader)?;
-            match kind(file.is_directory(), info.file_attributes()) {
+            let tag = self.tag(file, reader)?;
+            match kind(file.is_directory(), tag) {
                 _ if !name.is_empty() => {}
                 NodeKind::Folder => return Err(ErrorKind::IsADirectory.into()),
-                NodeKind::Special => return Err(self.behind(file, reader)),
-                NodeKind::File | NodeKind::Link => {}
+                NodeKind::Link => return Err(ErrorKind::InvalidInput.into()),
+                NodeKind::Special => return Err(unread(tag)),
+                NodeKind::File if tag.is_none_or(|tag| tag.is_some_and(reparse::is_cloud)) => {}
+                NodeKind::File => return Err(unread(tag)),
             }
-            Stream::find(file, reader, NtfsAttributeType::Data, &name)
+            let cloud = tag.flatten().filter(|tag| name.is_empty() && reparse::is_cloud(*tag));
+            let mut found = Stream::find(file, reader, NtfsAttributeType::Data, &name)?;
+            found.iter_mut().for_each(|stream| stream.cloud = cloud);
+            Ok(found)
         })?;
         Ok(found.map(|stream| self.remember(node, Arc::new(stream))))
     }
 
-    /// Why the reparse point that a file is cannot be read (MS-FSCC, 2.1.2).
-    fn behind(&self, file: &NtfsFile<'_>, reader: &mut Reader) -> io::Error {
-        /// That of the Windows Overlay Filter: the contents are in another stream, by XPRESS or LZX, or in a WIM.
-        const WOF: u32 = 0x8000_0017;
-        let point = Stream::find(file, reader, NtfsAttributeType::ReparsePoint, "").ok().flatten();
-        let mut tag = [0; 4];
-        let read = point.map(|point| point.read_at(&*self.store, 0, &mut tag));
-        match (read, u32::from_le_bytes(tag)) {
-            (Some(Ok(4)), WOF) => {
-                crate::Error::unsupported("reading this file: Windows has compressed it as one of its system (WOF)")
-                    .hint("Windows makes it an ordinary one: `compact /u /exe FILE`.")
-                    .into()
-            }
-            (Some(Ok(4)), tag) => unsupported(&format!("it is a reparse point ({tag:#010x})")),
-            _ => unsupported("it is a reparse point"),
+    /// The tag of the reparse point that a file or folder is; nothing in it if it cannot be read.
+    fn tag(&self, file: &NtfsFile<'_>, reader: &mut Reader) -> io::Result<Option<Option<u32>>> {
+        let flags = file.info().map_err(io_error)?.file_attributes();
+        if !flags.contains(NtfsFileAttributeFlags::REPARSE_POINT) {
+            return Ok(None);
         }
+        let mut tag = [0; 4];
+        let point = Stream::find(file, reader, NtfsAttributeType::ReparsePoint, "").ok().flatten();
+        let read = point.and_then(|point| point.read_at(&*self.store, 0, &mut tag).ok());
+        Ok(Some((read == Some(tag.len())).then(|| u32::from_le_bytes(tag))))
     }
 
     fn remembered(&self, node: Node) -> Option<Arc<Stream>> {
@@ -224,7 +228,7 @@ impl Tree for Ntfs {
             let info = file.info().map_err(io_error)?;
             let name = stream_name(node, file, reader)?;
             let kind = match name.is_empty() {
-                true => kind(file.is_directory(), info.file_attributes()),
+                true => kind(file.is_directory(), self.tag(file, reader)?),
                 false => NodeKind::File,
             };
             let head = match kind {
@@ -246,18 +250,39 @@ impl Tree for Ntfs {
     }
 
     fn list(&self, folder: Node) -> io::Result<Vec<Entry>> {
+        Ok(self.list_all(folder)?.entries)
+    }
+
+    fn list_all(&self, folder: Node) -> io::Result<Listing> {
         let allowed = self.store.len().saturating_add(ALLOWANCE);
         self.with_file(folder, allowed, |file, reader| {
             let index = file.directory_index(reader).map_err(io_error)?;
             let mut entries = index.entries();
-            let mut list = Vec::new();
+            let (mut list, mut points) = (Listing::default(), Vec::new());
             while let Some(entry) = entries.next(reader) {
                 let entry = entry.map_err(|e| told_of_index(e, file.ntfs()))?;
                 let name = entry.key().ok_or_else(|| damaged("index", 0, "an entry has no name"))?.map_err(io_error)?;
                 let number = entry.file_reference().file_record_number();
-                if let Some(shown) = shown(&name).filter(|_| number >= FIRST_USER_RECORD) {
-                    let kind = kind(name.is_directory(), name.file_attributes());
-                    list.push(Entry { name: shown, node: number, kind });
+                if number < FIRST_USER_RECORD || name.namespace() == NtfsFileNamespace::Dos {
+                    continue;
+                }
+                let kind = kind(name.is_directory(), None);
+                let shown = OsString::from(name.name().to_string_lossy());
+                if !is_name(&shown) {
+                    let why = Error::unsupported("a name that no file of Unix can have");
+                    list.left_out.push(LeftOut { name: shown, kind, why, listed: false });
+                    continue;
+                }
+                if name.file_attributes().contains(NtfsFileAttributeFlags::REPARSE_POINT) {
+                    points.push(list.entries.len());
+                }
+                list.entries.push(Entry { name: shown, node: number, kind });
+            }
+            for entry in points {
+                let entry = &mut list.entries[entry];
+                // What cannot be looked at says so when it is used.
+                if let Ok(found) = file.ntfs().file(reader, entry.node) {
+                    entry.kind = kind(found.is_directory(), self.tag(&found, reader)?);
                 }
             }
             Ok(list)
@@ -267,9 +292,20 @@ impl Tree for Ntfs {
     fn read_at(&self, file: Node, offset: u64, out: &mut [u8]) -> io::Result<usize> {
         let Some(contents) = self.contents(file)? else { return Ok(0) };
         if contents.encrypted() && !self.shows_ciphertext.load(Ordering::Relaxed) {
-            return Err(unsupported("it is encrypted (EFS)"));
+            let why = Error::unsupported("reading this file: it is encrypted (EFS)");
+            return Err(why.advise(Advice::GivePrivateKey).into());
         }
         contents.read_at(&*self.store, offset, out)
+    }
+
+    fn link_target(&self, link: Node) -> io::Result<OsString> {
+        let point = self.with_file(link, ALLOWANCE, |file, reader| {
+            Stream::find(file, reader, NtfsAttributeType::ReparsePoint, "")
+        })?;
+        let point = point.ok_or(ErrorKind::InvalidInput)?;
+        let mut bytes = vec![0; point.size.min(reparse::LARGEST as u64) as usize];
+        let read = point.read_at(&*self.store, 0, &mut bytes)?;
+        reparse::target(&bytes[..read])
     }
 
     fn stream(&self, file: Node, name: &OsStr) -> io::Result<Node> {
@@ -328,22 +364,20 @@ impl Tree for Ntfs {
     }
 }
 
-fn kind(is_folder: bool, flags: NtfsFileAttributeFlags) -> NodeKind {
-    match () {
-        () if flags.contains(NtfsFileAttributeFlags::REPARSE_POINT) => NodeKind::Special,
-        () if is_folder => NodeKind::Folder,
-        () => NodeKind::File,
+/// What a node is, with the tag of the reparse point that it may be.
+fn kind(is_folder: bool, tag: Option<Option<u32>>) -> NodeKind {
+    match tag {
+        None if is_folder => NodeKind::Folder,
+        None => NodeKind::File,
+        Some(Some(tag)) => reparse::kind(tag, is_folder),
+        Some(None) => NodeKind::Special,
     }
 }
 
-/// The name to show; `None` for the short name beside a long one, and for an unusable name.
-fn shown(name: &NtfsFileName) -> Option<OsString> {
-    if name.namespace() == NtfsFileNamespace::Dos {
-        return None;
-    }
-    let shown = name.name().to_string_lossy();
-    let usable = !shown.is_empty() && shown != "." && shown != ".." && !shown.contains(['/', '\0']);
-    usable.then(|| shown.into())
+/// Why a reparse point is not read.
+fn unread(tag: Option<Option<u32>>) -> io::Error {
+    let unknown = || Error::unsupported("reading this file: it is a reparse point");
+    tag.flatten().map_or_else(unknown, reparse::unread).into()
 }
 
 /// Converts from units of 100 nanoseconds since 1601.
@@ -359,10 +393,6 @@ fn time(time: NtfsTime) -> Option<SystemTime> {
     }
 }
 
-fn unsupported(what: &str) -> io::Error {
-    crate::Error::unsupported(format!("reading this file: {what}")).into()
-}
-
 /// The crate takes an index's record numbers for clusters; if clusters are larger than records, they count sectors. The
 /// crate notices that it got the wrong record.
 fn told_of_index(error: NtfsError, ntfs: &ntfs::Ntfs) -> io::Error {
@@ -373,7 +403,7 @@ fn told_of_index(error: NtfsError, ntfs: &ntfs::Ntfs) -> io::Error {
             if ntfs.cluster_size() > INDEX_RECORD =>
         {
             let what = format!("listing a large folder of an NTFS with clusters of {} bytes", ntfs.cluster_size());
-            crate::Error::unsupported(what).into()
+            Error::unsupported(what).into()
         }
         other => io_error(other),
     }

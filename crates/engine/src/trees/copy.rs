@@ -1,11 +1,11 @@
 //! One tree in another, so that it can be broken off and begun again: what is there already and the same stays.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{Attributes, Entry, Held, NewNode, Node, NodeKind, OpenFile, Setting, Special, Tree, Use};
+use super::{Attributes, Entry, Held, Listing, NewNode, Node, NodeKind, OpenFile, Setting, Special, Tree, Use};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes that are copied at a time.
@@ -33,29 +33,69 @@ pub struct Progress {
 /// extended attributes as far as `to` keeps them. A file of `to` that has the same contents already is left as it is; one that
 /// has not is written anew. `each` is told after each file, and its error ends it.
 ///
+/// What cannot be read, or cannot be in `to`, is left out and given to `left`, whose error ends it; the rest goes on.
+///
 /// # Errors
-/// Those of the trees, and of `each`.
-pub fn copy(from: &Whole, to: &Whole, each: &mut dyn FnMut(Progress) -> Result<()>) -> Result<Progress> {
-    let mut copying = Copying { from, to, each, links: HashMap::new(), done: Progress::default() };
+/// Those of `to`, of `each` and of `left`.
+pub fn copy(
+    from: &Whole,
+    to: &Whole,
+    each: &mut dyn FnMut(Progress) -> Result<()>,
+    left: &mut dyn FnMut(&Path, Error) -> Result<()>,
+) -> Result<Progress> {
+    let mut copying = Copying { from, to, each, left, links: HashMap::new(), done: Progress::default() };
     copying.folder(from.root(), to.root(), Path::new("/"), 0)?;
     to.flush()?;
     Ok(copying.done)
 }
 
-/// Reads both trees and compares names, kinds, contents and targets of links.
+/// Reads both trees and compares names, kinds, contents and targets of links, but for what was `left` out of the copy.
 ///
 /// # Errors
 /// `Malformed` where they differ, with the place; those of the trees, and of `each`.
-pub fn compare(from: &Whole, to: &Whole, each: &mut dyn FnMut(Progress) -> Result<()>) -> Result<Progress> {
-    let mut comparing = Comparing { from, to, each, done: Progress::default() };
+pub fn compare(
+    from: &Whole,
+    to: &Whole,
+    each: &mut dyn FnMut(Progress) -> Result<()>,
+    left: &HashSet<PathBuf>,
+) -> Result<Progress> {
+    let mut comparing = Comparing { from, to, each, left, done: Progress::default() };
     comparing.folder(from.root(), to.root(), Path::new("/"), 0)?;
     Ok(comparing.done)
+}
+
+/// What comes of copying something.
+type Copied<T> = std::result::Result<T, Trouble>;
+
+/// Why something was not copied.
+enum Trouble {
+    /// It alone is left out: it cannot be read, or cannot be in the copy.
+    One(io::Error),
+    /// Nothing more is copied.
+    All(Error),
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::All(error)
+    }
+}
+
+/// Trouble of the copy: with a name or a kind of node that its file system has not, or with all of it.
+fn of_copy(error: io::Error) -> Trouble {
+    match error.kind() {
+        io::ErrorKind::Unsupported | io::ErrorKind::InvalidFilename | io::ErrorKind::InvalidInput => {
+            Trouble::One(error)
+        }
+        _ => Trouble::All(error.into()),
+    }
 }
 
 struct Copying<'a> {
     from: &'a Whole,
     to: &'a Whole,
     each: &'a mut dyn FnMut(Progress) -> Result<()>,
+    left: &'a mut dyn FnMut(&Path, Error) -> Result<()>,
     /// Files with several names: where the first one is, by number.
     links: HashMap<u64, PathBuf>,
     done: Progress,
@@ -64,22 +104,38 @@ struct Copying<'a> {
 impl<'a> Copying<'a> {
     fn folder(&mut self, from: Node, to: Node, path: &Path, depth: usize) -> Result<()> {
         if depth >= DEEPEST {
-            return Err(Error::unsupported(format!("copying folders that are {DEEPEST} deep")).at(path));
+            return (self.left)(path, Error::unsupported(format!("copying folders that are {DEEPEST} deep")));
         }
-        for entry in sorted(self.from, from).map_err(|e| at(e, path))? {
+        let Listing { entries, left_out } = match sorted(self.from, from) {
+            Ok(listing) => listing,
+            Err(e) => return (self.left)(path, e.into()),
+        };
+        for name in left_out {
+            (self.left)(&path.join(&name.name), name.why)?;
+        }
+        for entry in entries {
             let path = path.join(&entry.name);
-            let source = Held::take(self.from, from, &entry).map_err(|e| at(e, &path))?;
-            let of = self.from.attributes(source.node()).map_err(|e| at(e, &path))?;
-            if of.kind == NodeKind::Folder {
-                let made = self.made_folder(to, &entry.name, &of).map_err(|e| at(e, &path))?;
-                self.folder(source.node(), made.node(), &path, depth + 1)?;
-                self.finish(source.node(), made.node(), &of).map_err(|e| at(e, &path))?;
-                self.done.folders += 1;
-            } else {
-                self.leaf(source.node(), &of, to, &entry.name, &path).map_err(|e| at(e, &path))?;
-                self.done.files += 1;
+            match self.entry(from, &entry, to, &path, depth) {
+                Ok(()) => {}
+                Err(Trouble::One(e)) => (self.left)(&path, e.into())?,
+                Err(Trouble::All(e)) => return Err(e.at(&path)),
             }
             (self.each)(self.done)?;
+        }
+        Ok(())
+    }
+
+    fn entry(&mut self, from: Node, entry: &Entry, to: Node, path: &Path, depth: usize) -> Copied<()> {
+        let source = Held::take(self.from, from, entry).map_err(Trouble::One)?;
+        let of = self.from.attributes(source.node()).map_err(Trouble::One)?;
+        if of.kind == NodeKind::Folder {
+            let made = self.made_folder(to, &entry.name, &of).map_err(of_copy)?;
+            self.folder(source.node(), made.node(), path, depth + 1)?;
+            self.finish(source.node(), made.node(), &of)?;
+            self.done.folders += 1;
+        } else {
+            self.leaf(source.node(), &of, to, &entry.name, path)?;
+            self.done.files += 1;
         }
         Ok(())
     }
@@ -98,29 +154,40 @@ impl<'a> Copying<'a> {
     }
 
     /// What is no folder.
-    fn leaf(&mut self, source: Node, of: &Attributes, to: Node, name: &OsStr, path: &Path) -> io::Result<()> {
-        if of.links > 1 {
-            if let Some(first) = self.links.get(&of.number) {
-                return self.one_more_name(first, to, name);
-            }
-            self.links.insert(of.number, path.to_owned());
+    fn leaf(&mut self, source: Node, of: &Attributes, to: Node, name: &OsStr, path: &Path) -> Copied<()> {
+        if let Some(first) = self.links.get(&of.number).filter(|_| of.links > 1) {
+            return self.one_more_name(first, to, name).map_err(of_copy);
         }
-        let made = match (self.kept(source, of, to, name)?, of.kind) {
+        let made = match (self.kept(source, of, to, name).map_err(of_copy)?, of.kind) {
             (Some(kept), _) => kept,
             (None, NodeKind::File) => self.file(source, of, to, name)?,
             (None, NodeKind::Link) => {
-                let target = self.from.link_target(source)?;
-                Held::new(self.to, self.to.make_link(to, name, &target, &NewNode::default())?)
+                let target = self.from.link_target(source).map_err(Trouble::One)?;
+                Held::new(self.to, self.to.make_link(to, name, &target, &NewNode::default()).map_err(of_copy)?)
             }
-            (None, _) => {
-                let special = of.special.ok_or(io::ErrorKind::Unsupported)?;
-                Held::new(self.to, self.to.make_special(to, name, special, &NewNode { mode: of.mode, owner: None })?)
-            }
+            (None, _) => self.special(source, of, to, name)?,
         };
         if of.kind == NodeKind::File {
             self.done.bytes = self.done.bytes.saturating_add(of.size);
         }
+        if of.links > 1 {
+            self.links.insert(of.number, path.to_owned());
+        }
         self.finish(source, made.node(), of)
+    }
+
+    fn special(&self, source: Node, of: &Attributes, to: Node, name: &OsStr) -> Copied<Held<&'a Whole>> {
+        let Some(special) = of.special else {
+            // A tree that does not read something for a reason says it.
+            let why = self.from.read_at(source, 0, &mut [0]).err();
+            return Err(Trouble::One(why.unwrap_or_else(|| io::ErrorKind::Unsupported.into())));
+        };
+        let made = self.to.make_special(to, name, special, &NewNode { mode: of.mode, owner: None });
+        made.map(|made| Held::new(self.to, made)).map_err(|e| match e.kind() {
+            // Only root makes devices.
+            io::ErrorKind::PermissionDenied => Trouble::One(e),
+            _ => of_copy(e),
+        })
     }
 
     fn one_more_name(&self, first: &Path, to: Node, name: &OsStr) -> io::Result<()> {
@@ -152,33 +219,39 @@ impl<'a> Copying<'a> {
         self.to.remove(to, name).map(|()| None)
     }
 
-    fn file(&self, source: Node, of: &Attributes, to: Node, name: &OsStr) -> io::Result<Held<&'a Whole>> {
+    fn file(&self, source: Node, of: &Attributes, to: Node, name: &OsStr) -> Copied<Held<&'a Whole>> {
         let usage = Use { read: false, write: true };
         let new = NewNode { mode: of.mode.map(|mode| mode & 0o777 | 0o600), owner: None };
-        let made = Held::new(self.to, self.to.create_open(to, name, &new, usage)?);
-        let written =
-            pieces(self.from, source, of.size, |at, piece| self.to.write_at(made.node(), at, piece).map(|()| true));
-        let released = self.to.release(made.node());
+        let made = Held::new(self.to, self.to.create_open(to, name, &new, usage).map_err(of_copy)?);
+        let written = pieces(self.from, source, of.size, |at, piece| {
+            self.to.write_at(made.node(), at, piece).map_err(|e| Trouble::All(e.into())).map(|()| true)
+        });
+        let released = self.to.release(made.node()).map_err(|e| Trouble::All(e.into()));
+        if let Err(Trouble::One(_)) = &written {
+            // Half a file is not left in its place.
+            self.to.remove(to, name).map_err(|e| Trouble::All(e.into()))?;
+        }
         written?;
         released.map(|()| made)
     }
 
     /// Attributes last: writing changes times, and permissions may forbid it.
-    fn finish(&self, source: Node, made: Node, of: &Attributes) -> io::Result<()> {
+    fn finish(&self, source: Node, made: Node, of: &Attributes) -> Copied<()> {
         const SET_IDS: u16 = 0o6000;
+        let to = |e: io::Error| Trouble::All(e.into());
         let mut is_owners = true;
         if let Some((user, group)) = of.owner
-            && self.to.attributes(made)?.owner != Some((user, group))
+            && self.to.attributes(made).map_err(to)?.owner != Some((user, group))
         {
             // Who is not root cannot give files away, and nobody's programs become those of who copies them.
             is_owners = self.to.set_owner(made, Some(user), Some(group)).is_ok();
         }
         // A new owner takes capabilities away.
-        self.extended(source, made)?;
+        self.extended(source, made).map_err(to)?;
         if let (Some(mode), false) = (of.mode, of.kind == NodeKind::Link) {
-            optional(self.to.set_mode(made, if is_owners { mode } else { mode & !SET_IDS }))?;
+            optional(self.to.set_mode(made, if is_owners { mode } else { mode & !SET_IDS })).map_err(to)?;
         }
-        optional(self.to.set_times(made, of.modified, of.accessed))
+        optional(self.to.set_times(made, of.modified, of.accessed)).map_err(to)
     }
 
     fn extended(&self, source: Node, made: Node) -> io::Result<()> {
@@ -205,6 +278,7 @@ struct Comparing<'a> {
     from: &'a Whole,
     to: &'a Whole,
     each: &'a mut dyn FnMut(Progress) -> Result<()>,
+    left: &'a HashSet<PathBuf>,
     done: Progress,
 }
 
@@ -213,8 +287,15 @@ impl Comparing<'_> {
         if depth >= DEEPEST {
             return Err(Error::unsupported(format!("comparing folders that are {DEEPEST} deep")).at(path));
         }
-        let names = sorted(self.from, from).map_err(|e| at(e, path))?;
-        let copies = sorted(self.to, to).map_err(|e| at(e, path))?;
+        if self.left.contains(path) {
+            return Ok(());
+        }
+        let there = |entry: &Entry| !self.left.contains(&path.join(&entry.name));
+        let all = |tree, folder| -> Result<Vec<Entry>> {
+            let listing = sorted(tree, folder).map_err(|e| at(e, path))?;
+            Ok(listing.entries.into_iter().filter(there).collect())
+        };
+        let (names, copies) = (all(self.from, from)?, all(self.to, to)?);
         let has = |entries: &[Entry]| -> Vec<OsString> { entries.iter().map(|e| e.name.clone()).collect() };
         if has(&names) != has(&copies) {
             return Err(differ("the copy has other names in it", path));
@@ -250,10 +331,10 @@ fn at(error: io::Error, path: &Path) -> Error {
     Error::from(error).at(path)
 }
 
-fn sorted(tree: &Whole, folder: Node) -> io::Result<Vec<Entry>> {
-    let mut entries = tree.list(folder)?;
-    entries.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(entries)
+fn sorted(tree: &Whole, folder: Node) -> io::Result<Listing> {
+    let mut listing = tree.list_all(folder)?;
+    listing.entries.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(listing)
 }
 
 /// Whether what is no folder is the same in both trees.
@@ -271,7 +352,7 @@ fn same_leaf(
             of.size == has.size
                 && pieces(from, source, of.size, |at, piece| {
                     let same = &mut buffer[..piece.len()];
-                    Ok(to.read_at(copy, at, same)? == piece.len() && same == piece)
+                    io::Result::Ok(to.read_at(copy, at, same)? == piece.len() && same == piece)
                 })?
         }
         (NodeKind::Link, NodeKind::Link) => from.link_target(source)? == to.link_target(copy)?,
@@ -286,21 +367,21 @@ fn same_leaf(
 }
 
 /// Reads a file piece by piece, as long as `each` says so; whether it always did.
-fn pieces(
+fn pieces<E: From<Unread>>(
     tree: &Whole,
     file: Node,
     size: u64,
-    mut each: impl FnMut(u64, &[u8]) -> io::Result<bool>,
-) -> io::Result<bool> {
+    mut each: impl FnMut(u64, &[u8]) -> std::result::Result<bool, E>,
+) -> std::result::Result<bool, E> {
     let mut buffer = vec![0; PIECE.min(size as usize)];
     let mut done = 0;
     // What cannot be opened is not read either, and that says why.
     let _open = OpenFile::new(tree, file);
     while done < size {
         let len = (size - done).min(PIECE as u64) as usize;
-        let read = tree.read_at(file, done, &mut buffer[..len])?;
+        let read = tree.read_at(file, done, &mut buffer[..len]).map_err(Unread)?;
         if read == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it ends before its size"));
+            return Err(Unread(io::Error::new(io::ErrorKind::UnexpectedEof, "it ends before its size")).into());
         }
         if !each(done, &buffer[..read])? {
             return Ok(false);
@@ -308,4 +389,19 @@ fn pieces(
         done += read as u64;
     }
     Ok(true)
+}
+
+/// The error of the file that is read.
+struct Unread(io::Error);
+
+impl From<Unread> for Trouble {
+    fn from(Unread(error): Unread) -> Self {
+        Self::One(error)
+    }
+}
+
+impl From<Unread> for io::Error {
+    fn from(Unread(error): Unread) -> Self {
+        error
+    }
 }

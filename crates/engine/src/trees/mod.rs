@@ -174,6 +174,28 @@ pub struct Entry {
     pub kind: NodeKind,
 }
 
+/// All that a folder holds.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// What can be shown.
+    pub entries: Vec<Entry>,
+    /// Names that cannot be shown as they should be.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// A name in a folder that cannot be shown as it should be: it does not decrypt, or no file of this machine can have it.
+#[derive(Debug)]
+pub struct LeftOut {
+    /// The name as it is stored.
+    pub name: OsString,
+    /// What it names.
+    pub kind: NodeKind,
+    /// Why it cannot be shown.
+    pub why: Error,
+    /// Whether it is among the entries all the same, under this name.
+    pub listed: bool,
+}
+
 /// How much a file system holds, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Space {
@@ -259,6 +281,14 @@ pub trait Tree: Send + Sync {
     /// # Errors
     /// `NotADirectory`.
     fn list(&self, folder: Node) -> io::Result<Vec<Entry>>;
+
+    /// All names in a folder, and those that [`Tree::list`] leaves out. Who copies or checks a folder uses this one.
+    ///
+    /// # Errors
+    /// Those of [`Tree::list`].
+    fn list_all(&self, folder: Node) -> io::Result<Listing> {
+        Ok(Listing { entries: self.list(folder)?, left_out: Vec::new() })
+    }
 
     /// Reads from byte `offset` of a file on. The number of bytes read is less than asked for only at the file's end.
     ///

@@ -2,7 +2,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::sync::Arc;
 
-use super::{Attributes, Ciphertext, Entry, Node, Space, Tree, Use, read_only};
+use super::{Attributes, Ciphertext, Entry, Listing, Node, Space, Tree, Use, read_only};
 
 /// Another tree, of which nothing can be changed.
 pub struct ReadOnly(pub Arc<dyn Tree>);
@@ -42,6 +42,10 @@ impl Tree for ReadOnly {
 
     fn list(&self, folder: Node) -> io::Result<Vec<Entry>> {
         self.0.list(folder)
+    }
+
+    fn list_all(&self, folder: Node) -> io::Result<Listing> {
+        self.0.list_all(folder)
     }
 
     fn read_at(&self, file: Node, offset: u64, out: &mut [u8]) -> io::Result<usize> {

@@ -3,7 +3,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::{Attributes, Ciphertext, Entry, Held, NewNode, Node, Renaming, Setting, Space, Special, Tree, Use};
+use super::{
+    Attributes, Ciphertext, Entry, Held, Listing, NewNode, Node, Renaming, Setting, Space, Special, Tree, Use,
+};
 
 /// A folder of a tree as a tree of its own. Its nodes are those of the tree that it is in.
 pub struct Subtree {
@@ -62,6 +64,10 @@ impl Tree for Subtree {
 
     fn list(&self, folder: Node) -> io::Result<Vec<Entry>> {
         self.tree.list(folder)
+    }
+
+    fn list_all(&self, folder: Node) -> io::Result<Listing> {
+        self.tree.list_all(folder)
     }
 
     fn read_at(&self, file: Node, offset: u64, out: &mut [u8]) -> io::Result<usize> {

@@ -1,5 +1,6 @@
 //! Folders of encrypted files that lie in a tree, and copies of trees.
 
+use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -88,9 +89,9 @@ fn a_copy_is_the_same_and_a_changed_one_is_not() {
     symlink("two", from.join("link")).expect("a link");
     let (source, target) = (host(&from, Access::ReadOnly), host(&to, Access::ReadWrite));
     let mut nothing = |_| Ok(());
-    let done = copy::copy(&*source, &*target, &mut nothing).expect("a copy");
+    let done = copy::copy(&*source, &*target, &mut nothing, &mut |_, e| Err(e)).expect("a copy");
     assert_eq!((done.files, done.folders, done.bytes), (4, 1, (1 << 20) + 1));
-    assert_eq!(copy::compare(&*source, &*target, &mut nothing).expect("the same").files, 4);
+    assert_eq!(copy::compare(&*source, &*target, &mut nothing, &HashSet::new()).expect("the same").files, 4);
     let changes: [(&str, &dyn Fn()); 4] = [
         ("a byte", &|| fs::write(to.join("two"), "3").expect("written")),
         ("a length", &|| fs::write(to.join("inner/one"), vec![1; (1 << 20) - 1]).expect("written")),
@@ -102,13 +103,14 @@ fn a_copy_is_the_same_and_a_changed_one_is_not() {
     ];
     for (what, change) in changes {
         change();
-        let error = copy::compare(&*source, &*target, &mut nothing).expect_err(what);
+        let error = copy::compare(&*source, &*target, &mut nothing, &HashSet::new()).expect_err(what);
         assert!(matches!(error.kind, ErrorKind::Malformed { .. }), "{what}: {error}");
         let _ = fs::remove_file(to.join("inner/more"));
-        copy::copy(&*source, &*target, &mut nothing).expect("mended");
-        copy::compare(&*source, &*target, &mut nothing).expect("the same again");
+        copy::copy(&*source, &*target, &mut nothing, &mut |_, e| Err(e)).expect("mended");
+        copy::compare(&*source, &*target, &mut nothing, &HashSet::new()).expect("the same again");
     }
     // Somebody who has enough ends it.
-    let error = copy::copy(&*source, &*target, &mut |_| Err(ErrorKind::Cancelled.into())).expect_err("ended");
+    let error = copy::copy(&*source, &*target, &mut |_| Err(ErrorKind::Cancelled.into()), &mut |_, e| Err(e))
+        .expect_err("ended");
     assert!(matches!(error.kind, ErrorKind::Cancelled));
 }

@@ -117,6 +117,12 @@ fn profiles_lie_in_several_places() {
     fs::create_dir(user.join("application data")).expect("a folder");
     fs::rename(user.join("AppData/Roaming/Microsoft"), user.join("application data/MICROSOFT")).expect("renamed");
     assert_eq!(unlock(folder.path(), &password(PASSWORD)).expect("it opens").len(), 1);
+    // Also what people copy of one.
+    let folder = written(&dpapi::Profile::new(PASSWORD, Era::Seven, Account::Local), &[key(&pki, "alice", Kind::Capi)]);
+    for path in ["", "/AppData", "/AppData/Roaming", "/AppData/Roaming/Microsoft"] {
+        let profile = read(folder.path(), &format!("/Users/alice{path}")).expect("a profile");
+        assert_eq!(profile.unlock(&password(PASSWORD)).expect("it opens").len(), 1, "{path}");
+    }
     for (path, word) in [("/Users", "AppData/Roaming"), ("/", "AppData/Roaming"), ("/Users/bob", "no such folder")] {
         let none = read(folder.path(), path).err().expect("no profile");
         assert!(none.to_string().to_lowercase().contains(&word.to_lowercase()), "{path}: {none}");

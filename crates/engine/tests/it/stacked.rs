@@ -235,7 +235,7 @@ fn the_header_of_a_file_that_is_copied_is_read_once() {
     let file = tree.create(tree.root(), name("file"), &NEW).expect("created");
     tree.write_at(file, 0, &vec![7; 5 << 20]).expect("written");
     layouts.store(0, Ordering::Relaxed);
-    copy::copy(&tree, &*host(to.path()), &mut |_| Ok(())).expect("copied");
+    copy::copy(&tree, &*host(to.path()), &mut |_| Ok(()), &mut |_, e| Err(e)).expect("copied");
     assert!(fs::read(to.path().join("file")).expect("a copy") == vec![7; 5 << 20]);
     assert_eq!(layouts.load(Ordering::Relaxed), 2, "for its size, and to read it");
 }

@@ -200,6 +200,8 @@ pub fn mount_folder(tree: Arc<Stacked>, name: &str, request: &Request, live: Liv
     let options = Options { source, shared: geteuid().is_root(), ..Options::default() };
     let showing = Showing { devices, ..Showing::folder(request.read_only) };
     let served = Served::folder(Arc::clone(&tree) as _, showing, &request.dir, options)?;
+    // Names at the top that cannot be shown are told at once; for those further down somebody would have to wait.
+    let _ = tree.list(tree.root());
     let (dir, warnings) = (request.dir.clone(), tree.warnings());
     let mounted = Mounted { live, source: Source::Files(tree), dir, served, top: Top::Nothing, warnings };
     mounted.named(name.to_owned())

@@ -27,7 +27,7 @@ pub fn run(open: &OpenArgs, new: &NewCredentialArgs, json: bool) -> anyhow::Resu
     guard::no_dumps();
     let found = open.find_folder(Access::ReadOnly, None)?;
     let beside = found.locked.stored_files().map(|(_, beside)| beside.clone()).unwrap_or_default();
-    let named = open.how.folder.wrapped_file();
+    let named = open.how.folder.wrapped_file()?;
     let own = named.is_none();
     let file = named.or(beside.folder.as_ref().map(|folder| folder.join(ecryptfs::WRAPPED)));
     let Some(file) = file else {

@@ -1,5 +1,6 @@
 //! `claviger convert` of a folder: its files in a new folder, encrypted otherwise or not at all.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
@@ -8,15 +9,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use claviger_engine::credential::FolderOptions;
-use claviger_engine::file_formats::{self, Stacked};
+use claviger_engine::file_formats;
 use claviger_engine::store::{Access, files};
 use claviger_engine::trees::copy::{self, Progress};
 use claviger_engine::trees::{Tree, host::HostFolder};
-use claviger_engine::{Error, ErrorKind, Opening, Result, Unlock};
+use claviger_engine::{Error, Opening, Result, Unlock};
 use serde::Serialize;
 
 use crate::opening::new_file;
 use crate::process::guard;
+use crate::terminal::left_out::LeftOut;
 use crate::terminal::output::{self, Report};
 use crate::terminal::{cancel, progress, size};
 use crate::verbs::convert::Args;
@@ -29,8 +31,8 @@ const DEFAULT_FORMAT: &str = "eCryptfs";
 struct Converted {
     source: String,
     destination: String,
-    /// Names that do not decrypt, and are not in the copy.
-    left_out: usize,
+    /// What is not in the copy, and why.
+    left_out: LeftOut,
     /// Formats; none for a folder in clear.
     from: Option<&'static str>,
     to: Option<&'static str>,
@@ -55,7 +57,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return Err(Error::misuse(what).at(&part).hint(hint).into());
     }
     apart(&args.open.path, destination)?;
-    let ((from, source), encrypted) = source(args)?;
+    let (from, source) = source(args)?;
+    source.warnings().iter().for_each(|warning| output::warn(warning));
     if !begun {
         DirBuilder::new().mode(0o700).create(&part).map_err(|e| Error::from(e).at(&part))?;
     }
@@ -65,9 +68,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         Ok((to, convert(&*source, &*target)?))
     });
-    // Such as names that were left out.
-    source.warnings().iter().for_each(|warning| output::warn(warning));
-    let (to, copied) = copied.inspect_err(|_| {
+    let (to, (copied, left_out)) = copied.inspect_err(|_| {
         // One with something in it stays, for --resume.
         let _ = fs::remove_dir(&part);
     })?;
@@ -75,45 +76,44 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .and_then(|()| files::sync_folder(destination))
         .map_err(|e| Error::from(e).at(destination))?;
     let shown = |path: &Path| path.display().to_string();
-    let left_out = encrypted.map_or(0, |source| source.left_out());
     let (source, destination) = (shown(&args.open.path), shown(destination));
-    output::print(&Converted { source, destination, left_out, from, to, copied }, args.json)?;
-    match left_out {
-        0 => Ok(()),
-        _ => {
-            let what = "names that do not decrypt with this key are not in the copy: keep the source".to_owned();
-            Err(Error::from(ErrorKind::Malformed { field: "names", offset: 0, what }).at(&args.open.path).into())
-        }
+    let converted = Converted { source, destination, left_out, from, to, copied };
+    output::print(&converted, args.json)?;
+    if !converted.left_out.is_empty() {
+        output::warn("not everything is in the copy: keep the source");
     }
+    converted.left_out.end()
 }
 
-fn convert(source: &(dyn Tree + 'static), target: &(dyn Tree + 'static)) -> Result<Progress> {
+/// Copies, and compares but for what cannot be in the copy.
+fn convert(source: &(dyn Tree + 'static), target: &(dyn Tree + 'static)) -> Result<(Progress, LeftOut)> {
     let bar = progress::Progress::spinner();
     let show = |what: &str, done: Progress| {
         bar.tell(format!("{what}: {} files, {}", done.files, size::short(done.bytes)));
         cancel::check()
     };
-    copy::copy(source, target, &mut |done| show("Copying", done))?;
-    copy::compare(source, target, &mut |done| show("Comparing", done))
+    let (mut left_out, mut paths) = (LeftOut::default(), HashSet::new());
+    copy::copy(source, target, &mut |done| show("Copying", done), &mut |path, why| {
+        paths.insert(path.to_owned());
+        left_out.add(path.as_os_str(), why)
+    })?;
+    let copied = copy::compare(source, target, &mut |done| show("Comparing", done), &paths)?;
+    Ok((copied, left_out))
 }
 
 type Opened = (Option<&'static str>, Arc<dyn Tree>);
 
-/// The source once more, where it is encrypted: it knows what it left out.
-type Encrypted = Arc<Stacked>;
-
 /// What is read.
-fn source(args: &Args) -> anyhow::Result<(Opened, Option<Encrypted>)> {
+fn source(args: &Args) -> anyhow::Result<Opened> {
     if args.raw_source {
         let folder = HostFolder::open(&args.open.path, Access::ReadOnly)?;
         folder.lock().map_err(|e| e.at(&args.open.path))?;
-        return Ok(((None, Arc::new(folder)), None));
+        return Ok((None, Arc::new(folder)));
     }
     let found = args.open.find_folder(Access::ReadOnly, None)?;
     let credentials = found.credentials()?;
     let opened = found.unlock(&credentials)?;
-    let tree = Arc::new(opened.tree);
-    Ok(((Some(opened.format.name()), tree.clone()), Some(tree)))
+    Ok((Some(opened.format.name()), Arc::new(opened.tree)))
 }
 
 /// What is written, in the folder `part`.
@@ -155,7 +155,7 @@ fn apart(source: &Path, destination: &Path) -> Result<()> {
 
 impl Report for Converted {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { source, destination, from, to, copied, left_out: _ } = self;
+        let Self { source, destination, from, to, copied, left_out } = self;
         let (files, folders) = (count(copied.files, "file"), count(copied.folders, "folder"));
         let named = |format: &Option<&'static str>| format.unwrap_or("not encrypted");
         writeln!(
@@ -164,6 +164,7 @@ impl Report for Converted {
             named(from),
             named(to),
             size::exact(copied.bytes)
-        )
+        )?;
+        left_out.tell(out)
     }
 }

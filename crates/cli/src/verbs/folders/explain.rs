@@ -201,15 +201,16 @@ impl Explained {
             true
         };
         let search = diagnosis::search(&credentials, false, &[1], unlock, tell)?;
+        let unwraps = found.unwraps(&credentials);
         drop(credentials);
         drop(bar);
         match search {
             Search { found: Some(diagnosis::Found { how, unlocked: Ok(tree), .. }), .. } => {
                 self.opens(found, how, &tree)?
             }
-            Search { found: Some(diagnosis::Found { unlocked: Err(error), .. }), .. } => self.fails(error),
+            Search { found: Some(diagnosis::Found { unlocked: Err(error), .. }), .. } => self.fails(error, unwraps),
             Search { error, .. } => {
-                self.fails(error.unwrap_or_else(|| ErrorKind::WrongCredential(String::new()).into()))
+                self.fails(error.unwrap_or_else(|| ErrorKind::WrongCredential(String::new()).into()), unwraps)
             }
         }
         Ok(())
@@ -233,8 +234,13 @@ impl Explained {
                 folders::few(&keys)
             ));
         }
+        // What could be told without the key has been said.
+        let more: Vec<_> = survey.problems.iter().filter(|p| p.needs_key && !p.other_key).cloned().collect();
+        self.damaged(&more);
+        if !more.is_empty() {
+            self.exit_code = exit::number_of(&damage());
+        }
         if survey.foreign_names > 0 {
-            self.say(format!("{} of another key: they are left out.", count(survey.foreign_names, "name")));
             self.advise("If names have a password of their own, give it with --name-password-file.", &[]);
         }
         let [path, inside] = self.words.clone();
@@ -249,9 +255,19 @@ impl Explained {
         Ok(())
     }
 
-    fn fails(&mut self, error: Error) {
+    /// With whether what was given `unwraps` a passphrase all the same.
+    fn fails(&mut self, error: Error, unwraps: bool) {
         self.exit_code = exit::number_of(&error.kind);
         match &error.kind {
+            ErrorKind::WrongCredential(why) if unwraps => {
+                self.say(format!("The password that was given is right for the wrapped passphrase: {why}."));
+                let [path, inside] = self.words.clone();
+                self.advise(
+                    "Look for an older file wrapped-passphrase, such as in a backup of that home: the folder may have had another passphrase \
+                     before, or the file is from another installation. With it:",
+                    &["claviger", "cp", "-r", "--wrapped-passphrase", "FILE", &path, &inside, "OUT"],
+                );
+            }
             ErrorKind::WrongCredential(why) => {
                 self.say(format!("Neither the password that was given nor a variant of it opens it: {why}."));
                 self.advise(

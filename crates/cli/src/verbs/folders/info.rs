@@ -75,8 +75,11 @@ fn file(open: &OpenArgs, opened: &Inside, node: u64, path: &OsStr, json: bool) -
     let mut known = None;
     for format in formats {
         let facts = format.facts(Stored { tree: &**tree, file: node, contents: node }).map_err(at)?;
-        if facts.state != FileState::Clear || known.is_none() {
-            let name = (facts.state != FileState::Clear).then_some(format.name());
+        // An empty file may be anybody's, unless it is in a folder of the format.
+        let unknown = facts.state == FileState::Unfinished && opened.folder.is_none();
+        let clear = facts.state == FileState::Clear || unknown;
+        if !clear || known.is_none() {
+            let name = (!clear).then_some(format.name());
             known = Some((name, facts));
         }
     }
@@ -108,10 +111,10 @@ impl Report for FolderInfo {
             line("not encrypted", count(survey.clear, "file"))?;
         }
         if survey.foreign_names > 0 {
-            line("names", format!("{} of another key", survey.foreign_names))?;
+            line("names", format!("{} cannot be read", survey.foreign_names))?;
         }
         if !survey.problems.is_empty() {
-            line("damaged", format!("{}: `claviger verify` lists them", count(survey.problems.len() as u64, "file")))?;
+            line("problems", format!("{}: `claviger verify` lists them", survey.problems.len()))?;
         }
         if let Some(folder) = &beside.folder {
             let wrapped = if beside.wrapped_passphrase.is_some() { "" } else { ", without a wrapped passphrase" };

@@ -1,14 +1,17 @@
 //! What is left of files that cannot be read whole: `claviger cp --salvage`.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
 
+use claviger_engine::file_formats::{FileState, Stored};
 use claviger_engine::trees::Node;
 use claviger_engine::{Error, Result};
 use serde::Serialize;
 
-use crate::opening::files::Inside;
+use crate::opening::files::{self, Folder, Inside};
 use crate::terminal::cancel;
+use crate::terminal::left_out::reason;
 
 /// Bytes that are given up where they cannot be read.
 const PIECE: usize = 4096;
@@ -26,23 +29,62 @@ pub struct Salvaged {
     pub size: u64,
     /// Why.
     pub why: String,
+    /// Whether its name, or what it holds, is as it is stored.
+    pub as_stored: bool,
 }
 
-/// Copies what is left of the file from `done` on, behind which it could not be read: `why`. All of it counts where nothing says that
+impl Salvaged {
+    /// Something whose name does not decrypt: it has the one under which it is stored.
+    pub fn under_stored_name(path: String, why: &Error) -> Self {
+        Self { path, copied: 0, lost: 0, size: 0, why: reason(why), as_stored: true }
+    }
+
+    /// Bytes of it, if there is a file.
+    pub fn size_if_made(&self) -> Option<u64> {
+        self.made().then_some(self.copied)
+    }
+
+    /// Whether there is a file.
+    pub fn made(&self) -> bool {
+        self.copied > 0 || self.as_stored
+    }
+}
+
+/// Notes how much of a file came out that has its name as it is stored; nothing if there is none of it.
+pub fn note_size(saved: &mut Vec<Salvaged>, path: &OsStr, size: Option<u64>) {
+    let path = files::shown(path);
+    match size {
+        None => saved.retain(|file| file.path != path),
+        Some(size) => saved.iter_mut().filter(|file| file.path == path).for_each(|file| {
+            (file.copied, file.size) = (size, size);
+        }),
+    }
+}
+
+/// Copies what is left of the file from `done` on, behind which it could not be read: `why`. `stored_name` says that it has its name as that is
+/// stored. All of it counts where nothing says that
 /// it was cut short.
 pub fn rest(
     opened: &Inside,
     node: Node,
-    path: String,
+    (path, stored_name): (&OsStr, bool),
     (mut done, size): (u64, u64),
     why: &Error,
     mut out: &File,
 ) -> Result<Salvaged> {
+    let path = files::shown(path);
+    let why = why.kind.to_string();
+    let mut tree = &opened.tree;
+    let mut as_stored = false;
     let there = match &opened.folder {
         Some(folder) => match folder.tree.salvage(node) {
             Ok(salvage) => salvage,
+            Err(_) if in_clear(folder, node, stored_name) => {
+                (tree, as_stored) = (&folder.lower, true);
+                None
+            }
             // Without its key nothing can be told of its contents.
-            Err(_) => return Ok(Salvaged { path, copied: done, lost: 0, size, why: why.to_string() }),
+            Err(_) => return Ok(Salvaged { path, copied: done, lost: 0, size, why, as_stored }),
         },
         None => None,
     };
@@ -54,7 +96,7 @@ pub fn rest(
         let piece = &mut buffer[..(end - done).min(PIECE as u64) as usize];
         let read = match &there {
             Some(salvage) => salvage.read_at(done, piece),
-            None => opened.tree.read_at(node, done, piece).and_then(|read| match read == piece.len() {
+            None => tree.read_at(node, done, piece).and_then(|read| match read == piece.len() {
                 true => Ok(()),
                 false => Err(std::io::ErrorKind::UnexpectedEof.into()),
             }),
@@ -67,5 +109,12 @@ pub fn rest(
         done += piece.len() as u64;
     }
     let copied = if lost == end { 0 } else { done };
-    Ok(Salvaged { path, copied, lost: lost.min(copied), size, why: why.to_string() })
+    Ok(Salvaged { path, copied, lost: lost.min(copied), size, why, as_stored })
+}
+
+/// Whether a file that does not decrypt is one that nobody has encrypted: it has no header, and its name is not encrypted either.
+fn in_clear(folder: &Folder, node: Node, stored_name: bool) -> bool {
+    let of = Stored { tree: &*folder.lower, file: node, contents: node };
+    let clear = folder.format.facts(of).is_ok_and(|facts| facts.state == FileState::Clear);
+    clear && (stored_name || !folder.tree.encrypts_names())
 }

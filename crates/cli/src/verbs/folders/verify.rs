@@ -38,32 +38,23 @@ pub fn run(open: &OpenArgs, inside: Option<&std::ffi::OsStr>, json: bool) -> any
 impl Report for Checked {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, format, survey, damaged: _ } = self;
-        let Survey { files, folders, bytes, clear, foreign_names, problems, .. } = survey;
+        let Survey { files, folders, bytes, clear, problems, .. } = survey;
         let (files, folders) = (count(*files, "file"), count(*folders, "folder"));
         writeln!(out, "{path}: {format}, {files} and {folders}, {}", size::exact(*bytes))?;
         folders::tell(problems, out)?;
         if *clear > 0 {
             writeln!(out, "{} not encrypted.", are(*clear, "file"))?;
         }
-        if *foreign_names > 0 {
-            writeln!(out, "{} not decrypt with this key.", do_not(*foreign_names))?;
-        }
         match problems.len() as u64 {
             0 => writeln!(
                 out,
                 "Every file has a sound header, and all of its contents are there. What they are was not checked."
             ),
-            some => {
-                writeln!(out, "{} damaged. `claviger cp -r --salvage` copies what is left of them.", are(some, "file"))
-            }
+            some => writeln!(out, "{} found. `claviger cp -r --salvage` copies what is left.", count(some, "problem")),
         }
     }
 }
 
 fn are(n: u64, what: &str) -> String {
     format!("{} {}", count(n, what), if n == 1 { "is" } else { "are" })
-}
-
-fn do_not(n: u64) -> String {
-    format!("{} {}", count(n, "name"), if n == 1 { "does" } else { "do" })
 }

@@ -76,7 +76,13 @@ pub(super) fn facts(of: Stored<'_>) -> io::Result<FileFacts> {
     let clear = FileFacts::clear(stored);
     look(of, |file| match file {
         File::Encrypted(place, header, _) => encrypted(place, &header, stored),
-        File::Unfinished | File::Blank => FileFacts { state: FileState::Unfinished, size: Some(0), ..clear },
+        File::Unfinished | File::Blank => {
+            let problem = Some(match stored {
+                0 => "It is empty, and its header is missing: it was cut short, or never finished.".to_owned(),
+                _ => "Its header is missing or zeros: it was destroyed, or never finished.".to_owned(),
+            });
+            FileFacts { state: FileState::Unfinished, size: Some(0), problem, ..clear }
+        }
         File::Foreign => clear,
         File::Bad(why) => {
             let state = match &why {
@@ -89,6 +95,11 @@ pub(super) fn facts(of: Stored<'_>) -> io::Result<FileFacts> {
     })
 }
 
+/// Bytes that may be stored behind the end: older kernels gave an empty file its first extent.
+fn spare(size: u64) -> u64 {
+    if size == 0 { header::EXTENT.into() } else { 0 }
+}
+
 fn encrypted(place: Place, header: &Header<'_>, stored: u64) -> FileFacts {
     let suite: Option<Suite> = header.keys.first().map(|key| key.suite);
     let end = header.data_at + header.size.next_multiple_of(u64::from(header::EXTENT));
@@ -98,6 +109,11 @@ fn encrypted(place: Place, header: &Header<'_>, stored: u64) -> FileFacts {
     } else if header.size > 0 && stored < end {
         let what = format!("It was cut short: {end} bytes should be stored, and there are {stored}.");
         (FileState::CutShort, Some(what))
+    } else if stored > end + spare(header.size) {
+        let what = format!(
+            "{end} bytes should be stored, and there are {stored}: something was written behind its end, or its size is wrong."
+        );
+        (FileState::TooLong, Some(what))
     } else {
         (FileState::Encrypted, None)
     };

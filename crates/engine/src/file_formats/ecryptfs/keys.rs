@@ -18,7 +18,7 @@ use super::suite::Suite;
 use super::token::{self, Signature, Token};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_formats::isolated::{Elsewhere, FolderKeeper, FolderKeys, FolderOutline};
-use crate::file_formats::{FileKeys, FileLayout, Found, Stored};
+use crate::file_formats::{FileKeys, FileLayout, Found, Stored, no_name};
 use crate::trees::{Setting, damaged};
 use crate::volume::{Layout, Payload, Segment};
 use crate::{hex, random};
@@ -315,6 +315,26 @@ impl FileKeys for Keys {
 
     fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
         if self.public.names.is_none() { Ok(Some(stored.to_owned())) } else { self.keys.plain_name(stored) }
+    }
+
+    fn why_no_name(&self, stored: &OsStr) -> Error {
+        let ours = self.public.names.as_ref().map(|names| names.signature);
+        match names::key_of(stored) {
+            Some(key) if Some(key.signature) != ours => {
+                let signature = hex::digits(&key.signature);
+                let what = format!("the name is encrypted with another key, whose signature is {signature}");
+                ErrorKind::WrongCredential(what).into()
+            }
+            Some(_) => no_name("the name does not decrypt: some of its characters have changed"),
+            None if names::begins(stored) => no_name(
+                "the encrypted name was changed, as programs do that copy files: it is cut short, longer or in other letters",
+            ),
+            None => no_name("the name is not encrypted"),
+        }
+    }
+
+    fn encrypts_names(&self) -> bool {
+        self.public.names.is_some()
     }
 
     fn stored_name(&self, plain: &OsStr) -> io::Result<OsString> {

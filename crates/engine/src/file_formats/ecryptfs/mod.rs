@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub use beside::{AUTO_MOUNT, MOUNT_POINT, SIGNATURES, WRAPPED};
 use claviger_crypto::Secret;
 pub(crate) use wrapped::fuzz_wrapped;
-pub use wrapped::{read_wrapped, rewrap_passphrase, unwrap_passphrase, wrap_passphrase};
+pub use wrapped::{is_synology_key, read_wrapped, rewrap_passphrase, unwrap_passphrase, wrap_passphrase};
 
 use self::header::Place;
 use self::keys::{Keys, NewFiles, Secrets, View};
@@ -104,8 +104,9 @@ impl FileFormat for Ecryptfs {
         if folder.encrypted_view {
             return Ok(Box::new(Keys::new(Secrets::none(acceleration), View::Encrypted, false)));
         }
-        let passphrases = passphrases(with)?;
-        let mut ring = Ring { passphrases: &passphrases, with, tokens: Vec::new(), salts: Vec::new() };
+        let Passphrases { contents, names } = passphrases(with)?;
+        let of_names = folder.name_passphrase.or(names.as_ref());
+        let mut ring = Ring { passphrases: &contents, of_names, with, tokens: Vec::new(), salts: Vec::new() };
         ring.try_salt(SALT)?;
         let mut known = None;
         let survey = Survey::of(&**lower, A_SEARCH, |key| {
@@ -117,12 +118,12 @@ impl FileFormat for Ecryptfs {
             Ok(ControlFlow::Break(()))
         })?;
         if known.is_none() {
-            judge(&survey)?;
+            judge(&survey, folder.wrapped_passphrase.is_some())?;
         }
         let old_names = if folder.clear_names { None } else { ring.names(&survey)? };
         let suite = new_suite(with, known.map(|key| key.suite).or(old_names.as_ref().map(|(_, suite)| *suite)))?;
         let clear_so_far = survey.clear_names && survey.names.is_empty();
-        let all_clear = folder.clear_names || clear_so_far && folder.name_passphrase.is_none();
+        let all_clear = folder.clear_names || clear_so_far && of_names.is_none();
         let names = match old_names {
             None if all_clear => None,
             None => Some((ring.name_token(NAME_SALTS[0])?, suite)),
@@ -153,6 +154,14 @@ impl FileFormat for Ecryptfs {
     fn facts(&self, of: Stored<'_>) -> Result<FileFacts> {
         Ok(kept::facts(of)?)
     }
+
+    fn unwraps(&self, file: &[u8], credentials: &[Credential]) -> bool {
+        let unwraps = |credential: &Credential| match credential {
+            Credential::Passphrase(passphrase) => unwrap_passphrase(file, passphrase).is_ok(),
+            _ => false,
+        };
+        credentials.iter().any(unwraps)
+    }
 }
 
 /// What a look tells, and whether names are encrypted.
@@ -170,34 +179,62 @@ fn verdict(lower: &(dyn Tree + 'static), limits: Limits) -> Result<(Verdict, boo
     Ok((verdict, !survey.names.is_empty()))
 }
 
+/// Said where a passphrase was unwrapped that is not the folder's.
+const OLDER_FILE: &str = "Look for an older file wrapped-passphrase, such as in a backup of that home: the folder may have had another passphrase \
+                          before, or the file is from another installation.";
+
 /// Said of a folder without encrypted files.
 const UNPROVEN: &str =
     "Nothing in the folder shows whether the passphrase is right: no encrypted file or name was found.";
 
+/// The folder's passphrases.
+#[derive(Default)]
+struct Passphrases {
+    contents: Vec<Secret>,
+    /// That of names, where it lay wrapped beside that of contents.
+    names: Option<Secret>,
+}
+
 /// The folder's passphrases, unwrapped if they are wrapped.
-fn passphrases(with: &Unlock<'_>) -> Result<Vec<Secret>> {
-    let mut all = Vec::new();
+fn passphrases(with: &Unlock<'_>) -> Result<Passphrases> {
+    let mut all = Passphrases::default();
+    let mut unwrap = |file: &[u8], wrapping: Option<&Secret>| -> Result<()> {
+        let wrapped::Unwrapped { contents, names } = wrapped::unwrap(file, wrapping)?;
+        all.contents.push(contents);
+        all.names = all.names.take().or(names);
+        Ok(())
+    };
+    let mut given = Vec::new();
     for credential in with.credentials {
-        let Credential::Passphrase(given) = credential else {
-            return Err(ErrorKind::CredentialKind { format: ECRYPTFS.name(), kind: credential.kind() }.into());
-        };
-        all.push(match with.folder.wrapped_passphrase {
-            Some(file) => unwrap_passphrase(file, given)?,
-            None => Secret::copy_from(given),
-        });
+        match credential {
+            Credential::Passphrase(passphrase) => given.push(passphrase),
+            other => return Err(ErrorKind::CredentialKind { format: ECRYPTFS.name(), kind: other.kind() }.into()),
+        }
     }
-    if all.is_empty() {
+    match (with.folder.wrapped_passphrase, &given[..]) {
+        // That of a Synology NAS needs no password.
+        (Some(file), []) => unwrap(file, None)?,
+        (Some(file), given) => given.iter().try_for_each(|wrapping| unwrap(file, Some(wrapping)))?,
+        (None, given) => all.contents.extend(given.iter().map(|passphrase| Secret::copy_from(passphrase))),
+    }
+    if all.contents.is_empty() {
         return Err(ErrorKind::WrongCredential("eCryptfs opens with a passphrase, and none was given".into()).into());
     }
     Ok(all)
 }
 
 /// Why a folder cannot be opened of which no file has a key of ours.
-fn judge(survey: &Survey) -> Result<()> {
+fn judge(survey: &Survey, unwrapped: bool) -> Result<()> {
     if !survey.keys.is_empty() {
         let signatures = token::listed(survey.keys.iter().map(|key| &key.signature));
-        let what = format!("the passphrase opens no file of the folder; the signatures of their keys: {signatures}");
-        let hint = "A login's passphrase only unwraps that of the folder, which is in the file wrapped-passphrase.";
+        let (which, hint) = match unwrapped {
+            true => ("the unwrapped passphrase", OLDER_FILE),
+            false => (
+                "the passphrase",
+                "A login's passphrase only unwraps that of the folder, which is in the file wrapped-passphrase.",
+            ),
+        };
+        let what = format!("{which} opens no file of the folder; the signatures of their keys: {signatures}");
         return Err(Error::new(ErrorKind::WrongCredential(what)).hint(hint));
     }
     if !survey.public.is_empty() {
@@ -223,6 +260,8 @@ fn new_suite(with: &Unlock<'_>, known: Option<Suite>) -> Result<Suite> {
 /// The keys that the passphrases come to.
 struct Ring<'a> {
     passphrases: &'a [Secret],
+    /// That of names, where it is known that they have one of their own.
+    of_names: Option<&'a Secret>,
     with: &'a Unlock<'a>,
     tokens: Vec<Token>,
     salts: Vec<Salt>,
@@ -254,7 +293,7 @@ impl Ring<'_> {
 
     /// The key of names with this salt: of the passphrase of names, or of the first one.
     fn name_token(&self, salt: Salt) -> Result<Token> {
-        self.derive(self.with.folder.name_passphrase.unwrap_or(&self.passphrases[0]), salt)
+        self.derive(self.of_names.unwrap_or(&self.passphrases[0]), salt)
     }
 
     /// The key of the folder's encrypted names, and how they are encrypted; nothing if there are none.
@@ -265,7 +304,7 @@ impl Ring<'_> {
         let asked = new_suite(self.with, None).ok();
         let salts =
             [NAME_SALTS[0], SALT, NAME_SALTS[1]].into_iter().chain(self.salts.iter().copied().filter(|s| *s != SALT));
-        let passphrases = match self.with.folder.name_passphrase {
+        let passphrases = match self.of_names {
             Some(passphrase) => std::slice::from_ref(passphrase),
             None => self.passphrases,
         };

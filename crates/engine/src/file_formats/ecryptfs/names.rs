@@ -64,6 +64,11 @@ pub(super) fn key_of(stored: &OsStr) -> Option<NameKey> {
     Packet::of(stored.as_bytes()).map(|packet| packet.key)
 }
 
+/// Whether a name begins as an encrypted one does, in whatever letters.
+pub(super) fn begins(stored: &OsStr) -> bool {
+    stored.as_bytes().get(..PREFIX.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(PREFIX))
+}
+
 impl Names {
     /// Names under a passphrase's key.
     pub fn new(token: &Token, suite: Suite, acceleration: Acceleration) -> Self {

@@ -3,6 +3,10 @@
 //!
 //! Version 2 begins with `:` and the number 2, then the salt (8 bytes). Then, as in all of version 1, follow the signature of the wrapping
 //! key in 16 hexadecimal digits, and the passphrase, filled up with zeros and in AES-128-ECB.
+//!
+//! crouton, which puts Linux beside ChromeOS, has two of them in one file, behind a line of text: the passphrase of contents, and that of
+//! names. A Synology NAS exports the passphrase of an encrypted shared folder so, in a file `.key`, under a passphrase that is the same on
+//! all of them and known since people have written scripts that use it.
 
 use std::fs;
 use std::path::Path;
@@ -25,6 +29,48 @@ const BLOCK: usize = 16;
 /// More than any such file has, in bytes.
 const FILE_MOST: u64 = 4096;
 
+/// The longest line in front of passphrases, in bytes.
+const LINE_MOST: usize = 256;
+
+/// What wraps the passphrase in the key file of every Synology NAS.
+const SYNOLOGY: &[u8] = b"$1$5YN01o9y";
+
+/// The passphrases that were wrapped in a file.
+pub(super) struct Unwrapped {
+    pub contents: Secret,
+    /// That of names, where it has one of its own.
+    pub names: Option<Secret>,
+}
+
+/// The passphrases in `file`, which any of these wraps: a password that was given, or that of Synology.
+///
+/// # Errors
+/// Those of [`unwrap_passphrase`].
+pub(super) fn unwrap(file: &[u8], wrapping: Option<&Secret>) -> Result<Unwrapped> {
+    let (_, parts) = Parts::all(file)?;
+    let [contents, names @ ..] = &parts[..] else { return Err(malformed("file", 0, "it has no wrapped passphrase")) };
+    let synology = Secret::copy_from(SYNOLOGY);
+    let wrong = |e: &Error| matches!(e.kind, ErrorKind::WrongCredential(_));
+    let opened = |with: &Secret| contents.unwrap(with).map(|contents| (contents, Secret::copy_from(with)));
+    let (contents, with) = match wrapping.map(opened) {
+        None => opened(&synology)?,
+        Some(Err(e)) if wrong(&e) => opened(&synology).map_err(|_| e)?,
+        Some(done) => done?,
+    };
+    let names = names.first().map(|names| names.unwrap(&with)).transpose()?;
+    Ok(Unwrapped { contents, names })
+}
+
+/// Whether `file` is the key file of a Synology NAS, which needs no password.
+///
+/// # Errors
+/// `Malformed` if it holds no wrapped passphrase.
+pub fn is_synology_key(file: &[u8]) -> Result<bool> {
+    let (_, parts) = Parts::all(file)?;
+    let synology = Secret::copy_from(SYNOLOGY);
+    Ok(parts.first().is_some_and(|first| first.unwrap(&synology).is_ok()))
+}
+
 /// The parts of such a file.
 struct Parts<'a> {
     salt: Salt,
@@ -37,19 +83,8 @@ struct Parts<'a> {
 /// # Errors
 /// `Malformed`; `WrongCredential` if it is wrapped by another passphrase than `wrapping`.
 pub fn unwrap_passphrase(file: &[u8], wrapping: &Secret) -> Result<Secret> {
-    let Parts { salt, signature, sealed } = Parts::of(file)?;
-    let token = Token::derive(wrapping, salt)?;
-    if !hex::digits(&token.signature).as_bytes().eq_ignore_ascii_case(signature) {
-        let what = "the passphrase does not unwrap the one of the folder";
-        return Err(Error::new(ErrorKind::WrongCredential(what.into()))
-            .hint("It is the login's at the time when the folder's was wrapped."));
-    }
-    let mut passphrase = Secret::copy_from(sealed);
-    token.cipher(Suite::default(), Acceleration::On).decrypt_blocks(&mut passphrase);
-    let len = passphrase.iter().position(|byte| *byte == 0).unwrap_or(passphrase.len());
-    let passphrase = Secret::copy_from(&passphrase[..len]);
-    wipe_stack();
-    Ok(passphrase)
+    let (_, parts) = Parts::all(file)?;
+    parts.first().ok_or_else(|| malformed("file", 0, "it has no wrapped passphrase"))?.unwrap(wrapping)
 }
 
 /// The contents of a file `wrapped-passphrase` of version 2, in which `wrapping` wraps `passphrase`.
@@ -82,8 +117,13 @@ pub fn rewrap_passphrase(path: &Path, old: &Secret, new: &Secret) -> Result<()> 
     let rewrap = || {
         // Where a link leads to, so that it stays one.
         let path = &fs::canonicalize(path)?;
-        let passphrase = unwrap_passphrase(&read_wrapped(path)?, old)?;
-        Ok(store::files::replace_as_owned(path, &wrap_passphrase(&passphrase, new)?)?)
+        let file = read_wrapped(path)?;
+        let (line, parts) = Parts::all(&file)?;
+        let mut fresh = line.to_vec();
+        for part in parts {
+            fresh.extend(wrap_passphrase(&part.unwrap(old)?, new)?);
+        }
+        Ok(store::files::replace_as_owned(path, &fresh)?)
     };
     rewrap().map_err(|e: Error| e.at(path))
 }
@@ -103,10 +143,47 @@ pub fn read_wrapped(path: &Path) -> Result<Vec<u8>> {
 
 /// See [`crate::fuzzing`]: all but the derivation of a key.
 pub(crate) fn fuzz_wrapped(file: &[u8]) {
-    let _ = Parts::of(file);
+    let _ = Parts::all(file);
 }
 
 impl<'a> Parts<'a> {
+    /// The line in front, if there is one, and the one or two passphrases of a file.
+    fn all(file: &'a [u8]) -> Result<(&'a [u8], Vec<Self>)> {
+        let whole = match Self::several(file) {
+            Ok(parts) => return Ok((&[], parts)),
+            Err(e) => e,
+        };
+        let line = file.iter().take(LINE_MOST).position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let (line, rest) = file.split_at(line);
+        Self::several(rest).map(|parts| (line, parts)).map_err(|_| whole)
+    }
+
+    /// Two passphrases, where a second one begins, or one. That encrypted bytes look like a beginning is as good as impossible.
+    fn several(bytes: &'a [u8]) -> Result<Vec<Self>> {
+        let mut ends = (0..bytes.len()).rev().filter(|at| bytes.len() - at > SIGNATURE);
+        let two = ends.find_map(|at| {
+            let (first, second) = bytes.split_at(at);
+            Some(vec![Self::of(first).ok()?, Self::of(second).ok()?])
+        });
+        two.map_or_else(|| Self::of(bytes).map(|one| vec![one]), Ok)
+    }
+
+    fn unwrap(&self, wrapping: &Secret) -> Result<Secret> {
+        let Self { salt, signature, sealed } = self;
+        let token = Token::derive(wrapping, *salt)?;
+        if !hex::digits(&token.signature).as_bytes().eq_ignore_ascii_case(signature) {
+            let what = "the passphrase does not unwrap the one of the folder";
+            return Err(Error::new(ErrorKind::WrongCredential(what.into()))
+                .hint("It is the login's at the time when the folder's was wrapped."));
+        }
+        let mut passphrase = Secret::copy_from(sealed);
+        token.cipher(Suite::default(), Acceleration::On).decrypt_blocks(&mut passphrase);
+        let len = passphrase.iter().position(|byte| *byte == 0).unwrap_or(passphrase.len());
+        let passphrase = Secret::copy_from(&passphrase[..len]);
+        wipe_stack();
+        Ok(passphrase)
+    }
+
     fn of(file: &'a [u8]) -> Result<Self> {
         let (salt, rest, at) = match file.strip_prefix(&VERSION_2) {
             Some(rest) => {

@@ -7,6 +7,7 @@ use claviger_crypto::rsa::PublicKey;
 use claviger_crypto::{Acceleration, Secret, SectorCipher};
 
 use super::info::{EfsInfo, KeyEntry};
+use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::little_endian::u32_at;
 use crate::private_keys::{PrivateKey, not_for_this_key};
@@ -70,10 +71,11 @@ impl Fek {
     /// `WrongCredential` if none of them opens it, saying for whom it is; those of [`PrivateKey::decrypt`].
     pub fn open(info: &EfsInfo, keys: &[Arc<dyn PrivateKey>]) -> Result<Self> {
         let mut unsupported = None;
-        for (entry, key) in info.entries().flat_map(|entry| keys.iter().map(move |key| (entry, key))) {
-            if !may_open(entry, &**key) {
-                continue;
-            }
+        let pairs = info.entries().flat_map(|entry| keys.iter().map(move |key| (entry, key)));
+        let mut pairs: Vec<_> = pairs.filter(|(entry, key)| may_open(entry, &***key)).collect();
+        // A certificate may have been renewed since, so that the key alone tells in the end.
+        pairs.sort_by_key(|(entry, key)| !is_named(entry, &***key));
+        for (entry, key) in pairs {
             if entry.flags != 0 {
                 let what = "a file whose key is encrypted with AES, under a key that a smart card makes by signing";
                 unsupported = Some(Error::unsupported(what));
@@ -92,7 +94,8 @@ impl Fek {
                 1 => "the private key does not open it",
                 _ => "none of the private keys opens it",
             };
-            ErrorKind::WrongCredential(format!("{given}: it is for {}", info.for_whom())).into()
+            let what = format!("{given}: it is for {}", info.for_whom());
+            Error::new(ErrorKind::WrongCredential(what)).advise(Advice::GivePrivateKey)
         }))
     }
 
@@ -113,10 +116,11 @@ impl Fek {
     }
 }
 
-/// Whether it is worth a try. Where only one of the two has a thumbprint, the sizes must fit.
+/// Whether it is worth a try: the entry names the key's certificate, or the sizes fit.
 fn may_open(entry: &KeyEntry, key: &dyn PrivateKey) -> bool {
-    match (&entry.owner.thumbprint, key.thumbprint()) {
-        (Some(of_entry), Some(of_key)) => of_entry[..] == of_key,
-        _ => entry.key().len() == key.about().modulus.len(),
-    }
+    is_named(entry, key) || entry.key().len() == key.about().modulus.len()
+}
+
+fn is_named(entry: &KeyEntry, key: &dyn PrivateKey) -> bool {
+    key.thumbprint().is_some_and(|of_key| entry.owner.thumbprint.as_deref() == Some(&of_key[..]))
 }

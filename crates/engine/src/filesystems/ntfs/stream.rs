@@ -32,6 +32,8 @@ pub struct Stream {
     pub size: u64,
     /// How it is kept.
     pub flags: NtfsAttributeFlags,
+    /// Of a file of a cloud service the tag: what is not on the disk is there.
+    pub cloud: Option<u32>,
     /// Bytes from its beginning on that were ever written; what is behind them reads as zeros.
     written: u64,
     kept: Kept,
@@ -121,7 +123,7 @@ impl Stream {
                 (header.size, header.written.min(header.size), Kept::Runs { runs: Vec::new(), unit })
             }
         };
-        let mut stream = Self { size, flags, written, kept };
+        let mut stream = Self { size, flags, cloud: None, written, kept };
         if !piece.is_resident() {
             stream.continue_with(piece, file, reader)?;
         }
@@ -178,6 +180,13 @@ impl Stream {
         }
     }
 
+    /// Whether any of this is nowhere on the disk.
+    fn has_hole(&self, range: Range<u64>) -> bool {
+        let Kept::Runs { runs, unit: None } = &self.kept else { return false };
+        let first = runs.partition_point(|run| run.end() <= range.start);
+        runs[first..].iter().take_while(|run| run.at < range.end).any(|run| run.stored.is_none())
+    }
+
     /// Of an encrypted stream, which sectors were ever written, joined where they follow each other.
     pub fn sectors(&self) -> Vec<Range<u64>> {
         let Kept::Runs { runs, .. } = &self.kept else { return Vec::new() };
@@ -200,6 +209,9 @@ impl Stream {
         let whole = |bytes: u64| if self.encrypted() { bytes.checked_next_multiple_of(SECTOR) } else { Some(bytes) };
         let size = whole(self.size).ok_or_else(too_long)?;
         let len = size.saturating_sub(offset).min(out.len() as u64) as usize;
+        if let Some(tag) = self.cloud.filter(|_| self.has_hole(offset..offset + len as u64)) {
+            return Err(super::reparse::unread(tag).into());
+        }
         let there = whole(self.written).ok_or_else(too_long)?.saturating_sub(offset).min(len as u64) as usize;
         let (there, behind) = out[..len].split_at_mut(there);
         behind.fill(0);

@@ -2,7 +2,7 @@
 //!
 //! No documents of Microsoft's describe these files. The structures are those that mimikatz (modules/kull_m_key.h, kull_m_dpapi.h) and
 //! impacket (dpapi.py) know; in a profile (`C:\Users\NAME`), below `AppData\Roaming\Microsoft` or, before Vista, `Application
-//! Data\Microsoft`:
+//! Data\Microsoft`; any of these folders is taken, too:
 //! - `Protect\SID\GUID`: master keys, encrypted by the user's password and SID;
 //! - `Crypto\RSA\SID\*` and `Crypto\Keys\*`: private keys, each in blobs under a master key;
 //! - `SystemCertificates\My\Certificates\*`: certificates.
@@ -37,6 +37,15 @@ const FILE_MAX: u64 = 1 << 20;
 
 /// As many files as are read of a folder.
 const FILES_MAX: usize = 512;
+
+/// Where the key store is in a profile, and in what people copy of one.
+const KEY_STORES: &[&[&str]] = &[
+    &["AppData", "Roaming", "Microsoft"],
+    &["Application Data", "Microsoft"],
+    &["Roaming", "Microsoft"],
+    &["Microsoft"],
+    &[],
+];
 
 /// What the user signs in with.
 #[derive(Debug)]
@@ -91,12 +100,17 @@ impl Profile {
             _ => Error::from(e).at(path.as_ref()),
         })?;
         let below = |steps: &[&str]| descend(tree, profile.node(), steps);
-        let roaming = [&["AppData", "Roaming", "Microsoft"][..], &["Application Data", "Microsoft"]];
-        let Some(microsoft) = roaming.iter().find_map(|steps| below(steps).transpose()).transpose()? else {
-            return Err(no_profile(&shown, "no folder AppData/Roaming/Microsoft"));
+        let mut found = None;
+        for steps in KEY_STORES.iter().copied() {
+            found = below(&[steps, &["Protect"]].concat())?.map(|protect| (steps, protect));
+            if found.is_some() {
+                break;
+            }
+        }
+        let Some((steps, protect)) = found else {
+            return Err(no_profile(&shown, "no folder of master keys, AppData/Roaming/Microsoft/Protect"));
         };
-        let at = |steps: &[&str]| descend(tree, microsoft.node(), steps);
-        let Some(protect) = at(&["Protect"])? else { return Err(no_profile(&shown, "no folder of master keys")) };
+        let at = |more: &[&str]| below(&[steps, more].concat());
         let mut store = Self {
             path: shown,
             users: Vec::new(),

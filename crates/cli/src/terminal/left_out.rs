@@ -1,0 +1,153 @@
+//! What was asked for and did not come out. Verbs that read trees go on without it, name it, and end with the exit code that is found here.
+
+use std::ffi::OsStr;
+use std::io::{self, Write};
+
+use claviger_engine::trees::LeftOut as Unnamed;
+use claviger_engine::{Error, ErrorKind, Result};
+use serde::{Serialize, Serializer};
+
+use crate::opening::files;
+use crate::terminal::exit::{self, Silent};
+use crate::terminal::{advice, output};
+
+/// Where there are several reasons, the program ends with the exit code that stands first: damaged, not to be read, no key,
+/// not of this format, unsupported.
+const GRAVEST: [u8; 5] = [4, 6, 2, 3, 5];
+
+/// All that was left out. As JSON a list of texts: `PATH (why)`.
+#[derive(Default)]
+pub struct LeftOut(Vec<Missing>);
+
+struct Missing {
+    /// As people see it.
+    path: String,
+    why: Error,
+}
+
+impl Missing {
+    fn text(&self) -> String {
+        format!("{} ({})", self.path, reason(&self.why))
+    }
+}
+
+/// The reason without the path, and without what could be tried.
+pub fn reason(why: &Error) -> String {
+    let text = match &why.kind {
+        // A name is no place in a file.
+        ErrorKind::Malformed { field: "name" | "folder", what, .. } => format!("damaged: {what}"),
+        kind => kind.to_string(),
+    };
+    match why.format.filter(|format| !text.starts_with(format)) {
+        Some(format) => format!("{format}: {text}"),
+        None => text,
+    }
+}
+
+impl LeftOut {
+    /// Notes that something did not come out.
+    ///
+    /// # Errors
+    /// What ends everything: that somebody has cancelled it.
+    pub fn add(&mut self, path: &OsStr, why: impl Into<Error>) -> Result<()> {
+        let why = why.into();
+        if matches!(why.kind, ErrorKind::Cancelled) {
+            return Err(why);
+        }
+        self.0.push(Missing { path: files::shown(path), why });
+        Ok(())
+    }
+
+    /// Notes the names of a folder that cannot be shown, but for those that are listed all the same.
+    ///
+    /// # Errors
+    /// Those of [`LeftOut::add`].
+    pub fn add_names(&mut self, folder: &OsStr, names: Vec<Unnamed>) -> Result<()> {
+        let without = names.into_iter().filter(|name| !name.listed);
+        without.into_iter().try_for_each(|name| self.add(&files::below(folder, &name.name), name.why))
+    }
+
+    /// Whether everything came out.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How much was left out.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The reason why the only thing that was asked for did not come out.
+    pub fn into_only(mut self) -> Option<Error> {
+        let Missing { path, why } = self.0.pop().filter(|_| self.0.is_empty())?;
+        Some(why.at(format!("{path} in the volume").as_ref()))
+    }
+
+    /// Names each on a line of its own, and says once what can be tried.
+    pub fn tell(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.0.iter().try_for_each(|missing| writeln!(out, "left out: {}", missing.text()))?;
+        let mut told = Vec::new();
+        for to_try in self.0.iter().filter_map(|missing| missing.why.to_try(advice::say)) {
+            if !told.contains(&to_try) {
+                writeln!(out, "{to_try}")?;
+                told.push(to_try);
+            }
+        }
+        Ok(())
+    }
+
+    /// The same as warnings, for verbs whose output is read by others.
+    pub fn warn(&self) {
+        let mut text = Vec::new();
+        // Into memory.
+        let _ = self.tell(&mut text);
+        String::from_utf8_lossy(&text).lines().for_each(output::warn);
+    }
+
+    /// The exit code; none if everything came out.
+    pub fn code(&self) -> Option<u8> {
+        let codes: Vec<_> = self.0.iter().map(|missing| exit::number_of(&missing.why.kind)).collect();
+        GRAVEST.into_iter().find(|code| codes.contains(code)).or(codes.first().copied())
+    }
+
+    /// Ends the verb as it has to.
+    ///
+    /// # Errors
+    /// The exit code, if something was left out: it has been said.
+    pub fn end(&self) -> anyhow::Result<()> {
+        self.code().map_or(Ok(()), |code| Err(Silent(code).into()))
+    }
+}
+
+impl Serialize for LeftOut {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(Missing::text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gravest_reason_is_the_exit_code_and_what_to_try_is_said_once() {
+        let mut left = LeftOut::default();
+        assert!(left.is_empty() && left.end().is_ok());
+        for path in ["/a", "/b"] {
+            left.add(OsStr::new(path), Error::unsupported("it").hint("Try this.")).expect("it goes on");
+        }
+        assert_eq!(left.code(), Some(5));
+        let damaged = claviger_engine::trees::damaged("name", 0, "cut short");
+        left.add(OsStr::new("/c\n"), damaged).expect("it goes on");
+        assert_eq!((left.code(), left.len()), (Some(4), 3));
+        let mut text = Vec::new();
+        left.tell(&mut text).expect("written");
+        let text = String::from_utf8(text).expect("UTF-8");
+        assert_eq!(text.matches("Try this.").count(), 1, "{text}");
+        assert!(text.contains("left out: /c\\n (damaged: cut short"), "{text}");
+        let json = serde_json::to_value(&left).expect("JSON");
+        assert_eq!(json[0], "/a (not supported: it)");
+        assert!(left.add(OsStr::new("/d"), ErrorKind::Cancelled).is_err());
+        assert!(left.into_only().is_none());
+    }
+}
