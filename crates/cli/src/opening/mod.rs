@@ -592,7 +592,9 @@ impl OpenArgs {
         if let Some(header) = locked.header() {
             self.announce(header).map_err(|e| e.at(&self.path))?;
         }
-        let asks = |keyfiles: &[Credential]| !self.how.folder.as_stored() && locked.asks_passphrase(keyfiles);
+        let opens_itself = folder.as_ref().is_some_and(FolderGiven::opens_itself);
+        let without = self.how.folder.as_stored() || opens_itself;
+        let asks = |keyfiles: &[Credential]| !without && locked.asks_passphrase(keyfiles);
         let own = folder.is_some() && self.how.folder.gives_password();
         let released = locked.header().map(|header| self.released(header)).transpose()?.flatten();
         let keyslot = released.as_ref().and_then(|released| released.keyslot);

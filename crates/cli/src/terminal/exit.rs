@@ -177,7 +177,7 @@ fn message(error: &anyhow::Error) -> String {
 }
 
 /// The system's messages without its numbers, which tell people nothing.
-fn without_numbers(mut text: String) -> String {
+pub fn without_numbers(mut text: String) -> String {
     const BEGINS: &str = " (os error ";
     while let Some(at) = text.find(BEGINS)
         && let Some(len) = text[at..].find(')')

@@ -36,7 +36,7 @@ pub fn reason(why: &Error) -> String {
     let text = match &why.kind {
         // A name is no place in a file.
         ErrorKind::Malformed { field: "name" | "folder", what, .. } => format!("damaged: {what}"),
-        kind => kind.to_string(),
+        kind => exit::without_numbers(kind.to_string()),
     };
     match why.format.filter(|format| !text.starts_with(format)) {
         Some(format) => format!("{format}: {text}"),

@@ -132,12 +132,12 @@ impl<E: Into<anyhow::Error>> From<E> for Trouble {
 
 /// Trouble of the destination: with a name, or a kind of file, that its file system has not, or with all of it.
 fn of_destination(error: Error) -> Trouble {
-    let one = |kind| {
+    let refuses = |kind| {
         matches!(kind, io::ErrorKind::InvalidFilename | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
     };
     match &error.kind {
         ErrorKind::Unsupported { .. } => Trouble::One(error),
-        ErrorKind::Io(e) if one(e.kind()) => Trouble::One(error),
+        ErrorKind::Io(e) if refuses(e.kind()) => Trouble::One(Error::unsupported(format!("a copy of it there: {e}"))),
         _ => Trouble::All(error.into()),
     }
 }

@@ -24,7 +24,8 @@ use crate::verbs::folders;
 ///
 /// Copies that do not open are tried in every way; --hash and --cipher speed that up.
 ///
-/// Of a folder whose files are encrypted one by one, every file's header is checked, and whether all of its contents are there.
+/// Of a folder whose files are encrypted one by one, every name and every file's header is checked, and whether all of its contents are there
+/// and can be read.
 ///
 /// With --deniability it says instead what an observer can tell: from a copy of the volume, from two of different times, with its
 /// password, and from the file system and the machine around it. Of each claim it says how sure it is.

@@ -101,6 +101,15 @@ pub trait FileFormat: Sync {
         false
     }
 
+    /// Reads all that is stored of a file's contents. What is wrong with it, as a whole sentence: what cannot be read, or cannot have been
+    /// encrypted. `each` is called after each piece, and its error ends it.
+    ///
+    /// # Errors
+    /// Those of `each`.
+    fn check_contents(&self, _of: Stored<'_>, _each: &mut dyn FnMut() -> Result<()>) -> Result<Option<String>> {
+        Ok(None)
+    }
+
     /// What is known of one file without any credential.
     ///
     /// # Errors

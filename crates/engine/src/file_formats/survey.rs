@@ -63,8 +63,25 @@ impl Survey {
         upper: Option<&Stacked>,
         each: &mut dyn FnMut(&Self) -> Result<()>,
     ) -> Result<Self> {
-        let mut walk = Walk { format, lower, upper, each, survey: Self::default() };
-        walk.folder(lower.root(), Path::new("/"), &mut Vec::new())?;
+        Self::walked(Walk { format, lower, upper, each, reads_contents: false, survey: Self::default() })
+    }
+
+    /// The same, and reads all that is stored of each file.
+    ///
+    /// # Errors
+    /// Those of [`Survey::of`].
+    pub fn with_contents(
+        format: &dyn FileFormat,
+        lower: &(dyn Tree + 'static),
+        upper: &Stacked,
+        each: &mut dyn FnMut(&Self) -> Result<()>,
+    ) -> Result<Self> {
+        let (upper, survey) = (Some(upper), Self::default());
+        Self::walked(Walk { format, lower, upper, each, reads_contents: true, survey })
+    }
+
+    fn walked(mut walk: Walk<'_>) -> Result<Self> {
+        walk.folder(walk.lower.root(), Path::new("/"), &mut Vec::new())?;
         Ok(walk.survey)
     }
 }
@@ -74,6 +91,8 @@ struct Walk<'a> {
     lower: &'a (dyn Tree + 'static),
     upper: Option<&'a Stacked>,
     each: &'a mut dyn FnMut(&Survey) -> Result<()>,
+    /// Whether all that is stored of files is read.
+    reads_contents: bool,
     survey: Survey,
 }
 
@@ -179,6 +198,9 @@ impl Walk<'_> {
             *survey.ciphers.entry(format!("{cipher}{bits}")).or_default() += 1;
         }
         // What is wrong whatever the key counts first.
+        if self.reads_contents && facts.problem.is_none() && facts.state == FileState::Encrypted {
+            facts.problem = self.format.check_contents(of, &mut || (self.each)(survey)).map_err(|e| e.at(&path))?;
+        }
         let needs_key = facts.problem.is_none();
         let other_key = match self.upper.filter(|_| needs_key) {
             Some(upper) => with_key(upper, file, shown, &mut facts),

@@ -17,7 +17,7 @@ use ext4_view::{Ext4, Ext4Error, Ext4Read, File, FileType, Metadata, Path};
 use super::guard::guarded;
 use crate::error::Result;
 use crate::store::Store;
-use crate::trees::{Attributes, Entry, Node, NodeKind, Space, Tree, damaged};
+use crate::trees::{Attributes, Entry, LeftOut, Listing, Node, NodeKind, Space, Tree, damaged, is_name};
 
 /// Offset of the superblock, and how much of it is examined.
 const SUPERBLOCK: u64 = 1024;
@@ -190,6 +190,10 @@ impl Tree for Ext {
     }
 
     fn list(&self, folder: Node) -> io::Result<Vec<Entry>> {
+        Ok(self.list_all(folder)?.entries)
+    }
+
+    fn list_all(&self, folder: Node) -> io::Result<Listing> {
         let path = self.folder(folder)?;
         let asked = path.clone();
         let listed = self.ask(move |worker| {
@@ -201,18 +205,24 @@ impl Tree for Ext {
                 let entry = entry.map_err(io_error)?;
                 let name = entry.file_name();
                 let name: &[u8] = name.as_ref();
-                if name != b"." && name != b".." && !name.is_empty() && !name.contains(&b'/') {
-                    list.push((name.to_vec(), kind(entry.file_type().map_err(io_error)?)));
+                if name != b"." && name != b".." {
+                    list.push((OsString::from_vec(name.to_vec()), kind(entry.file_type().map_err(io_error)?)));
                 }
             }
             Ok(list)
         })?;
         let mut paths = self.paths();
-        let entry = |(name, kind): (Vec<u8>, NodeKind)| {
-            let node = paths.node(Arc::new(below(&path, &name)));
-            Entry { name: OsString::from_vec(name), node, kind }
-        };
-        Ok(listed.into_iter().map(entry).collect())
+        let mut listing = Listing::default();
+        for (name, kind) in listed {
+            if is_name(&name) {
+                let node = paths.node(Arc::new(below(&path, name.as_bytes())));
+                listing.entries.push(Entry { name, node, kind });
+            } else {
+                let why = damaged("name", 0, "no file can have it").into();
+                listing.left_out.push(LeftOut { name, kind, why, listed: false });
+            }
+        }
+        Ok(listing)
     }
 
     fn read_at(&self, file: Node, offset: u64, out: &mut [u8]) -> io::Result<usize> {

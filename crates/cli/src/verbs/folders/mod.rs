@@ -23,15 +23,21 @@ const TOLD: usize = 50;
 /// Looks at every file, with progress.
 fn survey(format: &dyn FileFormat, lower: &(dyn Tree + 'static), upper: Option<&Stacked>) -> Result<Survey> {
     let bar = Progress::spinner();
-    let survey = Survey::of(format, lower, upper, &mut |so_far| {
-        cancel::check()?;
-        if so_far.files.is_multiple_of(256) {
-            bar.tell(format!("{} files", so_far.files));
-        }
-        Ok(())
-    });
-    drop(bar);
-    survey
+    Survey::of(format, lower, upper, &mut |so_far| show(&bar, so_far))
+}
+
+/// The same, and reads all of them.
+fn survey_contents(format: &dyn FileFormat, lower: &(dyn Tree + 'static), upper: &Stacked) -> Result<Survey> {
+    let bar = Progress::spinner();
+    Survey::with_contents(format, lower, upper, &mut |so_far| show(&bar, so_far))
+}
+
+fn show(bar: &Progress, so_far: &Survey) -> Result<()> {
+    cancel::check()?;
+    if so_far.files.is_multiple_of(256) {
+        bar.tell(format!("{} files", so_far.files));
+    }
+    Ok(())
 }
 
 /// Tells what is wrong, a line for each file.

@@ -29,7 +29,7 @@ pub fn run(open: &OpenArgs, inside: Option<&std::ffi::OsStr>, json: bool) -> any
     let credentials = found.credentials()?;
     let OpenFolder { tree, lower, format, .. } = found.unlock(&credentials)?;
     drop(credentials);
-    let survey = folders::survey(format, &*lower, Some(&tree))?;
+    let survey = folders::survey_contents(format, &*lower, &tree)?;
     let damaged = !survey.problems.is_empty();
     output::print(&Checked { path, format: format.name(), survey, damaged }, json)?;
     if damaged { Err(Silent::damaged().into()) } else { Ok(()) }
@@ -48,7 +48,7 @@ impl Report for Checked {
         match problems.len() as u64 {
             0 => writeln!(
                 out,
-                "Every file has a sound header, and all of its contents are there. What they are was not checked."
+                "Every file has a sound header, and all of its contents are there and can be read. What they are was not checked."
             ),
             some => writeln!(out, "{} found. `claviger cp -r --salvage` copies what is left.", count(some, "problem")),
         }

@@ -70,6 +70,44 @@ fn is_blank(of: Stored<'_>, bytes: &[u8]) -> io::Result<bool> {
     Ok(len as u64 <= HEADER && rest.iter().all(|byte| *byte == 0))
 }
 
+/// Bytes that are read at a time.
+const PIECE: usize = 1 << 20;
+
+/// What is wrong with what is stored of a file's contents. An extent of zeros is what a crash or a hole leaves: no key encrypts anything to
+/// that.
+pub(super) fn check_contents(
+    of: Stored<'_>,
+    each: &mut dyn FnMut() -> crate::Result<()>,
+) -> crate::Result<Option<String>> {
+    let extent = u64::from(header::EXTENT);
+    let stored = look(of, |file| match file {
+        File::Encrypted(_, header, _) => header.data_at..header.data_at + header.size.next_multiple_of(extent),
+        _ => 0..0,
+    })?;
+    let (mut at, mut zeros, mut first) = (stored.start, 0u64, 0);
+    let mut buffer = vec![0; PIECE.min((stored.end - stored.start) as usize)];
+    while at < stored.end {
+        let piece = &mut buffer[..(stored.end - at).min(PIECE as u64) as usize];
+        match of.tree.read_at(of.contents, at, piece) {
+            Ok(read) if read == piece.len() => {}
+            Ok(_) => return Ok(Some(format!("It ends within its contents, behind byte {at}."))),
+            Err(e) => return Ok(Some(format!("Its contents cannot be read behind byte {at}: {e}."))),
+        }
+        for (place, extent) in (at..).step_by(header::EXTENT as usize).zip(piece.chunks(header::EXTENT as usize)) {
+            if extent.iter().all(|byte| *byte == 0) {
+                first = if zeros == 0 { place } else { first };
+                zeros += 1;
+            }
+        }
+        at += piece.len() as u64;
+        each()?;
+    }
+    let lost = zeros.saturating_mul(extent);
+    Ok((zeros > 0).then(|| {
+        format!("{lost} bytes of its contents are zeros where they are stored, the first at byte {first}: they are lost, or were never written.")
+    }))
+}
+
 /// What can be said of a file without its key.
 pub(super) fn facts(of: Stored<'_>) -> io::Result<FileFacts> {
     let stored = of.tree.attributes(of.contents)?.size;

@@ -155,6 +155,10 @@ impl FileFormat for Ecryptfs {
         Ok(kept::facts(of)?)
     }
 
+    fn check_contents(&self, of: Stored<'_>, each: &mut dyn FnMut() -> Result<()>) -> Result<Option<String>> {
+        kept::check_contents(of, each)
+    }
+
     fn unwraps(&self, file: &[u8], credentials: &[Credential]) -> bool {
         let unwraps = |credential: &Credential| match credential {
             Credential::Passphrase(passphrase) => unwrap_passphrase(file, passphrase).is_ok(),
