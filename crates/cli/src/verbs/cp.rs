@@ -137,7 +137,7 @@ fn of_destination(error: Error) -> Trouble {
     };
     match &error.kind {
         ErrorKind::Unsupported { .. } => Trouble::One(error),
-        ErrorKind::Io(e) if refuses(e.kind()) => Trouble::One(Error::unsupported(format!("a copy of it there: {e}"))),
+        ErrorKind::Io(e) if refuses(e.kind()) => Trouble::One(error),
         _ => Trouble::All(error.into()),
     }
 }

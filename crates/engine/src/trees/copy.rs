@@ -83,14 +83,11 @@ impl From<Error> for Trouble {
 
 /// Trouble of the copy: with a name or a kind of node that its file system has not, or with all of it.
 fn of_copy(error: io::Error) -> Trouble {
-    use io::ErrorKind::{InvalidFilename, InvalidInput, Unsupported};
-    let error = Error::from(error);
-    match &error.kind {
-        ErrorKind::Unsupported { .. } => Trouble::One(error.into()),
-        ErrorKind::Io(e) if matches!(e.kind(), InvalidFilename | InvalidInput | Unsupported) => {
-            Trouble::One(Error::unsupported(format!("a copy of it there: {e}")).into())
+    match error.kind() {
+        io::ErrorKind::Unsupported | io::ErrorKind::InvalidFilename | io::ErrorKind::InvalidInput => {
+            Trouble::One(error)
         }
-        _ => Trouble::All(error),
+        _ => Trouble::All(error.into()),
     }
 }
 
