@@ -5,7 +5,6 @@ use std::io;
 use std::process::ExitCode;
 
 use claviger_engine::{Error, ErrorKind};
-use claviger_lab::report::printable;
 use serde::Serialize;
 
 use crate::opening::mount_point;
@@ -95,12 +94,11 @@ pub fn usage(error: &clap::Error, json: bool) -> ExitCode {
         report(&Error::misuse(what).into(), true);
         return number(MISUSE);
     }
-    // clap shows words of the command line as they are.
-    let text = error.render().to_string();
-    if printable(&text) != text {
-        output::say(text.trim_end());
-        return number(MISUSE);
-    }
+    // clap shows words of the command line as they are: it is to see them as they can be shown.
+    let words: Vec<_> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+    let shown: Vec<_> = words.iter().map(|word| output::printable(word)).collect();
+    let again = if shown == words { None } else { crate::command().try_get_matches_from(shown).err() };
+    let error = again.as_ref().unwrap_or(error);
     let printed = error.print();
     match printed {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => number(IO),

@@ -124,7 +124,8 @@ impl Report for Changed {
         let whose = if *hidden { "hidden volume" } else { "volume" };
         writeln!(
             out,
-            "{path}: the {whose} opens with the new password or keyfiles only, and has been opened with them."
+            "{}: the {whose} opens with the new password or keyfiles only, and has been opened with them.",
+            output::printable(path)
         )?;
         match iterations {
             0 => writeln!(out, "Written: {}.", written.join(", "))?,

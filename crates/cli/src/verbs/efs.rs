@@ -485,7 +485,7 @@ fn consent(path: &Path, files: usize) -> Result<()> {
     let (plural, are) = if files == 1 { ("", "is") } else { ("s", "are") };
     let question = format!(
         "{files} file{plural} of {} {are} decrypted for good: whoever has the disk can read them. Decrypt? (yes/no) ",
-        path.display()
+        output::printable(&path.to_string_lossy())
     );
     prompt::consent(&question, "--yes", |why| Error::misuse(format!("nothing was decrypted{why}")))
 }

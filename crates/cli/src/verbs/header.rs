@@ -324,7 +324,7 @@ fn consent(
     let question = format!(
         "{lost}The {whose} of {} is replaced by that in {from}. From then on the volume opens with {opens_with} that it may have now. \
          Replace it? (yes/no) ",
-        path.display()
+        output::printable(&path.to_string_lossy())
     );
     prompt::consent(&question, "--yes", |why| Error::misuse(format!("the header was not replaced{why}")).at(path))
 }
@@ -346,6 +346,7 @@ fn opens(
 impl Report for Saved {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, file, format: _, headers, warnings: _ } = self;
+        let (file, path) = (output::printable(file), output::printable(path));
         writeln!(out, "{file}: backup of {path}, with the {} header", headers.join(" and the "))?;
         writeln!(
             out,
@@ -362,6 +363,7 @@ impl Report for Restored {
             true => format!("the {whose} has been opened with it"),
             false => "it can be read; no passphrase was tried".to_owned(),
         };
+        let path = output::printable(path);
         match &written[..] {
             [] => writeln!(out, "{path}: nothing to do, the {whose}'s header in front opens and is the same"),
             written => writeln!(out, "{path}: restored {}; {proof}", written.join(", ")),

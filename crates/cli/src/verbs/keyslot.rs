@@ -642,7 +642,7 @@ fn remove(args: &RemoveArgs) -> anyhow::Result<()> {
     let at = |e: Error| e.at(editing.path());
     let with = editing.narrow();
     let prepared = editing.editor.remove(&*editing.store, Removal::Opened(&with), args.last).map_err(at)?;
-    consent(args.yes, &editing.path().display().to_string(), prepared.keyslot)?;
+    consent(args.yes, &output::printable(&editing.path().to_string_lossy()), prepared.keyslot)?;
     prepared.edit.carry_out(&*editing.store).map_err(at)?;
     output::print(&Written::of(editing.path(), prepared), args.json)
 }
@@ -698,6 +698,7 @@ fn counted(keyslots: usize) -> String {
 impl Report for Listed {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, format, keyslots } = self;
+        let path = output::printable(path);
         writeln!(out, "{path}: {format}, {} in use", counted(keyslots.len()))?;
         for slot in keyslots {
             writeln!(out, "  {}", row(slot))?;
@@ -752,6 +753,7 @@ impl Report for Recovered {
         let count = recovery_passwords.len();
         let what =
             if count == 1 { "the recovery password".to_owned() } else { format!("the {count} recovery passwords") };
+        let (file, path) = (output::printable(file), output::printable(path));
         writeln!(out, "{file}: {what} of {path}. Keep it elsewhere.")
     }
 }
@@ -759,8 +761,8 @@ impl Report for Recovered {
 impl Report for Tested {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         match self.keyslot {
-            Some(keyslot) => writeln!(out, "{}: opens keyslot {keyslot}", self.path),
-            None => writeln!(out, "{}: opens", self.path),
+            Some(keyslot) => writeln!(out, "{}: opens keyslot {keyslot}", output::printable(&self.path)),
+            None => writeln!(out, "{}: opens", output::printable(&self.path)),
         }
     }
 }

@@ -454,7 +454,7 @@ impl Args {
         if self.yes {
             return Ok(());
         }
-        let path = self.path.display();
+        let path = output::printable(&self.path.to_string_lossy());
         let question = match () {
             () if self.encrypt => format!("{path}: its contents will be encrypted in place. Continue? (yes/no) "),
             () if self.decrypt => format!("{path}: its data will be decrypted in place. Continue? (yes/no) "),
@@ -467,6 +467,7 @@ impl Args {
 impl Report for Reencrypted {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, finished, size, seconds, ended_keyslots, protectors: _ } = self;
+        let path = output::printable(path);
         if !finished {
             return writeln!(out, "{path}: begun. `claviger reencrypt --resume` goes on.");
         }

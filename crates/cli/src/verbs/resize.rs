@@ -157,7 +157,7 @@ impl Args {
             let lost = size::exact(lost);
             let question = format!(
                 "The last {lost} of {} are {} and lost.{also_lost} Has its file system been shrunk already? (yes/no) ",
-                resized.path,
+                output::printable(&resized.path),
                 if self.size < resizing.before || resizing.len < file.len() { "cut off" } else { "filled" }
             );
             prompt::consent(&question, "--yes", |why| at(Error::misuse(format!("the size was not changed{why}"))))?;
@@ -176,6 +176,7 @@ impl Args {
 impl Report for Resized {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, format: _, before, size, stored: _ } = self;
+        let path = output::printable(path);
         writeln!(out, "{path}: {} for files, {} before", size::exact(*size), size::exact(*before))
     }
 }

@@ -229,6 +229,7 @@ fn change(header: &HeaderArgs, change: TokenChange<'_>, json: bool) -> anyhow::R
 impl Report for Listed {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, tokens, needs } = self;
+        let path = output::printable(path);
         writeln!(out, "{path}: {} token{}", tokens.len(), if tokens.len() == 1 { "" } else { "s" })?;
         for (number, token) in tokens {
             let kind = token.get("type").and_then(Value::as_str).unwrap_or_default();

@@ -208,3 +208,57 @@ fn mistakes_are_told_with_what_to_do() {
     };
     assert!(code == 1 && output.contains("> image.img"), "{code} {output}");
 }
+
+/// Whatever a file is called, its name moves no cursor, sets no title, turns no text around and begins no line of ours.
+#[test]
+fn a_name_does_nothing_to_a_terminal() {
+    const NAME: &str = "v\u{1b}]0;title\u{7}\u{1b}[2J\u{202e}\u{2067}\u{61c}\u{9b}31m\r\nclaviger: all is well";
+    let folder = Folder::new();
+    let (password, wrong) = (folder.password.clone(), folder.str("wrong"));
+    fs::write(&wrong, "wrong").expect("a file");
+    let volume = folder.str(NAME);
+    let quiet = |done: Done| {
+        let said = done.text() + &done.err;
+        let obeyed = |c: char| (c.is_control() && c != '\n') || "\u{202e}\u{2067}\u{61c}".contains(c);
+        assert!(!said.chars().any(obeyed), "{said:?}");
+        assert!(!said.lines().any(|line| line.starts_with("claviger: all is well")), "{said}");
+    };
+    quiet(done_making(&folder, &volume));
+    let (backup, copy, cheap) =
+        (folder.str("b\nclaviger: all is well"), volume.clone() + " 2", "--new-iterations=1000");
+    let p = "--password-file";
+    for words in [
+        &["identify", &volume][..],
+        &["identify", &password, &volume],
+        &["explain", &volume],
+        &["explain", p, &wrong, &volume],
+        &["info", p, &password, &volume],
+        &["info", p, &wrong, &volume],
+        &["info", p, &volume, &volume],
+        &["verify", p, &password, &volume],
+        &["ls", p, &password, &volume],
+        &["keyslot", "list", &volume],
+        &["keyslot", "test", p, &password, &volume],
+        &["token", "list", &volume],
+        &["header", "show", &volume],
+        &["header", "backup", p, &password, "--to", &backup, &volume],
+        &["resize", "--size", "18M", &volume],
+        &["serve", "--run", "true", p, &password, &volume],
+        &["convert", "--raw", p, &password, &volume, &copy],
+        &["mount", p, &password, &volume, &copy],
+        &["reencrypt", "--yes", p, &password, &volume],
+        &["change", p, &password, "--new-password-file", &password, cheap, &volume],
+        &["attach", &volume],
+        &["detach", &volume],
+        &["unmount", &volume],
+        &[NAME],
+        &["info", &format!("--{NAME}")],
+    ] {
+        quiet(run(words));
+    }
+}
+
+fn done_making(folder: &Folder, path: &str) -> Done {
+    let cheap = ["create", "--format", "LUKS2", "--quick", "--size", "20M", "--kdf", "pbkdf2", "--iterations", "1000"];
+    run(cheap.into_iter().chain(["--password-file", &folder.password, path])).succeeds()
+}

@@ -216,7 +216,8 @@ fn known<'a>(name: &str, favourites: &'a BTreeMap<String, Favourite>, entries: &
     favourite.or_else(entry).ok_or_else(|| {
         let names: Vec<_> = favourites.keys().map(String::as_str).chain(entries.iter().map(|e| &*e.name)).collect();
         let hint = if names.is_empty() { "None is known.".to_owned() } else { format!("Known: {}.", names.join(", ")) };
-        Error::misuse(format!("there is no favourite or line of the table called {name}")).hint(hint)
+        Error::misuse(format!("there is no favourite or line of the table called {}", output::printable(name)))
+            .hint(hint)
     })
 }
 

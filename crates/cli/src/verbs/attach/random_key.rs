@@ -60,7 +60,8 @@ fn may_be_lost(open: &OpenArgs, args: &Args) -> Result<bool> {
             .hint("Is it the right device? To use it all the same, add --force.")));
     }
     if !args.yes {
-        let question = format!("{}: {named}.\nAll of it will be lost. Use it? (yes/no) ", open.path.display());
+        let path = output::printable(&open.path.to_string_lossy());
+        let question = format!("{path}: {named}.\nAll of it will be lost. Use it? (yes/no) ");
         let refused = |why: &str| at(Error::misuse(format!("nothing was changed{why}; {named}")));
         prompt::consent(&question, "--force --yes", refused)?;
     }

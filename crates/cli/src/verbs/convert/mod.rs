@@ -523,6 +523,7 @@ impl Report for Converted {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { source, destination, from, to, size, new_size, stored: _, holes, .. } = self;
         let name = |format: &Option<&'static str>| format.unwrap_or("plaintext");
+        let [source, destination] = [source, destination].map(|path| output::printable(path));
         writeln!(out, "{destination}: {}, holds all {} of {source} ({})", name(to), size::exact(*size), name(from))?;
         if new_size > size {
             writeln!(out, "They are followed by {} of zeros.", size::exact(new_size - size))?;

@@ -171,6 +171,7 @@ fn check(
 impl Report for Hidden {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, format, cipher, hash, size, room, seconds, filling_seconds, .. } = self;
+        let path = output::printable(path);
         writeln!(out, "{path}: hidden {format} volume, {cipher}, {hash}, {} for files", size::exact(*size))?;
         let largest = size::exact(room.largest);
         writeln!(out, "The free space of the outer {} file system had room for {largest}.", room.filesystem)?;

@@ -724,7 +724,8 @@ pub(crate) fn may_overwrite(
 impl Report for Created {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, format, cipher, hash, size, seconds, filling_seconds, opened_with, keyfile, .. } = self;
-        writeln!(out, "{path}: {format} volume, {cipher}, {hash}, {} for files", size::exact(*size))?;
+        let shown = output::printable(path);
+        writeln!(out, "{shown}: {format} volume, {cipher}, {hash}, {} for files", size::exact(*size))?;
         tell_filling(out, *size, *seconds, *filling_seconds)?;
         if let Some(keyfile) = keyfile {
             writeln!(
