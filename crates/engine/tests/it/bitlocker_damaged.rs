@@ -246,6 +246,41 @@ fn a_repair_that_is_cut_short_leaves_what_opens() {
     assert!(reads(&memory.to_vec(), &made).0);
 }
 
+/// Somebody without a key says that a copy of the metadata belongs where data are.
+#[test]
+fn a_repair_overwrites_no_data_that_unproven_metadata_lead_to() {
+    const DATA: u64 = 0x2_0000;
+    for kind in [Kind::Windows8, Kind::ToGo, Kind::Vista] {
+        let made = locked(kind);
+        for copy in 0..3 {
+            let mut changed = block(&made, 0);
+            changed[32 + 8 * copy..][..8].copy_from_slice(&DATA.to_le_bytes());
+            let mut image = made.image.clone();
+            (0..3).for_each(|copy| put(&mut image, &made, copy, &changed, None));
+            if let Some(first) = [(Kind::Windows8, 176), (Kind::ToGo, 440)].iter().find(|(of, _)| *of == kind) {
+                image[first.1 + 8 * copy..][..8].copy_from_slice(&DATA.to_le_bytes());
+            }
+            for with in [&[][..], &vmk(&made)] {
+                if let Ok((prepared, after)) = repaired(&image, with) {
+                    let data = DATA as usize..DATA as usize + 0x1_0000;
+                    assert!(after[data.clone()] == image[data], "{kind:?}, {copy}: {:?}", prepared.edit);
+                }
+            }
+        }
+        // Noise over a whole copy: a key proves that it belongs there, where there is one.
+        let mut image = made.image.clone();
+        let at = made.layout.metadata[1] as usize;
+        let noise = claviger_testkit::random::Random::new(7).bytes(made.layout.metadata_len as usize);
+        image[at..at + noise.len()].copy_from_slice(&noise);
+        let error = repaired(&image, &[]).expect_err("nothing proves it");
+        assert!(matches!(error.kind, ErrorKind::Misuse(_)), "{error}");
+        match kind {
+            Kind::Vista => drop(repaired(&image, &vmk(&made)).expect_err("nothing is sealed")),
+            _ => assert!(repaired(&image, &vmk(&made)).expect("it is proven").1[..at] == made.image[..at]),
+        }
+    }
+}
+
 #[test]
 fn volumes_that_are_cut_short_are_not_repaired() {
     let made = locked(Kind::Windows8);

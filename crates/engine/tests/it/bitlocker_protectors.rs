@@ -427,17 +427,34 @@ fn rewritten(made: &Made, at: &[u64], seal: Option<[u8; 32]>, datums: impl Fn(&m
 }
 
 #[test]
-fn metadata_that_are_damaged_or_differ_are_repaired_first() {
+fn metadata_that_are_damaged_or_differ_are_mended_or_refused() {
     let (made, startup) = with_three();
     let all = made.layout.metadata;
     let relabelled = |datums: &mut Vec<Datum>| datums[0] = Datum::text(7, "forged");
-    let mut images = vec![rewritten(&made, &all, None, relabelled)];
     for at in all {
         let mut damaged = made.image.clone();
         damaged[at as usize + 300] ^= 1;
-        images.extend([damaged, rewritten(&made, &[at], Some(made.vmk), relabelled)]);
+        let sealed = rewritten(&made, &[at], Some(made.vmk), relabelled);
+        let unsealed = (at != all[0]).then(|| rewritten(&made, &[at], None, relabelled));
+        for image in [damaged, sealed].into_iter().chain(unsealed) {
+            let store = MemoryStore::new(image);
+            let added = done(add(&store, &startup, &keyfile(&startup_key(1))), &store);
+            assert!(!added.warnings.is_empty());
+            let verified = editor().verify(&store, &Unlock::with(&[keyfile(&startup_key(1))])).expect("it opens");
+            assert!(!verified.damaged, "{at}");
+        }
     }
-    for (number, image) in images.into_iter().enumerate() {
+    // Who does not have the key has changed all, or another field than those of protectors.
+    let unsealed = [&all[..1], &all].map(|at| rewritten(&made, at, None, relabelled));
+    let elsewhere = made.layout.metadata[1] as usize;
+    let mut differing = made.image.clone();
+    let mut area = copies(&made, &differing)[1].clone();
+    area[16..24].copy_from_slice(&512u64.to_le_bytes());
+    let block = block_of(&area).to_vec();
+    area.truncate(block.len());
+    area.extend(validation(&block, &block, AREA, Seal::Under(made.vmk), &mut Nonces::default()));
+    differing[elsewhere..][..area.len()].copy_from_slice(&area);
+    for (number, image) in unsealed.into_iter().chain([differing]).enumerate() {
         let store = MemoryStore::new(image.clone());
         let added = passphrase("never added");
         let one = [startup_key_of(&made)];
@@ -658,6 +675,117 @@ pub fn scenarios() -> Vec<Scenario> {
         format.create(&**store, &Spec { quick: true, ..Spec::default() }, &[self::subject().keys[0].credential()])
     }));
     scenarios
+}
+
+/// Killed after any copy, or within one: the same change again comes to what it would have come to.
+#[test]
+fn a_change_that_was_killed_is_finished_by_the_same_change() {
+    let second = || keyfile(&startup_key(7));
+    let remove_itself: Act = |store, _| {
+        let with = [keyfile(&startup_key(7))];
+        editor().remove(store, Removal::Opened(&Unlock::with(&with)), false)
+    };
+    let others: [(&str, Act); 5] = [
+        ("remove another", |store, with| remove(store, 2, with)),
+        ("remove itself", remove_itself),
+        ("add a recovery password", |store, with| add(store, with, &passphrase(OTHER_RECOVERY))),
+        ("replace by another kind", |store, with| change(store, with, &passphrase(OTHER_RECOVERY))),
+        ("resume", |store, with| protect(store, with, Protection::Resume)),
+    ];
+    let all = acts().map(|(name, act, _)| (name, act)).into_iter().chain(others);
+    for (name, act) in all.filter(|(name, _)| *name != "long") {
+        let made = made(vec![Protector::StartupKey, Protector::Recovery(RECOVERY)]);
+        let startup = startup_key_of(&made);
+        let before = MemoryStore::new(made.image.clone());
+        done(add(&before, &startup, &second()), &before);
+        if name == "resume" {
+            done(protect(&before, &startup, Protection::Suspend), &before);
+        }
+        let whole = MemoryStore::new(before.to_vec());
+        let prepared = done(act(&whole, &startup), &whole);
+        let steps = prepared.edit.steps;
+        for (killed, cut) in [(0, 512), (0, AREA), (1, 512), (1, AREA), (2, 512)] {
+            let what = format!("{name}, killed at byte {cut} of copy {killed}");
+            let store = MemoryStore::new(before.to_vec());
+            for (number, step) in steps.iter().take(killed + 1).enumerate() {
+                let len = if number == killed { cut } else { AREA };
+                store.write_at(step.at, &mut step.bytes[..len].to_vec()).expect("a write");
+            }
+            let was = store.to_vec();
+            let torn = copies(&made, &was)[killed] != copies(&made, &before.to_vec())[killed] && cut < AREA;
+            let again = act(&store, &startup);
+            // Nothing tells any more whether the number is that of before or of after.
+            if (killed, cut) == (2, 512) && torn && ["remove", "remove another"].contains(&name) {
+                assert!(misuse(again).contains("whether the protector was removed"), "{what}");
+                assert!(store.to_vec() == was, "{what}");
+                continue;
+            }
+            // It is gone already, wherever a copy tells.
+            if (killed, cut) == (2, 512) && name == "remove itself" {
+                again.expect_err("it opens nothing");
+                continue;
+            }
+            let again = again.unwrap_or_else(|e| panic!("{what}: {e}"));
+            assert!(!again.warnings.is_empty(), "{what}: it is said");
+            again.edit.carry_out(&store).unwrap_or_else(|e| panic!("{what}: {e}"));
+            let now = store.to_vec();
+            let [first, rest @ ..] = copies(&made, &now);
+            assert!(rest.iter().all(|copy| *copy == first), "{what}: all copies say the same");
+            assert_eq!(kinds(&now), kinds(&whole.to_vec()), "{what}");
+            assert_eq!(described(&now)["label"], described(&whole.to_vec())["label"], "{what}");
+            for key in [startup_key_of(&made), second(), keyfile(&startup_key(1)), keyfile(&startup_key(2))] {
+                let key = std::slice::from_ref(&key);
+                assert_eq!(opens(&now, &made.plaintext, key), opens(&whole.to_vec(), &made.plaintext, key), "{what}");
+            }
+        }
+    }
+}
+
+/// Another change than the one that was killed undoes nothing of it, and removes nothing that was not meant.
+#[test]
+fn another_change_after_one_that_was_killed_keeps_all_protectors() {
+    let made = made(vec![Protector::StartupKey, Protector::Recovery(RECOVERY)]);
+    let startup = startup_key_of(&made);
+    let killed = |act: &dyn Fn(&dyn Store) -> Result<Prepared>, copies: usize| {
+        let store = MemoryStore::new(made.image.clone());
+        done(add(&store, &startup, &keyfile(&startup_key(7))), &store);
+        for step in act(&store).expect("it can be done").edit.steps.iter().take(copies) {
+            store.write_at(step.at, &mut step.bytes.clone()).expect("a write");
+        }
+        store
+    };
+    for count in [1, 2] {
+        // A startup key was being changed: the new one stays where another is added.
+        let store = killed(&|store| change(store, &startup, &keyfile(&startup_key(2))), count);
+        done(add(&store, &keyfile(&startup_key(2)), &keyfile(&startup_key(3))), &store);
+        for (key, opened) in [(startup_key(2), Some(0)), (startup_key(7), Some(2)), (startup_key(3), Some(3))] {
+            assert_eq!(opens(&store.to_vec(), &made.plaintext, &[keyfile(&key)]), opened);
+        }
+        // It is the one that is meant by its number.
+        let store = killed(&|store| change(store, &startup, &keyfile(&startup_key(2))), count);
+        done(remove(&store, 0, &keyfile(&startup_key(7))), &store);
+        assert_eq!(opens(&store.to_vec(), &made.plaintext, &[keyfile(&startup_key(2))]), None);
+        assert_eq!(kinds(&store.to_vec()), ["recovery password", "startup key"]);
+        // One was being added: it is kept, and removed by its number.
+        let added = || killed(&|store| add(store, &startup, &keyfile(&startup_key(1))), count);
+        let store = added();
+        done(add(&store, &startup, &keyfile(&startup_key(3))), &store);
+        for (key, opened) in [(startup_key(1), Some(3)), (startup_key(3), Some(4))] {
+            assert_eq!(opens(&store.to_vec(), &made.plaintext, &[keyfile(&key)]), opened);
+        }
+        let store = added();
+        done(remove(&store, 3, &startup), &store);
+        assert_eq!(kinds(&store.to_vec()), ["startup key", "recovery password", "startup key"]);
+        assert!(misuse(remove(&added(), 4, &startup)).contains("no protector 4"));
+        // One was being removed: no other goes for it, and a second one can.
+        let removed = || killed(&|store| remove(store, 1, &startup), count);
+        let store = removed();
+        done(remove(&store, 2, &startup), &store);
+        assert_eq!(kinds(&store.to_vec()), ["startup key"]);
+        let store = removed();
+        done(remove(&store, 1, &startup), &store);
+        assert_eq!(kinds(&store.to_vec()), ["startup key", "startup key"]);
+    }
 }
 
 /// All sectors of one copy torn in every way that is tried.

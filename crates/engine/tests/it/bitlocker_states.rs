@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::support::*;
-use claviger_engine::formats;
+use claviger_engine::formats::{self, Format, Towards, bitlocker::BITLOCKER};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Store, Unlock, Unlocked, Volume};
 use claviger_testkit::bitlocker::crypto::Method;
+use claviger_testkit::bitlocker::damage::ALL;
 use claviger_testkit::bitlocker::eow::IDENTIFIER;
 use claviger_testkit::bitlocker::maker::{self, EncryptOnWrite, Kind, Made, Protector, State};
 use claviger_testkit::fsx::{Plan, StoreDisk, exercise, seed};
@@ -335,4 +336,55 @@ fn the_boot_sector_says_which_kind_it_is() {
     let (_, header) = formats::open(&store, None).expect("a volume");
     let about = header.describe().expect("it can be described");
     assert_eq!(about["made_by"], "Windows 10 or later, encrypted as it is written");
+}
+
+/// All copies of the metadata, sealed by somebody with the key, say another state and how much is encrypted.
+fn saying(mut made: Made, state: u8, next: u8, encrypted: u64) -> Made {
+    made.edit_block(&ALL, |block| {
+        block[12..16].copy_from_slice(&[state, 0, next, 0]);
+        block[16..24].copy_from_slice(&encrypted.to_le_bytes());
+    });
+    made
+}
+
+#[test]
+fn where_nothing_is_said_to_be_encrypted_the_data_are_looked_at() {
+    let plain = State::HalfWay { current: 3, next: 4, watermark: 0 };
+    let kinds = [(Kind::Windows7, 512), (Kind::Windows8, 512), (Kind::Windows8, 4096), (Kind::ToGo, 512)];
+    for (kind, sector_size) in kinds {
+        let volume = |state| clear(maker::Volume { state, sector_size, size: 1 << 20, ..two_mib(kind) });
+        // What others read as encrypted, and what contradicts itself.
+        let contradictions = [
+            saying(volume(State::Encrypted), 4, 4, 0),
+            saying(volume(State::Encrypted), 5, 4, 0),
+            saying(volume(State::Encrypted), 3, 1, 0),
+            saying(volume(plain), 4, 4, 0),
+        ];
+        for made in contradictions {
+            let (volume, warnings) = reads(&made);
+            assert!(!volume.writable(), "{kind:?}");
+            assert!(warnings.iter().any(|warning| warning.contains("ll is read as")), "{warnings:?}");
+            for towards in [Some(Towards::Plain), Some(Towards::Encrypted), None] {
+                let store = store(&made.image);
+                let converter = BITLOCKER.converter().expect("it converts");
+                let refused = converter.conversion(&store, &Unlock::with(&[]), towards, None).map(drop);
+                assert!(refused.is_err(), "{kind:?}, {towards:?}");
+            }
+        }
+        let (volume, _) = reads(&volume(plain));
+        assert!(volume.writable(), "{kind:?}: what begins so is no contradiction");
+    }
+}
+
+#[test]
+fn what_says_that_it_is_decrypted_and_is_not_is_never_written() {
+    for kind in [Kind::Windows8, Kind::ToGo] {
+        let made = saying(clear(two_mib(kind)), 1, 1, 0);
+        reads(&made);
+        let store = store(&made.image);
+        let with = Unlock { write_unencrypted: true, ..Unlock::with(&[]) };
+        let unlocked = opened(&store, &with).expect("it opens");
+        assert!(unlocked.warnings.iter().any(|warning| warning.what.contains("can only be read")), "{kind:?}");
+        assert!(!Volume::new(Arc::clone(&store), unlocked.layout).writable(), "{kind:?}");
+    }
 }

@@ -15,7 +15,7 @@ use super::protect::Opener;
 use super::protectors::{Kind, Protector};
 use super::renew::{boxes, recovery_key, renew};
 use super::sealed::{self, Sealer};
-use super::unlock;
+use super::unlock::{self, Opened};
 use super::{BITLOCKER, BitLocker, COPY_NAMES, NAME, first_opened, led_to, no_first_sector, recovery, repair, write};
 use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
@@ -105,8 +105,12 @@ fn no_backups() -> Error {
 /// Metadata that are to be changed, and what they are now.
 struct Change<'a> {
     with: &'a Unlock<'a>,
-    /// The three copies, which say the same.
+    /// The copies that are whole.
     copies: Vec<Copy>,
+    /// What the metadata were before a change that was cut short.
+    before: Option<Metadata>,
+    /// The numbers of the copies that are damaged.
+    damaged: Vec<usize>,
     /// As they are to be.
     metadata: Metadata,
     vmk: Secret,
@@ -116,35 +120,88 @@ struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// Of metadata that are whole in all copies, proven to be what somebody with the VMK wrote, and understood to the last byte.
+    /// Of the newest metadata.
     ///
     /// # Errors
-    /// Those of `Header::unlock`; `Misuse` where copies are damaged or differ: they are to be repaired first.
+    /// Those of [`Self::of_any`]; `Misuse` where the credentials open only what was there before a change that was cut short.
     fn of(store: &dyn Store, with: &'a Unlock<'a>) -> Result<Self> {
+        match Self::of_any(store, with)? {
+            (change, true) => Ok(change),
+            _ => Err(unsound("the copies differ, and what was given does not prove the first one")),
+        }
+    }
+
+    /// Of the first copy that is proven to be what somebody with the VMK wrote, understood to the last byte; and whether no newer one is
+    /// there. The others may be damaged, or be from before a change that was cut short: all are written anew.
+    ///
+    /// # Errors
+    /// Those of `Header::unlock`; `Misuse` where more than the protectors differ: that is to be repaired first.
+    fn of_any(store: &dyn Store, with: &'a Unlock<'a>) -> Result<(Self, bool)> {
         check_opening(NAME, &BITLOCKER.takes(), with)?;
-        let (boot, copies) = sound_copies(store)?;
+        let (boot, copies, damaged) = led_to(store)?;
         if boot.kind == boot::Kind::Vista {
             return Err(Error::unsupported(
                 "changing metadata of Windows Vista: how they are validated is not known well enough",
             )
             .hint("Windows can change them."));
         }
-        let mut metadata = copies[0].metadata.clone();
-        let opened = unlock::open(&metadata, with)?;
+        let (opener, opened) = open_to_change(&copies, with)?;
         let vmk = opened.vmk.ok_or_else(|| {
             Error::misuse("the volume key (FVEK) opens the data, but does not prove or change the metadata")
                 .hint("Give a password, a recovery password, a startup key or the volume master key.")
         })?;
-        if !unlock::proven(&copies[0], &vmk) {
+        let Some(number) = copies.iter().position(|copy| unlock::sealed_by(copy, &vmk)) else {
             return Err(unsound("their hash is not the one that was sealed with them"));
+        };
+        let base = &copies[number];
+        if !copies.iter().all(|copy| same_volume(&copy.metadata, &base.metadata)) {
+            return Err(unsound("the copies differ in more than their protectors"));
         }
-        understood(&boot, &copies[0], store)?;
-        metadata.next_nonce = next_counter(&copies[0])?;
-        let kinds = Protector::all(&metadata).0;
-        let opened = opened.protector.and_then(|(number, _)| {
-            kinds.iter().find(|protector| protector.number == number).map(|protector| (number, protector.kind))
-        });
-        Ok(Self { with, copies, metadata, vmk, opened, warnings: Vec::new() })
+        understood(&boot, base, store)?;
+        let mut metadata = base.metadata.clone();
+        metadata.next_nonce =
+            copies.iter().map(next_counter).collect::<Result<Vec<_>>>()?.into_iter().max().unwrap_or(0);
+        let opened = opened.protector.and_then(|(number, _)| same_protector(&opener.metadata, number, &metadata));
+        let opened = opened.map(|protector| (protector.number, protector.kind));
+        let before = copies[number..].iter().rfind(|copy| copy.block != base.block).map(|copy| copy.metadata.clone());
+        let damaged: Vec<_> = damaged.into_iter().map(|(number, _)| number).collect();
+        let mut warnings = Vec::new();
+        if copies.iter().any(|copy| copy.block != base.block || copy.validation != base.validation) {
+            warnings.push(Warning::from("A change of the metadata had been cut short. All copies say the same again."));
+        }
+        for copy in &damaged {
+            warnings.push(format!("Copy {} of the metadata was damaged, and is written anew.", copy + 1).into());
+        }
+        Ok((Self { with, copies, before, damaged, metadata, vmk, opened, warnings }, number == 0))
+    }
+
+    /// Whether the copies are not what they should be, so that they have to be written even if nothing else changes.
+    fn is_cut_short(&self) -> bool {
+        !self.warnings.is_empty()
+    }
+
+    /// The protector that somebody means by a number: as they were numbered before a change that was cut short, which may have taken it
+    /// out already.
+    fn meant(&self, number: u32) -> Result<Option<u32>> {
+        let last = COPY_NAMES.len() - 1;
+        match &self.before {
+            None if self.damaged.contains(&last) => {
+                Err(unsound("the last copy does not tell whether the protector was removed already"))
+            }
+            Some(before) if number < before.protectors().count() as u32 => {
+                Ok(same_protector(before, number, &self.metadata).map(|protector| protector.number))
+            }
+            _ if number < self.count() => Ok(Some(number)),
+            _ => Err(no_protector(number)),
+        }
+    }
+
+    /// The protector that the new credential opens already, if a change was cut short whose end is all that is missing.
+    fn added_already(&self, new: &NewCredential<'_>, kind: Kind) -> Option<u32> {
+        let with = Unlock { credentials: new.credentials, keyslot: None, progress: None, ..*self.with };
+        let opens = |number| unlock::open(&self.metadata, &Unlock { keyslot: Some(number), ..with }).is_ok();
+        let of_kind = self.protectors().into_iter().filter(|protector| protector.kind == kind);
+        of_kind.map(|protector| protector.number).find(|number| self.is_cut_short() && opens(*number))
     }
 
     fn protectors(&self) -> Vec<Protector> {
@@ -202,11 +259,14 @@ impl<'a> Change<'a> {
         Ok(Prepared { edit, format: NAME, hidden: false, keyslot, derivation, warnings: self.warnings })
     }
 
-    /// Nothing is written: all is as it should be.
-    fn nothing(self) -> Prepared {
-        let (keyslot, derivation) = (None, None);
+    /// Nothing else is to change. Where all is as it should be, nothing is written.
+    fn nothing(self) -> Result<Prepared> {
+        if self.is_cut_short() {
+            return self.prepared(None, None);
+        }
         let edit = Edit::default();
-        Prepared { edit, format: NAME, hidden: false, keyslot, derivation, warnings: self.warnings }
+        let (keyslot, derivation) = (None, None);
+        Ok(Prepared { edit, format: NAME, hidden: false, keyslot, derivation, warnings: self.warnings })
     }
 }
 
@@ -214,20 +274,35 @@ fn unsound(what: &str) -> Error {
     Error::misuse(format!("the metadata are damaged, and so are not changed: {what}")).advise(Advice::RepairHeader)
 }
 
-/// The copies, if all are whole and say the same.
-fn sound_copies(store: &dyn Store) -> Result<(Boot, Vec<Copy>)> {
-    let (boot, copies, damaged) = led_to(store)?;
-    if let Some((number, error)) = damaged.first() {
-        return Err(unsound(&format!("the {} ({})", COPY_NAMES[*number], error.kind)));
-    }
-    let first = &copies[0];
-    if copies.iter().any(|copy| copy.block != first.block || copy.validation != first.validation) {
-        return Err(unsound("the copies differ, as a change that was cut short leaves them"));
-    }
-    if !copies.iter().map(|copy| copy.at).eq(first.metadata.copies) {
-        return Err(unsound("the boot sector has other places of the copies than they have themselves"));
-    }
-    Ok((boot, copies))
+/// The first copy that the credentials open, and what opened it. One that anybody can open counts only where no other is sealed:
+/// anybody can have made it.
+fn open_to_change<'a>(copies: &'a [Copy], with: &Unlock<'_>) -> Result<(&'a Copy, Opened)> {
+    let sealed = copies.iter().any(|copy| !unlock::is_open(&copy.metadata));
+    let counts = |copy: &&Copy| !sealed || !unlock::is_open(&copy.metadata);
+    first_opened(copies.iter().filter(counts), with)
+}
+
+/// Whether a copy is damaged.
+fn has_damage(store: &dyn Store) -> bool {
+    led_to(store).is_ok_and(|(_, _, damaged)| !damaged.is_empty())
+}
+
+/// Whether metadata are of the same volume in the same state, whatever opens it.
+fn same_volume(one: &Metadata, other: &Metadata) -> bool {
+    let all = |of: &Metadata| Metadata { datums: Vec::new(), next_nonce: 0, ..of.clone() };
+    all(one) == all(other)
+}
+
+/// The protector that was another one before, if it was not removed. A startup key brings its own GUID: where one was changed, and none
+/// removed, the number tells.
+fn same_protector(before: &Metadata, number: u32, now: &Metadata) -> Option<Protector> {
+    let (old, new) = (Protector::all(before).0, Protector::all(now).0);
+    let as_many = old.len() <= new.len();
+    let old = old.into_iter().find(|protector| protector.number == number)?;
+    let place = new.iter().position(|protector| protector.guid == old.guid);
+    let changed = || new.iter().position(|new| as_many && (new.number, new.kind) == (number, old.kind));
+    let place = place.or_else(changed)?;
+    new.into_iter().nth(place)
 }
 
 /// Checks that the places make sense, and that what is written would be what was read if nothing changed.
@@ -282,7 +357,16 @@ fn opener(new: &NewCredential<'_>) -> Result<Opener> {
 
 fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
     let opener = opener(new)?;
-    let mut change = Change::of(store, with)?;
+    let new_one = Unlock { credentials: new.credentials, keyslot: None, ..*with };
+    let mut change = match Change::of(store, with) {
+        // The new one opens all whole copies already where the change was cut short in the last one.
+        Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) && has_damage(store) => {
+            let Ok(change) = Change::of(store, &new_one) else { return Err(e) };
+            let number = change.opened.map(|(number, _)| number);
+            return change.prepared(number, derivation(&opener));
+        }
+        change => change?,
+    };
     let protectors = change.protectors();
     let same_kind: Vec<_> = protectors.iter().filter(|protector| protector.kind == opener.kind()).collect();
     let opened = change.opened.and_then(|(number, _)| same_kind.iter().find(|protector| protector.number == number));
@@ -311,6 +395,9 @@ fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Resu
 fn add(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, at: Option<u32>) -> Result<Prepared> {
     let opener = opener(new)?;
     let mut change = Change::of(store, with)?;
+    if let Some(number) = change.added_already(new, opener.kind()) {
+        return change.prepared(Some(number), derivation(&opener));
+    }
     let next = change.count();
     if at.is_some_and(|at| at != next) {
         return Err(Error::misuse(format!(
@@ -336,15 +423,16 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
     let nothing = Unlock::with(&[]);
     let (mut change, number) = match which {
         Removal::Opened(with) => {
-            let change = Change::of(store, with)?;
+            // What is removed may open only what was there before its removal was cut short.
+            let (change, _) = Change::of_any(store, with)?;
             let number = removable(&change)?;
             (change, number)
         }
-        Removal::Number(number, with) => (opened_by_another(store, with.unwrap_or(&nothing), number)?, number),
+        Removal::Number(number, with) => match opened_by_another(store, with.unwrap_or(&nothing), number)? {
+            (change, Some(meant)) => (change, meant),
+            (change, None) => return change.prepared(Some(number), None),
+        },
     };
-    if number >= change.count() {
-        return Err(no_protector(number));
-    }
     change.remove(|this, _| this == number);
     if !change.is_kept() {
         if !last {
@@ -373,13 +461,14 @@ fn removable(change: &Change<'_>) -> Result<u32> {
 }
 
 /// Opened by another protector than `number`: who removes one shows that they are left with another.
-fn opened_by_another<'a>(store: &dyn Store, with: &'a Unlock<'a>, number: u32) -> Result<Change<'a>> {
+fn opened_by_another<'a>(store: &dyn Store, with: &'a Unlock<'a>, number: u32) -> Result<(Change<'a>, Option<u32>)> {
     let change = Change::of(store, with).map_err(|error| match error.kind {
         ErrorKind::Misuse(_) if with.credentials.is_empty() && error.advice.is_none() => {
             error.hint("The metadata are sealed: they are changed by whoever opens the volume, and nobody else.")
         }
         _ => error,
     })?;
+    let Some(number) = change.meant(number)? else { return Ok((change, None)) };
     // Two protectors may have the same password.
     let opens = |other: &Protector| {
         let only = Unlock { keyslot: Some(other.number), progress: None, ..*with };
@@ -390,7 +479,7 @@ fn opened_by_another<'a>(store: &dyn Store, with: &'a Unlock<'a>, number: u32) -
             Err(Error::misuse(format!("protector {number} itself is to be removed"))
                 .hint("Give what opens a protector that stays."))
         }
-        _ => Ok(change),
+        _ => Ok((change, Some(number))),
     }
 }
 
@@ -402,7 +491,7 @@ fn protect(store: &dyn Store, with: &Unlock<'_>, how: Protection) -> Result<Prep
     let mut change = Change::of(store, with)?;
     let clear = change.protectors().into_iter().find(|protector| protector.kind == Kind::CLEAR);
     match (how, clear) {
-        (Protection::Suspend, Some(_)) | (Protection::Resume, None) => Ok(change.nothing()),
+        (Protection::Suspend, Some(_)) | (Protection::Resume, None) => change.nothing(),
         (Protection::Suspend, None) => {
             let number = change.add(&Opener::Clear)?;
             let what = "Protection is suspended: the key lies open in the volume, so that anybody can open it.";
@@ -438,7 +527,7 @@ fn set(store: &dyn Store, with: &Unlock<'_>, to: &Attributes<'_>) -> Result<Prep
     let datums = &mut change.metadata.datums;
     let place = datums.iter().position(is_label);
     match (label.map(|text| Datum::of_text(role::LABEL, text)), place) {
-        (None, _) => return Ok(change.nothing()),
+        (None, _) => return change.nothing(),
         (Some(label), Some(place)) => datums[place] = label,
         // In front of the keys, where Windows has it.
         (Some(label), None) => {
@@ -452,7 +541,7 @@ fn set(store: &dyn Store, with: &Unlock<'_>, to: &Attributes<'_>) -> Result<Prep
 fn recovery_passwords(store: &dyn Store, with: &Unlock<'_>) -> Result<Vec<RecoveryPassword>> {
     check_opening(NAME, &BITLOCKER.takes(), with)?;
     let (_, copies, _) = led_to(store)?;
-    let (copy, opened) = first_opened(&copies, with)?;
+    let (copy, opened) = first_opened(copies.iter(), with)?;
     let vmk = opened.vmk.ok_or_else(|| Error::misuse("the volume key (FVEK) opens no recovery passwords"))?;
     let protectors = Protector::all(&copy.metadata).0;
     let recovery = protectors.iter().filter(|protector| protector.kind == Kind::RECOVERY);
@@ -468,7 +557,7 @@ fn recovery_passwords(store: &dyn Store, with: &Unlock<'_>) -> Result<Vec<Recove
 fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     check_opening(NAME, &BITLOCKER.takes(), with)?;
     let (_, copies, damaged) = led_to(store)?;
-    let (first, opened) = first_opened(&copies, with)?;
+    let (first, opened) = first_opened(copies.iter(), with)?;
     let mut whole = copies.iter();
     let reports = COPY_NAMES.into_iter().enumerate().map(|(number, name)| {
         let at = first.metadata.copies[number];

@@ -12,8 +12,9 @@ use super::boot::{Boot, Kind};
 use super::datum::{kind, role};
 use super::metadata::{Metadata, State, VISTA, area};
 use crate::error::{Error, ErrorKind, Result};
+use crate::filesystems::detect;
 use crate::little_endian::u64_at;
-use crate::store::Store;
+use crate::store::{SMALLEST_SECTOR, Store};
 use crate::volume::{Layout, Payload, Segment};
 
 /// Where the parts of a volume are, in bytes of its store.
@@ -62,6 +63,12 @@ const VISTA_CLEAR: u64 = 16;
 /// What an NTFS boot sector has where one of Vista's volumes has the metadata: its name, and the cluster of the MFT's mirror.
 const NTFS_NAME: (usize, &[u8; 8]) = (3, b"NTFS    ");
 const NTFS_MIRROR: usize = 56;
+/// Its sectors in a cluster, and the cluster of the MFT.
+const NTFS_CLUSTER: usize = 13;
+const NTFS_MFT: usize = 48;
+
+/// Bytes of a volume's beginning that tell what file system it has.
+const HEADER_LOOK: u64 = 8192;
 
 impl Places {
     /// What the boot sector and the metadata say.
@@ -86,6 +93,8 @@ impl Places {
         }
         let whole = store_len / sector * sector;
         let (size, encrypted) = match (metadata.state, metadata.next_state) {
+            // Others take all for encrypted where it is 0.
+            (State::ENCRYPTED, State::ENCRYPTED) if metadata.state_offset == 0 => (whole, whole),
             // Behind the end of the volume there may be more of a partition.
             (State::ENCRYPTED, State::ENCRYPTED) => (metadata.state_offset, metadata.state_offset),
             (State::DECRYPTED, State::DECRYPTED) => (whole, 0),
@@ -165,6 +174,11 @@ fn header(metadata: &Metadata, sector: u64) -> Result<(u64, u64)> {
         Some(datum) => (u64_at(&datum.value, 0), u64_at(&datum.value, 8)),
         None => (metadata.header_place, u64::from(metadata.header_sectors) * sector),
     };
+    // It is said twice, in bytes and in sectors. The size of a sector comes from the first sector, which nobody has sealed.
+    if metadata.header_sectors > 0 && u64::from(metadata.header_sectors) * sector != len {
+        let what = format!("{len} bytes, but {} sectors of {sector} bytes", metadata.header_sectors);
+        return Err(malformed("size of the volume's header", 28, what));
+    }
     match len == 0 || len > LONGEST_HEADER || !len.is_multiple_of(sector) {
         true => Err(malformed("size of the volume's header", 28, format!("{len} bytes"))),
         false => Ok((place, len)),
@@ -172,6 +186,37 @@ fn header(metadata: &Metadata, sector: u64) -> Result<(u64, u64)> {
 }
 
 impl Places {
+    /// What a file system is seen in at the beginning: in plaintext, or in what the key makes of it. Nothing if in neither. Vista has
+    /// its first sectors in clear, so that it is told by the records of its files.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn beginning(&self, store: &dyn Store, cipher: &Arc<dyn SectorCipher>) -> Result<Option<Found>> {
+        let Some(range) = self.telling(store)?.filter(|range| range.end <= store.len()) else { return Ok(None) };
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        store.read_at(range.start, &mut bytes)?;
+        let is_known = |bytes: &[u8]| match self.vista {
+            true => bytes.starts_with(b"FILE"),
+            false => detect::kind(bytes).is_some(),
+        };
+        if is_known(&bytes) {
+            return Ok(Some(Found::Plain));
+        }
+        cipher.decrypt(range.start / self.sector, &mut bytes);
+        Ok(is_known(&bytes).then_some(Found::Encrypted))
+    }
+
+    /// Where what tells a file system is stored.
+    fn telling(&self, store: &dyn Store) -> Result<Option<Range<u64>>> {
+        if !self.vista {
+            return Ok(Some(self.header_place..self.header_place + self.header.min(HEADER_LOOK)));
+        }
+        let mut boot = [0; SMALLEST_SECTOR as usize];
+        store.read_at(0, &mut boot)?;
+        let cluster = u64::from(boot[NTFS_CLUSTER]) * self.sector;
+        Ok(u64_at(&boot, NTFS_MFT).checked_mul(cluster).and_then(|at| Some(at..at.checked_add(self.sector)?)))
+    }
+
     /// The layout.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ mod guid;
 mod layout;
 mod metadata;
 mod method;
+mod noise;
 mod protect;
 mod protectors;
 mod recovery;
@@ -30,7 +31,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use claviger_crypto::Secret;
+use claviger_crypto::{Secret, SectorCipher};
 use serde_json::{Value, json};
 
 use super::takes::{Parameter, Takes, check_opening};
@@ -38,7 +39,6 @@ use super::{Choices, Converter, Creator, Facts, Format, Header, KeyslotEditor, S
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::filesystems::detect;
 use crate::spec::{Kept, Spec};
 use crate::store::{MemoryStore, Store};
 use crate::volume::Layout;
@@ -66,9 +66,6 @@ const COPY_NAMES: [&str; COPIES] = ["primary", "second copy", "third copy"];
 
 /// Bytes of a volume master key.
 const VMK: usize = 32;
-
-/// Bytes of a volume's beginning that tell what file system it has.
-const HEADER_LOOK: u64 = 8192;
 
 impl Format for BitLocker {
     fn name(&self) -> &'static str {
@@ -189,7 +186,7 @@ impl BitLockerHeader {
         let begun = Instant::now();
         check_opening(NAME, &BITLOCKER.takes(), with)?;
         let (copy, opened) = match is_decrypted(&self.first().metadata) {
-            true => (self.first(), Opened::decrypted(&self.first().metadata)),
+            true => self.said_to_be_decrypted(with)?,
             false => self.opened(with)?,
         };
         let metadata = &copy.metadata;
@@ -222,12 +219,13 @@ impl BitLockerHeader {
         }
         let method = Opened::method(metadata)?;
         let cipher = method.cipher(&opened.fvek, self.boot.sector_size, with.acceleration)?;
-        let on_write = self.written_encrypted(metadata, &mut places)?;
+        let guessed = self.watermark_of_zero(metadata, &mut places, &cipher)?;
+        let on_write = self.written_encrypted(metadata, &mut places, &cipher)?;
         let interrupted = convert::interrupted(&*self.store, metadata, &places, &opened.fvek, &cipher)?;
         let ours = interrupted.is_some();
         places.apart.extend(interrupted.unwrap_or_default());
         let mut layout = places.layout(&cipher, metadata, &*self.store)?;
-        for state in [about_state(copy, with, ours), on_write] {
+        for state in [about_state(copy, with, ours), guessed, on_write] {
             read_only |= state.read_only;
             warnings.extend(state.warnings);
         }
@@ -261,7 +259,12 @@ impl BitLockerHeader {
     }
 
     /// What bitmaps say of a volume that is encrypted as it is written: its state says that it is encrypted. Puts that into `places`.
-    fn written_encrypted(&self, metadata: &Metadata, places: &mut Places) -> Result<AboutState> {
+    fn written_encrypted(
+        &self,
+        metadata: &Metadata,
+        places: &mut Places,
+        cipher: &Arc<dyn SectorCipher>,
+    ) -> Result<AboutState> {
         let Some(at) = self.boot.eow.filter(|_| !is_decrypted(metadata)) else {
             return Ok(match find::boot_of(metadata).kind == Kind::EncryptOnWrite && !is_decrypted(metadata) {
                 true => AboutState::read_only(
@@ -276,8 +279,8 @@ impl BitLockerHeader {
         let found = Eow::read(&*self.store, &eow::About { at, sector, size, decrypting })?;
         places.encrypted = places.size;
         let Some(eow) = found.filter(|eow| !eow.is_lost(size)) else {
-            if let Some(header) = self.header_in_clear(places)? {
-                places.apart.push(in_clear(header));
+            if places.beginning(&*self.store, cipher)? == Some(Found::Plain) {
+                places.apart.push(in_clear(places.header_place..places.header_place + places.header));
             }
             return Ok(AboutState::read_only(
                 "bitmaps lost: only the header can be read. All else is shown as if it were encrypted, and is noise where it is not. \
@@ -308,20 +311,58 @@ impl BitLockerHeader {
         Ok(state)
     }
 
-    /// Where the beginning of the volume is stored, if it is a file system's and not encrypted.
-    fn header_in_clear(&self, places: &Places) -> Result<Option<Range<u64>>> {
-        let range = places.header_place..places.header_place + places.header;
-        if range.end > self.store.len() {
-            return Ok(None);
+    /// Who is not there to prove it can say so of a volume whose keys still open it, and whose data these decrypt.
+    fn said_to_be_decrypted(&self, with: &Unlock<'_>) -> Result<(&Copy, Opened)> {
+        let decrypted = || Ok((self.first(), Opened::decrypted(&self.first().metadata)));
+        let (copy, opened) = match self.opened(with) {
+            Err(e) if matches!(e.kind, ErrorKind::Cancelled) => return Err(e),
+            Err(_) => return decrypted(),
+            Ok(opened) => opened,
+        };
+        let Ok(method) = Method::numbered(copy.metadata.method) else { return decrypted() };
+        let places = Places::of(&self.boot, &copy.metadata, self.store.len())?;
+        let cipher = method.cipher(&opened.fvek, self.boot.sector_size, with.acceleration)?;
+        match opened.vmk.is_some() && places.beginning(&*self.store, &cipher)? == Some(Found::Encrypted) {
+            true => Ok((copy, opened)),
+            false => decrypted(),
         }
-        let mut start = vec![0; places.header.min(HEADER_LOOK) as usize];
-        self.store.read_at(range.start, &mut start)?;
-        Ok(detect::kind(&start).is_some().then_some(range))
+    }
+
+    /// What is there where the metadata say that nothing is encrypted: other programs take all for encrypted where they say that of the
+    /// offset alone, and anybody can say that all is decrypted. So the data are looked at. What they do not bear out is only read.
+    fn watermark_of_zero(
+        &self,
+        metadata: &Metadata,
+        places: &mut Places,
+        cipher: &Arc<dyn SectorCipher>,
+    ) -> Result<AboutState> {
+        if self.boot.eow.is_some() || !(metadata.state_offset == 0 || is_decrypted(metadata)) {
+            return Ok(AboutState::default());
+        }
+        let beginning = places.beginning(&*self.store, cipher)?;
+        let what = match (beginning, is_encrypted(metadata)) {
+            (Some(Found::Plain), false) => return Ok(AboutState::default()),
+            (Some(Found::Plain), true) => {
+                places.encrypted = 0;
+                "The metadata do not say how much is encrypted. The file system lies open, so all is read as plaintext."
+            }
+            (Some(_), _) => {
+                places.encrypted = places.size;
+                "The metadata say that nothing is encrypted, but the file system is. All is read as encrypted."
+            }
+            (None, true) => {
+                "The metadata do not say how much is encrypted, and no file system is there. All is read as encrypted."
+            }
+            (None, false) => {
+                "The metadata say that nothing is encrypted, but no file system in the clear is there. What is read may be ciphertext."
+            }
+        };
+        Ok(AboutState::read_only(&format!("{what} The volume can only be read.")))
     }
 
     /// The copy that the credentials open, the first one that is proven by its hash if there is one, and what opened it.
     fn opened(&self, with: &Unlock<'_>) -> Result<(&Copy, Opened)> {
-        first_opened(&self.copies, with).map(|(copy, opened)| self.proven(copy, opened))
+        first_opened(self.copies.iter(), with).map(|(copy, opened)| self.proven(copy, opened))
     }
 
     /// `copy`, unless its hash is wrong and another one's is right.
@@ -500,12 +541,14 @@ fn led_to(store: &dyn Store) -> Result<FoundCopies> {
 }
 
 /// The first copy that the credentials open, and what opened it. Copies that say the same are tried once.
-fn first_opened<'a>(copies: &'a [Copy], with: &Unlock<'_>) -> Result<(&'a Copy, Opened)> {
+fn first_opened<'a>(copies: impl Iterator<Item = &'a Copy>, with: &Unlock<'_>) -> Result<(&'a Copy, Opened)> {
     let mut error = None;
-    for (number, copy) in copies.iter().enumerate() {
-        if copies[..number].iter().any(|other| other.block == copy.block && other.validation == copy.validation) {
+    let mut tried: Vec<&Copy> = Vec::new();
+    for copy in copies {
+        if tried.iter().any(|other| other.block == copy.block && other.validation == copy.validation) {
             continue;
         }
+        tried.push(copy);
         match unlock::open(&copy.metadata, with) {
             Ok(opened) => return Ok((copy, opened)),
             Err(e) if matches!(e.kind, ErrorKind::Cancelled) => return Err(e),

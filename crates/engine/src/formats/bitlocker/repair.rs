@@ -7,7 +7,7 @@ use claviger_crypto::Secret;
 
 use super::boot::{self, Boot};
 use super::layout::Places;
-use super::metadata::{Copy, Metadata};
+use super::metadata::{Copy, Metadata, VISTA};
 use super::{FoundCopies, NAME, VMK, convert, cut_short, find, first_sector, is_decrypted, read_copies, unlock, write};
 use crate::advice::Warning;
 use crate::credential::Unlock;
@@ -41,7 +41,7 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
     let (found, copies, _) = located(store, &sector, with)?;
     // What no first sector leads to may be left from what was there before.
     let led = there.is_some_and(|boot| boot.leads_to(&copies[0].metadata));
-    let counts = counting(&copies, led, with)?;
+    let (counts, proven) = counting(&copies, led, with)?;
     let metadata = &counts.metadata;
     let places = Places::of(&found, metadata, store.len())?;
     if places.size > store.len() {
@@ -53,6 +53,9 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
         let mut there = vec![0; right.len()];
         store.read_at(at, &mut there)?;
         if there != right {
+            if !proven && !was_a_copy(&there, &right, counts.block.len()) {
+                return Err(something_else(what, at, metadata));
+            }
             steps.push(Step { what: (*what).to_owned(), at, bytes: right.clone() });
         }
     }
@@ -102,11 +105,41 @@ fn refuse_another(store: &dyn Store) -> Result<()> {
     })
 }
 
-/// The copy that counts: the first one, if all say the same and the first sector leads there; else the first one that is proven.
-fn counting<'a>(copies: &'a [Copy], led: bool, with: &Unlock<'_>) -> Result<&'a Copy> {
+/// Whether what is in a copy's place is one that was damaged. A place that no key has sealed may be anything else's.
+fn was_a_copy(there: &[u8], right: &[u8], block: usize) -> bool {
+    let same = there.iter().zip(right).take(block).filter(|(there, right)| there == right).count();
+    there.starts_with(boot::SIGNATURE) || same > block / 2
+}
+
+fn something_else(what: &str, at: u64, metadata: &Metadata) -> Error {
+    let what = format!(
+        "{what} at byte {at} would overwrite something else, and only a credential proves that it belongs there"
+    );
+    let hint = match metadata.version == VISTA || is_decrypted(metadata) {
+        true => "No credential proves these metadata: they are not sealed. Nothing was changed.",
+        false => GIVE_ONE,
+    };
+    Error::misuse(what).hint(hint)
+}
+
+/// What to try where it takes a credential.
+const GIVE_ONE: &str =
+    "Give a password, a recovery password, a startup key or the volume master key. Nothing was changed.";
+
+/// The copy that counts, and whether it is proven to be sealed by somebody with the key: the first one, if all say the same and the
+/// first sector leads there; else the first one that is proven.
+fn counting<'a>(copies: &'a [Copy], led: bool, with: &Unlock<'_>) -> Result<(&'a Copy, bool)> {
     let first = &copies[0];
     if led && copies.iter().all(|copy| copy.block == first.block && copy.validation == first.validation) {
-        return Ok(first);
+        let given = !with.credentials.is_empty() || unlock::is_suspended(&first.metadata);
+        if !given || is_decrypted(&first.metadata) {
+            return Ok((first, false));
+        }
+        let vmk = match unlock::open(&first.metadata, with) {
+            Err(e) if !with.credentials.is_empty() => return Err(e),
+            opened => opened.ok().and_then(|opened| opened.vmk),
+        };
+        return Ok((first, vmk.is_some_and(|vmk| unlock::sealed_by(first, &vmk))));
     }
     // Anybody can make a copy that needs no key, and an older one may be of that kind: it proves nothing beside one that is sealed.
     let open = |copy: &Copy| unlock::is_open(&copy.metadata);
@@ -122,10 +155,10 @@ fn counting<'a>(copies: &'a [Copy], led: bool, with: &Unlock<'_>) -> Result<&'a 
         match vmk {
             Ok(Some(vmk)) => {
                 if let Some(proven) = copies.iter().find(|copy| unlock::proven(copy, &vmk)) {
-                    return Ok(proven);
+                    return Ok((proven, unlock::sealed_by(proven, &vmk)));
                 }
                 if copy.seals_nothing() {
-                    return Ok(copy);
+                    return Ok((copy, false));
                 }
             }
             Ok(None) => {}
@@ -138,9 +171,7 @@ fn counting<'a>(copies: &'a [Copy], led: bool, with: &Unlock<'_>) -> Result<&'a 
             true => "the copies of the metadata differ, and only a credential tells which one counts",
             false => "the first sector does not lead to the metadata, and only a credential tells whether they count",
         };
-        return Err(
-            Error::misuse(what).hint("Give a password, a recovery password, a startup key or the volume master key.")
-        );
+        return Err(Error::misuse(what).hint(GIVE_ONE));
     }
     let none = || ErrorKind::Malformed {
         field: "hash of the metadata",

@@ -241,7 +241,18 @@ pub(super) fn volume_key(metadata: &Metadata, vmk: &Secret) -> Result<Secret> {
     let malformed = |what: &str| ErrorKind::Malformed { field: "volume key (FVEK)", offset: 0, what: what.to_owned() };
     let sealed = metadata.datum(role::FVEK, kind::SEALED).ok_or_else(|| malformed("there is none"))?;
     let opened = sealed::open_key(sealed, vmk)?.ok_or_else(|| malformed("it does not open"))?;
-    Ok(opened.key)
+    // The method beside it is not always sealed.
+    match opened.kind == metadata.method {
+        true => Ok(opened.key),
+        false => {
+            Err(malformed(&format!("it is one for method {:#06x}, not {:#06x}", opened.kind, metadata.method)).into())
+        }
+    }
+}
+
+/// Whether somebody with the volume master key sealed a copy as it is. Only then is anything written that its metadata lead to.
+pub(super) fn sealed_by(copy: &Copy, vmk: &Secret) -> bool {
+    copy.validation.hash.as_ref().is_some_and(|hash| hash.kind == kind::SEALED) && proven(copy, vmk)
 }
 
 /// Whether the hash behind a copy is that of its block: then it was written by somebody with the volume master key.

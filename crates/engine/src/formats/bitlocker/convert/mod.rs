@@ -7,6 +7,7 @@
 //! state is "paused".
 
 mod begin;
+mod decrypted;
 mod leave;
 mod log;
 
@@ -18,13 +19,13 @@ use std::time::Duration;
 use claviger_crypto::pool::{Pool, for_each_piece};
 use claviger_crypto::{Secret, SectorCipher};
 
-use super::boot::{Boot, Kind, LEN};
+use super::boot::{Kind, LEN};
 use super::editor::next_counter;
-use super::layout::{Part, Places};
+use super::layout::{Found, Part, Places};
 use super::metadata::{COPIES, Copy, Metadata, State};
 use super::method::Method;
-use super::unlock::Opened;
-use super::{BitLocker, BitLockerHeader, NAME, VMK, is_decrypted, unlock, wiped, write};
+use super::noise::is_noise;
+use super::{BitLocker, BitLockerHeader, NAME, find, is_decrypted, is_encrypted, unlock, wiped, write};
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -114,12 +115,6 @@ fn open_zone(log: &Log, store: &dyn Store, metadata: &Metadata, places: &Places)
     Ok((begins_there && whole).then_some(record))
 }
 
-/// Whether metadata say of anything that it is encrypted. While a decrypted volume is left they may only say that it was being decrypted.
-fn something_is_encrypted(boot: &Boot, copy: &Copy, len: u64) -> bool {
-    let left = |places: Places| next_zone(&places, places.encrypted, Towards::Plain, u64::MAX).is_some();
-    !is_decrypted(&copy.metadata) && Places::of(boot, &copy.metadata, len).map_or(true, left)
-}
-
 /// Where a conversion that has begun goes.
 fn going(metadata: &Metadata) -> Towards {
     if metadata.next_state == State::ENCRYPTED { Towards::Encrypted } else { Towards::Plain }
@@ -160,35 +155,45 @@ fn next_zone(places: &Places, watermark: u64, towards: Towards, most: u64) -> Op
     }
 }
 
+/// Refuses volumes whose metadata nobody can prove, or that only Windows can finish. What the first sector says is not sealed.
+fn can_be_converted(header: &BitLockerHeader) -> Result<()> {
+    let kinds = header.copies.iter().map(|copy| find::boot_of(&copy.metadata).kind).chain([header.boot.kind]);
+    for kind in kinds {
+        match kind {
+            Kind::EncryptOnWrite => {
+                return Err(Error::unsupported("converting a volume that Windows encrypts as it writes")
+                    .hint("Windows has to finish it. Nothing was changed."));
+            }
+            Kind::Vista => {
+                return Err(Error::unsupported(
+                    "converting a volume of Windows Vista in place: its metadata are not sealed, so no password proves them",
+                )
+                .hint("Copy its contents out, or decrypt it in Windows. Nothing was changed."));
+            }
+            Kind::Windows7 | Kind::ToGo => {}
+        }
+    }
+    match header.first_sector {
+        Some(what) => Err(Error::misuse(what).hint("Nothing was changed.").advise(Advice::RepairHeader)),
+        None => Ok(()),
+    }
+}
+
+fn malformed_state(what: &str) -> Error {
+    Error::new(ErrorKind::Malformed { field: "state", offset: 12, what: what.to_owned() }).hint("Nothing was changed.")
+}
+
 impl Converting {
     fn new(store: &Arc<dyn Store>, with: &Unlock<'_>, towards: Option<Towards>, zone: Option<u64>) -> Result<Self> {
         check_opening(NAME, &BitLocker(()).takes(), with)?;
         let header = BitLockerHeader::read(store)?;
-        if header.boot.kind == Kind::EncryptOnWrite {
-            return Err(Error::unsupported("converting a volume that Windows encrypts as it writes")
-                .hint("Windows has to finish it. Nothing was changed."));
-        }
-        if let Some(what) = header.first_sector {
-            return Err(Error::misuse(what).hint("Nothing was changed.").advise(Advice::RepairHeader));
-        }
-        // What was about to be left has fresh keys that lie open; the old ones open nothing any more.
-        let open = is_decrypted(&header.first().metadata);
-        if open && header.copies.iter().any(|copy| something_is_encrypted(&header.boot, copy, store.len())) {
-            let what = "the copies of the metadata differ: one says that all is decrypted, another that something is encrypted";
-            return Err(Error::misuse(what).hint("Nothing was changed.").advise(Advice::RepairHeader));
-        }
-        let fresh = Unlock { credentials: &[], keyslot: None, ..*with };
-        let with = if open { &fresh } else { with };
-        let (copy, opened) = match header.opened(with) {
-            // No key is needed for what is in clear, nor is there always one.
-            Err(_) if open && towards == Some(Towards::Plain) => {
-                (header.first(), Opened::with_fresh_keys(header.first())?)
-            }
-            opened => opened?,
+        can_be_converted(&header)?;
+        let decrypted = is_decrypted(&header.first().metadata);
+        let (copy, opened) = match decrypted {
+            true => (header.first(), decrypted::to_be_left(&header, with, towards)?),
+            false => header.opened(with)?,
         };
-        // Vista seals no hash, and none is needed where no copy says of anything that it is encrypted: a crash may have torn one off.
-        let proven = |vmk: &Secret| open || copy.seals_nothing() || unlock::proven(copy, vmk);
-        let Some(vmk) = opened.vmk.filter(proven) else {
+        let Some(vmk) = opened.vmk.filter(|vmk| decrypted || unlock::sealed_by(copy, vmk)) else {
             return Err(Error::misuse(
                 "the metadata cannot be written: their hash is wrong, or only the volume key was given",
             )
@@ -209,6 +214,12 @@ impl Converting {
             return Err(Error::unsupported(what).hint("Copy what is in it. Nothing was changed."));
         }
         let cipher = method.cipher(&opened.fvek, header.boot.sector_size, with.acceleration)?;
+        if !decrypted && metadata.state_offset == 0 {
+            let plain = places.beginning(&**store, &cipher)? == Some(Found::Plain);
+            if is_encrypted(&metadata) || !plain {
+                return Err(malformed_state("the metadata and the data differ about whether anything is encrypted"));
+            }
+        }
         let log = Log::of(&metadata, &opened.fvek);
         let zone = log.zone_of(zone, places.sector)?;
         let announced = log.announced(&**store)?;
@@ -228,7 +239,10 @@ impl Converting {
             return Err(Error::misuse("all of it is encrypted already"));
         }
         let pool = Pool::for_this_machine(Duration::ZERO);
-        let (store, read, kind) = (Arc::clone(store), header.copies, header.boot.kind);
+        // Only the metadata are sealed, but not all of To Go's say what they are.
+        let to_go = [header.boot.kind, find::boot_of(&metadata).kind].contains(&Kind::ToGo);
+        let kind = if to_go { Kind::ToGo } else { Kind::Windows7 };
+        let (store, read) = (Arc::clone(store), header.copies);
         Ok(Self { store, read, metadata, kind, places, method, vmk, cipher, log, log_size, zone, towards, pool })
     }
 
@@ -319,8 +333,11 @@ impl Converting {
     fn rewrite(&self, zone: &Range<u64>, stored: Vec<u8>) -> Result<()> {
         let mut converted = stored.clone();
         self.crypt(zone, &mut converted, self.towards);
-        let ciphertext = if self.towards == Towards::Encrypted { &converted } else { &stored };
-        self.log.write(&*self.store, zone, ciphertext)?;
+        let marks = match self.towards {
+            Towards::Encrypted => converted.clone(),
+            Towards::Plain => self.leave_what_is_plain(&stored, &mut converted),
+        };
+        self.log.write(&*self.store, zone, &marks)?;
         if let Err(error) = self.store.write_at(zone.start, &mut converted) {
             // Perhaps what is not there yet can be undone at least; if not, the log tells what is what.
             let mut stored = stored;
@@ -328,6 +345,19 @@ impl Converting {
             return Err(error.into());
         }
         Ok(self.store.flush()?)
+    }
+
+    /// Windows leaves free space as it was where it encrypts "used space only", and so the copy of the boot sector behind an NTFS. What
+    /// cannot be ciphertext stays in `converted` as it is `stored`. Returns the bytes that mark the ciphertext of all other sectors.
+    fn leave_what_is_plain(&self, stored: &[u8], converted: &mut [u8]) -> Vec<u8> {
+        let sector = self.places.sector as usize;
+        let mut marks = stored.to_vec();
+        let sectors = marks.chunks_mut(sector).zip(stored.chunks(sector).zip(converted.chunks_mut(sector)));
+        for (marks, (stored, converted)) in sectors.filter(|(_, (stored, _))| !is_noise(stored)) {
+            converted.copy_from_slice(stored);
+            marks.iter_mut().for_each(|byte| *byte = !*byte);
+        }
+        marks
     }
 
     fn crypt(&self, zone: &Range<u64>, bytes: &mut [u8], towards: Towards) {
@@ -405,15 +435,6 @@ impl Converting {
 fn has_begun(metadata: &Metadata) -> bool {
     let still = [State::ENCRYPTED, State::DECRYPTED];
     !still.contains(&metadata.state) || metadata.state != metadata.next_state
-}
-
-impl Opened {
-    /// Keys that nothing was ever encrypted with.
-    fn with_fresh_keys(copy: &Copy) -> Result<Self> {
-        let method = Method::numbered(copy.metadata.method)?;
-        let (vmk, fvek) = (Some(random::secret(VMK)?), random::secret(method.stored_key)?);
-        Ok(Self { vmk, fvek, protector: None, trials: 0 })
-    }
 }
 
 fn goal(towards: Towards) -> State {
