@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Context;
+use claviger_engine::filesystems;
 use claviger_engine::formats;
 use claviger_engine::formats::luks2::reencrypt::{self, Reencryption, Request, Stores};
 use claviger_engine::formats::takes::{self, Purpose};
@@ -208,6 +209,12 @@ fn carry_out(args: &Args, opened: Opened, isolated: Option<&Keeping>, forget: &d
         Some(header) => Stores::new(&**header, Some(&*data)),
         None => Stores::new(&*data, None),
     };
+    if args.encrypt {
+        filesystems::must_not_be_hibernated(&data).inspect_err(|_| forget()).map_err(at)?;
+    }
+    if args.resume && reencrypt::status(&**header.as_ref().unwrap_or(&data)).is_ok_and(|status| status.is_none()) {
+        return Err(at(args.nothing_begun(&*data)).into());
+    }
     args.announce(header.as_ref().unwrap_or(&data)).map_err(at)?;
     let credentials = match args.encrypt {
         // A keyfile is a passphrase.
@@ -418,6 +425,15 @@ impl Args {
         };
         self.consent_unless(asked)?;
         Ok(reencrypt::begin_encryption(stores.data, reduce, &spec, credentials, request).map_err(at)?)
+    }
+
+    /// What is there where nothing was ever begun.
+    fn nothing_begun(&self, data: &dyn Store) -> Error {
+        let holds = filesystems::detect(data).ok().flatten();
+        let what =
+            holds.map_or("nothing known is in it".to_owned(), |found| format!("it holds {}", found.kind.described()));
+        Error::new(ErrorKind::NotThisFormat(format!("nothing was begun that could be resumed: {what}")))
+            .hint("To encrypt it in place: `claviger reencrypt --encrypt`, with --format BitLocker for BitLocker.")
     }
 
     fn no_luks2(&self, stores: &Stores<'_>) -> Error {

@@ -135,6 +135,34 @@ fn exfat_and_ntfs_keep_files_and_stay_sound() {
     }
 }
 
+/// ntfs-3g writes to no NTFS in which Windows is hibernated: that is said, with the way out.
+#[test]
+fn a_hibernated_windows_is_mounted_read_only_and_that_is_said() {
+    let Some(place) = Place::root() else { return };
+    if ["ntfs-3g", "mkntfs"].iter().any(|program| tools::program(program).is_none()) {
+        return;
+    }
+    let volume = place.volume("hibernated.tc", "20M", &["mkntfs", "-F", "-Q", "-q"]);
+    let dir = place.dir("hibernated");
+    for (start, read_only) in [(&b"wake"[..], false), (b"hibr", true)] {
+        place.mount(&volume, &dir, &[]).succeeds();
+        fs::write(format!("{dir}/hiberfil.sys"), [start, &[0; 8192]].concat()).expect("written");
+        place.unmount(&dir).succeeds();
+        let mounted = place.mount(&volume, &dir, &[]).succeeds();
+        assert_eq!(mounted.json()["read_only"].as_bool(), Some(read_only), "{}", mounted.err);
+        assert_eq!(
+            mounted.err.contains("hibernated") && mounted.err.contains("shutdown /s"),
+            read_only,
+            "{}",
+            mounted.err
+        );
+        assert_eq!(place.list()[0]["read_only"].as_bool(), Some(read_only));
+        assert_eq!(fs::write(format!("{dir}/other"), "x").is_err(), read_only);
+        place.unmount(&dir).succeeds();
+    }
+    place.nothing_is_left();
+}
+
 #[test]
 fn read_only_changes_neither_a_byte_nor_a_time() {
     let Some(place) = Place::root() else { return };

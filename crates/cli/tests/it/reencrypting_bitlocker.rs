@@ -167,3 +167,77 @@ fn a_recovery_password_can_be_left_out() {
     assert_eq!(listed["keyslots"].as_array().map(Vec::len), Some(1));
     assert!(run(["cat", "--password-file", &folder.password, &path]).succeeds().out.starts_with(&plain));
 }
+
+/// An NTFS whose hiberfil.sys has these bytes, in a file with room behind it.
+fn with_hiberfil(folder: &Folder, name: &str, bytes: &[u8]) -> Option<String> {
+    let (mkfs, cp) = (tools::program("mkfs.ntfs")?, tools::program("ntfscp")?);
+    let (path, file) = (folder.str(name), folder.str("hiberfil"));
+    fs::File::create(&path).and_then(|file| file.set_len(4 << 20)).expect("a file");
+    tools::run(std::process::Command::new(mkfs).args(["-F", "-Q", "-q", &path]));
+    fs::write(&file, [bytes, &[0; 8192]].concat()).expect("it is written");
+    tools::run(std::process::Command::new(cp).args(["-f", &path, &file, "hiberfil.sys"]));
+    fs::OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(8 << 20)).expect("room");
+    Some(path)
+}
+
+#[test]
+fn a_hibernated_windows_is_not_encrypted_in_place() {
+    let folder = Folder::new();
+    let mut volumes: Vec<String> = [&b"hibr"[..], b"HIBR"]
+        .iter()
+        .filter_map(|mark| with_hiberfil(&folder, &String::from_utf8_lossy(mark), mark))
+        .collect();
+    let case = tools::Case::unpack("bitlocker/reencrypt-hibernated.tar.xz");
+    volumes.extend(case.iter().map(|case| case.path().join("ntfs.img").display().to_string()));
+    for path in &volumes {
+        let before = fs::read(path).expect("it is there");
+        let password = &folder.password;
+        for how in
+            [&["--format", "BitLocker"][..], &["--reduce-device-size", "2M"], &["--header", &folder.str("header")]]
+        {
+            let args = [&["reencrypt", "--encrypt", "--yes", "--password-file", password], how, &[path]].concat();
+            run(args).fails(5, &["hibernated", "shutdown /s"]);
+            assert!(fs::read(path).expect("it is there") == before, "{path}, {how:?}");
+        }
+        assert!(!fs::exists(folder.str("header")).expect("it is looked for"), "no header is left");
+    }
+    // Windows that has woken up leaves another mark there.
+    for mark in [&b"wake"[..], &[0; 4]] {
+        let Some(path) = with_hiberfil(&folder, "awake", mark) else { return };
+        let args =
+            ["reencrypt", "--encrypt", "--format", "BitLocker", "--yes", "--password-file", &folder.password, &path];
+        run(args).succeeds();
+        fs::remove_file(path).expect("it is removed");
+    }
+}
+
+#[test]
+fn resuming_what_never_began_says_so() {
+    let folder = Folder::new();
+    let Some((path, plain)) = file_system(&folder, "disk") else { return };
+    let resumed = run(["reencrypt", "--resume", "--password-file", &folder.password, &path]);
+    resumed.fails(3, &["nothing was begun", "FAT", "reencrypt --encrypt"]);
+    assert!(fs::read(&path).expect("it is there").starts_with(&plain));
+}
+
+/// Somebody without a key says that a volume is decrypted.
+#[test]
+fn a_volume_that_only_says_that_it_is_decrypted_is_left_alone() {
+    let (made, _written, image, key) = made(State::Encrypted);
+    let mut forged = made.image.clone();
+    for (number, at) in made.layout.metadata.iter().map(|at| *at as usize).enumerate() {
+        let mut block = made.block(number);
+        block[12..16].copy_from_slice(&[1, 0, 1, 0]);
+        let step = |crc: u32| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
+        let crc = !block.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), |crc, _| step(crc)));
+        forged[at..at + block.len()].copy_from_slice(&block);
+        forged[at + block.len() + 4..at + block.len() + 8].copy_from_slice(&crc.to_le_bytes());
+    }
+    fs::write(&image, &forged).expect("it is written");
+    let folder = Folder::new();
+    for given in [["--keyfile", &key], ["--password-file", &folder.password]] {
+        let tried = run([&["reencrypt", "--decrypt", "--yes"], &given[..], &[&image]].concat());
+        assert!([2, 4].contains(&tried.code), "{}: {}", tried.code, tried.err);
+        assert!(fs::read(&image).expect("it is there") == forged, "{given:?}");
+    }
+}

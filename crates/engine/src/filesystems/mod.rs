@@ -57,6 +57,30 @@ pub fn open(store: Arc<dyn Store>) -> Result<(Filesystem, Box<dyn Tree>)> {
     Ok((found, tree))
 }
 
+/// Refuses a file system in which Windows is hibernated: it goes on with what it remembers, whatever is there by then.
+///
+/// # Errors
+/// `Unsupported`, with the way out; `Io`.
+pub fn must_not_be_hibernated(store: &Arc<dyn Store>) -> Result<()> {
+    if !is_hibernated(store)? {
+        return Ok(());
+    }
+    Err(Error::unsupported("changing an NTFS in which Windows is hibernated, or was shut down by its fast startup").hint(
+        "Start Windows and shut it down for good: `shutdown /s /f /t 0` (`powercfg /h off` ends hibernation). Nothing was changed.",
+    ))
+}
+
+/// Whether `store` holds an NTFS in which Windows is hibernated. One that cannot be read is not.
+///
+/// # Errors
+/// `Io`.
+pub fn is_hibernated(store: &Arc<dyn Store>) -> Result<bool> {
+    if detect(&**store)?.is_none_or(|found| found.kind != Kind::Ntfs) {
+        return Ok(false);
+    }
+    Ok(ntfs::Ntfs::open(Arc::clone(store)).is_ok_and(|ntfs| ntfs.is_hibernated().unwrap_or(false)))
+}
+
 /// The error for a physical volume of LVM2 where a file system is wanted: which logical volumes can be opened, or what is wrong
 /// with it.
 pub fn instead_of_files(store: &dyn Store) -> Error {

@@ -29,6 +29,9 @@ use crate::trees::{
     is_name,
 };
 
+/// What that means to who reads it.
+const HIBERNATED: &str = "Windows is hibernated in this file system, or was shut down by its fast startup: it may hold more than can be seen";
+
 /// Records below this one belong to the file system itself.
 const FIRST_USER_RECORD: u64 = 24;
 
@@ -81,7 +84,26 @@ impl Ntfs {
         let (remembered, shows_ciphertext) = (Mutex::default(), AtomicBool::new(false));
         let mut opened = Self { volume, remembered, store, shows_ciphertext, warnings };
         opened.warnings.extend(opened.interrupted_encryption());
+        // What cannot be read here is told by whoever reads it.
+        if opened.is_hibernated().unwrap_or(false) {
+            opened.warnings.push(HIBERNATED.to_owned());
+        }
         Ok(opened)
+    }
+
+    /// Whether Windows has hibernated, or was shut down by its fast startup: it goes on with what it remembers of the file system
+    /// (ntfs-3g, libntfs-3g/volume.c, `ntfs_volume_check_hiberfile`).
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn is_hibernated(&self) -> io::Result<bool> {
+        let file = match self.lookup(self.root(), OsStr::new("hiberfil.sys")) {
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(false),
+            file => file?,
+        };
+        let mut mark = [0; 4];
+        let read = self.read_at(file, 0, &mut mark)?;
+        Ok(read == mark.len() && mark.eq_ignore_ascii_case(b"hibr"))
     }
 
     fn volume(&self) -> MutexGuard<'_, Opened> {

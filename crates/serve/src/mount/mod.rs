@@ -92,6 +92,8 @@ pub struct Mounted {
     served: Served,
     /// What is mounted on top of the file.
     top: Top,
+    /// Whether it is read-only by the decision of what is on top.
+    turned: bool,
     /// Warnings for the user.
     warnings: Vec<String>,
     /// Dropped last: once the mount is no longer listed, the volume's lock is released too.
@@ -174,8 +176,24 @@ pub fn mount(store: Arc<CountedStore<Arc<dyn Store>>>, request: &Request, mut li
             (served, Top::Program(child), kind.mount_type().to_owned(), Vec::new())
         }
     };
-    let mounted = Mounted { live, source: Source::Bytes(store), dir: dir.clone(), served, top, warnings };
+    let turned = !matches!(top, Top::Nothing) && !read_only && mountinfo::at(dir)?.is_some_and(|mount| mount.read_only);
+    let mut mounted =
+        Mounted { live, source: Source::Bytes(Arc::clone(&store)), dir: dir.clone(), served, top, turned, warnings };
+    if turned {
+        let store: Arc<dyn Store> = store;
+        mounted.warnings.push(why_read_only(&store, &name));
+    }
     mounted.named(name)
+}
+
+/// Why a file system that was to be written is read-only.
+fn why_read_only(store: &Arc<dyn Store>, name: &str) -> String {
+    match filesystems::is_hibernated(store) {
+        Ok(true) => "The mount is read-only: Windows is hibernated in this file system, or was shut down by its fast startup. Start \
+                     Windows and shut it down for good: `shutdown /s /f /t 0`."
+            .to_owned(),
+        _ => format!("The mount is read-only: the {name} driver found the file system unsafe to write. Check it (chkdsk, fsck)."),
+    }
 }
 
 /// Mounts the plaintext of a folder whose files are encrypted one by one, of the format `name`. Root shows it to all users, with
@@ -203,7 +221,8 @@ pub fn mount_folder(tree: Arc<Stacked>, name: &str, request: &Request, live: Liv
     // Names at the top that cannot be shown are told at once; for those further down somebody would have to wait.
     let _ = tree.list(tree.root());
     let (dir, warnings) = (request.dir.clone(), tree.warnings());
-    let mounted = Mounted { live, source: Source::Files(tree), dir, served, top: Top::Nothing, warnings };
+    let (top, turned) = (Top::Nothing, false);
+    let mounted = Mounted { live, source: Source::Files(tree), dir, served, top, turned, warnings };
     mounted.named(name.to_owned())
 }
 
@@ -366,7 +385,7 @@ fn said(who: &str, words: &[u8]) -> Error {
 
 impl Mounted {
     fn named(mut self, filesystem: String) -> Result<Self> {
-        let read_only = self.served.read_only();
+        let read_only = self.served.read_only() || self.turned;
         self.live.update(|record| {
             record.filesystem = Some(filesystem);
             record.read_only = read_only;

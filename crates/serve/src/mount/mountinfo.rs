@@ -21,6 +21,8 @@ pub struct Mount {
     pub kind: String,
     /// The mount source, as named by whoever mounted it.
     pub source: PathBuf,
+    /// Whether it is read-only.
+    pub read_only: bool,
 }
 
 /// All mounts, in the order in which they were made.
@@ -56,11 +58,13 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let device = String::from_utf8_lossy(fields.next()?).into_owned();
     let _root = fields.next()?;
     let dir = unescape(fields.next()?);
-    // Options, then optional fields up to a single hyphen.
+    let mut read_only = fields.next()?.split(|b| *b == b',').any(|option| option == b"ro");
+    // Optional fields up to a single hyphen.
     fields.find(|field| *field == b"-")?;
     let kind = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = unescape(fields.next()?);
-    Some(Mount { id, parent, device, dir, kind, source })
+    read_only |= fields.next().is_some_and(|own| own.split(|b| *b == b',').any(|option| option == b"ro"));
+    Some(Mount { id, parent, device, dir, kind, source, read_only })
 }
 
 #[cfg(test)]
@@ -72,7 +76,10 @@ mod tests {
         let line = br"36 35 98:0 /mnt1 /mnt\0402 rw,noatime master:1 shared:7 - ext3 /dev/ro\134ot rw,errors=continue";
         let mount = parse(line).expect("a mount");
         assert_eq!((mount.id, mount.parent, &*mount.device, &*mount.kind), (36, 35, "98:0", "ext3"));
-        assert_eq!((mount.dir, mount.source), ("/mnt 2".into(), r"/dev/ro\ot".into()));
+        assert_eq!((mount.dir, mount.source, mount.read_only), ("/mnt 2".into(), r"/dev/ro\ot".into(), false));
+        for line in ["5 4 0:21 / /m ro - ext4 /dev/x rw", "5 4 0:21 / /m rw,noatime - fuseblk /dev/x ro,user_id=0"] {
+            assert!(parse(line.as_bytes()).expect("a mount").read_only, "{line}");
+        }
         let mount = parse(b"5 4 0:21 / /proc rw - fuse.claviger none rw").expect("a mount");
         assert_eq!((mount.kind, mount.dir), ("fuse.claviger".into(), "/proc".into()));
         assert!(parse(b"5 4 0:21 / /proc rw").is_none() && parse(b"").is_none());

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::credential::Credential;
 use crate::edit::Step;
 use crate::error::{Error, Result};
+use crate::filesystems;
 use crate::formats::bitlocker::create::Plan;
 use crate::formats::bitlocker::metadata::{Metadata, State};
 use crate::formats::bitlocker::protect::Opener;
@@ -59,7 +60,9 @@ fn has_room(store: &Arc<dyn Store>, begin: u64) -> Result<()> {
         )));
     }
     // Whether it is sound, and was unmounted.
-    free_tail(&SliceStore::new(Arc::clone(store), 0, end)?).map(drop)
+    let inside: Arc<dyn Store> = Arc::new(SliceStore::new(Arc::clone(store), 0, end)?);
+    filesystems::must_not_be_hibernated(&inside)?;
+    free_tail(&*inside).map(drop)
 }
 
 /// Where a file system ends, as its boot sector says. NTFS: 40 sectors, without the one at the end, which is a copy of this. exFAT: 72
