@@ -185,6 +185,23 @@ fn what_is_kept_is_in_files_of_an_ntfs_and_nowhere_else() {
     }
 }
 
+/// Sizes at which a file falls into holes that are too small for it: it is made anew in one piece, and what filled them is gone.
+#[test]
+fn what_is_kept_is_in_one_piece_at_any_size() {
+    if ["mkntfs", "ntfs-3g", "ntfscluster", "ntfsls", "ntfsfix"].iter().any(|name| tools::program(name).is_none()) {
+        return;
+    }
+    let dir = tempfile::tempdir().expect("a folder");
+    for size in [37_910_240, 37_992_160, 38_022_880, 38_094_560] {
+        let (image, kept) = with_filesystem("ntfs", &["--quick", &format!("--size={size}")], dir.path());
+        assert_eq!(kept.len(), 5, "{size}");
+        let listed = output("ntfsls", &["-F", "-a", "-p", "/System Volume Information"], image.path()).expect("listed");
+        assert_eq!(listed.lines().filter(|line| line.contains("FVE2")).count(), 5, "{size}: {listed}");
+        output("ntfsfix", &["-n"], image.path());
+        fs::remove_file(dir.path().join("ntfs")).expect("it is there");
+    }
+}
+
 #[test]
 fn a_fat_goes_round_what_is_kept() {
     if ["mkfs.fat", "fsck.vfat", "mcopy", "mdir", "mtype"].iter().any(|name| tools::program(name).is_none()) {

@@ -295,26 +295,66 @@ fn bad_blocks(kept: &[Kept]) -> impl Iterator<Item = u64> {
     kept.iter().flat_map(|part| part.offset / 1024..(part.offset + part.size).div_ceil(1024))
 }
 
-/// Makes a file for each part that the format keeps, and tells where they are.
+/// How often files are made anew that are not in one piece.
+const ATTEMPTS: usize = 8;
+
+/// Makes a file for each part that the format keeps, and tells where they are. One that is in pieces is made anew while it still takes the
+/// holes that it fell into.
 fn files_for(image: &tempfile::NamedTempFile, kept: &[Kept]) -> Result<Vec<u64>> {
-    let mounted = Mounted::new(image.path())?;
-    for part in kept {
-        let path = mounted.dir.path().join(part.file);
-        let folder = path.parent().unwrap_or(mounted.dir.path());
-        if !folder.exists() {
-            fs::create_dir(folder)?;
-            hide(folder);
-        }
-        let file = File::create_new(&path)?;
-        io::copy(&mut io::repeat(0).take(part.size), &mut &file)?;
-        file.sync_all()?;
-        hide(&path);
-    }
-    mounted.end()?;
     let mut boot = [0; 16];
     File::open(image.path())?.read_exact(&mut boot)?;
     let cluster = u64::from(u16::from_le_bytes([boot[11], boot[12]])) * u64::from(boot[13]);
-    kept.iter().map(|part| place(image.path(), part, cluster)).collect()
+    let mut in_pieces: Vec<&Kept> = Vec::new();
+    let mut fillers: Vec<String> = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let mounted = Mounted::new(image.path())?;
+        for part in in_pieces.drain(..) {
+            let filler = format!("{}.{}", part.file, fillers.len());
+            fs::rename(mounted.dir.path().join(part.file), mounted.dir.path().join(&filler))?;
+            fillers.push(filler);
+        }
+        kept.iter().try_for_each(|part| make_file(mounted.dir.path(), part))?;
+        mounted.end()?;
+        let mut places = Vec::new();
+        for part in kept {
+            match place(image.path(), part, cluster)? {
+                Some(place) => places.push(place),
+                None => in_pieces.push(part),
+            }
+        }
+        if in_pieces.is_empty() {
+            remove_files(image, &fillers)?;
+            return Ok(places);
+        }
+    }
+    let what = format!("the new file system has no room for {} in one piece", in_pieces[0].file);
+    Err(Error::from(io::Error::other(what)).hint("Make the volume larger, or use --filesystem exfat."))
+}
+
+fn make_file(root: &Path, part: &Kept) -> io::Result<()> {
+    let path = root.join(part.file);
+    if path.exists() {
+        return Ok(());
+    }
+    let folder = path.parent().unwrap_or(root);
+    if !folder.exists() {
+        fs::create_dir(folder)?;
+        hide(folder);
+    }
+    let file = File::create_new(&path)?;
+    io::copy(&mut io::repeat(0).take(part.size), &mut &file)?;
+    file.sync_all()?;
+    hide(&path);
+    Ok(())
+}
+
+fn remove_files(image: &tempfile::NamedTempFile, names: &[String]) -> Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let mounted = Mounted::new(image.path())?;
+    names.iter().try_for_each(|name| fs::remove_file(mounted.dir.path().join(name)))?;
+    mounted.end()
 }
 
 /// Marks a file or folder of an NTFS as hidden and part of the system, as Windows does. Nothing depends on it.
@@ -324,26 +364,30 @@ fn hide(path: &Path) {
     let _ = rustix::fs::setxattr(path, "system.ntfs_attrib", &HIDDEN_SYSTEM.to_le_bytes(), flags);
 }
 
-/// Where the clusters of a file are, which have to be one after the other.
-fn place(image: &Path, part: &Kept, cluster: u64) -> Result<u64> {
+/// Where the clusters of a file are, if they are one after the other.
+fn place(image: &Path, part: &Kept, cluster: u64) -> Result<Option<u64>> {
     let mut command = Command::new(program("ntfscluster", "ntfs-3g")?);
     let listed = run(command.args(["-F", part.file]).arg(image))?;
     // Lines of three numbers: the cluster in the file, the one on the disk, how many.
-    let runs: Vec<_> = listed
-        .lines()
-        .filter_map(|line| {
-            let numbers: Vec<u64> =
-                line.split_whitespace().map(str::parse).collect::<std::result::Result<_, _>>().ok()?;
-            <[u64; 3]>::try_from(numbers).ok()
-        })
-        .collect();
-    match runs[..] {
-        [[0, first, count]] if count * cluster >= part.size => Ok(first * cluster),
-        _ => {
-            let what = format!("the file {} of the new file system is in {} pieces", part.file, runs.len());
-            Err(io::Error::other(what).into())
+    let numbers = |line: &str| -> Option<[u64; 3]> {
+        let numbers: Vec<u64> = line.split_whitespace().map(str::parse).collect::<std::result::Result<_, _>>().ok()?;
+        numbers.try_into().ok()
+    };
+    let runs: Vec<_> = listed.lines().filter_map(numbers).collect();
+    Ok(one_piece(&runs, cluster, part.size))
+}
+
+/// Where the runs of clusters of a file begin, which may be listed in several runs that follow each other.
+fn one_piece(runs: &[[u64; 3]], cluster: u64, size: u64) -> Option<u64> {
+    let &[_, first, _] = runs.first()?;
+    let mut next = 0;
+    for [in_file, on_disk, count] in runs {
+        if *in_file != next || Some(*on_disk) != first.checked_add(next) {
+            return None;
         }
+        next = next.checked_add(*count)?;
     }
+    if next.checked_mul(cluster)? < size { None } else { first.checked_mul(cluster) }
 }
 
 /// An NTFS that ntfs-3g serves in a folder of its own. Unmounted when dropped.
@@ -435,4 +479,23 @@ fn run(command: &mut Command) -> Result<String> {
     let said = String::from_utf8_lossy(&output.stderr);
     let name = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy();
     Err(io::Error::other(format!("{name} failed ({}): {}", output.status, said.trim())).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_in_one_piece_if_its_clusters_follow_each_other() {
+        let piece = |runs: &[[u64; 3]]| one_piece(runs, 4096, 64 << 10);
+        assert_eq!(piece(&[[0, 100, 16]]), Some(100 << 12));
+        assert_eq!(piece(&[[0, 100, 10], [10, 110, 6]]), Some(100 << 12), "listed in two runs");
+        for bad in
+            [&[][..], &[[0, 100, 15]], &[[1, 100, 16]], &[[0, 100, 10], [10, 111, 6]], &[[0, 100, 10], [11, 110, 6]]]
+        {
+            assert_eq!(piece(bad), None, "{bad:?}");
+        }
+        // Runs that mean nothing.
+        assert_eq!(one_piece(&[[0, u64::MAX, 2], [2, 1, 2]], 4096, 8192), None);
+    }
 }
