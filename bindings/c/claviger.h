@@ -87,7 +87,7 @@ typedef enum {
   CLAVIGER_NUMBER_BACKUP_HEADER = 4,
   // Whether what was cut short is opened for reading.
   CLAVIGER_NUMBER_TRUNCATED = 5,
-  // Whether work is begun that takes more than ten minutes, as a hostile header can ask for.
+  // Whether work is begun that takes more than five minutes for all keyslots, as a hostile header can ask for.
   CLAVIGER_NUMBER_ALLOW_SLOW = 6,
   // The PIM of the hidden volume that is to be protected.
   CLAVIGER_NUMBER_HIDDEN_PIM = 7,

@@ -84,7 +84,7 @@ pub enum ClavigerNumber {
     BackupHeader = 4,
     /// Whether what was cut short is opened for reading.
     Truncated = 5,
-    /// Whether work is begun that takes more than ten minutes, as a hostile header can ask for.
+    /// Whether work is begun that takes more than five minutes for all keyslots, as a hostile header can ask for.
     AllowSlow = 6,
     /// The PIM of the hidden volume that is to be protected.
     HiddenPim = 7,

@@ -18,7 +18,7 @@ pub use new::{NewVolume, create};
 pub use open::{Found, Options, Secrets, Volume};
 
 /// What a header may ask for before it has to be allowed: the same that the program allows.
-const PATIENCE: Duration = Duration::from_secs(600);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Refuses work that takes longer.
 fn patience(time: Duration) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use claviger_engine::diagnosis::{self, Diagnosis, How, Step};
 use claviger_engine::file_formats::CLEAR;
@@ -126,14 +127,14 @@ pub fn explain(path: &Path, options: &Options, secrets: &Secrets, job: &Job) -> 
     if credentials.is_empty() {
         return json(&explained);
     }
-    let unlock = |target: usize, credentials: &[_], hints: bool| {
-        if job.cancel.load(std::sync::atomic::Ordering::Relaxed) {
+    let unlock = |target: usize, credentials: &[_], hints: bool, opened: &AtomicBool| {
+        if job.cancel.load(Ordering::Relaxed) {
             return Err(ErrorKind::Cancelled.into());
         }
         let narrowed = options.unlock(credentials);
         let (memory, may_take) = (narrowed.memory, narrowed.may_take);
         let with = if hints { narrowed } else { Unlock { memory, may_take, ..Unlock::with(credentials) } };
-        let unlocked = targets[target].header.unlock(&Unlock { cancel: Some(&job.cancel), ..with })?;
+        let unlocked = targets[target].header.unlock(&Unlock { cancel: Some(&job.cancel), opened: Some(opened), ..with })?;
         match unlocked.recognised {
             true => Ok(unlocked.facts),
             // Any password opens a volume without a header, to noise.

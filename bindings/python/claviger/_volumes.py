@@ -45,7 +45,7 @@ class How(TypedDict, total=False):
     backup_header: bool
     #: Whether what was cut short is opened, for reading.
     truncated: bool
-    #: Whether work is begun that takes more than ten minutes, as a hostile header can ask for.
+    #: Whether work is begun that takes more than five minutes for all keyslots, as a hostile header can ask for.
     allow_slow: bool
     #: Bytes of memory that deriving the key may take.
     memory: int | None

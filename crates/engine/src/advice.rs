@@ -21,6 +21,10 @@ pub enum Advice {
     ConvertToLuks2,
     /// Give a private key of somebody for whom files are encrypted.
     GivePrivateKey,
+    /// Give the contents of the key file as the passphrase: they are hashed then.
+    GiveAsPassphrase,
+    /// Give what opens the volume: it proves what nothing else does.
+    GiveCredential,
     /// Look which keyslots there are.
     ListKeyslots,
     /// Name the format: [`crate::Opening::format`].
@@ -67,6 +71,8 @@ impl fmt::Display for Advice {
             Self::GivePrivateKey => {
                 "A private key opens it: an exported one, or that in the profile of the Windows user."
             }
+            Self::GiveAsPassphrase => "If its contents were hashed, give them as the passphrase.",
+            Self::GiveCredential => "Give what opens the volume.",
             Self::ListKeyslots => "The header says which keyslots there are.",
             Self::NameFormat => "Name the format.",
             Self::NameHeader => "Name the file or device with the data as the volume, and this one as its header.",

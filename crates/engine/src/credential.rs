@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -128,10 +129,11 @@ pub fn whole_keyfile(contents: &Secret) -> Result<&Secret> {
     Ok(contents)
 }
 
-/// Goes `offset` bytes into a file, which may be a pipe.
+/// Goes `offset` bytes into a file, a device or a pipe: what cannot seek is read.
 fn skip(file: &mut File, offset: u64) -> io::Result<()> {
-    if file.metadata()?.is_file() {
-        return file.seek(SeekFrom::Start(offset)).map(drop);
+    // Terminals and other character devices say that they seek, and do not.
+    if !file.metadata()?.file_type().is_char_device() && file.seek(SeekFrom::Start(offset)).is_ok() {
+        return Ok(());
     }
     let mut left = offset;
     while left > 0 {
@@ -227,6 +229,8 @@ pub struct Unlock<'a> {
     /// Told how much is done and how much there is: about as many microseconds on one thread. The last call says that
     /// all are done, except where the caller has cancelled. Called on several threads, one at a time and in order.
     pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
+    /// Becomes true once the credentials are known to be right: what is wrong after that is the volume's fault.
+    pub opened: Option<&'a AtomicBool>,
 }
 
 /// Where the data are and how they are cut into sectors, for formats without a header. What is `None` is the format's default.
@@ -334,6 +338,14 @@ impl<'a> Unlock<'a> {
             cancel: None,
             may_take: None,
             progress: None,
+            opened: None,
+        }
+    }
+
+    /// Tells that the credentials were right, whatever comes of the volume behind.
+    pub(crate) fn has_opened(&self) {
+        if let Some(opened) = self.opened {
+            opened.store(true, Ordering::Relaxed);
         }
     }
 

@@ -372,7 +372,7 @@ impl Opening {
         };
         let store = if data.is_some() { store } else { self.part_of(&store)? };
         let (format, header) = match formats::open(&store, self.format.as_deref()) {
-            Err(e) if self.by_backup && matches!(e.kind, ErrorKind::NotThisFormat(_)) => {
+            Err(e) if self.by_backup && self.format.is_none() && matches!(e.kind, ErrorKind::NotThisFormat(_)) => {
                 formats::open_by_backup(&store).map_err(|_| place.at(e))?
             }
             found => found.map_err(|e| place.at(e))?,

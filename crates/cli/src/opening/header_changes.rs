@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use claviger_engine::formats::{Attributes, Prepared};
 use claviger_engine::store::Access;
-use claviger_engine::{Credential, Error, ErrorKind, Unlock};
+use claviger_engine::{Advice, Credential, Error, ErrorKind, Unlock};
 
 use crate::opening::credentials::CredentialArgs;
 use crate::opening::editing::{HeaderArgs, Named};
+use crate::opening::patience::PatienceArgs;
 use crate::opening::{OpenArgs, new_file};
 use crate::process::guard;
 use crate::terminal::progress::Progress;
@@ -56,17 +57,27 @@ pub struct SetArgs {
 /// BitLocker has three copies of its metadata, and a first sector that leads to them. What is damaged is written anew from a copy that
 /// is whole; if the first sector is gone, name the format. Only where whole copies differ does it take a password to tell which counts.
 ///
-/// LUKS2 has two copies of its header: one that is damaged or old is written anew, as the other one is. Of LUKS1 those fields are
-/// put right of which only one value can be meant. Keys are never touched: a keyslot that is overwritten is lost.
+/// LUKS2 has two copies of its header: one that is damaged or old is written anew, as the other one is, or as its checksum proves that
+/// it was (`wipefs` takes only a few bytes). Of LUKS1 those fields are put right of which only one value can be meant; if its first
+/// bytes are gone, a password has to show that the rest is whole. Keys are never touched: a keyslot that is overwritten is lost.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  claviger header repair disk.luks")]
+  claviger header repair disk.luks
+  claviger header repair --password-file password.txt wiped.luks
+  claviger header repair --disable-slot 5 disk.luks")]
 pub struct RepairArgs {
     #[command(flatten)]
     header: HeaderArgs,
 
     #[command(flatten)]
     credentials: CredentialArgs,
+
+    /// Disable this keyslot, whose record is damaged beyond repair, for good. LUKS1 only
+    #[arg(long = "disable-slot", value_name = "N")]
+    lost: Vec<u32>,
+
+    #[command(flatten)]
+    patience: PatienceArgs,
 
     /// Answer the question with yes
     #[arg(long)]
@@ -144,14 +155,20 @@ impl RepairArgs {
         let repaired = |credentials: &[Credential]| {
             let bar = Progress::steps("Searching");
             let show = |done, all| bar.at(done, all);
-            let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..Unlock::with(credentials) };
-            named.editor.repair_opened(&*named.store, &with)
+            let may_take = self.patience.may_take();
+            let with = Unlock { cancel: Some(cancel), progress: Some(&show), may_take, ..Unlock::with(credentials) };
+            named.editor.repair_without(&*named.store, &with, &self.lost)
         };
+        let read = || {
+            guard::no_dumps();
+            self.credentials.read_for(|keyfiles| named.header.asks_passphrase(keyfiles))
+        };
+        if self.credentials.given() && !named.editor.sealed() {
+            return repaired(&read()?);
+        }
+        let proof = |e: &Error| named.editor.sealed() || e.advice.as_deref() == Some(&Advice::GiveCredential);
         match repaired(&[]) {
-            Err(e) if named.editor.sealed() && matches!(e.kind, ErrorKind::Misuse(_)) => {
-                guard::no_dumps();
-                repaired(&self.credentials.read_for(|keyfiles| named.header.asks_passphrase(keyfiles))?)
-            }
+            Err(e) if matches!(e.kind, ErrorKind::Misuse(_)) && proof(&e) => repaired(&read()?),
             prepared => prepared,
         }
     }

@@ -8,8 +8,9 @@ use claviger_engine::{Error, Result, Unlock};
 
 use crate::terminal::{output, prompt, show, size};
 
-/// What may take longer than this on one processor is asked about.
-const LONG: Duration = Duration::from_secs(600);
+/// All keyslots together may take as long on one processor without a question: ordinary volumes take seconds, and minutes where
+/// many keyslots come from a faster machine.
+const LONG: Duration = Duration::from_secs(300);
 
 /// The option that answers in a script.
 const OPTION: &str = "--allow-slow";
@@ -17,7 +18,7 @@ const OPTION: &str = "--allow-slow";
 /// Whether long work is begun without a question.
 #[derive(clap::Args, Clone, Copy, Default)]
 pub struct PatienceArgs {
-    /// Proceed even if opening takes more than ten minutes, as a hostile LUKS header can demand
+    /// Proceed even if trying all keyslots takes more than five minutes, as a hostile header can demand
     #[arg(long)]
     pub allow_slow: bool,
 }
@@ -59,15 +60,17 @@ fn ask(time: Duration) -> Result<()> {
     let time_told = size::duration(time);
     let refused = |why: &str| {
         Error::misuse(format!(
-            "trying one password on this volume would take about {time_told} of CPU time; nothing was tried{why}"
+            "trying one password on all keyslots of this volume would take about {time_told} of CPU time, and {} is the limit; \
+             nothing was tried{why}",
+            size::duration(LONG)
         ))
     };
     if answers.refused {
         return Err(refused(""));
     }
     let question = format!(
-        "Trying a password on this volume takes about {time_told} of processor time; ordinary volumes take seconds. Ctrl-C stops it. \
-         Begin? (yes/no) "
+        "Trying a password on all keyslots of this volume takes about {time_told} of CPU time; ordinary volumes take seconds. \
+         Ctrl-C stops it. Begin? (yes/no) "
     );
     let answer = prompt::consent(&question, OPTION, refused);
     match answer {

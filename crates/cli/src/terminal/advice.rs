@@ -24,6 +24,8 @@ pub fn say(advice: &Advice) -> String {
             "Give the private key: --certificate FILE takes an exported one (PFX, PEM), --windows-profile :/Users/NAME the key store of \
              that user on the disk. `claviger ls -l` shows for whom a file is encrypted."
         }
+        Advice::GiveAsPassphrase => "If its contents were hashed, give the file by --password-file instead of --keyfile.",
+        Advice::GiveCredential => "Give what opens the volume; in a script by --password-file or --keyfile.",
         Advice::ListKeyslots => "`claviger keyslot list` shows those that there are.",
         Advice::NameFormat => "Name its format: the option is --format.",
         Advice::NameHeader => {
@@ -71,6 +73,8 @@ mod tests {
         Advice::ChoosePartition(Vec::new()),
         Advice::ConvertToLuks2,
         Advice::GivePrivateKey,
+        Advice::GiveAsPassphrase,
+        Advice::GiveCredential,
         Advice::ListKeyslots,
         Advice::NameFormat,
         Advice::NameHeader,

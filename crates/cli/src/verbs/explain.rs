@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use claviger_engine::diagnosis::{self, Content, Diagnosis, Found, How, Look, Mark, Opinion, Search, Step, Target};
@@ -155,29 +156,30 @@ fn try_all(args: &Args, targets: &[Target], credentials: &[Credential]) -> Resul
     let bar = RefCell::new(None);
     let refused = RefCell::new(BTreeSet::new());
     let may_take = args.open.unlock_with(credentials).may_take;
-    let unlock = |target: usize, credentials: &[Credential], hints: bool| -> Result<OpenedVolume> {
-        cancel::check()?;
-        let narrowed = args.open.unlock_with(credentials);
-        let with = if hints {
-            Unlock { cancel: Some(cancel), ..narrowed }
-        } else {
-            let wide = Unlock::with(credentials);
-            let Unlock { acceleration, memory, may_take, .. } = narrowed;
-            Unlock { cancel: Some(cancel), acceleration, memory, may_take, ..wide }
-        };
-        // The layout, which holds keys, goes here.
-        let unlocked = targets[target].header.unlock(&with).inspect_err(|e| {
-            // Nobody who does not want one trial wants dozens.
-            if matches!(e.kind, ErrorKind::Misuse(_)) {
-                refused.borrow_mut().insert(target);
+    let unlock =
+        |target: usize, credentials: &[Credential], hints: bool, opened: &AtomicBool| -> Result<OpenedVolume> {
+            cancel::check()?;
+            let narrowed = args.open.unlock_with(credentials);
+            let with = if hints {
+                Unlock { cancel: Some(cancel), opened: Some(opened), ..narrowed }
+            } else {
+                let wide = Unlock::with(credentials);
+                let Unlock { acceleration, memory, may_take, .. } = narrowed;
+                Unlock { cancel: Some(cancel), opened: Some(opened), acceleration, memory, may_take, ..wide }
+            };
+            // The layout, which holds keys, goes here.
+            let unlocked = targets[target].header.unlock(&with).inspect_err(|e| {
+                // Nobody who does not want one trial wants dozens.
+                if matches!(e.kind, ErrorKind::Misuse(_)) {
+                    refused.borrow_mut().insert(target);
+                }
+            })?;
+            match unlocked.recognised {
+                true => Ok((unlocked.facts, advice::texts(&unlocked.warnings))),
+                // Any password opens a volume without a header, to noise.
+                false => Err(ErrorKind::WrongCredential("nothing was recognised".into()).into()),
             }
-        })?;
-        match unlocked.recognised {
-            true => Ok((unlocked.facts, advice::texts(&unlocked.warnings))),
-            // Any password opens a volume without a header, to noise.
-            false => Err(ErrorKind::WrongCredential("nothing was recognised".into()).into()),
-        }
-    };
+        };
     let tell = |step: Step| {
         let mut bar = bar.borrow_mut();
         if step.done == 1 {
@@ -418,6 +420,15 @@ impl Explained {
     /// What to say of the header that opened.
     fn about_header(&mut self, facts: &Facts, args: &Args) {
         let path = self.path.clone();
+        if facts.cipher == "cipher_null" {
+            self.findings.push("Nothing encrypts its keyslots and data: any password opens it.".to_owned());
+        }
+        if facts.opened_by.as_deref().is_some_and(|by| by.contains("clear key")) && args.open.credentials.given() {
+            self.findings.push(
+                "Its clear key opens it, for everybody: protection is suspended. Whether the credentials given are right was not tried."
+                    .to_owned(),
+            );
+        }
         if facts.hidden {
             self.findings.push(
                 "This is the password of a hidden volume. The outer volume around it has another one; writing to that one \
@@ -472,10 +483,7 @@ impl Explained {
                     self.trials
                 ));
                 if self.diagnosis.sure() {
-                    self.findings.push(
-                        "Its header can be read: the passphrase is wrong, or belongs to a keyslot that was removed or damaged."
-                            .to_owned(),
-                    );
+                    self.tried_on_keyslots(&error);
                     self.header_of_its_own();
                     return;
                 }
@@ -506,8 +514,24 @@ impl Explained {
                     self.advise(hint, &[]);
                 }
                 let error = Error { hint: None, advice: None, ..error };
-                self.findings.push(format!("The credentials given could not be tried: {error}."));
+                self.findings.push(format!(
+                    "The credentials given could not be tried, so that nothing is known about them: {error}."
+                ));
             }
+        }
+    }
+
+    /// What came of the keyslots: which were tried, and which are damaged.
+    fn tried_on_keyslots(&mut self, error: &Error) {
+        let what = error.kind.to_string();
+        if !what.is_empty() {
+            self.findings.push(format!("Its header can be read; {what}."));
+        }
+        match error.to_try(advice::say) {
+            Some(hint) => self.findings.push(hint),
+            None => self
+                .findings
+                .push("The passphrase is wrong, or belongs to a keyslot that was removed or damaged.".to_owned()),
         }
     }
 }

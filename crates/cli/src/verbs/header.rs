@@ -230,7 +230,17 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
     let file = args.from.as_deref().map(|from| place::open(from, Access::ReadOnly)).transpose()?;
     let from = file.as_ref().map_or(RestoreFrom::Embedded, |f| RestoreFrom::Backup(&**f));
     let public = file.as_ref().is_some_and(is_public);
-    let credentials = if public { Vec::new() } else { args.open.credentials.read()? };
+    // Beside a header in front a backup that anybody can read is compared with that; without one, only what decrypts shows that it
+    // belongs here.
+    let unneeded = public && !args.open.credentials.given() && (args.force || is_public(&store));
+    let credentials = match unneeded {
+        true => Vec::new(),
+        false => match args.open.credentials.read_for(asks(file.as_ref())) {
+            // Nobody can be asked: then nothing shows it, and that is what is said.
+            Err(e) if public && !args.open.credentials.given() && matches!(e.kind, ErrorKind::Misuse(_)) => Vec::new(),
+            read => read?,
+        },
+    };
     let bar = Progress::trials("Opening");
     let show = |done, all| bar.at(done, all);
     let with = Unlock { cancel: Some(cancel), progress: Some(&show), ..args.open.how.unlock(&credentials) };
@@ -247,7 +257,7 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
         consent(args, path, &prepared, public, table)?;
         prepared.edit.carry_out(&*store).map_err(at)?;
         match public {
-            true => format.open(&store).map(|_| ()).map_err(at)?,
+            true => sound(format, &*store, &with).map_err(at)?,
             false => opens(format, &store, &credentials, &with, &prepared).map_err(at)?,
         }
     }
@@ -258,7 +268,7 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
         written: prepared.edit.steps.iter().map(|s| s.what.clone()).collect(),
         derivation: prepared.derivation,
         warnings,
-        tried: !public,
+        tried: !credentials.is_empty(),
     };
     output::print(&restored, args.json)
 }
@@ -329,6 +339,19 @@ fn consent(
     prompt::consent(&question, "--yes", |why| Error::misuse(format!("the header was not replaced{why}")).at(path))
 }
 
+/// Whether a password is asked for beside keyfiles: as the format of the backup has it.
+fn asks(file: Option<&Arc<dyn Store>>) -> impl FnOnce(&[Credential]) -> bool {
+    move |keyfiles| {
+        let header = file.and_then(|file| formats::open(file, None).ok());
+        header.is_none_or(|(_, header)| header.asks_passphrase(keyfiles))
+    }
+}
+
+/// Reads a header that needs no password, and tries what was given, if anything was.
+fn sound(format: &'static dyn Format, store: &dyn Store, with: &Unlock<'_>) -> claviger_engine::Result<()> {
+    editor_of(format)?.verify(store, &Unlock { progress: None, ..*with }).map(drop)
+}
+
 /// Opens the volume with what has been written.
 fn opens(
     format: &dyn Format,
@@ -365,7 +388,11 @@ impl Report for Restored {
         };
         let path = output::printable(path);
         match &written[..] {
-            [] => writeln!(out, "{path}: nothing to do, the {whose}'s header in front opens and is the same"),
+            [] if *tried => writeln!(out, "{path}: nothing to do, the {whose}'s header in front opens and is the same"),
+            [] => writeln!(
+                out,
+                "{path}: nothing to do, the {whose}'s header in front is the same; no passphrase was tried"
+            ),
             written => writeln!(out, "{path}: restored {}; {proof}", written.join(", ")),
         }
     }

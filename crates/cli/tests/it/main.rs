@@ -38,6 +38,7 @@ mod lab_safety;
 mod left_out;
 mod locking;
 mod logical_volumes;
+mod luks_damaged;
 mod mounting;
 mod mounting_user;
 mod new_filesystems;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use claviger_crypto::Secret;
@@ -92,7 +93,7 @@ pub struct Step {
 
 /// Tries the credentials on several targets as they were given, and in other forms; what costs least comes first.
 /// `efforts` has for each target how long one trial takes, in any unit. `unlock` tries one set of credentials on one target,
-/// with or without the hints that were given (`hinted` says that there are some). `tell` is told what comes before each
+/// with or without the hints that were given (`hinted` says that there are some), and with [`crate::Unlock::opened`]. `tell` is told what comes before each
 /// other form, and says whether the other forms are to be tried on that target.
 ///
 /// # Errors
@@ -101,17 +102,22 @@ pub fn search<T>(
     credentials: &[Credential],
     hinted: bool,
     efforts: &[u64],
-    mut unlock: impl FnMut(usize, &[Credential], bool) -> Result<T>,
+    mut unlock: impl FnMut(usize, &[Credential], bool, &AtomicBool) -> Result<T>,
     mut tell: impl FnMut(Step) -> bool,
 ) -> Result<Search<T>> {
     let ways = ways(credentials, hinted);
     let all = ways.len() as u64 + 1;
     let mut search = Search { found: None, tried: 0, error: None };
+    let mut tried = |target: usize, credentials: &[Credential], hints: bool| {
+        let opened = AtomicBool::new(false);
+        let outcome = unlock(target, credentials, hints, &opened);
+        (outcome, opened.into_inner())
+    };
     let mut took = vec![Duration::ZERO; efforts.len()];
     for Stage { target, as_given } in stages(efforts, ways.len() as u64) {
         if as_given {
             let begun = Instant::now();
-            search.look_at(How::AsGiven, target, unlock(target, credentials, true))?;
+            search.look_at(How::AsGiven, target, tried(target, credentials, true))?;
             took[target] = begun.elapsed();
         }
         for (done, way) in (1..).zip(&ways).take_while(|_| !as_given) {
@@ -119,7 +125,7 @@ pub fn search<T>(
                 break;
             }
             let hints = !matches!(way.how, How::WithoutHints);
-            search.look_at(way.how, target, unlock(target, &way.credentials(credentials), hints))?;
+            search.look_at(way.how, target, tried(target, &way.credentials(credentials), hints))?;
             if search.found.is_some() {
                 break;
             }
@@ -152,7 +158,7 @@ fn stages(efforts: &[u64], ways: u64) -> Vec<Stage> {
 
 impl<T> Search<T> {
     /// Takes the outcome of a trial in.
-    fn look_at(&mut self, how: How, target: usize, outcome: Result<T>) -> Result<()> {
+    fn look_at(&mut self, how: How, target: usize, outcome: (Result<T>, bool)) -> Result<()> {
         self.tried += 1;
         match opened(outcome)? {
             Outcome::Opened(unlocked) => {
@@ -172,13 +178,15 @@ impl<T> Search<T> {
 ///
 /// # Errors
 /// What has nothing to do with the credentials.
-fn opened<T>(outcome: Result<T>) -> Result<Outcome<T>> {
+fn opened<T>((outcome, opened): (Result<T>, bool)) -> Result<Outcome<T>> {
     match outcome {
         Ok(unlocked) => Ok(Outcome::Opened(Ok(unlocked))),
         Err(error) => match error.kind {
             ErrorKind::WrongCredential(_) | ErrorKind::TooLittleMemory { .. } => Ok(Outcome::Wrong(error)),
             ErrorKind::Misuse(_) | ErrorKind::CredentialKind { .. } => Ok(Outcome::Refused(error)),
-            ErrorKind::Malformed { .. } | ErrorKind::Unsupported { .. } => Ok(Outcome::Opened(Err(error))),
+            ErrorKind::Malformed { .. } | ErrorKind::Unsupported { .. } if opened => Ok(Outcome::Opened(Err(error))),
+            // It came before any credential was right or wrong.
+            ErrorKind::Malformed { .. } | ErrorKind::Unsupported { .. } => Ok(Outcome::Wrong(error)),
             _ => Err(error),
         },
     }
@@ -276,7 +284,7 @@ mod tests {
 
     /// Searches a volume that opens with `right` alone.
     fn found(given: &[Credential], right: &str) -> Option<How> {
-        let unlock = |_, c: &[Credential], _| if line(c) == right { Ok(()) } else { wrong() };
+        let unlock = |_, c: &[Credential], _, _: &AtomicBool| if line(c) == right { Ok(()) } else { wrong() };
         search(given, false, &[1], unlock, |_| true).expect("no trouble").found.map(|f| f.how)
     }
 
@@ -300,7 +308,7 @@ mod tests {
     #[test]
     fn what_was_given_is_tried_on_every_target_before_other_forms() {
         let mut calls = Vec::new();
-        let unlock = |target, c: &[Credential], _| {
+        let unlock = |target, c: &[Credential], _, _: &AtomicBool| {
             calls.push(format!("{target} {}", line(c)));
             if target == 1 && line(c) == "p:X" { Ok(()) } else { wrong() }
         };
@@ -320,7 +328,7 @@ mod tests {
     #[test]
     fn all_forms_of_a_cheap_target_come_before_one_that_costs_more_than_they() {
         let mut calls = Vec::new();
-        let unlock = |target, c: &[Credential], _| {
+        let unlock = |target, c: &[Credential], _, _: &AtomicBool| {
             calls.push(target);
             if target == 0 && line(c) == "p:X" { Ok(()) } else { wrong() }
         };
@@ -330,7 +338,7 @@ mod tests {
 
     #[test]
     fn hints_are_left_out_first_of_all() {
-        let unlock = |_, _: &[Credential], hints: bool| if hints { wrong() } else { Ok(()) };
+        let unlock = |_, _: &[Credential], hints: bool, _: &AtomicBool| if hints { wrong() } else { Ok(()) };
         let done = search(&[passphrase("x")], true, &[1], unlock, |_| true).expect("no trouble");
         assert_eq!((done.found.map(|f| f.how), done.tried), (Some(How::WithoutHints), 2));
     }
@@ -338,7 +346,8 @@ mod tests {
     #[test]
     fn a_header_that_opens_is_found_even_if_it_is_damaged() {
         let damaged = || Error::new(ErrorKind::Malformed { field: "f", offset: 0, what: "w".into() });
-        let unlock = |_, c: &[Credential], _| if line(c) == "p:X" { Err(damaged()) } else { wrong::<()>() };
+        let unlock =
+            |_, c: &[Credential], _, _: &AtomicBool| if line(c) == "p:X" { Err(damaged()) } else { wrong::<()>() };
         let found = search(&[passphrase("x")], false, &[1], unlock, |_| true).expect("no trouble").found;
         let found = found.expect("another case");
         assert!(matches!(found.how, How::Password(Change::Case(_))) && found.unlocked.is_err());
@@ -347,7 +356,7 @@ mod tests {
     #[test]
     fn refused_forms_are_left_out_and_other_trouble_ends_the_search() {
         let mut calls = 0;
-        let unlock = |_, c: &[Credential], _| {
+        let unlock = |_, c: &[Credential], _, _: &AtomicBool| {
             calls += 1;
             if line(c).len() > 3 { Err(Error::misuse("too long")) } else { wrong::<()>() }
         };
@@ -355,10 +364,12 @@ mod tests {
         assert!(done.found.is_none() && done.tried == calls && calls > 3 && done.error.is_some());
 
         // A password that is too long may have been cut off by another program.
-        let unlock = |_, c: &[Credential], _| if line(c).len() > 66 { Err(Error::misuse("too long")) } else { Ok(()) };
+        let unlock = |_, c: &[Credential], _, _: &AtomicBool| {
+            if line(c).len() > 66 { Err(Error::misuse("too long")) } else { Ok(()) }
+        };
         let found = search(&[passphrase(&"x".repeat(70))], false, &[1], unlock, |_| true).expect("no trouble").found;
         assert_eq!(found.map(|f| f.how), Some(How::Password(Change::Ends("cut off after 64 bytes"))));
-        let unlock = |_, _: &[Credential], _| Err::<(), _>(Error::misuse("no such hash"));
+        let unlock = |_, _: &[Credential], _, _: &AtomicBool| Err::<(), _>(Error::misuse("no such hash"));
         let error = search(&[passphrase("x")], false, &[1, 1], unlock, |_| true).expect("no trouble").error;
         assert!(error.expect("refused").to_string().contains("no such hash"));
 

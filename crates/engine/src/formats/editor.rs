@@ -123,6 +123,19 @@ pub trait KeyslotEditor: Sync {
         self.repair(store)
     }
 
+    /// Like [`KeyslotEditor::repair_opened`], and takes the keyslots `lost` out of use, of which a damaged record says nothing that
+    /// can be true.
+    ///
+    /// # Errors
+    /// Those of [`KeyslotEditor::repair_opened`]; `Misuse` for a keyslot that is not lost; `Unsupported` for formats whose keyslots
+    /// have no such records.
+    fn repair_without(&self, store: &dyn Store, with: &Unlock<'_>, lost: &[u32]) -> Result<Prepared> {
+        match lost {
+            [] => self.repair_opened(store, with),
+            _ => Err(Error::unsupported("taking damaged keyslots of this format out of use")),
+        }
+    }
+
     /// Whether the header can be read, saved and restored without any credential, since only keys are encrypted in it.
     fn public(&self) -> bool {
         false

@@ -242,3 +242,41 @@ fn no_byte_of_a_header_makes_it_panic() {
         }
     }
 }
+
+/// Who asks whether the work may begin hears of all keyslots together, not of each.
+#[test]
+fn the_work_that_is_asked_about_is_that_of_all_keyslots() {
+    for name in ["LUKS1", "LUKS2"] {
+        let format = formats::by_name(name).expect("a format");
+        let cost = Cost { kdf: Some("pbkdf2"), iterations: Some(100_000), ..Cost::default() };
+        let store = Arc::new(MemoryStore::new(vec![0; (16 << 20) + LEN]));
+        let spec = Spec { cost, quick: true, ..Spec::default() };
+        format.create(&*store, &spec, &[passphrase("right")]).expect("a volume");
+        let asked = |store: &Arc<MemoryStore>| {
+            let microseconds = AtomicU64::new(0);
+            let may_take = |time: std::time::Duration| {
+                microseconds.fetch_max(time.as_micros() as u64, Ordering::Relaxed);
+                Err(Error::misuse("no"))
+            };
+            let with = Unlock { may_take: Some(&may_take), ..Unlock::with(&[]) };
+            let credentials = [passphrase("wrong")];
+            let header = formats::open(&shared(Arc::clone(store)), Some(name)).expect("a header").1;
+            let refused = header.unlock(&Unlock { credentials: &credentials, ..with }).err().expect("refused");
+            assert!(matches!(refused.kind, ErrorKind::Misuse(_)), "{refused}");
+            microseconds.into_inner()
+        };
+        let one = asked(&store);
+        for number in 0..3 {
+            let new = formats::NewCredential {
+                credentials: &[passphrase(&format!("another {number}"))],
+                cost: Cost { kdf: Some("pbkdf2"), iterations: Some(100_000), ..Cost::default() },
+                ..formats::NewCredential::default()
+            };
+            let right = [passphrase("right")];
+            let added = format.editor().expect("an editor").add(&*store, &Unlock::with(&right), &new, None);
+            added.expect("a keyslot").edit.carry_out(&*store).expect("written");
+        }
+        let four = asked(&store);
+        assert!(four / 4 >= one / 2 && four / 4 <= one * 2, "{name}: {one} and {four}");
+    }
+}

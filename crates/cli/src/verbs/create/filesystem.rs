@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -165,12 +165,22 @@ impl Wish<'_> {
             return Err(Error::misuse(format!("{name} is made with sectors of 512 bytes alone"))
                 .hint("Use another file system, or leave out --sector-size."));
         }
-        let len = |label: &str| if *utf16 { label.encode_utf16().count() } else { label.len() };
+        let len = |label: &str| match self.kind {
+            Fat => label.chars().count(),
+            _ if *utf16 => label.encode_utf16().count(),
+            _ => label.len(),
+        };
         if let Some(label) = self.label.filter(|label| len(label) > *longest) {
-            let unit = if *utf16 { "characters" } else { "bytes" };
+            let unit = if *utf16 || self.kind == Fat { "characters" } else { "bytes" };
             return Err(Error::misuse(format!(
                 "a label of {name} has at most {longest} {unit}, and {label:?} has more"
             )));
+        }
+        if let Some(label) = self.label.filter(|label| label.chars().any(char::is_control)) {
+            return Err(Error::misuse(format!("a label of {name} is text on one line, and {label:?} is not")));
+        }
+        if let (Fat, Some(label)) = (self.kind, self.label) {
+            fat_label(label)?;
         }
         let with_files: &[_] = if keeps && self.kind == Ntfs { &WITH_FILES } else { &[] };
         [makes].into_iter().chain(with_files).try_for_each(|(name, package)| program(name, package).map(drop))
@@ -195,9 +205,23 @@ impl Wish<'_> {
             }
         }
         if let Some(label) = self.label {
-            command.args([before, label]);
+            command.args([*before, if self.relabelled() { PLACEHOLDER } else { label }]);
         }
         Ok(command)
+    }
+
+    /// Whether the label is put in afterwards.
+    fn relabelled(&self) -> bool {
+        self.kind == FileSystem::Fat && self.label.is_some_and(|label| !label.is_ascii())
+    }
+
+    /// Runs what makes it, with its last argument.
+    fn run(&self, mut command: Command, image: &Path) -> Result<()> {
+        run(command.arg(image))?;
+        match self.label {
+            Some(label) if self.relabelled() => relabel(image, &fat_label(label)?),
+            _ => Ok(()),
+        }
     }
 
     /// Makes it in a volume, which the program sees as a file: what it writes is written, and nothing else.
@@ -212,7 +236,7 @@ impl Wish<'_> {
             .map_err(|e| e.hint("A file system is made through FUSE. Without --filesystem it is not needed."))?;
         let handle = mounted.handle();
         let serving = thread::spawn(move || mounted.run());
-        let made = self.command().and_then(|mut command| run(command.arg(dir.path().join("volume"))));
+        let made = self.command().and_then(|command| self.run(command, &dir.path().join("volume")));
         handle.stop();
         let ended =
             serving.join().unwrap_or_else(|_| Err(io::Error::other("the server of the new volume failed").into()));
@@ -242,7 +266,7 @@ impl Wish<'_> {
             }
             command.arg("-l").arg(bad.path());
         }
-        run(command.arg(image.path()))?;
+        self.run(command, image.path())?;
         let places = (self.kind == FileSystem::Ntfs).then(|| files_for(&image, &kept)).transpose()?;
         Ok(Made { image, places })
     }
@@ -275,6 +299,60 @@ impl Made {
         }
         Ok(volume.flush()?)
     }
+}
+
+/// The characters of bytes from 0x80 on in code page 850, in which mkfs.fat writes labels.
+const CODE_PAGE_850: &str = "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜø£Ø×ƒáíóúñÑªº¿®¬½¼¡«»░▒▓│┤ÁÂÀ©╣║╗╝¢¥┐└┴┬├─┼ãÃ╚╔╩╦╠═╬¤ðÐÊËÈıÍÎÏ┘┌█▄¦Ì▀ÓßÔÒõÕµþÞÚÛÙýÝ¯´\u{ad}±‗¾¶§÷¸°¨·¹³²■\u{a0}";
+
+/// What mkfs.fat writes in place of a label that is not ASCII: version 4.2 refuses such labels, taking their bytes for negative.
+const PLACEHOLDER: &str = "CLAVIGER-01";
+
+/// A label as FAT stores it.
+///
+/// # Errors
+/// `Misuse` for characters that it cannot have (mkfs.fat 4.2 refuses the same).
+fn fat_label(label: &str) -> Result<[u8; 11]> {
+    let byte = |c: char| match c {
+        ' '..='~' if !"*?.,;:/\\|+=<>[]\"".contains(c) => Some(c as u8),
+        _ => CODE_PAGE_850.chars().position(|known| known == c).map(|place| 0x80 + place as u8),
+    };
+    let mut stored = [b' '; 11];
+    for (c, room) in label.chars().zip(&mut stored) {
+        *room = byte(c).ok_or_else(|| {
+            Error::misuse(format!("a label of FAT cannot have {c:?}, and {label:?} has it"))
+                .hint("Use exFAT, or a label of letters, digits, blanks and hyphens: --filesystem exfat.")
+        })?;
+    }
+    match label.starts_with(' ') {
+        true => Err(Error::misuse(format!("a label of FAT does not begin with a blank, and {label:?} does"))),
+        false => Ok(stored),
+    }
+}
+
+/// Puts a label where mkfs.fat has put its own: in the boot sectors, and in the first entry of the root folder (Microsoft, "FAT32 File
+/// System Specification", version 1.03).
+fn relabel(image: &Path, label: &[u8; 11]) -> Result<()> {
+    let file = File::options().read(true).write(true).open(image)?;
+    let mut boot = [0; 512];
+    file.read_exact_at(&mut boot, 0)?;
+    let le16 = |at: usize| u64::from(u16::from_le_bytes([boot[at], boot[at + 1]]));
+    let le32 = |at: usize| le16(at) | le16(at + 2) << 16;
+    let (sector, is_fat32) = (le16(11), le16(22) == 0);
+    let fats = u64::from(boot[16]) * if is_fat32 { le32(36) } else { le16(22) };
+    let first = (le16(14) + fats) * sector;
+    let places = match is_fat32 {
+        true => vec![71, le16(50) * sector + 71, first + le32(44).saturating_sub(2) * u64::from(boot[13]) * sector],
+        false => vec![43, first],
+    };
+    for at in &places {
+        let mut there = [0; 11];
+        file.read_exact_at(&mut there, *at)?;
+        if there != PLACEHOLDER.as_bytes() {
+            return Err(io::Error::other(format!("mkfs.fat has put no label at byte {at} of the file system")).into());
+        }
+    }
+    places.iter().try_for_each(|at| file.write_all_at(label, *at))?;
+    Ok(file.sync_all()?)
 }
 
 /// The next bytes of a file that are no hole.
@@ -404,7 +482,7 @@ impl Mounted {
         let dir = tempfile::tempdir()?;
         let before = fs::metadata(dir.path())?.dev();
         let mut command = Command::new(program("ntfs-3g", "ntfs-3g")?);
-        command.arg(image).arg(dir.path()).args(["-o", "silent,no_detach"]).env("LC_ALL", "C").current_dir("/");
+        command.arg(image).arg(dir.path()).args(["-o", "silent,no_detach"]).env("LC_ALL", "C.UTF-8").current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut mounted = Self { dir, server: Some(command.spawn()?) };
         let begun = Instant::now();
@@ -472,7 +550,7 @@ fn program(name: &str, package: &str) -> Result<PathBuf> {
 
 /// What a program prints.
 fn run(command: &mut Command) -> Result<String> {
-    let output = command.env("LC_ALL", "C").stdin(Stdio::null()).output()?;
+    let output = command.env("LC_ALL", "C.UTF-8").stdin(Stdio::null()).output()?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

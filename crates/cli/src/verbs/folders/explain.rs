@@ -192,9 +192,9 @@ impl Explained {
         let credentials = found.credentials()?;
         let bar = RefCell::new(None);
         let cancel = cancel::flag();
-        let unlock = |_, credentials: &[claviger_engine::Credential], _| {
+        let unlock = |_, credentials: &[claviger_engine::Credential], _, opened: &std::sync::atomic::AtomicBool| {
             cancel::check()?;
-            found.locked.try_folder(&Unlock { cancel: Some(cancel), ..found.with(credentials) })
+            found.locked.try_folder(&Unlock { cancel: Some(cancel), opened: Some(opened), ..found.with(credentials) })
         };
         let tell = |step: diagnosis::Step| {
             bar.borrow_mut().get_or_insert_with(|| Progress::steps("Trying")).at(step.done, step.all);

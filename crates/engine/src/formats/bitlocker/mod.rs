@@ -189,6 +189,7 @@ impl BitLockerHeader {
             true => self.said_to_be_decrypted(with)?,
             false => self.opened(with)?,
         };
+        with.has_opened();
         let metadata = &copy.metadata;
         let mut warnings = self.warnings();
         let mut read_only = self.first_sector.is_some();

@@ -117,6 +117,7 @@ impl FileVault2Header {
         check_opening(NAME, &FILEVAULT2.takes(), with)?;
         let mut warnings = self.warnings();
         let opened = unlock::open_key(&self.metadata, with)?;
+        with.has_opened();
         let specification = Specification::parse(&format!("{CIPHER}-{MODE}")).map_err(|e| cipher_error(e, 0))?;
         let cipher = specification.with_key(&opened.key, Sectors::default(), with.acceleration);
         let cipher = cipher.map_err(|e| cipher_error(e, 0))?;

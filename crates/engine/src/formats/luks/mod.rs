@@ -10,7 +10,7 @@ use claviger_crypto::hash::Hash;
 use claviger_crypto::secret::wipe_stack;
 use claviger_crypto::{Acceleration, Secret, SectorCipher, afsplit};
 
-use crate::advice::Advice;
+use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, whole_keyfile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::magic;
@@ -90,6 +90,24 @@ pub(super) fn data_elsewhere() -> Error {
     Error::misuse("this is a detached header: the data are in another file or device").advise(Advice::NameHeader)
 }
 
+/// What to say of a file that ends before its data begin: all of `header`, in bytes, or a part of it.
+pub(super) fn no_data(there: u64, header: u64, data: u64) -> Error {
+    if there < header {
+        let missing = header - there;
+        return Error::from(ErrorKind::Malformed {
+            field: "length of the file",
+            offset: there,
+            what: format!("{missing} bytes of the header are missing: it takes {header}, and there are {there}"),
+        })
+        .hint("It was cut short: keyslots may be lost. Look for a longer copy of it, or a header backup.");
+    }
+    Error::misuse(format!(
+        "this is a header backup or a detached header: its {there} bytes end before the data, which begin at byte {data} of another \
+         file or device"
+    ))
+    .advise(Advice::NameHeader)
+}
+
 /// What a volume is in: one store, or two where its header is detached.
 pub(super) struct Stored {
     /// That of the header.
@@ -112,6 +130,27 @@ impl Stored {
     /// That of the data.
     pub fn data(&self) -> &Arc<dyn Store> {
         self.detached.as_ref().unwrap_or(&self.header)
+    }
+}
+
+/// Why a header backup is not known to be that of the volume: refused, unless somebody insists.
+pub(super) struct Doubt {
+    /// What is in doubt, without an end.
+    pub what: String,
+    pub hint: &'static str,
+}
+
+impl Doubt {
+    /// Nothing if it is known.
+    ///
+    /// # Errors
+    /// `Misuse`, unless it is `forced`: then it is a warning.
+    pub fn settle(doubt: Option<Self>, forced: bool) -> Result<Option<Warning>> {
+        match doubt {
+            None => Ok(None),
+            Some(Self { what, .. }) if forced => Ok(Some(format!("Forced, although {what}.").into())),
+            Some(Self { what, hint }) => Err(Error::misuse(format!("{what}. Nothing was changed")).hint(hint)),
+        }
     }
 }
 

@@ -12,12 +12,13 @@ use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
 use crate::edit::{Edit, Seen, Step};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::{HeaderBackup, Prepared, RestoreFrom, luks, magic};
+use crate::formats::luks::{self, Doubt};
+use crate::formats::{HeaderBackup, Prepared, RestoreFrom, magic};
 use crate::store::Store;
 
 /// The contents of a backup.
 pub(super) fn back_up(store: &dyn Store) -> Result<HeaderBackup> {
-    let header = Phdr::read(store)?;
+    let header = Phdr::find(store)?;
     header.sound()?;
     let end = header.areas_end();
     let mut bytes = vec![0; end.next_multiple_of(ALIGNMENT) as usize];
@@ -50,12 +51,8 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
         _ => Some(open_key(&backup, file, with)?.key),
     };
     let there = present(store)?;
-    let mut warnings = Vec::new();
-    match doubt(store, &backup, there.as_ref(), key.as_ref())? {
-        Some(error) if !unproven => return Err(error),
-        Some(error) => warnings.push(format!("Forced, although {}.", error.kind).into()),
-        None => {}
-    }
+    let doubt = doubt(store, &backup, there.as_ref(), key.as_ref())?;
+    let mut warnings: Vec<_> = Doubt::settle(doubt, unproven)?.into_iter().collect();
     let mut steps = areas(store, file, &backup)?;
     let mut now = [0; SIZE];
     store.read_at(0, &mut now)?;
@@ -70,7 +67,7 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
 
 /// The header in front, if there is one.
 fn present(store: &dyn Store) -> Result<Option<Phdr>> {
-    match Phdr::read(store) {
+    match Phdr::find(store) {
         Ok(header) => Ok(Some(header)),
         Err(e) if matches!(e.kind, ErrorKind::Io(_)) => Err(e),
         Err(_) => Ok(None),
@@ -78,8 +75,8 @@ fn present(store: &dyn Store) -> Result<Option<Phdr>> {
 }
 
 /// Why it is not known to be the backup of this volume.
-fn doubt(store: &dyn Store, backup: &Phdr, there: Option<&Phdr>, key: Option<&Secret>) -> Result<Option<Error>> {
-    let doubt = |what: String, hint: &str| Ok(Some(Error::misuse(format!("{what}; nothing was changed")).hint(hint)));
+fn doubt(store: &dyn Store, backup: &Phdr, there: Option<&Phdr>, key: Option<&Secret>) -> Result<Option<Doubt>> {
+    let doubt = |what: String, hint| Ok(Some(Doubt { what, hint }));
     let Some(there) = there else { return nothing_there(store, backup, key) };
     // Digests have a salt, and stay as they are for as long as the key.
     let digest = |header: &Phdr| (header.digest_salt().to_vec(), header.digest().to_vec());
@@ -104,7 +101,7 @@ fn doubt(store: &dyn Store, backup: &Phdr, there: Option<&Phdr>, key: Option<&Se
 }
 
 /// Where there is no header any more: the data tell, if a credential was given and they are more than noise.
-fn nothing_there(store: &dyn Store, backup: &Phdr, key: Option<&Secret>) -> Result<Option<Error>> {
+fn nothing_there(store: &dyn Store, backup: &Phdr, key: Option<&Secret>) -> Result<Option<Doubt>> {
     if let Some(key) = key
         && makes_sense(store, backup, key)?
     {
@@ -113,8 +110,7 @@ fn nothing_there(store: &dyn Store, backup: &Phdr, key: Option<&Secret>) -> Resu
     let mut start = vec![0; store.len().min(1 << 17) as usize];
     store.read_at(0, &mut start)?;
     let is = magic::known(&start).unwrap_or("no header of LUKS");
-    let what =
-        format!("nothing shows that the backup belongs here: at the beginning there is {is}; nothing was changed");
+    let what = format!("nothing shows that the backup belongs here: at the beginning there is {is}");
     let hint = match key {
         None => "With a passphrase the data may show it. If you are sure that it is the right volume, force it.",
         Some(_) => {
@@ -122,7 +118,7 @@ fn nothing_there(store: &dyn Store, backup: &Phdr, key: Option<&Secret>) -> Resu
              one. If you are sure that it is the right volume, force it."
         }
     };
-    Ok(Some(Error::misuse(what).hint(hint)))
+    Ok(Some(Doubt { what, hint }))
 }
 
 /// Whether the data decrypt to something under this key.

@@ -42,7 +42,15 @@ impl KeyslotEditor for Luks1 {
     }
 
     fn repair(&self, store: &dyn Store) -> Result<Prepared> {
-        wiped(NAME, repair::repair(store))
+        self.repair_without(store, &Unlock::with(&[]), &[])
+    }
+
+    fn repair_opened(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
+        self.repair_without(store, with, &[])
+    }
+
+    fn repair_without(&self, store: &dyn Store, with: &Unlock<'_>, lost: &[u32]) -> Result<Prepared> {
+        wiped(NAME, repair::repair(store, with, lost))
     }
 
     fn back_up(&self, store: &dyn Store, _with: &Unlock<'_>, hidden: Option<&Unlock<'_>>) -> Result<HeaderBackup> {
@@ -86,7 +94,7 @@ impl<'a> Change<'a> {
     /// # Errors
     /// `Malformed` for one that is damaged: it is to be repaired first.
     pub fn of(store: &'a dyn Store) -> Result<Self> {
-        let header = Phdr::read(store)?;
+        let header = Phdr::find(store)?;
         header.sound()?;
         let seen = header.seen();
         Ok(Self { store, header, steps: Vec::new(), seen })
@@ -238,7 +246,7 @@ fn set(store: &dyn Store, to: &Attributes<'_>) -> Result<Prepared> {
 
 /// The header does not know the size: only the store changes.
 fn resize(store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resizing> {
-    let header = Phdr::read(store)?;
+    let header = Phdr::find(store)?;
     header.sound()?;
     let start = header.data_start();
     if data.is_none() && (start == 0 || store.len() <= start) {

@@ -19,6 +19,7 @@ use std::ops::Range;
 use claviger_crypto::dmcrypt::Specification;
 use claviger_crypto::hash::{self, Hash};
 
+use crate::advice::Advice;
 use crate::edit::{Seen, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::{Area, cipher_error};
@@ -51,7 +52,8 @@ const KEY_MAX: u32 = 512;
 /// The most bytes that the area of a keyslot is taken to have. Those of all known programs have 512 KiB at most.
 const AREA_MAX: u64 = 16 << 20;
 
-const ACTIVE: u32 = 0x00ac_71f3;
+/// The state of a keyslot that is in use.
+pub(super) const ACTIVE: u32 = 0x00ac_71f3;
 const DISABLED: u32 = 0x0000_dead;
 
 /// Where fields are, in bytes.
@@ -93,6 +95,8 @@ pub(in crate::formats) struct Phdr {
     /// None if it is not text.
     pub uuid: Option<String>,
     pub slots: [Slot; SLOTS],
+    /// Whether the magic is where it belongs, and not only in `bytes`.
+    pub marked: bool,
 }
 
 /// A keyslot.
@@ -206,6 +210,43 @@ impl Phdr {
         Self::parse(&bytes, store.len())
     }
 
+    /// Like [`Phdr::read`], and finds a header whose magic was wiped, where all else of it is sound. No checksum proves it: only
+    /// its key does.
+    ///
+    /// # Errors
+    /// Those of [`Phdr::read`].
+    pub fn find(store: &dyn Store) -> Result<Self> {
+        match Self::read(store) {
+            Err(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => Self::unmarked(store)?.ok_or(e),
+            read => read,
+        }
+    }
+
+    /// The header whose magic was wiped, if it is there.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn unmarked(store: &dyn Store) -> Result<Option<Self>> {
+        let mut bytes = [0; SIZE];
+        if store.len() < SIZE as u64 {
+            return Ok(None);
+        }
+        store.read_at(0, &mut bytes)?;
+        if bytes.starts_with(MAGIC) || bytes[at::VERSION..at::CIPHER_NAME] != [0, 1] {
+            return Ok(None);
+        }
+        bytes[..MAGIC.len()].copy_from_slice(MAGIC);
+        Ok(Self::parse(&bytes, store.len())
+            .ok()
+            .filter(Self::convincing)
+            .map(|header| Self { marked: false, ..header }))
+    }
+
+    /// Whether all of it makes sense together, so that it cannot be there by chance.
+    pub fn convincing(&self) -> bool {
+        self.cipher().is_ok() && self.hash().is_ok() && self.sound().is_ok()
+    }
+
     /// Takes a header apart; `len` is the length of the store that it is in, in bytes.
     ///
     /// # Errors
@@ -231,6 +272,7 @@ impl Phdr {
             digest_iterations,
             uuid: text(bytes, "UUID", at::UUID, UUID).ok(),
             slots: std::array::from_fn(|i| read_slot(&bytes[at::SLOTS + i * at::SLOT..][..at::SLOT])),
+            marked: true,
         };
         header.check_payload()?;
         for i in 0..SLOTS {
@@ -305,8 +347,11 @@ impl Phdr {
     }
 
     /// # Errors
-    /// `Malformed` if anything is wrong with any keyslot: nothing is changed then but by a repair.
+    /// `Malformed` if the magic is gone, or anything is wrong with any keyslot: nothing is changed then but by a repair.
     pub fn sound(&self) -> Result<()> {
+        if !self.marked {
+            return Err(malformed("magic", 0, "the magic is gone".into()).advise(Advice::RepairHeader));
+        }
         let troubles = || self.slots.iter().filter_map(|slot| slot.trouble.as_ref());
         // What is surely wrong first: an overlap is told of both keyslots.
         let worst = troubles().find(|trouble| !trouble.readable).or_else(|| troubles().next());

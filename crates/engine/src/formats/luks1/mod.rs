@@ -14,7 +14,7 @@ use std::time::Instant;
 use claviger_crypto::dmcrypt::Sectors;
 use serde_json::{Value, json};
 
-use super::luks::{Stored, cipher_error, data_elsewhere, opened_by};
+use super::luks::{Stored, cipher_error, data_elsewhere, no_data, opened_by};
 use super::takes::{Parameter, Takes, check_opening};
 use super::{Choices, Creator, Facts, Format, Header, KeyMark, KeyslotEditor, UnlockPlan, Unlocked, Verdict, wiped};
 use crate::advice::{Advice, Warning};
@@ -51,6 +51,10 @@ impl Format for Luks1 {
             Some([0, 1]) => Verdict::Yes("it begins with LUKS's magic and version 1".to_owned()),
             Some([0, 2]) => Verdict::No("it is LUKS2".to_owned()),
             Some(_) => Verdict::Yes("it begins with LUKS's magic, but the version is not known".to_owned()),
+            None if Phdr::unmarked(store)?.is_some() => Verdict::Yes(
+                "its magic is gone, but all else of a LUKS1 header is there; if a passphrase opens it, `header repair` puts it back"
+                    .to_owned(),
+            ),
             None => Verdict::No("it does not begin with LUKS's magic".to_owned()),
         })
     }
@@ -108,7 +112,7 @@ struct Luks1Header {
 
 impl Luks1Header {
     fn read(stored: Stored) -> Result<Box<dyn Header>> {
-        Ok(Box::new(Self { header: wiped(NAME, Phdr::read(&*stored.header))?, stored }))
+        Ok(Box::new(Self { header: wiped(NAME, Phdr::find(&*stored.header))?, stored }))
     }
 }
 
@@ -153,6 +157,7 @@ fn unlocked(header: &Phdr, stored: &Stored, with: &Unlock<'_>) -> Result<Unlocke
     let data = Data::of(header, stored)?;
     let cipher = header.cipher()?;
     let OpenedKey { keyslot, key, trials, mut warnings } = unlock::open_key(header, &*stored.header, with)?;
+    with.has_opened();
     warnings.extend(header_warnings(header));
     warnings.extend(data.warning.clone().map(Warning::from));
     let sector_cipher = cipher
@@ -179,6 +184,10 @@ fn header_warnings(header: &Phdr) -> Vec<Warning> {
     let readable = header.slots.iter().filter_map(|slot| slot.trouble.as_ref().filter(|t| t.readable));
     let mut warnings: Vec<_> =
         readable.map(|t| format!("The header is damaged: {} ({}).", t.what, t.field).into()).collect();
+    if !header.marked {
+        let gone = "The magic at the beginning of the header is gone: no other program knows the volume any more.";
+        warnings.push(Warning::from(gone).advise(Advice::RepairHeader));
+    }
     if header.uuid.is_none() {
         warnings.push("The UUID in the header is damaged: it is no text.".into());
     }
@@ -230,16 +239,17 @@ impl Data {
         let store_len = stored.data().len();
         let len = store_len.saturating_sub(start) / SECTOR * SECTOR;
         if len == 0 {
-            let what = format!("the data begin at byte {start}, the file ends at byte {store_len}");
+            if !detached {
+                return Err(no_data(store_len, header.areas_end(), start));
+            }
+            let what = format!(
+                "the data begin at byte {start}, the file ends at byte {store_len}: {} bytes are missing at least",
+                start + SECTOR - store_len
+            );
             let error = header::malformed("payload offset", at::PAYLOAD, what);
-            return Err(match detached {
-                true => error.hint(
-                    "The header says where the data begin in the file or device that was named as the volume: is it the right one?",
-                ),
-                false => error
-                    .hint("If the file was cut short, find a complete copy. Otherwise it is a detached header or a header backup.")
-                    .advise(Advice::NameHeader),
-            });
+            return Err(error.hint(
+                "The header says where the data begin in the file or device that was named as the volume: is it the right one?",
+            ));
         }
         let rest = store_len % SECTOR;
         let warning = (rest != 0).then(|| {

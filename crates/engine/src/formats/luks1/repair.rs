@@ -2,43 +2,105 @@
 //!
 //! As cryptsetup does (2.6.1, lib/luks1/keymanage.c, `_keyslot_repair`): all programs put the areas of keyslots at the same places,
 //! so that offsets and stripes that were damaged can be told. A state that is neither in use nor not may be that of a keyslot in
-//! use: cryptsetup gives it up; here it stays in use, as nothing is lost by trying it.
+//! use: cryptsetup takes it out of use and wipes its salt; here it stays in use where all else of it is plausible, and is given up
+//! only where somebody says so.
 
 use super::create::standard_offset;
-use super::header::{self, MAGIC, Phdr, SIZE, STRIPES, Slot, at};
+use super::header::{self, ACTIVE, MAGIC, Phdr, SIZE, STRIPES, Slot, Trouble, at};
 use super::unlock::{looked_at, open_key};
 use super::{NAME, header_warnings};
-use crate::advice::Warning;
+use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
 use crate::edit::{Edit, Seen};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::luks::kdf::MIN_ITERATIONS;
 use crate::formats::{AreaReport, CopyReport, CopyState, Prepared, Verified};
 use crate::store::Store;
 
-/// Puts right what can be told.
-pub(super) fn repair(store: &dyn Store) -> Result<Prepared> {
+/// The most iterations that a damaged keyslot is believed: what no machine does in two seconds.
+const ITERATIONS_MAX: u32 = 50_000_000;
+
+/// Puts right what can be told, and what the credentials prove. Keyslots of which nothing can be told are taken out of use where
+/// they are among those that are named as `lost`.
+pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>, lost: &[u32]) -> Result<Prepared> {
     let mut warnings = Vec::new();
-    let header = with_marks(store, &mut warnings)?;
+    let (header, guessed) = with_marks(store, &mut warnings)?;
     let old = header_bytes(store)?;
     let mut new = header.clone();
+    let mut given_up = Vec::new();
     for (number, slot) in header.slots.iter().enumerate() {
-        if let Some(trouble) = &slot.trouble {
-            new = new.with_slot(number, standard(&header, number, slot));
-            warnings.push(format!("Keyslot {number} was damaged ({}): {}.", trouble.field, trouble.what).into());
+        let Some(trouble) = &slot.trouble else { continue };
+        let mut mended = standard(&header, number, slot);
+        warnings.push(format!("Keyslot {number} was damaged ({}): {}.", trouble.field, trouble.what).into());
+        if let Some(why) = why_lost(store, &header, number, slot, &mended)? {
+            if !lost.contains(&(number as u32)) {
+                return Err(is_lost(number, trouble, &why));
+            }
+            mended = Slot::unused(mended.offset);
+            given_up.push(number as u32);
+            warnings.push(format!("Keyslot {number} is lost ({why}), and is no longer in use.").into());
         }
+        new = new.with_slot(number, mended);
+    }
+    if let Some(number) = lost.iter().find(|number| !given_up.contains(number)) {
+        return Err(Error::misuse(format!("keyslot {number} is not lost: nothing was changed"))
+            .hint("To remove one that opens, use `claviger keyslot remove`."));
     }
     // What was guessed has to make sense together.
     let repaired = Phdr::parse(&new.bytes, store.len())?;
     repaired.sound().map_err(|e| e.hint("The other values are not known: restore the header from a backup."))?;
+    prove(&repaired, store, with, guessed)?;
     let steps = repaired.steps(&old, store)?;
     let edit = Edit::new(steps).made_for(vec![Seen { at: 0, bytes: old.to_vec() }]);
     Ok(Prepared { edit, format: NAME, hidden: false, keyslot: None, derivation: None, warnings })
 }
 
-/// The header, with its first bytes put right if they are damaged and all else makes sense.
-fn with_marks(store: &dyn Store, warnings: &mut Vec<Warning>) -> Result<Phdr> {
+/// A header without its magic is written only once its digest has proven it: LUKS1 has no checksum.
+fn prove(repaired: &Phdr, store: &dyn Store, with: &Unlock<'_>, guessed: bool) -> Result<()> {
+    match with.credentials {
+        [] if guessed => Err(Error::misuse(
+            "the magic of the LUKS1 header is gone, and no checksum shows that the rest is whole; nothing was changed",
+        )
+        .advise(Advice::GiveCredential)),
+        [] => Ok(()),
+        _ => open_key(repaired, store, with).map(drop),
+    }
+}
+
+/// Why what the record of a damaged keyslot says cannot be true, although it would have to be in use.
+fn why_lost(store: &dyn Store, header: &Phdr, number: usize, slot: &Slot, mended: &Slot) -> Result<Option<String>> {
+    if !slot.active {
+        return Ok(None);
+    }
+    let begin = at::SLOTS + number * at::SLOT;
+    let state_known = header.bytes[begin..begin + 4] == ACTIVE.to_be_bytes();
+    let wrong = [!state_known, slot.offset != mended.offset, slot.stripes != mended.stripes];
+    Ok(if !(MIN_ITERATIONS..=ITERATIONS_MAX).contains(&slot.iterations) {
+        Some(format!("it says {} iterations", slot.iterations))
+    } else if slot.salt.iter().all(|byte| *byte == slot.salt[0]) {
+        Some("its salt was overwritten".to_owned())
+    } else if wrong.iter().filter(|wrong| **wrong).count() > 1 {
+        Some("more than one of its fields was overwritten".to_owned())
+    } else if mended.area(header.key_len).end > store.len() {
+        Some("its area lies behind the end".to_owned())
+    } else {
+        let (sectors, not_random) = looked_at(header, store, mended)?;
+        (not_random > 0).then(|| format!("{not_random} of the {sectors} sectors of its area are not random"))
+    })
+}
+
+fn is_lost(number: usize, trouble: &Trouble, why: &str) -> Error {
+    let what = format!("{}; it cannot be repaired, because {why}", trouble.what);
+    Error::new(ErrorKind::Malformed { field: trouble.field, offset: trouble.at, what }).hint(format!(
+        "Nothing was changed. A header backup may have the keyslot. To give it up, so that other programs open the volume again: \
+         `claviger header repair --disable-slot {number} VOLUME`."
+    ))
+}
+
+/// The header, with its first bytes put right if they are damaged and all else makes sense; and whether they were.
+fn with_marks(store: &dyn Store, warnings: &mut Vec<Warning>) -> Result<(Phdr, bool)> {
     let error = match Phdr::read(store) {
-        Ok(header) => return Ok(header),
+        Ok(header) => return Ok((header, false)),
         Err(e) if matches!(e.kind, ErrorKind::NotThisFormat(_) | ErrorKind::Unsupported { .. }) => e,
         Err(e) => return Err(e),
     };
@@ -46,11 +108,10 @@ fn with_marks(store: &dyn Store, warnings: &mut Vec<Warning>) -> Result<Phdr> {
     let luks2 = bytes.starts_with(MAGIC) && bytes[at::VERSION..at::CIPHER_NAME] == [0, 2];
     bytes[..MAGIC.len()].copy_from_slice(MAGIC);
     bytes[at::VERSION..at::CIPHER_NAME].copy_from_slice(&[0, 1]);
-    let convincing = |h: &Phdr| !luks2 && h.cipher().is_ok() && h.hash().is_ok() && h.sound().is_ok();
     match Phdr::parse(&bytes, store.len()) {
-        Ok(header) if convincing(&header) => {
+        Ok(header) if !luks2 && header.convincing() => {
             warnings.push("The magic or the version at the beginning of the header was damaged.".into());
-            Ok(header)
+            Ok((header, true))
         }
         _ => Err(Error::new(ErrorKind::NotThisFormat("there is no LUKS1 header that could be repaired".into()))
             .hint("If there is a header backup, restore it.")),
@@ -65,20 +126,19 @@ fn header_bytes(store: &dyn Store) -> Result<[u8; SIZE]> {
 
 /// The keyslot as all programs lay it out.
 fn standard(header: &Phdr, number: usize, slot: &Slot) -> Slot {
-    // No iterations at all: it cannot be opened any more.
-    let active = slot.active && slot.iterations > 0;
     let offset = standard_offset(header.key_len, number);
-    Slot { active, offset, stripes: STRIPES, trouble: None, ..slot.clone() }
+    Slot { offset, stripes: STRIPES, trouble: None, ..slot.clone() }
 }
 
 /// Whether the header is sound and a keyslot opens, and whether the areas of all look as they should.
 pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
-    let header = Phdr::read(store)?;
+    let header = Phdr::find(store)?;
     let mut warnings = header_warnings(&header);
     if !with.credentials.is_empty() {
         warnings.extend(open_key(&header, store, with)?.warnings);
     }
     let state = match header.slots.iter().find_map(|slot| slot.trouble.as_ref()) {
+        None if !header.marked => CopyState::Damaged("its magic is gone".to_owned()),
         Some(trouble) => CopyState::Damaged(trouble.what.clone()),
         None => CopyState::Opens,
     };

@@ -11,7 +11,7 @@ use claviger_crypto::pool::Pool;
 use claviger_crypto::secret::wipe_stack;
 
 use super::header::{DIGEST, Phdr, SECTOR, SLOTS, Slot, Trouble};
-use crate::advice::Warning;
+use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::kdf::Kdf;
@@ -69,7 +69,7 @@ pub(super) fn open_key(header: &Phdr, store: &dyn Store, with: &Unlock<'_>) -> R
     let warnings = left_out.iter().map(|t| format!("This could not be tried: {}.", t.what).into()).collect();
     match found {
         Some((rank, key)) => Ok(OpenedKey { keyslot: Some(slots[rank].0), key, trials: slots.len() as u64, warnings }),
-        None => Err(none_opens(header, store, &slots, left_out.first().copied())),
+        None => Err(none_opens(header, store, &slots, &left_out)),
     }
 }
 
@@ -232,17 +232,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Nothing opened: what is known about why.
-fn none_opens(header: &Phdr, store: &dyn Store, slots: &[Numbered<'_>], left_out: Option<&Trouble>) -> Error {
-    if let Some(trouble) = left_out {
-        let others = match slots.len() {
-            0 => String::new(),
-            1 => " The other keyslot does not open with this passphrase.".to_owned(),
-            n => format!(" The {n} other keyslots do not open with this passphrase."),
-        };
-        let mut error = trouble.error();
-        error.hint = error.hint.map(|hint| hint + &others);
-        return error;
+/// Nothing opened: what is known about why. A keyslot that could not be tried says nothing of the passphrase.
+fn none_opens(header: &Phdr, store: &dyn Store, slots: &[Numbered<'_>], left_out: &[&Trouble]) -> Error {
+    if let ([], [trouble, ..]) = (slots, left_out) {
+        return trouble.error();
     }
     let numbers: Vec<_> = slots.iter().map(|(number, _)| number.to_string()).collect();
     let what = match &numbers[..] {
@@ -254,11 +247,20 @@ fn none_opens(header: &Phdr, store: &dyn Store, slots: &[Numbered<'_>], left_out
             all.join(", ")
         ),
     };
-    let damaged = slots.iter().filter_map(|(number, slot)| overwritten(header, store, *number, slot));
-    let hint = damaged
-        .reduce(|all, one| format!("{all} {one}"))
-        .unwrap_or_else(|| "A keyslot with a single damaged bit looks the same as a wrong passphrase.".to_owned());
-    Error::new(ErrorKind::WrongCredential(what)).hint(hint)
+    let told = |said: &str, Trouble { field, at, what, .. }: &Trouble| {
+        format!("{said}: {what} (field {field}, at byte {at}).")
+    };
+    let damaged: Vec<_> = slots.iter().filter_map(|(_, slot)| slot.trouble.as_ref()).collect();
+    let not_tried = left_out.iter().map(|trouble| told("Not tried, since it is damaged", trouble));
+    let not_tried = not_tried.chain(damaged.iter().map(|trouble| told("Tried although it is damaged", trouble)));
+    let overwritten = slots.iter().filter_map(|(number, slot)| overwritten(header, store, *number, slot));
+    let hints: Vec<_> = not_tried.chain(overwritten).collect();
+    let error = Error::new(ErrorKind::WrongCredential(what));
+    match &hints[..] {
+        [] => error.hint("A keyslot with a single damaged bit looks the same as a wrong passphrase."),
+        hints if left_out.is_empty() && damaged.is_empty() => error.hint(hints.join(" ")),
+        hints => error.hint(hints.join(" ")).advise(Advice::RepairHeader),
+    }
 }
 
 /// What is not random in the area of a keyslot, as it ought to be.

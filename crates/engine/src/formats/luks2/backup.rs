@@ -15,7 +15,8 @@ use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
 use crate::edit::{Edit, Step};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::{self, CopyReport, HeaderBackup, Prepared, RestoreFrom, Verified, luks, magic};
+use crate::formats::luks::{self, Doubt};
+use crate::formats::{self, CopyReport, HeaderBackup, Prepared, RestoreFrom, Verified, magic};
 use crate::store::Store;
 
 /// Bytes of the keyslots area that one step writes: as many of them as differ.
@@ -26,7 +27,7 @@ pub(super) fn back_up(store: &dyn Store) -> Result<HeaderBackup> {
     let header = read::read(store)?;
     let mut bytes = vec![0; end(&header) as usize];
     store.read_at(0, &mut bytes)?;
-    if let Some(step) = write::copy_anew(&header)? {
+    for step in write::copy_anew(&header)? {
         bytes[step.at as usize..][..step.bytes.len()].copy_from_slice(&step.bytes);
     }
     let mut warnings = header.warnings();
@@ -36,10 +37,22 @@ pub(super) fn back_up(store: &dyn Store) -> Result<HeaderBackup> {
     Ok(HeaderBackup { bytes, format: NAME, headers: vec!["primary", "secondary"], warnings })
 }
 
-/// Writes the damaged or stale copy anew, as the other one is.
-pub(super) fn repair(store: &dyn Store) -> Result<Prepared> {
+/// Writes anew what is damaged or stale: as the sound copy is, or as a checksum proves that it was.
+///
+/// Where something else was made in front of a sound secondary copy, only data that decrypt show that the volume is still there.
+pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
     let header = read::read(store)?;
-    let steps = write::repair(store, &header)?.into_iter().collect();
+    let key = key_in(store, &header, with)?;
+    let steps = match (write::repair(store, &header), key) {
+        (Err(e), Some(key)) if matches!(e.kind, ErrorKind::Misuse(_)) => {
+            if !makes_sense(store, &header, &key, with)? {
+                return Err(e.hint("Under its key the beginning of the data decrypts to noise: the data were overwritten, too, or never \
+                     written."));
+            }
+            write::copy_anew(&header)?
+        }
+        (steps, _) => steps?,
+    };
     Ok(prepared(Edit::new(steps).made_for(header.seen), Vec::new()))
 }
 
@@ -58,14 +71,10 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
     let backup = read::read(file)?;
     nothing_required(&backup.metadata)?;
     fits(store, &backup)?;
+    let key = key_in(file, &backup, with)?;
     let there = present(store)?;
-    let mut warnings = Vec::new();
-    let judged = belongs(store, (file, &backup), there.as_ref(), with)?;
-    match judged {
-        Judged::Same => {}
-        Judged::Not(why) if !unproven => return Err(why),
-        Judged::Not(why) => warnings.push(format!("Forced, although {why}").into()),
-    }
+    let doubt = doubt(store, &backup, there.as_ref(), key.as_ref(), with)?;
+    let mut warnings: Vec<_> = Doubt::settle(doubt, unproven)?.into_iter().collect();
     let mut steps = keyslots_area(store, file, &backup)?;
     let seqid = there.as_ref().map_or(0, |there| there.binary.seqid).max(backup.binary.seqid);
     let seqid = seqid.checked_add(1).unwrap_or(seqid);
@@ -88,9 +97,7 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
 /// What is sound, and whether a keyslot opens.
 pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     let header = read::read(store)?;
-    if let Some((digest, _)) = slots::data_digest(&header.metadata) {
-        unlock::open_key(&header, store, with, digest)?;
-    }
+    key_in(store, &header, with)?;
     let report = |which: Which, state: &CopyState| {
         let state = match state {
             CopyState::Current => formats::CopyState::Opens,
@@ -135,48 +142,51 @@ fn fits(store: &dyn Store, backup: &ReadHeader) -> Result<()> {
     Ok(())
 }
 
-/// Whether the backup is of the volume.
-enum Judged {
-    Same,
-    Not(Error),
+/// The volume key, where a credential was given: who gives one learns whether it opens the backup.
+fn key_in(file: &dyn Store, backup: &ReadHeader, with: &Unlock<'_>) -> Result<Option<Secret>> {
+    match (with.credentials, slots::data_digest(&backup.metadata)) {
+        ([], _) | (_, None) => Ok(None),
+        (_, Some((digest, _))) => Ok(Some(unlock::open_key(backup, file, with, digest)?.key)),
+    }
 }
 
-fn belongs(
+/// Why the backup is not known to be that of the volume.
+fn doubt(
     store: &dyn Store,
-    (file, backup): (&dyn Store, &ReadHeader),
+    backup: &ReadHeader,
     there: Option<&ReadHeader>,
+    key: Option<&Secret>,
     with: &Unlock<'_>,
-) -> Result<Judged> {
-    let not =
-        |what: String, hint: &str| Ok(Judged::Not(Error::misuse(format!("{what}. Nothing was changed")).hint(hint)));
-    let Some(there) = there else { return nothing_there(store, file, backup, with) };
+) -> Result<Option<Doubt>> {
+    let doubt = |what: String, hint| Ok(Some(Doubt { what, hint }));
+    let Some(there) = there else { return nothing_there(store, backup, key, with) };
     if there.binary.uuid != backup.binary.uuid {
         let uuid = |header: &ReadHeader| String::from_utf8_lossy(&header.binary.uuid).into_owned();
         let what = format!("the volume has the UUID {}, and the backup {}", uuid(there), uuid(backup));
-        return not(what, "It is the backup of another volume, or the UUID was changed. If it is meant, force it.");
+        return doubt(what, "It is the backup of another volume, or the UUID was changed. If it is meant, force it.");
     }
     if !same_key(&there.metadata, &backup.metadata) {
         let what = "the volume has another key than the header in the backup: its data would be unreadable".to_owned();
-        return not(what, "It was reencrypted or made anew. If that is meant, force it.");
+        return doubt(what, "It was reencrypted or made anew. If that is meant, force it.");
     }
     if places(&there.metadata) != places(&backup.metadata) || end(there) != end(backup) {
         let what = "the data or the keyslots have other places in the volume than in the backup".to_owned();
-        return not(what, "If it is meant, force it.");
+        return doubt(what, "If it is meant, force it.");
     }
-    Ok(Judged::Same)
+    Ok(None)
 }
 
 /// Where there is no header any more: the data tell, if a credential was given and they are more than noise.
-fn nothing_there(store: &dyn Store, file: &dyn Store, backup: &ReadHeader, with: &Unlock<'_>) -> Result<Judged> {
-    let proven = match (with.credentials, slots::data_digest(&backup.metadata)) {
-        ([], _) | (_, None) => None,
-        (_, Some((digest, _))) => {
-            let key = unlock::open_key(backup, file, with, digest)?.key;
-            Some(makes_sense(store, backup, &key, with)?)
-        }
-    };
-    if proven == Some(true) {
-        return Ok(Judged::Same);
+fn nothing_there(
+    store: &dyn Store,
+    backup: &ReadHeader,
+    key: Option<&Secret>,
+    with: &Unlock<'_>,
+) -> Result<Option<Doubt>> {
+    if let Some(key) = key
+        && makes_sense(store, backup, key, with)?
+    {
+        return Ok(None);
     }
     let mut start = vec![0; store.len().min(1 << 17) as usize];
     store.read_at(0, &mut start)?;
@@ -185,14 +195,14 @@ fn nothing_there(store: &dyn Store, file: &dyn Store, backup: &ReadHeader, with:
         true => format!("the header in the backup is a detached one, and at the beginning there is {is}"),
         false => format!("nothing shows that the backup belongs here: at the beginning there is {is}"),
     };
-    let hint = match proven {
+    let hint = match key {
         None => "With a passphrase the data may show it. If you are sure that it is the right volume, force it.",
         Some(_) => {
             "Under its key the beginning of the data decrypts to noise: an empty volume looks like this, and so does another \
              one. If you are sure that it is the right volume, force it."
         }
     };
-    Ok(Judged::Not(Error::misuse(format!("{what}. Nothing was changed")).hint(hint)))
+    Ok(Some(Doubt { what, hint }))
 }
 
 fn is_detached(backup: &ReadHeader) -> bool {

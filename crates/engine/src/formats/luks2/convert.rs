@@ -33,8 +33,9 @@ pub(in crate::formats) fn to_luks2(store: &dyn Store, to: &str, detached: bool) 
     if !same_name(to, NAME) {
         return Err(Error::unsupported(format!("turning LUKS1 into {to}")));
     }
-    let old = Phdr::read(store)?;
+    let old = Phdr::find(store)?;
     old.sound()?;
+    let cipher = area_cipher(&old)?;
     let limit = if detached || old.payload == 0 { store.len() } else { old.data_start() };
     let end = limit.min(2 * HDR_SIZE + validate::KEYSLOTS_SIZE) / slots::BLOCK * slots::BLOCK;
     no_other_metadata(store, &old)?;
@@ -45,7 +46,7 @@ pub(in crate::formats) fn to_luks2(store: &dyn Store, to: &str, detached: bool) 
             wiped.push(before.area(old.key_len));
         }
     }
-    let metadata = metadata_of(&moved, end)?;
+    let metadata = metadata_of(&moved, end, &cipher)?;
     let uuid = old.uuid.clone().unwrap_or_default().into_bytes();
     let binary = Binary {
         hdr_size: HDR_SIZE,
@@ -212,9 +213,22 @@ fn between(old: &Phdr, new: &Phdr) -> Vec<Step> {
         .collect()
 }
 
-/// What a LUKS1 header says, as LUKS2 says it; `end` is where the keyslots area ends.
-fn metadata_of(header: &Phdr, end: u64) -> Result<Metadata> {
-    let keyslots: BTreeMap<_, _> = header.active().map(|(n, slot)| (n as u32, keyslot_of(header, slot))).collect();
+/// What keyslots and data are encrypted with, in words that cryptsetup knows for both.
+fn area_cipher(header: &Phdr) -> Result<String> {
+    let said = header.specification();
+    slots::area_cipher(&said).ok_or_else(|| {
+        Error::unsupported(format!(
+            "LUKS2 keyslots encrypted with {}: cryptsetup could not open them. Nothing was changed",
+            validate::printable(&said)
+        ))
+        .hint("Make a new LUKS2 volume and copy: `claviger convert --new-format LUKS2 OLD NEW`.")
+    })
+}
+
+/// What a LUKS1 header says, as LUKS2 says it with `cipher`; `end` is where the keyslots area ends.
+fn metadata_of(header: &Phdr, end: u64, cipher: &str) -> Result<Metadata> {
+    let keyslots: BTreeMap<_, _> =
+        header.active().map(|(n, slot)| (n as u32, keyslot_of(header, slot, cipher))).collect();
     let digest = Digest {
         kind: "pbkdf2".into(),
         keyslots: keyslots.keys().map(|n| Id(*n)).collect(),
@@ -233,7 +247,7 @@ fn metadata_of(header: &Phdr, end: u64) -> Result<Metadata> {
         offset: Decimal(header.data_start()),
         size: Size::Dynamic,
         iv_tweak: Some(Decimal(0)),
-        encryption: Some(header.specification()),
+        encryption: Some(cipher.to_owned()),
         sector_size: Some(SECTOR as u32),
         integrity: None,
         flags: Vec::new(),
@@ -255,7 +269,7 @@ fn metadata_of(header: &Phdr, end: u64) -> Result<Metadata> {
     })
 }
 
-fn keyslot_of(header: &Phdr, slot: &Slot) -> Keyslot {
+fn keyslot_of(header: &Phdr, slot: &Slot, cipher: &str) -> Keyslot {
     let area = slot.area(header.key_len);
     Keyslot {
         kind: "luks2".into(),
@@ -266,7 +280,7 @@ fn keyslot_of(header: &Phdr, slot: &Slot) -> Keyslot {
             offset: Decimal(area.start),
             // In whole blocks where nothing is behind it, as cryptsetup has it.
             size: Decimal(block_or_less(header, &area)),
-            encryption: Some(header.specification()),
+            encryption: Some(cipher.to_owned()),
             key_size: Some(header.key_len as u32),
             other: Default::default(),
         },

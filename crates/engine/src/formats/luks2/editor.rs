@@ -39,7 +39,11 @@ impl KeyslotEditor for Editor {
     }
 
     fn repair(&self, store: &dyn Store) -> Result<Prepared> {
-        wiped(NAME, backup::repair(store))
+        self.repair_opened(store, &Unlock::with(&[]))
+    }
+
+    fn repair_opened(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
+        wiped(NAME, backup::repair(store, with))
     }
 
     fn back_up(&self, store: &dyn Store, _with: &Unlock<'_>, hidden: Option<&Unlock<'_>>) -> Result<HeaderBackup> {

@@ -211,8 +211,8 @@ impl How {
     /// Encrypted as the data are, where their cipher is one for keyslots too: without tags, without a null cipher.
     pub fn new(cipher: &str, cipher_key: usize, hash: Option<&str>) -> Result<Self> {
         let fits = |text: &str, len| {
-            let plain = !text.starts_with("capi:") && !text.starts_with("cipher_null") && !text.contains("random");
-            let known = Specification::parse(text).ok().filter(|c| plain && c.key_sizes().contains(&len))?;
+            let known =
+                Specification::parse(&slots::area_cipher(text)?).ok().filter(|c| c.key_sizes().contains(&len))?;
             Some(Self { hash: &hash::SHA256, cipher: known, cipher_key: len })
         };
         let how = fits(cipher, cipher_key).or_else(|| fits(CIPHER.0, CIPHER.1)).expect("the default is known");

@@ -14,7 +14,7 @@ use super::validate::{digests_of, header_end, is_backup, printable, unknown};
 use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::luks::{cipher_error, data_elsewhere};
+use crate::formats::luks::{cipher_error, data_elsewhere, no_data};
 use crate::formats::unencrypted;
 use crate::store::Store;
 use crate::volume::{KernelCipher, Layout, Payload, Segment, integrity};
@@ -39,6 +39,19 @@ pub fn digests(header: &ReadHeader) -> Vec<u32> {
     digests.sort_unstable();
     digests.dedup();
     digests
+}
+
+/// Whether there are data behind a header that is not elsewhere: known before anybody types a password.
+///
+/// # Errors
+/// `Misuse` for a header alone, `Malformed` for a part of one.
+pub fn has_data(header: &ReadHeader, data: &dyn Store, detached: bool) -> Result<()> {
+    match parts(header).first() {
+        Some((_, first)) if !detached && data.len() <= first.offset.0 => {
+            Err(no_data(data.len(), header_end(&header.metadata, header.binary.hdr_size), first.offset.0))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Lays out the volume in `data`: `key` is the volume key of the digest with this number. `detached` says that the header is
@@ -208,7 +221,10 @@ impl Making<'_> {
                 let rest = there.saturating_sub(start);
                 let len = rest - rest % sector;
                 if len == 0 {
-                    let what = format!("segment {number} begins at byte {start}, but there are only {there} bytes");
+                    let what = format!(
+                        "segment {number} begins at byte {start}, but there are only {there} bytes: {} are missing at least",
+                        start.saturating_add(sector).saturating_sub(there)
+                    );
                     return Err(Error::from(ErrorKind::Malformed {
                         field: "segments",
                         offset: json_at(self.header),
@@ -230,7 +246,10 @@ impl Making<'_> {
                 if end <= there {
                     return Ok((len, true));
                 }
-                let what = format!("segment {number} ends at byte {end}, but the file is cut short at byte {there}");
+                let what = format!(
+                    "segment {number} ends at byte {end}, but the file is cut short at byte {there}: {} bytes are missing",
+                    end - there
+                );
                 if !self.with.truncated {
                     return Err(Error::from(ErrorKind::Malformed {
                         field: "segments",

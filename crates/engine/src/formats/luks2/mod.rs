@@ -158,21 +158,32 @@ fn described(header: &ReadHeader) -> String {
     let slots = header.metadata.keyslots.len();
     let plural = if slots == 1 { "" } else { "s" };
     let uuid = validate::printable(&String::from_utf8_lossy(&header.binary.uuid));
-    let damage = if header.warnings().is_empty() { "" } else { "; one of its two copies is damaged" };
+    let damage = match (header.primary.is_current(), header.secondary.is_current()) {
+        (true, true) => "",
+        (false, false) => {
+            "; both copies are damaged, and their checksums show what they were: `header repair` writes them anew"
+        }
+        _ => "; one of its two copies is damaged",
+    };
     format!("it has a LUKS2 header with {slots} keyslot{plural}, UUID {uuid}{damage}")
 }
 
-/// What is to be said where the primary header is gone and a secondary one is sound: it may belong to what was there before.
+/// What is to be said where the primary header is gone and a checksum proves what it was, or a secondary one is sound, which may
+/// belong to what was there before.
 fn lost(header: &ReadHeader, start: &[u8]) -> Verdict {
     let at = header.binary.hdr_size;
+    if header.which == Which::Primary {
+        let what = "the magic of its LUKS2 header is gone, but the checksum is right once it is back";
+        return Verdict::Yes(format!("{what}: `header repair` writes it anew"));
+    }
     match magic::known(start) {
         Some(other) => Verdict::No(format!(
-            "it begins as {other} does; a second LUKS2 header at byte {at} is sound, and opens what was there before if the \
+            "it begins as {other} does; a second LUKS2 header at byte {at} is whole, and opens what was there before if the \
              format is named"
         )),
-        None => {
-            Verdict::Yes(format!("its beginning is overwritten, but the second LUKS2 header at byte {at} is sound"))
-        }
+        None => Verdict::Yes(format!(
+            "its beginning is overwritten, but the second LUKS2 header at byte {at} is whole: `header repair` writes the first anew"
+        )),
     }
 }
 
@@ -242,7 +253,9 @@ impl Header for Luks2Header {
 
 fn unlocked(header: &ReadHeader, stored: &Stored, with: &Unlock<'_>) -> Result<Unlocked> {
     let begun = Instant::now();
-    requirements_met(header)?;
+    if let Some(unmet) = validate::unmet(&header.metadata) {
+        return Err(unmet);
+    }
     if reencrypt::goes_on(&header.metadata) {
         return being_reencrypted(header, stored, with, begun);
     }
@@ -251,7 +264,9 @@ fn unlocked(header: &ReadHeader, stored: &Stored, with: &Unlock<'_>) -> Result<U
         [] => return Err(Error::unsupported("a LUKS2 volume of which nothing is encrypted")),
         _ => return Err(Error::unsupported("several volume keys where no reencryption goes on")),
     };
+    layout::has_data(header, &**stored.data(), stored.detached.is_some())?;
     let opened = unlock::open_key(header, &*stored.header, with, digest)?;
+    with.has_opened();
     let key = |wanted| (wanted == digest).then_some(&opened.key);
     let laid_out = layout::lay_out(header, &**stored.data(), stored.detached.is_some(), key, with)?;
     let mut warnings = header.warnings();
@@ -283,22 +298,6 @@ fn being_reencrypted(header: &ReadHeader, stored: &Stored, with: &Unlock<'_>, be
         derivations: opened.key.trials,
         took: begun.elapsed(),
         recognised: true,
-    })
-}
-
-/// Whether this program knows all that a program must know to touch the volume (specification, section 3.5, `requirements`). A
-/// reencryption that goes on is such a thing, and known.
-fn requirements_met(header: &ReadHeader) -> Result<()> {
-    let known = |name: &&String| validate::REENCRYPTION.contains(&name.as_str());
-    let Some(name) = validate::requirements(&header.metadata).iter().find(|name| !known(name)) else { return Ok(()) };
-    Err(match name.as_str() {
-        "offline-reencrypt" => Error::unsupported("a volume that cryptsetup-reencrypt was reencrypting offline")
-            .hint("Finish it with that program and the log file that it has left."),
-        "opal" => Error::unsupported("data that the drive itself encrypts (OPAL)")
-            .hint("Only the drive with its own key can decrypt them: use cryptsetup 2.7 or newer on that machine."),
-        "inline-hw-tags" => Error::unsupported("integrity tags that the drive keeps beside its sectors"),
-        other => validate::unknown("the requirement", other)
-            .hint("The volume was made or changed by a newer program, which asks others not to touch it."),
     })
 }
 

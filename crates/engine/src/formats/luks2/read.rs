@@ -81,12 +81,14 @@ impl ReadHeader {
     }
 }
 
-/// One copy, sound by itself.
+/// One copy, sound by itself or put together.
 struct Copy {
     seen: Seen,
     binary: Binary,
     metadata: Metadata,
     json: Vec<u8>,
+    /// What was wrong with it as it is stored, where its checksum shows what it was.
+    mended: Option<Error>,
 }
 
 /// Reads the header, whichever of its copies is sound and newer (`LUKS2_disk_hdr_read` of cryptsetup's luks2_disk_metadata.c, but
@@ -108,36 +110,52 @@ pub fn read_secondary(store: &dyn Store) -> Result<ReadHeader> {
 }
 
 fn read_copies(store: &dyn Store, with_primary: bool) -> Result<ReadHeader> {
-    let mut size = None;
-    let primary = copy(store, Which::Primary, 0, &mut size).and_then(|copy| fits(copy, store));
-    let primary = io_is_an_error(primary)?;
-    let secondary = io_is_an_error(match size {
-        Some(size) => copy(store, Which::Secondary, size, &mut None),
+    let primary = io_is_an_error(copy(store, Which::Primary, 0))?;
+    let size = primary.as_ref().ok().map(|copy| copy.binary.hdr_size);
+    let secondary = io_is_an_error(match size.or_else(|| damaged_but_sized(store)) {
+        Some(size) => copy(store, Which::Secondary, size),
         None => find_secondary(store),
     })?;
-    let secondary = secondary.and_then(|copy| fits(copy, store));
+    let (primary, secondary) =
+        (primary.and_then(|copy| fits(copy, store)), secondary.and_then(|copy| fits(copy, store)));
     let left_out = || Error::from(ErrorKind::Misuse("it was not to be used".into()));
     choose(if with_primary { primary } else { primary.and_then(|_| Err(left_out())) }, secondary)
 }
 
+/// The size that a primary copy says whose checksum is right, but whose metadata nobody can read.
+fn damaged_but_sized(store: &dyn Store) -> Option<u64> {
+    let stored = Stored::read(store, Which::Primary, 0).ok()?;
+    stored.checked().is_ok().then_some(stored.binary.hdr_size)
+}
+
 fn choose(primary: Result<Copy>, secondary: Result<Copy>) -> Result<ReadHeader> {
     let seen = [&primary, &secondary].into_iter().flatten().map(|copy| copy.seen.clone()).collect();
+    // One that was put together is as good as any to read, and is to be written anew.
+    let current = |copy: &mut Copy| copy.mended.take().map_or(CopyState::Current, CopyState::Damaged);
     let (copy, which, one, other) = match (primary, secondary) {
-        (Ok(one), Ok(other)) => {
+        (Ok(mut one), Ok(mut other)) => {
             let (a, b) = (one.binary.seqid, other.binary.seqid);
             if a < b {
-                (other, Which::Secondary, CopyState::Stale { seqid: a }, CopyState::Current)
+                let state = current(&mut other);
+                (other, Which::Secondary, CopyState::Stale { seqid: a }, state)
             } else {
                 let other = match () {
                     () if a > b => CopyState::Stale { seqid: b },
-                    () if one.says_the_same(&other) => CopyState::Current,
+                    () if one.says_the_same(&other) => current(&mut other),
                     () => CopyState::Differs,
                 };
-                (one, Which::Primary, CopyState::Current, other)
+                let state = current(&mut one);
+                (one, Which::Primary, state, other)
             }
         }
-        (Ok(one), Err(e)) => (one, Which::Primary, CopyState::Current, CopyState::Damaged(e)),
-        (Err(e), Ok(other)) => (other, Which::Secondary, CopyState::Damaged(e), CopyState::Current),
+        (Ok(mut one), Err(e)) => {
+            let state = current(&mut one);
+            (one, Which::Primary, state, CopyState::Damaged(e))
+        }
+        (Err(e), Ok(mut other)) => {
+            let state = current(&mut other);
+            (other, Which::Secondary, CopyState::Damaged(e), state)
+        }
         (Err(one), Err(other)) => return Err(neither(one, other)),
     };
     let Copy { binary, metadata, json, .. } = copy;
@@ -173,7 +191,7 @@ fn io_is_an_error<T>(read: Result<T>) -> Result<Result<T>> {
 fn find_secondary(store: &dyn Store) -> Result<Copy> {
     let mut first = None;
     for at in SIZES {
-        match copy(store, Which::Secondary, at, &mut None) {
+        match copy(store, Which::Secondary, at) {
             Ok(found) => return Ok(found),
             Err(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => {}
             Err(e) if matches!(e.kind, ErrorKind::Io(_)) => return Err(e),
@@ -187,29 +205,86 @@ fn missing(which: Which) -> Error {
     ErrorKind::NotThisFormat(format!("there is no {} LUKS2 header", which.name())).into()
 }
 
-/// The copy at `offset`, if it is sound by itself. Its size goes to `size` as soon as its checksum is known to be right.
-fn copy(store: &dyn Store, which: Which, offset: u64, size: &mut Option<u64>) -> Result<Copy> {
-    let mut start = [0; binary::LEN];
-    if !read_all(store, offset, &mut start)? || start[..6] != *which.magic() {
-        return Err(missing(which));
+/// The copy at `offset`, if it is sound by itself, or its checksum proves what it was: `wipefs` takes only the first bytes, and what
+/// overwrites the binary header of one copy often leaves its metadata, which are those of the other.
+fn copy(store: &dyn Store, which: Which, offset: u64) -> Result<Copy> {
+    let mut stored = Stored::read(store, which, offset)?;
+    let mut mended = stored.marked.as_ref().err().map(|_| stored.wiped());
+    if let Err(error) = stored.checked() {
+        stored.with_the_json_of_the_other(store)?;
+        if stored.checked().is_err() {
+            return Err(if stored.marked.is_ok() { error } else { missing(which) });
+        }
+        mended = Some(error);
     }
-    if which == Which::Primary && start[6..8] == [0, 1] {
-        return Err(ErrorKind::NotThisFormat("it is a LUKS1 volume".into()).into());
-    }
-    let binary = Binary::parse(&start, which, offset)?;
-    let mut whole = vec![0; binary.hdr_size as usize];
-    if !read_all(store, offset, &mut whole)? {
-        let what = format!("the file ends inside the header of {} bytes at byte {offset}", binary.hdr_size);
-        return Err(ErrorKind::Malformed { field: "hdr_size", offset: offset + 8, what }.into());
-    }
-    binary.check(&whole, offset)?;
-    *size = Some(binary.hdr_size);
+    let Stored { binary, whole, seen, .. } = stored;
     let at = offset + binary::LEN as u64;
     let json = json_text(&whole[binary::LEN..], at)?.to_vec();
     let metadata = parse(&json, at)?;
     validate::metadata(&metadata, binary.hdr_size, at)?;
-    let seen = Seen { at: offset, bytes: whole[..binary::LEN].to_vec() };
-    Ok(Copy { seen, binary, metadata, json })
+    Ok(Copy { seen: Seen { at: offset, bytes: seen }, binary, metadata, json, mended })
+}
+
+/// The bytes of a copy, with the magic that belongs there.
+struct Stored {
+    which: Which,
+    offset: u64,
+    binary: Binary,
+    /// The binary header as it is stored.
+    seen: Vec<u8>,
+    /// All of the copy, with the magic.
+    whole: Vec<u8>,
+    /// Whether the magic is there.
+    marked: std::result::Result<(), ()>,
+}
+
+impl Stored {
+    /// # Errors
+    /// `NotThisFormat` where nothing says that there is one; `Malformed`, `Unsupported`, `Io`.
+    fn read(store: &dyn Store, which: Which, offset: u64) -> Result<Self> {
+        let mut start = [0; binary::LEN];
+        if !read_all(store, offset, &mut start)? {
+            return Err(missing(which));
+        }
+        let seen = start.to_vec();
+        let marked = if start[..6] == *which.magic() { Ok(()) } else { Err(()) };
+        if marked.is_ok() && which == Which::Primary && start[6..8] == [0, 1] {
+            return Err(ErrorKind::NotThisFormat("it is a LUKS1 volume".into()).into());
+        }
+        start[..6].copy_from_slice(which.magic());
+        // Without a magic nothing is told of what is wrong: it is something else.
+        let parsed = Binary::parse(&start, which, offset);
+        let binary = if marked.is_ok() { parsed? } else { parsed.map_err(|_| missing(which))? };
+        let mut whole = vec![0; binary.hdr_size as usize];
+        if !read_all(store, offset, &mut whole)? {
+            let what = format!("the file ends inside the header of {} bytes at byte {offset}", binary.hdr_size);
+            let cut = ErrorKind::Malformed { field: "hdr_size", offset: offset + 8, what };
+            return Err(if marked.is_ok() { cut.into() } else { missing(which) });
+        }
+        whole[..6].copy_from_slice(which.magic());
+        Ok(Self { which, offset, binary, seen, whole, marked })
+    }
+
+    /// Whether the checksum is right.
+    fn checked(&self) -> Result<()> {
+        self.binary.check(&self.whole, self.offset)
+    }
+
+    /// Takes the metadata of the other copy: where both are as old they are the same, byte by byte.
+    fn with_the_json_of_the_other(&mut self, store: &dyn Store) -> Result<()> {
+        let other = match self.which {
+            Which::Primary => self.binary.hdr_size,
+            Which::Secondary => 0,
+        };
+        read_all(store, other + binary::LEN as u64, &mut self.whole[binary::LEN..]).map(drop)
+    }
+
+    /// What is wrong with one whose magic is gone.
+    fn wiped(&self) -> Error {
+        let what =
+            format!("the magic of the {} header is gone; its checksum is right once it is back", self.which.name());
+        ErrorKind::Malformed { field: "magic", offset: self.offset, what }.into()
+    }
 }
 
 impl Copy {
@@ -223,7 +298,9 @@ impl Copy {
 fn fits(copy: Copy, store: &dyn Store) -> Result<Copy> {
     let end = 2 * copy.binary.hdr_size + copy.metadata.config.keyslots_size.0;
     if end > store.len() {
-        let what = format!("headers and keyslots take {end} bytes, but there are only {}", store.len());
+        let missing = end - store.len();
+        let what =
+            format!("headers and keyslots take {end} bytes, but there are only {}: {missing} are missing", store.len());
         let at = binary::LEN as u64;
         return Err(Error::from(ErrorKind::Malformed { field: "keyslots_size", offset: at, what })
             .hint("It was cut short: keyslots may be lost. Look for a longer copy of it, or a header backup."));

@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::metadata::{Digest, Id, Metadata};
 use super::validate::NUMBERS;
 use crate::error::{Error, Result};
+use crate::formats::unencrypted;
 
 /// How often a key is split (cryptsetup's luks.h, `LUKS_STRIPES`).
 pub(super) const STRIPES: u32 = 4000;
@@ -17,6 +18,25 @@ pub(super) const BLOCK: u64 = 4096;
 /// Bytes of the area of a keyslot for a key of so many bytes (cryptsetup's luks2_json_format.c, `get_area_size`).
 pub(super) fn area_len(key_len: usize) -> u64 {
     (key_len as u64 * u64::from(STRIPES)).next_multiple_of(BLOCK)
+}
+
+/// The cipher of data as that of the area of a keyslot, where cryptsetup can open such areas: it does so in user space, and knows these
+/// initialisation vectors only, and none with an option that changes nothing, such as Tomb's `plain64:sha256` (2.6.1,
+/// lib/crypto_backend/crypto_storage.c, `crypt_sector_iv_init`).
+pub(super) fn area_cipher(specification: &str) -> Option<String> {
+    let (cipher, mode) = specification.split_once('-')?;
+    if cipher == "capi" || cipher.contains(':') || unencrypted::is_null(specification) {
+        return None;
+    }
+    let Some((mode, iv)) = mode.split_once('-') else { return Some(specification.to_owned()) };
+    match iv.split_once(':') {
+        Some(("essiv", _)) => Some(specification.to_owned()),
+        split => {
+            let iv = split.map_or(iv, |(iv, _)| iv);
+            let known = ["null", "plain", "plain64", "plain64be", "benbi", "eboiv"].contains(&iv);
+            known.then(|| format!("{cipher}-{mode}-{iv}"))
+        }
+    }
 }
 
 /// The first free number of keyslots, tokens, digests.

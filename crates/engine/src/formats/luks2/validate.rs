@@ -36,7 +36,26 @@ pub fn metadata(metadata: &Metadata, hdr_size: u64, at: u64) -> Result<()> {
         .and_then(|()| digests(metadata))
         .and_then(|()| segments(metadata, hdr_size))
         .and_then(|()| keyslots(metadata, hdr_size));
-    checked.map_err(|Wrong(field, what)| ErrorKind::Malformed { field, offset: at, what }.into())
+    checked.map_err(|Wrong(field, what)| {
+        // Whoever asks for what is not known here may have rules that are not known here.
+        unmet(metadata).unwrap_or_else(|| ErrorKind::Malformed { field, offset: at, what }.into())
+    })
+}
+
+/// The first thing that the volume asks of programs and this one does not know (specification, section 3.5, `requirements`). A
+/// reencryption that goes on is such a thing, and known.
+pub fn unmet(metadata: &Metadata) -> Option<Error> {
+    let known = |name: &&String| REENCRYPTION.contains(&name.as_str());
+    let name = requirements(metadata).iter().find(|name| !known(name))?;
+    Some(match name.as_str() {
+        "offline-reencrypt" => Error::unsupported("a volume that cryptsetup-reencrypt was reencrypting offline")
+            .hint("Finish it with that program and the log file that it has left."),
+        "opal" => Error::unsupported("data that the drive itself encrypts (OPAL)")
+            .hint("Only the drive with its own key can decrypt them: use cryptsetup 2.7 or newer on that machine."),
+        "inline-hw-tags" => Error::unsupported("integrity tags that the drive keeps beside its sectors"),
+        other => unknown("the requirement", other)
+            .hint("The volume was made or changed by a newer program, which asks others not to touch it."),
+    })
 }
 
 /// Whether a segment is kept for the end of a reencryption instead of being a part of the volume (specification, section 3.3).

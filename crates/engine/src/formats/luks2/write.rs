@@ -10,6 +10,7 @@ use super::binary::{Binary, SALT, Which};
 use super::metadata::Metadata;
 use super::read::{self, CopyState, ReadHeader};
 use super::{binary, validate};
+use crate::advice::Advice;
 use crate::edit::Step;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::magic;
@@ -41,11 +42,11 @@ pub(super) fn first_steps(binary: &Binary, metadata: &Metadata) -> Result<Vec<St
     [Which::Secondary, Which::Primary].into_iter().map(|which| step(binary, which, &json)).collect()
 }
 
-/// The step that writes the copy anew that is not as the one that counts: nothing if both are.
+/// The steps that write the copies anew that are not as they should be: none if both are.
 ///
 /// # Errors
 /// Those of [`steps`].
-pub(super) fn repair(store: &dyn Store, header: &ReadHeader) -> Result<Option<Step>> {
+pub(super) fn repair(store: &dyn Store, header: &ReadHeader) -> Result<Vec<Step>> {
     nothing_else_in_front(store, header)?;
     copy_anew(header)
 }
@@ -54,13 +55,13 @@ pub(super) fn repair(store: &dyn Store, header: &ReadHeader) -> Result<Option<St
 ///
 /// # Errors
 /// `Io` if the system has no random bytes.
-pub(super) fn copy_anew(header: &ReadHeader) -> Result<Option<Step>> {
-    let damaged = match (header.primary.is_current(), header.secondary.is_current()) {
-        (true, true) => return Ok(None),
-        (false, _) => Which::Primary,
-        (true, false) => Which::Secondary,
-    };
-    step(&header.binary, damaged, &header.json).map(Some)
+pub(super) fn copy_anew(header: &ReadHeader) -> Result<Vec<Step>> {
+    let states = [(Which::Secondary, &header.secondary), (Which::Primary, &header.primary)];
+    let mut damaged: Vec<_> =
+        states.into_iter().filter(|(_, state)| !state.is_current()).map(|(which, _)| which).collect();
+    // The one that counts, where it was put together, stays until the other one is sound.
+    damaged.sort_by_key(|which| *which == header.which);
+    damaged.into_iter().map(|which| step(&header.binary, which, &header.json)).collect()
 }
 
 /// What the JSON area is to hold. It is read as any program will read it before it is written.
@@ -96,6 +97,10 @@ pub(super) fn salt() -> Result<[u8; SALT]> {
 /// Where the primary copy is gone, what is there may be something else that was made in its place: that is not written over.
 fn nothing_else_in_front(store: &dyn Store, header: &ReadHeader) -> Result<()> {
     let CopyState::Damaged(error) = &header.primary else { return Ok(()) };
+    if header.which == Which::Primary {
+        // Its checksum is right once it is put together: nothing else is there.
+        return Ok(());
+    }
     let mut start = vec![0; store.len().min(1 << 17) as usize];
     store.read_at(0, &mut start)?;
     let ours = start.starts_with(Which::Primary.magic()) && start.get(6..8) == Some(&[0, 2]);
@@ -104,7 +109,8 @@ fn nothing_else_in_front(store: &dyn Store, header: &ReadHeader) -> Result<()> {
             "where the primary header belongs there is {what}: the secondary header may be what an older volume has left. \
              Nothing was changed"
         ))
-        .hint("If it is the volume that counts, restore it from a header backup.")),
+        .hint("If the LUKS2 volume is the one that counts, a passphrase can show that its data are still there.")
+        .advise(Advice::GiveCredential)),
         _ if matches!(error.kind, ErrorKind::Unsupported { .. }) => Err(Error::unsupported(format!(
             "changing a header whose primary copy is of another kind ({error})"
         ))),

@@ -12,7 +12,7 @@ use claviger_crypto::Secret;
 use super::headerless::{self, HeaderlessArea, HeaderlessVolume};
 use super::takes::{Parameter, Takes, check_opening};
 use super::{Choices, Creator, Format, Header, Unlocked, Verdict, stored_behind};
-use crate::advice::Warning;
+use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock, whole_keyfile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::spec::Spec;
@@ -188,9 +188,11 @@ impl Parameters {
             }) as usize
                 / 8
         };
+        let hashed = with.hash.is_some_and(|hash| !hash.eq_ignore_ascii_case("plain"));
         let ignored = |warnings: &mut Vec<Warning>| {
-            if with.hash.is_some_and(|hash| !hash.eq_ignore_ascii_case("plain")) {
-                warnings.push("The hash is not used: a key file is the key itself.".into());
+            if hashed {
+                let unused = Warning::from("The hash is not used: a key file is the key itself.");
+                warnings.push(unused.advise(Advice::GiveAsPassphrase));
             }
         };
         let (cipher, key, hash, iterations) = match with.credentials {
@@ -228,7 +230,9 @@ impl Parameters {
             [Credential::Keyfile(file)] => {
                 let cipher = cipher(CIPHER, &mut taken);
                 ignored(&mut warnings);
-                (cipher, key::of_file(whole_keyfile(file)?, size(&mut taken))?, "none", 0)
+                let key = key::of_file(whole_keyfile(file)?, size(&mut taken));
+                let key = key.map_err(|e| if hashed { e.advise(Advice::GiveAsPassphrase) } else { e })?;
+                (cipher, key, "none", 0)
             }
             [Credential::VolumeKey(key)] => {
                 if bits.is_some_and(|bits| bits as usize != key.len() * 8) {

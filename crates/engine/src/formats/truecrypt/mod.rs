@@ -328,6 +328,9 @@ impl HeaderCopies {
         let password = keyfiles::password(family, with.credentials)?;
         let outcome = trials::run(&plan, &password, with)?;
         let Outcome { found, spoilt, left_out, trials, derivations } = outcome;
+        if found.is_some() || spoilt.is_some() {
+            with.has_opened();
+        }
         let Some(found) = found else {
             let wrong = || wrong_credential(family, with, trials, begun.elapsed());
             return Err(spoilt.map(|(_, error)| error).or(left_out).unwrap_or_else(wrong));

@@ -36,7 +36,7 @@ use claviger_crypto::pool::Pool;
 
 use super::metadata::{Id, Metadata, Size};
 use super::read::{self, CopyState, ReadHeader, read};
-use super::unlock::{OpenedKey, open_key};
+use super::unlock::{OpenedKey, keyslots_of, open_key, plan};
 use super::{binary, slots, validate, write};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
@@ -402,6 +402,7 @@ fn unlocked(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Resu
     }
     doubts::may_belong_together(stores, header, doubts::encrypted_by_now(&state))?;
     let (keys, key) = volume_keys(header, &state, stores.header, with)?;
+    with.has_opened();
     // All is rewritten and the old key's keyslots are gone already: what is left says no more than any header does.
     let unproven = state.mode == Mode::Reencrypt && state.finished() && keys.previous.is_none();
     if !unproven {
@@ -436,6 +437,12 @@ fn volume_keys(
             .hint("Give a passphrase, which opens a keyslot of each."));
     }
     let any_slot = Unlock { keyslot: None, ..*with };
+    if !matches!(with.credentials, [Credential::VolumeKey(_)]) {
+        // The keyslots of both keys together are what somebody waits for.
+        let sides = [last, previous].into_iter().flatten();
+        let slots: Vec<_> = sides.flat_map(|digest| keyslots_of(&header.metadata, digest, None)).collect();
+        with.ask(plan(header, &slots, with).microseconds())?;
+    }
     let open = |digest: Option<u32>| {
         let opened = digest.map(|digest| open_key(header, store, &any_slot, digest)).transpose();
         opened.map_err(|e| match e.kind {
