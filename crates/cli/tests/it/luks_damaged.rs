@@ -380,3 +380,123 @@ fn a_requirement_that_nobody_knows_is_unsupported() {
     }
     assert!(fs::read(&path).expect("a volume") == before);
 }
+
+/// The digest proves the key alone: what a header says of cipher, sectors and place somebody without the key may have changed, and what is
+/// rewritten by it would be lost.
+#[test]
+fn data_that_are_not_as_the_header_says_are_not_rewritten() {
+    let folder = Folder::new();
+    let password = ["--password-file", &folder.password];
+    let changes: [fn(&mut serde_json::Value); 3] = [
+        |segment| segment["encryption"] = "serpent-xts-plain64".into(),
+        |segment| segment["sector_size"] = 4096.into(),
+        |segment| segment["offset"] = (17u64 << 20).to_string().into(),
+    ];
+    for change in changes {
+        let path = folder.str("v");
+        let _ = fs::remove_file(&path);
+        let path = volume(&folder, "v", "LUKS2", &["--sector-size", "512", "--label", "x"]);
+        crate::patience::edit_metadata(&path, |header| change(&mut header["segments"]["0"]));
+        let before = fs::read(&path).expect("a file");
+        let header = folder.str("header");
+        run([&["reencrypt", "--yes"], &password[..], &[&path]].concat()).fails(4, &["as the header says"]);
+        run([&["reencrypt", "--yes", "--decrypt", "--header", &header], &password[..], &[&path]].concat())
+            .fails(4, &["as the header says"]);
+        assert!(fs::read(&path).expect("a file") == before, "nothing was written");
+        let _ = fs::remove_file(&header);
+    }
+    // As it is said, it is done.
+    let path = volume(&folder, "w", "LUKS2", &[]);
+    let whole = contents(&path, &folder.password).succeeds().out;
+    run([&["reencrypt", "--yes"], &password[..], &[&path]].concat()).succeeds();
+    assert!(contents(&path, &folder.password).succeeds().out == whole);
+}
+
+#[test]
+fn verify_of_a_named_format_searches_for_no_other() {
+    let folder = Folder::new();
+    let path = folder.str("noise");
+    run(["keyfile", "--size", "1M", &path]).succeeds();
+    let done = run(["verify", "--format", "LUKS1", "--password-file", &folder.password, &path]);
+    assert!(done.code == 3 && !done.err.contains("VeraCrypt"), "{done:?}");
+}
+
+#[test]
+fn a_hashed_key_file_is_a_password_file() {
+    let folder = Folder::new();
+    let (path, key) = (folder.str("plain"), text(&folder, "key", &"k".repeat(32)));
+    fs::write(&path, vec![7; 1 << 20]).expect("a file");
+    let plain = ["--format", "plain", "--hash", "sha256", "--cipher", "aes-xts-plain64", "--key-size", "256"];
+    let done = run([&["info", "--keyfile", &key], &plain[..], &[&path]].concat());
+    assert!(done.err.contains("--password-file"), "{done:?}");
+    let short = text(&folder, "short", "too short");
+    run([&["info", "--keyfile", &short], &plain[..], &[&path]].concat()).fails(1, &["--password-file"]);
+}
+
+#[test]
+fn labels_are_as_the_file_system_has_them() {
+    let folder = Folder::new();
+    let create = |kind: &str, label: &str| {
+        let path = folder.str("labelled");
+        let _ = fs::remove_file(&path);
+        let words = ["create", "--format", "VeraCrypt", "--quick", "--size", "12M", "--pim", "1", "--filesystem", kind];
+        let done = run([&words[..], &["--label", label, "--password-file", &folder.password, &path]].concat());
+        assert!(
+            done.code == 0 || !std::path::Path::new(&path).exists(),
+            "{kind} {label}: refused before anything is written"
+        );
+        done
+    };
+    for (kind, label) in
+        [("fat", "Fotos Süd"), ("exfat", "Fotos Süd"), ("fat", "ÄÖÜÄÖÜÄÖÜÄÖ"), ("exfat", "写真"), ("ntfs", "Süd:/")]
+    {
+        create(kind, label).succeeds();
+        if let Some(blkid) = tools::program("blkid") {
+            let (path, image) = (folder.str("labelled"), folder.str("image"));
+            let cat = ["cat", "--veracrypt", "--pim", "1", "--password-file", &folder.password, &path];
+            fs::write(&image, run(cat).succeeds().out).expect("written");
+            let found = Command::new(blkid).args(["-p", "-o", "udev", &image]).output().expect("blkid starts");
+            let found = String::from_utf8_lossy(&found.stdout).into_owned();
+            assert!(found.contains("ID_FS_LABEL"), "{kind} {label}: {found}");
+            let _ = fs::remove_file(&image);
+        }
+    }
+    for (kind, label) in [
+        ("fat", "a:b"),
+        ("fat", "Ä€"),
+        ("fat", " a"),
+        ("fat", "twelve chars"),
+        ("exfat", "twelve chars"),
+        ("ext4", "a\nb"),
+        ("ext4", "seventeen letters"),
+    ] {
+        create(kind, label).fails(1, &["label"]);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_key_far_into_a_device_is_not_read_up_to() {
+    let (Some(()), Some(losetup)) = (tools::root(), tools::program("losetup")) else { return };
+    let folder = Folder::new();
+    let (usb, key) = (folder.str("usb"), folder.str("key"));
+    fs::write(&key, [7; 64]).expect("a key");
+    let file = fs::File::create(&usb).expect("a file");
+    file.set_len(1 << 40).expect("sparse");
+    std::os::unix::fs::FileExt::write_all_at(&file, &[7; 64], (1 << 40) - 4096).expect("written");
+    let set_up = Command::new(&losetup).args(["--show", "-r", "-f", &usb]).output().expect("losetup starts");
+    if !set_up.status.success() {
+        let _ = tools::skip::<()>("no loop device");
+        return;
+    }
+    let device = String::from_utf8_lossy(&set_up.stdout).trim().to_owned();
+    let path = folder.str("v");
+    let create = ["create", "--format", "LUKS2", "--quick", "--size", "20M", "--kdf", "pbkdf2", "--iterations", "1000"];
+    run([&create[..], &["--no-password", "--keyfile", &key, &path]].concat()).succeeds();
+    // A terabyte takes hours to read.
+    let offset = ((1u64 << 40) - 4096).to_string();
+    let done =
+        run(["keyslot", "test", "--keyfile", &device, "--keyfile-offset", &offset, "--keyfile-size", "64", &path]);
+    let _ = Command::new(&losetup).args(["-d", &device]).status();
+    done.succeeds();
+}

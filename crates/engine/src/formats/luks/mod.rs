@@ -160,6 +160,14 @@ impl Doubt {
 /// # Errors
 /// `Io`.
 pub(super) fn makes_sense(data: &dyn Store, at: u64, cipher: &dyn SectorCipher) -> Result<bool> {
+    Ok(sensible(data, at, cipher)? > 0)
+}
+
+/// How many units of 512 bytes in the first 64 KiB of the data do so.
+///
+/// # Errors
+/// `Io`.
+pub(super) fn sensible(data: &dyn Store, at: u64, cipher: &dyn SectorCipher) -> Result<usize> {
     const LOOKED_AT: u64 = 64 << 10;
     let sector = cipher.sector_size() as u64;
     let len = data.len().saturating_sub(at).min(LOOKED_AT) / sector * sector;
@@ -169,7 +177,7 @@ pub(super) fn makes_sense(data: &dyn Store, at: u64, cipher: &dyn SectorCipher) 
     cipher.decrypt(0, &mut bytes);
     // Sectors that were never written prove nothing: in CBC zeros decrypt to a pattern under any key.
     let makes_sense = |(stored, bytes): (&[u8], &[u8])| magic::looks_random(stored) && !magic::looks_random(bytes);
-    Ok(stored.chunks(512).zip(bytes.chunks(512)).any(makes_sense))
+    Ok(stored.chunks(512).zip(bytes.chunks(512)).filter(|both| makes_sense(*both)).count())
 }
 
 /// What a cipher specification in a header comes to that this program cannot use.

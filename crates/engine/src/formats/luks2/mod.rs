@@ -178,8 +178,8 @@ fn lost(header: &ReadHeader, start: &[u8]) -> Verdict {
     }
     match magic::known(start) {
         Some(other) => Verdict::No(format!(
-            "it begins as {other} does; a second LUKS2 header at byte {at} is whole, and opens what was there before if the \
-             format is named"
+            "it begins as {other} does, but a second LUKS2 header at byte {at} is whole: if that volume is the one that counts, `header \
+             repair` with the format named and its passphrase puts it back"
         )),
         None => Verdict::Yes(format!(
             "its beginning is overwritten, but the second LUKS2 header at byte {at} is whole: `header repair` writes the first anew"

@@ -20,7 +20,7 @@ use crate::formats::luks::{data_elsewhere, passphrase};
 use crate::formats::luks2::keyslots::{self, How};
 use crate::formats::luks2::metadata::{Area, Decimal, Id, Keyslot, Metadata, Requirements, Segment, Size};
 use crate::formats::luks2::read::{ReadHeader, read};
-use crate::formats::luks2::unlock::{OpenedKey, open_key};
+use crate::formats::luks2::unlock::{OpenedKey, json_at, open_key};
 use crate::formats::luks2::{change, create, derivation, slots, validate, write};
 use crate::spec::{Cost, Spec};
 use crate::store::{MemoryStore, Store};
@@ -273,7 +273,9 @@ fn the_volume(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Re
     let digest = digest.ok_or_else(|| Error::unsupported("reencryption of a volume that is not encrypted"))?;
     let mut segment = segment.clone();
     segment.flags.clear();
-    Ok((segment, open_key(header, stores.header, with, digest)?))
+    let opened = open_key(header, stores.header, with, digest)?;
+    doubts::encrypted_as_said(&segment, &opened.key, stores.data, json_at(header))?;
+    Ok((segment, opened))
 }
 
 /// Plaintext begins where its store does. Data that begin further behind lie behind their header or behind what is left of one, and

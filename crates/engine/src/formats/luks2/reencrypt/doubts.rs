@@ -1,12 +1,17 @@
 //! What shows that a store is not what it is taken for, before anything is written to it: a header's file with something in it,
 //! data that belong to another header.
 
+use claviger_crypto::dmcrypt::{Sectors, Specification};
+use claviger_crypto::{Acceleration, Secret};
+
 use super::state::{State, What};
 use super::{Stores, moving};
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::luks2::layout::sectors_of;
+use crate::formats::luks2::metadata::Segment;
 use crate::formats::luks2::read::{ReadHeader, read};
-use crate::formats::{luks2::validate, magic};
+use crate::formats::{luks, luks2::validate, magic};
 use crate::store::{MemoryStore, Store};
 
 /// Bytes that are looked at at a time.
@@ -86,6 +91,58 @@ fn in_front(data: &dyn Store) -> Result<Option<Vec<u8>>> {
         Err(e) if matches!(e.kind, ErrorKind::Io(_)) => Err(e),
         Err(_) => Ok(None),
     }
+}
+
+/// Ciphers that programs make volumes with, and what else of a segment decides how its data read. Nobody seals what a header says of
+/// them: the digest is over the volume key alone.
+const CIPHERS: [&str; 8] = [
+    "aes-xts-plain64",
+    "aes-xts-essiv:sha256",
+    "aes-cbc-essiv:sha256",
+    "aes-cbc-plain64",
+    "serpent-xts-plain64",
+    "twofish-xts-plain64",
+    "camellia-xts-plain64",
+    "xchacha12,aes-adiantum-plain64",
+];
+const SECTOR_SIZES: [u32; 4] = [512, 1024, 2048, 4096];
+const OFFSETS: [u64; 5] = [1 << 20, 2 << 20, 4 << 20, 16 << 20, 32 << 20];
+
+/// Whether the data are encrypted as the segment says, as far as that shows: what is rewritten by a header that somebody changed is lost
+/// for good. Data that are noise in every way may never have been written.
+///
+/// # Errors
+/// `Malformed` if they make sense in another way; `Io`.
+pub(super) fn encrypted_as_said(segment: &Segment, key: &Secret, data: &dyn Store, at: u64) -> Result<()> {
+    let said = segment.encryption.as_deref().unwrap_or_default();
+    if !segment.is_encrypted() || said.is_empty() {
+        return Ok(());
+    }
+    let sensible = |cipher: &str, sector_size: u32, offset: u64| {
+        let sectors = Sectors { size: sector_size as usize, ..sectors_of(segment) };
+        match Specification::parse(cipher).map(|cipher| cipher.with_key(key, sectors, Acceleration::On)) {
+            Ok(Ok(cipher)) if offset < data.len() => luks::sensible(data, offset, &*cipher),
+            _ => Ok(0),
+        }
+    };
+    let (size, offset) = (segment.sector_size.unwrap_or(512), segment.offset.0);
+    // Of sectors of another size the beginning reads the same.
+    let enough = 2 * sensible(said, size, offset)? + 2;
+    let ciphers = CIPHERS.iter().filter(|cipher| **cipher != said).map(|cipher| (*cipher, size, offset));
+    let sizes = SECTOR_SIZES.iter().filter(|other| **other != size).map(|other| (said, *other, offset));
+    let offsets = OFFSETS.iter().filter(|other| **other != offset).map(|other| (said, size, *other));
+    for (cipher, size, offset) in ciphers.chain(sizes).chain(offsets) {
+        if sensible(cipher, size, offset)? > enough {
+            let what = format!(
+                "the data are not encrypted as the header says: they make sense as {cipher} in sectors of {size} bytes from byte {offset} on"
+            );
+            return Err(Error::from(ErrorKind::Malformed { field: "segments", offset: at, what }).hint(
+                "Somebody changed the header, or it was damaged. Nothing was changed. A header backup brings back what it said: \
+                 `claviger header restore --from BACKUP VOLUME`.",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Where ciphertext has to be by now, in bytes of the data's store.
