@@ -91,7 +91,10 @@ fn fields_that_cannot_be_are_named() {
 fn what_is_no_luks1_or_not_known_says_so() {
     let good = volume();
     let not = |bytes: &[u8]| matches!(error(bytes).kind, ErrorKind::NotThisFormat(_));
-    assert!(not(&with(&good, 0, b"M")) && not(&with(&good, 6, &[0, 2])) && not(&good[..591]) && not(&[]));
+    assert!(not(&with(&good, 6, &[0, 2])) && not(&good[..591]) && not(&[]));
+    assert!(not(&with(&with(&good, 0, b"M"), 8, &[0])), "without a magic only what is whole is one");
+    let warned = opens(&with(&good, 0, b"M"), "right").expect("all else is there").warnings;
+    assert!(warned.iter().any(|warning| warning.what.contains("magic")), "{warned:?}");
     for (at, value, what) in [
         (6, &[0u8, 9][..], "version 9"),
         (8, b"rot13\0", "rot13"),
@@ -147,8 +150,15 @@ fn a_damaged_magic_is_repaired_only_if_all_else_makes_sense() {
     let good = volume();
     let editor = formats::by_name("LUKS1").expect("a format").editor().expect("it has one");
     for bad in [with(&good, 0, &[0; 8]), with(&good, 3, b"x"), with(&good, 6, &[0, 7])] {
-        let store = MemoryStore::new(bad);
-        editor.repair(&store).expect("it can be told").edit.carry_out(&store).expect("it is written");
+        let store = MemoryStore::new(bad.clone());
+        // No checksum says that the rest is whole: a passphrase does.
+        let wrong = [passphrase("wrong")];
+        assert!(matches!(editor.repair(&store).map(drop), Err(Error { kind: ErrorKind::Misuse(_), .. })));
+        let refused = editor.repair_opened(&store, &Unlock::with(&wrong)).map(drop);
+        assert!(matches!(refused, Err(Error { kind: ErrorKind::WrongCredential(_), .. })) && store.to_vec() == bad);
+        let right = [passphrase("right")];
+        let repaired = editor.repair_opened(&store, &Unlock::with(&right)).expect("it can be told");
+        repaired.edit.carry_out(&store).expect("it is written");
         assert!(store.to_vec() == good);
     }
     let zeros = with(&good, 0, &[0; 592]);

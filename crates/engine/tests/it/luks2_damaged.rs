@@ -119,17 +119,28 @@ fn remove(image: &mut Image, pointer: &str, name: &str) {
 const BINARY: &[Case] = &[
     ("nothing", |_| {}, Opens("primary", ""), Take),
     ("written anew", |i| i.json(|_| {}), Opens("primary", ""), Take),
-    ("no primary magic", |i| i.put(0, &[0; 6]), Opens("secondary", "there is no primary"), Take),
+    ("no primary magic", |i| i.put(0, &[0; 6]), Opens("secondary", "the magic of the primary"), Take),
     (
         "no magic",
         |i| {
             i.put(0, &[0; 6]);
             i.put(SIZE, &[0; 6])
         },
+        Opens("primary", "the magic of the"),
+        Refuses,
+    ),
+    (
+        "no magic, and another bit",
+        |i| {
+            i.put(0, &[0; 6]);
+            i.put(SIZE, &[0; 6]);
+            i.put(600, &[1]);
+            i.put(SIZE + 600, &[1])
+        },
         NotThisFormat,
         Refuses,
     ),
-    ("the second magic in front", |i| i.put(0, b"SKUL"), Opens("secondary", "there is no primary"), Take),
+    ("the second magic in front", |i| i.put(0, b"SKUL"), Opens("secondary", "the magic of the primary"), Take),
     ("version 3", |i| i.both(6, &[0, 3]), Unsupported("version 3 of LUKS"), Refuses),
     (
         "version 0 in front",

@@ -90,22 +90,25 @@ pub(super) fn data_elsewhere() -> Error {
     Error::misuse("this is a detached header: the data are in another file or device").advise(Advice::NameHeader)
 }
 
-/// What to say of a file that ends before its data begin: all of `header`, in bytes, or a part of it.
-pub(super) fn no_data(there: u64, header: u64, data: u64) -> Error {
+/// What to say of a file that ends before its data begin, and is a header alone, of `header` bytes: all of it, as backups and detached
+/// headers are, or a part. Nothing for one that may have had data.
+pub(super) fn header_alone(there: u64, header: u64, data: u64) -> Option<Error> {
+    /// What programs align data at: a detached header may be so long.
+    const ALIGNMENT: u64 = 1 << 20;
     if there < header {
         let missing = header - there;
-        return Error::from(ErrorKind::Malformed {
-            field: "length of the file",
-            offset: there,
-            what: format!("{missing} bytes of the header are missing: it takes {header}, and there are {there}"),
-        })
-        .hint("It was cut short: keyslots may be lost. Look for a longer copy of it, or a header backup.");
+        let what = format!("{missing} bytes of the header are missing: it takes {header}, and there are {there}");
+        let cut = ErrorKind::Malformed { field: "length of the file", offset: there, what };
+        let hint = "It was cut short: keyslots may be lost. Look for a longer copy of it, or a header backup.";
+        return Some(Error::from(cut).hint(hint));
     }
-    Error::misuse(format!(
-        "this is a header backup or a detached header: its {there} bytes end before the data, which begin at byte {data} of another \
-         file or device"
-    ))
-    .advise(Advice::NameHeader)
+    (there <= header.checked_next_multiple_of(ALIGNMENT)?).then(|| {
+        Error::misuse(format!(
+            "this is a header backup or a detached header: its {there} bytes end before the data, which begin at byte {data} of \
+             another file or device"
+        ))
+        .advise(Advice::NameHeader)
+    })
 }
 
 /// What a volume is in: one store, or two where its header is detached.

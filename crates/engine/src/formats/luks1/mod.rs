@@ -14,7 +14,7 @@ use std::time::Instant;
 use claviger_crypto::dmcrypt::Sectors;
 use serde_json::{Value, json};
 
-use super::luks::{Stored, cipher_error, data_elsewhere, no_data, opened_by};
+use super::luks::{Stored, cipher_error, data_elsewhere, header_alone, opened_by};
 use super::takes::{Parameter, Takes, check_opening};
 use super::{Choices, Creator, Facts, Format, Header, KeyMark, KeyslotEditor, UnlockPlan, Unlocked, Verdict, wiped};
 use crate::advice::{Advice, Warning};
@@ -239,17 +239,20 @@ impl Data {
         let store_len = stored.data().len();
         let len = store_len.saturating_sub(start) / SECTOR * SECTOR;
         if len == 0 {
-            if !detached {
-                return Err(no_data(store_len, header.areas_end(), start));
+            if let Some(error) = header_alone(store_len, header.areas_end(), start).filter(|_| !detached) {
+                return Err(error);
             }
             let what = format!(
                 "the data begin at byte {start}, the file ends at byte {store_len}: {} bytes are missing at least",
                 start + SECTOR - store_len
             );
-            let error = header::malformed("payload offset", at::PAYLOAD, what);
-            return Err(error.hint(
-                "The header says where the data begin in the file or device that was named as the volume: is it the right one?",
-            ));
+            let hint = match detached {
+                true => {
+                    "The header says where the data begin in the file or device that was named as the volume: is it the right one?"
+                }
+                false => "The file was cut short, or the header is damaged: find a complete copy, or a header backup.",
+            };
+            return Err(header::malformed("payload offset", at::PAYLOAD, what).hint(hint));
         }
         let rest = store_len % SECTOR;
         let warning = (rest != 0).then(|| {

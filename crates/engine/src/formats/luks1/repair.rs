@@ -69,7 +69,7 @@ fn prove(repaired: &Phdr, store: &dyn Store, with: &Unlock<'_>, guessed: bool) -
 
 /// Why what the record of a damaged keyslot says cannot be true, although it would have to be in use.
 fn why_lost(store: &dyn Store, header: &Phdr, number: usize, slot: &Slot, mended: &Slot) -> Result<Option<String>> {
-    if !slot.active {
+    if !mended.active {
         return Ok(None);
     }
     let begin = at::SLOTS + number * at::SLOT;
@@ -126,8 +126,10 @@ fn header_bytes(store: &dyn Store) -> Result<[u8; SIZE]> {
 
 /// The keyslot as all programs lay it out.
 fn standard(header: &Phdr, number: usize, slot: &Slot) -> Slot {
+    // One that was never used has neither iterations nor a salt.
+    let active = slot.active && (slot.iterations > 0 || slot.salt.iter().any(|byte| *byte != 0));
     let offset = standard_offset(header.key_len, number);
-    Slot { offset, stripes: STRIPES, trouble: None, ..slot.clone() }
+    Slot { active, offset, stripes: STRIPES, trouble: None, ..slot.clone() }
 }
 
 /// Whether the header is sound and a keyslot opens, and whether the areas of all look as they should.

@@ -14,7 +14,7 @@ use super::validate::{digests_of, header_end, is_backup, printable, unknown};
 use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::luks::{cipher_error, data_elsewhere, no_data};
+use crate::formats::luks::{cipher_error, data_elsewhere, header_alone};
 use crate::formats::unencrypted;
 use crate::store::Store;
 use crate::volume::{KernelCipher, Layout, Payload, Segment, integrity};
@@ -41,17 +41,17 @@ pub fn digests(header: &ReadHeader) -> Vec<u32> {
     digests
 }
 
-/// Whether there are data behind a header that is not elsewhere: known before anybody types a password.
+/// Whether it is a header alone that was taken for a volume: known before anybody types a password.
 ///
 /// # Errors
 /// `Misuse` for a header alone, `Malformed` for a part of one.
-pub fn has_data(header: &ReadHeader, data: &dyn Store, detached: bool) -> Result<()> {
-    match parts(header).first() {
-        Some((_, first)) if !detached && data.len() <= first.offset.0 => {
-            Err(no_data(data.len(), header_end(&header.metadata, header.binary.hdr_size), first.offset.0))
-        }
-        _ => Ok(()),
-    }
+pub fn no_header_alone(header: &ReadHeader, data: &dyn Store, detached: bool) -> Result<()> {
+    let end = header_end(&header.metadata, header.binary.hdr_size);
+    let alone = match parts(header).first() {
+        Some((_, first)) if !detached && data.len() <= first.offset.0 => header_alone(data.len(), end, first.offset.0),
+        _ => None,
+    };
+    alone.map_or(Ok(()), Err)
 }
 
 /// Lays out the volume in `data`: `key` is the volume key of the digest with this number. `detached` says that the header is

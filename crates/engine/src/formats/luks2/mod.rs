@@ -264,7 +264,7 @@ fn unlocked(header: &ReadHeader, stored: &Stored, with: &Unlock<'_>) -> Result<U
         [] => return Err(Error::unsupported("a LUKS2 volume of which nothing is encrypted")),
         _ => return Err(Error::unsupported("several volume keys where no reencryption goes on")),
     };
-    layout::has_data(header, &**stored.data(), stored.detached.is_some())?;
+    layout::no_header_alone(header, &**stored.data(), stored.detached.is_some())?;
     let opened = unlock::open_key(header, &*stored.header, with, digest)?;
     with.has_opened();
     let key = |wanted| (wanted == digest).then_some(&opened.key);

@@ -73,7 +73,11 @@ impl ReadHeader {
                 }
                 CopyState::Damaged(error) => format!("cannot be used ({error})"),
             };
-            let what = format!("The {} header {what}. The {} header is used.", which.name(), self.which.name());
+            let used = match which == self.which {
+                true => "It is used as it was before: its checksum shows that".to_owned(),
+                false => format!("The {} header is used", self.which.name()),
+            };
+            let what = format!("The {} header {what}. {used}.", which.name());
             Some(Warning::from(what).advise(Advice::RepairHeader))
         };
         let states = [(Which::Primary, &self.primary), (Which::Secondary, &self.secondary)];
@@ -139,6 +143,13 @@ fn choose(primary: Result<Copy>, secondary: Result<Copy>) -> Result<ReadHeader> 
                 let state = current(&mut other);
                 (other, Which::Secondary, CopyState::Stale { seqid: a }, state)
             } else {
+                if a == b && one.mended.is_some() && other.mended.is_none() && one.says_the_same(&other) {
+                    // What is whole as it is counts before what was put together.
+                    let state = current(&mut one);
+                    let Copy { binary, metadata, json, .. } = other;
+                    let (which, secondary) = (Which::Secondary, CopyState::Current);
+                    return Ok(ReadHeader { binary, metadata, json, which, primary: state, secondary, seen });
+                }
                 let other = match () {
                     () if a > b => CopyState::Stale { seqid: b },
                     () if one.says_the_same(&other) => current(&mut other),
