@@ -15,7 +15,7 @@ test="$try"'
  mkfs.ext4:e2fsprogs mke2fs:e2fsprogs e2fsck:e2fsprogs debugfs:e2fsprogs mkswap:util-linux lvm:lvm2 tar:tar xz:xz-utils
  systemd-cryptenroll:systemd argon2:argon2 mcopy:mtools gpg:gnupg gpgconf:gnupg openssl:openssl softhsm2-util:softhsm2 pkcs11-tool:opensc
  swtpm:swtpm tpm2_unseal:tpm2-tools clevis:clevis clevis-luks-bind:clevis-luks clevis-encrypt-tpm2:clevis-tpm2 jose:jose socat:socat
- bonnie++:bonnie++ dbench:dbench hdparm:hdparm gocryptfs:gocryptfs encfs:encfs cryfs:cryfs securefs:securefs nbdkit:nbdkit qemu-nbd:qemu-utils
+ bonnie++:bonnie++ dbench:dbench hdparm:hdparm gocryptfs:gocryptfs encfs:encfs cryfs:cryfs securefs:securefs nbdkit:nbdkit qemu-nbd:qemu-utils sshd:openssh-server
  mount.ecryptfs:ecryptfs-utils ecryptfs-add-passphrase:ecryptfs-utils dislocker-fuse:dislocker bdemount:libbde-utils fvdemount:libfvde-utils debootstrap:debootstrap chromium:chromium
  python3:python3 strace:strace man:man-db zsh:zsh fish:fish aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu qemu-aarch64:qemu-user'
 
@@ -74,6 +74,9 @@ done
 # Their programs are in no folder of PATH: a server, and the module that tpm2-tools and systemd reach swtpm with.
 [ -z "$for_tests" ] || [ -x /usr/libexec/tangd ] || missing="$missing tang"
 [ -z "$for_tests" ] || ls /usr/lib/*/libtss2-tcti-swtpm.so.0 >/dev/null 2>&1 || missing="$missing libtss2-tcti-swtpm0"
+# nbdkit's plugin for S3, and what that needs of Python.
+[ -z "$for_tests" ] || ls /usr/lib/*/nbdkit/plugins/nbdkit-S3-plugin >/dev/null 2>&1 || missing="$missing nbdkit-plugin-python"
+[ -z "$for_tests" ] || /usr/bin/python3 -c 'import boto3' 2>/dev/null || missing="$missing python3-boto3"
 # What programs for AArch64 are linked with, which its compiler only recommends.
 [ -z "$for_tests" ] || [ -e /usr/aarch64-linux-gnu/lib/libc.so ] || missing="$missing libc6-dev-arm64-cross"
 [ -n "$missing" ] || { python_modules "$1"; exit 0; }

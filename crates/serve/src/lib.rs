@@ -54,7 +54,7 @@
 //!
 //! Whoever can open the socket or the mounted folder sees the plaintext. Unix sockets and mounts are for one user and root, and TCP is for
 //! this machine only: [`nbd::Server::bind`] refuses any other address.
-#![deny(unsafe_code)] // allowed in fuse::sys, fuse::uring_sys, keeper::shared_sys, keeper::cage_sys, kernel::dm_sys, last_signal, mount::loop_sys and inherited only, for what the kernel demands
+#![deny(unsafe_code)] // allowed in fuse::sys, fuse::uring_sys, keeper::shared_sys, keeper::cage_sys, kernel::dm_sys, landlock, last_signal, mount::loop_sys and inherited only, for what the kernel demands
 
 mod aligned;
 pub mod crypttab;
@@ -66,6 +66,7 @@ pub mod fuzzing;
 pub mod inherited;
 pub mod keeper;
 pub mod kernel;
+mod landlock;
 pub mod last_signal;
 pub mod mount;
 pub mod nbd;

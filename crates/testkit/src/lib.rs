@@ -25,3 +25,4 @@ pub mod stress;
 pub mod tools;
 pub mod uml;
 pub mod vectors;
+pub mod web;

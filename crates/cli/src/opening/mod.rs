@@ -12,6 +12,7 @@ pub mod found_folder;
 pub mod header_changes;
 pub mod headerless;
 pub mod http;
+pub mod images;
 pub mod logical_volume;
 pub mod mount_point;
 pub mod new_file;

@@ -63,13 +63,26 @@ impl ElsewhereArgs {
 /// What is elsewhere under this name, if it is no path.
 ///
 /// # Errors
-/// `Misuse` and `Unsupported` for what is wrong with it, or with the user's own helpers.
+/// `Misuse` and `Unsupported` for what is wrong with it, or with the user's own helpers. `Misuse` where a file has this name, too:
+/// whoever named the file may not be who names the volume.
 pub fn elsewhere(name: &Path) -> Result<Option<Place>> {
     // Most are paths, which are no reason to read a file.
     if !name.as_os_str().as_encoded_bytes().contains(&b':') {
         return Ok(None);
     }
-    Place::parse(name.as_os_str(), &all_helpers()?).map_err(|e| e.at(name))
+    let place = Place::parse(name.as_os_str(), &all_helpers()?);
+    if !matches!(place, Ok(None)) && name.symlink_metadata().is_ok() {
+        let scheme = name.to_string_lossy().split(':').next().unwrap_or_default().to_owned();
+        return Err(Error::misuse(format!(
+            "this is the name of a file here, and {scheme}: could also mean something else"
+        ))
+        .at(name)
+        .hint(format!(
+            "For the file, say ./{}. For the other, run claviger in a folder without such a file.",
+            name.display()
+        )));
+    }
+    place.map_err(|e| e.at(name))
 }
 
 /// Whether the name is no path.
@@ -176,6 +189,16 @@ fn own_helpers(text: &str) -> Result<Vec<Helper>> {
             )));
         }
         let Row { form, program, arguments, read_only, options, environment } = row;
+        // It opens what an image names, and finds out by itself what is an image.
+        let raw = |pair: &[String]| matches!(pair[0].as_str(), "-f" | "--format") && pair[1] == "raw";
+        let is_raw =
+            arguments.windows(2).any(raw) || arguments.iter().any(|word| matches!(&**word, "--format=raw" | "-fraw"));
+        if Path::new(&program).ends_with("qemu-nbd") && !is_raw {
+            return Err(Error::misuse(format!(
+                "{scheme:?}: qemu-nbd without --format=raw reads and writes files that an image names"
+            ))
+            .hint("The schemes qcow2:, vmdk:, vhdx:, vpc:, vdi:, qed: and parallels: open images without that."));
+        }
         let package = format!("that has {program}");
         Ok(Helper {
             scheme,
@@ -187,6 +210,7 @@ fn own_helpers(text: &str) -> Result<Vec<Helper>> {
             environment,
             package,
             writers: Writers::Unknown,
+            image: None,
         })
     };
     rows.into_iter().map(helper).collect()
@@ -207,6 +231,7 @@ mod tests {
             ("[nbd]\nform='x'\nprogram='y'\narguments=[]", "NBD"),
             ("[ab]\nprogram='y'\narguments=[]", "form"),
             ("[ab]\nform='x'\nprogram='y'\narguments=[]\nkey='z'", "key"),
+            ("[ab]\nform='{x}'\nprogram='/usr/bin/qemu-nbd'\narguments=['-f', 'qed', '{x}']", "an image names"),
         ] {
             let error = own_helpers(wrong).expect_err(wrong).to_string();
             assert!(error.contains(word), "{wrong}: {error}");

@@ -14,7 +14,7 @@ use claviger_engine::store::Access;
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Result, Unlock};
 use serde::Serialize;
 
-use crate::opening::{OpenArgs, files};
+use crate::opening::{OpenArgs, files, images};
 use crate::process::guard;
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::output::{self, Report, printable};
@@ -245,9 +245,9 @@ impl Explained {
     fn without_candidates(&mut self) -> u8 {
         let path = self.path.clone();
         let trouble = match &self.diagnosis.mark {
-            Some(Mark { what, opened_by: Some(by), .. }) => {
-                let what = format!("This program cannot open {what} yet. This one can: {by}.");
-                self.advise(what, &[]);
+            Some(mark @ Mark { opened_by: Some(_), .. }) => {
+                let steps = images::steps(mark, &path);
+                self.advice.extend(steps.into_iter().map(|(what, command)| Advice { what, command }));
                 ErrorKind::Unsupported { what: String::new() }
             }
             _ if self.diagnosis.could_be_headerless() => {

@@ -12,7 +12,7 @@ use claviger_engine::trees::host::HostFolder;
 use claviger_engine::{FILE_FORMATS, FORMATS, FileFormat, Verdict};
 use serde::Serialize;
 
-use crate::opening::place;
+use crate::opening::{images, place};
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
@@ -57,6 +57,9 @@ struct Identified {
     /// What is wrong with its partition table.
     #[serde(skip_serializing_if = "Option::is_none")]
     partition_table: Option<String>,
+    /// What leads to the disk in it, and commands.
+    #[serde(skip)]
+    steps: Vec<(String, Option<String>)>,
 }
 
 impl Identified {
@@ -102,12 +105,13 @@ fn identify(path: &Path) -> claviger_engine::Result<Identified> {
         return identify_folder(path);
     }
     let store = place::open(path, Access::ReadOnly)?;
-    let Diagnosis { size, content, partitions, partition_trouble, formats, .. } =
+    let Diagnosis { size, content, mark, partitions, partition_trouble, formats, .. } =
         diagnosis::look(&store).map_err(|e| e.at(path))?;
     let begins_random = content.is_some_and(|content| content.begins == Look::Random);
     let identified = Identified { size: Some(size), begins_random, ..Identified::of(path, formats) };
+    let steps = mark.filter(|_| identified.format.is_none()).map(|mark| images::steps(&mark, &identified.path));
     let partitions = (!partitions.is_empty()).then_some(partitions);
-    Ok(Identified { partitions, partition_table: partition_trouble, ..identified })
+    Ok(Identified { partitions, steps: steps.unwrap_or_default(), partition_table: partition_trouble, ..identified })
 }
 
 /// A folder whose files may be encrypted one by one.
@@ -142,6 +146,7 @@ impl Identified {
             begins_random: false,
             partitions: None,
             partition_table: None,
+            steps: Vec::new(),
         }
     }
 }
@@ -185,6 +190,9 @@ impl Report for Vec<Identified> {
             }
             if let Some(why) = &file.partition_table {
                 writeln!(out, "  partition table: {why}")?;
+            }
+            for (what, command) in &file.steps {
+                writeln!(out, "  {what} {}", command.as_deref().unwrap_or_default())?;
             }
         }
         Ok(())

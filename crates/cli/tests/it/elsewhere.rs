@@ -271,8 +271,7 @@ fn a_volume_for_rbd_begins_where_librbd_wants_it() {
 
 /// A volume in a file of another machine, which OpenSSH's own server serves.
 #[test]
-#[ignore = "takes OpenSSH's server: make torture"]
-fn torture_over_ssh() {
+fn a_file_of_another_machine_is_mounted_over_ssh() {
     let (Some(_), Some(place)) = (program("nbdkit"), Place::root()) else { return };
     let (Some(sshd), Some(keygen)) = (program("sshd"), program("ssh-keygen")) else { return };
     let (folder, port) = (&place.folder, free_port());

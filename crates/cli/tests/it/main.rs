@@ -50,6 +50,7 @@ mod power;
 mod private_keys;
 mod reencrypting;
 mod reencrypting_bitlocker;
+mod references;
 mod resizing;
 mod rotation;
 mod secrets;

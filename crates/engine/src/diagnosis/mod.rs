@@ -70,6 +70,25 @@ pub struct Mark {
     pub opened_by: Option<&'static str>,
     /// Whether it is encrypted or compressed: that explains why it looks random.
     pub looks_random: bool,
+    /// How the disk in it is reached, where that is known.
+    #[serde(skip)]
+    pub way: Option<Way>,
+}
+
+/// How the disk in an image is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// An image of a virtual disk, which qemu opens. The name is qemu's of the format.
+    Image(&'static str),
+    /// A program mounts it on a folder. It is evidence, and only read.
+    Mounted {
+        /// The program, which takes the image and the folder.
+        program: &'static str,
+        /// The file in the folder that is the disk; `IMAGE` stands for the image's name.
+        inside: &'static str,
+    },
+    /// A command, which takes its name, writes what is in it to standard output.
+    Unpacked(&'static str),
 }
 
 /// What one format says.
@@ -130,16 +149,17 @@ fn mark(store: &dyn Store) -> Result<Option<Mark>> {
     let mut start = vec![0; store.len().min(START) as usize];
     store.read_at(0, &mut start)?;
     if let Some(what) = magic::compressed_or_encrypted(&start) {
-        return Ok(Some(Mark { what: what.to_owned(), opened_by: magic::opened_by(&start), looks_random: true }));
+        let (opened_by, way) = magic::opened_by(&start);
+        return Ok(Some(Mark { what: what.to_owned(), opened_by, looks_random: true, way }));
     }
     if let Some(last) = store.len().checked_sub(512) {
         let mut sector = [0; 512];
         store.read_at(last, &mut sector)?;
-        if let Some((what, by)) = magic::at_the_end(&sector) {
-            return Ok(Some(Mark { what: what.to_owned(), opened_by: Some(by), looks_random: true }));
+        if let Some((what, by, way)) = magic::at_the_end(&sector) {
+            return Ok(Some(Mark { what: what.to_owned(), opened_by: Some(by), looks_random: true, way }));
         }
     }
-    Ok(magic::known(&start).map(|what| Mark { what: what.to_owned(), opened_by: None, looks_random: false }))
+    Ok(magic::known(&start).map(|what| Mark { what: what.to_owned(), opened_by: None, looks_random: false, way: None }))
 }
 
 /// What a store could be a volume of, and the header of that, still locked.

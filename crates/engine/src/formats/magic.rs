@@ -1,5 +1,6 @@
 //! What a store holds, told from its first bytes: well-known marks, and whether bytes look random.
 
+use crate::diagnosis::Way;
 use crate::filesystems::detect::{self, Kind};
 
 /// A mark that a format puts at a fixed place.
@@ -9,14 +10,30 @@ struct Mark {
     what: &'static str,
     /// The program that opens it, where that is no matter of course.
     opened_by: Option<&'static str>,
+    way: Option<Way>,
 }
 
 const fn mark(at: usize, bytes: &'static [u8], what: &'static str) -> Mark {
-    Mark { at, bytes, what, opened_by: None }
+    Mark { at, bytes, what, opened_by: None, way: None }
 }
 
 const fn opened(by: &'static str, mark: Mark) -> Mark {
     Mark { opened_by: Some(by), ..mark }
+}
+
+/// An image that qemu calls `format`.
+const fn image(format: &'static str, mark: Mark) -> Mark {
+    Mark { way: Some(Way::Image(format)), ..opened("qemu-img or qemu-nbd", mark) }
+}
+
+/// An image that `program` mounts on a folder; there the disk is in the file `inside`.
+const fn mounted(program: &'static str, inside: &'static str, mark: Mark) -> Mark {
+    Mark { way: Some(Way::Mounted { program, inside }), ..opened(program, mark) }
+}
+
+/// What a command unpacks.
+const fn packed(command: &'static str, mark: Mark) -> Mark {
+    Mark { way: Some(Way::Unpacked(command)), ..opened(command, mark) }
 }
 
 /// Formats that look random behind their mark. Marks of less than four bytes would turn up in random bytes too.
@@ -36,18 +53,33 @@ static RANDOM_LOOKING: &[Mark] = &[
     opened("age -d", mark(0, b"age-encryption.org/v1", "a file encrypted by age")),
     opened("gpg --decrypt", mark(0, b"-----BEGIN PGP MESSAGE-----", "an OpenPGP message")),
     opened("hdiutil attach on macOS", mark(0, b"encrcdsa", "an encrypted disk image of macOS")),
-    opened("qemu-img or qemu-nbd", mark(0, b"vhdxfile", "a virtual disk of Hyper-V (VHDX)")),
-    opened("qemu-img or qemu-nbd", mark(0, b"QFI\xfb", "a virtual disk of QEMU (qcow)")),
-    opened("qemu-img or qemu-nbd", mark(0, b"KDMV", "a virtual disk of VMware (VMDK)")),
-    opened("qemu-img or qemu-nbd", mark(0x40, b"\x7f\x10\xda\xbe", "a virtual disk of VirtualBox (VDI)")),
-    mark(0, b"PK\x03\x04", "a zip archive"),
-    mark(0, b"\x1f\x8b\x08\0", "gzip data"),
-    mark(0, b"\x1f\x8b\x08\x08", "gzip data"),
-    mark(0, b"BZh91AY&SY", "bzip2 data"),
-    mark(0, b"\xfd7zXZ\0", "xz data"),
-    mark(0, b"\x28\xb5\x2f\xfd", "zstd data"),
-    mark(0, b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive"),
-    mark(0, b"Rar!\x1a\x07", "a RAR archive"),
+    image("vhdx", mark(0, b"vhdxfile", "a virtual disk of Hyper-V (VHDX)")),
+    // qemu, docs/interop/qcow2.rst and qed_spec.rst: the mark, and of qcow also the version.
+    opened("qemu-img", mark(0, b"QFI\xfb\0\0\0\x01", "a virtual disk of QEMU (qcow)")),
+    image("qcow2", mark(0, b"QFI\xfb", "a virtual disk of QEMU (qcow2)")),
+    image("qed", mark(0, b"QED\0", "a virtual disk of QEMU (QED)")),
+    image("vmdk", mark(0, b"KDMV", "a virtual disk of VMware (VMDK)")),
+    image("vmdk", mark(0, b"# Disk DescriptorFile", "a description of a virtual disk of VMware (VMDK)")),
+    // qemu, docs/interop/parallels.rst: both versions.
+    image("parallels", mark(0, b"WithoutFreeSpace", "a virtual disk of Parallels")),
+    image("parallels", mark(0, b"WithouFreSpacExt", "a virtual disk of Parallels")),
+    // libewf, "Expert Witness Compression Format (EWF)", sections "File header"; version 2 likewise.
+    mounted("ewfmount", "ewf1", mark(0, b"EVF\x09\x0d\x0a\xff\0", "a forensic image of EnCase (EWF, E01)")),
+    mounted("ewfmount", "ewf1", mark(0, b"EVF2\x0d\x0a\x81\0", "a forensic image of EnCase (EWF 2, Ex01)")),
+    opened("EnCase", mark(0, b"LVF\x09\x0d\x0a\xff\0", "files collected by EnCase (L01), which are no disk")),
+    opened("EnCase", mark(0, b"LEF2\x0d\x0a\x81\0", "files collected by EnCase (Lx01), which are no disk")),
+    // AFFLIB, lib/afflib.h, `AF_HEADER`. AFF4 Standard 1.0: a zip archive with this file in front.
+    mounted("affuse", "IMAGE.raw", mark(0, b"AFF10\x0d\x0a\0", "a forensic image (AFF)")),
+    opened("aff4imager", mark(30, b"container.description", "a forensic image (AFF4)")),
+    image("vdi", mark(0x40, b"\x7f\x10\xda\xbe", "a virtual disk of VirtualBox (VDI)")),
+    packed("unzip -p", mark(0, b"PK\x03\x04", "a zip archive")),
+    packed("gzip -dc", mark(0, b"\x1f\x8b\x08\0", "gzip data")),
+    packed("gzip -dc", mark(0, b"\x1f\x8b\x08\x08", "gzip data")),
+    packed("bzip2 -dc", mark(0, b"BZh91AY&SY", "bzip2 data")),
+    packed("xz -dc", mark(0, b"\xfd7zXZ\0", "xz data")),
+    packed("zstd -dc", mark(0, b"\x28\xb5\x2f\xfd", "zstd data")),
+    packed("7z x -so", mark(0, b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive")),
+    packed("unrar p -inul", mark(0, b"Rar!\x1a\x07", "a RAR archive")),
     mark(0, b"\x89PNG\r\n\x1a\n", "a PNG image"),
     mark(0, b"\xff\xd8\xff\xe0", "a JPEG image"),
     mark(0, b"\xff\xd8\xff\xe1", "a JPEG image"),
@@ -58,7 +90,9 @@ static RANDOM_LOOKING: &[Mark] = &[
 /// virtual disk of Virtual PC ends with a footer (Virtual Hard Disk Image Format Specification, "Hard Disk Footer Format").
 static AT_THE_END: &[Mark] = &[
     opened("geli attach on FreeBSD", mark(0, b"GEOM::ELI\0", "a GELI volume")),
-    opened("qemu-img or qemu-nbd", mark(0, b"conectix", "a virtual disk of Virtual PC (VHD)")),
+    image("vpc", mark(0, b"conectix", "a virtual disk of Virtual PC (VHD)")),
+    // qemu, block/dmg.c, `dmg_find_koly_offset`.
+    opened("dmg2img or, on macOS, hdiutil", mark(0, b"koly\0\0\0\x04", "a disk image of macOS (DMG)")),
 ];
 
 /// Tables of partitions; what no file system's mark explains.
@@ -84,15 +118,15 @@ fn is_ecryptfs(start: &[u8]) -> bool {
     number(8).zip(number(12)).is_some_and(|(one, other)| one ^ other == MARKER)
 }
 
-/// The program that opens what begins with `start`, where it is a format that looks random but has a mark.
-pub(crate) fn opened_by(start: &[u8]) -> Option<&'static str> {
-    let marked = RANDOM_LOOKING.iter().find(|m| m.is_in(start)).map(|m| m.opened_by);
-    marked.unwrap_or_else(|| is_ecryptfs(start).then_some(ECRYPTFS.1))
+/// The program that opens what begins with `start`, where it is a format that looks random but has a mark, and how.
+pub(crate) fn opened_by(start: &[u8]) -> (Option<&'static str>, Option<Way>) {
+    let marked = RANDOM_LOOKING.iter().find(|m| m.is_in(start)).map(|m| (m.opened_by, m.way));
+    marked.unwrap_or_else(|| (is_ecryptfs(start).then_some(ECRYPTFS.1), None))
 }
 
-/// What the end of a store says of its format: some have their mark there. `last` is the last sector.
-pub(crate) fn at_the_end(last: &[u8]) -> Option<(&'static str, &'static str)> {
-    AT_THE_END.iter().find(|m| m.is_in(last)).and_then(|m| Some((m.what, m.opened_by?)))
+/// What the end of a store says of its format: some have their mark there. `last` is the last sector. What it is, what opens it, and how.
+pub(crate) fn at_the_end(last: &[u8]) -> Option<(&'static str, &'static str, Option<Way>)> {
+    AT_THE_END.iter().find(|m| m.is_in(last)).and_then(|m| Some((m.what, m.opened_by?, m.way)))
 }
 
 /// The format that `start`, the beginning of a store, is of, if it has a mark that is known.
@@ -173,7 +207,7 @@ mod tests {
         }
         assert_eq!(known(&[0; LOOKED_AT]), None);
         let ecryptfs = [&[0; 8][..], b"\x12\x34\x56\x78\x2e\xb5\xe1\x8d"].concat();
-        assert_eq!((known(&ecryptfs), opened_by(&ecryptfs)), (Some(ECRYPTFS.0), Some(ECRYPTFS.1)));
+        assert_eq!((known(&ecryptfs), opened_by(&ecryptfs)), (Some(ECRYPTFS.0), (Some(ECRYPTFS.1), None)));
         assert_eq!(known(&ecryptfs[..15]), None);
     }
 
@@ -182,7 +216,7 @@ mod tests {
         for mark in AT_THE_END {
             let mut last = [0; 512];
             last[mark.at..][..mark.bytes.len()].copy_from_slice(mark.bytes);
-            assert_eq!(at_the_end(&last), Some((mark.what, mark.opened_by.expect("it says so"))));
+            assert_eq!(at_the_end(&last), Some((mark.what, mark.opened_by.expect("it says so"), mark.way)));
         }
         assert_eq!(at_the_end(&[0; 512]), None);
     }

@@ -9,6 +9,7 @@ use claviger_engine::{Error, ErrorKind, Result};
 use serde::Deserialize;
 
 use super::helper::ended_within;
+use super::walls::{self, Walls};
 
 /// What `rbd status --format json` says.
 #[derive(Deserialize)]
@@ -29,7 +30,7 @@ pub(super) fn writers(mut command: Command, image: &str, deadline: Deadline) -> 
     let (mut out, mut err) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command.args(["status", "--format", "json"]).args(arguments(image));
     command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
-    let mut child = command.spawn().map_err(|e| match e.kind() {
+    let mut child = walls::spawn(&mut command, Walls::NoListenerRefused).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => Error::new(ErrorKind::Io(e))
             .hint("Whether somebody else writes to the image is asked by rbd: install the package ceph-common."),
         _ => e.into(),

@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixListener;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use claviger_engine::deadline::Deadline;
 use claviger_engine::store::Access;
 use claviger_engine::{Error, Result};
-use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::ceph;
+use super::image::Image;
+use super::walls::{self, Walls};
 use crate::nbd::remote::Reach;
 use crate::nbd::socket::Socket;
 
@@ -31,7 +31,7 @@ pub struct Helper {
     pub form: String,
     /// The program. It takes over a listening socket as systemd hands it over (sd_listen_fds(3)), and speaks NBD there.
     pub program: String,
-    /// Its arguments.
+    /// Its arguments. `{plugins}` stands for the folder of nbdkit's plugins.
     pub arguments: Vec<String>,
     /// Arguments for reading only, in front of the others.
     pub read_only: Vec<String>,
@@ -43,6 +43,9 @@ pub struct Helper {
     pub package: String,
     /// What keeps a second one from writing there.
     pub writers: Writers,
+    /// qemu's name of the format, where the place is an image of a virtual disk in a file. The image is looked at before it is opened;
+    /// what it names besides itself is refused, and the program, which is qemu-nbd, reaches that one file.
+    pub image: Option<String>,
 }
 
 /// What keeps two from writing to one place.
@@ -54,6 +57,8 @@ pub enum Writers {
     Told,
     /// Nothing, and nobody says.
     Unknown,
+    /// It is only read.
+    Nobody,
 }
 
 /// Variables of the environment that every helper gets.
@@ -64,7 +69,8 @@ const LAST: Duration = Duration::from_secs(10);
 
 /// What a shell does before it becomes the helper: the socket, which comes as standard output, gets the number 3. Who keeps the
 /// other end of standard input alive is this process: when that ends, so does the helper, whose group of processes this is.
-const BEGIN: &str = r#"exec 3>&1 1>&2 4<&0 </dev/null
+const BEGIN: &str = r#"ulimit -c 0
+exec 3>&1 1>&2 4<&0 </dev/null
 (exec 3>&-; read -r _ <&4; kill 0) >/dev/null 2>&1 &
 exec 4<&-
 LISTEN_FDS=1 LISTEN_PID=$$ exec "$@""#;
@@ -72,18 +78,19 @@ LISTEN_FDS=1 LISTEN_PID=$$ exec "$@""#;
 /// The rows that are always there.
 pub fn helpers() -> Vec<Helper> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    let qemu = |scheme: &str, form: &str, format: &str, place: &str, environment: &[&str], package: &str| Helper {
-        scheme: scheme.into(),
-        form: form.into(),
+    let served = ["--persistent", "--shared=8", "--cache=writeback"];
+    let image = |format: &str| Helper {
+        scheme: format.into(),
+        form: "{image}".into(),
         program: "qemu-nbd".into(),
-        arguments: words(&["--persistent", "--shared=8", "--cache=writeback", &format!("--format={format}"), place]),
+        arguments: words(&served),
         read_only: words(&["--read-only"]),
         options: Vec::new(),
-        environment: words(environment),
-        package: package.into(),
-        writers: if scheme == "rbd" { Writers::Told } else { Writers::Locked },
+        environment: Vec::new(),
+        package: "qemu-utils".into(),
+        writers: Writers::Locked,
+        image: Some(format.into()),
     };
-    let image = |scheme: &str, format: &str| qemu(scheme, "{image}", format, "{image}", &[], "qemu-utils");
     let nbdkit =
         |scheme: &str, form: &str, arguments: &[&str], options: &[&str], environment: &[&str], package: &str| Helper {
             scheme: scheme.into(),
@@ -95,7 +102,20 @@ pub fn helpers() -> Vec<Helper> {
             environment: words(environment),
             package: package.into(),
             writers: Writers::Unknown,
+            image: None,
         };
+    // Servers that take part of a file in place of another part are rare, and others replace all of it.
+    let http = |scheme: &str, environment: &[&str]| Helper {
+        writers: Writers::Nobody,
+        ..nbdkit(
+            scheme,
+            "{rest}",
+            &["curl", "protocols=http,https", &format!("url={scheme}:{{rest}}")],
+            &[],
+            environment,
+            "nbdkit",
+        )
+    };
     let ceph = ["CEPH_CONF", "CEPH_ARGS", "CEPH_KEYRING"];
     let aws = [
         "AWS_ACCESS_KEY_ID",
@@ -106,12 +126,22 @@ pub fn helpers() -> Vec<Helper> {
         "AWS_CA_BUNDLE",
     ];
     vec![
-        qemu("rbd", "{image}", "raw", "rbd:{image}", &ceph, "qemu-block-extra"),
-        image("qcow2", "qcow2"),
-        image("vmdk", "vmdk"),
-        image("vhdx", "vhdx"),
-        image("vpc", "vpc"),
-        image("vdi", "vdi"),
+        Helper {
+            scheme: "rbd".into(),
+            arguments: words(&[&served[..], &["--format=raw", "rbd:{image}"]].concat()),
+            environment: words(&ceph),
+            package: "qemu-block-extra".into(),
+            writers: Writers::Told,
+            image: None,
+            ..image("raw")
+        },
+        image("qcow2"),
+        image("vmdk"),
+        image("vhdx"),
+        image("vpc"),
+        image("vdi"),
+        image("qed"),
+        image("parallels"),
         nbdkit(
             "ssh",
             "{host}/{path}",
@@ -120,12 +150,13 @@ pub fn helpers() -> Vec<Helper> {
             &["SSH_AUTH_SOCK"],
             "nbdkit",
         ),
-        nbdkit("http", "{rest}", &["curl", "url=http:{rest}"], &[], &["http_proxy"], "nbdkit"),
-        nbdkit("https", "{rest}", &["curl", "url=https:{rest}"], &[], &["https_proxy", "SSL_CERT_FILE"], "nbdkit"),
+        http("http", &["http_proxy"]),
+        http("https", &["https_proxy", "SSL_CERT_FILE"]),
         nbdkit(
             "s3",
             "{bucket}/{key}",
-            &["--filter=blocksize", "S3", "bucket={bucket}", "key={key}"],
+            // By its name alone it would be a script that nbdkit becomes, and that does not get our socket.
+            &["--filter=blocksize", "python", "{plugins}/nbdkit-S3-plugin", "bucket={bucket}", "key={key}"],
             &["endpoint-url", "size", "object-size"],
             &aws,
             "nbdkit-plugin-python",
@@ -138,7 +169,10 @@ pub struct Helped {
     helper: Helper,
     /// What comes behind the scheme.
     rest: String,
+    access: Access,
     arguments: Vec<String>,
+    /// The file with the image, from when it is opened first: no other one ever takes its place.
+    image: OnceLock<Image>,
     running: Mutex<Option<Running>>,
     /// Who had it open for writing when only this process had, by an address for each helper that was started.
     own: Mutex<Vec<String>>,
@@ -173,7 +207,8 @@ impl Helper {
         let fill = |word: &String| {
             values.iter().fold(word.clone(), |word, (name, value)| word.replace(&format!("{{{name}}}"), value))
         };
-        let mut arguments: Vec<_> = if access == Access::ReadOnly { self.read_only.clone() } else { Vec::new() };
+        let only_read = access == Access::ReadOnly || self.writers == Writers::Nobody;
+        let mut arguments: Vec<_> = if only_read { self.read_only.clone() } else { Vec::new() };
         arguments.extend(self.arguments.iter().map(fill));
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let name = pair.split('=').next().unwrap_or(pair);
@@ -184,6 +219,18 @@ impl Helper {
             arguments.push(pair.to_owned());
         }
         Ok(arguments)
+    }
+
+    /// The walls around it, where it is not one of an image.
+    fn walls(&self) -> Walls<'static> {
+        if self.writers == Writers::Told { Walls::NoListenerRefused } else { Walls::NoListener }
+    }
+
+    /// Another program of the same kind.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        self.close_environment(&mut command);
+        command
     }
 
     /// Leaves a program the variables that it needs.
@@ -219,7 +266,41 @@ impl Helped {
     pub fn new(helper: &Helper, rest: &str, access: Access) -> Result<Self> {
         let arguments = helper.arguments(rest, access)?;
         let (helper, rest) = (helper.clone(), rest.to_owned());
-        Ok(Self { helper, rest, arguments, running: Mutex::default(), own: Mutex::default() })
+        let (image, running, own) = (OnceLock::new(), Mutex::default(), Mutex::default());
+        Ok(Self { helper, rest, access, arguments, image, running, own })
+    }
+
+    /// Opens the image, if it is one, and looks whether it is all of the disk.
+    ///
+    /// # Errors
+    /// Those of [`Image::open`] and [`Image::check`].
+    pub fn check(&self) -> Result<()> {
+        let Some(format) = &self.helper.image else { return Ok(()) };
+        if self.image.get().is_none() {
+            let _ = self.image.set(Image::open(&self.rest, format)?);
+        }
+        self.image.get().map_or(Ok(()), |image| image.check(self.helper.command("qemu-img"), &self.helper.package))
+    }
+
+    /// The arguments, with what is known only when it is started.
+    fn all_arguments(&self) -> Vec<String> {
+        const PLUGINS: &str = "{plugins}";
+        let mut arguments = self.arguments.clone();
+        if arguments.iter().any(|word| word.contains(PLUGINS)) {
+            let plugins = self.plugins().unwrap_or_default();
+            arguments.iter_mut().for_each(|word| *word = word.replace(PLUGINS, &plugins));
+        }
+        arguments.extend(self.image.get().map(Image::node));
+        arguments
+    }
+
+    /// Where nbdkit has its plugins.
+    fn plugins(&self) -> Option<String> {
+        let mut nbdkit = self.helper.command(&self.helper.program);
+        nbdkit.arg("--dump-config").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let output = walls::spawn(&mut nbdkit, self.helper.walls()).ok()?.wait_with_output().ok()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        text.lines().find_map(|line| line.strip_prefix("plugindir=")).map(str::to_owned)
     }
 
     fn running(&self) -> MutexGuard<'_, Option<Running>> {
@@ -230,7 +311,7 @@ impl Helped {
         let (listener, socket) = nameless()?;
         let said = tempfile::tempfile()?;
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", BEGIN, "sh", &self.helper.program]).args(&self.arguments);
+        command.args(["-c", BEGIN, "sh", &self.helper.program]).args(self.all_arguments());
         self.helper.close_environment(&mut command);
         command
             .stdin(Stdio::piped())
@@ -238,7 +319,11 @@ impl Helped {
             .stderr(Stdio::from(said.try_clone()?));
         // A signal from the terminal is for this program, which may have something to write yet.
         command.process_group(0);
-        let mut child = command.spawn()?;
+        let writable = self.access == Access::ReadWrite;
+        let mut child = match self.image.get() {
+            Some(image) => image.handed(|| walls::spawn(&mut command, image.walls(writable, &self.helper.program)))?,
+            None => walls::spawn(&mut command, self.helper.walls())?,
+        };
         let life = child.stdin.take();
         Ok(Running { child, alone: false, life, socket, said })
     }
@@ -249,6 +334,10 @@ impl Reach for Helped {
         let mut running = self.running();
         let gone = running.as_mut().is_none_or(|running| !matches!(running.child.try_wait(), Ok(None)));
         if gone {
+            // Somebody may have changed it while nobody had it open. Before the first time the caller has looked.
+            if running.is_some() {
+                self.check().map_err(io::Error::other)?;
+            }
             *running = Some(self.start()?);
         }
         let running = running.as_ref().ok_or(io::ErrorKind::NotConnected)?;
@@ -268,11 +357,19 @@ impl Reach for Helped {
             let what = format!("{program} is not there: install the package {package}");
             return io::Error::new(io::ErrorKind::NotFound, what);
         }
+        if listened(status) {
+            let what = format!(
+                "{program} was ended when it wanted to listen on a socket of its own, where others could reach it: a helper serves \
+                 on the socket that it is handed, as LISTEN_FDS says"
+            );
+            return io::Error::new(io::ErrorKind::PermissionDenied, what);
+        }
         let mut said = String::new();
         let _ = running.said.rewind().and_then(|()| running.said.by_ref().take(4096).read_to_string(&mut said));
         let its = |line: &str| {
             line.strip_prefix(program.as_str()).map_or(line.to_owned(), |line| line.trim_start_matches(": ").into())
         };
+        let said = self.image.get().map_or(said.clone(), |image| image.said(&said));
         let said: Vec<_> = said.lines().map(|line| its(line.trim())).filter(|line| !line.is_empty()).collect();
         let what = match (&said[said.len().saturating_sub(3)..], status) {
             ([], None) => return error,
@@ -287,8 +384,7 @@ impl Reach for Helped {
         if self.helper.writers != Writers::Told || self.running().as_ref().is_some_and(|running| running.alone) {
             return Ok(());
         }
-        let mut rbd = Command::new("rbd");
-        self.helper.close_environment(&mut rbd);
+        let rbd = self.helper.command("rbd");
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         let now = ceph::writers(rbd, &self.rest, deadline)?;
         ceph::one_writer(&now, &own)?;
@@ -333,13 +429,17 @@ pub(super) fn ended_within(child: &mut Child, deadline: Deadline) -> io::Result<
     Ok(())
 }
 
+/// Whether a wall ended it: the signal, or what a shell makes of one that ended its child.
+fn listened(status: Option<ExitStatus>) -> bool {
+    status.is_some_and(|status| status.signal() == Some(libc::SIGSYS) || status.code() == Some(128 + libc::SIGSYS))
+}
+
 /// A listening Unix socket that nobody else can reach: its name is gone again. It is connected to through the other descriptor.
 fn nameless() -> io::Result<(UnixListener, OwnedFd)> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("socket");
     let listener = UnixListener::bind(&path)?;
-    let socket = File::options().read(true).custom_flags(OFlags::PATH.bits().cast_signed()).open(&path)?;
-    Ok((listener, socket.into()))
+    Ok((listener, walls::place(&path)?.into()))
 }
 
 #[cfg(test)]
@@ -363,12 +463,15 @@ mod tests {
     fn every_row_fills_its_arguments_and_takes_only_its_options() {
         for helper in helpers() {
             let arguments = helper.arguments("a/b/c", Access::ReadOnly).expect(&helper.scheme);
-            assert!(arguments.iter().all(|word| !word.contains('{')), "{arguments:?}");
+            let left = |word: &String| word.replace("{plugins}", "").contains('{');
+            assert!(!arguments.iter().any(left), "{arguments:?}");
             assert_eq!(arguments[..helper.read_only.len()], helper.read_only[..]);
         }
         let s3 = helpers().into_iter().find(|helper| helper.scheme == "s3").expect("a row");
         let arguments = s3.arguments("b/k/l?size=1M&object-size=64K", Access::ReadWrite).expect("a place");
-        assert_eq!(arguments[3..], ["bucket=b", "key=k/l", "size=1M", "object-size=64K"]);
+        assert_eq!(arguments[4..], ["bucket=b", "key=k/l", "size=1M", "object-size=64K"]);
+        let http = helpers().into_iter().find(|helper| helper.scheme == "https").expect("a row");
+        assert_eq!(http.arguments("//h/x", Access::ReadWrite).expect("a place")[0], "--readonly");
         for wrong in ["b", "b/k?secret-key=x", "b/k?size"] {
             assert!(s3.arguments(wrong, Access::ReadWrite).is_err(), "{wrong}");
         }

@@ -2,7 +2,10 @@
 
 mod ceph;
 mod helper;
+mod image;
+mod parents;
 mod uri;
+mod walls;
 
 use std::ffi::OsStr;
 use std::io;
@@ -54,11 +57,19 @@ impl Place {
     /// Opens it.
     ///
     /// # Errors
-    /// `Io` with what the server or the helper says, `InUse` where somebody else is known to write there, `Misuse`, `Unsupported`.
+    /// `Io` with what the server or the helper says, `InUse` where somebody else is known to write there, `Misuse`;
+    /// `Unsupported`, too, where an image names other files.
     pub fn open(&self, access: Access, options: Options) -> Result<Arc<dyn Store>> {
         let (server, export): (Box<dyn Reach>, _) = match self {
             Self::Nbd(uri) => (Box::new(Dialled::new(uri)?), uri.export.as_str()),
-            Self::Helped(helper, rest) => (Box::new(Helped::new(helper, rest, access)?), ""),
+            Self::Helped(helper, rest) => {
+                if access == Access::ReadWrite && helper.writers == Writers::Nobody {
+                    return Err(only_read(&helper.scheme));
+                }
+                let helped = Helped::new(helper, rest, access)?;
+                helped.check()?;
+                (Box::new(helped), "")
+            }
         };
         let remote = Remote::open(server, export, access, options).map_err(told)?;
         if access == Access::ReadWrite {
@@ -78,6 +89,12 @@ impl Place {
 
 fn utf8(text: &OsStr) -> Result<&str> {
     text.to_str().ok_or_else(|| Error::misuse("no UTF-8").at(Path::new(text)))
+}
+
+fn only_read(scheme: &str) -> Error {
+    let why = format!("what is at {scheme}: is only read: most servers would replace all of it by what is written");
+    Error::new(ErrorKind::Io(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, why)))
+        .hint("`mount` and `serve` take --read-only. To change it, download it, change the copy, and upload that.")
 }
 
 fn told(error: io::Error) -> Error {

@@ -16,6 +16,7 @@ use seccompiler::{
 };
 
 use super::cage_sys;
+use crate::landlock;
 
 /// A wall that this kernel, or what confines this process already, does not let it have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +62,7 @@ pub fn enter(keep: &[BorrowedFd<'_>]) -> io::Result<Vec<Missing>> {
     cage_sys::close_all_but(keep)?;
     // Memory for secrets takes one for a moment.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS), maximum: Some(DESCRIPTORS) });
-    let walls = [(Missing::Namespaces, cage_sys::unshare()), (Missing::Landlock, cage_sys::landlock())];
+    let walls = [(Missing::Namespaces, cage_sys::unshare()), (Missing::Landlock, landlock::restrict(&[]))];
     filter()?;
     Ok(walls.into_iter().filter_map(|(wall, built)| built.is_err().then_some(wall)).collect())
 }

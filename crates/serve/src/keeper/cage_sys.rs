@@ -3,7 +3,6 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr;
 
 /// Closes every descriptor from 3 on, but these. Nothing may use those that are closed any more.
 pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -29,48 +28,6 @@ pub fn unshare() -> io::Result<()> {
     let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     // SAFETY: it takes no memory; what descriptors mean stays the same.
     check(unsafe { libc::syscall(libc::SYS_unshare, flags) })
-}
-
-/// `struct landlock_ruleset_attr` (Linux, include/uapi/linux/landlock.h).
-#[repr(C)]
-#[derive(Default)]
-struct Ruleset {
-    fs: u64,
-    net: u64,
-    scoped: u64,
-}
-
-const CREATE_RULESET_VERSION: u32 = 1;
-
-/// Takes this thread, and those it starts, every right that Landlock knows of: there is no rule that gives any.
-pub fn landlock() -> io::Result<()> {
-    // SAFETY: this form takes no memory and gives the version.
-    let version = unsafe {
-        libc::syscall(libc::SYS_landlock_create_ruleset, ptr::null::<Ruleset>(), 0_usize, CREATE_RULESET_VERSION)
-    };
-    check(version)?;
-    // How many rights there are in each version; later ones are kept out by the list of system calls.
-    let fs = match version {
-        1 => 13,
-        2 => 14,
-        3 | 4 => 15,
-        _ => 16,
-    };
-    let two = |since| if version >= since { 0b11 } else { 0 };
-    let ruleset = Ruleset { fs: (1 << fs) - 1, net: two(4), scoped: two(6) };
-    let size = match version {
-        ..4 => size_of::<u64>(),
-        4 | 5 => 2 * size_of::<u64>(),
-        _ => size_of::<Ruleset>(),
-    };
-    // SAFETY: the kernel reads `size` bytes of the structure, which has as many.
-    let fd = unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const ruleset, size, 0_u32) };
-    check(fd)?;
-    // SAFETY: it takes no memory.
-    let restricted = check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, fd, 0_u32) });
-    // SAFETY: the descriptor came from the kernel just now, and nobody else knows it.
-    unsafe { libc::close(fd as i32) };
-    restricted
 }
 
 /// Ignores these signals. A handler would have the kernel save a thread's registers on its stack, round keys included.

@@ -46,6 +46,7 @@ fn nbdkit(arguments: &[&str]) -> Place {
         environment: Vec::new(),
         package: "nbdkit".into(),
         writers: Writers::Unknown,
+        image: None,
     };
     Place::Helped(helper, "x".into())
 }
@@ -127,8 +128,8 @@ fn what_is_written_is_there_whoever_serves_it() {
     run(Command::new(&qemu_img).args(["create", "-q", "-f", "qcow2"]).arg(&qcow2).arg("6M"));
     let file = format!("file={}", image.display());
     let place = |text: String| Place::parse(OsStr::new(&text), &helpers()).expect("a place").expect("no path");
-    let raw = Helper { scheme: "raw".into(), ..helpers().into_iter().find(|h| h.scheme == "qcow2").expect("a row") };
-    let raw = Helper { arguments: raw.arguments.iter().map(|word| word.replace("=qcow2", "=raw")).collect(), ..raw };
+    let qcow2_row = helpers().into_iter().find(|h| h.scheme == "qcow2").expect("a row");
+    let raw = Helper { scheme: "raw".into(), image: Some("raw".into()), ..qcow2_row };
     let places = [
         ("nbdkit", nbdkit(&["file", &file]), false),
         ("nbdkit without chunks", nbdkit(&["--no-sr", "file", &file]), false),

@@ -7,6 +7,7 @@ mod fuse_endings;
 mod fuse_folder;
 mod fuse_image;
 mod fuse_tree;
+mod helpers;
 mod keeper;
 mod keeper_folders;
 mod mounted;

@@ -1,0 +1,39 @@
+//! What to run where a file is no volume, but an image or an archive that may hold one.
+
+use std::path::Path;
+
+use claviger_engine::diagnosis::{Mark, Way};
+
+use super::place;
+use crate::terminal::output;
+
+/// Sentences, each with a command, that lead from what a mark tells of `path` to what is in it. None of them writes into it.
+pub fn steps(mark: &Mark, path: &str) -> Vec<(String, Option<String>)> {
+    let Mark { what, opened_by: Some(by), way, .. } = mark else { return Vec::new() };
+    let explain = |path: &str| Some(output::command(["claviger", "explain", path]));
+    match way {
+        // A scheme leads to a file here, and not to what another scheme leads to.
+        Some(Way::Image(format)) if !place::is_elsewhere(Path::new(path)) => {
+            vec![(format!("This is {what}. To open the disk in it:"), explain(&format!("{format}:{path}")))]
+        }
+        Some(Way::Mounted { program, inside }) => {
+            let name = Path::new(path).file_stem().unwrap_or_default().to_string_lossy();
+            let inside = inside.replace("IMAGE", &name);
+            vec![
+                (
+                    format!("This is {what}: evidence, which is only read. Mount it on an empty folder:"),
+                    Some(output::command([program, path, "FOLDER"])),
+                ),
+                ("Then open the disk in it:".to_owned(), explain(&format!("FOLDER/{inside}"))),
+            ]
+        }
+        Some(Way::Unpacked(command)) => {
+            let words = command.split(' ').chain([path]);
+            vec![
+                (format!("This is {what}. Unpack it:"), Some(output::command(words) + " > COPY")),
+                ("Then see what is in it:".to_owned(), explain("COPY")),
+            ]
+        }
+        _ => vec![(format!("This is {what}, which claviger does not open. Use {by}."), None)],
+    }
+}
