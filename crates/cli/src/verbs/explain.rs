@@ -7,7 +7,9 @@ use std::io::{self, Write};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use claviger_engine::diagnosis::{self, Content, Diagnosis, Found, How, Look, Mark, Opinion, Search, Step, Target};
+use claviger_engine::diagnosis::{
+    self, Content, Diagnosis, Found, How, Look, Mark, Opinion, Search, Step, Target, Way,
+};
 use claviger_engine::formats::partition::Candidate;
 use claviger_engine::formats::{Facts, Verdict};
 use claviger_engine::store::Access;
@@ -248,7 +250,10 @@ impl Explained {
             Some(mark @ Mark { opened_by: Some(_), .. }) => {
                 let steps = images::steps(mark, &path);
                 self.advice.extend(steps.into_iter().map(|(what, command)| Advice { what, command }));
-                ErrorKind::Unsupported { what: String::new() }
+                match mark.way {
+                    Some(Way::Unpacked(_)) => ErrorKind::NotThisFormat(String::new()),
+                    _ => ErrorKind::Unsupported { what: String::new() },
+                }
             }
             _ if self.diagnosis.could_be_headerless() => {
                 self.may_have_no_header();

@@ -229,7 +229,7 @@ fn nothing_is_written_over_http_and_nobody_is_asked() {
 fn a_row_of_ones_own_that_listens_is_refused() {
     let Some(_) = program("nbdkit") else { return };
     let folder = Folder::new();
-    let port = crate::common::tpm::free_port();
+    let port = tpm::free_port();
     let row = format!(
         "[tape]\nform = \"{{x}}\"\nprogram = \"sh\"\narguments = [\"-c\", \"unset LISTEN_FDS LISTEN_PID; exec nbdkit -f -i 127.0.0.1 -p {port} memory 1M\"]\n"
     );

@@ -9,7 +9,7 @@ use claviger_engine::{Error, ErrorKind, Result};
 use serde::Deserialize;
 
 use super::helper::ended_within;
-use super::walls::{self, Walls};
+use super::walls::{self, Walled, Walls};
 
 /// What `rbd status --format json` says.
 #[derive(Deserialize)]
@@ -30,7 +30,7 @@ pub(super) fn writers(mut command: Command, image: &str, deadline: Deadline) -> 
     let (mut out, mut err) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command.args(["status", "--format", "json"]).args(arguments(image));
     command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
-    let mut child = walls::spawn(&mut command, Walls::NoListenerRefused).map_err(|e| match e.kind() {
+    let Walled { mut child, parent } = walls::spawn(command, Walls::NoListenerRefused).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => Error::new(ErrorKind::Io(e))
             .hint("Whether somebody else writes to the image is asked by rbd: install the package ceph-common."),
         _ => e.into(),
@@ -40,6 +40,7 @@ pub(super) fn writers(mut command: Command, image: &str, deadline: Deadline) -> 
         child.kill()?;
     }
     let status = child.wait()?;
+    drop(parent);
     let ended = match ended {
         Err(e) if is_cancelled(&e) => return Err(e.into()),
         ended => ended.is_ok(),

@@ -2,12 +2,14 @@
 //! they get no key and no password of a volume, hardly any environment, and end when the store is closed or this process dies.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::Sender;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -18,7 +20,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::ceph;
 use super::image::Image;
-use super::walls::{self, Walls};
+use super::walls::{self, Walled, Walls};
 use crate::nbd::remote::Reach;
 use crate::nbd::socket::Socket;
 
@@ -181,6 +183,8 @@ pub struct Helped {
 /// A helper at work.
 struct Running {
     child: Child,
+    /// It may have itself ended when the thread that started it is gone, which ends with this.
+    _parent: Sender<Infallible>,
     /// Whether nobody else had the place open for writing, once it was there.
     alone: bool,
     /// It ends when this is closed.
@@ -222,7 +226,7 @@ impl Helper {
     }
 
     /// The walls around it, where it is not one of an image.
-    fn walls(&self) -> Walls<'static> {
+    fn walls(&self) -> Walls {
         if self.writers == Writers::Told { Walls::NoListenerRefused } else { Walls::NoListener }
     }
 
@@ -274,12 +278,13 @@ impl Helped {
     ///
     /// # Errors
     /// Those of [`Image::open`] and [`Image::check`].
-    pub fn check(&self) -> Result<()> {
+    pub fn check(&self, deadline: Deadline) -> Result<()> {
         let Some(format) = &self.helper.image else { return Ok(()) };
         if self.image.get().is_none() {
             let _ = self.image.set(Image::open(&self.rest, format)?);
         }
-        self.image.get().map_or(Ok(()), |image| image.check(self.helper.command("qemu-img"), &self.helper.package))
+        let qemu_img = || self.helper.command("qemu-img");
+        self.image.get().map_or(Ok(()), |image| image.check(qemu_img(), &self.helper.package, deadline))
     }
 
     /// The arguments, with what is known only when it is started.
@@ -298,7 +303,9 @@ impl Helped {
     fn plugins(&self) -> Option<String> {
         let mut nbdkit = self.helper.command(&self.helper.program);
         nbdkit.arg("--dump-config").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let output = walls::spawn(&mut nbdkit, self.helper.walls()).ok()?.wait_with_output().ok()?;
+        let Walled { child, parent } = walls::spawn(nbdkit, self.helper.walls()).ok()?;
+        let output = child.wait_with_output().ok()?;
+        drop(parent);
         let text = String::from_utf8_lossy(&output.stdout);
         text.lines().find_map(|line| line.strip_prefix("plugindir=")).map(str::to_owned)
     }
@@ -320,12 +327,15 @@ impl Helped {
         // A signal from the terminal is for this program, which may have something to write yet.
         command.process_group(0);
         let writable = self.access == Access::ReadWrite;
-        let mut child = match self.image.get() {
-            Some(image) => image.handed(|| walls::spawn(&mut command, image.walls(writable, &self.helper.program)))?,
-            None => walls::spawn(&mut command, self.helper.walls())?,
+        let Walled { mut child, parent } = match self.image.get() {
+            Some(image) => {
+                let walls = image.walls(writable, &self.helper.program)?;
+                image.handed(|| walls::spawn(command, walls))?
+            }
+            None => walls::spawn(command, self.helper.walls())?,
         };
         let life = child.stdin.take();
-        Ok(Running { child, alone: false, life, socket, said })
+        Ok(Running { child, _parent: parent, alone: false, life, socket, said })
     }
 }
 
@@ -336,7 +346,7 @@ impl Reach for Helped {
         if gone {
             // Somebody may have changed it while nobody had it open. Before the first time the caller has looked.
             if running.is_some() {
-                self.check().map_err(io::Error::other)?;
+                self.check(deadline).map_err(io::Error::other)?;
             }
             *running = Some(self.start()?);
         }

@@ -3,19 +3,20 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use claviger_engine::deadline::Deadline;
 use claviger_engine::{Error, Result};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use serde_json::{Value, json};
 
 use super::helper::ended_within;
 use super::parents;
-use super::walls::{self, Walls};
+use super::walls::{self, Walled, Walls};
 
 /// Numbers of descriptors that shells leave alone.
 const NUMBERS: i32 = 20;
@@ -50,8 +51,8 @@ impl Image {
         Ok(Self { file, called: path.to_owned(), format: format.to_owned(), block })
     }
 
-    pub(super) fn walls<'a>(&'a self, writable: bool, program: &'a str) -> Walls<'a> {
-        Walls::OneFile { file: self.file.as_fd(), writable, program }
+    pub(super) fn walls(&self, writable: bool, program: &str) -> io::Result<Walls> {
+        Ok(Walls::OneFile { file: self.file.try_clone()?, writable, program: program.to_owned() })
     }
 
     /// The image as qemu's options, with no file behind it.
@@ -83,7 +84,7 @@ impl Image {
     ///
     /// # Errors
     /// `Unsupported` with the other file, `Io`.
-    pub(super) fn check(&self, mut qemu_img: Command, package: &str) -> Result<()> {
+    pub(super) fn check(&self, mut qemu_img: Command, package: &str, deadline: Deadline) -> Result<()> {
         // qemu reads a differencing disk of Virtual PC as if all that is missing were zeros, and calls one of Hyper-V an invalid argument.
         let parent = match &*self.format {
             "vpc" => parents::of_vhd(&File::open(self.name())?),
@@ -103,11 +104,16 @@ impl Image {
             }
             _ => e,
         };
-        let mut child = self.handed(|| walls::spawn(&mut qemu_img, self.walls(false, &program))).map_err(missing)?;
-        if !ended_within(&mut child, PATIENCE) {
+        let walls = self.walls(false, &program)?;
+        let Walled { mut child, parent } = self.handed(|| walls::spawn(qemu_img, walls)).map_err(missing)?;
+        let ended = ended_within(&mut child, deadline.at_most(PATIENCE));
+        if ended.is_err() {
             child.kill()?;
         }
-        if !child.wait()?.success() {
+        let status = child.wait()?;
+        drop(parent);
+        ended?;
+        if !status.success() {
             return Err(self.not_opened(&text(&mut err)?));
         }
         let told: Value = serde_json::from_str(&text(&mut out)?).map_err(io::Error::from)?;

@@ -67,7 +67,7 @@ impl Place {
                     return Err(only_read(&helper.scheme));
                 }
                 let helped = Helped::new(helper, rest, access)?;
-                helped.check()?;
+                helped.check(Deadline::within(options.timeout, options.cancel))?;
                 (Box::new(helped), "")
             }
         };

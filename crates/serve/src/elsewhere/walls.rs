@@ -1,14 +1,15 @@
 //! What a helper may not do, whatever it is told by what it reads: walls around its process that nobody in it can take down.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::env;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::panic;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::mpsc::{self, Sender};
 use std::thread;
 
 use rustix::fs::OFlags;
@@ -19,8 +20,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 use crate::landlock::{self, May};
 
 /// How much is left outside of the walls.
-#[derive(Clone, Copy)]
-pub(super) enum Walls<'a> {
+pub(super) enum Walls {
     /// What its user reaches. It may listen nowhere: who tries is ended.
     NoListener,
     /// The same; who tries is only refused. Clients of Ceph go on without the socket that a configuration may want for administrators.
@@ -28,12 +28,19 @@ pub(super) enum Walls<'a> {
     /// One file, and what programs are made of. No sockets but those that it was handed.
     OneFile {
         /// The file or block device.
-        file: BorrowedFd<'a>,
+        file: OwnedFd,
         /// It may be written, too.
         writable: bool,
         /// A program that may lie elsewhere than programs usually do.
-        program: &'a str,
+        program: String,
     },
+}
+
+/// A program behind walls.
+pub(super) struct Walled {
+    pub(super) child: Child,
+    /// The thread that started it ends with this. nbdkit has itself ended when that thread is gone (prctl(2), `PR_SET_PDEATHSIG`).
+    pub(super) parent: Sender<Infallible>,
 }
 
 /// Where programs and what they load lie.
@@ -53,11 +60,23 @@ const FILES: [(&str, May); 5] = [
 ///
 /// # Errors
 /// If it cannot be started, or a wall is refused. A kernel without Landlock has the others.
-pub(super) fn spawn(command: &mut Command, walls: Walls<'_>) -> io::Result<Child> {
+pub(super) fn spawn(mut command: Command, walls: Walls) -> io::Result<Walled> {
+    let (parent, end) = mpsc::channel::<Infallible>();
+    let (started, child) = mpsc::channel();
     // They are around this thread and around what it starts.
-    let start = || enter(walls).and_then(|()| command.spawn());
-    thread::scope(|scope| scope.spawn(start).join()).unwrap_or_else(|panic| panic::resume_unwind(panic))
+    thread::Builder::new().name("helper".into()).spawn(move || {
+        let begun = enter(&walls).and_then(|()| command.spawn());
+        // What was handed to the program is open nowhere else.
+        drop((command, walls));
+        let _ = started.send(begun);
+        let _ = end.recv();
+    })?;
+    let child = child.recv().map_err(|_| io::Error::other("the thread that starts a helper has ended"))??;
+    Ok(Walled { child, parent })
 }
+
+/// Linux, include/uapi/asm-generic/unistd.h, `__NR_fchmodat2`, which libc does not have for every processor.
+const FCHMODAT2: i64 = 452;
 
 /// What the programs of an image have no use for: sockets, keys, and what Landlock leaves of files, which is their owners, modes, times
 /// and attributes, and before its third version their length.
@@ -69,7 +88,7 @@ const NOT_OF_AN_IMAGE: &[i64] = &[
     libc::SYS_request_key,
     libc::SYS_keyctl,
     libc::SYS_fchmodat,
-    libc::SYS_fchmodat2,
+    FCHMODAT2,
     libc::SYS_fchownat,
     libc::SYS_utimensat,
     libc::SYS_setxattr,
@@ -91,10 +110,10 @@ const NOT_OF_AN_IMAGE: &[i64] = &[
     libc::SYS_futimesat,
 ];
 
-fn enter(walls: Walls<'_>) -> io::Result<()> {
+fn enter(walls: &Walls) -> io::Result<()> {
     set_no_new_privs(true)?;
     if let Walls::OneFile { file, writable, program } = walls {
-        match one_file(file, writable, program) {
+        match one_file(file.as_fd(), *writable, program) {
             Err(e) if is_missing(&e) => {}
             done => done?,
         }

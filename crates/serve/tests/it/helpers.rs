@@ -59,7 +59,8 @@ fn no_helper_listens_on_a_socket_of_its_own() {
         let listen = format!(
             "python3 -c \"import socket as s; l = s.socket(s.{family}); l.bind({address}); l.listen(); open('{there}', 'w')\""
         );
-        for script in [format!("exec {listen}"), listen] {
+        let child = format!("rm -f '{}'; {listen}", dir.path().join("socket").display());
+        for script in [format!("exec {listen}"), child] {
             let error = open(shell(&script), "x", Access::ReadOnly).err().expect("it does not serve").to_string();
             assert!(error.contains("listen on a socket of its own"), "{script}: {error}");
             assert!(!listening.exists(), "{script}");
