@@ -16,7 +16,8 @@ use claviger_testkit::certificates::Authority;
 use claviger_testkit::tools::{program, run, skip};
 use claviger_testkit::web::Web;
 
-const QUICK: Options = Options { timeout: Duration::from_secs(20), reconnect: Duration::from_secs(5), connections: 3 };
+const QUICK: Options =
+    Options { timeout: Duration::from_secs(20), reconnect: Duration::from_secs(5), connections: 3, cancel: None };
 
 fn row(scheme: &str) -> Helper {
     helpers().into_iter().find(|helper| helper.scheme == scheme).expect("a row")
