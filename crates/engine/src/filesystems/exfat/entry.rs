@@ -374,14 +374,15 @@ mod tests {
         assert!(
             faults(&Set { bytes: bytes.clone(), fault: None }.bytes())[0].is_some_and(|why| why.contains("unknown"))
         );
-        let damaged = |bytes: &[u8]| parse(bytes, false).damaged.iter().map(|d| d.slots.clone()).collect::<Vec<_>>();
+        let damaged =
+            |bytes: &[u8]| parse(bytes, false).damaged.iter().map(|d| (d.slots.start, d.slots.end)).collect::<Vec<_>>();
         assert!(faults(&bytes[..3 * LEN]).is_empty());
-        assert_eq!(damaged(&bytes[..3 * LEN]), [0..3]);
+        assert_eq!(damaged(&bytes[..3 * LEN]), [(0, 3)]);
         bytes[2 * LEN] &= !IN_USE;
         assert!(faults(&bytes).is_empty());
-        assert_eq!(damaged(&bytes), [0..2, 3..4]);
+        assert_eq!(damaged(&bytes), [(0, 2), (3, 4)]);
         // A stream alone, and names, which name nothing.
-        assert_eq!(damaged(&bytes[LEN..2 * LEN]), [0..1]);
+        assert_eq!(damaged(&bytes[LEN..2 * LEN]), [(0, 1)]);
         let names = parse(&[NAME; LEN], false);
         assert!(names.damaged.is_empty() && names.stray_names == [0]);
     }
