@@ -56,7 +56,18 @@ static void read_and_write(const char *path) {
     CHECK(all && claviger_read(volume, 0, all, size, &error) == CLAVIGER_CODE_DONE && !memcmp(all + 1000, "from C", 6));
     free(all);
     char byte;
-    CHECK(failed(claviger_read(volume, size, &byte, 1, &error), &error, CLAVIGER_CODE_IO));
+    CHECK(failed(claviger_read(volume, size, &byte, 1, &error), &error, CLAVIGER_CODE_MISUSE));
+    /* Lengths that no buffer has are seen before anything is done with them. */
+    size_t lengths[] = {size + 1, (size_t)1 << 32, (size_t)1 << 40, (size_t)1 << 62, SIZE_MAX / 2, SIZE_MAX / 2 + 1, SIZE_MAX};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        uint64_t offsets[] = {0, 1, size, UINT64_MAX - lengths[i] + 1, UINT64_MAX};
+        for (size_t j = 0; j < sizeof offsets / sizeof *offsets; j++) {
+            CHECK(failed(claviger_read(volume, offsets[j], &byte, lengths[i], &error), &error, CLAVIGER_CODE_MISUSE));
+            CHECK(failed(claviger_write(volume, offsets[j], &byte, lengths[i], &error), &error, CLAVIGER_CODE_MISUSE));
+        }
+        for (int which = 0; which <= CLAVIGER_SECRET_HIDDEN_PASSWORD; which++)
+            CHECK(failed(claviger_options_secret(options, which, &byte, lengths[i], &error), &error, CLAVIGER_CODE_MISUSE));
+    }
     CHECK(failed(claviger_write(volume, UINT64_MAX, &byte, 1, &error), &error, CLAVIGER_CODE_MISUSE));
     CHECK(claviger_read(volume, size, NULL, 0, &error) == CLAVIGER_CODE_DONE);
     CHECK(failed(claviger_read(volume, 0, NULL, 1, &error), &error, CLAVIGER_CODE_MISUSE));
@@ -109,6 +120,35 @@ static void make(const char *path) {
     CHECK(claviger_options_text(options, CLAVIGER_TEXT_FORMAT, "TrueCrypt", &error) == CLAVIGER_CODE_DONE);
     CHECK(claviger_create(path, 1 << 20, options, &error) == CLAVIGER_CODE_DONE && !error);
     CHECK(failed(claviger_create(path, 1 << 20, options, &error), &error, CLAVIGER_CODE_IO));
+    /* Numbers at their end: an error, whichever, and no file. */
+    char other[4096];
+    snprintf(other, sizeof other, "%s.other", path);
+    claviger_number numbers[] = {CLAVIGER_NUMBER_DATA_OFFSET, CLAVIGER_NUMBER_KEY_BITS, CLAVIGER_NUMBER_SECTOR_SIZE, CLAVIGER_NUMBER_KDF_MEMORY};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        claviger_options *large = with_password("correct horse");
+        uint64_t most = numbers[i] == CLAVIGER_NUMBER_DATA_OFFSET ? UINT64_MAX : UINT32_MAX;
+        CHECK(claviger_options_number(large, numbers[i], most, &error) == CLAVIGER_CODE_DONE);
+        CHECK(claviger_options_text(large, CLAVIGER_TEXT_FORMAT, "plain", NULL) == CLAVIGER_CODE_DONE);
+        if (numbers[i] != CLAVIGER_NUMBER_KDF_MEMORY)
+            CHECK(!claviger_open(path, large, &error) && claviger_error_code(error) != CLAVIGER_CODE_INTERNAL);
+        claviger_error_free(error);
+        error = NULL;
+        CHECK(claviger_options_text(large, CLAVIGER_TEXT_FORMAT, "LUKS2", NULL) == CLAVIGER_CODE_DONE);
+        CHECK(claviger_options_number(large, CLAVIGER_NUMBER_KDF_ITERATIONS, 4, NULL) == CLAVIGER_CODE_DONE);
+        if (numbers[i] != CLAVIGER_NUMBER_DATA_OFFSET) {
+            CHECK(claviger_create(other, 20 << 20, large, &error) != CLAVIGER_CODE_DONE && remove(other) != 0);
+            CHECK(claviger_error_code(error) != CLAVIGER_CODE_INTERNAL);
+        }
+        claviger_error_free(error);
+        error = NULL;
+        claviger_options_free(large);
+    }
+    for (uint64_t size = UINT64_C(1) << 63; size != 0; size = size == UINT64_MAX ? 0 : UINT64_MAX) {
+        int made = claviger_create(other, size, options, &error);
+        CHECK(made != CLAVIGER_CODE_DONE && made != CLAVIGER_CODE_INTERNAL && remove(other) != 0);
+        claviger_error_free(error);
+        error = NULL;
+    }
     claviger_volume *volume = claviger_open(path, options, &error);
     CHECK(volume && claviger_size(volume) > 0 && claviger_close(volume, NULL) == CLAVIGER_CODE_DONE);
     claviger_cancel(options);

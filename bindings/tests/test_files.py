@@ -1,6 +1,10 @@
 """Files in volumes, beside mtools and fsck.vfat."""
 
+import concurrent.futures
+import io
+import multiprocessing
 import os
+import pathlib
 import pickle
 import re
 
@@ -95,8 +99,113 @@ def test_fsspec_knows_them(volume, tmp_path):
     assert run("mtype", "-i", plain, "::a/e") == b"piped and more" and run("mtype", "-i", plain, "::a/local") == b"local"
     with fsspec.open("claviger://a/b/c", volume=volume, password="p") as file:
         assert file.read() == b"piped"
-    with pytest.raises(Exception):
-        pickle.loads(pickle.dumps(system))
+
+
+def password():
+    """What each process asks."""
+    return bytearray(b"p")
+
+
+def length(system, path):
+    return os.getpid(), len(system.cat(path))
+
+
+def test_other_processes_open_what_is_pickled_anew(volume, tmp_path):
+    system = fsspec.filesystem("claviger", volume=volume, password=password)
+    again = pickle.loads(pickle.dumps(system))
+    assert again is not system and again.cat("letters/1998.txt") == system.cat("letters/1998.txt")
+    # As Dask's workers are started, which have nothing of this process.
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as others:
+        process, size = others.submit(length, system, "letters/1998.txt").result(120)
+    assert process != os.getpid() and size == 9000
+    opened = fsspec.open("claviger://letters/1998.txt", volume=volume, password=password)
+    with pickle.loads(pickle.dumps(opened)) as file:
+        assert file.read(4) == b"Dear"
+    assert "password" not in str(system.storage_options) and "password" not in system.to_json()
+
+
+def test_a_password_is_never_pickled(volume, tmp_path):
+    for secret in ("p", b"p", bytearray(b"p")):
+        system = fsspec.filesystem("claviger", volume=volume, password=secret)
+        with pytest.raises(TypeError, match="password.*a function"):
+            pickle.dumps(system)
+        with pytest.raises(TypeError, match="password"):
+            pickle.dumps(fsspec.open("claviger://letters/1998.txt", volume=volume, password=secret))
+    (tmp_path / "key").write_bytes(os.urandom(64))
+    claviger.create(tmp_path / "keyed", 8 << 20, format="TrueCrypt", keyfiles=[tmp_path / "key"])
+    with claviger.open(tmp_path / "keyed", writable=True, keyfiles=[tmp_path / "key"]) as keyed, claviger.open(volume, "p") as plain:
+        keyed.write(plain.read(4 << 20))
+    system = fsspec.filesystem("claviger", volume=tmp_path / "keyed", keyfiles=[tmp_path / "key"])
+    assert pickle.loads(pickle.dumps(system)).ls("", detail=False) == ["letters"]
+
+
+def test_paths_are_bytes_or_text(volume, tmp_path):
+    named = os.fsencode(tmp_path) + b"/not \xff text"
+    os.rename(volume, named)
+    key = os.fsencode(tmp_path) + b"/key \xfe"
+    pathlib.Path(os.fsdecode(key)).write_bytes(b"k" * 64)
+    keyed = os.fsencode(tmp_path) + b"/keyed \xfd"
+    for make in (bytes, os.fsdecode, lambda path: pathlib.Path(os.fsdecode(path))):
+        path = make(named)
+        assert claviger.identify(path)["verdict"] == "possible" and claviger.explain(path, "p")["opens"]
+        with claviger.open(path, "p") as opened:
+            assert opened.size > 0 and isinstance(opened.name, str)
+        claviger.create(make(keyed), 1 << 20, format="TrueCrypt", keyfiles=[make(key)])
+        with claviger.open(make(keyed), keyfiles=[make(key)]) as opened:
+            assert opened.size > 0
+        os.remove(keyed)
+        with claviger.open_files(path, "p", writable=True) as files:
+            inside = make(b"letters/1998.txt")
+            assert files.read(inside)[:4] == b"Dear" and files.stat(inside).size == 9000
+            with files.open(inside) as file:
+                assert file.read(4) == b"Dear"
+            files.mkdir(make(b"a"))
+            files.rename(make(b"a"), make(b"b"))
+            assert [entry.name for entry in files.list(make(b"/"))] == ["letters", "b"] and len(list(files.walk(make(b"/")))) == 3
+            files.remove(make(b"b"))
+
+
+def test_modes_without_b_are_text(volume):
+    with claviger.open_files(volume, "p", writable=True) as files:
+        for mode in ("r", "rt", "tr"):
+            with files.open("letters/1998.txt", mode) as file:
+                assert isinstance(file, io.TextIOBase) and file.readline() == "Dear all\n" and len(file.read()) == 8991
+        with files.open("new", "x", encoding="utf-8", newline="\r\n") as file:
+            assert file.write("S\u00fc\u00df\n") == 4
+        with files.open("new", "a", encoding="utf-8") as file:
+            file.write("more")
+        assert files.read("new") == "S\u00fc\u00df\r\nmore".encode()
+        with files.open("new", "r", encoding="utf-8") as file:
+            assert list(file) == ["S\u00fc\u00df\n", "more"]
+        with files.open("new", "w", encoding="latin-1") as file:
+            file.write("\u00fc")
+        with files.open("new", "rb") as file:
+            assert isinstance(file, claviger.File) and file.readall() == b"\xfc"
+        for mode in ("", "b", "rw", "r+", "rbt", "U", "rr", "z"):
+            with pytest.raises(claviger.Misuse):
+                files.open("new", mode)
+        with pytest.raises(ValueError):
+            files.open("new", "rb", encoding="utf-8")
+
+
+def test_sizes_without_end_are_errors(volume, tmp_path):
+    with claviger.open_files(volume, "p", writable=True) as files, files.open("letters/1998.txt", "r+b") as file:
+        for size in (1 << 32, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 64):
+            with pytest.raises((OSError, OverflowError, claviger.Error)):
+                file.truncate(size)
+            with pytest.raises((OSError, OverflowError, claviger.Error)):
+                file.write_at(size, b"x")
+            try:
+                assert file.readinto_at(size, bytearray(4)) == 0
+            except OverflowError:
+                assert size == 1 << 64
+        assert file.size == 9000
+    for size in (1 << 63, (1 << 64) - 1, 1 << 64):
+        with pytest.raises((OSError, OverflowError, claviger.Error)):
+            claviger.create(tmp_path / "none", size, "p", format="LUKS2")
+        assert not (tmp_path / "none").exists()
+    with pytest.raises(TypeError, match="at most 1048576"):
+        claviger.open(volume, bytes(2 << 20))
 
 
 def test_the_guide_runs(tmp_path, fat, monkeypatch, capsys):

@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::ptr;
 
-use claviger_bindings::{Job, NewVolume, Options, Secrets, Volume};
+use claviger_bindings::{Job, NewVolume, Options, Secrets, Volume, check_secret};
 use claviger_engine::{Error, Secret};
 
 use crate::pointers::{bytes, room, string};
@@ -316,8 +316,9 @@ pub extern "C" fn claviger_options_secret(
     error: Option<&mut MaybeUninit<*mut ClavigerError>>,
 ) -> c_int {
     let work = || {
-        let (ClavigerOptions { secrets, .. }, value) = (needed(options, "pointer to options")?, bytes(value, len)?);
-        let secret = Some(Secret::copy_from(value));
+        let ClavigerOptions { secrets, .. } = needed(options, "pointer to options")?;
+        check_secret(len)?;
+        let secret = Some(Secret::copy_from(bytes(value, len)?));
         match option(SECRETS, which)? {
             ClavigerSecret::Password => secrets.password = secret,
             ClavigerSecret::VolumeKey => secrets.volume_key = secret,
@@ -413,7 +414,11 @@ pub extern "C" fn claviger_read(
     len: usize,
     error: Option<&mut MaybeUninit<*mut ClavigerError>>,
 ) -> c_int {
-    let work = || needed(volume, "volume")?.0.read_at(offset, room(buffer, len)?);
+    let work = || {
+        let ClavigerVolume(volume) = needed(volume, "volume")?;
+        volume.check(offset, len)?;
+        volume.read_at(offset, room(buffer, len)?)
+    };
     code(carried_out(error, work))
 }
 
@@ -427,7 +432,11 @@ pub extern "C" fn claviger_write(
     len: usize,
     error: Option<&mut MaybeUninit<*mut ClavigerError>>,
 ) -> c_int {
-    let work = || needed(volume, "volume")?.0.write_at(offset, bytes(data, len)?);
+    let work = || {
+        let ClavigerVolume(volume) = needed(volume, "volume")?;
+        volume.check(offset, len)?;
+        volume.write_at(offset, bytes(data, len)?)
+    };
     code(carried_out(error, work))
 }
 

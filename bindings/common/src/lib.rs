@@ -29,6 +29,21 @@ fn patience(time: Duration) -> Result<()> {
     Err(Error::misuse(what).hint("Ordinary volumes take seconds. Slow work can be allowed."))
 }
 
+/// The longest secret that is taken: no volume key and no password is longer, and memory for it is locked.
+pub const LONGEST_SECRET: usize = 1 << 20;
+
+/// Refuses a secret of so many bytes, before there is memory for it.
+///
+/// # Errors
+/// `Misuse`.
+pub fn check_secret(len: usize) -> Result<()> {
+    match len <= LONGEST_SECRET {
+        true => Ok(()),
+        false => Err(Error::misuse(format!("a secret of {len} bytes: at most {LONGEST_SECRET} are taken"))
+            .hint("A keyfile may be longer.")),
+    }
+}
+
 /// Work that another thread may watch and cancel.
 #[derive(Default)]
 pub struct Job {

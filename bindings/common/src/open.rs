@@ -255,11 +255,25 @@ impl Volume {
         Ok(self.open.get()?.store.writable())
     }
 
+    /// Whether `len` bytes at `offset` are all in it. To be asked before there is a slice of so many: what other languages have for its
+    /// length may be anything.
+    ///
+    /// # Errors
+    /// `Misuse` past the end; that of [`Here::get`].
+    pub fn check(&self, offset: u64, len: usize) -> Result<()> {
+        let end = self.size()?;
+        match offset.checked_add(len as u64).is_some_and(|last| last <= end) {
+            true => Ok(()),
+            false => Err(Error::misuse(format!("{len} bytes at {offset} reach past the end at {end}"))),
+        }
+    }
+
     /// Fills `out` with what is at `offset`: on all processors where it is large.
     ///
     /// # Errors
-    /// Those of [`Store::read_at`].
+    /// Those of [`Self::check`] and [`Store::read_at`].
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.check(offset, out.len())?;
         let Open { store, pool, .. } = self.open.get()?;
         if out.len() < 2 * PIECE {
             return Ok(store.read_at(offset, out)?);
@@ -272,16 +286,10 @@ impl Volume {
     /// Writes all of `data` at `offset`.
     ///
     /// # Errors
-    /// Those of [`Store::write_at`]; `Misuse` past the end.
+    /// Those of [`Self::check`] and [`Store::write_at`].
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.check(offset, data.len())?;
         let store = &self.open.get()?.store;
-        if offset.checked_add(data.len() as u64).is_none_or(|end| end > store.len()) {
-            return Err(Error::misuse(format!(
-                "{} bytes at {offset} reach past the end at {}",
-                data.len(),
-                store.len()
-            )));
-        }
         // It is encrypted where it lies.
         let mut buffer = Vec::with_capacity(data.len().min(4 * PIECE));
         for (i, part) in data.chunks(4 * PIECE).enumerate() {

@@ -8,12 +8,14 @@ import io
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack, overload
 
 from claviger import _native
 from claviger._errors import Misuse
 
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+#: Modes in which a file has bytes.
+Bytes = Literal["rb", "br", "r+b", "rb+", "wb", "bw", "ab", "ba", "xb", "bx"]
 #: Bytes without a newline, or text, which is taken as UTF-8. It is copied to memory that is locked and wiped; only a `bytearray` can be wiped
 #: where it came from.
 Secret = str | bytes | bytearray | memoryview
@@ -109,10 +111,17 @@ def _secrets(given: dict[str, Any], password: object) -> dict[str, Any]:
     return {"password": password, **{str(name): given.pop(name) for name in others if name in given}}
 
 
+def _paths(given: dict[str, Any]) -> dict[str, Any]:
+    """The same with each path as text: the bytes of its name that are none are kept (PEP 383)."""
+    one = {name: os.fsdecode(given[name]) for name in ("header",) if name in given}
+    many = {name: [os.fsdecode(path) for path in given[name]] for name in ("keyfiles", "hidden_keyfiles") if name in given}
+    return {**given, **one, **many}
+
+
 def _opened(path: Path, password: Password, writable: bool, progress: Progress, how: dict[str, Any], files: bool) -> Any:
-    how = _known(how, How)
+    how = _paths(_known(how, How))
     secrets = _secrets(how, password)
-    found = _native.find(path, files, {**how, "writable": writable})
+    found = _native.find(os.fsdecode(path), files, {**how, "writable": writable})
     if not callable(password):
         return (found.files if files else found.volume)(secrets, progress)
     typed = password() if found.asks_password() else None
@@ -135,21 +144,21 @@ def open_files(path: Path, password: Password = None, *, writable: bool = False,
 
 def create(path: Path, size: int, password: Secret | None = None, *, progress: Progress = None, **new: Unpack[New]) -> None:
     """Makes a volume of `size` bytes, headers included, in a new file. What exists is never overwritten."""
-    _native.create(path, size, {"password": password}, progress, _known({**new}, New))
+    _native.create(os.fsdecode(path), size, {"password": password}, progress, _paths(_known({**new}, New)))
 
 
 def identify(path: Path) -> dict[str, Any]:
     """What a file, device or folder is, without a password: `verdict` (`yes`, `possible`, `no`), `candidates`, and what was seen of it."""
-    seen: dict[str, Any] = json.loads(_native.identify(path))
+    seen: dict[str, Any] = json.loads(_native.identify(os.fsdecode(path)))
     return seen
 
 
 def explain(path: Path, password: Secret | None = None, *, progress: Progress = None, **how: Unpack[How]) -> dict[str, Any]:
     """Why something does not open. What is given is tried, also in the forms that common mistakes give it: another keyboard layout, Caps
     Lock, a keyfile left out. `opens` then says what opens it, and `error` why nothing does."""
-    options = _known({**how}, How)
+    options = _paths(_known({**how}, How))
     secrets = _secrets(options, password)
-    told: dict[str, Any] = json.loads(_native.explain(path, secrets, progress, options))
+    told: dict[str, Any] = json.loads(_native.explain(os.fsdecode(path), secrets, progress, options))
     return told
 
 
@@ -321,31 +330,51 @@ class Files:
         if not getattr(self, "closed", True):
             self._handle.close()
 
-    def stat(self, path: str) -> Entry:
+    def stat(self, path: Path) -> Entry:
         """What is known of it. A link is not followed."""
+        path = os.fsdecode(path)
         return Entry(path, *self._handle.stat(path))
 
-    def list(self, path: str = "/") -> builtins.list[Entry]:
-        """What is in a folder."""
-        return [Entry(name, *stat) for name, stat in self._handle.list(path)]
+    def list(self, path: Path = "/") -> builtins.list[Entry]:
+        """What is in a folder. Names that are no text are as `os.fsdecode` has them."""
+        return [Entry(name, *stat) for name, stat in self._handle.list(os.fsdecode(path))]
 
-    def walk(self, path: str = "/") -> Iterator[tuple[str, builtins.list[Entry]]]:
+    def walk(self, path: Path = "/") -> Iterator[tuple[str, builtins.list[Entry]]]:
         """Each folder and what is in it, the outermost first."""
+        path = os.fsdecode(path)
         inside = self.list(path)
         yield path, inside
         for entry in inside:
             if entry.kind == "directory":
                 yield from self.walk(f"{path.rstrip('/')}/{entry.name}")
 
-    def link_target(self, path: str) -> str:
+    def link_target(self, path: Path) -> str:
         """Where a symbolic link leads."""
-        return self._handle.link_target(path)
+        return self._handle.link_target(os.fsdecode(path))
 
-    def open(self, path: str, mode: str = "rb") -> File:
-        """Opens a file in the mode `rb`, `r+b`, `wb`, `ab` or `xb`, without a buffer: `io.BufferedReader` and its like are one."""
-        kind = mode.replace("b", "")
-        if kind not in ("r", "r+", "w", "a", "x"):
-            raise Misuse(f"there is no mode {mode!r}: it is rb, r+b, wb, ab or xb")
+    @overload
+    def open(self, path: Path, mode: Bytes = "rb", *, encoding: None = None, errors: None = None, newline: None = None) -> File: ...
+
+    @overload
+    def open(self, path: Path, mode: str, *, encoding: str | None = None, errors: str | None = None, newline: str | None = None) -> Any: ...
+
+    def open(self, path: Path, mode: str = "rb", *, encoding: str | None = None, errors: str | None = None, newline: str | None = None) -> Any:
+        """Opens a file in the mode `rb`, `r+b`, `wb`, `ab` or `xb`, without a buffer: `io.BufferedReader` and its like are one. In the modes
+        `r`, `w`, `a` and `x` it is text, with a buffer, as Python's own `open` gives it."""
+        letters = sorted(mode)
+        kind = next((kind for kind in ("r", "r+", "w", "a", "x") for which in ("", "b", "t") if sorted(kind + which) == letters), None)
+        text = "b" not in mode
+        if kind is None or (kind == "r+" and text):
+            raise Misuse(f"there is no mode {mode!r}: it is rb, r+b, wb, ab or xb, or r, w, a or x for text")
+        if not text:
+            if (encoding, errors, newline) != (None, None, None):
+                raise ValueError("a file of bytes takes no encoding, errors or newline")
+            return self._open(os.fsdecode(path), kind)
+        raw = self._open(os.fsdecode(path), kind)
+        buffered = io.BufferedReader(raw) if kind == "r" else io.BufferedWriter(raw)
+        return io.TextIOWrapper(buffered, encoding, errors, newline)
+
+    def _open(self, path: str, kind: str) -> File:
         write = kind != "r"
         if write and not self.writable:
             raise OSError(errno.EROFS, "it can only be read", path)
@@ -356,22 +385,22 @@ class Files:
             handle.set_len(0)
         return File(path, handle, write, kind == "a")
 
-    def read(self, path: str) -> bytes:
+    def read(self, path: Path) -> bytes:
         """All that is in a file."""
         with self.open(path) as file:
             return file.readall()
 
-    def mkdir(self, path: str) -> None:
+    def mkdir(self, path: Path) -> None:
         """Makes a folder."""
-        self._handle.make_folder(path)
+        self._handle.make_folder(os.fsdecode(path))
 
-    def remove(self, path: str) -> None:
+    def remove(self, path: Path) -> None:
         """Removes a file or an empty folder."""
-        self._handle.remove(path)
+        self._handle.remove(os.fsdecode(path))
 
-    def rename(self, old: str, new: str) -> None:
+    def rename(self, old: Path, new: Path) -> None:
         """Gives a file or folder another name. A file that has it is replaced."""
-        self._handle.rename(old, new)
+        self._handle.rename(os.fsdecode(old), os.fsdecode(new))
 
     def flush(self) -> None:
         """Makes all changes durable, and marks the file system as cleanly unmounted."""

@@ -11,18 +11,41 @@ from fsspec import AbstractFileSystem
 from claviger._volumes import Entry, Files, Password, Path, open_files
 
 
+def _anew(kind: type[ClavigerFileSystem], args: tuple[Any, ...], options: dict[str, Any]) -> ClavigerFileSystem:
+    """Opens what was pickled in another process."""
+    return kind(*args, **options)
+
+
+#: Options that nobody keeps: neither fsspec, nor what a file system is pickled to.
+SECRETS = ("password", "volume_key", "hidden_password")
+
+
 class ClavigerFileSystem(AbstractFileSystem):
-    """The files in the volume or folder at `volume`, opened as by `claviger.open_files`, whose options this has."""
+    """The files in the volume or folder at `volume`, opened as by `claviger.open_files`, whose options this has.
+
+    Another process that it is pickled for, as Dask's are, opens the volume anew with the same options. A password is in none of them: give a
+    function of a module that returns it, which is called there; or open it with keyfiles alone."""
 
     protocol = "claviger"
     root_marker = ""
     # Nobody keeps an open volume that is not used any more, or its password.
     cachable = False
-    _strip_tokenize_options = ("password", "volume_key", "hidden_password")
+    _strip_tokenize_options = SECRETS
 
-    def __init__(self, volume: Path, password: Password = None, *, writable: bool = False, **how: Any) -> None:
+    def __init__(self, volume: Path, *, password: Password = None, writable: bool = False, **how: Any) -> None:
         super().__init__()
+        self._ask = password if callable(password) else None
+        self._secrets = [name for name in SECRETS if not (name == "password" and self._ask) and {"password": password, **how}.get(name) is not None]
         self.files: Files = open_files(volume, password, writable=writable, **how)
+
+    def __reduce__(self) -> Any:
+        if self._secrets:
+            raise TypeError(
+                f"a file system that was opened with {' and '.join(self._secrets)} as bytes or text cannot be pickled: "
+                "give a function of a module as password, which each process calls"
+            )
+        asks = {"password": self._ask} if self._ask else {}
+        return _anew, (type(self), self.storage_args, {**self.storage_options, **asks})
 
     def close(self) -> None:
         """Makes all changes durable, and forgets the keys once no file is open any more."""

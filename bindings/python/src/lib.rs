@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
-use claviger_bindings::{Job, NewVolume, Options, Secrets};
+use claviger_bindings::{Job, NewVolume, Options, Secrets, check_secret};
 use claviger_engine::credential::Headerless;
 use claviger_engine::trees::{Attributes, NodeKind, Use};
 use claviger_engine::{Error, ErrorKind, Secret};
@@ -105,9 +105,12 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Secretly {
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
         if let Ok(text) = object.cast::<PyString>() {
-            return Ok(Self(Secret::copy_from(text.to_str()?.as_bytes())));
+            let text = text.to_str()?;
+            check_secret(text.len()).map_err(|e| raised(object.py(), e))?;
+            return Ok(Self(Secret::copy_from(text.as_bytes())));
         }
         let buffer = PyBuffer::<u8>::get(&object)?;
+        check_secret(buffer.len_bytes()).map_err(|e| raised(object.py(), e))?;
         let mut secret = Secret::zeroed(buffer.len_bytes());
         buffer.copy_to_slice(object.py(), &mut secret)?;
         Ok(Self(secret))
