@@ -134,7 +134,8 @@ pub fn explain(path: &Path, options: &Options, secrets: &Secrets, job: &Job) -> 
         let narrowed = options.unlock(credentials);
         let (memory, may_take) = (narrowed.memory, narrowed.may_take);
         let with = if hints { narrowed } else { Unlock { memory, may_take, ..Unlock::with(credentials) } };
-        let unlocked = targets[target].header.unlock(&Unlock { cancel: Some(&job.cancel), opened: Some(opened), ..with })?;
+        let with = Unlock { cancel: Some(&job.cancel), opened: Some(opened), prove: true, ..with };
+        let unlocked = targets[target].header.unlock(&with)?;
         match unlocked.recognised {
             true => Ok(unlocked.facts),
             // Any password opens a volume without a header, to noise.

@@ -13,6 +13,16 @@ pub enum Advice {
     AllowUnencrypted,
     /// Save the header that is there now.
     BackUpHeader,
+    /// Make a complete copy of a file: it has so many bytes too many in front, or of less than 0 as many too few.
+    CompleteCopy {
+        /// Bytes.
+        shift: i64,
+    },
+    /// Make a copy of the beginning of a file: so many bytes of it are the volume.
+    CutOff {
+        /// Bytes.
+        len: u64,
+    },
     /// Choose one of these logical volumes of LVM2: [`crate::logical_volumes::open`].
     ChooseLogicalVolume(Vec<String>),
     /// Choose one of these partitions: [`crate::Opening::partition`].
@@ -54,6 +64,11 @@ impl fmt::Display for Advice {
         f.write_str(match self {
             Self::AllowUnencrypted => "Writing has to be allowed.",
             Self::BackUpHeader => "Save the header first if it may still be wanted.",
+            Self::CompleteCopy { shift: shift @ ..0 } => {
+                return write!(f, "A copy with {} zeros in front of it is complete.", shift.unsigned_abs());
+            }
+            Self::CompleteCopy { shift } => return write!(f, "A copy without its first {shift} bytes is complete."),
+            Self::CutOff { len } => return write!(f, "A copy of its first {len} bytes is complete."),
             Self::ChooseLogicalVolume(names) if names.is_empty() => "None of the logical volumes can be opened here.",
             Self::ChooseLogicalVolume(names) => {
                 return write!(f, "It holds logical volumes; these can be opened: {}.", names.join(", "));

@@ -221,6 +221,8 @@ pub struct Unlock<'a> {
     pub truncated: bool,
     /// Lets data be written that nothing encrypts: where the cipher is dm-crypt's `cipher_null`. Otherwise they can only be read.
     pub write_unencrypted: bool,
+    /// Whether the credentials themselves have to open it: a key that lies open in the volume does not count then.
+    pub prove: bool,
     /// Whether to stop. Looked at every few hundred microseconds.
     pub cancel: Option<&'a AtomicBool>,
     /// Asked before work begins that a header asks for, and told how long it takes on one thread at most: an error ends it
@@ -335,6 +337,7 @@ impl<'a> Unlock<'a> {
             for_kernel: false,
             truncated: false,
             write_unencrypted: false,
+            prove: false,
             cancel: None,
             may_take: None,
             progress: None,

@@ -36,6 +36,15 @@ pub struct Editing<'a> {
 impl OpenArgs {
     /// Opens the volume to see that it opens, and how. Headers are looked after where they are damaged, too.
     pub fn edit(&self, access: Access) -> anyhow::Result<Editing<'_>> {
+        self.edit_with(access, false)
+    }
+
+    /// The same for reading, where the credentials themselves have to open it: a key that lies open does not count.
+    pub fn prove(&self) -> anyhow::Result<Editing<'_>> {
+        self.edit_with(Access::ReadOnly, true)
+    }
+
+    fn edit_with(&self, access: Access, prove: bool) -> anyhow::Result<Editing<'_>> {
         guard::no_dumps();
         prompt::about(&self.path);
         let cancel = cancel::install()?;
@@ -45,13 +54,17 @@ impl OpenArgs {
         self.announce(&*found.header).map_err(at)?;
         let (credentials, keyslot) = match self.released(&*found.header)? {
             Some(released) => (released.credentials, released.keyslot),
-            None => (self.credentials.read_for(|keyfiles| found.header.asks_passphrase(keyfiles))?, None),
+            None => (
+                self.credentials
+                    .read_for(|keyfiles| prove && keyfiles.is_empty() || found.header.asks_passphrase(keyfiles))?,
+                None,
+            ),
         };
         let bar = Progress::trials("Opening");
         let show = |done, all| bar.at(done, all);
         let with = self.how.unlock(&credentials);
         let keyslot = keyslot.or(with.keyslot);
-        let with = Unlock { cancel: Some(cancel), progress: Some(&show), keyslot, ..with };
+        let with = Unlock { cancel: Some(cancel), progress: Some(&show), keyslot, prove, ..with };
         let unlocked = found.header.unlock(&with);
         drop(bar);
         let facts = unlocked.map_err(at)?.facts;

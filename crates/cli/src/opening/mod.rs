@@ -449,6 +449,16 @@ impl OpenArgs {
         hash.is_some() || cipher.is_some() || pim.is_some() || self.how.slot.is_some() || self.how.backup_header
     }
 
+    /// Whether one copy of the header was named, or the backups.
+    pub fn names_header(&self) -> bool {
+        self.how.header() != HeaderChoice::Any
+    }
+
+    /// What was given that is needed to open it, besides the credentials, as options: for commands that others are to run.
+    pub fn needed(&self) -> Vec<String> {
+        self.how.pim.map(|pim| ["--pim".to_owned(), pim.to_string()]).into_iter().flatten().collect()
+    }
+
     /// The credentials, and how they are to be tried.
     pub fn unlock_with<'a>(&'a self, credentials: &'a [Credential]) -> Unlock<'a> {
         self.how.unlock(credentials)

@@ -19,6 +19,9 @@ pub fn say(advice: &Advice) -> String {
                 numbers.join(", ")
             );
         }
+        Advice::CompleteCopy { .. } | Advice::CutOff { .. } => {
+            return format!("In a new file: `{}`.", of_copy(advice, "VOLUME", "COPY").unwrap_or_default());
+        }
         Advice::ConvertToLuks2 => "`claviger header convert --to LUKS2` makes it a LUKS2 header.",
         Advice::GivePrivateKey => {
             "Give the private key: --certificate FILE takes an exported one (PFX, PEM), --windows-profile :/Users/NAME the key store of \
@@ -49,6 +52,19 @@ pub fn say(advice: &Advice) -> String {
     .to_owned()
 }
 
+/// The command of a shell that makes the file `copy` out of `volume`, where a copy is advised.
+pub fn of_copy(advice: &Advice, volume: &str, copy: &str) -> Option<String> {
+    let (volume, copy) = (output::command([volume]), output::command([copy]));
+    match advice {
+        Advice::CompleteCopy { shift: shift @ ..0 } => {
+            Some(format!("(head -c {} /dev/zero; cat) < {volume} > {copy}", shift.unsigned_abs()))
+        }
+        Advice::CompleteCopy { shift } => Some(format!("tail -c +{} < {volume} > {copy}", shift.saturating_add(1))),
+        Advice::CutOff { len } => Some(format!("head -c {len} < {volume} > {copy}")),
+        _ => None,
+    }
+}
+
 /// Warnings as text.
 pub fn texts(warnings: &[Warning]) -> Vec<String> {
     warnings.iter().map(|warning| warning.told(say)).collect()
@@ -69,6 +85,9 @@ mod tests {
     const ALL: &[Advice] = &[
         Advice::AllowUnencrypted,
         Advice::BackUpHeader,
+        Advice::CompleteCopy { shift: -4096 },
+        Advice::CompleteCopy { shift: 512 },
+        Advice::CutOff { len: 1 << 20 },
         Advice::ChooseLogicalVolume(Vec::new()),
         Advice::ChoosePartition(Vec::new()),
         Advice::ConvertToLuks2,

@@ -4,16 +4,19 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use claviger_engine as engine;
 use claviger_engine::diagnosis::{
-    self, Content, Diagnosis, Found, How, Look, Mark, Opinion, Search, Step, Target, Way,
+    self, Content, Diagnosis, Found, How, Look, LostPartition, Mark, Opinion, Search, Step, Target, Way,
 };
+use claviger_engine::formats::KeyslotEditor;
 use claviger_engine::formats::partition::Candidate;
 use claviger_engine::formats::{Facts, Verdict};
 use claviger_engine::store::Access;
-use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Result, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Result, Store, Unlock, Warning, partitions};
 use serde::Serialize;
 
 use crate::opening::{OpenArgs, files, images};
@@ -118,9 +121,15 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let diagnosis = diagnosis::look(&store).map_err(at)?;
     let targets = diagnosis.targets(&store, args.open.format()).map_err(at)?;
     let mut explained = Explained::new(args, diagnosis);
-    if targets.is_empty() {
+    let lost = args.open.format().is_none() && !explained.diagnosis.lost_partitions.is_empty();
+    if lost {
+        explained.exit_code = explained.partition_is_lost();
+    } else if targets.is_empty() {
         explained.exit_code = match explained.diagnosis.damage(&store) {
-            Some(error) => explained.damaged(error),
+            Some(error) => {
+                let marked = explained.diagnosis.marked();
+                explained.damaged(error, &marked)
+            }
             None => explained.without_candidates(),
         };
     } else if args.without_password {
@@ -131,7 +140,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     } else {
         let credentials = args.open.read_credentials().map_err(with_less)?;
         let search = try_all(args, &targets, &credentials).map_err(at)?;
-        explained.searched(args, &targets, search);
+        explained.searched(args, &store, &targets, search).map_err(at)?;
     }
     output::print(&explained, args.json)?;
     if explained.exit_code == 0 { Ok(()) } else { Err(Silent(explained.exit_code).into()) }
@@ -145,7 +154,7 @@ fn with_less(mut error: Error) -> Error {
     error
 }
 
-type OpenedVolume = (Facts, Vec<String>);
+type OpenedVolume = (Facts, Vec<Warning>);
 
 /// Tells what each costs, before anybody types a password. The error, if nobody wants to wait for any of them.
 fn all_take_too_long(args: &Args, targets: &[Target]) -> Option<Error> {
@@ -158,30 +167,33 @@ fn try_all(args: &Args, targets: &[Target], credentials: &[Credential]) -> Resul
     let bar = RefCell::new(None);
     let refused = RefCell::new(BTreeSet::new());
     let may_take = args.open.unlock_with(credentials).may_take;
-    let unlock =
-        |target: usize, credentials: &[Credential], hints: bool, opened: &AtomicBool| -> Result<OpenedVolume> {
-            cancel::check()?;
-            let narrowed = args.open.unlock_with(credentials);
-            let with = if hints {
-                Unlock { cancel: Some(cancel), opened: Some(opened), ..narrowed }
-            } else {
-                let wide = Unlock::with(credentials);
-                let Unlock { acceleration, memory, may_take, .. } = narrowed;
-                Unlock { cancel: Some(cancel), opened: Some(opened), acceleration, memory, may_take, ..wide }
-            };
-            // The layout, which holds keys, goes here.
-            let unlocked = targets[target].header.unlock(&with).inspect_err(|e| {
-                // Nobody who does not want one trial wants dozens.
-                if matches!(e.kind, ErrorKind::Misuse(_)) {
-                    refused.borrow_mut().insert(target);
-                }
-            })?;
-            match unlocked.recognised {
-                true => Ok((unlocked.facts, advice::texts(&unlocked.warnings))),
-                // Any password opens a volume without a header, to noise.
-                false => Err(ErrorKind::WrongCredential("nothing was recognised".into()).into()),
-            }
+    let unlock = |target: usize,
+                  credentials: &[Credential],
+                  hints: bool,
+                  opened: &AtomicBool|
+     -> Result<OpenedVolume> {
+        cancel::check()?;
+        let narrowed = args.open.unlock_with(credentials);
+        let with = if hints {
+            Unlock { cancel: Some(cancel), opened: Some(opened), prove: true, ..narrowed }
+        } else {
+            let wide = Unlock::with(credentials);
+            let Unlock { acceleration, memory, may_take, .. } = narrowed;
+            Unlock { cancel: Some(cancel), opened: Some(opened), prove: true, acceleration, memory, may_take, ..wide }
         };
+        // The layout, which holds keys, goes here.
+        let unlocked = targets[target].header.unlock(&with).inspect_err(|e| {
+            // Nobody who does not want one trial wants dozens.
+            if matches!(e.kind, ErrorKind::Misuse(_)) {
+                refused.borrow_mut().insert(target);
+            }
+        })?;
+        match unlocked.recognised {
+            true => Ok((unlocked.facts, unlocked.warnings)),
+            // Any password opens a volume without a header, to noise.
+            false => Err(ErrorKind::WrongCredential("nothing was recognised".into()).into()),
+        }
+    };
     let tell = |step: Step| {
         let mut bar = bar.borrow_mut();
         if step.done == 1 {
@@ -194,7 +206,20 @@ fn try_all(args: &Args, targets: &[Target], credentials: &[Credential]) -> Resul
         true
     };
     let efforts: Vec<u64> = targets.iter().map(|t| t.header.effort(&args.open.unlock_with(credentials))).collect();
-    diagnosis::search(credentials, args.open.hinted(), &efforts, unlock, tell)
+    let search = diagnosis::search(credentials, args.open.hinted(), &efforts, unlock, tell)?;
+    Ok(if search.found.is_some() { search } else { without_any(targets, search) })
+}
+
+/// What opens without any password, if something does: nobody would have to ask for one.
+fn without_any(targets: &[Target], mut search: Search<OpenedVolume>) -> Search<OpenedVolume> {
+    let open = |target: &Target| {
+        let asks = target.header.asks_passphrase(&[]);
+        let unlocked = (!asks).then(|| target.header.unlock(&Unlock::with(&[])).ok()).flatten()?;
+        Some((unlocked.facts, unlocked.warnings))
+    };
+    let found = targets.iter().enumerate().find_map(|(target, header)| Some((target, open(header)?)));
+    search.found = found.map(|(target, volume)| Found { how: How::Nothing, target, unlocked: Ok(volume) });
+    search
 }
 
 /// Says what comes and how long it takes, where that is long. Whether it is to begin.
@@ -274,20 +299,45 @@ impl Explained {
         exit::number_of(&trouble)
     }
 
+    /// Volumes lie in it that no partition table leads to. The exit code.
+    fn partition_is_lost(&mut self) -> u8 {
+        for LostPartition { format, at } in self.diagnosis.lost_partitions.clone() {
+            self.findings.push(format!(
+                "At byte {at} (sector {}) a {format} volume begins, but there is no partition table that says so: it was lost.",
+                at / 512
+            ));
+            let (start, path) = ((at + 1).to_string(), output::command([&self.path]));
+            let device = output::command(["losetup", "--find", "--show", "--read-only", "--offset", &at.to_string()]);
+            self.advice.push(Advice {
+                what: "To make a device of it, which is then opened as any other (as root):".to_owned(),
+                command: Some(format!("{device} {path}")),
+            });
+            self.advice.push(Advice {
+                what: "Or, in a new file:".to_owned(),
+                command: Some(format!("tail -c +{start} < {path} > COPY")),
+            });
+        }
+        exit::number_of(&ErrorKind::NotThisFormat(String::new()))
+    }
+
     /// It is a volume, but nothing can be tried. The exit code.
-    fn damaged(&mut self, error: Error) -> u8 {
+    fn damaged(&mut self, error: Error, formats: &[&str]) -> u8 {
         let code = exit::number_of(&error.kind);
         if let Some(hint) = error.to_try(advice::say) {
             self.advise(hint, &[]);
         }
         let error = Error { hint: None, advice: None, ..error };
         self.findings.push(format!("Its header cannot be used: {error}."));
-        let path = self.path.clone();
-        self.advise(
-            "If a backup of its header was saved:",
-            &["claviger", "header", "restore", "--from", "BACKUP", &path],
-        );
+        self.restore_from_backup("If a backup of its header was saved:", formats);
         code
+    }
+
+    /// Advises that a header backup is restored, if one of the formats has any.
+    fn restore_from_backup(&mut self, what: &str, formats: &[&str]) {
+        if formats.iter().any(|name| has_backups(name)) {
+            let path = self.path.clone();
+            self.advise(what, &["claviger", "header", "restore", "--from", "BACKUP", &path]);
+        }
     }
 
     /// What is damaged although it can be tried, and what mends it.
@@ -295,7 +345,7 @@ impl Explained {
         let path = self.path.clone();
         for target in targets {
             let damage = target.header.damage();
-            if damage.iter().any(|warning| warning.advice == Some(claviger_engine::Advice::RepairHeader)) {
+            if damage.iter().any(|warning| warning.advice == Some(engine::Advice::RepairHeader)) {
                 self.advise(
                     "To write anew what is damaged:",
                     &["claviger", "header", "repair", "--format", target.format, &path],
@@ -379,18 +429,31 @@ impl Explained {
         );
     }
 
-    fn searched(&mut self, args: &Args, targets: &[Target], search: Search<OpenedVolume>) {
+    fn searched(
+        &mut self,
+        args: &Args,
+        store: &Arc<dyn Store>,
+        targets: &[Target],
+        search: Search<OpenedVolume>,
+    ) -> Result<()> {
         self.trials = search.tried;
         match search.found {
-            Some(found) => self.opened(args, &targets[found.target], found),
+            Some(found) => self.opened(args, store, &targets[found.target], found),
             None => {
                 self.is_damaged_in_part(targets);
                 self.nothing_opens(targets, search.error);
+                Ok(())
             }
         }
     }
 
-    fn opened(&mut self, args: &Args, target: &Target, found: Found<OpenedVolume>) {
+    fn opened(
+        &mut self,
+        args: &Args,
+        store: &Arc<dyn Store>,
+        target: &Target,
+        found: Found<OpenedVolume>,
+    ) -> Result<()> {
         let Found { how, target: _, unlocked } = found;
         let format = target.format;
         self.partition = target.partition.or(args.open.how.partition());
@@ -405,8 +468,9 @@ impl Explained {
                     known.hash,
                     size::short(known.size)
                 ));
-                self.findings.extend(warnings);
-                self.about_header(&known, args);
+                let moved = warnings.iter().any(|w| matches!(w.advice, Some(engine::Advice::CompleteCopy { .. })));
+                self.about_header(&known, args, &part_of(store, target.partition)?, moved)?;
+                self.about_warnings(warnings);
                 facts = Some(known);
             }
             Err(error) => {
@@ -417,22 +481,34 @@ impl Explained {
                 }
             }
         }
-        self.about_password(how, args);
+        self.about_password(how, facts.as_ref(), args);
         let partition = self.partition;
         self.opens = Some(Opens { format, partition, with: how.kind(), with_what: how.to_string(), facts });
+        Ok(())
+    }
+
+    /// What there is to know, and the commands for what can be done about it.
+    fn about_warnings(&mut self, warnings: Vec<Warning>) {
+        for warning in warnings {
+            let (told, what_was, advice) = (warning.told(advice::say), warning.what, warning.advice);
+            let copy = advice.as_ref().and_then(|advice| advice::of_copy(advice, &self.path, "COPY"));
+            match (copy, &advice) {
+                // A copy of a partition is one of the whole disk.
+                (Some(command), _) if self.partition.is_none() => {
+                    let what = "To make a complete volume of it, in a new file:".to_owned();
+                    self.advice.push(Advice { what, command: Some(command) });
+                    self.findings.push(what_was);
+                }
+                (None, Some(_)) => self.findings.push(told),
+                _ => self.findings.push(what_was),
+            }
+        }
     }
 
     /// What to say of the header that opened.
-    fn about_header(&mut self, facts: &Facts, args: &Args) {
-        let path = self.path.clone();
+    fn about_header(&mut self, facts: &Facts, args: &Args, volume: &Arc<dyn Store>, moved: bool) -> Result<()> {
         if facts.cipher == "cipher_null" {
             self.findings.push("Nothing encrypts its keyslots and data: any password opens it.".to_owned());
-        }
-        if facts.opened_by.as_deref().is_some_and(|by| by.contains("clear key")) && args.open.credentials.given() {
-            self.findings.push(
-                "Its clear key opens it, for everybody: protection is suspended. Whether the credentials given are right was not tried."
-                    .to_owned(),
-            );
         }
         if facts.hidden {
             self.findings.push(
@@ -441,23 +517,57 @@ impl Explained {
                     .to_owned(),
             );
         }
-        if facts.header.contains("backup") && !args.open.hinted() {
-            self.advise(
-                "The header in front is damaged or has another password; the backup is good. Copy the whole volume first; \
-                 then restore the header from the backup that is in the volume:",
-                &["claviger", "header", "restore", "--embedded", &path],
-            );
-            self.advise(
-                "To read it without changing anything:",
-                &["claviger", "cat", "--backup-header", "--format", facts.format, &path],
-            );
+        if !facts.header.contains("backup") || args.open.names_header() {
+            return Ok(());
         }
+        let overwritten = diagnosis::overwritten_by(&**volume)?.filter(|_| !facts.hidden && !moved);
+        self.findings.extend(overwritten.as_ref().map(|what| {
+            format!(
+                "The header in front was overwritten by {what}. Whatever else was written into the volume's data is lost there, so check \
+                 its file system before you write to it."
+            )
+        }));
+        let restore = self.how_to("header restore --embedded", facts, args);
+        let mount = self.how_to("mount --read-only --backup-header", facts, args);
+        self.advise_words("To mount it without changing anything:", &mount);
+        if moved {
+            return Ok(());
+        }
+        let why = match overwritten {
+            Some(_) => "The header in front was overwritten; the backup opens.",
+            None => "The header in front is damaged or has another password; the backup is good.",
+        };
+        let also = if overwritten.is_some() { ", which overwrites what is there now" } else { "" };
+        self.advise_words(
+            format!(
+                "{why} Copy the whole volume first; then restore the header from the backup that is in the volume{also}:"
+            ),
+            &restore,
+        );
+        Ok(())
     }
 
-    fn about_password(&mut self, how: How, args: &Args) {
+    /// The words of a command about the volume that opened.
+    fn how_to(&self, verb: &str, facts: &Facts, args: &Args) -> Vec<String> {
+        let verb = ["claviger"].into_iter().chain(verb.split(' ')).map(str::to_owned);
+        let how = ["--format", facts.format].map(str::to_owned).into_iter().chain(args.open.needed());
+        verb.chain(how).chain([self.path.clone()]).collect()
+    }
+
+    fn advise_words(&mut self, what: impl Into<String>, words: &[String]) {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        self.advise(what, &words);
+    }
+
+    fn about_password(&mut self, how: How, facts: Option<&Facts>, args: &Args) {
         let path = self.path.clone();
         match how {
-            How::AsGiven => self.advise("To see its properties:", &["claviger", "info", &path]),
+            How::AsGiven => {
+                let by_backup = facts.filter(|facts| facts.header.contains("backup"));
+                let info = by_backup.map(|facts| self.how_to("info --backup-header", facts, args));
+                let info = info.unwrap_or_else(|| ["claviger", "info", &path].map(str::to_owned).to_vec());
+                self.advise_words("To see its properties:", &info);
+            }
             How::WithoutHints => {
                 self.advise(
                     "Leave out the hash, the cipher, the PIM or the header option:",
@@ -468,6 +578,16 @@ impl Explained {
                 "Type it in that form, or write that form into a file that only you can read, and give the file:",
                 &["claviger", "info", "--password-file", "FILE", &path],
             ),
+            How::Nothing => {
+                self.advise("It opens without a password:", &["claviger", "info", &path]);
+                // Of one that is decrypted there is nothing to protect.
+                if facts.is_some_and(|facts| facts.derivation.is_some()) {
+                    self.advise(
+                        "To protect its key again, with the protectors that it has:",
+                        &["claviger", "keyslot", "resume", &path],
+                    );
+                }
+            }
             How::NoKeyfiles => self.advise("Leave out the keyfiles:", &["claviger", "info", &path]),
             How::NoPassword => self.advise("Use --no-password.", &[]),
             How::WithoutKeyfile(_) => self.advise("Leave out that keyfile.", &[]),
@@ -482,13 +602,16 @@ impl Explained {
         self.exit_code = exit::number_of(&error.kind);
         match &error.kind {
             ErrorKind::WrongCredential(_) => {
+                let sure = self.diagnosis.sure();
+                if sure {
+                    self.tried_on_keyslots(&error);
+                }
                 self.findings.push(format!(
                     "Nothing opens it as {}: neither the credentials given nor variants of them ({} trials).",
                     names(targets),
                     self.trials
                 ));
-                if self.diagnosis.sure() {
-                    self.tried_on_keyslots(&error);
+                if sure {
                     self.header_of_its_own();
                     return;
                 }
@@ -505,11 +628,8 @@ impl Explained {
                     "Try other passwords, keyfiles (all of them and no others) and PIMs, and other copies of the volume.",
                     &[],
                 );
-                let path = self.path.clone();
-                self.advise(
-                    "If a backup of its headers was saved:",
-                    &["claviger", "header", "restore", "--from", "BACKUP", &path],
-                );
+                let formats: Vec<_> = targets.iter().map(|target| target.format).collect();
+                self.restore_from_backup("If a backup of its headers was saved:", &formats);
                 if self.diagnosis.could_be_headerless() {
                     self.may_have_no_header();
                 }
@@ -541,6 +661,20 @@ impl Explained {
     }
 }
 
+/// Whether headers of the format can be saved and restored.
+fn has_backups(name: &str) -> bool {
+    let format = FORMATS.iter().find(|format| format.name() == name);
+    format.and_then(|format| format.editor()).is_some_and(KeyslotEditor::has_backups)
+}
+
+/// The volume as it is stored, where it is in a partition.
+fn part_of(store: &Arc<dyn Store>, partition: Option<u32>) -> Result<Arc<dyn Store>> {
+    match partition {
+        Some(number) => Ok(Arc::new(partitions::slice(Arc::clone(store), number)?)),
+        None => Ok(Arc::clone(store)),
+    }
+}
+
 /// Names of the formats without a header.
 fn without_header() -> String {
     let names: Vec<_> = FORMATS.iter().filter(|f| f.headerless()).map(|f| f.name()).collect();
@@ -561,8 +695,18 @@ fn names(targets: &[Target]) -> String {
 
 /// What the bytes tell.
 fn looks(diagnosis: &Diagnosis) -> Vec<String> {
-    let Diagnosis { size, beyond_sectors, content, mark, filesystem, partitions, partition_trouble, formats, remains } =
-        diagnosis;
+    let Diagnosis {
+        size,
+        beyond_sectors,
+        content,
+        mark,
+        filesystem,
+        partitions,
+        partition_trouble,
+        formats,
+        remains,
+        ..
+    } = diagnosis;
     let mut findings = Vec::new();
     let Some(content) = content else { return vec!["It is empty (0 bytes).".to_owned()] };
     if *beyond_sectors > 0 && (content.begins == Look::Random || filesystem.is_some()) {

@@ -364,6 +364,9 @@ struct Tested {
     path: String,
     format: &'static str,
     keyslot: Option<u32>,
+    /// What it opens, as a person calls it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    opened: Option<String>,
     hash: Cow<'static, str>,
     iterations: u32,
 }
@@ -672,12 +675,13 @@ fn consent(yes: bool, path: &str, keyslot: Option<u32>) -> claviger_engine::Resu
 }
 
 fn test(args: &TestArgs) -> anyhow::Result<()> {
-    let editing = args.open.edit(Access::ReadOnly)?;
+    let editing = args.open.prove()?;
     let facts = &editing.facts;
     let tested = Tested {
         path: editing.path().display().to_string(),
         format: facts.format,
         keyslot: facts.keyslot,
+        opened: facts.opened_by.clone(),
         hash: facts.hash.clone(),
         iterations: facts.iterations,
     };
@@ -760,9 +764,15 @@ impl Report for Recovered {
 
 impl Report for Tested {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        match self.keyslot {
-            Some(keyslot) => writeln!(out, "{}: opens keyslot {keyslot}", output::printable(&self.path)),
-            None => writeln!(out, "{}: opens", output::printable(&self.path)),
+        let Self { keyslot, opened, .. } = self;
+        let path = output::printable(&self.path);
+        // LUKS's are known by their numbers alone.
+        let opened = opened.as_ref().filter(|opened| !opened.starts_with("keyslot"));
+        match (keyslot, opened) {
+            (Some(keyslot), Some(opened)) => writeln!(out, "{path}: opens keyslot {keyslot}, {opened}"),
+            (Some(keyslot), None) => writeln!(out, "{path}: opens keyslot {keyslot}"),
+            (None, Some(opened)) => writeln!(out, "{path}: opens the {opened}"),
+            (None, None) => writeln!(out, "{path}: opens"),
         }
     }
 }

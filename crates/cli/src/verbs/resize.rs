@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use claviger_engine::diagnosis;
 use claviger_engine::formats::Resizing;
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Error, Spec, Store, Unlock};
@@ -145,6 +146,14 @@ fn refuse(args: &Args, named: &Named) -> claviger_engine::Result<()> {
     Ok(())
 }
 
+/// What the bytes of a file behind its volume look like.
+fn left_behind(file: &FileStore, end: u64) -> claviger_engine::Result<&'static str> {
+    Ok(match diagnosis::looks_random(file, end..file.len())? {
+        true => "They look random, as an interrupted `claviger resize` leaves them.",
+        false => "They do not look as an interrupted `claviger resize` leaves them.",
+    })
+}
+
 impl Args {
     /// Asks where something is lost, changes the volume and tells of it.
     fn carry_out(&self, ready: Ready<'_>) -> anyhow::Result<()> {
@@ -154,12 +163,22 @@ impl Args {
         let resized = Resized { path, format, before: resizing.before, size: self.size, stored: resizing.len };
         let lost = lost(&resizing, self, file.len());
         if lost >= SECTOR && !self.yes {
-            let lost = size::exact(lost);
-            let question = format!(
-                "The last {lost} of {} are {} and lost.{also_lost} Has its file system been shrunk already? (yes/no) ",
-                output::printable(&resized.path),
-                if self.size < resizing.before || resizing.len < file.len() { "cut off" } else { "filled" }
-            );
+            let (lost, path) = (size::exact(lost), output::printable(&resized.path));
+            let question = match (self.size < resizing.before, resizing.len < file.len()) {
+                (true, _) => format!(
+                    "The last {lost} of {path} are cut off and lost.{also_lost} Has its file system been shrunk already? (yes/no) "
+                ),
+                (false, true) => format!(
+                    "{path} has {lost} behind the volume's end, which are cut off. Whatever is stored there is lost.{also_lost} Go on? \
+                     (yes/no) "
+                ),
+                // The volume grows into what the file has already.
+                (false, false) => format!(
+                    "{path} has {lost} behind the volume, which become part of it and are filled. {} Whatever else is stored there is \
+                     lost; no file in the volume is.{also_lost} Go on? (yes/no) ",
+                    left_behind(file, resizing.end).map_err(at)?
+                ),
+            };
             prompt::consent(&question, "--yes", |why| at(Error::misuse(format!("the size was not changed{why}"))))?;
         }
         advice::warn(&resizing.prepared.warnings);

@@ -39,6 +39,7 @@ mod left_out;
 mod locking;
 mod logical_volumes;
 mod luks_damaged;
+mod mishaps;
 mod mounting;
 mod mounting_user;
 mod new_filesystems;

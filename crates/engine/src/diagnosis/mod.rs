@@ -8,6 +8,7 @@ mod layouts;
 pub mod observer;
 mod search;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::Serialize;
@@ -16,7 +17,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::filesystems::{self, Filesystem};
 use crate::formats::partition::{self, Candidate};
 use crate::formats::{self, FORMATS, Format, Header, Verdict, magic};
-use crate::store::Store;
+use crate::partitions;
+use crate::store::{SliceStore, Store};
 pub use content::{Content, Look};
 pub use forms::{Change, Form, forms};
 pub use keeping::worth_keeping;
@@ -49,6 +51,18 @@ pub struct Diagnosis {
     /// What is left of a volume whose beginning is none any more.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remains: Vec<Remains>,
+    /// Volumes that begin somewhere in it, where no partition table says so.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost_partitions: Vec<LostPartition>,
+}
+
+/// A volume in what was a partition.
+#[derive(Clone, Debug, Serialize)]
+pub struct LostPartition {
+    /// The format.
+    pub format: &'static str,
+    /// Where it begins, in bytes.
+    pub at: u64,
 }
 
 /// What is left of a volume.
@@ -125,7 +139,88 @@ pub fn look(store: &Arc<dyn Store>) -> Result<Diagnosis> {
     let overwritten =
         !sure && mark.as_ref().is_none_or(|m| !m.looks_random) && content.is_some_and(|c| c.begins != Look::Random);
     let remains = if overwritten { remains(&**store)? } else { Vec::new() };
-    Ok(Diagnosis { size, beyond_sectors, content, mark, filesystem, partitions, partition_trouble, formats, remains })
+    let disk_without_table = overwritten && filesystem.is_none() && partitions.is_empty();
+    let lost_partitions = if disk_without_table { lost_partitions(store)? } else { Vec::new() };
+    Ok(Diagnosis {
+        size,
+        beyond_sectors,
+        content,
+        mark,
+        filesystem,
+        partitions,
+        partition_trouble,
+        formats,
+        remains,
+        lost_partitions,
+    })
+}
+
+/// Volumes with a mark where partitions usually begin: at whole mebibytes, and behind the first track or table.
+fn lost_partitions(store: &Arc<dyn Store>) -> Result<Vec<LostPartition>> {
+    const ALIGNMENT: u64 = 1 << 20;
+    const MOST: u64 = 4096;
+    let aligned = (1..=MOST).map(|place| place * ALIGNMENT);
+    let mut all = Vec::new();
+    for at in [34 * 512, 63 * 512].into_iter().chain(aligned).take_while(|at| at + 512 <= store.len()) {
+        let mut sector = [0; 512];
+        store.read_at(at, &mut sector)?;
+        if magic::compressed_or_encrypted(&sector).is_none() {
+            continue;
+        }
+        let part = SliceStore::new(Arc::clone(store), at, store.len() - at)?;
+        for format in FORMATS {
+            if matches!(format.identify(&part)?, Verdict::Yes(_)) {
+                all.push(LostPartition { format: format.name(), at });
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The formats that keep backups of headers at the end of a store, where something there looks like one.
+fn with_backups(store: &dyn Store) -> Result<Vec<&'static dyn Format>> {
+    let mut candidates = Vec::new();
+    for format in FORMATS {
+        for before_end in format.backups_before_end() {
+            let at = store.len().checked_sub(*before_end);
+            if at.map_or(Ok(false), |at| content::could_be_a_header(store, at))? {
+                candidates.push(*format);
+                break;
+            }
+        }
+    }
+    Ok(candidates)
+}
+
+/// Whether the bytes of a part of a store look random, according to samples.
+///
+/// # Errors
+/// `Io`.
+pub fn looks_random(store: &dyn Store, part: Range<u64>) -> Result<bool> {
+    const SAMPLES: u64 = 64;
+    let sectors = part.end.saturating_sub(part.start) / 512;
+    for sample in 0..SAMPLES.min(sectors) {
+        let sector = (u128::from(sectors) * u128::from(sample) / u128::from(SAMPLES.min(sectors))) as u64;
+        if content::look_at(store, part.start + sector * 512, 512)? != Look::Random {
+            return Ok(false);
+        }
+    }
+    Ok(sectors > 0)
+}
+
+/// What a store begins with, if that is no beginning of a volume without a mark, as the end of "was overwritten by …".
+///
+/// # Errors
+/// `Io`.
+pub fn overwritten_by(store: &dyn Store) -> Result<Option<String>> {
+    let mut start = vec![0; store.len().min(START) as usize];
+    store.read_at(0, &mut start)?;
+    let sector = &start[..start.len().min(512)];
+    Ok(match magic::known(&start) {
+        Some(what) => Some(what.to_owned()),
+        None if sector.iter().all(|byte| *byte == 0) => Some("zeros".to_owned()),
+        None => (!magic::looks_random(sector)).then(|| "something else".to_owned()),
+    })
 }
 
 fn remains(store: &dyn Store) -> Result<Vec<Remains>> {
@@ -185,18 +280,35 @@ impl Diagnosis {
             let header = format.open(store).map_err(|e| e.in_format(format.name()))?;
             Ok(Target { format: format.name(), partition: None, header })
         };
-        if let Some(name) = named {
-            return Ok(vec![open(formats::named(&**store, name)?)?]);
-        }
+        let overwritten = |format: &'static dyn Format| {
+            let header = format.open_overwritten(store).ok().flatten()?;
+            Some(Target { format: format.name(), partition: None, header })
+        };
+        let only = named.map(|name| formats::named(&**store, name)).transpose()?;
+        let candidates = only.map_or_else(|| self.candidates(&**store), |format| Ok(vec![format]))?;
         // One that finds nothing to try is no candidate.
-        let mut targets: Vec<_> = self.candidates(&**store)?.into_iter().filter_map(|f| open(f).ok()).collect();
-        let candidates = self.partitions.iter().filter(|c| !c.formats.is_empty()).take(PARTITIONS);
-        for (number, format) in candidates.flat_map(|c| c.formats.iter().map(|format| (c.partition.number, *format))) {
-            if let Ok(header) = partition::open(store, number, Some(format), false) {
-                targets.push(Target { format, partition: Some(number), header });
+        let opened: Vec<_> = candidates.iter().map(|format| open(*format)).collect();
+        let (found, mut wrong): (Vec<_>, Vec<_>) = opened.into_iter().partition(|target| target.is_ok());
+        let mut targets: Vec<_> = found.into_iter().flatten().collect();
+        targets.extend(candidates.iter().filter_map(|f| overwritten(*f)));
+        for Candidate { partition, formats } in self.partitions.iter().take(PARTITIONS) {
+            // What was written over a volume in a partition leaves the backups at its end.
+            let backed_up = if formats.is_empty() {
+                with_backups(&partitions::slice(Arc::clone(store), partition.number)?)?
+            } else {
+                Vec::new()
+            };
+            let formats = formats.iter().copied().chain(backed_up.into_iter().map(Format::name));
+            for format in formats.filter(|name| only.is_none_or(|only| only.name() == *name)) {
+                if let Ok(header) = partition::open(store, partition.number, Some(format), false) {
+                    targets.push(Target { format, partition: Some(partition.number), header });
+                }
             }
         }
-        Ok(targets)
+        match wrong.pop() {
+            Some(Err(error)) if only.is_some() && targets.is_empty() => Err(error),
+            _ => Ok(targets),
+        }
     }
 
     /// The formats that it could be a volume of, in the order of their table: those that say so, or, where its beginning
@@ -221,22 +333,17 @@ impl Diagnosis {
         if self.mark.as_ref().is_some_and(|m| m.looks_random) {
             return Ok(Vec::new());
         }
-        let mut candidates = Vec::new();
-        for format in FORMATS {
-            for before_end in format.backups_before_end() {
-                let at = self.size.checked_sub(*before_end);
-                if at.map_or(Ok(false), |at| content::could_be_a_header(store, at))? {
-                    candidates.push(*format);
-                    break;
-                }
-            }
-        }
-        Ok(candidates)
+        with_backups(store)
     }
 
     /// Whether a format has a mark that says what it is.
     pub fn sure(&self) -> bool {
         self.formats.iter().any(|o| matches!(o.verdict, Verdict::Yes(_)))
+    }
+
+    /// The formats whose mark it has.
+    pub fn marked(&self) -> Vec<&'static str> {
+        self.formats.iter().filter(|o| matches!(o.verdict, Verdict::Yes(_))).map(|o| o.format).collect()
     }
 
     /// Whether it could be a volume of a format without any header: random bytes that nothing else explains.

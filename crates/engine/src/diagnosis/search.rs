@@ -20,6 +20,8 @@ pub enum How {
     WithoutHints,
     /// The password is another form of what was given.
     Password(Change),
+    /// Nothing is needed, and what was given opens nothing: a key lies open in the volume, or nothing is encrypted.
+    Nothing,
     /// The password alone, without the keyfiles.
     NoKeyfiles,
     /// The keyfiles alone, without the password.
@@ -35,6 +37,7 @@ impl How {
             Self::AsGiven => "as-given",
             Self::WithoutHints => "without-hints",
             Self::Password(change) => change.kind(),
+            Self::Nothing => "nothing",
             Self::NoKeyfiles => "no-keyfiles",
             Self::NoPassword => "no-password",
             Self::WithoutKeyfile(_) => "without-keyfile",
@@ -51,6 +54,7 @@ impl fmt::Display for How {
                 f.write_str("what was given, but not as the hash, cipher or header that was asked for")
             }
             Self::Password(change) => write!(f, "the password {change}"),
+            Self::Nothing => f.write_str("no password at all; what was given opens nothing"),
             Self::NoKeyfiles => f.write_str("the password alone, without the keyfiles"),
             Self::NoPassword => f.write_str("the keyfiles alone, without the password"),
             Self::WithoutKeyfile(n) => write!(f, "all keyfiles but number {}", n + 1),

@@ -39,6 +39,11 @@ pub trait KeyslotEditor: Sync {
     /// fit the volume, or nothing shows that it belongs to it and `unproven` is false.
     fn restore(&self, store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Prepared>;
 
+    /// Whether there are header backups: [`KeyslotEditor::back_up`] and [`KeyslotEditor::restore`].
+    fn has_backups(&self) -> bool {
+        true
+    }
+
     /// Looks at every copy of the header, and at what should look random.
     ///
     /// # Errors

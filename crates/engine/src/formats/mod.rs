@@ -112,6 +112,15 @@ pub trait Format: Sync {
         Ok(None)
     }
 
+    /// Like [`Format::open`], for backups of headers on a disk whose partition table was written over the volume: there [`Format::open`]
+    /// looks for an encrypted system. Nothing where it finds the backups itself.
+    ///
+    /// # Errors
+    /// Those of [`Format::open`].
+    fn open_overwritten(&self, _store: &Arc<dyn Store>) -> Result<Option<Box<dyn Header>>> {
+        Ok(None)
+    }
+
     /// What its volumes can be created and opened with.
     fn takes(&self) -> Takes;
 

@@ -343,7 +343,9 @@ mod tests {
     fn file_systems_that_keep_what_was_overwritten_are_named() {
         let gives = |kind: &str| {
             let (dir, source, device) = ("/".into(), "/dev/x".into(), "8:1".to_owned());
-            around(&Mount { id: 1, parent: 0, device, dir, kind: kind.to_owned(), source }).gives_away.is_some()
+            around(&Mount { id: 1, parent: 0, device, dir, kind: kind.to_owned(), source, read_only: false })
+                .gives_away
+                .is_some()
         };
         for (kind, expected) in [
             ("ext4", false),

@@ -60,6 +60,8 @@ pub(super) struct Boot {
     pub kind: Kind,
     /// Size of a sector, in bytes.
     pub sector_size: u32,
+    /// Whether the sector says so. Otherwise the metadata may: see [`Boot::settled`].
+    pub says_sector_size: bool,
     /// Size of a cluster, in bytes; that of a sector where the sector does not say.
     pub cluster: u64,
     /// Where copies of the metadata are, in bytes: all three, but in Vista's the first one, which knows the others.
@@ -90,9 +92,9 @@ impl Boot {
             return None;
         }
         // exFAT has nothing in this place.
-        let sector_size = match u16_at(sector, at::SECTOR_SIZE) {
-            0 => 512,
-            size => size.into(),
+        let (sector_size, says_sector_size) = match u16_at(sector, at::SECTOR_SIZE) {
+            0 => (512, false),
+            size => (size.into(), true),
         };
         let cluster = u64::from(sector[at::CLUSTER_SECTORS].max(1)) * u64::from(sector_size);
         let offsets = |guid: usize, at: usize, count: usize| -> Option<Vec<u64>> {
@@ -101,19 +103,32 @@ impl Boot {
         if let Some(guid) = find(sector, ENCRYPT_ON_WRITE) {
             let eow = offsets(guid, at::EOW, 2)?;
             let (kind, metadata) = (Kind::EncryptOnWrite, offsets(guid, at::METADATA, 3)?);
-            return Some(Self { kind, sector_size, cluster, metadata, eow: Some([eow[0], eow[1]]) });
+            let eow = Some([eow[0], eow[1]]);
+            return Some(Self { kind, sector_size, says_sector_size, cluster, metadata, eow });
         }
         if let Some(guid) = find(sector, WINDOWS_7) {
             let kind = if to_go { Kind::ToGo } else { Kind::Windows7 };
-            return Some(Self { kind, sector_size, cluster, metadata: offsets(guid, at::METADATA, 3)?, eow: None });
+            let metadata = offsets(guid, at::METADATA, 3)?;
+            return Some(Self { kind, sector_size, says_sector_size, cluster, metadata, eow: None });
         }
         // What is behind the end of everything is told as damage.
         let first = u64_at(sector, at::VISTA_METADATA).saturating_mul(cluster);
-        (!to_go).then(|| Self { kind: Kind::Vista, sector_size, cluster, metadata: vec![first], eow: None })
+        let metadata = vec![first];
+        (!to_go).then(|| Self { kind: Kind::Vista, sector_size, says_sector_size, cluster, metadata, eow: None })
     }
 }
 
 impl Boot {
+    /// With the size of a sector that the metadata say, where the sector does not say it.
+    pub fn settled(mut self, metadata: &Metadata) -> Self {
+        if !self.says_sector_size {
+            let said = super::find::boot_of(metadata).sector_size;
+            self.cluster = self.cluster / u64::from(self.sector_size) * u64::from(said);
+            self.sector_size = said;
+        }
+        self
+    }
+
     /// Whether it says where the copies of the metadata are that these metadata say.
     pub fn leads_to(&self, metadata: &Metadata) -> bool {
         match self.kind {

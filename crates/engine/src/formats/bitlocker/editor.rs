@@ -91,6 +91,10 @@ impl KeyslotEditor for BitLocker {
         wiped(NAME, Err(Boot::read(from)?.map_or_else(no_first_sector, |_| no_backups())))
     }
 
+    fn has_backups(&self) -> bool {
+        false
+    }
+
     fn public(&self) -> bool {
         true
     }

@@ -59,7 +59,14 @@ pub(super) fn boot_of(metadata: &Metadata) -> Boot {
     let divided = || u32::try_from(u64_at(header.get(8..16)?, 0).checked_div(metadata.header_sectors.into())?).ok();
     let sector_size =
         said_sector_size(metadata).or_else(divided).filter(|size| matches!(size, 512 | 4096)).unwrap_or(512);
-    Boot { kind, sector_size, cluster: sector_size.into(), metadata: metadata.copies.to_vec(), eow: None }
+    Boot {
+        kind,
+        sector_size,
+        says_sector_size: true,
+        cluster: sector_size.into(),
+        metadata: metadata.copies.to_vec(),
+        eow: None,
+    }
 }
 
 /// The first place with the signature where something is `found`.

@@ -158,7 +158,7 @@ impl BitLockerHeader {
     fn read(store: &Arc<dyn Store>) -> Result<Self> {
         let (boot, copies, damaged, first_sector) = match Boot::read(&**store)? {
             Some(boot) => match read_copies(&**store, &boot) {
-                Ok((copies, damaged)) => (boot, copies, damaged, None),
+                Ok((copies, damaged)) => (boot.settled(&copies[0].metadata), copies, damaged, None),
                 Err(error) => {
                     let (boot, copies, damaged) = search(&**store)?.ok_or(error)?;
                     (
@@ -189,6 +189,10 @@ impl BitLockerHeader {
             true => self.said_to_be_decrypted(with)?,
             false => self.opened(with)?,
         };
+        if with.prove && opened.vmk.is_none() && is_decrypted(&copy.metadata) {
+            let what = "the volume is decrypted: it opens without any password, and has none to test";
+            return Err(Error::misuse(what));
+        }
         with.has_opened();
         let metadata = &copy.metadata;
         let mut warnings = self.warnings();
@@ -538,7 +542,7 @@ fn read_copies(store: &dyn Store, boot: &Boot) -> Result<(Vec<Copy>, Vec<Damaged
 fn led_to(store: &dyn Store) -> Result<FoundCopies> {
     let boot = Boot::read(store)?.ok_or_else(no_first_sector)?;
     let (copies, damaged) = read_copies(store, &boot)?;
-    Ok((boot, copies, damaged))
+    Ok((boot.settled(&copies[0].metadata), copies, damaged))
 }
 
 /// The first copy that the credentials open, and what opened it. Copies that say the same are tried once.
@@ -665,7 +669,14 @@ pub(crate) fn fuzz_metadata(bytes: &[u8]) {
     let _ = metadata.block().map(|block| Metadata::parse(&block, 0).map(|again| assert_eq!(again, metadata)));
     let _ = unlock::open(&metadata, &Unlock::with(&[]));
     for (kind, sector_size) in [(Kind::Windows7, 512), (Kind::Vista, 512), (Kind::ToGo, 4096)] {
-        let boot = Boot { kind, sector_size, cluster: 4096, metadata: metadata.copies.to_vec(), eow: None };
+        let boot = Boot {
+            kind,
+            sector_size,
+            says_sector_size: true,
+            cluster: 4096,
+            metadata: metadata.copies.to_vec(),
+            eow: None,
+        };
         let _ = Places::of(&boot, &metadata, 1 << 30);
     }
 }

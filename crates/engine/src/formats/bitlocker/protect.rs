@@ -48,7 +48,11 @@ impl Opener {
         };
         match credential {
             Credential::Passphrase(typed) => match recovery::read(typed) {
-                Typed::Key(key) => Ok(Self::Recovery(key)),
+                Typed::Keys(mut keys) if keys.len() == 1 => Ok(Self::Recovery(keys.remove(0))),
+                Typed::Keys(keys) => Err(Error::misuse(format!(
+                    "this text has {} recovery passwords: a protector takes one",
+                    keys.len()
+                ))),
                 Typed::Mistyped(what) => Err(Error::misuse(format!("this looks like a recovery password, but {what}"))),
                 Typed::Other => password(typed),
             },

@@ -157,8 +157,8 @@ impl Candidate {
         match recovery::read(typed) {
             Typed::Other => (all, None),
             Typed::Mistyped(what) => (all, Some(what)),
-            Typed::Key(key) => {
-                all.push(Self::Recovery(hashed(&key)));
+            Typed::Keys(keys) => {
+                all.extend(keys.iter().map(|key| Self::Recovery(hashed(key))));
                 (all, None)
             }
         }

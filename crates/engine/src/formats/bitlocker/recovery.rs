@@ -11,47 +11,153 @@ pub(super) const LEN: usize = 16;
 const GROUPS: usize = LEN / 2;
 const DIGITS: usize = 6;
 
-/// What somebody has typed.
+/// What somebody has typed, or read from a file.
 pub(super) enum Typed {
     /// Nothing that looks like a recovery password.
     Other,
     /// A recovery password with a mistake, and which.
     Mistyped(String),
-    /// The key of one.
-    Key(Secret),
+    /// The keys of all that are in it. Windows saves one among sentences, `claviger keyslot recovery` all of a volume.
+    Keys(Vec<Secret>),
 }
 
-/// Reads a recovery password, with hyphens, spaces or nothing between its groups.
+/// The most that are taken out of a text.
+const MOST: usize = 16;
+
+/// The largest group: 11 times the largest number of 16 bits.
+const LARGEST: u64 = 11 * u16::MAX as u64;
+
+/// Reads recovery passwords, as Windows saves them or as people copy them: with hyphens and dashes, spaces, tabs, newlines or nothing
+/// between the groups, in UTF-8 or UTF-16, alone or in a text.
 pub(super) fn read(typed: &[u8]) -> Typed {
-    let separates = |byte: &u8| matches!(byte, b'-' | b' ');
-    let digits = typed.iter().filter(|byte| byte.is_ascii_digit()).count();
-    let only_digits = typed.iter().all(|byte| byte.is_ascii_digit() || separates(byte));
-    let mut groups: Vec<&[u8]> = typed.split(separates).filter(|group| !group.is_empty()).collect();
+    let text = simplified(typed);
+    let (mut keys, mut mistake) = (Vec::new(), None);
+    for run in text.split(|byte| *byte == OTHER) {
+        match read_run(run) {
+            Typed::Keys(more) => keys.extend(more),
+            Typed::Mistyped(what) => mistake = mistake.or(Some(what)),
+            Typed::Other => {}
+        }
+    }
+    keys.truncate(MOST);
+    match mistake.or_else(|| with_letters(&text)) {
+        _ if !keys.is_empty() => Typed::Keys(keys),
+        Some(what) => Typed::Mistyped(what),
+        None => Typed::Other,
+    }
+}
+
+/// What stands for anything between groups in a simplified text, and for what is no part of a recovery password.
+const BETWEEN: u8 = b'-';
+const OTHER: u8 = b'x';
+
+/// The text with a byte for each character, where it stays: digits, [`BETWEEN`] and [`OTHER`].
+fn simplified(typed: &[u8]) -> Secret {
+    let mut text = Secret::zeroed(typed.len());
+    let mut len = 0;
+    let mut put = |c: char| {
+        let simple = match c {
+            '0'..='9' => c as u8,
+            // Those of full width, as in East Asian texts.
+            '\u{ff10}'..='\u{ff19}' => b'0' + (c as u32 - 0xff10) as u8,
+            // Marks that are not seen: of byte order and of direction, and those that only join.
+            '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}' => return,
+            '-' | '\u{ad}' | '\u{2010}'..='\u{2015}' | '\u{2212}' | '\u{fe58}' | '\u{fe63}' | '\u{ff0d}' => BETWEEN,
+            _ if c.is_whitespace() => BETWEEN,
+            _ => OTHER,
+        };
+        text[len] = simple;
+        len += 1;
+    };
+    let utf16 = |unit: u16| char::from_u32(unit.into()).unwrap_or(char::REPLACEMENT_CHARACTER);
+    match byte_order(typed) {
+        Some(from) => typed.as_chunks::<2>().0.iter().for_each(|pair| put(utf16(from(*pair)))),
+        None => {
+            for chunk in typed.utf8_chunks() {
+                chunk.valid().chars().for_each(&mut put);
+                // Of Windows-1252: dashes, and the space and the hyphen that do not break.
+                let dash = |byte: &u8| matches!(byte, 0x96 | 0x97 | 0xa0 | 0xad);
+                chunk.invalid().iter().for_each(|byte| put(if dash(byte) { '-' } else { char::REPLACEMENT_CHARACTER }));
+            }
+        }
+    }
+    Secret::copy_from(&text[..len])
+}
+
+type FromBytes = fn([u8; 2]) -> u16;
+
+/// How a text in UTF-16 is read. Where no mark says it, digits have a zero as their upper byte.
+fn byte_order(typed: &[u8]) -> Option<FromBytes> {
+    let zeros = |at: usize| typed.iter().skip(at).step_by(2).filter(|byte| **byte == 0).count() * 4 > typed.len();
+    match typed {
+        [0xff, 0xfe, ..] => Some(u16::from_le_bytes),
+        [0xfe, 0xff, ..] => Some(u16::from_be_bytes),
+        _ if zeros(1) => Some(u16::from_le_bytes),
+        _ if zeros(0) => Some(u16::from_be_bytes),
+        _ => None,
+    }
+}
+
+/// Reads digits with something between them.
+fn read_run(run: &[u8]) -> Typed {
+    let digits = run.iter().filter(|byte| byte.is_ascii_digit()).count();
+    let mut groups: Vec<&[u8]> = run.split(|byte| *byte == BETWEEN).filter(|group| !group.is_empty()).collect();
     // A password of digits is one; nobody types this many, or groups like these.
     let meant = digits >= (GROUPS - 1) * DIGITS || groups.len() == GROUPS && digits >= GROUPS * DIGITS / 2;
-    if !only_digits || !meant {
+    if !meant {
         return Typed::Other;
     }
-    if groups.len() == 1 && digits == GROUPS * DIGITS {
-        groups = typed.chunks(DIGITS).collect();
+    if let [whole] = groups[..]
+        && digits == GROUPS * DIGITS
+    {
+        groups = whole.chunks(DIGITS).collect();
     }
-    if groups.len() != GROUPS {
+    if !groups.len().is_multiple_of(GROUPS) {
         return Typed::Mistyped(match groups.len() {
             1 => format!("it has {digits} digits, not {}", GROUPS * DIGITS),
             count => format!("it has {count} groups of digits, not {GROUPS}"),
         });
     }
-    let mut key = Secret::zeroed(LEN);
-    for (number, group) in groups.into_iter().enumerate() {
-        let value =
-            group.iter().fold(0u64, |value, digit| value.saturating_mul(10).saturating_add(u64::from(digit - b'0')));
-        let half = u16::try_from(value / 11).ok().filter(|_| value % 11 == 0 && group.len() == DIGITS);
-        let Some(half) = half else {
-            return Typed::Mistyped(format!("the {} group is mistyped", ORDINALS[number]));
-        };
-        key[2 * number..][..2].copy_from_slice(&half.to_le_bytes());
+    match groups.chunks(GROUPS).map(key_of).collect() {
+        Ok(keys) => Typed::Keys(keys),
+        Err(what) => Typed::Mistyped(what),
     }
-    Typed::Key(key)
+}
+
+/// The key that eight groups stand for, or each group that is wrong.
+fn key_of(groups: &[&[u8]]) -> std::result::Result<Secret, String> {
+    let mut key = Secret::zeroed(LEN);
+    let mut wrong = Vec::new();
+    for (number, group) in groups.iter().enumerate() {
+        match half_of(group) {
+            Ok(half) => key[2 * number..][..2].copy_from_slice(&half.to_le_bytes()),
+            Err(why) => wrong.push(format!("the {} group is mistyped: {why}", ORDINALS[number])),
+        }
+    }
+    if wrong.is_empty() { Ok(key) } else { Err(wrong.join("; ")) }
+}
+
+/// The number that a group stands for.
+fn half_of(group: &[u8]) -> std::result::Result<u16, String> {
+    if group.len() != DIGITS {
+        return Err(format!("it has {} digits, not {DIGITS}", group.len()));
+    }
+    let value = group.iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0'));
+    if !value.is_multiple_of(11) {
+        return Err("it is no multiple of 11, as each group is".to_owned());
+    }
+    u16::try_from(value / 11).map_err(|_| format!("no group is larger than {LARGEST}"))
+}
+
+/// The mistake in one that has letters among its digits, such as an O.
+fn with_letters(text: &[u8]) -> Option<String> {
+    let groups: Vec<&[u8]> = text.split(|byte| *byte == BETWEEN).filter(|group| !group.is_empty()).collect();
+    let digits = text.iter().filter(|byte| byte.is_ascii_digit()).count();
+    if groups.len() != GROUPS || digits < (GROUPS - 2) * DIGITS || groups.iter().any(|group| group.len() > DIGITS + 1) {
+        return None;
+    }
+    let number = groups.iter().position(|group| group.contains(&OTHER))?;
+    Some(format!("the {} group is mistyped: not all of it are digits", ORDINALS[number]))
 }
 
 const ORDINALS: [&str; GROUPS] = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"];
@@ -89,7 +195,8 @@ mod tests {
 
     fn key(typed: &str) -> Secret {
         match read(typed.as_bytes()) {
-            Typed::Key(key) => key,
+            Typed::Keys(mut keys) if keys.len() == 1 => keys.remove(0),
+            Typed::Keys(keys) => panic!("{typed}: {} of them", keys.len()),
             Typed::Other => panic!("{typed} is one"),
             Typed::Mistyped(what) => panic!("{typed}: {what}"),
         }
@@ -129,8 +236,10 @@ mod tests {
                     let mut all = groups.clone();
                     let group = String::from_utf8(group).expect("digits");
                     all[number] = &group;
-                    let wanted = format!("the {} group is mistyped", ORDINALS[number]);
-                    assert_eq!((mistake(&all.join("-")), mistake(&all.concat())), (wanted.clone(), wanted));
+                    let wanted = format!("the {} group is mistyped: ", ORDINALS[number]);
+                    for mistake in [mistake(&all.join("-")), mistake(&all.concat())] {
+                        assert!(mistake.starts_with(&wanted) && !mistake.contains(';'), "{mistake}");
+                    }
                 }
             }
         }
@@ -139,6 +248,53 @@ mod tests {
         assert!(mistake(&TYPED.replace("235818", "23581")).contains("first"));
         // 65536 × 11
         assert!(mistake(&TYPED.replace("591910", "720896")).contains("eighth"));
+        assert!(mistake(&TYPED.replace("253979", "25397O")).contains("the third group is mistyped: not all"));
+        let two = mistake(&TYPED.replace("235818", "235819").replace("241120", "24112"));
+        assert!(
+            two.contains("the first group") && two.contains("the fifth group is mistyped: it has 5 digits"),
+            "{two}"
+        );
+        assert!(mistake(&format!("Recovery Key: {}", TYPED.replace("013365", "013366"))).contains("fourth"));
+    }
+
+    #[test]
+    fn one_is_read_as_people_copy_it() {
+        let expected = key(TYPED);
+        let between =
+            ["\t", "\r\n", "\u{a0}", "\u{2011}", "\u{2013}", " \u{2014} ", "\u{2212}", "\u{200b}-", "\u{3000}"];
+        let written = between.map(|between| TYPED.replace('-', between));
+        let texts = [
+            format!("{TYPED}\r\n"),
+            format!("\u{feff}\u{202a}{TYPED}\u{202c}"),
+            format!("\"{TYPED}\""),
+            TYPED
+                .chars()
+                .map(|c| if c == '-' { c } else { char::from_u32(c as u32 + 0xfee0).expect("a digit") })
+                .collect(),
+            format!(
+                "Saved on 2026-05-11 12:05.\r\n\tIdentifier:\r\n\t01234567-89AB-CDEF-0123-456789ABCDEF\r\nRecovery Key:\r\n\t{TYPED}\r\n1 of 1"
+            ),
+        ];
+        for text in written.iter().chain(&texts) {
+            assert!(key(text).same_as(&expected), "{text:?}");
+            let units = || text.encode_utf16();
+            let little: Vec<u8> = units().flat_map(u16::to_le_bytes).collect();
+            let big: Vec<u8> = units().flat_map(u16::to_be_bytes).collect();
+            for bytes in [&[0xff, 0xfe][..], &[0xfe, 0xff]]
+                .into_iter()
+                .zip([&little, &big])
+                .map(|(mark, text)| [mark, text].concat())
+            {
+                let Typed::Keys(keys) = read(&bytes) else { panic!("{text:?}") };
+                assert!(keys.len() == 1 && keys[0].same_as(&expected), "{text:?}");
+            }
+        }
+        for dash in [0x96, 0x97, 0xa0] {
+            let bytes: Vec<u8> = TYPED.bytes().map(|byte| if byte == b'-' { dash } else { byte }).collect();
+            assert!(matches!(read(&bytes), Typed::Keys(_)), "{dash:#x}");
+        }
+        let two = format!("One:\n{TYPED}\nTwo:\n{}\n", TYPED.replace("235818", "235807"));
+        assert!(matches!(read(two.as_bytes()), Typed::Keys(keys) if keys.len() == 2));
     }
 
     #[test]

@@ -75,8 +75,9 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
 
 /// The copies that the first sector leads to, or else the whole store.
 fn located(store: &dyn Store, sector: &[u8; boot::LEN], with: &Unlock<'_>) -> Result<FoundCopies> {
-    let pointed =
-        Boot::parse(sector).map(|boot| read_copies(store, &boot).map(|(copies, wrong)| (boot, copies, wrong)));
+    let pointed = Boot::parse(sector).map(|boot| {
+        read_copies(store, &boot).map(|(copies, wrong)| (boot.settled(&copies[0].metadata), copies, wrong))
+    });
     let error = match pointed {
         Some(Ok(found)) => return Ok(found),
         Some(Err(error)) if matches!(error.kind, ErrorKind::Io(_)) => return Err(error),

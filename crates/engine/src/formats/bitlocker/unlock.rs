@@ -68,7 +68,7 @@ pub(super) fn open(metadata: &Metadata, with: &Unlock<'_>) -> Result<Opened> {
     }
     let mut trials = 0;
     let mut mistyped = None;
-    let found = match open_for_all(&protectors)? {
+    let found = match if with.prove { None } else { open_for_all(&protectors)? } {
         Some(found) => Some(found),
         None => match by_startup_key(&protectors, with.credentials)? {
             Some(found) => Some(found),
@@ -213,7 +213,8 @@ fn tasks<'a, 'b>(protectors: &'a [Protector], candidates: &'b [Candidate]) -> Ve
 }
 
 /// By a volume master key, which opens the box of the volume key; or by the volume key itself, which nothing in the metadata tells.
-fn with_volume_key(metadata: &Metadata, key: &Secret) -> Result<Opened> {
+fn with_volume_key(metadata: &Metadata, given: &Secret) -> Result<Opened> {
+    let key = &volume_key_in(given, metadata.method)?;
     if key.len() == VMK
         && let Ok(fvek) = volume_key(metadata, key)
     {
@@ -231,6 +232,38 @@ fn with_volume_key(metadata: &Metadata, key: &Secret) -> Result<Opened> {
         return Err(ErrorKind::WrongCredential(what).into());
     }
     Ok(Opened { vmk: None, fvek: Secret::copy_from(key), protector: None, trials: 0 })
+}
+
+/// The volume key that a file holds: as it is, as text in hexadecimal digits, or as dislocker keeps it: behind the number of its method and
+/// filled up to 64 bytes (dislocker 0.7.3, man page of dislocker-fuse, "FVEK FILE").
+fn volume_key_in(given: &Secret, method: u16) -> Result<Secret> {
+    const OF_DISLOCKER: usize = 2 + 64;
+    let key = from_hex(given).unwrap_or_else(|| Secret::copy_from(given));
+    if key.len() != OF_DISLOCKER {
+        return Ok(key);
+    }
+    let of = u16::from_le_bytes([key[0], key[1]]);
+    if of != method {
+        let named = |number| Method::numbered(number).map_or_else(|_| format!("{number:#06x}"), |m| m.name.to_owned());
+        let what = format!("this volume key is for {}, and the volume has {}", named(of), named(method));
+        return Err(ErrorKind::WrongCredential(what).into());
+    }
+    Ok(Secret::copy_from(&key[2..2 + Method::numbered(method)?.stored_key]))
+}
+
+/// The bytes that hexadecimal digits stand for, with white space or colons between them. Nothing if it is other text.
+fn from_hex(text: &[u8]) -> Option<Secret> {
+    let between = |byte: &&u8| !byte.is_ascii_whitespace() && **byte != b':';
+    let digits = || text.strip_prefix(b"0x").unwrap_or(text).iter().filter(between);
+    let count = digits().count();
+    if count == 0 || !count.is_multiple_of(2) || !digits().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    let mut bytes = Secret::zeroed(count / 2);
+    for (place, digit) in digits().enumerate() {
+        bytes[place / 2] = bytes[place / 2] << 4 | char::from(*digit).to_digit(16)? as u8;
+    }
+    Some(bytes)
 }
 
 /// The volume key under the volume master key.

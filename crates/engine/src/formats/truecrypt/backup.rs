@@ -9,11 +9,12 @@
 
 use super::editor::{Opened, copy_at, step};
 use super::seal::Seal;
+use super::shifted::Shift;
 use super::{
     Family, HEADER_AREA, HEADER_GROUP, HeaderCopies, HeaderCopy, OLD_HEADER, UNIT, header, keyfiles, magic, positions,
     system,
 };
-use crate::advice::Warning;
+use crate::advice::{Advice, Warning};
 use crate::credential::{HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{HeaderBackup, Prepared, RestoreFrom};
@@ -85,6 +86,11 @@ pub(super) fn restore(
     };
     // What the trials say of other copies, that they do not open, is why this is done.
     opened.warnings.clear();
+    if let RestoreFrom::Embedded = from
+        && let Shift::By(shift) | Shift::Unclear(shift) = opened.shift(store, with)?
+    {
+        return Err(elsewhere(shift));
+    }
     let len = store.len();
     if opened.data_end() > len {
         return Err(Error::misuse(format!(
@@ -140,6 +146,20 @@ pub(super) fn restore(
         }
     };
     Ok(opened.prepared(family, &derivation, steps))
+}
+
+/// A header would be written where the volume does not begin.
+fn elsewhere(shift: i64) -> Error {
+    let by = shift.unsigned_abs();
+    Error::misuse(match shift {
+        ..0 => format!(
+            "{by} bytes of the volume are missing in front: its header has no place in this file. Nothing was changed"
+        ),
+        _ => format!(
+            "the file has {by} bytes too many in front: the volume does not begin where it does. Nothing was changed"
+        ),
+    })
+    .advise(Advice::CompleteCopy { shift })
 }
 
 /// A backup whose header says that another part of the system is encrypted than that which is there.

@@ -7,10 +7,11 @@
 use super::kdfs::Derivation;
 use super::positions::Position;
 use super::seal::Seal;
+use super::shifted::Shift;
 use super::trials::Found;
 use super::{
-    DataArea, Family, HEADER_GROUP, HeaderCopies, HeaderCopy, by_name, check_pim, create, header, keyfiles, positions,
-    system,
+    DataArea, Family, HEADER_GROUP, HeaderCopies, HeaderCopy, UNIT, by_name, check_pim, create, header, keyfiles,
+    positions, system,
 };
 use crate::advice::Warning;
 use crate::credential::{HeaderChoice, Unlock};
@@ -55,6 +56,8 @@ const HIDDEN_GAP: u64 = HEADER_GROUP;
 /// A header that opened, and the data that it describes.
 pub(super) struct Opened {
     pub position: &'static Position,
+    /// Where it lies, in bytes.
+    pub at: u64,
     pub found: Found,
     pub data: DataArea,
     pub warnings: Vec<Warning>,
@@ -83,7 +86,13 @@ impl Opened {
         let tried = locked.tried(with)?;
         let copy = &locked.copies[tried.found.copy];
         let data = DataArea::of(&tried.found.fields, copy, len)?;
-        Ok(Self { position: copy.position, found: tried.found, data, warnings: tried.warnings })
+        Ok(Self { position: copy.position, at: copy.at, found: tried.found, data, warnings: tried.warnings })
+    }
+
+    /// How far from where they belong the data are in the store.
+    pub fn shift(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Shift> {
+        let cipher = self.found.suite.data_cipher(self.found.mode, header::keys(&self.found.plain), with.acceleration);
+        Shift::of((self.position, &self.found.fields, self.at), &*cipher, self.data.start / UNIT, store)
     }
 
     /// What is to be written so that the header opens by `derivation`.

@@ -15,6 +15,7 @@ mod keyfiles;
 mod positions;
 mod resize;
 mod seal;
+mod shifted;
 mod suites;
 mod system;
 mod trials;
@@ -37,6 +38,7 @@ use crate::volume::{KernelCipher, Layout, Payload, Segment};
 use header::{Fields, Rules};
 use kdfs::{Derivation, Kdf};
 use positions::Position;
+use shifted::Shift;
 use suites::{Mode, Suite, UNIT};
 use trials::{Found, HeaderTrials, Outcome};
 
@@ -151,6 +153,14 @@ impl Format for Family {
         let Some(copy) = system::header(self, &**disk)? else { return Ok(None) };
         let locked = HeaderCopies { family: *self, copies: vec![copy] };
         Ok(Some(Box::new(Stored { store: Arc::clone(disk), locked })))
+    }
+
+    fn open_overwritten(&self, store: &Arc<dyn Store>) -> Result<Option<Box<dyn Header>>> {
+        let mut locked = self.locked(&**store)?;
+        let like_system = locked.copies.iter().any(|copy| copy.position.system);
+        locked.copies.retain(|copy| copy.position.backup);
+        let found = like_system && !locked.copies.is_empty();
+        Ok(found.then(|| Box::new(Stored { store: Arc::clone(store), locked }) as _))
     }
 
     fn editor(&self) -> Option<&dyn KeyslotEditor> {
@@ -306,7 +316,7 @@ impl HeaderCopies {
         }
         let data = DataArea::of(&found.fields, copy, store.len())?;
         let mut layout = data.layout(&found, copy, store, with, &mut warnings)?;
-        let facts = self.facts(&found, &data, with);
+        let facts = Facts { data_offset: layout.segments()[0].stored_at, ..self.facts(&found, &data, with) };
         if let Some(protect) = &with.protect {
             if copy.position.hidden {
                 return Err(hidden::swapped());
@@ -483,25 +493,8 @@ impl DataArea {
         warnings: &mut Vec<Warning>,
     ) -> Result<Layout> {
         let Self { start, len } = *self;
-        let store_len = store.len();
-        let end = start + len;
-        if end > store_len {
-            let what = format!(
-                "the volume ends at byte {end}, but the file is cut short at byte {store_len}: {} bytes are missing",
-                end - store_len
-            );
-            if !with.truncated {
-                let offset = copy.at + header::VOLUME_SIZE as u64;
-                return Err(Error::new(ErrorKind::Malformed { field: "size of the volume", offset, what })
-                    .hint("Find a complete copy of the file.")
-                    .advise(Advice::OpenTruncated));
-            }
-            warnings.push(format!("Read-only: {what}.").into());
-        } else if found.fields.has_backups && end + HEADER_GROUP > store_len {
-            warnings.push("The file is cut short behind the data: it has no complete backup headers.".into());
-        }
         let cipher = found.suite.data_cipher(found.mode, header::keys(&found.plain), with.acceleration);
-        let mut writable = end <= store_len;
+        let mut writable = true;
         let first = match found.mode {
             Mode::Xts => start / UNIT,
             // From the beginning of the data area (Crypto.c, `DataUnit2LRWIndex`).
@@ -518,10 +511,128 @@ impl DataArea {
             }
             Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => start / UNIT,
         };
-        let payload = Payload::crypt(cipher, first).with_kernel(kernel_layers(found, with));
-        let layout = Layout::new(vec![Segment { at: 0, len, stored_at: start, payload, writable }])?;
+        let shift = Shift::of((copy.position, &found.fields, copy.at), &*cipher, first, store)?;
+        writable &= self.fits(shift, found, copy, store.len(), with.truncated, warnings)?;
+        let shift = if let Shift::By(shift) = shift { shift } else { 0 };
+        let missing = self.missing(shift);
+        // What cannot be read lies behind the end.
+        let nowhere = (missing > 0).then(|| (0, missing, store.len().next_multiple_of(UNIT)));
+        let there = (missing < len).then(|| (missing, len - missing, self.place(shift, missing)));
+        let segments = nowhere.into_iter().chain(there).map(|(at, len, stored_at)| {
+            let kernel = kernel_layers(found, with).filter(|_| stored_at.is_multiple_of(UNIT));
+            let payload = Payload::crypt(Arc::clone(&cipher), first + at / UNIT).with_kernel(kernel);
+            Segment { at, len, stored_at, payload, writable }
+        });
+        let layout = Layout::new(segments.collect())?;
         Ok(layout.for_kernel(with.for_kernel.then_some(KIND)))
     }
+
+    /// Whether all of the volume is in a store of `store_len` bytes, where it belongs. Says what is not so.
+    ///
+    /// # Errors
+    /// `Malformed` where data are missing, unless it is to be opened all the same.
+    fn fits(
+        &self,
+        shift: Shift,
+        found: &Found,
+        copy: &HeaderCopy,
+        store_len: u64,
+        truncated: bool,
+        warnings: &mut Vec<Warning>,
+    ) -> Result<bool> {
+        let moved = match shift {
+            Shift::None => 0,
+            Shift::By(shift) => {
+                // Why no other header opens.
+                warnings.clear();
+                warnings.push(shifted_warning(shift, self.missing(shift)).advise(Advice::CompleteCopy { shift }));
+                shift
+            }
+            Shift::Unclear(shift) => {
+                warnings.push(unclear_warning(shift));
+                0
+            }
+        };
+        let end = i128::from(self.end()) + i128::from(moved);
+        let (beginning, behind) = (self.missing(moved), end - i128::from(store_len));
+        let what = match (beginning, behind) {
+            (1.., _) => format!("the first {beginning} bytes of the volume's data are missing"),
+            (_, 1..) => format!(
+                "the volume ends at byte {end}, but the file is cut short at byte {store_len}: {behind} bytes are missing"
+            ),
+            _ => {
+                warnings.extend(self.at_the_end(found, copy, moved, store_len));
+                return Ok(shift == Shift::None);
+            }
+        };
+        if !truncated {
+            let offset = copy.at + header::VOLUME_SIZE as u64;
+            return Err(Error::new(ErrorKind::Malformed { field: "size of the volume", offset, what })
+                .hint("Find a complete copy of the file.")
+                .advise(Advice::OpenTruncated));
+        }
+        warnings.push(format!("Read-only: {what}.").into());
+        Ok(false)
+    }
+
+    /// What to say of the end of a file whose data are all there: the backups of the headers belong right behind them. Hidden volumes end
+    /// anywhere.
+    fn at_the_end(&self, found: &Found, copy: &HeaderCopy, moved: i64, store_len: u64) -> Option<Warning> {
+        if !found.fields.has_backups || copy.position.backup {
+            return None;
+        }
+        let end = i128::from(self.end()) + i128::from(moved) + i128::from(HEADER_GROUP);
+        let beyond = i128::from(store_len) - end;
+        match beyond {
+            ..0 => Some(
+                format!(
+                    "The file is cut short behind the data: {} bytes are missing, and it has no complete backup headers.",
+                    -beyond
+                )
+                .into(),
+            ),
+            0 => None,
+            _ if copy.position.hidden => None,
+            _ => Some(
+                Warning::from(format!(
+                    "The file has {beyond} bytes behind the volume, which its header does not know of. Backup headers are looked for at \
+                     the end of the file, and so are not found."
+                ))
+                .advise(Advice::CutOff { len: end as u64 }),
+            ),
+        }
+    }
+
+    /// How much of the data lay in front of the first byte of a file that is shifted, in whole sectors.
+    fn missing(&self, shift: i64) -> u64 {
+        let missing = -(i128::from(self.start) + i128::from(shift));
+        (missing.max(0) as u64).next_multiple_of(UNIT).min(self.len)
+    }
+
+    /// Where the byte `into` of the data is stored in a file that is shifted, unless it is [`Self::missing`].
+    fn place(&self, shift: i64, into: u64) -> u64 {
+        (i128::from(self.start) + i128::from(shift) + i128::from(into)).max(0) as u64
+    }
+}
+
+fn shifted_warning(shift: i64, missing: u64) -> Warning {
+    let by = shift.unsigned_abs();
+    let what = match shift {
+        ..0 => format!(
+            "{by} bytes are missing in front: they are not in the file, so all of the volume lies {by} bytes too early."
+        ),
+        _ => format!("The file has {by} bytes in front that are not the volume's: all of it lies {by} bytes too late."),
+    };
+    let whole = if missing == 0 { " All of its data are there." } else { "" };
+    Warning::from(format!("{what}{whole} It is read from where the data are, and can only be read."))
+}
+
+fn unclear_warning(shift: i64) -> Warning {
+    let (by, how) = (shift.unsigned_abs(), if shift < 0 { "shorter" } else { "longer" });
+    Warning::from(format!(
+        "The file is {by} bytes {how} than its header says, and the data are noise where they belong as well as {by} bytes away: bytes \
+         are missing or too many in its middle, or it is empty. It can only be read."
+    ))
 }
 
 /// The kernel's words for the encryption of the data, where they are asked for and there are any.

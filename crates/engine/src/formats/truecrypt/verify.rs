@@ -1,9 +1,13 @@
 //! Looks at every copy of a volume's header, and whether all that should look random does.
 
 use super::editor::Opened;
+use super::shifted::Shift;
 use super::suites::UNIT;
-use super::{Family, HEADER_GROUP, HeaderCopies, HeaderCopy, OLD_HEADER, header, magic, positions};
-use crate::advice::Warning;
+use super::{
+    Family, HEADER_GROUP, HeaderCopies, HeaderCopy, OLD_HEADER, header, magic, positions, shifted_warning,
+    unclear_warning,
+};
+use crate::advice::{Advice, Warning};
 use crate::credential::{HeaderChoice, Unlock};
 use crate::error::{ErrorKind, Result};
 use crate::formats::{AreaReport, CopyReport, CopyState, Verified};
@@ -24,13 +28,18 @@ pub(super) fn verify(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> R
     let copies = copies(family, store, &opened, with)?;
     let areas = areas(store, &opened)?;
     let damaged = is_damaged(&copies, opened.position.hidden);
-    if opened.data_end() > store.len() {
+    let shift = opened.shift(store, with)?;
+    if let Shift::By(shift) = shift {
+        warnings.push(shifted_warning(shift, opened.data.missing(shift)).advise(Advice::CompleteCopy { shift }));
+    } else if let Shift::Unclear(shift) = shift {
+        warnings.push(unclear_warning(shift));
+    } else if opened.data_end() > store.len() {
         warnings.push(format!("The file is cut short: the data end at byte {}.", opened.data_end()).into());
     } else if has_backup_areas(&opened) && opened.data_end() + HEADER_GROUP > store.len() {
         warnings.push("The file is cut short behind the data: it has no complete backup headers.".into());
     }
     warnings.extend(areas.iter().filter_map(what_shows).map(Warning::from));
-    let damaged = damaged || opened.data_end() > store.len();
+    let damaged = damaged || opened.data_end() > store.len() || shift != Shift::None;
     Ok(Verified {
         format: family.name,
         copies: copies.into_iter().map(|(_, report)| report).collect(),

@@ -1,0 +1,91 @@
+//! Files that lost bytes in front of a volume, or got some. The header in front is then not found, but its backup is, since that
+//! is counted from the end: where it lies and the sizes that it says tell by how much the data are away from where they belong.
+//!
+//! Of a hidden volume the backup tells as much only together with the room between that volume and the end of the outer one, of
+//! which programs left three sizes (VeraCrypt 1.26, Volumes.h, `TC_HIDDEN_VOLUME_HOST_FS_RESERVED_END_AREA_SIZE`).
+
+use std::io;
+
+use claviger_crypto::SectorCipher;
+
+use super::header::Fields;
+use super::positions::Position;
+use super::{DataArea, HEADER_AREA, HEADER_GROUP, UNIT, magic};
+use crate::error::Result;
+use crate::store::Store;
+
+/// Room between a hidden volume and the end of the outer one.
+const GAPS: [u64; 3] = [0, 4096, HEADER_GROUP];
+
+/// Sectors at the beginning of the data that are looked at, and single ones of all of it.
+const FIRST: u64 = 128;
+const SPREAD: u64 = 64;
+
+/// How much further on the data lie than the header says, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shift {
+    /// Not at all, or nothing tells.
+    None,
+    /// So much, which is less than nothing where bytes are missing: there the data make sense.
+    By(i64),
+    /// The file is longer by so much than the header says, or shorter, and the data make sense nowhere.
+    Unclear(i64),
+}
+
+impl Shift {
+    /// What the backup header at the byte `at` of the store tells. `cipher` is that of the data, and `first` the number of their first sector.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn of(
+        header: (&Position, &Fields, u64),
+        cipher: &dyn SectorCipher,
+        first: u64,
+        store: &dyn Store,
+    ) -> Result<Self> {
+        let (position, fields, at) = header;
+        if !position.backup || !fields.has_backups {
+            return Ok(Self::None);
+        }
+        let data = DataArea { start: fields.data_start, len: fields.volume_size };
+        let group = at.saturating_sub(if position.hidden { HEADER_AREA } else { 0 });
+        let gaps = if position.hidden { &GAPS[..] } else { &GAPS[..1] };
+        let shifts: Vec<i64> = gaps
+            .iter()
+            .filter_map(|gap| i64::try_from(i128::from(group) - i128::from(data.end()) - i128::from(*gap)).ok())
+            .collect();
+        // A hidden volume may end anywhere in the outer one.
+        if shifts.contains(&0) || makes_sense(&data, 0, cipher, first, store)? {
+            return Ok(Self::None);
+        }
+        for shift in &shifts {
+            if makes_sense(&data, *shift, cipher, first, store)? {
+                return Ok(Self::By(*shift));
+            }
+        }
+        Ok(if position.hidden { Self::None } else { Self::Unclear(shifts[0]) })
+    }
+}
+
+/// Whether something in the data, decrypted where they are after a shift, does not look random: a boot sector, a table, zeros.
+fn makes_sense(data: &DataArea, shift: i64, cipher: &dyn SectorCipher, first: u64, store: &dyn Store) -> Result<bool> {
+    let sectors = data.len / UNIT;
+    let missing = data.missing(shift) / UNIT;
+    let near = missing..sectors.min(missing.saturating_add(FIRST));
+    let spread = (0..SPREAD).map(|place| (u128::from(sectors) * u128::from(place) / u128::from(SPREAD)) as u64);
+    for sector in near.chain(spread.filter(|sector| *sector >= missing)) {
+        let mut bytes = [0; UNIT as usize];
+        match store.read_at(data.place(shift, sector * UNIT), &mut bytes) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => break,
+            Err(e) => return Err(e.into()),
+        }
+        cipher.decrypt(first.wrapping_add(sector), &mut bytes);
+        let sense = !magic::looks_random(&bytes);
+        zeroize::Zeroize::zeroize(&mut bytes);
+        if sense {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
