@@ -261,6 +261,8 @@ impl Way {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
 
     fn passphrase(text: &str) -> Credential {
@@ -350,11 +352,21 @@ mod tests {
     #[test]
     fn a_header_that_opens_is_found_even_if_it_is_damaged() {
         let damaged = || Error::new(ErrorKind::Malformed { field: "f", offset: 0, what: "w".into() });
-        let unlock =
-            |_, c: &[Credential], _, _: &AtomicBool| if line(c) == "p:X" { Err(damaged()) } else { wrong::<()>() };
+        let unlock = |_, c: &[Credential], _, opened: &AtomicBool| {
+            opened.store(true, Ordering::Relaxed);
+            if line(c) == "p:X" { Err(damaged()) } else { wrong::<()>() }
+        };
         let found = search(&[passphrase("x")], false, &[1], unlock, |_| true).expect("no trouble").found;
         let found = found.expect("another case");
         assert!(matches!(found.how, How::Password(Change::Case(_))) && found.unlocked.is_err());
+    }
+
+    #[test]
+    fn damage_before_any_header_opened_proves_no_password() {
+        let damaged = || Error::new(ErrorKind::Malformed { field: "f", offset: 0, what: "w".into() });
+        let unlock = |_, _: &[Credential], _, _: &AtomicBool| Err::<(), _>(damaged());
+        let done = search(&[passphrase("x")], false, &[1], unlock, |_| true).expect("no trouble");
+        assert!(done.found.is_none() && done.error.is_some());
     }
 
     #[test]
@@ -377,7 +389,7 @@ mod tests {
         let error = search(&[passphrase("x")], false, &[1, 1], unlock, |_| true).expect("no trouble").error;
         assert!(error.expect("refused").to_string().contains("no such hash"));
 
-        let cancelled = |_, c: &[Credential], _| {
+        let cancelled = |_, c: &[Credential], _, _: &AtomicBool| {
             if line(c) == "p:x" { wrong::<()>() } else { Err(ErrorKind::Cancelled.into()) }
         };
         let error = search(&[passphrase("x")], false, &[1], cancelled, |_| true).err().expect("cancelled");
