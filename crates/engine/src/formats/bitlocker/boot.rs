@@ -114,7 +114,7 @@ impl Boot {
         // What is behind the end of everything is told as damage.
         let first = u64_at(sector, at::VISTA_METADATA).saturating_mul(cluster);
         let metadata = vec![first];
-        (!to_go).then(|| Self { kind: Kind::Vista, sector_size, says_sector_size, cluster, metadata, eow: None })
+        (!to_go).then_some(Self { kind: Kind::Vista, sector_size, says_sector_size, cluster, metadata, eow: None })
     }
 }
 
