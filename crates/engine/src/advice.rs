@@ -53,7 +53,7 @@ pub enum Advice {
     RestoreHeader,
     /// Go on with the decryption that moves the header to a file of its own.
     ResumeDecryption,
-    /// Go on with the reencryption that was begun.
+    /// Resume the reencryption that was begun.
     ResumeReencryption,
     /// Use the files: there are no bytes beside them.
     UseFiles,
@@ -97,7 +97,7 @@ impl fmt::Display for Advice {
             Self::RepairHeader => "Repair the header.",
             Self::RestoreHeader => "Restore the header from a backup.",
             Self::ResumeDecryption => "Go on with the decryption, with the same detached header.",
-            Self::ResumeReencryption => "Go on with the reencryption.",
+            Self::ResumeReencryption => "Resume the reencryption.",
             Self::UseFiles => "Its files can be listed, copied and mounted.",
         })
     }

@@ -579,7 +579,7 @@ impl Locked {
 }
 
 fn no_folder() -> Error {
-    Error::misuse("it is no folder whose files are encrypted one by one")
+    Error::misuse("this is not an encrypted folder")
 }
 
 /// Refuses whatever is given for what nothing encrypts: whoever gives it believes that something does.

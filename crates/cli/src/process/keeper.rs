@@ -152,7 +152,7 @@ impl RegisterArgs {
                 "keys in registers alone for {}-{} with {} bits",
                 facts.cipher, facts.mode, facts.key_bits
             ))
-            .hint("Only AES in XTS and CBC with keys of 128 and 256 bits is. Leave out --keys-in-registers.")),
+            .hint("Only AES-128 and AES-256 in XTS or CBC mode are supported. Leave out --keys-in-registers.")),
             false => Ok(()),
         }
     }

@@ -107,7 +107,7 @@ fn by_systemd(question: &str) -> Result<Secret> {
     let answer = answer?;
     match answer.split_last() {
         Some((b'\n', password)) if ended.success() => Ok(Secret::copy_from(password)),
-        _ => Err(Error::misuse("no agent of systemd's has answered").hint("Ask with --ask terminal.")),
+        _ => Err(Error::misuse("no systemd password agent answered").hint("Ask with --ask terminal.")),
     }
 }
 

@@ -51,6 +51,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 impl Report for Detached<'_> {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        self.detached.iter().try_for_each(|name| writeln!(out, "{name} is out of the kernel."))
+        self.detached.iter().try_for_each(|name| writeln!(out, "{name} detached."))
     }
 }

@@ -171,7 +171,7 @@ impl SealedArgs {
     fn write_opened(&self, path: &Path) -> anyhow::Result<()> {
         if io::stdout().is_terminal() {
             return Err(Error::misuse("a secret is not shown on a terminal")
-                .hint("Lead it into the verb that takes it: | claviger mount --password-file - VOLUME")
+                .hint("Pipe it into the command that uses it: | claviger mount --password-file - VOLUME")
                 .into());
         }
         let jwe = Jwe::parse_line(&credentials::read_file(path, 2 * LONGEST)?).map_err(|e| e.at(path))?;

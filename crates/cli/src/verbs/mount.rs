@@ -391,11 +391,11 @@ impl Report for MountReport {
             FILES => {
                 writeln!(out, "{volume} ({format}) is mounted at {dir}{how}.")?;
                 if rustix::process::geteuid().is_root() {
-                    writeln!(out, "All users reach it, as far as the owners and modes of its files let them.")?;
+                    writeln!(out, "Accessible to all users, subject to file permissions.")?;
                 }
             }
             filesystem => writeln!(out, "{volume} ({format}, {filesystem}) is mounted at {dir}{how}.")?,
         }
-        writeln!(out, "To write everything and end it: {}", output::command(["claviger", "unmount", dir]))
+        writeln!(out, "To unmount: {}", output::command(["claviger", "unmount", dir]))
     }
 }

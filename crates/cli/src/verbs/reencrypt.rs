@@ -42,7 +42,7 @@ const HEADER: u64 = 16 << 20;
 /// still opens, and --resume continues. It also resumes what cryptsetup has begun, and vice versa. Nobody else may use
 /// the volume meanwhile.
 ///
-/// A new key gets a keyslot for the password that is given. Keyslots with other passwords end with the old key.
+/// A new key gets a keyslot for the password that is given. Keyslots with other passwords will be removed with the old key.
 ///
 /// --encrypt turns plaintext into a volume: with --header FILE the header goes to a new file and the data stay as long
 /// as they are. Without, --reduce-device-size makes room for it: that many bytes at the end must be unused, so make the
@@ -386,7 +386,10 @@ impl Args {
         let beginning = reencrypt::begin(stores, &with, &request, self.decrypt).map_err(at)?;
         if !beginning.ending.is_empty() {
             let slots: Vec<_> = beginning.ending.iter().map(u32::to_string).collect();
-            warn(&format!("keyslots {} end with the old key: add their passwords again afterwards.", slots.join(", ")));
+            warn(&format!(
+                "keyslots {} will be removed with the old key: add their passwords again afterwards.",
+                slots.join(", ")
+            ));
         }
         self.consent_unless(false)?;
         beginning.edit.carry_out(stores.header).map_err(at)?;
@@ -493,6 +496,6 @@ impl Report for Reencrypted {
             let slots: Vec<_> = ended_keyslots.iter().map(u32::to_string).collect();
             writeln!(out, "Keyslots {} have ended with the old key.", slots.join(", "))?;
         }
-        writeln!(out, "Header backups made before are of no use any more: destroy them, and make a new one.")
+        writeln!(out, "Header backups made before no longer work: destroy them, and make a new one.")
     }
 }

@@ -185,7 +185,7 @@ pub fn files(path: &Path) -> Result<Vec<PathBuf>> {
         files.sort();
         if files.is_empty() {
             return Err(Error::misuse("this folder has no certificate in it")
-                .hint(format!("Files count whose names end in {}.", ENDINGS.join(", "))));
+                .hint(format!("Only files ending in {} are read.", ENDINGS.join(", "))));
         }
         Ok(files)
     };

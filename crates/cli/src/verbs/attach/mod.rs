@@ -30,8 +30,8 @@ use favourites::Favourite;
 /// `claviger list` shows where, `claviger unmount` ends it.
 ///
 /// With --kernel, as root, the kernel's device-mapper and dm-crypt do the work: the plaintext is the block device
-/// /dev/mapper/NAME, until `claviger detach NAME`. That takes a line of the table or, with the options of other verbs
-/// that open volumes, a VOLUME and a NAME for it. The key reaches the kernel through its keyring, and so there is no --isolate-keys.
+/// /dev/mapper/NAME, until `claviger detach NAME`. Name a line of the table or, with the options of other
+/// verbs that open volumes, a VOLUME and a NAME for it. The key reaches the kernel through its keyring, and so there is no --isolate-keys.
 ///
 /// With --random-key it is a device whose contents nobody is to read again, such as swap: the key comes from the kernel's
 /// random numbers each time, and nobody keeps it. What is on the device is lost. It is refused where something is recognised

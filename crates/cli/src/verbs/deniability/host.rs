@@ -117,7 +117,7 @@ impl Host {
             return Finding::nothing("swap", View::Host, "There is no swap area on a disk that is not encrypted.");
         }
         let sees = format!(
-            "Memory is put out to {}, which is not known to be encrypted. Passwords and keys are not; what programs read from the \
+            "Memory is swapped to {}, which is not known to be encrypted. Passwords and keys are not; what programs read from the \
              volume, and its names, may be.",
             open.join(", ")
         );

@@ -111,7 +111,7 @@ impl Explained {
         self.path.clone_from(&found.path);
         self.words.clone_from(&found.words);
         let (Some(format), Some((lower, beside))) = (found.locked.file_format(), found.locked.stored_files()) else {
-            return Err(Error::misuse("it is no folder whose files are encrypted one by one").into());
+            return Err(Error::misuse("this is not an encrypted folder").into());
         };
         self.format = Some(format.name());
         let (Verdict::Yes(why) | Verdict::Possible(why) | Verdict::No(why)) = format.identify(&**lower)?;

@@ -574,7 +574,7 @@ fn is_encrypted(metadata: &Metadata) -> bool {
 }
 
 /// Why it is not one of BitLocker.
-const NO_FIRST_SECTOR: &str = "its first sector is none of BitLocker";
+const NO_FIRST_SECTOR: &str = "no BitLocker signature in the first sector";
 
 fn no_first_sector() -> Error {
     ErrorKind::NotThisFormat(NO_FIRST_SECTOR.to_owned()).into()

@@ -60,7 +60,7 @@ impl Format for FileVault2 {
     fn identify(&self, store: &dyn Store) -> Result<Verdict> {
         Ok(match header::mark(store)? {
             Some(why) => Verdict::Yes(why.to_owned()),
-            None => Verdict::No("it has no volume header of Core Storage".to_owned()),
+            None => Verdict::No("no Core Storage volume header".to_owned()),
         })
     }
 

@@ -244,8 +244,8 @@ impl Parameters {
         };
         if !taken.is_empty() {
             warnings.push(format!(
-                "Nothing in the volume says so and nobody did: {} was taken, as cryptsetup before 2.7 does. (Since then it takes \
-                 aes-xts-plain64 and sha256.)",
+                "Not recorded and not given; assumed {}, as cryptsetup before 2.7 does. (Newer ones assume aes-xts-plain64 and \
+                 sha256.)",
                 taken.join(", ")
             ).into());
         }
