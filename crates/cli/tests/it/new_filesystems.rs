@@ -81,7 +81,7 @@ fn what_does_not_fit_is_refused_before_anything_is_made() {
         (&["--format", "BitLocker", "--filesystem", "ext4"][..], "no room for what the format keeps"),
         (&["--format", "LUKS2", "--filesystem", "exfat", "--sector-size", "4096"], "sectors of 512 bytes alone"),
         (&["--format", "LUKS2", "--filesystem", "ext4", "--label", "seventeen letters"], "at most 16 bytes"),
-        (&["--format", "TrueCrypt", "--filesystem", "fat", "--label", "twelve chars"], "at most 11 bytes"),
+        (&["--format", "TrueCrypt", "--filesystem", "fat", "--label", "twelve chars"], "at most 11 characters"),
         (&["--format", "TrueCrypt", "--label", "one"], "takes no label"),
     ] {
         let all = [&["create", "--size", "36M", "--password-file", &folder.password], options, &[&path]].concat();
