@@ -16,6 +16,7 @@ mod efs;
 mod elsewhere;
 mod endurance;
 mod explain;
+mod fat_kills;
 #[cfg(target_arch = "x86_64")]
 mod faults;
 mod files;
