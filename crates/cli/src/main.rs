@@ -6,13 +6,15 @@ mod process;
 mod terminal;
 mod verbs;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use claviger_serve::inherited;
 
 use opening::place::ElsewhereArgs;
-use process::{command_line, helper};
+use process::command_line::Understood;
+use process::helper;
 use terminal::exit;
 use terminal::progress::ProgressArgs;
 use terminal::prompt::{self, Ask};
@@ -103,6 +105,14 @@ fn command() -> clap::Command {
     Cli::command()
 }
 
+/// The command line, and the same for processes that this one starts. The definitions take half a megabyte, which a server would keep.
+fn understand(words: &[OsString]) -> Result<(Cli, Understood), clap::Error> {
+    let mut command = command();
+    let matches = command.try_get_matches_from_mut(words)?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|usage| usage.format(&mut command))?;
+    Ok((cli, Understood::of(&command, &matches)))
+}
+
 fn main() -> ExitCode {
     completions::answer();
     inherited::keep();
@@ -110,17 +120,11 @@ fn main() -> ExitCode {
         Ok(words) => words,
         Err(code) => return code,
     };
-    let mut command = command();
-    command.build();
-    let parsed = command.try_get_matches_from_mut(&words).and_then(|matches| {
-        let cli = Cli::from_arg_matches(&matches).map_err(|usage| usage.format(&mut command))?;
-        Ok((cli, matches))
-    });
-    let (cli, matches) = match parsed {
-        Ok(parsed) => parsed,
+    let (cli, understood) = match understand(&words) {
+        Ok(understood) => understood,
         Err(usage) => return exit::usage(&usage, words.iter().any(|word| word == "--json")),
     };
-    let words = command_line::of(&command, &matches);
+    let words = understood.words;
     prompt::ask_by(cli.ask);
     cli.elsewhere.apply();
     if let Err(e) = cli.progress.apply() {
@@ -141,7 +145,7 @@ fn main() -> ExitCode {
         Verb::Lock(args) => lock::run(args),
         Verb::Unlock(args) => unlock::run(args, &words),
         Verb::List(args) => list::run(args),
-        Verb::Attach(args) => attach::run(args, &command_line::global(&command, &matches)),
+        Verb::Attach(args) => attach::run(args, &understood.global),
         Verb::Detach(args) => detach::run(args),
         Verb::Verify(args) => verify::run(args),
         Verb::Change(args) => change::run(args),

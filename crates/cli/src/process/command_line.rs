@@ -6,26 +6,31 @@ use std::ffi::{OsStr, OsString};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 
-/// A command line of this program: `claviger VERB OPTION… -- NAME…`.
-pub fn of(command: &Command, matches: &ArgMatches) -> Vec<OsString> {
-    let mut words = vec![OsString::from(command.get_name())];
-    let (mut command, mut matches) = (command, matches);
-    while let Some((verb, inner)) = matches.subcommand() {
-        words.push(verb.into());
-        command = command.find_subcommand(verb).expect("what was parsed is one");
-        matches = inner;
-    }
-    let (named, places): (Vec<_>, Vec<_>) = given(command, matches).partition(|arg| !arg.is_positional());
-    words.extend(in_order(matches, named));
-    let places = in_order(matches, places);
-    words.extend((!places.is_empty()).then(|| "--".into()).into_iter().chain(places));
-    words
+/// What was understood.
+pub struct Understood {
+    /// All of it: `claviger VERB OPTION… -- NAME…`.
+    pub words: Vec<OsString>,
+    /// Of the same, the options that every verb takes.
+    pub global: Vec<OsString>,
 }
 
-/// Of the same, the options that every verb takes.
-pub fn global(command: &Command, matches: &ArgMatches) -> Vec<OsString> {
-    let matches = matches.subcommand().map_or(matches, |(_, inner)| inner);
-    in_order(matches, given(command, matches).filter(|arg| arg.is_global_set()))
+impl Understood {
+    /// What was understood of a command line that `command` has parsed.
+    pub fn of(command: &Command, matches: &ArgMatches) -> Self {
+        let mut words = vec![OsString::from(command.get_name())];
+        let (mut verb, mut inner) = (command, matches);
+        while let Some((name, below)) = inner.subcommand() {
+            words.push(name.into());
+            verb = verb.find_subcommand(name).expect("what was parsed is one");
+            inner = below;
+        }
+        let (named, places): (Vec<_>, Vec<_>) = given(verb, inner).partition(|arg| !arg.is_positional());
+        words.extend(in_order(inner, named));
+        let places = in_order(inner, places);
+        words.extend((!places.is_empty()).then(|| "--".into()).into_iter().chain(places));
+        let global = in_order(inner, given(command, inner).filter(|arg| arg.is_global_set()));
+        Self { words, global }
+    }
 }
 
 /// What somebody wrote, and is no default.
@@ -68,10 +73,9 @@ mod tests {
     use super::*;
 
     fn of_line(line: &[&str]) -> Vec<String> {
-        let mut command = crate::command();
-        command.build();
-        let matches = command.try_get_matches_from_mut(line).unwrap_or_else(|e| panic!("{line:?}: {e}"));
-        of(&command, &matches).into_iter().map(|word| word.into_string().expect("UTF-8")).collect()
+        let line: Vec<_> = line.iter().map(OsString::from).collect();
+        let (_, understood) = crate::understand(&line).unwrap_or_else(|e| panic!("{line:?}: {e}"));
+        understood.words.into_iter().map(|word| word.into_string().expect("UTF-8")).collect()
     }
 
     #[test]
