@@ -112,6 +112,7 @@ fn read_run(run: &[u8]) -> Typed {
     {
         groups = whole.chunks(DIGITS).collect();
     }
+    let groups = without_neighbours(&groups);
     if !groups.len().is_multiple_of(GROUPS) {
         return Typed::Mistyped(match groups.len() {
             1 => format!("it has {digits} digits, not {}", GROUPS * DIGITS),
@@ -122,6 +123,20 @@ fn read_run(run: &[u8]) -> Typed {
         Ok(keys) => Typed::Keys(keys),
         Err(what) => Typed::Mistyped(what),
     }
+}
+
+/// The groups without other numbers in front and behind, such as those of pages, where there are too many.
+fn without_neighbours<'a, 'b>(groups: &'a [&'b [u8]]) -> &'a [&'b [u8]] {
+    let is_other = |group: &[u8]| group.len() != DIGITS;
+    let mut left = groups;
+    while left.len() > GROUPS && !left.len().is_multiple_of(GROUPS) {
+        left = match left {
+            [rest @ .., last] if is_other(last) => rest,
+            [first, rest @ ..] if is_other(first) => rest,
+            _ => return groups,
+        };
+    }
+    left
 }
 
 /// The key that eight groups stand for, or each group that is wrong.
