@@ -124,7 +124,12 @@ const ON_PURPOSE: &[(Judge, &[&str], &[Difference], &str)] = &[
         &[Opens, ReadsOther, Refuses],
         "it decrypts below any watermark, whatever the state",
     ),
-    (Dislocker, &["header sectors", "header place"], &[ReadsOther], "it reads the length here, and not in the datum"),
+    (
+        Dislocker,
+        &["header sectors", "header place"],
+        &[Opens, ReadsOther],
+        "it reads the length here alone, where it has to be that of the datum",
+    ),
     (Dislocker, &["header: data"], &[Opens], "nor does it see that the datum contradicts"),
     (Dislocker, &["dataset size"], &[Opens, Refuses], "it takes a last datum that is cut off for whole"),
     (Dislocker, &["dataset end"], &[Refuses], "it stops there; here the first size counts, in all of this"),
