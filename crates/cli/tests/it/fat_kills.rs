@@ -103,6 +103,9 @@ fn killed_again_and_again(kind: &Kind, place: Place, seed: u64, goes_on: impl Fn
     while goes_on(torture.figures.kills) {
         torture.mount();
         torture.judge();
+        if torture.work.full {
+            torture.begin_anew();
+        }
         torture.change_one();
         torture.kill_at_work();
     }
@@ -120,12 +123,13 @@ struct Figures {
     /// Files that were read after a kill, and those of them that had to be there.
     read: usize,
     kept: usize,
-    /// How often the file system was full.
+    /// How often the file system was full, and was made anew.
     full: u64,
 }
 
 struct Torture<'a> {
     kind: &'a Kind,
+    mkfs: PathBuf,
     seed: u64,
     /// A user's: the kernel's own drivers mount root's.
     place: Place,
@@ -139,22 +143,39 @@ struct Torture<'a> {
 
 impl<'a> Torture<'a> {
     fn new(kind: &'a Kind, place: Place, seed: u64) -> Option<Self> {
-        let [program, options @ ..] = kind.mkfs else { panic!("{} has no mkfs", kind.name) };
-        let (program, image) = (tools::program(program)?, place.folder.path("image"));
-        sparse_file(&image, IMAGE);
-        tools::run(Command::new(program).args(options).arg(&image));
-        chown(&image, Some(USER), Some(USER)).expect("root may");
-        let dir = place.dir("d");
+        let mkfs = tools::program(kind.mkfs[0])?;
+        let (image, dir) = (place.folder.str("image"), place.dir("d"));
         let work = Work {
             dir: dir.clone().into(),
             random: Random::new(seed),
             last: 0,
             files: Files::new(),
             synced: BTreeMap::new(),
+            full: false,
         };
-        let image = image.display().to_string();
-        let random = Random::new(!seed);
-        Some(Self { kind, seed, place, image, dir, server: None, random, work, figures: Figures::default() })
+        let (random, figures) = (Random::new(!seed), Figures::default());
+        let torture = Self { kind, mkfs, seed, place, image, dir, server: None, random, work, figures };
+        torture.make();
+        Some(torture)
+    }
+
+    fn make(&self) {
+        let image = Path::new(&self.image);
+        sparse_file(image, IMAGE);
+        tools::run(Command::new(&self.mkfs).args(&self.kind.mkfs[1..]).arg(image));
+        chown(image, Some(USER), Some(USER)).expect("root may");
+    }
+
+    /// Kills leave clusters that no file has. Without fsck they add up.
+    fn begin_anew(&mut self) {
+        self.place.unmount(&self.dir).succeeds();
+        fs::remove_file(&self.image).expect("root may");
+        self.make();
+        self.work.files.clear();
+        self.work.synced.clear();
+        self.work.full = false;
+        self.figures.full += 1;
+        self.mount();
     }
 
     /// Mounts what the last kill has left. It can be written.
@@ -208,11 +229,10 @@ impl<'a> Torture<'a> {
             let _ = kill_process(server, Signal::KILL);
             at_work.join().unwrap_or_else(|panic| resume_unwind(panic))
         });
-        let full = e.kind() == io::ErrorKind::StorageFull;
-        assert!(!early || full, "{}: the work failed before the kill: {e}", self.when());
+        let failed = if early { self.work.unless_full(Err(e)) } else { Ok(()) };
+        failed.unwrap_or_else(|e| panic!("{}: the work failed before the kill: {e}", self.when()));
         self.figures.kills += 1;
         self.figures.operations += done.into_inner();
-        self.figures.full += u64::from(full);
         wait_until("it is dead", || self.place.list().first().is_none_or(|one| one["state"] == "dead"));
         self.place.unmount(&self.dir).succeeds();
     }
@@ -247,6 +267,7 @@ struct Work {
     files: Files,
     /// How many blocks of which file must be there, at whatever name.
     synced: BTreeMap<u32, usize>,
+    full: bool,
 }
 
 impl Work {
@@ -290,16 +311,30 @@ impl Work {
             }
         };
         let how = ["removed", "emptied", "replaced"][how];
-        changed.map_err(|e| format!("{} cannot be {how}: {e}", victim.display()))?;
+        self.unless_full(changed).map_err(|e| format!("{} cannot be {how}: {e}", victim.display()))?;
         let filled = write_synced(&filler, &content(self.number(), FILLER));
-        filled.map_err(|e| format!("the filler cannot be written: {e}"))?;
+        self.unless_full(filled).map_err(|e| format!("the filler cannot be written: {e}"))?;
         let now = read_below(&self.dir)?;
         for (path, bytes) in self.files.iter().filter(|(path, _)| **path != victim && **path != filler) {
             if now.get(path) != Some(bytes) {
                 return Err(format!("{} changed when {} was {how}", path.display(), victim.display()));
             }
         }
+        if !now.contains_key(&filler) && self.full {
+            return Ok(());
+        }
         fs::remove_file(&filler).map_err(|e| format!("the filler cannot be removed: {e}"))
+    }
+
+    /// That the file system is full is no fault, but is remembered.
+    fn unless_full(&mut self, done: io::Result<()>) -> io::Result<()> {
+        match done {
+            Err(e) if e.kind() == io::ErrorKind::StorageFull => {
+                self.full = true;
+                Ok(())
+            }
+            done => done,
+        }
     }
 
     /// Removes some of many files, and those without contents, which could not be told apart.
