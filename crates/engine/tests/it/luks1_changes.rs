@@ -93,6 +93,9 @@ pub fn scenarios() -> Vec<Scenario> {
     // Keyslot 1 says that its key is in no stripes.
     let damaged = subject.with_bytes(208 + 48 + 44, &[0; 4]);
     let repair_it = |_: &Subject, store: &dyn Store, _: &Unlock<'_>| editor().repair(store);
+    // Nothing that its record says can be true.
+    let lost = first_only(&subject).with_bytes(208 + 48 + 8, &[0; 32]).with_bytes(208 + 48 + 44, &[0; 4]);
+    let give_up = |_: &Subject, store: &dyn Store, with: &Unlock<'_>| editor().repair_without(store, with, &[1]);
     vec![
         torture::change(&first_only(&subject), Verb::Change, "another passphrase", change_it, move |s, store| {
             opens(s, store, 1) && !opens(s, store, 0)
@@ -120,6 +123,7 @@ pub fn scenarios() -> Vec<Scenario> {
             },
         ),
         torture::change(&damaged, Verb::Repair, "a keyslot", repair_it, move |s, store| opens(s, store, 2)),
+        torture::change(&lost, Verb::Repair, "a keyslot that is lost", give_up, move |s, store| opens(s, store, 0)),
         torture::change(&changed, Verb::Restore, "from a file", restore_it, move |s, store| opens(s, store, 0)),
         torture::creation(&first_only(&subject), |store| create(&**store)),
     ]

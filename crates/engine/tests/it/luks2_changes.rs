@@ -159,6 +159,15 @@ pub fn scenarios() -> Vec<Scenario> {
             scenarios.push(torture::change(&subject, Verb::Repair, &format!("{what} at {copy}"), repair, done));
         }
     }
+    // wipefs takes the magic of both.
+    let wiped = subject.with_bytes(0, &[0; 6]).with_bytes(16_384, &[0; 6]);
+    let repair = |_: &Subject, store: &dyn Store, _: &Unlock<'_>| editor().repair(store);
+    let marked = |_: &Subject, store: &Arc<dyn Store>| {
+        let mut magic = [[0; 6]; 2];
+        let read = [0, 16_384].into_iter().zip(&mut magic).all(|(at, magic)| store.read_at(at, magic).is_ok());
+        read && magic == [*b"LUKS\xba\xbe", *b"SKUL\xba\xbe"]
+    };
+    scenarios.push(torture::change(&wiped, Verb::Repair, "both without their magic", repair, marked));
     scenarios
 }
 

@@ -51,6 +51,7 @@ const FUNCTIONS: &[(&str, Verb)] = &[
     ("protect", Verb::Protect),
     ("repair", Verb::Repair),
     ("repair_opened", Verb::Repair),
+    ("repair_without", Verb::Repair),
     ("change_tokens", Verb::Tokens),
     ("convert", Verb::Convert),
     ("resize", Verb::Resize),
