@@ -856,7 +856,6 @@ fn errno(error: io::Error) -> Errno {
         ErrorKind::FileTooLarge => Errno::EFBIG,
         ErrorKind::InvalidFilename | ErrorKind::InvalidInput => Errno::EINVAL,
         ErrorKind::ReadOnlyFilesystem => Errno::EROFS,
-        ErrorKind::PermissionDenied => Errno::EPERM,
         ErrorKind::OutOfMemory => Errno::ENOMEM,
         ErrorKind::CrossesDevices => Errno::EXDEV,
         ErrorKind::TooManyLinks => Errno::EMLINK,
@@ -870,10 +869,11 @@ fn not_permitted(errno: Errno) -> Errno {
     if errno == Errno::EOPNOTSUPP { Errno::EPERM } else { errno }
 }
 
-/// ENOSYS where it is the tree that says so, and not the file system of one of its nodes.
+/// ENOSYS where the tree has no extended attributes, and not the file system of one of its nodes. Those that it keeps to itself are EPERM.
 fn none_at_all(error: io::Error) -> Errno {
     match (error.raw_os_error(), error.kind()) {
         (None, ErrorKind::Unsupported | ErrorKind::ReadOnlyFilesystem) => Errno::ENOSYS,
+        (None, ErrorKind::PermissionDenied) => Errno::EPERM,
         _ => errno(error),
     }
 }
