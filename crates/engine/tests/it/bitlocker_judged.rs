@@ -144,7 +144,7 @@ const ON_PURPOSE: &[(Judge, &[&str], &[Difference], &str)] = &[
     (Dislocker, &["box: size"], &[Refuses], "it stops at a copy of a key that nobody needs"),
     (
         Libbde,
-        &["block size", "state", "watermark", "header: data"],
+        &["block size", "state", "watermark", "header sectors", "header: data"],
         &[Opens, ReadsOther],
         "it does not compare these with anything",
     ),
