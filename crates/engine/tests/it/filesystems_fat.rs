@@ -1064,6 +1064,10 @@ fn a_large_hole_is_filled_in_pieces_between_which_others_have_their_turn() {
         let all = contents(&*tree, file);
         assert!(all.starts_with(b"begin") && all.ends_with(b"end"), "{args:?}");
         assert!(all[5..far as usize].iter().all(|byte| *byte == 0), "{args:?}");
+        for end in [u64::MAX, u64::MAX - 1, 1 << 63] {
+            assert!(tree.write_at(file, end, b"x").is_err() && tree.set_len(file, end).is_err(), "{args:?}: {end}");
+        }
+        assert!(contents(&*tree, file) == all, "{args:?}");
         // Where there is no room for all of it, nothing changes.
         let free = tree.space().expect("counted").free;
         let full = tree.write_at(file, far + (60 << 20), b"end").expect_err("no room");

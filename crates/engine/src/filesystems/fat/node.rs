@@ -185,7 +185,7 @@ impl State {
             return Ok(false);
         }
         let (_, valid) = self.sizes(file)?;
-        if to + u64::from(writes) > self.layout.largest() {
+        if to.checked_add(writes.into()).is_none_or(|end| end > self.layout.largest()) {
             return Err(too_large());
         }
         self.load_chain(file)?;
