@@ -98,10 +98,10 @@ fn a_bitlocker_volume_that_was_being_decrypted_goes_on() {
     window.types(T.password, 0, PASSWORD);
     window.click(T.go_on);
     window.sees(T.done);
-    // What is in it is noise, as in any volume that was not filled.
+    // Nothing was ever written to it, and what was never encrypted stays as it is.
     window.click(T.back);
     window.harness.state_mut().act(Action::Look(volume));
-    window.sees(T.no_mark);
+    window.sees(T.is_nothing);
 }
 
 #[test]
