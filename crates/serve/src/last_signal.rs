@@ -1,7 +1,7 @@
 //! The end of a process that does not come to its end: it waits where nothing looks at a signal, in a library, a driver or the kernel.
 //!
-//! The first signal of a kind is a wish, which whoever works looks at. The second of the same kind starts a timer; when that goes off,
-//! the process ends, as if it had been killed. Until then whoever can still put things in order does. Signals of different kinds
+//! The first signal of a kind is a request, which long work checks for. The second of the same kind starts a timer; when that goes off,
+//! the process ends as if it had been killed. Until then, threads that can still clean up do so. Signals of different kinds
 //! are not counted together: a session that ends sends two at once.
 #![allow(unsafe_code, reason = "handlers of signals, and a timer, for which rustix has no call")]
 
@@ -11,16 +11,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use signal_hook::low_level::{exit, register};
 
-/// How long whoever still can puts things in order, in microseconds.
+/// How long threads have to clean up, in microseconds.
 const GRACE: libc::suseconds_t = 700_000;
 
 /// The signal that the timer sends.
 pub const TIMER: i32 = libc::SIGALRM;
 
-/// How often each signal has come.
+/// How many times each signal has been received.
 static TIMES: [AtomicUsize; 65] = [const { AtomicUsize::new(0) }; 65];
 
-/// How often one may come.
+/// How many times a signal may be received before the timer starts.
 static ALLOWED: AtomicUsize = AtomicUsize::new(1);
 
 /// Whether the timer runs.
@@ -53,8 +53,8 @@ pub fn allow(times: usize) {
     ALLOWED.store(times, Ordering::SeqCst);
 }
 
-/// How often the signal that came most often has come.
-pub fn times() -> usize {
+/// How many times the most frequent signal has been received.
+pub fn count() -> usize {
     TIMES.iter().map(|times| times.load(Ordering::Relaxed)).max().unwrap_or_default()
 }
 

@@ -64,7 +64,7 @@ impl ElsewhereArgs {
 ///
 /// # Errors
 /// `Misuse` and `Unsupported` for what is wrong with it, or with the user's own helpers. `Misuse` where a file has this name, too:
-/// whoever named the file may not be who names the volume.
+/// someone else may have named that file to make this program connect.
 pub fn elsewhere(name: &Path) -> Result<Option<Place>> {
     // Most are paths, which are no reason to read a file.
     if !name.as_os_str().as_encoded_bytes().contains(&b':') {
@@ -136,7 +136,7 @@ pub fn open(name: &Path, access: Access) -> Result<Arc<dyn Store>> {
 /// Opens it, and says once where nothing keeps a second one from writing there.
 fn opened(name: &Path, place: &Place, access: Access) -> Result<Arc<dyn Store>> {
     static TOLD: Once = Once::new();
-    // Whoever waits for a server is to hear of a signal.
+    // A signal has to end the wait for a server.
     cancel::install()?;
     let store = place.open(access, options())?;
     if access == Access::ReadWrite && place.writers() == Writers::Unknown {

@@ -107,7 +107,7 @@ pub fn start(words: &[OsString], stdin: Stdio) -> anyhow::Result<()> {
     let pid = Pid::from_raw(child.id().cast_signed()).context("a process has a number")?;
     let process = pidfd_open(pid, PidfdFlags::empty())?;
 
-    let mut told = 0;
+    let mut passed_on = 0;
     loop {
         let mut fds = [PollFd::new(&read, PollFlags::IN), PollFd::new(&process, PollFlags::IN)];
         // A signal that comes just before the wait does not interrupt it.
@@ -125,10 +125,11 @@ pub fn start(words: &[OsString], stdin: Stdio) -> anyhow::Result<()> {
             let code = status.code().or(status.signal().map(|s| 128 + s)).unwrap_or(255);
             return Err(Silent(u8::try_from(code).unwrap_or(255)).into());
         }
-        // Ctrl-C reaches both; a signal to this one alone does not. A second one counts there as it does here.
-        if last_signal::times() > told {
+        // Ctrl-C reaches both processes, but a signal sent to this one alone does not. Each is passed on, so that both count the same.
+        let received = last_signal::count();
+        if received > passed_on {
             let _ = pidfd_send_signal(&process, Signal::TERM);
-            told = last_signal::times();
+            passed_on = received;
         }
     }
 }

@@ -56,8 +56,8 @@ pub fn flag() -> &'static AtomicBool {
     &flags().cancelled
 }
 
-/// The flag that ends every wait for something outside this process. While a volume is served a signal does not set it: what others
-/// have written is to arrive.
+/// The flag that ends every wait for something outside this process. While a volume is served, signals do not set it: data that others
+/// have written must reach the disk.
 pub fn waits() -> Cancel {
     Some(&flags().waits_no_more)
 }
@@ -78,8 +78,8 @@ pub fn end_at_once() {
     flags().at_once.store(true, Ordering::SeqCst);
 }
 
-/// From here on others use the volume: the first signal asks for its end, the second cuts off whoever uses it, and what they have
-/// written is still written. Only the third ends the process.
+/// Call this once the volume is in use. The first signal then stops serving, the second disconnects the programs that use the volume, and
+/// data they have already written still reaches the disk. Only the third ends the process.
 pub fn serving() {
     last_signal::allow(2);
     let Flags { waits_no_more, setters, .. } = flags();

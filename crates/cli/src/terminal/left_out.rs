@@ -86,11 +86,11 @@ impl LeftOut {
     /// Names each on a line of its own, and says once what can be tried.
     pub fn tell(&self, out: &mut dyn Write) -> io::Result<()> {
         self.0.iter().try_for_each(|missing| writeln!(out, "left out: {}", missing.text()))?;
-        let mut told = Vec::new();
+        let mut suggested = Vec::new();
         for to_try in self.0.iter().filter_map(|missing| missing.why.to_try(advice::say)) {
-            if !told.contains(&to_try) {
+            if !suggested.contains(&to_try) {
                 writeln!(out, "{to_try}")?;
-                told.push(to_try);
+                suggested.push(to_try);
             }
         }
         Ok(())

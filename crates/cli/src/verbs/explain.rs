@@ -490,17 +490,17 @@ impl Explained {
     /// What there is to know, and the commands for what can be done about it.
     fn about_warnings(&mut self, warnings: Vec<Warning>) {
         for warning in warnings {
-            let (told, what_was, advice) = (warning.told(advice::say), warning.what, warning.advice);
+            let (with_advice, plain, advice) = (warning.told(advice::say), warning.what, warning.advice);
             let copy = advice.as_ref().and_then(|advice| advice::of_copy(advice, &self.path, "COPY"));
             match (copy, &advice) {
                 // A copy of a partition is one of the whole disk.
                 (Some(command), _) if self.partition.is_none() => {
                     let what = "To make a complete volume of it, in a new file:".to_owned();
                     self.advice.push(Advice { what, command: Some(command) });
-                    self.findings.push(what_was);
+                    self.findings.push(plain);
                 }
-                (None, Some(_)) => self.findings.push(told),
-                _ => self.findings.push(what_was),
+                (None, Some(_)) => self.findings.push(with_advice),
+                _ => self.findings.push(plain),
             }
         }
     }

@@ -234,7 +234,7 @@ impl Explained {
                 folders::few(&keys)
             ));
         }
-        // What could be told without the key has been said.
+        // Damage that shows without the key was reported above.
         let more: Vec<_> = survey.problems.iter().filter(|p| p.needs_key && !p.other_key).cloned().collect();
         self.damaged(&more);
         if !more.is_empty() {
