@@ -29,7 +29,7 @@ use crate::trees::{
     is_name,
 };
 
-/// What that means to who reads it.
+/// The warning for readers.
 const HIBERNATED: &str = "Windows is hibernated in this file system, or was shut down by its fast startup: it may hold more than can be seen";
 
 /// Records below this one belong to the file system itself.

@@ -247,11 +247,12 @@ impl<'a> Copying<'a> {
             is_owners = self.to.set_owner(made, Some(user), Some(group)).is_ok();
         }
         // A new owner takes capabilities away.
-        self.extended(source, made).map_err(to)?;
+        let extended = self.extended(source, made).map_err(Trouble::One);
         if let (Some(mode), false) = (of.mode, of.kind == NodeKind::Link) {
             optional(self.to.set_mode(made, if is_owners { mode } else { mode & !SET_IDS })).map_err(to)?;
         }
-        optional(self.to.set_times(made, of.modified, of.accessed)).map_err(to)
+        optional(self.to.set_times(made, of.modified, of.accessed)).map_err(to)?;
+        extended
     }
 
     fn extended(&self, source: Node, made: Node) -> io::Result<()> {

@@ -341,6 +341,14 @@ pub trait Tree: Send + Sync {
         self.write_at(file, self.attributes(file)?.size, data)
     }
 
+    /// Whether [`Tree::fill`] has anything to write.
+    ///
+    /// # Errors
+    /// If it is not a file.
+    fn must_fill(&self, _file: Node, _to: u64, _writes: bool) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// Writes some of the zeros that a file has in front of `to` once something is written there (`writes`), or once it has that
     /// size, if there are very many. Whether there were: whoever calls this until there are none, and only then writes, can
     /// stop in between, and others get their turn.

@@ -78,6 +78,10 @@ impl Tree for Subtree {
         self.tree.link_target(link)
     }
 
+    fn must_fill(&self, file: Node, to: u64, writes: bool) -> io::Result<bool> {
+        self.tree.must_fill(file, to, writes)
+    }
+
     fn fill(&self, file: Node, to: u64, writes: bool) -> io::Result<bool> {
         self.tree.fill(file, to, writes)
     }

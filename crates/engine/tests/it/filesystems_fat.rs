@@ -672,9 +672,9 @@ fn a_crash_at_any_write_leaves_lost_clusters_at_worst() {
     crashes(Depth { exhaustive: 6, sampled: 10, seed: 1 });
 }
 
-#[test]
-fn entries_that_others_put_in_two_sectors_change_as_one() {
-    let Some(image) = mkfs_exfat(&["-b", "512", "-c", "1K", "512"], 1440) else { return };
+/// An exFAT in which the entries of `folder` lie in two sectors, and what it is.
+fn with_entries_in_two_sectors() -> Option<(Image, Vec<u8>)> {
+    let Some(image) = mkfs_exfat(&["-b", "512", "-c", "1K", "512"], 1440) else { return None };
     let (store, name) = (image.in_memory(), OsStr::new::<str>);
     let tree = open(store.clone());
     for i in 0..4 {
@@ -693,6 +693,13 @@ fn entries_that_others_put_in_two_sectors_change_as_one() {
     bytes[end + 64..end + 96].fill(0);
     image.put(&bytes);
     image.check("in two sectors");
+    Some((image, bytes))
+}
+
+#[test]
+fn entries_that_others_put_in_two_sectors_change_as_one() {
+    let Some((image, bytes)) = with_entries_in_two_sectors() else { return };
+    let name = OsStr::new::<str>;
     let store = Arc::new(CrashStore::new(bytes));
     let tree = open(store.clone());
     store.settle();
@@ -715,6 +722,28 @@ fn entries_that_others_put_in_two_sectors_change_as_one() {
     image.put(&last);
     image.check("after all of it");
     assert!(read_all(&*open(image.in_memory()))["/folder/inner"] == grown);
+}
+
+#[test]
+fn a_crash_in_a_rename_of_entries_in_two_sectors_leaves_one_name() {
+    let Some((_, bytes)) = with_entries_in_two_sectors() else { return };
+    let (store, name) = (Arc::new(CrashStore::new(bytes)), OsStr::new::<str>);
+    let tree = open(store.clone());
+    store.settle();
+    tree.rename(tree.root(), name("folder"), tree.root(), name("moved"), Renaming::Keep).expect("moved");
+    tree.finish().expect("written");
+    let mut crashes = 0;
+    store.each_crash(Depth { exhaustive: 10, sampled: 20, seed: 1 }, |crashed| {
+        crashes += 1;
+        let again = open(Arc::new(MemoryStore::new(crashed.to_vec())));
+        assert!(again.writable(), "{crashes}: {:?}", again.warnings());
+        let names: Vec<_> =
+            ["folder", "moved"].into_iter().filter(|there| again.lookup(again.root(), name(there)).is_ok()).collect();
+        assert_eq!(names.len(), 1, "{crashes}: {names:?}");
+        let inner = find(&*again, name(&format!("{}/inner", names[0]))).expect("it is there");
+        assert!(contents(&*again, inner) == [1; 3000], "{crashes}");
+    });
+    assert!(crashes > 5, "{crashes}");
 }
 
 /// Fails if a checker finds more than what is lost, in what was written after a crash: above all, two names on the same clusters.

@@ -628,7 +628,7 @@ impl Shown {
 
     /// Fills a file with zeros up to where a program writes, or up to its new size, until that is done or the program is interrupted.
     fn fill(&self, request: &Request, node: Node, to: u64, writes: bool) -> Result<(), Errno> {
-        if self.tree.changes_elsewhere() {
+        if !self.tree.must_fill(node, to, writes).map_err(errno)? {
             return Ok(());
         }
         let known = self.tree.attributes(node).map_err(errno)?;

@@ -47,7 +47,7 @@ impl State {
             self.set_mark(true)?;
         }
         self.marked = true;
-        // What was mended when it was opened, before anything else changes.
+        // The repairs planned at opening are written before anything else changes.
         let done = self.write_sectors();
         if let Err(e) = &done {
             self.failed = Some(e.to_string());
@@ -73,7 +73,7 @@ impl State {
 
     /// Whether enough changes wait that they should be written.
     pub fn waits(&self) -> bool {
-        self.sectors.len() > MAY_WAIT || self.freed.len() > MAY_WAIT * 16
+        self.sectors.len() > MAY_WAIT || self.joins.len().max(self.freed.len()) > MAY_WAIT * 16
     }
 
     /// Makes everything durable. `moving` is held while clusters become free that may still be read.

@@ -88,7 +88,11 @@ impl Fat {
         let unclean = !state.was_clean()?;
         let mut notes = Vec::new();
         if store.writable() && !cut_short && faults.is_empty() {
-            let survey = state.survey(unclean)?;
+            // What cannot be read is not written.
+            let survey = state.survey(unclean).unwrap_or_else(|e| survey::Survey {
+                faults: vec![format!("its folders cannot be checked: {e}")],
+                ..survey::Survey::default()
+            });
             faults = survey.faults;
             notes = survey.notes;
             if faults.is_empty() {
@@ -119,7 +123,7 @@ impl Fat {
 
     /// Fills a file with zeros up to `to`; gives back its size before if that has changed.
     fn filled(&self, file: Node, to: u64, writes: bool) -> io::Result<Option<u64>> {
-        if !self.state().must_fill(file, to, writes)? {
+        if !self.must_fill(file, to, writes)? {
             return Ok(None);
         }
         let before = self.attributes(file)?.size;
@@ -165,9 +169,14 @@ impl Fat {
     fn gather(&self, node: Node) -> io::Result<()> {
         let mut state = self.change()?;
         state.refuse_damaged(node)?;
+        self.join_records(&mut state, node)
+    }
+
+    /// Moves records that lie in two sectors into one: that of `node`, and those above it.
+    fn join_records(&self, state: &mut State, node: Node) -> io::Result<()> {
         for node in state.in_two_sectors(node) {
             let old = state.relocate(node)?;
-            self.replace_name(&mut state, &old)?;
+            self.replace_name(state, &old)?;
         }
         Ok(())
     }
@@ -279,8 +288,12 @@ impl Tree for Fat {
         written
     }
 
+    fn must_fill(&self, file: Node, to: u64, writes: bool) -> io::Result<bool> {
+        self.state().must_fill(file, to, writes)
+    }
+
     fn fill(&self, file: Node, to: u64, writes: bool) -> io::Result<bool> {
-        if !self.state().must_fill(file, to, writes)? {
+        if !self.must_fill(file, to, writes)? {
             return Ok(false);
         }
         self.gather(file)?;
@@ -337,6 +350,15 @@ impl Tree for Fat {
         let replaced = self.state().lookup(to_folder, to_name).unwrap_or(to_folder);
         [folder, to_folder, replaced].into_iter().try_for_each(|node| self.gather(node))?;
         let mut state = self.change()?;
+        // A record in two sectors cannot be marked as leaving.
+        if let Ok(renamed) = state.lookup(folder, name) {
+            self.join_records(&mut state, renamed)?;
+        }
+        // An order that waits must not contradict that of the two names.
+        if !state.last.is_empty() {
+            self.commit(&mut state)?;
+            state.begin()?;
+        }
         // Nobody sees both names, nor are they durable before the old one is marked.
         match self.make_room(&mut state, |state| state.rename(folder, name, to_folder, to_name, replace))? {
             Some(old) => self.replace_name(&mut state, &old),

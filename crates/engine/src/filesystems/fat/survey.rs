@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 
+use super::boot::Boot;
 use super::entry::LEN;
 use super::layout::{Found, Parsed, Record};
 use super::node::{ROOT, State};
@@ -45,7 +46,6 @@ struct Ahead {
     path: String,
     /// Nothing for a root that has an area of its own.
     chain: Option<Chain>,
-    is_root: bool,
 }
 
 /// A set of clusters.
@@ -96,16 +96,16 @@ trait Visitor {
 struct Slots {
     begin: u64,
     chain: Option<Chain>,
-    cluster: u64,
-    data: u64,
+    boot: Boot,
 }
 
 impl Slots {
     fn place(&self, slot: u32) -> u64 {
         let into = u64::from(slot) * LEN as u64;
         let Some(chain) = &self.chain else { return self.begin + into };
-        let (cluster, _) = chain.at((into / self.cluster) as u32).unwrap_or((2, 0));
-        self.data + u64::from(cluster.saturating_sub(2)) * self.cluster + into % self.cluster
+        let cluster = u64::from(self.boot.cluster);
+        let (number, _) = chain.at((into / cluster) as u32).unwrap_or((2, 0));
+        self.boot.cluster_at(number) + into % cluster
     }
 
     fn places(&self, slots: std::ops::Range<u32>) -> Vec<u64> {
@@ -147,7 +147,7 @@ impl State {
                 Err(e) => return visitor.unread("/", &e),
             },
         };
-        let mut ahead = vec![Ahead { path: String::new(), chain: root, is_root: true }];
+        let mut ahead = vec![Ahead { path: String::new(), chain: root }];
         let (mut folders, mut bytes, mut clusters) = (0, 0, 0);
         while let Some(next) = ahead.pop() {
             if !whole && (folders == FOLDERS || bytes > BYTES || clusters > CLUSTERS) {
@@ -162,7 +162,7 @@ impl State {
                 }
             };
             bytes += content.len();
-            let parsed = self.layout.parse(&content, next.is_root);
+            let parsed = self.layout.parse(&content, next.path.is_empty());
             let at = self.slots(next.chain);
             visitor.folder(&next.path, &parsed, &at);
             for found in &parsed.found {
@@ -176,7 +176,7 @@ impl State {
                 let path = format!("{above}/{}", found.name);
                 if visitor.found(self, &path, found, &chain, end, &at)? && found.entry.is_folder() && chain.count() > 0
                 {
-                    ahead.push(Ahead { path, chain: Some(chain), is_root: false });
+                    ahead.push(Ahead { path, chain: Some(chain) });
                 }
             }
         }
@@ -184,7 +184,7 @@ impl State {
     }
 
     fn slots(&self, chain: Option<Chain>) -> Slots {
-        Slots { begin: self.fixed_root().unwrap_or(0), chain, cluster: self.boot.cluster.into(), data: self.boot.data }
+        Slots { begin: self.fixed_root().unwrap_or(0), chain, boot: self.boot.clone() }
     }
 }
 
@@ -318,7 +318,7 @@ fn judge(claimants: Vec<Claimant>, checker: &str, survey: &mut Survey) {
     ));
 }
 
-/// Of two names of the same contents, the one that was leaving, or in one folder either.
+/// Of two names with the same contents, the one marked as leaving; if both have the same path, either.
 fn left_by_rename<'a>(names: &[&'a Claimant]) -> Option<&'a Claimant> {
     let [one, other] = names else { return None };
     if !one.entry.same_contents(&*other.entry) {
