@@ -1,15 +1,14 @@
 //! One writer of an image in a Ceph cluster. Its exclusive lock goes from one client to the next without a word, so both would write; but
 //! whoever has an image open for writing watches it, and Ceph says who does.
 
-use std::io::{self, Read, Seek};
-use std::process::{Command, Stdio};
+use std::io;
+use std::process::Command;
 
 use claviger_engine::deadline::{Deadline, is_cancelled};
 use claviger_engine::{Error, ErrorKind, Result};
 use serde::Deserialize;
 
-use super::helper::ended_within;
-use super::walls::{self, Walled, Walls};
+use super::walls::{self, Output, Walls};
 
 /// What `rbd status --format json` says.
 #[derive(Deserialize)]
@@ -27,35 +26,23 @@ struct Watcher {
 /// # Errors
 /// `Io` if it cannot be found out.
 pub(super) fn writers(mut command: Command, image: &str, deadline: Deadline) -> Result<Vec<String>> {
-    let (mut out, mut err) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command.args(["status", "--format", "json"]).args(arguments(image));
-    command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
-    let Walled { mut child, parent } = walls::spawn(command, Walls::NoListenerRefused).map_err(|e| match e.kind() {
+    let start = |command| walls::spawn(command, Walls::NoListenerRefused);
+    let Output { ended, out, err } = walls::output(command, deadline, start).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => Error::new(ErrorKind::Io(e))
             .hint("Whether somebody else writes to the image is asked by rbd: install the package ceph-common."),
         _ => e.into(),
     })?;
-    let ended = ended_within(&mut child, deadline);
-    if ended.is_err() {
-        child.kill()?;
-    }
-    let status = child.wait()?;
-    drop(parent);
-    let ended = match ended {
+    let succeeded = match ended {
         Err(e) if is_cancelled(&e) => return Err(e.into()),
-        ended => ended.is_ok(),
-    };
-    let text = |file: &mut std::fs::File| {
-        let mut text = String::new();
-        file.rewind().and_then(|()| file.take(1 << 20).read_to_string(&mut text)).map(|_| text)
+        ended => ended.is_ok_and(|status| status.success()),
     };
     let unknown = |why: String| io::Error::other(format!("who else writes to the image is not known: {why}"));
-    if !ended || !status.success() {
-        let said = text(&mut err)?;
-        let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("rbd has not ended").to_owned();
+    if !succeeded {
+        let last = err.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("rbd has not ended").to_owned();
         return Err(unknown(last).into());
     }
-    let told: Status = serde_json::from_str(&text(&mut out)?).map_err(|e| unknown(e.to_string()))?;
+    let told: Status = serde_json::from_str(&out).map_err(|e| unknown(e.to_string()))?;
     Ok(told.watchers.into_iter().map(|watcher| watcher.address).collect())
 }
 

@@ -302,11 +302,9 @@ impl Helped {
     /// Where nbdkit has its plugins.
     fn plugins(&self) -> Option<String> {
         let mut nbdkit = self.helper.command(&self.helper.program);
-        nbdkit.arg("--dump-config").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let Walled { child, parent } = walls::spawn(nbdkit, self.helper.walls()).ok()?;
-        let output = child.wait_with_output().ok()?;
-        drop(parent);
-        let text = String::from_utf8_lossy(&output.stdout);
+        nbdkit.arg("--dump-config");
+        let start = |command| walls::spawn(command, self.helper.walls());
+        let text = walls::output(nbdkit, Deadline::within(LAST, None), start).ok()?.out;
         text.lines().find_map(|line| line.strip_prefix("plugindir=")).map(str::to_owned)
     }
 
@@ -369,8 +367,8 @@ impl Reach for Helped {
         }
         if listened(status) {
             let what = format!(
-                "{program} was ended when it wanted to listen on a socket of its own, where others could reach it: a helper serves \
-                 on the socket that it is handed, as LISTEN_FDS says"
+                "{program} was killed because it tried to listen on a socket of its own, where others could reach it. A helper \
+                 must serve on the socket that it is given (LISTEN_FDS)"
             );
             return io::Error::new(io::ErrorKind::PermissionDenied, what);
         }

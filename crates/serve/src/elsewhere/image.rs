@@ -2,11 +2,11 @@
 //! beforehand, by a program behind walls that has nothing but this one file, and what it looks at is what is opened.
 
 use std::fs::File;
-use std::io::{self, Read, Seek};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use claviger_engine::deadline::Deadline;
@@ -14,18 +14,14 @@ use claviger_engine::{Error, Result};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use serde_json::{Value, json};
 
-use super::helper::ended_within;
 use super::parents;
-use super::walls::{self, Walled, Walls};
+use super::walls::{self, Output, Walls};
 
 /// Numbers of descriptors that shells leave alone.
 const NUMBERS: i32 = 20;
 
 /// How long looking at an image may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The most that is said of an image.
-const MOST: u64 = 1 << 20;
 
 /// A file that holds an image, under the only name that a helper has for it: that of its descriptor.
 pub(super) struct Image {
@@ -94,9 +90,7 @@ impl Image {
         if let Some(parent) = parent {
             return Err(self.names("parent", &parent));
         }
-        let (mut out, mut err) = (tempfile::tempfile()?, tempfile::tempfile()?);
         qemu_img.args(["info", "--output=json", "--force-share", &self.node()]);
-        qemu_img.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
         let program = qemu_img.get_program().to_string_lossy().into_owned();
         let missing = |e: io::Error| match e.kind() {
             io::ErrorKind::NotFound => {
@@ -105,18 +99,12 @@ impl Image {
             _ => e,
         };
         let walls = self.walls(false, &program)?;
-        let Walled { mut child, parent } = self.handed(|| walls::spawn(qemu_img, walls)).map_err(missing)?;
-        let ended = ended_within(&mut child, deadline.at_most(PATIENCE));
-        if ended.is_err() {
-            child.kill()?;
+        let start = |command| self.handed(|| walls::spawn(command, walls)).map_err(missing);
+        let Output { ended, out, err } = walls::output(qemu_img, deadline.at_most(PATIENCE), start)?;
+        if !ended?.success() {
+            return Err(self.not_opened(&err));
         }
-        let status = child.wait()?;
-        drop(parent);
-        ended?;
-        if !status.success() {
-            return Err(self.not_opened(&text(&mut err)?));
-        }
-        let told: Value = serde_json::from_str(&text(&mut out)?).map_err(io::Error::from)?;
+        let told: Value = serde_json::from_str(&out).map_err(io::Error::from)?;
         self.others(&told, true).map_or(Ok(()), Err)
     }
 
@@ -148,7 +136,7 @@ impl Image {
         match tried.filter(|name| *name != self.name() && *name != self.node()) {
             Some(other) => self.names("extent", other.strip_prefix("/proc/self/fd/").unwrap_or(other)),
             None => {
-                let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("qemu-img has not ended");
+                let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("qemu-img gave no reason");
                 io::Error::other(self.said(last)).into()
             }
         }
@@ -159,18 +147,11 @@ impl Image {
         let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
         let command = format!("qemu-img convert -f {format} -O raw {} whole.img", quoted(called));
         Error::unsupported(format!(
-            "an image that names another file, which nobody named here: the {what} {other:?}. That file was neither read nor written"
+            "this image names another file: the {what} {other:?}. That file was neither read nor written"
         ))
         .hint(format!(
             "Only the file that you name is opened. If the image is from somebody you trust and {other:?} belongs to it, make one file of \
              both: {command}"
         ))
     }
-}
-
-fn text(file: &mut File) -> io::Result<String> {
-    let mut bytes = Vec::new();
-    file.rewind()?;
-    file.take(MOST).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

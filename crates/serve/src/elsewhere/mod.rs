@@ -92,7 +92,7 @@ fn utf8(text: &OsStr) -> Result<&str> {
 }
 
 fn only_read(scheme: &str) -> Error {
-    let why = format!("what is at {scheme}: is only read: most servers would replace all of it by what is written");
+    let why = format!("{scheme}: is only read: on a write, most servers would replace the whole file");
     Error::new(ErrorKind::Io(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, why)))
         .hint("`mount` and `serve` take --read-only. To change it, download it, change the copy, and upload that.")
 }

@@ -1,23 +1,26 @@
 //! What a helper may not do, whatever it is told by what it reads: walls around its process that nobody in it can take down.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::env;
+use std::fmt;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Seek};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 
+use claviger_engine::deadline::Deadline;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::thread::set_no_new_privs;
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+use seccompiler::{SeccompAction, apply_filter};
 
+use super::helper::ended_within;
+use crate::keeper::cage::compile;
 use crate::landlock::{self, May};
+use crate::mount::drivers;
 
 /// How much is left outside of the walls.
 pub(super) enum Walls {
@@ -42,6 +45,9 @@ pub(super) struct Walled {
     /// The thread that started it ends with this. nbdkit has itself ended when that thread is gone (prctl(2), `PR_SET_PDEATHSIG`).
     pub(super) parent: Sender<Infallible>,
 }
+
+/// The most that is taken of what a program says, in bytes.
+const MOST: u64 = 1 << 20;
 
 /// Where programs and what they load lie.
 const PROGRAMS: [&str; 9] =
@@ -75,8 +81,46 @@ pub(super) fn spawn(mut command: Command, walls: Walls) -> io::Result<Walled> {
     Ok(Walled { child, parent })
 }
 
-/// Linux, include/uapi/asm-generic/unistd.h, `__NR_fchmodat2`, which libc does not have for every processor.
+/// What a program behind walls said, and how it ended: an error if it was killed at the deadline.
+pub(super) struct Output {
+    pub(super) ended: io::Result<ExitStatus>,
+    pub(super) out: String,
+    pub(super) err: String,
+}
+
+/// Runs a program that `start` starts behind walls, until the deadline.
+///
+/// # Errors
+/// If it cannot be started, or what it said cannot be read.
+pub(super) fn output(
+    mut command: Command,
+    deadline: Deadline,
+    start: impl FnOnce(Command) -> io::Result<Walled>,
+) -> io::Result<Output> {
+    let (mut out, mut err) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
+    let Walled { mut child, parent } = start(command)?;
+    let ended = ended_within(&mut child, deadline);
+    if ended.is_err() {
+        child.kill()?;
+    }
+    let status = child.wait()?;
+    drop(parent);
+    Ok(Output { ended: ended.map(|()| status), out: text(&mut out)?, err: text(&mut err)? })
+}
+
+fn text(file: &mut File) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.take(MOST).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+// Linux, include/uapi/asm-generic/unistd.h: libc does not have these for every processor.
 const FCHMODAT2: i64 = 452;
+const SETXATTRAT: i64 = 463;
+const REMOVEXATTRAT: i64 = 466;
+const FILE_SETATTR: i64 = 469;
 
 /// What the programs of an image have no use for: sockets, keys, and what Landlock leaves of files, which is their owners, modes, times
 /// and attributes, and before its third version their length.
@@ -87,14 +131,22 @@ const NOT_OF_AN_IMAGE: &[i64] = &[
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_keyctl,
+    // A descriptor that can only be read is enough for those that take one.
+    libc::SYS_fchmod,
     libc::SYS_fchmodat,
     FCHMODAT2,
+    libc::SYS_fchown,
     libc::SYS_fchownat,
     libc::SYS_utimensat,
+    FILE_SETATTR,
     libc::SYS_setxattr,
     libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    SETXATTRAT,
     libc::SYS_removexattr,
     libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    REMOVEXATTRAT,
     libc::SYS_truncate,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_chmod,
@@ -130,14 +182,12 @@ fn enter(walls: &Walls) -> io::Result<()> {
 
 /// Whether Landlock is not there: the kernel has none, or does not use it, or a container's filter is older than it is.
 fn is_missing(error: &io::Error) -> bool {
-    [Errno::NOSYS, Errno::OPNOTSUPP, Errno::PERM]
-        .map(Errno::raw_os_error)
-        .iter()
-        .any(|e| error.raw_os_error() == Some(*e))
+    matches!(Errno::from_io_error(error), Some(Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM))
 }
 
 fn one_file(file: BorrowedFd<'_>, writable: bool, program: &str) -> io::Result<()> {
-    let beside = found(program).and_then(|path| Some(path.parent()?.to_owned())).into_iter();
+    let program = drivers::find(program).and_then(|path| path.canonicalize().ok());
+    let beside = program.and_then(|path| Some(path.parent()?.to_owned())).into_iter();
     let beside = beside.flat_map(|bin| [bin.join("../lib"), bin]);
     let folders = PROGRAMS.into_iter().map(PathBuf::from).chain(beside).map(|folder| (folder, May::Run));
     let files = FILES.into_iter().map(|(file, may)| (PathBuf::from(file), may));
@@ -152,13 +202,6 @@ pub(super) fn place(path: &Path) -> io::Result<File> {
     File::options().read(true).custom_flags(OFlags::PATH.bits().cast_signed()).open(path)
 }
 
-/// Where a program lies.
-fn found(program: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let folders = env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file());
-    folders?.canonicalize().ok()
-}
-
 /// A system call has another number for programs of the x32 ABI (Linux, arch/x86/include/uapi/asm/unistd.h, `__X32_SYSCALL_BIT`).
 #[cfg(target_arch = "x86_64")]
 const OTHER_NUMBERS: &[i64] = &[0x4000_0000];
@@ -168,10 +211,8 @@ const OTHER_NUMBERS: &[i64] = &[];
 fn refuse(calls: &[i64], action: SeccompAction) -> io::Result<()> {
     let numbers =
         |call: &i64| [*call].into_iter().chain(OTHER_NUMBERS.iter().map(|bit| *call | bit)).collect::<Vec<_>>();
-    let rules: BTreeMap<_, _> = calls.iter().flat_map(numbers).map(|call| (call, Vec::new())).collect();
-    let compile = || -> Result<BpfProgram, seccompiler::BackendError> {
-        SeccompFilter::new(rules, SeccompAction::Allow, action, env::consts::ARCH.try_into()?)?.try_into()
-    };
-    let program = compile().map_err(|e| io::Error::other(format!("the list of system calls: {e}")))?;
-    apply_filter(&program).map_err(|e| io::Error::other(format!("the list of system calls: {e}")))
+    let rules = calls.iter().flat_map(numbers).map(|call| (call, Vec::new())).collect();
+    let error = |e: &dyn fmt::Display| io::Error::other(format!("the list of system calls: {e}"));
+    let program = compile(rules, action, SeccompAction::Allow).map_err(|e| error(&e))?;
+    apply_filter(&program).map_err(|e| error(&e))
 }

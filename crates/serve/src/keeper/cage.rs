@@ -91,7 +91,8 @@ fn filter() -> io::Result<()> {
     Ok(())
 }
 
-fn compile(
+/// A filter with an action for the calls that are listed and one for all others.
+pub(crate) fn compile(
     rules: Rules,
     listed: SeccompAction,
     others: SeccompAction,
