@@ -5,7 +5,7 @@
 //! file system, then the file below it; it is complete when everything has been written to the store.
 
 mod apart;
-mod drivers;
+pub(crate) mod drivers;
 mod holders;
 mod image;
 pub(crate) mod loop_device;
@@ -92,8 +92,6 @@ pub struct Mounted {
     served: Served,
     /// What is mounted on top of the file.
     top: Top,
-    /// Whether it is read-only by the decision of what is on top.
-    turned: bool,
     /// Warnings for the user.
     warnings: Vec<String>,
     /// Dropped last: once the mount is no longer listed, the volume's lock is released too.
@@ -176,14 +174,16 @@ pub fn mount(store: Arc<CountedStore<Arc<dyn Store>>>, request: &Request, mut li
             (served, Top::Program(child), kind.mount_type().to_owned(), Vec::new())
         }
     };
-    let turned = !matches!(top, Top::Nothing) && !read_only && mountinfo::at(dir)?.is_some_and(|mount| mount.read_only);
-    let mut mounted =
-        Mounted { live, source: Source::Bytes(Arc::clone(&store)), dir: dir.clone(), served, top, turned, warnings };
-    if turned {
+    let source = Source::Bytes(Arc::clone(&store));
+    let mut mounted = Mounted { live, source, dir: dir.clone(), served, top, warnings };
+    let turned =
+        !matches!(mounted.top, Top::Nothing) && !read_only && mountinfo::at(dir)?.is_some_and(|mount| mount.read_only);
+    // Those who asked for it need no reason.
+    if turned && !request.options.iter().any(|option| option == "ro") {
         let store: Arc<dyn Store> = store;
         mounted.warnings.push(why_read_only(&store, &name));
     }
-    mounted.named(name)
+    mounted.named(name, turned)
 }
 
 /// Why a file system that was to be written is read-only.
@@ -221,9 +221,8 @@ pub fn mount_folder(tree: Arc<Stacked>, name: &str, request: &Request, live: Liv
     // Names at the top that cannot be shown are told at once; for those further down somebody would have to wait.
     let _ = tree.list(tree.root());
     let (dir, warnings) = (request.dir.clone(), tree.warnings());
-    let (top, turned) = (Top::Nothing, false);
-    let mounted = Mounted { live, source: Source::Files(tree), dir, served, top, turned, warnings };
-    mounted.named(name.to_owned())
+    let mounted = Mounted { live, source: Source::Files(tree), dir, served, top: Top::Nothing, warnings };
+    mounted.named(name.to_owned(), false)
 }
 
 /// Whether [`Choice::Program`] of this kind can be mounted here.
@@ -323,7 +322,8 @@ impl Mounting<'_> {
             self.live.update(|record| record.driver = Some(process))?;
             wait_until_mounted(&mut child, self.dir)
         });
-        let usable = mounted.and_then(|mounted| Ok(mounted && (!to_write || apart(|| writable(self.dir))??)));
+        let writable = || Ok::<_, Error>(mountinfo::at(self.dir)?.is_some_and(|mount| !mount.read_only));
+        let usable = mounted.and_then(|mounted| Ok(mounted && (!to_write || writable()?)));
         match usable {
             Ok(true) => Ok((served, child)),
             failed => {
@@ -354,12 +354,6 @@ fn wait_until_mounted(child: &mut Child, dir: &Path) -> Result<bool> {
     }
 }
 
-/// Whether what is mounted at `dir` can be written.
-fn writable(dir: &Path) -> Result<bool> {
-    let flags = rustix::fs::statvfs(dir).map_err(io::Error::from)?.f_flag;
-    Ok(!flags.contains(rustix::fs::StatVfsMountFlags::RDONLY))
-}
-
 /// Reads a program's messages while it runs, and keeps the last of them.
 fn listen(mut from: ChildStderr) -> thread::JoinHandle<Vec<u8>> {
     const KEPT: usize = 4096;
@@ -384,8 +378,9 @@ fn said(who: &str, words: &[u8]) -> Error {
 }
 
 impl Mounted {
-    fn named(mut self, filesystem: String) -> Result<Self> {
-        let read_only = self.served.read_only() || self.turned;
+    /// `turned`: what is on top became read-only although it was to be writable.
+    fn named(mut self, filesystem: String, turned: bool) -> Result<Self> {
+        let read_only = self.served.read_only() || turned;
         self.live.update(|record| {
             record.filesystem = Some(filesystem);
             record.read_only = read_only;
