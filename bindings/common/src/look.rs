@@ -37,7 +37,8 @@ struct Folder {
 pub fn identify(path: &Path) -> Result<String> {
     if !path.is_dir() {
         let store: Arc<dyn Store> = Arc::new(FileStore::open(path, Access::ReadOnly)?);
-        let seen = diagnosis::look(&store).map_err(|e| e.at(path))?;
+        let mut seen = diagnosis::look(&store).map_err(|e| e.at(path))?;
+        seen.find_lost_partitions(&store).map_err(|e| e.at(path))?;
         let (verdict, candidates) = best(&seen.formats);
         return json(&Identified { verdict, candidates, seen });
     }
@@ -114,7 +115,8 @@ impl From<Error> for Failure {
 pub fn explain(path: &Path, options: &Options, secrets: &Secrets, job: &Job) -> Result<String> {
     let at = |e: Error| e.at(path);
     let store = Options { writable: false, ..options.clone() }.opening(path).stored()?;
-    let seen = diagnosis::look(&store).map_err(at)?;
+    let mut seen = diagnosis::look(&store).map_err(at)?;
+    seen.find_lost_partitions(&store).map_err(at)?;
     let targets = seen.targets(&store, options.format.as_deref()).map_err(at)?;
     let damage = targets.iter().flat_map(|target| target.header.damage()).map(|warning| warning.what).collect();
     let mut explained = Explained { opens: None, trials: 0, damage, error: None, seen };

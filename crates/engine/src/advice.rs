@@ -13,12 +13,12 @@ pub enum Advice {
     AllowUnencrypted,
     /// Save the header that is there now.
     BackUpHeader,
-    /// Make a complete copy of a file: it has so many bytes too many in front, or of less than 0 as many too few.
+    /// Make a complete copy: the file has this many surplus bytes in front or, if negative, lacks as many.
     CompleteCopy {
         /// Bytes.
         shift: i64,
     },
-    /// Make a copy of the beginning of a file: so many bytes of it are the volume.
+    /// Copy only the beginning of the file: its first bytes are the volume.
     CutOff {
         /// Bytes.
         len: u64,

@@ -221,7 +221,7 @@ pub struct Unlock<'a> {
     pub truncated: bool,
     /// Lets data be written that nothing encrypts: where the cipher is dm-crypt's `cipher_null`. Otherwise they can only be read.
     pub write_unencrypted: bool,
-    /// Whether the credentials themselves have to open it: a key that lies open in the volume does not count then.
+    /// Requires the credentials themselves to open the volume: a clear key in it does not count.
     pub prove: bool,
     /// Whether to stop. Looked at every few hundred microseconds.
     pub cancel: Option<&'a AtomicBool>,

@@ -1,4 +1,4 @@
-//! Waiting for something outside this process: until a deadline for the whole exchange, and no longer than anybody wants it.
+//! Waiting for something outside this process, until a deadline for the whole exchange or until it is cancelled.
 //!
 //! A peer that sends a byte now and then never lets a timeout for each read pass. So whoever talks to one takes a [`Deadline`]
 //! before the first byte, and every wait of the exchange goes by it.
@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorKind};
 /// How often whoever waits looks at cancellation: a signal may interrupt another thread's wait.
 const TICK: Duration = Duration::from_millis(50);
 
-/// A flag that somebody sets who wants no more of it.
+/// A flag that ends a wait early once it is set.
 pub type Cancel = Option<&'static AtomicBool>;
 
 /// When an exchange with something outside this process has to be done, and the flag that ends it before.
@@ -32,12 +32,6 @@ pub type Cancel = Option<&'static AtomicBool>;
 pub struct Deadline {
     at: Instant,
     cancel: Cancel,
-}
-
-impl From<Instant> for Deadline {
-    fn from(at: Instant) -> Self {
-        Self { at, cancel: None }
-    }
 }
 
 impl Deadline {
@@ -108,7 +102,7 @@ impl Deadline {
     ///
     /// # Errors
     /// Those of [`Deadline::left`], and what the resolver says.
-    pub fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let (tell, told) = mpsc::channel();
         let host = host.to_owned();
         thread::Builder::new().name("resolver".into()).spawn(move || {
@@ -126,7 +120,7 @@ impl Deadline {
     /// Connects to the first address of a host that answers. Each gets its share of the time.
     ///
     /// # Errors
-    /// What the last address said, and those of [`Deadline::resolve`].
+    /// What the resolver and the last address said; those of [`Deadline::left`].
     pub fn connect_tcp(&self, host: &str, port: u16) -> io::Result<OwnedFd> {
         let addresses = self.resolve(host, port)?;
         let mut failed = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
@@ -158,7 +152,7 @@ impl Deadline {
         blocking(socket)
     }
 
-    /// Connects to a Unix socket. Where those who wait there are too many, it waits as well.
+    /// Connects to a Unix socket. If its queue is full, it waits for room.
     ///
     /// # Errors
     /// Those of [`Deadline::left`], and what the system reports.

@@ -181,7 +181,9 @@ fn identify(bytes: &[u8]) {
         let _ = format.identify(&*store);
     }
     let _ = formats::occupied(&*store);
-    let _ = diagnosis::look(&store);
+    if let Ok(mut seen) = diagnosis::look(&store) {
+        let _ = seen.find_lost_partitions(&store);
+    }
     for start in [0, store.len() / 2] {
         let _ = diagnosis::worth_keeping(&store, start..store.len());
     }

@@ -118,7 +118,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let path = &args.open.path;
     let at = |e: Error| e.at(path);
     let store = args.open.raw(Access::ReadOnly)?;
-    let diagnosis = diagnosis::look(&store).map_err(at)?;
+    let mut diagnosis = diagnosis::look(&store).map_err(at)?;
+    diagnosis.find_lost_partitions(&store).map_err(at)?;
     let targets = diagnosis.targets(&store, args.open.format()).map_err(at)?;
     let mut explained = Explained::new(args, diagnosis);
     let lost = args.open.format().is_none() && !explained.diagnosis.lost_partitions.is_empty();
@@ -167,33 +168,30 @@ fn try_all(args: &Args, targets: &[Target], credentials: &[Credential]) -> Resul
     let bar = RefCell::new(None);
     let refused = RefCell::new(BTreeSet::new());
     let may_take = args.open.unlock_with(credentials).may_take;
-    let unlock = |target: usize,
-                  credentials: &[Credential],
-                  hints: bool,
-                  opened: &AtomicBool|
-     -> Result<OpenedVolume> {
-        cancel::check()?;
-        let narrowed = args.open.unlock_with(credentials);
-        let with = if hints {
-            Unlock { cancel: Some(cancel), opened: Some(opened), prove: true, ..narrowed }
-        } else {
-            let wide = Unlock::with(credentials);
-            let Unlock { acceleration, memory, may_take, .. } = narrowed;
-            Unlock { cancel: Some(cancel), opened: Some(opened), prove: true, acceleration, memory, may_take, ..wide }
-        };
-        // The layout, which holds keys, goes here.
-        let unlocked = targets[target].header.unlock(&with).inspect_err(|e| {
-            // Nobody who does not want one trial wants dozens.
-            if matches!(e.kind, ErrorKind::Misuse(_)) {
-                refused.borrow_mut().insert(target);
+    let unlock =
+        |target: usize, credentials: &[Credential], hints: bool, opened: &AtomicBool| -> Result<OpenedVolume> {
+            cancel::check()?;
+            let narrowed = args.open.unlock_with(credentials);
+            let with = if hints {
+                narrowed
+            } else {
+                let Unlock { acceleration, memory, may_take, .. } = narrowed;
+                Unlock { acceleration, memory, may_take, ..Unlock::with(credentials) }
+            };
+            let with = Unlock { cancel: Some(cancel), opened: Some(opened), prove: true, ..with };
+            // The layout, which holds keys, goes here.
+            let unlocked = targets[target].header.unlock(&with).inspect_err(|e| {
+                // Nobody who does not want one trial wants dozens.
+                if matches!(e.kind, ErrorKind::Misuse(_)) {
+                    refused.borrow_mut().insert(target);
+                }
+            })?;
+            match unlocked.recognised {
+                true => Ok((unlocked.facts, unlocked.warnings)),
+                // Any password opens a volume without a header, to noise.
+                false => Err(ErrorKind::WrongCredential("nothing was recognised".into()).into()),
             }
-        })?;
-        match unlocked.recognised {
-            true => Ok((unlocked.facts, unlocked.warnings)),
-            // Any password opens a volume without a header, to noise.
-            false => Err(ErrorKind::WrongCredential("nothing was recognised".into()).into()),
-        }
-    };
+        };
     let tell = |step: Step| {
         let mut bar = bar.borrow_mut();
         if step.done == 1 {
@@ -303,19 +301,17 @@ impl Explained {
     fn partition_is_lost(&mut self) -> u8 {
         for LostPartition { format, at } in self.diagnosis.lost_partitions.clone() {
             self.findings.push(format!(
-                "At byte {at} (sector {}) a {format} volume begins, but there is no partition table that says so: it was lost.",
+                "At byte {at} (sector {}) a {format} volume begins, but no partition table lists it: the table was lost.",
                 at / 512
             ));
-            let (start, path) = ((at + 1).to_string(), output::command([&self.path]));
-            let device = output::command(["losetup", "--find", "--show", "--read-only", "--offset", &at.to_string()]);
-            self.advice.push(Advice {
-                what: "To make a device of it, which is then opened as any other (as root):".to_owned(),
-                command: Some(format!("{device} {path}")),
-            });
-            self.advice.push(Advice {
-                what: "Or, in a new file:".to_owned(),
-                command: Some(format!("tail -c +{start} < {path} > COPY")),
-            });
+            let (offset, path) = (at.to_string(), self.path.clone());
+            self.advise(
+                "To make a device of it, which is then opened as any other (as root):",
+                &["losetup", "--find", "--show", "--read-only", "--offset", &offset, &path],
+            );
+            let copy = engine::Advice::CompleteCopy { shift: at.cast_signed() };
+            let command = advice::of_copy(&copy, &path, "COPY");
+            self.advice.push(Advice { what: "Or, in a new file:".to_owned(), command });
         }
         exit::number_of(&ErrorKind::NotThisFormat(String::new()))
     }
@@ -469,7 +465,7 @@ impl Explained {
                     size::short(known.size)
                 ));
                 let moved = warnings.iter().any(|w| matches!(w.advice, Some(engine::Advice::CompleteCopy { .. })));
-                self.about_header(&known, args, &part_of(store, target.partition)?, moved)?;
+                self.about_header(&known, args, (store, target.partition), moved)?;
                 self.about_warnings(warnings);
                 facts = Some(known);
             }
@@ -506,7 +502,13 @@ impl Explained {
     }
 
     /// What to say of the header that opened.
-    fn about_header(&mut self, facts: &Facts, args: &Args, volume: &Arc<dyn Store>, moved: bool) -> Result<()> {
+    fn about_header(
+        &mut self,
+        facts: &Facts,
+        args: &Args,
+        (store, partition): (&Arc<dyn Store>, Option<u32>),
+        moved: bool,
+    ) -> Result<()> {
         if facts.cipher == "cipher_null" {
             self.findings.push("Nothing encrypts its keyslots and data: any password opens it.".to_owned());
         }
@@ -520,19 +522,22 @@ impl Explained {
         if !facts.header.contains("backup") || args.open.names_header() {
             return Ok(());
         }
-        let overwritten = diagnosis::overwritten_by(&**volume)?.filter(|_| !facts.hidden && !moved);
+        let overwritten = match facts.hidden || moved {
+            true => None,
+            false => diagnosis::overwritten_by(&*part_of(store, partition)?)?,
+        };
         self.findings.extend(overwritten.as_ref().map(|what| {
             format!(
                 "The header in front was overwritten by {what}. Whatever else was written into the volume's data is lost there, so check \
                  its file system before you write to it."
             )
         }));
-        let restore = self.how_to("header restore --embedded", facts, args);
         let mount = self.how_to("mount --read-only --backup-header", facts, args);
         self.advise_words("To mount it without changing anything:", &mount);
         if moved {
             return Ok(());
         }
+        let restore = self.how_to("header restore --embedded", facts, args);
         let why = match overwritten {
             Some(_) => "The header in front was overwritten; the backup opens.",
             None => "The header in front is damaged or has another password; the backup is good.",
@@ -640,7 +645,7 @@ impl Explained {
                 }
                 let error = Error { hint: None, advice: None, ..error };
                 self.findings.push(format!(
-                    "The credentials given could not be tried, so that nothing is known about them: {error}."
+                    "The credentials given could not be tried, so nothing is known about them: {error}."
                 ));
             }
         }
@@ -663,7 +668,7 @@ impl Explained {
 
 /// Whether headers of the format can be saved and restored.
 fn has_backups(name: &str) -> bool {
-    let format = FORMATS.iter().find(|format| format.name() == name);
+    let format = engine::formats::by_name(name).ok();
     format.and_then(|format| format.editor()).is_some_and(KeyslotEditor::has_backups)
 }
 
@@ -695,21 +700,10 @@ fn names(targets: &[Target]) -> String {
 
 /// What the bytes tell.
 fn looks(diagnosis: &Diagnosis) -> Vec<String> {
-    let Diagnosis {
-        size,
-        beyond_sectors,
-        content,
-        mark,
-        filesystem,
-        partitions,
-        partition_trouble,
-        formats,
-        remains,
-        ..
-    } = diagnosis;
+    let Diagnosis { size, content, mark, filesystem, partitions, formats, .. } = diagnosis;
     let mut findings = Vec::new();
     let Some(content) = content else { return vec!["It is empty (0 bytes).".to_owned()] };
-    if *beyond_sectors > 0 && (content.begins == Look::Random || filesystem.is_some()) {
+    if diagnosis.beyond_sectors > 0 && (content.begins == Look::Random || filesystem.is_some()) {
         findings.push(format!(
             "Its {size} bytes are not whole sectors of 512 bytes: if it is a volume or a disk, it was cut short or something was \
              added to it."
@@ -730,12 +724,13 @@ fn looks(diagnosis: &Diagnosis) -> Vec<String> {
     if !mark.as_ref().is_some_and(|m| m.looks_random) {
         findings.push(content_sentence(content, *size));
     }
-    if let Some(trouble) = partition_trouble {
+    if let Some(trouble) = &diagnosis.partition_trouble {
         findings.push(format!("Its partition table cannot be used: {trouble}."));
     }
     findings.extend(partitions.iter().map(partition_sentence));
     // What lies about in a file system that is whole is left from before.
-    let overwritten = remains
+    let overwritten = diagnosis
+        .remains
         .iter()
         .filter(|_| filesystem.is_none())
         .map(|r| format!("Its beginning was overwritten, but {}.", r.what));

@@ -128,19 +128,14 @@ pub fn look(store: &Arc<dyn Store>) -> Result<Diagnosis> {
     let content = if size == 0 { None } else { Some(Content::of(&**store)?) };
     let mark = mark(&**store)?;
     let filesystem = filesystems::detect(&**store)?;
+    let in_clear = begins_in_clear(content, mark.as_ref());
     // What looks random, or holds a file system, has no partitions: the mark of a table has two bytes.
-    let is_disk = filesystem.is_none()
-        && content.is_some_and(|c| c.begins != Look::Random)
-        && !mark.as_ref().is_some_and(|m| m.looks_random);
+    let is_disk = filesystem.is_none() && in_clear;
     let (partitions, partition_trouble) = if is_disk { partitions(store)? } else { (Vec::new(), None) };
     let beyond_sectors = size % 512;
     // A beginning that looks random is that of a volume, or of what was always something else.
     let sure = formats.iter().any(|o| matches!(o.verdict, Verdict::Yes(_)));
-    let overwritten =
-        !sure && mark.as_ref().is_none_or(|m| !m.looks_random) && content.is_some_and(|c| c.begins != Look::Random);
-    let remains = if overwritten { remains(&**store)? } else { Vec::new() };
-    let disk_without_table = overwritten && filesystem.is_none() && partitions.is_empty();
-    let lost_partitions = if disk_without_table { lost_partitions(store)? } else { Vec::new() };
+    let remains = if !sure && in_clear { remains(&**store)? } else { Vec::new() };
     Ok(Diagnosis {
         size,
         beyond_sectors,
@@ -151,8 +146,13 @@ pub fn look(store: &Arc<dyn Store>) -> Result<Diagnosis> {
         partition_trouble,
         formats,
         remains,
-        lost_partitions,
+        lost_partitions: Vec::new(),
     })
+}
+
+/// Whether something begins it that does not look random, and that nothing explains as encrypted or compressed.
+fn begins_in_clear(content: Option<Content>, mark: Option<&Mark>) -> bool {
+    content.is_some_and(|c| c.begins != Look::Random) && !mark.is_some_and(|m| m.looks_random)
 }
 
 /// Volumes with a mark where partitions usually begin: at whole mebibytes, and behind the first track or table.
@@ -208,7 +208,8 @@ pub fn looks_random(store: &dyn Store, part: Range<u64>) -> Result<bool> {
     Ok(sectors > 0)
 }
 
-/// What a store begins with, if that is no beginning of a volume without a mark, as the end of "was overwritten by …".
+/// What overwrote the beginning of a store, to complete "was overwritten by …". Nothing if it looks random, as a volume without a
+/// mark does.
 ///
 /// # Errors
 /// `Io`.
@@ -268,6 +269,18 @@ pub struct Target {
 }
 
 impl Diagnosis {
+    /// Fills in `lost_partitions`, which [`look`] leaves empty: this makes thousands of short reads.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn find_lost_partitions(&mut self, store: &Arc<dyn Store>) -> Result<()> {
+        let in_clear = begins_in_clear(self.content, self.mark.as_ref());
+        if in_clear && !self.sure() && self.filesystem.is_none() && self.partitions.is_empty() {
+            self.lost_partitions = lost_partitions(store)?;
+        }
+        Ok(())
+    }
+
     /// What is worth trying: the format that is `named`, or every one that it could be of, then those that its partitions could be
     /// of.
     ///
@@ -287,9 +300,13 @@ impl Diagnosis {
         let only = named.map(|name| formats::named(&**store, name)).transpose()?;
         let candidates = only.map_or_else(|| self.candidates(&**store), |format| Ok(vec![format]))?;
         // One that finds nothing to try is no candidate.
-        let opened: Vec<_> = candidates.iter().map(|format| open(*format)).collect();
-        let (found, mut wrong): (Vec<_>, Vec<_>) = opened.into_iter().partition(|target| target.is_ok());
-        let mut targets: Vec<_> = found.into_iter().flatten().collect();
+        let (mut targets, mut wrong) = (Vec::new(), None);
+        for format in &candidates {
+            match open(*format) {
+                Ok(target) => targets.push(target),
+                Err(error) => wrong = Some(error),
+            }
+        }
         targets.extend(candidates.iter().filter_map(|f| overwritten(*f)));
         for Candidate { partition, formats } in self.partitions.iter().take(PARTITIONS) {
             // What was written over a volume in a partition leaves the backups at its end.
@@ -305,8 +322,8 @@ impl Diagnosis {
                 }
             }
         }
-        match wrong.pop() {
-            Some(Err(error)) if only.is_some() && targets.is_empty() => Err(error),
+        match wrong {
+            Some(error) if only.is_some() && targets.is_empty() => Err(error),
             _ => Ok(targets),
         }
     }

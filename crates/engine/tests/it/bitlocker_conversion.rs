@@ -13,6 +13,7 @@ use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
 use claviger_testkit::bitlocker::crypto::{Method, sha256};
 use claviger_testkit::bitlocker::maker::{Kind, Made, Protector, State, Volume as Wanted};
+use claviger_testkit::reference::legacy::crc32;
 use claviger_testkit::stores::{CachedStore, FaultStore, Operation};
 use claviger_testkit::tools;
 
@@ -376,11 +377,6 @@ fn forged(made: &Made, at: usize, bytes: &[u8], hash: Option<&[u8]>) -> Vec<u8> 
         }
     }
     image
-}
-
-fn crc32(bytes: &[u8]) -> u32 {
-    let step = |crc: u32, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 };
-    !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
 }
 
 #[test]

@@ -117,7 +117,9 @@ fn look(store: Arc<MemoryStore>, _: &mut Random) {
         assert!(tail.at <= tail.end && tail.end <= store.len());
     }
     let _ = partitions::read(&*store);
-    let _ = diagnosis::look(&as_store);
+    if let Ok(mut seen) = diagnosis::look(&as_store) {
+        let _ = seen.find_lost_partitions(&as_store);
+    }
     assert!(store.to_vec() == before, "looking changed something");
 }
 

@@ -47,8 +47,7 @@ pub(super) struct Unwrapped {
 /// # Errors
 /// Those of [`unwrap_passphrase`].
 pub(super) fn unwrap(file: &[u8], wrapping: Option<&Secret>) -> Result<Unwrapped> {
-    let (_, parts) = Parts::all(file)?;
-    let [contents, names @ ..] = &parts[..] else { return Err(malformed("file", 0, "it has no wrapped passphrase")) };
+    let (_, contents, names) = Parts::all(file)?;
     let synology = Secret::copy_from(SYNOLOGY);
     let wrong = |e: &Error| matches!(e.kind, ErrorKind::WrongCredential(_));
     let opened = |with: &Secret| contents.unwrap(with).map(|contents| (contents, Secret::copy_from(with)));
@@ -57,7 +56,7 @@ pub(super) fn unwrap(file: &[u8], wrapping: Option<&Secret>) -> Result<Unwrapped
         Some(Err(e)) if wrong(&e) => opened(&synology).map_err(|_| e)?,
         Some(done) => done?,
     };
-    let names = names.first().map(|names| names.unwrap(&with)).transpose()?;
+    let names = names.map(|names| names.unwrap(&with)).transpose()?;
     Ok(Unwrapped { contents, names })
 }
 
@@ -66,9 +65,8 @@ pub(super) fn unwrap(file: &[u8], wrapping: Option<&Secret>) -> Result<Unwrapped
 /// # Errors
 /// `Malformed` if it holds no wrapped passphrase.
 pub fn is_synology_key(file: &[u8]) -> Result<bool> {
-    let (_, parts) = Parts::all(file)?;
-    let synology = Secret::copy_from(SYNOLOGY);
-    Ok(parts.first().is_some_and(|first| first.unwrap(&synology).is_ok()))
+    let (_, contents, _) = Parts::all(file)?;
+    Ok(contents.unwrap(&Secret::copy_from(SYNOLOGY)).is_ok())
 }
 
 /// The parts of such a file.
@@ -83,8 +81,8 @@ struct Parts<'a> {
 /// # Errors
 /// `Malformed`; `WrongCredential` if it is wrapped by another passphrase than `wrapping`.
 pub fn unwrap_passphrase(file: &[u8], wrapping: &Secret) -> Result<Secret> {
-    let (_, parts) = Parts::all(file)?;
-    parts.first().ok_or_else(|| malformed("file", 0, "it has no wrapped passphrase"))?.unwrap(wrapping)
+    let (_, contents, _) = Parts::all(file)?;
+    contents.unwrap(wrapping)
 }
 
 /// The contents of a file `wrapped-passphrase` of version 2, in which `wrapping` wraps `passphrase`.
@@ -118,9 +116,9 @@ pub fn rewrap_passphrase(path: &Path, old: &Secret, new: &Secret) -> Result<()> 
         // Where a link leads to, so that it stays one.
         let path = &fs::canonicalize(path)?;
         let file = read_wrapped(path)?;
-        let (line, parts) = Parts::all(&file)?;
+        let (line, contents, names) = Parts::all(&file)?;
         let mut fresh = line.to_vec();
-        for part in parts {
+        for part in [Some(contents), names].into_iter().flatten() {
             fresh.extend(wrap_passphrase(&part.unwrap(old)?, new)?);
         }
         Ok(store::files::replace_as_owned(path, &fresh)?)
@@ -147,25 +145,25 @@ pub(crate) fn fuzz_wrapped(file: &[u8]) {
 }
 
 impl<'a> Parts<'a> {
-    /// The line in front, if there is one, and the one or two passphrases of a file.
-    fn all(file: &'a [u8]) -> Result<(&'a [u8], Vec<Self>)> {
+    /// The line in front, if there is one, the passphrase for contents, and that for names, if they have their own.
+    fn all(file: &'a [u8]) -> Result<(&'a [u8], Self, Option<Self>)> {
         let whole = match Self::several(file) {
-            Ok(parts) => return Ok((&[], parts)),
+            Ok((contents, names)) => return Ok((&[], contents, names)),
             Err(e) => e,
         };
         let line = file.iter().take(LINE_MOST).position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let (line, rest) = file.split_at(line);
-        Self::several(rest).map(|parts| (line, parts)).map_err(|_| whole)
+        Self::several(rest).map(|(contents, names)| (line, contents, names)).map_err(|_| whole)
     }
 
     /// Two passphrases, where a second one begins, or one. That encrypted bytes look like a beginning is as good as impossible.
-    fn several(bytes: &'a [u8]) -> Result<Vec<Self>> {
+    fn several(bytes: &'a [u8]) -> Result<(Self, Option<Self>)> {
         let mut ends = (0..bytes.len()).rev().filter(|at| bytes.len() - at > SIGNATURE);
         let two = ends.find_map(|at| {
             let (first, second) = bytes.split_at(at);
-            Some(vec![Self::of(first).ok()?, Self::of(second).ok()?])
+            Some((Self::of(first).ok()?, Some(Self::of(second).ok()?)))
         });
-        two.map_or_else(|| Self::of(bytes).map(|one| vec![one]), Ok)
+        two.map_or_else(|| Ok((Self::of(bytes)?, None)), Ok)
     }
 
     fn unwrap(&self, wrapping: &Secret) -> Result<Secret> {

@@ -157,8 +157,8 @@ struct BitLockerHeader {
 impl BitLockerHeader {
     fn read(store: &Arc<dyn Store>) -> Result<Self> {
         let (boot, copies, damaged, first_sector) = match Boot::read(&**store)? {
-            Some(boot) => match read_copies(&**store, &boot) {
-                Ok((copies, damaged)) => (boot.settled(&copies[0].metadata), copies, damaged, None),
+            Some(boot) => match read_copies(&**store, boot) {
+                Ok((boot, copies, damaged)) => (boot, copies, damaged, None),
                 Err(error) => {
                     let (boot, copies, damaged) = search(&**store)?.ok_or(error)?;
                     (
@@ -316,7 +316,7 @@ impl BitLockerHeader {
         Ok(state)
     }
 
-    /// Who is not there to prove it can say so of a volume whose keys still open it, and whose data these decrypt.
+    /// Nothing proves that a volume is decrypted. If its keys still open it and decrypt its data, it is read as encrypted.
     fn said_to_be_decrypted(&self, with: &Unlock<'_>) -> Result<(&Copy, Opened)> {
         let decrypted = || Ok((self.first(), Opened::decrypted(&self.first().metadata)));
         let (copy, opened) = match self.opened(with) {
@@ -505,19 +505,17 @@ impl BitLockerHeader {
 
 /// What a boot sector would say, and the copies of the metadata near the beginning that are whole.
 fn search(store: &dyn Store) -> Result<Option<FoundCopies>> {
-    let Some(boot) = find::find(store, find::NEAR, &|_| true)? else { return Ok(None) };
-    let (copies, damaged) = read_copies(store, &boot)?;
-    Ok(Some((boot, copies, damaged)))
+    find::find(store, find::NEAR, &|_| true)?.map(|boot| read_copies(store, boot)).transpose()
 }
 
 type Damaged = (usize, Error);
 type FoundCopies = (Boot, Vec<Copy>, Vec<Damaged>);
 
-/// The copies that are whole, and what is wrong with the others.
+/// The copies that are whole, what is wrong with the others, and the boot sector with what the first of them adds.
 ///
 /// # Errors
 /// What is wrong with the first where none is whole.
-fn read_copies(store: &dyn Store, boot: &Boot) -> Result<(Vec<Copy>, Vec<Damaged>)> {
+fn read_copies(store: &dyn Store, boot: Boot) -> Result<FoundCopies> {
     // A copy knows the others, of which Vista's boot sector has no places, and a damaged one wrong ones.
     let known = boot.metadata.iter().find_map(|at| Copy::read(store, *at).ok());
     let places = known.map_or_else(|| boot.metadata.clone(), |copy| copy.metadata.copies.to_vec());
@@ -529,9 +527,9 @@ fn read_copies(store: &dyn Store, boot: &Boot) -> Result<(Vec<Copy>, Vec<Damaged
             Err(error) => damaged.push((number, error)),
         }
     }
-    match copies.is_empty() {
-        false => Ok((copies, damaged)),
-        true => Err(damaged.into_iter().next().map_or_else(no_copy, |(_, error)| error)),
+    match copies.first() {
+        Some(first) => Ok((boot.settled(&first.metadata), copies, damaged)),
+        None => Err(damaged.into_iter().next().map_or_else(no_copy, |(_, error)| error)),
     }
 }
 
@@ -540,9 +538,7 @@ fn read_copies(store: &dyn Store, boot: &Boot) -> Result<(Vec<Copy>, Vec<Damaged
 /// # Errors
 /// `NotThisFormat` where it is none of BitLocker; those of [`read_copies`].
 fn led_to(store: &dyn Store) -> Result<FoundCopies> {
-    let boot = Boot::read(store)?.ok_or_else(no_first_sector)?;
-    let (copies, damaged) = read_copies(store, &boot)?;
-    Ok((boot.settled(&copies[0].metadata), copies, damaged))
+    read_copies(store, Boot::read(store)?.ok_or_else(no_first_sector)?)
 }
 
 /// The first copy that the credentials open, and what opened it. Copies that say the same are tried once.

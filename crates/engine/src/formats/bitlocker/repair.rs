@@ -75,10 +75,7 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
 
 /// The copies that the first sector leads to, or else the whole store.
 fn located(store: &dyn Store, sector: &[u8; boot::LEN], with: &Unlock<'_>) -> Result<FoundCopies> {
-    let pointed = Boot::parse(sector).map(|boot| {
-        read_copies(store, &boot).map(|(copies, wrong)| (boot.settled(&copies[0].metadata), copies, wrong))
-    });
-    let error = match pointed {
+    let error = match Boot::parse(sector).map(|boot| read_copies(store, boot)) {
         Some(Ok(found)) => return Ok(found),
         Some(Err(error)) if matches!(error.kind, ErrorKind::Io(_)) => return Err(error),
         Some(Err(error)) => error,
@@ -90,9 +87,7 @@ fn located(store: &dyn Store, sector: &[u8; boot::LEN], with: &Unlock<'_>) -> Re
         }
         !with.cancelled()
     };
-    let boot = find::find(store, store.len(), &go_on)?.ok_or(error)?;
-    let (copies, wrong) = read_copies(store, &boot)?;
-    Ok((boot, copies, wrong))
+    read_copies(store, find::find(store, store.len(), &go_on)?.ok_or(error)?)
 }
 
 /// Refuses to put a first sector over that of something else.

@@ -83,6 +83,8 @@ pub(super) fn open(metadata: &Metadata, with: &Unlock<'_>) -> Result<Opened> {
         // Nothing opens; a protector that makes no sense may have been the one.
         return Err(wrong.pop().unwrap_or_else(|| nothing_opens(&protectors, with, trials, mistyped)));
     };
+    // From here on only the volume can be at fault.
+    with.has_opened();
     let fvek = volume_key(metadata, &vmk)?;
     Ok(Opened { vmk: Some(vmk), fvek, protector: Some((protector.number, protector.name())), trials })
 }

@@ -235,16 +235,15 @@ impl Phdr {
         if bytes.starts_with(MAGIC) || bytes[at::VERSION..at::CIPHER_NAME] != [0, 1] {
             return Ok(None);
         }
-        bytes[..MAGIC.len()].copy_from_slice(MAGIC);
-        Ok(Self::parse(&bytes, store.len())
-            .ok()
-            .filter(Self::convincing)
-            .map(|header| Self { marked: false, ..header }))
+        Ok(Self::with_marks(bytes, store.len()).map(|header| Self { marked: false, ..header }))
     }
 
-    /// Whether all of it makes sense together, so that it cannot be there by chance.
-    pub fn convincing(&self) -> bool {
-        self.cipher().is_ok() && self.hash().is_ok() && self.sound().is_ok()
+    /// The header with its magic and version put back, if all else of it makes sense, so that it cannot be there by chance.
+    pub fn with_marks(mut bytes: [u8; SIZE], len: u64) -> Option<Self> {
+        bytes[..MAGIC.len()].copy_from_slice(MAGIC);
+        bytes[at::VERSION..at::CIPHER_NAME].copy_from_slice(&[0, 1]);
+        let convincing = |header: &Self| header.cipher().is_ok() && header.hash().is_ok() && header.sound().is_ok();
+        Self::parse(&bytes, len).ok().filter(convincing)
     }
 
     /// Takes a header apart; `len` is the length of the store that it is in, in bytes.

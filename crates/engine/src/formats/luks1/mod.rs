@@ -185,7 +185,7 @@ fn header_warnings(header: &Phdr) -> Vec<Warning> {
     let mut warnings: Vec<_> =
         readable.map(|t| format!("The header is damaged: {} ({}).", t.what, t.field).into()).collect();
     if !header.marked {
-        let gone = "The magic at the beginning of the header is gone: no other program knows the volume any more.";
+        let gone = "The magic at the beginning of the header is gone: other programs no longer recognise the volume.";
         warnings.push(Warning::from(gone).advise(Advice::RepairHeader));
     }
     if header.uuid.is_none() {

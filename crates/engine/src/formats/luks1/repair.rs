@@ -104,16 +104,14 @@ fn with_marks(store: &dyn Store, warnings: &mut Vec<Warning>) -> Result<(Phdr, b
         Err(e) if matches!(e.kind, ErrorKind::NotThisFormat(_) | ErrorKind::Unsupported { .. }) => e,
         Err(e) => return Err(e),
     };
-    let mut bytes = header_bytes(store).map_err(|_| error)?;
+    let bytes = header_bytes(store).map_err(|_| error)?;
     let luks2 = bytes.starts_with(MAGIC) && bytes[at::VERSION..at::CIPHER_NAME] == [0, 2];
-    bytes[..MAGIC.len()].copy_from_slice(MAGIC);
-    bytes[at::VERSION..at::CIPHER_NAME].copy_from_slice(&[0, 1]);
-    match Phdr::parse(&bytes, store.len()) {
-        Ok(header) if !luks2 && header.convincing() => {
+    match Phdr::with_marks(bytes, store.len()).filter(|_| !luks2) {
+        Some(header) => {
             warnings.push("The magic or the version at the beginning of the header was damaged.".into());
             Ok((header, true))
         }
-        _ => Err(Error::new(ErrorKind::NotThisFormat("there is no LUKS1 header that could be repaired".into()))
+        None => Err(Error::new(ErrorKind::NotThisFormat("there is no LUKS1 header that could be repaired".into()))
             .hint("If there is a header backup, restore it.")),
     }
 }

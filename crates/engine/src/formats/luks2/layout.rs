@@ -41,7 +41,7 @@ pub fn digests(header: &ReadHeader) -> Vec<u32> {
     digests
 }
 
-/// Whether it is a header alone that was taken for a volume: known before anybody types a password.
+/// Refuses a header without data that was given as the volume, before any key is derived.
 ///
 /// # Errors
 /// `Misuse` for a header alone, `Malformed` for a part of one.

@@ -139,24 +139,18 @@ fn choose(primary: Result<Copy>, secondary: Result<Copy>) -> Result<ReadHeader> 
     let (copy, which, one, other) = match (primary, secondary) {
         (Ok(mut one), Ok(mut other)) => {
             let (a, b) = (one.binary.seqid, other.binary.seqid);
-            if a < b {
-                let state = current(&mut other);
-                (other, Which::Secondary, CopyState::Stale { seqid: a }, state)
-            } else {
-                if a == b && one.mended.is_some() && other.mended.is_none() && one.says_the_same(&other) {
-                    // What is whole as it is counts before what was put together.
-                    let state = current(&mut one);
-                    let Copy { binary, metadata, json, .. } = other;
-                    let (which, secondary) = (Which::Secondary, CopyState::Current);
-                    return Ok(ReadHeader { binary, metadata, json, which, primary: state, secondary, seen });
-                }
-                let other = match () {
-                    () if a > b => CopyState::Stale { seqid: b },
-                    () if one.says_the_same(&other) => current(&mut other),
-                    () => CopyState::Differs,
-                };
-                let state = current(&mut one);
-                (one, Which::Primary, state, other)
+            let same = a == b && one.says_the_same(&other);
+            // What is whole as it is counts before what was put together.
+            let use_other = a < b || same && one.mended.is_some() && other.mended.is_none();
+            let first = if a < b { CopyState::Stale { seqid: a } } else { current(&mut one) };
+            let second = match () {
+                () if a > b => CopyState::Stale { seqid: b },
+                () if a < b || same => current(&mut other),
+                () => CopyState::Differs,
+            };
+            match use_other {
+                true => (other, Which::Secondary, first, second),
+                false => (one, Which::Primary, first, second),
             }
         }
         (Ok(mut one), Err(e)) => {
@@ -220,11 +214,11 @@ fn missing(which: Which) -> Error {
 /// overwrites the binary header of one copy often leaves its metadata, which are those of the other.
 fn copy(store: &dyn Store, which: Which, offset: u64) -> Result<Copy> {
     let mut stored = Stored::read(store, which, offset)?;
-    let mut mended = stored.marked.as_ref().err().map(|_| stored.wiped());
+    let mut mended = (!stored.marked).then(|| stored.wiped());
     if let Err(error) = stored.checked() {
         stored.with_the_json_of_the_other(store)?;
         if stored.checked().is_err() {
-            return Err(if stored.marked.is_ok() { error } else { missing(which) });
+            return Err(if stored.marked { error } else { missing(which) });
         }
         mended = Some(error);
     }
@@ -246,7 +240,7 @@ struct Stored {
     /// All of the copy, with the magic.
     whole: Vec<u8>,
     /// Whether the magic is there.
-    marked: std::result::Result<(), ()>,
+    marked: bool,
 }
 
 impl Stored {
@@ -258,19 +252,19 @@ impl Stored {
             return Err(missing(which));
         }
         let seen = start.to_vec();
-        let marked = if start[..6] == *which.magic() { Ok(()) } else { Err(()) };
-        if marked.is_ok() && which == Which::Primary && start[6..8] == [0, 1] {
+        let marked = start[..6] == *which.magic();
+        if marked && which == Which::Primary && start[6..8] == [0, 1] {
             return Err(ErrorKind::NotThisFormat("it is a LUKS1 volume".into()).into());
         }
         start[..6].copy_from_slice(which.magic());
         // Without a magic nothing is told of what is wrong: it is something else.
         let parsed = Binary::parse(&start, which, offset);
-        let binary = if marked.is_ok() { parsed? } else { parsed.map_err(|_| missing(which))? };
+        let binary = if marked { parsed? } else { parsed.map_err(|_| missing(which))? };
         let mut whole = vec![0; binary.hdr_size as usize];
         if !read_all(store, offset, &mut whole)? {
             let what = format!("the file ends inside the header of {} bytes at byte {offset}", binary.hdr_size);
             let cut = ErrorKind::Malformed { field: "hdr_size", offset: offset + 8, what };
-            return Err(if marked.is_ok() { cut.into() } else { missing(which) });
+            return Err(if marked { cut.into() } else { missing(which) });
         }
         whole[..6].copy_from_slice(which.magic());
         Ok(Self { which, offset, binary, seen, whole, marked })

@@ -316,7 +316,9 @@ impl HeaderCopies {
         }
         let data = DataArea::of(&found.fields, copy, store.len())?;
         let mut layout = data.layout(&found, copy, store, with, &mut warnings)?;
-        let facts = Facts { data_offset: layout.segments()[0].stored_at, ..self.facts(&found, &data, with) };
+        // What is missing in front is a segment of its own.
+        let data_offset = layout.segments().last().map_or(data.start, |segment| segment.stored_at);
+        let facts = Facts { data_offset, ..self.facts(&found, &data, with) };
         if let Some(protect) = &with.protect {
             if copy.position.hidden {
                 return Err(hidden::swapped());

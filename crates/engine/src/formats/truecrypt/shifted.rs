@@ -26,14 +26,15 @@ const SPREAD: u64 = 64;
 pub(super) enum Shift {
     /// Not at all, or nothing tells.
     None,
-    /// So much, which is less than nothing where bytes are missing: there the data make sense.
+    /// By this many bytes, negative where bytes are missing: the data make sense there.
     By(i64),
     /// The file is longer by so much than the header says, or shorter, and the data make sense nowhere.
     Unclear(i64),
 }
 
 impl Shift {
-    /// What the backup header at the byte `at` of the store tells. `cipher` is that of the data, and `first` the number of their first sector.
+    /// What the backup header at the byte `at` of the store tells. `cipher` is that of the data, and `first` the number of their first
+    /// sector.
     ///
     /// # Errors
     /// `Io`.
