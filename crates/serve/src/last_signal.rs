@@ -1,4 +1,4 @@
-//! The end of a process that does not come to its end: it waits where nothing looks at a signal, in a library, a driver or the kernel.
+//! Ends a process that is stuck where nothing checks for signals: in a library, a driver or the kernel.
 //!
 //! The first signal of a kind is a request, which long work checks for. The second of the same kind starts a timer; when that goes off,
 //! the process ends as if it had been killed. Until then, threads that can still clean up do so. Signals of different kinds

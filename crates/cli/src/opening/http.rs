@@ -78,7 +78,7 @@ fn exchange(place: &Place<'_>, path: &str, body: Option<&[u8]>) -> std::io::Resu
     stream.write_all(&[request.as_bytes(), b"\r\n", body.unwrap_or_default()].concat())?;
     answer(stream).map_err(|e| match e.kind() {
         std::io::ErrorKind::TimedOut => {
-            let what = format!("the server has not given a whole answer within {} seconds", PATIENCE.as_secs());
+            let what = format!("the server did not answer completely within {} seconds", PATIENCE.as_secs());
             std::io::Error::new(e.kind(), what)
         }
         _ => e,

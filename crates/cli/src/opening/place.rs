@@ -73,14 +73,12 @@ pub fn elsewhere(name: &Path) -> Result<Option<Place>> {
     let place = Place::parse(name.as_os_str(), &all_helpers()?);
     if !matches!(place, Ok(None)) && name.symlink_metadata().is_ok() {
         let scheme = name.to_string_lossy().split(':').next().unwrap_or_default().to_owned();
-        return Err(Error::misuse(format!(
-            "this is the name of a file here, and {scheme}: could also mean something else"
-        ))
-        .at(name)
-        .hint(format!(
-            "For the file, say ./{}. For the other, run claviger in a folder without such a file.",
-            name.display()
-        )));
+        return Err(Error::misuse(format!("a file here has this name, but {scheme}: also has another meaning"))
+            .at(name)
+            .hint(format!(
+                "To open the file, write ./{}. For the other meaning, run claviger in another folder.",
+                name.display()
+            )));
     }
     place.map_err(|e| e.at(name))
 }

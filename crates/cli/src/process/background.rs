@@ -126,10 +126,9 @@ pub fn start(words: &[OsString], stdin: Stdio) -> anyhow::Result<()> {
             return Err(Silent(u8::try_from(code).unwrap_or(255)).into());
         }
         // Ctrl-C reaches both processes, but a signal sent to this one alone does not. Each is passed on, so that both count the same.
-        let received = last_signal::count();
-        if received > passed_on {
+        while passed_on < last_signal::count() {
             let _ = pidfd_send_signal(&process, Signal::TERM);
-            passed_on = received;
+            passed_on += 1;
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The command line of this program as it was understood, for the processes that it starts of itself: the verb first, then each option
-//! with its value, then what has no option. Where options stood does not matter any more.
+//! The command line of this program as it was parsed, to start more processes of it: the verb first, then each option with its value,
+//! then the positional arguments. The original position of options no longer matters.
 
 use std::ffi::{OsStr, OsString};
 

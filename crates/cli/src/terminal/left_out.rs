@@ -63,8 +63,8 @@ impl LeftOut {
     /// # Errors
     /// Those of [`LeftOut::add`].
     pub fn add_names(&mut self, folder: &OsStr, names: Vec<Unnamed>) -> Result<()> {
-        let without = names.into_iter().filter(|name| !name.listed);
-        without.into_iter().try_for_each(|name| self.add(&files::below(folder, &name.name), name.why))
+        let mut without = names.into_iter().filter(|name| !name.listed);
+        without.try_for_each(|name| self.add(&files::below(folder, &name.name), name.why))
     }
 
     /// Whether everything came out.

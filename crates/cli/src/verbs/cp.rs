@@ -98,7 +98,7 @@ struct Copied {
 }
 
 impl Copied {
-    /// Whether anything came out.
+    /// Whether nothing came out.
     fn nothing(&self) -> bool {
         self.files + self.folders + self.links == 0 && self.salvaged.is_empty()
     }
@@ -184,7 +184,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             .into());
     };
     let is_inside = |path: &OsString| path.as_bytes().starts_with(b":");
-    let copied = match (from.iter().all(is_inside), from.iter().any(is_inside), is_inside(to)) {
+    let mut copied = match (from.iter().all(is_inside), from.iter().any(is_inside), is_inside(to)) {
         (true, _, false) => {
             let first = files::inside(&from[0]);
             let opened = args.which.open_protecting(&args.open, Access::ReadOnly, &args.protect, first)?;
@@ -221,7 +221,6 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 .into());
         }
     };
-    let mut copied = copied;
     if copied.nothing() && copied.left_out.len() == 1 {
         // The only thing that was asked for.
         let only = std::mem::take(&mut copied.left_out).into_only();

@@ -118,13 +118,12 @@ fn images_that_name_other_files_are_refused_and_neither_is_touched() {
         let image = folder.str(name);
         let was = bytes(&image);
         let place = format!("{scheme}:{image}");
-        let derivation = ["--kdf", "pbkdf2", "--iterations", "1000"];
         let add = ["keyslot", "add", "--password-file", &pw, "--new-password-file", &new, &place];
         for verb in [
             vec!["identify", &place],
             vec!["info", "--password-file", &pw, &place],
             vec!["ls", "--password-file", &pw, &place],
-            add.into_iter().chain(derivation).collect(),
+            add.into_iter().chain(DERIVATION).collect(),
             vec!["create", "--force", "--yes", "--format", "LUKS2", "--quick", "--password-file", &pw, &place],
         ] {
             let done = run(&verb);

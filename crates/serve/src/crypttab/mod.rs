@@ -79,7 +79,7 @@ enum Kind {
     LoopAes,
     BitLocker,
     FileVault,
-    /// Nothing says it, and the device does not begin as one of those that begin in some way.
+    /// No option names a kind, and the device has no signature that is known.
     Unknown,
 }
 
@@ -225,15 +225,15 @@ impl Entry {
         let sealing =
             ["pkcs11-uri", "fido2-device", "fido2-cid", "tpm2-device"].into_iter().find(|name| self.named(name));
         if let (Some(name), Some(key)) = (sealing, &self.key) {
-            return Err(Error::unsupported(format!("a key file that is sealed ({name}=)"))
-                .at(key)
-                .hint("Leave the key file out, and the password is asked for or the header's token is used."));
+            return Err(Error::unsupported(format!("a key file that is sealed ({name}=)")).at(key).hint(
+                "Remove the key file from the line: the header's token is used, or you are asked for the password.",
+            ));
         }
         let others = self.key.iter().map(|key| key.as_path()).chain(self.value("header").map(Path::new));
         match others.into_iter().find(|path| is_on_a_device(path)) {
-            Some(path) => Err(Error::unsupported("a file on a device of its own, named behind a colon")
+            Some(path) => Err(Error::unsupported("a key file or header on another device (PATH:DEVICE)")
                 .at(path)
-                .hint("Mount that device, and write the path of the file in its folder.")),
+                .hint("Mount that device and give the path of the mounted file.")),
             None => Ok(()),
         }
     }
@@ -273,7 +273,7 @@ impl Entry {
         let random = invocation.key == Key::Random;
         if self.named(TMP) {
             return Err(Error::unsupported("a file system that is made anew each time (tmp)")
-                .hint("Leave out tmp, run `claviger attach --kernel NAME`, and then mkfs on what it names."));
+                .hint("Remove tmp, run `claviger attach --kernel NAME`, and run mkfs on the device that it prints."));
         }
         if invocation.swap && !random {
             return Err(Error::unsupported("a swap area whose key is not a random one")

@@ -69,8 +69,11 @@ pub fn answer() {
 
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let shell = [shells::BASH, shells::ZSH, shells::FISH].into_iter().find(|shell| shell.name == args.shell);
-    output::write(&mut output::raw()?, shell.expect("no other is taken").script.as_bytes())
+    let shells = SHELLS;
+    let shell = shells.completer(&args.shell).expect("no other is taken");
+    let mut script = Vec::new();
+    shell.write_registration(ASKED, "claviger", "claviger", "claviger", &mut script)?;
+    output::write(&mut output::raw()?, &script)
 }
 
 /// The verb, and those below it, with what its words can become.

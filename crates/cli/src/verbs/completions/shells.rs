@@ -20,8 +20,8 @@ pub const FOLDERS: &str = "\0folders";
 
 /// A shell, and how it asks.
 pub struct Shell {
-    pub name: &'static str,
-    pub script: &'static str,
+    name: &'static str,
+    script: &'static str,
     /// Out of what the script hands over: the words before the cursor.
     line: fn(Vec<OsString>) -> Line,
     /// A word as the script takes it.

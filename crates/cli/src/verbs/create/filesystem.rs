@@ -373,7 +373,7 @@ fn bad_blocks(kept: &[Kept]) -> impl Iterator<Item = u64> {
     kept.iter().flat_map(|part| part.offset / 1024..(part.offset + part.size).div_ceil(1024))
 }
 
-/// How often files are made anew that are not in one piece.
+/// How often fragmented files are made again.
 const ATTEMPTS: usize = 8;
 
 /// Makes a file for each part that the format keeps, and tells where they are. One that is in pieces is made anew while it still takes the

@@ -61,9 +61,8 @@ pub fn note_size(saved: &mut Vec<Salvaged>, path: &OsStr, size: Option<u64>) {
     }
 }
 
-/// Copies what is left of the file from `done` on, behind which it could not be read: `why`. `stored_name` says that it has its name as that is
-/// stored. All of it counts where nothing says that
-/// it was cut short.
+/// Copies what is left of the file from `done` on, where reading failed with `why`. `stored_name`: its name is still encrypted.
+/// All of it counts unless something says that it was cut short.
 pub fn rest(
     opened: &Inside,
     node: Node,
