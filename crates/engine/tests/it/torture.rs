@@ -209,11 +209,9 @@ pub fn change(
             if sound && done(&finishing, store) {
                 return Ok(());
             }
-            if !sound {
-                // Where nothing can be mended the change itself may be what mends it.
-                let _ = finishing.mend(&**store);
-            }
-            if !done(&finishing, store) {
+            // Where nothing can be mended the change itself may be what mends it.
+            let mended = !sound && finishing.mend(&**store).is_ok();
+            if !mended || !done(&finishing, store) {
                 finishing.with_some_key(|with| prepare(&finishing, &**store, with))?.edit.carry_out(&**store)?;
             }
         }
