@@ -7,4 +7,4 @@ trap 'rm -f "$log"' EXIT
 if timeout 120 cargo deny --locked fetch db </dev/null >"$log" 2>&1; then
     exec cargo deny --locked check --disable-fetch advisories
 fi
-echo "SKIPPED advisories: the database of vulnerabilities cannot be fetched: $(grep -m 1 -E 'Caused by|error|failed' "$log" | cut -c1-200)" >&2
+echo "SKIPPED advisories: cannot fetch the vulnerability database: $(grep -m 1 -E 'Caused by|error|failed' "$log" | cut -c1-200)" >&2

@@ -91,7 +91,7 @@ def listing(doc, crate):
         if parsed.declarations:
             lines += [f"## {module}{'::' + item if kind else ''}", *parsed.declarations, ""]
     if not lines:
-        sys.exit(f"{root}: no documentation is there")
+        sys.exit(f"{root}: no documentation found")
     return "\n".join(lines)
 
 
@@ -103,7 +103,7 @@ def main():
         LISTINGS.mkdir(exist_ok=True)
         made_with.write_text(rustdoc)
     elif rustdoc != made_with.read_text():
-        print(f"SKIPPED api-check: the listing was made with {made_with.read_text().strip()}, and this is {rustdoc.strip()}.", file=sys.stderr)
+        print(f"SKIPPED api-check: the listing needs {made_with.read_text().strip()}; this is {rustdoc.strip()}.", file=sys.stderr)
         return
     for crate in crates:
         now, file = listing(Path(doc), crate), LISTINGS / f"{crate}.txt"
@@ -115,7 +115,7 @@ def main():
             sys.stdout.writelines(difflib.unified_diff(
                 before.splitlines(True), now.splitlines(True), f"docs/api/{crate}.txt", "the documentation"))
     if stale:
-        sys.exit("The public API is not what docs/api says. If the change is meant, run `make api`.")
+        sys.exit("The public API differs from docs/api. If that is intended, run: make api")
 
 
 main()

@@ -28,7 +28,7 @@ printf 'a password of many words' >pw
 claviger create --password-file pw --size 20M --filesystem exfat --pim 1 secrets.hc
 claviger identify secrets.hc
 mkdir files
-# The keeper is a second process: it is of the old version, too.
+# The key process is a second process, of the old version, too.
 claviger mount --password-file pw --pim 1 --isolate-keys secrets.hc files
 printf 'what was written before\n' >files/note
 

@@ -43,7 +43,7 @@ pack() {
     mkdir -p "$doc" "$root/DEBIAN"
     cp dist/debian/copyright "$doc/copyright"
     gzip -9 -n -c CHANGELOG.md >"$doc/CHANGES.md.gz"
-    printf '%s (%s) unstable; urgency=medium\n\n  * What is new: CHANGES.md.gz.\n\n -- %s  %s\n' "$1" "$version" "$maintainer" \
+    printf '%s (%s) unstable; urgency=medium\n\n  * See CHANGES.md.gz.\n\n -- %s  %s\n' "$1" "$version" "$maintainer" \
         "$(date -u -R -d "@$SOURCE_DATE_EPOCH")" | gzip -9 -n >"$doc/changelog.gz"
     find "$root/usr/share/man" -name '*.1' -exec gzip -9 -n {} + 2>/dev/null || true
     control "$1" "$2" "$3" >"$root/DEBIAN/control"

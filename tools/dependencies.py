@@ -33,13 +33,12 @@ COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 
 HEAD = """# Dependencies
 
-Every crate that is linked into `claviger`, or runs while it is built, on Linux. `make dependencies` writes this page anew, and `make lint` says
-where it is wrong. Licences, sources and known vulnerabilities are checked by `cargo deny` (`deny.toml`, `tools/advisories.sh`); versions and checksums
-are in `Cargo.lock`; `make sbom` writes all of it as a software bill of materials (CycloneDX).
+All crates that are linked into `claviger`, or run while it is built, on Linux. `make dependencies` rewrites this page, and `make lint` checks it.
+`cargo deny` checks licences, sources and known vulnerabilities (`deny.toml`, `tools/advisories.sh`). Versions and checksums are in `Cargo.lock`;
+`make sbom` writes a software bill of materials (CycloneDX).
 
-*Unsafe* counts the word in the crate's own source, tests left out. *May* lists what the names in that source could do: open files, connect to a
-network, start programs, read the environment, call foreign functions. Which of these this program asks for is another matter: most of it is there for
-other platforms or behind features that are off.
+*Unsafe* counts the word in the crate's own source without tests. *May* lists what the names in that source could do: open files, connect to a
+network, start programs, read the environment, call foreign functions. Most of this code is for other platforms, or behind disabled features.
 
 """
 
@@ -110,7 +109,7 @@ def page():
     foreign = sorted((id for id in linked if not ours(packages[id])), key=lambda id: (packages[id]["name"], packages[id]["version"]))
     asked = {other for id, others in edges.items() if id in linked and ours(packages[id]) for other, _ in others}
     parts = [HEAD]
-    for title, direct in [("Named by this project", True), ("Named by those", False)]:
+    for title, direct in [("Direct dependencies", True), ("Indirect dependencies", False)]:
         rows = [row(packages[id], linked[id]) for id in foreign if (id in asked) == direct]
         parts.append(f"## {title}: {len(rows)}\n\n| Crate | Licence | When | Unsafe | May |\n| --- | --- | --- | --- | --- |\n")
         parts.append("\n".join(rows) + "\n\n")
@@ -169,7 +168,7 @@ def notices():
         for file in files:
             texts.setdefault(file.read_text(errors="replace").strip(), []).append(name)
     rule = "\n\n" + "-" * 78 + "\n\n"
-    head = "What is linked into claviger, and under which licence:\n\n" + "\n".join(sorted(crates))
+    head = "The crates linked into claviger, with their licences:\n\n" + "\n".join(sorted(crates))
     return rule.join([head, *(", ".join(sorted(names)) + "\n\n" + text for text, names in sorted(texts.items()))]) + "\n"
 
 
@@ -179,7 +178,7 @@ def main(args):
             PAGE.write_text(page())
         case ["check"]:
             if PAGE.read_text() != page():
-                sys.exit("docs/dependencies.md is not what is linked in: make dependencies")
+                sys.exit("docs/dependencies.md is out of date. Run: make dependencies")
         case ["sbom", file]:
             pathlib.Path(file).write_text(json.dumps(bill(), indent=1) + "\n")
         case ["notices", file]:

@@ -100,10 +100,10 @@ def table(rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=int, default=600, help="for all targets together")
-    parser.add_argument("--runs", type=int, default=0, help="the most executions of a target; 0 for any number")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="targets that run side by side")
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help="all, if none is named")
+    parser.add_argument("--seconds", type=int, default=600, help="time for all targets together")
+    parser.add_argument("--runs", type=int, default=0, help="most executions of a target; 0: no limit")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="targets at a time")
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help="targets to run; default: all")
     wish = parser.parse_args()
     program = build()
     for folder in (CORPUS, CRASHES, LOGS):
@@ -114,7 +114,7 @@ def main():
     known = sorted(path.name for path in SEEDS.iterdir())
     names = wish.targets or known
     if unknown := set(names) - set(known):
-        sys.exit(f"No target is called {', '.join(sorted(unknown))}. There are {', '.join(known)}.")
+        sys.exit(f"Unknown target: {', '.join(sorted(unknown))}. The targets are {', '.join(known)}.")
     seconds = max(1, wish.seconds * wish.jobs // len(names))
     print(f"{len(names)} targets, {seconds} s each, {wish.jobs} at a time", file=sys.stderr, flush=True)
     with ThreadPoolExecutor(wish.jobs) as pool:

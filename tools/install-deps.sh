@@ -104,7 +104,7 @@ apt() {
         $root env LC_ALL=C DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=$patience "$@" \
             </dev/null >&2 2>"$errors" || status=$?
         [ $status != 0 ] && grep -q 'Could not get lock' "$errors" && [ "$(date +%s)" -lt "$end" ] || break
-        echo "Another apt is at work; waiting for it." >&2
+        echo "Waiting for another apt." >&2
         sleep 5
     done
     cat "$errors" >&2

@@ -4,7 +4,7 @@ set -eu
 cd "$(dirname "$0")/.."
 platform=$(rustc -vV | sed -n 's/^host: //p')
 if ! [ -d "$(rustc --print sysroot)/lib/rustlib/src/rust" ] && ! rustup component add rust-src; then
-    echo 'SKIPPED races: there is no source of the standard library, and rustup cannot install it.' >&2
+    echo 'SKIPPED races: the source of the standard library is missing, and rustup cannot install it.' >&2
     exit
 fi
 target=${CARGO_TARGET_DIR:-target}/tsan

@@ -16,9 +16,9 @@ changes() {
     awk -v version="$version" '/^## /{on = ($2 == version); next} on' CHANGELOG.md
 }
 
-[ -z "$(git status --porcelain)" ] || refuse "there are changes that are not committed (git status)"
+[ -z "$(git status --porcelain)" ] || refuse "there are changes that are not committed. Run: git status"
 tagged=$(git rev-parse -q --verify "v$version^{commit}" || true)
-[ -z "$tagged" ] || [ "$tagged" = "$(git rev-parse HEAD)" ] || refuse "v$version is another commit; raise the version in Cargo.toml"
+[ -z "$tagged" ] || [ "$tagged" = "$(git rev-parse HEAD)" ] || refuse "the tag v$version is at another commit. Raise the version in Cargo.toml"
 [ -n "$(changes | tr -d '[:space:]')" ] || refuse "CHANGELOG.md says nothing of $version"
 out=$target/release-$version
 rm -rf "$out"

@@ -15,4 +15,4 @@ for copy in one another-one; do
     sha256sum "$work/$copy/target/release/claviger"
 done
 cmp "$work"/{one,another-one}/target/release/claviger
-echo "Both are the same."
+echo "Both builds are identical."

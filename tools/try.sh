@@ -44,7 +44,7 @@ if [ -e "$samples/aes-sha512.tc" ]; then
     text=hello.txt
     opened="a volume of TrueCrypt 7.1a"
 else
-    say "1. Make a volume. (The samples of TrueCrypt 7.1a are not at $samples.)"
+    say "1. Make a volume. (No TrueCrypt 7.1a samples at $samples.)"
     echo 'correct horse' >password.txt
     show create --size 2M --cipher AES --hash SHA-512 --password-file password.txt old.tc
     mformat -C -T 2048 -h 1 -s 1 -i fat.img ::
@@ -58,7 +58,7 @@ fi
 show identify old.tc
 show info --password-file password.txt old.tc
 
-say "2. Read a file in it, without mounting it: with claviger alone, and with mtools."
+say "2. Read a file without mounting: with claviger alone, and with mtools."
 show ls -l --password-file password.txt old.tc
 show cat --password-file password.txt old.tc "/$text"
 echo '$ claviger cat --password-file password.txt old.tc >image.img; mtype -i image.img ::'"$text"
@@ -66,7 +66,7 @@ echo '$ claviger cat --password-file password.txt old.tc >image.img; mtype -i im
 mtype -i image.img "::$text"
 
 if [ -r /dev/fuse ] && [ -w /dev/fuse ] && { [ "$(id -u)" = 0 ] || command -v fusermount3 >/dev/null; }; then
-    say "   Mount it: ordinary programs read ordinary files."
+    say "   Mount it, and list its files."
     mkdir files
     if show mount --read-only --password-file password.txt old.tc files; then
         echo '$ ls -l files'
@@ -74,22 +74,22 @@ if [ -r /dev/fuse ] && [ -w /dev/fuse ] && { [ "$(id -u)" = 0 ] || command -v fu
         show list
         show unmount files
     else
-        echo "It cannot be mounted here; everything else works without it."
+        echo "Mounting does not work here; everything else does."
     fi
 else
     say "   Mounting needs /dev/fuse and, without root, fusermount3 (package fuse3): skipped here."
 fi
 
-say "3. Make a volume of 64 MiB with a cascade of three ciphers, and let another program read all of it over NBD."
+say "3. Make a volume of 64 MiB with a cascade of three ciphers, and let another program read it over NBD."
 echo 'a better password' >new.txt
 show create --size 64M --cipher AES-Twofish-Serpent --hash Whirlpool --password-file new.txt new.tc
 show serve --read-only --password-file new.txt new.tc --run 'nbdcopy "$uri" copy.img && ls -l copy.img'
 
-say "4. How fast are the ciphers on this machine? (claviger benchmark shows all of them, with more samples)"
+say "4. How fast are the ciphers on this machine? (claviger benchmark shows all, with more samples)"
 show benchmark --buffer 1MB --repeats 3 >benchmark.txt
 cat benchmark.txt
 
-say "5. What does encryption cost on the way to a program? (claviger lab run without --quick takes its time)"
+say "5. What does encryption cost a program? (claviger lab run without --quick takes longer)"
 show lab run --quick --preset sweep --out sweep >sweep.txt
 cat sweep.txt
 
