@@ -161,7 +161,7 @@ torture:
 	$(MAKE) fuzz SECONDS=$(FUZZ)
 	$(MAKE) soak
 
-# What has several threads on one pool, keeper, store or server, under ThreadSanitizer, on the stable compiler. The standard library is
+# What has several threads on one pool, key process, store or server, under ThreadSanitizer, on the stable compiler. The standard library is
 # built with it as well: else whoever waits for a lock of its would count as not having it.
 races:
 	tools/install-deps.sh test

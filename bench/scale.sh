@@ -24,16 +24,16 @@ mappings() { cat "${@/%//maps}" | wc -l; }
 connections() { ss -xpH state connected | grep -c "$1" || true; }
 
 volume() { truncate -s 64M clear; mkfs.ext4 -q -F -b 4096 clear; luks2 --size 80M "$1"; "$claviger" serve --password-file pw "$1" --run 'nbdcopy clear "$uri"' >/dev/null 2>&1; }
-for name in file keeper mount fuse user far far-keeper; do volume $name; done
-for name in far far-keeper; do nbdkit -f -U $name.nbd file $name 2>"$name.nbdkit" & pids+=($!); until_there $name.nbd; done
+for name in file key-process mount fuse user far far-key-process; do volume $name; done
+for name in far far-key-process; do nbdkit -f -U $name.nbd file $name 2>"$name.nbdkit" & pids+=($!); until_there $name.nbd; done
 
 names=() roots=()
 start() { local name=$1; shift; "$@" >"$name.log" 2>&1 </dev/null & pids+=($!); names+=("$name"); roots+=($!); }
 serve() { local name=$1; shift; start "$name" "$claviger" serve --socket "${#names[@]}.s" --password-file pw "$@"; }
 serve serve file
-serve "serve --isolate-keys" --isolate-keys keeper
+serve "serve --isolate-keys" --isolate-keys key-process
 serve "serve nbd+unix" "nbd+unix:///?socket=$dir/far.nbd"
-serve "serve nbd+unix --isolate-keys" --isolate-keys "nbd+unix:///?socket=$dir/far-keeper.nbd"
+serve "serve nbd+unix --isolate-keys" --isolate-keys "nbd+unix:///?socket=$dir/far-key-process.nbd"
 start "mount --filesystem none" "$claviger" mount --foreground --filesystem none --password-file pw fuse m1
 start "mount (ext4)" "$claviger" mount --foreground --password-file pw mount m2
 if [ "$(id -u)" = 0 ] && command -v fuse2fs >/dev/null; then
@@ -58,7 +58,7 @@ for i in "${!names[@]}"; do
     p=${all[i]}; set -- $p
     echo "| ${names[i]} | ${rest[i]} KiB | $(sum RssAnon $p) | $(sum VmLck $p) | $(sum VmPTE $p) | $#, $(sum Threads $p) | $(descriptors $p) | $(mappings $p) | ${idle[i]} |"
 done
-for name in far far-keeper; do echo "connections of $name: $(($(connections $name.nbd)))"; done
+for name in far far-key-process; do echo "connections of $name: $(($(connections $name.nbd)))"; done
 # Servers first: what they serve is then still there.
 end() {
     for m in m1 m2 m3; do "$claviger" unmount $m >/dev/null 2>&1 || true; done

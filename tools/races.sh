@@ -24,7 +24,7 @@ races() {
 }
 
 races claviger-crypto --lib pool::
-races claviger-serve --lib keeper:: durable:: spin::
+races claviger-serve --lib key_process:: durable:: spin::
 # Not what measures memory and sleep, starts a kernel, or relies on replies within the time that a lone thread takes.
 races claviger-serve '--test it' nbd_ steady:: fuse_image::many fuse_tree:: --skip memory_ --skip sleeps --skip nbd_kernel --skip any_pieces
 races claviger-engine --lib volume:: store::

@@ -88,7 +88,7 @@ pub fn recommendation(told: &Value, all: &[Choices]) -> Option<Recommendation> {
 const FILE_SYSTEMS: [(&str, &str); 4] = [("exfat", "exFAT"), ("fat", "FAT"), ("ext4", "ext4"), ("", "–")];
 const BITLOCKERS: [(&str, &str); 4] = [("exfat", "exFAT"), ("fat", "FAT"), ("ntfs", "NTFS"), ("", "–")];
 
-/// A folder whose files are encrypted one by one: no volume, and so in no list.
+/// An encrypted folder: no volume, and so in no list.
 pub const FOLDER: &str = "eCryptfs";
 
 /// What `claviger create --list` says.

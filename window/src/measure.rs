@@ -28,12 +28,12 @@ pub struct Measure {
     pub lab: Form,
     /// The folder of a run of the lab that was interrupted.
     pub interrupted: Option<PathBuf>,
-    pub found: Option<Found>,
+    pub found: Option<RunResult>,
 }
 
 /// What a run of the lab found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct RunResult {
     pub facilities: Vec<String>,
     /// What was measured, and what each facility reached: nothing where it was not measured.
     pub rows: Vec<(String, Vec<String>)>,
@@ -146,7 +146,7 @@ pub fn interrupted(home: &Path) -> Option<PathBuf> {
 }
 
 /// What `claviger lab run` says, whose folder is `out`.
-pub fn found(told: &Value, out: &Path) -> Option<Found> {
+pub fn found(told: &Value, out: &Path) -> Option<RunResult> {
     #[derive(Deserialize)]
     struct Summary {
         cells: Vec<Cell>,
@@ -174,7 +174,7 @@ pub fn found(told: &Value, out: &Path) -> Option<Found> {
         loss: f64,
     }
     let Summary { cells, findings, warnings } = serde_json::from_value(told["summary"].clone()).ok()?;
-    let mut found = Found { remarks: [findings, warnings].concat(), page: out.join(PAGE), ..Found::default() };
+    let mut found = RunResult { remarks: [findings, warnings].concat(), page: out.join(PAGE), ..RunResult::default() };
     for Cell { facility, .. } in &cells {
         if !found.facilities.contains(facility) {
             found.facilities.push(facility.clone());

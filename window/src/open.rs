@@ -18,7 +18,7 @@ pub struct Verdict {
     pub sentence: String,
     /// The format that it has, or may have.
     pub format: Option<String>,
-    /// Whether its files are encrypted one by one.
+    /// Whether it is an encrypted folder.
     pub folder: bool,
     /// Partitions that may hold a volume.
     pub partitions: Vec<Partition>,

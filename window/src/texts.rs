@@ -76,7 +76,7 @@ texts! {
     is_surely: "This is a volume of", "Das ist ein Datenträger im Format";
     is_maybe: "This may be a volume of", "Das ist vielleicht ein Datenträger im Format";
     no_mark: "Such volumes have no mark: only a password can tell.", "Solche Datenträger haben kein Kennzeichen: Nur ein Passwort zeigt es.";
-    is_folder: "This is a folder whose files are encrypted one by one:", "Das ist ein Ordner, dessen Dateien einzeln verschlüsselt sind:";
+    is_folder: "This is an encrypted folder:", "Das ist ein Ordner, dessen Dateien einzeln verschlüsselt sind:";
     is_disk: "This is a disk; some of its partitions may be volumes.", "Das ist eine Platte; manche ihrer Partitionen sind vielleicht Datenträger.";
     is_plain_folder: "This folder is not encrypted in any way that is known here.", "Dieser Ordner ist auf keine hier bekannte Art verschlüsselt.";
     is_noise: "This looks like random bytes. It is a volume only if you know it.", "Das sieht wie zufällige Bytes aus. Ein Datenträger ist es nur, wenn man es weiß.";

@@ -20,7 +20,7 @@ pub struct Files {
 }
 
 /// A file or folder.
-type Found = Held<Arc<dyn Tree>>;
+type LockedVolume = Held<Arc<dyn Tree>>;
 
 impl Files {
     pub(crate) fn new(
@@ -38,13 +38,13 @@ impl Files {
         Ok(Self::new(tree.into(), found.kind.name(), warnings, header))
     }
 
-    fn find(&self, path: &OsStr) -> Result<Found> {
+    fn find(&self, path: &OsStr) -> Result<LockedVolume> {
         let tree = self.tree.get()?;
         Ok(Held::new(Arc::clone(tree), trees::find(&**tree, path)?))
     }
 
     /// The folder that `path` is in, or is to be, and its name there.
-    fn place<'p>(&self, path: &'p OsStr) -> Result<(Found, &'p OsStr)> {
+    fn place<'p>(&self, path: &'p OsStr) -> Result<(LockedVolume, &'p OsStr)> {
         let bytes = path.as_bytes();
         let end = bytes.iter().rposition(|b| *b != b'/').map_or(0, |last| last + 1);
         let start = bytes[..end].iter().rposition(|b| *b == b'/').map_or(0, |slash| slash + 1);
@@ -164,7 +164,7 @@ pub struct File(Here<OpenNode>);
 
 struct OpenNode {
     tree: Arc<dyn Tree>,
-    found: Found,
+    found: LockedVolume,
 }
 
 impl Drop for OpenNode {

@@ -15,7 +15,7 @@ use claviger_engine::{Error, Result};
 pub use files::{File, Files};
 pub use look::{explain, identify};
 pub use new::{NewVolume, create};
-pub use open::{Found, Options, Secrets, Volume};
+pub use open::{LockedVolume, Options, Secrets, Volume};
 
 /// What a header may ask for before it has to be allowed: the same that the program allows.
 const PATIENCE: Duration = Duration::from_secs(300);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use claviger_engine::diagnosis::{self, Diagnosis, How, Step};
+use claviger_engine::diagnosis::{self, Diagnosis, Difference, SearchStep};
 use claviger_engine::file_formats::CLEAR;
 use claviger_engine::formats::Facts;
 use claviger_engine::store::{Access, FileStore};
@@ -86,7 +86,7 @@ struct Explained {
 struct Opens {
     format: &'static str,
     partition: Option<u32>,
-    /// How it differs from what was given, in a word.
+    /// Difference it differs from what was given, in a word.
     with: &'static str,
     /// The end of "it opens with …".
     with_what: String,
@@ -144,7 +144,7 @@ pub fn explain(path: &Path, options: &Options, secrets: &Secrets, job: &Job) -> 
             false => Err(ErrorKind::WrongCredential("nothing was recognised".into()).into()),
         }
     };
-    let worth_it = |step: Step| {
+    let worth_it = |step: SearchStep| {
         job.tell(step.done, step.all);
         options.allow_slow || patience(step.each.saturating_mul(step.all as u32)).is_ok()
     };
@@ -153,7 +153,7 @@ pub fn explain(path: &Path, options: &Options, secrets: &Secrets, job: &Job) -> 
     explained.trials = search.tried;
     match search.found {
         Some(found) => {
-            let (target, how): (_, How) = (&targets[found.target], found.how);
+            let (target, how): (_, Difference) = (&targets[found.target], found.how);
             let (facts, error) = match found.unlocked {
                 Ok(facts) => (Some(facts), None),
                 Err(e) => (None, Some(e.into())),

@@ -115,12 +115,12 @@ impl Options {
         hash.is_some() || cipher.is_some() || pim.is_some() || keyslot.is_some() || *backup_header
     }
 
-    /// Finds the volume at `path`, and derives nothing. With `for_files` a folder will do whose files are encrypted one by one, and
+    /// Finds the volume at `path`, and derives nothing. With `for_files` an encrypted folder will do, and
     /// so will what is not encrypted.
     ///
     /// # Errors
     /// Those of [`Opening::find`] and [`Locked::check`]; `Misuse` where work that takes long is not allowed.
-    pub fn find(self, path: &Path, for_files: bool) -> Result<Found> {
+    pub fn find(self, path: &Path, for_files: bool) -> Result<LockedVolume> {
         if self.writable && self.truncated {
             return Err(Error::misuse("what was cut short can only be read").at(path));
         }
@@ -130,18 +130,18 @@ impl Options {
         if let (Some(plan), Some(may_take)) = (locked.plan(&with), with.may_take) {
             may_take(Duration::from_micros(plan.microseconds())).map_err(|e| e.at(path))?;
         }
-        Ok(Found { path: path.to_owned(), locked, options: self })
+        Ok(LockedVolume { path: path.to_owned(), locked, options: self })
     }
 }
 
 /// What was found, still locked.
-pub struct Found {
+pub struct LockedVolume {
     path: PathBuf,
     locked: Locked,
     options: Options,
 }
 
-impl Found {
+impl LockedVolume {
     /// Whether a person is to be asked for a password.
     ///
     /// # Errors
@@ -185,7 +185,7 @@ impl Found {
     /// Tries what is given, for the files: those of a file system in a volume, or of a folder.
     ///
     /// # Errors
-    /// Those of [`Found::volume`] and [`claviger_engine::filesystems::open`].
+    /// Those of [`LockedVolume::volume`] and [`claviger_engine::filesystems::open`].
     pub fn files(self, secrets: &Secrets, job: &Job) -> Result<Files> {
         let (path, inside, writable) = (self.path.clone(), self.options.logical_volume.clone(), self.options.writable);
         let at = |e: Error| e.at(&path);

@@ -138,7 +138,7 @@ def open(path: Path, password: Password = None, *, writable: bool = False, progr
 
 
 def open_files(path: Path, password: Password = None, *, writable: bool = False, progress: Progress = None, **how: Unpack[How]) -> Files:
-    """Opens the files in a volume, in a folder whose files are encrypted one by one, or in an image that is not encrypted."""
+    """Opens the files in a volume, in an encrypted folder, or in an image that is not encrypted."""
     return Files(_opened(path, password, writable, progress, {**how}, True))
 
 

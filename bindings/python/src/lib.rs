@@ -118,9 +118,9 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Secretly {
 }
 
 /// Options of `_volumes.How` and `_volumes.New`, by their names.
-struct Given<'a, 'py>(&'a Bound<'py, PyDict>);
+struct OptionsDict<'a, 'py>(&'a Bound<'py, PyDict>);
 
-impl<'py> Given<'_, 'py> {
+impl<'py> OptionsDict<'_, 'py> {
     fn get<T: FromPyObjectOwned<'py>>(&self, name: &str) -> PyResult<Option<T>> {
         let Some(value) = self.0.get_item(name)?.filter(|value| !value.is_none()) else { return Ok(None) };
         let taken: Result<T, PyErr> = value.extract::<T>().map_err(Into::into);
@@ -204,17 +204,17 @@ impl<T: Send + Sync> Closable<T> {
 
 /// What was found, still locked.
 #[pyclass(frozen)]
-struct Found(Mutex<Option<claviger_bindings::Found>>);
+struct LockedVolume(Mutex<Option<claviger_bindings::LockedVolume>>);
 
-impl Found {
-    fn take(&self) -> PyResult<claviger_bindings::Found> {
+impl LockedVolume {
+    fn take(&self) -> PyResult<claviger_bindings::LockedVolume> {
         let found = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         found.ok_or_else(|| PyValueError::new_err("it was opened already"))
     }
 }
 
 #[pymethods]
-impl Found {
+impl LockedVolume {
     fn asks_password(&self, py: Python<'_>) -> PyResult<bool> {
         let asks = || {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(Ok(false), |it| it.asks_password())
@@ -228,12 +228,12 @@ impl Found {
         given: &Bound<'_, PyDict>,
         progress: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Volume> {
-        let (found, secrets) = (self.take()?, Given(given).secrets()?);
+        let (found, secrets) = (self.take()?, OptionsDict(given).secrets()?);
         watched(py, progress, |job| found.volume(&secrets, job)).map(|open| Volume(Closable::new(open)))
     }
 
     fn files(&self, py: Python<'_>, given: &Bound<'_, PyDict>, progress: Option<&Bound<'_, PyAny>>) -> PyResult<Files> {
-        let (found, secrets) = (self.take()?, Given(given).secrets()?);
+        let (found, secrets) = (self.take()?, OptionsDict(given).secrets()?);
         watched(py, progress, |job| found.files(&secrets, job)).map(|open| Files(Closable::new(open)))
     }
 }
@@ -421,16 +421,16 @@ mod native {
     use super::*;
 
     #[pymodule_export]
-    use super::{File, Files, Found, Volume};
+    use super::{File, Files, LockedVolume, Volume};
 
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 
     #[pyfunction]
-    fn find(py: Python<'_>, path: PathBuf, for_files: bool, how: &Bound<'_, PyDict>) -> PyResult<Found> {
-        let options = Given(how).options()?;
+    fn find(py: Python<'_>, path: PathBuf, for_files: bool, how: &Bound<'_, PyDict>) -> PyResult<LockedVolume> {
+        let options = OptionsDict(how).options()?;
         let found = detached(py, || options.find(&path, for_files))?;
-        Ok(Found(Mutex::new(Some(found))))
+        Ok(LockedVolume(Mutex::new(Some(found))))
     }
 
     #[pyfunction]
@@ -446,7 +446,7 @@ mod native {
         progress: Option<&Bound<'_, PyAny>>,
         how: &Bound<'_, PyDict>,
     ) -> PyResult<String> {
-        let (options, secrets) = (Given(how).options()?, Given(given).secrets()?);
+        let (options, secrets) = (OptionsDict(how).options()?, OptionsDict(given).secrets()?);
         watched(py, progress, |job| claviger_bindings::explain(&path, &options, &secrets, job))
     }
 
@@ -459,7 +459,7 @@ mod native {
         progress: Option<&Bound<'_, PyAny>>,
         new: &Bound<'_, PyDict>,
     ) -> PyResult<()> {
-        let (options, made, secrets) = (Given(new).options()?, Given(new).new_volume(size)?, Given(given).secrets()?);
+        let (options, made, secrets) = (OptionsDict(new).options()?, OptionsDict(new).new_volume(size)?, OptionsDict(given).secrets()?);
         watched(py, progress, |job| claviger_bindings::create(&path, &made, &options, &secrets, job))
     }
 }

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use claviger_serve::inherited;
 
-use opening::place::ElsewhereArgs;
+use opening::remote::RemoteArgs;
 use process::command_line::Understood;
 use process::helper;
 use terminal::exit;
@@ -55,7 +55,7 @@ struct Cli {
     progress: ProgressArgs,
 
     #[command(flatten)]
-    elsewhere: ElsewhereArgs,
+    elsewhere: RemoteArgs,
 }
 
 #[derive(Subcommand)]

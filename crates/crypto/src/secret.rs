@@ -247,10 +247,10 @@ static WITH_ROOM: [Mutex<Vec<Arc<Slab>>>; SLOTS.len()] = [const { Mutex::new(Vec
 struct Pages {
     at: NonNull<u8>,
     len: usize,
-    place: Place,
+    place: Backing,
 }
 
-enum Place {
+enum Backing {
     Own(Mapping),
     Slot { slab: Arc<Slab>, number: usize },
 }
@@ -291,11 +291,11 @@ impl Pages {
             Some(size) => {
                 let (slab, number) = Slab::take(size)?;
                 let at = slab.slot(number);
-                Some(Self { at, len, place: Place::Slot { slab, number } })
+                Some(Self { at, len, place: Backing::Slot { slab, number } })
             }
             None => {
                 let mapping = Mapping::new(len)?;
-                Some(Self { at: mapping.at, len, place: Place::Own(mapping) })
+                Some(Self { at: mapping.at, len, place: Backing::Own(mapping) })
             }
         }
     }
@@ -313,8 +313,8 @@ impl Pages {
     /// Bytes that are this value's alone: the slot, or all of its pages.
     fn room(&self) -> usize {
         match &self.place {
-            Place::Own(mapping) => mapping.len,
-            Place::Slot { slab, .. } => SLOTS[slab.size],
+            Backing::Own(mapping) => mapping.len,
+            Backing::Slot { slab, .. } => SLOTS[slab.size],
         }
     }
 }
@@ -325,7 +325,7 @@ impl Drop for Pages {
         // of words, ours and initialised, and integers have no niches.
         unsafe { slice::from_raw_parts_mut(self.at.as_ptr().cast::<u64>(), self.room() / 8) }.zeroize();
         compiler_fence(Ordering::SeqCst);
-        if let Place::Slot { slab, number } = &self.place {
+        if let Backing::Slot { slab, number } = &self.place {
             Slab::give_back(slab, *number);
         }
         // Whoever copied or used it last may have left it in registers or on the stack.

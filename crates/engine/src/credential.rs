@@ -198,7 +198,7 @@ pub struct Unlock<'a> {
     pub cipher: Option<&'a str>,
     /// The PIM, which changes the iterations of formats that have one. 0 is the same as none.
     pub pim: Option<u32>,
-    /// Bytes of memory that a key derivation may take; as much as can be had, if none.
+    /// Bytes of memory that a key derivation may take; as much as is available, if none.
     pub memory: Option<u64>,
     /// Where to keep how many bytes of memory a key derivation has in hand, for whoever shows progress.
     pub memory_in_use: Option<&'a AtomicU64>,
@@ -213,7 +213,7 @@ pub struct Unlock<'a> {
     pub headerless: Headerless,
     /// What loop-AES appends to a passphrase before it is hashed: its `pseed`.
     pub seed: Option<&'a [u8]>,
-    /// How a folder is used whose files are encrypted one by one.
+    /// How an encrypted folder is used.
     pub folder: FolderOptions<'a>,
     /// Whether to hand out what the kernel needs to do the same, keys included: [`crate::volume::Mapping`].
     pub for_kernel: bool,
@@ -254,7 +254,7 @@ pub struct Headerless {
     pub iterations_k: Option<u32>,
 }
 
-/// How a folder is used whose files are encrypted one by one, as far as its files do not say. What is not given is found out,
+/// How an encrypted folder is used, as far as its files do not say. What is not given is found out,
 /// or is the format's default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FolderOptions<'a> {

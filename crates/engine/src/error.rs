@@ -73,11 +73,11 @@ pub enum ErrorKind {
     #[error("{0}")]
     Misuse(String),
     /// A key derivation needs more memory than there is.
-    #[error("too little memory: {needed} bytes are needed, {available} can be had")]
+    #[error("too little memory: {needed} bytes are needed, {available} are available")]
     TooLittleMemory {
         /// Bytes needed.
         needed: u64,
-        /// Bytes that can be had.
+        /// Bytes that are available.
         available: u64,
     },
     /// The caller cancelled the operation.

@@ -23,7 +23,7 @@
 //! * [`volume`] has layouts and volumes; [`store`] what they lie in: files, block devices, memory, and your own.
 //! * [`trees`] are names over bytes; [`filesystems`] reads those inside a volume, and writes FAT and exFAT. [`partitions`] finds the parts of a disk,
 //!   [`logical_volumes`] those of LVM2.
-//! * [`edit`] carries out changes of headers so that a crash leaves a volume that opens; [`convert`] copies a volume into another.
+//! * [`edit`] carries out changes of headers so that a crash leaves a volume that opens; [`copy_volume`] copies a volume into another.
 //! * [`diagnosis`] says why something does not open. An [`Error`] says what is wrong and where, and [`Advice`] what could be done, as data.
 //!
 //! # Open and read
@@ -109,7 +109,7 @@
 
 pub mod advice;
 pub mod clevis;
-pub mod convert;
+pub mod copy_volume;
 mod crc32c;
 pub mod credential;
 pub mod deadline;
@@ -124,6 +124,7 @@ pub mod free_tail;
 pub mod fuzzing;
 mod hex;
 pub mod in_order;
+pub mod key_process;
 mod little_endian;
 pub mod logical_volumes;
 pub mod memory;

@@ -9,11 +9,11 @@ use std::time::Duration;
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, FolderOptions, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::file_formats::isolated::{FolderKeeper, FolderOutline};
 use crate::file_formats::{self, Beside, FileFormat, Located, Stacked};
 use crate::filesystems;
 use crate::formats::takes;
 use crate::formats::{self, Facts, Format, Header, KeyslotEditor, UnlockPlan, Unlocked, partition};
+use crate::key_process::folder::{FolderKeyProcess, KeylessFolder};
 use crate::partitions;
 use crate::store::{Access, FileStore, Store};
 use crate::trees::host::HostFolder;
@@ -36,7 +36,7 @@ use crate::volume::{Mapping, Volume};
 /// # Ok::<(), claviger_engine::Error>(())
 /// ```
 ///
-/// A folder whose files are encrypted one by one opens in the same two steps, whether it is on this machine ([`Opening::path`]) or
+/// An encrypted folder opens in the same two steps, whether it is on this machine ([`Opening::path`]) or
 /// in a file system that is in a volume, or in an image that is not encrypted at all ([`Opening::tree`]). Then it has a secret of
 /// its own.
 ///
@@ -56,11 +56,11 @@ use crate::volume::{Mapping, Volume};
 /// ```
 #[derive(Clone)]
 pub struct Opening {
-    place: Place,
+    source: Source,
     access: Access,
     partition: Option<u32>,
     format: Option<String>,
-    header: Option<Place>,
+    header: Option<Source>,
     by_backup: bool,
     or_clear: bool,
     keep_times: bool,
@@ -72,21 +72,21 @@ pub type Opener = Arc<dyn Fn(Access) -> Result<Arc<dyn Store>> + Send + Sync>;
 
 /// Where bytes are, or files.
 #[derive(Clone)]
-enum Place {
+enum Source {
     Path(PathBuf),
     /// What is no path, but has a name.
-    Elsewhere(PathBuf, Opener),
+    Remote(PathBuf, Opener),
     Store(Arc<dyn Store>),
     /// A path that somebody else has opened.
-    Lent(PathBuf, Arc<dyn Store>),
+    Opened(PathBuf, Arc<dyn Store>),
     Tree(Arc<dyn Tree>),
     /// A folder that somebody else has opened and found.
-    LentFolder(PathBuf, LentFolder),
+    FoundFolder(PathBuf, FoundFolder),
 }
 
 /// A folder of encrypted files that was found in one process, for another one that unlocks it.
 #[derive(Clone)]
-pub struct LentFolder {
+pub struct FoundFolder {
     /// Its files as they are stored.
     pub tree: Arc<dyn Tree>,
     /// The name of its format.
@@ -95,20 +95,20 @@ pub struct LentFolder {
     pub beside: Beside,
 }
 
-impl Place {
+impl Source {
     fn open(&self, access: Access) -> Result<Arc<dyn Store>> {
         match self {
             Self::Path(path) => Ok(Arc::new(FileStore::open(path, access)?)),
-            Self::Elsewhere(name, opener) => opener(access).map_err(|e| e.at(name)),
-            Self::Store(store) | Self::Lent(_, store) => Ok(Arc::clone(store)),
-            Self::Tree(_) | Self::LentFolder(..) => Err(Error::misuse("a tree has files and no bytes")),
+            Self::Remote(name, opener) => opener(access).map_err(|e| e.at(name)),
+            Self::Store(store) | Self::Opened(_, store) => Ok(Arc::clone(store)),
+            Self::Tree(_) | Self::FoundFolder(..) => Err(Error::misuse("a tree has files and no bytes")),
         }
     }
 
     /// Says of an error that it is about this place.
     fn at(&self, error: Error) -> Error {
         match self {
-            Self::Path(path) | Self::Elsewhere(path, _) | Self::Lent(path, _) | Self::LentFolder(path, _) => {
+            Self::Path(path) | Self::Remote(path, _) | Self::Opened(path, _) | Self::FoundFolder(path, _) => {
                 error.at(path)
             }
             Self::Store(_) | Self::Tree(_) => error,
@@ -119,28 +119,28 @@ impl Place {
 impl Opening {
     /// The volume in a file or block device, for reading.
     pub fn path(path: impl Into<PathBuf>) -> Self {
-        Self::of(Place::Path(path.into()))
+        Self::of(Source::Path(path.into()))
     }
 
     /// The volume in what `opener` opens, which is called so.
-    pub fn elsewhere(name: impl Into<PathBuf>, opener: Opener) -> Self {
-        Self::of(Place::Elsewhere(name.into(), opener))
+    pub fn remote(name: impl Into<PathBuf>, opener: Opener) -> Self {
+        Self::of(Source::Remote(name.into(), opener))
     }
 
     /// The volume in a store.
     pub fn store(store: Arc<dyn Store>) -> Self {
-        Self::of(Place::Store(store))
+        Self::of(Source::Store(store))
     }
 
     /// The folder of encrypted files that is in a tree: see [`Opening::at`]. The tree knows whether it can be written.
     pub fn tree(tree: Arc<dyn Tree>) -> Self {
-        Self::of(Place::Tree(tree))
+        Self::of(Source::Tree(tree))
     }
 
-    fn of(place: Place) -> Self {
+    fn of(source: Source) -> Self {
         let (access, at) = (Access::ReadOnly, OsString::new());
         let (by_backup, or_clear, keep_times) = (false, false, false);
-        Self { place, access, partition: None, format: None, header: None, by_backup, or_clear, keep_times, at }
+        Self { source, access, partition: None, format: None, header: None, by_backup, or_clear, keep_times, at }
     }
 
     /// Where to go in a tree: the folder is the outermost one on the way there that shows to be of a format. Of a format that is
@@ -172,17 +172,17 @@ impl Opening {
 
     /// The header is detached: it is in this file or block device.
     pub fn detached_header<'a>(self, path: impl Into<Option<&'a Path>>) -> Self {
-        Self { header: path.into().map(|path| Place::Path(path.to_owned())), ..self }
+        Self { header: path.into().map(|path| Source::Path(path.to_owned())), ..self }
     }
 
     /// The header is detached: it is in what `opener` opens, which is called so.
-    pub fn detached_header_elsewhere(self, name: impl Into<PathBuf>, opener: Opener) -> Self {
-        Self { header: Some(Place::Elsewhere(name.into(), opener)), ..self }
+    pub fn remote_detached_header(self, name: impl Into<PathBuf>, opener: Opener) -> Self {
+        Self { header: Some(Source::Remote(name.into(), opener)), ..self }
     }
 
     /// The header is detached: it is in this store.
     pub fn detached_header_store(self, store: Arc<dyn Store>) -> Self {
-        Self { header: Some(Place::Store(store)), ..self }
+        Self { header: Some(Source::Store(store)), ..self }
     }
 
     /// Whether only backups of headers are to be tried, so that it does not matter what the volume begins with.
@@ -204,9 +204,9 @@ impl Opening {
     }
 
     fn disk(&self) -> Result<Arc<dyn Store>> {
-        match &self.place {
-            Place::Path(path) => Ok(Arc::new(self.file(path)?)),
-            place => place.open(self.access),
+        match &self.source {
+            Source::Path(path) => Ok(Arc::new(self.file(path)?)),
+            source => source.open(self.access),
         }
     }
 
@@ -215,11 +215,11 @@ impl Opening {
     /// # Errors
     /// Those of [`FileStore::open`], [`partitions::find`] and [`formats::open`]; `Misuse` where the format has no detached headers.
     pub fn find(&self) -> Result<Locked> {
-        let found = match &self.place {
-            Place::Tree(tree) => self.find_in(tree).map(Found::Folder),
-            Place::LentFolder(_, lent) => self.find_lent(lent).map(Found::Folder),
-            Place::Path(path) if path.is_dir() => self.find_folder(path).map(Found::Folder),
-            _ => self.find_volume().map(Found::Volume).or_else(|e| self.clear(e).map(Found::Clear)),
+        let found = match &self.source {
+            Source::Tree(tree) => self.find_in(tree).map(LockedSource::Folder),
+            Source::FoundFolder(_, found) => self.find_in_found(found).map(LockedSource::Folder),
+            Source::Path(path) if path.is_dir() => self.find_folder(path).map(LockedSource::Folder),
+            _ => self.find_volume().map(LockedSource::Volume).or_else(|e| self.clear(e).map(LockedSource::Clear)),
         };
         Ok(Locked { opening: self.clone(), found: found? })
     }
@@ -233,10 +233,10 @@ impl Opening {
     }
 
     /// Nothing of it is read.
-    fn find_lent(&self, lent: &LentFolder) -> Result<LockedFolder> {
-        let LentFolder { tree, format, beside } = lent.clone();
+    fn find_in_found(&self, found: &FoundFolder) -> Result<LockedFolder> {
+        let FoundFolder { tree, format, beside } = found.clone();
         let format = file_formats::named(&format)?;
-        self.no_volume().map_err(|e| self.place.at(e))?;
+        self.no_volume().map_err(|e| self.source.at(e))?;
         Ok(LockedFolder { lower: tree, format, path: OsString::new(), beside })
     }
 
@@ -267,7 +267,7 @@ impl Opening {
             return Err(error);
         }
         let stored = self.stored()?;
-        match filesystems::detect(&*stored).map_err(|e| self.place.at(e.into()))? {
+        match filesystems::detect(&*stored).map_err(|e| self.source.at(e.into()))? {
             Some(found) if found.kind.holds_files() => Ok(stored),
             _ => Err(error),
         }
@@ -277,15 +277,15 @@ impl Opening {
         let disk = self.disk()?;
         let format = self.format.as_deref();
         let (header, detached) = match (&self.header, self.partition) {
-            (Some(place), _) => {
-                let file = place.open(Access::ReadOnly)?;
-                let (format, _) = formats::open(&file, format).map_err(|e| place.at(e))?;
+            (Some(source), _) => {
+                let file = source.open(Access::ReadOnly)?;
+                let (format, _) = formats::open(&file, format).map_err(|e| source.at(e))?;
                 let data = self.part_of(&disk)?;
-                (format.open_detached(&file, &data).map_err(|e| place.at(e))?, Some(file))
+                (format.open_detached(&file, &data).map_err(|e| source.at(e))?, Some(file))
             }
             (None, Some(number)) => {
                 let header = partition::open(&disk, number, format, self.by_backup);
-                (header.map_err(|e| self.place.at(e))?, None)
+                (header.map_err(|e| self.source.at(e))?, None)
             }
             (None, None) => {
                 let found = match format {
@@ -299,25 +299,25 @@ impl Opening {
     }
 
     /// The same volume for a process that opens no files: `disk` is what is at the path, and `header` what the detached header is in.
-    pub fn lent(self, disk: Arc<dyn Store>, header: Option<Arc<dyn Store>>) -> Self {
-        let lend = |place, store| match place {
-            Place::Path(path) | Place::Elsewhere(path, _) => Place::Lent(path, store),
+    pub fn over_stores(self, disk: Arc<dyn Store>, header: Option<Arc<dyn Store>>) -> Self {
+        let lend = |source, store| match source {
+            Source::Path(path) | Source::Remote(path, _) => Source::Opened(path, store),
             other => other,
         };
         let header = match (self.header, header) {
-            (Some(place), Some(store)) => Some(lend(place, store)),
-            (place, _) => place,
+            (Some(source), Some(store)) => Some(lend(source, store)),
+            (source, _) => source,
         };
-        Self { place: lend(self.place, disk), header, ..self }
+        Self { source: lend(self.source, disk), header, ..self }
     }
 
     /// The same folder for a process that opens no files.
-    pub fn lent_folder(self, folder: LentFolder) -> Self {
-        let place = match self.place {
-            Place::Path(path) => Place::LentFolder(path, folder),
+    pub fn over_folder(self, folder: FoundFolder) -> Self {
+        let source = match self.source {
+            Source::Path(path) => Source::FoundFolder(path, folder),
             other => other,
         };
-        Self { place, ..self }
+        Self { source, ..self }
     }
 
     /// Opens what it is about, reads nothing but a table of partitions, and unlocks nothing: for a process that lends it to the one
@@ -326,12 +326,12 @@ impl Opening {
     /// # Errors
     /// Those of [`FileStore::open`] and [`partitions::find`]; `Unsupported` for a folder.
     pub fn stores(&self) -> Result<Stores> {
-        if matches!(&self.place, Place::Path(path) if path.is_dir()) {
-            let what = "keys in a process of their own for a folder whose files are encrypted one by one";
-            return Err(self.place.at(Error::unsupported(what)));
+        if matches!(&self.source, Source::Path(path) if path.is_dir()) {
+            let what = "keys in a process of their own for an encrypted folder";
+            return Err(self.source.at(Error::unsupported(what)));
         }
         let disk = self.disk()?;
-        let header = self.header.as_ref().map(|place| place.open(Access::ReadOnly)).transpose()?;
+        let header = self.header.as_ref().map(|source| source.open(Access::ReadOnly)).transpose()?;
         // Where the header is not detached, a layout is always one of the whole disk.
         let data = if header.is_some() { self.part_of(&disk)? } else { Arc::clone(&disk) };
         Ok(Stores { disk, header, data })
@@ -347,7 +347,7 @@ impl Opening {
 
     fn part_of(&self, disk: &Arc<dyn Store>) -> Result<Arc<dyn Store>> {
         match self.partition {
-            Some(number) => Ok(Arc::new(partitions::slice(Arc::clone(disk), number).map_err(|e| self.place.at(e))?)),
+            Some(number) => Ok(Arc::new(partitions::slice(Arc::clone(disk), number).map_err(|e| self.source.at(e))?)),
             None => Ok(Arc::clone(disk)),
         }
     }
@@ -358,31 +358,31 @@ impl Opening {
     /// # Errors
     /// Those of [`Opening::find`].
     pub fn find_header(&self) -> Result<HeaderFound> {
-        let (place, data) = match &self.header {
-            Some(place) => (place, Some(Self { access: Access::ReadOnly, ..self.clone() }.stored()?)),
-            None => (&self.place, None),
+        let (source, data) = match &self.header {
+            Some(source) => (source, Some(Self { access: Access::ReadOnly, ..self.clone() }.stored()?)),
+            None => (&self.source, None),
         };
-        let (file, store): (_, Arc<dyn Store>) = match place {
-            Place::Path(path) => {
+        let (file, store): (_, Arc<dyn Store>) = match source {
+            Source::Path(path) => {
                 let file = Arc::new(self.file(path)?);
                 (Some(Arc::clone(&file)), file)
             }
-            Place::Store(store) | Place::Lent(_, store) => (None, Arc::clone(store)),
-            Place::Elsewhere(..) | Place::Tree(_) | Place::LentFolder(..) => (None, place.open(self.access)?),
+            Source::Store(store) | Source::Opened(_, store) => (None, Arc::clone(store)),
+            Source::Remote(..) | Source::Tree(_) | Source::FoundFolder(..) => (None, source.open(self.access)?),
         };
         let store = if data.is_some() { store } else { self.part_of(&store)? };
         let (format, header) = match formats::open(&store, self.format.as_deref()) {
             Err(e) if self.by_backup && self.format.is_none() && matches!(e.kind, ErrorKind::NotThisFormat(_)) => {
-                formats::open_by_backup(&store).map_err(|_| place.at(e))?
+                formats::open_by_backup(&store).map_err(|_| source.at(e))?
             }
-            found => found.map_err(|e| place.at(e))?,
+            found => found.map_err(|e| source.at(e))?,
         };
         // Of a detached header without its data: only the header counts here, and the size of the data does not matter.
         let public = format.detachable() && format.editor().is_some_and(KeyslotEditor::public);
         let data = data.or_else(|| public.then(|| Arc::clone(&store)));
         let detached = data.is_some();
         let header = match data {
-            Some(data) => format.open_detached(&store, &data).map_err(|e| place.at(e))?,
+            Some(data) => format.open_detached(&store, &data).map_err(|e| source.at(e))?,
             None => header,
         };
         Ok(HeaderFound { file, store, format, header, detached })
@@ -390,7 +390,7 @@ impl Opening {
 
     /// An error about the volume. Where a whole disk does not open, the partitions that could be volumes.
     fn explained(&self, error: Error, disk: &Arc<dyn Store>) -> Error {
-        let error = self.place.at(error);
+        let error = self.source.at(error);
         let looked_at_all = self.partition.is_some()
             || !matches!(error.kind, ErrorKind::NotThisFormat(_) | ErrorKind::WrongCredential(_));
         let candidates = (!looked_at_all).then(|| partition::candidates(disk).ok().flatten()).flatten();
@@ -431,10 +431,10 @@ pub struct Stores {
 /// What was found, still locked.
 pub struct Locked {
     opening: Opening,
-    found: Found,
+    found: LockedSource,
 }
 
-enum Found {
+enum LockedSource {
     Volume(LockedVolume),
     Folder(LockedFolder),
     Clear(Arc<dyn Store>),
@@ -462,11 +462,11 @@ impl Locked {
     /// `Misuse`, `CredentialKind`.
     pub fn check(&self, with: &Unlock<'_>) -> Result<()> {
         let checked = match &self.found {
-            Found::Volume(volume) => takes::check_any(&volume.header.takes(), with),
-            Found::Folder(folder) => takes::check_opening(folder.format.name(), &folder.format.takes(), with),
-            Found::Clear(_) => check_clear(with),
+            LockedSource::Volume(volume) => takes::check_any(&volume.header.takes(), with),
+            LockedSource::Folder(folder) => takes::check_opening(folder.format.name(), &folder.format.takes(), with),
+            LockedSource::Clear(_) => check_clear(with),
         };
-        checked.map_err(|e| self.opening.place.at(e))
+        checked.map_err(|e| self.opening.source.at(e))
     }
 
     /// What trying the credentials will cost, where the header tells it.
@@ -477,33 +477,33 @@ impl Locked {
     /// Whether a passphrase is to be asked for where these keyfiles are given.
     pub fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
         match &self.found {
-            Found::Volume(volume) => volume.header.asks_passphrase(keyfiles),
-            Found::Folder(folder) => folder.format.asks_passphrase(keyfiles),
-            Found::Clear(_) => false,
+            LockedSource::Volume(volume) => volume.header.asks_passphrase(keyfiles),
+            LockedSource::Folder(folder) => folder.format.asks_passphrase(keyfiles),
+            LockedSource::Clear(_) => false,
         }
     }
 
-    /// The format of a folder whose files are encrypted one by one.
+    /// The format of an encrypted folder.
     pub fn file_format(&self) -> Option<&'static dyn FileFormat> {
         match &self.found {
-            Found::Folder(folder) => Some(folder.format),
-            Found::Volume(_) | Found::Clear(_) => None,
+            LockedSource::Folder(folder) => Some(folder.format),
+            LockedSource::Volume(_) | LockedSource::Clear(_) => None,
         }
     }
 
     /// The files of such a folder as they are stored, and what lies beside it.
     pub fn stored_files(&self) -> Option<(&Arc<dyn Tree>, &Beside)> {
         match &self.found {
-            Found::Folder(folder) => Some((&folder.lower, &folder.beside)),
-            Found::Volume(_) | Found::Clear(_) => None,
+            LockedSource::Folder(folder) => Some((&folder.lower, &folder.beside)),
+            LockedSource::Volume(_) | LockedSource::Clear(_) => None,
         }
     }
 
     /// Where a folder is in the tree that it was found in: see [`Opening::at`].
-    pub fn place(&self) -> &OsStr {
+    pub fn path_inside(&self) -> &OsStr {
         match &self.found {
-            Found::Folder(folder) => &folder.path,
-            Found::Volume(_) | Found::Clear(_) => OsStr::new(""),
+            LockedSource::Folder(folder) => &folder.path,
+            LockedSource::Volume(_) | LockedSource::Clear(_) => OsStr::new(""),
         }
     }
 
@@ -513,14 +513,14 @@ impl Locked {
     /// Those of [`Locked::unlock`]; `Misuse` for what is no folder.
     pub fn try_folder(&self, with: &Unlock<'_>) -> Result<Stacked> {
         match &self.found {
-            Found::Folder(folder) => folder.tree(with),
-            Found::Volume(_) | Found::Clear(_) => Err(no_folder()),
+            LockedSource::Folder(folder) => folder.tree(with),
+            LockedSource::Volume(_) | LockedSource::Clear(_) => Err(no_folder()),
         }
     }
 
     /// Whether nothing encrypts it: see [`Opening::or_clear`].
     pub fn is_clear(&self) -> bool {
-        matches!(self.found, Found::Clear(_))
+        matches!(self.found, LockedSource::Clear(_))
     }
 
     /// Whether the format has no header at all, so that any password opens it, to noise if it is wrong.
@@ -532,35 +532,41 @@ impl Locked {
     /// The header; only volumes have one.
     pub fn header(&self) -> Option<&dyn Header> {
         match &self.found {
-            Found::Volume(volume) => Some(&*volume.header),
-            Found::Folder(_) | Found::Clear(_) => None,
+            LockedSource::Volume(volume) => Some(&*volume.header),
+            LockedSource::Folder(_) | LockedSource::Clear(_) => None,
         }
     }
 
-    /// Refuses what nobody can use whose keys are in another process: see [`crate::volume::kept`] and [`file_formats::isolated`].
+    /// Refuses what nobody can use whose keys are in another process: see [`crate::key_process::volume`] and [`key_process::folder`].
     ///
     /// # Errors
     /// `Unsupported`.
-    pub fn check_isolated(&self, credentials: &[Credential]) -> Result<()> {
+    pub fn check_key_process(&self, credentials: &[Credential]) -> Result<()> {
         let checked = match &self.found {
-            Found::Volume(volume) => volume.header.check_isolated(credentials),
-            Found::Folder(folder) => folder.format.check_isolated().map_err(|e| e.in_format(folder.format.name())),
-            Found::Clear(_) => Ok(()),
+            LockedSource::Volume(volume) => volume.header.check_key_process(credentials),
+            LockedSource::Folder(folder) => {
+                folder.format.check_key_process().map_err(|e| e.in_format(folder.format.name()))
+            }
+            LockedSource::Clear(_) => Ok(()),
         };
-        checked.map_err(|e| self.opening.place.at(e))
+        checked.map_err(|e| self.opening.source.at(e))
     }
 
     /// A folder that another process has unlocked and holds the keys of: `outline` is what is left without them.
     ///
     /// # Errors
     /// Those of [`FileFormat::elsewhere`]; `Misuse` for what is no folder.
-    pub fn elsewhere(self, outline: FolderOutline, keeper: Arc<dyn FolderKeeper>) -> Result<OpenFolder> {
+    pub fn with_key_process(
+        self,
+        outline: KeylessFolder,
+        key_process: Arc<dyn FolderKeyProcess>,
+    ) -> Result<OpenFolder> {
         match self.found {
-            Found::Folder(LockedFolder { lower, format, path, beside }) => {
-                let keys = format.elsewhere(outline, keeper).map_err(|e| self.opening.place.at(e))?;
+            LockedSource::Folder(LockedFolder { lower, format, path, beside }) => {
+                let keys = format.with_key_process(outline, key_process).map_err(|e| self.opening.source.at(e))?;
                 Ok(OpenFolder { tree: Stacked::new(lower.clone(), keys), lower, format, path, beside })
             }
-            Found::Volume(_) | Found::Clear(_) => Err(no_folder()),
+            LockedSource::Volume(_) | LockedSource::Clear(_) => Err(no_folder()),
         }
     }
 
@@ -571,9 +577,11 @@ impl Locked {
     pub fn unlock(self, with: &Unlock<'_>) -> Result<Opened> {
         let Self { opening, found } = self;
         match found {
-            Found::Volume(volume) => volume.unlock(&opening, with).map(Box::new).map(Opened::Bytes),
-            Found::Folder(folder) => folder.unlock(&opening, with).map(Box::new).map(Opened::Files),
-            Found::Clear(store) => check_clear(with).map_err(|e| opening.place.at(e)).map(|()| Opened::Clear(store)),
+            LockedSource::Volume(volume) => volume.unlock(&opening, with).map(Box::new).map(Opened::Bytes),
+            LockedSource::Folder(folder) => folder.unlock(&opening, with).map(Box::new).map(Opened::Files),
+            LockedSource::Clear(store) => {
+                check_clear(with).map_err(|e| opening.source.at(e)).map(|()| Opened::Clear(store))
+            }
         }
     }
 }
@@ -594,7 +602,7 @@ fn check_clear(with: &Unlock<'_>) -> Result<()> {
 
 impl LockedFolder {
     fn unlock(self, opening: &Opening, with: &Unlock<'_>) -> Result<OpenFolder> {
-        let tree = self.tree(with).map_err(|e| opening.place.at(e))?;
+        let tree = self.tree(with).map_err(|e| opening.source.at(e))?;
         let Self { lower, format, path, beside } = self;
         Ok(OpenFolder { tree, lower, format, path, beside })
     }
@@ -677,7 +685,7 @@ fn other_header_in_front(own: &dyn Header) -> Result<Option<Warning>> {
 pub enum Opened {
     /// A volume: one run of bytes.
     Bytes(Box<OpenVolume>),
-    /// A folder whose files are encrypted one by one.
+    /// An encrypted folder.
     Files(Box<OpenFolder>),
     /// What nothing encrypts, as it is stored: see [`Opening::or_clear`].
     Clear(Arc<dyn Store>),
@@ -699,7 +707,7 @@ impl Opened {
         }
     }
 
-    /// The folder whose files are encrypted one by one.
+    /// The encrypted folder.
     ///
     /// # Errors
     /// `Misuse` for what is no such folder.

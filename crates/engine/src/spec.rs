@@ -45,7 +45,7 @@ pub struct Spec<'a> {
     /// Whether to put a discovery volume in front, for formats that have one: files that any system reads, which say what the rest is.
     pub discovery: bool,
     /// Where the format has what it keeps to itself of the plaintext.
-    pub keeping: Keeping<'a>,
+    pub reserved_at: ReservedAt<'a>,
     /// Whether to leave the data area as it is instead of filling it with random-looking bytes.
     pub quick: bool,
     /// Set to stop. What exists then is not a volume.
@@ -54,9 +54,9 @@ pub struct Spec<'a> {
     pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
 }
 
-/// Where a new volume has the parts of its plaintext that its format keeps to itself, for formats that do: see [`Kept`].
+/// Where a new volume has the parts of its plaintext that its format keeps to itself, for formats that do: see [`Reserved`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Keeping<'a> {
+pub enum ReservedAt<'a> {
     /// At the end: all that one must know is how large a file system may be.
     #[default]
     AtEnd,
@@ -69,7 +69,7 @@ pub enum Keeping<'a> {
 /// A part of a volume's plaintext that its format keeps to itself: no file system may use it for anything else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Kept {
+pub struct Reserved {
     /// What is there.
     pub what: &'static str,
     /// The name of the file that stands for it in an NTFS, folders separated by `/`.

@@ -1,7 +1,7 @@
 //! Initial inputs, made by this project's own code, or by hand where it cannot make them.
 
 use claviger_engine::file_formats::efs::{EfsInfo, KeyEntry, Owner};
-use claviger_engine::formats::luks2::reencrypt::{self, Request, Stores};
+use claviger_engine::formats::luks2::reencrypt::{self, HeaderAndData, Request};
 use claviger_engine::formats::{loopaes, luks1, luks2};
 use claviger_engine::private_keys::{NewCertificate, SoftKey, write_pfx};
 use claviger_engine::spec::Cost;
@@ -98,7 +98,7 @@ pub fn reencryption() -> Vec<Vec<u8>> {
         MemoryStore::new(created(&luks2::LUKS2, 3 * FRONT as usize, spec))
     };
     let rekeyed = volume();
-    let beginning = reencrypt::begin(&Stores::new(&rekeyed, None), &with, &request, false).expect("it begins");
+    let beginning = reencrypt::begin(&HeaderAndData::new(&rekeyed, None), &with, &request, false).expect("it begins");
     beginning.edit.carry_out(&rekeyed).expect("it is written");
     let plaintext = MemoryStore::new(vec![7; 4 * FRONT as usize]);
     let spec = Spec { cost, key_bits: Some(256), ..Spec::default() };
@@ -591,7 +591,7 @@ pub fn tpm2_answers() -> Vec<Vec<u8>> {
     vec![sealing, unsealing, answer(0x8001, 0x921, &[]), answer(0x8001, 0x98e, &[])]
 }
 
-/// Layouts with every kind of segment, as a keeper describes them.
+/// Layouts with every kind of segment, as a key process describes them.
 pub fn outline() -> Vec<Vec<u8>> {
     let segment = |at: u64, len: u64, holds: &str| {
         format!(r#"{{"at":{at},"len":{len},"stored_at":{at},"writable":true,"holds":{holds}}}"#)

@@ -6,8 +6,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use claviger_engine::formats::{bitlocker, luks2};
+use claviger_engine::key_process::volume::{KeyProcess, KeylessLayout, Keys, PartAccess, StoredAccess};
 use claviger_engine::volume::Mapping;
-use claviger_engine::volume::kept::{Access, Keeper, Keys, Outline, PartAccess};
 use claviger_engine::{Credential, Error, ErrorKind, Format, Secret, Store, Unlock, Volume};
 use claviger_testkit::bitlocker::maker::{Made, State};
 use claviger_testkit::bitlocker::metadata::{HEADERS, Nonces, Seal, validation};
@@ -151,7 +151,7 @@ pub fn bitlocker_block(bytes: &[u8]) -> usize {
 /// Does as it is told, and changes nothing.
 struct Idle;
 
-impl Keeper for Idle {
+impl KeyProcess for Idle {
     fn decrypt(&self, _: u32, _: u64, out: &mut [u8], read: &mut PartAccess<'_>) -> io::Result<()> {
         read(0, out)
     }
@@ -164,26 +164,26 @@ impl Keeper for Idle {
         _: u64,
         out: &mut [u8],
         tags: usize,
-        read: &mut Access<'_>,
+        read: &mut StoredAccess<'_>,
     ) -> io::Result<Option<u32>> {
         let mut all = vec![0; out.len() + tags];
         read(&mut all)?;
         out.copy_from_slice(&all[..out.len()]);
         Ok(None)
     }
-    fn encrypt_tagged(&self, _: u32, _: u64, data: &[u8], tags: usize, write: &mut Access<'_>) -> io::Result<()> {
+    fn encrypt_tagged(&self, _: u32, _: u64, data: &[u8], tags: usize, write: &mut StoredAccess<'_>) -> io::Result<()> {
         let mut all = data.to_vec();
         all.resize(data.len() + tags, 0);
         write(&mut all)
     }
 }
 
-/// What a keeper says of a layout, as JSON, over a store of 1 MiB.
+/// What a key process says of a layout, as JSON, over a store of 1 MiB.
 pub fn outline(json: &[u8]) {
-    let Ok(outline) = serde_json::from_slice::<Outline>(json) else { return };
+    let Ok(outline) = serde_json::from_slice::<KeylessLayout>(json) else { return };
     let store = Sparse::beginning(&corpus::integrity()[0], 1 << 20);
-    let keeper: Arc<dyn Keeper> = Arc::new(Idle);
-    let Ok(layout) = outline.kept_by(&keeper, &*store) else { return };
+    let key_process: Arc<dyn KeyProcess> = Arc::new(Idle);
+    let Ok(layout) = outline.with_key_process(&key_process, &*store) else { return };
     // Nobody has the keys here.
     assert!((0..4).all(|segment| Keys::of(&layout, true).range(true, segment, 0, 512).is_err()));
     exercise(&Volume::new(store, layout));

@@ -1,31 +1,31 @@
-//! Memory that the kernel copies to and from quickly, and that a keeper of keys works on where it is.
+//! Memory that the kernel copies to and from quickly, and that a key process works on where it is.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-use crate::keeper::{Lender, Room};
+use crate::key_process::{BufferPool, Room};
 
 /// Who lends memory for new buffers, if anybody does: all servers of a process have the same, as they have one allocator.
-static LENDER: RwLock<Option<Lender>> = RwLock::new(None);
+static POOL: RwLock<Option<BufferPool>> = RwLock::new(None);
 
 /// How often that has changed.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
-/// Has buffers lie in memory of this lender until the value is dropped, or another one is lending.
-pub struct Lending(u64);
+/// Has buffers lie in memory of this pool until the value is dropped, or another one is lending.
+pub struct PoolInUse(u64);
 
-impl Lending {
-    pub fn new(lender: Lender) -> Self {
-        let mut current = LENDER.write().unwrap_or_else(PoisonError::into_inner);
-        *current = Some(lender);
+impl PoolInUse {
+    pub fn new(pool: BufferPool) -> Self {
+        let mut current = POOL.write().unwrap_or_else(PoisonError::into_inner);
+        *current = Some(pool);
         Self(CHANGES.fetch_add(1, Ordering::SeqCst) + 1)
     }
 }
 
-impl Drop for Lending {
+impl Drop for PoolInUse {
     fn drop(&mut self) {
-        let mut current = LENDER.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = POOL.write().unwrap_or_else(PoisonError::into_inner);
         if CHANGES.load(Ordering::SeqCst) == self.0 {
             CHANGES.fetch_add(1, Ordering::SeqCst);
             *current = None;
@@ -39,7 +39,7 @@ impl Drop for Lending {
 pub struct Aligned {
     memory: Memory,
     len: usize,
-    /// Which changes of the lender it knows of.
+    /// Which changes of the pool it knows of.
     changes: u64,
 }
 
@@ -77,8 +77,8 @@ impl Aligned {
         }
         let len = len.max(self.len);
         *self = Self::default(); // freed first
-        let lender = LENDER.read().unwrap_or_else(PoisonError::into_inner).clone();
-        self.memory = match lender.and_then(|lender| lender.lend(len)) {
+        let pool = POOL.read().unwrap_or_else(PoisonError::into_inner).clone();
+        self.memory = match pool.and_then(|pool| pool.allocate(len)) {
             Some(room) => Memory::Lent(room),
             None => {
                 let own = vec![0; len + Self::PAGE];

@@ -54,22 +54,22 @@
 //!
 //! Whoever can open the socket or the mounted folder sees the plaintext. Unix sockets and mounts are for one user and root, and TCP is for
 //! this machine only: [`nbd::Server::bind`] refuses any other address.
-#![deny(unsafe_code)] // allowed in fuse::sys, fuse::uring_sys, keeper::shared_sys, keeper::cage_sys, kernel::dm_sys, landlock, last_signal, mount::loop_sys and inherited only, for what the kernel demands
+#![deny(unsafe_code)] // allowed in fuse::sys, fuse::uring_sys, key process::shared_sys, key process::cage_sys, kernel::dm_sys, landlock, last_signal, mount::loop_sys and inherited only, for what the kernel demands
 
 mod aligned;
 pub mod crypttab;
 mod durable;
-pub mod elsewhere;
 pub mod fuse;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod inherited;
-pub mod keeper;
 pub mod kernel;
+pub mod key_process;
 mod landlock;
 pub mod last_signal;
 pub mod mount;
 pub mod nbd;
+pub mod remote;
 pub mod sessions;
 mod spin;
 mod wait;

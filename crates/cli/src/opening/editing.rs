@@ -11,7 +11,7 @@ use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Credential, Error, Format, Header, Store, Unlock};
 use serde::Serialize;
 
-use crate::opening::{OpenArgs, place};
+use crate::opening::{OpenArgs, remote};
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
@@ -179,7 +179,7 @@ impl HeaderArgs {
 
     /// Finds the header.
     pub fn find(&self, access: Access) -> claviger_engine::Result<Named> {
-        let opening = place::opening(&self.path, None)?.partition(self.partition).format(self.format.as_deref());
+        let opening = remote::opening(&self.path, None)?.partition(self.partition).format(self.format.as_deref());
         let HeaderFound { file, store, format, header, .. } = opening.access(access).find_header()?;
         let editor = editor_of(format).map_err(|e| e.at(&self.path))?;
         Ok(Named { file, store, format, editor, header, path: self.path.clone() })

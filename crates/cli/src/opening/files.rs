@@ -157,7 +157,7 @@ impl InsideArgs {
 }
 
 /// A node of the volume's files, as long as it is used.
-pub type Found<'a> = Held<&'a (dyn Tree + 'static)>;
+pub type FoundNode<'a> = Held<&'a (dyn Tree + 'static)>;
 
 impl Inside {
     fn of(folder: OpenFolder, filesystem: Option<Filesystem>) -> Self {
@@ -174,7 +174,7 @@ impl Inside {
     }
 
     /// The node at a path inside the volume.
-    pub fn find(&self, path: &OsStr) -> Result<Found<'_>, Error> {
+    pub fn find(&self, path: &OsStr) -> Result<FoundNode<'_>, Error> {
         Held::find(&*self.tree, self.below(path)?).map_err(|e| tree_error(e, path))
     }
 
@@ -188,7 +188,7 @@ impl Inside {
     }
 
     /// The node that an entry of `folder` names.
-    pub fn take(&self, folder: Node, entry: &Entry, path: &OsStr) -> Result<Found<'_>, Error> {
+    pub fn take(&self, folder: Node, entry: &Entry, path: &OsStr) -> Result<FoundNode<'_>, Error> {
         Held::take(&*self.tree, folder, entry).map_err(|e| tree_error(e, path))
     }
 

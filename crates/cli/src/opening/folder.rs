@@ -1,4 +1,4 @@
-//! Options for folders whose files are encrypted one by one.
+//! Options for encrypted folders.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use crate::terminal::output;
 
 /// How such a folder is opened and used.
 #[derive(clap::Args, Clone, Default)]
-#[command(next_help_heading = "Folders whose files are encrypted one by one: eCryptfs")]
+#[command(next_help_heading = "Encrypted folders: eCryptfs")]
 pub struct FolderArgs {
     /// Read the password of a folder inside an encrypted volume, which has a password of its own, from FILE; `-` is standard input
     #[arg(long, value_name = "FILE", group = "folder_password")]
@@ -132,7 +132,7 @@ impl FolderArgs {
     /// `Misuse`.
     pub fn refuse(&self) -> Result<()> {
         match self.given() {
-            true => Err(Error::misuse("options for folders whose files are encrypted one by one mean nothing here")
+            true => Err(Error::misuse("options for encrypted folders mean nothing here")
                 .hint("`ls`, `tree`, `cp`, `cat --file`, `info` and `mount` take them.")),
             false => Ok(()),
         }

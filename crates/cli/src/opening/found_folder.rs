@@ -1,4 +1,4 @@
-//! The way to a folder whose files are encrypted one by one, on this machine or inside something, in two steps: it can be looked at
+//! The way to an encrypted folder, on this machine or inside something, in two steps: it can be looked at
 //! before anybody is asked for its password.
 
 use std::ffi::OsStr;
@@ -26,13 +26,13 @@ pub struct FoundFolder<'a> {
     /// The same as words of a command line: what is opened, and a path inside.
     pub words: [String; 2],
     args: &'a OpenArgs,
-    place: Place,
+    place: FolderLocation,
     given: FolderGiven,
 }
 
 /// Where a folder is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum FolderLocation {
     /// On this machine.
     Here,
     /// In something that is not encrypted.
@@ -56,11 +56,11 @@ impl OpenArgs {
         if let (Some(path), false) = (inside, self.path.is_dir()) {
             let outer = InsideArgs::default().outer(self, self.open_for_files(access)?)?;
             let locked = self.inner(&outer.tree, path).map_err(|e| e.at(&self.path))?;
-            let place = if outer.in_clear { Place::InClear } else { Place::InVolume };
+            let place = if outer.in_clear { FolderLocation::InClear } else { FolderLocation::InVolume };
             return self.found(locked, place);
         }
         let locked = self.how.opening(&self.path)?.access(access).find()?;
-        self.found(locked, Place::Here)
+        self.found(locked, FolderLocation::Here)
     }
 
     fn inner(&self, tree: &Arc<dyn Tree>, path: &OsStr) -> claviger_engine::Result<Locked> {
@@ -68,11 +68,11 @@ impl OpenArgs {
         Opening::tree(Arc::clone(tree)).at(path).format(format).find()
     }
 
-    fn found(&self, locked: Locked, place: Place) -> anyhow::Result<FoundFolder<'_>> {
+    fn found(&self, locked: Locked, place: FolderLocation) -> anyhow::Result<FoundFolder<'_>> {
         let path = self.path.display().to_string();
-        let inside = format!(":{}", files::shown(locked.place()));
-        let shown = if place == Place::Here { path.clone() } else { format!("{path} {inside}") };
-        let words = [path, if place == Place::Here { ":/".to_owned() } else { inside }];
+        let inside = format!(":{}", files::shown(locked.path_inside()));
+        let shown = if place == FolderLocation::Here { path.clone() } else { format!("{path} {inside}") };
+        let words = [path, if place == FolderLocation::Here { ":/".to_owned() } else { inside }];
         Ok(FoundFolder { locked, path: shown, words, args: self, place, given: self.how.folder.read()? })
     }
 
@@ -105,7 +105,7 @@ impl OpenArgs {
             ));
             return Ok(None);
         }
-        let found = self.found(locked, if in_clear { Place::InClear } else { Place::InVolume })?;
+        let found = self.found(locked, if in_clear { FolderLocation::InClear } else { FolderLocation::InVolume })?;
         let credentials = found.credentials()?;
         found.unlock(&credentials).map(Some)
     }
@@ -116,10 +116,11 @@ impl FoundFolder<'_> {
     pub fn credentials(&self) -> anyhow::Result<Vec<Credential>> {
         self.locked.check(&self.with(&[])).map_err(|e| e.at(Path::new(&self.path)))?;
         let args = self.args;
-        if self.place == Place::InVolume && args.credentials.on_stdin() && args.how.folder.source().on_stdin() {
+        if self.place == FolderLocation::InVolume && args.credentials.on_stdin() && args.how.folder.source().on_stdin()
+        {
             return Err(Error::misuse("standard input can give one password, not both").into());
         }
-        let own = args.how.folder.gives_password() || self.place == Place::InVolume;
+        let own = args.how.folder.gives_password() || self.place == FolderLocation::InVolume;
         let without = args.how.folder.as_stored() || self.given.opens_itself();
         let asks = |keyfiles: &[Credential]| !without && self.locked.asks_passphrase(keyfiles);
         let mut credentials = match own {
@@ -143,8 +144,10 @@ impl FoundFolder<'_> {
     /// How it is opened, with these credentials.
     pub fn with<'b>(&'b self, credentials: &'b [Credential]) -> Unlock<'b> {
         match self.place {
-            Place::Here => self.args.how.unlock_folder(credentials, &self.given),
-            Place::InClear | Place::InVolume => self.args.how.unlock_inner_folder(credentials, &self.given),
+            FolderLocation::Here => self.args.how.unlock_folder(credentials, &self.given),
+            FolderLocation::InClear | FolderLocation::InVolume => {
+                self.args.how.unlock_inner_folder(credentials, &self.given)
+            }
         }
     }
 
@@ -155,12 +158,12 @@ impl FoundFolder<'_> {
         let bar = Progress::trials("Opening");
         let show = |done, all| bar.at(done, all);
         let with = match place {
-            Place::Here => args.how.unlock_folder(credentials, &given),
-            Place::InClear | Place::InVolume => args.how.unlock_inner_folder(credentials, &given),
+            FolderLocation::Here => args.how.unlock_folder(credentials, &given),
+            FolderLocation::InClear | FolderLocation::InVolume => args.how.unlock_inner_folder(credentials, &given),
         };
         let opened = locked.unlock(&Unlock { cancel: Some(cancel), progress: Some(&show), ..with });
         drop(bar);
         let opened = opened.and_then(Opened::files).map_err(with_explain);
-        Ok(opened.map_err(|e| if place == Place::Here { e } else { e.at(Path::new(&path)) })?)
+        Ok(opened.map_err(|e| if place == FolderLocation::Here { e } else { e.at(Path::new(&path)) })?)
     }
 }

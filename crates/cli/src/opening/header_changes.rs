@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use claviger_engine::formats::{Attributes, Prepared};
+use claviger_engine::formats::{HeaderAttributes, Prepared};
 use claviger_engine::store::Access;
 use claviger_engine::{Advice, Credential, Error, ErrorKind, Unlock};
 
@@ -128,7 +128,7 @@ pub struct ConvertArgs {
 /// Carries `header set` out.
 pub fn set(args: &SetArgs) -> anyhow::Result<()> {
     let flags = (args.no_flags || !args.flags.is_empty()).then_some(args.flags.as_slice());
-    let to = Attributes {
+    let to = HeaderAttributes {
         uuid: args.uuid.as_deref(),
         label: args.label.as_deref(),
         subsystem: args.subsystem.as_deref(),

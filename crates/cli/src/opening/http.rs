@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const LONGEST: u64 = 256 << 10;
 
 /// What a URL names.
-struct Place<'a> {
+struct UrlParts<'a> {
     host: &'a str,
     port: u16,
     path: &'a str,
@@ -35,11 +35,11 @@ pub fn same(one: &str, other: &str) -> bool {
 /// `Misuse` for a URL that is none, `Unsupported` for another protocol; `Io` where the server is not reached, is too slow or answers
 /// with an error; `Cancelled`.
 pub fn ask(url: &str, path: &str, body: Option<&[u8]>) -> Result<Vec<u8>> {
-    let place = Place::parse(url)?;
+    let place = UrlParts::parse(url)?;
     exchange(&place, path, body).map_err(|e| Error::from(e).at(url.as_ref()))
 }
 
-impl<'a> Place<'a> {
+impl<'a> UrlParts<'a> {
     fn parse(url: &'a str) -> Result<Self> {
         let wrong =
             || Error::misuse("this is no URL of a tang server: it is written http://HOST:PORT").at(url.as_ref());
@@ -64,8 +64,8 @@ impl<'a> Place<'a> {
     }
 }
 
-fn exchange(place: &Place<'_>, path: &str, body: Option<&[u8]>) -> std::io::Result<Vec<u8>> {
-    let Place { host, port, path: below } = place;
+fn exchange(place: &UrlParts<'_>, path: &str, body: Option<&[u8]>) -> std::io::Result<Vec<u8>> {
+    let UrlParts { host, port, path: below } = place;
     let deadline = Deadline::within(PATIENCE, cancel::waits());
     let socket = deadline.connect_tcp(host, *port)?;
     let mut stream = Exchange::new(socket.as_fd(), deadline);
@@ -142,13 +142,13 @@ mod tests {
             ("http://[::1]:7/", "::1", 7, ""),
             ("http://127.0.0.1:7/below/it/", "127.0.0.1", 7, "below/it"),
         ] {
-            let place = Place::parse(url).expect(url);
+            let place = UrlParts::parse(url).expect(url);
             assert_eq!((place.host, place.port, place.path), (host, port, path), "{url}");
         }
         for wrong in
             ["", "http://", "http://a b", "http://a\r\nX: y", "http://a:b", "http://[::1", "https://a", "a:70000"]
         {
-            assert!(Place::parse(wrong).is_err(), "{wrong}");
+            assert!(UrlParts::parse(wrong).is_err(), "{wrong}");
         }
         assert!(same("http://a:1/", "a:1") && !same("a:1", "a:2"));
     }

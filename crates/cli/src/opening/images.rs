@@ -4,7 +4,7 @@ use std::path::Path;
 
 use claviger_engine::diagnosis::{Mark, Way};
 
-use super::place;
+use super::remote;
 use crate::terminal::output;
 
 /// Sentences, each with a command, that lead from what a mark tells of `path` to what is in it. None of them writes into it.
@@ -13,7 +13,7 @@ pub fn steps(mark: &Mark, path: &str) -> Vec<(String, Option<String>)> {
     let explain = |path: &str| Some(output::command(["claviger", "explain", path]));
     match way {
         // A scheme leads to a file here, and not to what another scheme leads to.
-        Some(Way::Image(format)) if !place::is_elsewhere(Path::new(path)) => {
+        Some(Way::Image(format)) if !remote::is_remote(Path::new(path)) => {
             vec![(format!("This is {what}. To open the disk in it:"), explain(&format!("{format}:{path}")))]
         }
         Some(Way::Mounted { program, inside }) => {

@@ -17,7 +17,7 @@ pub mod logical_volume;
 pub mod mount_point;
 pub mod new_file;
 pub mod patience;
-pub mod place;
+pub mod remote;
 pub mod tokens;
 
 use std::io;
@@ -37,7 +37,7 @@ use claviger_engine::{
     Acceleration, Credential, Error, ErrorKind, Header, Opened, Opening, Protect, Store, Unlock, Volume,
 };
 use claviger_engine::{file_formats, filesystems};
-use claviger_serve::keeper::Borrowing;
+use claviger_serve::key_process::KeySide;
 
 use crate::opening::credentials::{CredentialArgs, HiddenCredentialArgs};
 use crate::opening::folder::{FolderArgs, FolderGiven};
@@ -52,7 +52,7 @@ use crate::terminal::{advice, cancel, output, prompt, size};
 /// Which volume, what opens it, and what narrows the trials.
 #[derive(clap::Args, Clone)]
 pub struct OpenArgs {
-    /// The file or block device that holds the volume, a folder whose files are encrypted one by one, or what is elsewhere:
+    /// The file or block device that holds the volume, an encrypted folder, or a remote store:
     /// nbd://HOST/EXPORT, rbd:POOL/IMAGE …
     #[arg(value_name = "VOLUME")]
     pub path: PathBuf,
@@ -61,13 +61,13 @@ pub struct OpenArgs {
     pub(crate) credentials: CredentialArgs,
 
     #[command(flatten)]
-    pub(crate) how: How,
+    pub(crate) how: UnlockArgs,
 }
 
 /// How to open it.
 #[derive(clap::Args, Clone, Default)]
 #[command(next_help_heading = "How to open it")]
-pub(crate) struct How {
+pub(crate) struct UnlockArgs {
     /// Treat it as a volume of this format
     #[arg(long, value_name = "NAME")]
     format: Option<String>,
@@ -147,7 +147,7 @@ pub(crate) struct How {
     pub(crate) folder: FolderArgs,
 }
 
-impl How {
+impl UnlockArgs {
     /// As the options of another verb say, which has some of these.
     pub fn new(format: Option<String>, cipher: Option<String>, hash: Option<String>, pim: Option<u32>) -> Self {
         Self { format, cipher, hash, pim, ..Self::default() }
@@ -247,7 +247,7 @@ impl How {
         }
         // Nothing in a folder shows that its files are encrypted for certificates.
         let format = self.format().or_else(|| self.folder.certificate_format().filter(|_| path.is_dir()));
-        let opening = place::opening(path, self.header_file())?.partition(self.partition).format(format);
+        let opening = remote::opening(path, self.header_file())?.partition(self.partition).format(format);
         Ok(opening.keep_times(self.keep_times).by_backup(self.by_backup()))
     }
 
@@ -256,7 +256,7 @@ impl How {
         match self.folder_format() {
             Some(_) if !path.is_dir() => {
                 self.headerless.check(None)?;
-                let opening = place::opening(path, self.header_file())?.partition(self.partition);
+                let opening = remote::opening(path, self.header_file())?.partition(self.partition);
                 Ok(opening.or_clear(true).keep_times(self.keep_times).by_backup(self.by_backup()))
             }
             _ => Ok(self.opening(path)?.or_clear(true)),
@@ -445,7 +445,7 @@ impl OpenArgs {
 
     /// Whether the trials were narrowed.
     pub fn hinted(&self) -> bool {
-        let How { hash, cipher, pim, .. } = &self.how;
+        let UnlockArgs { hash, cipher, pim, .. } = &self.how;
         hash.is_some() || cipher.is_some() || pim.is_some() || self.how.slot.is_some() || self.how.backup_header
     }
 
@@ -476,7 +476,7 @@ impl OpenArgs {
 
     /// What a token's device has released, where tokens are to open the volume, or are tried first.
     pub(super) fn released(&self, header: &dyn Header) -> claviger_engine::Result<Option<Released>> {
-        let How { tokens, folder, .. } = &self.how;
+        let UnlockArgs { tokens, folder, .. } = &self.how;
         let released = match (tokens.only(), self.credentials.given()) {
             (true, true) => return Err(Error::misuse("--token-only takes no password, keyfile or volume key")),
             (true, false) => tokens.release(header, self.how.keyslot(), &folder.certificates).map(Some),
@@ -508,7 +508,7 @@ impl OpenArgs {
         if self.path.is_dir() || card { Ok(()) } else { self.how.folder.refuse() }
     }
 
-    /// Opens what has files in it: a volume, a folder whose files are encrypted one by one, or what is not encrypted.
+    /// Opens what has files in it: a volume, an encrypted folder, or what is not encrypted.
     pub fn open_for_files(&self, access: Access) -> anyhow::Result<Opened> {
         self.open_with(self.how.opening_for_files(&self.path)?, access, None, None)
     }
@@ -549,10 +549,10 @@ impl OpenArgs {
         Ok(self.how.opening(&self.path)?.access(self.access(access)).stores()?)
     }
 
-    /// Finds the folder of this machine whose files are encrypted one by one, for another process that unlocks it.
+    /// Finds the encrypted folder of this machine, for another process that unlocks it.
     pub fn find_here(&self, access: Access) -> anyhow::Result<Locked> {
         let locked = self.how.opening(&self.path)?.access(self.access(access)).find()?;
-        locked.check_isolated(&[])?;
+        locked.check_key_process(&[])?;
         Ok(locked)
     }
 
@@ -560,15 +560,15 @@ impl OpenArgs {
     /// any more.
     pub fn open_lent(
         &self,
-        borrowing: &Borrowing,
+        key_side: &KeySide,
         access: Access,
         protect: Option<&ProtectArgs>,
         alone: &dyn Fn() -> io::Result<()>,
     ) -> anyhow::Result<Opened> {
         let opening = self.how.opening(&self.path)?;
-        let opening = match borrowing.folder() {
-            Some(folder) => opening.lent_folder(folder),
-            None => opening.lent(borrowing.disk(), borrowing.header()),
+        let opening = match key_side.folder() {
+            Some(folder) => opening.over_folder(folder),
+            None => opening.over_stores(key_side.disk(), key_side.header()),
         };
         let hidden = protect.map(|protect| self.protected(access, protect)).transpose()?.flatten();
         self.open_with(opening, access, hidden, Some(alone))
@@ -594,7 +594,7 @@ impl OpenArgs {
         };
         locked.check(&unlock(&[]))?;
         if alone.is_some() {
-            locked.check_isolated(&[])?;
+            locked.check_key_process(&[])?;
         }
         // A password is then that of a folder in it.
         if locked.is_clear() {
@@ -624,7 +624,7 @@ impl OpenArgs {
         let hidden_credentials = hidden.map(|h| h.credentials.source().read()).transpose()?;
         let protect = hidden.zip(hidden_credentials.as_deref()).map(|(args, credentials)| args.protect(credentials));
         if let Some(alone) = alone {
-            locked.check_isolated(&credentials)?;
+            locked.check_key_process(&credentials)?;
             alone().context("the process that is to hold the keys")?;
         }
         let bar = Progress::trials("Opening");

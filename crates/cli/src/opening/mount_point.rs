@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use claviger_engine::{Error, ErrorKind, Result};
 use claviger_serve::sessions::{Record, Runtime, Session, escape};
 
-use crate::opening::place;
+use crate::opening::remote;
 use crate::terminal::output;
 
 /// An empty folder.
@@ -128,7 +128,7 @@ pub fn say_where(error: anyhow::Error) -> anyhow::Error {
         Ok(error) => return error.into(),
         Err(error) => return error,
     };
-    let path = error.path.as_deref().and_then(|path| place::absolute(path).ok());
+    let path = error.path.as_deref().and_then(|path| remote::absolute(path).ok());
     let there = path.and_then(|path| session(|record| record.volume == path));
     let Some(Session { record: Record { dir, uri, .. }, .. }) = there else { return error.into() };
     let uri = uri.unwrap_or_default();

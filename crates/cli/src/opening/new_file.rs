@@ -7,7 +7,7 @@ use std::path::Path;
 
 use claviger_engine::store::files::{rename_new, sync_folder};
 use claviger_engine::{Error, Result, Secret};
-use claviger_serve::keeper::FileNumber;
+use claviger_serve::key_process::FileNumber;
 
 /// Fails if there is something of that name: better before a password is asked for than after.
 pub fn must_be_new(path: &Path) -> Result<()> {

@@ -24,7 +24,7 @@ use crate::terminal::exit::Silent;
 
 /// What the process in the background is told by the one that started it. Nothing for people.
 #[derive(clap::Args, Clone)]
-pub struct Told {
+pub struct BackgroundArgs {
     /// The descriptor to say on that it works
     #[arg(long, hide = true, value_name = "N")]
     ready_fd: Option<i32>,
@@ -42,7 +42,7 @@ fn parse_process(text: &str) -> Result<Process, String> {
     parse().ok_or_else(|| "not NUMBER-TICKS".to_owned())
 }
 
-impl Told {
+impl BackgroundArgs {
     /// Whether this is the process in the background.
     pub fn background(&self) -> bool {
         self.ready_fd.is_some()

@@ -4,5 +4,5 @@ pub mod background;
 pub mod command_line;
 pub mod guard;
 pub mod helper;
-pub mod keeper;
+pub mod key_process;
 pub mod traced;

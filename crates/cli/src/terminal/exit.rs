@@ -123,7 +123,7 @@ pub fn finish(result: anyhow::Result<()>, json: bool) -> ExitCode {
 }
 
 #[derive(Serialize)]
-struct Told {
+struct ErrorReport {
     error: Failure,
 }
 
@@ -139,7 +139,7 @@ pub fn report(error: &anyhow::Error, json: bool) {
     let message = message(error);
     let text = if json {
         let &Code { number, name, meaning: _ } = classify(error);
-        let told = Told { error: Failure { kind: name, message, exit_code: number } };
+        let told = ErrorReport { error: Failure { kind: name, message, exit_code: number } };
         serde_json::to_string(&told).expect("strings and a number are JSON")
     } else {
         format!("claviger: {message}")

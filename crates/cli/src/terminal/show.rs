@@ -10,7 +10,7 @@ use claviger_engine::{Error, Unlock};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::opening::place;
+use crate::opening::remote;
 use crate::terminal::output::{self, Report, printable};
 use crate::terminal::size;
 use crate::verbs::info;
@@ -55,7 +55,7 @@ struct Shown {
 
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let opening = place::opening(&args.path, None)?.partition(args.partition).format(args.format.as_deref());
+    let opening = remote::opening(&args.path, None)?.partition(args.partition).format(args.format.as_deref());
     let HeaderFound { format, header, .. } = opening.find_header()?;
     let told = header.describe().ok_or_else(|| {
         let what = format!("showing what cannot be read without a password, as the headers of {}", format.name());

@@ -15,7 +15,7 @@ use claviger_engine::trees::{Entry, Held, NewNode, Node, NodeKind, OpenFile, Ren
 use claviger_engine::{Error, ErrorKind};
 use serde::Serialize;
 
-use crate::opening::files::{self, Found, Inside, InsideArgs, tree_error};
+use crate::opening::files::{self, FoundNode, Inside, InsideArgs, tree_error};
 use crate::opening::{OpenArgs, ProtectArgs};
 use crate::terminal::exit::Silent;
 use crate::terminal::left_out::LeftOut;
@@ -38,7 +38,7 @@ const PIECE: usize = 4 << 20;
 /// sockets and devices. The exit status is then not 0: 4 if something is damaged, else 6, 2 or 5. Of an NTFS, contents are copied, and streams
 /// beside them are only counted.
 ///
-/// VOLUME may also be a folder whose files are encrypted one by one, or an image that is not encrypted; with an option for such
+/// VOLUME may also be an encrypted folder, or an image that is not encrypted; with an option for such
 /// folders, the one in it into which the paths lead is opened.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -163,12 +163,12 @@ fn links_last<F>(items: &mut [Item<F>]) {
 
 /// Something inside to copy. Only folders are held until then: of files there may be more than can be.
 enum Source<'a> {
-    Named(Rc<Found<'a>>),
-    In(Rc<Found<'a>>, Entry),
+    Named(Rc<FoundNode<'a>>),
+    In(Rc<FoundNode<'a>>, Entry),
 }
 
 impl<'a> Source<'a> {
-    fn held(&self, opened: &'a Inside, path: &OsStr) -> Result<Rc<Found<'a>>, Error> {
+    fn held(&self, opened: &'a Inside, path: &OsStr) -> Result<Rc<FoundNode<'a>>, Error> {
         match self {
             Self::Named(found) => Ok(found.clone()),
             Self::In(folder, entry) => opened.take(folder.node(), entry, path).map(Rc::new),
@@ -388,7 +388,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    fn contents(&mut self, folder: &Rc<Found<'a>>, path: &OsStr, to: &Path) -> Done<()> {
+    fn contents(&mut self, folder: &Rc<FoundNode<'a>>, path: &OsStr, to: &Path) -> Done<()> {
         let list = self.opened.list(folder.node(), path).map_err(Trouble::One)?;
         for name in list.left_out {
             let path = files::below(path, &name.name);

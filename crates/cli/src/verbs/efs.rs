@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use claviger_crypto::modes::efs::EfsCipher;
-use claviger_engine::file_formats::efs::{self, EFS, EfsInfo, Place, Recipient};
+use claviger_engine::file_formats::efs::{self, EFS, EfsInfo, RawFile, Recipient};
 use claviger_engine::file_formats::{FileFormat, Stored};
 use claviger_engine::filesystems::Kind;
 use claviger_engine::private_keys::{self, PrivateKey};
@@ -365,7 +365,7 @@ impl Job {
         matches!(self, Self::Share { .. } | Self::Change { .. } | Self::Decrypt)
     }
 
-    fn carry_out(&self, place: Place<'_>, item: &Item, keys: &[Arc<dyn PrivateKey>]) -> Result<()> {
+    fn carry_out(&self, place: RawFile<'_>, item: &Item, keys: &[Arc<dyn PrivateKey>]) -> Result<()> {
         match (self, &item.info) {
             (Self::Encrypt { users, agents, cipher }, _) => efs::encrypt(place, users, agents, *cipher),
             (Self::Share { users, agents }, Some(info)) => {
@@ -663,14 +663,14 @@ fn in_place(
     folder: &HostFolder,
     item: &Item,
     watch: &dyn Fn(u64) -> Result<()>,
-    what: impl FnOnce(Place<'_>) -> Result<()>,
+    what: impl FnOnce(RawFile<'_>) -> Result<()>,
 ) -> Result<()> {
     let path = Path::new(&item.path);
     let parent = path.parent().unwrap_or(Path::new("/"));
     let parent = Held::find(folder, parent.as_os_str()).map_err(|e| tree_error(e, &item.path))?;
     let name = path.file_name().ok_or_else(|| Error::misuse("it has no name"))?;
     let size = item.info.is_some().then_some(item.size);
-    what(Place { tree: folder, folder: parent.node(), name, size, watch: Some(watch) })
+    what(RawFile { tree: folder, folder: parent.node(), name, size, watch: Some(watch) })
 }
 
 /// Unmounts, and waits until all is written.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use claviger_engine as engine;
 use claviger_engine::diagnosis::{
-    self, Content, Diagnosis, Found, How, Look, LostPartition, Mark, Opinion, Search, Step, Target, Way,
+    self, Content, Diagnosis, Difference, Look, LostPartition, Mark, Match, Opinion, Search, SearchStep, Target, Way,
 };
 use claviger_engine::formats::KeyslotEditor;
 use claviger_engine::formats::partition::Candidate;
@@ -37,7 +37,7 @@ use crate::verbs::folders;
 /// Formats like TrueCrypt and VeraCrypt have no signature: a wrong password and a file of random bytes look the same.
 /// LUKS has one.
 ///
-/// Of a folder whose files are encrypted one by one: for which keys its files are, which are damaged, what is missing beside it,
+/// Of an encrypted folder: for which keys its files are, which are damaged, what is missing beside it,
 /// and whether the password opens it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -59,7 +59,7 @@ pub struct Args {
     #[command(flatten)]
     open: OpenArgs,
 
-    /// The folder inside whose files are encrypted one by one
+    /// The encrypted folder inside
     #[arg(value_name = "PATH")]
     inside: Option<OsString>,
 }
@@ -192,7 +192,7 @@ fn try_all(args: &Args, targets: &[Target], credentials: &[Credential]) -> Resul
                 false => Err(ErrorKind::WrongCredential("nothing was recognised".into()).into()),
             }
         };
-    let tell = |step: Step| {
+    let tell = |step: SearchStep| {
         let mut bar = bar.borrow_mut();
         if step.done == 1 {
             *bar = None;
@@ -216,12 +216,12 @@ fn without_any(targets: &[Target], mut search: Search<OpenedVolume>) -> Search<O
         Some((unlocked.facts, unlocked.warnings))
     };
     let found = targets.iter().enumerate().find_map(|(target, header)| Some((target, open(header)?)));
-    search.found = found.map(|(target, volume)| Found { how: How::Nothing, target, unlocked: Ok(volume) });
+    search.found = found.map(|(target, volume)| Match { how: Difference::Nothing, target, unlocked: Ok(volume) });
     search
 }
 
 /// Says what comes and how long it takes, where that is long. Whether it is to begin.
-fn announce(format: &str, step: Step, may_take: Option<&(dyn Fn(Duration) -> Result<()> + Sync)>) -> bool {
+fn announce(format: &str, step: SearchStep, may_take: Option<&(dyn Fn(Duration) -> Result<()> + Sync)>) -> bool {
     let time = step.each.saturating_mul(step.all as u32);
     if time < Duration::from_secs(3) {
         return true;
@@ -448,9 +448,9 @@ impl Explained {
         args: &Args,
         store: &Arc<dyn Store>,
         target: &Target,
-        found: Found<OpenedVolume>,
+        found: Match<OpenedVolume>,
     ) -> Result<()> {
-        let Found { how, target: _, unlocked } = found;
+        let Match { how, target: _, unlocked } = found;
         let format = target.format;
         self.partition = target.partition.or(args.open.how.partition());
         let mut facts = None;
@@ -564,26 +564,26 @@ impl Explained {
         self.advise(what, &words);
     }
 
-    fn about_password(&mut self, how: How, facts: Option<&Facts>, args: &Args) {
+    fn about_password(&mut self, how: Difference, facts: Option<&Facts>, args: &Args) {
         let path = self.path.clone();
         match how {
-            How::AsGiven => {
+            Difference::AsGiven => {
                 let by_backup = facts.filter(|facts| facts.header.contains("backup"));
                 let info = by_backup.map(|facts| self.how_to("info --backup-header", facts, args));
                 let info = info.unwrap_or_else(|| ["claviger", "info", &path].map(str::to_owned).to_vec());
                 self.advise_words("To see its properties:", &info);
             }
-            How::WithoutHints => {
+            Difference::WithoutHints => {
                 self.advise(
                     "Leave out the hash, the cipher, the PIM or the header option:",
                     &["claviger", "info", &path],
                 );
             }
-            How::Password(_) => self.advise(
+            Difference::Password(_) => self.advise(
                 "Type it in that form, or write that form into a file that only you can read, and give the file:",
                 &["claviger", "info", "--password-file", "FILE", &path],
             ),
-            How::Nothing => {
+            Difference::Nothing => {
                 self.advise("It opens without a password:", &["claviger", "info", &path]);
                 // Of one that is decrypted there is nothing to protect.
                 if facts.is_some_and(|facts| facts.derivation.is_some()) {
@@ -593,11 +593,11 @@ impl Explained {
                     );
                 }
             }
-            How::NoKeyfiles => self.advise("Leave out the keyfiles:", &["claviger", "info", &path]),
-            How::NoPassword => self.advise("Use --no-password.", &[]),
-            How::WithoutKeyfile(_) => self.advise("Leave out that keyfile.", &[]),
+            Difference::NoKeyfiles => self.advise("Leave out the keyfiles:", &["claviger", "info", &path]),
+            Difference::NoPassword => self.advise("Use --no-password.", &[]),
+            Difference::WithoutKeyfile(_) => self.advise("Leave out that keyfile.", &[]),
         }
-        if !matches!(how, How::AsGiven) && args.open.password_on_stdin() {
+        if !matches!(how, Difference::AsGiven) && args.open.password_on_stdin() {
             self.advise("A script may send different bytes than a person types: compare them.", &[]);
         }
     }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::opening::OpenArgs;
 use crate::opening::credentials::HiddenCredentialArgs;
 use crate::opening::editing::{self, editor_of};
-use crate::opening::place;
+use crate::opening::remote;
 use crate::opening::{header_changes, new_file};
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
@@ -227,7 +227,7 @@ fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
     let path = &args.open.path;
     let at = |e: Error| e.at(path);
     let store = args.open.how.opening(path)?.access(Access::ReadWrite).stored()?;
-    let file = args.from.as_deref().map(|from| place::open(from, Access::ReadOnly)).transpose()?;
+    let file = args.from.as_deref().map(|from| remote::open(from, Access::ReadOnly)).transpose()?;
     let from = file.as_ref().map_or(RestoreFrom::Embedded, |f| RestoreFrom::Backup(&**f));
     let public = file.as_ref().is_some_and(is_public);
     // Beside a header in front a backup that anybody can read is compared with that; without one, only what decrypts shows that it

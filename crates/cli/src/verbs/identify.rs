@@ -12,7 +12,7 @@ use claviger_engine::trees::host::HostFolder;
 use claviger_engine::{FILE_FORMATS, FORMATS, FileFormat, Verdict};
 use serde::Serialize;
 
-use crate::opening::{images, place};
+use crate::opening::{images, remote};
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
@@ -26,7 +26,7 @@ use crate::terminal::size;
   claviger identify old.tc
   claviger identify --json /dev/sd*")]
 pub struct Args {
-    /// Files, block devices, or folders whose files may be encrypted one by one
+    /// Files, block devices, or encrypted folders
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
@@ -104,7 +104,7 @@ fn identify(path: &Path) -> claviger_engine::Result<Identified> {
     if path.is_dir() {
         return identify_folder(path);
     }
-    let store = place::open(path, Access::ReadOnly)?;
+    let store = remote::open(path, Access::ReadOnly)?;
     let Diagnosis { size, content, mark, partitions, partition_trouble, formats, .. } =
         diagnosis::look(&store).map_err(|e| e.at(path))?;
     let begins_random = content.is_some_and(|content| content.begins == Look::Random);
@@ -114,7 +114,7 @@ fn identify(path: &Path) -> claviger_engine::Result<Identified> {
     Ok(Identified { partitions, steps: steps.unwrap_or_default(), partition_table: partition_trouble, ..identified })
 }
 
-/// A folder whose files may be encrypted one by one.
+/// A folder that may be encrypted.
 fn identify_folder(path: &Path) -> claviger_engine::Result<Identified> {
     let tree = HostFolder::open(path, Access::ReadOnly)?;
     let opinion = |format: &&'static dyn FileFormat| {

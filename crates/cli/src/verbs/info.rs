@@ -31,7 +31,7 @@ pub struct Args {
     #[command(flatten)]
     open: OpenArgs,
 
-    /// A file inside, or a folder whose files are encrypted one by one
+    /// A file inside, or an encrypted folder
     #[arg(value_name = "PATH")]
     inside: Option<OsString>,
 }

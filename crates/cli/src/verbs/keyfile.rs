@@ -225,10 +225,10 @@ impl CertificateArgs {
 /// The name by which the person has signed in.
 fn user_name() -> Result<String> {
     let names = ["SUDO_USER", "LOGNAME", "USER"].iter().filter_map(|name| std::env::var(name).ok());
-    names.into_iter().find(|name| !name.is_empty()).ok_or_else(|| {
-        Error::misuse("nothing says what your name is, which is to be in the certificate")
-            .hint("Give it with --name NAME.")
-    })
+    names
+        .into_iter()
+        .find(|name| !name.is_empty())
+        .ok_or_else(|| Error::misuse("the certificate needs a name").hint("Give it with --name NAME."))
 }
 
 impl Report for Made {

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use claviger_engine::formats::takes::{self, Parameter, Purpose};
-use claviger_engine::formats::{self, Attributes, NewCredential, Protection, RecoveryPassword, Removal};
+use claviger_engine::formats::{self, HeaderAttributes, NewCredential, Protection, RecoveryPassword, Removal};
 use claviger_engine::store::Access;
 use claviger_engine::tpm2::{Envelope, Pcrs, Policy, Signed};
 use claviger_engine::{Credential, Error, ErrorKind, Secret, Unlock};
@@ -690,7 +690,7 @@ fn test(args: &TestArgs) -> anyhow::Result<()> {
 
 fn priority(args: &PriorityArgs) -> anyhow::Result<()> {
     let named = args.header.find(Access::ReadWrite)?;
-    let to = Attributes { priority: Some((args.number, args.priority as u32)), ..Attributes::default() };
+    let to = HeaderAttributes { priority: Some((args.number, args.priority as u32)), ..HeaderAttributes::default() };
     let prepared = named.editor.set(&*named.store, &to).map_err(|e| e.at(&args.header.path))?;
     named.carry_out(prepared, args.json)
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use claviger_engine::{Error, ErrorKind, Result};
 use claviger_serve::fuse;
-use claviger_serve::keeper::locking::{self, Meanwhile};
+use claviger_serve::key_process::locking::{self, Meanwhile};
 use claviger_serve::sessions::{Runtime, Session, escape};
 use serde::Serialize;
 
@@ -106,7 +106,7 @@ pub fn said(error: io::Error, session: &Session) -> Error {
     let volume = &session.record.volume;
     match locking::is_missing(&error) {
         true if session.alive() && session.record.filesystem.as_deref() == Some(FILES) => {
-            let what = "forgetting the keys of a folder whose files are encrypted one by one while it is mounted";
+            let what = "forgetting the keys of an encrypted folder while it is mounted";
             Error::unsupported(what).at(volume).hint("Unmount it instead.")
         }
         true if session.alive() => Error::misuse("its keys are in the process that serves it")

@@ -21,7 +21,7 @@ use crate::terminal::output::{self, Report};
 /// encrypted (EFS) are marked; --long says for whom, by the beginnings of thumbprints. Names that cannot be shown, such as encrypted ones that
 /// somebody has changed, are named on standard error, and the exit status is not 0.
 ///
-/// VOLUME may also be a folder whose files are encrypted one by one, or an image that is not encrypted; with an option for such
+/// VOLUME may also be an encrypted folder, or an image that is not encrypted; with an option for such
 /// folders, the one in it into which PATH leads is opened.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:

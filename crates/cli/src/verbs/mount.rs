@@ -25,10 +25,10 @@ use crate::opening::direct::{DirectArgs, is_block_device};
 use crate::opening::files::{self, InsideArgs};
 use crate::opening::logical_volume::LogicalVolumeArgs;
 use crate::opening::mount_point::{self, MountPoint};
-use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs, place};
-use crate::process::background::{self, Told};
+use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs, remote};
+use crate::process::background::{self, BackgroundArgs};
 use crate::process::guard;
-use crate::process::keeper::{self as isolation, IsolationArgs, Locking, RegisterArgs};
+use crate::process::key_process::{self, KeyProcessArgs, Locking, RegisterArgs};
 use crate::process::traced::TraceArgs;
 use crate::terminal::output::{self, ReaderGone, Report};
 use crate::terminal::{cancel, duration};
@@ -65,7 +65,7 @@ pub struct Args {
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     filesystem: String,
 
-    /// Mount the folder at PATH inside, whose files are encrypted one by one
+    /// Mount the encrypted folder at PATH inside
     #[arg(long, value_name = "PATH")]
     folder: Option<OsString>,
 
@@ -107,13 +107,13 @@ pub struct Args {
     pub json: bool,
 
     #[command(flatten)]
-    isolation: IsolationArgs,
+    key_process: KeyProcessArgs,
 
     #[command(flatten)]
     registers: RegisterArgs,
 
     #[command(flatten)]
-    told: Told,
+    told: BackgroundArgs,
 
     #[command(flatten)]
     protect: ProtectArgs,
@@ -139,7 +139,7 @@ impl Args {
     }
 }
 
-/// What stands for a file system where files are encrypted one by one.
+/// What stands for a file system in an encrypted folder.
 pub const FILES: &str = "files";
 
 #[derive(Serialize)]
@@ -166,16 +166,16 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     if let Some(dir) = &args.dir {
         apart(&args.open.path, dir)?;
     }
-    args.registers.check(&args.isolation)?;
-    if args.isolation.keeper().is_some() {
-        return args.isolation.keep(&args.open, Some(args.access()), Some(&args.protect), &args.registers);
+    args.registers.check(&args.key_process)?;
+    if args.key_process.which().is_some() {
+        return args.key_process.keep(&args.open, Some(args.access()), Some(&args.protect), &args.registers);
     }
     let is_folder = args.open.path.is_dir();
     if is_folder && args.logical_volume.given() {
         return Err(Error::misuse("a folder has no logical volumes inside").at(&args.open.path).into());
     }
-    if args.isolation.asked() && args.wants_folder() && !is_folder {
-        return Err(isolation::no_folders().at(&args.open.path).into());
+    if args.key_process.asked() && args.wants_folder() && !is_folder {
+        return Err(key_process::no_folders().at(&args.open.path).into());
     }
     fuse::available()?;
     if !args.foreground && !args.told.background() {
@@ -200,12 +200,12 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let mut locking = None;
     let (facts, volume) = if args.raw {
         (None, args.logical_volume.within(args.open.raw(access)?, !args.read_only).map_err(at)?)
-    } else if args.isolation.asked() && is_folder {
-        let folder = args.isolation.open_folder(&args.open, access, words)?;
+    } else if args.key_process.asked() && is_folder {
+        let folder = args.key_process.open_folder(&args.open, access, words)?;
         serve_folder(args, folder, dir, parent, &runtime)?;
-        return args.isolation.check();
-    } else if args.isolation.asked() {
-        let (opened, keys) = args.isolation.open(&args.open, access, words)?;
+        return args.key_process.check();
+    } else if args.key_process.asked() {
+        let (opened, keys) = args.key_process.open(&args.open, access, words)?;
         locking = Some(keys);
         (Some(opened.facts.clone()), opened.into_served(&args.logical_volume, !args.read_only).map_err(at)?)
     } else {
@@ -253,10 +253,10 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let waits = || locked.as_ref().is_some_and(|locked| locked());
     serve(args, mounted, sector_size, signals, parent, &waits)?;
     drop((control, locks));
-    args.isolation.check()
+    args.key_process.check()
 }
 
-/// Mounts a folder whose files are encrypted one by one, and serves it to the end.
+/// Mounts an encrypted folder, and serves it to the end.
 fn serve_folder(
     args: &Args,
     folder: OpenFolder,
@@ -339,7 +339,7 @@ pub fn status(store: &CountedStore<Arc<dyn Store>>, locked: Option<&impl Fn() ->
 pub fn record(path: &Path, facts: Option<&Facts>, size: u64) -> anyhow::Result<Record> {
     const NONE: &str = "none";
     Ok(Record {
-        volume: place::absolute(path)?,
+        volume: remote::absolute(path)?,
         dir: None,
         uri: None,
         filesystem: None,

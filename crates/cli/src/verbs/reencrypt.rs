@@ -13,7 +13,7 @@ use std::time::Instant;
 use anyhow::Context;
 use claviger_engine::filesystems;
 use claviger_engine::formats;
-use claviger_engine::formats::luks2::reencrypt::{self, Reencryption, Request, Stores};
+use claviger_engine::formats::luks2::reencrypt::{self, HeaderAndData, Reencryption, Request};
 use claviger_engine::formats::takes::{self, Purpose};
 use claviger_engine::store::{Access, Bypass, FileStore, files};
 use claviger_engine::{Credential, Error, ErrorKind, Opening, Result, Secret, Spec, Store, Unlock};
@@ -24,14 +24,14 @@ use crate::opening::cost::NewCostArgs;
 use crate::opening::credentials::CredentialArgs;
 use crate::opening::direct::DirectArgs;
 use crate::opening::patience::{self, PatienceArgs};
-use crate::opening::place;
+use crate::opening::remote;
 use crate::process::guard;
-use crate::process::keeper::{IsolationArgs, Keeping, Started, Which};
+use crate::process::key_process::{InKeyProcess, KeyProcessArgs, Started, Which};
 use crate::terminal::exit::Silent;
 use crate::terminal::output::{self, Report, warn};
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, prompt, size};
-use crate::verbs::create::protectors::{ProtectorArgs, Told};
+use crate::verbs::create::protectors::{ProtectorArgs, ProtectorReport};
 
 /// Size of the file of a new detached header, in bytes: as cryptsetup makes it.
 const HEADER: u64 = 16 << 20;
@@ -150,11 +150,11 @@ pub struct Args {
     pub json: bool,
 
     #[command(flatten)]
-    isolation: IsolationArgs,
+    key_process: KeyProcessArgs,
 }
 
 /// What it is about, open for writing.
-struct Opened {
+struct ReencryptionTarget {
     data: Arc<dyn Store>,
     /// What the header is in, if that is not the volume itself.
     header: Option<Arc<dyn Store>>,
@@ -178,36 +178,41 @@ struct Reencrypted {
     ended_keyslots: Vec<u32>,
     /// What was made that opens a new volume, which people were told when it was.
     #[serde(flatten)]
-    protectors: Told,
+    protectors: ProtectorReport,
 }
 
 /// Carries the verb out. `words` is the command line, as this verb sees it.
 pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;
-    if args.isolation.keeper().is_some() {
+    if args.key_process.which().is_some() {
         return args.keep();
     }
-    if args.isolation.asked() {
-        return args.work_for_keeper(words);
+    if args.key_process.asked() {
+        return args.work_for_key_process(words);
     }
-    let data = place::open(&args.path, Access::ReadWrite)?;
+    let data = remote::open(&args.path, Access::ReadWrite)?;
     args.direct.apply(Bypass::LargeWrites, true, &args.path, &*data);
     let (opened, made) = args.opened(data)?;
     carry_out(args, opened, None, &|| args.forget_header(made.as_deref()))
 }
 
-/// Carries it out where the stores are open, by whoever has the keys: in a process of its own if it is `isolated`. Calls `forget` if it
+/// Carries it out where the stores are open, by whoever has the keys: in a process of its own with `in_key_process`. Calls `forget` if it
 /// could not begin.
-fn carry_out(args: &Args, opened: Opened, isolated: Option<&Keeping>, forget: &dyn Fn()) -> anyhow::Result<()> {
+fn carry_out(
+    args: &Args,
+    opened: ReencryptionTarget,
+    in_key_process: Option<&InKeyProcess>,
+    forget: &dyn Fn(),
+) -> anyhow::Result<()> {
     let at = |e: Error| e.at(&args.path);
-    let Opened { data, header, new } = opened;
+    let ReencryptionTarget { data, header, new } = opened;
     if let Some(found) = args.convertible(&*data).map_err(at)? {
-        return args.convert(data, found, isolated);
+        return args.convert(data, found, in_key_process);
     }
     let stores = match &header {
-        Some(header) => Stores::new(&**header, Some(&*data)),
-        None => Stores::new(&*data, None),
+        Some(header) => HeaderAndData::new(&**header, Some(&*data)),
+        None => HeaderAndData::new(&*data, None),
     };
     if args.encrypt {
         filesystems::must_not_be_hibernated(&data).inspect_err(|_| forget()).map_err(at)?;
@@ -222,7 +227,7 @@ fn carry_out(args: &Args, opened: Opened, isolated: Option<&Keeping>, forget: &d
         false => args.credentials.read_for(|keyfiles| keyfiles.is_empty())?,
     };
     let volume_key = if args.encrypt { args.credentials.new_volume_key()? } else { None };
-    alone(isolated)?;
+    alone(in_key_process)?;
     let ended = match args.resume {
         true => Vec::new(),
         false => args.begin(&stores, &credentials, volume_key.as_ref(), new).inspect_err(|_| forget())?,
@@ -239,13 +244,13 @@ fn carry_out(args: &Args, opened: Opened, isolated: Option<&Keeping>, forget: &d
     }
     let seconds = begun.elapsed().as_secs_f64();
     let path = args.path.display().to_string();
-    let (finished, protectors) = (!args.init_only, Told::default());
+    let (finished, protectors) = (!args.init_only, ProtectorReport::default());
     output::print(&Reencrypted { path, finished, size, seconds, ended_keyslots: ended, protectors }, args.json)
 }
 
 /// All secrets are there: a process that has them for another one can do nothing else from now on.
-fn alone(isolated: Option<&Keeping>) -> anyhow::Result<()> {
-    let Some(keeping) = isolated else { return Ok(()) };
+fn alone(in_key_process: Option<&InKeyProcess>) -> anyhow::Result<()> {
+    let Some(keeping) = in_key_process else { return Ok(()) };
     keeping.alone().context("the process that is to hold the keys")?;
     keeping.without().iter().for_each(|missing| warn(missing));
     Ok(())
@@ -253,29 +258,29 @@ fn alone(isolated: Option<&Keeping>) -> anyhow::Result<()> {
 
 impl Args {
     /// Opens what it is about, and makes the file of a new header. That file is returned, too, if it was made.
-    fn opened(&self, data: Arc<dyn Store>) -> Result<(Opened, Option<Arc<FileStore>>)> {
+    fn opened(&self, data: Arc<dyn Store>) -> Result<(ReencryptionTarget, Option<Arc<FileStore>>)> {
         let at = |e: Error| e.at(&self.path);
         // Those have no detached header, and say so themselves.
         if self.convertible(&*data).map_err(at)?.is_some() {
-            return Ok((Opened { data, header: None, new: false }, None));
+            return Ok((ReencryptionTarget { data, header: None, new: false }, None));
         }
         let luks2 = formats::by_name("LUKS2")?;
         takes::check(luks2.name(), &luks2.takes(), Purpose::Creating, &self.protectors.parameters()).map_err(at)?;
         let (header, made) = self.header_store(&*data).map_err(at)?.map_or((None, None), |(h, made)| (Some(h), made));
-        Ok((Opened { data, header, new: made.is_some() }, made))
+        Ok((ReencryptionTarget { data, header, new: made.is_some() }, made))
     }
 
     /// Opens the files for the process that has the keys, reads and writes there for it, and has no key itself.
-    fn work_for_keeper(&self, words: &[OsString]) -> anyhow::Result<()> {
+    fn work_for_key_process(&self, words: &[OsString]) -> anyhow::Result<()> {
         // Files are made by whoever has the secrets, and can be removed again only here.
         let there = self.protectors.there();
         let started = Started::new(words, Which::Opened, Stdio::inherit())?;
         inherited::hide_all()?;
-        let opened = place::open(&self.path, Access::ReadWrite).and_then(|data| {
+        let opened = remote::open(&self.path, Access::ReadWrite).and_then(|data| {
             self.direct.apply(Bypass::LargeWrites, true, &self.path, &*data);
             self.opened(data)
         });
-        let (Opened { data, header, new }, made) = match opened {
+        let (ReencryptionTarget { data, header, new }, made) = match opened {
             Ok(opened) => opened,
             Err(e) => return Err(started.give_up(e.into())),
         };
@@ -294,10 +299,10 @@ impl Args {
 
     /// Does all of it in the process that has the keys, over what the other one lends.
     fn keep(&self) -> anyhow::Result<()> {
-        let keeping = self.isolation.accept()?;
-        let borrowing = &keeping.borrowing;
-        let opened = Opened { data: borrowing.disk(), header: borrowing.header(), new: borrowing.told()? };
-        prompt::ask_elsewhere(borrowing.asker());
+        let keeping = self.key_process.accept()?;
+        let key_side = &keeping.key_side;
+        let opened = ReencryptionTarget { data: key_side.disk(), header: key_side.header(), new: key_side.told()? };
+        prompt::ask_elsewhere(key_side.asker());
         carry_out(self, opened, Some(&keeping), &|| ())
     }
 
@@ -321,10 +326,10 @@ impl Args {
     /// empty file is none: an interruption may leave it between the making and the allocating.
     fn header_store(&self, data: &dyn Store) -> Result<Option<DetachedHeader>> {
         let Some(path) = &self.header else { return Ok(None) };
-        if place::is_elsewhere(path) {
-            let store = place::open(path, Access::ReadWrite)?;
+        if remote::is_remote(path) {
+            let store = remote::open(path, Access::ReadWrite)?;
             if reencrypt::status(&*store)?.is_none() {
-                place::must_be_here(path, "a new header")?;
+                remote::must_be_here(path, "a new header")?;
             }
             return Ok(Some((store, None)));
         }
@@ -357,7 +362,7 @@ impl Args {
     /// Begins it, after a question if it was not `asked` before. Which keyslots end with the old key.
     fn begin(
         &self,
-        stores: &Stores<'_>,
+        stores: &HeaderAndData<'_>,
         credentials: &[Credential],
         volume_key: Option<&Secret>,
         asked: bool,
@@ -398,7 +403,7 @@ impl Args {
 
     fn encryption(
         &self,
-        stores: &Stores<'_>,
+        stores: &HeaderAndData<'_>,
         request: &Request<'_>,
         credentials: &[Credential],
         volume_key: Option<&Secret>,
@@ -439,7 +444,7 @@ impl Args {
             .hint("To encrypt it in place: `claviger reencrypt --encrypt`, with --format BitLocker for BitLocker.")
     }
 
-    fn no_luks2(&self, stores: &Stores<'_>) -> Error {
+    fn no_luks2(&self, stores: &HeaderAndData<'_>) -> Error {
         let mut start = [0; 8];
         let read = stores.header.read_at(0, &mut start);
         let error = Error::new(ErrorKind::NotThisFormat("it has no LUKS2 header".into()));

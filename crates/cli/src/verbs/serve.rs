@@ -16,7 +16,7 @@ use claviger_engine::formats::Facts;
 use claviger_engine::store::{Access, Bypass, CountedStore, SMALLEST_SECTOR};
 use claviger_engine::{Error, Store};
 use claviger_serve::inherited;
-use claviger_serve::keeper::locking::Listening;
+use claviger_serve::key_process::locking::Listening;
 use claviger_serve::nbd::{Address, Export, Handle, Options, Server, ServerTls};
 use claviger_serve::sessions::{Control, Live, Record, Runtime};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
@@ -26,9 +26,9 @@ use signal_hook::iterator::Signals;
 use crate::opening::direct::{DirectArgs, is_block_device};
 use crate::opening::logical_volume::LogicalVolumeArgs;
 use crate::opening::{OpenArgs, ProtectArgs};
-use crate::process::background::Told;
+use crate::process::background::BackgroundArgs;
 use crate::process::guard;
-use crate::process::keeper::{IsolationArgs, Locking, RegisterArgs};
+use crate::process::key_process::{KeyProcessArgs, Locking, RegisterArgs};
 use crate::process::traced::TraceArgs;
 use crate::terminal::exit::Silent;
 use crate::terminal::output::{self, ReaderGone, Report};
@@ -102,13 +102,13 @@ pub struct Args {
     pub json: bool,
 
     #[command(flatten)]
-    isolation: IsolationArgs,
+    key_process: KeyProcessArgs,
 
     #[command(flatten)]
     registers: RegisterArgs,
 
     #[command(flatten)]
-    told: Told,
+    told: BackgroundArgs,
 
     #[command(flatten)]
     open: OpenArgs,
@@ -139,17 +139,17 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     cancel::install()?;
     let at = |e: Error| e.at(&args.open.path);
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
-    args.registers.check(&args.isolation)?;
-    if args.isolation.keeper().is_some() {
-        return args.isolation.keep(&args.open, Some(access), Some(&args.protect), &args.registers);
+    args.registers.check(&args.key_process)?;
+    if args.key_process.which().is_some() {
+        return args.key_process.keep(&args.open, Some(access), Some(&args.protect), &args.registers);
     }
     let mut locking = None;
     let (facts, store): (_, Arc<dyn Store>) = if args.raw {
         (None, args.logical_volume.within(args.open.raw(access)?, !args.read_only).map_err(at)?)
     } else {
-        let opened = match args.isolation.asked() {
+        let opened = match args.key_process.asked() {
             true => {
-                let (opened, keys) = args.isolation.open(&args.open, access, words)?;
+                let (opened, keys) = args.key_process.open(&args.open, access, words)?;
                 locking = Some(keys);
                 opened
             }
@@ -221,7 +221,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     signals.close();
     // What was not written matters more than how the command ended.
     served.map_err(at)?;
-    args.isolation.check()?;
+    args.key_process.check()?;
     match status.unwrap_or(0) {
         0 => Ok(()),
         status => Err(Silent(status).into()),

@@ -6,12 +6,12 @@ use std::os::fd::AsFd;
 use std::process::Stdio;
 
 use claviger_engine::Error;
-use claviger_serve::keeper::locking::Reopening;
+use claviger_serve::key_process::locking::Reopening;
 use claviger_serve::sessions::{Runtime, escape};
 use serde::Serialize;
 
 use crate::opening::{OpenArgs, ProtectArgs};
-use crate::process::keeper::{self, IsolationArgs, RegisterArgs, Which};
+use crate::process::key_process::{self, KeyProcessArgs, RegisterArgs, Which};
 use crate::terminal::cancel;
 use crate::terminal::output::{self, Report};
 use crate::verbs::{lock, unmount};
@@ -40,7 +40,7 @@ pub struct Args {
 
     /// The channel, for the process with the keys. Nothing for people.
     #[arg(long, hide = true, value_name = "SOCKET,MEMORY,WHICH", value_delimiter = ',')]
-    keeper: Vec<i32>,
+    key_process: Vec<i32>,
 }
 
 #[derive(Serialize)]
@@ -54,8 +54,13 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let session = unmount::find(&sessions, &args.open.path)?;
     // What is mounted may wait for this very process.
     let open = OpenArgs { path: session.record.volume.clone(), ..args.open.clone() };
-    if !args.keeper.is_empty() {
-        return IsolationArgs::of_keeper(&args.keeper).keep(&open, None, Some(&args.protect), &args.registers);
+    if !args.key_process.is_empty() {
+        return KeyProcessArgs::in_key_process(&args.key_process).keep(
+            &open,
+            None,
+            Some(&args.protect),
+            &args.registers,
+        );
     }
     if session.status().is_some_and(|status| !status.locked) {
         return Err(Error::misuse("it is not locked").at(&session.record.volume).into());
@@ -64,14 +69,14 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     cancel::end_at_once();
     let begun = Reopening::begin(&session.folder).map_err(|e| lock::said(e, session))?;
     let (reopening, [socket, memory]) = begun;
-    let child = keeper::start([socket.as_fd(), memory.as_fd()], words, Which::Opened, Stdio::null())?;
+    let child = key_process::start([socket.as_fd(), memory.as_fd()], words, Which::Opened, Stdio::null())?;
     drop((socket, memory));
     match reopening.finish() {
         Ok(Some(warnings)) => {
             warnings.iter().for_each(|warning| output::warn(warning));
             output::print(&Unlocked { volume: escape(&session.record.volume) }, args.json)
         }
-        Ok(None) => Err(keeper::ended(child)?),
+        Ok(None) => Err(key_process::ended(child)?),
         Err(e) => Err(lock::said(e, session).hint("It stays locked.").into()),
     }
 }

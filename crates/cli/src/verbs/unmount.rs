@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use claviger_engine::{Error, Result};
-use claviger_serve::keeper::locking;
+use claviger_serve::key_process::locking;
 use claviger_serve::mount::{self, Ended};
 use claviger_serve::sessions::{Runtime, Session, escape};
 use serde::Serialize;

@@ -24,7 +24,7 @@ use crate::verbs::folders;
 ///
 /// Copies that do not open are tried in every way; --hash and --cipher speed that up.
 ///
-/// Of a folder whose files are encrypted one by one, every name and every file's header is checked, and whether all of its contents are there
+/// Of an encrypted folder, every name and every file's header is checked, and whether all of its contents are there
 /// and can be read.
 ///
 /// With --deniability it says instead what an observer can tell: from a copy of the volume, from two of different times, with its
@@ -46,7 +46,7 @@ pub struct Args {
     #[command(flatten)]
     open: OpenArgs,
 
-    /// The folder inside whose files are encrypted one by one
+    /// The encrypted folder inside
     #[arg(value_name = "PATH")]
     inside: Option<OsString>,
 

@@ -6,9 +6,9 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 
-use crate::common::mounts::Place;
+use crate::common::mounts::MountSpace;
 use crate::common::*;
-use crate::keeper::{ISOLATED, keeper_of};
+use crate::key_process::{ISOLATED, key_process_of};
 use crate::secrets::{password, secrets_with};
 use claviger_testkit::processes::{Memory, Needle, Registers, found};
 use claviger_testkit::reference::aes::Aes;
@@ -34,7 +34,7 @@ struct Served {
 }
 
 impl Served {
-    fn new(place: &Place, volume: &str, isolated: bool) -> Option<Self> {
+    fn new(place: &MountSpace, volume: &str, isolated: bool) -> Option<Self> {
         let socket = place.folder.str("s");
         let how = if isolated { &[ISOLATED][..] } else { &[] };
         let mut command = place.command(env!("CARGO_BIN_EXE_claviger"));
@@ -44,7 +44,7 @@ impl Served {
         let json = lines.by_ref().take_while(|line| line != "}").collect::<String>() + "}";
         let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
         let pid = value["pid"].as_u64().expect("a number") as u32;
-        let processes = [pid].into_iter().chain(isolated.then(|| keeper_of(pid))).collect();
+        let processes = [pid].into_iter().chain(isolated.then(|| key_process_of(pid))).collect();
         let uri = value["uri"].as_str().expect("a URI").to_owned();
         let served = Self { child, uri, processes };
         for command in ["write -P 1 0 300000", "read -P 1 0 300000"] {
@@ -64,7 +64,7 @@ impl Served {
 }
 
 /// Both ways to have the keys: each with what is left of `look`.
-fn both(place: &Place, look: impl Fn(&Served, bool)) -> Option<()> {
+fn both(place: &MountSpace, look: impl Fn(&Served, bool)) -> Option<()> {
     let volume = place.volume("v.tc", "1M", &[]);
     for isolated in [false, true] {
         let served = Served::new(place, &volume, isolated)?;
@@ -85,7 +85,7 @@ kill $mine
 
 #[test]
 fn a_process_of_the_same_user_can_neither_read_nor_trace() {
-    let Some(place) = Place::user() else { return };
+    let Some(place) = MountSpace::user() else { return };
     both(&place, |served, _| {
         let pids = served.processes.iter().map(u32::to_string);
         let output = place.command("sh").args(["-c", SAME_USER, "sh"]).args(pids).output().expect("it starts");
@@ -98,7 +98,7 @@ fn a_process_of_the_same_user_can_neither_read_nor_trace() {
 
 #[test]
 fn a_crash_leaves_no_core_image() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let crashed = |program: &mut Command| program.status().expect("it starts");
     // In a folder of its own, since the kernel writes there.
     let folder = place.folder.path("");
@@ -123,7 +123,7 @@ fn a_crash_leaves_no_core_image() {
         assert!(ended.signal() == Some(3) && !ended.core_dumped(), "{how} {ended:?}");
         let _ = fs::remove_file(folder.join("s"));
     }
-    // The keeper is nobody's child here: what the kernel goes by is shown instead.
+    // The key process is nobody's child here: what the kernel goes by is shown instead.
     let served = Served::new(&place, &volume, true).expect("as before");
     let limits = fs::read_to_string(format!("/proc/{}/limits", served.processes[1])).expect("procfs");
     let core = limits.lines().find(|line| line.starts_with("Max core file size")).expect("a line");
@@ -198,7 +198,7 @@ impl Drop for Swap {
 
 #[test]
 fn nothing_secret_is_swapped() {
-    let (Some(place), Some(python)) = (Place::root(), tools::program("python3")) else { return };
+    let (Some(place), Some(python)) = (MountSpace::root(), tools::program("python3")) else { return };
     let Some(swap) = Swap::new() else { return };
     // The kernel swaps for everybody: the password is nobody else's, and this process learns it when there is no swap to look at any more.
     let random = "head -c 15 /dev/urandom | base64 >password";
@@ -232,7 +232,7 @@ fn nothing_secret_is_swapped() {
 
 #[test]
 fn a_debugger_of_root_finds_no_key_where_the_kernel_hides_them() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let seen = both(&place, |served, isolated| {
         let needles = needles(&place.folder.str("v.tc"), PASSWORD);
         for (number, &pid) in served.processes.iter().enumerate() {
@@ -247,9 +247,9 @@ fn a_debugger_of_root_finds_no_key_where_the_kernel_hides_them() {
             assert_eq!(!keys.is_empty(), expected, "{isolated} {number}: {keys:?}");
             assert!(found(&all, &[password()]).is_empty(), "it forgets the password");
         }
-        let Some(&keeper) = served.processes.get(1) else { return };
+        let Some(&key_process) = served.processes.get(1) else { return };
         // A signal leaves nothing on a stack: none has a handler, but those of a fault.
-        let status = fs::read_to_string(format!("/proc/{keeper}/status")).expect("procfs");
+        let status = fs::read_to_string(format!("/proc/{key_process}/status")).expect("procfs");
         let line = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("a line");
         let caught = u64::from_str_radix(line.trim(), 16).expect("a number");
         // SIGBUS and SIGSEGV are the language's, 32 and 33 the C library's own.

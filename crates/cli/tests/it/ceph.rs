@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::common::mounts::Place;
+use crate::common::mounts::MountSpace;
 use crate::common::*;
 use claviger_testkit::ceph::Cluster;
 use claviger_testkit::tools;
@@ -162,7 +162,9 @@ done
 #[test]
 #[ignore = "Ceph, some minutes: make torture"]
 fn torture_ceph_drill() {
-    let (Some(mut ceph), Some(place), Some(_)) = (Ceph::start(), Place::root(), tools::program("fio")) else { return };
+    let (Some(mut ceph), Some(place), Some(_)) = (Ceph::start(), MountSpace::root(), tools::program("fio")) else {
+        return;
+    };
     let place = place.without_a_deadline();
     let image = ceph.create("drill", "160M", "LUKS2");
     let dir = place.dir("m");

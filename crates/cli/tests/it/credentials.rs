@@ -301,7 +301,7 @@ fn gpg_cannot_read_the_password_again() {
 /// The process in front reads nothing; the one in the background does.
 #[test]
 fn a_volume_is_mounted_in_the_background_with_a_password_from_a_descriptor() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let volume = place.ext4("v.tc");
     let (path, seen) = watched(&place.folder, &["mount", "umount", "modprobe", "fusermount3", "setpriv"]);
     for kind in [Kind::Pipe, Kind::File, Kind::Socket] {
@@ -318,7 +318,7 @@ fn a_volume_is_mounted_in_the_background_with_a_password_from_a_descriptor() {
 
 #[test]
 fn no_program_that_serves_a_file_system_has_the_password() {
-    let Some(place) = Place::user() else { return };
+    let Some(place) = MountSpace::user() else { return };
     let Some(_) = tools::program("fuse2fs") else { return };
     let volume = place.ext4("v.tc");
     let (path, seen) = watched(&place.folder, &["fuse2fs", "setpriv", "fusermount3", "modprobe"]);

@@ -3,18 +3,18 @@
 use std::fs;
 use std::path::PathBuf;
 
-use crate::common::mounts::Place;
+use crate::common::mounts::MountSpace;
 use crate::common::*;
 use claviger_testkit::tools::Case;
 
 /// A machine with a table of these lines.
 struct Table {
-    place: Place,
+    place: MountSpace,
     path: String,
 }
 
 impl Table {
-    fn new(place: Place, lines: &str) -> Self {
+    fn new(place: MountSpace, lines: &str) -> Self {
         let path = place.folder.str("crypttab");
         fs::write(&path, lines).expect("a table");
         Self { place, path }
@@ -40,7 +40,7 @@ impl Table {
 #[test]
 fn a_bitlocker_volume_is_opened_by_the_password_in_a_file() {
     let Some(case) = Case::unpack("bitlocker/crypttab-bitlk.tar.xz") else { return };
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let (volume, key) = (case.path().join("v.img"), case.path().join("key"));
     let newline = place.folder.path("newline");
     fs::write(&newline, [fs::read(&key).expect("a key"), b"\n".into()].concat()).expect("a file");
@@ -62,7 +62,7 @@ fn a_bitlocker_volume_is_opened_by_the_password_in_a_file() {
 
 #[test]
 fn a_veracrypt_volume_needs_no_other_word_for_its_kind() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let (volume, inner) = (place.folder.str("v.hc"), place.folder.str("inner"));
     fs::write(&inner, "the hidden one\nmore\n").expect("a password");
     let password = place.folder.password.clone();
@@ -85,7 +85,7 @@ fn a_veracrypt_volume_needs_no_other_word_for_its_kind() {
 /// What systemd takes of a key file for `hash=`: as many bytes as the key has, hashed (crypttab(5), `keyfile-size`).
 #[test]
 fn a_key_file_of_a_plain_volume_is_hashed_where_the_line_says_so() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let (volume, key, password) = (place.folder.str("v"), place.folder.str("key"), place.folder.str("pw"));
     let bytes: Vec<u8> = (0..100).collect();
     fs::write(&volume, vec![7; 1 << 16]).expect("a volume");
@@ -108,7 +108,7 @@ fn a_key_file_of_a_plain_volume_is_hashed_where_the_line_says_so() {
 
 #[test]
 fn a_line_that_cannot_be_attached_leaves_nothing() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let (volume, wrong) = (place.folder.luks2("v.luks"), place.folder.str("wrong"));
     fs::write(&wrong, "wrong").expect("a file");
     let hidden = place.folder.volume("v.tc", "1M", &[]);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use crate::common::mounts::{Place, wait_until};
+use crate::common::mounts::{MountSpace, wait_until};
 use crate::common::{Folder, Served, run};
 use crate::hidden::Hiding;
 use claviger_testkit::tools;
@@ -331,7 +331,7 @@ fn names(folder: &Path) -> BTreeSet<PathBuf> {
 /// lab leaves its own tests look for.
 #[test]
 fn what_verbs_leave_on_a_host_is_what_the_guide_says() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let volume = place.volume("v.tc", "1M", &[]);
     let (dir, luks) = (place.dir("d"), place.folder.luks2("l"));
     let _ = fs::remove_dir(place.runtime());
@@ -384,7 +384,7 @@ fn what_verbs_leave_on_a_host_is_what_the_guide_says() {
 
 #[test]
 fn times_are_kept_where_that_is_asked_for_and_nowhere_else() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let volume = place.volume("v.tc", "1M", &[]);
     let dir = place.dir("d");
     let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_234_567_890);

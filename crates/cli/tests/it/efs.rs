@@ -13,7 +13,7 @@ use claviger_testkit::{random::Random, tools};
 
 /// An NTFS with files in clear, and people.
 struct Disk {
-    place: Place,
+    place: MountSpace,
     image: String,
     me: Identity,
     friend: Identity,
@@ -30,7 +30,7 @@ const FILES: [(&str, usize); 4] = [
 impl Disk {
     /// A reported skip where programs are missing. The image is `user`'s.
     fn new(user: bool) -> Option<Self> {
-        let place = if user { Place::user()? } else { Place::root()? };
+        let place = if user { MountSpace::user()? } else { MountSpace::root()? };
         ["mkntfs", "ntfs-3g", "unshare"].iter().try_for_each(|name| tools::program(name).map(drop))?;
         let (me, friend) = (Identity::new("Me", false)?, Identity::new("Friend", false)?);
         let image = place.folder.str("disk.img");

@@ -13,9 +13,9 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use crate::common::mounts::{Place, wait_until};
+use crate::common::mounts::{MountSpace, wait_until};
 use crate::common::*;
-use crate::keeper::{ISOLATED, keeper_of};
+use crate::key_process::{ISOLATED, key_process_of};
 use claviger_engine::store::Access;
 use claviger_engine::{Credential, Opening, Secret, Store, Unlock};
 use claviger_serve::fuse;
@@ -406,14 +406,14 @@ fn half_of_64_clients_without_manners_harm_nobody() {
 
 /// A mount, and a server whose keys are elsewhere, of which processes stand still for a while, again and again, with writers at work.
 fn standing_still(lasts: Lasts, pause: Duration) {
-    let Some(place) = Place::root().map(Place::without_a_deadline) else { return };
+    let Some(place) = MountSpace::root().map(MountSpace::without_a_deadline) else { return };
     let [mounted, isolated] = ["v.tc", "w.tc"].map(|name| place.volume(name, "4M", &[]));
     let dir = place.dir("d");
     let report = place.mount(&mounted, &dir, &["--filesystem", "none"]).succeeds().json();
     let hints = ["--format", "TrueCrypt", "--hash", "SHA-512", "--password-file", &place.folder.password];
     let served = Served::start(hints.iter().copied().chain([ISOLATED, "--socket", &place.folder.str("s"), &isolated]));
     let address = Address::Unix(served.socket.clone());
-    let all = [report["pid"].as_u64().expect("a pid") as u32, served.pid, keeper_of(served.pid)];
+    let all = [report["pid"].as_u64().expect("a pid") as u32, served.pid, key_process_of(served.pid)];
     let (over, writes) = (AtomicBool::new(false), AtomicU64::new(0));
     let (mut stops, mut models) = (0, Vec::new());
     thread::scope(|scope| {
@@ -553,8 +553,8 @@ fn a_clock_that_jumps_changes_nothing_but_times() {
 /// Where a database lies.
 struct Database {
     name: &'static str,
-    place: fn() -> Option<Place>,
-    /// How the volume is made; nothing for a folder whose files are encrypted one by one.
+    place: fn() -> Option<MountSpace>,
+    /// How the volume is made; nothing for an encrypted folder.
     create: &'static [&'static str],
     mkfs: &'static [&'static str],
     open: &'static [&'static str],
@@ -566,10 +566,10 @@ const TRUECRYPT: [&str; 4] = ["--format", "TrueCrypt", "--hash", "SHA-512"];
 const EXT4: &[&str] = &["mke2fs", "-q", "-t", "ext4", "-E", "lazy_itable_init=0"];
 
 static DATABASES: &[Database] = &[
-    Database { name: "ext4 in LUKS2", place: Place::root, create: &LUKS2, mkfs: EXT4, open: &[] },
+    Database { name: "ext4 in LUKS2", place: MountSpace::root, create: &LUKS2, mkfs: EXT4, open: &[] },
     Database {
         name: "ext4 in LUKS2 with tags",
-        place: Place::root,
+        place: MountSpace::root,
         create: &[
             "--format",
             "LUKS2",
@@ -589,14 +589,14 @@ static DATABASES: &[Database] = &[
     },
     Database {
         name: "FAT by this program in TrueCrypt",
-        place: Place::user,
+        place: MountSpace::user,
         create: &["--format", "TrueCrypt", "--hash", "SHA-512", "--size", "24M"],
         mkfs: &["mkfs.vfat", "-F", "16"],
         open: &TRUECRYPT,
     },
     Database {
         name: "folder of eCryptfs",
-        place: Place::root,
+        place: MountSpace::root,
         create: &[],
         mkfs: &[],
         open: &["--format", "eCryptfs"],
@@ -640,7 +640,7 @@ print(last)
 
 /// A process commits, and is killed, or who serves its folder is. All that was reported as committed is there.
 fn databases(database: &Database, lasts: Lasts, seed: u64) {
-    let Some(place) = (database.place)().map(Place::without_a_deadline) else { return };
+    let Some(place) = (database.place)().map(MountSpace::without_a_deadline) else { return };
     // Debian's, which every user may run.
     let python = Path::new("/usr/bin/python3");
     if !python.exists() {
@@ -707,7 +707,7 @@ fn databases(database: &Database, lasts: Lasts, seed: u64) {
 }
 
 impl Database {
-    fn made(&self, place: &Place) -> String {
+    fn made(&self, place: &MountSpace) -> String {
         if self.create.is_empty() {
             return place.dir("lower");
         }

@@ -20,7 +20,7 @@ use claviger_testkit::tools;
 use rustix::process::{Gid, Pid, Signal, Uid, kill_process};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-use crate::common::mounts::{Place, USER, wait_until};
+use crate::common::mounts::{MountSpace, USER, wait_until};
 
 struct Kind {
     name: &'static str,
@@ -76,7 +76,7 @@ fn an_exfat_keeps_what_was_synced_when_its_server_is_killed() {
 }
 
 fn killed_a_few_times(kind: &Kind) {
-    if let Some(place) = Place::user() {
+    if let Some(place) = MountSpace::user() {
         killed_again_and_again(kind, place, seed(1), |kills| kills < FEW);
     }
 }
@@ -88,7 +88,7 @@ fn torture_fat_kills() {
     let seed = seed(SystemTime::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_secs()));
     let kinds = [FAT12, FAT16, FAT32, EXFAT];
     for kind in &kinds {
-        let Some(place) = Place::user().map(Place::without_a_deadline) else { return };
+        let Some(place) = MountSpace::user().map(MountSpace::without_a_deadline) else { return };
         let end = Instant::now() + Duration::from_secs(seconds) / kinds.len() as u32;
         killed_again_and_again(kind, place, seed, |kills| kills < FEW || Instant::now() < end);
     }
@@ -98,7 +98,7 @@ fn seed(usual: u64) -> u64 {
     env::var("CLAVIGER_SEED").map_or(usual, |text| text.parse().expect("CLAVIGER_SEED is a number"))
 }
 
-fn killed_again_and_again(kind: &Kind, place: Place, seed: u64, goes_on: impl Fn(u64) -> bool) {
+fn killed_again_and_again(kind: &Kind, place: MountSpace, seed: u64, goes_on: impl Fn(u64) -> bool) {
     let Some(mut torture) = Torture::new(kind, place, seed) else { return };
     while goes_on(torture.figures.kills) {
         torture.mount();
@@ -132,7 +132,7 @@ struct Torture<'a> {
     mkfs: PathBuf,
     seed: u64,
     /// A user's: the kernel's own drivers mount root's.
-    place: Place,
+    place: MountSpace,
     image: String,
     dir: String,
     server: Option<Pid>,
@@ -142,7 +142,7 @@ struct Torture<'a> {
 }
 
 impl<'a> Torture<'a> {
-    fn new(kind: &'a Kind, place: Place, seed: u64) -> Option<Self> {
+    fn new(kind: &'a Kind, place: MountSpace, seed: u64) -> Option<Self> {
         let mkfs = tools::program(kind.mkfs[0])?;
         let (image, dir) = (place.folder.str("image"), place.dir("d"));
         let work = Work {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::common::mounts::Place;
+use crate::common::mounts::MountSpace;
 use crate::common::*;
 use claviger_testkit::filevault2::{BLOCK, Image, Recipe, User};
 use claviger_testkit::tools;
@@ -87,7 +87,7 @@ fn it_says_what_it_is_and_opens() {
 
 #[test]
 fn it_mounts_for_reading() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let Some(Made { plain, path, .. }) = made(&place.folder) else { return };
     let dir = place.folder.path("mnt");
     fs::create_dir(&dir).expect("a folder");

@@ -1,11 +1,11 @@
-//! Folders whose files are encrypted one by one: on this machine, in a volume, and in an image that is not encrypted.
+//! Encrypted folders: on this machine, in a volume, and in an image that is not encrypted.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::mounts::Place;
+use crate::common::mounts::MountSpace;
 use crate::common::*;
 use claviger_testkit::ecryptfs::maker;
 use claviger_testkit::random::Random;
@@ -356,7 +356,7 @@ fn folders_take_their_own_options_and_no_others() {
 
 #[test]
 fn a_folder_is_mounted_and_nobody_else_has_it_then() {
-    for place in [Place::root(), Place::user()].into_iter().flatten() {
+    for place in [MountSpace::root(), MountSpace::user()].into_iter().flatten() {
         let (lower, dir, other) = (place.dir("lower"), place.dir("d"), place.dir("other"));
         let password = place.folder.password.clone();
         let mount = |dir: &str, more: &[&str]| {
@@ -428,7 +428,7 @@ fn a_home_that_the_kernel_has_written_is_recovered_from_an_image() {
 /// Devices are doors into the machine: a mounted folder has them only where root asks for them.
 #[test]
 fn devices_in_a_mounted_folder_are_there_for_root_with_dev_only() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let (lower, dir) = (place.dir("lower"), place.dir("dir"));
     let mount = ["mount", "--format", "clear", &lower, &dir];
     let make = format!("mknod {dir}/null c 1 3; mknod {dir}/loop b 7 1; mkfifo {dir}/pipe");

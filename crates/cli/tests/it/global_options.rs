@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use crate::common::mounts::{Place, wait_until};
+use crate::common::mounts::{MountSpace, wait_until};
 use crate::common::*;
-use crate::keeper::ISOLATED;
+use crate::key_process::ISOLATED;
 
 /// Each with a value, as one word and as two.
 const GLOBAL: &[&[&str]] = &[
@@ -19,7 +19,7 @@ const GLOBAL: &[&[&str]] = &[
 
 #[test]
 fn a_mount_takes_each_in_front() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let (volume, dir) = (place.ext4("v.tc"), place.dir("d"));
     for (i, global) in GLOBAL.iter().enumerate() {
         let isolated: &[&str] = if i == 0 { &[ISOLATED] } else { &[] };
@@ -36,7 +36,7 @@ fn a_mount_takes_each_in_front() {
 
 #[test]
 fn what_is_attached_takes_each_in_front() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let (volume, dir) = (place.ext4("v.tc"), place.dir("d"));
     let (table, list) = (place.folder.str("crypttab"), place.folder.str("favourites.toml"));
     fs::write(&table, format!("line {volume} {} tcrypt\nasks {volume} none tcrypt\n", place.folder.password))

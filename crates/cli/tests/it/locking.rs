@@ -7,10 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::mounts::{Place, wait_until};
+use crate::common::mounts::{MountSpace, wait_until};
 use crate::common::*;
 use crate::hidden::Hiding;
-use crate::keeper::{ISOLATED, ended, keeper_of, keepers_of};
+use crate::key_process::{ISOLATED, ended, key_process_of, key_processes_of};
 use claviger_testkit::tools;
 
 fn locked(volume: &str) -> bool {
@@ -36,9 +36,9 @@ fn what_is_locked_waits_for_its_password() {
     let Some((wrote, said)) = qemu_io(&served.uri, "write -P 0x5a 0 1M") else { return };
     assert!(wrote, "{said}");
     for _again in 0..2 {
-        let keeper = keeper_of(served.pid);
+        let key_process = key_process_of(served.pid);
         run(["lock", &volume]).succeeds();
-        assert!(ended(keeper), "it has gone when that is said");
+        assert!(ended(key_process), "it has gone when that is said");
         run(["lock", &volume]).succeeds();
         assert!(locked(&volume));
         thread::scope(|scope| {
@@ -59,7 +59,7 @@ fn what_is_locked_waits_for_its_password() {
             }
         });
     }
-    // Its keeper is a process of another parent now.
+    // Its key process is a process of another parent now.
     run(["lock", "--fail", &volume]).succeeds();
     let (read, said) = qemu_io(&served.uri, "read 0 512").expect("as before");
     assert!(!read, "{said}");
@@ -93,7 +93,7 @@ fn asked(volume: &str) -> Child {
         command.args(["unlock", "--password-fd", "0", volume]).stdin(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("the program starts");
         while child.try_wait().expect("a child").is_none() {
-            if !keepers_of(child.id()).is_empty() {
+            if !key_processes_of(child.id()).is_empty() {
                 return child;
             }
             thread::sleep(Duration::from_millis(20));
@@ -150,7 +150,7 @@ fn a_wrong_password_unlocks_nothing_even_where_no_header_knows_it() {
 
 #[test]
 fn what_is_mounted_is_written_before_it_is_locked() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let (volume, dir) = (place.ext4("v.tc"), place.dir("d"));
     let open = place.ext4("open.tc");
     let open_dir = place.dir("open");

@@ -10,7 +10,7 @@ use claviger_engine::{Credential, Secret, Store, Unlock, Volume, formats};
 use claviger_testkit::lvm2::{DATA, EXTENT, Recipe, linear, volume};
 use claviger_testkit::tools;
 
-use crate::common::mounts::Place;
+use crate::common::mounts::MountSpace;
 use crate::common::*;
 
 /// Extents of the file systems: the FAT lies in two parts, behind each other in the wrong order.
@@ -131,7 +131,7 @@ fn a_logical_volume_is_served_as_a_disk() {
 #[test]
 fn logical_volumes_are_mounted_by_the_kernel() {
     for (sector, isolate) in [("512", &[][..]), ("4096", &["--isolate-keys"])] {
-        let Some(place) = Place::root() else { return };
+        let Some(place) = MountSpace::root() else { return };
         let Some(Laptop { luks, clear, .. }) = laptop(&place.folder, sector) else { return };
         let dir = place.dir("d");
         let password = ["--password-file", &place.folder.password];

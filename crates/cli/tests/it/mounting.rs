@@ -16,7 +16,7 @@ use rustix::fs::OFlags;
 
 #[test]
 fn the_plaintext_is_a_file_that_never_grows() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let volume = place.volume("v.tc", "1M", &[]);
     let dir = place.dir("d");
     let report = place.mount(&volume, &dir, &["--filesystem", "none"]).succeeds().json();
@@ -45,7 +45,7 @@ fn the_plaintext_is_a_file_that_never_grows() {
 
 #[test]
 fn a_volume_whose_file_is_cut_short_while_it_is_mounted() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let create = |name: &str, more: &[&str]| {
         let path = place.folder.str(name);
         let args =
@@ -79,7 +79,7 @@ fn a_volume_whose_file_is_cut_short_while_it_is_mounted() {
 
 #[test]
 fn files_are_there_when_it_is_mounted_again() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let volume = place.ext4("v.tc");
     let dir = place.dir("a b");
     let report = place.mount(&volume, &dir, &["-o", "noatime"]).succeeds().json();
@@ -104,7 +104,7 @@ fn files_are_there_when_it_is_mounted_again() {
 
 #[test]
 fn exfat_and_ntfs_keep_files_and_stay_sound() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     for (driver, mkfs, fsck) in [
         ("mkfs.exfat", &["mkfs.exfat"][..], &["fsck.exfat", "-n"][..]),
         ("ntfs-3g", &["mkntfs", "-F", "-Q", "-q"], &["ntfsfix", "--no-action"]),
@@ -138,7 +138,7 @@ fn exfat_and_ntfs_keep_files_and_stay_sound() {
 /// ntfs-3g writes to no NTFS in which Windows is hibernated: that is said, with the way out.
 #[test]
 fn a_hibernated_windows_is_mounted_read_only_and_that_is_said() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     if ["ntfs-3g", "mkntfs"].iter().any(|program| tools::program(program).is_none()) {
         return;
     }
@@ -165,7 +165,7 @@ fn a_hibernated_windows_is_mounted_read_only_and_that_is_said() {
 
 #[test]
 fn read_only_changes_neither_a_byte_nor_a_time() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let volume = place.ext4("v.tc");
     let dir = place.dir("d");
     place.mount(&volume, &dir, &[]).succeeds();
@@ -197,7 +197,7 @@ fn read_only_changes_neither_a_byte_nor_a_time() {
 
 #[test]
 fn where_the_process_in_front_was_killed_nothing_is_mounted() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let volume = place.volume("v.tc", "1M", &[]);
     let dir = place.dir("d");
     let pipe = place.folder.str("pipe");
@@ -225,7 +225,7 @@ fn where_the_process_in_front_was_killed_nothing_is_mounted() {
 
 #[test]
 fn a_volume_is_mounted_once() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let volume = place.ext4("v.tc");
     let (dir, other) = (place.dir("d"), place.dir("e"));
     place.mount(&volume, &dir, &[]).succeeds();
@@ -243,7 +243,7 @@ fn a_volume_is_mounted_once() {
 /// Said before anybody is asked for a password.
 #[test]
 fn a_machine_without_fuse_is_told() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let volume = place.ext4("v.tc");
     let script = "mount -t tmpfs none /dev && exec \"$0\" mount \"$1\"";
     let mut alone = place.command("unshare");
@@ -253,7 +253,7 @@ fn a_machine_without_fuse_is_told() {
 
 #[test]
 fn who_keeps_it_busy_is_named() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let volume = place.ext4("v.tc");
     let dir = place.dir("d");
     place.mount(&volume, &dir, &[]).succeeds();
@@ -285,7 +285,7 @@ fn who_keeps_it_busy_is_named() {
 
 #[test]
 fn a_killed_server_leaves_nothing_that_hangs_and_loses_nothing_that_was_synced() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let volume = place.ext4("v.tc");
     let dir = place.dir("d");
     let report = place.mount(&volume, &dir, &[]).succeeds().json();
@@ -322,7 +322,7 @@ fn a_killed_server_leaves_nothing_that_hangs_and_loses_nothing_that_was_synced()
 
 #[test]
 fn what_a_killed_server_left_is_cleaned_up_by_the_next_mount() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let volume = place.ext4("v.tc");
     let dir = place.dir("d");
     let report = place.mount(&volume, &dir, &["--filesystem", "none"]).succeeds().json();
@@ -336,7 +336,7 @@ fn what_a_killed_server_left_is_cleaned_up_by_the_next_mount() {
 
 #[test]
 fn it_ends_when_idle_and_with_its_parent_and_on_a_signal() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let volume = place.ext4("v.tc");
     let dir = place.dir("d");
     place.mount(&volume, &dir, &["--idle", "1s"]).succeeds();
@@ -374,7 +374,7 @@ fn it_ends_when_idle_and_with_its_parent_and_on_a_signal() {
 
 #[test]
 fn what_cannot_be_mounted_leaves_nothing() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let volume = place.volume("v.tc", "1M", &[]);
     let dir = place.dir("d");
     place.mount(&volume, &dir, &[]).fails(3, &["not-this-format", "no file system", "--filesystem none"]);
@@ -392,7 +392,7 @@ fn what_cannot_be_mounted_leaves_nothing() {
 
 #[test]
 fn what_is_mounted_over_it_is_left_alone() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let volume = place.ext4("v.tc");
     let dir = place.dir("d");
     place.mount(&volume, &dir, &[]).succeeds();
@@ -407,7 +407,7 @@ fn what_is_mounted_over_it_is_left_alone() {
 
 #[test]
 fn writes_that_nobody_waited_for_and_that_failed_are_told_at_the_end() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let Some(small) = Tmpfs::new("size=9m") else { return };
     let volume = place.ext4("v.tc");
     let dir = place.dir("d");
@@ -424,7 +424,7 @@ fn writes_that_nobody_waited_for_and_that_failed_are_told_at_the_end() {
 
 #[test]
 fn a_protected_hidden_volume_outlives_a_full_outer_one() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let outer = place.volume("v.tc", "8M", &["mke2fs", "-q", "-t", "ext2"]);
     let password = place.folder.str("inner");
     fs::write(&password, "the inner password, quite another\n").expect("written");
@@ -457,7 +457,7 @@ fn a_protected_hidden_volume_outlives_a_full_outer_one() {
 
 #[test]
 fn mount_and_fstab_call_it() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let Some(unshare) = tools::program("unshare") else { return };
     let Some(_) = tools::program("mount.fuse3") else { return };
     let volume = place.ext4("v.tc");
@@ -509,7 +509,7 @@ fn mount_and_fstab_call_it() {
 
 #[test]
 fn lines_of_crypttab_and_favourites_are_attached_by_name() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let volume = place.ext4("v.tc");
     let other = place.ext4("w.tc");
     let dir = place.dir("d");
@@ -562,7 +562,7 @@ fn lines_of_crypttab_and_favourites_are_attached_by_name() {
 /// A line of crypttab or fstab may say that a hidden volume is not to be overwritten.
 #[test]
 fn a_hidden_volume_is_protected_by_a_line_of_a_table() {
-    let (Some(place), Some(hiding)) = (Place::root(), Hiding::new("TrueCrypt")) else { return };
+    let (Some(place), Some(hiding)) = (MountSpace::root(), Hiding::new("TrueCrypt")) else { return };
     run(hiding.create(&["--force", "--yes", "--size", "1M"])).succeeds();
     let (volume, inner, table) = (&hiding.volume, &hiding.inner, place.folder.str("crypttab"));
     let line = format!(
@@ -601,7 +601,7 @@ fn a_hidden_volume_is_protected_by_a_line_of_a_table() {
 
 #[test]
 fn what_is_served_is_listed_too() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let volume = place.volume("v.tc", "1M", &[]);
     let socket = place.folder.str("s");
     let args = ["serve", "--hash", "SHA-512", "--socket", &socket, "--password-file", &place.folder.password, &volume];
@@ -615,7 +615,7 @@ fn what_is_served_is_listed_too() {
 
 #[test]
 fn a_folder_is_mounted_as_it_is() {
-    for place in [Place::root(), Place::user()].into_iter().flatten() {
+    for place in [MountSpace::root(), MountSpace::user()].into_iter().flatten() {
         let (lower, dir) = (place.dir("lower"), place.dir("d"));
         place.shell(&format!("echo below >{lower}/one && mkdir {lower}/folder && chmod 750 {lower}/folder")).succeeds();
         let mount = ["mount", "--format", "clear", "--json", &lower, &dir];

@@ -7,7 +7,7 @@ use crate::common::mounts::*;
 use claviger_testkit::tools;
 
 /// Mounts, writes as the user, unmounts, mounts again and reads.
-fn keeps_files(place: &Place, volume: &str, filesystem: &str) {
+fn keeps_files(place: &MountSpace, volume: &str, filesystem: &str) {
     let dir = place.dir("d");
     let report = place.mount(volume, &dir, &[]).succeeds().json();
     assert_eq!(report["filesystem"].as_str(), Some(filesystem));
@@ -33,7 +33,7 @@ fn keeps_files(place: &Place, volume: &str, filesystem: &str) {
 
 #[test]
 fn a_user_mounts_ext4() {
-    let Some(place) = Place::user() else { return };
+    let Some(place) = MountSpace::user() else { return };
     let Some(_) = tools::program("fuse2fs") else { return };
     let volume = place.ext4("v.tc");
     keeps_files(&place, &volume, "ext4");
@@ -41,7 +41,7 @@ fn a_user_mounts_ext4() {
 
 #[test]
 fn a_user_mounts_ntfs_where_the_administrator_lets_users_share() {
-    let Some(place) = Place::user() else { return };
+    let Some(place) = MountSpace::user() else { return };
     for program in ["ntfs-3g", "mkntfs", "unshare"] {
         let Some(_) = tools::program(program) else { return };
     }
@@ -69,7 +69,7 @@ fn a_user_mounts_ntfs_where_the_administrator_lets_users_share() {
 
 #[test]
 fn a_killed_server_takes_the_users_file_system_with_it() {
-    let Some(place) = Place::user() else { return };
+    let Some(place) = MountSpace::user() else { return };
     let Some(_) = tools::program("fuse2fs") else { return };
     let volume = place.ext4("v.tc");
     let dir = place.dir("d");
@@ -86,7 +86,7 @@ fn a_killed_server_takes_the_users_file_system_with_it() {
 
 #[test]
 fn where_a_server_was_killed_the_next_one_mounts_at_once() {
-    let Some(place) = Place::user() else { return };
+    let Some(place) = MountSpace::user() else { return };
     let volume = place.ext4("v.tc");
     let dir = place.dir("d");
     let none = ["--filesystem", "none"];
@@ -101,7 +101,7 @@ fn where_a_server_was_killed_the_next_one_mounts_at_once() {
 
 #[test]
 fn who_keeps_a_users_mount_busy_is_named() {
-    let Some(place) = Place::user() else { return };
+    let Some(place) = MountSpace::user() else { return };
     let Some(_) = tools::program("fuse2fs") else { return };
     let volume = place.ext4("v.tc");
     let dir = place.dir("d");
@@ -115,7 +115,7 @@ fn who_keeps_a_users_mount_busy_is_named() {
 
 #[test]
 fn a_server_that_proc_hides_is_not_taken_for_dead() {
-    let Some(place) = Place::user() else { return };
+    let Some(place) = MountSpace::user() else { return };
     let Some(unshare) = tools::program("unshare") else { return };
     let volume = place.volume("v.tc", "1M", &[]);
     let dir = place.dir("d");

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::mounts::Place;
+use crate::common::mounts::MountSpace;
 use crate::common::*;
 use crate::hidden::Hiding;
 use claviger_testkit::tools;
@@ -32,7 +32,7 @@ fn checked(image: &Path, check: &[&str], tag: &str) -> Option<String> {
 /// Made without root, whole to its own checker, with the label, and in sectors of the volume.
 #[test]
 fn a_new_volume_holds_a_file_system() {
-    let Some(place) = Place::user() else { return };
+    let Some(place) = MountSpace::user() else { return };
     let dir = place.dir("volumes");
     for (kind, size, found, check) in KINDS {
         let (path, image) = (format!("{dir}/{kind}"), place.folder.path("image"));
@@ -98,7 +98,7 @@ fn what_does_not_fit_is_refused_before_anything_is_made() {
 
 #[test]
 fn without_a_folder_one_is_made_and_removed() {
-    let Some(place) = Place::user() else { return };
+    let Some(place) = MountSpace::user() else { return };
     let dir = place.dir("volumes");
     let mut at = Vec::new();
     for ending in ["one", "two"] {

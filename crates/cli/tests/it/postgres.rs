@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-use crate::common::mounts::{Place, wait_until};
+use crate::common::mounts::{MountSpace, wait_until};
 use claviger_testkit::random::Random;
 use claviger_testkit::tools;
 
@@ -27,7 +27,7 @@ fn programs() -> Option<PathBuf> {
 }
 
 struct Cluster {
-    place: Place,
+    place: MountSpace,
     bin: PathBuf,
     volume: String,
     dir: String,
@@ -35,7 +35,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn new(place: Place, bin: PathBuf) -> Self {
+    fn new(place: MountSpace, bin: PathBuf) -> Self {
         let (volume, dir) = (place.folder.str("volume"), place.dir("d"));
         let create =
             ["create", "--quick", "--format", "LUKS2", "--kdf", "pbkdf2", "--iterations", "1000", "--size", "500M"];
@@ -101,7 +101,7 @@ impl Cluster {
 fn torture_postgres() {
     let seconds = env::var("ENDURE").map_or(600, |seconds| seconds.parse().expect("a number of seconds"));
     let end = Instant::now() + Duration::from_secs(seconds / 10);
-    let (Some(place), Some(bin)) = (Place::root().map(Place::without_a_deadline), programs()) else { return };
+    let (Some(place), Some(bin)) = (MountSpace::root().map(MountSpace::without_a_deadline), programs()) else { return };
     let (mut cluster, mut random) = (Cluster::new(place, bin), Random::new(7));
     let (mut rounds, mut with_server, mut committed) = (0u32, 0u32, 0u64);
     while Instant::now() < end || rounds < 3 {

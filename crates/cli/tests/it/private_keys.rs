@@ -152,7 +152,7 @@ fn what_does_not_open_says_why() {
     assert!(done.code != 0 && done.err.to_lowercase().contains(&thumbprint), "{}", done.err);
     // A volume has no use for it.
     let volume = disk.folder.volume("volume", "1M", &[]);
-    run(["serve", "--certificate", &pfx, &volume]).fails(1, &["encrypted one by one"]);
+    run(["serve", "--certificate", &pfx, &volume]).fails(1, &["encrypted folder"]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
-use crate::common::mounts::Place;
+use crate::common::mounts::MountSpace;
 use crate::common::*;
 use claviger_crypto::afsplit;
 use claviger_crypto::argon2::{Params, Variant};
@@ -297,7 +297,7 @@ fn no_thread_of_a_server_keeps_keys_in_its_registers() {
 
 #[test]
 fn no_thread_of_a_mount_keeps_keys_in_its_registers() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let volume = place.volume("v.tc", "4M", &[]);
     let needles = secrets(&volume, "AES");
     let dir = place.dir("d");

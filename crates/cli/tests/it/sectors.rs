@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::mounts::Place;
+use crate::common::mounts::MountSpace;
 use crate::common::*;
 use claviger_testkit::{tools, uml};
 
@@ -53,7 +53,7 @@ fn nbd_clients_see_the_sectors_of_the_volume_or_those_of_what_is_in_it() {
 
 #[test]
 fn mounted_it_shows_them_too() {
-    let Some(place) = Place::root() else { return };
+    let Some(place) = MountSpace::root() else { return };
     let folder = &place.folder;
     let text = |program: &str, args: &[&str]| {
         let output = tools::run(place.command(program).args(args));

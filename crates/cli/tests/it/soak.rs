@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
-use crate::common::mounts::Place;
+use crate::common::mounts::MountSpace;
 use crate::common::{Done, Served, done};
 use claviger_serve::nbd::{Address, Client};
 use claviger_testkit::fsx::{self, Disk, FileDisk, Folder, Plan};
 use claviger_testkit::mounts::{self, abort_fuse_connection};
 use claviger_testkit::tools;
 
-/// A round without what is around it. Commands of a [`Place`] end after two minutes.
+/// A round without what is around it. Commands of a [`MountSpace`] end after two minutes.
 const ROUND: Duration = Duration::from_secs(60);
 
 /// Time that the watchdog gives what is to end.
@@ -31,10 +31,10 @@ const UNSUPPORTED: i32 = 5;
 struct Kind {
     name: &'static str,
     /// Who mounts it and works with it.
-    place: fn() -> Option<Place>,
+    place: fn() -> Option<MountSpace>,
     /// Programs without which it is skipped.
     programs: &'static [&'static str],
-    /// The format of a folder whose files are encrypted one by one, in the place of a container.
+    /// The format of an encrypted folder, in the place of a container.
     folder: Option<&'static str>,
     /// Size of the container.
     size: &'static str,
@@ -52,7 +52,7 @@ struct Kind {
 
 const IMAGE: Kind = Kind {
     name: "image file over /dev/fuse",
-    place: Place::root,
+    place: MountSpace::root,
     programs: &[],
     folder: None,
     size: "24M",
@@ -66,7 +66,7 @@ const IMAGE: Kind = Kind {
 static KINDS: &[Kind] = &[
     IMAGE,
     Kind { name: "image file over io_uring", uring: true, ..IMAGE },
-    Kind { name: "image file of a user", place: Place::user, ..IMAGE },
+    Kind { name: "image file of a user", place: MountSpace::user, ..IMAGE },
     // The file system says how much is free, when the hidden volume is made, and is overwritten then.
     Kind {
         name: "outer volume with protection",
@@ -86,7 +86,7 @@ static KINDS: &[Kind] = &[
     },
     Kind {
         name: "ext4 by fuse2fs",
-        place: Place::user,
+        place: MountSpace::user,
         programs: &["mke2fs", "e2fsck", "fuse2fs"],
         size: "48M",
         // Without a journal, which fuse2fs of e2fsprogs 1.47.0 does not write.
@@ -106,7 +106,7 @@ static KINDS: &[Kind] = &[
     },
     Kind {
         name: "FAT by this program",
-        place: Place::user,
+        place: MountSpace::user,
         programs: &["mkfs.vfat", "fsck.vfat"],
         size: "40M",
         mkfs: &["mkfs.vfat", "-F", "16"],
@@ -116,7 +116,7 @@ static KINDS: &[Kind] = &[
     },
     Kind {
         name: "exFAT by this program",
-        place: Place::user,
+        place: MountSpace::user,
         programs: &["mkfs.exfat", "fsck.exfat"],
         size: "40M",
         mkfs: &["mkfs.exfat"],
@@ -127,7 +127,7 @@ static KINDS: &[Kind] = &[
     Kind { name: "folder of eCryptfs", folder: Some("eCryptfs"), room: 16 << 20, ..IMAGE },
     Kind {
         name: "folder of eCryptfs of a user",
-        place: Place::user,
+        place: MountSpace::user,
         folder: Some("eCryptfs"),
         room: 16 << 20,
         ..IMAGE
@@ -136,14 +136,14 @@ static KINDS: &[Kind] = &[
 
 impl Kind {
     /// Makes what is mounted then.
-    fn made(&self, place: &Place) -> String {
+    fn made(&self, place: &MountSpace) -> String {
         match self.folder {
             Some(_) => place.dir("lower"),
             None => place.volume("volume.tc", self.size, self.mkfs),
         }
     }
 
-    fn mount(&self, place: &Place, volume: &str, dir: &str, more: &[&str]) -> Done {
+    fn mount(&self, place: &MountSpace, volume: &str, dir: &str, more: &[&str]) -> Done {
         let Some(format) = self.folder else { return place.mount(volume, dir, more) };
         let args = ["mount", "--json", "--format", format, "--password-file", &place.folder.password, volume, dir];
         place.run(args.iter().chain(more))
@@ -188,7 +188,7 @@ fn mounted(kind: &Kind, end: Instant, seed: u64) {
             return;
         }
     }
-    let Some(place) = (kind.place)().map(Place::without_a_deadline) else { return };
+    let Some(place) = (kind.place)().map(MountSpace::without_a_deadline) else { return };
     FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).push(place.folder.path(""));
     let volume = kind.made(&place);
     let hidden = kind.hidden.then(|| Hidden::create(&place, &volume));
@@ -234,7 +234,7 @@ struct Hidden {
 }
 
 impl Hidden {
-    fn create(place: &Place, volume: &str) -> Self {
+    fn create(place: &MountSpace, volume: &str) -> Self {
         let password = place.folder.str("hidden password");
         fs::write(&password, "the hidden one").expect("written");
         let hints = ["--format", "TrueCrypt", "--hash", "SHA-512", "--password-file"];
@@ -250,7 +250,7 @@ impl Hidden {
         Self { password, begins, contents }
     }
 
-    fn read(place: &Place, volume: &str, password: &str) -> Vec<u8> {
+    fn read(place: &MountSpace, volume: &str, password: &str) -> Vec<u8> {
         let words = ["cat", "--format", "TrueCrypt", "--hash", "SHA-512", "--password-file", password, volume];
         place.run(words).succeeds().out
     }
@@ -260,7 +260,7 @@ impl Hidden {
     }
 
     /// A write to it is refused and nothing of it has changed.
-    fn still_protected(&self, place: &Place, volume: &str, dir: &str, protected: &[&str]) {
+    fn still_protected(&self, place: &MountSpace, volume: &str, dir: &str, protected: &[&str]) {
         place.mount(volume, dir, protected).succeeds();
         let write = |at: u64| {
             let file = fs::OpenOptions::new().write(true).open(format!("{dir}/volume"))?;
@@ -284,7 +284,7 @@ struct Work<'a> {
 
 impl Work<'_> {
     /// Runs the exerciser as the user of the place; for no time, it only compares.
-    fn done_by_a_child(&self, place: &Place, time: Duration, seed: u64) -> Done {
+    fn done_by_a_child(&self, place: &MountSpace, time: Duration, seed: u64) -> Done {
         let mut command = place.command(env::current_exe().expect("this program has a path"));
         command.args(["--ignored", "--exact", "soak::exerciser", "--nocapture"]);
         command.env("SOAK_DIR", self.dir).env("SOAK_MODEL", self.model).env("SOAK_WINDOW", self.window.to_string());
@@ -354,7 +354,7 @@ impl Disk for Window {
 }
 
 /// Lets the file system's own checker look at the plaintext.
-fn checked(place: &Place, kind: &Kind, volume: &str, dir: &str) {
+fn checked(place: &MountSpace, kind: &Kind, volume: &str, dir: &str) {
     let [program, args @ ..] = kind.fsck else { return };
     place.mount(volume, dir, &["--filesystem", "none", "--read-only"]).succeeds();
     let output = place.command(program).args(args).arg(format!("{dir}/volume")).output().expect("it starts");

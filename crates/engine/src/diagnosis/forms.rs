@@ -10,7 +10,7 @@ use encoding_rs::{
 };
 use unicode_normalization::UnicodeNormalization;
 
-use super::layouts::{KEYBOARDS, US};
+use super::keyboards::{KEYBOARDS, US};
 
 /// How a form differs from the password that was given. It tells nothing of the password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

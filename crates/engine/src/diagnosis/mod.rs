@@ -4,7 +4,7 @@
 mod content;
 mod forms;
 mod keeping;
-mod layouts;
+mod keyboards;
 pub mod observer;
 mod search;
 
@@ -22,7 +22,7 @@ use crate::store::{SliceStore, Store};
 pub use content::{Content, Look};
 pub use forms::{Change, Form, forms};
 pub use keeping::worth_keeping;
-pub use search::{Found, How, Search, Step, search};
+pub use search::{Difference, Match, Search, SearchStep, search};
 
 /// Bytes at the beginning of a store that have all marks in them.
 const START: u64 = 0x10000 + 4096;
@@ -84,12 +84,12 @@ pub struct Mark {
     pub opened_by: Option<&'static str>,
     /// Whether it is encrypted or compressed: that explains why it looks random.
     pub looks_random: bool,
-    /// How the disk in it is reached, where that is known.
+    /// Difference the disk in it is reached, where that is known.
     #[serde(skip)]
     pub way: Option<Way>,
 }
 
-/// How the disk in an image is reached.
+/// Difference the disk in an image is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// An image of a virtual disk, which qemu opens. The name is qemu's of the format.

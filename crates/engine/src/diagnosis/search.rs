@@ -11,9 +11,9 @@ use super::forms::{Change, forms};
 use crate::credential::Credential;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How what opens a volume differs from what was given.
+/// Difference what opens a volume differs from what was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum Difference {
     /// Not at all.
     AsGiven,
     /// Not at all, but not with the hash, cipher or header that was asked for.
@@ -30,7 +30,7 @@ pub enum How {
     WithoutKeyfile(usize),
 }
 
-impl How {
+impl Difference {
     /// A word for programs.
     pub fn kind(self) -> &'static str {
         match self {
@@ -46,7 +46,7 @@ impl How {
 }
 
 /// The end of "it opens with …".
-impl fmt::Display for How {
+impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AsGiven => f.write_str("what was given"),
@@ -63,9 +63,9 @@ impl fmt::Display for How {
 }
 
 /// What opens a volume.
-pub struct Found<T> {
+pub struct Match<T> {
     /// What was changed.
-    pub how: How,
+    pub how: Difference,
     /// The target, counted from 0.
     pub target: usize,
     /// The volume; or the reason why it cannot be used although a header opened: it is damaged or unsupported.
@@ -75,7 +75,7 @@ pub struct Found<T> {
 /// What came of a search.
 pub struct Search<T> {
     /// What opens the volume, if anything did.
-    pub found: Option<Found<T>>,
+    pub found: Option<Match<T>>,
     /// Trials: forms of the credentials, each for each target.
     pub tried: u64,
     /// The error about what was given, if nothing opens.
@@ -84,14 +84,14 @@ pub struct Search<T> {
 
 /// What is about to be tried.
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
+pub struct SearchStep {
     /// The target, counted from 0.
     pub target: usize,
     /// Forms of the credentials that have been tried with it, and all that will be.
     pub done: u64,
     /// See `done`.
     pub all: u64,
-    /// How long the credentials took that were given.
+    /// Difference long the credentials took that were given.
     pub each: Duration,
 }
 
@@ -107,7 +107,7 @@ pub fn search<T>(
     hinted: bool,
     efforts: &[u64],
     mut unlock: impl FnMut(usize, &[Credential], bool, &AtomicBool) -> Result<T>,
-    mut tell: impl FnMut(Step) -> bool,
+    mut tell: impl FnMut(SearchStep) -> bool,
 ) -> Result<Search<T>> {
     let ways = ways(credentials, hinted);
     let all = ways.len() as u64 + 1;
@@ -121,14 +121,14 @@ pub fn search<T>(
     for Stage { target, as_given } in stages(efforts, ways.len() as u64) {
         if as_given {
             let begun = Instant::now();
-            search.look_at(How::AsGiven, target, tried(target, credentials, true))?;
+            search.look_at(Difference::AsGiven, target, tried(target, credentials, true))?;
             took[target] = begun.elapsed();
         }
         for (done, way) in (1..).zip(&ways).take_while(|_| !as_given) {
-            if !tell(Step { target, done, all, each: took[target] }) {
+            if !tell(SearchStep { target, done, all, each: took[target] }) {
                 break;
             }
-            let hints = !matches!(way.how, How::WithoutHints);
+            let hints = !matches!(way.how, Difference::WithoutHints);
             search.look_at(way.how, target, tried(target, &way.credentials(credentials), hints))?;
             if search.found.is_some() {
                 break;
@@ -162,16 +162,16 @@ fn stages(efforts: &[u64], ways: u64) -> Vec<Stage> {
 
 impl<T> Search<T> {
     /// Takes the outcome of a trial in.
-    fn look_at(&mut self, how: How, target: usize, outcome: (Result<T>, bool)) -> Result<()> {
+    fn look_at(&mut self, how: Difference, target: usize, outcome: (Result<T>, bool)) -> Result<()> {
         self.tried += 1;
         match opened(outcome)? {
             Outcome::Opened(unlocked) => {
-                self.found = Some(Found { how, target, unlocked });
+                self.found = Some(Match { how, target, unlocked });
                 self.error = None;
             }
-            Outcome::Wrong(e) if how == How::AsGiven => self.error = Some(e),
+            Outcome::Wrong(e) if how == Difference::AsGiven => self.error = Some(e),
             // What to say is said by a target that took what was given.
-            Outcome::Refused(e) if how == How::AsGiven => self.error = self.error.take().or(Some(e)),
+            Outcome::Refused(e) if how == Difference::AsGiven => self.error = self.error.take().or(Some(e)),
             Outcome::Wrong(_) | Outcome::Refused(_) => {}
         }
         Ok(())
@@ -208,7 +208,7 @@ enum Outcome<T> {
 
 /// A way to try the credentials.
 struct Way {
-    how: How,
+    how: Difference,
     /// The password, if it is not the one that was given.
     password: Option<Secret>,
 }
@@ -224,17 +224,17 @@ fn ways(credentials: &[Credential], hinted: bool) -> Vec<Way> {
     let mut ways = Vec::new();
     let mut plain = |how| ways.push(Way { how, password: None });
     if hinted {
-        plain(How::WithoutHints);
+        plain(Difference::WithoutHints);
     }
     if keyfiles > 0 && passphrase.is_some_and(|text| !text.is_empty()) {
-        plain(How::NoKeyfiles);
-        plain(How::NoPassword);
+        plain(Difference::NoKeyfiles);
+        plain(Difference::NoPassword);
     }
     if keyfiles > 1 {
-        (0..keyfiles).for_each(|n| plain(How::WithoutKeyfile(n)));
+        (0..keyfiles).for_each(|n| plain(Difference::WithoutKeyfile(n)));
     }
     let forms = passphrase.map(|text| forms(text)).unwrap_or_default();
-    ways.extend(forms.into_iter().map(|f| Way { how: How::Password(f.change), password: Some(f.password) }));
+    ways.extend(forms.into_iter().map(|f| Way { how: Difference::Password(f.change), password: Some(f.password) }));
     ways
 }
 
@@ -243,7 +243,9 @@ impl Way {
     fn credentials(&self, given: &[Credential]) -> Vec<Credential> {
         let mut keyfile = 0;
         let changed = |c: &Credential| match (c, self.how) {
-            (Credential::Passphrase(_), How::NoPassword) | (Credential::Keyfile(_), How::NoKeyfiles) => None,
+            (Credential::Passphrase(_), Difference::NoPassword) | (Credential::Keyfile(_), Difference::NoKeyfiles) => {
+                None
+            }
             (Credential::Passphrase(text), _) => {
                 Some(Credential::Passphrase(Secret::copy_from(self.password.as_deref().unwrap_or(text))))
             }
@@ -251,7 +253,7 @@ impl Way {
             (Credential::PrivateKey(key), _) => Some(Credential::PrivateKey(Arc::clone(key))),
             (Credential::Keyfile(contents), how) => {
                 keyfile += 1;
-                let left_out = how == How::WithoutKeyfile(keyfile - 1);
+                let left_out = how == Difference::WithoutKeyfile(keyfile - 1);
                 (!left_out).then(|| Credential::Keyfile(Secret::copy_from(contents)))
             }
         };
@@ -289,7 +291,7 @@ mod tests {
     }
 
     /// Searches a volume that opens with `right` alone.
-    fn found(given: &[Credential], right: &str) -> Option<How> {
+    fn found(given: &[Credential], right: &str) -> Option<Difference> {
         let unlock = |_, c: &[Credential], _, _: &AtomicBool| if line(c) == right { Ok(()) } else { wrong() };
         search(given, false, &[1], unlock, |_| true).expect("no trouble").found.map(|f| f.how)
     }
@@ -346,7 +348,7 @@ mod tests {
     fn hints_are_left_out_first_of_all() {
         let unlock = |_, _: &[Credential], hints: bool, _: &AtomicBool| if hints { wrong() } else { Ok(()) };
         let done = search(&[passphrase("x")], true, &[1], unlock, |_| true).expect("no trouble");
-        assert_eq!((done.found.map(|f| f.how), done.tried), (Some(How::WithoutHints), 2));
+        assert_eq!((done.found.map(|f| f.how), done.tried), (Some(Difference::WithoutHints), 2));
     }
 
     #[test]
@@ -358,7 +360,7 @@ mod tests {
         };
         let found = search(&[passphrase("x")], false, &[1], unlock, |_| true).expect("no trouble").found;
         let found = found.expect("another case");
-        assert!(matches!(found.how, How::Password(Change::Case(_))) && found.unlocked.is_err());
+        assert!(matches!(found.how, Difference::Password(Change::Case(_))) && found.unlocked.is_err());
     }
 
     #[test]
@@ -384,7 +386,7 @@ mod tests {
             if line(c).len() > 66 { Err(Error::misuse("too long")) } else { Ok(()) }
         };
         let found = search(&[passphrase(&"x".repeat(70))], false, &[1], unlock, |_| true).expect("no trouble").found;
-        assert_eq!(found.map(|f| f.how), Some(How::Password(Change::Ends("cut off after 64 bytes"))));
+        assert_eq!(found.map(|f| f.how), Some(Difference::Password(Change::Ends("cut off after 64 bytes"))));
         let unlock = |_, _: &[Credential], _, _: &AtomicBool| Err::<(), _>(Error::misuse("no such hash"));
         let error = search(&[passphrase("x")], false, &[1, 1], unlock, |_| true).expect("no trouble").error;
         assert!(error.expect("refused").to_string().contains("no such hash"));

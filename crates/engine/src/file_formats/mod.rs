@@ -7,7 +7,6 @@
 mod clear;
 pub mod ecryptfs;
 pub mod efs;
-pub mod isolated;
 mod salvage;
 mod stacked;
 mod survey;
@@ -25,12 +24,12 @@ use serde::Serialize;
 pub use stacked::Stacked;
 pub use survey::{Problem, Survey};
 
-use self::isolated::{FolderKeeper, FolderKeys, FolderOutline};
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Verdict;
 use crate::formats::takes::{self, Takes};
+use crate::key_process::folder::{FolderKeyProcess, FolderKeys, KeylessFolder};
 use crate::trees::{Node, NodeKind, Subtree, Tree, damaged};
 use crate::volume::{Layout, Segment};
 
@@ -75,17 +74,21 @@ pub trait FileFormat: Sync {
     ///
     /// # Errors
     /// `Unsupported`.
-    fn check_isolated(&self) -> Result<()> {
-        Err(not_isolated())
+    fn check_key_process(&self) -> Result<()> {
+        Err(no_key_process())
     }
 
     /// The same as [`FileFormat::unlock`] has given to another process, which has the keys and says what is left without them:
-    /// [`FileKeys::isolate`].
+    /// [`FileKeys::split_keys`].
     ///
     /// # Errors
     /// `Unsupported`; `Io` for an outline of something else.
-    fn elsewhere(&self, _outline: FolderOutline, _keeper: Arc<dyn FolderKeeper>) -> Result<Box<dyn FileKeys>> {
-        Err(not_isolated())
+    fn with_key_process(
+        &self,
+        _outline: KeylessFolder,
+        _key_process: Arc<dyn FolderKeyProcess>,
+    ) -> Result<Box<dyn FileKeys>> {
+        Err(no_key_process())
     }
 
     /// What lies beside a folder of this format, `name`, and belongs to it. `parent` is the folder that it is in.
@@ -204,7 +207,7 @@ pub struct Stored<'a> {
 
 /// What a file turns out to be.
 #[derive(Debug)]
-pub enum Found {
+pub enum FileKind {
     /// In clear: it is shown as it is.
     Clear,
     /// Encrypted.
@@ -256,7 +259,7 @@ pub trait FileKeys: Send + Sync {
     ///
     /// # Errors
     /// Those of the tree below; [`damaged`] for a header with a value that it cannot have; `Unsupported`.
-    fn layout(&self, of: Stored<'_>) -> io::Result<Found>;
+    fn layout(&self, of: Stored<'_>) -> io::Result<FileKind>;
 
     /// Bytes of plaintext, where the file is encrypted and that can be told with less than all of its layout.
     ///
@@ -264,9 +267,9 @@ pub trait FileKeys: Send + Sync {
     /// Those of [`FileKeys::layout`].
     fn size(&self, of: Stored<'_>) -> io::Result<Option<u64>> {
         Ok(match self.layout(of)? {
-            Found::Clear => None,
-            Found::Encrypted(layout) => Some(layout.size()),
-            Found::Unfinished => Some(0),
+            FileKind::Clear => None,
+            FileKind::Encrypted(layout) => Some(layout.size()),
+            FileKind::Unfinished => Some(0),
         })
     }
 
@@ -274,7 +277,7 @@ pub trait FileKeys: Send + Sync {
     ///
     /// # Errors
     /// Those of the tree below.
-    fn begin(&self, of: Stored<'_>) -> io::Result<Found>;
+    fn begin(&self, of: Stored<'_>) -> io::Result<FileKind>;
 
     /// Notes in the header how many bytes of plaintext there are. Called when the bytes are there, or before they go.
     ///
@@ -354,8 +357,8 @@ pub trait FileKeys: Send + Sync {
     ///
     /// # Errors
     /// `Unsupported`.
-    fn isolate(&self) -> Result<(FolderOutline, Arc<dyn FolderKeys>)> {
-        Err(not_isolated())
+    fn split_keys(&self) -> Result<(KeylessFolder, Arc<dyn FolderKeys>)> {
+        Err(no_key_process())
     }
 }
 
@@ -364,7 +367,7 @@ fn no_name(what: &str) -> Error {
     ErrorKind::Malformed { field: "name", offset: 0, what: what.into() }.into()
 }
 
-fn not_isolated() -> Error {
+fn no_key_process() -> Error {
     Error::unsupported("keys in a process of their own for files of this format")
 }
 

@@ -10,9 +10,9 @@ use std::time::{Duration, SystemTime};
 use claviger_crypto::pool::Pool;
 use rustix::io::Errno;
 
-use super::isolated::{FolderKeys, FolderOutline};
-use super::{FileKeys, FileLayout, Found, Salvage, Stored, no_name};
+use super::{FileKeys, FileKind, FileLayout, Salvage, Stored, no_name};
 use crate::error::{Error, Result};
+use crate::key_process::folder::{FolderKeys, KeylessFolder};
 use crate::store::{Counters, Store, Traffic};
 use crate::trees::{
     Attributes, Entry, LeftOut, Listing, NewNode, Node, NodeKind, NodeStore, ReadOnly, Renaming, Setting, Space,
@@ -223,12 +223,12 @@ impl Stacked {
         self.keys.signatures()
     }
 
-    /// The keys, for a process that is to hold them for another one: see [`FileKeys::isolate`].
+    /// The keys, for a process that is to hold them for another one: see [`FileKeys::split_keys`].
     ///
     /// # Errors
     /// `Unsupported` where the format cannot do without them.
-    pub fn isolate(self) -> Result<(FolderOutline, Arc<dyn FolderKeys>)> {
-        self.keys.isolate()
+    pub fn split_keys(self) -> Result<(KeylessFolder, Arc<dyn FolderKeys>)> {
+        self.keys.split_keys()
     }
 
     /// Whether the keys open this file: from its header, without its contents.
@@ -245,8 +245,8 @@ impl Stacked {
     /// Those of [`FileKeys::layout`].
     pub fn salvage(&self, file: Node) -> io::Result<Option<Salvage>> {
         match self.keys.layout(self.stored(file))? {
-            Found::Encrypted(layout) => Salvage::of(&self.lower, file, layout).map(Some),
-            Found::Clear | Found::Unfinished => Ok(None),
+            FileKind::Encrypted(layout) => Salvage::of(&self.lower, file, layout).map(Some),
+            FileKind::Clear | FileKind::Unfinished => Ok(None),
         }
     }
 
@@ -335,11 +335,11 @@ impl Stacked {
 
     // What a file holds
 
-    fn contents(&self, node: Node, found: Found) -> io::Result<Contents> {
+    fn contents(&self, node: Node, found: FileKind) -> io::Result<Contents> {
         let layout = match found {
-            Found::Clear => return Ok(Contents::Clear),
-            Found::Unfinished => return Ok(Contents::Unfinished),
-            Found::Encrypted(layout) => layout,
+            FileKind::Clear => return Ok(Contents::Clear),
+            FileKind::Unfinished => return Ok(Contents::Unfinished),
+            FileKind::Encrypted(layout) => layout,
         };
         let stored = self.lower.attributes(node)?.size;
         let size = layout.size();

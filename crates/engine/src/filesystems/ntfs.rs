@@ -50,7 +50,7 @@ const LARGEST_EFS_INFO: u64 = 256 << 10;
 
 /// A store's NTFS. Nodes are numbers of file records and of streams in them.
 pub struct Ntfs {
-    volume: Mutex<Opened>,
+    volume: Mutex<OpenedNtfs>,
     /// What was read last, the latest last. Nothing in it changes: nothing is written here.
     remembered: Mutex<VecDeque<(Node, Arc<Stream>)>>,
     store: Arc<dyn Store>,
@@ -59,7 +59,7 @@ pub struct Ntfs {
     warnings: Vec<String>,
 }
 
-struct Opened {
+struct OpenedNtfs {
     ntfs: ntfs::Ntfs,
     reader: Reader,
 }
@@ -80,7 +80,7 @@ impl Ntfs {
             let dirty = flags.contains(NtfsVolumeFlags::IS_DIRTY);
             Ok((ntfs, dirty.then(|| warning.to_owned()).into_iter().collect()))
         })?;
-        let volume = Mutex::new(Opened { ntfs, reader });
+        let volume = Mutex::new(OpenedNtfs { ntfs, reader });
         let (remembered, shows_ciphertext) = (Mutex::default(), AtomicBool::new(false));
         let mut opened = Self { volume, remembered, store, shows_ciphertext, warnings };
         opened.warnings.extend(opened.interrupted_encryption());
@@ -106,7 +106,7 @@ impl Ntfs {
         Ok(read == mark.len() && mark.eq_ignore_ascii_case(b"hibr"))
     }
 
-    fn volume(&self) -> MutexGuard<'_, Opened> {
+    fn volume(&self) -> MutexGuard<'_, OpenedNtfs> {
         self.volume.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -118,7 +118,7 @@ impl Ntfs {
         work: impl FnOnce(&NtfsFile<'_>, &mut Reader) -> io::Result<T>,
     ) -> io::Result<T> {
         let mut volume = self.volume();
-        let Opened { ntfs, reader } = &mut *volume;
+        let OpenedNtfs { ntfs, reader } = &mut *volume;
         reader.allow(allowed);
         guarded(|| {
             let file = ntfs.file(reader, record(node)).map_err(io_error)?;

@@ -70,7 +70,7 @@ pub enum Removal<'a> {
 
 /// What a header says beside its keys. What is `None` stays.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Attributes<'a> {
+pub struct HeaderAttributes<'a> {
     /// The UUID, as text.
     pub uuid: Option<&'a str>,
     /// The label.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::change::{
-    Attributes, HeaderBackup, NewCredential, Prepared, Protection, RecoveryPassword, Removal, RestoreFrom, TokenChange,
-    Verified,
+    HeaderAttributes, HeaderBackup, NewCredential, Prepared, Protection, RecoveryPassword, Removal, RestoreFrom,
+    TokenChange, Verified,
 };
 use super::resizing::Resizing;
 use crate::credential::Unlock;
@@ -76,7 +76,7 @@ pub trait KeyslotEditor: Sync {
     ///
     /// # Errors
     /// `Misuse` for what the format does not have; `Unsupported`.
-    fn set(&self, _store: &dyn Store, _to: &Attributes<'_>) -> Result<Prepared> {
+    fn set(&self, _store: &dyn Store, _to: &HeaderAttributes<'_>) -> Result<Prepared> {
         Err(Error::unsupported("labels, UUIDs and the like: this format has none that can be changed"))
     }
 
@@ -84,7 +84,7 @@ pub trait KeyslotEditor: Sync {
     ///
     /// # Errors
     /// Those of [`KeyslotEditor::set`] and of `Header::unlock`.
-    fn set_opened(&self, store: &dyn Store, _with: &Unlock<'_>, to: &Attributes<'_>) -> Result<Prepared> {
+    fn set_opened(&self, store: &dyn Store, _with: &Unlock<'_>, to: &HeaderAttributes<'_>) -> Result<Prepared> {
         self.set(store, to)
     }
 

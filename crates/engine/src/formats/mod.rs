@@ -2,11 +2,11 @@
 
 pub mod bitlocker;
 mod change;
-mod convert;
 mod editor;
 pub mod filevault2;
 mod filling;
 mod headerless;
+mod in_place;
 pub mod integritysetup;
 pub mod loopaes;
 mod luks;
@@ -35,18 +35,18 @@ use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::filesystems::detect;
-use crate::spec::{Kept, Spec};
+use crate::spec::{Reserved, Spec};
 use crate::store::Store;
 use crate::volume::Layout;
 use several::Several;
 use takes::{Parameter, Purpose, Takes};
 
 pub use change::{
-    AreaReport, Attributes, CopyReport, CopyState, Derivation, HeaderBackup, NewCredential, Prepared, Protection,
+    AreaReport, CopyReport, CopyState, Derivation, HeaderAttributes, HeaderBackup, NewCredential, Prepared, Protection,
     RecoveryPassword, Removal, RestoreFrom, TokenChange, Verified,
 };
-pub use convert::{Conversion, Converter, Towards, convertible};
 pub use editor::KeyslotEditor;
+pub use in_place::{InPlaceConversion, InPlaceConverter, Towards, convertible};
 pub use plan::{PlannedSlot, UnlockPlan};
 pub use resizing::Resizing;
 pub use sealed::{Releaser, Sealed};
@@ -198,7 +198,7 @@ pub trait Format: Sync {
     }
 
     /// What converts volumes where they lie, where this program can.
-    fn converter(&self) -> Option<&dyn Converter> {
+    fn in_place_converter(&self) -> Option<&dyn InPlaceConverter> {
         None
     }
 }
@@ -280,11 +280,11 @@ pub trait Creator: Sync {
     }
 
     /// The parts of the plaintext of a new volume, in a store of `len` bytes, that the format keeps to itself. In the order in which
-    /// [`crate::spec::Keeping::At`] takes their places.
+    /// [`crate::spec::ReservedAt::At`] takes their places.
     ///
     /// # Errors
     /// Those of [`Format::create`] for a volume of that size.
-    fn kept(&self, _len: u64, _spec: &Spec<'_>) -> Result<Vec<Kept>> {
+    fn kept(&self, _len: u64, _spec: &Spec<'_>) -> Result<Vec<Reserved>> {
         Ok(Vec::new())
     }
 
@@ -409,11 +409,11 @@ pub trait Header: Send {
     }
 
     /// Refuses what cannot be unlocked, or used, where the keys are in a process that starts no programs: see
-    /// [`kept`](crate::volume::kept).
+    /// [`kept`](crate::key_process::volume).
     ///
     /// # Errors
     /// `Unsupported`.
-    fn check_isolated(&self, _credentials: &[Credential]) -> Result<()> {
+    fn check_key_process(&self, _credentials: &[Credential]) -> Result<()> {
         Ok(())
     }
 

@@ -167,8 +167,8 @@ impl Header for InPartition {
         self.inside.as_ref()?.header.plan(with)
     }
 
-    fn check_isolated(&self, credentials: &[Credential]) -> Result<()> {
-        self.inside.as_ref().map_or(Ok(()), |inside| inside.header.check_isolated(credentials))
+    fn check_key_process(&self, credentials: &[Credential]) -> Result<()> {
+        self.inside.as_ref().map_or(Ok(()), |inside| inside.header.check_key_process(credentials))
     }
 
     fn effort(&self, with: &Unlock<'_>) -> u64 {

@@ -8,7 +8,7 @@ use serde::Serialize;
 pub struct UnlockPlan {
     /// Each of them.
     pub keyslots: Vec<PlannedSlot>,
-    /// Bytes of memory that can be had: a keyslot that wants more is left out.
+    /// Bytes of memory that are available: a keyslot that wants more is left out.
     pub available: u64,
 }
 

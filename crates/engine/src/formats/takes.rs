@@ -6,7 +6,7 @@ use super::{FORMATS, Format, NewCredential};
 use crate::credential::{Credential, FolderOptions, HeaderChoice, Headerless, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_formats::FILE_FORMATS;
-use crate::spec::{Cost, Keeping, Spec};
+use crate::spec::{Cost, ReservedAt, Spec};
 
 /// What only some formats take, of all that [`Spec`] and [`Unlock`] can say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -319,7 +319,7 @@ impl Spec<'_> {
             keyslots_size,
             data,
             discovery,
-            keeping,
+            reserved_at,
             quick: _,
             cancel: _,
             progress: _,
@@ -341,7 +341,7 @@ impl Spec<'_> {
             (metadata_size.is_some(), Parameter::MetadataSize),
             (keyslots_size.is_some(), Parameter::KeyslotsSize),
             (*discovery, Parameter::DiscoveryVolume),
-            (*keeping != Keeping::AtEnd, Parameter::FileSystem),
+            (*reserved_at != ReservedAt::AtEnd, Parameter::FileSystem),
         ]);
         all.extend(cost.parameters());
         all

@@ -2,7 +2,7 @@
 //!
 //! Source: Microsoft, "exFAT file system specification", 1.00; sections are named.
 
-use super::{Found, count_bits, in_store, last_bit, malformed, not_clean, not_understood, pieces, read};
+use super::{TailReport, count_bits, in_store, last_bit, malformed, not_clean, not_understood, pieces, read};
 use crate::error::Result;
 use crate::little_endian::{u16_at, u32_at, u64_at};
 use crate::store::Store;
@@ -36,7 +36,7 @@ const NO_CLUSTER: u32 = 0xffff_fff7;
 /// The most bytes of the bitmap that are read at a time.
 const PIECE: u64 = 1 << 20;
 
-pub(super) fn find(store: &dyn Store) -> Result<Option<Found>> {
+pub(super) fn find(store: &dyn Store) -> Result<Option<TailReport>> {
     if store.len() < 512 {
         return Ok(None);
     }
@@ -54,7 +54,7 @@ pub(super) fn find(store: &dyn Store) -> Result<Option<Found>> {
         return Err(malformed("bitmap", fs.at(bitmap), "it marks the root directory or itself as free"));
     }
     let end = fs.heap + u64::from(fs.clusters) * fs.cluster;
-    Ok(Some(Found { filesystem: NAME, used: fs.at(last) + fs.cluster, end, keeps_rest: false }))
+    Ok(Some(TailReport { filesystem: NAME, used: fs.at(last) + fs.cluster, end, keeps_rest: false }))
 }
 
 /// Offsets and sizes in bytes.

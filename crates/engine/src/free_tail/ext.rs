@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::{Found, count_bits, in_store, last_bit, malformed, not_clean, not_understood, read};
+use super::{TailReport, count_bits, in_store, last_bit, malformed, not_clean, not_understood, read};
 use crate::error::Result;
 use crate::little_endian::{u16_at, u32_at};
 use crate::store::Store;
@@ -74,7 +74,7 @@ const RO_COMPAT_KNOWN: u32 = SPARSE_SUPER
 /// A group's flag: its block bitmap was never written, because it only holds metadata.
 const BLOCK_UNINIT: u16 = 2;
 
-pub(super) fn find(store: &dyn Store) -> Result<Option<Found>> {
+pub(super) fn find(store: &dyn Store) -> Result<Option<TailReport>> {
     if store.len() < SUPERBLOCK + SUPERBLOCK_LEN as u64 {
         return Ok(None);
     }
@@ -96,7 +96,7 @@ pub(super) fn find(store: &dyn Store) -> Result<Option<Found>> {
         let why = format!("{} clusters are free, but the superblock says {}", free, fs.free_clusters);
         return Err(not_clean(fs.name, &why));
     }
-    Ok(Some(Found { filesystem: fs.name, used: last * fs.block, end: fs.blocks * fs.block, keeps_rest: false }))
+    Ok(Some(TailReport { filesystem: fs.name, used: last * fs.block, end: fs.blocks * fs.block, keeps_rest: false }))
 }
 
 /// The superblock's fields. Positions are block numbers.

@@ -3,7 +3,7 @@
 //! Source: Microsoft, "FAT: General Overview of On-Disk Format", 1.03; where it and practice differ, Linux,
 //! fs/fat/inode.c (`fat_fill_super`).
 
-use super::{Found, in_store, malformed, not_clean, not_understood, pieces, read};
+use super::{TailReport, in_store, malformed, not_clean, not_understood, pieces, read};
 use crate::error::Result;
 use crate::little_endian::{u16_at, u32_at};
 use crate::store::Store;
@@ -25,7 +25,7 @@ const PIECE: u64 = 3 << 18;
 const FAT12_CLUSTERS: u64 = 4085;
 const FAT16_CLUSTERS: u64 = 65525;
 
-pub(super) fn find(store: &dyn Store) -> Result<Option<Found>> {
+pub(super) fn find(store: &dyn Store) -> Result<Option<TailReport>> {
     if store.len() < 512 {
         return Ok(None);
     }
@@ -39,7 +39,7 @@ pub(super) fn find(store: &dyn Store) -> Result<Option<Found>> {
     }
     let used = geometry.data + last.map_or(0, |last| last - 1) * geometry.cluster;
     let end = geometry.data + geometry.clusters * geometry.cluster;
-    Ok(Some(Found { filesystem: name, used, end, keeps_rest: false }))
+    Ok(Some(TailReport { filesystem: name, used, end, keeps_rest: false }))
 }
 
 /// Offsets and sizes in bytes.

@@ -37,7 +37,7 @@ impl FreeTail {
 }
 
 /// What a finder reports.
-struct Found {
+struct TailReport {
     filesystem: &'static str,
     /// The end of the last block in use, in bytes.
     used: u64,
@@ -48,7 +48,7 @@ struct Found {
 }
 
 /// Looks for a file system; `None` if the store does not hold one of its kind.
-type Finder = fn(&dyn Store) -> Result<Option<Found>>;
+type Finder = fn(&dyn Store) -> Result<Option<TailReport>>;
 
 /// Every supported file system. exFAT and NTFS come first: their boot sectors resemble that of FAT.
 static FINDERS: &[Finder] = &[exfat::find, ntfs::find, ext::find, fat::find];
@@ -59,7 +59,7 @@ static FINDERS: &[Finder] = &[exfat::find, ntfs::find, ext::find, fat::find];
 /// `Unsupported` for a file system that is unknown, not clean or has an unsupported feature; `Malformed` for a damaged
 /// one; `Io`.
 pub fn free_tail(store: &dyn Store) -> Result<FreeTail> {
-    let Found { filesystem, used, end, keeps_rest } = found(store)?;
+    let TailReport { filesystem, used, end, keeps_rest } = found(store)?;
     let len = store.len();
     if ends_early(len, end) {
         let what = format!("a file system ({filesystem}) that ends {} bytes before the volume does", len - end);
@@ -74,7 +74,7 @@ pub fn free_tail(store: &dyn Store) -> Result<FreeTail> {
 /// # Errors
 /// Those of [`free_tail`].
 pub fn behind_its_end(store: &dyn Store) -> Result<Option<u64>> {
-    let Found { end, .. } = found(store)?;
+    let TailReport { end, .. } = found(store)?;
     Ok(ends_early(store.len(), end).then(|| store.len() - end))
 }
 
@@ -84,10 +84,10 @@ fn ends_early(len: u64, end: u64) -> bool {
     len - end > len / 8
 }
 
-fn found(store: &dyn Store) -> Result<Found> {
+fn found(store: &dyn Store) -> Result<TailReport> {
     for find in FINDERS {
         let Some(found) = find(store)? else { continue };
-        let Found { filesystem, used, end, .. } = found;
+        let TailReport { filesystem, used, end, .. } = found;
         let len = store.len();
         if used > end || end > len {
             let what =

@@ -3,7 +3,7 @@
 //! Source: Linux-NTFS project, "NTFS Documentation", and the structures of ntfs-3g (include/ntfs-3g/layout.h,
 //! logfile.h).
 
-use super::{Found, in_store, last_bit, malformed, not_clean, not_understood, pieces, read};
+use super::{TailReport, in_store, last_bit, malformed, not_clean, not_understood, pieces, read};
 use crate::error::Result;
 use crate::little_endian::{u16_at, u32_at, u64_at};
 use crate::store::Store;
@@ -34,7 +34,7 @@ const NOT_CLEAN: u16 = 0x0001 | 0x4000 | 0x8000;
 /// Bytes of the bitmap that are read at a time.
 const PIECE: u64 = 1 << 20;
 
-pub(super) fn find(store: &dyn Store) -> Result<Option<Found>> {
+pub(super) fn find(store: &dyn Store) -> Result<Option<TailReport>> {
     if store.len() < 512 {
         return Ok(None);
     }
@@ -47,7 +47,7 @@ pub(super) fn find(store: &dyn Store) -> Result<Option<Found>> {
     fs.check_log()?;
     let used = fs.last_used()? * fs.cluster;
     // The last whole cluster is followed by a copy of the boot sector.
-    Ok(Some(Found { filesystem: NAME, used, end: fs.clusters * fs.cluster, keeps_rest: true }))
+    Ok(Some(TailReport { filesystem: NAME, used, end: fs.clusters * fs.cluster, keeps_rest: true }))
 }
 
 /// Offsets and sizes in bytes, unless noted otherwise.

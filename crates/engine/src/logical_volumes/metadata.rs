@@ -46,7 +46,7 @@ type Here = Option<Range<u64>>;
 
 /// What is needed to understand a segment.
 struct Context<'a> {
-    text: Place,
+    text: TextOffset,
     group: &'a str,
     extent_size: u64,
     physical: BTreeMap<&'a str, Physical>,
@@ -54,9 +54,9 @@ struct Context<'a> {
 
 /// Where the text is in the store, in bytes; errors within it are told of that place.
 #[derive(Clone, Copy)]
-struct Place(u64);
+struct TextOffset(u64);
 
-impl Place {
+impl TextOffset {
     fn malformed(self, field: &'static str, what: impl Into<String>) -> Error {
         super::malformed(field, self.0, what)
     }
@@ -119,7 +119,7 @@ pub(super) fn group(text: &[u8], at: u64, on: &On<'_>) -> Result<Group> {
         let what = wrong.what;
         Error::from(ErrorKind::Malformed { field: "text of the metadata", offset: at + wrong.at as u64, what })
     })?;
-    let place = Place(at);
+    let place = TextOffset(at);
     if parsed.text("contents") != Some("Text Format Volume Group") || parsed.number("version") != Some(1) {
         return Err(place.malformed("contents", "it is not the text of a volume group, version 1"));
     }
@@ -153,7 +153,7 @@ pub(super) fn group(text: &[u8], at: u64, on: &On<'_>) -> Result<Group> {
 
 /// The physical volumes by the names that segments have for them, and warnings.
 fn physical_volumes<'a>(
-    place: Place,
+    place: TextOffset,
     all: &'a Section,
     extent_size: u64,
     on: &On<'_>,

@@ -16,14 +16,14 @@ const MOST: usize = 256;
 /// Keeps blocks of another store. Nobody else may write to that one meanwhile.
 pub struct AroundStore {
     inner: Arc<dyn Store>,
-    kept: Mutex<Kept>,
+    kept: Mutex<CachedBlocks>,
     /// Writes that have begun, and writes that have ended.
     begun: AtomicU64,
     ended: AtomicU64,
 }
 
 #[derive(Default)]
-struct Kept {
+struct CachedBlocks {
     /// Each block, and when it was last used.
     blocks: HashMap<u64, (u64, Arc<[u8]>)>,
     now: u64,
@@ -52,7 +52,7 @@ impl AroundStore {
         Ok(bytes)
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, CachedBlocks> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -67,7 +67,7 @@ impl AroundStore {
     }
 }
 
-impl Kept {
+impl CachedBlocks {
     fn get(&mut self, number: u64) -> Option<Arc<[u8]>> {
         self.now += 1;
         let (used, bytes) = self.blocks.get_mut(&number)?;

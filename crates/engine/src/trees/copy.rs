@@ -20,7 +20,7 @@ type Whole = dyn Tree + 'static;
 /// How far it has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
-pub struct Progress {
+pub struct CopyProgress {
     /// Files, links and special files.
     pub files: u64,
     /// Folders.
@@ -40,10 +40,10 @@ pub struct Progress {
 pub fn copy(
     from: &Whole,
     to: &Whole,
-    each: &mut dyn FnMut(Progress) -> Result<()>,
+    each: &mut dyn FnMut(CopyProgress) -> Result<()>,
     left: &mut dyn FnMut(&Path, Error) -> Result<()>,
-) -> Result<Progress> {
-    let mut copying = Copying { from, to, each, left, links: HashMap::new(), done: Progress::default() };
+) -> Result<CopyProgress> {
+    let mut copying = Copying { from, to, each, left, links: HashMap::new(), done: CopyProgress::default() };
     copying.folder(from.root(), to.root(), Path::new("/"), 0)?;
     to.flush()?;
     Ok(copying.done)
@@ -56,10 +56,10 @@ pub fn copy(
 pub fn compare(
     from: &Whole,
     to: &Whole,
-    each: &mut dyn FnMut(Progress) -> Result<()>,
+    each: &mut dyn FnMut(CopyProgress) -> Result<()>,
     left: &HashSet<PathBuf>,
-) -> Result<Progress> {
-    let mut comparing = Comparing { from, to, each, left, done: Progress::default() };
+) -> Result<CopyProgress> {
+    let mut comparing = Comparing { from, to, each, left, done: CopyProgress::default() };
     comparing.folder(from.root(), to.root(), Path::new("/"), 0)?;
     Ok(comparing.done)
 }
@@ -94,11 +94,11 @@ fn of_copy(error: io::Error) -> Trouble {
 struct Copying<'a> {
     from: &'a Whole,
     to: &'a Whole,
-    each: &'a mut dyn FnMut(Progress) -> Result<()>,
+    each: &'a mut dyn FnMut(CopyProgress) -> Result<()>,
     left: &'a mut dyn FnMut(&Path, Error) -> Result<()>,
     /// Files with several names: where the first one is, by number.
     links: HashMap<u64, PathBuf>,
-    done: Progress,
+    done: CopyProgress,
 }
 
 impl<'a> Copying<'a> {
@@ -278,9 +278,9 @@ fn optional(done: io::Result<()>) -> io::Result<()> {
 struct Comparing<'a> {
     from: &'a Whole,
     to: &'a Whole,
-    each: &'a mut dyn FnMut(Progress) -> Result<()>,
+    each: &'a mut dyn FnMut(CopyProgress) -> Result<()>,
     left: &'a HashSet<PathBuf>,
-    done: Progress,
+    done: CopyProgress,
 }
 
 impl Comparing<'_> {

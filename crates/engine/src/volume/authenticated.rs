@@ -7,7 +7,7 @@ use claviger_crypto::modes::aead::WrongTag;
 
 use super::CHUNK;
 use super::integrity::{TaggedSectors, random_tags};
-use super::kept::Kept;
+use crate::key_process::volume::KeyHandle;
 use crate::store::Store;
 
 /// A segment and its store. Offsets are relative to the segment's beginning, in bytes.
@@ -24,7 +24,7 @@ pub(super) struct Authenticated<'a> {
 /// Where its key is.
 pub(super) enum TagKey<'a> {
     Here(&'a dyn AuthenticatedCipher),
-    Kept(&'a Kept),
+    KeyHandle(&'a KeyHandle),
 }
 
 impl Authenticated<'_> {
@@ -78,7 +78,7 @@ impl Authenticated<'_> {
                 cipher.encrypt(first, data, &mut tags);
                 self.area.write(self.store, self.base, first, data, &tags)
             }
-            TagKey::Kept(kept) => kept.encrypt_tagged(self.into(first), data, tags, &mut |stored| {
+            TagKey::KeyHandle(handle) => handle.encrypt_tagged(self.into(first), data, tags, &mut |stored| {
                 let (data, tags) = stored.split_at(len);
                 self.area.write(self.store, self.base, first, data, tags)
             }),
@@ -93,7 +93,7 @@ impl Authenticated<'_> {
                 self.area.read(self.store, self.base, first, out, &mut tags)?;
                 cipher.decrypt(first, out, &tags)
             }
-            TagKey::Kept(kept) => kept
+            TagKey::KeyHandle(handle) => handle
                 .decrypt_tagged(self.into(first), out, tags, &mut |stored| {
                     let (data, tags) = stored.split_at_mut(len);
                     self.area.read(self.store, self.base, first, data, tags)

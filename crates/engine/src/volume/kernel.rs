@@ -63,8 +63,8 @@ impl MappedPart {
             Payload::Authenticated { .. }
             | Payload::Zero
             | Payload::Fixed(_)
-            | Payload::Kept(_)
-            | Payload::KeptTagged { .. } => return None,
+            | Payload::KeyProcess(_)
+            | Payload::KeyProcessTagged { .. } => return None,
         };
         let Segment { len, stored_at, writable, .. } = *segment;
         let whole = len.is_multiple_of(UNIT) && stored_at.is_multiple_of(UNIT);

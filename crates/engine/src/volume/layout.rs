@@ -7,9 +7,9 @@ use claviger_crypto::SectorCipher;
 use claviger_crypto::modes::AuthenticatedCipher;
 
 use super::integrity::TaggedSectors;
-use super::kept::Kept;
 use super::kernel::KernelCipher;
 use crate::error::{Error, Result};
+use crate::key_process::volume::KeyHandle;
 use crate::store::largest_sector;
 
 /// Where a volume's bytes are in its store, and what decrypts them. Plain data: a format builds it, a [`super::Volume`]
@@ -68,13 +68,13 @@ pub enum Payload {
         kernel: Option<Arc<[KernelCipher]>>,
     },
     /// Whole encrypted sectors whose key somebody else holds.
-    Kept(Kept),
+    KeyProcess(KeyHandle),
     /// Encrypted sectors with a tag each, whose key somebody else holds.
-    KeptTagged {
+    KeyProcessTagged {
         /// The area, as in [`Payload::Authenticated`].
         area: Arc<TaggedSectors>,
         /// Who encrypts them and makes their tags.
-        kept: Kept,
+        handle: KeyHandle,
         /// Number of the segment's first sector in the area.
         first: u64,
     },
@@ -100,7 +100,7 @@ impl Payload {
             Self::Clear | Self::Zero | Self::Fixed(_) => 1,
             Self::Crypt { cipher, .. } => cipher.sector_size() as u64,
             Self::Authenticated { cipher, .. } => cipher.sector_size() as u64,
-            Self::Kept(kept) | Self::KeptTagged { kept, .. } => kept.sector_size() as u64,
+            Self::KeyProcess(handle) | Self::KeyProcessTagged { handle, .. } => handle.sector_size() as u64,
         }
     }
 }
@@ -114,9 +114,9 @@ impl fmt::Debug for Payload {
             Self::Crypt { cipher, first, kernel: _ } => {
                 write!(f, "Crypt {{ sector_size: {}, first: {first} }}", cipher.sector_size())
             }
-            Self::Kept(kept) => kept.fmt(f),
-            Self::KeptTagged { area, kept, first } => {
-                write!(f, "KeptTagged {{ tag_size: {}, first: {first}, kept: {kept:?} }}", area.tag_size())
+            Self::KeyProcess(handle) => handle.fmt(f),
+            Self::KeyProcessTagged { area, handle, first } => {
+                write!(f, "KeyProcessTagged {{ tag_size: {}, first: {first}, handle: {handle:?} }}", area.tag_size())
             }
             Self::Authenticated { cipher, first, .. } => {
                 let (sector, tag) = (cipher.sector_size(), cipher.tag_size());
@@ -135,8 +135,8 @@ impl Segment {
             Payload::Clear
             | Payload::Crypt { .. }
             | Payload::Authenticated { .. }
-            | Payload::Kept(_)
-            | Payload::KeptTagged { .. } => true,
+            | Payload::KeyProcess(_)
+            | Payload::KeyProcessTagged { .. } => true,
         };
         let refused = || {
             io::Error::new(
@@ -150,9 +150,9 @@ impl Segment {
     /// Whether the segment lies within its area of tagged sectors, or is as long as its bytes, where it has one or the other.
     fn fits_its_payload(&self) -> bool {
         let (area, first) = match &self.payload {
-            Payload::Authenticated { area, first, .. } | Payload::KeptTagged { area, first, .. } => (area, first),
+            Payload::Authenticated { area, first, .. } | Payload::KeyProcessTagged { area, first, .. } => (area, first),
             Payload::Fixed(bytes) => return bytes.len() as u64 == self.len,
-            Payload::Clear | Payload::Zero | Payload::Crypt { .. } | Payload::Kept(_) => return true,
+            Payload::Clear | Payload::Zero | Payload::Crypt { .. } | Payload::KeyProcess(_) => return true,
         };
         let from = first.checked_mul(self.payload.sector_size());
         from.and_then(|from| from.checked_add(self.len)).is_some_and(|end| end <= area.len())
@@ -232,13 +232,13 @@ impl Layout {
                 Payload::Clear | Payload::Zero => {}
                 Payload::Fixed(bytes) => *bytes = bytes[skipped as usize..(to - s.at) as usize].into(),
                 Payload::Crypt { first, .. } => *first = first.wrapping_add(skipped / sector),
-                Payload::Kept(kept) => *kept = kept.clone().cut(skipped),
+                Payload::KeyProcess(handle) => *handle = handle.clone().cut(skipped),
                 Payload::Authenticated { first, .. } => {
                     *first += skipped / sector;
                     stored_at = s.stored_at;
                 }
-                Payload::KeptTagged { kept, first, .. } => {
-                    *kept = kept.clone().cut(skipped);
+                Payload::KeyProcessTagged { handle, first, .. } => {
+                    *handle = handle.clone().cut(skipped);
                     *first += skipped / sector;
                     stored_at = s.stored_at;
                 }

@@ -4,7 +4,6 @@ mod align;
 mod authenticated;
 mod flushing;
 pub mod integrity;
-pub mod kept;
 mod kernel;
 mod late;
 mod layout;
@@ -17,12 +16,12 @@ use claviger_crypto::SectorCipher;
 use claviger_crypto::pool::{Pool, for_each_piece};
 use claviger_crypto::secret::wipe_after_sectors;
 
+use crate::key_process::volume::KeyHandle;
 use crate::shards::{Shards, SharedLock};
 use crate::store::{Bypass, Store, check_range};
 use align::Cut;
 use authenticated::{Authenticated, TagKey};
 use flushing::Flushing;
-use kept::Kept;
 pub use kernel::{KernelCipher, MappedPart, Mapping};
 use late::Late;
 pub use layout::{Layout, Payload, Segment};
@@ -172,8 +171,10 @@ impl Volume {
     /// The areas of tagged sectors, and their offsets in the store.
     fn areas(&self) -> impl Iterator<Item = (&Arc<integrity::TaggedSectors>, u64)> {
         self.layout.segments().iter().filter_map(|segment| match &segment.payload {
-            Payload::Authenticated { area, .. } | Payload::KeptTagged { area, .. } => Some((area, segment.stored_at)),
-            Payload::Clear | Payload::Zero | Payload::Fixed(_) | Payload::Crypt { .. } | Payload::Kept(_) => None,
+            Payload::Authenticated { area, .. } | Payload::KeyProcessTagged { area, .. } => {
+                Some((area, segment.stored_at))
+            }
+            Payload::Clear | Payload::Zero | Payload::Fixed(_) | Payload::Crypt { .. } | Payload::KeyProcess(_) => None,
         })
     }
 
@@ -198,8 +199,8 @@ impl Volume {
             }
             Key::Here { .. } => self.each_chunk(middle, crypt.sector, 0, read)?,
             // It has its own way of working on parts side by side.
-            Key::Kept(_) if !middle.is_empty() => read(0, middle)?,
-            Key::Kept(_) => {}
+            Key::KeyHandle(_) if !middle.is_empty() => read(0, middle)?,
+            Key::KeyHandle(_) => {}
         }
         if !tail.is_empty() {
             crypt.read_part(&*self.store, into + cut.middle as u64, tail)?;
@@ -228,7 +229,7 @@ impl Volume {
                     self.store.write_at(crypt.stored_at + into, middle)?;
                 }
                 Key::Here { .. } => self.each_chunk(middle, crypt.sector, crypt.wide_run(), write)?,
-                Key::Kept(_) => write(0, middle)?,
+                Key::KeyHandle(_) => write(0, middle)?,
             }
         }
         if !tail.is_empty() {
@@ -315,12 +316,12 @@ impl Store for Volume {
             Payload::Crypt { cipher, first, .. } => {
                 self.read_crypt(&Crypt::new(segment, &**cipher, *first), into, part)
             }
-            Payload::Kept(kept) => self.read_crypt(&Crypt::kept(segment, kept), into, part),
+            Payload::KeyProcess(handle) => self.read_crypt(&Crypt::with_handle(segment, handle), into, part),
             Payload::Authenticated { area, cipher, first, .. } => {
                 self.tagged(segment, area, TagKey::Here(&**cipher), *first).read(into, part)
             }
-            Payload::KeptTagged { area, kept, first } => {
-                self.tagged(segment, area, TagKey::Kept(kept), *first).read(into, part)
+            Payload::KeyProcessTagged { area, handle, first } => {
+                self.tagged(segment, area, TagKey::KeyHandle(handle), *first).read(into, part)
             }
         })
     }
@@ -341,12 +342,12 @@ impl Store for Volume {
             Payload::Crypt { cipher, first, .. } => {
                 self.write_crypt(&Crypt::new(segment, &**cipher, *first), into, part)
             }
-            Payload::Kept(kept) => self.write_crypt(&Crypt::kept(segment, kept), into, part),
+            Payload::KeyProcess(handle) => self.write_crypt(&Crypt::with_handle(segment, handle), into, part),
             Payload::Authenticated { area, cipher, first, .. } => {
                 self.write_tagged(&self.tagged(segment, area, TagKey::Here(&**cipher), *first), into, part)
             }
-            Payload::KeptTagged { area, kept, first } => {
-                self.write_tagged(&self.tagged(segment, area, TagKey::Kept(kept), *first), into, part)
+            Payload::KeyProcessTagged { area, handle, first } => {
+                self.write_tagged(&self.tagged(segment, area, TagKey::KeyHandle(handle), *first), into, part)
             }
         })
     }
@@ -422,7 +423,7 @@ struct Crypt<'a> {
 /// Where its key is.
 enum Key<'a> {
     Here { cipher: &'a dyn SectorCipher, first: u64 },
-    Kept(&'a Kept),
+    KeyHandle(&'a KeyHandle),
 }
 
 impl<'a> Crypt<'a> {
@@ -430,8 +431,8 @@ impl<'a> Crypt<'a> {
         Self { key: Key::Here { cipher, first }, stored_at: segment.stored_at, sector: cipher.sector_size() }
     }
 
-    fn kept(segment: &Segment, kept: &'a Kept) -> Self {
-        Self { key: Key::Kept(kept), stored_at: segment.stored_at, sector: kept.sector_size() }
+    fn with_handle(segment: &Segment, handle: &'a KeyHandle) -> Self {
+        Self { key: Key::KeyHandle(handle), stored_at: segment.stored_at, sector: handle.sector_size() }
     }
 
     fn wide_run(&self) -> usize {
@@ -450,7 +451,9 @@ impl<'a> Crypt<'a> {
                 self.decrypt(*cipher, *first, into, out);
                 Ok(())
             }
-            Key::Kept(kept) => kept.decrypt(into, out, &mut |past, stored| store.read_at(at + past as u64, stored)),
+            Key::KeyHandle(handle) => {
+                handle.decrypt(into, out, &mut |past, stored| store.read_at(at + past as u64, stored))
+            }
         }
     }
 
@@ -461,7 +464,9 @@ impl<'a> Crypt<'a> {
                 self.encrypt(*cipher, *first, into, data);
                 store.write_at(at, data)
             }
-            Key::Kept(kept) => kept.encrypt(into, data, &mut |past, stored| store.write_at(at + past as u64, stored)),
+            Key::KeyHandle(handle) => {
+                handle.encrypt(into, data, &mut |past, stored| store.write_at(at + past as u64, stored))
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use crate::torture::{Scenario, Verb};
-use claviger_engine::formats::{Converter, Format, Unlocked};
+use claviger_engine::formats::{Format, InPlaceConverter, Unlocked};
 use claviger_engine::formats::{Towards, bitlocker::BITLOCKER, convertible};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
@@ -292,8 +292,8 @@ fn startup_key() -> [Credential; 1] {
     [Credential::Keyfile(contents)]
 }
 
-fn converter() -> &'static dyn Converter {
-    BITLOCKER.converter().expect("it converts")
+fn converter() -> &'static dyn InPlaceConverter {
+    BITLOCKER.in_place_converter().expect("it converts")
 }
 
 fn encrypt(store: &Arc<dyn Store>, key: &[Credential]) -> Result<()> {

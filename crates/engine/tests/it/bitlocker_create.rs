@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use claviger_engine::formats::bitlocker::BITLOCKER;
-use claviger_engine::spec::{Keeping, Kept};
+use claviger_engine::spec::{Reserved, ReservedAt};
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Credential, Error, ErrorKind, Format, Secret, Spec, Store, Unlock, Verdict, Volume};
 use claviger_testkit::bitlocker::oracles::{self, Features, Key, Reader, Writer};
@@ -62,7 +62,7 @@ fn read_all(volume: &Volume) -> Vec<u8> {
     bytes
 }
 
-fn kept(len: u64, spec: &Spec<'_>) -> Vec<Kept> {
+fn kept(len: u64, spec: &Spec<'_>) -> Vec<Reserved> {
     BITLOCKER.creator().expect("it creates volumes").kept(len, spec).expect("there is room")
 }
 
@@ -73,7 +73,7 @@ fn pattern(len: usize, seed: u32) -> Vec<u8> {
 
 /// An NTFS as large as a volume, which some readers want to see, with zeros where the format keeps something. A reported skip without
 /// mkntfs.
-fn ntfs(len: u64, sector: u32, kept: &[Kept]) -> Option<Vec<u8>> {
+fn ntfs(len: u64, sector: u32, kept: &[Reserved]) -> Option<Vec<u8>> {
     let mkntfs = tools::program("mkntfs")?;
     let image = tempfile::NamedTempFile::new().expect("a temporary file");
     image.as_file().set_len(len).expect("a sparse file");
@@ -112,8 +112,8 @@ fn other_programs_read_what_was_created_and_written() {
     let len = 3 * MIB / 2;
     let cases = CIPHERS.into_iter().flat_map(|cipher| [(cipher, 512), (cipher, 4096)]);
     for (turn, (cipher, sector)) in cases.enumerate() {
-        let keeping = Keeping::Spread;
-        let spec = Spec { cipher: Some(cipher), sector_size: Some(sector), keeping, ..Spec::default() };
+        let reserved_at = ReservedAt::Spread;
+        let spec = Spec { cipher: Some(cipher), sector_size: Some(sector), reserved_at, ..Spec::default() };
         let image = dir.path().join("image");
         let store: Arc<dyn Store> = Arc::new(FileStore::create(&image, len).expect("there is room"));
         BITLOCKER.create(&*store, &spec, &keys.credentials).unwrap_or_else(|e| panic!("{cipher} {sector}: {e}"));
@@ -139,7 +139,7 @@ fn what_other_programs_write_is_read() {
     let keys = Keys::new(dir.path());
     let len = 3 * MIB / 2;
     for (writer, cipher) in Writer::installed().into_iter().zip(["XTS-AES-128", "AES-CBC-256-Elephant"]) {
-        let spec = Spec { cipher: Some(cipher), keeping: Keeping::Spread, ..Spec::default() };
+        let spec = Spec { cipher: Some(cipher), reserved_at: ReservedAt::Spread, ..Spec::default() };
         let image = dir.path().join("image");
         let store: Arc<dyn Store> = Arc::new(FileStore::create(&image, len).expect("there is room"));
         BITLOCKER.create(&*store, &spec, &keys.credentials).expect("it is created");
@@ -172,8 +172,13 @@ fn any_system_reads_the_discovery_volume_and_others_what_is_behind_it() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let keys = Keys::new(dir.path());
     for (turn, (cipher, len)) in [("AES-CBC-128", 33 * MIB), ("XTS-AES-128", 34 * MIB + 512)].into_iter().enumerate() {
-        let spec =
-            Spec { cipher: Some(cipher), discovery: true, keeping: Keeping::Spread, quick: true, ..Spec::default() };
+        let spec = Spec {
+            cipher: Some(cipher),
+            discovery: true,
+            reserved_at: ReservedAt::Spread,
+            quick: true,
+            ..Spec::default()
+        };
         let image = dir.path().join("image");
         let store: Arc<dyn Store> = Arc::new(FileStore::create(&image, len).expect("there is room"));
         BITLOCKER.create(&*store, &spec, &keys.credentials).unwrap_or_else(|e| panic!("{cipher}: {e}"));
@@ -286,12 +291,12 @@ fn places_that_cannot_be_are_refused_before_anything_is_written() {
     ];
     for places in &bad {
         let store = MemoryStore::new(vec![0; MIB as usize]);
-        let spec = Spec { keeping: Keeping::At(places), ..Spec::default() };
+        let spec = Spec { reserved_at: ReservedAt::At(places), ..Spec::default() };
         let error = BITLOCKER.create(&store, &spec, &credentials).expect_err("it cannot be");
         assert!(matches!(error.kind, ErrorKind::Misuse(_)), "{places:?}: {error}");
         assert!(store.to_vec().iter().all(|byte| *byte == 0), "{places:?}");
     }
-    let spec = Spec { keeping: Keeping::At(&good), ..Spec::default() };
+    let spec = Spec { reserved_at: ReservedAt::At(&good), ..Spec::default() };
     assert_eq!(kept(MIB, &spec), kept(MIB, &Spec::default()));
 }
 

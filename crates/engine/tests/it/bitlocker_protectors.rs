@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::support::{all_of, passphrase, shared, to_file};
 use crate::torture::{self, Scenario, Subject, Verb};
 use claviger_engine::formats::{
-    self, Attributes, CopyState, KeyslotEditor, NewCredential, Prepared, Protection, Removal, RestoreFrom,
+    self, CopyState, HeaderAttributes, KeyslotEditor, NewCredential, Prepared, Protection, Removal, RestoreFrom,
 };
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Advice, Credential, Error, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
@@ -98,7 +98,7 @@ fn protect(store: &dyn Store, with: &Credential, how: Protection) -> Result<Prep
 }
 
 fn label(store: &dyn Store, with: &Credential, text: &str) -> Result<Prepared> {
-    let to = Attributes { label: Some(text), ..Attributes::default() };
+    let to = HeaderAttributes { label: Some(text), ..HeaderAttributes::default() };
     editor().set_opened(store, &Unlock::with(std::slice::from_ref(with)), &to)
 }
 
@@ -295,9 +295,9 @@ fn the_label_changes() {
         assert_eq!(opens(&store.to_vec(), &made.plaintext, &[startup_key_of(&made)]), Some(0));
     }
     assert!(misuse(label(&store, &startup, &"x".repeat(40_000))).contains("room"));
-    let to = Attributes { label: Some("x"), ..Attributes::default() };
+    let to = HeaderAttributes { label: Some("x"), ..HeaderAttributes::default() };
     assert!(editor().set(&store, &to).is_err(), "the metadata are sealed");
-    let to = Attributes { uuid: Some("8f595209-f5b9-49a0-85d4-cb8f80258c27"), ..Attributes::default() };
+    let to = HeaderAttributes { uuid: Some("8f595209-f5b9-49a0-85d4-cb8f80258c27"), ..HeaderAttributes::default() };
     let refused = editor().set_opened(&store, &Unlock::with(&[startup]), &to).expect_err("refused");
     assert!(matches!(refused.kind, ErrorKind::Unsupported { .. }));
 }

@@ -366,7 +366,7 @@ fn where_nothing_is_said_to_be_encrypted_the_data_are_looked_at() {
             assert!(warnings.iter().any(|warning| warning.contains("ll is read as")), "{warnings:?}");
             for towards in [Some(Towards::Plain), Some(Towards::Encrypted), None] {
                 let store = store(&made.image);
-                let converter = BITLOCKER.converter().expect("it converts");
+                let converter = BITLOCKER.in_place_converter().expect("it converts");
                 let refused = converter.conversion(&store, &Unlock::with(&[]), towards, None).map(drop);
                 assert!(refused.is_err(), "{kind:?}, {towards:?}");
             }

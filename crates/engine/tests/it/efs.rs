@@ -12,7 +12,7 @@ use crate::support::fat::contents;
 use crate::support::ntfs::{Mounted, ntfs_image};
 use claviger_crypto::modes::efs::EfsCipher;
 use claviger_crypto::rsa::PublicKey;
-use claviger_engine::file_formats::efs::{self, EFS, Owner, Place, Recipient};
+use claviger_engine::file_formats::efs::{self, EFS, Owner, RawFile, Recipient};
 use claviger_engine::file_formats::{self, FileFormat, FileState, Stacked, Stored};
 use claviger_engine::filesystems;
 use claviger_engine::formats::Verdict;
@@ -54,9 +54,9 @@ fn identity(name: &str, agent: bool) -> Option<Arc<Identity>> {
 }
 
 /// A file whose size is a part of its name, for ntfs-3g does not tell each.
-fn place<'a>(tree: &'a (dyn Tree + 'static), name: &'a str) -> Place<'a> {
+fn place<'a>(tree: &'a (dyn Tree + 'static), name: &'a str) -> RawFile<'a> {
     let size = name.rsplit(' ').next().and_then(|size| size.parse().ok());
-    Place { tree, folder: tree.root(), name: OsStr::new(name), size, watch: None }
+    RawFile { tree, folder: tree.root(), name: OsStr::new(name), size, watch: None }
 }
 
 fn recipient(of: &Identity) -> Recipient {
@@ -425,19 +425,19 @@ fn a_program_killed_at_any_step_leaves_the_old_file_or_the_new_one() {
     let (old, new) = (Random::new(35).bytes(5000), Random::new(36).bytes(3001));
     let keys = [key(&me)];
     let (to_me, to_friend) = (recipient(&me), recipient(&friend));
-    type Change<'a> = &'a dyn Fn(Place<'_>) -> Result<()>;
-    let clear = |place: Place<'_>| {
+    type Change<'a> = &'a dyn Fn(RawFile<'_>) -> Result<()>;
+    let clear = |place: RawFile<'_>| {
         let _ = place.tree.remove(place.folder, place.name);
         fs::write(mounted.path().join(place.name), &old).map_err(Error::from)
     };
-    let encrypted = |place: Place<'_>| {
+    let encrypted = |place: RawFile<'_>| {
         clear(place)?;
         efs::encrypt(place, std::slice::from_ref(&to_me), &[], EfsCipher::Aes256)
     };
-    let encrypt = |place: Place<'_>| efs::encrypt(place, std::slice::from_ref(&to_me), &[], EfsCipher::Aes256);
-    let share = |place: Place<'_>| efs::share(place, &keys, std::slice::from_ref(&to_friend), &[]);
-    let decrypt = |place: Place<'_>| efs::decrypt(place, &keys);
-    let change = |place: Place<'_>| efs::change(place, &keys, &MemoryStore::new(new.clone()));
+    let encrypt = |place: RawFile<'_>| efs::encrypt(place, std::slice::from_ref(&to_me), &[], EfsCipher::Aes256);
+    let share = |place: RawFile<'_>| efs::share(place, &keys, std::slice::from_ref(&to_friend), &[]);
+    let decrypt = |place: RawFile<'_>| efs::decrypt(place, &keys);
+    let change = |place: RawFile<'_>| efs::change(place, &keys, &MemoryStore::new(new.clone()));
     let changes: [(&str, Change<'_>, Change<'_>); 4] = [
         ("encrypt", &clear, &encrypt),
         ("share", &encrypted, &share),

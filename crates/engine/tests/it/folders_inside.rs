@@ -56,7 +56,7 @@ fn the_folder_is_found_on_the_way_to_what_is_in_it() {
     }
     // Of a format that is named it is the last folder on the way.
     let named = Opening::tree(tree.clone()).at("/home/note").format("clear");
-    assert_eq!(named.find().expect("a folder").place(), "/home");
+    assert_eq!(named.find().expect("a folder").path_inside(), "/home");
     let error = Opening::tree(tree).partition(1).find().map(drop).expect_err("no partitions").kind;
     assert!(matches!(error, ErrorKind::Misuse(_)));
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::support::{noise, passphrase, to_file};
 use crate::torture::{self, Key, Scenario, Subject, Verb};
-use claviger_engine::formats::{self, Attributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom};
+use claviger_engine::formats::{self, HeaderAttributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom};
 use claviger_engine::spec::Cost;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Store, Unlock};
@@ -148,7 +148,7 @@ fn remove(store: &dyn Store, now: &str, _then: &str) -> Result<Prepared> {
 }
 
 fn set_uuid(store: &dyn Store, _now: &str, _then: &str) -> Result<Prepared> {
-    let to = Attributes { uuid: Some(UUID), ..Attributes::default() };
+    let to = HeaderAttributes { uuid: Some(UUID), ..HeaderAttributes::default() };
     editor().set(store, &to)
 }
 

@@ -6,7 +6,7 @@ use crate::support::{noise, passphrase, shared};
 use crate::torture::{self, Key, Scenario, Subject, Verb};
 use claviger_engine::formats::luks2::{self, CopyState, binary::Which};
 use claviger_engine::formats::{
-    self, Attributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom, TokenChange,
+    self, HeaderAttributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom, TokenChange,
 };
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
@@ -82,7 +82,7 @@ pub fn scenarios() -> Vec<Scenario> {
     let backup = MemoryStore::new(subject.image.clone());
     let changed = subject.after(|store, with| new(&subject, |new| editor().change(store, with, new)));
     let labelled = |_: &Subject, store: &dyn Store, _: &Unlock<'_>| {
-        editor().set(store, &Attributes { label: Some("x"), ..Attributes::default() })
+        editor().set(store, &HeaderAttributes { label: Some("x"), ..HeaderAttributes::default() })
     };
     let mut scenarios = vec![
         torture::change(
@@ -331,7 +331,7 @@ fn wrong_passphrases_and_reading_write_nothing() {
 fn labels_flags_priorities_are_kept() {
     let store = MemoryStore::new(volume("one"));
     let flags = ["allow-discards".to_owned(), "no-journal".to_owned()];
-    let to = Attributes {
+    let to = HeaderAttributes {
         uuid: Some("E67C787C-64B5-4840-B7E6-C6FC9C9610B5"),
         label: Some("Überraschung"),
         subsystem: Some("tests"),
@@ -344,14 +344,17 @@ fn labels_flags_priorities_are_kept() {
     assert_eq!((header.binary.label, header.binary.subsystem), ("Überraschung".into(), "tests".into()));
     assert_eq!((header.metadata.keyslots[&0].priority, header.metadata.config.flags), (Some(2), flags.to_vec()));
     assert!(editor().set(&store, &to).expect("nothing to do").edit.steps.is_empty());
-    let to = |to: Attributes<'_>| misuse(editor().set(&store, &to));
-    assert!(to(Attributes { uuid: Some("x"), ..Attributes::default() }).contains("not a UUID"));
-    assert!(to(Attributes { label: Some(&"x".repeat(48)), ..Attributes::default() }).contains("label"));
-    assert!(to(Attributes { label: Some("a\nb"), ..Attributes::default() }).contains("one line"));
-    assert!(to(Attributes { priority: Some((0, 3)), ..Attributes::default() }).contains("3 is not a keyslot priority"));
-    assert!(to(Attributes { priority: Some((5, 1)), ..Attributes::default() }).contains("no keyslot 5"));
+    let to = |to: HeaderAttributes<'_>| misuse(editor().set(&store, &to));
+    assert!(to(HeaderAttributes { uuid: Some("x"), ..HeaderAttributes::default() }).contains("not a UUID"));
+    assert!(to(HeaderAttributes { label: Some(&"x".repeat(48)), ..HeaderAttributes::default() }).contains("label"));
+    assert!(to(HeaderAttributes { label: Some("a\nb"), ..HeaderAttributes::default() }).contains("one line"));
+    assert!(
+        to(HeaderAttributes { priority: Some((0, 3)), ..HeaderAttributes::default() })
+            .contains("3 is not a keyslot priority")
+    );
+    assert!(to(HeaderAttributes { priority: Some((5, 1)), ..HeaderAttributes::default() }).contains("no keyslot 5"));
     let unknown = ["no-such-flag".to_owned()];
-    assert!(to(Attributes { flags: Some(&unknown), ..Attributes::default() }).contains("no-such-flag"));
+    assert!(to(HeaderAttributes { flags: Some(&unknown), ..HeaderAttributes::default() }).contains("no-such-flag"));
 }
 
 #[test]
@@ -428,7 +431,8 @@ fn unknown_members_survive_all_edits() {
     let store = MemoryStore::new(with_unknown_members(&volume("one")));
     done(add(&store, "one", "two", None), &store);
     done(
-        editor().set(&store, &Attributes { label: Some("x"), priority: Some((0, 2)), ..Attributes::default() }),
+        editor()
+            .set(&store, &HeaderAttributes { label: Some("x"), priority: Some((0, 2)), ..HeaderAttributes::default() }),
         &store,
     );
     done(remove(&store, 1), &store);
@@ -452,7 +456,9 @@ fn unmet_requirements_are_respected() {
     bytes[..16_384].copy_from_slice(&header.binary.serialise(Which::Primary, &json).expect("it fits"));
     bytes[16_384..32_768].copy_from_slice(&header.binary.serialise(Which::Secondary, &json).expect("it fits"));
     let store = MemoryStore::new(bytes);
-    for refused in [add(&store, "one", "two", None), remove(&store, 0), editor().set(&store, &Attributes::default())] {
+    for refused in
+        [add(&store, "one", "two", None), remove(&store, 0), editor().set(&store, &HeaderAttributes::default())]
+    {
         let error = refused.expect_err("it is required to travel").to_string();
         assert!(error.contains("time-travel"), "{error}");
     }
@@ -557,7 +563,7 @@ fn a_backup_of_a_damaged_header_is_sound() {
 fn stale_copies_are_told_and_written_anew() {
     let store = MemoryStore::new(volume("one"));
     let old = store.to_vec();
-    done(editor().set(&store, &Attributes { label: Some("new"), ..Attributes::default() }), &store);
+    done(editor().set(&store, &HeaderAttributes { label: Some("new"), ..HeaderAttributes::default() }), &store);
     let mut bytes = store.to_vec();
     bytes[..16_384].copy_from_slice(&old[..16_384]);
     let header = read(&bytes);

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::support::shared;
 use crate::torture::{Scenario, Verb};
 use claviger_engine::formats::luks2::LUKS2;
-use claviger_engine::formats::luks2::reencrypt::{self, Beginning, Reencryption, Request, Resilience, Stores};
-use claviger_engine::formats::{Attributes, Format, Unlocked};
+use claviger_engine::formats::luks2::reencrypt::{self, Beginning, HeaderAndData, Reencryption, Request, Resilience};
+use claviger_engine::formats::{Format, HeaderAttributes, Unlocked};
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{MemoryStore, SliceStore};
 use claviger_engine::{Advice, Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
@@ -98,11 +98,11 @@ impl Bed {
     }
 
     /// Calls `with` with the header's and the data's store.
-    fn with<T>(&self, with: impl FnOnce(Stores<'_>) -> T) -> T {
+    fn with<T>(&self, with: impl FnOnce(HeaderAndData<'_>) -> T) -> T {
         let (header, data) = (self.header(), self.data());
         match &header {
-            Some(header) => with(Stores::new(header, Some(&*data))),
-            None => with(Stores::new(&*data, None)),
+            Some(header) => with(HeaderAndData::new(header, Some(&*data))),
+            None => with(HeaderAndData::new(&*data, None)),
         }
     }
 
@@ -221,7 +221,7 @@ impl Way {
         let with = Unlock::with(&credentials);
         let request = self.request();
         let spec = Spec { cost: cheap(), key_bits: Some(256), sector_size: Some(self.sector()), ..Spec::default() };
-        let carry_out = |stores: Stores<'_>, beginning: Beginning| beginning.edit.carry_out(stores.header);
+        let carry_out = |stores: HeaderAndData<'_>, beginning: Beginning| beginning.edit.carry_out(stores.header);
         bed.with(|stores| match self {
             Self::NewKey { .. } => carry_out(stores, reencrypt::begin(&stores, &with, &request, false)?),
             Self::DecryptDetached { .. } => carry_out(stores, reencrypt::begin(&stores, &with, &request, true)?),
@@ -448,7 +448,7 @@ fn a_detached_header_is_not_used_behind_another() {
     let credentials = [passphrase()];
     let (with, request) = (Unlock::with(&credentials), Request::default());
     let data = bed.data();
-    let attached = Stores::new(&*data, None);
+    let attached = HeaderAndData::new(&*data, None);
     let begun = reencrypt::begin(&attached, &with, &request, false).expect("it can be begun");
     begun.edit.carry_out(&*data).expect("it begins");
     Reencryption::resume(attached, &with, Some(ZONE))
@@ -517,7 +517,7 @@ fn an_older_header_backup_decrypts_nothing() {
     image.copy_within(header..2 * header, 0);
     let bed = Bed::of(&image, header);
     let data = bed.data();
-    let to = Attributes { label: Some("changed since"), ..Attributes::default() };
+    let to = HeaderAttributes { label: Some("changed since"), ..HeaderAttributes::default() };
     let changed = LUKS2.editor().expect("it has an editor").set(&*data, &to).expect("it can be changed");
     changed.edit.carry_out(&*data).expect("it is changed");
     let before = read_all(&*bed.all);

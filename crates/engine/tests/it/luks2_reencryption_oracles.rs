@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use claviger_engine::formats::Format;
 use claviger_engine::formats::luks2::LUKS2;
-use claviger_engine::formats::luks2::reencrypt::{self, Reencryption, Request, Stores};
+use claviger_engine::formats::luks2::reencrypt::{self, HeaderAndData, Reencryption, Request};
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Credential, Result, Secret, Spec, Store, Unlock, Volume};
@@ -108,7 +108,8 @@ impl Bench {
     fn resume(&self, cancel_after: u64) -> Result<()> {
         let (data, credentials) = (self.store("image")?, Self::credentials());
         let header = self.detached.then(|| self.store("header")).transpose()?;
-        let stores = header.as_ref().map_or(Stores::new(&data, None), |header| Stores::new(header, Some(&data)));
+        let stores =
+            header.as_ref().map_or(HeaderAndData::new(&data, None), |header| HeaderAndData::new(header, Some(&data)));
         let (zones, cancel) = (AtomicU64::new(0), AtomicBool::new(false));
         let count = |_, _| {
             if zones.fetch_add(1, Ordering::Relaxed) == cancel_after {
@@ -227,11 +228,11 @@ impl Ours {
         match self {
             Self::NewKey(mode, backward) => {
                 let request = Request { resilience: Some(mode), backward, ..request };
-                reencrypt::begin(&Stores::new(&data, None), &with, &request, false)?.edit.carry_out(&data)
+                reencrypt::begin(&HeaderAndData::new(&data, None), &with, &request, false)?.edit.carry_out(&data)
             }
             Self::EncryptDetached => {
                 let header = FileStore::create(&bench.path("header"), 16 << 20)?;
-                let stores = Stores::new(&header, Some(&data));
+                let stores = HeaderAndData::new(&header, Some(&data));
                 reencrypt::begin_detached_encryption(&stores, &spec, &credentials, &request)?.edit.carry_out(&header)
             }
             Self::EncryptInPlace => reencrypt::begin_encryption(&data, 2 << 20, &spec, &credentials, &request),
@@ -287,7 +288,7 @@ fn a_zone_that_we_have_left_half_written_cryptsetup_recovers() {
             let credentials = Bench::credentials();
             let with = Unlock::with(&credentials);
             let reencryption =
-                Reencryption::resume(Stores::new(&failing, None), &with, Some(512 << 10)).expect("it is there");
+                Reencryption::resume(HeaderAndData::new(&failing, None), &with, Some(512 << 10)).expect("it is there");
             reencryption.run(&|_, _| {}, &AtomicBool::new(false)).expect_err("the fault shows");
             std::fs::write(bench.path("image"), memory.to_vec()).expect("an image");
             assert!(bench.plaintext().expect("it opens") == contents(), "{ours:?} {nth}: half written");

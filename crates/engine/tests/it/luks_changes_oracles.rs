@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::support::{noise, passphrase, run_in_kernel, shared};
 use crate::torture::{self, Key, Scenario, Subject, Verb};
 use claviger_engine::formats::{
-    self, Attributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom, TokenChange,
+    self, HeaderAttributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom, TokenChange,
 };
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
@@ -159,7 +159,12 @@ fn keyslots_labels_and_tokens_agree_both_ways() {
     both.agree("one", None);
     both.agree("drei", Some(2));
     let flags = ["allow-discards".to_owned()];
-    let to = Attributes { label: Some("ours"), flags: Some(&flags), priority: Some((2, 0)), ..Attributes::default() };
+    let to = HeaderAttributes {
+        label: Some("ours"),
+        flags: Some(&flags),
+        priority: Some((2, 0)),
+        ..HeaderAttributes::default()
+    };
     both.edit(|store| editor("LUKS2").set(store, &to));
     let dump = both.run(&["luksDump", both.path()]);
     for word in ["ours", "allow-discards", "ignored", "preferred"] {

@@ -32,7 +32,7 @@ mod in_order;
 mod integrity;
 mod integrity_linux;
 mod integritysetup;
-mod kept;
+mod key_process;
 mod logical_volumes;
 mod luks1;
 mod luks1_changes;

@@ -6,7 +6,7 @@ use crate::support::{not_created, shared};
 use claviger_engine::credential::{FolderOptions, HeaderChoice, Headerless};
 use claviger_engine::formats::takes::{self, Parameter, Purpose};
 use claviger_engine::private_keys::SoftKey;
-use claviger_engine::spec::{Cost, Keeping};
+use claviger_engine::spec::{Cost, ReservedAt};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store, Unlock};
 
@@ -69,7 +69,7 @@ fn asking<'a>(
         Parameter::Memory => Spec { cost: argon(Cost { memory_kib: Some(64), ..Cost::default() }), ..base },
         Parameter::Lanes => Spec { cost: argon(Cost { lanes: Some(1), ..Cost::default() }), ..base },
         Parameter::DiscoveryVolume => Spec { discovery: true, ..base },
-        Parameter::FileSystem => Spec { keeping: Keeping::Spread, ..base },
+        Parameter::FileSystem => Spec { reserved_at: ReservedAt::Spread, ..base },
         Parameter::FirstSector
         | Parameter::DataSize
         | Parameter::LargeVectors

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use claviger_engine::formats::takes::{Parameter, Purpose};
 use claviger_engine::formats::{
-    self, Attributes, KeyslotEditor, NewCredential, Prepared, Protection, Removal, RestoreFrom, TokenChange,
+    self, HeaderAttributes, KeyslotEditor, NewCredential, Prepared, Protection, Removal, RestoreFrom, TokenChange,
 };
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Result, Secret, Store, Unlock, Volume};
@@ -487,7 +487,7 @@ fn offered(format: &dyn Format) -> Vec<Verb> {
     if format.takes().to(Purpose::Creating).contains(&Parameter::HiddenVolume) {
         verbs.push(Verb::CreateHidden);
     }
-    if format.converter().is_some() {
+    if format.in_place_converter().is_some() {
         verbs.extend([Verb::Encrypt, Verb::Decrypt]);
     }
     // Its reencryption does more than a converter.
@@ -515,7 +515,7 @@ fn edited(editor: &dyn KeyslotEditor, subject: &Subject) -> Vec<Verb> {
             (Verb::Restore, editor.restore(store, RestoreFrom::Embedded, with, false).err()),
             (Verb::Add, editor.add(store, with, &none, None).err()),
             (Verb::Remove, editor.remove(store, Removal::Opened(with), false).err()),
-            (Verb::Set, editor.set_opened(store, with, &Attributes::default()).err()),
+            (Verb::Set, editor.set_opened(store, with, &HeaderAttributes::default()).err()),
             (Verb::Protect, editor.protect(store, with, Protection::NewKey).err()),
             (Verb::Repair, editor.repair_opened(store, with).err()),
             (Verb::Tokens, editor.change_tokens(store, TokenChange::Remove(0)).err()),

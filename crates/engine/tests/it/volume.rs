@@ -192,7 +192,10 @@ pub fn mixed() -> (Volume, Vec<u8>, Arc<MemoryStore>) {
                 stored.copy_from_slice(part);
                 cipher.encrypt(*first, stored);
             }
-            Payload::Authenticated { .. } | Payload::Fixed(_) | Payload::Kept(_) | Payload::KeptTagged { .. } => {
+            Payload::Authenticated { .. }
+            | Payload::Fixed(_)
+            | Payload::KeyProcess(_)
+            | Payload::KeyProcessTagged { .. } => {
                 unreachable!("none of them is such")
             }
         }

@@ -242,7 +242,7 @@ impl Mounted {
                     }
                 }
             }
-            let keeper = shared.served.flushed_every().map(|time| {
+            let key_process = shared.served.flushed_every().map(|time| {
                 let keep = move || shared.keep_durable(time);
                 thread::Builder::new().name("flush".into()).spawn_scoped(scope, keep)
             });
@@ -253,7 +253,7 @@ impl Mounted {
                 result = result.and(ended);
             }
             // It is missed by nobody who asks for fsync.
-            drop(keeper.map(|keeper| keeper.map(thread::ScopedJoinHandle::join)));
+            drop(key_process.map(|key_process| key_process.map(thread::ScopedJoinHandle::join)));
             result
         });
         Ok(served.and(shared.served.finish())?)

@@ -124,14 +124,14 @@ pub(crate) fn fuzz(tree: Arc<dyn Tree>, showing: Showing, messages: &[u8]) -> us
 }
 
 /// How long the kernel may rely on what it was told.
-struct Kept {
+struct CacheTimes {
     names: Duration,
     /// That there is no such name.
     absence: Duration,
     attributes: Duration,
 }
 
-impl Kept {
+impl CacheTimes {
     fn of(tree: &dyn Tree, read_only: bool) -> Self {
         if tree.changes_elsewhere() {
             Self { names: SHARED, absence: Duration::ZERO, attributes: SHARED }
@@ -149,7 +149,7 @@ struct Shown {
     showing: Showing,
     /// User and group of this process.
     user: (u32, u32),
-    kept: Kept,
+    cache_times: CacheTimes,
     /// Folders that are open.
     listings: Mutex<HashMap<u64, Arc<Listing>>>,
     next: AtomicU64,
@@ -180,7 +180,7 @@ impl Answers for Shown {
         let shared = self.tree.changes_elsewhere();
         let mut wanted = init::HANDLE_KILLPRIV_V2;
         wanted |= if shared { init::AUTO_INVAL_DATA } else { init::CACHE_SYMLINKS };
-        if !self.kept.names.is_zero() {
+        if !self.cache_times.names.is_zero() {
             wanted |= init::DO_READDIRPLUS | init::READDIRPLUS_AUTO;
         }
         if self.showing.owners == Owners::Tree {
@@ -263,7 +263,7 @@ impl Shown {
         Self {
             showing: Showing { read_only, ..showing },
             user: (geteuid().as_raw(), getegid().as_raw()),
-            kept: Kept::of(&*tree, read_only),
+            cache_times: CacheTimes::of(&*tree, read_only),
             listings: Mutex::default(),
             next: AtomicU64::new(1),
             seen: Mutex::default(),
@@ -350,7 +350,7 @@ impl Shown {
     /// `struct fuse_attr_out`.
     fn told(&self, node: Node, payload: &mut [u8]) -> Answered {
         let known = self.tree.attributes(node).map_err(errno)?;
-        let valid = self.kept.attributes;
+        let valid = self.cache_times.attributes;
         let mut out = Writer::new(payload);
         Ok(out.u64(valid.as_secs()).u32(valid.subsec_nanos()).u32(0).bytes(&self.attributes_of(&known)).len())
     }
@@ -362,7 +362,7 @@ impl Shown {
             self.tree.forget(node, 1);
             errno(e)
         })?;
-        let (names, attributes) = (self.kept.names, self.kept.attributes);
+        let (names, attributes) = (self.cache_times.names, self.cache_times.attributes);
         let mut out = Writer::new(payload);
         out.u64(self.number(node)).u64(0).u64(names.as_secs()).u64(attributes.as_secs());
         out.u32(names.subsec_nanos()).u32(attributes.subsec_nanos());
@@ -373,9 +373,14 @@ impl Shown {
     fn look_up(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
         let (name, _) = name(&payload[..data])?;
         match self.tree.lookup(self.node(request.node), name) {
-            Err(e) if e.kind() == ErrorKind::NotFound && !self.kept.absence.is_zero() => {
+            Err(e) if e.kind() == ErrorKind::NotFound && !self.cache_times.absence.is_zero() => {
                 // No node.
-                Ok(Writer::new(payload).u64(0).u64(0).u64(self.kept.absence.as_secs()).bytes(&[0; ENTRY - 24]).len())
+                Ok(Writer::new(payload)
+                    .u64(0)
+                    .u64(0)
+                    .u64(self.cache_times.absence.as_secs())
+                    .bytes(&[0; ENTRY - 24])
+                    .len())
             }
             found => self.entry(found, payload),
         }

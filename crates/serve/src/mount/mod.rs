@@ -196,7 +196,7 @@ fn why_read_only(store: &Arc<dyn Store>, name: &str) -> String {
     }
 }
 
-/// Mounts the plaintext of a folder whose files are encrypted one by one, of the format `name`. Root shows it to all users, with
+/// Mounts the plaintext of an encrypted folder, of the format `name`. Root shows it to all users, with
 /// the owners and modes that the files have; others have it to themselves. With the option `dev` root has devices in it, too.
 ///
 /// # Errors

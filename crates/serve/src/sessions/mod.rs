@@ -26,7 +26,7 @@ use rustix::fs::OFlags;
 use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
 
-use crate::keeper::locking;
+use crate::key_process::locking;
 
 pub use control::Control;
 pub use owner::Owner;

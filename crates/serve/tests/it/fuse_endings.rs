@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::mounted::{PATIENCE, Place, as_nobody, transports};
+use crate::mounted::{MountedFolder, PATIENCE, as_nobody, transports};
 use claviger_testkit::random::Random;
 use claviger_testkit::tools::{program, run};
 
@@ -30,7 +30,7 @@ fn soon(what: &str, happens: impl Fn() -> bool) {
 fn a_killed_server_leaves_errors_and_no_hanging_programs() {
     let Some(transports) = transports() else { return };
     for transport in transports {
-        let place = Place::new(&vec![1; 4 << 20]);
+        let place = MountedFolder::new(&vec![1; 4 << 20]);
         let mut server = place.serve(&[transport, "xts"]);
         let wrote = AtomicBool::new(false);
         let idle = server.open();
@@ -76,7 +76,7 @@ fn a_killed_server_leaves_errors_and_no_hanging_programs() {
 fn unmounting_ends_the_server() {
     let Some(transports) = transports() else { return };
     for transport in transports {
-        let place = Place::new(&[1; 100_000]);
+        let place = MountedFolder::new(&[1; 100_000]);
         let mut server = place.serve(&[transport]);
         let file = server.open();
         let busy = Command::new("umount").arg(place.folder()).output().expect("it runs");
@@ -95,7 +95,7 @@ fn unmounting_ends_the_server() {
 fn a_server_that_is_to_stop_waits_for_users_and_then_cuts_them_off() {
     let Some(transports) = transports() else { return };
     for transport in transports {
-        let place = Place::new(&[1; 100_000]);
+        let place = MountedFolder::new(&[1; 100_000]);
         // In time.
         let mut server = place.serve(&[transport, "grace=60000"]);
         let file = server.open();
@@ -123,7 +123,7 @@ fn a_server_that_is_to_stop_waits_for_users_and_then_cuts_them_off() {
 fn a_server_that_panics_takes_its_mount_along() {
     let Some(transports) = transports() else { return };
     for transport in transports {
-        let place = Place::new(&[1; 100_000]);
+        let place = MountedFolder::new(&[1; 100_000]);
         let mut server = place.serve(&[transport, "panic=50000"]);
         let file = server.open();
         file.read_exact_at(&mut [0; 100], 49_000).expect("all is well here");
@@ -140,7 +140,7 @@ fn servers_of_users_without_privileges_end_as_well() {
     let Some(_) = program("fusermount3") else { return };
     for transport in transports {
         // A user of the folder, who does not let go of it.
-        let hold = |place: &Place| {
+        let hold = |place: &MountedFolder| {
             let script = format!("exec 3<'{}/volume'; echo; exec sleep 100", place.folder().display());
             let mut held = as_nobody();
             held.args(["sh", "-c", &script]).stdout(std::process::Stdio::piped());
@@ -150,7 +150,7 @@ fn servers_of_users_without_privileges_end_as_well() {
             std::io::Read::read_exact(stdout, &mut line).expect("it has the file");
             held
         };
-        let place = Place::new(&[1; 100_000]);
+        let place = MountedFolder::new(&[1; 100_000]);
         let mut server = place.serve_as_nobody(&[transport, "grace=200"]);
         let mut held = hold(&place);
         assert!(server.stop().success(), "{transport}");

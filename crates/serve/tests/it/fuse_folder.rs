@@ -11,7 +11,7 @@ use claviger_testkit::posix::{Options, Reference, read_only, read_only_contents,
 use claviger_testkit::stress;
 use claviger_testkit::tools::program;
 
-use crate::mounted::{Mounted, NOBODY, Place, transports};
+use crate::mounted::{Mounted, MountedFolder, NOBODY, transports};
 
 /// What is not as in the folder itself. Whose time of access changes is up to whoever reads, and that is the server, which has
 /// a file open once for all programs.
@@ -41,7 +41,7 @@ pub fn makes_no_devices(passed: &Passed) {
 
 /// A folder and one that shows it.
 pub struct Passed {
-    pub place: Place,
+    pub place: MountedFolder,
     pub server: Mounted,
 }
 
@@ -104,8 +104,8 @@ impl Passed {
     }
 }
 
-fn places() -> Place {
-    let place = Place::new(b"");
+fn places() -> MountedFolder {
+    let place = MountedFolder::new(b"");
     for dir in [lower(&place), bare(&place)] {
         fs::create_dir(&dir).expect("it is new");
         fs::set_permissions(&dir, Permissions::from_mode(0o777)).expect("it is ours");
@@ -113,16 +113,16 @@ fn places() -> Place {
     place
 }
 
-pub fn lower(place: &Place) -> PathBuf {
+pub fn lower(place: &MountedFolder) -> PathBuf {
     place.dir.path().join("lower")
 }
 
 /// One that is not mounted, beside it.
-fn bare(place: &Place) -> PathBuf {
+fn bare(place: &MountedFolder) -> PathBuf {
     place.dir.path().join("bare")
 }
 
-fn word(place: &Place) -> String {
+fn word(place: &MountedFolder) -> String {
     format!("folder={}", lower(place).display())
 }
 

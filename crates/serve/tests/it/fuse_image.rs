@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::thread;
 
-use crate::mounted::{NOBODY, Place, as_nobody, as_user, transports};
+use crate::mounted::{MountedFolder, NOBODY, as_nobody, as_user, transports};
 use claviger_testkit::random::Random;
 use claviger_testkit::tools::{self, program, run};
 
@@ -37,7 +37,7 @@ fn reads_and_writes_at_any_place_are_those_of_a_file() {
         // The plaintext of sectors is whole sectors.
         let len = if xts { (5 << 20) + 512 } else { (5 << 20) + 777 };
         let mut model = random.bytes(len);
-        let place = Place::new(&vec![0; len]);
+        let place = MountedFolder::new(&vec![0; len]);
         let words = if xts { vec![transport, "xts"] } else { vec![transport] };
         let mut server = place.serve(&words);
         assert_eq!(server.transport, transport);
@@ -94,7 +94,7 @@ fn reads_and_writes_at_any_place_are_those_of_a_file() {
 #[test]
 fn the_faster_transport_is_taken_where_it_is_allowed() {
     let Some(_) = transports() else { return };
-    let place = Place::new(&[1; 1000]);
+    let place = MountedFolder::new(&[1; 1000]);
     let mut server = place.serve(&[]);
     assert_eq!(server.transport, "uring");
     assert_eq!(fs::read(server.file()).expect("it can be read"), [1; 1000]);
@@ -106,7 +106,7 @@ fn many_programs_at_once_do_not_disturb_each_other() {
     let Some(transports) = transports() else { return };
     const PART: usize = 1 << 20;
     for transport in transports {
-        let place = Place::new(&vec![0; 4 * PART]);
+        let place = MountedFolder::new(&vec![0; 4 * PART]);
         let server = place.serve(&[transport, "xts"]);
         thread::scope(|scope| {
             for part in 0..4 {
@@ -137,7 +137,7 @@ fn fio_finds_again_what_it_has_written_asynchronously() {
     let Some(transports) = transports() else { return };
     let Some(fio) = program("fio") else { return };
     for transport in transports {
-        let place = Place::new(&vec![0; 16 << 20]);
+        let place = MountedFolder::new(&vec![0; 16 << 20]);
         let server = place.serve(&[transport, "xts"]);
         for (block, engine) in [("4k-64k", "libaio"), ("1m-2m", "io_uring")] {
             let mut command = Command::new("timeout");
@@ -161,7 +161,7 @@ fn the_file_stays_as_large_as_it_is_and_the_only_one() {
     let Some(transports) = transports() else { return };
     for transport in transports {
         let before: Vec<u8> = (0..100_000).map(|i| i as u8).collect();
-        let place = Place::new(&before);
+        let place = MountedFolder::new(&before);
         let server = place.serve(&[transport]);
         let (path, file) = (server.file(), server.open());
         assert_eq!(number(file.write_all_at(b"x", 100_000)), ENOSPC);
@@ -212,7 +212,7 @@ m.flush()
 assert os.pread(fd, 5, 5000) == b'hello'
 ";
     for transport in transports {
-        let place = Place::new(&(0..100_000).map(|i| i as u8).collect::<Vec<_>>());
+        let place = MountedFolder::new(&(0..100_000).map(|i| i as u8).collect::<Vec<_>>());
         let server = place.serve(&[transport]);
         run(Command::new("timeout").arg("60").arg(&python).args(["-c", script]).arg(server.file()));
         assert_eq!(&place.bytes()[4999..5006], b"\x87hello\x8d");
@@ -223,7 +223,7 @@ assert os.pread(fd, 5, 5000) == b'hello'
 fn it_belongs_to_its_owner_alone() {
     let Some(transports) = transports() else { return };
     let Some(_) = program("setpriv") else { return };
-    let place = Place::new(&[0; 4096]);
+    let place = MountedFolder::new(&[0; 4096]);
     let server = place.serve(&[transports[0]]);
     let (file, folder) = (fs::metadata(server.file()), fs::metadata(place.folder()));
     let (file, folder) = (file.expect("it is there"), folder.expect("it is there"));
@@ -251,7 +251,7 @@ fn it_belongs_to_its_owner_alone() {
 fn nothing_is_written_through_a_read_only_mount() {
     let Some(transports) = transports() else { return };
     for transport in transports {
-        let place = Place::new(&[7; 50_000]);
+        let place = MountedFolder::new(&[7; 50_000]);
         let before = fs::metadata(place.backing()).expect("it is there");
         let mut server = place.serve(&[transport, "read-only"]);
         let path = server.file();
@@ -274,7 +274,7 @@ fn nothing_is_written_through_a_read_only_mount() {
 fn errors_of_the_store_reach_the_program_that_asked() {
     let Some(transports) = transports() else { return };
     for transport in transports {
-        let place = Place::new(&vec![1; 1 << 20]);
+        let place = MountedFolder::new(&vec![1; 1 << 20]);
         let words = [transport, "bad=70000", "refuse=5000", "short=100", "lossy"];
         let server = place.serve(&words);
         let file = server.open();
@@ -300,7 +300,7 @@ fn a_user_without_privileges_mounts_through_the_helper() {
     let Some(_) = program("fusermount3") else { return };
     let Some(_) = program("setpriv") else { return };
     for transport in transports {
-        let place = Place::new(&vec![5; 100_000]);
+        let place = MountedFolder::new(&vec![5; 100_000]);
         let mut server = place.serve_as_nobody(&[transport, "source=a,b\\c"]);
         assert_eq!(server.transport, transport);
         let line = place.mount_line().expect("it is mounted");
@@ -331,7 +331,7 @@ fn a_file_system_on_a_loop_device_lives_on_it() {
         let Some(_) = program(tool) else { return };
     }
     for transport in transports {
-        let place = Place::new(&vec![0; 24 << 20]);
+        let place = MountedFolder::new(&vec![0; 24 << 20]);
         let mut server = place.serve(&[transport]);
         let script = r#"set -eu
 device=$(losetup --find --show --direct-io=on "$1")
@@ -366,7 +366,7 @@ fn what_cannot_be_mounted_is_said() {
     if tools::root().is_none() {
         return;
     }
-    let place = Place::new(&[0; 512]);
+    let place = MountedFolder::new(&[0; 512]);
     fs::remove_dir(place.folder()).expect("it is empty");
     let exe = std::env::current_exe().expect("this program");
     let mut command = Command::new(exe);

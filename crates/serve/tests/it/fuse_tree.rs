@@ -8,15 +8,15 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use crate::mounted::{NOBODY, Place, as_nobody, transports};
+use crate::mounted::{MountedFolder, NOBODY, as_nobody, transports};
 use claviger_testkit::random::Random;
 use claviger_testkit::tools::{program, run};
 
 /// A place whose backing is a new FAT of a width, or an exFAT; or a reported skip.
-fn made(kind: &str, size: usize) -> Option<Place> {
+fn made(kind: &str, size: usize) -> Option<MountedFolder> {
     transports()?;
     program(checker(kind))?;
-    let place = Place::new(&vec![0; size]);
+    let place = MountedFolder::new(&vec![0; size]);
     let (mkfs, args) = if kind == "exFAT" { ("mkfs.exfat", vec![]) } else { ("mkfs.vfat", vec!["-F", kind]) };
     run(Command::new(program(mkfs)?).args(args).arg(place.backing()));
     Some(place)
@@ -27,7 +27,7 @@ fn checker(kind: &str) -> &'static str {
 }
 
 /// Fails unless the program that checks it has nothing to say.
-fn check(kind: &str, place: &Place) {
+fn check(kind: &str, place: &MountedFolder) {
     run(Command::new(program(checker(kind)).expect("found before")).arg("-n").arg(place.backing()));
 }
 
@@ -199,7 +199,7 @@ fn a_killed_server_leaves_all_that_was_made_durable() {
 fn ext4_is_shown_read_only() {
     let Some(_) = transports() else { return };
     let Some(mke2fs) = program("mke2fs") else { return };
-    let place = Place::new(&vec![0; 16 << 20]);
+    let place = MountedFolder::new(&vec![0; 16 << 20]);
     let source = tempfile::tempdir().expect("a folder");
     fs::create_dir(source.path().join("folder")).expect("a folder");
     let large = Random::new(1).bytes(2_000_000);

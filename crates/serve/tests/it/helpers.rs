@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use claviger_engine::store::Access;
 use claviger_engine::{ErrorKind, Store};
-use claviger_serve::elsewhere::{Helper, Place, Writers, helpers};
 use claviger_serve::nbd::remote::Options;
+use claviger_serve::remote::{Helper, RemoteAddress, Writers, helpers};
 use claviger_testkit::certificates::Authority;
 use claviger_testkit::tools::{program, run, skip};
 use claviger_testkit::web::Web;
@@ -36,7 +36,7 @@ fn shell(script: &str) -> Helper {
 }
 
 fn open(helper: Helper, rest: &str, access: Access) -> claviger_engine::Result<Arc<dyn Store>> {
-    Place::Helped(helper, rest.into()).open(access, QUICK)
+    RemoteAddress::Helped(helper, rest.into()).open(access, QUICK)
 }
 
 fn free_port() -> u16 {
@@ -206,7 +206,7 @@ fn a_helper_that_is_started_anew_has_the_file_that_was_opened() {
     store.flush().expect("a flush");
     drop(store);
     assert!(fs::read(path("other")).expect("a file") == before);
-    let place = Place::parse(OsStr::new(&format!("qcow2:{}", path("one").display())), &helpers());
+    let place = RemoteAddress::parse(OsStr::new(&format!("qcow2:{}", path("one").display())), &helpers());
     let store = place.expect("a place").expect("no path").open(Access::ReadOnly, QUICK).expect("it opens");
     let mut read = vec![0; 8192];
     store.read_at(0, &mut read).expect("a read");

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{Random, pattern};
-use crate::mounted::{Place, transports};
+use crate::mounted::{MountedFolder, transports};
 use crate::nbd_server::Apart;
 use claviger_serve::nbd::Client;
 
@@ -56,7 +56,8 @@ fn who_has_nothing_to_do_sleeps() {
         client.write_at(512, &pattern(MIB, 1)).expect("written");
         client.read_at(0, &mut [0; 4096]).expect("read");
     }
-    let places: Vec<_> = transports().into_iter().flatten().map(|way| (way, Place::new(&vec![0; 16 * MIB]))).collect();
+    let places: Vec<_> =
+        transports().into_iter().flatten().map(|way| (way, MountedFolder::new(&vec![0; 16 * MIB]))).collect();
     let mounted: Vec<_> = places.iter().map(|(way, place)| place.serve(&["xts", way, "threads=4"])).collect();
     // All of them stay open, and all connections.
     let open: Vec<_> = mounted.iter().map(|mounted| mounted.open()).collect();

@@ -17,7 +17,7 @@ use claviger_serve::crypttab::{self, Entry, Invocation, Key};
 use claviger_serve::sessions::Runtime;
 
 use crate::opening::credentials::CredentialArgs;
-use crate::opening::{How, OpenArgs};
+use crate::opening::{OpenArgs, UnlockArgs};
 use crate::process::{background, guard};
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::{cancel, output};
@@ -110,7 +110,7 @@ pub struct Args {
     credentials: Option<CredentialArgs>,
 
     #[command(flatten)]
-    how: How,
+    how: UnlockArgs,
 }
 
 /// Something with a name.
@@ -123,7 +123,7 @@ enum Known<'a> {
 pub fn run(args: &Args, global: &[OsString]) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;
-    args.check_isolation()?;
+    args.check_key_process()?;
     let favourites = favourites(args.favourites.as_deref())?;
     let mut entries = entries(args.crypttab.as_deref())?;
     entries.iter_mut().for_each(|entry| entry.find_key(&crypttab::KEY_FOLDERS));
@@ -180,7 +180,7 @@ const REGISTERS: &str = "--keys-in-registers";
 
 impl Args {
     /// Refuses what cannot be, before anything is read.
-    fn check_isolation(&self) -> Result<()> {
+    fn check_key_process(&self) -> Result<()> {
         match self.kernel && self.isolate_keys {
             true => Err(Error::misuse(
                 "--isolate-keys does not go with --kernel: the kernel does the work, so it gets the key",

@@ -14,22 +14,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use claviger_crypto::pool::Pool;
-use claviger_engine::convert::Conversion;
+use claviger_engine::copy_volume::VolumeCopy;
 use claviger_engine::formats::takes::{self, Purpose};
 use claviger_engine::formats::{self, Creator};
+use claviger_engine::key_process::volume::{KeylessLayout, Keys};
 use claviger_engine::opening::Stores;
 use claviger_engine::store::{Access, SliceStore};
-use claviger_engine::volume::kept::{Keys, Outline};
 use claviger_engine::{Credential, Error, ErrorKind, Format, Layout, Spec, Store, Volume};
 use claviger_serve::inherited;
-use claviger_serve::keeper::Terms;
+use claviger_serve::key_process::Terms;
 use serde::{Deserialize, Serialize};
 
 use crate::opening::OpenArgs;
 use crate::opening::cost::NewCostArgs;
 use crate::opening::credentials::DestinationCredentialArgs;
 use crate::process::guard;
-use crate::process::keeper::{self as isolation, IsolationArgs, RegisterArgs, Started, Which};
+use crate::process::key_process::{self, KeyProcessArgs, RegisterArgs, Started, Which};
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, size};
@@ -50,7 +50,7 @@ const DEFAULT_FORMAT: &str = "VeraCrypt";
 /// A new volume is always written whole: what was not written would not read as zeros. It is as large as it must be for the
 /// same plaintext, or for --new-size, and what is behind the copy reads as zeros.
 ///
-/// A folder whose files are encrypted one by one is copied file by file into a new folder, of eCryptfs or with --raw in clear; with
+/// An encrypted folder is copied file by file into a new folder, of eCryptfs or with --raw in clear; with
 /// --raw-source VOLUME is a folder in clear.
 ///
 /// Until it is whole a new file is called DESTINATION.part. An interrupted conversion goes on with --resume, after what is
@@ -139,7 +139,7 @@ pub struct Args {
     pub json: bool,
 
     #[command(flatten)]
-    pub(crate) isolation: IsolationArgs,
+    pub(crate) key_process: KeyProcessArgs,
 }
 
 #[derive(Serialize)]
@@ -165,9 +165,9 @@ struct Converted {
     comparing_seconds: f64,
 }
 
-/// What the keeper of a new volume is told.
+/// What the key process of a new volume is told.
 #[derive(Serialize, Deserialize)]
-enum Told {
+enum DestinationTask {
     /// It is to make it.
     Make,
     /// It is there already.
@@ -176,14 +176,14 @@ enum Told {
 
 /// What it says.
 #[derive(Serialize, Deserialize)]
-struct Kept {
-    outline: Outline,
+struct OpenedReport {
+    outline: KeylessLayout,
     warnings: Vec<String>,
 }
 
-/// The keepers, one for each side that is encrypted.
+/// The key processes, one for each side that is encrypted.
 #[derive(Default)]
-struct Keepers {
+struct KeyProcesses {
     source: Option<Started>,
     destination: Option<Started>,
 }
@@ -203,16 +203,16 @@ struct Kind<'a> {
 
 /// Carries the verb out. `words` is the command line, as this verb sees it.
 pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
-    match args.isolation.keeper() {
+    match args.key_process.which() {
         Some(Which::Opened) => {
-            return args.isolation.keep(&args.open, Some(Access::ReadOnly), None, &RegisterArgs::default());
+            return args.key_process.keep(&args.open, Some(Access::ReadOnly), None, &RegisterArgs::default());
         }
         Some(Which::Made) => return args.keep_destination(),
         None => {}
     }
     if args.open.path.is_dir() {
-        if args.isolation.asked() {
-            return Err(isolation::no_folders().at(&args.open.path).into());
+        if args.key_process.asked() {
+            return Err(key_process::no_folders().at(&args.open.path).into());
         }
         return folders::convert::run(args);
     }
@@ -225,13 +225,13 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let overwrite = Overwrite { force: args.force, yes: args.yes };
     let place = Destination::find(&args.destination, args.state.as_deref(), overwrite, args.resume)?;
     let earlier = place.earlier(args.resume, words)?;
-    let keepers = args.keepers(words)?;
-    let source = args.source(keepers.source)?;
+    let key_processes = args.key_processes(words)?;
+    let source = args.source(key_processes.source)?;
     let at = |e: Error| e.at(&args.destination);
 
     let (stored, new_size) = args.sizes(&source, &place, kind.as_ref()).map_err(at)?;
     let what = What {
-        source: crate::opening::place::absolute(&args.open.path)?,
+        source: crate::opening::remote::absolute(&args.open.path)?,
         source_size: source.store.len(),
         destination: place.to.clone(),
         format: kind.as_ref().map(|kind| kind.format.name().to_owned()),
@@ -244,7 +244,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     };
     let credentials = match (&kind, done) {
         (None, _) => Vec::new(),
-        _ if keepers.destination.is_some() => Vec::new(),
+        _ if key_processes.destination.is_some() => Vec::new(),
         (Some(_), None) => args.new.source().read_new()?,
         (Some(_), Some(_)) => args.new.source().read()?,
     };
@@ -260,7 +260,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
             let target = place.make(stored, sparse)?;
             let create = |kind: &Kind<'_>| kind.format.create(&*target.store, &kind.spec, &credentials);
             // Whoever has its keys makes it.
-            let kind = kind.as_ref().filter(|_| keepers.destination.is_none());
+            let kind = kind.as_ref().filter(|_| key_processes.destination.is_none());
             if let Err(e) = kind.map_or(Ok(()), create) {
                 target.discard();
                 return Err(at(e).into());
@@ -268,7 +268,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
             target
         }
     };
-    let destination = match keepers.destination {
+    let destination = match key_processes.destination {
         Some(started) => match made(started, &target, done.is_none()) {
             Ok(destination) => destination,
             Err(e) => {
@@ -285,7 +285,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let copying = Copying { source: &source.store, destination: &destination, target: &target, sparse };
     let told = |e: Error| match &e.kind {
         // One that has lost its keys is told to end, too.
-        ErrorKind::Cancelled | ErrorKind::Io(_) => at(isolation::lost_keys().unwrap_or(e)).hint(target.left()),
+        ErrorKind::Cancelled | ErrorKind::Io(_) => at(key_process::lost_keys().unwrap_or(e)).hint(target.left()),
         _ => at(e),
     };
     let begin = Instant::now();
@@ -360,25 +360,25 @@ impl Args {
     }
 
     /// Starts who has the keys, before anything of a volume is read.
-    fn keepers(&self, words: &[OsString]) -> anyhow::Result<Keepers> {
-        if !self.isolation.asked() {
-            return Ok(Keepers::default());
+    fn key_processes(&self, words: &[OsString]) -> anyhow::Result<KeyProcesses> {
+        if !self.key_process.asked() {
+            return Ok(KeyProcesses::default());
         }
         let start = |wanted: bool, which| wanted.then(|| Started::new(words, which, Stdio::null())).transpose();
         let source = start(!self.raw_source, Which::Opened)?;
         let destination = start(!self.raw, Which::Made)?;
         inherited::hide_all()?;
-        Ok(Keepers { source, destination })
+        Ok(KeyProcesses { source, destination })
     }
 
     /// Makes the new volume, or opens it, and holds its keys.
     fn keep_destination(&self) -> anyhow::Result<()> {
-        let keeping = self.isolation.accept()?;
+        let keeping = self.key_process.accept()?;
         let kind = self.kind()?.ok_or_else(|| Error::misuse("plaintext has no keys"))?;
-        let make = matches!(keeping.borrowing.told()?, Told::Make);
+        let make = matches!(keeping.key_side.told()?, DestinationTask::Make);
         let credentials = if make { self.new.source().read_new()? } else { self.new.source().read()? };
         keeping.alone().context("the process that is to hold the keys")?;
-        let disk = keeping.borrowing.disk();
+        let disk = keeping.key_side.disk();
         let opened = || {
             if make {
                 kind.format.create(&*disk, &kind.spec, &credentials)?;
@@ -388,25 +388,28 @@ impl Args {
             let keys = Keys::of(&unlocked.layout, true);
             Ok((
                 keys,
-                Kept { outline: Outline::of(&unlocked.layout, &*disk)?, warnings: advice::texts(&unlocked.warnings) },
+                OpenedReport {
+                    outline: KeylessLayout::of(&unlocked.layout, &*disk)?,
+                    warnings: advice::texts(&unlocked.warnings),
+                },
             ))
         };
-        let opened = opened().map_err(|e: Error| isolation::or_cancelled(e.at(&self.destination).into()));
+        let opened = opened().map_err(|e: Error| key_process::or_cancelled(e.at(&self.destination).into()));
         let (keys, kept) = opened?;
         drop(credentials);
         // Once is enough to say what this machine lacks.
         let missing = |missing| if self.raw_source { missing } else { Vec::new() };
-        keeping.keep(keys, |said| Kept { warnings: [kept.warnings, missing(said)].concat(), ..kept })
+        keeping.keep(keys, |said| OpenedReport { warnings: [kept.warnings, missing(said)].concat(), ..kept })
     }
 
     /// Opens what is read.
-    fn source(&self, keeper: Option<Started>) -> anyhow::Result<Source> {
+    fn source(&self, key_process: Option<Started>) -> anyhow::Result<Source> {
         if self.raw_source {
             let store = self.open.raw(Access::ReadOnly)?;
             let layout = Layout::clear(store.len()).map_err(|e| e.at(&self.open.path))?;
             return Ok(Source { store: Volume::new(store, layout), format: None });
         }
-        let opened = match keeper {
+        let opened = match key_process {
             Some(started) => started.open(&self.open, Access::ReadOnly)?.0,
             None => self.open.open(Access::ReadOnly)?,
         };
@@ -472,12 +475,12 @@ fn plaintext(
 fn made(started: Started, target: &Target, make: bool) -> anyhow::Result<Volume> {
     let data = Arc::clone(&target.store);
     let stores = Stores { disk: Arc::clone(&data), header: None, data };
-    let told = serde_json::to_value(if make { Told::Make } else { Told::Open })?;
+    let told = serde_json::to_value(if make { DestinationTask::Make } else { DestinationTask::Open })?;
     let terms = Terms { writes: make, told, ..Terms::reading(&cancel::cancelled) };
     inherited::forget_files(&[])?;
-    let (Kept { outline, warnings }, lending) = started.lend(&stores, &terms)?;
+    let (OpenedReport { outline, warnings }, io_side) = started.lend(&stores, &terms)?;
     warnings.iter().for_each(|warning| output::warn(warning));
-    let layout = isolation::layout(lending, outline, &stores.data)?;
+    let layout = key_process::layout(io_side, outline, &stores.data)?;
     Ok(Volume::new(stores.data, layout).with_pool(Arc::new(Pool::for_this_machine(Duration::ZERO))))
 }
 
@@ -513,9 +516,9 @@ impl Copying<'_> {
         self.conversion(cancel, &|done, all| bar.at(done, all)).compare(range)
     }
 
-    fn conversion<'a>(&'a self, cancel: &'a AtomicBool, progress: &'a (dyn Fn(u64, u64) + Sync)) -> Conversion<'a> {
+    fn conversion<'a>(&'a self, cancel: &'a AtomicBool, progress: &'a (dyn Fn(u64, u64) + Sync)) -> VolumeCopy<'a> {
         let Self { source, destination, sparse, .. } = self;
-        Conversion { source: *source, destination: *destination, holes: *sparse, cancel: Some(cancel), progress }
+        VolumeCopy { source: *source, destination: *destination, holes: *sparse, cancel: Some(cancel), progress }
     }
 }
 

@@ -12,7 +12,7 @@ use claviger_engine::store::{Access, FileStore, files};
 use claviger_engine::{Error, Result, Store};
 
 use super::state::{State, What};
-use crate::opening::place;
+use crate::opening::remote;
 use crate::terminal::output;
 use crate::verbs::create::{self, Overwrite};
 
@@ -44,8 +44,8 @@ impl Destination {
     pub fn find(path: &Path, state: Option<&Path>, overwrite: Overwrite, resume: bool) -> Result<Self> {
         let state = state.map(std::path::absolute).transpose().map_err(|e| Error::from(e).at(path))?;
         let absolute = |p: io::Result<PathBuf>| p.map_err(|e| Error::from(e).at(path));
-        if place::is_elsewhere(path) {
-            let device = place::open(path, Access::ReadWrite)?;
+        if remote::is_remote(path) {
+            let device = remote::open(path, Access::ReadWrite)?;
             // Whoever goes on has agreed before.
             if !resume {
                 create::may_overwrite(overwrite, path, &*device, "device")?;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use claviger_engine::formats::Creator;
-use claviger_engine::spec::{Keeping, Kept};
+use claviger_engine::spec::{Reserved, ReservedAt};
 use claviger_engine::{Error, Result, Spec, Store, Volume};
 use claviger_serve::fuse;
 use claviger_serve::mount::find_program;
@@ -136,10 +136,10 @@ impl FileSystem {
     }
 
     /// Where it can have what the format keeps.
-    pub fn keeping(self) -> Keeping<'static> {
+    pub fn reserved_at(self) -> ReservedAt<'static> {
         match self {
-            Self::Ntfs | Self::Fat => Keeping::Spread,
-            _ => Keeping::AtEnd,
+            Self::Ntfs | Self::Fat => ReservedAt::Spread,
+            _ => ReservedAt::AtEnd,
         }
     }
 
@@ -274,8 +274,8 @@ impl Wish<'_> {
 
 impl Made {
     /// Where the format is to have what it keeps.
-    pub fn keeping(&self, of: FileSystem) -> Keeping<'_> {
-        self.places.as_deref().map_or(of.keeping(), Keeping::At)
+    pub fn reserved_at(&self, of: FileSystem) -> ReservedAt<'_> {
+        self.places.as_deref().map_or(of.reserved_at(), ReservedAt::At)
     }
 
     /// Writes to `volume` what is in the file. What the program left as a hole stays as it is there.
@@ -369,7 +369,7 @@ fn extent(file: &File, at: u64, len: u64) -> io::Result<Option<(u64, u64)>> {
 }
 
 /// The blocks of 1 KiB, as mkfs.fat counts them, that hold any of it.
-fn bad_blocks(kept: &[Kept]) -> impl Iterator<Item = u64> {
+fn bad_blocks(kept: &[Reserved]) -> impl Iterator<Item = u64> {
     kept.iter().flat_map(|part| part.offset / 1024..(part.offset + part.size).div_ceil(1024))
 }
 
@@ -378,11 +378,11 @@ const ATTEMPTS: usize = 8;
 
 /// Makes a file for each part that the format keeps, and tells where they are. One that is in pieces is made anew while it still takes the
 /// holes that it fell into.
-fn files_for(image: &tempfile::NamedTempFile, kept: &[Kept]) -> Result<Vec<u64>> {
+fn files_for(image: &tempfile::NamedTempFile, kept: &[Reserved]) -> Result<Vec<u64>> {
     let mut boot = [0; 16];
     File::open(image.path())?.read_exact(&mut boot)?;
     let cluster = u64::from(u16::from_le_bytes([boot[11], boot[12]])) * u64::from(boot[13]);
-    let mut in_pieces: Vec<&Kept> = Vec::new();
+    let mut in_pieces: Vec<&Reserved> = Vec::new();
     let mut fillers: Vec<String> = Vec::new();
     for _ in 0..ATTEMPTS {
         let mounted = Mounted::new(image.path())?;
@@ -409,7 +409,7 @@ fn files_for(image: &tempfile::NamedTempFile, kept: &[Kept]) -> Result<Vec<u64>>
     Err(Error::from(io::Error::other(what)).hint("Make the volume larger, or use --filesystem exfat."))
 }
 
-fn make_file(root: &Path, part: &Kept) -> io::Result<()> {
+fn make_file(root: &Path, part: &Reserved) -> io::Result<()> {
     let path = root.join(part.file);
     if path.exists() {
         return Ok(());
@@ -443,7 +443,7 @@ fn hide(path: &Path) {
 }
 
 /// Where the clusters of a file are, if they are one after the other.
-fn place(image: &Path, part: &Kept, cluster: u64) -> Result<Option<u64>> {
+fn place(image: &Path, part: &Reserved, cluster: u64) -> Result<Option<u64>> {
     let mut command = Command::new(program("ntfscluster", "ntfs-3g")?);
     let listed = run(command.args(["-F", part.file]).arg(image))?;
     // Lines of three numbers: the cluster in the file, the one on the disk, how many.

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::filesystem::{FileSystem, Wish};
 use super::{choose, tell_filling};
-use crate::opening::{HiddenArgs, How};
+use crate::opening::{HiddenArgs, UnlockArgs};
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
@@ -69,7 +69,7 @@ pub fn run(args: &super::Args, path: &Path) -> anyhow::Result<()> {
     }
 
     // The outer volume: what it is, and what room it has.
-    let how = How::new(args.format.clone(), args.cipher.clone(), args.hash.clone(), args.pim);
+    let how = UnlockArgs::new(args.format.clone(), args.cipher.clone(), args.hash.clone(), args.pim);
     let HeaderFound { store, header, .. } = how.opening(path)?.access(Access::ReadWrite).find_header()?;
     let outer_credentials = args.credentials.read()?;
     let bar = Progress::trials("Opening");

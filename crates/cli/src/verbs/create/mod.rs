@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use claviger_engine::formats::takes::{self, Parameter, Purpose};
 use claviger_engine::formats::{self, Choices, Creator, Facts};
-use claviger_engine::spec::{Keeping, Kept};
+use claviger_engine::spec::{Reserved, ReservedAt};
 use claviger_engine::store::{Access, FileStore, files};
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store, Volume, file_formats};
 use filesystem::{FileSystem, Wish};
@@ -25,7 +25,7 @@ use serde::Serialize;
 use crate::opening::cost::CostArgs;
 use crate::opening::credentials::CredentialArgs;
 use crate::opening::new_file;
-use crate::opening::place;
+use crate::opening::remote;
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
@@ -256,13 +256,13 @@ struct Created {
     keyfile: Option<String>,
     /// What else opens it.
     #[serde(flatten)]
-    protectors: protectors::Told,
+    protectors: protectors::ProtectorReport,
     /// The file system that was made in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     filesystem: Option<&'static str>,
     /// What no file system in it may use.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    kept: Vec<Kept>,
+    kept: Vec<Reserved>,
 }
 
 /// Carries the verb out.
@@ -314,7 +314,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         sector_size,
         quick: args.quick,
         discovery: args.to_go,
-        keeping: before.map_or_else(Keeping::default, |wish| wish.kind.keeping()),
+        reserved_at: before.map_or_else(ReservedAt::default, |wish| wish.kind.reserved_at()),
         cancel: Some(cancel),
         ..Spec::default()
     };
@@ -334,7 +334,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         (_, offset) => offset.unwrap_or(0).saturating_add(512),
     };
     if let Some(header) = &args.luks.header {
-        place::must_be_here(header, "a new header")?;
+        remote::must_be_here(header, "a new header")?;
         new_file::must_be_new(header)?;
     }
     let place = NewVolume::find(args, path, min_len)?;
@@ -350,7 +350,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let made = before.map(|wish| wish.make(creator, store.len(), &spec, &folder)).transpose();
     let made = made.map_err(|e| e.at(path))?;
     let spec = match (&made, before) {
-        (Some(made), Some(wish)) => Spec { keeping: made.keeping(wish.kind), ..spec },
+        (Some(made), Some(wish)) => Spec { reserved_at: made.reserved_at(wish.kind), ..spec },
         _ => spec,
     };
     let kept = creator.kept(store.len(), &spec).map_err(|e| e.at(path))?;
@@ -493,7 +493,7 @@ fn check(
         filling_seconds: None,
         opened_with,
         keyfile: None,
-        protectors: protectors::Told::default(),
+        protectors: protectors::ProtectorReport::default(),
         filesystem: None,
         kept: Vec::new(),
     })
@@ -583,11 +583,11 @@ impl<'a> NewVolume<'a> {
             let least = size::exact(min_len);
             Err(Error::misuse(format!("{} is too small: a volume needs {least}", size::exact(len))).at(path))
         };
-        if place::is_elsewhere(path) {
+        if remote::is_remote(path) {
             if args.size.is_some() {
-                return Err(Error::misuse("the size of what is elsewhere is fixed: leave out --size").at(path));
+                return Err(Error::misuse("the size of a remote store is fixed: leave out --size").at(path));
             }
-            let old = place::open(path, Access::ReadWrite)?;
+            let old = remote::open(path, Access::ReadWrite)?;
             may_overwrite(Overwrite { force: args.force, yes: args.yes }, path, &*old, "device")?;
             fits(old.len())?;
             return Ok(Self::Device(old));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use claviger_engine::formats::Creator;
 use claviger_engine::formats::takes::{Parameter, Takes};
 use claviger_engine::{Credential, Error, Secret};
-use claviger_serve::keeper::FileNumber;
+use claviger_serve::key_process::FileNumber;
 use serde::Serialize;
 
 use crate::opening::new_file;
@@ -34,7 +34,7 @@ pub(crate) struct ProtectorArgs {
 pub(crate) struct Protectors {
     /// What opens the volume.
     pub credentials: Vec<Credential>,
-    told: Told,
+    told: ProtectorReport,
     files: Vec<(File, PathBuf)>,
     handed_over: Option<HandedOver>,
 }
@@ -44,7 +44,7 @@ type HandedOver = (Vec<(PathBuf, FileNumber)>, Box<dyn Fn(&Path, FileNumber) -> 
 
 /// What is told of them.
 #[derive(Default, Serialize)]
-pub(crate) struct Told {
+pub(crate) struct ProtectorReport {
     /// The recovery password where it is in no file, which is printed once and never as JSON.
     #[serde(skip)]
     recovery_password: Option<Secret>,
@@ -119,7 +119,8 @@ impl ProtectorArgs {
         creator: &dyn Creator,
         credentials: Vec<Credential>,
     ) -> claviger_engine::Result<Protectors> {
-        let mut made = Protectors { credentials, told: Told::default(), files: Vec::new(), handed_over: None };
+        let mut made =
+            Protectors { credentials, told: ProtectorReport::default(), files: Vec::new(), handed_over: None };
         if self.recovers(takes) {
             let password = creator.fresh_recovery_password()?;
             match &self.recovery_password_file {
@@ -162,7 +163,7 @@ impl Protectors {
     }
 
     /// The volume is there: they stay, and are told of.
-    pub fn keep(&mut self) -> Told {
+    pub fn keep(&mut self) -> ProtectorReport {
         self.files.clear();
         self.handed_over = None;
         std::mem::take(&mut self.told)
@@ -178,7 +179,7 @@ impl Drop for Protectors {
     }
 }
 
-impl Report for Told {
+impl Report for ProtectorReport {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         if let Some(password) = &self.recovery_password {
             out.write_all(b"Recovery password, shown only now: ")?;

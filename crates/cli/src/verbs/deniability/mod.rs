@@ -17,7 +17,7 @@ use claviger_engine::{Opened, Store, Unlock};
 use serde::Serialize;
 
 use crate::opening::OpenArgs;
-use crate::opening::place::is_elsewhere;
+use crate::opening::remote::is_remote;
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
@@ -125,7 +125,7 @@ pub fn run(open: &OpenArgs, args: &DeniabilityArgs, json: bool) -> anyhow::Resul
         Some(finding) => findings.push(finding),
         None => {
             // Of what is elsewhere nobody here knows more than its bytes.
-            let file = if is_elsewhere(path) { None } else { Some(FileStore::open(path, Access::ReadOnly)?) };
+            let file = if is_remote(path) { None } else { Some(FileStore::open(path, Access::ReadOnly)?) };
             findings.extend(stored::one_copy(path, file.as_ref(), &*store).map_err(|e| e.at(path))?);
             copies_and_password(open, args, &store, &mut findings)?;
             findings.extend(Host::here().findings(path)?);

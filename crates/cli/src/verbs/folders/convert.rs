@@ -11,7 +11,7 @@ use std::sync::Arc;
 use claviger_engine::credential::FolderOptions;
 use claviger_engine::file_formats;
 use claviger_engine::store::{Access, files};
-use claviger_engine::trees::copy::{self, Progress};
+use claviger_engine::trees::copy::{self, CopyProgress};
 use claviger_engine::trees::{Tree, host::HostFolder};
 use claviger_engine::{Error, Opening, Result, Unlock};
 use serde::Serialize;
@@ -37,7 +37,7 @@ struct Converted {
     from: Option<&'static str>,
     to: Option<&'static str>,
     #[serde(flatten)]
-    copied: Progress,
+    copied: CopyProgress,
 }
 
 /// Copies all of a folder into a new one, and compares both. The source is only read.
@@ -86,9 +86,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Copies, and compares but for what cannot be in the copy.
-fn convert(source: &(dyn Tree + 'static), target: &(dyn Tree + 'static)) -> Result<(Progress, LeftOut)> {
+fn convert(source: &(dyn Tree + 'static), target: &(dyn Tree + 'static)) -> Result<(CopyProgress, LeftOut)> {
     let bar = progress::Progress::spinner();
-    let show = |what: &str, done: Progress| {
+    let show = |what: &str, done: CopyProgress| {
         bar.tell(format!("{what}: {} files, {}", done.files, size::short(done.bytes)));
         cancel::check()
     };
@@ -101,10 +101,10 @@ fn convert(source: &(dyn Tree + 'static), target: &(dyn Tree + 'static)) -> Resu
     Ok((copied, left_out))
 }
 
-type Opened = (Option<&'static str>, Arc<dyn Tree>);
+type SourceTree = (Option<&'static str>, Arc<dyn Tree>);
 
 /// What is read.
-fn source(args: &Args) -> anyhow::Result<Opened> {
+fn source(args: &Args) -> anyhow::Result<SourceTree> {
     if args.raw_source {
         let folder = HostFolder::open(&args.open.path, Access::ReadOnly)?;
         folder.lock().map_err(|e| e.at(&args.open.path))?;
@@ -117,7 +117,7 @@ fn source(args: &Args) -> anyhow::Result<Opened> {
 }
 
 /// What is written, in the folder `part`.
-fn target(args: &Args, part: &Path) -> anyhow::Result<Opened> {
+fn target(args: &Args, part: &Path) -> anyhow::Result<SourceTree> {
     if args.raw {
         let folder = HostFolder::open(part, Access::ReadWrite)?;
         folder.lock().map_err(|e| e.at(part))?;

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::Path;
 
-use claviger_engine::diagnosis::{self, How, Search};
+use claviger_engine::diagnosis::{self, Difference, Search};
 use claviger_engine::file_formats::{Beside, CLEAR, FILE_FORMATS, Problem, Stacked, Survey};
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
@@ -83,7 +83,7 @@ impl Explained {
     fn no_folder(&mut self, path: &Path, inside: Option<&OsStr>) -> anyhow::Result<()> {
         self.exit_code = exit::number_of(&ErrorKind::NotThisFormat(String::new()));
         if inside.is_some() || !path.is_dir() {
-            self.say("Nothing on the way there is a folder whose files are encrypted one by one.");
+            self.say("Nothing on the way there is an encrypted folder.");
             return Ok(());
         }
         let tree = HostFolder::open(path, Access::ReadOnly)?;
@@ -196,7 +196,7 @@ impl Explained {
             cancel::check()?;
             found.locked.try_folder(&Unlock { cancel: Some(cancel), opened: Some(opened), ..found.with(credentials) })
         };
-        let tell = |step: diagnosis::Step| {
+        let tell = |step: diagnosis::SearchStep| {
             bar.borrow_mut().get_or_insert_with(|| Progress::steps("Trying")).at(step.done, step.all);
             true
         };
@@ -205,10 +205,10 @@ impl Explained {
         drop(credentials);
         drop(bar);
         match search {
-            Search { found: Some(diagnosis::Found { how, unlocked: Ok(tree), .. }), .. } => {
+            Search { found: Some(diagnosis::Match { how, unlocked: Ok(tree), .. }), .. } => {
                 self.opens(found, how, &tree)?
             }
-            Search { found: Some(diagnosis::Found { unlocked: Err(error), .. }), .. } => self.fails(error, unwraps),
+            Search { found: Some(diagnosis::Match { unlocked: Err(error), .. }), .. } => self.fails(error, unwraps),
             Search { error, .. } => {
                 self.fails(error.unwrap_or_else(|| ErrorKind::WrongCredential(String::new()).into()), unwraps)
             }
@@ -216,7 +216,7 @@ impl Explained {
         Ok(())
     }
 
-    fn opens(&mut self, found: &FoundFolder<'_>, how: How, tree: &Stacked) -> anyhow::Result<()> {
+    fn opens(&mut self, found: &FoundFolder<'_>, how: Difference, tree: &Stacked) -> anyhow::Result<()> {
         self.say(format!("It opens with {how}."));
         self.with = Some(how.kind());
         let (Some(format), Some((lower, _))) = (found.locked.file_format(), found.locked.stored_files()) else {
@@ -245,7 +245,7 @@ impl Explained {
         }
         let [path, inside] = self.words.clone();
         match how {
-            How::AsGiven => self.advise("To see its files:", &["claviger", "ls", &path, &inside]),
+            Difference::AsGiven => self.advise("To see its files:", &["claviger", "ls", &path, &inside]),
             _ => self.advise(
                 "Type it in that form, or write that form into a file that only you can read:",
                 &["claviger", "ls", "--password-file", "FILE", &path, &inside],

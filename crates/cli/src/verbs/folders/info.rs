@@ -1,4 +1,4 @@
-//! `claviger info` of a folder whose files are encrypted one by one, and of a file in it.
+//! `claviger info` of an encrypted folder, and of a file in it.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! What verbs say and do about folders whose files are encrypted one by one.
+//! What verbs say and do about encrypted folders.
 
 pub mod change;
 pub mod convert;

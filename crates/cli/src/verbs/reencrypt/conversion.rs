@@ -1,24 +1,24 @@
-//! The same for formats with a [`Converter`]: encrypted and decrypted where they lie, with the key that they have.
+//! The same for formats with a [`InPlaceConverter`]: encrypted and decrypted where they lie, with the key that they have.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use claviger_engine::formats::takes::{self, Purpose};
-use claviger_engine::formats::{self, Converter, Format, Towards};
+use claviger_engine::formats::{self, Format, InPlaceConverter, Towards};
 use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Store};
 
 use super::{Args, Reencrypted, alone};
 use crate::opening::patience;
-use crate::process::keeper::Keeping;
+use crate::process::key_process::InKeyProcess;
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, output};
-use crate::verbs::create::protectors::Told;
+use crate::verbs::create::protectors::ProtectorReport;
 
 /// A format with what converts its volumes.
 pub struct Convertible {
     format: &'static dyn Format,
-    converter: &'static dyn Converter,
+    converter: &'static dyn InPlaceConverter,
     /// Whether there is a volume of it already.
     exists: bool,
 }
@@ -30,11 +30,16 @@ impl Args {
             return Ok(Some(Convertible { format, converter, exists: true }));
         }
         let Some(format) = self.format.as_deref().map(formats::by_name).transpose()? else { return Ok(None) };
-        Ok(format.converter().map(|converter| Convertible { format, converter, exists: false }))
+        Ok(format.in_place_converter().map(|converter| Convertible { format, converter, exists: false }))
     }
 
     /// Carries the verb out for such a volume.
-    pub fn convert(&self, store: Arc<dyn Store>, of: Convertible, isolated: Option<&Keeping>) -> anyhow::Result<()> {
+    pub fn convert(
+        &self,
+        store: Arc<dyn Store>,
+        of: Convertible,
+        in_key_process: Option<&InKeyProcess>,
+    ) -> anyhow::Result<()> {
         let Convertible { format, converter, exists } = of;
         let at = |e: Error| e.at(&self.path);
         self.only_what_converters_take(format).map_err(at)?;
@@ -50,13 +55,13 @@ impl Args {
                 let header = format.open(&store).map_err(at)?;
                 let with = self.unlock(&[]);
                 patience::announce(header.plan(&with), &with).map_err(at)?;
-                (self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?, Told::default())
+                (self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?, ProtectorReport::default())
             }
-            false if self.encrypt => self.begin_encryption(&store, of, isolated)?,
+            false if self.encrypt => self.begin_encryption(&store, of, in_key_process)?,
             false => return Err(at(Error::misuse(format!("it is no {} volume", format.name()))).into()),
         };
         if exists {
-            alone(isolated)?;
+            alone(in_key_process)?;
         }
         let with = self.unlock(&credentials);
         let conversion = converter.conversion(&store, &with, towards, self.hotzone_size).map_err(at)?;
@@ -113,8 +118,8 @@ impl Args {
         &self,
         store: &Arc<dyn Store>,
         Convertible { format, converter, .. }: Convertible,
-        isolated: Option<&Keeping>,
-    ) -> anyhow::Result<(Vec<Credential>, Told)> {
+        in_key_process: Option<&InKeyProcess>,
+    ) -> anyhow::Result<(Vec<Credential>, ProtectorReport)> {
         let at = |e: Error| e.at(&self.path);
         let (creator, takes) = (formats::creator_of(format).map_err(at)?, format.takes());
         self.protectors.check(&takes, self.json)?;
@@ -122,16 +127,16 @@ impl Args {
         let spec = Spec { cipher: self.new_cipher.as_deref(), cancel: Some(cancel::flag()), ..Spec::default() };
         self.consent_unless(false)?;
         let mut protectors = self.protectors.make(&takes, creator, credentials)?;
-        if let Some(keeping) = isolated {
-            protectors.hand_over(keeping.borrowing.remover())?;
+        if let Some(keeping) = in_key_process {
+            protectors.hand_over(keeping.key_side.remover())?;
         }
-        alone(isolated)?;
+        alone(in_key_process)?;
         let begun = converter.begin_encryption(store, &spec, &protectors.credentials);
         // The volume is there from here on, before anything is converted; after `Io` it may be.
         let told = match &begun {
             Ok(()) => protectors.keep(),
             Err(e) if matches!(e.kind, ErrorKind::Io(_)) => protectors.keep(),
-            Err(_) => Told::default(),
+            Err(_) => ProtectorReport::default(),
         };
         begun.map_err(at)?;
         if !self.json {

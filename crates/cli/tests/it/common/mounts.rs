@@ -20,14 +20,14 @@ pub const USER: u32 = 65534;
 const LIFETIME: Duration = Duration::from_secs(300);
 
 /// A folder, a runtime folder of its own, and a user.
-pub struct Place {
+pub struct MountSpace {
     pub folder: Folder,
     user: Option<u32>,
     /// Hung up on by the end of the test, which nobody has to end by force then.
     deadline: Option<Sender<()>>,
 }
 
-impl Place {
+impl MountSpace {
     /// For root, or a reported skip.
     pub fn root() -> Option<Self> {
         tools::root()?;
@@ -168,7 +168,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for MountSpace {
     fn drop(&mut self) {
         quietly(self.command(env!("CARGO_BIN_EXE_claviger")).args(["unmount", "--all", "--force", "--timeout", "10s"]));
         // What is left then has failed.

@@ -57,7 +57,7 @@ const NAMES: u32 = 8;
 
 /// Where a header is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Place {
+pub(super) enum HeaderLocation {
     /// In front of the contents.
     File,
     /// In an extended attribute; contents begin at 0.
@@ -128,7 +128,7 @@ pub(super) fn is_marked(bytes: &[u8]) -> bool {
 }
 
 /// The header at the beginning of `bytes`, which are all there are, or [`READ`] of them.
-pub(super) fn parse(bytes: &[u8], place: Place) -> Result<Header<'_>, NoHeader> {
+pub(super) fn parse(bytes: &[u8], place: HeaderLocation) -> Result<Header<'_>, NoHeader> {
     if !is_marked(bytes) {
         return Err(NoHeader::Other);
     }
@@ -146,11 +146,11 @@ pub(super) fn parse(bytes: &[u8], place: Place) -> Result<Header<'_>, NoHeader> 
         _ => return Err(NoHeader::Unsupported(format!("version {version} of eCryptfs's headers"))),
     }
     match place {
-        Place::Attribute => data_at = 0,
-        Place::File if data_at < HEADER => {
+        HeaderLocation::Attribute => data_at = 0,
+        HeaderLocation::File if data_at < HEADER => {
             return damaged("header size", 20, format!("contents begin at {data_at}, within the header"));
         }
-        Place::File => {}
+        HeaderLocation::File => {}
     }
     if i64::try_from(size).is_err() || size > largest(data_at) {
         return damaged("size", 0, format!("{size} bytes, more than a file can have"));
@@ -269,7 +269,7 @@ impl<'a> Packets<'a> {
 
 /// What a new header says.
 pub(super) struct New<'a> {
-    pub place: Place,
+    pub place: HeaderLocation,
     pub encrypted_names: bool,
     /// Random.
     pub marker: [u8; 4],
@@ -284,7 +284,7 @@ impl New<'_> {
         let mut bytes = vec![0; 8];
         bytes.extend(self.marker);
         bytes.extend((u32::from_be_bytes(self.marker) ^ MARKER).to_be_bytes());
-        let place = if self.place == Place::Attribute { IN_ATTRIBUTE } else { 0 };
+        let place = if self.place == HeaderLocation::Attribute { IN_ATTRIBUTE } else { 0 };
         let names = if self.encrypted_names { NAMES } else { 0 };
         bytes.extend((u32::from(VERSION) << 24 | ENCRYPTED | place | names).to_be_bytes());
         push_extents(&mut bytes);
@@ -292,7 +292,7 @@ impl New<'_> {
             push_packet(&mut bytes, TAG_PASSPHRASE, &[&[4, self.suite.code(), 3, 1], salt, &[0x60], sealed]);
             push_packet(&mut bytes, TAG_SIGNATURE, &[&SIGNATURE_HEAD, signature]);
         }
-        if self.place == Place::File {
+        if self.place == HeaderLocation::File {
             bytes.resize(HEADER as usize, 0);
         }
         bytes

@@ -11,14 +11,14 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::UNPROVEN;
-use super::header::{self, Header, New, Place};
-use super::kept::{self, ATTRIBUTE, File};
+use super::header::{self, Header, HeaderLocation, New};
 use super::names::{self, Names};
+use super::stored::{self, ATTRIBUTE, File};
 use super::suite::Suite;
 use super::token::{self, Signature, Token};
 use crate::error::{Error, ErrorKind, Result};
-use crate::file_formats::isolated::{Elsewhere, FolderKeeper, FolderKeys, FolderOutline};
-use crate::file_formats::{FileKeys, FileLayout, Found, Stored, no_name};
+use crate::file_formats::{FileKeys, FileKind, FileLayout, Stored, no_name};
+use crate::key_process::folder::{FolderKeyHandle, FolderKeyProcess, FolderKeys, KeylessFolder};
 use crate::trees::{Setting, damaged};
 use crate::volume::{Layout, Payload, Segment};
 use crate::{hex, random};
@@ -37,7 +37,7 @@ struct Public {
     /// None where names are in clear.
     names: Option<PublicNames>,
     /// Where headers of new files are.
-    place: Place,
+    place: HeaderLocation,
     view: View,
     /// Whether there was no file or name that shows them to be right.
     unproven: bool,
@@ -66,7 +66,7 @@ pub(super) struct Secrets {
 #[derive(Clone, Copy)]
 pub(super) struct NewFiles {
     pub suite: Suite,
-    pub place: Place,
+    pub place: HeaderLocation,
     /// They open with the first ones of the tokens, so many of them.
     pub tokens: usize,
 }
@@ -108,7 +108,7 @@ impl Sealers {
 impl Secrets {
     /// None at all: they show a folder as it is stored.
     pub fn none(acceleration: Acceleration) -> Self {
-        let new_files = NewFiles { suite: Suite::default(), place: Place::File, tokens: 0 };
+        let new_files = NewFiles { suite: Suite::default(), place: HeaderLocation::File, tokens: 0 };
         Self { tokens: Vec::new(), sealers: Sealers::default(), names: None, new_files, acceleration }
     }
 
@@ -178,18 +178,18 @@ impl Keys {
     }
 
     /// With the keys in another one.
-    pub fn elsewhere(outline: FolderOutline, keeper: Arc<dyn FolderKeeper>) -> Result<Self> {
-        let keys = Arc::new(Elsewhere::new(keeper, &outline));
+    pub fn with_key_process(outline: KeylessFolder, key_process: Arc<dyn FolderKeyProcess>) -> Result<Self> {
+        let keys = Arc::new(FolderKeyHandle::new(key_process, &outline));
         let public = Public::deserialize(outline.of_format).map_err(io::Error::from)?;
         Ok(Self { keys, public })
     }
 
     /// A file with this header, which opens. If it ends before its contents would begin, its making was cut short.
-    fn found(&self, of: Stored<'_>, place: Place, header: &Header<'_>) -> Result<Found> {
+    fn found(&self, of: Stored<'_>, place: HeaderLocation, header: &Header<'_>) -> Result<FileKind> {
         let layout = self.open(header)?;
-        let empty = place == Place::File && header.size == 0;
+        let empty = place == HeaderLocation::File && header.size == 0;
         let unfinished = empty && of.tree.attributes(of.contents)?.size < header.data_at;
-        Ok(if unfinished { Found::Unfinished } else { Found::Encrypted(layout) })
+        Ok(if unfinished { FileKind::Unfinished } else { FileKind::Encrypted(layout) })
     }
 
     /// The layout of a file with this header.
@@ -200,7 +200,7 @@ impl Keys {
     }
 
     /// A file as it is stored, whose header is in an attribute: in front of it.
-    fn with_header_in_front(of: Stored<'_>, attribute: &[u8]) -> Result<Found> {
+    fn with_header_in_front(of: Stored<'_>, attribute: &[u8]) -> Result<FileKind> {
         let stored = of.tree.attributes(of.contents)?.size;
         let header = header::in_front(attribute);
         let front = header.len() as u64;
@@ -210,7 +210,7 @@ impl Keys {
             let payload = Payload::Clear;
             segments.push(Segment { at: front, len: stored, stored_at: 0, payload, writable: false });
         }
-        Ok(Found::Encrypted(FileLayout::new(Layout::new(segments)?, front + stored)?))
+        Ok(FileKind::Encrypted(FileLayout::new(Layout::new(segments)?, front + stored)?))
     }
 
     /// A name as it is stored, of at most so many bytes.
@@ -222,9 +222,9 @@ impl Keys {
         if stored.len() > most { Err(Errno::NAMETOOLONG.into()) } else { Ok(stored) }
     }
 
-    fn foreign(&self) -> Result<Found> {
+    fn foreign(&self) -> Result<FileKind> {
         match self.public.view {
-            View::Passthrough | View::Encrypted => Ok(Found::Clear),
+            View::Passthrough | View::Encrypted => Ok(FileKind::Clear),
             View::Plain => {
                 let what =
                     "the file is none of eCryptfs: it has no header, neither in front nor in an extended attribute";
@@ -258,12 +258,14 @@ fn not_for_us(header: &Header<'_>) -> Error {
 }
 
 impl FileKeys for Keys {
-    fn layout(&self, of: Stored<'_>) -> io::Result<Found> {
-        let found = kept::look(of, |file| match (file, self.public.view) {
-            (File::Encrypted(Place::Attribute, _, bytes), View::Encrypted) => Self::with_header_in_front(of, bytes),
-            (_, View::Encrypted) | (File::Blank, View::Passthrough) => Ok(Found::Clear),
+    fn layout(&self, of: Stored<'_>) -> io::Result<FileKind> {
+        let found = stored::look(of, |file| match (file, self.public.view) {
+            (File::Encrypted(HeaderLocation::Attribute, _, bytes), View::Encrypted) => {
+                Self::with_header_in_front(of, bytes)
+            }
+            (_, View::Encrypted) | (File::Blank, View::Passthrough) => Ok(FileKind::Clear),
             (File::Encrypted(place, header, _), _) => self.found(of, place, &header),
-            (File::Unfinished | File::Blank, _) => Ok(Found::Unfinished),
+            (File::Unfinished | File::Blank, _) => Ok(FileKind::Unfinished),
             (File::Foreign, _) => self.foreign(),
             (File::Bad(why), _) => Err(why.into()),
         })?;
@@ -271,8 +273,8 @@ impl FileKeys for Keys {
     }
 
     fn size(&self, of: Stored<'_>) -> io::Result<Option<u64>> {
-        kept::look(of, |file| match (file, self.public.view) {
-            (File::Encrypted(Place::Attribute, ..), View::Encrypted) => {
+        stored::look(of, |file| match (file, self.public.view) {
+            (File::Encrypted(HeaderLocation::Attribute, ..), View::Encrypted) => {
                 of.tree.attributes(of.contents).map(|stored| Some(header::HEADER + stored.size))
             }
             (_, View::Encrypted) | (File::Blank, View::Passthrough) | (File::Foreign, _) => Ok(None),
@@ -282,26 +284,26 @@ impl FileKeys for Keys {
         })?
     }
 
-    fn begin(&self, of: Stored<'_>) -> io::Result<Found> {
+    fn begin(&self, of: Stored<'_>) -> io::Result<FileKind> {
         let (bytes, payload) = self.keys.create()?;
         let data_at = match self.public.place {
-            Place::File => {
+            HeaderLocation::File => {
                 of.tree.write_at(of.contents, 0, &bytes)?;
                 header::HEADER
             }
-            Place::Attribute => {
+            HeaderLocation::Attribute => {
                 of.tree.set_extended(of.file, ATTRIBUTE.as_ref(), &bytes, Setting::Any)?;
                 0
             }
         };
-        Ok(Found::Encrypted(layout_of(payload, data_at, 0)?))
+        Ok(FileKind::Encrypted(layout_of(payload, data_at, 0)?))
     }
 
     fn set_size(&self, of: Stored<'_>, size: u64) -> io::Result<()> {
-        let attribute = kept::look(of, |file| match file {
-            File::Encrypted(Place::File, ..) => Ok(None),
+        let attribute = stored::look(of, |file| match file {
+            File::Encrypted(HeaderLocation::File, ..) => Ok(None),
             // All of it, also what is behind what is read of it.
-            File::Encrypted(Place::Attribute, ..) => kept::attribute(of),
+            File::Encrypted(HeaderLocation::Attribute, ..) => stored::attribute(of),
             _ => Err(damaged("header", 0, "it was there when the file was opened, and is not any more")),
         })??;
         match attribute {
@@ -380,8 +382,8 @@ impl FileKeys for Keys {
         Vec::from_iter(self.public.unproven.then(|| UNPROVEN.to_owned()))
     }
 
-    fn isolate(&self) -> Result<(FolderOutline, Arc<dyn FolderKeys>)> {
+    fn split_keys(&self) -> Result<(KeylessFolder, Arc<dyn FolderKeys>)> {
         let of_format = serde_json::to_value(&self.public).map_err(io::Error::from)?;
-        Ok((FolderOutline { of_format, sector: header::EXTENT as usize }, Arc::clone(&self.keys)))
+        Ok((KeylessFolder { of_format, sector: header::EXTENT as usize }, Arc::clone(&self.keys)))
     }
 }

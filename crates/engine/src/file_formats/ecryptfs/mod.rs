@@ -4,9 +4,9 @@
 
 mod beside;
 mod header;
-mod kept;
 mod keys;
 mod names;
+mod stored;
 mod suite;
 mod survey;
 mod token;
@@ -22,19 +22,19 @@ use claviger_crypto::Secret;
 pub(crate) use wrapped::fuzz_wrapped;
 pub use wrapped::{is_synology_key, read_wrapped, rewrap_passphrase, unwrap_passphrase, wrap_passphrase};
 
-use self::header::Place;
+use self::header::HeaderLocation;
 use self::keys::{Keys, NewFiles, Secrets, View};
 use self::names::{NameKey, Names};
 use self::suite::Suite;
 use self::survey::{Limits, Survey};
 use self::token::{NAME_SALTS, SALT, Salt, Signature, Token};
-use super::isolated::{FolderKeeper, FolderOutline};
 use super::{Beside, FileFacts, FileFormat, FileKeys, Stored};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Verdict;
 use crate::formats::takes::{Parameter, Takes};
 use crate::hex;
+use crate::key_process::folder::{FolderKeyProcess, KeylessFolder};
 use crate::trees::Tree;
 
 /// See the module.
@@ -133,7 +133,7 @@ impl FileFormat for Ecryptfs {
         // New files open with each passphrase that was given, as it is used in this folder.
         let salt = known.map_or(SALT, |key| key.salt);
         let (mut tokens, others): (Vec<_>, Vec<_>) = ring.tokens.into_iter().partition(|token| token.salt == salt);
-        let place = if in_attribute { Place::Attribute } else { Place::File };
+        let place = if in_attribute { HeaderLocation::Attribute } else { HeaderLocation::File };
         let new_files = NewFiles { suite, place, tokens: tokens.len() };
         tokens.extend(others);
         let unproven = known.is_none() && survey.names.is_empty();
@@ -143,20 +143,24 @@ impl FileFormat for Ecryptfs {
         Ok(Box::new(Keys::new(secrets, view, unproven)))
     }
 
-    fn check_isolated(&self) -> Result<()> {
+    fn check_key_process(&self) -> Result<()> {
         Ok(())
     }
 
-    fn elsewhere(&self, outline: FolderOutline, keeper: Arc<dyn FolderKeeper>) -> Result<Box<dyn FileKeys>> {
-        Ok(Box::new(Keys::elsewhere(outline, keeper)?))
+    fn with_key_process(
+        &self,
+        outline: KeylessFolder,
+        key_process: Arc<dyn FolderKeyProcess>,
+    ) -> Result<Box<dyn FileKeys>> {
+        Ok(Box::new(Keys::with_key_process(outline, key_process)?))
     }
 
     fn facts(&self, of: Stored<'_>) -> Result<FileFacts> {
-        Ok(kept::facts(of)?)
+        Ok(stored::facts(of)?)
     }
 
     fn check_contents(&self, of: Stored<'_>, each: &mut dyn FnMut() -> Result<()>) -> Result<Option<String>> {
-        kept::check_contents(of, each)
+        stored::check_contents(of, each)
     }
 
     fn unwraps(&self, file: &[u8], credentials: &[Credential]) -> bool {

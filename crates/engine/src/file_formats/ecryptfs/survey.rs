@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
 
-use super::header::{NoHeader, Place};
-use super::kept::{self, File};
+use super::header::{HeaderLocation, NoHeader};
 use super::names::{self, NameKey};
+use super::stored::{self, File};
 use super::suite::Suite;
 use super::token::{Salt, Signature};
 use crate::error::Result;
@@ -84,7 +84,7 @@ impl Survey {
                 files += 1;
                 let of = Stored { tree, file: held.node(), contents: held.node() };
                 // A file that is not ours to read says nothing.
-                let Ok(found) = kept::look(of, |file| survey.note_file(file, encrypted)) else { continue };
+                let Ok(found) = stored::look(of, |file| survey.note_file(file, encrypted)) else { continue };
                 for key in found {
                     broken_off |= each(&key)?.is_break();
                 }
@@ -117,7 +117,7 @@ impl Survey {
         };
         self.headers += 1;
         self.clear_names |= !encrypted_name;
-        let in_attribute = place == Place::Attribute;
+        let in_attribute = place == HeaderLocation::Attribute;
         let mut new = Vec::new();
         for key in &header.keys {
             let key = FileKey { signature: key.signature, salt: key.salt, suite: key.suite, in_attribute };

@@ -16,9 +16,9 @@ use std::{io, iter};
 use claviger_crypto::{Acceleration, SectorCipher};
 use fek::Fek;
 pub use info::{EfsInfo, KeyEntry, Owner};
-pub use write::{Place, Recipient, change, check, decrypt, encrypt, share, unshare};
+pub use write::{RawFile, Recipient, change, check, decrypt, encrypt, share, unshare};
 
-use super::{FileFacts, FileFormat, FileKeys, FileLayout, FileState, Found, Stored};
+use super::{FileFacts, FileFormat, FileKeys, FileKind, FileLayout, FileState, Stored};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Verdict;
@@ -189,10 +189,10 @@ struct Keys {
 }
 
 impl FileKeys for Keys {
-    fn layout(&self, of: Stored<'_>) -> io::Result<Found> {
-        let Some(info) = info(of.tree, of.file)? else { return Ok(Found::Clear) };
+    fn layout(&self, of: Stored<'_>) -> io::Result<FileKind> {
+        let Some(info) = info(of.tree, of.file)? else { return Ok(FileKind::Clear) };
         let fek = Fek::open(&info, &self.keys).map_err(|e| e.in_format("EFS"))?;
-        shape(of)?.layout(&fek.sectors(self.acceleration)).map(Found::Encrypted)
+        shape(of)?.layout(&fek.sectors(self.acceleration)).map(FileKind::Encrypted)
     }
 
     fn size(&self, of: Stored<'_>) -> io::Result<Option<u64>> {
@@ -202,7 +202,7 @@ impl FileKeys for Keys {
         }
     }
 
-    fn begin(&self, _of: Stored<'_>) -> io::Result<Found> {
+    fn begin(&self, _of: Stored<'_>) -> io::Result<FileKind> {
         Err(not_here())
     }
 

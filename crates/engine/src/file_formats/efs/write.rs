@@ -33,7 +33,7 @@ const VERSION: u32 = 2;
 /// The extended attribute with the access control list of a file, which a new one gets from the old one.
 const ACCESS: &str = "system.ntfs_acl";
 
-/// How the names of extended attributes begin that are streams in truth, and of those that are other names of `system.ntfs_…`.
+/// Transfer the names of extended attributes begin that are streams in truth, and of those that are other names of `system.ntfs_…`.
 const STREAM: &str = "user.";
 const ALIAS: &str = "user.ntfs.";
 
@@ -62,7 +62,7 @@ impl Recipient {
 
 /// A file in a folder that ntfs-3g has mounted with `efs_raw`.
 #[derive(Clone, Copy)]
-pub struct Place<'a> {
+pub struct RawFile<'a> {
     /// The tree that the folder is in.
     pub tree: &'a (dyn Tree + 'static),
     /// The folder.
@@ -81,7 +81,7 @@ pub struct Place<'a> {
 ///
 /// # Errors
 /// `Misuse` for a file that has several names or streams, or is no file; `Unsupported` where ntfs-3g does not show files raw; `Io`.
-pub fn check(place: Place<'_>) -> Result<()> {
+pub fn check(place: RawFile<'_>) -> Result<()> {
     Old::open(place).map(drop)
 }
 
@@ -89,7 +89,7 @@ pub fn check(place: Place<'_>) -> Result<()> {
 ///
 /// # Errors
 /// `Misuse` for a file that is encrypted, and where there is no user; those of [`check`]. The file is as it was then.
-pub fn encrypt(place: Place<'_>, users: &[Recipient], agents: &[Recipient], cipher: EfsCipher) -> Result<()> {
+pub fn encrypt(place: RawFile<'_>, users: &[Recipient], agents: &[Recipient], cipher: EfsCipher) -> Result<()> {
     let old = Old::open(place)?;
     if old.info.is_some() {
         return Err(Error::misuse("the file is encrypted already").hint("It can be shared with more people."));
@@ -103,19 +103,22 @@ pub fn encrypt(place: Place<'_>, users: &[Recipient], agents: &[Recipient], ciph
     random::fill(&mut id)?;
     let info = EfsInfo { version: VERSION, id, users: entries(users)?, agents: entries(agents)? };
     let sectors = fek.sectors(Acceleration::On);
-    old.replace(&old.contents(old.attributes.size, How::Encrypt(&*sectors), &|at, out| old.read(at, out)), Some(&info))
+    old.replace(
+        &old.contents(old.attributes.size, Transfer::Encrypt(&*sectors), &|at, out| old.read(at, out)),
+        Some(&info),
+    )
 }
 
 /// Replaces the contents of an encrypted file by those of a store. It stays encrypted for the same people.
 ///
 /// # Errors
 /// `WrongCredential` if none of the keys opens it, and those of [`encrypt`]. The file is as it was then.
-pub fn change(place: Place<'_>, keys: &[Arc<dyn PrivateKey>], contents: &dyn Store) -> Result<()> {
+pub fn change(place: RawFile<'_>, keys: &[Arc<dyn PrivateKey>], contents: &dyn Store) -> Result<()> {
     let old = Old::open(place)?;
     let info = old.encrypted()?;
     let sectors = Fek::open(info, keys)?.sectors(Acceleration::On);
     let read = |at, out: &mut [u8]| contents.read_at(at, out);
-    let new = old.contents(contents.len(), How::Encrypt(&*sectors), &read);
+    let new = old.contents(contents.len(), Transfer::Encrypt(&*sectors), &read);
     old.replace(&Contents { modified: None, ..new }, Some(info))
 }
 
@@ -123,7 +126,12 @@ pub fn change(place: Place<'_>, keys: &[Arc<dyn PrivateKey>], contents: &dyn Sto
 ///
 /// # Errors
 /// Those of [`EfsInfo::shared`] and of [`encrypt`].
-pub fn share(place: Place<'_>, keys: &[Arc<dyn PrivateKey>], users: &[Recipient], agents: &[Recipient]) -> Result<()> {
+pub fn share(
+    place: RawFile<'_>,
+    keys: &[Arc<dyn PrivateKey>],
+    users: &[Recipient],
+    agents: &[Recipient],
+) -> Result<()> {
     let old = Old::open(place)?;
     old.replace_info(&old.encrypted()?.shared(keys, users, agents)?)
 }
@@ -133,7 +141,7 @@ pub fn share(place: Place<'_>, keys: &[Arc<dyn PrivateKey>], users: &[Recipient]
 ///
 /// # Errors
 /// Those of [`EfsInfo::without`] and of [`encrypt`].
-pub fn unshare(place: Place<'_>, thumbprints: &[Vec<u8>]) -> Result<()> {
+pub fn unshare(place: RawFile<'_>, thumbprints: &[Vec<u8>]) -> Result<()> {
     let old = Old::open(place)?;
     old.replace_info(&old.encrypted()?.without(thumbprints)?)
 }
@@ -197,11 +205,11 @@ impl EfsInfo {
 ///
 /// # Errors
 /// Those of [`change`].
-pub fn decrypt(place: Place<'_>, keys: &[Arc<dyn PrivateKey>]) -> Result<()> {
+pub fn decrypt(place: RawFile<'_>, keys: &[Arc<dyn PrivateKey>]) -> Result<()> {
     let old = Old::open(place)?;
     let sectors = Fek::open(old.encrypted()?, keys)?.sectors(Acceleration::On);
     let read = |at, out: &mut [u8]| read_plain(place.tree, old.node.node(), &*sectors, at, out);
-    old.replace(&old.contents(old.size()?, How::Clear, &read), None)
+    old.replace(&old.contents(old.size()?, Transfer::Clear, &read), None)
 }
 
 fn entry(fek: &Fek, of: &Recipient) -> Result<KeyEntry> {
@@ -212,7 +220,7 @@ fn entry(fek: &Fek, of: &Recipient) -> Result<KeyEntry> {
 struct Contents<'a> {
     /// Bytes of plaintext.
     size: u64,
-    how: How<'a>,
+    how: Transfer<'a>,
     read: &'a dyn Fn(u64, &mut [u8]) -> io::Result<()>,
     /// When it was written; now, if there is no time.
     modified: Option<SystemTime>,
@@ -221,7 +229,7 @@ struct Contents<'a> {
 
 /// What is read, and what becomes of it.
 #[derive(Clone, Copy)]
-enum How<'a> {
+enum Transfer<'a> {
     /// Plaintext, which is stored in clear.
     Clear,
     /// Plaintext, which is encrypted.
@@ -234,8 +242,8 @@ impl Contents<'_> {
     /// Calls `each` with the pieces that are read, of which only the last one is shorter, and their places.
     fn pieces(&self, mut each: impl FnMut(u64, &mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
         let len = match self.how {
-            How::Clear | How::Encrypt(_) => self.size,
-            How::Ciphertext => self.size.next_multiple_of(SECTOR),
+            Transfer::Clear | Transfer::Encrypt(_) => self.size,
+            Transfer::Ciphertext => self.size.next_multiple_of(SECTOR),
         };
         let mut piece = Vec::new();
         for at in (0..len).step_by(PIECE as usize) {
@@ -253,13 +261,13 @@ impl Contents<'_> {
     /// What follows the ciphertext, and where.
     fn trailer(&self) -> Option<(u64, [u8; 2])> {
         let end = self.size.next_multiple_of(SECTOR);
-        let wanted = self.size > 0 && !matches!(self.how, How::Clear);
+        let wanted = self.size > 0 && !matches!(self.how, Transfer::Clear);
         wanted.then(|| (end, ((end - self.size) as u16).to_le_bytes()))
     }
 
     fn write(&self, tree: &dyn Tree, node: Node) -> io::Result<()> {
         self.pieces(|at, piece| {
-            if let How::Encrypt(sectors) = self.how {
+            if let Transfer::Encrypt(sectors) = self.how {
                 piece.resize(piece.len().next_multiple_of(SECTOR as usize), 0);
                 sectors.encrypt(at / SECTOR, piece);
             }
@@ -278,8 +286,8 @@ impl Contents<'_> {
         self.pieces(|at, piece| {
             let mut back = vec![0; piece.len()];
             match self.how {
-                How::Encrypt(sectors) => read_plain(tree, node, sectors, at, &mut back)?,
-                How::Clear | How::Ciphertext => read_exact(tree, node, at, &mut back)?,
+                Transfer::Encrypt(sectors) => read_plain(tree, node, sectors, at, &mut back)?,
+                Transfer::Clear | Transfer::Ciphertext => read_exact(tree, node, at, &mut back)?,
             }
             same &= back == *piece;
             Ok(())
@@ -290,14 +298,14 @@ impl Contents<'_> {
 
 /// The file as it is.
 struct Old<'a> {
-    place: Place<'a>,
+    place: RawFile<'a>,
     node: Held<&'a (dyn Tree + 'static)>,
     attributes: Attributes,
     info: Option<EfsInfo>,
 }
 
 impl<'a> Old<'a> {
-    fn open(place: Place<'a>) -> Result<Self> {
+    fn open(place: RawFile<'a>) -> Result<Self> {
         let tree = place.tree;
         let node = Held::lookup(tree, place.folder, place.name)?;
         let attributes = tree.attributes(node.node())?;
@@ -342,11 +350,16 @@ impl<'a> Old<'a> {
 
     /// The same contents with other keys.
     fn replace_info(&self, info: &EfsInfo) -> Result<()> {
-        self.replace(&self.contents(self.size()?, How::Ciphertext, &|at, out| self.read(at, out)), Some(info))
+        self.replace(&self.contents(self.size()?, Transfer::Ciphertext, &|at, out| self.read(at, out)), Some(info))
     }
 
     /// Contents that are as old as those that are there.
-    fn contents<'c>(&self, size: u64, how: How<'c>, read: &'c dyn Fn(u64, &mut [u8]) -> io::Result<()>) -> Contents<'c>
+    fn contents<'c>(
+        &self,
+        size: u64,
+        how: Transfer<'c>,
+        read: &'c dyn Fn(u64, &mut [u8]) -> io::Result<()>,
+    ) -> Contents<'c>
     where
         'a: 'c,
     {
@@ -355,7 +368,7 @@ impl<'a> Old<'a> {
 
     /// Replaces the file.
     fn replace(&self, contents: &Contents<'_>, info: Option<&EfsInfo>) -> Result<()> {
-        let Place { tree, folder, name, .. } = self.place;
+        let RawFile { tree, folder, name, .. } = self.place;
         let temporary = beside()?;
         let new = NewNode { mode: self.attributes.mode, owner: self.attributes.owner };
         let node = tree.create_open(folder, &temporary, &new, Use { read: true, write: true })?;

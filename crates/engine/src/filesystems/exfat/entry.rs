@@ -14,7 +14,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::upcase::UpCase;
-use crate::filesystems::fat::layout::{Damaged, Found, Parsed, Record, usable};
+use crate::filesystems::fat::layout::{Damaged, FoundEntry, Parsed, Record, usable};
 use crate::filesystems::fat::time::Stamp;
 use crate::little_endian::{u16_at, u32_at, u64_at};
 
@@ -309,7 +309,7 @@ pub fn parse(folder: &[u8], is_root: bool) -> Parsed {
         };
         let end = at + (set.bytes.len() / LEN) as u32;
         if usable(&name) {
-            parsed.found.push(Found { name, alias: None, entry: Box::new(set), slots: at..end, at });
+            parsed.found.push(FoundEntry { name, alias: None, entry: Box::new(set), slots: at..end, at });
         } else {
             let why = "a name that no file can have";
             parsed.damaged.push(Damaged { slots: at..end, why, leaving: None });

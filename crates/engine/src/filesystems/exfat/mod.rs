@@ -19,7 +19,7 @@ pub(super) use boot::{DIRTY, PERCENT};
 
 use super::fat::Fat;
 use super::fat::boot::Boot;
-use super::fat::layout::{Found, Layout, Parsed, Record};
+use super::fat::layout::{FoundEntry, Layout, Parsed, Record};
 use super::fat::name::Alias;
 use super::fat::node::{ROOT, State};
 use super::fat::pages::Pages;
@@ -199,13 +199,13 @@ impl Layout for ExFat {
         Box::new(Set::new(is_folder, now))
     }
 
-    fn named(&self, name: &str, record: &dyn Record, _aliases: &HashSet<Alias>) -> io::Result<(Found, Vec<u8>)> {
+    fn named(&self, name: &str, record: &dyn Record, _aliases: &HashSet<Alias>) -> io::Result<(FoundEntry, Vec<u8>)> {
         let set = Set::named(&record.bytes(), name, &self.upcase);
         let set =
             set.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidFilename, "the name is too long for its set"))?;
         let bytes = set.bytes();
         let slots = 0..(bytes.len() / entry::LEN) as u32;
-        Ok((Found { name: name.to_owned(), alias: None, entry: Box::new(set), slots, at: 0 }, bytes))
+        Ok((FoundEntry { name: name.to_owned(), alias: None, entry: Box::new(set), slots, at: 0 }, bytes))
     }
 
     fn dots(&self, _cluster: u32, _above: u32, _now: SystemTime) -> Vec<u8> {

@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::io;
 use std::time::SystemTime;
 
-use super::layout::{Damaged, Found, Layout, Parsed, Record, usable};
+use super::layout::{Damaged, FoundEntry, Layout, Parsed, Record, usable};
 use super::name::{self, Alias};
 use super::time::Stamp;
 
@@ -231,7 +231,7 @@ impl Layout for Plain {
         Box::new(Entry::new([b' '; 11], if is_folder { FOLDER } else { ARCHIVE }, 0, now))
     }
 
-    fn named(&self, name: &str, record: &dyn Record, aliases: &HashSet<Alias>) -> io::Result<(Found, Vec<u8>)> {
+    fn named(&self, name: &str, record: &dyn Record, aliases: &HashSet<Alias>) -> io::Result<(FoundEntry, Vec<u8>)> {
         let (alias, enough) = name::alias(name, aliases)?;
         let mut entry = Entry([0; LEN]);
         entry.0.copy_from_slice(&record.bytes());
@@ -239,8 +239,13 @@ impl Layout for Plain {
         let mut slots = if enough { Vec::new() } else { long_name(name, &alias) };
         slots.push(entry.0);
         let count = slots.len() as u32;
-        let found =
-            Found { name: name.to_owned(), alias: Some(alias), entry: Box::new(entry), slots: 0..count, at: count - 1 };
+        let found = FoundEntry {
+            name: name.to_owned(),
+            alias: Some(alias),
+            entry: Box::new(entry),
+            slots: 0..count,
+            at: count - 1,
+        };
         Ok((found, slots.concat()))
     }
 
@@ -298,7 +303,7 @@ pub fn parse(folder: &[u8], is_root: bool) -> Parsed {
             let name = named.unwrap_or_else(|| name::shown(&entry.alias(), entry.case()));
             match entry.damage(&name, at, is_root) {
                 None if entry.is_nothing(at, is_root) => {}
-                None => parsed.found.push(Found {
+                None => parsed.found.push(FoundEntry {
                     name,
                     alias: Some(entry.alias()),
                     entry: Box::new(entry),

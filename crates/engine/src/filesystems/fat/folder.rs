@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::entry::LEN;
-use super::layout::{Found, Layout, Parsed};
+use super::layout::{FoundEntry, Layout, Parsed};
 use super::name::{Alias, shown};
 use crate::trees::Node;
 
@@ -44,7 +44,7 @@ impl Folder {
         bytes: &[u8],
         parsed: Parsed,
         slots: u32,
-        mut node: impl FnMut(&Found) -> Node,
+        mut node: impl FnMut(&FoundEntry) -> Node,
     ) -> Self {
         let Parsed { found, end, damaged, stray_names } = parsed;
         let entries = bytes.as_chunks::<LEN>().0.iter().take(end as usize);
@@ -80,7 +80,7 @@ impl Folder {
     }
 
     /// Adds something that was found or created.
-    pub fn insert(&mut self, found: &Found, node: Node) {
+    pub fn insert(&mut self, found: &FoundEntry, node: Node) {
         self.prefer(&found.name, found.at);
         if let Some(alias) = found.alias {
             self.by_alias.insert(self.layout.folded(&shown(&alias, 0)), found.at);

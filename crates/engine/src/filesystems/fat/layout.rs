@@ -68,7 +68,7 @@ pub trait Record: Send + Sync {
 }
 
 /// Something found in a folder, and where.
-pub struct Found {
+pub struct FoundEntry {
     pub name: String,
     /// Another name of it.
     pub alias: Option<Alias>,
@@ -82,7 +82,7 @@ pub struct Found {
 /// All that a folder's bytes say.
 pub struct Parsed {
     /// Everything in it except `.`, `..`, the volume's label and the like.
-    pub found: Vec<Found>,
+    pub found: Vec<FoundEntry>,
     /// How many entries it has before the first that was never used.
     pub end: u32,
     /// What may be a file or folder, but cannot be read.
@@ -134,7 +134,7 @@ pub trait Layout: Send + Sync {
     ///
     /// # Errors
     /// `StorageFull` if no alias is left beside `aliases`; `InvalidFilename`.
-    fn named(&self, name: &str, record: &dyn Record, aliases: &HashSet<Alias>) -> io::Result<(Found, Vec<u8>)>;
+    fn named(&self, name: &str, record: &dyn Record, aliases: &HashSet<Alias>) -> io::Result<(FoundEntry, Vec<u8>)>;
 
     /// What a new folder in `cluster`, in a folder that begins at `above`, begins with.
     fn dots(&self, cluster: u32, above: u32, now: SystemTime) -> Vec<u8>;

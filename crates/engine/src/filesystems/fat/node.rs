@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use super::boot::{Boot, Root, Width};
 use super::entry::{self, Entry};
 use super::folder::Folder;
-use super::layout::{Found, Layout, Record};
+use super::layout::{FoundEntry, Layout, Record};
 use super::name;
 use super::table::{Chain, ChainEnd, Link, Table};
 use crate::store::Store;
@@ -868,7 +868,7 @@ impl State {
     }
 
     /// Adds a record under a name to a folder, which grows if it is full.
-    fn add_name(&mut self, folder: Node, name: &str, entry: &dyn Record) -> io::Result<(u64, Found)> {
+    fn add_name(&mut self, folder: Node, name: &str, entry: &dyn Record) -> io::Result<(u64, FoundEntry)> {
         let layout = self.layout.clone();
         let (mut found, bytes) = layout.named(name, entry, &self.folder(folder)?.aliases)?;
         let count = found.slots.end;

@@ -8,7 +8,7 @@ use std::io;
 
 use super::boot::Boot;
 use super::entry::LEN;
-use super::layout::{Found, Parsed, Record};
+use super::layout::{FoundEntry, Parsed, Record};
 use super::node::{ROOT, State};
 use super::table::{Chain, ChainEnd};
 
@@ -77,7 +77,7 @@ trait Visitor {
         &mut self,
         state: &mut State,
         path: &str,
-        found: &Found,
+        found: &FoundEntry,
         chain: &Chain,
         end: ChainEnd,
         at: &Slots,
@@ -220,7 +220,7 @@ impl Visitor for First {
         &mut self,
         state: &mut State,
         path: &str,
-        _: &Found,
+        _: &FoundEntry,
         chain: &Chain,
         end: ChainEnd,
         _: &Slots,
@@ -283,7 +283,7 @@ impl Visitor for Second {
         &mut self,
         _: &mut State,
         path: &str,
-        found: &Found,
+        found: &FoundEntry,
         chain: &Chain,
         _: ChainEnd,
         at: &Slots,

@@ -36,10 +36,10 @@ pub struct Stream {
     pub cloud: Option<u32>,
     /// Bytes from its beginning on that were ever written; what is behind them reads as zeros.
     written: u64,
-    kept: Kept,
+    kept: StreamData,
 }
 
-enum Kept {
+enum StreamData {
     /// In the record of the file.
     Resident(Vec<u8>),
     /// In clusters: parts that follow each other.
@@ -112,7 +112,7 @@ impl Stream {
             }
             NtfsAttributeValue::Resident(value) => {
                 let data = value.data().to_vec();
-                (data.len() as u64, data.len() as u64, Kept::Resident(data))
+                (data.len() as u64, data.len() as u64, StreamData::Resident(data))
             }
             _ => {
                 let header = Header::read(piece, reader)?;
@@ -120,7 +120,7 @@ impl Stream {
                     true => Some(Unit { size: header.unit(file)?, last: Mutex::default() }),
                     false => None,
                 };
-                (header.size, header.written.min(header.size), Kept::Runs { runs: Vec::new(), unit })
+                (header.size, header.written.min(header.size), StreamData::Runs { runs: Vec::new(), unit })
             }
         };
         let mut stream = Self { size, flags, cloud: None, written, kept };
@@ -137,7 +137,7 @@ impl Stream {
         file: &NtfsFile<'_>,
         reader: &mut Reader,
     ) -> io::Result<()> {
-        let Kept::Runs { runs, .. } = &mut self.kept else {
+        let StreamData::Runs { runs, .. } = &mut self.kept else {
             return Err(damaged("attribute", 0, "a stream in the record itself has more than one piece"));
         };
         let mut end = runs.last().map_or(0, Run::end);
@@ -175,21 +175,21 @@ impl Stream {
     /// How many parts it has.
     pub fn parts(&self) -> usize {
         match &self.kept {
-            Kept::Resident(_) => 1,
-            Kept::Runs { runs, .. } => runs.len(),
+            StreamData::Resident(_) => 1,
+            StreamData::Runs { runs, .. } => runs.len(),
         }
     }
 
     /// Whether any of this is nowhere on the disk.
     fn has_hole(&self, range: Range<u64>) -> bool {
-        let Kept::Runs { runs, unit: None } = &self.kept else { return false };
+        let StreamData::Runs { runs, unit: None } = &self.kept else { return false };
         let first = runs.partition_point(|run| run.end() <= range.start);
         runs[first..].iter().take_while(|run| run.at < range.end).any(|run| run.stored.is_none())
     }
 
     /// Of an encrypted stream, which sectors were ever written, joined where they follow each other.
     pub fn sectors(&self) -> Vec<Range<u64>> {
-        let Kept::Runs { runs, .. } = &self.kept else { return Vec::new() };
+        let StreamData::Runs { runs, .. } = &self.kept else { return Vec::new() };
         let end = self.written.next_multiple_of(SECTOR);
         let mut sectors: Vec<Range<u64>> = Vec::new();
         for run in runs.iter().filter(|run| run.stored.is_some() && run.at < end) {
@@ -216,11 +216,11 @@ impl Stream {
         let (there, behind) = out[..len].split_at_mut(there);
         behind.fill(0);
         match &self.kept {
-            Kept::Resident(data) => {
+            StreamData::Resident(data) => {
                 there.copy_from_slice(data.get(offset as usize..).map_or(&[], |d| &d[..there.len()]))
             }
-            Kept::Runs { runs, unit: None } => read_runs(store, runs, offset, there)?,
-            Kept::Runs { runs, unit: Some(unit) } => unit.read(store, runs, offset, there)?,
+            StreamData::Runs { runs, unit: None } => read_runs(store, runs, offset, there)?,
+            StreamData::Runs { runs, unit: Some(unit) } => unit.read(store, runs, offset, there)?,
         }
         Ok(len)
     }

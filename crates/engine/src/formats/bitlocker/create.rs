@@ -23,7 +23,7 @@ use crate::filesystems::fat::date_of;
 use crate::formats::filling::{self, not_cancelled};
 use crate::formats::same_name;
 use crate::random;
-use crate::spec::{Keeping, Kept, Spec};
+use crate::spec::{Reserved, ReservedAt, Spec};
 use crate::store::Store;
 
 /// The smallest volume, in bytes: twice the header, five parts of 64 KiB and something for files.
@@ -92,7 +92,7 @@ pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
 }
 
 /// What the format keeps to itself of a volume in a store of `len` bytes.
-pub(super) fn kept(len: u64, spec: &Spec<'_>) -> Result<Vec<Kept>> {
+pub(super) fn kept(len: u64, spec: &Spec<'_>) -> Result<Vec<Reserved>> {
     Ok(Plan::of(len, spec)?.kept)
 }
 
@@ -105,7 +105,7 @@ pub(super) struct Plan {
     pub(super) header: u64,
     discovery: Option<Discovery>,
     /// The first copy of the metadata, the header's place, the spare where there is one, the other two copies.
-    pub(super) kept: Vec<Kept>,
+    pub(super) kept: Vec<Reserved>,
 }
 
 /// Places in [`Plan::kept`].
@@ -129,7 +129,7 @@ impl Plan {
         let discovery = spec.discovery.then(|| Discovery::of(size, sector)).transpose()?;
         let header = discovery.as_ref().map_or(HEADER, Discovery::len);
         let mut plan = Self { method, sector, size, header, discovery, kept: Vec::new() };
-        plan.kept = plan.placed(spec.keeping)?;
+        plan.kept = plan.placed(spec.reserved_at)?;
         plan.check()?;
         Ok(plan)
     }
@@ -141,24 +141,28 @@ impl Plan {
     }
 
     /// What is kept, at its places.
-    fn placed(&self, keeping: Keeping<'_>) -> Result<Vec<Kept>> {
-        let copy =
-            |number: usize| Kept { what: write::STEPS[number], file: METADATA_FILES[number], offset: 0, size: AREA };
+    fn placed(&self, reserved_at: ReservedAt<'_>) -> Result<Vec<Reserved>> {
+        let copy = |number: usize| Reserved {
+            what: write::STEPS[number],
+            file: METADATA_FILES[number],
+            offset: 0,
+            size: AREA,
+        };
         let mut kept = vec![copy(0)];
-        kept.push(Kept { what: "the beginning of the volume", file: HEADER_FILE, offset: 0, size: self.header });
+        kept.push(Reserved { what: "the beginning of the volume", file: HEADER_FILE, offset: 0, size: self.header });
         if self.says_more() {
-            kept.push(Kept { what: "spare", file: SPARE_FILE, offset: 0, size: SPARE });
+            kept.push(Reserved { what: "spare", file: SPARE_FILE, offset: 0, size: SPARE });
         }
         kept.extend([copy(1), copy(2)]);
-        match keeping {
-            Keeping::At(places) if places.len() == kept.len() => {
+        match reserved_at {
+            ReservedAt::At(places) if places.len() == kept.len() => {
                 kept.iter_mut().zip(places).for_each(|(part, place)| part.offset = *place);
             }
-            Keeping::At(places) => {
+            ReservedAt::At(places) => {
                 return Err(Error::misuse(format!("{} places for {} parts", places.len(), kept.len())));
             }
-            Keeping::Spread if self.spread(&mut kept) => {}
-            Keeping::Spread | Keeping::AtEnd => {
+            ReservedAt::Spread if self.spread(&mut kept) => {}
+            ReservedAt::Spread | ReservedAt::AtEnd => {
                 let all: u64 = kept.iter().map(|part| part.size).sum();
                 self.one_after_the_other(&mut kept, self.size.saturating_sub(all));
             }
@@ -166,7 +170,7 @@ impl Plan {
         Ok(kept)
     }
 
-    fn one_after_the_other(&self, parts: &mut [Kept], from: u64) {
+    fn one_after_the_other(&self, parts: &mut [Reserved], from: u64) {
         let mut at = from / ALIGNMENT * ALIGNMENT;
         for part in parts {
             part.offset = at;
@@ -176,7 +180,7 @@ impl Plan {
 
     /// Spreads the copies about as Windows does: at a third of the volume, and two ninths of the rest further on each. Not where there is
     /// too little room for that.
-    fn spread(&self, parts: &mut [Kept]) -> bool {
+    fn spread(&self, parts: &mut [Reserved]) -> bool {
         let ninth = self.size / 9;
         let others = parts.len() - (COPIES - 1);
         let (first, others) = parts.split_at_mut(others);

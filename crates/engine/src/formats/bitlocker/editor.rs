@@ -15,7 +15,7 @@ use super::protect::Opener;
 use super::protectors::{Kind, Protector};
 use super::renew::{boxes, recovery_key, renew};
 use super::sealed::{self, Sealer};
-use super::unlock::{self, Opened};
+use super::unlock::{self, OpenedKeys};
 use super::{BITLOCKER, BitLocker, COPY_NAMES, NAME, first_opened, led_to, no_first_sector, recovery, repair, write};
 use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
@@ -23,7 +23,7 @@ use crate::edit::Edit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::takes::{check_new, check_opening};
 use crate::formats::{
-    Attributes, CopyReport, CopyState, Derivation, Format, HeaderBackup, KeyslotEditor, NewCredential, Prepared,
+    CopyReport, CopyState, Derivation, Format, HeaderAttributes, HeaderBackup, KeyslotEditor, NewCredential, Prepared,
     Protection, RecoveryPassword, Removal, RestoreFrom, Verified, wiped,
 };
 use crate::store::Store;
@@ -49,11 +49,11 @@ impl KeyslotEditor for BitLocker {
         wiped(NAME, recovery_passwords(store, with))
     }
 
-    fn set(&self, store: &dyn Store, to: &Attributes<'_>) -> Result<Prepared> {
+    fn set(&self, store: &dyn Store, to: &HeaderAttributes<'_>) -> Result<Prepared> {
         self.set_opened(store, &Unlock::with(&[]), to)
     }
 
-    fn set_opened(&self, store: &dyn Store, with: &Unlock<'_>, to: &Attributes<'_>) -> Result<Prepared> {
+    fn set_opened(&self, store: &dyn Store, with: &Unlock<'_>, to: &HeaderAttributes<'_>) -> Result<Prepared> {
         wiped(NAME, set(store, with, to))
     }
 
@@ -280,7 +280,7 @@ fn unsound(what: &str) -> Error {
 
 /// The first copy that the credentials open, and what opened it. One that anybody can open counts only where no other is sealed:
 /// anybody can have made it.
-fn open_to_change<'a>(copies: &'a [Copy], with: &Unlock<'_>) -> Result<(&'a Copy, Opened)> {
+fn open_to_change<'a>(copies: &'a [Copy], with: &Unlock<'_>) -> Result<(&'a Copy, OpenedKeys)> {
     let sealed = copies.iter().any(|copy| !unlock::is_open(&copy.metadata));
     let counts = |copy: &&Copy| !sealed || !unlock::is_open(&copy.metadata);
     first_opened(copies.iter().filter(counts), with)
@@ -464,7 +464,7 @@ fn removable(change: &Change<'_>) -> Result<u32> {
     }
 }
 
-/// Opened by another protector than `number`: who removes one shows that they are left with another.
+/// OpenedKeys by another protector than `number`: who removes one shows that they are left with another.
 fn opened_by_another<'a>(store: &dyn Store, with: &'a Unlock<'a>, number: u32) -> Result<(Change<'a>, Option<u32>)> {
     let change = Change::of(store, with).map_err(|error| match error.kind {
         ErrorKind::Misuse(_) if with.credentials.is_empty() && error.advice.is_none() => {
@@ -520,8 +520,8 @@ fn protect(store: &dyn Store, with: &Unlock<'_>, how: Protection) -> Result<Prep
     }
 }
 
-fn set(store: &dyn Store, with: &Unlock<'_>, to: &Attributes<'_>) -> Result<Prepared> {
-    let Attributes { uuid: None, label, subsystem: None, priority: None, flags: None } = to else {
+fn set(store: &dyn Store, with: &Unlock<'_>, to: &HeaderAttributes<'_>) -> Result<Prepared> {
+    let HeaderAttributes { uuid: None, label, subsystem: None, priority: None, flags: None } = to else {
         return Err(Error::unsupported(
             "UUIDs, subsystems, priorities and flags that could be changed: BitLocker has only a label",
         ));

@@ -42,12 +42,12 @@ pub(super) struct Places {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub at: Range<u64>,
-    pub found: Found,
+    pub found: ZoneState,
 }
 
 /// What is in sectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum ZoneState {
     Encrypted,
     Plain,
     /// Some of each in one sector: this is its plaintext.
@@ -191,7 +191,7 @@ impl Places {
     ///
     /// # Errors
     /// `Io`.
-    pub fn beginning(&self, store: &dyn Store, cipher: &Arc<dyn SectorCipher>) -> Result<Option<Found>> {
+    pub fn beginning(&self, store: &dyn Store, cipher: &Arc<dyn SectorCipher>) -> Result<Option<ZoneState>> {
         let Some(range) = self.telling(store)?.filter(|range| range.end <= store.len()) else { return Ok(None) };
         let mut bytes = vec![0; (range.end - range.start) as usize];
         store.read_at(range.start, &mut bytes)?;
@@ -200,10 +200,10 @@ impl Places {
             false => detect::kind(bytes).is_some(),
         };
         if is_known(&bytes) {
-            return Ok(Some(Found::Plain));
+            return Ok(Some(ZoneState::Plain));
         }
         cipher.decrypt(range.start / self.sector, &mut bytes);
-        Ok(is_known(&bytes).then_some(Found::Encrypted))
+        Ok(is_known(&bytes).then_some(ZoneState::Encrypted))
     }
 
     /// Where what tells a file system is stored.
@@ -275,9 +275,9 @@ impl Segments<'_> {
             let (start, end) = (part.at.start.max(range.start), part.at.end.min(range.end));
             self.by_watermark(at..start);
             let payload = match &part.found {
-                Found::Encrypted => Payload::crypt(Arc::clone(self.cipher), start / places.sector),
-                Found::Plain => Payload::Clear,
-                Found::Torn(plain) => Payload::Fixed(Arc::clone(plain)),
+                ZoneState::Encrypted => Payload::crypt(Arc::clone(self.cipher), start / places.sector),
+                ZoneState::Plain => Payload::Clear,
+                ZoneState::Torn(plain) => Payload::Fixed(Arc::clone(plain)),
             };
             self.push(end - start, start, payload);
             at = end;

@@ -35,23 +35,25 @@ use claviger_crypto::{Secret, SectorCipher};
 use serde_json::{Value, json};
 
 use super::takes::{Parameter, Takes, check_opening};
-use super::{Choices, Converter, Creator, Facts, Format, Header, KeyslotEditor, Sealed, Unlocked, Verdict, wiped};
+use super::{
+    Choices, Creator, Facts, Format, Header, InPlaceConverter, KeyslotEditor, Sealed, Unlocked, Verdict, wiped,
+};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
-use crate::spec::{Kept, Spec};
+use crate::spec::{Reserved, Spec};
 use crate::store::{MemoryStore, Store};
 use crate::volume::Layout;
 use boot::{Boot, Kind};
 use eow::Eow;
 use guid::filetime;
-use layout::{Found, Part, Places};
+use layout::{Part, Places, ZoneState};
 use metadata::{COPIES, Copy, Metadata, State};
 use method::{METHODS, Method};
 use protectors::Protector;
 use startup::StartupKey;
 pub use tpm::SealedMasterKey;
-use unlock::Opened;
+use unlock::OpenedKeys;
 
 /// The type of [`BITLOCKER`].
 pub struct BitLocker(());
@@ -104,7 +106,7 @@ impl Format for BitLocker {
         Some(self)
     }
 
-    fn converter(&self) -> Option<&dyn Converter> {
+    fn in_place_converter(&self) -> Option<&dyn InPlaceConverter> {
         Some(self)
     }
 }
@@ -123,7 +125,7 @@ impl Creator for BitLocker {
         create::stored_len(plain, spec)
     }
 
-    fn kept(&self, len: u64, spec: &Spec<'_>) -> Result<Vec<Kept>> {
+    fn kept(&self, len: u64, spec: &Spec<'_>) -> Result<Vec<Reserved>> {
         create::kept(len, spec)
     }
 
@@ -222,7 +224,7 @@ impl BitLockerHeader {
             }
             read_only = true;
         }
-        let method = Opened::method(metadata)?;
+        let method = OpenedKeys::method(metadata)?;
         let cipher = method.cipher(&opened.fvek, self.boot.sector_size, with.acceleration)?;
         let guessed = self.watermark_of_zero(metadata, &mut places, &cipher)?;
         let on_write = self.written_encrypted(metadata, &mut places, &cipher)?;
@@ -284,7 +286,7 @@ impl BitLockerHeader {
         let found = Eow::read(&*self.store, &eow::About { at, sector, size, decrypting })?;
         places.encrypted = places.size;
         let Some(eow) = found.filter(|eow| !eow.is_lost(size)) else {
-            if places.beginning(&*self.store, cipher)? == Some(Found::Plain) {
+            if places.beginning(&*self.store, cipher)? == Some(ZoneState::Plain) {
                 places.apart.push(in_clear(places.header_place..places.header_place + places.header));
             }
             return Ok(AboutState::read_only(
@@ -317,8 +319,8 @@ impl BitLockerHeader {
     }
 
     /// Nothing proves that a volume is decrypted. If its keys still open it and decrypt its data, it is read as encrypted.
-    fn said_to_be_decrypted(&self, with: &Unlock<'_>) -> Result<(&Copy, Opened)> {
-        let decrypted = || Ok((self.first(), Opened::decrypted(&self.first().metadata)));
+    fn said_to_be_decrypted(&self, with: &Unlock<'_>) -> Result<(&Copy, OpenedKeys)> {
+        let decrypted = || Ok((self.first(), OpenedKeys::decrypted(&self.first().metadata)));
         let (copy, opened) = match self.opened(with) {
             Err(e) if matches!(e.kind, ErrorKind::Cancelled) => return Err(e),
             Err(_) => return decrypted(),
@@ -327,7 +329,7 @@ impl BitLockerHeader {
         let Ok(method) = Method::numbered(copy.metadata.method) else { return decrypted() };
         let places = Places::of(&self.boot, &copy.metadata, self.store.len())?;
         let cipher = method.cipher(&opened.fvek, self.boot.sector_size, with.acceleration)?;
-        match opened.vmk.is_some() && places.beginning(&*self.store, &cipher)? == Some(Found::Encrypted) {
+        match opened.vmk.is_some() && places.beginning(&*self.store, &cipher)? == Some(ZoneState::Encrypted) {
             true => Ok((copy, opened)),
             false => decrypted(),
         }
@@ -346,8 +348,8 @@ impl BitLockerHeader {
         }
         let beginning = places.beginning(&*self.store, cipher)?;
         let what = match (beginning, is_encrypted(metadata)) {
-            (Some(Found::Plain), false) => return Ok(AboutState::default()),
-            (Some(Found::Plain), true) => {
+            (Some(ZoneState::Plain), false) => return Ok(AboutState::default()),
+            (Some(ZoneState::Plain), true) => {
                 places.encrypted = 0;
                 "The metadata do not say how much is encrypted. The file system lies open, so all is read as plaintext."
             }
@@ -366,17 +368,17 @@ impl BitLockerHeader {
     }
 
     /// The copy that the credentials open, the first one that is proven by its hash if there is one, and what opened it.
-    fn opened(&self, with: &Unlock<'_>) -> Result<(&Copy, Opened)> {
+    fn opened(&self, with: &Unlock<'_>) -> Result<(&Copy, OpenedKeys)> {
         first_opened(self.copies.iter(), with).map(|(copy, opened)| self.proven(copy, opened))
     }
 
     /// `copy`, unless its hash is wrong and another one's is right.
-    fn proven<'a>(&'a self, copy: &'a Copy, opened: Opened) -> (&'a Copy, Opened) {
+    fn proven<'a>(&'a self, copy: &'a Copy, opened: OpenedKeys) -> (&'a Copy, OpenedKeys) {
         let Some(vmk) = opened.vmk.as_ref().filter(|vmk| !unlock::proven(copy, vmk)) else { return (copy, opened) };
         let right = self.copies.iter().find(|other| unlock::proven(other, vmk));
         let fvek = right.and_then(|other| unlock::volume_key(&other.metadata, vmk).ok());
         match (right, fvek) {
-            (Some(other), Some(fvek)) => (other, Opened { fvek, ..opened }),
+            (Some(other), Some(fvek)) => (other, OpenedKeys { fvek, ..opened }),
             _ => (copy, opened),
         }
     }
@@ -399,7 +401,7 @@ impl BitLockerHeader {
         first_sector.into_iter().chain(damaged).chain(differ).collect()
     }
 
-    fn facts(&self, copy: &Copy, opened: &Opened, method: &Method, layout: &Layout) -> Facts {
+    fn facts(&self, copy: &Copy, opened: &OpenedKeys, method: &Method, layout: &Layout) -> Facts {
         let metadata = &copy.metadata;
         let number = metadata.copies.iter().position(|at| *at == copy.at).unwrap_or_default();
         let (protector, opened_by) = match &opened.protector {
@@ -542,7 +544,7 @@ fn led_to(store: &dyn Store) -> Result<FoundCopies> {
 }
 
 /// The first copy that the credentials open, and what opened it. Copies that say the same are tried once.
-fn first_opened<'a>(copies: impl Iterator<Item = &'a Copy>, with: &Unlock<'_>) -> Result<(&'a Copy, Opened)> {
+fn first_opened<'a>(copies: impl Iterator<Item = &'a Copy>, with: &Unlock<'_>) -> Result<(&'a Copy, OpenedKeys)> {
     let mut error = None;
     let mut tried: Vec<&Copy> = Vec::new();
     for copy in copies {
@@ -594,7 +596,7 @@ impl AboutState {
 }
 
 fn in_clear(at: Range<u64>) -> Part {
-    Part { at, found: Found::Plain }
+    Part { at, found: ZoneState::Plain }
 }
 
 fn bitmap_lost(range: &Range<u64>) -> Warning {

@@ -20,7 +20,7 @@ use crate::error::{Error, ErrorKind, Result};
 const STRETCH_MICROSECONDS: u64 = 400_000;
 
 /// What opened a volume.
-pub(super) struct Opened {
+pub(super) struct OpenedKeys {
     /// Nothing where the volume key itself was given.
     pub vmk: Option<Secret>,
     /// The volume key, as it is stored.
@@ -31,7 +31,7 @@ pub(super) struct Opened {
     pub trials: u64,
 }
 
-impl Opened {
+impl OpenedKeys {
     /// Of a volume that needs no key, since nothing is encrypted.
     pub fn decrypted(metadata: &Metadata) -> Self {
         let fvek = Secret::zeroed(Self::former_method(metadata).stored_key);
@@ -58,7 +58,7 @@ impl Opened {
 ///
 /// # Errors
 /// `WrongCredential`, `Malformed`, `Unsupported`, `Cancelled`.
-pub(super) fn open(metadata: &Metadata, with: &Unlock<'_>) -> Result<Opened> {
+pub(super) fn open(metadata: &Metadata, with: &Unlock<'_>) -> Result<OpenedKeys> {
     let (protectors, mut wrong) = wanted(metadata, with);
     if let (Some(number), true) = (with.keyslot, protectors.is_empty()) {
         return Err(Error::misuse(format!("there is no protector {number}")));
@@ -86,7 +86,7 @@ pub(super) fn open(metadata: &Metadata, with: &Unlock<'_>) -> Result<Opened> {
     // From here on only the volume can be at fault.
     with.has_opened();
     let fvek = volume_key(metadata, &vmk)?;
-    Ok(Opened { vmk: Some(vmk), fvek, protector: Some((protector.number, protector.name())), trials })
+    Ok(OpenedKeys { vmk: Some(vmk), fvek, protector: Some((protector.number, protector.name())), trials })
 }
 
 /// The protectors that are to be tried, and what is wrong with those that make no sense.
@@ -114,10 +114,10 @@ pub(super) fn is_open(metadata: &Metadata) -> bool {
 }
 
 /// A protector, and the volume master key that it gave.
-type Found<'a> = (&'a Protector, Secret);
+type OpenedProtector<'a> = (&'a Protector, Secret);
 
 /// By a key that lies open.
-fn open_for_all(protectors: &[Protector]) -> Result<Option<Found<'_>>> {
+fn open_for_all(protectors: &[Protector]) -> Result<Option<OpenedProtector<'_>>> {
     for protector in protectors {
         if let Some(key) = protector.clear_key()
             && let Some(vmk) = protector.open(&key)?
@@ -129,7 +129,7 @@ fn open_for_all(protectors: &[Protector]) -> Result<Option<Found<'_>>> {
 }
 
 /// By a startup key: the protector has its GUID.
-fn by_startup_key<'a>(protectors: &'a [Protector], credentials: &[Credential]) -> Result<Option<Found<'a>>> {
+fn by_startup_key<'a>(protectors: &'a [Protector], credentials: &[Credential]) -> Result<Option<OpenedProtector<'a>>> {
     for key in startup_keys(credentials)? {
         for protector in protectors.iter().filter(|p| p.kind == Kind::STARTUP_KEY && p.guid == key.protector) {
             if let Some(vmk) = protector.open(&key.key)? {
@@ -142,7 +142,7 @@ fn by_startup_key<'a>(protectors: &'a [Protector], credentials: &[Credential]) -
 
 /// What comes of passwords.
 struct Typing<'a> {
-    found: Option<Found<'a>>,
+    found: Option<OpenedProtector<'a>>,
     trials: u64,
     /// What is wrong with a recovery password.
     mistyped: Option<String>,
@@ -215,13 +215,13 @@ fn tasks<'a, 'b>(protectors: &'a [Protector], candidates: &'b [Candidate]) -> Ve
 }
 
 /// By a volume master key, which opens the box of the volume key; or by the volume key itself, which nothing in the metadata tells.
-fn with_volume_key(metadata: &Metadata, given: &Secret) -> Result<Opened> {
+fn with_volume_key(metadata: &Metadata, given: &Secret) -> Result<OpenedKeys> {
     let key = &volume_key_in(given, metadata.method)?;
     if key.len() == VMK
         && let Ok(fvek) = volume_key(metadata, key)
     {
         let vmk = Some(Secret::copy_from(key));
-        return Ok(Opened { vmk, fvek, protector: None, trials: 0 });
+        return Ok(OpenedKeys { vmk, fvek, protector: None, trials: 0 });
     }
     let method = Method::numbered(metadata.method)?;
     if key.len() != method.stored_key {
@@ -233,7 +233,7 @@ fn with_volume_key(metadata: &Metadata, given: &Secret) -> Result<Opened> {
         );
         return Err(ErrorKind::WrongCredential(what).into());
     }
-    Ok(Opened { vmk: None, fvek: Secret::copy_from(key), protector: None, trials: 0 })
+    Ok(OpenedKeys { vmk: None, fvek: Secret::copy_from(key), protector: None, trials: 0 })
 }
 
 /// The volume key that a file holds: as it is, as text in hexadecimal digits, or as dislocker keeps it: behind the number of its method and

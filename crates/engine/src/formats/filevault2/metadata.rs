@@ -147,7 +147,7 @@ impl Block {
 }
 
 /// What a block on the disk is.
-enum Found {
+enum BlockState {
     /// The journal ends here.
     Empty,
     Wiped,
@@ -247,10 +247,10 @@ impl Blocks {
         let (mut seen, mut damaged, mut from_copy) = (0, 0u64, 0u64);
         for number in 0..places.blocks {
             match read_block(store, &cipher, places, number)? {
-                (_, Found::Empty) => break,
-                (_, Found::Wiped) => {}
-                (_, Found::Damaged) => damaged += 1,
-                (copy, Found::Good(block)) => {
+                (_, BlockState::Empty) => break,
+                (_, BlockState::Wiped) => {}
+                (_, BlockState::Damaged) => damaged += 1,
+                (copy, BlockState::Good(block)) => {
                     seen += 1;
                     from_copy += u64::from(copy > 0);
                     blocks.take(block);
@@ -412,33 +412,33 @@ pub(super) fn other_disk() -> Error {
 }
 
 /// The first sound copy of a block, and which one that is.
-fn read_block(store: &dyn Store, cipher: &Xts, places: &Places, number: u64) -> Result<(usize, Found)> {
+fn read_block(store: &dyn Store, cipher: &Xts, places: &Places, number: u64) -> Result<(usize, BlockState)> {
     let mut damaged = false;
     for (copy, start) in places.copies.iter().enumerate() {
         let at = start.saturating_add(number * BLOCK as u64);
         let found = match read_some(store, at, BLOCK)? {
             Some(bytes) => decrypted(cipher, at, number, bytes),
-            None => Found::Damaged,
+            None => BlockState::Damaged,
         };
         match found {
             // A journal that is empty was overwritten.
-            Found::Empty if number > 0 && !damaged => return Ok((copy, Found::Empty)),
-            Found::Empty | Found::Damaged => damaged = true,
+            BlockState::Empty if number > 0 && !damaged => return Ok((copy, BlockState::Empty)),
+            BlockState::Empty | BlockState::Damaged => damaged = true,
             found => return Ok((copy, found)),
         }
     }
-    Ok((0, Found::Damaged))
+    Ok((0, BlockState::Damaged))
 }
 
-fn decrypted(cipher: &Xts, at: u64, number: u64, mut bytes: Vec<u8>) -> Found {
+fn decrypted(cipher: &Xts, at: u64, number: u64, mut bytes: Vec<u8>) -> BlockState {
     if bytes.iter().all(|byte| *byte == 0) {
-        return Found::Empty;
+        return BlockState::Empty;
     }
     cipher.decrypt(number, &mut bytes);
     if bytes.starts_with(WIPED) {
-        return Found::Wiped;
+        return BlockState::Wiped;
     }
-    if checksum_matches(&bytes) { Found::Good(Block { at, bytes }) } else { Found::Damaged }
+    if checksum_matches(&bytes) { BlockState::Good(Block { at, bytes }) } else { BlockState::Damaged }
 }
 
 /// The parts of a logical volume. cryptsetup looks at the first entry only, whatever their number is.

@@ -144,13 +144,13 @@ fn key(credentials: &[Credential]) -> Result<Option<&Secret>> {
 }
 
 /// What makes the tags.
-struct Found {
+struct FoundTags {
     cipher: Tags,
     /// Whether that of some sector is right.
     right: bool,
 }
 
-fn find(store: &dyn Store, area: &TaggedSectors, key: Option<&Secret>, name: Option<&str>) -> Result<Found> {
+fn find(store: &dyn Store, area: &TaggedSectors, key: Option<&Secret>, name: Option<&str>) -> Result<FoundTags> {
     let named = name.map(|name| {
         Function::by_name(name).ok_or_else(|| {
             Error::unsupported(format!("tags of dm-integrity by {name}"))
@@ -187,11 +187,11 @@ fn find(store: &dyn Store, area: &TaggedSectors, key: Option<&Secret>, name: Opt
     for &function in &functions {
         let cipher = with(function);
         if shows(store, area, &cipher)? {
-            return Ok(Found { cipher, right: true });
+            return Ok(FoundTags { cipher, right: true });
         }
     }
     if !guessed && key.is_none() {
-        return Ok(Found { cipher: with(*first), right: false });
+        return Ok(FoundTags { cipher: with(*first), right: false });
     }
     let tried: Vec<_> = functions.iter().map(|function| function.name()).collect();
     let what = format!("none of the tags that were looked at is one of {}", tried.join(" or "));

@@ -147,7 +147,7 @@ impl Header for LoopAesHeader {
         asks_passphrase(keyfiles)
     }
 
-    fn check_isolated(&self, credentials: &[Credential]) -> Result<()> {
+    fn check_key_process(&self, credentials: &[Credential]) -> Result<()> {
         let by_gpg = |c: &Credential| matches!(c, Credential::Keyfile(file) if gpg::kind(file) != gpg::Kind::None);
         match credentials.iter().any(by_gpg) {
             true => Err(Error::unsupported("keys in a process of their own for a key file that gpg encrypted")

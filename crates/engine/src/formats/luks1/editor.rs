@@ -18,7 +18,7 @@ use crate::formats::luks::{passphrase, uuid};
 use crate::formats::luks2;
 use crate::formats::takes::check_new;
 use crate::formats::{
-    Attributes, Derivation, HeaderBackup, KeyslotEditor, NewCredential, Prepared, Removal, Resizing, RestoreFrom,
+    Derivation, HeaderAttributes, HeaderBackup, KeyslotEditor, NewCredential, Prepared, Removal, Resizing, RestoreFrom,
     Verified, same_name, wiped,
 };
 use crate::random;
@@ -37,7 +37,7 @@ impl KeyslotEditor for Luks1 {
         wiped(NAME, remove(store, which, last))
     }
 
-    fn set(&self, store: &dyn Store, to: &Attributes<'_>) -> Result<Prepared> {
+    fn set(&self, store: &dyn Store, to: &HeaderAttributes<'_>) -> Result<Prepared> {
         wiped(NAME, set(store, to))
     }
 
@@ -227,13 +227,13 @@ fn another_opens(header: &Phdr, store: &dyn Store, with: &Unlock<'_>, number: us
     }
 }
 
-fn set(store: &dyn Store, to: &Attributes<'_>) -> Result<Prepared> {
+fn set(store: &dyn Store, to: &HeaderAttributes<'_>) -> Result<Prepared> {
     match to {
-        Attributes { label: Some(_), .. } | Attributes { subsystem: Some(_), .. } => {
+        HeaderAttributes { label: Some(_), .. } | HeaderAttributes { subsystem: Some(_), .. } => {
             return Err(not_in_luks1("labels"));
         }
-        Attributes { priority: Some(_), .. } => return Err(not_in_luks1("priorities")),
-        Attributes { flags: Some(_), .. } => return Err(not_in_luks1("flags")),
+        HeaderAttributes { priority: Some(_), .. } => return Err(not_in_luks1("priorities")),
+        HeaderAttributes { flags: Some(_), .. } => return Err(not_in_luks1("flags")),
         _ => {}
     }
     let mut change = Change::of(store)?;

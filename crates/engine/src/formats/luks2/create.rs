@@ -7,7 +7,7 @@ use claviger_crypto::modes::{AuthenticatedCipher, aead};
 use claviger_crypto::{Acceleration, Secret};
 
 use super::binary::{Binary, SIZES};
-use super::keyslots::{self, How};
+use super::keyslots::{self, KeyslotParameters};
 use super::metadata::{Config, Decimal, Id, Integrity, Metadata, Segment, Size};
 use super::{change, slots, validate, write};
 use crate::credential::{Credential, Unlock};
@@ -49,7 +49,7 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
     let key = volume_key(spec, plan.key_len)?;
     let with = Unlock { cancel: spec.cancel, ..Unlock::with(&[]) };
     let hash = keyslots::hash_of(spec.hash)?;
-    let how = How::new(&plan.cipher, plan.key_len, spec.hash)?;
+    let how = KeyslotParameters::new(&plan.cipher, plan.key_len, spec.hash)?;
     let kdf = Kdf::choose(&spec.cost, kdf::LUKS2, hash, how.cipher_key, spec.cancel)?;
     let (keyslot, area) = keyslots::sealed(2 * plan.hdr_size, &key, passphrase, &how, &kdf, &with, 0)?;
     let mut digest = keyslots::digest_of(&key, hash, &spec.cost, &with)?;
@@ -99,7 +99,7 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
 /// Bytes of store for `plain` bytes of plaintext behind both copies of the header and the keyslots.
 pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
     if spec.integrity.is_some() {
-        // How many tags and how long a journal there will be depends on the store's size in turn.
+        // KeyslotParameters many tags and how long a journal there will be depends on the store's size in turn.
         return Err(Error::unsupported("choosing the size of a volume with integrity protection by its contents")
             .hint("Create the volume first, larger than its contents by a tenth."));
     }

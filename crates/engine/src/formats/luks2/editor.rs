@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 use crate::formats::luks::uuid;
 use crate::formats::takes::check_new;
 use crate::formats::{
-    Attributes, HeaderBackup, KeyslotEditor, NewCredential, Prepared, Removal, Resizing, RestoreFrom, TokenChange,
-    Verified, wiped,
+    HeaderAttributes, HeaderBackup, KeyslotEditor, NewCredential, Prepared, Removal, Resizing, RestoreFrom,
+    TokenChange, Verified, wiped,
 };
 use crate::store::Store;
 
@@ -34,7 +34,7 @@ impl KeyslotEditor for Editor {
         wiped(NAME, keyslots::remove(store, which, last))
     }
 
-    fn set(&self, store: &dyn Store, to: &Attributes<'_>) -> Result<Prepared> {
+    fn set(&self, store: &dyn Store, to: &HeaderAttributes<'_>) -> Result<Prepared> {
         wiped(NAME, set(store, to))
     }
 
@@ -91,7 +91,7 @@ const FLAGS: [&str; 6] = [
     "no-write-workqueue",
 ];
 
-fn set(store: &dyn Store, to: &Attributes<'_>) -> Result<Prepared> {
+fn set(store: &dyn Store, to: &HeaderAttributes<'_>) -> Result<Prepared> {
     let mut change = Change::of(store)?;
     if let Some(text) = to.uuid {
         change.binary.uuid = uuid::parse(text)?.into_bytes();

@@ -30,7 +30,7 @@ pub(super) const SALT: usize = 32;
 /// `luks2-keyslot-cipher`, `luks2-keyslot-keybits`).
 const CIPHER: (&str, usize) = ("aes-xts-plain64", 64);
 
-/// How long the digest of a key takes, in milliseconds (cryptsetup's luks.h, `LUKS_MKD_ITERATIONS_MS`).
+/// KeyslotParameters long the digest of a key takes, in milliseconds (cryptsetup's luks.h, `LUKS_MKD_ITERATIONS_MS`).
 const DIGEST_MS: u32 = 125;
 
 /// The keyslot of that number.
@@ -65,7 +65,7 @@ pub(super) fn add(
             (key, digest, None)
         }
     };
-    let how = How::like(&change.metadata, like, key.len(), new.hash)?;
+    let how = KeyslotParameters::like(&change.metadata, like, key.len(), new.hash)?;
     let (keyslot, step) = seal(&change, &key, passphrase, &how, new, with, number)?;
     change.metadata.keyslots.insert(number, keyslot.0);
     change.metadata.digests.get_mut(&digest).expect("it is there").keyslots.push(Id(number));
@@ -95,7 +95,7 @@ pub(super) fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'
             .hint("Add a new keyslot with it instead.")
     })?;
     let old = change.metadata.keyslots[&number].clone();
-    let how = How::like(&change.metadata, Some(number), key.len(), new.hash)?;
+    let how = KeyslotParameters::like(&change.metadata, Some(number), key.len(), new.hash)?;
     let ((mut keyslot, kdf), step) = seal(&change, &key, passphrase, &how, new, with, number)?;
     keyslot.priority = old.priority;
     keyslot.other.clone_from(&old.other);
@@ -188,8 +188,8 @@ fn free(metadata: &Metadata, wanted: Option<u32>) -> Result<u32> {
     }
 }
 
-/// How a new keyslot is made.
-pub(super) struct How {
+/// KeyslotParameters a new keyslot is made.
+pub(super) struct KeyslotParameters {
     /// Of PBKDF2 and of the splitter.
     pub hash: &'static Hash,
     /// What its area is encrypted with.
@@ -198,7 +198,7 @@ pub(super) struct How {
     pub cipher_key: usize,
 }
 
-impl How {
+impl KeyslotParameters {
     /// Encrypted as the keyslot `like`, or as suits a key of `key_len` bytes.
     fn like(metadata: &Metadata, like: Option<u32>, key_len: usize, hash: Option<&str>) -> Result<Self> {
         let area = like.and_then(|number| metadata.keyslots.get(&number)).map(|keyslot| &keyslot.area);
@@ -225,7 +225,7 @@ fn seal(
     change: &Change<'_>,
     key: &Secret,
     passphrase: &[u8],
-    how: &How,
+    how: &KeyslotParameters,
     new: &NewCredential<'_>,
     with: &Unlock<'_>,
     number: u32,
@@ -241,7 +241,7 @@ pub(super) fn sealed(
     at: u64,
     key: &Secret,
     passphrase: &[u8],
-    how: &How,
+    how: &KeyslotParameters,
     kdf: &Kdf,
     with: &Unlock<'_>,
     number: u32,

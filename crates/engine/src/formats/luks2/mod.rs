@@ -286,7 +286,7 @@ fn unlocked(header: &ReadHeader, stored: &Stored, with: &Unlock<'_>) -> Result<U
 
 /// A volume that is being reencrypted, as it is: what was interrupted is read as it would be after recovery.
 fn being_reencrypted(header: &ReadHeader, stored: &Stored, with: &Unlock<'_>, begun: Instant) -> Result<Unlocked> {
-    let stores = reencrypt::Stores::new(&*stored.header, stored.detached.as_deref());
+    let stores = reencrypt::HeaderAndData::new(&*stored.header, stored.detached.as_deref());
     let opened = reencrypt::open(header, &stores, with)?;
     let mut warnings = header.warnings();
     warnings.push(opened.warning());

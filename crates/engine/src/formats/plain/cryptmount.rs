@@ -26,7 +26,7 @@ const BLOCK: usize = 8;
 const ITERATIONS_MAX: u32 = 1 << 24;
 
 /// What a key file holds.
-pub(super) struct Opened {
+pub(super) struct KeyFileContents {
     pub key: Secret,
     pub iterations: u32,
 }
@@ -41,7 +41,7 @@ pub(super) fn is_one(contents: &[u8]) -> bool {
 /// # Errors
 /// `Malformed`, `Unsupported`, `Cancelled`; `WrongCredential` where the checksum is wrong: a damaged file cannot be told from
 /// a wrong passphrase.
-pub(super) fn open(file: &[u8], passphrase: &[u8], go_on: &dyn Fn() -> bool) -> Result<Opened> {
+pub(super) fn open(file: &[u8], passphrase: &[u8], go_on: &dyn Fn() -> bool) -> Result<KeyFileContents> {
     let parsed = Parsed::of(file)?;
     let (key, mut iv) = match parsed.iterations {
         None => version_0(passphrase, parsed.salt),
@@ -68,7 +68,7 @@ pub(super) fn open(file: &[u8], passphrase: &[u8], go_on: &dyn Fn() -> bool) -> 
         let what = "the passphrase does not open the key file, or the key file is damaged: these look the same";
         return Err(ErrorKind::WrongCredential(what.to_owned()).into());
     }
-    Ok(Opened { key: Secret::copy_from(&plain[..parsed.key_len]), iterations: parsed.iterations.unwrap_or(1) })
+    Ok(KeyFileContents { key: Secret::copy_from(&plain[..parsed.key_len]), iterations: parsed.iterations.unwrap_or(1) })
 }
 
 struct Parsed<'a> {

@@ -7,7 +7,7 @@
 //! That of a system is its header alone, 512 bytes, as VeraCrypt's rescue disk for EFI has it in `EFI/VeraCrypt/svh_bak`
 //! (VeraCrypt 1.26, BootEncryption.cpp, `CreateRescueIsoImage`).
 
-use super::editor::{Opened, copy_at, step};
+use super::editor::{OpenedVolumeHeader, copy_at, step};
 use super::seal::Seal;
 use super::shifted::Shift;
 use super::{
@@ -34,7 +34,7 @@ pub(super) fn back_up(
     with: &Unlock<'_>,
     hidden: Option<&Unlock<'_>>,
 ) -> Result<HeaderBackup> {
-    let first = Opened::of_volume_or_system(family, store, with)?;
+    let first = OpenedVolumeHeader::of_volume_or_system(family, store, with)?;
     let second = hidden.map(|with| hidden_beside(family, store, &first, with).map(|h| (h, with))).transpose()?;
     let area = if first.found.fields.has_backups { HEADER_AREA } else { OLD_HEADER } as usize;
     let mut bytes = vec![0; if first.position.system { header::SIZE } else { 2 * area }];
@@ -60,8 +60,13 @@ pub(super) fn back_up(
 }
 
 /// The hidden volume in the one that `first` is the header of.
-fn hidden_beside(family: &Family, store: &dyn Store, first: &Opened, with: &Unlock<'_>) -> Result<Opened> {
-    let second = Opened::of_volume_or_system(family, store, with)?;
+fn hidden_beside(
+    family: &Family,
+    store: &dyn Store,
+    first: &OpenedVolumeHeader,
+    with: &Unlock<'_>,
+) -> Result<OpenedVolumeHeader> {
+    let second = OpenedVolumeHeader::of_volume_or_system(family, store, with)?;
     if !second.position.hidden || first.position.hidden {
         return Err(Error::misuse("give the password of the outer volume first, then that of the hidden one"));
     }
@@ -81,7 +86,7 @@ pub(super) fn restore(
     let mut opened = match from {
         RestoreFrom::Backup(file) => in_backup(family, store, file, with)?,
         RestoreFrom::Embedded => {
-            Opened::of(family, store, &Unlock { header: embedded(with.header), truncated: false, ..*with })?
+            OpenedVolumeHeader::of(family, store, &Unlock { header: embedded(with.header), truncated: false, ..*with })?
         }
     };
     // What the trials say of other copies, that they do not open, is why this is done.
@@ -163,7 +168,7 @@ fn elsewhere(shift: i64) -> Error {
 }
 
 /// A backup whose header says that another part of the system is encrypted than that which is there.
-fn other_border(opened: &Opened, present: u64) -> Error {
+fn other_border(opened: &OpenedVolumeHeader, present: u64) -> Error {
     Error::misuse(format!(
         "the header that is there says that {present} bytes are encrypted, that in the backup {}: with that, what lies between would \
          be unreadable. Nothing was changed",
@@ -174,7 +179,7 @@ fn other_border(opened: &Opened, present: u64) -> Error {
 
 /// What a header in front takes the place of, if that is something with a mark: a partition table that an installer wrote
 /// over a volume, or a disk that is no volume at all.
-fn overwritten(store: &dyn Store, opened: &Opened) -> Result<Option<String>> {
+fn overwritten(store: &dyn Store, opened: &OpenedVolumeHeader) -> Result<Option<String>> {
     let mut start = vec![0; store.len().min(1 << 17) as usize];
     store.read_at(0, &mut start)?;
     let known = magic::known(&start).filter(|_| !opened.position.hidden && !opened.position.system);
@@ -190,7 +195,7 @@ fn embedded(wanted: HeaderChoice) -> HeaderChoice {
 }
 
 /// Opens a header of a backup file, as one of the volume in `store`.
-fn in_backup(family: &Family, store: &dyn Store, file: &dyn Store, with: &Unlock<'_>) -> Result<Opened> {
+fn in_backup(family: &Family, store: &dyn Store, file: &dyn Store, with: &Unlock<'_>) -> Result<OpenedVolumeHeader> {
     if let Some(at) = system::in_backup(family, file)? {
         return system_in_backup(family, store, file, at, with);
     }
@@ -218,7 +223,8 @@ fn in_backup(family: &Family, store: &dyn Store, file: &dyn Store, with: &Unlock
         HeaderChoice::One { hidden, .. } => HeaderChoice::One { hidden, backup: false },
         HeaderChoice::Any | HeaderChoice::Backup => HeaderChoice::Any,
     };
-    let opened = Opened::among(HeaderCopies { family: *family, copies }, store.len(), &Unlock { header, ..*with })?;
+    let opened =
+        OpenedVolumeHeader::among(HeaderCopies { family: *family, copies }, store.len(), &Unlock { header, ..*with })?;
     if opened.found.fields.has_backups == old {
         return Err(Error::new(ErrorKind::NotThisFormat(
             "a header of one generation in a backup of the other: it is no header backup".into(),
@@ -234,7 +240,7 @@ fn system_in_backup(
     file: &dyn Store,
     at: u64,
     with: &Unlock<'_>,
-) -> Result<Opened> {
+) -> Result<OpenedVolumeHeader> {
     let position = &positions::SYSTEM;
     let short = || ErrorKind::NotThisFormat("a backup for a system, whose disk is longer than this".into());
     let place = position.in_store(store.len()).ok_or_else(short)?;
@@ -243,7 +249,7 @@ fn system_in_backup(
     file.read_at(at, &mut bytes)?;
     let copies = vec![copy_at(position, place, &bytes)];
     let with = Unlock { header: HeaderChoice::Any, ..*with };
-    Opened::among(HeaderCopies { family: *family, copies }, store.len(), &with)
+    OpenedVolumeHeader::among(HeaderCopies { family: *family, copies }, store.len(), &with)
 }
 
 /// What shows that a header belongs to the volume.
@@ -261,8 +267,8 @@ enum Proof {
     None,
 }
 
-fn proof(family: &Family, store: &dyn Store, opened: &Opened, with: &Unlock<'_>) -> Result<Proof> {
-    let encrypted = |of: &Opened| header::encrypted_size(&of.found.plain);
+fn proof(family: &Family, store: &dyn Store, opened: &OpenedVolumeHeader, with: &Unlock<'_>) -> Result<Proof> {
+    let encrypted = |of: &OpenedVolumeHeader| header::encrypted_size(&of.found.plain);
     match present(family, store, opened, with) {
         Ok(present) if present.same_volume_as(opened) && encrypted(&present) != encrypted(opened) => {
             return Ok(Proof::OtherBorder(encrypted(&present)));
@@ -276,19 +282,24 @@ fn proof(family: &Family, store: &dyn Store, opened: &Opened, with: &Unlock<'_>)
 }
 
 /// The header that is where that in the backup belongs, if it opens with the same password.
-fn present(family: &Family, store: &dyn Store, opened: &Opened, with: &Unlock<'_>) -> Result<Opened> {
+fn present(
+    family: &Family,
+    store: &dyn Store,
+    opened: &OpenedVolumeHeader,
+    with: &Unlock<'_>,
+) -> Result<OpenedVolumeHeader> {
     let header = HeaderChoice::One { hidden: opened.position.hidden, backup: false };
     let with = Unlock { header, hash: None, cipher: None, progress: None, ..*with };
     if !opened.position.system {
-        return Opened::of(family, store, &with);
+        return OpenedVolumeHeader::of(family, store, &with);
     }
     let none = || ErrorKind::NotThisFormat("there is no header of a system on this disk".into());
     let copies = vec![system::header(family, store)?.ok_or_else(none)?];
-    Opened::among(HeaderCopies { family: *family, copies }, store.len(), &with)
+    OpenedVolumeHeader::among(HeaderCopies { family: *family, copies }, store.len(), &with)
 }
 
 /// Whether something at the beginning of the data, decrypted, does not look random: a boot sector, a superblock, zeros.
-fn makes_sense(store: &dyn Store, opened: &Opened, with: &Unlock<'_>) -> Result<bool> {
+fn makes_sense(store: &dyn Store, opened: &OpenedVolumeHeader, with: &Unlock<'_>) -> Result<bool> {
     let copy = copy_at(opened.position, 0, &opened.found.plain);
     let Ok(layout) = opened.data.layout(&opened.found, &copy, store, with, &mut Vec::new()) else { return Ok(false) };
     let segment = &layout.segments()[0];

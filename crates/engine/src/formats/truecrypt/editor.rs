@@ -8,7 +8,7 @@ use super::kdfs::Derivation;
 use super::positions::Position;
 use super::seal::Seal;
 use super::shifted::Shift;
-use super::trials::Found;
+use super::trials::OpenedHeader;
 use super::{
     DataArea, Family, HEADER_GROUP, HeaderCopies, HeaderCopy, UNIT, by_name, check_pim, create, header, keyfiles,
     positions, system,
@@ -54,16 +54,16 @@ impl KeyslotEditor for Family {
 const HIDDEN_GAP: u64 = HEADER_GROUP;
 
 /// A header that opened, and the data that it describes.
-pub(super) struct Opened {
+pub(super) struct OpenedVolumeHeader {
     pub position: &'static Position,
     /// Where it lies, in bytes.
     pub at: u64,
-    pub found: Found,
+    pub found: OpenedHeader,
     pub data: DataArea,
     pub warnings: Vec<Warning>,
 }
 
-impl Opened {
+impl OpenedVolumeHeader {
     /// Opens a header of a volume in the store.
     ///
     /// # Errors
@@ -236,7 +236,7 @@ fn change(family: &Family, store: &dyn Store, with: &Unlock<'_>, new: &NewCreden
     if let Some(kdf) = kdf.filter(|k| !k.creatable) {
         return Err(Error::misuse(format!("{} is no longer used for new headers", kdf.name)));
     }
-    let mut opened = Opened::of_volume_or_system(family, store, &Unlock { truncated: false, ..*with })?;
+    let mut opened = OpenedVolumeHeader::of_volume_or_system(family, store, &Unlock { truncated: false, ..*with })?;
     if opened.data_end() > store.len() {
         return Err(Error::misuse("the file was cut short: its headers are not changed")
             .hint("Find a complete copy of the file."));
@@ -244,7 +244,7 @@ fn change(family: &Family, store: &dyn Store, with: &Unlock<'_>, new: &NewCreden
     if opened.position.backup {
         return Err(restore_first(opened.position));
     }
-    let Found { suite, mode, derivation, .. } = opened.found;
+    let OpenedHeader { suite, mode, derivation, .. } = opened.found;
     let (of_system, new_pim) = (opened.position.system, new.pim.or(with.pim));
     if opened.found.fields.boots {
         let changed = kdf.filter(|kdf| !std::ptr::eq(*kdf, derivation.kdf));

@@ -13,7 +13,7 @@ use super::positions::Position;
 use super::seal::Seal;
 use super::suites::{Mode, UNIT};
 use super::{
-    DataArea, Family, Found, HEADER_AREA, HEADER_GROUP, HeaderCopies, HiddenRoom, Tried, header, keyfiles, magic,
+    DataArea, Family, HEADER_AREA, HEADER_GROUP, HeaderCopies, HiddenRoom, OpenedHeader, Tried, header, keyfiles, magic,
 };
 use crate::credential::{Credential, HeaderChoice, Protect, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -89,7 +89,7 @@ pub(super) fn create(
 }
 
 /// Whether the backup header at the end of the store is that of the volume which `found` is of: then the end is the volume's.
-fn its_backup_opens(locked: &HeaderCopies, found: &Found, with: &Unlock<'_>) -> Result<bool> {
+fn its_backup_opens(locked: &HeaderCopies, found: &OpenedHeader, with: &Unlock<'_>) -> Result<bool> {
     let header = HeaderChoice::One { hidden: false, backup: true };
     match locked.tried(&Unlock { header, ..*with }) {
         Ok(twin) => Ok(Secret::copy_from(header::keys(&twin.found.plain)).same_as(header::keys(&found.plain))),
@@ -280,7 +280,7 @@ impl HeaderCopies {
 
     /// What must not change in the outer volume, in its bytes: the hidden volume and its headers, as far as they lie in it.
     /// (7.1a, Volume.cpp, `Open`: the data, and of an old hidden volume its header too.)
-    fn ranges(&self, found: &Found, outer: &DataArea, store_len: u64) -> Result<Vec<Range<u64>>> {
+    fn ranges(&self, found: &OpenedHeader, outer: &DataArea, store_len: u64) -> Result<Vec<Range<u64>>> {
         let copy = &self.copies[found.copy];
         let hidden = DataArea::of(&found.fields, copy, store_len)?;
         if hidden.start < outer.start || hidden.end() > outer.end() {

@@ -40,7 +40,7 @@ use kdfs::{Derivation, Kdf};
 use positions::Position;
 use shifted::Shift;
 use suites::{Mode, Suite, UNIT};
-use trials::{Found, HeaderTrials, Outcome};
+use trials::{HeaderTrials, OpenedHeader, Outcome};
 
 /// The area that each header has for itself, in bytes (Volumes.h, `TC_VOLUME_HEADER_SIZE`).
 const HEADER_AREA: u64 = 64 << 10;
@@ -260,7 +260,7 @@ struct HeaderCopies {
 
 /// A header that opened, and what it took.
 struct Tried {
-    found: Found,
+    found: OpenedHeader,
     warnings: Vec<Warning>,
     trials: u64,
     derivations: u64,
@@ -388,8 +388,8 @@ impl HeaderCopies {
         Ok(HeaderTrials::new(family.rules, &self.copies, derivations, ways))
     }
 
-    fn facts(&self, found: &Found, data: &DataArea, with: &Unlock<'_>) -> Facts {
-        let Found { copy, derivation, suite, mode, plain: _, fields } = found;
+    fn facts(&self, found: &OpenedHeader, data: &DataArea, with: &Unlock<'_>) -> Facts {
+        let OpenedHeader { copy, derivation, suite, mode, plain: _, fields } = found;
         let position = self.copies[*copy].position;
         Facts {
             format: self.family.name,
@@ -418,7 +418,7 @@ impl HeaderCopies {
     }
 
     /// What to tell of headers that did not open although another did.
-    fn header_warnings(&self, found: &Found, spoilt: Option<(usize, Error)>, with: &Unlock<'_>) -> Vec<Warning> {
+    fn header_warnings(&self, found: &OpenedHeader, spoilt: Option<(usize, Error)>, with: &Unlock<'_>) -> Vec<Warning> {
         let position = self.copies[found.copy].position;
         let mut warnings = Vec::new();
         if let Some((rank, error)) = spoilt.filter(|(rank, _)| *rank != found.copy) {
@@ -488,7 +488,7 @@ impl DataArea {
 
     fn layout(
         &self,
-        found: &Found,
+        found: &OpenedHeader,
         copy: &HeaderCopy,
         store: &dyn Store,
         with: &Unlock<'_>,
@@ -536,7 +536,7 @@ impl DataArea {
     fn fits(
         &self,
         shift: Shift,
-        found: &Found,
+        found: &OpenedHeader,
         copy: &HeaderCopy,
         store_len: u64,
         truncated: bool,
@@ -579,7 +579,7 @@ impl DataArea {
 
     /// What to say of the end of a file whose data are all there: the backups of the headers belong right behind them. Hidden volumes end
     /// anywhere.
-    fn at_the_end(&self, found: &Found, copy: &HeaderCopy, moved: i64, store_len: u64) -> Option<Warning> {
+    fn at_the_end(&self, found: &OpenedHeader, copy: &HeaderCopy, moved: i64, store_len: u64) -> Option<Warning> {
         if !found.fields.has_backups || copy.position.backup {
             return None;
         }
@@ -638,7 +638,7 @@ fn unclear_warning(shift: i64) -> Warning {
 }
 
 /// The kernel's words for the encryption of the data, where they are asked for and there are any.
-fn kernel_layers(found: &Found, with: &Unlock<'_>) -> Option<Vec<KernelCipher>> {
+fn kernel_layers(found: &OpenedHeader, with: &Unlock<'_>) -> Option<Vec<KernelCipher>> {
     with.for_kernel.then(|| found.suite.kernel_layers(found.mode, header::keys(&found.plain))).flatten()
 }
 

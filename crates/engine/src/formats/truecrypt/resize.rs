@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use super::create;
-use super::editor::{Opened, restore_first, step};
+use super::editor::{OpenedVolumeHeader, restore_first, step};
 use super::seal::Seal;
 use super::suites::UNIT;
 use super::{Family, HEADER_GROUP, OLD_HEADER, SMALLEST, header, keyfiles};
@@ -30,7 +30,7 @@ use crate::store::Store;
 pub(super) fn resize(family: &Family, store: &dyn Store, with: &Unlock<'_>, size: u64) -> Result<Resizing> {
     let mut front = vec![0; header::SIZE];
     store.read_at(0, &mut front)?;
-    let opened = Opened::of(family, store, &Unlock { truncated: false, protect: None, ..*with })?;
+    let opened = OpenedVolumeHeader::of(family, store, &Unlock { truncated: false, protect: None, ..*with })?;
     refuse(family, store, &opened, with)?;
     let len = stored_len(family, &opened, size)?;
     let before = opened.data.len;
@@ -57,7 +57,7 @@ struct Sizes {
 }
 
 /// Refuses what has another header than that in front to go by, and what would lose a volume.
-fn refuse(family: &Family, store: &dyn Store, opened: &Opened, with: &Unlock<'_>) -> Result<()> {
+fn refuse(family: &Family, store: &dyn Store, opened: &OpenedVolumeHeader, with: &Unlock<'_>) -> Result<()> {
     if opened.data_end() > store.len() {
         return Err(
             Error::misuse("the file was cut short: its size is not changed").hint("Find a complete copy of the file.")
@@ -86,7 +86,7 @@ fn refuse(family: &Family, store: &dyn Store, opened: &Opened, with: &Unlock<'_>
 }
 
 /// Bytes of store for `size` bytes of data.
-fn stored_len(family: &Family, opened: &Opened, size: u64) -> Result<u64> {
+fn stored_len(family: &Family, opened: &OpenedVolumeHeader, size: u64) -> Result<u64> {
     let sector = u64::from(opened.found.fields.sector_size).max(UNIT);
     if !size.is_multiple_of(sector) {
         return Err(Error::misuse(format!("{size} bytes are no whole sectors of {sector} bytes")));
@@ -104,7 +104,13 @@ fn stored_len(family: &Family, opened: &Opened, size: u64) -> Result<u64> {
     }
 }
 
-fn steps(family: &Family, store: &dyn Store, with: &Unlock<'_>, opened: &Opened, to: Sizes) -> Result<Vec<Step>> {
+fn steps(
+    family: &Family,
+    store: &dyn Store,
+    with: &Unlock<'_>,
+    opened: &OpenedVolumeHeader,
+    to: Sizes,
+) -> Result<Vec<Step>> {
     let password = keyfiles::password(family, with.credentials)?;
     let (suite, mode, derivation) = (opened.found.suite, opened.found.mode, opened.found.derivation);
     let cancelled = || with.cancelled();
@@ -126,7 +132,12 @@ fn steps(family: &Family, store: &dyn Store, with: &Unlock<'_>, opened: &Opened,
 
 /// Where backup headers are that the password opens and nobody is to find again: right behind the data, and at the end of a file that
 /// is longer, if it is one of the same keys that is there.
-fn old_groups(family: &Family, store: &dyn Store, with: &Unlock<'_>, opened: &Opened) -> Result<Vec<Range<u64>>> {
+fn old_groups(
+    family: &Family,
+    store: &dyn Store,
+    with: &Unlock<'_>,
+    opened: &OpenedVolumeHeader,
+) -> Result<Vec<Range<u64>>> {
     let (len, end) = (store.len(), opened.data_end());
     let behind = end..end.saturating_add(HEADER_GROUP).min(len);
     let last = len.saturating_sub(HEADER_GROUP)..len;
@@ -135,9 +146,14 @@ fn old_groups(family: &Family, store: &dyn Store, with: &Unlock<'_>, opened: &Op
 }
 
 /// Whether the backup header at the end of the store has the same keys, whatever size it says.
-fn its_backup_opens(family: &Family, store: &dyn Store, with: &Unlock<'_>, opened: &Opened) -> Result<bool> {
+fn its_backup_opens(
+    family: &Family,
+    store: &dyn Store,
+    with: &Unlock<'_>,
+    opened: &OpenedVolumeHeader,
+) -> Result<bool> {
     let backup = HeaderChoice::One { hidden: false, backup: true };
-    match Opened::of(family, store, &Unlock { protect: None, ..opened.narrowed(with, backup) }) {
+    match OpenedVolumeHeader::of(family, store, &Unlock { protect: None, ..opened.narrowed(with, backup) }) {
         Ok(twin) => Ok(opened.same_keys_as(&twin)),
         Err(e) if matches!(e.kind, ErrorKind::Cancelled | ErrorKind::Io(_)) => Err(e),
         Err(_) => Ok(false),

@@ -20,7 +20,7 @@ pub(super) struct Seal<'a> {
     pub derivation: Derivation,
     /// The passphrase with the keyfiles in it.
     pub password: &'a [u8],
-    /// Bytes of memory that the key derivation may take; as much as can be had, if none.
+    /// Bytes of memory that the key derivation may take; as much as is available, if none.
     pub memory: Option<u64>,
     /// Whether the caller has cancelled.
     pub cancelled: &'a (dyn Fn() -> bool + Sync),

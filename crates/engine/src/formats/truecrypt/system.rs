@@ -11,10 +11,10 @@
 //! partition, is protected when the outer volume there is written to, and needs nothing here but [`Loader::of_hidden`].
 
 use super::backup::LOOKED_AT;
-use super::editor::Opened;
+use super::editor::OpenedVolumeHeader;
 use super::kdfs::Kdf;
 use super::keyfiles::PASSWORD_MAX;
-use super::trials::Found;
+use super::trials::OpenedHeader;
 use super::{DataArea, Family, HeaderCopy, UNIT, header, positions};
 use crate::advice::Warning;
 use crate::credential::{Credential, Unlock};
@@ -158,7 +158,7 @@ pub(super) fn in_backup(family: &Family, file: &dyn Store) -> Result<Option<u64>
 
 /// Whether the end of what the header calls encrypted is in the clear. What a solid-state disk shows of sectors that were
 /// given up is neither.
-pub(super) fn ends_in_the_clear(store: &dyn Store, opened: &Opened) -> Result<bool> {
+pub(super) fn ends_in_the_clear(store: &dyn Store, opened: &OpenedVolumeHeader) -> Result<bool> {
     let encrypted = header::encrypted_size(&opened.found.plain).min(opened.data.len);
     let len = encrypted.min(LOOKED_AT * UNIT);
     let mut bytes = vec![0; len as usize];
@@ -250,7 +250,7 @@ fn loader(start: &[u8; 512]) -> Option<&'static str> {
 
 /// The whole disk. What the system encrypts can be read and written, encrypted so far or not; all else only read.
 pub(super) fn layout(
-    found: &Found,
+    found: &OpenedHeader,
     store: &dyn Store,
     with: &Unlock<'_>,
     warnings: &mut Vec<Warning>,
@@ -894,7 +894,8 @@ mod tests {
         assert_eq!(sectors_changed(partition, &store.to_vec()), [128, 2048 - 128]);
         // The flag of systems stays.
         let store: Arc<dyn Store> = Arc::new(store);
-        let opened = Opened::of(&TRUECRYPT, &*store, &Unlock { credentials: &new, ..with }).expect("it opens");
+        let opened =
+            OpenedVolumeHeader::of(&TRUECRYPT, &*store, &Unlock { credentials: &new, ..with }).expect("it opens");
         assert!(opened.found.fields.boots && opened.position.hidden);
     }
 

@@ -23,7 +23,7 @@ use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A header that opened.
-pub(super) struct Found {
+pub(super) struct OpenedHeader {
     pub copy: usize,
     pub derivation: Derivation,
     pub suite: &'static Suite,
@@ -35,7 +35,7 @@ pub(super) struct Found {
 /// What the trials came to.
 pub(super) struct Outcome {
     /// The header that opened; where several would, the one that comes first in the table of positions.
-    pub found: Option<Found>,
+    pub found: Option<OpenedHeader>,
     /// The header that has the magic under this password and is wrong or not supported in some other way, and what is wrong
     /// with it. Of several, the first.
     pub spoilt: Option<(usize, Error)>,
@@ -213,7 +213,7 @@ struct Search<'a> {
     keys: Vec<Mutex<Key>>,
     /// Rank of the copy that opened: nothing of this or a higher rank matters any more.
     best: AtomicUsize,
-    found: Mutex<Option<Found>>,
+    found: Mutex<Option<OpenedHeader>>,
     spoilt: Mutex<Option<(usize, Error)>>,
     left_out: Mutex<Option<Error>>,
     /// Bytes of memory that derivations have taken.
@@ -310,7 +310,7 @@ impl Search<'_> {
         let mut plain = Secret::copy_from(&copy.bytes);
         suite.decrypt_header(mode, keys, &mut plain[header::SALT..]);
         match header::parse(&plain, copy.at, copy.position, self.plan.rules) {
-            Ok(fields) => self.report(rank, Found { copy: rank, derivation, suite, mode, plain, fields }),
+            Ok(fields) => self.report(rank, OpenedHeader { copy: rank, derivation, suite, mode, plain, fields }),
             Err(error) => {
                 let mut spoilt = lock(&self.spoilt);
                 if spoilt.as_ref().is_none_or(|(before, _)| rank < *before) {
@@ -320,7 +320,7 @@ impl Search<'_> {
         }
     }
 
-    fn report(&self, rank: usize, found: Found) {
+    fn report(&self, rank: usize, found: OpenedHeader) {
         let mut best = lock(&self.found);
         if best.as_ref().is_none_or(|b| rank < b.copy) {
             *best = Some(found);

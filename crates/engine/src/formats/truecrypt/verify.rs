@@ -1,6 +1,6 @@
 //! Looks at every copy of a volume's header, and whether all that should look random does.
 
-use super::editor::Opened;
+use super::editor::OpenedVolumeHeader;
 use super::shifted::Shift;
 use super::suites::UNIT;
 use super::{
@@ -23,7 +23,8 @@ const DATA: &str = "data area";
 const ENCRYPTED: &str = "encrypted part";
 
 pub(super) fn verify(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
-    let opened = Opened::of_volume_or_system(family, store, &Unlock { header: HeaderChoice::Any, ..*with })?;
+    let opened =
+        OpenedVolumeHeader::of_volume_or_system(family, store, &Unlock { header: HeaderChoice::Any, ..*with })?;
     let mut warnings = opened.warnings.clone();
     let copies = copies(family, store, &opened, with)?;
     let areas = areas(store, &opened)?;
@@ -50,14 +51,19 @@ pub(super) fn verify(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> R
 }
 
 /// Whether there are header areas at the end of the store.
-fn has_backup_areas(opened: &Opened) -> bool {
+fn has_backup_areas(opened: &OpenedVolumeHeader) -> bool {
     opened.found.fields.has_backups && !opened.position.system
 }
 
 /// Every copy that volumes of this generation have, and whether it is a hidden volume's.
-fn copies(family: &Family, store: &dyn Store, opened: &Opened, with: &Unlock<'_>) -> Result<Vec<(bool, CopyReport)>> {
+fn copies(
+    family: &Family,
+    store: &dyn Store,
+    opened: &OpenedVolumeHeader,
+    with: &Unlock<'_>,
+) -> Result<Vec<(bool, CopyReport)>> {
     let mut reports = Vec::new();
-    let mut before: Vec<Opened> = Vec::new();
+    let mut before: Vec<OpenedVolumeHeader> = Vec::new();
     let of_volumes = family.positions.iter().filter(|position| match opened.found.fields.has_backups {
         true => !position.old || !position.hidden,
         false => position.old,
@@ -80,7 +86,7 @@ fn copies(family: &Family, store: &dyn Store, opened: &Opened, with: &Unlock<'_>
         let copy = HeaderCopy { position, at, bytes };
         let alone = HeaderCopies { family: *family, copies: vec![copy] };
         let with = Unlock { header: HeaderChoice::Any, ..*with };
-        let state = match Opened::among(alone, store.len(), &with) {
+        let state = match OpenedVolumeHeader::among(alone, store.len(), &with) {
             Ok(this) => {
                 let twin = before.iter().find(|twin| twin.position.hidden == position.hidden);
                 let state = twin.map_or(CopyState::Opens, |twin| compared(&this, twin));
@@ -100,7 +106,7 @@ fn copies(family: &Family, store: &dyn Store, opened: &Opened, with: &Unlock<'_>
 }
 
 /// A copy that opens, beside one that opened before.
-fn compared(this: &Opened, twin: &Opened) -> CopyState {
+fn compared(this: &OpenedVolumeHeader, twin: &OpenedVolumeHeader) -> CopyState {
     let (a, b) = (&this.found.plain, &twin.found.plain);
     let name = twin.position.name;
     if !claviger_crypto::Secret::copy_from(header::keys(a)).same_as(header::keys(b)) {
@@ -129,7 +135,7 @@ fn is_damaged(copies: &[(bool, CopyReport)], hidden: bool) -> bool {
 }
 
 /// The areas that TrueCrypt fills with random bytes or ciphertext, and how random they look.
-fn areas(store: &dyn Store, opened: &Opened) -> Result<Vec<AreaReport>> {
+fn areas(store: &dyn Store, opened: &OpenedVolumeHeader) -> Result<Vec<AreaReport>> {
     let len = store.len() / UNIT * UNIT;
     if opened.position.system {
         let encrypted = header::encrypted_size(&opened.found.plain).min(opened.data.len);

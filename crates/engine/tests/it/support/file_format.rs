@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use claviger_crypto::ciphers::aes::AES;
 use claviger_crypto::modes::xts::{Layer, Xts};
-use claviger_engine::file_formats::{FileKeys, FileLayout, Found, Stored};
+use claviger_engine::file_formats::{FileKeys, FileKind, FileLayout, Stored};
 use claviger_engine::trees::damaged;
 use claviger_engine::{Acceleration, Layout, Payload, SectorCipher, Segment};
 
@@ -76,17 +76,17 @@ pub fn sum(header: &[u8]) -> u64 {
 }
 
 impl FileKeys for TestKeys {
-    fn layout(&self, of: Stored<'_>) -> io::Result<Found> {
+    fn layout(&self, of: Stored<'_>) -> io::Result<FileKind> {
         self.layouts.fetch_add(1, Ordering::Relaxed);
         let mut header = [0; 104];
         match of.tree.read_at(of.contents, 0, &mut header)? {
-            0 => Ok(Found::Unfinished),
-            104 => self.found(&header).map(Found::Encrypted),
+            0 => Ok(FileKind::Unfinished),
+            104 => self.found(&header).map(FileKind::Encrypted),
             _ => Err(damaged("header", 0, "the file ends in it")),
         }
     }
 
-    fn begin(&self, of: Stored<'_>) -> io::Result<Found> {
+    fn begin(&self, of: Stored<'_>) -> io::Result<FileKind> {
         let mut key = [0; 64];
         getrandom::fill(&mut key).expect("random bytes");
         let mut header = vec![0; HEADER as usize];
@@ -98,7 +98,7 @@ impl FileKeys for TestKeys {
         let sum = sum(&header);
         header[96..104].copy_from_slice(&sum.to_le_bytes());
         of.tree.write_at(of.contents, 0, &header)?;
-        self.found(&header).map(Found::Encrypted)
+        self.found(&header).map(FileKind::Encrypted)
     }
 
     fn set_size(&self, of: Stored<'_>, size: u64) -> io::Result<()> {

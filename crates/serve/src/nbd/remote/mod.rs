@@ -6,8 +6,8 @@
 //! still carry it out, behind the next ones.
 
 mod ahead;
-mod kept;
 mod line;
+mod unflushed;
 
 use std::io;
 use std::ops::Range;
@@ -24,8 +24,8 @@ use super::protocol::{command, export};
 use super::socket::Socket;
 use super::tls::ClientTls;
 use ahead::{Ahead, Part, parts};
-use kept::Kept;
 use line::{Answer, Line, Wanted};
+use unflushed::Unflushed;
 
 /// How long the handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(20);
@@ -118,7 +118,7 @@ pub struct Remote {
     ended: OnceLock<(io::ErrorKind, String)>,
     /// Why nothing is written any more.
     unwritable: OnceLock<String>,
-    kept: Mutex<Kept>,
+    unflushed: Mutex<Unflushed>,
     ahead: Mutex<Ahead>,
     /// Held alone by whoever writes a part of a block.
     blocks: RwLock<()>,
@@ -157,7 +157,7 @@ impl Remote {
             mending: Mutex::default(),
             ended: OnceLock::new(),
             unwritable: OnceLock::new(),
-            kept: Mutex::default(),
+            unflushed: Mutex::default(),
             ahead: Mutex::default(),
             blocks: RwLock::default(),
         })
@@ -276,7 +276,7 @@ impl Remote {
         }
         lines.iter().for_each(|line| drop(line.fail(error)));
         self.ahead().forget();
-        if error.kind() == io::ErrorKind::TimedOut && self.kept().has_undone() {
+        if error.kind() == io::ErrorKind::TimedOut && self.unflushed().has_undone() {
             let why = "whether it will still carry out what was to be written, nobody knows; so nothing is sent to it any more";
             return Err(self.end(io::ErrorKind::TimedOut, &format!("{error}, and {why}")));
         }
@@ -309,7 +309,7 @@ impl Remote {
 
     /// Sends all writes since the last flush again. The flush before makes a server end what it may still have in hand.
     fn send_again(&self, line: &Line) -> io::Result<()> {
-        let mut kept = self.kept();
+        let mut kept = self.unflushed();
         if kept.is_empty() {
             return Ok(());
         }
@@ -331,8 +331,8 @@ impl Remote {
         io::Error::new(*kind, why.clone())
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unflushed(&self) -> MutexGuard<'_, Unflushed> {
+        self.unflushed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ahead(&self) -> MutexGuard<'_, Ahead> {
@@ -432,7 +432,7 @@ impl Remote {
         self.begin_to_write();
         let size = WRITE.min(self.largest) as usize;
         let keep = !self.options.reconnect.is_zero();
-        if keep && !self.kept().has_room(data.len()) {
+        if keep && !self.unflushed().has_room(data.len()) {
             self.flush()?;
         }
         let mut left: Vec<_> = data
@@ -440,7 +440,7 @@ impl Remote {
             .enumerate()
             .map(|(n, data)| {
                 let offset = offset + (n * size) as u64;
-                Piece { offset, data, number: keep.then(|| self.kept().keep(offset, data)) }
+                Piece { offset, data, number: keep.then(|| self.unflushed().keep(offset, data)) }
             })
             .collect();
         let mut failed = None;
@@ -449,7 +449,7 @@ impl Remote {
             if let Err(lost) = self.try_to_write(&line, &mut left, &mut failed) {
                 self.mend(&line, &lost)?;
                 // What was kept when that was done has been written.
-                let kept = self.kept();
+                let kept = self.unflushed();
                 left.retain(|piece| !piece.number.is_some_and(|number| kept.is_done(number)));
             }
         }
@@ -468,9 +468,9 @@ impl Remote {
             let answer = line.answer(cookie, &mut [])?;
             let number = left.remove(0).number;
             match answer {
-                Ok(()) => number.iter().for_each(|number| self.kept().done(*number)),
+                Ok(()) => number.iter().for_each(|number| self.unflushed().done(*number)),
                 Err(errno) => {
-                    number.iter().for_each(|number| self.kept().forget(*number));
+                    number.iter().for_each(|number| self.unflushed().forget(*number));
                     failed.get_or_insert(of_errno(errno));
                 }
             }
@@ -536,11 +536,11 @@ impl Store for Remote {
             return Ok(());
         }
         loop {
-            let covered = self.kept().covered();
+            let covered = self.unflushed().covered();
             let lines = self.to_flush()?;
             // A server that knows no flush has nothing to make durable.
             if !self.has(export::SEND_FLUSH) {
-                self.kept().flushed(&covered);
+                self.unflushed().flushed(&covered);
                 return Ok(());
             }
             let ask = |line: &Arc<Line>| (line.written(), line.ask(command::FLUSH, 0, 0, &[]));
@@ -555,7 +555,7 @@ impl Store for Remote {
             }
             match (refused, lost) {
                 (None, None) => {
-                    self.kept().flushed(&covered);
+                    self.unflushed().flushed(&covered);
                     return Ok(());
                 }
                 (Some(errno), _) => {

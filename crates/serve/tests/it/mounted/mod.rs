@@ -47,11 +47,11 @@ fn allow_all() -> Option<()> {
 }
 
 /// A folder for everybody, with a backing file and a folder to mount on.
-pub struct Place {
+pub struct MountedFolder {
     pub dir: TempDir,
 }
 
-impl Place {
+impl MountedFolder {
     pub fn new(backing: &[u8]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("it is ours");
@@ -141,7 +141,7 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    fn start(place: &Place, mut command: Command, words: &[&str]) -> Self {
+    fn start(place: &MountedFolder, mut command: Command, words: &[&str]) -> Self {
         let folder = place.folder();
         let mut args =
             vec![folder.to_str().expect("text").to_owned(), place.backing().to_str().expect("text").to_owned()];

@@ -15,14 +15,14 @@ use crate::formats::bitlocker::protect::Opener;
 use crate::formats::bitlocker::{VMK, write};
 use crate::free_tail::free_tail;
 use crate::random;
-use crate::spec::{Keeping, Spec};
+use crate::spec::{ReservedAt, Spec};
 use crate::store::{SliceStore, Store};
 
 /// Where the plan has the place of the first sectors.
 const HEADER_PLACE: usize = 1;
 
 pub(super) fn encryption(store: &Arc<dyn Store>, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
-    if spec.discovery || spec.keeping != Keeping::AtEnd {
+    if spec.discovery || spec.reserved_at != ReservedAt::AtEnd {
         return Err(Error::misuse("what is there already keeps its beginning, and what it has room for"));
     }
     let plan = Plan::of(store.len(), spec)?;

@@ -8,12 +8,12 @@ use crate::advice::Advice;
 use crate::credential::Unlock;
 use crate::error::{Error, Result};
 use crate::formats::bitlocker::boot::Boot;
-use crate::formats::bitlocker::layout::{Found, Places};
+use crate::formats::bitlocker::layout::{Places, ZoneState};
 use crate::formats::bitlocker::metadata::Copy;
 use crate::formats::bitlocker::method::Method;
 use crate::formats::bitlocker::noise::is_noise;
 use crate::formats::bitlocker::protectors::{Kind, Protector};
-use crate::formats::bitlocker::unlock::{self, Opened};
+use crate::formats::bitlocker::unlock::{self, OpenedKeys};
 use crate::formats::bitlocker::{BitLockerHeader, VMK, is_decrypted};
 use crate::random;
 use crate::store::Store;
@@ -28,7 +28,7 @@ const PIECE: u64 = 1 << 20;
 /// # Errors
 /// Those of unlocking, for a credential that opens none of its protectors; `Misuse` where copies differ; `Malformed` where something
 /// may be encrypted.
-pub(super) fn to_be_left(header: &BitLockerHeader, with: &Unlock<'_>, towards: Option<Towards>) -> Result<Opened> {
+pub(super) fn to_be_left(header: &BitLockerHeader, with: &Unlock<'_>, towards: Option<Towards>) -> Result<OpenedKeys> {
     let (copy, store) = (header.first(), &*header.store);
     if header.copies.iter().any(|copy| something_is_encrypted(&header.boot, copy, store.len())) {
         let what =
@@ -50,14 +50,14 @@ pub(super) fn to_be_left(header: &BitLockerHeader, with: &Unlock<'_>, towards: O
     }
     let places = Places::of(&header.boot, &copy.metadata, store.len())?;
     let method = Method::numbered(copy.metadata.method)?;
-    let fresh = Opened {
+    let fresh = OpenedKeys {
         vmk: Some(random::secret(VMK)?),
         fvek: random::secret(method.stored_key)?,
         protector: None,
         trials: 0,
     };
     let cipher = |key: &Secret| method.cipher(key, header.boot.sector_size, with.acceleration);
-    if places.beginning(store, &cipher(&fresh.fvek)?)? != Some(Found::Plain) {
+    if places.beginning(store, &cipher(&fresh.fvek)?)? != Some(ZoneState::Plain) {
         return Err(malformed_state(
             "the metadata say that the volume is decrypted, but no file system in the clear is there",
         ));

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use claviger_crypto::{Secret, SectorCipher, hash};
 
 use crate::error::{Error, Result};
-use crate::formats::bitlocker::layout::{Found, Part};
+use crate::formats::bitlocker::layout::{Part, ZoneState};
 use crate::formats::bitlocker::metadata::{COPIES, Metadata, VISTA, area};
 use crate::little_endian::{u32_at, u64_at};
 use crate::store::{SMALLEST_SECTOR, Store};
@@ -207,11 +207,11 @@ impl Record {
         for (number, (bytes, encrypted)) in sectors.enumerate() {
             let at = self.zone.start + number as u64 * sector;
             let found = match (encrypted.contains(&true), encrypted.contains(&false)) {
-                (true, false) => Found::Encrypted,
-                (false, _) => Found::Plain,
-                (true, true) => Found::Torn(mend(bytes, encrypted, &**cipher, at / sector).into()),
+                (true, false) => ZoneState::Encrypted,
+                (false, _) => ZoneState::Plain,
+                (true, true) => ZoneState::Torn(mend(bytes, encrypted, &**cipher, at / sector).into()),
             };
-            match parts.last_mut().filter(|last| last.found == found && !matches!(found, Found::Torn(_))) {
+            match parts.last_mut().filter(|last| last.found == found && !matches!(found, ZoneState::Torn(_))) {
                 Some(last) => last.at.end += sector,
                 None => parts.push(Part { at: at..at + sector, found }),
             }

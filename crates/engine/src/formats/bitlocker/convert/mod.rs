@@ -1,4 +1,4 @@
-//! Conversion in place, zone by zone: from the beginning on until all is encrypted, or from the end on until nothing is. Below the
+//! In-place conversion, zone by zone: from the beginning on until all is encrypted, or from the end on until nothing is. Below the
 //! watermark in the metadata all is encrypted, from it on nothing, so that each program reads a volume that is half-way.
 //!
 //! While it goes on the state is "dirty", which others refuse, and a [`log`] tells what is what. For each zone: the log, the zone itself,
@@ -21,7 +21,7 @@ use claviger_crypto::{Secret, SectorCipher};
 
 use super::boot::{Kind, LEN};
 use super::editor::next_counter;
-use super::layout::{Found, Part, Places};
+use super::layout::{Part, Places, ZoneState};
 use super::metadata::{COPIES, Copy, Metadata, State};
 use super::method::Method;
 use super::noise::is_noise;
@@ -30,7 +30,7 @@ use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Format;
-use crate::formats::convert::{Conversion, Converter, Towards};
+use crate::formats::in_place::{InPlaceConversion, InPlaceConverter, Towards};
 use crate::formats::takes::{self, Purpose, check_opening};
 use crate::random;
 use crate::spec::Spec;
@@ -42,14 +42,14 @@ use log::{Log, Record};
 /// Bytes that a thread converts at a time.
 const PIECE: usize = 128 << 10;
 
-impl Converter for BitLocker {
+impl InPlaceConverter for BitLocker {
     fn conversion(
         &self,
         store: &Arc<dyn Store>,
         with: &Unlock<'_>,
         towards: Option<Towards>,
         zone: Option<u64>,
-    ) -> Result<Box<dyn Conversion>> {
+    ) -> Result<Box<dyn InPlaceConversion>> {
         Ok(Box::new(wiped(NAME, Converting::new(store, with, towards, zone))?))
     }
 
@@ -215,7 +215,7 @@ impl Converting {
         }
         let cipher = method.cipher(&opened.fvek, header.boot.sector_size, with.acceleration)?;
         if !decrypted && metadata.state_offset == 0 {
-            let plain = places.beginning(&**store, &cipher)? == Some(Found::Plain);
+            let plain = places.beginning(&**store, &cipher)? == Some(ZoneState::Plain);
             if is_encrypted(&metadata) || !plain {
                 return Err(malformed_state("the metadata and the data differ about whether anything is encrypted"));
             }
@@ -381,7 +381,7 @@ impl Converting {
     }
 }
 
-impl Conversion for Converting {
+impl InPlaceConversion for Converting {
     fn progress(&self) -> (u64, u64) {
         let ranges = ranges(&self.places);
         let bytes = |range: &Range<u64>| range.end - range.start;

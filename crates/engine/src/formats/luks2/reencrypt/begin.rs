@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::doubts::Moving;
 use super::keys::VolumeKeys;
 use super::state::{Direction, FINAL, MOVED, Mode, PREVIOUS, Side, State};
-use super::{Stores, doubts};
+use super::{HeaderAndData, doubts};
 use super::{moving, proof};
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
@@ -17,7 +17,7 @@ use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
 use crate::formats::luks::kdf::{self, Kdf};
 use crate::formats::luks::{data_elsewhere, passphrase};
-use crate::formats::luks2::keyslots::{self, How};
+use crate::formats::luks2::keyslots::{self, KeyslotParameters};
 use crate::formats::luks2::metadata::{Area, Decimal, Id, Keyslot, Metadata, Requirements, Segment, Size};
 use crate::formats::luks2::read::{ReadHeader, read};
 use crate::formats::luks2::unlock::{OpenedKey, json_at, open_key};
@@ -61,7 +61,7 @@ pub struct Beginning {
 ///
 /// # Errors
 /// Those of unlocking; `Misuse` for what does not fit, `Unsupported` for volumes of several segments or with integrity protection.
-pub fn begin(stores: &Stores<'_>, with: &Unlock<'_>, request: &Request<'_>, decrypt: bool) -> Result<Beginning> {
+pub fn begin(stores: &HeaderAndData<'_>, with: &Unlock<'_>, request: &Request<'_>, decrypt: bool) -> Result<Beginning> {
     let header = read(stores.header)?;
     let (old, opened) = the_volume(&header, stores, with)?;
     let mut metadata = header.metadata.clone();
@@ -107,7 +107,7 @@ pub fn begin(stores: &Stores<'_>, with: &Unlock<'_>, request: &Request<'_>, decr
 /// # Errors
 /// Those of creating a volume.
 pub fn begin_detached_encryption(
-    stores: &Stores<'_>,
+    stores: &HeaderAndData<'_>,
     spec: &Spec<'_>,
     first: &[Credential],
     request: &Request<'_>,
@@ -136,7 +136,7 @@ pub fn begin_decryption(
     };
     let memory = MemoryStore::new(image.clone());
     let header = read(&memory)?;
-    let (old, opened) = the_volume(&header, &Stores { header: &memory, data, detached: false }, with)?;
+    let (old, opened) = the_volume(&header, &HeaderAndData { header: &memory, data, detached: false }, with)?;
     let end = validate::header_end(&header.metadata, header.binary.hdr_size);
     if header_to.len() != end {
         return Err(Error::misuse(format!("the header's file has to have {end} bytes")));
@@ -253,7 +253,7 @@ pub(super) fn image_steps(image: &[u8]) -> Result<Vec<Step>> {
 }
 
 /// The one segment that is to be rewritten, and its key.
-fn the_volume(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Result<(Segment, OpenedKey)> {
+fn the_volume(header: &ReadHeader, stores: &HeaderAndData<'_>, with: &Unlock<'_>) -> Result<(Segment, OpenedKey)> {
     change::nothing_required(&header.metadata)?;
     let [(0, segment)] = header.metadata.segments.iter().map(|(n, s)| (*n, s)).collect::<Vec<_>>()[..] else {
         return Err(Error::unsupported("reencryption of a volume of several segments"));
@@ -281,7 +281,7 @@ fn the_volume(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Re
 /// Plaintext begins where its store does. Data that begin further behind lie behind their header or behind what is left of one, and
 /// move to the front when they are decrypted: left where they are, nobody would find them. (cryptsetup refuses the same:
 /// "LUKS2 decryption is supported with detached header device only (with data offset set to 0)".)
-fn may_be_plaintext_in_place(stores: &Stores<'_>, segment: &Segment) -> Result<()> {
+fn may_be_plaintext_in_place(stores: &HeaderAndData<'_>, segment: &Segment) -> Result<()> {
     if !stores.detached {
         return Err(Error::misuse("the header is where plaintext would have to be: it needs a file of its own"));
     }
@@ -342,7 +342,7 @@ fn new_key(
     let like = opened.keyslot.and_then(|slot| metadata.keyslots.get(&slot));
     let area = like.and_then(|slot| Some((slot.area.encryption.clone()?, slot.area.key_size? as usize)));
     let (cipher, cipher_key) = area.unwrap_or(("aes-xts-plain64".into(), 64));
-    let how = How::new(&cipher, cipher_key, request.hash)?;
+    let how = KeyslotParameters::new(&cipher, cipher_key, request.hash)?;
     let kdf = match like.and_then(|slot| slot.kdf.as_ref()) {
         Some(kdf) if request.cost == Cost::default() && request.hash.is_none() => derivation::of(kdf)?,
         _ => Kdf::choose(&request.cost, kdf::LUKS2, hash, how.cipher_key, with.cancel)?,

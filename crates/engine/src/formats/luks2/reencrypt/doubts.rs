@@ -5,7 +5,7 @@ use claviger_crypto::dmcrypt::{Sectors, Specification};
 use claviger_crypto::{Acceleration, Secret};
 
 use super::state::{State, What};
-use super::{Stores, moving};
+use super::{HeaderAndData, moving};
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks2::layout::sectors_of;
@@ -58,7 +58,7 @@ pub(super) fn not_empty() -> Error {
 /// # Errors
 /// `Misuse` if it shows; `Io`.
 pub(super) fn may_belong_together(
-    stores: &Stores<'_>,
+    stores: &HeaderAndData<'_>,
     header: &ReadHeader,
     encrypted: impl IntoIterator<Item = u64>,
 ) -> Result<()> {
@@ -160,7 +160,7 @@ pub(super) enum Moving {
     Begun(Vec<u8>),
 }
 
-/// How far the header in front of the data has moved to `header_to`: nothing if `header_to` holds anything that an interrupted
+/// KeyslotParameters far the header in front of the data has moved to `header_to`: nothing if `header_to` holds anything that an interrupted
 /// beginning does not leave, a header backup of this volume or another for instance.
 ///
 /// Once the record of the move is in `header_to` and tells of these data, what is there counts. Before, the header in front is whole
@@ -213,7 +213,7 @@ fn holds_only_parts_of(store: &dyn Store, image: &[u8], hdr_size: usize) -> Resu
 ///
 /// # Errors
 /// `Misuse`; `Io`.
-pub(super) fn must_have_no_header_in_front(stores: &Stores<'_>, data_offset: u64) -> Result<()> {
+pub(super) fn must_have_no_header_in_front(stores: &HeaderAndData<'_>, data_offset: u64) -> Result<()> {
     if !stores.detached || data_offset == 0 || in_front(stores.data)?.is_none() {
         return Ok(());
     }

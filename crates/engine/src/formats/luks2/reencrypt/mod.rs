@@ -69,7 +69,7 @@ const WIPED: u64 = 1 << 20;
 
 /// Where header and data are.
 #[derive(Clone, Copy)]
-pub struct Stores<'a> {
+pub struct HeaderAndData<'a> {
     /// What the header is in.
     pub header: &'a dyn Store,
     /// What the data are in.
@@ -78,7 +78,7 @@ pub struct Stores<'a> {
     pub detached: bool,
 }
 
-impl<'a> Stores<'a> {
+impl<'a> HeaderAndData<'a> {
     /// Header and data in one store, or the header in one of its own.
     pub fn new(store: &'a dyn Store, data: Option<&'a dyn Store>) -> Self {
         Self { header: store, data: data.unwrap_or(store), detached: data.is_some() }
@@ -97,16 +97,16 @@ pub struct Reencryption<'a> {
 
 /// What is on the disk: the data, and what the header says of them.
 struct Record<'a> {
-    stores: Stores<'a>,
+    stores: HeaderAndData<'a>,
     header: ReadHeader,
     state: State,
     /// Whether more is done than the header on the disk says.
     unsaid: bool,
 }
 
-/// How far a reencryption has come.
+/// KeyslotParameters far a reencryption has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct ReencryptionProgress {
     /// Bytes of the plaintext that are rewritten.
     pub done: u64,
     /// Size of the plaintext, in bytes.
@@ -121,7 +121,7 @@ impl<'a> Reencryption<'a> {
     /// # Errors
     /// `Misuse` if there is none, or `zone` does not fit; `Malformed` for a state that cannot be or was changed without the keys;
     /// `Unsupported`; those of unlocking; `Io`.
-    pub fn resume(stores: Stores<'a>, with: &Unlock<'_>, zone: Option<u64>) -> Result<Self> {
+    pub fn resume(stores: HeaderAndData<'a>, with: &Unlock<'_>, zone: Option<u64>) -> Result<Self> {
         let header = read(stores.header)?;
         let Unlocked { state, keys, .. } = unlocked(&header, &stores, with)?;
         let ciphers = Ciphers::new(&state, &keys, with.acceleration)?;
@@ -140,8 +140,8 @@ impl<'a> Reencryption<'a> {
         Ok(Self { record, ciphers, pool, zone, spare: Room::default() })
     }
 
-    /// How far it has come.
-    pub fn progress(&self) -> Progress {
+    /// KeyslotParameters far it has come.
+    pub fn progress(&self) -> ReencryptionProgress {
         self.record.state.progress()
     }
 
@@ -156,7 +156,7 @@ impl<'a> Reencryption<'a> {
     /// # Errors
     /// `Cancelled`; `Io`, after which it can be gone on with too.
     pub fn run(mut self, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()> {
-        let Stores { data, header, .. } = self.record.stores;
+        let HeaderAndData { data, header, .. } = self.record.stores;
         if !data.writable() || !header.writable() {
             return Err(Error::misuse("it was opened for reading only; nothing was changed"));
         }
@@ -319,13 +319,13 @@ pub(super) struct OpenVolume {
     pub layout: Layout,
     /// The key of what it is to be, or of what it was where that is plaintext.
     pub key: OpenedKey,
-    progress: Progress,
+    progress: ReencryptionProgress,
 }
 
 impl OpenVolume {
     /// What a person must know.
     pub fn warning(&self) -> Warning {
-        let Progress { done, size, interrupted } = self.progress;
+        let ReencryptionProgress { done, size, interrupted } = self.progress;
         let percent = u128::from(done) * 100 / u128::from(size.max(1));
         let so = match interrupted {
             true => "was interrupted in the middle of a zone: read-only until it goes on.",
@@ -357,7 +357,7 @@ pub fn moves_header(header: &dyn Store, data: &dyn Store) -> Result<bool> {
     Ok(doubts::header_to_move(header, data)?.is_some())
 }
 
-/// How long a file has to be that takes the header of a volume, in bytes.
+/// KeyslotParameters long a file has to be that takes the header of a volume, in bytes.
 ///
 /// # Errors
 /// Those of [`read`](fn@read).
@@ -376,7 +376,7 @@ pub(super) fn goes_on(metadata: &Metadata) -> bool {
 ///
 /// # Errors
 /// Those of [`Reencryption::resume`].
-pub(super) fn open(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Result<OpenVolume> {
+pub(super) fn open(header: &ReadHeader, stores: &HeaderAndData<'_>, with: &Unlock<'_>) -> Result<OpenVolume> {
     let Unlocked { state, keys, key } = unlocked(header, stores, with)?;
     let ciphers = Ciphers::new(&state, &keys, with.acceleration)?;
     let layout = recovery::layout(&state, stores, &ciphers)?;
@@ -390,7 +390,7 @@ struct Unlocked {
     key: OpenedKey,
 }
 
-fn unlocked(header: &ReadHeader, stores: &Stores<'_>, with: &Unlock<'_>) -> Result<Unlocked> {
+fn unlocked(header: &ReadHeader, stores: &HeaderAndData<'_>, with: &Unlock<'_>) -> Result<Unlocked> {
     let state = State::of(&header.metadata, stores.data.len())?
         .ok_or_else(|| Error::misuse("this volume is not being reencrypted"))?;
     let required = validate::requirements(&header.metadata);
@@ -483,7 +483,7 @@ pub(crate) fn fuzz_metadata(json: &[u8]) {
     }
 }
 
-/// How large a zone is if nobody says.
+/// KeyslotParameters large a zone is if nobody says.
 fn usual_zone(state: &State) -> u64 {
     let protected = !matches!(state.resilience, Resilience::None);
     if protected && memory::available() / 32 >= LARGE_ZONE { LARGE_ZONE } else { ZONE }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use claviger_crypto::SectorCipher;
 
-use super::Stores;
+use super::HeaderAndData;
 use super::keys::Ciphers;
 use super::state::{Checksums, Resilience, State, What, wrong};
 use super::zone::convert_back;
@@ -53,7 +53,7 @@ const MOST_TORN: usize = 4096;
 ///
 /// # Errors
 /// `Io`; `Unsupported` where nothing saves the zone.
-pub(super) fn runs(state: &State, stores: &Stores<'_>, ciphers: &Ciphers) -> Result<Vec<Run>> {
+pub(super) fn runs(state: &State, stores: &HeaderAndData<'_>, ciphers: &Ciphers) -> Result<Vec<Run>> {
     let Some(hot) = state.hot.clone() else { return Ok(Vec::new()) };
     match state.resilience_at(hot.start) {
         Resilience::Shift => Ok(vec![Run { at: hot, source: Source::Before }]),
@@ -66,7 +66,7 @@ pub(super) fn runs(state: &State, stores: &Stores<'_>, ciphers: &Ciphers) -> Res
 /// Of each block: whether it still is what it was when its checksum was made, is what it was to become, or is torn.
 fn by_checksums(
     state: &State,
-    stores: &Stores<'_>,
+    stores: &HeaderAndData<'_>,
     ciphers: &Ciphers,
     hot: &Range<u64>,
     sums: Checksums,
@@ -120,7 +120,7 @@ fn all_sums(Checksums { hash, block }: Checksums, bytes: &[u8]) -> Vec<u8> {
 /// the disk, and before the header says so.
 fn sums_of_next(
     state: &State,
-    stores: &Stores<'_>,
+    stores: &HeaderAndData<'_>,
     hot: &Range<u64>,
     part: Range<u64>,
     sums: Checksums,
@@ -167,7 +167,7 @@ fn add(runs: &mut Vec<Run>, run: Run) {
 ///
 /// # Errors
 /// Those of [`runs`]; `Unsupported` where the journal of a detached header would have to be read as a part of the volume.
-pub(super) fn layout(state: &State, stores: &Stores<'_>, ciphers: &Ciphers) -> Result<Layout> {
+pub(super) fn layout(state: &State, stores: &HeaderAndData<'_>, ciphers: &Ciphers) -> Result<Layout> {
     let mut segments = Vec::new();
     for piece in state.pieces() {
         match piece.what {
@@ -183,7 +183,7 @@ pub(super) fn layout(state: &State, stores: &Stores<'_>, ciphers: &Ciphers) -> R
     Ok(if state.hot.is_some() { layout.read_only() } else { layout })
 }
 
-fn recovered(state: &State, stores: &Stores<'_>, ciphers: &Ciphers, run: &Run) -> Result<Segment> {
+fn recovered(state: &State, stores: &HeaderAndData<'_>, ciphers: &Ciphers, run: &Run) -> Result<Segment> {
     Ok(match &run.source {
         Source::Rewritten => segment(state, ciphers, What::Last, &run.at),
         Source::Before => segment(state, ciphers, state.was(run.at.start), &run.at),

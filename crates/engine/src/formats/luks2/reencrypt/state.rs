@@ -11,7 +11,7 @@ use std::ops::Range;
 use claviger_crypto::hash::{self, Hash};
 use serde_json::Value;
 
-use super::Progress;
+use super::ReencryptionProgress;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks2::metadata::{Decimal, Digest, Id, Keyslot, Metadata, Segment, Size};
 use crate::formats::luks2::validate::is_backup;
@@ -230,9 +230,9 @@ impl State {
         }
     }
 
-    /// How far it has come.
-    pub fn progress(&self) -> Progress {
-        Progress { done: self.done.end - self.done.start, size: self.size, interrupted: self.hot.is_some() }
+    /// KeyslotParameters far it has come.
+    pub fn progress(&self) -> ReencryptionProgress {
+        ReencryptionProgress { done: self.done.end - self.done.start, size: self.size, interrupted: self.hot.is_some() }
     }
 
     /// Which side a part is one of. What is being rewritten is described as it is to be.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use claviger_crypto::pool::{Pool, for_each_piece};
 
-use super::Stores;
+use super::HeaderAndData;
 use super::keys::Ciphers;
 use super::recovery::{Run, Source};
 use super::state::{Checksums, Resilience, State, What, wrong};
@@ -43,7 +43,7 @@ impl Zone {
     /// `Io`.
     pub fn prepare(
         state: &State,
-        stores: &Stores<'_>,
+        stores: &HeaderAndData<'_>,
         ciphers: &Ciphers,
         at: Range<u64>,
         mut room: Room,
@@ -73,7 +73,7 @@ impl Zone {
     ///
     /// # Errors
     /// `Malformed` if the keyslot's area is too small for it; `Io`.
-    pub fn write_protection(&mut self, state: &State, stores: &Stores<'_>) -> Result<()> {
+    pub fn write_protection(&mut self, state: &State, stores: &HeaderAndData<'_>) -> Result<()> {
         let protection = &mut self.room.protection;
         if protection.len() as u64 > state.area.end - state.area.start {
             return Err(wrong("area", "it is too small for what protects a zone"));
@@ -90,7 +90,7 @@ impl Zone {
     ///
     /// # Errors
     /// `Io`.
-    pub fn write(mut self, state: &State, stores: &Stores<'_>) -> Result<Room> {
+    pub fn write(mut self, state: &State, stores: &HeaderAndData<'_>) -> Result<Room> {
         let to = state.written_at(&self.at).start;
         for (piece, at) in self.room.bytes.chunks_mut(WRITTEN).zip((to..).step_by(WRITTEN)) {
             stores.data.write_at(at, piece)?;
@@ -106,7 +106,13 @@ impl Zone {
 ///
 /// # Errors
 /// `Io`.
-pub(super) fn recover(state: &State, stores: &Stores<'_>, ciphers: &Ciphers, runs: &[Run], pool: &Pool) -> Result<()> {
+pub(super) fn recover(
+    state: &State,
+    stores: &HeaderAndData<'_>,
+    ciphers: &Ciphers,
+    runs: &[Run],
+    pool: &Pool,
+) -> Result<()> {
     let zone = state.hot.as_ref().map_or(0, |hot| hot.start);
     for run in runs {
         let to = state.last.offset() + run.at.start;

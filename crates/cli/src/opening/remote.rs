@@ -1,0 +1,247 @@
+//! From what a person writes to what is there: a file or device of this machine, or a remote store.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Once, OnceLock};
+use std::time::Duration;
+
+use claviger_engine::store::{Access, FileStore};
+use claviger_engine::{Error, Opening, Result, Store};
+use claviger_serve::nbd::remote::Options;
+use claviger_serve::remote::{Helper, RemoteAddress, Writers, helpers};
+use serde::Deserialize;
+
+use crate::terminal::output::warn;
+use crate::terminal::{cancel, duration};
+
+/// How long to wait for remote stores.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Remote stores (nbd://HOST, rbd:POOL/IMAGE …)")]
+pub struct RemoteArgs {
+    /// How long a server may take to answer [default: 2m]
+    #[arg(long, global = true, value_name = "TIME", value_parser = duration::parse, hide_short_help = true)]
+    timeout: Option<Duration>,
+
+    /// How long a lost connection may take to come back; 0s: not at all [default: 1m]
+    #[arg(long, global = true, value_name = "TIME", value_parser = duration::parse_or_none, hide_short_help = true)]
+    reconnect: Option<Duration>,
+
+    /// The most connections, where a server allows several [default: 4]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64), hide_short_help = true)]
+    connections: Option<u16>,
+}
+
+static OPTIONS: OnceLock<Options> = OnceLock::new();
+
+/// A helper of the user for remote stores: a row of helpers.toml.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Row {
+    form: String,
+    program: String,
+    arguments: Vec<String>,
+    #[serde(default)]
+    read_only: Vec<String>,
+    #[serde(default)]
+    options: Vec<String>,
+    #[serde(default)]
+    environment: Vec<String>,
+}
+
+impl RemoteArgs {
+    /// From now on they count.
+    pub fn apply(&self) {
+        let usual = Options::default();
+        let _ = OPTIONS.set(Options {
+            timeout: self.timeout.unwrap_or(usual.timeout),
+            reconnect: self.reconnect.unwrap_or(usual.reconnect),
+            connections: self.connections.map_or(usual.connections, usize::from),
+            ..usual
+        });
+    }
+}
+
+/// The remote store that this name stands for, unless it is a path.
+///
+/// # Errors
+/// `Misuse` and `Unsupported` for what is wrong with it, or with the user's own helpers. `Misuse` where a file has this name, too:
+/// someone else may have named that file to make this program connect.
+pub fn remote(name: &Path) -> Result<Option<RemoteAddress>> {
+    // Most are paths, which are no reason to read a file.
+    if !name.as_os_str().as_encoded_bytes().contains(&b':') {
+        return Ok(None);
+    }
+    let place = RemoteAddress::parse(name.as_os_str(), &all_helpers()?);
+    if !matches!(place, Ok(None)) && name.symlink_metadata().is_ok() {
+        let scheme = name.to_string_lossy().split(':').next().unwrap_or_default().to_owned();
+        return Err(Error::misuse(format!("a file here has this name, but {scheme}: also has another meaning"))
+            .at(name)
+            .hint(format!(
+                "To open the file, write ./{}. For the other meaning, run claviger in another folder.",
+                name.display()
+            )));
+    }
+    place.map_err(|e| e.at(name))
+}
+
+/// Whether the name is no path.
+pub fn is_remote(name: &Path) -> bool {
+    matches!(remote(name), Ok(Some(_)) | Err(_))
+}
+
+/// The volume there, and its header elsewhere or in a file where it is detached.
+///
+/// # Errors
+/// Those of [`elsewhere`].
+pub fn opening(name: &Path, header: Option<&Path>) -> Result<Opening> {
+    let opener = |name: &Path, place: RemoteAddress| {
+        let name = name.to_owned();
+        Arc::new(move |access| opened(&name, &place, access))
+    };
+    let opening = match remote(name)? {
+        Some(place) => Opening::remote(name, opener(name, place)),
+        None => Opening::path(name),
+    };
+    Ok(match (header, header.map(remote).transpose()?.flatten()) {
+        (Some(header), Some(place)) => opening.remote_detached_header(header, opener(header, place)),
+        (header, _) => opening.detached_header(header),
+    })
+}
+
+/// Fails if the name is that of a remote store where `what` is made anew.
+///
+/// # Errors
+/// `Unsupported`.
+pub fn must_be_here(name: &Path, what: &str) -> Result<()> {
+    match is_remote(name) {
+        true => Err(Error::unsupported(format!("{what} in a remote store"))
+            .at(name)
+            .hint("Make it in a file here, and copy that there.")),
+        false => Ok(()),
+    }
+}
+
+/// The bytes there.
+///
+/// # Errors
+/// Those of [`elsewhere`], of [`RemoteAddress::open`] and of [`FileStore::open`].
+pub fn open(name: &Path, access: Access) -> Result<Arc<dyn Store>> {
+    match remote(name)? {
+        Some(place) => opened(name, &place, access).map_err(|e| e.at(name)),
+        None => Ok(Arc::new(FileStore::open(name, access)?)),
+    }
+}
+
+/// Opens it, and says once where nothing keeps a second one from writing there.
+fn opened(name: &Path, place: &RemoteAddress, access: Access) -> Result<Arc<dyn Store>> {
+    static TOLD: Once = Once::new();
+    // A signal has to end the wait for a server.
+    cancel::install()?;
+    let store = place.open(access, options())?;
+    if access == Access::ReadWrite && place.writers() == Writers::Unknown {
+        TOLD.call_once(|| {
+            warn(&format!(
+                "{}: nothing there keeps another machine from writing at the same time, which would destroy what is in it.",
+                name.display()
+            ));
+        });
+    }
+    Ok(store)
+}
+
+/// The name by which everybody finds it, from any folder.
+///
+/// # Errors
+/// `Io`, if there is no such file.
+pub fn absolute(name: &Path) -> Result<PathBuf> {
+    match is_remote(name) {
+        true => Ok(name.to_owned()),
+        false => name.canonicalize().map_err(|e| Error::from(e).at(name)),
+    }
+}
+
+fn options() -> Options {
+    Options { cancel: cancel::waits(), ..OPTIONS.get().copied().unwrap_or_default() }
+}
+
+/// The user's own, which may stand in place of ours, and ours.
+fn all_helpers() -> Result<Vec<Helper>> {
+    let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+    let config = config.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".config")));
+    let Some(path) = config.map(|config| config.join("claviger/helpers.toml")) else { return Ok(helpers()) };
+    let text = match std::fs::read_to_string(&path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(helpers()),
+        read => read.map_err(|e| Error::from(e).at(&path))?,
+    };
+    Ok([own_helpers(&text).map_err(|e| e.at(&path))?, helpers()].concat())
+}
+
+fn own_helpers(text: &str) -> Result<Vec<Helper>> {
+    let rows: std::collections::BTreeMap<String, Row> =
+        toml::from_str(text).map_err(|e| Error::misuse(e.to_string().trim()))?;
+    let helper = |(scheme, row): (String, Row)| {
+        let plain =
+            scheme.len() > 1 && scheme.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        if !plain || scheme.starts_with("nbd") {
+            return Err(Error::misuse(format!(
+                "{scheme:?}: a scheme has two or more of a-z, 0-9 and -, and is not NBD's"
+            )));
+        }
+        let Row { form, program, arguments, read_only, options, environment } = row;
+        // It opens what an image names, and finds out by itself what is an image.
+        let raw = |pair: &[String]| matches!(pair[0].as_str(), "-f" | "--format") && pair[1] == "raw";
+        let is_raw =
+            arguments.windows(2).any(raw) || arguments.iter().any(|word| matches!(&**word, "--format=raw" | "-fraw"));
+        if Path::new(&program).ends_with("qemu-nbd") && !is_raw {
+            return Err(Error::misuse(format!(
+                "{scheme:?}: qemu-nbd without --format=raw reads and writes files that an image names"
+            ))
+            .hint("The schemes qcow2:, vmdk:, vhdx:, vpc:, vdi:, qed: and parallels: open images without that."));
+        }
+        let package = format!("that has {program}");
+        Ok(Helper {
+            scheme,
+            form,
+            program,
+            arguments,
+            read_only,
+            options,
+            environment,
+            package,
+            writers: Writers::Unknown,
+            image: None,
+        })
+    };
+    rows.into_iter().map(helper).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_ones_own_are_read_and_checked() {
+        let text =
+            "[tape]\nform = \"{reel}\"\nprogram = \"tape-nbd\"\narguments = [\"--reel={reel}\"]\nread-only = [\"-r\"]";
+        let rows = own_helpers(text).expect("a row");
+        assert_eq!((rows[0].scheme.as_str(), rows[0].read_only.len(), rows[0].options.len()), ("tape", 1, 0));
+        for (wrong, word) in [
+            ("[c]\nform='x'\nprogram='y'\narguments=[]", "two or more"),
+            ("[nbd]\nform='x'\nprogram='y'\narguments=[]", "NBD"),
+            ("[ab]\nprogram='y'\narguments=[]", "form"),
+            ("[ab]\nform='x'\nprogram='y'\narguments=[]\nkey='z'", "key"),
+            ("[ab]\nform='{x}'\nprogram='/usr/bin/qemu-nbd'\narguments=['-f', 'qed', '{x}']", "an image names"),
+        ] {
+            let error = own_helpers(wrong).expect_err(wrong).to_string();
+            assert!(error.contains(word), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn names_with_a_scheme_are_no_paths() {
+        for name in ["nbd://h/x", "rbd:pool/image", "nbd+vsock://1"] {
+            assert!(is_remote(Path::new(name)), "{name}");
+            assert_eq!(absolute(Path::new(name)).ok(), Some(name.into()));
+        }
+        assert!(!is_remote(Path::new("./rbd:x")) && !is_remote(Path::new("x.tc")));
+    }
+}

@@ -1,0 +1,494 @@
+//! `--isolate-keys`: the program starts itself a second time, with the same command line. That process asks for the secrets, unlocks
+//! and holds the keys; this one opens the file and serves, and has none.
+//!
+//! Nothing has to be said twice: what goes wrong there, it tells there, and this process ends with the same exit code.
+//!
+//! Where nobody is served, as by `reencrypt`, the key process does the verb's work itself, and this process reads and writes for it.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use claviger_crypto::ciphers::aes::keys_in_registers;
+use claviger_crypto::secret::{hide_from_kernel, not_hidden};
+use claviger_engine::file_formats::Stacked;
+use claviger_engine::formats::{Facts, by_name};
+use claviger_engine::key_process::folder::KeylessFolder;
+use claviger_engine::key_process::volume::{KeyProcess, KeylessLayout, Keys};
+use claviger_engine::opening::{OpenFolder, OpenVolume, Stores};
+use claviger_engine::store::Access;
+use claviger_engine::trees::Tree;
+use claviger_engine::{Error, ErrorKind, Layout, Opened, Result, Store, Volume, memory};
+use claviger_serve::inherited;
+use claviger_serve::key_process::locking::{Listening, Lockable, Locks, Proof};
+use claviger_serve::key_process::{FileNumber, IoSide, KeySide, Terms, cage};
+use claviger_serve::sessions::Session;
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Pid, Signal, chdir, getpid, getppid, kill_process, set_parent_process_death_signal, setsid};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
+use crate::terminal::exit::Silent;
+use crate::terminal::{advice, cancel, output, progress, prompt};
+
+/// Where the keys are.
+#[derive(clap::Args, Clone)]
+pub struct KeyProcessArgs {
+    /// Keep the keys in a process of their own, which opens no files and runs no programs: the one that does the rest never has
+    /// them
+    #[arg(long)]
+    isolate_keys: bool,
+
+    /// The channel, for the process with the keys, and of which volume these are. Nothing for people.
+    #[arg(long, hide = true, value_name = "SOCKET,MEMORY,WHICH", value_delimiter = ',', requires = "isolate_keys")]
+    key_process: Vec<i32>,
+}
+
+/// Where the round keys are.
+#[derive(clap::Args, Clone, Default)]
+pub struct RegisterArgs {
+    /// With --isolate-keys: derive the round keys of AES anew for each piece of data, in vector registers alone, so that memory holds
+    /// the key once and nothing that is made of it. For XTS and CBC with keys of 128 and 256 bits
+    #[arg(long, conflicts_with = "no_aes")]
+    keys_in_registers: bool,
+}
+
+/// A key process that was started, and waits for what is shared with it.
+pub struct Started {
+    io_side: IoSide,
+    child: Child,
+}
+
+/// What it is for, where a verb has two of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// The volume that is opened.
+    Opened,
+    /// The one that is made.
+    Made,
+}
+
+/// The key process's side, before it is alone.
+pub struct InKeyProcess {
+    /// What is shared with it.
+    pub key_side: KeySide,
+    null: File,
+    /// What this machine does not let it have, which is told once the volume is open.
+    missing: RefCell<Vec<String>>,
+}
+
+/// Whether the key process went before it was let go.
+static LOST: AtomicBool = AtomicBool::new(false);
+
+/// What the key process says of the volume once it is open.
+#[derive(Serialize, Deserialize)]
+struct OpenedVolumeReport {
+    outline: KeylessLayout,
+    format: String,
+    cipher: String,
+    mode: String,
+    stored: u64,
+    warnings: Vec<String>,
+    trials: u64,
+    took: Duration,
+}
+
+/// The same of a folder.
+#[derive(Serialize, Deserialize)]
+struct OpenedFolderReport {
+    outline: KeylessFolder,
+    warnings: Vec<String>,
+}
+
+/// What is to be said of folders where their keys cannot be in a key process.
+pub fn no_folders() -> Error {
+    Error::unsupported("keys in a process of their own for an encrypted folder")
+}
+
+impl RegisterArgs {
+    /// Fails where no process of their own has the keys.
+    pub fn check(&self, key_process: &KeyProcessArgs) -> Result<()> {
+        match self.keys_in_registers && !key_process.asked() {
+            true => Err(Error::misuse("only a process that has nothing but the keys keeps them in registers")
+                .hint("Say --isolate-keys, too.")),
+            false => Ok(()),
+        }
+    }
+
+    /// From here on it is so, if it is asked for.
+    ///
+    /// # Errors
+    /// `Unsupported` for this processor.
+    fn begin(&self) -> Result<()> {
+        match self.keys_in_registers && !keys_in_registers() {
+            true => {
+                Err(Error::unsupported("round keys in registers alone on this processor (it takes VAES and AVX-512)")
+                    .hint("Leave out --keys-in-registers: then they are in memory that is locked or hidden."))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Fails for a volume whose round keys are in memory all the same.
+    fn check_volume(&self, facts: &Facts) -> Result<()> {
+        let mode = facts.mode.to_ascii_lowercase();
+        // Two keys in XTS, one that encrypts the tweak.
+        let bits = if mode.starts_with("xts") { facts.key_bits / 2 } else { facts.key_bits };
+        let modes = ["xts", "cbc"].iter().any(|known| mode.starts_with(known));
+        let known = facts.cipher.eq_ignore_ascii_case("AES") && modes && matches!(bits, 128 | 256);
+        match self.keys_in_registers && !known {
+            true => Err(Error::unsupported(format!(
+                "keys in registers alone for {}-{} with {} bits",
+                facts.cipher, facts.mode, facts.key_bits
+            ))
+            .hint("Only AES-128 and AES-256 in XTS or CBC mode are supported. Leave out --keys-in-registers.")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl KeyProcessArgs {
+    /// Whether the keys are to be in a process of their own.
+    pub fn asked(&self) -> bool {
+        self.isolate_keys
+    }
+
+    /// Whether this is that process, and for which volume.
+    pub fn which(&self) -> Option<Which> {
+        let &[.., which] = &self.key_process[..] else { return None };
+        Some(if which == Which::Made as i32 { Which::Made } else { Which::Opened })
+    }
+
+    /// Fails if the keys were lost on the way.
+    pub fn check(&self) -> anyhow::Result<()> {
+        lost_keys().map_or(Ok(()), |e| Err(e.hint("What was not yet written is lost, as in a crash.").into()))
+    }
+
+    /// Those of a process that holds the keys, told of its channel.
+    pub fn in_key_process(channel: &[i32]) -> Self {
+        Self { isolate_keys: true, key_process: channel.to_vec() }
+    }
+
+    /// Opens a volume whose keys another process holds, and lets it be locked. `words` is the command line, as the verb sees it.
+    pub fn open(&self, args: &OpenArgs, access: Access, words: &[OsString]) -> anyhow::Result<(OpenedVolume, Locking)> {
+        let started = Started::new(words, Which::Opened, Stdio::null())?;
+        inherited::hide_all()?;
+        started.open(args, access)
+    }
+
+    /// Opens an encrypted folder, and whose keys another process holds.
+    pub fn open_folder(&self, args: &OpenArgs, access: Access, words: &[OsString]) -> anyhow::Result<OpenFolder> {
+        let started = Started::new(words, Which::Opened, Stdio::null())?;
+        inherited::hide_all()?;
+        started.open_folder(args, access)
+    }
+
+    /// Does the key process's work. Without `access` the volume is written to if its file may be.
+    pub fn keep(
+        &self,
+        args: &OpenArgs,
+        access: Option<Access>,
+        protect: Option<&ProtectArgs>,
+        registers: &RegisterArgs,
+    ) -> anyhow::Result<()> {
+        let keeping = self.accept()?;
+        registers.begin()?;
+        let writable = keeping.key_side.disk().writable();
+        let access = args.access(access.unwrap_or(if writable { Access::ReadWrite } else { Access::ReadOnly }));
+        let opened = args.open_lent(&keeping.key_side, access, protect, &|| keeping.alone()).map_err(or_cancelled)?;
+        if let Opened::Files(folder) = opened {
+            return keeping.keep_folder(folder.tree, access);
+        }
+        let opened = opened.bytes().map_err(|e| e.at(args.store_path()))?;
+        let OpenVolume { volume, facts, stored, warnings, trials, took, .. } = opened;
+        registers.check_volume(&facts)?;
+        let keys = Keys::of(volume.layout(), access == Access::ReadWrite && writable);
+        let kept = OpenedVolumeReport {
+            outline: KeylessLayout::of(volume.layout(), volume.store()).map_err(|e| e.at(args.store_path()))?,
+            format: facts.format.to_owned(),
+            cipher: facts.cipher,
+            mode: facts.mode,
+            stored,
+            warnings: advice::texts(&warnings),
+            trials,
+            took,
+        };
+        drop(volume);
+        keeping.keep(keys, |missing| OpenedVolumeReport { warnings: [kept.warnings, missing].concat(), ..kept })
+    }
+
+    /// Takes what the other process lends. Ends this one if it has gone.
+    pub fn accept(&self) -> anyhow::Result<InKeyProcess> {
+        cage::prepare();
+        cancel::install()?;
+        // Whoever asks for a password on a terminal looks at nothing else.
+        let parent = getppid();
+        let _ = set_parent_process_death_signal(Some(Signal::TERM));
+        let &[socket, memory, _] = &self.key_process[..] else {
+            return Err(Error::misuse("the channel has two descriptors").into());
+        };
+        let key_side = KeySide::accept(inherited::take(socket)?, inherited::take(memory)?)?;
+        let Some(key_side) = key_side.filter(|_| getppid() == parent) else { return Err(Silent(0).into()) };
+        let hidden = hide_from_kernel();
+        let missing = (!hidden).then(|| "memory that root cannot read (memfd_secret)".to_owned());
+        let missing = RefCell::new(missing.into_iter().collect());
+        let null = OpenOptions::new().read(true).write(true).open("/dev/null").context("/dev/null")?;
+        Ok(InKeyProcess { key_side, null, missing })
+    }
+}
+
+impl InKeyProcess {
+    /// Closes the cage, once all secrets are there.
+    ///
+    /// # Errors
+    /// Those of [`cage::enter`].
+    pub fn alone(&self) -> io::Result<()> {
+        // What there is cannot be looked up any more.
+        memory::available();
+        // The folder that it was started from is nobody's to hold.
+        chdir("/")?;
+        let [socket, memory] = self.key_side.descriptors();
+        // Whoever waits for a password to be tried wants to know how far that is.
+        let keep: Vec<_> = [socket, memory, self.null.as_fd()].into_iter().chain(progress::told()).collect();
+        let walls = cage::enter(&keep)?;
+        self.missing.borrow_mut().extend(walls.iter().map(ToString::to_string));
+        Ok(())
+    }
+
+    /// What is to be said of what this machine does not let it have.
+    pub fn without(&self) -> Vec<String> {
+        let mut missing = self.missing.borrow().clone();
+        if not_hidden() > 0 {
+            let what =
+                "enough memory that may be locked: some secrets are or were where root can read them (ulimit -l)";
+            missing.push(what.to_owned());
+        }
+        let said = || format!("This machine does not let the process with the keys have {}.", missing.join(", "));
+        if missing.is_empty() { Vec::new() } else { vec![said()] }
+    }
+
+    /// The same for a folder. Nothing of it is read any more.
+    fn keep_folder(self, tree: Stacked, access: Access) -> anyhow::Result<()> {
+        let write = access == Access::ReadWrite && tree.writable();
+        let (outline, keys) = tree.split_keys()?;
+        self.keep(Keys::of_folder(keys, write), |warnings| OpenedFolderReport { outline, warnings })
+    }
+
+    /// Says that the volume is open, with what is to be said of this machine, and uses its keys for the other process to its end.
+    pub fn keep<T: Serialize>(self, keys: Keys, opened: impl FnOnce(Vec<String>) -> T) -> anyhow::Result<()> {
+        let opened = opened(self.without());
+        let Self { key_side, null, .. } = self;
+        // Nobody is to wait for the terminal, and Ctrl-C there is for the other process: it writes everything before it ends.
+        let silent = || {
+            let _ = setsid();
+            cage::ignore(&cancel::HANDLED);
+            rustix::stdio::dup2_stdin(&null)?;
+            rustix::stdio::dup2_stdout(&null)?;
+            Ok(rustix::stdio::dup2_stderr(&null)?)
+        };
+        Ok(key_side.keep(keys, opened, silent)?)
+    }
+}
+
+impl Started {
+    /// Starts a key process: with the same command line, and its ends of the channel. Where nobody is served, what it prints goes to `out`.
+    pub fn new(words: &[OsString], which: Which, out: Stdio) -> anyhow::Result<Self> {
+        let (io_side, socket) = IoSide::new()?;
+        let child = start([socket.as_fd(), io_side.memory()], words, which, out)?;
+        Ok(Self { io_side, child })
+    }
+
+    /// Opens the volume with it. Programs must inherit nothing any more that secrets are read from: [`inherited::hide_all`].
+    pub fn open(self, args: &OpenArgs, access: Access) -> anyhow::Result<(OpenedVolume, Locking)> {
+        let stores = match args.stores(access) {
+            Ok(stores) => stores,
+            Err(e) => return Err(self.give_up(e)),
+        };
+        inherited::forget_files(&args.files())?;
+        let (kept, io_side) = self.lend::<OpenedVolumeReport>(&stores, &Terms::reading(&cancel::cancelled))?;
+        Ok(opened(io_side, stores, kept)?)
+    }
+
+    /// Opens the folder with it.
+    fn open_folder(self, args: &OpenArgs, access: Access) -> anyhow::Result<OpenFolder> {
+        let locked = match args.find_here(access) {
+            Ok(locked) => locked,
+            Err(e) => return Err(self.give_up(e)),
+        };
+        inherited::forget_files(&args.files())?;
+        let terms = Terms::reading(&cancel::cancelled);
+        let (kept, io_side): (OpenedFolderReport, _) =
+            self.until_open(|io_side| io_side.serve_folder_until_open(&locked, &terms))?;
+        kept.warnings.iter().for_each(|w| output::warn(w));
+        Ok(locked.with_key_process(kept.outline, Arc::new(io_side.opened(lost)?))?)
+    }
+
+    /// Lends it the stores until it says that the volume is open.
+    pub fn lend<T: DeserializeOwned>(self, stores: &Stores, terms: &Terms<'_>) -> anyhow::Result<(T, IoSide)> {
+        self.until_open(|io_side| io_side.serve_until_open(stores, terms))
+    }
+
+    fn until_open<T>(self, lend: impl FnOnce(&IoSide) -> io::Result<Option<T>>) -> anyhow::Result<(T, IoSide)> {
+        let Self { io_side, child } = self;
+        let why = match lend(&io_side) {
+            Ok(Some(said)) => return Ok((said, io_side)),
+            Ok(None) => return Err(ended(child)?),
+            Err(why) => why,
+        };
+        // In this order: it knows why nobody reads for it any more. It waits for nothing of this process then, and this one for its end.
+        signal(&child);
+        drop(io_side);
+        let ended = ended(child)?;
+        Err(if why.kind() == io::ErrorKind::Interrupted { ended } else { why.into() })
+    }
+
+    /// Lends it the stores, also for writing, until it has done all of the work and ended, and has files that it made removed by
+    /// `remove`. A signal to this process is one to it.
+    pub fn work_for(
+        self,
+        stores: &Stores,
+        told: Value,
+        remove: &dyn Fn(&Path, FileNumber) -> io::Result<()>,
+    ) -> anyhow::Result<()> {
+        let Self { io_side, child } = self;
+        let signalled = Cell::new(false);
+        let cancelled = || {
+            if cancel::cancelled() && !signalled.replace(true) {
+                signal(&child);
+            }
+            false
+        };
+        let consent = |question: &str| Ok(prompt::says_yes(question)?);
+        let terms = Terms { cancelled: &cancelled, writes: true, told, consent: &consent, remove };
+        let lent = io_side.serve_until_open::<()>(stores, &terms);
+        // Whatever is left of it fails: nothing is half written that a crash would not leave.
+        drop(io_side);
+        let mut child = child;
+        let status = child.wait()?;
+        match (lent, status.code()) {
+            (Ok(None), Some(0)) => Ok(()),
+            (Ok(_), _) => Err(how_ended(status)),
+            (Err(e), _) => Err(e.into()),
+        }
+    }
+
+    /// Lets it go before anything was lent, because of this error: it ends without a word.
+    pub fn give_up(self, error: anyhow::Error) -> anyhow::Error {
+        let Self { io_side, mut child } = self;
+        drop(io_side);
+        let _ = child.wait();
+        error
+    }
+}
+
+/// Starts a key process with its ends of the channel, the socket and the memory.
+pub fn start(ends: [BorrowedFd<'_>; 2], words: &[OsString], which: Which, out: Stdio) -> anyhow::Result<Child> {
+    let own = std::env::current_exe().ok().filter(|path| path.is_file());
+    let mut command = Command::new(own.unwrap_or_else(|| "/proc/self/exe".into()));
+    command.args(&words[1..2]);
+    command.arg(format!("--key-process={},{},{}", ends[0].as_raw_fd(), ends[1].as_raw_fd(), which as i32));
+    command.args(&words[2..]).stdout(out);
+    inherited::pass_on_all();
+    ends.iter().try_for_each(|end| fcntl_setfd(end, FdFlags::empty()))?;
+    let child = command.spawn().context("starting the process that is to hold the keys");
+    ends.iter().try_for_each(|end| fcntl_setfd(end, FdFlags::CLOEXEC))?;
+    child
+}
+
+fn signal(child: &Child) {
+    let _ = Pid::from_raw(child.id().cast_signed()).map(|pid| kill_process(pid, Signal::TERM));
+}
+
+/// Whoever is told to end finds that nobody reads for him any more.
+pub fn or_cancelled(error: anyhow::Error) -> anyhow::Error {
+    cancel::check().err().map_or(error, Into::into)
+}
+
+/// What this process ends with where the key process has ended before the volume was open.
+pub fn ended(mut child: Child) -> anyhow::Result<anyhow::Error> {
+    Ok(how_ended(child.wait()?))
+}
+
+fn how_ended(status: ExitStatus) -> anyhow::Error {
+    match (status.code(), status.signal()) {
+        // It has said why.
+        (Some(code), _) if code != 0 => Silent(u8::try_from(code).unwrap_or(255)).into(),
+        // Ctrl-C before it could take note, or before it had anything to say.
+        (_, Some(signal)) if cancel::SIGNALS.contains(&signal) => Error::from(ErrorKind::Cancelled).into(),
+        _ if cancel::cancelled() => Error::from(ErrorKind::Cancelled).into(),
+        (_, signal) => {
+            let how = signal.map(|signal| format!(" by signal {signal}")).unwrap_or_default();
+            io::Error::other(format!("the process that was to hold the keys was ended{how}")).into()
+        }
+    }
+}
+
+/// The error, if a key process went before it was let go.
+pub fn lost_keys() -> Option<Error> {
+    let lost = || Error::from(io::Error::other("the process that held the keys has ended"));
+    LOST.load(Ordering::SeqCst).then(lost)
+}
+
+/// The layout, whose keys the key process has.
+pub fn layout(io_side: IoSide, outline: KeylessLayout, store: &dyn Store) -> Result<Layout> {
+    let asking: Arc<dyn KeyProcess> = Arc::new(io_side.opened(lost)?);
+    outline.with_key_process(&asking, store)
+}
+
+/// The volume, of which the key process has the keys.
+fn opened(io_side: IoSide, stores: Stores, kept: OpenedVolumeReport) -> Result<(OpenedVolume, Locking)> {
+    let OpenedVolumeReport { outline, format, cipher, mode, stored, warnings, trials, took } = kept;
+    // Once a signal has come, whoever waits for an unlocking would hold up the end.
+    let asking = io_side.opened(lost)?;
+    let proof = Proof::of(&outline, &asking)?;
+    let key_process = Arc::new(Lockable::new(asking, cancel::cancelled));
+    let layout = outline.clone().with_key_process(&(Arc::clone(&key_process) as Arc<dyn KeyProcess>), &stores.data)?;
+    let facts = Facts::new(by_name(&format)?.name(), cipher, mode, &layout);
+    let volume = Volume::new(Arc::clone(&stores.data), layout);
+    let _header = stores.header.clone();
+    let locking = Locking(Locks {
+        key_process,
+        stores,
+        outline,
+        proof,
+        of: |kept: &OpenedVolumeReport| (&kept.outline, &kept.warnings),
+        lost,
+    });
+    Ok((OpenedVolume { volume, facts, stored, warnings, trials, took, mapping: None, _header }, locking))
+}
+
+/// The way to lock what was opened.
+pub struct Locking(Locks<OpenedVolumeReport>);
+
+impl Locking {
+    /// What says whether it is locked. It keeps nothing open.
+    pub fn locked(&self) -> impl Fn() -> bool + Send + Sync + use<> {
+        let key_process = Arc::downgrade(&self.0.key_process);
+        move || key_process.upgrade().is_some_and(|key_process| key_process.locked())
+    }
+
+    /// Answers `claviger lock` and `claviger unlock` as long as what is returned lives.
+    pub fn listen(self, session: &Session) -> Result<Listening> {
+        self.0.listen(&session.folder).map_err(|e| Error::from(e).at(&session.folder))
+    }
+}
+
+/// Ends this process as a signal would: politely, with everything below written.
+fn lost() {
+    LOST.store(true, Ordering::SeqCst);
+    output::warn(
+        "The process that held the keys has ended. Whatever is read or written from now on fails, and this ends.",
+    );
+    let _ = kill_process(getpid(), Signal::TERM);
+}

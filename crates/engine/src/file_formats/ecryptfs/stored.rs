@@ -1,0 +1,173 @@
+//! What a file of a folder is, by what is kept of it.
+
+use std::io;
+
+use super::header::{self, HEADER, Header, HeaderLocation, NoHeader, READ};
+use super::suite::Suite;
+use crate::file_formats::{FileFacts, FileState, Stored};
+use crate::hex;
+
+/// The extended attribute that holds a header.
+pub(super) const ATTRIBUTE: &str = "user.ecryptfs";
+
+/// What a file is.
+pub(super) enum File<'a> {
+    /// Encrypted. With all that was read of its header.
+    Encrypted(HeaderLocation, Header<'a>, &'a [u8]),
+    /// Its making was cut short, and nothing is in it.
+    Unfinished,
+    /// Nothing but some zeros: what a power cut leaves of a new file, or a file of somebody else.
+    Blank,
+    /// Not of eCryptfs.
+    Foreign,
+    /// Of eCryptfs, but its header cannot be read.
+    Bad(NoHeader),
+}
+
+/// Calls `each` with what the file is. The kernel looks for a header in the same order: in front of the contents, then in the attribute.
+pub(super) fn look<T>(of: Stored<'_>, each: impl FnOnce(File<'_>) -> T) -> io::Result<T> {
+    let mut room = [0; READ];
+    let len = of.tree.read_at(of.contents, 0, &mut room)?;
+    let bytes = &room[..len];
+    let why = match header::parse(bytes, HeaderLocation::File) {
+        Ok(header) => return Ok(each(File::Encrypted(HeaderLocation::File, header, bytes))),
+        Err(why) => why,
+    };
+    let attribute = attribute(of)?.unwrap_or_default();
+    let attribute = &attribute[..attribute.len().min(READ)];
+    match header::parse(attribute, HeaderLocation::Attribute) {
+        Ok(header) => return Ok(each(File::Encrypted(HeaderLocation::Attribute, header, attribute))),
+        Err(NoHeader::Other) => {}
+        Err(bad) => return Ok(each(File::Bad(bad))),
+    }
+    Ok(each(match why {
+        NoHeader::CutShort { size: 0 } => File::Unfinished,
+        NoHeader::Other if len == 0 => File::Unfinished,
+        NoHeader::Other if is_blank(of, bytes)? => File::Blank,
+        NoHeader::Other => File::Foreign,
+        bad => File::Bad(bad),
+    }))
+}
+
+/// Nothing where a file has none, or its file system has no attributes.
+pub(super) fn attribute(of: Stored<'_>) -> io::Result<Option<Vec<u8>>> {
+    of.tree.extended(of.file, ATTRIBUTE.as_ref()).or_else(|e| match e.kind() {
+        io::ErrorKind::Unsupported | io::ErrorKind::ReadOnlyFilesystem => Ok(None),
+        _ => Err(e),
+    })
+}
+
+/// Whether the file, which begins with these bytes, is the beginning of a new header, or no longer than one and all zeros.
+fn is_blank(of: Stored<'_>, bytes: &[u8]) -> io::Result<bool> {
+    if bytes.len() < 16 {
+        return Ok(bytes.iter().take(8).all(|byte| *byte == 0));
+    }
+    if bytes.iter().any(|byte| *byte != 0) {
+        return Ok(false);
+    }
+    let mut rest = [0; HEADER as usize + 1];
+    let len = of.tree.read_at(of.contents, 0, &mut rest)?;
+    Ok(len as u64 <= HEADER && rest.iter().all(|byte| *byte == 0))
+}
+
+/// Bytes that are read at a time.
+const PIECE: usize = 1 << 20;
+
+/// What is wrong with what is stored of a file's contents. An extent of zeros is what a crash or a hole leaves: no key encrypts anything to
+/// that.
+pub(super) fn check_contents(
+    of: Stored<'_>,
+    each: &mut dyn FnMut() -> crate::Result<()>,
+) -> crate::Result<Option<String>> {
+    let extent = u64::from(header::EXTENT);
+    let stored = look(of, |file| match file {
+        File::Encrypted(_, header, _) => header.data_at..header.data_at + header.size.next_multiple_of(extent),
+        _ => 0..0,
+    })?;
+    let (mut at, mut zeros, mut first) = (stored.start, 0u64, 0);
+    let mut buffer = vec![0; PIECE.min((stored.end - stored.start) as usize)];
+    while at < stored.end {
+        let piece = &mut buffer[..(stored.end - at).min(PIECE as u64) as usize];
+        match of.tree.read_at(of.contents, at, piece) {
+            Ok(read) if read == piece.len() => {}
+            Ok(_) => return Ok(Some(format!("It ends within its contents, behind byte {at}."))),
+            Err(e) => return Ok(Some(format!("Its contents cannot be read behind byte {at}: {e}."))),
+        }
+        for (place, extent) in (at..).step_by(header::EXTENT as usize).zip(piece.chunks(header::EXTENT as usize)) {
+            if extent.iter().all(|byte| *byte == 0) {
+                first = if zeros == 0 { place } else { first };
+                zeros += 1;
+            }
+        }
+        at += piece.len() as u64;
+        each()?;
+    }
+    let lost = zeros.saturating_mul(extent);
+    Ok((zeros > 0).then(|| {
+        format!("{lost} bytes of its contents are zeros where they are stored, the first at byte {first}: they are lost, or were never written.")
+    }))
+}
+
+/// What can be said of a file without its key.
+pub(super) fn facts(of: Stored<'_>) -> io::Result<FileFacts> {
+    let stored = of.tree.attributes(of.contents)?.size;
+    let clear = FileFacts::clear(stored);
+    look(of, |file| match file {
+        File::Encrypted(place, header, _) => encrypted(place, &header, stored),
+        File::Unfinished | File::Blank => {
+            let problem = Some(match stored {
+                0 => "It is empty, and its header is missing: it was cut short, or never finished.".to_owned(),
+                _ => "Its header is missing or zeros: it was destroyed, or never finished.".to_owned(),
+            });
+            FileFacts { state: FileState::Unfinished, size: Some(0), problem, ..clear }
+        }
+        File::Foreign => clear,
+        File::Bad(why) => {
+            let state = match &why {
+                NoHeader::Unsupported(_) => FileState::Unsupported,
+                NoHeader::Other | NoHeader::CutShort { .. } | NoHeader::Damaged { .. } => FileState::Damaged,
+            };
+            let problem = Some(format!("Its header cannot be read: {}.", crate::Error::from(why).kind));
+            FileFacts { state, size: None, problem, ..clear }
+        }
+    })
+}
+
+/// Bytes that may be stored behind the end: older kernels gave an empty file its first extent.
+fn spare(size: u64) -> u64 {
+    if size == 0 { header::EXTENT.into() } else { 0 }
+}
+
+fn encrypted(place: HeaderLocation, header: &Header<'_>, stored: u64) -> FileFacts {
+    let suite: Option<Suite> = header.keys.first().map(|key| key.suite);
+    let end = header.data_at + header.size.next_multiple_of(u64::from(header::EXTENT));
+    let (state, problem) = if suite.is_none() {
+        let what = "It is encrypted for a public key, as by eCryptfs's module openssl, which is not supported.";
+        (FileState::Unsupported, Some(what.to_owned()))
+    } else if header.size > 0 && stored < end {
+        let what = format!("It was cut short: {end} bytes should be stored, and there are {stored}.");
+        (FileState::CutShort, Some(what))
+    } else if stored > end + spare(header.size) {
+        let what = format!(
+            "{end} bytes should be stored, and there are {stored}: something was written behind its end, or its size is wrong."
+        );
+        (FileState::TooLong, Some(what))
+    } else {
+        (FileState::Encrypted, None)
+    };
+    let signatures = header.keys.iter().map(|key| &key.signature).chain(&header.public);
+    FileFacts {
+        state,
+        cipher: suite.map(|suite| suite.cipher().name.to_owned()),
+        key_bits: suite.map(|suite| suite.key_bytes as u32 * 8),
+        keys: signatures.map(|signature| hex::digits(signature)).collect(),
+        metadata: Some(match place {
+            HeaderLocation::File => format!("its first {} bytes", header.data_at),
+            HeaderLocation::Attribute => format!("the extended attribute {ATTRIBUTE}"),
+        }),
+        version: Some(header.version.into()),
+        size: Some(header.size),
+        stored,
+        problem,
+    }
+}

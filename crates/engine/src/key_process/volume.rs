@@ -1,0 +1,432 @@
+//! A layout whose keys another process holds: what that process needs to carry out, and what is left of the layout without them.
+
+use std::any::Any;
+use std::fmt;
+use std::io;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use claviger_crypto::SectorCipher;
+use claviger_crypto::modes::AuthenticatedCipher;
+use claviger_crypto::secret::wipe_after_sectors;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::key_process::folder::{FolderKeyTable, FolderKeys};
+use crate::random;
+use crate::store::Store;
+use crate::volume::integrity;
+use crate::volume::{Layout, Payload, Segment};
+
+/// Who encrypts and decrypts for a layout that holds no keys, such as another process.
+///
+/// Segments are counted as in the layout that the keys were taken from, and offsets are in bytes of such a segment. Requests are whole
+/// sectors of it.
+pub trait KeyProcess: Send + Sync {
+    /// Fills `out`, which is stored at `into` of the segment. `read` gets memory for what is stored there, for one part after another:
+    /// how many bytes past `into` it begins, a multiple of 64 KiB.
+    ///
+    /// # Errors
+    /// Those of `read`; another if the key process refuses, or has gone.
+    fn decrypt(&self, segment: u32, into: u64, out: &mut [u8], read: &mut PartAccess<'_>) -> io::Result<()>;
+
+    /// Gives `write` the encrypted form of `data`, which belongs at `into` of the segment, one part after another, as above. What is in
+    /// `data` afterwards is undefined.
+    ///
+    /// # Errors
+    /// Those of `write`; another if the key process refuses, or has gone.
+    fn encrypt(&self, segment: u32, into: u64, data: &mut [u8], write: &mut PartAccess<'_>) -> io::Result<()>;
+
+    /// [`KeyProcess::decrypt`] for sectors with tags: `read` gets memory for what is stored and, behind it, for `tags` bytes of tags. Which
+    /// sector of these is the first whose tag is wrong; then `out` holds nothing that can be used.
+    ///
+    /// # Errors
+    /// As there.
+    fn decrypt_tagged(
+        &self,
+        segment: u32,
+        into: u64,
+        out: &mut [u8],
+        tags: usize,
+        read: &mut StoredAccess<'_>,
+    ) -> io::Result<Option<u32>>;
+
+    /// [`KeyProcess::encrypt`] for sectors with tags: `write` gets `tags` bytes of them behind the data. What is random in them is the
+    /// key process's.
+    ///
+    /// # Errors
+    /// As there.
+    fn encrypt_tagged(
+        &self,
+        segment: u32,
+        into: u64,
+        data: &[u8],
+        tags: usize,
+        write: &mut StoredAccess<'_>,
+    ) -> io::Result<()>;
+}
+
+/// What reads or writes what is stored, given the memory to or from which.
+pub type StoredAccess<'a> = dyn FnMut(&mut [u8]) -> io::Result<()> + 'a;
+
+/// The same for a part, which begins so many bytes past the beginning.
+pub type PartAccess<'a> = dyn FnMut(usize, &mut [u8]) -> io::Result<()> + 'a;
+
+/// A layout without its keys, as plain data for another process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeylessLayout {
+    /// Size of the store that it is one of, in bytes.
+    store: u64,
+    segments: Vec<Part>,
+    protected: Vec<Range<u64>>,
+}
+
+/// A segment of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Part {
+    at: u64,
+    len: u64,
+    stored_at: u64,
+    writable: bool,
+    holds: Holds,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Holds {
+    Clear,
+    Zero,
+    Fixed(Vec<u8>),
+    /// Sectors of this size, in bytes.
+    Encrypted(u32),
+    /// Sectors of this size with a tag each, from the one with this number on in an area of so many bytes.
+    Tagged {
+        sector: u32,
+        tag: u32,
+        first: u64,
+        room: u64,
+    },
+}
+
+impl KeylessLayout {
+    /// What `layout`, which is one over `store`, is without its keys.
+    ///
+    /// # Errors
+    /// `Misuse` if there are no keys in it: another process has them already.
+    pub fn of(layout: &Layout, store: &dyn Store) -> Result<Self> {
+        let segments = layout.segments().iter().map(Part::of).collect::<Result<_>>()?;
+        Ok(Self { store: store.len(), segments, protected: layout.protected().to_vec() })
+    }
+
+    /// The numbers of its segments of encrypted sectors without tags, and the size of these, in bytes.
+    pub fn encrypted(&self) -> impl Iterator<Item = (u32, usize)> {
+        self.segments.iter().zip(0..).filter_map(|(part, number)| match part.holds {
+            Holds::Encrypted(sector) if part.len >= u64::from(sector) => Some((number, sector as usize)),
+            _ => None,
+        })
+    }
+
+    /// The layout again, over the same `store`, whose keys `key process` holds. The superblocks and journals of sectors with tags are read
+    /// anew.
+    ///
+    /// # Errors
+    /// `Misuse` if it could not have come from a layout, or not from one over this store; those of [`integrity::open`].
+    pub fn with_key_process(self, key_process: &Arc<dyn KeyProcess>, store: &dyn Store) -> Result<Layout> {
+        if self.store != store.len() {
+            let what = format!("the layout is one of {} bytes, and these are {}", self.store, store.len());
+            return Err(Error::misuse(what));
+        }
+        let segments =
+            self.segments.into_iter().zip(0..).map(|(part, number)| part.segment(number, key_process, store));
+        let layout = Layout::new(segments.collect::<Result<_>>()?)?;
+        Ok(self.protected.into_iter().fold(layout, Layout::with_protected))
+    }
+}
+
+impl Part {
+    fn of(segment: &Segment) -> Result<Self> {
+        let &Segment { at, len, stored_at, writable, .. } = segment;
+        let holds = match &segment.payload {
+            Payload::Clear => Holds::Clear,
+            Payload::Zero => Holds::Zero,
+            Payload::Fixed(bytes) => Holds::Fixed(bytes.to_vec()),
+            Payload::Crypt { cipher, .. } => Holds::Encrypted(cipher.sector_size() as u32),
+            Payload::Authenticated { area, first, .. } => Holds::Tagged {
+                sector: area.sector_size() as u32,
+                tag: area.tag_size() as u32,
+                first: *first,
+                room: area.room(),
+            },
+            Payload::KeyProcess(_) | Payload::KeyProcessTagged { .. } => {
+                return Err(Error::misuse("another process has the keys already"));
+            }
+        };
+        Ok(Self { at, len, stored_at, writable, holds })
+    }
+
+    fn segment(self, number: u32, key_process: &Arc<dyn KeyProcess>, store: &dyn Store) -> Result<Segment> {
+        let handle = |sector| KeyHandle::new(Arc::clone(key_process), number, sector, None);
+        // What is read-only may have been cut short.
+        let end = self.stored_at.checked_add(self.len).filter(|end| *end <= store.len());
+        if end.is_none() && self.writable && !matches!(self.holds, Holds::Zero | Holds::Fixed(_)) {
+            return Err(Error::misuse("a segment reaches past the end of what it is stored in"));
+        }
+        let payload = match self.holds {
+            Holds::Clear => Payload::Clear,
+            Holds::Zero => Payload::Zero,
+            Holds::Fixed(bytes) => Payload::Fixed(bytes.into()),
+            Holds::Encrypted(sector) if sector > 0 => Payload::KeyProcess(handle(sector as usize)),
+            Holds::Tagged { sector, tag, first, room } if sector > 0 => {
+                let area = integrity::open(store, self.stored_at, room, tag as usize, sector as usize)?;
+                Payload::KeyProcessTagged { area: Arc::new(area), handle: handle(sector as usize), first }
+            }
+            Holds::Encrypted(_) | Holds::Tagged { .. } => return Err(Error::misuse("sectors of no bytes")),
+        };
+        let Self { at, len, stored_at, writable, .. } = self;
+        Ok(Segment { at, len, stored_at, payload, writable })
+    }
+}
+
+/// Encrypted sectors whose key another process holds.
+#[derive(Clone)]
+pub struct KeyHandle {
+    key_process: Arc<dyn KeyProcess>,
+    /// Its number there.
+    segment: u32,
+    /// Where the segment of this layout begins in that one, in bytes.
+    from: u64,
+    sector: usize,
+    /// What says on drop that nobody needs the segment any more.
+    _held: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl KeyHandle {
+    /// Sectors of so many bytes, which are this segment there as long as `held` lives.
+    pub(crate) fn new(
+        key_process: Arc<dyn KeyProcess>,
+        segment: u32,
+        sector: usize,
+        held: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Self {
+        Self { key_process, segment, from: 0, sector, _held: held }
+    }
+
+    /// Size of a sector, in bytes.
+    pub fn sector_size(&self) -> usize {
+        self.sector
+    }
+
+    /// The same from `skipped` bytes on.
+    pub(crate) fn cut(self, skipped: u64) -> Self {
+        Self { from: self.from + skipped, ..self }
+    }
+
+    pub(crate) fn decrypt(&self, into: u64, out: &mut [u8], read: &mut PartAccess<'_>) -> io::Result<()> {
+        self.key_process.decrypt(self.segment, self.from + into, out, read)
+    }
+
+    pub(crate) fn encrypt(&self, into: u64, data: &mut [u8], write: &mut PartAccess<'_>) -> io::Result<()> {
+        self.key_process.encrypt(self.segment, self.from + into, data, write)
+    }
+
+    pub(crate) fn decrypt_tagged(
+        &self,
+        into: u64,
+        out: &mut [u8],
+        tags: usize,
+        read: &mut StoredAccess<'_>,
+    ) -> io::Result<Option<u32>> {
+        self.key_process.decrypt_tagged(self.segment, self.from + into, out, tags, read)
+    }
+
+    pub(crate) fn encrypt_tagged(
+        &self,
+        into: u64,
+        data: &[u8],
+        tags: usize,
+        write: &mut StoredAccess<'_>,
+    ) -> io::Result<()> {
+        self.key_process.encrypt_tagged(self.segment, self.from + into, data, tags, write)
+    }
+}
+
+impl fmt::Debug for KeyHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key_process: _, segment, from, sector, _held } = self;
+        write!(f, "KeyHandle {{ sector_size: {sector}, segment: {segment}, from: {from} }}")
+    }
+}
+
+/// The keys of a layout, by segment, or those of a folder, for the process that holds them. It believes nothing that it is asked for.
+pub struct Keys(Of);
+
+enum Of {
+    Layout(Vec<Option<Key>>),
+    Folder(FolderKeyTable),
+}
+
+/// The key of a segment, or of a file.
+pub(crate) struct Key {
+    cipher: Cipher,
+    first: u64,
+    len: u64,
+    /// Whether anything is to be encrypted with it.
+    writable: bool,
+}
+
+enum Cipher {
+    Plain(Arc<dyn SectorCipher>),
+    Tagged(Arc<dyn AuthenticatedCipher>),
+}
+
+impl Cipher {
+    fn sector_size(&self) -> usize {
+        match self {
+            Self::Plain(cipher) => cipher.sector_size(),
+            Self::Tagged(cipher) => cipher.sector_size(),
+        }
+    }
+}
+
+/// A request that is none: it names no encrypted segment, or no whole sectors in it, or what must not be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused;
+
+impl Keys {
+    /// Those of `layout`, of which a part of the segments may have none. Without `write` nothing is ever encrypted with them.
+    pub fn of(layout: &Layout, write: bool) -> Self {
+        let key = |segment: &Segment| match &segment.payload {
+            Payload::Crypt { cipher, first, .. } => {
+                let (cipher, writable) = (Cipher::Plain(Arc::clone(cipher)), write && segment.writable);
+                Some(Key { cipher, first: *first, len: segment.len, writable })
+            }
+            Payload::Authenticated { cipher, first, .. } => {
+                let (cipher, writable) = (Cipher::Tagged(Arc::clone(cipher)), write && segment.writable);
+                Some(Key { cipher, first: *first, len: segment.len, writable })
+            }
+            Payload::Clear
+            | Payload::Zero
+            | Payload::Fixed(_)
+            | Payload::KeyProcess(_)
+            | Payload::KeyProcessTagged { .. } => None,
+        };
+        Self(Of::Layout(layout.segments().iter().map(key).collect()))
+    }
+
+    /// Those of an encrypted folder: segments are the numbers of files that are open. Without `write` nothing
+    /// is ever encrypted with them but names.
+    pub fn of_folder(keys: Arc<dyn FolderKeys>, write: bool) -> Self {
+        Self(Of::Folder(FolderKeyTable::new(keys, write)))
+    }
+
+    /// Where they are those of a folder, what can be asked of them besides.
+    pub fn folder(&self) -> Option<&FolderKeyTable> {
+        match &self.0 {
+            Of::Folder(folder) => Some(folder),
+            Of::Layout(_) => None,
+        }
+    }
+
+    /// What decrypts `len` bytes at `into` of a segment, or encrypts them.
+    ///
+    /// # Errors
+    /// If that is no range of whole sectors in it, or it must not be written.
+    pub fn range(
+        &self,
+        encrypt: bool,
+        segment: u32,
+        into: u64,
+        len: usize,
+    ) -> std::result::Result<KeyRange<'_>, Refused> {
+        let key = match &self.0 {
+            Of::Layout(keys) => keys.get(segment as usize).and_then(Option::as_ref).map(Held::Here),
+            Of::Folder(folder) => folder.key(segment).map(Held::Shared),
+        };
+        let key = key.ok_or(Refused)?;
+        let sector = key.cipher.sector_size();
+        let whole = len > 0 && len.is_multiple_of(sector) && into.is_multiple_of(sector as u64);
+        let inside = into.checked_add(len as u64).is_some_and(|end| end <= key.len);
+        let allowed = key.writable || !encrypt;
+        (whole && inside && allowed).then_some(KeyRange { key, into, encrypt }).ok_or(Refused)
+    }
+}
+
+impl Key {
+    /// That of sectors without tags, so many bytes of them, of which the first has the number 0.
+    pub(crate) fn of_file(cipher: Arc<dyn SectorCipher>, len: u64, writable: bool) -> Self {
+        Self { cipher: Cipher::Plain(cipher), first: 0, len, writable }
+    }
+}
+
+/// Leave to encrypt or decrypt one range.
+pub struct KeyRange<'a> {
+    key: Held<'a>,
+    into: u64,
+    encrypt: bool,
+}
+
+/// A key for as long as it is used.
+enum Held<'a> {
+    Here(&'a Key),
+    /// Its file may be closed meanwhile.
+    Shared(Arc<Key>),
+}
+
+impl Deref for Held<'_> {
+    type Target = Key;
+
+    fn deref(&self) -> &Key {
+        match self {
+            Self::Here(key) => key,
+            Self::Shared(key) => key,
+        }
+    }
+}
+
+impl KeyRange<'_> {
+    /// Size of a sector, in bytes.
+    pub fn sector_size(&self) -> usize {
+        self.key.cipher.sector_size()
+    }
+
+    /// See [`SectorCipher::in_registers`]: then the memory of the run may be another process's, too.
+    pub fn in_registers(&self) -> bool {
+        matches!(&self.key.cipher, Cipher::Plain(cipher) if cipher.in_registers())
+    }
+
+    /// Size of a sector's tag, in bytes: 0 where they have none.
+    pub fn tag_size(&self) -> usize {
+        match &self.key.cipher {
+            Cipher::Plain(_) => 0,
+            Cipher::Tagged(cipher) => cipher.tag_size(),
+        }
+    }
+
+    /// Does it with `run`, which belongs at `past` bytes of the range, and its `tags`.
+    ///
+    /// # Errors
+    /// The first sector of the run whose tag is wrong: then nothing in `run` may be used.
+    ///
+    /// # Panics
+    /// Unless both are whole sectors, and there are as many tags; or if the system has no random numbers.
+    pub fn carry_out(&self, past: u64, run: &mut [u8], tags: &mut [u8]) -> std::result::Result<(), u32> {
+        let Key { cipher, first, .. } = &*self.key;
+        let number = first.wrapping_add((self.into + past) / cipher.sector_size() as u64);
+        match cipher {
+            Cipher::Plain(cipher) if self.encrypt => cipher.encrypt(number, run),
+            Cipher::Plain(cipher) => cipher.decrypt(number, run),
+            Cipher::Tagged(cipher) if self.encrypt => {
+                // Nobody else chooses what must never be used again.
+                random::fill(tags).expect("the system has random numbers");
+                cipher.encrypt(number, run, tags);
+            }
+            Cipher::Tagged(cipher) => cipher.decrypt(number, run, tags).map_err(|wrong| (wrong.0 - number) as u32)?,
+        }
+        Ok(())
+    }
+}
+
+/// Wipes what [`KeyRange::carry_out`] may have left of keys on the stack and in vector registers of this thread. To be called before
+/// it waits for anything.
+pub fn wipe_traces() {
+    wipe_after_sectors();
+}

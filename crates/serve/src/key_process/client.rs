@@ -1,0 +1,522 @@
+//! The side of the process that has no keys.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use claviger_engine::key_process::volume::{KeyProcess, PartAccess, StoredAccess};
+use rustix::event::{PollFd, PollFlags};
+use rustix::net::{Shutdown, shutdown};
+use rustix::thread::futex::{self, Flags};
+use rustix::time::Timespec;
+
+use super::files;
+use super::shared_sys::{ROOM, Request, SLOTS, Slot, Slots, TURNS};
+use super::{ANSWERED, ASKED, DECRYPT, DONE, ENCRYPT, WIPED, WRONG};
+use crate::aligned;
+use crate::wait::wait;
+
+/// How long a thread looks for the answer before it sleeps: about as long as the key process takes for a piece of a large request.
+const SPIN: Duration = Duration::from_micros(100);
+
+/// How long it sleeps before it looks whether the key process still lives.
+const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Bytes that the key process gets at a time: what it works on is still in a cache when this process goes on with it.
+const PART: usize = 128 << 10;
+
+const _: () = assert!(TURNS * PART <= ROOM);
+
+/// Asks the key process. On drop the key process wipes its keys and ends.
+pub struct KeyClient {
+    shared: Arc<Connected>,
+    watcher: Option<thread::JoinHandle<()>>,
+    /// What servers read into, and write from, is where the key process can work on it.
+    _buffers: aligned::PoolInUse,
+}
+
+struct Connected {
+    slots: Slots,
+    socket: OwnedFd,
+    /// How many of them one request takes at most.
+    processors: usize,
+    /// Nobody answers any more.
+    gone: AtomicBool,
+    /// That is because this side wanted it.
+    closed: AtomicBool,
+}
+
+impl KeyClient {
+    /// Over these slots. Calls `lost` once if the key process goes before this value does.
+    pub(super) fn new(slots: Slots, socket: UnixStream, lost: impl FnOnce() + Send + 'static) -> io::Result<Self> {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        let (gone, closed) = (AtomicBool::new(false), AtomicBool::new(false));
+        let shared = Arc::new(Connected { slots, socket: socket.into(), processors, gone, closed });
+        let watched = Arc::clone(&shared);
+        let watch = move || {
+            // The key process says nothing any more: what comes is its end.
+            while !wait(&mut [PollFd::new(&watched.socket, PollFlags::IN)], None).unwrap_or(true) {}
+            watched.gone.store(true, Ordering::SeqCst);
+            let turns = (0..SLOTS).flat_map(|slot| (0..TURNS).map(move |turn| (slot, turn)));
+            turns.for_each(|(slot, turn)| wake(watched.slots.shared().request(slot, turn)));
+            if !watched.closed.load(Ordering::SeqCst) {
+                lost();
+            }
+        };
+        let watcher = thread::Builder::new().name("key-process".into()).stack_size(64 << 10).spawn(watch)?;
+        let _buffers = aligned::PoolInUse::new(shared.slots.buffer_pool());
+        Ok(Self { shared, watcher: Some(watcher), _buffers })
+    }
+}
+
+impl KeyClient {
+    /// Lets the key process go, and waits until it has ended.
+    pub(super) fn end(mut self) {
+        self.shared.closed.store(true, Ordering::SeqCst);
+        // It reads this as the end, and the watcher its own.
+        let _ = shutdown(self.shared.socket.as_fd(), Shutdown::Write);
+        if let Some(watcher) = self.watcher.take() {
+            let _ = watcher.join();
+        }
+    }
+}
+
+impl Drop for KeyClient {
+    fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::SeqCst);
+        let _ = shutdown(self.shared.socket.as_fd(), Shutdown::Both);
+        // It may be the watcher itself that drops the last reference.
+        match self.watcher.take() {
+            Some(watcher) if watcher.thread().id() != thread::current().id() => drop(watcher.join()),
+            _ => {}
+        }
+    }
+}
+
+impl KeyProcess for KeyClient {
+    fn decrypt(&self, segment: u32, into: u64, out: &mut [u8], read: &mut PartAccess<'_>) -> io::Result<()> {
+        let (here, len) = (self.shared.slots.shared().position(out), out.len());
+        self.each_part([DECRYPT, segment], into, len, here, &mut Decrypting { out, read })
+    }
+
+    fn encrypt(&self, segment: u32, into: u64, data: &mut [u8], write: &mut PartAccess<'_>) -> io::Result<()> {
+        let (here, len) = (self.shared.slots.shared().position(data), data.len());
+        self.each_part([ENCRYPT, segment], into, len, here, &mut Encrypting { data, write })
+    }
+
+    fn decrypt_tagged(
+        &self,
+        segment: u32,
+        into: u64,
+        out: &mut [u8],
+        tags: usize,
+        read: &mut StoredAccess<'_>,
+    ) -> io::Result<Option<u32>> {
+        let mut slot = self.slot(out.len() + tags)?;
+        read(slot.memory(0, out.len() + tags))?;
+        let wrong = self.shared.ask_tagged(&mut slot, [DECRYPT, segment], into, out.len())?;
+        out.copy_from_slice(slot.memory(0, out.len()));
+        Ok(wrong)
+    }
+
+    fn encrypt_tagged(
+        &self,
+        segment: u32,
+        into: u64,
+        data: &[u8],
+        tags: usize,
+        write: &mut StoredAccess<'_>,
+    ) -> io::Result<()> {
+        let mut slot = self.slot(data.len() + tags)?;
+        slot.memory(0, data.len()).copy_from_slice(data);
+        self.shared.ask(&mut slot, [ENCRYPT, segment], into, data.len())?;
+        write(slot.memory(0, data.len() + tags))
+    }
+}
+
+impl KeyClient {
+    /// Has something done with the keys of a folder: see [`files`].
+    pub(super) fn ask_of_folder(&self, order: u32, file: u32, said: &[u8]) -> io::Result<Vec<u8>> {
+        if said.len() > files::MOST {
+            return Err(io::ErrorKind::InvalidFilename.into());
+        }
+        let mut slot = self.slot(4 + files::MOST)?;
+        slot.memory(0, said.len()).copy_from_slice(said);
+        self.shared.ask(&mut slot, [order, file], 0, said.len())?;
+        let (len, answer) = slot.memory(0, 4 + files::MOST).split_at(4);
+        let len = u32::from_le_bytes([len[0], len[1], len[2], len[3]]);
+        answer.get(..len as usize).map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// Has all `len` bytes of a request worked on, part by part, so that this process and the key process work at the same time. They are at
+    /// `here` in the data, or anywhere.
+    fn each_part(
+        &self,
+        order: [u32; 2],
+        into: u64,
+        len: usize,
+        here: Option<usize>,
+        work: &mut dyn Part,
+    ) -> io::Result<()> {
+        let shared = &*self.shared;
+        let (slots, parts) = (vec![shared.slots.take()], VecDeque::new());
+        let mut in_flight = InFlight { connected: shared, slots, parts, copied: here.is_none() };
+        for past in (0..len).step_by(PART) {
+            let part = past..len.min(past + PART);
+            let slot = in_flight.free_slot(work)?;
+            let slot_of = &mut in_flight.slots[slot];
+            let (turn, len) = (slot_of.turn(), part.len());
+            work.before(part.clone(), here.is_none().then(|| slot_of.memory(turn * PART, len)))?;
+            let in_slot = || slot_of.range(turn * PART, len);
+            let at = here.map_or_else(in_slot, |here| here + part.start..here + part.end);
+            shared.post(slot_of.next(), order, into + past as u64, at);
+            in_flight.parts.push_back(Asked { slot, turn, part });
+        }
+        while !in_flight.parts.is_empty() {
+            in_flight.finish_one(work)?;
+        }
+        Ok(())
+    }
+
+    fn slot(&self, len: usize) -> io::Result<Slot<'_>> {
+        if len > ROOM {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "more than the key process takes at a time"));
+        }
+        Ok(self.shared.slots.take())
+    }
+}
+
+impl Connected {
+    /// Has something done with the first `len` bytes of a slot.
+    fn ask(&self, slot: &mut Slot<'_>, order: [u32; 2], into: u64, len: usize) -> io::Result<()> {
+        self.ask_tagged(slot, order, into, len)?.map_or(Ok(()), |_| Err(refused()))
+    }
+
+    /// The same for sectors that may have tags, of which one may be wrong.
+    fn ask_tagged(&self, slot: &mut Slot<'_>, order: [u32; 2], into: u64, len: usize) -> io::Result<Option<u32>> {
+        let request = slot.next();
+        self.post(request, order, into, slot.range(0, len));
+        self.answer(request)
+    }
+
+    /// Says what is to be done with a range of the data.
+    fn post(&self, request: &Request, [order, segment]: [u32; 2], into: u64, data: Range<usize>) {
+        request.order.store(order, Ordering::Relaxed);
+        request.segment.store(segment, Ordering::Relaxed);
+        request.into.store(into, Ordering::Relaxed);
+        request.at.store(data.start as u32, Ordering::Relaxed);
+        request.len.store(data.len() as u32, Ordering::Relaxed);
+        // Either this is seen by a key process that is about to sleep, or that it sleeps is seen here.
+        request.state.store(ASKED, Ordering::SeqCst);
+        if request.key_process_sleeps.load(Ordering::SeqCst) != 0 {
+            wake(request);
+        }
+    }
+
+    /// Waits until it is done.
+    fn answer(&self, request: &Request) -> io::Result<Option<u32>> {
+        let begun = Instant::now();
+        while request.state.load(Ordering::Acquire) != ANSWERED {
+            if begun.elapsed() < SPIN {
+                thread::yield_now();
+                continue;
+            }
+            if self.gone.load(Ordering::SeqCst) {
+                return Err(gone());
+            }
+            request.asker_sleeps.store(1, Ordering::SeqCst);
+            // Interrupted, too late, or woken: the state says it.
+            let _ = futex::wait(&request.state, Flags::empty(), ASKED, Some(&TICK));
+            request.asker_sleeps.store(0, Ordering::SeqCst);
+        }
+        match request.answer.load(Ordering::Relaxed) {
+            DONE => Ok(None),
+            WIPED => Err(gone()),
+            wrong @ WRONG.. => Ok(Some(wrong - WRONG)),
+            _ => Err(refused()),
+        }
+    }
+}
+
+/// What is done with each part of a request before and after the key process does its own: with the part itself, or with `room` where that
+/// is not in memory of the channel.
+trait Part {
+    fn before(&mut self, part: Range<usize>, room: Option<&mut [u8]>) -> io::Result<()>;
+    fn after(&mut self, part: Range<usize>, room: Option<&mut [u8]>) -> io::Result<()>;
+}
+
+struct Decrypting<'a> {
+    out: &'a mut [u8],
+    read: &'a mut PartAccess<'a>,
+}
+
+impl Part for Decrypting<'_> {
+    fn before(&mut self, part: Range<usize>, room: Option<&mut [u8]>) -> io::Result<()> {
+        (self.read)(part.start, room.unwrap_or(&mut self.out[part]))
+    }
+
+    fn after(&mut self, part: Range<usize>, room: Option<&mut [u8]>) -> io::Result<()> {
+        if let Some(room) = room {
+            self.out[part].copy_from_slice(room);
+        }
+        Ok(())
+    }
+}
+
+struct Encrypting<'a> {
+    data: &'a mut [u8],
+    write: &'a mut PartAccess<'a>,
+}
+
+impl Part for Encrypting<'_> {
+    fn before(&mut self, part: Range<usize>, room: Option<&mut [u8]>) -> io::Result<()> {
+        if let Some(room) = room {
+            room.copy_from_slice(&self.data[part]);
+        }
+        Ok(())
+    }
+
+    fn after(&mut self, part: Range<usize>, room: Option<&mut [u8]>) -> io::Result<()> {
+        (self.write)(part.start, room.unwrap_or(&mut self.data[part]))
+    }
+}
+
+/// The parts of a request that the key process works on.
+struct InFlight<'a> {
+    connected: &'a Connected,
+    slots: Vec<Slot<'a>>,
+    /// The oldest first.
+    parts: VecDeque<Asked>,
+    /// Whether they are copied to slots.
+    copied: bool,
+}
+
+struct Asked {
+    slot: usize,
+    turn: usize,
+    part: Range<usize>,
+}
+
+impl InFlight<'_> {
+    /// Waits for the oldest part, and for what comes after.
+    fn finish_one(&mut self, work: &mut dyn Part) -> io::Result<()> {
+        let Some(Asked { slot, turn, part }) = self.parts.pop_front() else { return Ok(()) };
+        let slot = &mut self.slots[slot];
+        if self.connected.answer(slot.request(turn))?.is_some() {
+            return Err(refused());
+        }
+        let len = part.len();
+        work.after(part, self.copied.then(|| slot.memory(turn * PART, len)))
+    }
+
+    /// A slot that has a turn left: another one where the key process is behind.
+    fn free_slot(&mut self, work: &mut dyn Part) -> io::Result<usize> {
+        loop {
+            while self.parts.front().is_some_and(|oldest| self.is_done(oldest)) {
+                self.finish_one(work)?;
+            }
+            let waiting = |slot| self.parts.iter().filter(|asked| asked.slot == slot).count();
+            if let Some(slot) = (0..self.slots.len()).find(|slot| waiting(*slot) < TURNS) {
+                return Ok(slot);
+            }
+            let more = self.slots.len() < self.connected.processors;
+            match more.then(|| self.connected.slots.try_take()).flatten() {
+                Some(slot) => self.slots.push(slot),
+                None => self.finish_one(work)?,
+            }
+        }
+    }
+
+    fn is_done(&self, asked: &Asked) -> bool {
+        self.slots[asked.slot].request(asked.turn).state.load(Ordering::Acquire) == ANSWERED
+    }
+}
+
+impl Drop for InFlight<'_> {
+    /// Nobody uses the memory, or the slots, before the key process is through with them.
+    fn drop(&mut self) {
+        for Asked { slot, turn, .. } in self.parts.drain(..) {
+            let _ = self.connected.answer(self.slots[slot].request(turn));
+        }
+    }
+}
+
+/// What a request comes to when there is nobody to carry it out.
+fn gone() -> io::Error {
+    io::Error::other("the process that held the keys has ended")
+}
+
+fn refused() -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, "the process that holds the keys refuses this")
+}
+
+fn wake(request: &Request) {
+    let _ = futex::wake(&request.state, Flags::empty(), 1);
+}
+
+#[cfg(test)]
+mod tests {
+
+    use claviger_engine::key_process::volume::Keys;
+    use claviger_engine::{Acceleration, Layout, Payload, Sectors, Segment, Specification};
+    use claviger_testkit::random::Random;
+
+    use super::super::server::KeyServer;
+    use super::super::server::started;
+    use super::super::shared_sys::BufferPool;
+    use super::*;
+
+    const LEN: usize = 3 * SLOTS * PART + 512;
+
+    /// Of each of these the key process works on what is pooled in place, in memory of its own, or in pieces of another size than a part has.
+    const CIPHERS: [(&str, usize); 4] =
+        [("aes-xts-plain64", 64), ("serpent-xts-plain64", 64), ("aes-cbc-essiv:sha256", 32), ("aes:64-cbc-lmk", 2048)];
+
+    fn layout((cipher, key): (&str, usize)) -> Layout {
+        let key: Vec<u8> = (0..key).map(|i| (i * 7 / 3) as u8).collect();
+        let specification = Specification::parse(cipher).expect("a specification");
+        let cipher = specification.with_key(&key, Sectors::default(), Acceleration::On).expect("a key that fits");
+        let len = 2 * LEN as u64;
+        Layout::new(vec![Segment { at: 0, len, stored_at: 0, payload: Payload::crypt(cipher, 5), writable: true }])
+            .expect("a layout")
+    }
+
+    /// A key process in threads of this process, who asks it, and who lends its memory.
+    fn key_process(layout: &Layout) -> (Arc<KeyServer>, KeyClient, BufferPool, UnixStream) {
+        let (kept, other) = started(Keys::of(layout, true));
+        let slots = Slots::new(other);
+        let buffer_pool = slots.buffer_pool();
+        let (socket, key_processes) = UnixStream::pair().expect("a socket");
+        (kept, KeyClient::new(slots, socket, || ()).expect("a thread"), buffer_pool, key_processes)
+    }
+
+    #[test]
+    fn requests_of_any_length_are_worked_on_wherever_they_are() {
+        for cipher in CIPHERS {
+            let layout = layout(cipher);
+            let (_kept, client, buffer_pool, _socket) = key_process(&layout);
+            let Payload::Crypt { cipher: own, first, .. } = &layout.segments()[0].payload else { panic!("encrypted") };
+            let plain: Vec<u8> = (0..LEN).map(|i| (i / 5) as u8).collect();
+            for len in [512, PART - 512, PART, PART + 512, 5 * PART, LEN] {
+                let mut expected = plain[..len].to_vec();
+                own.encrypt(first + 9, &mut expected);
+                let mut pooled = buffer_pool.allocate(len).expect("there is room");
+                let mut mine = vec![0; len];
+                for data in [&mut mine[..], &mut pooled[..len]] {
+                    data.copy_from_slice(&plain[..len]);
+                    let mut written = vec![0; len];
+                    let mut write = |past: usize, stored: &mut [u8]| -> io::Result<()> {
+                        written[past..][..stored.len()].copy_from_slice(stored);
+                        Ok(())
+                    };
+                    client.encrypt(0, 9 * 512, data, &mut write).expect("encrypted");
+                    assert!(written == expected, "{cipher:?} {len}");
+                    let mut read = |past: usize, stored: &mut [u8]| -> io::Result<()> {
+                        let len = stored.len();
+                        stored.copy_from_slice(&expected[past..][..len]);
+                        Ok(())
+                    };
+                    client.decrypt(0, 9 * 512, data, &mut read).expect("decrypted");
+                    assert!(data == &plain[..len], "{cipher:?} {len}");
+                }
+            }
+        }
+    }
+
+    /// More threads than there are slots, which ask at random: sides that look and sides that sleep, in every order. Whoever is not
+    /// woken waits for ever.
+    #[test]
+    fn whoever_asks_at_whatever_moment_is_answered_with_what_is_theirs() {
+        let layout = layout(CIPHERS[0]);
+        let (_kept, client, buffer_pool, _socket) = key_process(&layout);
+        let Payload::Crypt { cipher: own, first, .. } = &layout.segments()[0].payload else { panic!("encrypted") };
+        let ask = |seed: u64| {
+            let mut random = Random::new(seed);
+            for _ in 0..60 {
+                let (sectors, len) = (random.below(LEN / 512) as u64, 512 * (1 + random.below(3 * PART / 512)));
+                let (plain, mut mine, mut pooled) = (random.bytes(len), vec![0; len], buffer_pool.allocate(len));
+                let mut expected = plain.clone();
+                own.encrypt(first + sectors, &mut expected);
+                let data = pooled
+                    .as_deref_mut()
+                    .filter(|_| seed.is_multiple_of(2))
+                    .map_or(&mut mine[..], |pooled| &mut pooled[..len]);
+                let mut read = |past: usize, stored: &mut [u8]| -> io::Result<()> {
+                    let len = stored.len();
+                    stored.copy_from_slice(&expected[past..][..len]);
+                    Ok(())
+                };
+                client.decrypt(0, sectors * 512, data, &mut read).expect("decrypted");
+                assert!(*data == plain[..], "{seed}: {len} bytes at {sectors}");
+                // About as long as either side looks before it sleeps, and shorter, and longer.
+                thread::sleep(Duration::from_micros(random.below(200) as u64));
+            }
+        };
+        thread::scope(|scope| {
+            (0..SLOTS as u64 + 8).for_each(|seed| {
+                drop(scope.spawn({
+                    let ask = &ask;
+                    move || ask(seed)
+                }))
+            })
+        });
+    }
+
+    /// Whatever fails in whichever part, what comes after is as if it had not been.
+    #[test]
+    fn a_part_that_fails_leaves_the_channel_as_it_was() {
+        let layout = layout(CIPHERS[0]);
+        let (_kept, client, buffer_pool, _socket) = key_process(&layout);
+        let mut pooled = buffer_pool.allocate(LEN).expect("there is room");
+        let mut mine = vec![0; LEN];
+        for bad in (0..LEN).step_by(PART).chain((0..LEN).step_by(3 * PART)) {
+            let mut fail = |past: usize, _: &mut [u8]| -> io::Result<()> {
+                if past == bad { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+            };
+            for data in [&mut mine[..], &mut pooled[..LEN]] {
+                for error in [client.decrypt(0, 0, data, &mut fail), client.encrypt(0, 0, data, &mut fail)] {
+                    assert_eq!(error.expect_err("it fails").kind(), io::ErrorKind::StorageFull);
+                }
+                // The first parts are inside of the segment, the last ones are not.
+                let into = 2 * LEN as u64 - bad as u64;
+                if bad > 0 {
+                    let error = client.decrypt(0, into, data, &mut |_, _| Ok(())).expect_err("it is refused");
+                    assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+                }
+                let (mut once, mut twice) = (vec![3; 1024], vec![3; 1024]);
+                let mut written = Vec::new();
+                client
+                    .encrypt(0, 512, &mut once, &mut |_, stored| -> io::Result<()> {
+                        written = stored.to_vec();
+                        Ok(())
+                    })
+                    .expect("encrypted");
+                let mut read = |_, stored: &mut [u8]| -> io::Result<()> {
+                    stored.copy_from_slice(&written);
+                    Ok(())
+                };
+                client.decrypt(0, 512, &mut twice, &mut read).expect("decrypted");
+                assert_eq!(twice, [3; 1024]);
+            }
+        }
+    }
+
+    #[test]
+    fn who_asks_hears_that_the_key_process_has_gone_or_that_its_keys_have() {
+        let layout = layout(CIPHERS[0]);
+        let (kept, client, buffer_pool, socket) = key_process(&layout);
+        kept.wipe();
+        let mut pooled = buffer_pool.allocate(LEN).expect("there is room");
+        assert!(client.decrypt(0, 0, &mut pooled[..LEN], &mut |_, _| Ok(())).is_err());
+        // From now on nobody answers: it looks for that only when it has nothing to do.
+        drop(socket);
+        assert!(client.encrypt(0, 0, &mut pooled[..LEN], &mut |_, _| Ok(())).is_err());
+        assert!(client.decrypt(0, 0, &mut [0; 512], &mut |_, _| Ok(())).is_err());
+    }
+}

@@ -1,0 +1,84 @@
+//! What is asked of the keys of a folder, besides encrypting and decrypting: both sides of it. What is said lies in the slot, and so
+//! does the answer, with its length in front.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use claviger_engine::key_process::folder::{FolderKeyProcess, FolderKeyTable};
+use claviger_engine::key_process::volume::{Keys, Refused};
+
+use super::client::KeyClient;
+
+/// [`super::shared_sys::Request::order`]: opens the file whose key is said, and answers its number.
+pub(super) const OPEN: u32 = 16;
+/// Answers the number of a new file, and its header.
+pub(super) const CREATE: u32 = 17;
+/// Closes the file of this number.
+pub(super) const CLOSE: u32 = 18;
+/// Answers the name that is said as people see it: nothing, or a one and the name.
+pub(super) const PLAIN_NAME: u32 = 19;
+/// The same as it is stored.
+pub(super) const STORED_NAME: u32 = 20;
+
+/// Bytes that may be said, and answered: no header and no name is longer.
+pub(super) const MOST: usize = 12 << 10;
+
+/// Whether an order is one of these.
+pub(super) fn is_order(order: u32) -> bool {
+    (OPEN..=STORED_NAME).contains(&order)
+}
+
+/// Carries out such an order, with `said`, which is nobody else's any more.
+///
+/// # Errors
+/// If it is none, or these are no keys of a folder, and those of what it asks for.
+pub(super) fn carry_out(keys: &Keys, order: u32, file: u32, said: &[u8]) -> Result<Vec<u8>, Refused> {
+    let folder: &FolderKeyTable = keys.folder().ok_or(Refused)?;
+    let name = OsStr::from_bytes(said);
+    let answer = match order {
+        OPEN => folder.open(said)?.to_le_bytes().to_vec(),
+        CREATE => {
+            let (file, header) = folder.create()?;
+            [&file.to_le_bytes()[..], &header].concat()
+        }
+        CLOSE => {
+            folder.close(file);
+            Vec::new()
+        }
+        PLAIN_NAME => folder.plain_name(name).map_or(Vec::new(), |name| [&[1], name.as_bytes()].concat()),
+        STORED_NAME => folder.stored_name(name)?.into_vec(),
+        _ => return Err(Refused),
+    };
+    if answer.len() <= MOST { Ok(answer) } else { Err(Refused) }
+}
+
+impl FolderKeyProcess for KeyClient {
+    fn open(&self, sealed: &[u8]) -> io::Result<u32> {
+        Ok(number(&self.ask_of_folder(OPEN, 0, sealed)?)?.0)
+    }
+
+    fn create(&self) -> io::Result<(u32, Vec<u8>)> {
+        let answer = self.ask_of_folder(CREATE, 0, &[])?;
+        number(&answer).map(|(file, header)| (file, header.to_vec()))
+    }
+
+    fn close(&self, file: u32) {
+        // One that has gone has closed it.
+        let _ = self.ask_of_folder(CLOSE, file, &[]);
+    }
+
+    fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
+        let answer = self.ask_of_folder(PLAIN_NAME, 0, stored.as_bytes())?;
+        Ok(answer.split_first().map(|(_, name)| OsString::from_vec(name.to_vec())))
+    }
+
+    fn stored_name(&self, plain: &OsStr) -> io::Result<OsString> {
+        self.ask_of_folder(STORED_NAME, 0, plain.as_bytes()).map(OsString::from_vec)
+    }
+}
+
+fn number(answer: &[u8]) -> io::Result<(u32, &[u8])> {
+    let (number, rest) = answer.split_first_chunk().ok_or(io::ErrorKind::InvalidData)?;
+    Ok((u32::from_le_bytes(*number), rest))
+}

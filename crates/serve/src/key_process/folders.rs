@@ -1,0 +1,244 @@
+//! Until a folder is open: the key process looks through it by way of the other process, as it reads a volume. Only what unlocking looks at
+//! is lent.
+
+use std::ffi::OsStr;
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use claviger_engine::file_formats::Beside;
+use claviger_engine::opening::{FoundFolder, Locked};
+use claviger_engine::trees::{Attributes, Entry, Node, NodeKind, Space, Tree};
+use rustix::io::Errno;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::opening::{Hello, IoSide, PIECE, Said, Terms, Turns};
+
+/// Names of a folder that are told of, at the most: more than are looked at.
+const MOST_NAMES: usize = 200_000;
+
+/// No answer is longer, in bytes: so many names, each as long as it can be.
+const LONGEST: usize = 64 << 20;
+
+/// What the key process is told of a folder.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Folder {
+    root: Node,
+    writable: bool,
+    format: String,
+    wrapped_passphrase: Option<Vec<u8>>,
+    signatures: Vec<String>,
+}
+
+/// What it wants of it.
+#[derive(Serialize, Deserialize)]
+pub(super) enum Wish {
+    List { folder: Node },
+    Lookup { folder: Node, name: Vec<u8> },
+    Take { folder: Node, name: Vec<u8>, node: Node, kind: u8 },
+    Read { file: Node, offset: u64, len: u32 },
+    Extended { node: Node, name: Vec<u8> },
+    Forget { node: Node, times: u64 },
+}
+
+/// As numbers, which they are by their place.
+const KINDS: [NodeKind; 4] = [NodeKind::File, NodeKind::Folder, NodeKind::Link, NodeKind::Special];
+
+impl IoSide {
+    /// [`IoSide::serve_until_open`] for an encrypted folder, which was found by this process. Nothing is written.
+    ///
+    /// # Errors
+    /// As there; `InvalidInput` for what is no such folder.
+    pub fn serve_folder_until_open<T: DeserializeOwned>(
+        &self,
+        locked: &Locked,
+        terms: &Terms<'_>,
+    ) -> io::Result<Option<T>> {
+        let found = locked.stored_files().zip(locked.file_format());
+        let ((tree, beside), format) = found.ok_or(io::ErrorKind::InvalidInput)?;
+        let folder = Folder {
+            root: tree.root(),
+            writable: tree.writable(),
+            format: format.name().to_owned(),
+            wrapped_passphrase: beside.wrapped_passphrase.clone(),
+            signatures: beside.signatures.clone(),
+        };
+        self.attend(&Hello::of_folder(folder, terms), terms, |said| match said {
+            Said::Look(wish) => {
+                let answer = wish.carry_out(&**tree).map_err(|e| as_os(&e));
+                let found = answer.is_ok();
+                self.answer(answer.as_ref().map(drop).map_err(|e| io::Error::from_raw_os_error(*e)))?;
+                if found { send(self.socket(), &answer.unwrap_or_default()) } else { Ok(()) }
+            }
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        })
+    }
+}
+
+/// The number of an error for the other process: it may want to know that something is not there, or not possible.
+fn as_os(error: &io::Error) -> i32 {
+    let by_kind = || match error.kind() {
+        io::ErrorKind::Unsupported => Errno::OPNOTSUPP,
+        _ => Errno::IO,
+    };
+    error.raw_os_error().unwrap_or_else(|| by_kind().raw_os_error())
+}
+
+impl Wish {
+    fn carry_out(&self, tree: &dyn Tree) -> io::Result<Vec<u8>> {
+        let node = |node: Node| node.to_le_bytes().to_vec();
+        match self {
+            Self::List { folder } => Ok(listed(&tree.list(*folder)?)),
+            Self::Lookup { folder, name } => tree.lookup(*folder, OsStr::from_bytes(name)).map(node),
+            Self::Take { folder, name, node: number, kind } => {
+                let kind = *KINDS.get(usize::from(*kind)).ok_or(io::ErrorKind::InvalidData)?;
+                let name = OsStr::from_bytes(name).to_owned();
+                tree.take(*folder, &Entry { name, node: *number, kind }).map(node)
+            }
+            Self::Read { file, offset, len } => {
+                let mut bytes = vec![0; (*len as usize).min(PIECE)];
+                let read = tree.read_at(*file, *offset, &mut bytes)?;
+                bytes.truncate(read);
+                Ok(bytes)
+            }
+            Self::Extended { node, name } => {
+                let value = tree.extended(*node, OsStr::from_bytes(name))?;
+                Ok(value.map_or(Vec::new(), |value| [&[1], &value[..]].concat()))
+            }
+            Self::Forget { node, times } => {
+                tree.forget(*node, *times);
+                Ok(Vec::new())
+            }
+        }
+    }
+}
+
+/// Entries one after the other: number, kind, and the name with its length in front.
+fn listed(entries: &[Entry]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for Entry { name, node, kind } in entries.iter().take(MOST_NAMES) {
+        let kind = KINDS.iter().position(|k| k == kind).unwrap_or_default() as u8;
+        bytes.extend(node.to_le_bytes());
+        bytes.push(kind);
+        bytes.extend((name.len() as u16).to_le_bytes());
+        bytes.extend(name.as_bytes());
+    }
+    bytes
+}
+
+/// The first of what [`listed`] has put together, and the rest.
+fn entry(bytes: &[u8]) -> Option<(Entry, &[u8])> {
+    let (node, rest) = bytes.split_first_chunk()?;
+    let ([kind, len @ ..], rest) = rest.split_first_chunk::<3>()?;
+    let (name, rest) = rest.split_at_checked(u16::from_le_bytes(*len).into())?;
+    let kind = *KINDS.get(usize::from(*kind))?;
+    let name = OsStr::from_bytes(name).to_owned();
+    Some((Entry { name, node: Node::from_le_bytes(*node), kind }, rest))
+}
+
+fn send(mut socket: &UnixStream, bytes: &[u8]) -> io::Result<()> {
+    socket.write_all(&(bytes.len() as u32).to_le_bytes())?;
+    socket.write_all(bytes)
+}
+
+fn receive(mut socket: &UnixStream) -> io::Result<Vec<u8>> {
+    let mut len = [0; 4];
+    socket.read_exact(&mut len)?;
+    let len = u32::from_le_bytes(len) as usize;
+    if len > LONGEST {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut bytes = vec![0; len];
+    socket.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+impl Folder {
+    /// The key process's view of it.
+    pub fn found_folder(&self, channel: &Arc<Turns>) -> FoundFolder {
+        let mut beside = Beside::default();
+        beside.wrapped_passphrase.clone_from(&self.wrapped_passphrase);
+        beside.signatures.clone_from(&self.signatures);
+        let tree = ForwardedTree { channel: Arc::clone(channel), root: self.root, writable: self.writable };
+        FoundFolder { tree: Arc::new(tree), format: self.format.clone(), beside }
+    }
+}
+
+/// A tree in the other process, as far as unlocking looks at it.
+struct ForwardedTree {
+    channel: Arc<Turns>,
+    root: Node,
+    writable: bool,
+}
+
+impl ForwardedTree {
+    fn ask(&self, wish: Wish) -> io::Result<Vec<u8>> {
+        let mut answer = Vec::new();
+        let heard = |socket: &UnixStream| receive(socket).map(|bytes| answer = bytes);
+        self.channel.turn(&Said::Look(wish), |_| Ok(()), heard)?;
+        Ok(answer)
+    }
+
+    fn node(&self, wish: Wish) -> io::Result<Node> {
+        let bytes = self.ask(wish)?.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
+        Ok(Node::from_le_bytes(bytes))
+    }
+}
+
+impl Tree for ForwardedTree {
+    fn root(&self) -> Node {
+        self.root
+    }
+
+    fn writable(&self) -> bool {
+        self.writable
+    }
+
+    fn lookup(&self, folder: Node, name: &OsStr) -> io::Result<Node> {
+        self.node(Wish::Lookup { folder, name: name.as_bytes().to_vec() })
+    }
+
+    fn take(&self, folder: Node, entry: &Entry) -> io::Result<Node> {
+        let kind = KINDS.iter().position(|kind| *kind == entry.kind).unwrap_or_default() as u8;
+        self.node(Wish::Take { folder, name: entry.name.clone().into_vec(), node: entry.node, kind })
+    }
+
+    fn forget(&self, node: Node, times: u64) {
+        // Whoever has gone has forgotten it.
+        let _ = self.ask(Wish::Forget { node, times });
+    }
+
+    fn attributes(&self, _node: Node) -> io::Result<Attributes> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn list(&self, folder: Node) -> io::Result<Vec<Entry>> {
+        let bytes = self.ask(Wish::List { folder })?;
+        let (mut entries, mut rest) = (Vec::new(), &bytes[..]);
+        while !rest.is_empty() {
+            let (first, behind) = entry(rest).ok_or(io::ErrorKind::InvalidData)?;
+            entries.push(first);
+            rest = behind;
+        }
+        Ok(entries)
+    }
+
+    fn read_at(&self, file: Node, offset: u64, out: &mut [u8]) -> io::Result<usize> {
+        let len = out.len().min(PIECE);
+        let bytes = self.ask(Wish::Read { file, offset, len: len as u32 })?;
+        let to = out.get_mut(..bytes.len()).ok_or(io::ErrorKind::InvalidData)?;
+        to.copy_from_slice(&bytes);
+        Ok(bytes.len())
+    }
+
+    fn extended(&self, node: Node, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
+        let bytes = self.ask(Wish::Extended { node, name: name.as_bytes().to_vec() })?;
+        Ok(bytes.split_first().map(|(_, value)| value.to_vec()))
+    }
+}

@@ -1,0 +1,479 @@
+//! The key process's side: threads that encrypt and decrypt what is asked in shared memory, which may say anything.
+
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::thread;
+use std::time::Duration;
+
+use claviger_engine::Secret;
+use claviger_engine::key_process::volume::{KeyRange, Keys, Refused, wipe_traces};
+use rustix::thread::futex::{self, Flags};
+
+use super::files;
+use super::shared_sys::{DATA, ROOM, Request, SLOTS, Shared, TURNS};
+use super::{ANSWERED, ASKED, DECRYPT, DONE, ENCRYPT, REFUSED, WIPED, WRONG};
+use crate::spin::{Awake, Running, Sleeping, Spinner};
+
+/// How long a thread looks for the next request before it sleeps.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// Bytes that are copied, worked on and copied back at a time, where they cannot be worked on in place: they stay in the L1
+/// cache, or nearly, and eight extents of eCryptfs, which are encrypted side by side, fit in.
+const PIECE: usize = 32 << 10;
+
+/// What the threads share.
+pub(super) struct KeyServer {
+    pub shared: Arc<Shared>,
+    /// Nothing once they have been wiped.
+    pub keys: RwLock<Option<Keys>>,
+    pub awake: Awake,
+}
+
+/// A thread that panics takes the key process along: whoever waits for its answer would wait for ever.
+struct Together;
+
+impl Drop for Together {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+impl KeyServer {
+    /// Starts a thread for each slot. All memory that they need is there then.
+    pub fn start(self: &Arc<Self>) -> io::Result<()> {
+        for slot in 0..SLOTS {
+            let (kept, room) = (Arc::clone(self), Secret::zeroed(PIECE));
+            thread::Builder::new()
+                .name(format!("slot-{slot}"))
+                .stack_size(128 << 10)
+                .spawn(move || kept.serve(slot, room))?;
+        }
+        Ok(())
+    }
+
+    /// Wipes the keys, once no thread uses them.
+    pub fn wipe(&self) {
+        *self.keys.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn serve(&self, slot: usize, mut room: Secret) {
+        let _all = Together;
+        let _counted = Running::new(&self.awake);
+        let mut spinner = Spinner::default();
+        for turn in (0..TURNS).cycle() {
+            let request = self.shared.request(slot, turn);
+            self.wait_for(request, &mut spinner);
+            let answer = self.answer(request, &mut room);
+            request.answer.store(answer, Ordering::Relaxed);
+            // Either this is seen by an asker that is about to sleep, or that it sleeps is seen here.
+            request.state.store(ANSWERED, Ordering::SeqCst);
+            // An asker that is awake goes on meanwhile.
+            wipe_traces();
+            if request.asker_sleeps.load(Ordering::SeqCst) != 0 {
+                let _ = futex::wake(&request.state, Flags::empty(), 1);
+            }
+        }
+    }
+
+    fn wait_for(&self, request: &Request, spinner: &mut Spinner) {
+        let asked = || request.state.load(Ordering::SeqCst) == ASKED;
+        let spun = spinner.spin(&self.awake, SPIN, || Ok(asked().then_some(())));
+        if asked() || spun.is_ok_and(|found| found.is_some()) {
+            return;
+        }
+        let _asleep = Sleeping::new(&self.awake);
+        request.key_process_sleeps.store(1, Ordering::SeqCst);
+        while !asked() {
+            // Whatever else somebody has written there is waited on no longer than until it changes.
+            let seen = request.state.load(Ordering::SeqCst);
+            if seen != ASKED {
+                let _ = futex::wait(&request.state, Flags::empty(), seen, None);
+            }
+        }
+        request.key_process_sleeps.store(0, Ordering::SeqCst);
+    }
+
+    /// Carries out what is asked. Each field is read once: what it says later counts for nothing.
+    fn answer(&self, request: &Request, room: &mut [u8]) -> u32 {
+        let order = request.order.load(Ordering::Acquire);
+        let of_folder = files::is_order(order);
+        if !of_folder && order != DECRYPT && order != ENCRYPT {
+            return REFUSED;
+        }
+        let (segment, len) = (request.segment.load(Ordering::Relaxed), request.len.load(Ordering::Relaxed) as usize);
+        let (at, into) = (request.at.load(Ordering::Relaxed) as usize, request.into.load(Ordering::Relaxed));
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(keys) = &*keys else { return WIPED };
+        let most = ROOM.min(DATA.saturating_sub(at));
+        if len > most {
+            return REFUSED;
+        }
+        if of_folder {
+            return self.of_folder(keys, [order, segment], at..at + len, room).map_or(REFUSED, |()| DONE);
+        }
+        let encrypt = order == ENCRYPT;
+        match keys.range(encrypt, segment, into, len) {
+            Ok(range) if fits(&range, len, most, room.len()) => {
+                self.carry_out(&range, encrypt, at..at + len, room).map_or_else(|sector| WRONG + sector, |()| DONE)
+            }
+            Ok(_) | Err(Refused) => REFUSED,
+        }
+    }
+
+    /// What is asked of a folder, with what is said there. The answer comes to the same place.
+    fn of_folder(
+        &self,
+        keys: &Keys,
+        [order, file]: [u32; 2],
+        data: Range<usize>,
+        room: &mut [u8],
+    ) -> Result<(), Refused> {
+        let said = room.get_mut(..data.len()).filter(|said| said.len() <= files::MOST).ok_or(Refused)?;
+        if DATA - data.start < 4 + files::MOST {
+            return Err(Refused);
+        }
+        self.shared.copy_out(data.start, said);
+        let answer = files::carry_out(keys, order, file, said)?;
+        self.shared.copy_in(data.start, &(answer.len() as u32).to_le_bytes());
+        self.shared.copy_in(data.start + 4, &answer);
+        Ok(())
+    }
+
+    /// Where the data are, or in memory of this process, piece by piece; the tags of all sectors lie behind the last one. The
+    /// first sector whose tag is wrong is the end: nothing of its piece gets out.
+    fn carry_out(&self, range: &KeyRange<'_>, encrypt: bool, data: Range<usize>, room: &mut [u8]) -> Result<(), u32> {
+        if self.shared.carry_out(range, data.start, data.len()) {
+            return Ok(());
+        }
+        let (sector, tag) = (range.sector_size(), range.tag_size());
+        let piece = room.len() / (sector + tag) * sector;
+        for past in (0..data.len()).step_by(piece) {
+            let (run, rest) = room.split_at_mut(piece.min(data.len() - past));
+            let first = past / sector;
+            let (at, tags_at) = (data.start + past, data.end + first * tag);
+            let tags = &mut rest[..run.len() / sector * tag];
+            self.shared.copy_out(at, run);
+            if !encrypt {
+                self.shared.copy_out(tags_at, tags);
+            }
+            range.carry_out(past as u64, run, tags).map_err(|wrong| first as u32 + wrong)?;
+            self.shared.copy_in(at, run);
+            if encrypt {
+                self.shared.copy_in(tags_at, tags);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether `len` bytes, and the tags of their sectors, are no more than `most`, and one sector has room in `room` bytes of
+/// this process.
+fn fits(range: &KeyRange<'_>, len: usize, most: usize, room: usize) -> bool {
+    let (sector, tag) = (range.sector_size(), range.tag_size());
+    len + len / sector * tag <= most && sector + tag <= room
+}
+
+/// A key process with its threads, and the other process's view of the memory. ThreadSanitizer knows addresses, and not what lies there: it
+/// is given one view.
+#[cfg(test)]
+pub(super) fn started(keys: Keys) -> (Arc<KeyServer>, Arc<Shared>) {
+    let shared = Arc::new(Shared::create().expect("memory"));
+    let other = match cfg!(races) {
+        true => Arc::clone(&shared),
+        false => {
+            Arc::new(Shared::open(shared.fd().try_clone_to_owned().expect("a descriptor")).expect("the same memory"))
+        }
+    };
+    let kept = Arc::new(KeyServer { shared, keys: RwLock::new(Some(keys)), awake: Awake::new() });
+    kept.start().expect("threads");
+    (kept, other)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::ffi::{OsStr, OsString};
+    use std::ops::Deref;
+    use std::os::fd::AsFd;
+
+    use claviger_crypto::modes::aead;
+    use claviger_engine::key_process::folder::FolderKeys;
+    use claviger_engine::store::MemoryStore;
+    use claviger_engine::volume::integrity;
+    use claviger_engine::{Acceleration, Layout, Payload, Sectors, Segment, Specification};
+
+    use super::*;
+
+    const LEN: usize = 64 << 10;
+
+    /// A segment in clear and one of sectors of 512 bytes, of `aes-xts-plain64`.
+    fn layout() -> Layout {
+        let specification = Specification::parse("aes-xts-plain64").expect("a specification");
+        let key: Vec<u8> = (0..64).collect();
+        let cipher = specification.with_key(&key, Sectors::default(), Acceleration::On).expect("a key that fits");
+        let segment = |at, payload| Segment { at, len: LEN as u64, stored_at: at, payload, writable: true };
+        let segments = vec![segment(0, Payload::Clear), segment(LEN as u64, Payload::crypt(cipher, 3))];
+        Layout::new(segments).expect("a good layout")
+    }
+
+    /// The other process's view of the memory, as it could look there, and whose turn it is in slot 1.
+    struct Other(Arc<Shared>, Cell<usize>);
+
+    impl Deref for Other {
+        type Target = Shared;
+
+        fn deref(&self) -> &Shared {
+            &self.0
+        }
+    }
+
+    fn key_process() -> (Arc<KeyServer>, Other) {
+        key_process_of(&layout())
+    }
+
+    fn key_process_of(layout: &Layout) -> (Arc<KeyServer>, Other) {
+        key_process_with(Keys::of(layout, true))
+    }
+
+    fn key_process_with(keys: Keys) -> (Arc<KeyServer>, Other) {
+        let (kept, other) = started(keys);
+        (kept, Other(other, Cell::new(0)))
+    }
+
+    /// Has something done with the memory of slot 1.
+    fn ask(other: &Other, what: [u32; 3], into: u64) -> u32 {
+        ask_at(other, ROOM, what, into)
+    }
+
+    /// Has something done with what is there in the data.
+    fn ask_at(other: &Other, at: usize, [order, segment, len]: [u32; 3], into: u64) -> u32 {
+        let request = other.request(1, other.1.replace((other.1.get() + 1) % TURNS));
+        request.order.store(order, Ordering::Relaxed);
+        request.segment.store(segment, Ordering::Relaxed);
+        request.at.store(at as u32, Ordering::Relaxed);
+        request.len.store(len, Ordering::Relaxed);
+        request.into.store(into, Ordering::Relaxed);
+        request.answer.store(77, Ordering::Relaxed);
+        request.state.store(ASKED, Ordering::SeqCst);
+        let _ = futex::wake(&request.state, Flags::empty(), 1);
+        while request.state.load(Ordering::SeqCst) != ANSWERED {
+            thread::yield_now();
+        }
+        request.answer.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn hostile_requests_are_refused_and_harm_nothing() {
+        let (kept, shared) = key_process();
+        let bytes: Vec<u8> = (0..ROOM).map(|i| (i / 3) as u8).collect();
+        (0..3).for_each(|slot| shared.copy_in(slot * ROOM, &bytes));
+        for (what, into) in [
+            ([0, 1, 512], 0),
+            ([3, 1, 512], 0),
+            ([u32::MAX, 1, 512], 0),
+            ([DECRYPT, 0, 512], 0),
+            ([DECRYPT, 2, 512], 0),
+            ([DECRYPT, u32::MAX, 512], 0),
+            ([DECRYPT, 1, 0], 0),
+            ([DECRYPT, 1, 511], 0),
+            ([DECRYPT, 1, 512], 1),
+            ([DECRYPT, 1, LEN as u32 + 512], 0),
+            ([DECRYPT, 1, 512], LEN as u64),
+            ([ENCRYPT, 1, 512], u64::MAX - 511),
+            ([ENCRYPT, 1, 1024], u64::MAX - 511),
+            ([ENCRYPT, 1, ROOM as u32 + 512], 0),
+            ([ENCRYPT, 1, !511], 0),
+        ] {
+            assert_eq!(ask(&shared, what, into), REFUSED, "{what:?} {into}");
+        }
+        // Data that are not there, or not all.
+        for at in [DATA - 511, DATA, DATA + 1, u32::MAX as usize, u32::MAX as usize - 511] {
+            assert_eq!(ask_at(&shared, at, [DECRYPT, 1, 512], 0), REFUSED, "{at}");
+        }
+        let mut now = vec![0; ROOM];
+        for slot in 0..3 {
+            shared.copy_out(slot * ROOM, &mut now);
+            assert!(now == bytes, "slot {slot}");
+        }
+        // A state that is none wakes nobody, and nothing is lost by it.
+        let request = shared.request(1, shared.1.get());
+        request.state.store(0xdead_beef, Ordering::SeqCst);
+        let _ = futex::wake(&request.state, Flags::empty(), 1);
+        assert_eq!(ask(&shared, [ENCRYPT, 1, LEN as u32 - 512], 512), DONE);
+        let mut expected = bytes.clone();
+        let layout = layout();
+        let Payload::Crypt { cipher, first, .. } = &layout.segments()[1].payload else { panic!("encrypted") };
+        cipher.encrypt(first + 1, &mut expected[..LEN - 512]);
+        shared.copy_out(ROOM, &mut now);
+        assert!(now == expected, "what is asked for is done, and nothing behind it");
+        kept.wipe();
+        assert_eq!(ask(&shared, [DECRYPT, 1, 512], 0), WIPED);
+    }
+
+    /// Files whose keys are the bytes that are said of them, and names with an `x` in front.
+    struct Toy;
+
+    impl FolderKeys for Toy {
+        fn open(&self, sealed: &[u8]) -> io::Result<Payload> {
+            let specification = Specification::parse("aes-xts-plain64").expect("a specification");
+            let cipher = specification.with_key(sealed, Sectors::default(), Acceleration::On);
+            Ok(Payload::crypt(cipher.map_err(io::Error::other)?, 0))
+        }
+
+        fn create(&self) -> io::Result<(Vec<u8>, Payload)> {
+            Ok((vec![5; 64], self.open(&[5; 64])?))
+        }
+
+        fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
+            Ok(stored.to_str().and_then(|name| name.strip_prefix('x')).map(OsString::from))
+        }
+
+        fn stored_name(&self, plain: &OsStr) -> io::Result<OsString> {
+            Ok([OsStr::new("x"), plain].into_iter().collect())
+        }
+    }
+
+    /// What is answered to `said`, if that is not refused.
+    fn said(shared: &Other, [order, file]: [u32; 2], said: &[u8]) -> Option<Vec<u8>> {
+        shared.copy_in(ROOM, said);
+        if ask(shared, [order, file, said.len() as u32], 0) != DONE {
+            return None;
+        }
+        let mut len = [0; 4];
+        shared.copy_out(ROOM, &mut len);
+        let mut answer = vec![0; u32::from_le_bytes(len) as usize];
+        shared.copy_out(ROOM + 4, &mut answer);
+        Some(answer)
+    }
+
+    #[test]
+    fn hostile_requests_to_a_folder_are_refused_and_harm_nothing() {
+        let (kept, shared) = key_process_with(Keys::of_folder(Arc::new(Toy), true));
+        let (key, other): (Vec<u8>, Vec<u8>) = ((0..64).collect(), (64..128).collect());
+        // No file is open yet.
+        for into in [0, 512, u64::MAX - 511] {
+            assert_eq!(ask(&shared, [DECRYPT, 0, 512], into), REFUSED);
+        }
+        for bad in [&key[..63], &[], &[0; 4096], &vec![0; files::MOST]] {
+            assert_eq!(said(&shared, [files::OPEN, 0], bad), None, "{} bytes are no key", bad.len());
+        }
+        assert_eq!(said(&shared, [files::OPEN, 0], &key), Some(vec![0; 4]));
+        assert_eq!(said(&shared, [files::OPEN, 0], &other), Some(vec![1, 0, 0, 0]));
+        // More than may be said, more than there is room for, and orders that are none.
+        for (what, into) in [
+            ([files::OPEN, 0, files::MOST as u32 + 1], 0),
+            ([files::STORED_NAME, 0, ROOM as u32], 0),
+            ([files::STORED_NAME, 0, u32::MAX], 0),
+            ([files::PLAIN_NAME, 0, ROOM as u32 + 1], u64::MAX),
+            ([files::OPEN - 1, 0, 64], 0),
+            ([files::STORED_NAME + 1, 0, 64], 0),
+            ([DECRYPT, 2, 512], 0),
+            ([ENCRYPT, u32::MAX, 512], 0),
+            ([DECRYPT, 0, 511], 0),
+            ([DECRYPT, 0, 0], 0),
+            ([DECRYPT, 0, 512], 7),
+            ([DECRYPT, 0, ROOM as u32 + 512], 0),
+            ([DECRYPT, 0, 512], 1 << 63),
+            ([ENCRYPT, 0, 1024], i64::MAX as u64 & !0xfff),
+            ([ENCRYPT, 0, 1024], u64::MAX - 511),
+        ] {
+            assert_eq!(ask(&shared, what, into), REFUSED, "{what:?} {into}");
+        }
+        // The last sectors that a file can have, and the file that was asked for.
+        for (file, key) in [(0, &key), (1, &other)] {
+            let into = (i64::MAX as u64 & !0xfff) - 1024;
+            shared.copy_in(ROOM, &[9; 1024]);
+            assert_eq!(ask(&shared, [ENCRYPT, file, 1024], into), DONE);
+            let mut expected = [9; 1024];
+            let Payload::Crypt { cipher, .. } = Toy.open(key).expect("a key") else { panic!("encrypted") };
+            cipher.encrypt(into / 512, &mut expected);
+            let mut now = [0; 1024];
+            shared.copy_out(ROOM, &mut now);
+            assert!(now == expected, "file {file}");
+        }
+        // What is closed is closed, however often, and its number is the next one's.
+        for file in [0, 0, 7, u32::MAX] {
+            assert_eq!(said(&shared, [files::CLOSE, file], &[]), Some(Vec::new()));
+        }
+        assert_eq!(ask(&shared, [DECRYPT, 0, 512], 0), REFUSED);
+        assert_eq!(said(&shared, [files::CREATE, 0], &[]), Some([vec![0; 4], vec![5; 64]].concat()));
+        // So many and no more.
+        let mut last = 1;
+        while let Some(number) = said(&shared, [files::OPEN, 0], &key) {
+            last += 1;
+            assert_eq!(number, u32::to_le_bytes(last));
+        }
+        assert!((1024..10_000).contains(&last), "{last} files");
+        assert_eq!(said(&shared, [files::CREATE, 0], &[]), None);
+        assert_eq!(said(&shared, [files::CLOSE, 700], &[]), Some(Vec::new()));
+        assert_eq!(said(&shared, [files::OPEN, 0], &key), Some(700_u32.to_le_bytes().to_vec()));
+        // Names, also those that are none.
+        assert_eq!(said(&shared, [files::STORED_NAME, 0], b"name"), Some(b"xname".to_vec()));
+        assert_eq!(said(&shared, [files::PLAIN_NAME, 0], b"xname"), Some(b"\x01name".to_vec()));
+        assert_eq!(said(&shared, [files::PLAIN_NAME, 0], b"\xff\0/"), Some(Vec::new()));
+        assert_eq!(said(&shared, [files::STORED_NAME, 0], &vec![b'n'; files::MOST]), None, "too long an answer");
+        kept.wipe();
+        assert_eq!(ask(&shared, [files::STORED_NAME, 0, 4], 0), WIPED);
+        // Who holds a volume has no files, and who may not write makes none.
+        let (_kept, shared) = key_process();
+        assert_eq!(said(&shared, [files::OPEN, 1], &key), None);
+        assert_eq!(said(&shared, [files::STORED_NAME, 1], b"name"), None);
+        let (_kept, shared) = key_process_with(Keys::of_folder(Arc::new(Toy), false));
+        assert_eq!(said(&shared, [files::CREATE, 0], &[]), None);
+        assert_eq!(said(&shared, [files::OPEN, 0], &key), Some(vec![0; 4]));
+        assert_eq!(ask(&shared, [ENCRYPT, 0, 512], 0), REFUSED);
+        assert_eq!(ask(&shared, [DECRYPT, 0, 512], 0), DONE);
+    }
+
+    #[test]
+    fn tags_without_room_are_refused_and_wrong_ones_are_named() {
+        let specification = aead::Specification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
+        let cipher = specification.with_key(&[7; 96], Sectors::default(), Acceleration::On).expect("it fits");
+        let store = MemoryStore::new(vec![0; 8 << 20]);
+        integrity::format(&store, 0, 8 << 20, &*cipher, &mut |_, _| Ok(())).expect("there is room");
+        let area = integrity::open(&store, 0, 8 << 20, 32, 512).expect("it is good");
+        let segment = integrity::segment(Arc::new(area), 0, cipher, true).expect("they fit");
+        let (_kept, shared) = key_process_of(&Layout::new(vec![segment]).expect("one segment"));
+        let bytes: Vec<u8> = (0..ROOM).map(|i| (i / 5) as u8).collect();
+        (0..3).for_each(|slot| shared.copy_in(slot * ROOM, &bytes));
+        let most = ROOM / (512 + 32) * 512;
+        for len in [ROOM, most + 512] {
+            assert_eq!(ask(&shared, [ENCRYPT, 0, len as u32], 0), REFUSED, "{len}");
+        }
+        let order = |order| ask(&shared, [order, 0, most as u32], 512);
+        assert_eq!((order(ENCRYPT), order(DECRYPT)), (DONE, DONE));
+        let mut now = vec![0; ROOM];
+        shared.copy_out(ROOM, &mut now);
+        assert!(now[..most] == bytes[..most]);
+        assert_eq!(order(ENCRYPT), DONE);
+        let mut one = [0];
+        shared.copy_out(ROOM + 40 * 512 + 7, &mut one);
+        shared.copy_in(ROOM + 40 * 512 + 7, &[one[0] ^ 1]);
+        shared.copy_out(ROOM, &mut now);
+        assert_eq!(order(DECRYPT), WRONG + 40);
+        let mut after = vec![0; ROOM];
+        shared.copy_out(ROOM, &mut after);
+        assert!(after[32 * 512..most] == now[32 * 512..most], "nothing of what was not verified gets out");
+        for slot in [0, 2] {
+            shared.copy_out(slot * ROOM, &mut now);
+            assert!(now == bytes, "slot {slot}");
+        }
+    }
+
+    #[test]
+    fn memory_of_another_size_or_that_may_shrink_is_refused() {
+        use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+        let shared = Shared::create().expect("memory");
+        assert!(ftruncate(shared.fd(), 0).is_err() && ftruncate(shared.fd(), 1 << 40).is_err(), "it is sealed");
+        for len in [0, 4096, 8192 + (SLOTS * ROOM) as u64] {
+            let fd = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("memory");
+            ftruncate(&fd, len).expect("a size");
+            assert!(Shared::open(fd.as_fd().try_clone_to_owned().expect("a descriptor")).is_err(), "{len}");
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! The memory that two processes share: a slot for each request in flight, and room for the buffers of servers, which are worked on
+//! where they are. `unsafe`, because another process writes to it too.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ops::{Deref, DerefMut, Range};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use claviger_engine::key_process::volume::KeyRange;
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::aligned::Aligned;
+
+/// Slots: a thread of the key process works for each.
+pub const SLOTS: usize = 16;
+
+/// Requests of a slot that can be in flight: its thread carries them out by turns.
+pub const TURNS: usize = 4;
+
+/// Bytes that a request may have.
+pub const ROOM: usize = 1 << 20;
+
+/// Bytes in front of the data: what is asked, for each slot.
+const HEAD: usize = 8192;
+
+/// Bytes for data: each slot's, and then what is free. Only what is used takes memory.
+pub const DATA: usize = 256 << 20;
+
+const LEN: usize = HEAD + DATA;
+
+/// Its size never changes: neither process can make the other's accesses fail.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// What is asked. Whoever asks writes all but `answer` and `key_process_sleeps`.
+#[repr(C, align(128))]
+pub struct Request {
+    /// Whose turn it is: a futex.
+    pub state: AtomicU32,
+    pub asker_sleeps: AtomicU32,
+    pub key_process_sleeps: AtomicU32,
+    /// What is to be done.
+    pub order: AtomicU32,
+    pub segment: AtomicU32,
+    pub len: AtomicU32,
+    /// Where these bytes are, from the beginning of the data.
+    pub at: AtomicU32,
+    /// Where they belong in the segment, in bytes.
+    pub into: AtomicU64,
+    pub answer: AtomicU32,
+}
+
+const _: () = assert!(SLOTS * TURNS * size_of::<Request>() <= HEAD && SLOTS * ROOM < DATA && DATA <= u32::MAX as usize);
+
+/// The mapped memory. Unmapped on drop.
+pub struct Shared {
+    at: NonNull<u8>,
+    fd: OwnedFd,
+}
+
+// SAFETY: it is an address of memory that lives as long as the value; who may use which bytes of it, the methods say.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// New memory, zeroed.
+    pub fn create() -> io::Result<Self> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = memfd_create("claviger-key-process", flags)?;
+        ftruncate(&fd, LEN as u64)?;
+        fcntl_add_seals(&fd, SEALS)?;
+        Self::map(fd)
+    }
+
+    /// That of another process, if it is as [`Shared::create`] makes it.
+    pub fn open(fd: OwnedFd) -> io::Result<Self> {
+        if fstat(&fd)?.st_size != LEN as i64 || !fcntl_get_seals(&fd)?.contains(SEALS) {
+            return Err(io::Error::other("this is no memory of a channel between two processes"));
+        }
+        Self::map(fd)
+    }
+
+    fn map(fd: OwnedFd) -> io::Result<Self> {
+        // SAFETY: a new mapping, at an address of the kernel's choice, aliases nothing of this process.
+        let at = unsafe { mmap(ptr::null_mut(), LEN, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &fd, 0) }?;
+        Ok(Self { at: NonNull::new(at.cast()).expect("mmap returns no null"), fd })
+    }
+
+    /// The descriptor, for the other process.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// What is asked in a slot at this turn.
+    pub fn request(&self, slot: usize, turn: usize) -> &Request {
+        assert!(slot < SLOTS && turn < TURNS);
+        // SAFETY: the requests are at the beginning of the mapping, whose alignment is a page; every byte pattern is a value of
+        // atomics, and these may change at any time.
+        unsafe { &*self.at.as_ptr().cast::<Request>().add(slot * TURNS + turn) }
+    }
+
+    /// Copies out what is there in the data. What comes is whatever the other process makes of it meanwhile.
+    pub fn copy_out(&self, at: usize, to: &mut [u8]) {
+        let from = self.place(at, to.len());
+        // SAFETY: `place` has checked the range; a mapping of this process overlaps none of its other memory. No reference to the
+        // shared bytes is made.
+        unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
+    }
+
+    /// Copies `from` to there in the data.
+    pub fn copy_in(&self, at: usize, from: &[u8]) {
+        let to = self.place(at, from.len());
+        // SAFETY: as in `copy_out`.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+    }
+
+    /// Has a range encrypted or decrypted where it is in the data, if that is done in registers. Whether it was.
+    pub fn carry_out(&self, range: &KeyRange<'_>, at: usize, len: usize) -> bool {
+        if !range.in_registers() {
+            return false;
+        }
+        // SAFETY: within the mapping, as `place` checks. The other process may write there meanwhile, and may have another thread
+        // of this one work on the same bytes: what works in registers loads each block and stores it, and neither branches nor
+        // addresses memory by it, so that nothing comes of that but other bytes in the data.
+        let run = unsafe { slice::from_raw_parts_mut(self.place(at, len), len) };
+        range.carry_out(0, run, &mut []).is_ok()
+    }
+
+    /// Where in the data `bytes` are, if they are there.
+    pub fn position(&self, bytes: &[u8]) -> Option<usize> {
+        let at = (bytes.as_ptr() as usize).checked_sub(self.place(0, 0) as usize)?;
+        (at.checked_add(bytes.len())? <= DATA).then_some(at)
+    }
+
+    fn place(&self, at: usize, len: usize) -> *mut u8 {
+        assert!(at.checked_add(len).is_some_and(|end| end <= DATA));
+        // SAFETY: within the mapping, as was just checked.
+        unsafe { self.at.as_ptr().add(HEAD + at) }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, of this size, and nothing borrows from it any more.
+        let _ = unsafe { munmap(self.at.as_ptr().cast(), LEN) };
+    }
+}
+
+/// The slots, for the process that asks.
+pub struct Slots {
+    shared: Arc<Shared>,
+    /// Each with its next turn. The one used last comes last: the key process's thread for it may still be awake.
+    free: Mutex<Vec<(usize, usize)>>,
+    freed: Condvar,
+    unallocated: Arc<Mutex<FreeRanges>>,
+}
+
+impl Slots {
+    pub fn new(shared: impl Into<Arc<Shared>>) -> Self {
+        let unallocated = Arc::new(Mutex::new(FreeRanges(std::iter::once(SLOTS * ROOM..DATA).collect())));
+        Self {
+            shared: shared.into(),
+            free: Mutex::new((0..SLOTS).rev().map(|slot| (slot, 0)).collect()),
+            freed: Condvar::new(),
+            unallocated,
+        }
+    }
+
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    /// A slot that nobody uses. Waits for one.
+    pub fn take(&self) -> Slot<'_> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some((number, turn)) = free.pop() {
+                return Slot { slots: self, number, turn };
+            }
+            free = self.freed.wait(free).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// A slot that nobody uses, if there is one.
+    pub fn try_take(&self) -> Option<Slot<'_>> {
+        let (number, turn) = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+        Some(Slot { slots: self, number, turn })
+    }
+
+    /// What lends memory of this channel.
+    pub fn buffer_pool(&self) -> BufferPool {
+        BufferPool { shared: Arc::clone(&self.shared), free: Arc::clone(&self.unallocated) }
+    }
+}
+
+/// A slot of one's own.
+pub struct Slot<'a> {
+    slots: &'a Slots,
+    number: usize,
+    turn: usize,
+}
+
+impl<'a> Slot<'a> {
+    /// Which of its requests is the next one.
+    pub fn turn(&self) -> usize {
+        self.turn
+    }
+
+    /// That request, which is to be made now.
+    pub fn next(&mut self) -> &'a Request {
+        let turn = self.turn;
+        self.turn = (turn + 1) % TURNS;
+        self.request(turn)
+    }
+
+    pub fn request(&self, turn: usize) -> &'a Request {
+        self.slots.shared.request(self.number, turn)
+    }
+
+    /// Where in the data is the memory of this slot for so many bytes from there on.
+    pub fn range(&self, at: usize, len: usize) -> Range<usize> {
+        assert!(at + len <= ROOM);
+        let at = self.number * ROOM + at;
+        at..at + len
+    }
+
+    /// These bytes.
+    pub fn memory(&mut self, at: usize, len: usize) -> &mut [u8] {
+        let at = self.slots.shared.place(self.range(at, len).start, len);
+        // SAFETY: in this process the slot is this value's alone, which is borrowed for as long. The key process, which is trusted with
+        // the keys, touches what a request names, only between that and its answer, while nobody here has this borrow.
+        unsafe { slice::from_raw_parts_mut(at, len) }
+    }
+}
+
+impl Drop for Slot<'_> {
+    fn drop(&mut self) {
+        self.slots.free.lock().unwrap_or_else(PoisonError::into_inner).push((self.number, self.turn));
+        self.slots.freed.notify_one();
+    }
+}
+
+/// Lends memory of a channel for buffers: what is in them the key process works on where it is.
+#[derive(Clone)]
+pub struct BufferPool {
+    shared: Arc<Shared>,
+    free: Arc<Mutex<FreeRanges>>,
+}
+
+/// Which parts of the data nobody has, in order.
+struct FreeRanges(Vec<Range<usize>>);
+
+impl BufferPool {
+    /// Zeroed memory of at least `len` bytes, from a page on. Nothing where there is not as much left.
+    pub fn allocate(&self, len: usize) -> Option<Room> {
+        let len = len.checked_next_multiple_of(Aligned::PAGE)?;
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let part = free.0.iter_mut().find(|part| part.len() >= len)?;
+        let at = part.start;
+        part.start += len;
+        free.0.retain(|part| !part.is_empty());
+        Some(Room { buffer_pool: self.clone(), range: at..at + len })
+    }
+
+    fn give_back(&self, range: Range<usize>) {
+        // It takes no memory until it is free again, and is zeroed then.
+        let (from, len) = ((HEAD + range.start) as u64, range.len() as u64);
+        if fallocate(&self.shared.fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, from, len).is_err() {
+            return; // then it is free no more
+        }
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let after = free.0.partition_point(|part| part.start < range.start);
+        free.0.insert(after, range);
+        // Neighbours become one.
+        free.0.dedup_by(|next, part| {
+            let touch = part.end == next.start;
+            if touch {
+                part.end = next.end;
+            }
+            touch
+        });
+    }
+}
+
+/// Memory that was free. It stays as long as this value, also when the key process has gone.
+pub struct Room {
+    buffer_pool: BufferPool,
+    range: Range<usize>,
+}
+
+impl Deref for Room {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let at = self.buffer_pool.shared.place(self.range.start, self.range.len());
+        // SAFETY: nobody else here has this part of the data. The key process, which is trusted with the keys, touches what a request
+        // names, between that and its answer; who asks has borrowed it for as long.
+        unsafe { slice::from_raw_parts(at, self.range.len()) }
+    }
+}
+
+impl DerefMut for Room {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let at = self.buffer_pool.shared.place(self.range.start, self.range.len());
+        // SAFETY: as in `deref`.
+        unsafe { slice::from_raw_parts_mut(at, self.range.len()) }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.buffer_pool.give_back(self.range.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lent_is_zeroed_nobody_elses_and_comes_back() {
+        let slots = Slots::new(Shared::create().expect("memory"));
+        let buffer_pool = slots.buffer_pool();
+        let mut rooms: Vec<Room> =
+            [1, 4096, 4097, 1 << 20].map(|len| buffer_pool.allocate(len).expect("there is room")).into();
+        for (n, room) in rooms.iter_mut().enumerate() {
+            assert!(room.as_ptr().addr().is_multiple_of(Aligned::PAGE) && room.iter().all(|byte| *byte == 0));
+            assert!(slots.shared().position(room).is_some_and(|at| at >= SLOTS * ROOM));
+            room.fill(n as u8 + 1);
+        }
+        for (n, room) in rooms.iter().enumerate() {
+            assert!(room.iter().all(|byte| *byte == n as u8 + 1), "room {n}");
+        }
+        // In whatever order they come back, all is one again.
+        for n in [1, 0, 1, 0] {
+            rooms.remove(n);
+        }
+        let mut all = buffer_pool.allocate(DATA - SLOTS * ROOM).expect("all of it");
+        assert!(all[..2 << 20].iter().all(|byte| *byte == 0), "nothing is left of what was there");
+        assert!(buffer_pool.allocate(1).is_none());
+        assert!(buffer_pool.allocate(usize::MAX).is_none());
+        all[7] = 7;
+        // It stays when nobody else has the channel any more.
+        drop((slots, buffer_pool));
+        assert_eq!(all[7], 7);
+        let elsewhere = vec![0; 4096];
+        let slots = Slots::new(Shared::create().expect("memory"));
+        for bytes in [&elsewhere[..], &all[..], &[]] {
+            assert!(slots.shared().position(bytes).is_none() || bytes.is_empty());
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Volumes that are not in a file of this machine: exports of NBD servers, and what programs serve that way.
+
+mod ceph;
+mod helper;
+mod image;
+mod parents;
+mod uri;
+mod walls;
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use claviger_engine::deadline::Deadline;
+use claviger_engine::store::Access;
+use claviger_engine::{Error, ErrorKind, Result, Store};
+
+use crate::nbd::ClientTls;
+use crate::nbd::remote::{Options, Reach, Remote};
+use crate::nbd::socket::Socket;
+use helper::Helped;
+pub use helper::{Helper, Writers, helpers};
+pub use uri::{Server, Tls, Uri};
+
+/// A place that is no path.
+#[derive(Clone, Debug)]
+pub enum RemoteAddress {
+    /// An export of an NBD server.
+    Nbd(Uri),
+    /// What a program serves: the row, and what comes behind the scheme.
+    Helped(Helper, String),
+}
+
+impl RemoteAddress {
+    /// The place that a text names; nothing where it is a path. A path with a colon has a slash before it: `./rbd:x`.
+    ///
+    /// # Errors
+    /// `Misuse` and `Unsupported`: what is wrong with a URI.
+    pub fn parse(text: &OsStr, helpers: &[Helper]) -> Result<Option<Self>> {
+        if uri::is_uri(text.as_bytes()) {
+            return Uri::parse(utf8(text)?).map(Self::Nbd).map(Some);
+        }
+        let scheme = text.as_bytes().split(|b| *b == b':').next().unwrap_or_default();
+        match helpers.iter().find(|helper| helper.scheme.as_bytes() == scheme) {
+            Some(helper) if scheme.len() < text.len() => {
+                let rest = utf8(text)?[scheme.len() + 1..].to_owned();
+                // What is wrong with it is said before anything else is done.
+                Helped::new(helper, &rest, Access::ReadOnly)?;
+                Ok(Some(Self::Helped(helper.clone(), rest)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// `Io` with what the server or the helper says, `InUse` where somebody else is known to write there, `Misuse`;
+    /// `Unsupported`, too, where an image names other files.
+    pub fn open(&self, access: Access, options: Options) -> Result<Arc<dyn Store>> {
+        let (server, export): (Box<dyn Reach>, _) = match self {
+            Self::Nbd(uri) => (Box::new(Dialled::new(uri)?), uri.export.as_str()),
+            Self::Helped(helper, rest) => {
+                if access == Access::ReadWrite && helper.writers == Writers::Nobody {
+                    return Err(only_read(&helper.scheme));
+                }
+                let helped = Helped::new(helper, rest, access)?;
+                helped.check(Deadline::within(options.timeout, options.cancel))?;
+                (Box::new(helped), "")
+            }
+        };
+        let remote = Remote::open(server, export, access, options).map_err(told)?;
+        if access == Access::ReadWrite {
+            remote.alone()?;
+        }
+        Ok(Arc::new(remote))
+    }
+
+    /// What keeps a second one from writing there.
+    pub fn writers(&self) -> Writers {
+        match self {
+            Self::Nbd(_) => Writers::Unknown,
+            Self::Helped(helper, _) => helper.writers,
+        }
+    }
+}
+
+fn utf8(text: &OsStr) -> Result<&str> {
+    text.to_str().ok_or_else(|| Error::misuse("no UTF-8").at(Path::new(text)))
+}
+
+fn only_read(scheme: &str) -> Error {
+    let why = format!("{scheme}: is only read: on a write, most servers would replace the whole file");
+    Error::new(ErrorKind::Io(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, why)))
+        .hint("`mount` and `serve` take --read-only. To change it, download it, change the copy, and upload that.")
+}
+
+fn told(error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => {
+            Error::new(ErrorKind::Io(error)).hint("No server answers there: has it been started?")
+        }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            Error::new(ErrorKind::Io(error)).hint("Open it only for reading: --read-only.")
+        }
+        _ => error.into(),
+    }
+}
+
+/// A server that is reached by its address.
+struct Dialled {
+    server: Server,
+    tls: Option<ClientTls>,
+}
+
+impl Dialled {
+    fn new(uri: &Uri) -> Result<Self> {
+        let tls = uri.tls.as_ref().map(|tls| {
+            let host = match &uri.server {
+                Server::Tcp(host, _) => host,
+                Server::Unix(_) => "localhost",
+            };
+            let folder = tls.certificates.clone().map_or_else(certificates, Ok)?;
+            ClientTls::new(&folder, tls.hostname.as_deref().unwrap_or(host))
+        });
+        Ok(Self { server: uri.server.clone(), tls: tls.transpose()? })
+    }
+}
+
+/// The folder with certificates where none is named: the first that is there of those that libnbd looks into.
+fn certificates() -> Result<PathBuf> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let at_home = [".config/pki/libnbd", ".pki/libnbd"].map(|folder| home.as_ref().map(|home| home.join(folder)));
+    let folders = at_home.into_iter().flatten().chain([PathBuf::from("/etc/pki/libnbd")]);
+    folders.into_iter().find(|folder| folder.is_dir()).ok_or_else(|| {
+        Error::misuse("there are no certificates for TLS").hint("Say where they are: ?tls-certificates=FOLDER.")
+    })
+}
+
+impl Reach for Dialled {
+    fn tls(&self) -> Option<&ClientTls> {
+        self.tls.as_ref()
+    }
+
+    fn reach(&self, deadline: Deadline) -> io::Result<Socket> {
+        Ok(Socket::new(match &self.server {
+            Server::Unix(path) => deadline.connect_unix(path)?,
+            Server::Tcp(host, port) => deadline.connect_tcp(host, *port)?,
+        }))
+    }
+}
