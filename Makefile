@@ -193,7 +193,7 @@ reproducible:
 doc:
 	# Pages of what is gone would stay.
 	rm -rf $(TARGET)/doc/claviger_*
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps $(addprefix -p ,$(LIBRARIES))
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps $(addprefix -p ,$(LIBRARIES) claviger-lab)
 
 # The public API as text, in docs/api: a change of it is seen in review.
 api: doc

@@ -1,6 +1,6 @@
 //! Malformed input for tests of parsers: text by others, as it looks when something went wrong.
 
-use crate::random::Random;
+use crate::model::random::Random;
 
 /// Words that parsers of figures like to trip over.
 const WORDS: &[&str] = &[

@@ -14,7 +14,7 @@ use claviger_engine::opening::OpenFolder;
 use claviger_engine::store::Access;
 use claviger_engine::trees::{Attributes, Entry, Held, Listing, Node, NodeKind, Tree};
 use claviger_engine::{Error, ErrorKind, FileFormat, Opened, Store, partitions};
-use claviger_lab::report;
+use claviger_lab::model::words;
 
 use crate::opening::logical_volume::LogicalVolumeArgs;
 use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
@@ -250,7 +250,7 @@ pub fn shown(name: &OsStr) -> String {
     let mut text = String::new();
     for chunk in name.as_bytes().utf8_chunks() {
         for c in chunk.valid().chars() {
-            if report::obeyed(c) || c == '\\' {
+            if words::obeyed(c) || c == '\\' {
                 text.extend(c.escape_default());
             } else {
                 text.push(c);

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::{fmt, fs::File};
 
 use anyhow::Context;
-use claviger_lab::report;
+use claviger_lab::model::words;
 use serde::Serialize;
 
 /// Bytes in a pipe: the most that users may have (pipe(7), pipe-max-size).
@@ -43,7 +43,7 @@ pub fn print(report: &impl Report, json: bool) -> anyhow::Result<()> {
     } else {
         let mut text = Vec::new();
         report.text(&mut text)?;
-        bytes.extend(report::printable(&String::from_utf8_lossy(&text)).bytes());
+        bytes.extend(words::printable(&String::from_utf8_lossy(&text)).bytes());
     }
     write(&mut raw()?, &bytes)
 }
@@ -81,7 +81,7 @@ pub fn note(note: &str) {
 
 /// Lines on standard error. Names in them are untrusted, and a terminal would obey them.
 pub fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "{}", report::printable(text));
+    let _ = writeln!(io::stderr(), "{}", words::printable(text));
 }
 
 /// A command for people to copy: its words, quoted where a shell would read them otherwise. This is the one place that quotes for
@@ -92,7 +92,7 @@ pub fn command<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> String {
 }
 
 fn shell_word(word: &OsStr) -> String {
-    let Some(word) = word.to_str().filter(|text| !text.chars().any(report::obeyed)) else {
+    let Some(word) = word.to_str().filter(|text| !text.chars().any(words::obeyed)) else {
         return format!("$'{}'", numbered(word.as_bytes()));
     };
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
@@ -112,7 +112,7 @@ fn numbered(bytes: &[u8]) -> String {
 
 /// The text with every control character, and every character that turns the direction of writing, as `?`.
 pub fn printable(text: &str) -> String {
-    report::printable(text).replace('\n', "?")
+    words::printable(text).replace('\n', "?")
 }
 
 #[cfg(test)]
@@ -154,7 +154,7 @@ mod tests {
 
     fn read_by(shell: &str, word: &[u8]) -> Vec<u8> {
         let script = format!("printf %s {}", command([OsStr::from_bytes(word)]));
-        assert!(!script.chars().any(report::obeyed), "{script:?}");
+        assert!(!script.chars().any(words::obeyed), "{script:?}");
         std::process::Command::new(shell).args(["-c", &script]).output().expect("a shell").stdout
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use claviger_engine::{Error, ErrorKind, Result, Secret, credential};
-use claviger_lab::report;
+use claviger_lab::model::words;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{
     LocalModes, OptionalActions, QueueSelector, SpecialCodeIndex, Termios, tcflush, tcgetattr, tcsetattr,
@@ -198,7 +198,7 @@ pub fn says_yes(question: &str) -> Result<bool> {
 }
 
 fn ask(mut terminal: &File, question: &str) -> Result<Secret> {
-    terminal.write_all(report::printable(question).as_bytes())?;
+    terminal.write_all(words::printable(question).as_bytes())?;
     let mut line = Secret::zeroed(LINE);
     let mut len = 0;
     loop {

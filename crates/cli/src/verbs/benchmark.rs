@@ -2,8 +2,8 @@
 
 use clap::ValueEnum;
 use claviger_engine::Acceleration;
-use claviger_lab::report::{Text, csv};
-use claviger_lab::{benchmark, derivation, machine, suites};
+use claviger_lab::measure::{benchmark, derivation, machine, suites};
+use claviger_lab::show::report::{Text, csv};
 
 use crate::terminal::progress::Progress;
 use crate::terminal::{output, size};

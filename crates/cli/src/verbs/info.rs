@@ -148,7 +148,7 @@ fn derivation(facts: &Facts) -> String {
 
 /// Seconds since 1970 as `2012-02-07 11:09:05 UTC`.
 pub fn date(seconds: i64) -> String {
-    let (date, time) = claviger_lab::machine::date_and_time(seconds);
+    let (date, time) = claviger_lab::model::words::date_and_time(seconds);
     format!("{date} {time} UTC")
 }
 

@@ -157,7 +157,7 @@ impl Report for Listing {
         for entry in &self.entries {
             if self.long {
                 let kind = files::kind_name(entry.kind);
-                let time = entry.modified.map(claviger_lab::machine::date_and_time);
+                let time = entry.modified.map(claviger_lab::model::words::date_and_time);
                 let time = time.map_or_else(|| "-".repeat(19), |(date, time)| format!("{date} {time}"));
                 write!(out, "{kind:<7} {:>width$}  {time}  ", entry.size)?;
             }

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::*;
-use claviger_lab::machine::{Machine, Moment};
-use claviger_lab::meter::Conditions;
-use claviger_lab::run::{
-    Axis, Backing, Caches, Case, FacilityRecord, Level, Measure, Pass, Plan, Run, SCHEMA, Sitting, Unit, WorkloadRecord,
+use claviger_lab::model::figures::{
+    Axis, Case, FacilityRecord, Measure, Pass, Run, SCHEMA, Sitting, Unit, WorkloadRecord,
 };
+use claviger_lab::model::machine::{Conditions, Machine, Moment};
+use claviger_lab::model::plan::{Backing, Caches, Level, Plan};
 use claviger_testkit::tools;
 use serde_json::{Value, json};
 

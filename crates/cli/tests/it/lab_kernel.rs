@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use crate::common::run;
-use claviger_lab::facility::Scratch;
+use claviger_lab::measure::facility::Scratch;
 use claviger_testkit::mounts::LoopDevice;
 use claviger_testkit::{tools, uml};
 use serde_json::Value;

@@ -4,11 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use claviger_lab::machine::Machine;
-use claviger_lab::meter::Conditions;
-use claviger_lab::run::{
-    Axis, Backing, Caches, Case, FacilityRecord, Level, Measure, Pass, Plan, Run, SCHEMA, Unit, WorkloadRecord,
-};
+use claviger_lab::model::figures::{Axis, Case, FacilityRecord, Measure, Pass, Run, SCHEMA, Unit, WorkloadRecord};
+use claviger_lab::model::machine::{Conditions, Machine};
+use claviger_lab::model::plan::{Backing, Caches, Level, Plan};
 
 fn claviger(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_claviger")).args(["lab", "report"]).args(args).output().expect("the program")

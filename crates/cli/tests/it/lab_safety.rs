@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::{Folder, claviger, done, run};
-use claviger_lab::facility::Scratch;
+use claviger_lab::measure::facility::Scratch;
 use claviger_testkit::mounts::LoopDevice;
 use claviger_testkit::tools;
 use serde_json::Value;

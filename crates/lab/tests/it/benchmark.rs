@@ -1,10 +1,10 @@
 //! The benchmark of ciphers and key derivations: what is reported is complete. No test looks at a time.
 
 use claviger_engine::{Acceleration, ErrorKind};
-use claviger_lab::benchmark::{self, BenchmarkPlan, Sort};
-use claviger_lab::derivation;
-use claviger_lab::report::{Text, csv};
-use claviger_lab::suites::{self, AesAcceleration};
+use claviger_lab::measure::benchmark::{BenchmarkPlan, Sort};
+use claviger_lab::measure::{benchmark, derivation, suites};
+use claviger_lab::model::ciphers::{AesAcceleration, CipherSpeed};
+use claviger_lab::show::report::{Text, csv};
 
 fn plan() -> BenchmarkPlan {
     BenchmarkPlan {
@@ -44,7 +44,7 @@ fn sectors_and_thread_counts_of_every_kind_come_back_unchanged() {
 #[test]
 fn rows_are_sorted_within_each_buffer() {
     let mut rows = benchmark::measure(&plan(), &|_, _| ()).unwrap();
-    let sorted = |rows: &[benchmark::Row], in_order: &dyn Fn(&benchmark::Row, &benchmark::Row) -> bool| {
+    let sorted = |rows: &[CipherSpeed], in_order: &dyn Fn(&CipherSpeed, &CipherSpeed) -> bool| {
         rows.windows(2).all(|w| {
             w[0].buffer_bytes < w[1].buffer_bytes || w[0].buffer_bytes == w[1].buffer_bytes && in_order(&w[0], &w[1])
         })

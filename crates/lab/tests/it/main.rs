@@ -1,4 +1,5 @@
 //! The integration tests, as one program: linking is most of what building them takes.
 
 mod benchmark;
+mod floors;
 mod simulation;

@@ -5,17 +5,18 @@ use std::io;
 use std::path::PathBuf;
 
 use claviger_engine::{Error, ErrorKind, Result};
-use claviger_lab::machine::{Machine, Moment};
-use claviger_lab::meter::Conditions;
-use claviger_lab::random::Random;
-use claviger_lab::run::journal::{self, Journal, State};
-use claviger_lab::run::schedule::{self, Attempt, Bench, Done, Step, Trouble};
-use claviger_lab::run::{
-    Axis, Backing, Caches, Case, FacilityRecord, Level, Measure, Pass, Plan, Run, SCHEMA, Sitting, Unit, WorkloadRecord,
+use claviger_lab::measure::run::journal::{Journal, State};
+use claviger_lab::measure::run::schedule::{Attempt, Bench, Done, Step, Trouble};
+use claviger_lab::measure::run::{journal, schedule};
+use claviger_lab::measure::workloads::Outcome;
+use claviger_lab::model::figures::{
+    Axis, Case, FacilityRecord, Measure, Pass, Run, SCHEMA, Sitting, Unit, WorkloadRecord,
 };
-use claviger_lab::statistics::Verdict;
-use claviger_lab::summary::Summary;
-use claviger_lab::workloads::Outcome;
+use claviger_lab::model::machine::{Conditions, Machine, Moment};
+use claviger_lab::model::plan::{Backing, Caches, Level, Plan};
+use claviger_lab::model::random::Random;
+use claviger_lab::model::statistics::Verdict;
+use claviger_lab::show::summary::Summary;
 
 /// Rates of simulated facilities, the first being the baseline.
 const FACILITIES: [(&str, f64); 3] = [("plain", 1e9), ("same", 1e9), ("slow", 0.9e9)];

@@ -16,7 +16,7 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::Shells;
 use claviger_engine::formats::{Choices, FORMATS, Format};
 use claviger_engine::{Opening, file_formats};
-use claviger_lab::facility::Catalogue;
+use claviger_lab::measure::facility::Catalogue;
 use claviger_serve::sessions::{Runtime, Session};
 use serde_json::Value;
 

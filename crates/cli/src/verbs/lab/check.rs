@@ -4,11 +4,11 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use claviger_engine::ErrorKind;
-use claviger_lab::facility::{Catalogue, Facility, Scratch, Trial, tidy, try_out};
-use claviger_lab::run::plan::MEMORY;
-use claviger_lab::run::{Backing, Caches, Level, Plan};
-use claviger_lab::transfer::Data;
-use claviger_lab::workloads::Lab;
+use claviger_lab::measure::facility::{Catalogue, Facility, Scratch, Trial, tidy, try_out};
+use claviger_lab::measure::lab::Lab;
+use claviger_lab::measure::run::plan::MEMORY;
+use claviger_lab::measure::transfer::Data;
+use claviger_lab::model::plan::{Backing, Caches, Level, Plan};
 use serde::Serialize;
 
 use super::device::may_be_lost;

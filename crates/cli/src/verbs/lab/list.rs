@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use claviger_lab::facility::{Catalogue, Facility, NBD};
-use claviger_lab::report::hanging;
-use claviger_lab::{study, workloads};
+use claviger_lab::measure::facility::{Catalogue, Facility, NBD};
+use claviger_lab::measure::{studies, workloads};
+use claviger_lab::show::report::hanging;
 use serde::Serialize;
 
 use crate::terminal::output::{self, Report};
@@ -73,10 +73,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         One { name, title, baseline: None, version, ours: false, missing }
     });
     let study = |name: &str| {
-        let study = study::find(name, &catalogue)?;
+        let study = studies::find(name, &catalogue)?;
         Ok(One { name: study.name, title: study.title, baseline: None, version: None, ours: false, missing: None })
     };
-    let studies = study::names().map(study).collect::<claviger_engine::Result<_>>()?;
+    let studies = studies::names().map(study).collect::<claviger_engine::Result<_>>()?;
     output::print(&List { facilities, workloads: workloads.collect(), studies }, args.json)
 }
 

@@ -1,9 +1,9 @@
 //! `claviger lab published`
 
 use claviger_engine::{Acceleration, Error};
-use claviger_lab::published::{self, PublishedLoss, Query};
-use claviger_lab::report::{Text, csv};
-use claviger_lab::{benchmark, machine, suites};
+use claviger_lab::measure::{benchmark, machine, suites};
+use claviger_lab::show::published::{self, PublishedLoss, Query};
+use claviger_lab::show::report::{Text, csv};
 
 use crate::terminal::progress::Progress;
 use crate::verbs::benchmark::print;

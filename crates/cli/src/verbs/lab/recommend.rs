@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use claviger_engine::Error;
-use claviger_lab::recommend::{Answers, Measured, Platform, Purpose, Threat, Word, features, recommend};
-use claviger_lab::report::{Text, csv};
-use claviger_lab::run::stored;
+use claviger_lab::measure::run::stored;
+use claviger_lab::model::answers::{Answers, Platform, Purpose, Threat, Word};
+use claviger_lab::show::recommend::{Measured, features, recommend};
+use claviger_lab::show::report::{Text, csv};
 
 use crate::terminal::progress::Progress;
 use crate::terminal::prompt;

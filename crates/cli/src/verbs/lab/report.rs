@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use claviger_engine::Error;
-use claviger_lab::changes::{self, Changes};
-use claviger_lab::report::{Extra, RunReport, Text, csv};
-use claviger_lab::run::{Run, stored};
-use claviger_lab::summary::Summary;
+use claviger_lab::measure::run::stored;
+use claviger_lab::model::figures::Run;
+use claviger_lab::show::changes::{self, Changes};
+use claviger_lab::show::report::{Extra, RunReport, Text, csv};
+use claviger_lab::show::summary::Summary;
 
 use crate::opening::new_file;
 use crate::terminal::exit::Silent;

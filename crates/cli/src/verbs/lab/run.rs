@@ -6,15 +6,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::ValueEnum;
 use claviger_engine::{Error, ErrorKind};
-use claviger_lab::facility::Catalogue;
-use claviger_lab::machine::date_and_time;
-use claviger_lab::report::{Extra, RunReport, Text};
-use claviger_lab::run::journal::{Journal, State};
-use claviger_lab::run::measure::{self, Hands, Tick};
-use claviger_lab::run::plan::{FILES, MEMORY, NETWORK, Prepared, SWEEP, Wishes};
-use claviger_lab::run::{Backing, Caches, Level, Plan, stored};
-use claviger_lab::study;
-use claviger_lab::summary::Summary;
+use claviger_lab::measure::facility::Catalogue;
+use claviger_lab::measure::run::journal::{Journal, State};
+use claviger_lab::measure::run::measure::{Hands, Tick};
+use claviger_lab::measure::run::plan::{FILES, MEMORY, NETWORK, Prepared, SWEEP, Wishes};
+use claviger_lab::measure::run::{measure, stored};
+use claviger_lab::measure::studies;
+use claviger_lab::model::plan::{Backing, Caches, Level, Plan};
+use claviger_lab::model::words::date_and_time;
+use claviger_lab::show::report::{Extra, RunReport, Text};
+use claviger_lab::show::summary::Summary;
 
 use super::device::may_be_lost;
 use crate::opening::new_file::must_be_new;
@@ -185,7 +186,7 @@ impl Args {
                 Preset::Files => FILES,
                 Preset::Network => NETWORK,
             }),
-            study: self.study.as_ref().map(|name| study::find(name, catalogue)).transpose()?,
+            study: self.study.as_ref().map(|name| studies::find(name, catalogue)).transpose()?,
             facilities: self.facility.clone(),
             workloads: self.workload.clone(),
             scale: self.scale,

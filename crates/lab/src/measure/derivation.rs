@@ -1,0 +1,209 @@
+//! What a password costs: the derivation of a header key, with every hash and iteration count that TrueCrypt has.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use claviger_crypto::hash::{self, Hash};
+use claviger_crypto::pool::Pool;
+use claviger_engine::formats::Creator;
+use claviger_engine::formats::truecrypt::TRUECRYPT;
+use claviger_engine::store::MemoryStore;
+use claviger_engine::{Credential, Error, ErrorKind, Format, Result, Secret, Store, Unlock};
+use serde::Serialize;
+
+use crate::model::random::Random;
+use crate::model::statistics::{Spread, median};
+
+/// Bytes of header key that TrueCrypt derives: data and tweak keys of three ciphers of 32 bytes (7.1a, Pkcs5.c and
+/// Volumes.c, `GetMaxPkcs5OutSize`).
+const KEY: usize = 192;
+
+/// Bytes of salt in a header.
+const SALT: usize = 64;
+
+/// A derivation is sampled for at least this long.
+const SAMPLE: Duration = Duration::from_millis(20);
+
+/// A helper thread looks for work this long before it sleeps.
+const SPIN: Duration = Duration::from_millis(2);
+
+/// A hash, an iteration count, and where TrueCrypt uses it.
+struct FilesystemKind {
+    hash: &'static Hash,
+    iterations: u32,
+    used_for: &'static str,
+    /// Whether a password for a volume is tried with it.
+    tried: bool,
+}
+
+/// Every one that TrueCrypt tries (7.1a, Pkcs5.c, `get_pkcs5_iteration_count`). A system encryption's boot loader knows
+/// RIPEMD-160 and, in old versions, SHA-1.
+static KINDS: &[FilesystemKind] = &[
+    FilesystemKind { hash: &hash::RIPEMD160, iterations: 2000, used_for: "volumes", tried: true },
+    FilesystemKind { hash: &hash::SHA512, iterations: 1000, used_for: "volumes", tried: true },
+    FilesystemKind { hash: &hash::WHIRLPOOL, iterations: 1000, used_for: "volumes", tried: true },
+    FilesystemKind { hash: &hash::SHA1, iterations: 2000, used_for: "volumes up to version 4.3a", tried: true },
+    FilesystemKind { hash: &hash::RIPEMD160, iterations: 1000, used_for: "system encryption", tried: false },
+    FilesystemKind { hash: &hash::SHA1, iterations: 1000, used_for: "old system encryption", tried: false },
+];
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Each derivation, on one thread.
+    pub derivations: Vec<Derivation>,
+    /// All of them for one password and one header.
+    pub trial: Trial,
+    /// A wrong password, as the engine finds out.
+    pub refusal: Refusal,
+}
+
+/// What it takes the engine to say that a password opens nothing: every key derivation for each copy of the header, and
+/// trial decryptions with every cipher and mode, on one thread for each processor.
+#[derive(Clone, Debug, Serialize)]
+pub struct Refusal {
+    /// Median time in milliseconds.
+    pub milliseconds: f64,
+    /// Every sample, in milliseconds.
+    pub milliseconds_samples: Vec<f64>,
+}
+
+/// A derivation on one thread.
+#[derive(Clone, Debug, Serialize)]
+pub struct Derivation {
+    /// The hash.
+    pub hash: &'static str,
+    /// Iterations of PBKDF2.
+    pub iterations: u32,
+    /// Where TrueCrypt uses it.
+    pub used_for: &'static str,
+    /// Bytes derived.
+    pub key_bytes: usize,
+    /// Median time in milliseconds.
+    pub milliseconds: f64,
+    /// Derivations per second on this one thread.
+    pub per_second: f64,
+    /// Spread of the time in milliseconds.
+    pub milliseconds_spread: Spread,
+    /// Every sample, in milliseconds.
+    pub milliseconds_samples: Vec<f64>,
+}
+
+/// All derivations that one wrong password for a volume costs, for one header. The trial decryptions of the header's
+/// few hundred bytes come on top; they take microseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Trial {
+    /// Threads that shared the work, in blocks of one digest.
+    pub threads: usize,
+    /// Derivations.
+    pub derivations: usize,
+    /// Median time in milliseconds.
+    pub milliseconds: f64,
+    /// Headers, or passwords, tried per second.
+    pub per_second: f64,
+    /// Spread of the time in milliseconds.
+    pub milliseconds_spread: Spread,
+    /// Every sample, in milliseconds.
+    pub milliseconds_samples: Vec<f64>,
+}
+
+/// Measures each derivation on one thread and a whole trial on `threads`, `repeats` times in turn.
+///
+/// # Errors
+/// `Misuse` without a repeat or a thread.
+pub fn measure(threads: usize, repeats: usize) -> Result<Report> {
+    if threads == 0 || repeats == 0 {
+        return Err(Error::misuse("at least one thread and one repeat are required"));
+    }
+    let pool = Pool::new(threads, SPIN);
+    let mut samples = vec![Vec::new(); KINDS.len()];
+    let mut trials = Vec::new();
+    let mut refusals = Vec::new();
+    let nothing = Nothing::new();
+    for _ in 0..repeats {
+        for (kind, samples) in KINDS.iter().zip(&mut samples) {
+            samples.push(milliseconds(|| derive(kind)));
+        }
+        trials.push(milliseconds(|| try_all(&pool)));
+        let start = Instant::now();
+        nothing.refuse()?;
+        refusals.push(start.elapsed().as_secs_f64() * 1000.0);
+    }
+    let derivation = |(kind, samples): (&FilesystemKind, Vec<f64>)| Derivation {
+        hash: kind.hash.name,
+        iterations: kind.iterations,
+        used_for: kind.used_for,
+        key_bytes: KEY,
+        milliseconds: median(&samples),
+        per_second: 1000.0 / median(&samples),
+        milliseconds_spread: Spread::of(&samples),
+        milliseconds_samples: samples,
+    };
+    Ok(Report {
+        derivations: KINDS.iter().zip(samples).map(derivation).collect(),
+        trial: Trial {
+            threads: pool.threads(),
+            derivations: KINDS.iter().filter(|k| k.tried).count(),
+            milliseconds: median(&trials),
+            per_second: 1000.0 / median(&trials),
+            milliseconds_spread: Spread::of(&trials),
+            milliseconds_samples: trials,
+        },
+        refusal: Refusal { milliseconds: median(&refusals), milliseconds_samples: refusals },
+    })
+}
+
+/// Milliseconds of one call, the mean over as many as a sample takes.
+fn milliseconds(mut call: impl FnMut()) -> f64 {
+    let (start, mut calls) = (Instant::now(), 0);
+    while start.elapsed() < SAMPLE {
+        call();
+        calls += 1;
+    }
+    start.elapsed().as_secs_f64() * 1000.0 / f64::from(calls)
+}
+
+fn derive(kind: &FilesystemKind) {
+    let mut key = [0; KEY];
+    kind.hash.pbkdf2(PASSWORD, &[0x5c; SALT], kind.iterations, &mut key, &|| true);
+    std::hint::black_box(&key);
+}
+
+/// All derivations, their pieces shared out over the pool: the longest first, so that no thread is left with one.
+fn try_all(pool: &Pool) {
+    let pieces = |kind: &'static FilesystemKind| {
+        (0..KEY).step_by(kind.hash.blocks_at_once() * kind.hash.size).map(move |at| (kind, at))
+    };
+    let all: Vec<_> = KINDS.iter().filter(|k| k.tried).flat_map(pieces).collect();
+    pool.run(all.len(), &|i| {
+        let (kind, at) = all[i];
+        let mut key = [0; KEY];
+        let piece = &mut key[..(KEY - at).min(kind.hash.blocks_at_once() * kind.hash.size)];
+        let index = (at / kind.hash.size) as u32 + 1;
+        kind.hash.pbkdf2_blocks(PASSWORD, &[0x5c; SALT], kind.iterations, index, piece, &|| true);
+        std::hint::black_box(&piece);
+    });
+}
+
+/// A store of random bytes, which no password opens.
+struct Nothing(Arc<dyn Store>);
+
+impl Nothing {
+    fn new() -> Self {
+        let mut bytes = vec![0; TRUECRYPT.choices().min_len as usize];
+        Random::new(1).fill(&mut bytes);
+        Self(Arc::new(MemoryStore::new(bytes)))
+    }
+
+    fn refuse(&self) -> Result<()> {
+        let passphrase = [Credential::Passphrase(Secret::copy_from(PASSWORD))];
+        match TRUECRYPT.open(&self.0)?.unlock(&Unlock::with(&passphrase)) {
+            Err(Error { kind: ErrorKind::WrongCredential(_), .. }) => Ok(()),
+            Err(e) => Err(e),
+            Ok(_) => Err(std::io::Error::other("random bytes were opened by a password").into()),
+        }
+    }
+}
+
+/// Its length makes no difference: HMAC hashes it to one block beforehand.
+const PASSWORD: &[u8] = b"a password of average length";

@@ -1,0 +1,9 @@
+//! Carrying a plan out: what is done in which order, the journal that it is written to, and the runs that are stored.
+
+pub mod bench;
+pub mod journal;
+pub mod measure;
+pub mod plan;
+pub mod schedule;
+pub mod stored;
+pub mod watch;

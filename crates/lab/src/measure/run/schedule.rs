@@ -1,0 +1,245 @@
+//! What is measured next, and what is done with the result.
+//!
+//! The order is a function of what has been recorded, and of the plan's seed: an interrupted run continues where it
+//! stopped, as if nothing had happened. Each workload is done in rounds. The first is a warm-up, whose figures are kept
+//! but do not count. In each of the others the facilities that are not steady yet take turns in a random order, and
+//! every one of them has its baseline in the same round, so that a drift of the machine hits both.
+
+use std::collections::BTreeMap;
+
+use claviger_engine::{Error, ErrorKind, Result};
+
+use crate::measure::run::journal::{Entry, LeftOut, State};
+use crate::measure::workloads::Outcome;
+use crate::model::figures::{Failure, Pass, Run, Trace};
+use crate::model::machine::Conditions;
+use crate::model::random::Random;
+use crate::model::statistics::relative_deviation;
+
+/// After this many consecutive failures of a workload on a facility, it is not tried again.
+const PATIENCE: usize = 2;
+
+/// One workload, to be done once on one facility.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Name of the facility.
+    pub facility: String,
+    /// Name of the workload.
+    pub workload: String,
+    /// From 0; nothing for the warm-up.
+    pub round: Option<usize>,
+    /// How many facilities had their turn in this round before.
+    pub position: usize,
+}
+
+/// What a step came to.
+#[derive(Clone, Debug, Default)]
+pub struct Done {
+    /// When it began: UTC, ISO 8601.
+    pub at: String,
+    /// The state of the machine meanwhile.
+    pub conditions: Conditions,
+    /// What was found.
+    pub outcome: Outcome,
+}
+
+/// Why a step failed.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The facility could not be made or opened, so no workload can use it.
+    Facility(Error),
+    /// The workload failed on it.
+    Workload(Error),
+}
+
+/// What a step came to, or why it came to nothing.
+pub type Attempt = std::result::Result<Done, Trouble>;
+
+/// Carries out steps: the real thing, or a simulation.
+pub trait Bench {
+    /// Carries a step out.
+    ///
+    /// # Errors
+    /// Whatever fails. `Unsupported` of a workload leaves the facility out of it; `Cancelled` ends the run.
+    fn pass(&mut self, step: &Step) -> Attempt;
+}
+
+/// Carries out what is left of a run. Everything that happens is told to `record` first, and is a part of `state` then.
+///
+/// # Errors
+/// `Cancelled` where somebody wants it to end; those of `record`. That a facility or a workload fails is recorded.
+pub fn carry_out(
+    state: &mut State,
+    bench: &mut dyn Bench,
+    cancelled: fn() -> bool,
+    record: &mut dyn FnMut(&State, &Entry) -> Result<()>,
+) -> Result<()> {
+    while let Some(step) = next(state) {
+        if cancelled() {
+            return Err(ErrorKind::Cancelled.into());
+        }
+        let entry = match bench.pass(&step) {
+            Ok(done) => recorded(state, &step, done),
+            // A signal reaches the facilities' processes too; failures caused by it do not count.
+            Err(Trouble::Facility(_) | Trouble::Workload(_)) if cancelled() => return Err(ErrorKind::Cancelled.into()),
+            Err(Trouble::Facility(e) | Trouble::Workload(e)) if matches!(e.kind, ErrorKind::Cancelled) => {
+                return Err(e);
+            }
+            Err(Trouble::Facility(e)) => failure(&step, None, &with_hint(&e)),
+            Err(Trouble::Workload(e)) => match e.kind {
+                ErrorKind::Unsupported { .. } => left_out(&step, &with_hint(&e)),
+                _ => failure(&step, Some(step.workload.clone()), &with_hint(&e)),
+            },
+        };
+        record(state, &entry)?;
+        state.add(entry);
+    }
+    Ok(())
+}
+
+/// The next step; `None` when everything has been measured.
+pub fn next(state: &State) -> Option<Step> {
+    state.run.plan.workloads.iter().find_map(|workload| {
+        let left_out = state.run.workloads.iter().any(|w| w.name == *workload && w.left_out.is_some());
+        if left_out { None } else { next_of(state, workload) }
+    })
+}
+
+/// An error's message with its hint.
+fn with_hint(error: &Error) -> String {
+    match error.hint.as_deref() {
+        Some(hint) => format!("{error} {hint}"),
+        None => error.to_string(),
+    }
+}
+
+fn failure(step: &Step, workload: Option<String>, error: &str) -> Entry {
+    Entry::Failure(Failure { facility: step.facility.clone(), workload, round: step.round, error: error.into() })
+}
+
+fn left_out(step: &Step, reason: &str) -> Entry {
+    let Step { facility, workload, .. } = step.clone();
+    Entry::LeftOut(LeftOut { facility, workload, reason: reason.into() })
+}
+
+/// A pass that gave figures, as it is recorded.
+fn recorded(state: &State, step: &Step, done: Done) -> Entry {
+    let Step { facility, workload, round, position } = step.clone();
+    let Done { at, conditions, outcome: Outcome { measures, traces, notes } } = done;
+    if let Some(bad) = measures.iter().find(|m| !m.value.is_finite()) {
+        let error = format!("a figure of {} is not a number", bad.case.operation);
+        return failure(step, Some(workload), &error);
+    }
+    let traces = if wants_trace(state, step) { traces } else { Vec::new() };
+    let named = |trace| Trace { facility: facility.clone(), workload: workload.clone(), ..trace };
+    let traces = traces.into_iter().map(named).collect();
+    Entry::Pass { pass: Pass { facility, workload, round, position, at, conditions, measures }, traces, notes }
+}
+
+/// One trace of each workload on each facility is enough, from a pass that counts.
+fn wants_trace(state: &State, step: &Step) -> bool {
+    let same = |trace: &Trace| trace.facility == step.facility && trace.workload == step.workload;
+    step.round.is_some() && !state.run.traces.iter().any(same)
+}
+
+fn next_of(state: &State, workload: &str) -> Option<Step> {
+    let history = History::of(state, workload);
+    for round in std::iter::once(None).chain((0..state.run.plan.max_repeats).map(Some)) {
+        let participants = history.participants(round);
+        if participants.is_empty() {
+            return None;
+        }
+        let tried = history.tried_in(round);
+        if let Some(facility) = participants.into_iter().find(|f| !tried.contains(f)) {
+            let position = tried.len();
+            return Some(Step { facility: facility.into(), workload: workload.into(), round, position });
+        }
+    }
+    None
+}
+
+/// What was tried of one workload.
+struct History<'a> {
+    state: &'a State,
+    workload: &'a str,
+    /// Whether it succeeded, by round and facility.
+    tried: BTreeMap<Option<usize>, BTreeMap<&'a str, bool>>,
+    /// The figures by facility: by case, and there by round.
+    figures: BTreeMap<&'a str, Vec<Vec<(usize, f64)>>>,
+}
+
+impl<'a> History<'a> {
+    fn of(state: &'a State, workload: &'a str) -> Self {
+        let mut tried: BTreeMap<Option<usize>, BTreeMap<&str, bool>> = BTreeMap::new();
+        let mut figures: BTreeMap<&str, Vec<Vec<(usize, f64)>>> = BTreeMap::new();
+        for failure in state.run.failures.iter().filter(|f| f.workload.as_deref() == Some(workload)) {
+            tried.entry(failure.round).or_default().insert(&failure.facility, false);
+        }
+        for pass in state.run.passes.iter().filter(|p| p.workload == workload) {
+            tried.entry(pass.round).or_default().insert(&pass.facility, true);
+            let Some(round) = pass.round else { continue };
+            // Extra costs are not judged, so nobody waits for them to become steady.
+            let judged = pass.measures.iter().filter(|m| m.unit.is_performance());
+            let cases = figures.entry(&pass.facility).or_default();
+            // Every pass of a workload gives the same cases in the same order.
+            for (place, measure) in judged.enumerate() {
+                if place == cases.len() {
+                    cases.push(Vec::new());
+                }
+                cases[place].push((round, measure.value));
+            }
+        }
+        Self { state, workload, tried, figures }
+    }
+
+    /// Who had a turn in this round.
+    fn tried_in(&self, round: Option<usize>) -> Vec<&str> {
+        self.tried.get(&round).into_iter().flatten().map(|(facility, _)| *facility).collect()
+    }
+
+    /// Who takes part in this round, in the order of turns. It depends on earlier rounds only, so that the order stays
+    /// the same in the middle of a round.
+    fn participants(&self, round: Option<usize>) -> Vec<&'a str> {
+        let Run { plan, facilities, .. } = &self.state.run;
+        let eligible: Vec<&str> =
+            facilities.iter().map(|f| f.name.as_str()).filter(|f| self.eligible(f, round)).collect();
+        let wanting: Vec<&str> = eligible.iter().copied().filter(|f| self.wants(f, round, &eligible)).collect();
+        let baselines: Vec<&str> = wanting.iter().filter_map(|f| self.state.baseline(f)).collect();
+        let mut order: Vec<&str> =
+            eligible.into_iter().filter(|f| wanting.contains(f) || baselines.contains(f)).collect();
+        let place = plan.workloads.iter().position(|w| w == self.workload).unwrap_or(0) as u64;
+        let number = round.map_or(0, |round| round as u64 + 1);
+        Random::new(plan.seed ^ place << 32 ^ number).shuffle(&mut order);
+        order
+    }
+
+    /// Whether a facility can do this workload at all.
+    fn eligible(&self, facility: &str, round: Option<usize>) -> bool {
+        let streak = self.tried.range(..round).rev().filter_map(|(_, tried)| tried.get(facility));
+        let failures = streak.take_while(|succeeded| !**succeeded).count();
+        let wanted = self.state.run.plan.does(self.workload, facility);
+        wanted
+            && failures < PATIENCE
+            && !self.state.is_out(facility)
+            && !self.state.is_left_out(facility, self.workload)
+    }
+
+    /// Whether a facility or its baseline still needs measuring before this round.
+    fn wants(&self, facility: &str, round: Option<usize>, eligible: &[&str]) -> bool {
+        let Some(round) = round.filter(|round| *round >= self.state.run.plan.min_repeats) else { return true };
+        let baseline = self.state.baseline(facility).filter(|b| eligible.contains(b));
+        !self.steady(facility, round) || baseline.is_some_and(|b| !self.steady(b, round))
+    }
+
+    /// Whether all figures from before this round vary little enough, and are enough.
+    fn steady(&self, facility: &str, round: usize) -> bool {
+        let plan = &self.state.run.plan;
+        let done = |(_, tried): (_, &BTreeMap<&str, bool>)| tried.get(facility) == Some(&true);
+        let enough = self.tried.range(Some(0)..Some(round)).filter(|of| done(*of)).count() >= plan.min_repeats;
+        let steady = |figures: &Vec<(usize, f64)>| {
+            let before: Vec<f64> = figures.iter().filter(|(r, _)| *r < round).map(|(_, value)| *value).collect();
+            relative_deviation(&before) <= plan.steady
+        };
+        enough && self.figures.get(facility).into_iter().flatten().all(steady)
+    }
+}

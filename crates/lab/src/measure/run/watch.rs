@@ -1,0 +1,125 @@
+//! The state of the machine while something is measured.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use crate::measure::meter::{Meter, Processors, processors};
+use crate::model::machine::Conditions;
+
+/// Processor state, on systems that report it.
+const PROCESSORS: &str = "/sys/devices/system/cpu";
+
+/// The state of the machine before.
+#[derive(Clone, Copy, Debug)]
+pub struct Watch {
+    before: Processors,
+    mhz: Option<f64>,
+    throttled: Option<u64>,
+}
+
+impl Watch {
+    /// Begins now.
+    pub fn start() -> Self {
+        Self { mhz: mhz(), throttled: throttled(Path::new(PROCESSORS)), before: processors() }
+    }
+
+    /// What happened up to now. The clock is the mean of what it was before and what it is now: a processor that works
+    /// has the clock that its work was done with.
+    pub fn conditions(self, caches_dropped: bool) -> Conditions {
+        let now = processors();
+        let total = now.total_s - self.before.total_s;
+        let steal = now.steal_s - self.before.steal_s;
+        let mean = |(before, after): (f64, f64)| (before + after) / 2.0;
+        let since = |(before, after): (u64, u64)| after.saturating_sub(before);
+        Conditions {
+            mhz: self.mhz.zip(mhz()).map(mean),
+            steal_share: if total > 0.0 { (steal / total).clamp(0.0, 1.0) } else { 0.0 },
+            throttled: self.throttled.zip(throttled(Path::new(PROCESSORS))).map(since),
+            caches_dropped,
+        }
+    }
+}
+
+/// Processor seconds that the machine uses in a second when this program does nothing, measured for so long.
+pub fn idle_cpu(time: Duration) -> f64 {
+    let meter = Meter::start();
+    thread::sleep(time);
+    let elapsed = meter.elapsed();
+    elapsed.cpu_s / elapsed.seconds
+}
+
+/// The mean clock of all processors: what /proc/cpuinfo says, or what the frequency driver says.
+fn mhz() -> Option<f64> {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    mean(&clocks(&cpuinfo)).or_else(|| {
+        let khz = |folder: PathBuf| number(&folder.join("cpufreq/scaling_cur_freq"));
+        let all: Vec<f64> = each(Path::new(PROCESSORS)).filter_map(khz).map(|khz| khz as f64 / 1000.0).collect();
+        mean(&all)
+    })
+}
+
+/// The lines `cpu MHz : 2400.000`.
+fn clocks(cpuinfo: &str) -> Vec<f64> {
+    let lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+    lines.filter(|(name, _)| name.trim() == "cpu MHz").filter_map(|(_, mhz)| mhz.trim().parse().ok()).collect()
+}
+
+fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// How often any processor was throttled for its temperature since the start of the machine; nothing where no one
+/// counts.
+fn throttled(processors: &Path) -> Option<u64> {
+    let times = |folder: PathBuf| number(&folder.join("thermal_throttle/core_throttle_count"));
+    each(processors).filter_map(times).reduce(|a, b| a + b)
+}
+
+/// The folders `cpu0`, `cpu1`, …
+fn each(processors: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = fs::read_dir(processors).into_iter().flatten().flatten();
+    let is_one = |name: &str| name.strip_prefix("cpu").is_some_and(|n| n.parse::<u32>().is_ok());
+    entries.filter(move |entry| entry.file_name().to_str().is_some_and(is_one)).map(|entry| entry.path())
+}
+
+fn number(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_are_read() {
+        let cpuinfo =
+            "processor\t: 0\ncpu MHz\t\t: 2400.000\nmodel name : x\n\nprocessor\t: 1\ncpu MHz\t\t: 2600.500\n";
+        assert_eq!(clocks(cpuinfo), [2400.0, 2600.5]);
+        assert_eq!(mean(&clocks("Features : aes\n")), None);
+    }
+
+    #[test]
+    fn throttling_is_summed_over_processors() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert_eq!(throttled(folder.path()), None);
+        for (name, count) in [("cpu0", "3\n"), ("cpu12", "4\n"), ("cpufreq", "100\n")] {
+            let counters = folder.path().join(name).join("thermal_throttle");
+            fs::create_dir_all(&counters).expect("a folder");
+            fs::write(counters.join("core_throttle_count"), count).expect("written");
+        }
+        assert_eq!(throttled(folder.path()), Some(7));
+    }
+
+    #[test]
+    fn conditions_are_shares() {
+        let watch = Watch::start();
+        let mut sum = 0u64;
+        while processors().total_s - watch.before.total_s < 0.03 {
+            sum = std::hint::black_box(sum + 1);
+        }
+        let conditions = watch.conditions(true);
+        assert!((0.0..=1.0).contains(&conditions.steal_share) && conditions.caches_dropped);
+    }
+}

@@ -1,0 +1,145 @@
+//! Single requests at random places: how long one takes, and how often somebody else has to be waited for.
+
+use std::fs;
+use std::time::Instant;
+
+use claviger_engine::{Error, Result};
+
+use super::{MIB, cache_note, drop_caches};
+use crate::measure::facility::Target;
+use crate::measure::lab::Lab;
+use crate::measure::memory::Buffer;
+use crate::measure::meter::Meter;
+use crate::measure::transfer::{Device, Direction};
+use crate::measure::workloads::{On, Outcome, Workload};
+use crate::model::figures::{Axis, Case, Elapsed, Measure, Unit};
+use crate::model::plan::{Level, Plan};
+use crate::model::random::Random;
+use crate::model::statistics::median;
+
+/// Bytes of a request.
+const BLOCK: usize = 4096;
+
+/// The workload.
+pub struct Requests;
+
+/// Requests of each direction, and the bytes among which they go.
+fn extent(plan: &Plan) -> (usize, u64) {
+    let (count, size) = match plan.level {
+        Level::Quick => (500, 16 * MIB),
+        Level::Standard => (5000, 64 * MIB),
+        Level::Thorough => (20_000, 256 * MIB),
+    };
+    (count, size.min(plan.size / 4 * 3) / MIB * MIB)
+}
+
+impl Workload for Requests {
+    fn name(&self) -> &'static str {
+        "requests"
+    }
+
+    fn title(&self) -> &'static str {
+        "Single requests of 4 KiB: latency and context switches"
+    }
+
+    fn measures(&self, plan: &Plan) -> String {
+        let (count, size) = extent(plan);
+        format!(
+            "Writes, then reads, {count} blocks of {BLOCK} bytes at random places of the first {} MiB, one at a time, bypassing \
+             the page cache where the facility allows. Reported are the median latency of a request, and the context switches \
+             of the whole machine for each (the line ctxt of /proc/stat).",
+            size / MIB
+        )
+    }
+
+    fn not(&self) -> &'static str {
+        "Several requests at a time. Whatever else the machine does meanwhile is among the context switches."
+    }
+
+    fn on(&self) -> On {
+        On::Bytes
+    }
+
+    fn estimate_s(&self, plan: &Plan) -> f64 {
+        extent(plan).0 as f64 * 2.0 / 5e3
+    }
+
+    fn room(&self, plan: &Plan) -> u64 {
+        extent(plan).1
+    }
+
+    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+        let surface = target.bytes()?;
+        let (count, size) = extent(&lab.plan);
+        let blocks = size.min(surface.len) / BLOCK as u64;
+        let mut device = surface.device()?;
+        let mut outcome = Outcome::default();
+        for direction in Direction::BOTH {
+            lab.go_on()?;
+            if direction == Direction::Read {
+                drop_caches(lab, surface.direct)?;
+            }
+            outcome.measures.extend(requests(&mut *device, lab, direction, (count, blocks))?);
+        }
+        outcome.notes.extend(cache_note(target, surface.direct));
+        Ok(outcome)
+    }
+}
+
+fn requests(
+    device: &mut dyn Device,
+    lab: &Lab,
+    direction: Direction,
+    (count, blocks): (usize, u64),
+) -> Result<[Measure; 2]> {
+    let mut random = Random::new(lab.plan.seed);
+    let mut buffer = Buffer::new(BLOCK);
+    let mut latencies = Vec::with_capacity(count);
+    let (switches, meter) = (context_switches()?, Meter::start());
+    for pass in 0..count as u64 {
+        let at = random.below(blocks as usize) as u64 * BLOCK as u64;
+        if direction == Direction::Write {
+            lab.data.fill(pass, at, &mut buffer);
+        }
+        let start = Instant::now();
+        match direction {
+            Direction::Write => device.write(at, &mut buffer)?,
+            Direction::Read => device.read(at, &mut buffer)?,
+        }
+        latencies.push(start.elapsed().as_secs_f64());
+    }
+    let took = meter.elapsed();
+    let switches = context_switches()?.saturating_sub(switches) as f64 / count as f64;
+    device.flush()?;
+    let case = |what: &str| Case::new(format!("{}, {what}", direction.word())).at(Axis::Block, BLOCK as f64);
+    let bytes = (count * BLOCK) as u64;
+    let latency = Measure::time(case("latency"), bytes, Elapsed { seconds: median(&latencies), ..took });
+    let all = Measure::time(case("context switches"), 0, took);
+    Ok([Measure { seconds: took.seconds, ..latency }, Measure { value: switches, unit: Unit::Count, ..all }])
+}
+
+/// Of all processors since the start of the machine (proc_stat(5)).
+fn context_switches() -> Result<u64> {
+    let stat = fs::read_to_string("/proc/stat")?;
+    let number = stat.lines().find_map(|line| line.strip_prefix("ctxt ")?.trim().parse().ok());
+    number.ok_or_else(|| Error::unsupported("context switches, which this kernel does not count"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::lab::tests::lab;
+    use crate::measure::transfer::tests::Memory;
+
+    #[test]
+    fn each_direction_has_a_latency_and_switches() {
+        let (mut device, lab) = (Memory(vec![0; 1 << 20]), lab());
+        for direction in Direction::BOTH {
+            let [latency, switches] = requests(&mut device, &lab, direction, (50, 256)).expect("done");
+            assert!(latency.unit == Unit::Seconds && latency.value > 0.0 && latency.value <= latency.seconds);
+            assert!(switches.unit == Unit::Count && switches.value.is_finite() && switches.bytes == 0);
+            assert_eq!(latency.bytes, 50 * 4096);
+        }
+        assert!(device.0.iter().any(|byte| *byte != 0), "it was written");
+    }
+}

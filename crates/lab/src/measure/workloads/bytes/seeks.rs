@@ -1,0 +1,388 @@
+//! What a server, or the device below what the kernel encrypts, is asked for while something simple is done, request by
+//! request.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::time::Duration;
+
+use claviger_engine::{Error, ErrorKind, Result};
+
+use super::events::Events;
+use super::{MIB, demand, drop_caches, mark, sequential};
+use crate::measure::facility::{Surface, Target};
+use crate::measure::lab::Lab;
+use crate::measure::memory::Buffer;
+use crate::measure::meter::Meter;
+use crate::measure::transfer::{Direction, Transfer, Written};
+use crate::measure::workloads::{On, Outcome, Workload};
+use crate::model::figures::{Case, Elapsed, Measure, Trace, TracedRequest};
+use crate::model::plan::{Level, Plan};
+use crate::model::random::Random;
+
+/// Requests of a trace that are kept: all of them would fill a report.
+const KEPT: usize = 4000;
+
+/// Bytes of a sequential request, and of a random one.
+const SEQUENTIAL: usize = 64 << 10;
+const RANDOM: usize = 4096;
+
+/// Bytes of a file that is created.
+const FILE: usize = 10_000;
+
+/// The folder of files that are created.
+const FOLDER: &str = "claviger-seeks";
+
+/// The workload.
+pub struct Seeks;
+
+/// How much is done.
+struct Extent {
+    /// Bytes that are written and read in order, and among which random requests go.
+    sequential: u64,
+    /// Random reads.
+    random: u64,
+    /// Files.
+    files: u64,
+}
+
+impl Extent {
+    fn of(plan: &Plan) -> Self {
+        let (sequential, random, files) = match plan.level {
+            Level::Quick => (32 * MIB, 1000, 200),
+            Level::Standard => (128 * MIB, 2000, 1000),
+            Level::Thorough => (1024 * MIB, 20_000, 5000),
+        };
+        let sequential = sequential.min(plan.size / 4 * 3) / MIB * MIB;
+        Self { sequential, random, files: files.min(plan.size / 8 / FILE as u64) }
+    }
+}
+
+impl Workload for Seeks {
+    fn name(&self) -> &'static str {
+        "seeks"
+    }
+
+    fn title(&self) -> &'static str {
+        "Requests over time (seek trace)"
+    }
+
+    fn measures(&self, plan: &Plan) -> String {
+        let Extent { sequential, random, files } = Extent::of(plan);
+        format!(
+            "Opens the facility anew for each of: {0} MiB written in order in requests of {1} KiB with an fdatasync, \
+             the same read in order, {random} random reads of {RANDOM} bytes among them, and {files} files of {FILE} \
+             bytes created in ext4 on it, with a sync, and read again. Our server writes down each request that it has \
+             answered: when, where, how much. Of what the kernel encrypts, its trace events say the same of the device \
+             below. That is a trace, of which the first {KEPT} requests are kept. A seek is a \
+             request that does not begin where the previous one ended, and the first one. Reported are the rate of each \
+             (as the client saw it), the seeks per request, and, for files, how many bytes were written for \
+             each byte of a file. The drawings are those of Seekwatcher, which Zhan (2010) used.",
+            sequential / MIB,
+            SEQUENTIAL >> 10
+        )
+    }
+
+    fn not(&self) -> &'static str {
+        "Where a disk's heads are. With a server of ours, offsets are those of the plaintext, as it is asked; those of \
+         the kernel are the device's. Writing the trace costs time, so that rates are not those of other workloads. \
+         The traces of files hold the requests of mounting and unmounting the file system. The kernel's takes root and \
+         tracefs, and others' servers on files have none."
+    }
+
+    fn on(&self) -> On {
+        On::Bytes
+    }
+
+    fn estimate_s(&self, plan: &Plan) -> f64 {
+        let Extent { sequential, random, files } = Extent::of(plan);
+        1.5 + sequential as f64 / 100e6 + random as f64 / 20e3 + files as f64 / 5e3
+    }
+
+    fn room(&self, plan: &Plan) -> u64 {
+        Extent::of(plan).sequential
+    }
+
+    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+        if target.facility().trace.is_empty() && target.device().is_none() {
+            return Err(Error::unsupported(format!("a trace of requests by {}", target.facility().name)));
+        }
+        let dir = tempfile::Builder::new().prefix("claviger-lab-trace-").tempdir_in(&lab.scratch)?;
+        let mut parts = Parts { target, lab, dir: dir.path(), direct: false, outcome: Outcome::default() };
+        let done = parts.all(&Extent::of(&lab.plan));
+        // Whatever comes next gets it without a trace.
+        let closed = parts.target.close();
+        done?;
+        closed?;
+        Ok(parts.outcome)
+    }
+}
+
+/// What was done while a trace was written.
+#[derive(Clone, Copy, Debug)]
+struct Done {
+    /// Bytes that were asked for.
+    bytes: u64,
+    took: Elapsed,
+}
+
+/// The parts of a pass.
+struct Parts<'a> {
+    target: &'a mut Target,
+    lab: &'a Lab,
+    /// For traces.
+    dir: &'a Path,
+    /// Whether the volume is reached around the page cache.
+    direct: bool,
+    outcome: Outcome,
+}
+
+impl Parts<'_> {
+    fn all(&mut self, extent: &Extent) -> Result<()> {
+        let lab = self.lab;
+        // Fills the volume, and finds out how it is reached, before there is a trace.
+        let surface = self.target.bytes()?;
+        self.direct = surface.direct;
+        let len = extent.sequential.min(surface.len) / MIB * MIB;
+        let mut written = Written::default();
+        self.of_bytes("sequential write", || transfer(&surface, lab, Direction::Write, len, &mut written))?;
+        self.of_bytes("sequential read", || transfer(&surface, lab, Direction::Read, len, &mut written))?;
+        self.of_bytes("random read", || random_reads(&surface, lab, len, extent.random))?;
+        demand(&mut *self.target.bytes()?.device()?, &lab.data, &written, len)?;
+        match self.target.folder() {
+            Ok(_) => self.of_files(extent.files),
+            Err(e) if matches!(e.kind, ErrorKind::Unsupported { .. }) => {
+                self.outcome.notes.push("seeks: where there is no file system, no files are created.".to_owned());
+                Ok(())
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    fn of_bytes(&mut self, operation: &str, what: impl FnOnce() -> Result<Done>) -> Result<()> {
+        let (done, requests) = self.traced(operation, |_| what())?;
+        let rate = Measure::rate(Case::new(operation), done.bytes, done.took);
+        self.keep(operation, rate, Vec::new(), requests);
+        Ok(())
+    }
+
+    /// A file system has been made. It is made anew for the next who wants one.
+    fn of_files(&mut self, count: u64) -> Result<()> {
+        let operation = "creating files";
+        let (done, requests) = self.traced(operation, |target| create_files(&target.folder()?.join(FOLDER), count))?;
+        let written: u64 = requests.iter().filter(|r| r.write).map(|r| r.len).sum();
+        let share = written as f64 / done.bytes as f64;
+        let share = share_of("creating files, bytes written for each byte of a file", share, done.took);
+        self.keep(operation, Measure::per_s(Case::new(operation), count, done.took), vec![share], requests);
+
+        let operation = "reading files";
+        let (done, requests) = self.traced(operation, |target| read_files(&target.folder()?.join(FOLDER), count))?;
+        self.keep(operation, Measure::per_s(Case::new(operation), count, done.took), Vec::new(), requests);
+        self.target.bytes()?;
+        Ok(())
+    }
+
+    /// Opens the target with a trace, does something, and closes it.
+    fn traced(
+        &mut self,
+        operation: &str,
+        what: impl FnOnce(&mut Target) -> Result<Done>,
+    ) -> Result<(Done, Vec<TracedRequest>)> {
+        if self.target.facility().trace.is_empty() {
+            return self.traced_by_the_kernel(what);
+        }
+        let path = self.dir.join(operation);
+        self.target.open_traced(&path)?;
+        drop_caches(self.lab, self.direct)?;
+        let done = what(self.target)?;
+        // The server writes the rest of its trace when it ends.
+        self.target.close()?;
+        let file = File::open(&path).map_err(|e| Error::from(e).at(&path))?;
+        Ok((done, read(file).map_err(|e| e.at(&path))?))
+    }
+
+    fn traced_by_the_kernel(
+        &mut self,
+        what: impl FnOnce(&mut Target) -> Result<Done>,
+    ) -> Result<(Done, Vec<TracedRequest>)> {
+        self.target.close()?;
+        self.target.open()?;
+        drop_caches(self.lab, self.direct)?;
+        let device = self.target.device().ok_or_else(|| Error::unsupported("a trace without a device"))?;
+        let events = Events::start(device)?;
+        let done = what(self.target)?;
+        self.target.close()?;
+        Ok((done, events.stop()?))
+    }
+
+    fn keep(&mut self, operation: &str, rate: Measure, others: Vec<Measure>, requests: Vec<TracedRequest>) {
+        let (seconds, cpu_s) = (rate.seconds, rate.cpu_s.unwrap_or_default());
+        let seeks = seeks(&requests) as f64 / requests.len().max(1) as f64;
+        let seeks = share_of(&format!("{operation}, seeks per request"), seeks, Elapsed { seconds, cpu_s });
+        self.outcome.measures.extend([rate, seeks]);
+        self.outcome.measures.extend(others);
+        self.outcome.traces.push(trace(operation, requests));
+    }
+}
+
+/// A share, for which nothing is said of processors.
+fn share_of(operation: &str, value: f64, took: Elapsed) -> Measure {
+    Measure { value, cpu_s: None, ..Measure::cpu_share(Case::new(operation), took) }
+}
+
+fn transfer(surface: &Surface, lab: &Lab, direction: Direction, len: u64, written: &mut Written) -> Result<Done> {
+    let mut device = surface.device()?;
+    let transfer = Transfer { direction, block: SEQUENTIAL, size: len, limit: Duration::MAX };
+    let mark = mark();
+    let (bytes, took) = sequential(&mut *device, &lab.data, &transfer, mark)?;
+    if direction == Direction::Write {
+        written.add(bytes, mark);
+    }
+    Ok(Done { bytes, took })
+}
+
+fn random_reads(surface: &Surface, lab: &Lab, len: u64, count: u64) -> Result<Done> {
+    let mut device = surface.device()?;
+    let (mut random, mut buffer) = (Random::new(lab.plan.seed), Buffer::new(RANDOM));
+    let meter = Meter::start();
+    for _ in 0..count {
+        let block = random.below((len / RANDOM as u64) as usize);
+        device.read((block * RANDOM) as u64, &mut buffer)?;
+    }
+    Ok(Done { bytes: count * RANDOM as u64, took: meter.elapsed() })
+}
+
+/// Makes a folder with files of incompressible data.
+fn create_files(folder: &Path, count: u64) -> Result<Done> {
+    let mut data = vec![0; FILE];
+    Random::new(count).fill(&mut data);
+    let meter = Meter::start();
+    fs::create_dir(folder)?;
+    for number in 0..count {
+        data[..8].copy_from_slice(&number.to_le_bytes());
+        File::create_new(folder.join(number.to_string()))?.write_all(&data)?;
+    }
+    rustix::fs::syncfs(File::open(folder)?).map_err(io::Error::from)?;
+    Ok(Done { bytes: count * FILE as u64, took: meter.elapsed() })
+}
+
+/// Reads the files that [`create_files`] made.
+fn read_files(folder: &Path, count: u64) -> Result<Done> {
+    let mut data = Vec::with_capacity(FILE);
+    let meter = Meter::start();
+    for number in 0..count {
+        data.clear();
+        File::open(folder.join(number.to_string()))?.read_to_end(&mut data)?;
+        if data.len() != FILE || data[..8] != number.to_le_bytes() {
+            let what = format!("file {number} is not what was written");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what).into());
+        }
+    }
+    Ok(Done { bytes: count * FILE as u64, took: meter.elapsed() })
+}
+
+/// A line of a trace: seconds since the server began, when it had answered; bytes of the plaintext; `read` or `write`.
+#[derive(serde::Deserialize)]
+struct Line {
+    seconds: f64,
+    offset: u64,
+    length: u64,
+    direction: String,
+}
+
+/// The requests of a trace, from the time of the first on. They are in the order of time even where several threads
+/// answered.
+fn read(file: impl Read) -> Result<Vec<TracedRequest>> {
+    let not_understood = |e: String| Error::from(io::Error::new(io::ErrorKind::InvalidData, e));
+    let lines: std::result::Result<Vec<Line>, _> = csv::Reader::from_reader(file).into_deserialize().collect();
+    let mut requests = Vec::new();
+    for Line { seconds, offset, length, direction } in lines.map_err(|e| not_understood(e.to_string()))? {
+        let write = match direction.as_str() {
+            "write" => true,
+            "read" => false,
+            other => return Err(not_understood(format!("{other} is not the direction of a request"))),
+        };
+        requests.push(TracedRequest { at: seconds, offset, len: length, write });
+    }
+    requests.sort_by(|a, b| a.at.total_cmp(&b.at));
+    let first = requests.first().map_or(0.0, |first| first.at);
+    // In microseconds, as the server wrote them.
+    requests.iter_mut().for_each(|request| request.at = ((request.at - first) * 1e6).round() / 1e6);
+    Ok(requests)
+}
+
+/// Requests that do not begin where the one before ended. The first one has none before it.
+fn seeks(requests: &[TracedRequest]) -> usize {
+    let moves = requests.windows(2).filter(|pair| pair[0].offset + pair[0].len != pair[1].offset).count();
+    moves + requests.len().min(1)
+}
+
+/// The trace as it is stored. Its end is cut off rather than every second request left out: what is drawn of the rest
+/// is right then.
+fn trace(operation: &str, mut requests: Vec<TracedRequest>) -> Trace {
+    let all = requests.len();
+    requests.truncate(KEPT);
+    let title = match all - requests.len() {
+        0 => operation.to_owned(),
+        _ => format!("{operation}, the first {KEPT} of {all} requests"),
+    };
+    Trace { facility: String::new(), workload: String::new(), title, requests }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::facility::Way;
+    use crate::measure::lab::tests::lab;
+
+    #[test]
+    fn a_trace_is_read_from_its_first_request_on() {
+        let text = "seconds,offset,length,direction\n2.500000,0,4096,write\n2.750000,4096,4096,write\n\
+                    2.700000,8192,512,read\n";
+        let requests = read(text.as_bytes()).unwrap();
+        let request = |at, offset, len, write| TracedRequest { at, offset, len, write };
+        assert_eq!(requests[0], request(0.0, 0, 4096, true));
+        assert_eq!((requests[1].offset, requests[2].offset), (8192, 4096));
+        assert!((requests[2].at - 0.25).abs() < 1e-9);
+        assert!(read(&b"seconds,offset,length,direction\n"[..]).unwrap().is_empty());
+        for damaged in ["1.0,0,4096,sideways", "1.0,0,4096", "1.0,-1,4096,read"] {
+            assert!(read(format!("seconds,offset,length,direction\n{damaged}\n").as_bytes()).is_err(), "{damaged}");
+        }
+    }
+
+    #[test]
+    fn seeks_are_requests_that_do_not_follow() {
+        let requests = [(0, 512), (512, 512), (0, 512), (512, 1024), (1536, 1), (9, 9)];
+        let requests = requests.map(|(offset, len)| TracedRequest { at: 0.0, offset, len, write: false });
+        assert_eq!((seeks(&requests), seeks(&requests[..1]), seeks(&[])), (3, 1, 0));
+    }
+
+    #[test]
+    fn a_long_trace_is_cut_off_and_says_so() {
+        let requests: Vec<_> =
+            (0..KEPT as u64 + 5).map(|i| TracedRequest { at: i as f64, offset: i, len: 1, write: true }).collect();
+        let cut = trace("random read", requests.clone());
+        assert_eq!((cut.requests.len(), cut.title.as_str()), (KEPT, "random read, the first 4000 of 4005 requests"));
+        assert_eq!(trace("random read", requests[..KEPT].to_vec()).title, "random read");
+    }
+
+    #[test]
+    fn what_is_traced_is_done() {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let done = create_files(&dir.path().join("new"), 20).unwrap();
+        assert_eq!((done.bytes, fs::read_dir(dir.path().join("new")).unwrap().count()), (200_000, 20));
+        assert!(create_files(&dir.path().join("new"), 20).is_err(), "they are there already");
+        assert_eq!(read_files(&dir.path().join("new"), 20).unwrap().bytes, 200_000);
+        fs::write(dir.path().join("new/7"), vec![0; FILE]).unwrap();
+        assert!(read_files(&dir.path().join("new"), 20).is_err(), "one is another");
+
+        let path = dir.path().join("volume");
+        fs::write(&path, vec![0; 4 << 20]).unwrap();
+        let surface = Surface { way: Way::File(path), len: 4 << 20, direct: false };
+        let (lab, mut written) = (lab(), Written::default());
+        let done = transfer(&surface, &lab, Direction::Write, 4 << 20, &mut written).unwrap();
+        assert_eq!(done.bytes, 4 << 20);
+        demand(&mut *surface.device().unwrap(), &lab.data, &written, done.bytes).unwrap();
+        assert_eq!(random_reads(&surface, &lab, 4 << 20, 10).unwrap().bytes, 40960);
+    }
+}

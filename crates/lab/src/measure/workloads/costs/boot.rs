@@ -1,0 +1,338 @@
+//! A whole system on an encrypted disk: a small Debian, started, used and shut down in user-mode Linux.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use claviger_engine::{Error, ErrorKind, Result};
+use claviger_uml::{COMPILER, KERNEL};
+
+use super::debian;
+use crate::measure::facility::{Surface, Target, Way};
+use crate::measure::lab::Lab;
+use crate::measure::memory::Buffer;
+use crate::measure::program::{self, Ran, Said};
+use crate::measure::workloads::{On, Outcome, Workload};
+use crate::model::figures::{Case, Elapsed, Measure, Unit};
+use crate::model::plan::Plan;
+
+/// Booting.
+pub struct Boot;
+
+/// Seconds after which a guest that has not finished is killed.
+const PATIENCE: &str = "600";
+
+/// A guest that tells nothing for so long hangs: no step takes a tenth of it.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Bytes of a request while the image is copied.
+const BLOCK: usize = 1 << 20;
+
+/// What the guest tells (see `debian.init`), what that is called in a report, and what it told before that began.
+const STEPS: &[(&str, &str, Option<&str>)] = &[
+    ("start", "start of the system", None),
+    ("python3", "first run of python3", Some("before-python3")),
+    ("perl", "first run of perl", Some("before-perl")),
+    ("bash", "first run of bash", Some("before-bash")),
+    ("dpkg", "first run of dpkg -l", Some("before-dpkg")),
+    ("apt", "first run of apt-get", Some("before-apt")),
+    ("install", "installing a package", Some("before-install")),
+];
+
+impl Workload for Boot {
+    fn name(&self) -> &'static str {
+        "boot"
+    }
+
+    fn title(&self) -> &'static str {
+        "A whole system, started and shut down"
+    }
+
+    fn measures(&self, _: &Plan) -> String {
+        format!(
+            "A small Debian ({}, made by debootstrap, ext4, {} MiB) on the volume, in user-mode Linux, a real kernel in a process with \
+             256 MiB of memory: seconds from the command until its file systems and services are up, of the first run of programs that \
+             are not yet in the guest's memory, of installing a package with dpkg, which flushes what it writes, and of \
+             shutting down, until the machine is off. Times are by the host's clock, unless a figure is marked as being by the guest's \
+             own (/proc/uptime). The studies' tests of full disk encryption did this by hand.",
+            debian::SUITE,
+            debian::SIZE >> 20
+        )
+    }
+
+    fn not(&self) -> &'static str {
+        "User-mode Linux is slow: a system call takes 25 to 110 microseconds and a new process 20 milliseconds, so that \
+         everything takes longer than on hardware and the share of encryption is smaller. Services are those of a minimal system: \
+         almost none. There is no boot loader and no passphrase is asked for."
+    }
+
+    fn on(&self) -> On {
+        On::Bytes
+    }
+
+    fn missing(&self) -> Option<String> {
+        let compiler = claviger_uml::needs_shim().then_some(COMPILER);
+        let missing = [KERNEL].into_iter().chain(compiler).find(|name| program::find(name).is_none());
+        missing.map(|name| format!("The program {name} is not installed.")).or_else(debian::missing)
+    }
+
+    fn version(&self) -> Option<String> {
+        let output = Command::new(program::find(KERNEL)?).arg("--version").output().ok()?;
+        let version = String::from_utf8_lossy(&output.stdout).lines().next()?.trim().to_owned();
+        Some(format!("user-mode Linux {version}"))
+    }
+
+    fn estimate_s(&self, _: &Plan) -> f64 {
+        8.0
+    }
+
+    fn once_s(&self) -> f64 {
+        if debian::is_made() { 0.0 } else { debian::MAKING_S }
+    }
+
+    fn room(&self, _: &Plan) -> u64 {
+        debian::SIZE
+    }
+
+    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+        let surface = target.bytes()?;
+        let Way::File(disk) = surface.way.clone() else {
+            return Err(Error::unsupported("booting from something that is neither a file nor a device"));
+        };
+        copy(&debian::image(lab)?, &surface, lab)?;
+        lab.drop_caches()?;
+        let ran = boot(&disk, lab, claviger_uml::needs_shim())?;
+        Ok(Outcome { measures: measures(&ran)?, ..Outcome::default() })
+    }
+}
+
+/// Puts the image on the volume.
+fn copy(image: &Path, surface: &Surface, lab: &Lab) -> Result<()> {
+    if surface.len < debian::SIZE {
+        return Err(
+            Error::misuse("the volume is too small for a system").hint(format!("It needs {} MiB.", debian::SIZE >> 20))
+        );
+    }
+    let mut file = File::open(image).map_err(|e| Error::from(e).at(image))?;
+    let (mut device, mut buffer) = (surface.device()?, Buffer::new(BLOCK));
+    for offset in (0..debian::SIZE).step_by(BLOCK) {
+        lab.go_on()?;
+        file.read_exact(&mut buffer).map_err(|e| Error::from(e).at(image))?;
+        device.write(offset, &mut buffer)?;
+    }
+    Ok(device.flush()?)
+}
+
+/// Runs the guest from boot to power-off.
+fn boot(disk: &Path, lab: &Lab, with_shim: bool) -> Result<Ran> {
+    let folder = tempfile::Builder::new().prefix("boot-").tempdir_in(&lab.scratch)?;
+    // On the kernel's command line a name must have no space and no comma.
+    symlink(disk.canonicalize().map_err(|e| Error::from(e).at(disk))?, folder.path().join("disk"))?;
+    // Like the disk, it is found from the guest's folder, whatever that is called.
+    let shim = with_shim.then(|| claviger_uml::build_shim(folder.path())).transpose()?;
+    let shim = shim.as_deref().and_then(Path::file_name).map(|name| Path::new(".").join(name));
+    let mut command = Command::new("timeout");
+    command.args(["--foreground", "-k", "5", PATIENCE]).args(bound());
+    command.args(claviger_uml::words(&kernel()?, shim.as_deref()));
+    command.current_dir(folder.path());
+    // d: plain data, never a copy-on-write file, whatever the first bytes look like.
+    command.args(["mem=256M", "uml_dir=.", "umid=guest", "ubd0d=disk", "root=/dev/ubda", "rootfstype=ext4", "rw"]);
+    command.arg(format!("init={}", debian::INIT));
+    command.args(["con=null", "con0=null,fd:1", "quiet", "panic=-1", "noreboot"]);
+    program::run_while_heard(&mut command, SILENCE, lab.cancelled)
+}
+
+/// Words that bind a process and all of its children to the life of this one.
+fn bound() -> Vec<&'static str> {
+    let mut words = vec!["setpriv", "--pdeathsig", "KILL"];
+    if rustix::process::geteuid().is_root() {
+        words.extend(["unshare", "--pid", "--fork", "--kill-child"]);
+    }
+    words
+}
+
+fn kernel() -> Result<PathBuf> {
+    program::find(KERNEL).ok_or_else(|| Error::unsupported(format!("without the program {KERNEL}")))
+}
+
+/// What the guest reported, and when.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Told {
+    /// By the host's clock.
+    after: Elapsed,
+    /// The exit status of what was done.
+    status: u32,
+    /// Seconds, by the guest's clock, since its kernel began.
+    uptime: f64,
+}
+
+/// The figures of a life.
+fn measures(ran: &Ran) -> Result<Vec<Measure>> {
+    let told = |step: &str| find(&ran.output, step).ok_or_else(|| unfinished(step, ran));
+    let time = |name: &str, took: Elapsed| Measure::time(Case::new(name), 0, took);
+    let mut measures = Vec::new();
+    for (step, name, before) in STEPS {
+        let end = told(step)?;
+        if end.status != 0 {
+            return Err(unfinished(step, ran));
+        }
+        let begin = before.map(told).transpose()?.map_or(Elapsed { seconds: 0.0, cpu_s: 0.0 }, |told| told.after);
+        measures.push(time(name, between(begin, end.after)));
+    }
+    told("shutdown")?;
+    measures.push(time("shutting down", between(told("before-shutdown")?.after, ran.took)));
+    measures.push(time("all of it", ran.took));
+    let uptime = told("start")?.uptime;
+    let case = Case::new("start of the system, by its own clock");
+    measures.push(Measure { case, value: uptime, unit: Unit::Seconds, bytes: 0, seconds: uptime, cpu_s: None });
+    Ok(measures)
+}
+
+fn between(begin: Elapsed, end: Elapsed) -> Elapsed {
+    Elapsed { seconds: end.seconds - begin.seconds, cpu_s: end.cpu_s - begin.cpu_s }
+}
+
+/// The line `claviger-lab: STEP STATUS UPTIME` in pieces of output. It was told when the piece with its end was read.
+fn find(output: &[Said], step: &str) -> Option<Told> {
+    let mut line = String::new();
+    for said in output {
+        for part in said.text.split_inclusive('\n') {
+            line.push_str(part);
+            if part.ends_with('\n') {
+                if let Some(told) = parse(line.trim(), step, said.after) {
+                    return Some(told);
+                }
+                line.clear();
+            }
+        }
+    }
+    None
+}
+
+fn parse(line: &str, step: &str, after: Elapsed) -> Option<Told> {
+    let mut words = line.strip_prefix("claviger-lab: ")?.split(' ');
+    if words.next()? != step {
+        return None;
+    }
+    Some(Told { after, status: words.next()?.parse().ok()?, uptime: words.next()?.parse().ok()? })
+}
+
+/// The guest did not finish a step, or failed in it.
+fn unfinished(step: &str, ran: &Ran) -> Error {
+    let output = program::text(&ran.output);
+    let lines: Vec<&str> = output.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    let last = lines[lines.len().saturating_sub(6)..].join("; ");
+    ErrorKind::Io(std::io::Error::other(format!("the guest did not complete the step `{step}`: {last}"))).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+    use std::time::{Duration, Instant};
+
+    use claviger_testkit::tools;
+
+    use super::*;
+    use crate::measure::lab::tests::lab;
+
+    fn said(seconds: f64, text: &str) -> Said {
+        Said { after: Elapsed { seconds, cpu_s: seconds / 2.0 }, text: text.into() }
+    }
+
+    /// What a guest prints, with the times of the lines a second apart.
+    fn life(steps: &[&str]) -> Ran {
+        let line = |(i, step): (usize, &&str)| {
+            said(i as f64 + 1.0, &format!("mmapper_init - find_iomem failed\r\nclaviger-lab: {step} 0.25\r\n"))
+        };
+        let took = Elapsed { seconds: steps.len() as f64 + 1.0, cpu_s: 1.0 };
+        Ran { took, own_cpu_s: 0.0, output: steps.iter().enumerate().map(line).collect(), errors: Vec::new() }
+    }
+
+    const LIFE: &[&str] = &[
+        "start 0",
+        "before-python3 0",
+        "python3 0",
+        "before-perl 0",
+        "perl 0",
+        "before-bash 0",
+        "bash 0",
+        "before-dpkg 0",
+        "dpkg 0",
+        "before-apt 0",
+        "apt 0",
+        "before-install 0",
+        "install 0",
+        "before-shutdown 0",
+        "shutdown 0",
+    ];
+
+    #[test]
+    fn a_line_is_told_when_its_end_was_read() {
+        let pieces =
+            [said(1.0, "claviger-lab: sta"), said(2.0, "rt 0 1.25\r\nclaviger-lab: bash 7"), said(3.0, " 2.5\n")];
+        let start = find(&pieces, "start").unwrap();
+        assert_eq!((start.after.seconds, start.status, start.uptime), (2.0, 0, 1.25));
+        assert_eq!(find(&pieces, "bash").map(|told| (told.after.seconds, told.status)), Some((3.0, 7)));
+        assert_eq!(find(&pieces, "perl"), None);
+        assert_eq!(find(&pieces[..2], "bash"), None);
+    }
+
+    #[test]
+    fn a_life_gives_all_figures_and_an_unfinished_or_failed_one_none() {
+        let all = measures(&life(LIFE)).unwrap();
+        let seconds: Vec<f64> = all.iter().map(|measure| measure.value).collect();
+        assert_eq!(seconds, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 16.0, 0.25]);
+        for end in 0..LIFE.len() {
+            let error = measures(&life(&LIFE[..end])).unwrap_err().to_string();
+            assert!(error.contains("the guest did not complete the step"), "{error}");
+        }
+        let failed: Vec<&str> = LIFE.iter().map(|step| if *step == "dpkg 0" { "dpkg 127" } else { step }).collect();
+        assert!(measures(&life(&failed)).unwrap_err().to_string().contains("`dpkg`"));
+    }
+
+    #[test]
+    fn a_system_lives_on_a_file_and_leaves_nothing_behind() {
+        if [KERNEL, COMPILER, "debootstrap", "mke2fs"].iter().any(|name| tools::program(name).is_none()) {
+            return;
+        }
+        let scratch = tempfile::tempdir().unwrap();
+        let lab = Lab { scratch: scratch.path().to_owned(), ..lab() };
+        let disk = scratch.path().join("a disk, in a folder with spaces");
+        std::fs::copy(debian::image(&lab).unwrap(), &disk).unwrap();
+        // With the shim, which does no harm where it is not needed. Without it: tests of the program.
+        let measures = measures(&boot(&disk, &lab, true).unwrap()).unwrap();
+        assert!(measures.iter().all(|measure| measure.value > 0.0), "{measures:?}");
+        // The guest has unmounted its disk: nothing is to be recovered (the flag needs_recovery of ext4(5)).
+        let superblock = std::fs::read(&disk).unwrap()[1024..2048].to_vec();
+        assert_eq!(u32::from_le_bytes(superblock[0x60..][..4].try_into().unwrap()) & 4, 0);
+
+        // Once the guest is under way.
+        static BEGAN: OnceLock<Instant> = OnceLock::new();
+        let cancelled = || BEGAN.get_or_init(Instant::now).elapsed() > Duration::from_secs(1);
+        let cancelled = Lab { cancelled, scratch: scratch.path().to_owned(), ..self::lab() };
+        assert!(matches!(boot(&disk, &cancelled, true).unwrap_err().kind, ErrorKind::Cancelled));
+        assert_eq!(working_below(scratch.path()), Vec::<PathBuf>::new());
+        let left: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().flatten().map(|entry| entry.path()).collect();
+        assert_eq!(left, [disk]);
+    }
+
+    /// The programs of processes whose working folder is below this one. One that was killed may take a moment to go.
+    fn working_below(folder: &Path) -> Vec<PathBuf> {
+        let working = || {
+            let processes = std::fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+            let below = |process: &PathBuf| process.join("cwd").read_link().is_ok_and(|cwd| cwd.starts_with(folder));
+            processes.filter(below).map(|process| process.join("exe").read_link().unwrap_or(process)).collect()
+        };
+        let start = Instant::now();
+        loop {
+            let all: Vec<_> = working();
+            if all.is_empty() || start.elapsed() > Duration::from_secs(10) {
+                return all;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! How fast the ciphers are in memory, as TrueCrypt's benchmark window measures them.
+
+use claviger_crypto::Acceleration;
+use claviger_engine::{Error, Result};
+
+use super::by_level;
+use crate::measure::benchmark::{BUFFERS, BenchmarkPlan};
+use crate::measure::facility::Target;
+use crate::measure::lab::Lab;
+use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::{benchmark, machine, suites};
+use crate::model::ciphers::{AesAcceleration, CipherSpeed};
+use crate::model::figures::{Axis, Case, Elapsed, Measure};
+use crate::model::plan::Plan;
+use crate::model::words::size;
+
+/// The ciphers.
+pub struct Ciphers;
+
+/// The facility with which they are measured: they need none.
+const WITH: &str = "plain";
+
+/// Seconds for a sample of one cipher in one direction, with what goes before it, about.
+const SAMPLE_S: f64 = 0.15;
+
+/// How much of it.
+struct Extent {
+    buffers: Vec<usize>,
+    /// 0 is one for each processor.
+    threads: Vec<usize>,
+}
+
+impl Extent {
+    fn of(plan: &Plan) -> Self {
+        let study = plan.parameters(Ciphers.name()).cloned().unwrap_or_default();
+        let level = by_level(plan.level, [&BUFFERS[..1], &BUFFERS[..4], BUFFERS]);
+        let all = if study.blocks.is_empty() { level.to_vec() } else { study.blocks };
+        let largest = all.iter().copied().max().unwrap_or_default() as f64 * plan.scale;
+        let kept = all.iter().enumerate().filter(|(i, buffer)| *i == 0 || **buffer as f64 <= largest);
+        let threads = study.threads.iter().map(|threads| *threads as usize).collect::<Vec<_>>();
+        Self {
+            buffers: kept.map(|(_, buffer)| *buffer).collect(),
+            threads: if threads.is_empty() { vec![0] } else { threads },
+        }
+    }
+}
+
+impl Workload for Ciphers {
+    fn name(&self) -> &'static str {
+        "ciphers"
+    }
+
+    fn title(&self) -> &'static str {
+        "Ciphers in memory (TrueCrypt's benchmark)"
+    }
+
+    fn measures(&self, plan: &Plan) -> String {
+        let buffers: Vec<String> = Extent::of(plan).buffers.iter().map(|buffer| size(*buffer as u64)).collect();
+        format!(
+            "Encrypts and decrypts a buffer of {} in memory with each cipher and cascade in XTS, for 0.1 s or more, with AES \
+             instructions and without; the mean is that of both directions, as TrueCrypt's window shows it. Nothing is \
+             stored: it is measured once, with the facility {WITH}. After the BSI's study (2010) and Rantanen (2013).",
+            buffers.join(", ")
+        )
+    }
+
+    fn not(&self) -> &'static str {
+        "Storage, and what it costs to get to the data. Without AES instructions the fastest code of this program is \
+         used, which is not TrueCrypt's."
+    }
+
+    fn on(&self) -> On {
+        On::Itself
+    }
+
+    fn parameters(&self) -> &'static [&'static str] {
+        &["blocks", "threads"]
+    }
+
+    fn estimate_s(&self, plan: &Plan) -> f64 {
+        let Extent { buffers, threads } = Extent::of(plan);
+        (suites::all().len() * buffers.len() * threads.len()) as f64 * 4.0 * SAMPLE_S
+    }
+
+    fn room(&self, _: &Plan) -> u64 {
+        0
+    }
+
+    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+        let name = &target.facility().name;
+        if name != WITH {
+            return Err(Error::unsupported(format!("ciphers with {name}: in memory there is no facility")));
+        }
+        let Extent { buffers, threads } = Extent::of(&lab.plan);
+        let mut outcome = Outcome::default();
+        for threads in threads {
+            for acceleration in [Acceleration::On, Acceleration::Off] {
+                lab.go_on()?;
+                if AesAcceleration::here(acceleration) == AesAcceleration::NotAvailable
+                    && acceleration == Acceleration::On
+                {
+                    outcome.notes.push("ciphers: this processor has no AES instructions.".into());
+                    continue;
+                }
+                outcome.measures.extend(screen(&buffers, threads, acceleration)?);
+            }
+        }
+        Ok(outcome)
+    }
+}
+
+/// What the window shows for each buffer.
+fn screen(buffers: &[usize], threads: usize, acceleration: Acceleration) -> Result<Vec<Measure>> {
+    let plan = BenchmarkPlan {
+        suites: suites::all(),
+        buffers: buffers.to_vec(),
+        threads: if threads == 0 { machine::cpus() } else { threads },
+        sector: 512,
+        acceleration,
+        repeats: 1,
+    };
+    let state = if acceleration == Acceleration::On { "on" } else { "off" };
+    let series = match threads {
+        0 => format!("AES instructions {state}"),
+        1 => format!("AES instructions {state}, 1 thread"),
+        n => format!("AES instructions {state}, {n} threads"),
+    };
+    let rows = benchmark::measure(&plan, &|_, _| {})?;
+    Ok(rows.iter().flat_map(|row| figures(row, &series)).collect())
+}
+
+/// Encryption, decryption and their mean, as rates of one buffer.
+fn figures(row: &CipherSpeed, series: &str) -> [Measure; 3] {
+    let bytes = row.buffer_bytes as f64;
+    let all = [
+        ("encryption", row.encrypt_bytes_per_s),
+        ("decryption", row.decrypt_bytes_per_s),
+        ("mean", row.mean_bytes_per_s),
+    ];
+    all.map(|(direction, rate)| {
+        let case = Case::new(format!("{}, {direction}", row.cipher)).of(series).at(Axis::Block, bytes);
+        let took = Elapsed { seconds: bytes / rate, cpu_s: 0.0 };
+        Measure { cpu_s: None, ..Measure::rate(case, row.buffer_bytes as u64, took) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::lab::tests::lab;
+
+    #[test]
+    fn each_cipher_has_three_figures_for_each_buffer() {
+        let measures = screen(&[4096], 1, Acceleration::Off).expect("measured");
+        assert_eq!(measures.len(), suites::all().len() * 3);
+        let of = |operation: &str| measures.iter().find(|m| m.case.operation == operation).expect("there").value;
+        let (there, back, mean) = (of("AES, encryption"), of("AES, decryption"), of("AES, mean"));
+        assert!(there > 0.0 && mean >= there.min(back) * 0.999 && mean <= there.max(back) * 1.001);
+        assert!(measures.iter().all(|m| m.case.series == "AES instructions off, 1 thread"));
+    }
+
+    #[test]
+    fn the_scale_leaves_large_buffers_out() {
+        let of = |text: &str, scale: f64| {
+            let mut study = crate::measure::studies::find(
+                "rantanen2013",
+                &crate::measure::facility::Catalogue::load(None).unwrap(),
+            )
+            .unwrap();
+            study.workloads = vec![toml::from_str(&format!("name = \"ciphers\"\nparameters = {{ {text} }}")).unwrap()];
+            Extent::of(&Plan { scale, study: Some(Box::new(study)), ..lab().plan })
+        };
+        let blocks = "blocks = [102400, 1048576, 1073741824]";
+        assert_eq!(of(blocks, 1.0).buffers, [102_400, 1 << 20, 1 << 30]);
+        assert_eq!(of(blocks, 0.001).buffers, [102_400, 1 << 20]);
+        assert_eq!(of(blocks, 0.00001).buffers, [102_400]);
+        assert_eq!(of("threads = [0, 1]", 1.0).threads, [0, 1]);
+    }
+}

@@ -1,0 +1,120 @@
+//! How much memory open volumes take.
+
+use std::thread;
+use std::time::Duration;
+
+use claviger_engine::{Error, Result};
+
+use super::processes;
+use super::{SMALL, another, several};
+use crate::measure::facility::Target;
+use crate::measure::lab::Lab;
+use crate::measure::transfer::{self, Direction, Transfer};
+use crate::measure::workloads::{On, Outcome, Workload};
+use crate::model::figures::{Axis, Case, Measure, Unit};
+use crate::model::plan::Plan;
+
+/// Memory of the processes that serve open volumes.
+pub struct Memory;
+
+/// How many volumes are open at once.
+const VOLUMES: &[usize] = &[1, 3, 8];
+
+/// How long servers get to settle.
+const SETTLE: Duration = Duration::from_millis(200);
+
+/// What is read before memory is looked at again.
+const READ: Transfer =
+    Transfer { direction: Direction::Read, block: 1 << 20, size: SMALL, limit: Duration::from_secs(60) };
+
+impl Workload for Memory {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn title(&self) -> &'static str {
+        "Memory of open volumes"
+    }
+
+    fn measures(&self, plan: &Plan) -> String {
+        let volumes = match volumes(plan) {
+            [] | [_] => "one open volume".to_owned(),
+            _ => "1, 3 and 8 open volumes, of which all but the first are of 64 MiB,".to_owned(),
+        };
+        format!(
+            "Proportional set size (a page that several processes share counts in parts) of the processes that serve {volumes} \
+             at rest, just after opening, and one volume of which 64 MiB were read. Where a facility gives a folder, they \
+             were read from a large file in it. Other processes of the same program make the figures smaller."
+        )
+    }
+
+    fn not(&self) -> &'static str {
+        "Memory of the kernel, such as the page cache and its buffers for FUSE, is not counted, and what a facility within the \
+         kernel takes cannot be told apart at all. Nor is the memory that a key derivation takes while it runs."
+    }
+
+    fn on(&self) -> On {
+        On::Itself
+    }
+
+    fn estimate_s(&self, plan: &Plan) -> f64 {
+        volumes(plan).last().map_or(1.0, |count| *count as f64 * 0.6)
+    }
+
+    fn room(&self, _: &Plan) -> u64 {
+        SMALL
+    }
+
+    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+        // What is read below is written before: servers that have only read are what is measured.
+        target.bytes()?;
+        target.close()?;
+        let mut measures = Vec::new();
+        for &count in volumes(&lab.plan) {
+            measures.push(at_rest(target, lab, count)?);
+            target.close()?;
+        }
+        target.open()?;
+        transfer::run(target.bytes()?.device()?.as_mut(), &lab.data, &READ, 0)?;
+        measures.push(taken(Case::new("one volume, after reading 64 MiB"), &serving([&*target])?)?);
+        Ok(Outcome { measures, ..Outcome::default() })
+    }
+}
+
+/// Opens it and so many others that there are `count`. The others are gone afterwards.
+fn at_rest(target: &mut Target, lab: &Lab, count: usize) -> Result<Measure> {
+    target.open()?;
+    let mut others = Vec::new();
+    for _ in 1..count {
+        lab.go_on()?;
+        let mut other = another(target, lab, SMALL)?;
+        other.open()?;
+        others.push(other);
+    }
+    thread::sleep(SETTLE);
+    let serving = serving([&*target].into_iter().chain(&others))?;
+    taken(Case::new("at rest").at(Axis::Volumes, count as f64), &serving)
+}
+
+/// How many are opened under this plan.
+fn volumes(plan: &Plan) -> &'static [usize] {
+    if several(plan) { VOLUMES } else { &VOLUMES[..1] }
+}
+
+/// The processes of all these.
+fn serving<'a>(targets: impl IntoIterator<Item = &'a Target>) -> Result<Vec<u32>> {
+    let mut all = Vec::new();
+    for target in targets {
+        let processes = target.processes();
+        if processes.is_empty() {
+            return Err(Error::unsupported("the memory of work done in the kernel, which cannot be told apart"));
+        }
+        all.extend(processes);
+    }
+    Ok(all)
+}
+
+fn taken(case: Case, processes: &[u32]) -> Result<Measure> {
+    let value = processes::memory(processes)? as f64;
+    Ok(Measure { case, value, unit: Unit::Bytes, bytes: 0, seconds: 0.0, cpu_s: None })
+}

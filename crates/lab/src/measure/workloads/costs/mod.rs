@@ -1,0 +1,76 @@
+//! What a facility costs besides throughput: time to create and open it, memory, CPU time; and running a whole system
+//! on it.
+
+mod boot;
+mod ciphers;
+mod debian;
+mod in_place;
+mod memory;
+mod processes;
+mod processor;
+mod setup;
+mod unlock;
+
+use claviger_engine::{ErrorKind, Result};
+
+use super::Workload;
+use crate::measure::facility::Target;
+use crate::measure::lab::Lab;
+use crate::measure::transfer::Data;
+use crate::model::plan::{Backing, Level, Plan};
+
+/// All of them.
+pub(super) static WORKLOADS: &[&dyn Workload] = &[
+    &setup::Setup,
+    &in_place::InPlace,
+    &unlock::Unlock,
+    &memory::Memory,
+    &processor::Processor,
+    &boot::Boot,
+    &ciphers::Ciphers,
+];
+
+/// The size of the small volumes that are measured besides the one of the plan, in bytes.
+const SMALL: u64 = 64 << 20;
+
+/// The value for this level: of quick, standard and thorough.
+fn by_level<T>(level: Level, [quick, standard, thorough]: [T; 3]) -> T {
+    match level {
+        Level::Quick => quick,
+        Level::Standard => standard,
+        Level::Thorough => thorough,
+    }
+}
+
+/// Whether there can be several volumes at once: a device holds one, and what is done has to be alike on all media.
+fn several(plan: &Plan) -> bool {
+    !plan.media().any(|medium| matches!(medium, Backing::Device(_)))
+}
+
+/// The same facility in a store of its own, for a volume of `size` bytes, not made yet.
+fn another(target: &Target, lab: &Lab, size: u64) -> Result<Target> {
+    let plan = Plan { size, ..lab.plan.clone() };
+    let (program, stores, scratch) = (lab.program.clone(), lab.stores.clone(), lab.scratch.clone());
+    let lab = Lab { data: Data::new(plan.seed), plan, program, stores, scratch, cancelled: lab.cancelled };
+    Target::new(target.facility(), &lab)
+}
+
+/// Does `work` with the same facility in a store of its own for a volume of `size` bytes, or, on a device, with the
+/// target itself, which is made anew afterwards, as a run expects it.
+fn apart<T>(target: &mut Target, lab: &Lab, size: u64, work: impl FnOnce(&mut Target) -> Result<T>) -> Result<T> {
+    target.close()?;
+    if several(&lab.plan) {
+        return work(&mut another(target, lab, size)?);
+    }
+    let done = work(target);
+    target.create()?;
+    done
+}
+
+/// The result, or `None` if it cannot be done with this facility.
+fn if_supported<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Err(e) if matches!(e.kind, ErrorKind::Unsupported { .. }) => Ok(None),
+        other => other.map(Some),
+    }
+}

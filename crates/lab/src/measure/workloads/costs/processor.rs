@@ -1,0 +1,138 @@
+//! How much CPU time it takes, idle and under load.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use claviger_engine::Result;
+
+use super::by_level;
+use super::processes::CpuTimes;
+use crate::measure::facility::Target;
+use crate::measure::lab::Lab;
+use crate::measure::meter::Meter;
+use crate::measure::transfer::{self, Device, Direction, Transfer};
+use crate::measure::workloads::{On, Outcome, Workload};
+use crate::model::figures::{Case, Elapsed, Measure, Unit};
+use crate::model::plan::Plan;
+
+/// Processor time of an open volume.
+pub struct Processor;
+
+/// Bytes of a request.
+const BLOCK: usize = 1 << 20;
+
+/// How often to check for cancellation.
+const LOOK: Duration = Duration::from_millis(100);
+
+impl Workload for Processor {
+    fn name(&self) -> &'static str {
+        "processor"
+    }
+
+    fn title(&self) -> &'static str {
+        "Processor time"
+    }
+
+    fn measures(&self, plan: &Plan) -> String {
+        format!(
+            "Share of one processor used during {:.0} s in which nothing is done with the open volume, and seconds of processor time \
+             per 10^9 bytes that are written and read in order, in requests of 1 MiB, for {:.1} s each way: of the processes \
+             that serve it, where there are any, and of the whole machine, in which the kernel's work and the generator of \
+             data are included.",
+            idle(plan).as_secs_f64(),
+            limit(plan).as_secs_f64()
+        )
+    }
+
+    fn not(&self) -> &'static str {
+        "Reads begin with an empty page cache, where it can be dropped, and go on with whatever is in it by then. The figures of the whole machine contain whatever else ran on it, and are in steps of a hundredth of a second; the \
+         baseline's contain the same. What a facility within the kernel uses is in them alone. Where the kernel writes to a disk later, \
+         that work is not contained."
+    }
+
+    fn on(&self) -> On {
+        On::Bytes
+    }
+
+    fn estimate_s(&self, plan: &Plan) -> f64 {
+        (idle(plan) + 2 * limit(plan)).as_secs_f64() + 0.5
+    }
+
+    fn room(&self, plan: &Plan) -> u64 {
+        by_level(plan.level, [64 << 20, 256 << 20, 1 << 30])
+    }
+
+    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+        let surface = target.bytes()?;
+        let mut measures = at_rest(target, lab)?;
+        let mut device = surface.device()?;
+        for direction in Direction::BOTH {
+            lab.go_on()?;
+            lab.drop_caches()?;
+            let size = surface.len.min(self.room(&lab.plan));
+            let transfer = Transfer { direction, block: BLOCK, size, limit: limit(&lab.plan) };
+            measures.extend(under_load(target, device.as_mut(), lab, &transfer)?);
+        }
+        Ok(Outcome { measures, ..Outcome::default() })
+    }
+}
+
+/// How long nothing is done.
+fn idle(plan: &Plan) -> Duration {
+    Duration::from_secs(by_level(plan.level, [1, 3, 10]))
+}
+
+/// How long is written, and how long is read.
+fn limit(plan: &Plan) -> Duration {
+    Duration::from_millis(by_level(plan.level, [500, 2000, 10_000]))
+}
+
+/// The share of one processor when nothing is done.
+fn at_rest(target: &Target, lab: &Lab) -> Result<Vec<Measure>> {
+    let serving = target.processes();
+    let (meter, before, start) = (Meter::start(), CpuTimes::of(&serving)?, Instant::now());
+    while start.elapsed() < idle(&lab.plan) {
+        lab.go_on()?;
+        thread::sleep(LOOK);
+    }
+    let (took, own) = (meter.elapsed(), CpuTimes::of(&serving)?.since(&before));
+    let mut measures = vec![Measure::cpu_share(Case::new("idle, whole machine"), took)];
+    if !serving.is_empty() {
+        let own = Measure::cpu_share(Case::new("idle, its processes"), Elapsed { cpu_s: own, ..took });
+        measures.push(Measure { cpu_s: None, ..own });
+    }
+    Ok(measures)
+}
+
+/// The speed of a transfer, and what it costs.
+fn under_load(target: &Target, device: &mut dyn Device, lab: &Lab, transfer: &Transfer) -> Result<Vec<Measure>> {
+    let serving = target.processes();
+    let (meter, before) = (Meter::start(), CpuTimes::of(&serving)?);
+    let bytes = again_and_again(device, lab, transfer)?;
+    let (took, own) = (meter.elapsed(), CpuTimes::of(&serving)?.since(&before));
+
+    let word = transfer.direction.word();
+    let per_gb = |who: &str, cpu_s: f64| Measure {
+        case: Case::new(format!("{word}, processor time per GB, {who}")),
+        value: cpu_s * 1e9 / bytes as f64,
+        unit: Unit::CostSeconds,
+        bytes,
+        seconds: took.seconds,
+        cpu_s: None,
+    };
+    let speed = Measure::rate(Case::new(format!("{word}, speed")), bytes, took);
+    let own = (!serving.is_empty()).then(|| per_gb("its processes", own));
+    Ok([speed, per_gb("whole machine", took.cpu_s)].into_iter().chain(own).collect())
+}
+
+/// Does the transfer until its time is over, and counts the bytes: processor time is counted too coarsely for a short
+/// one.
+fn again_and_again(device: &mut dyn Device, lab: &Lab, transfer: &Transfer) -> Result<u64> {
+    let (start, mut bytes) = (Instant::now(), 0);
+    while start.elapsed() < transfer.limit {
+        lab.go_on()?;
+        let limit = transfer.limit.saturating_sub(start.elapsed());
+        bytes += transfer::run(device, &lab.data, &Transfer { limit, ..*transfer }, 1)?.bytes;
+    }
+    Ok(bytes)
+}

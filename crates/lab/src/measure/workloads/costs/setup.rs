@@ -1,0 +1,95 @@
+//! How long it takes to make a facility.
+
+use claviger_engine::Result;
+
+use super::{SMALL, apart, by_level, if_supported, several};
+use crate::measure::facility::{Gives, Target};
+use crate::measure::lab::Lab;
+use crate::measure::meter::Meter;
+use crate::measure::workloads::{On, Outcome, Workload};
+use crate::model::figures::{Axis, Case, Measure};
+use crate::model::plan::Plan;
+
+/// Making volumes of several sizes.
+pub struct Setup;
+
+/// Bytes per second at which a volume is filled, about.
+const FILLS: f64 = 300e6;
+
+impl Workload for Setup {
+    fn name(&self) -> &'static str {
+        "setup"
+    }
+
+    fn title(&self) -> &'static str {
+        "Time to make it"
+    }
+
+    fn measures(&self, plan: &Plan) -> String {
+        let sizes: Vec<String> = sizes(plan).iter().map(|size| format!("{} MiB", size >> 20)).collect();
+        format!(
+            "Seconds from the command until a volume of {} exists: made quickly (cheap key derivation, nothing filled), as its own \
+             program makes it by default (full cost of the derivation, filled where that is the default), and quickly with \
+             an ext4 file system that is mounted in it. Zhan (2010, figure 4.1) gave such times for a USB stick of 8 GB.",
+            sizes.join(", ")
+        )
+    }
+
+    fn not(&self) -> &'static str {
+        "It is neither the time a person needs nor that of encrypting data in place. A facility that makes a folder has no \
+         size: its times do not grow."
+    }
+
+    fn on(&self) -> On {
+        On::Itself
+    }
+
+    fn estimate_s(&self, plan: &Plan) -> f64 {
+        sizes(plan).iter().map(|size| 5.0 + *size as f64 / FILLS).sum()
+    }
+
+    fn room(&self, _: &Plan) -> u64 {
+        SMALL
+    }
+
+    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+        let mut measures = Vec::new();
+        for size in sizes(&lab.plan) {
+            measures.extend(apart(target, lab, size, |target| made(target, lab, size))?);
+        }
+        Ok(Outcome { measures, ..Outcome::default() })
+    }
+}
+
+/// The sizes that fit into what the plan gives a volume.
+fn sizes(plan: &Plan) -> Vec<u64> {
+    if !several(plan) {
+        return vec![plan.size];
+    }
+    let all: &[u64] = by_level(plan.level, [&[SMALL], &[SMALL, 1 << 30], &[SMALL, 1 << 30, 4 << 30]]);
+    all.iter().copied().filter(|size| *size == SMALL || *size <= plan.size).collect()
+}
+
+/// The figures of one size.
+fn made(target: &mut Target, lab: &Lab, size: u64) -> Result<Vec<Measure>> {
+    let case = |operation: &str| Case::new(operation).at(Axis::Size, size as f64);
+    let mut measures = Vec::new();
+
+    lab.drop_caches()?;
+    measures.push(Measure::cost(case("make as by default"), target.create_default()?));
+
+    lab.go_on()?;
+    lab.drop_caches()?;
+    measures.push(Measure::cost(case("make quickly"), target.create()?));
+
+    lab.go_on()?;
+    if target.facility().gives != Gives::Folder {
+        let meter = Meter::start();
+        target.create()?;
+        if if_supported(target.folder())?.is_some() {
+            measures.push(Measure::cost(case("make quickly, with ext4"), meter.elapsed()));
+        }
+    }
+    target.close()?;
+    Ok(measures)
+}

@@ -1,0 +1,94 @@
+//! How long it takes to open a facility, and to refuse a wrong passphrase.
+
+use std::fs;
+
+use claviger_engine::Result;
+
+use super::{SMALL, apart, if_supported};
+use crate::measure::facility::{Gives, Target};
+use crate::measure::lab::Lab;
+use crate::measure::memory::Buffer;
+use crate::measure::meter::Meter;
+use crate::measure::workloads::{On, Outcome, Workload};
+use crate::model::figures::{Case, Elapsed, Measure};
+use crate::model::plan::Plan;
+
+/// Opening with the right passphrase and with a wrong one.
+pub struct Unlock;
+
+/// The file of which the first byte is read in a facility that gives a folder.
+const FIRST: &str = "claviger-lab-first";
+
+impl Workload for Unlock {
+    fn name(&self) -> &'static str {
+        "unlock"
+    }
+
+    fn title(&self) -> &'static str {
+        "Time to unlock it"
+    }
+
+    fn measures(&self, _: &Plan) -> String {
+        "Seconds from the command until the first byte can be read, and until a wrong passphrase is refused, of a volume that was \
+         made as its own program makes it by default: with the full cost of the key derivation."
+            .into()
+    }
+
+    fn not(&self) -> &'static str {
+        "It shows how long one has to wait, not how strong the derivation is: that depends on its kind and cost, and an \
+         attacker's machine is another. Programs that choose the cost by a measurement (LUKS2) aim at about the same \
+         time on every machine. Where nothing tells a wrong passphrase, there is no such figure."
+    }
+
+    fn on(&self) -> On {
+        On::Itself
+    }
+
+    fn estimate_s(&self, _: &Plan) -> f64 {
+        10.0
+    }
+
+    fn room(&self, _: &Plan) -> u64 {
+        SMALL
+    }
+
+    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+        let measures = apart(target, lab, SMALL, |target| unlocked(target, lab))?;
+        Ok(Outcome { measures, ..Outcome::default() })
+    }
+}
+
+/// The figures of a facility that is made anew for them.
+fn unlocked(target: &mut Target, lab: &Lab) -> Result<Vec<Measure>> {
+    target.create_default()?;
+    // What is read first is there, and no time below contains its writing.
+    if target.facility().gives == Gives::Folder {
+        fs::write(target.folder()?.join(FIRST), FIRST)?;
+    } else {
+        target.bytes()?;
+    }
+    target.close()?;
+
+    lab.go_on()?;
+    lab.drop_caches()?;
+    let mut measures = vec![Measure::cost(Case::new("unlock"), first_byte(target)?)];
+    target.close()?;
+
+    lab.go_on()?;
+    lab.drop_caches()?;
+    let refused = if_supported(target.refuse())?;
+    measures.extend(refused.map(|took| Measure::cost(Case::new("refuse a wrong passphrase"), took)));
+    Ok(measures)
+}
+
+/// Opens it and reads its first sectors, or a file.
+fn first_byte(target: &mut Target) -> Result<Elapsed> {
+    let meter = Meter::start();
+    target.open()?;
+    if target.facility().gives == Gives::Folder {
+        fs::read(target.folder()?.join(FIRST))?;
+    } else {
+        target.bytes()?.device()?.read(0, &mut Buffer::new(4096))?;
+    }
+    Ok(meter.elapsed())
+}

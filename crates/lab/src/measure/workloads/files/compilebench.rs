@@ -1,0 +1,238 @@
+//! Source trees created, compiled, patched, read and deleted, as compilebench does it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use claviger_engine::{Error, Result};
+
+use super::content::{self, BLOCK, Entry, Shape};
+use super::{by_level, in_fresh_folder, read, remove, size_for, written};
+use crate::measure::facility::Target;
+use crate::measure::lab::Lab;
+use crate::measure::workloads::{On, Outcome, Workload};
+use crate::model::figures::{Case, Elapsed, Measure};
+use crate::model::parameters::SECTOR;
+use crate::model::plan::Plan;
+use crate::model::random::Random;
+
+/// Source trees, as compilebench handles them.
+pub(super) struct CompilebenchLike;
+
+/// The source of Linux 2.6.20, whose list of files compilebench brings: 240 MB, 21 000 files.
+const FULL: u64 = 240_000_000;
+
+/// Files of a source tree.
+const SOURCE: Shape = Shape { sizes: &[(100, 512, 64 << 10)], per_folder: 16, folders: 25 };
+
+/// Of 100 files so many are compiled, and give an object file of one to eight times their size.
+const COMPILED: usize = 40;
+
+/// Of 100 files so many are changed by a patch: of one release of the kernel to the next it is about a fifth.
+const PATCHED: usize = 20;
+
+impl Workload for CompilebenchLike {
+    fn name(&self) -> &'static str {
+        "compilebench-like"
+    }
+
+    fn title(&self) -> &'static str {
+        "Source trees, as compilebench handles them"
+    }
+
+    fn measures(&self, plan: &Plan) -> String {
+        let (trees, size) = (trees(plan), size(plan));
+        format!(
+            "{trees} source trees of {} files, {} MB each: created, compiled (object files are written into {COMPILED} % of the places), \
+             read, patched ({PATCHED} % of the files are written anew), looked at, cleaned (the object files go), read again and \
+             deleted, each step over all trees in a random order, with the flush to the store. Ahlstedt and Granath Karlsson 2013 \
+             ran compilebench.",
+            SOURCE.tree(size, plan.seed).len(),
+            size / 1_000_000
+        )
+    }
+
+    fn not(&self) -> &'static str {
+        "It is not compilebench itself, but its steps, always in the same order, on trees made by this program, so that \
+         the figures of two runs can be compared: not with those of compilebench itself. Nothing is compiled in it."
+    }
+
+    fn on(&self) -> On {
+        On::Files
+    }
+
+    fn parameters(&self) -> &'static [&'static str] {
+        &["size", "count"]
+    }
+
+    fn estimate_s(&self, plan: &Plan) -> f64 {
+        trees(plan) as f64 * size(plan) as f64 / 12e6 + 0.5
+    }
+
+    fn room(&self, plan: &Plan) -> u64 {
+        // Sources, objects, and the file system's blocks.
+        trees(plan) as u64 * size(plan) * 4 + (4 << 20)
+    }
+
+    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+        let (trees, size) = (trees(&lab.plan), size(&lab.plan));
+        in_fresh_folder(&target.folder()?, |folder| Trees::new(folder, trees, size, lab).all_steps())
+    }
+}
+
+fn trees(plan: &Plan) -> usize {
+    let study = plan.parameters(CompilebenchLike.name()).and_then(|study| study.count);
+    study.map_or(by_level(plan.level, 2, 5, 10), |count| count as usize)
+}
+
+fn size(plan: &Plan) -> u64 {
+    size_for(&CompilebenchLike, plan, FULL, 6_000_000)
+}
+
+/// The trees, and what is in each.
+struct Trees<'a> {
+    folder: &'a Path,
+    lab: &'a Lab,
+    /// Their folders.
+    roots: Vec<PathBuf>,
+    sources: Vec<Entry>,
+    /// The sources that a patch changes, as they are afterwards.
+    patched: Vec<Entry>,
+    objects: Vec<Entry>,
+    random: Random,
+}
+
+impl<'a> Trees<'a> {
+    fn new(folder: &'a Path, trees: usize, size: u64, lab: &'a Lab) -> Self {
+        let mut random = Random::new(lab.plan.seed);
+        let sources = SOURCE.tree(size, lab.plan.seed);
+        let mut chosen =
+            |share: usize| -> Vec<Entry> { sources.iter().filter(|_| random.below(100) < share).cloned().collect() };
+        let (patched, compiled) = (chosen(PATCHED), chosen(COMPILED));
+        // What is written anew comes from behind the sources in the lab's data, so that it differs.
+        let mut from = sources.last().map_or(0, |last| last.from + last.len).next_multiple_of(SECTOR as u64);
+        let mut anew = |path: PathBuf, len: u64| {
+            let entry = Entry { path, len, from };
+            from += len.next_multiple_of(SECTOR as u64);
+            entry
+        };
+        let patched = patched.into_iter().map(|source| anew(source.path, source.len)).collect();
+        let object = |source: Entry| anew(source.path.with_extension("o"), source.len * (1 + random.below(8) as u64));
+        let objects = compiled.into_iter().map(object).collect();
+        let roots = (0..trees).map(|tree| folder.join(format!("tree-{tree:02}"))).collect();
+        Self { folder, lab, roots, sources, patched, objects, random }
+    }
+
+    fn all_steps(mut self) -> Result<Outcome> {
+        let (sources, objects) = (content::bytes(&self.sources), content::bytes(&self.objects));
+        let trees = self.roots.len() as u64;
+        let mut measures = Vec::new();
+        let mut rate = |operation: &str, bytes: u64, took: Elapsed| {
+            measures.push(Measure::rate(Case::new(operation), bytes * trees, took));
+        };
+        rate("create", sources, self.change(|trees, root| content::write(root, &trees.sources, trees.lab))?);
+        rate("compile", objects, self.change(|trees, root| trees.overwrite(root, &trees.objects))?);
+        rate(
+            "read compiled",
+            sources + objects,
+            self.look(|trees, root| {
+                content::read(root, &trees.sources, BLOCK, trees.lab)?;
+                content::read(root, &trees.objects, BLOCK, trees.lab)
+            })?,
+        );
+        let patched = content::bytes(&self.patched);
+        rate("patch", patched, self.change(|trees, root| trees.overwrite(root, &trees.patched))?);
+        let stat = self.look(|trees, root| trees.stat(root))?;
+        let clean = self.change(|trees, root| trees.clean(root))?;
+        rate("read", sources, self.look(|trees, root| content::read(root, &trees.sources, BLOCK, trees.lab))?);
+        self.compare()?;
+        let delete = self.change(|_, root| remove(root))?;
+        for (operation, took) in [("stat", stat), ("clean", clean), ("delete", delete)] {
+            measures.push(Measure::time(Case::new(operation), 0, took));
+        }
+        Ok(Outcome { measures, ..Outcome::default() })
+    }
+
+    /// Measures a step that writes, over all trees.
+    fn change(&mut self, step: impl Fn(&Self, &Path) -> Result<()>) -> Result<Elapsed> {
+        self.random.shuffle(&mut self.roots);
+        written(self.folder, || self.roots.iter().try_for_each(|root| step(self, root)))
+    }
+
+    /// Measures a step that reads, over all trees.
+    fn look(&mut self, step: impl Fn(&Self, &Path) -> Result<()>) -> Result<Elapsed> {
+        self.random.shuffle(&mut self.roots);
+        read(self.lab, || self.roots.iter().try_for_each(|root| step(self, root)))
+    }
+
+    /// Writes files into folders that are there.
+    fn overwrite(&self, root: &Path, files: &[Entry]) -> Result<()> {
+        files.iter().try_for_each(|entry| content::write_file(&root.join(&entry.path), entry, BLOCK, self.lab))
+    }
+
+    fn stat(&self, root: &Path) -> Result<()> {
+        self.sources.iter().chain(&self.objects).try_for_each(|entry| {
+            let path = root.join(&entry.path);
+            self.lab.go_on()?;
+            fs::symlink_metadata(&path).map(drop).map_err(|e| Error::from(e).at(&path))
+        })
+    }
+
+    /// Removes the object files.
+    fn clean(&self, root: &Path) -> Result<()> {
+        self.objects.iter().try_for_each(|entry| {
+            let path = root.join(&entry.path);
+            self.lab.go_on()?;
+            fs::remove_file(&path).map_err(|e| Error::from(e).at(&path))
+        })
+    }
+
+    /// Compares all sources, the patched ones with what the patch wrote.
+    fn compare(&self) -> Result<()> {
+        let changed: BTreeSet<&Path> = self.patched.iter().map(|e| e.path.as_path()).collect();
+        let unchanged = self.sources.iter().filter(|e| !changed.contains(e.path.as_path())).cloned();
+        let all: Vec<Entry> = unchanged.chain(self.patched.iter().cloned()).collect();
+        self.roots.iter().try_for_each(|root| content::compare(root, &all, self.lab))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::lab::tests::lab;
+    use crate::model::figures::Unit;
+
+    #[test]
+    fn all_steps_are_done_over_all_trees() {
+        let (lab, folder) = (lab(), tempfile::tempdir().unwrap());
+        let trees = Trees::new(folder.path(), 3, 500_000, &lab);
+        let (sources, objects, patched) = (trees.sources.len(), trees.objects.len(), content::bytes(&trees.patched));
+        assert!(objects > 0 && objects < sources && patched > 0 && patched < 500_000);
+        let outcome = trees.all_steps().unwrap();
+        let found: Vec<_> = outcome.measures.iter().map(|m| (m.case.operation.as_str(), m.unit)).collect();
+        let rates = ["create", "compile", "read compiled", "patch", "read"].map(|o| (o, Unit::BytesPerS));
+        let times = ["stat", "clean", "delete"].map(|o| (o, Unit::Seconds));
+        assert_eq!(found, [&rates[..], &times[..]].concat());
+        assert_eq!(outcome.measures[0].bytes, 1_500_000);
+        assert_eq!(outcome.measures[3].bytes, 3 * patched);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_patch_changes_its_files_and_cleaning_takes_the_objects() {
+        let (lab, folder) = (lab(), tempfile::tempdir().unwrap());
+        let trees = Trees::new(folder.path(), 1, 500_000, &lab);
+        let root = trees.roots[0].clone();
+        content::write(&root, &trees.sources, &lab).unwrap();
+        assert!(trees.compare().is_err(), "not patched yet");
+        trees.overwrite(&root, &trees.patched).unwrap();
+        trees.compare().unwrap();
+        assert!(trees.stat(&root).is_err() && trees.clean(&root).is_err(), "not compiled yet");
+        trees.overwrite(&root, &trees.objects).unwrap();
+        trees.stat(&root).unwrap();
+        content::compare(&root, &trees.objects, &lab).unwrap();
+        trees.clean(&root).unwrap();
+        assert!(trees.stat(&root).is_err());
+        trees.compare().unwrap();
+    }
+}

@@ -1,0 +1,219 @@
+//! Dbench, the real program.
+
+use std::path::Path;
+use std::process::Command;
+
+use claviger_engine::{Error, Result};
+
+use super::{by_level, in_fresh_folder};
+use crate::measure::facility::Target;
+use crate::measure::lab::Lab;
+use crate::measure::program::{self, Said};
+use crate::measure::workloads::{On, Outcome, Workload};
+use crate::model::figures::{Axis, Case, Elapsed, Measure, Unit};
+use crate::model::plan::Plan;
+
+/// Dbench.
+pub(super) struct Dbench;
+
+/// Bytes that a client's files take, about: found with du while eight ran.
+const CLIENT: u64 = 24 << 20;
+
+/// The shortest time of a run in seconds: its figure does without the last one.
+const LEAST_S: f64 = 3.0;
+
+impl Workload for Dbench {
+    fn name(&self) -> &'static str {
+        "dbench"
+    }
+
+    fn title(&self) -> &'static str {
+        "Dbench"
+    }
+
+    fn measures(&self, plan: &Plan) -> String {
+        let clients: Vec<String> = clients(plan).iter().map(ToString::to_string).collect();
+        format!(
+            "Throughput of {} clients that do what a file server did for an office (NetBench), {} s each, and the longest time that one \
+             request took. Ahlstedt and Granath Karlsson 2013 ran it with 1, 6, 12, 48, 128 and 256 clients.",
+            clients.join(", "),
+            seconds(plan)
+        )
+    }
+
+    fn not(&self) -> &'static str {
+        "Most of it never leaves the page cache: files are deleted before they are written back, and what is flushed is little. The program's \
+         own default is 600 s; its figure is the mean up to its last full second. The longest time is a single request's."
+    }
+
+    fn on(&self) -> On {
+        On::Files
+    }
+
+    fn missing(&self) -> Option<String> {
+        program::missing(&["dbench"])
+    }
+
+    fn version(&self) -> Option<String> {
+        program::version(Command::new("dbench").arg("--help"))
+    }
+
+    fn parameters(&self) -> &'static [&'static str] {
+        &["clients", "seconds"]
+    }
+
+    fn estimate_s(&self, plan: &Plan) -> f64 {
+        // A fifth of the time is added to warm up; to start and to delete takes longer with more clients.
+        let each = |clients: &u32| f64::from(seconds(plan)) * 1.2 + 1.0 + f64::from(*clients) / 20.0;
+        clients(plan).iter().map(each).sum()
+    }
+
+    fn room(&self, plan: &Plan) -> u64 {
+        clients(plan).iter().map(|clients| u64::from(*clients) * CLIENT).max().unwrap_or(0) + (4 << 20)
+    }
+
+    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+        let folder = target.folder()?;
+        let mut outcome = Outcome::default();
+        for clients in clients(&lab.plan) {
+            let of_these = in_fresh_folder(&folder, |fresh| dbench(fresh, clients, seconds(&lab.plan), lab))?;
+            outcome.measures.extend(of_these);
+        }
+        Ok(outcome)
+    }
+}
+
+fn clients(plan: &Plan) -> Vec<u32> {
+    let level = by_level(plan.level, &[1, 6][..], &[1, 6, 12, 48], &[1, 6, 12, 48, 128, 256]);
+    let Some(study) = plan.parameters(Dbench.name()).filter(|study| !study.clients.is_empty()) else {
+        return level.to_vec();
+    };
+    // Those whose files fit, and the first, so that somebody is told where there is no room at all.
+    let fits = |clients: u32| u64::from(clients) * CLIENT <= plan.size / 2;
+    study.clients.iter().enumerate().filter(|(i, clients)| *i == 0 || fits(**clients)).map(|(_, n)| *n).collect()
+}
+
+/// Seconds for each number of clients. Its figure does without the last one.
+fn seconds(plan: &Plan) -> u32 {
+    let study = plan.parameters(Dbench.name()).and_then(|study| study.seconds);
+    study.map_or(by_level(plan.level, 3, 6, 30), |seconds| (seconds * plan.scale).max(LEAST_S) as u32)
+}
+
+fn dbench(folder: &Path, clients: u32, seconds: u32, lab: &Lab) -> Result<Vec<Measure>> {
+    let mut command = Command::new("dbench");
+    command.arg("-D").arg(folder).args(["-t", &seconds.to_string(), &clients.to_string()]);
+    lab.drop_caches()?;
+    let found = Found::in_output(&program::run(&mut command, lab.cancelled)?.output)?;
+    let case = |operation: &str| Case::new(operation).at(Axis::Clients, f64::from(clients));
+    let Elapsed { seconds, cpu_s } = found.took;
+    let (bytes, cpu_s) = ((found.bytes_per_s * seconds) as u64, Some(cpu_s));
+    let throughput =
+        Measure { bytes, value: found.bytes_per_s, ..Measure::rate(case("throughput"), bytes, found.took) };
+    let latency = found.longest_s;
+    let longest =
+        Measure { case: case("longest request"), value: latency, unit: Unit::Seconds, bytes: 0, seconds, cpu_s };
+    Ok(vec![throughput, longest])
+}
+
+/// What it found.
+#[derive(Debug, PartialEq)]
+struct Found {
+    bytes_per_s: f64,
+    longest_s: f64,
+    /// The time that the throughput is of, and what of the processor time since the clients began falls into it, if
+    /// that was used evenly: warming up is the same work.
+    took: Elapsed,
+}
+
+impl Found {
+    /// From its last line, `Throughput 549.07 MB/sec  2 clients  2 procs  max_latency=140.086 ms`, of megabytes of 10^6
+    /// bytes, and the one before that tells the time, `2  329854  549.07 MB/sec  execute  5 sec  latency 16.085 ms`.
+    fn in_output(output: &[Said]) -> Result<Self> {
+        let text = program::text(output);
+        let found = || {
+            let last = text.lines().rfind(|line| line.starts_with("Throughput "))?;
+            let megabytes: f64 = between(last, "Throughput ", " MB/sec")?.parse().ok()?;
+            let longest_ms: f64 = between(last, "max_latency=", " ms")?.parse().ok()?;
+            let begin = text.find("releasing clients")? + "releasing clients".len();
+            let told = text.rfind(" MB/sec  execute ")?;
+            let line = told + text[told..].find('\n')?;
+            let seconds: f64 = between(&text[told..line], "execute", "sec")?.trim().parse().ok()?;
+            let whole = program::read_after(output, line)?.since(program::read_after(output, begin)?);
+            let cpu_s = whole.cpu_s * (seconds / whole.seconds).min(1.0);
+            let took = Elapsed { seconds, cpu_s };
+            let sound = megabytes > 0.0 && seconds > 0.0 && whole.seconds > 0.0;
+            sound.then_some(Self { bytes_per_s: megabytes * 1e6, longest_s: longest_ms / 1e3, took })
+        };
+        found().ok_or_else(|| Error::from(std::io::Error::other(strange(&text))))
+    }
+}
+
+fn strange(text: &str) -> String {
+    let last = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
+    format!("dbench printed no throughput: the clients did not complete a second of work. Its last line: {last}")
+}
+
+/// What stands between two words of a line.
+fn between<'a>(line: &'a str, before: &str, after: &str) -> Option<&'a str> {
+    let (_, rest) = line.split_once(before)?;
+    rest.split_once(after).map(|(word, _)| word)
+}
+
+#[cfg(test)]
+mod tests {
+    use claviger_testkit::tools;
+
+    use super::*;
+    use crate::hostile;
+    use crate::measure::lab::tests::lab;
+
+    /// Version 4.00 of Debian 12, in a tmpfs: `dbench -t 6 2`.
+    #[test]
+    fn garbled_output_is_an_error_or_gives_figures() {
+        hostile::feed(&[OUTPUT], 2000, |text| {
+            let half = text.char_indices().nth(text.chars().count() / 2).map_or(0, |(at, _)| at);
+            let said = |seconds, text: &str| Said { after: Elapsed { seconds, cpu_s: 0.5 }, text: text.into() };
+            let _ = Found::in_output(&[said(1.0, &text[..half]), said(2.0, &text[half..])]);
+        });
+    }
+
+    const OUTPUT: &str = include_str!("../../../../tests/data/dbench.txt");
+
+    /// A line each second, in which one processor and a half were busy.
+    fn said(text: &str) -> Vec<Said> {
+        let said = |(second, line): (usize, &str)| Said {
+            after: Elapsed { seconds: second as f64, cpu_s: second as f64 * 1.5 },
+            text: line.into(),
+        };
+        text.split_inclusive('\n').enumerate().map(said).collect()
+    }
+
+    #[test]
+    fn its_last_line_is_understood() {
+        let found = Found::in_output(&said(OUTPUT)).unwrap();
+        assert!((found.bytes_per_s / 549.07e6 - 1.0).abs() < 0.01, "{found:?}");
+        assert_eq!(found.took, Elapsed { seconds: 5.0, cpu_s: 7.5 });
+        assert!(found.longest_s > 0.1 && found.longest_s < 0.2, "{found:?}");
+    }
+
+    #[test]
+    fn a_run_in_which_nothing_was_done_is_an_error() {
+        let never = OUTPUT.lines().filter(|line| !line.contains("execute")).collect::<Vec<_>>().join("\n");
+        for output in [never.as_str(), "", "Throughput 0 MB/sec  1 clients  1 procs  max_latency=0.000 ms\n"] {
+            let error = Found::in_output(&said(output)).unwrap_err().to_string();
+            assert!(error.contains("printed no throughput"), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_program_itself_is_understood() {
+        let Some(_) = tools::program("dbench") else { return };
+        assert!(Dbench.version().unwrap().contains("dbench version"));
+        let folder = tempfile::tempdir().unwrap();
+        let measures = in_fresh_folder(folder.path(), |fresh| dbench(fresh, 2, 2, &lab())).unwrap();
+        assert_eq!((measures[0].case.x, measures[0].case.axis), (Some(2.0), Axis::Clients));
+        assert!(measures[0].value > 0.0 && measures[1].value >= 0.0);
+        let error = dbench(&folder.path().join("none/none"), 1, 2, &lab()).unwrap_err().to_string();
+        assert!(error.contains("dbench"), "{error}");
+    }
+}

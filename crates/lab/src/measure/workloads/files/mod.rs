@@ -1,0 +1,153 @@
+//! Workloads on files in folders.
+//!
+//! Each works in a fresh folder of its own, which is removed whatever happens. Writes are flushed down to the store
+//! within the measured time; reads start with an empty page cache, if the plan wants that; data that was read or
+//! written is compared outside the measured time.
+
+mod bonnie;
+mod compile;
+mod compilebench;
+mod content;
+mod dbench;
+mod gzip;
+mod large_file;
+mod small_files;
+mod tree;
+mod unpack;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use claviger_engine::{Error, Result};
+
+use super::Workload;
+use crate::measure::lab::Lab;
+use crate::measure::meter::Meter;
+use crate::model::figures::Elapsed;
+use crate::model::plan::{Level, Plan};
+
+/// All of them.
+pub(super) static WORKLOADS: &[&dyn Workload] = &[
+    &tree::DirectoryTree,
+    &large_file::LargeFile,
+    &small_files::SmallFiles,
+    &unpack::Unpack,
+    &compile::Compile,
+    &gzip::Gzip,
+    &compilebench::CompilebenchLike,
+    &bonnie::Bonnie,
+    &dbench::Dbench,
+];
+
+/// Runs `work` in a fresh folder within `folder`, which is removed afterwards, even after an error or a panic.
+fn in_fresh_folder<T>(folder: &Path, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+    let fresh =
+        tempfile::Builder::new().prefix("claviger-lab-").tempdir_in(folder).map_err(|e| Error::from(e).at(folder))?;
+    let done = work(fresh.path())?;
+    let path = fresh.path().to_path_buf();
+    fresh.close().map_err(|e| Error::from(e).at(&path))?;
+    Ok(done)
+}
+
+/// Measures work that writes below `folder`, until everything is in the store.
+fn written(folder: &Path, work: impl FnOnce() -> Result<()>) -> Result<Elapsed> {
+    let meter = Meter::start();
+    work()?;
+    flush(folder)?;
+    Ok(meter.elapsed())
+}
+
+/// Measures work that reads, after dropping the page cache.
+fn read(lab: &Lab, work: impl FnOnce() -> Result<()>) -> Result<Elapsed> {
+    lab.drop_caches()?;
+    let meter = Meter::start();
+    work()?;
+    Ok(meter.elapsed())
+}
+
+/// Waits until everything written below `folder` is in its store, and what the store lies on has it: first the file
+/// system of the folder, then all, because a server or a loop device writes to the one below only then.
+fn flush(folder: &Path) -> Result<()> {
+    let open = File::open(folder).map_err(|e| Error::from(e).at(folder))?;
+    rustix::fs::syncfs(&open).map_err(|e| Error::from(std::io::Error::from(e)).at(folder))?;
+    rustix::fs::sync();
+    Ok(())
+}
+
+/// Reads a file on a disk into the page cache: it is a source, whose disk is not to be measured.
+fn warm(file: &Path) -> Result<()> {
+    let copy = File::open(file).and_then(|mut source| std::io::copy(&mut source, &mut std::io::sink()));
+    copy.map(drop).map_err(|e| Error::from(e).at(file))
+}
+
+/// What has this name in the lab's own folder: made unless it is there, in a fresh folder, by a function that tells
+/// where. What is interrupted leaves nothing of that name.
+fn made_once(lab: &Lab, name: &str, make: impl FnOnce(&Path) -> Result<PathBuf>) -> Result<PathBuf> {
+    let made = lab.scratch.join(name);
+    if !made.exists() {
+        in_fresh_folder(&lab.scratch, |folder| fs::rename(make(folder)?, &made).map_err(|e| Error::from(e).at(&made)))?;
+    }
+    Ok(made)
+}
+
+/// Removes a folder and all that is in it.
+fn remove(folder: &Path) -> Result<()> {
+    fs::remove_dir_all(folder).map_err(|e| Error::from(e).at(folder))
+}
+
+/// The value for the level.
+fn by_level<T>(level: Level, quick: T, standard: T, thorough: T) -> T {
+    match level {
+        Level::Quick => quick,
+        Level::Standard => standard,
+        Level::Thorough => thorough,
+    }
+}
+
+/// The bytes that a study sets for a workload, or `full`, scaled, at least `least`.
+fn size_for(workload: &dyn Workload, plan: &Plan, full: u64, least: u64) -> u64 {
+    let study = plan.parameters(workload.name()).and_then(|study| study.size);
+    scaled(study.unwrap_or(full), plan.scale, least)
+}
+
+/// What a study can set of a workload that moves so many bytes.
+const SIZE: &[&str] = &["size"];
+
+/// `full` bytes, scaled, at least `least`.
+fn scaled(full: u64, scale: f64, least: u64) -> u64 {
+    ((full as f64 * scale) as u64).max(least)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use claviger_engine::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn a_fresh_folder_is_removed_whatever_happens() {
+        let folder = tempfile::tempdir().unwrap();
+        let fill = |fresh: &Path| {
+            fs::create_dir(fresh.join("sub")).unwrap();
+            fs::write(fresh.join("sub/file"), "x").unwrap();
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        };
+        let in_folder = |end: fn() -> Result<u32>| {
+            let done = catch_unwind(AssertUnwindSafe(|| {
+                in_fresh_folder(folder.path(), |fresh| {
+                    fill(fresh);
+                    end()
+                })
+            }));
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+            done
+        };
+        assert_eq!(in_folder(|| Ok(7)).unwrap().unwrap(), 7);
+        let failed = in_folder(|| Err(ErrorKind::Cancelled.into())).unwrap().unwrap_err();
+        assert!(matches!(failed.kind, ErrorKind::Cancelled));
+        assert!(in_folder(|| panic!("as a workload may")).is_err());
+        assert!(in_fresh_folder(&folder.path().join("none"), |_| Ok(())).is_err());
+    }
+}

@@ -1,0 +1,157 @@
+//! An archive of many small files, unpacked and deleted.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use claviger_engine::Result;
+
+use super::content::{self, Entry, Shape};
+use super::{in_fresh_folder, made_once, remove, size_for, warm, written};
+use crate::measure::facility::Target;
+use crate::measure::lab::Lab;
+use crate::measure::program;
+use crate::measure::workloads::filesystems::FILESYSTEMS;
+use crate::measure::workloads::{On, Outcome, Workload, filesystems};
+use crate::model::figures::{Case, Measure};
+use crate::model::plan::Plan;
+
+/// An archive of many small files.
+pub(super) struct Unpack;
+
+/// The source of Linux 2.6.34 unpacked, about: 31 000 files.
+const FULL: u64 = 400_000_000;
+
+/// Files of 13 KB in the mean, as those of a source tree.
+const SHAPE: Shape = Shape { sizes: &[(100, 512, 64 << 10)], per_folder: 12, folders: 25 };
+
+impl Workload for Unpack {
+    fn name(&self) -> &'static str {
+        "unpack"
+    }
+
+    fn title(&self) -> &'static str {
+        "Unpacking an archive"
+    }
+
+    fn measures(&self, plan: &Plan) -> String {
+        format!(
+            "Files per second and seconds of unpacking an archive of {} files, {} MB, with tar, and of deleting them, each with \
+             the flush to the store. BSI 2010 unpacked Eclipse and the source of Linux.",
+            SHAPE.tree(size(plan), plan.seed).len(),
+            size(plan) / 1_000_000
+        )
+    }
+
+    fn not(&self) -> &'static str {
+        "The archive lies in memory, outside the facility. It is not compressed unless a study says so: the study's times have \
+         the work of bzip2 in them. The files are made by this program, with the mean size of a source tree."
+    }
+
+    fn on(&self) -> On {
+        On::Files
+    }
+
+    fn missing(&self) -> Option<String> {
+        program::missing(&["tar"])
+    }
+
+    fn version(&self) -> Option<String> {
+        program::version(Command::new("tar").arg("--version"))
+    }
+
+    fn parameters(&self) -> &'static [&'static str] {
+        &["size", "compressed", FILESYSTEMS]
+    }
+
+    fn estimate_s(&self, plan: &Plan) -> f64 {
+        let rate = if compressed(plan) { 8e6 } else { 40e6 };
+        (size(plan) as f64 / rate + 0.2) * filesystems::times(self, plan) as f64
+    }
+
+    fn room(&self, plan: &Plan) -> u64 {
+        2 * size(plan) + (4 << 20)
+    }
+
+    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+        filesystems::on_each(self, target, lab, |target, kind| {
+            in_fresh_folder(&target.folder_of(kind)?, |folder| unpack_delete(folder, size(&lab.plan), lab))
+        })
+    }
+}
+
+/// Whether the archive is compressed, by bzip2, as that of Linux 2.6.34 was.
+fn compressed(plan: &Plan) -> bool {
+    plan.parameters(Unpack.name()).and_then(|study| study.compressed).unwrap_or_default()
+}
+
+fn size(plan: &Plan) -> u64 {
+    size_for(&Unpack, plan, FULL, 12_000_000)
+}
+
+fn unpack_delete(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
+    let tree = SHAPE.tree(size, lab.plan.seed);
+    let archive = archive(size, &tree, lab)?;
+    lab.drop_caches()?;
+    warm(&archive)?;
+    let unpack = written(folder, || {
+        let mut tar = Command::new("tar");
+        // VFAT knows no owners.
+        tar.args(["--no-same-owner", "-xf"]).arg(&archive).arg("-C").arg(folder);
+        program::run(&mut tar, lab.cancelled).map(drop)
+    })?;
+    content::compare(&folder.join("tree"), &tree, lab)?;
+    let delete = written(folder, || remove(&folder.join("tree")))?;
+    let files = tree.len() as u64;
+    let measures = vec![
+        Measure::time(Case::new("unpack"), size, unpack),
+        Measure::per_s(Case::new("unpack, files"), files, unpack),
+        Measure::time(Case::new("delete"), 0, delete),
+        Measure::per_s(Case::new("delete, files"), files, delete),
+    ];
+    Ok(Outcome { measures, ..Outcome::default() })
+}
+
+/// The archive in the lab's own folder, made unless it is there.
+fn archive(size: u64, tree: &[Entry], lab: &Lab) -> Result<PathBuf> {
+    let (suffix, how) = if compressed(&lab.plan) { ("tar.bz2", "-cjf") } else { ("tar", "-cf") };
+    made_once(lab, &format!("unpack-{size}-{}.{suffix}", lab.plan.seed), |folder| {
+        content::write(&folder.join("tree"), tree, lab)?;
+        let new = folder.join("archive");
+        program::run(Command::new("tar").arg(how).arg(&new).arg("-C").arg(folder).arg("tree"), lab.cancelled)?;
+        Ok(new)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use claviger_testkit::tools;
+
+    use super::*;
+    use crate::measure::lab::tests::lab;
+
+    #[test]
+    fn an_archive_is_made_once_unpacked_and_deleted() {
+        let Some(_) = tools::program("tar") else { return };
+        let (scratch, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let lab = Lab { scratch: scratch.path().into(), ..lab() };
+        let outcome = unpack_delete(folder.path(), 200_000, &lab).unwrap();
+        let found: Vec<_> = outcome.measures.iter().map(|m| m.case.operation.as_str()).collect();
+        assert_eq!(found, ["unpack", "unpack, files", "delete", "delete, files"]);
+        let (time, rate) = (&outcome.measures[0], &outcome.measures[1]);
+        let files = SHAPE.tree(200_000, lab.plan.seed).len() as f64;
+        assert!((rate.value * time.value / files - 1.0).abs() < 1e-9);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+
+        let inside: Vec<_> = fs::read_dir(scratch.path()).unwrap().map(|e| e.unwrap().path()).collect();
+        let [archive] = &inside[..] else { panic!("{inside:?}") };
+        let made = fs::metadata(archive).unwrap().modified().unwrap();
+        unpack_delete(folder.path(), 200_000, &lab).unwrap();
+        assert_eq!(fs::metadata(archive).unwrap().modified().unwrap(), made);
+
+        fs::write(archive, "no archive").unwrap();
+        let error = unpack_delete(folder.path(), 200_000, &lab).unwrap_err().to_string();
+        assert!(error.contains("tar failed"), "{error}");
+    }
+}

@@ -1,0 +1,106 @@
+//! What is done with a facility: the studies' tests, and others that show what encryption costs.
+
+pub mod bytes;
+pub mod costs;
+pub mod files;
+pub mod filesystems;
+
+use claviger_engine::Result;
+
+use crate::measure::facility::Target;
+use crate::measure::lab::Lab;
+use crate::model::figures::{Measure, Trace};
+use crate::model::plan::Plan;
+
+/// All workloads, in the order of a report.
+pub fn all() -> impl Iterator<Item = &'static dyn Workload> {
+    [bytes::WORKLOADS, files::WORKLOADS, costs::WORKLOADS].into_iter().flatten().copied()
+}
+
+/// Something that is done with a facility and measured.
+pub trait Workload: Sync {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// Its title for people.
+    fn title(&self) -> &'static str;
+
+    /// What it measures, in whole sentences, with the sizes of this plan, and the study that it comes from.
+    fn measures(&self, plan: &Plan) -> String;
+
+    /// What it does not measure, in whole sentences.
+    fn not(&self) -> &'static str;
+
+    /// What it is done with.
+    fn on(&self) -> On;
+
+    /// Which parameters it takes from a study, by their names.
+    fn parameters(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Why it cannot be done here at all, such as a program that is not installed.
+    fn missing(&self) -> Option<String> {
+        None
+    }
+
+    /// The version of the program that does it, where that is another's.
+    fn version(&self) -> Option<String> {
+        None
+    }
+
+    /// Seconds that a pass will take on a facility of moderate speed, about.
+    fn estimate_s(&self, plan: &Plan) -> f64;
+
+    /// Seconds that it takes besides, about, to make what it does not have on this machine yet, such as a small Debian;
+    /// 0 where there is nothing to make.
+    fn once_s(&self) -> f64 {
+        0.0
+    }
+
+    /// Bytes of room that it needs in a volume.
+    fn room(&self, plan: &Plan) -> u64;
+
+    /// Does it once. It leaves nothing in a folder, and checks what it read where that does not disturb what it
+    /// measures.
+    ///
+    /// # Errors
+    /// `Io` where the facility or a program fails; `Cancelled`.
+    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome>;
+}
+
+/// What a workload is done with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    /// Bytes: every facility has them.
+    Bytes,
+    /// Files: every facility but those over NBD has them.
+    Files,
+    /// The facility itself, which is made, opened and closed.
+    Itself,
+}
+
+/// What a workload found.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Figures. Every pass of a workload under one plan gives the same cases.
+    pub measures: Vec<Measure>,
+    /// Requests over time, with `facility` and `workload` filled in by who asked for the pass.
+    pub traces: Vec<Trace>,
+    /// What a reader has to know of this pass, in whole sentences that are the same in each pass: they are told once.
+    pub notes: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_there_once() {
+        let mut names: Vec<&str> = all().map(Workload::name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

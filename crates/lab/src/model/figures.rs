@@ -1,0 +1,315 @@
+//! A run of the lab: what was planned, the machine, and every raw figure.
+//!
+//! Nothing here is computed from anything else here: medians, intervals and verdicts belong to a summary, which is made
+//! from a run when needed, so that a stored run can be evaluated again.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::ciphers::CipherSpeed;
+use crate::model::machine::{Conditions, Machine, Moment};
+use crate::model::plan::Plan;
+
+/// The format version of a stored run. A run of another version is refused.
+pub const SCHEMA: u32 = 1;
+
+/// A run, stored as JSON.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Run {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// What was planned.
+    pub plan: Plan,
+    /// On what.
+    pub machine: Machine,
+    /// The facilities, including those left out.
+    pub facilities: Vec<FacilityRecord>,
+    /// The workloads, including those left out.
+    pub workloads: Vec<WorkloadRecord>,
+    /// How fast the data to write was generated: no write can be faster.
+    pub generator: Vec<GeneratorRate>,
+    /// The sittings in which it was measured: more than one if it was interrupted and resumed.
+    pub sittings: Vec<Sitting>,
+    /// Every pass in order, including warm-ups.
+    pub passes: Vec<Pass>,
+    /// What failed. It did not stop the rest.
+    pub failures: Vec<Failure>,
+    /// Requests over time.
+    pub traces: Vec<Trace>,
+    /// How fast the ciphers are in memory, without any storage; empty if not requested.
+    #[serde(default)]
+    pub ciphers: Vec<CipherSpeed>,
+    /// Other notes for the reader, in whole sentences.
+    pub notes: Vec<String>,
+}
+
+/// A facility as it was found here.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FacilityRecord {
+    /// Its name in this run.
+    pub name: String,
+    /// Its title: `this engine, LUKS2 format, aes-xts-plain64`.
+    pub title: String,
+    /// The facility of the same layer without encryption; nothing for one of those.
+    pub baseline: Option<String>,
+    /// What it does and does not do, in whole sentences.
+    pub about: String,
+    /// Its version, as it prints it.
+    pub version: Option<String>,
+    /// The commands that made, opened and closed it.
+    pub commands: Vec<String>,
+    /// Why it is not measured, if so.
+    pub left_out: Option<String>,
+}
+
+/// A workload as it was done here.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WorkloadRecord {
+    /// What it is called.
+    pub name: String,
+    /// For people.
+    pub title: String,
+    /// What it measures, in whole sentences, with its settings in this run.
+    pub measures: String,
+    /// What it does not measure.
+    pub not: String,
+    /// The version of the program that does it, where that is another's.
+    pub version: Option<String>,
+    /// Why it was left out, if so.
+    pub left_out: Option<String>,
+}
+
+/// The speed of the data generator, which is part of every write.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct GeneratorRate {
+    /// Block size in bytes.
+    pub block_bytes: u64,
+    /// Bytes per second.
+    pub bytes_per_s: f64,
+}
+
+/// A period during which the lab measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Sitting {
+    /// Date, load and steal time before.
+    pub before: Moment,
+    /// Date, load and steal time after; `None` if it was interrupted.
+    pub after: Option<Moment>,
+    /// Processor seconds that the machine used per second while nothing was measured.
+    pub idle_cpu: f64,
+}
+
+/// One workload, done once on one facility.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Pass {
+    /// Name of the facility.
+    pub facility: String,
+    /// Name of the workload.
+    pub workload: String,
+    /// From 0; the warm-up has none.
+    pub round: Option<usize>,
+    /// Place of the facility in the order of the round, from 0.
+    pub position: usize,
+    /// When it began: UTC, ISO 8601.
+    pub at: String,
+    /// The state of the machine.
+    pub conditions: Conditions,
+    /// The figures.
+    pub measures: Vec<Measure>,
+}
+
+/// One figure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measure {
+    /// Of what.
+    pub case: Case,
+    /// In the unit.
+    pub value: f64,
+    /// What it counts.
+    pub unit: Unit,
+    /// Bytes transferred; 0 if that does not apply.
+    pub bytes: u64,
+    /// Seconds that it took.
+    pub seconds: f64,
+    /// Seconds that all processors together were busy meanwhile, if measured.
+    pub cpu_s: Option<f64>,
+}
+
+/// What a figure is of. Figures of the same case are comparable; cases that differ only in `x` make a line of a chart.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Case {
+    /// `write`, `random read`, `rewrite`: what a bar or a line stands for.
+    pub operation: String,
+    /// What tells several charts of one operation apart, such as `file of 64 MiB`; empty where there is one.
+    #[serde(default)]
+    pub series: String,
+    /// The place on the horizontal axis, if there is one.
+    pub x: Option<f64>,
+    /// What `x` is.
+    pub axis: Axis,
+}
+
+/// What the horizontal axis of a chart counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Axis {
+    /// There is none.
+    #[default]
+    None,
+    /// Bytes of a request.
+    Block,
+    /// Bytes of a file.
+    File,
+    /// Clients.
+    Clients,
+    /// Open volumes.
+    Volumes,
+    /// Bytes of a volume.
+    Size,
+}
+
+/// What a figure counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Bytes per second.
+    BytesPerS,
+    /// Operations per second: seeks, files, requests.
+    PerS,
+    /// Seconds: of a task, or a latency.
+    Seconds,
+    /// Seconds that are paid besides: to make or unlock a volume, or processor time per 10^9 bytes.
+    CostSeconds,
+    /// Bytes of memory.
+    Bytes,
+    /// A share: 0.25 is 25 %. Of processor time, it is of one processor and can be more than 1.
+    Share,
+    /// How many, such as context switches for each request.
+    Count,
+}
+
+impl Unit {
+    /// Whether it is a performance, of which encryption takes a share. Extra costs have no loss: a volume without
+    /// encryption takes no time to unlock.
+    pub fn is_performance(self) -> bool {
+        matches!(self, Self::BytesPerS | Self::PerS | Self::Seconds)
+    }
+
+    /// Whether more is better.
+    pub fn more_is_better(self) -> bool {
+        matches!(self, Self::BytesPerS | Self::PerS)
+    }
+}
+
+impl Case {
+    /// A case without an axis.
+    pub fn new(operation: impl Into<String>) -> Self {
+        Self { operation: operation.into(), series: String::new(), x: None, axis: Axis::None }
+    }
+
+    /// The case at this place of an axis.
+    pub fn at(self, axis: Axis, x: f64) -> Self {
+        Self { axis, x: Some(x), ..self }
+    }
+
+    /// The case in this series.
+    pub fn of(self, series: impl Into<String>) -> Self {
+        Self { series: series.into(), ..self }
+    }
+}
+
+/// What a piece of work took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Elapsed {
+    /// Seconds.
+    pub seconds: f64,
+    /// Seconds that all processors together were busy with anything: the kernel and other processes may do part of the
+    /// work. In steps of a hundredth of a second.
+    pub cpu_s: f64,
+}
+
+impl Elapsed {
+    /// From `earlier` up to this, where both have the same beginning.
+    pub fn since(self, earlier: Self) -> Self {
+        Self { seconds: self.seconds - earlier.seconds, cpu_s: (self.cpu_s - earlier.cpu_s).max(0.0) }
+    }
+}
+
+impl Measure {
+    /// Bytes per second.
+    pub fn rate(case: Case, bytes: u64, took: Elapsed) -> Self {
+        Self { bytes, ..Self::new(case, Unit::BytesPerS, bytes as f64 / took.seconds, took) }
+    }
+
+    /// Operations per second.
+    pub fn per_s(case: Case, count: u64, took: Elapsed) -> Self {
+        Self::new(case, Unit::PerS, count as f64 / took.seconds, took)
+    }
+
+    /// The seconds that a task took, in which so many bytes were moved (0 if that means nothing).
+    pub fn time(case: Case, bytes: u64, took: Elapsed) -> Self {
+        Self { bytes, ..Self::new(case, Unit::Seconds, took.seconds, took) }
+    }
+
+    /// The seconds that something took which is paid besides.
+    pub fn cost(case: Case, took: Elapsed) -> Self {
+        Self::new(case, Unit::CostSeconds, took.seconds, took)
+    }
+
+    /// How busy all processors of the machine were together: 1 is one of them.
+    pub fn cpu_share(case: Case, took: Elapsed) -> Self {
+        Self::new(case, Unit::Share, took.cpu_s / took.seconds, took)
+    }
+
+    fn new(case: Case, unit: Unit, value: f64, took: Elapsed) -> Self {
+        Self { case, value, unit, bytes: 0, seconds: took.seconds, cpu_s: Some(took.cpu_s) }
+    }
+}
+
+/// What did not work.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Failure {
+    /// Name of the facility.
+    pub facility: String,
+    /// Name of the workload; nothing where it failed before any.
+    pub workload: Option<String>,
+    /// The round; nothing in the warm-up.
+    pub round: Option<usize>,
+    /// What was wrong.
+    pub error: String,
+}
+
+/// The requests a server answered during one pass.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Trace {
+    /// Name of the facility.
+    pub facility: String,
+    /// Name of the workload.
+    pub workload: String,
+    /// For people: what was done meanwhile.
+    pub title: String,
+    /// In the order of time.
+    pub requests: Vec<TracedRequest>,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TracedRequest {
+    /// Seconds since the beginning.
+    pub at: f64,
+    /// Where, in bytes.
+    pub offset: u64,
+    /// How much, in bytes.
+    pub len: u64,
+    /// Whether it wrote.
+    pub write: bool,
+}
+
+/// What a facility encrypts. Losses of different layers are not comparable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EncryptedLayer {
+    /// Sectors of a disk, or of a file that stands for one.
+    Volume,
+    /// Files, each by itself.
+    Files,
+}

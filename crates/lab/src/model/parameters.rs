@@ -1,0 +1,118 @@
+//! What a study sets in a workload.
+
+use serde::{Deserialize, Serialize};
+
+/// Every block and every size is a multiple of this, in bytes.
+pub const SECTOR: usize = 512;
+
+/// A workload of a study.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct PlannedWork {
+    /// Name of the workload.
+    pub name: String,
+    /// How the study did it.
+    #[serde(default)]
+    pub parameters: Parameters,
+    /// Names of the only facilities that it is done with. Without any, it is done with those of the study.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub facilities: Vec<String>,
+}
+
+/// What a study sets in a workload. Each workload says which of these it takes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct Parameters {
+    /// Bytes that are moved, at full scale.
+    pub size: Option<u64>,
+    /// Bytes of a request. One that is larger than what is moved is all of it.
+    pub blocks: Vec<usize>,
+    /// Seconds after which it ends even so.
+    pub seconds: Option<f64>,
+    /// How often it is done in a pass.
+    pub repetitions: Option<usize>,
+    /// What is written, each of these in turn.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub data: Vec<Content>,
+    /// Bytes of the files that it is done with, at full scale.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<u64>,
+    /// How many files, or trees of files, there are. Without files, Bonnie++ leaves out what it does with them; others have one at least.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    /// Whether characters are written and read one by one, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub characters: Option<bool>,
+    /// Clients at a time.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub clients: Vec<u32>,
+    /// Threads, each of these in turn; 0 is one for each processor.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub threads: Vec<u32>,
+    /// File systems that it is done on, each of these in turn. Without any, the usual one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub filesystems: Vec<FilesystemKind>,
+    /// Whether each write is flushed before the next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub synchronous: Option<bool>,
+    /// Whether what is unpacked is compressed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compressed: Option<bool>,
+}
+
+/// What is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Content {
+    /// Data that cannot be compressed.
+    Random,
+    /// Zeros.
+    Zeros,
+}
+
+impl Parameters {
+    /// The names of those that are set.
+    pub fn given(&self) -> impl Iterator<Item = &'static str> {
+        let Self { size, blocks, seconds, repetitions, data, files, count, characters, clients, threads, .. } = self;
+        let Self { filesystems, synchronous, compressed, .. } = self;
+        let all = [
+            ("size", size.is_some()),
+            ("blocks", !blocks.is_empty()),
+            ("seconds", seconds.is_some()),
+            ("repetitions", repetitions.is_some()),
+            ("data", !data.is_empty()),
+            ("files", !files.is_empty()),
+            ("count", count.is_some()),
+            ("characters", characters.is_some()),
+            ("clients", !clients.is_empty()),
+            ("threads", !threads.is_empty()),
+            ("filesystems", !filesystems.is_empty()),
+            ("synchronous", synchronous.is_some()),
+            ("compressed", compressed.is_some()),
+        ];
+        all.into_iter().filter(|(_, given)| *given).map(|(name, _)| name)
+    }
+}
+
+/// The file systems that can be made. All but ext4 take root and the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FilesystemKind {
+    /// The usual one.
+    Ext4,
+    /// XFS.
+    Xfs,
+    /// FAT32 with long names.
+    Vfat,
+}
+
+impl FilesystemKind {
+    /// As the kernel calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ext4 => "ext4",
+            Self::Xfs => "xfs",
+            Self::Vfat => "vfat",
+        }
+    }
+}

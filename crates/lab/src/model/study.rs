@@ -1,0 +1,408 @@
+//! Studies that are repeated: which workloads on which facilities, and which of a document's tables the figures belong in.
+//!
+//! A study is data: `data/studies/*.toml` come with the program, and users write their own. It stands whole in the plan of its
+//! run, so that a stored run needs no file to be reported. What can be measured is the catalogue's; a study only names it, and
+//! can therefore make nobody run a command.
+
+use std::collections::BTreeMap;
+
+use claviger_engine::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::model::answers::Answers;
+use crate::model::parameters::{Parameters, PlannedWork, SECTOR};
+use crate::model::plan::{Level, MOST_MEDIA};
+use crate::model::published::{self, Figure};
+use crate::model::statistics::median;
+
+/// The longest text in one, in bytes.
+const TEXT_MAX: usize = 4000;
+
+/// Repetitions within a pass, at most.
+const MOST_REPETITIONS: usize = 1000;
+
+/// A study, and how it is repeated.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Study {
+    /// Its name on the command line.
+    pub name: String,
+    /// Its title for people.
+    pub title: String,
+    /// What is repeated, and what is not, in whole sentences.
+    pub about: String,
+    /// Name of its published figures; nothing where it has none.
+    pub published: Option<String>,
+    /// Names of facilities. A workload may have others of its own.
+    pub facilities: Vec<String>,
+    /// In the size of the study: hours.
+    pub thorough: StudyExtent,
+    /// At a tenth of it.
+    pub standard: StudyExtent,
+    /// A smoke test of minutes.
+    pub quick: StudyExtent,
+    /// What is done.
+    #[serde(rename = "workload")]
+    pub workloads: Vec<PlannedWork>,
+    /// Its tables.
+    #[serde(rename = "table")]
+    pub tables: Vec<StudyTable>,
+    /// What it concluded.
+    #[serde(default, rename = "conclusion")]
+    pub conclusions: Vec<StudyConclusion>,
+}
+
+/// How much of a study is done.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct StudyExtent {
+    /// Share of the sizes of its data.
+    pub scale: f64,
+    /// Passes of everything: at least, where there is a `most`.
+    pub repeats: usize,
+    /// Passes of anything at most: what is not steady after `repeats` is done again until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most: Option<usize>,
+    /// Relative standard deviation at which a figure is steady: 0.03 is 3 %. Without it, that of any run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steady: Option<f64>,
+    /// Bytes of each volume.
+    pub volume: u64,
+}
+
+/// A table or figure of a study.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct StudyTable {
+    /// As it is numbered there: `Table 8`, `Kuvio 2`. Empty for one that the study does not have.
+    #[serde(default)]
+    pub number: String,
+    /// What it shows.
+    pub title: String,
+    /// What differs in method, in whole sentences.
+    pub differs: String,
+    /// Whether it is drawn too.
+    #[serde(default)]
+    pub chart: bool,
+    /// Which of the run's media it is of, counted from 1; the first, where it says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub medium: Option<usize>,
+    /// Where all of its published figures stand.
+    #[serde(default)]
+    pub published: FigureSelector,
+    /// What is measured. Without any, the study's figures of this number are not known, and only `differs` is told.
+    #[serde(default, rename = "row")]
+    pub rows: Vec<StudyRow>,
+    /// With what.
+    #[serde(default, rename = "column")]
+    pub columns: Vec<StudyColumn>,
+    /// Or, in the place of figures, who asks which facility to take.
+    #[serde(default, rename = "scenario", skip_serializing_if = "Vec::is_empty")]
+    pub scenarios: Vec<Scenario>,
+}
+
+/// Somebody for whom a study names a facility.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// Who.
+    pub title: String,
+    /// What they say when they are asked.
+    pub answers: Answers,
+}
+
+/// What is measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct StudyRow {
+    /// For people.
+    pub title: String,
+    /// The workload; nothing where only the study has figures.
+    pub workload: Option<String>,
+    /// Its operation.
+    #[serde(default)]
+    pub operation: String,
+    /// Its series.
+    #[serde(default)]
+    pub series: String,
+    /// The place on its axis. Without one, the operation has to have one place only.
+    pub x: Option<f64>,
+    /// What of it is shown.
+    #[serde(default)]
+    pub show: ShownPart,
+    /// Which published figures belong here; nothing where the study has none.
+    pub published: Option<FigureSelector>,
+    /// Places on the axis, for each of which there is such a row: `{}` in its title and in what selects its published
+    /// figures is the place's title. A study that was read has none left.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub at: Vec<AxisPlace>,
+}
+
+/// A place on an axis.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AxisPlace {
+    /// In the unit of the axis, such as bytes.
+    pub x: f64,
+    /// For people, as the study has it.
+    pub title: String,
+    /// What else selects its published figures.
+    #[serde(default)]
+    pub published: FigureSelector,
+}
+
+/// What is shown of a figure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ShownPart {
+    /// The figure itself.
+    #[default]
+    Figure,
+    /// Seconds that the processors were busy per 10^9 bytes.
+    Processor,
+}
+
+/// A facility of a table, or whatever else its columns differ in: it may say any part of what a row does not say.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct StudyColumn {
+    /// For people.
+    pub title: String,
+    /// The facility; nothing where only the study has figures.
+    pub facility: Option<String>,
+    /// Which of the run's media, where it is not that of the table.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub medium: Option<usize>,
+    /// The workload, where rows name none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
+    /// Its operation, where rows name none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub operation: String,
+    /// Its series, where rows name none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub series: String,
+    /// Which published figures belong here; nothing where the study has none.
+    pub published: Option<FigureSelector>,
+    /// Title of the column without encryption that the study's losses are against.
+    pub against: Option<String>,
+}
+
+/// Which published figures are meant: each of these columns has exactly this text. Names are those of [`Figure`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct FigureSelector(pub(crate) BTreeMap<String, String>);
+
+/// Something that a study concluded.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct StudyConclusion {
+    /// What it says, in a sentence of our own.
+    pub text: String,
+    /// Where it says so.
+    pub source: String,
+    /// What has to hold for it to be true here. Without any, it cannot be said, and `unless` says why.
+    #[serde(default, rename = "check")]
+    pub checks: Vec<ConclusionCheck>,
+    /// Why it cannot be judged here at all, in a whole sentence.
+    pub unless: Option<String>,
+}
+
+/// One figure as a share of another, and what it has to be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ConclusionCheck {
+    /// Name of the workload.
+    pub workload: String,
+    /// Its operation.
+    pub operation: String,
+    /// Its series.
+    #[serde(default)]
+    pub series: String,
+    /// The place on its axis, as of a [`StudyRow`].
+    pub x: Option<f64>,
+    /// Name of the facility.
+    pub facility: String,
+    /// Name of the facility that it is compared with; nothing for the same.
+    pub against: Option<String>,
+    /// The operation that it is compared with; nothing for the same.
+    pub against_operation: Option<String>,
+    /// The series that it is compared with; nothing for the same.
+    pub against_series: Option<String>,
+    /// The place on the axis that it is compared with; nothing for the same.
+    pub against_x: Option<f64>,
+    /// The share is at least this.
+    pub at_least: Option<f64>,
+    /// The share is at most this.
+    pub at_most: Option<f64>,
+}
+
+impl StudyColumn {
+    /// Its medium, counted from 0.
+    pub(crate) fn medium_in(&self, table: &StudyTable) -> usize {
+        self.medium.or(table.medium).unwrap_or(1).saturating_sub(1)
+    }
+}
+
+impl Study {
+    /// How much of it is done at this level.
+    pub fn extent(&self, level: Level) -> StudyExtent {
+        match level {
+            Level::Quick => self.quick,
+            Level::Standard => self.standard,
+            Level::Thorough => self.thorough,
+        }
+    }
+
+    /// What it asks of a workload.
+    pub fn parameters(&self, workload: &str) -> Option<&Parameters> {
+        self.workloads.iter().find(|work| work.name == workload).map(|work| &work.parameters)
+    }
+
+    /// Checks its numbers and texts: a stored run is untrusted.
+    ///
+    /// # Errors
+    /// `Malformed`.
+    pub(crate) fn check(&self) -> Result<()> {
+        let wrong = |what: String| Err(ErrorKind::Malformed { field: "study", offset: 0, what }.into());
+        let json = serde_json::to_value(self).map_err(|e| Error::misuse(e.to_string()))?;
+        let mut texts = Vec::new();
+        strings(&json, &mut texts);
+        if let Some(text) = texts.iter().find(|text| text.len() > TEXT_MAX || text.contains(char::is_control)) {
+            return wrong(format!(
+                "{:?}: a text that is too long, or not one line",
+                text.chars().take(80).collect::<String>()
+            ));
+        }
+        for StudyExtent { scale, repeats, most, steady, .. } in [self.quick, self.standard, self.thorough] {
+            let most = most.is_none_or(|most| (repeats..=MOST_REPETITIONS).contains(&most));
+            let steady = steady.is_none_or(|steady| steady > 0.0 && steady <= 1.0);
+            if !(scale > 0.0 && scale <= 10.0 && (1..=MOST_REPETITIONS).contains(&repeats) && most && steady) {
+                return wrong(format!("a scale of {scale}, or {repeats} repeats, or when they end"));
+            }
+        }
+        for PlannedWork { name, parameters, .. } in &self.workloads {
+            let Parameters {
+                size,
+                blocks,
+                seconds,
+                repetitions,
+                data: _,
+                files,
+                count,
+                characters: _,
+                clients,
+                threads,
+                filesystems: _,
+                synchronous: _,
+                compressed: _,
+            } = parameters;
+            let sizes = blocks.iter().all(|block| *block > 0 && block.is_multiple_of(SECTOR) && *block <= 1 << 30);
+            let seconds = seconds.is_none_or(|s| s > 0.0 && s <= 86400.0);
+            let times = repetitions.is_none_or(|n| (1..=MOST_REPETITIONS).contains(&n));
+            let files = files.iter().chain(size).all(|size| (1..=1 << 50).contains(size))
+                && count.is_none_or(|count| count <= 1 << 20)
+                && clients.iter().all(|clients| (1..=10_000).contains(clients))
+                && threads.iter().all(|threads| *threads <= 4096);
+            if !(sizes && seconds && times && files) {
+                return wrong(format!("{name} has a parameter that makes no sense"));
+            }
+        }
+        let media = self.tables.iter().flat_map(|t| t.columns.iter().map(|c| c.medium).chain([t.medium])).flatten();
+        if let Some(medium) = media.into_iter().find(|medium| !(1..=MOST_MEDIA).contains(medium)) {
+            return wrong(format!("a medium number {medium}: they count from 1 to {MOST_MEDIA}"));
+        }
+        let numbers = self.tables.iter().flat_map(|t| &t.rows).filter_map(|row| row.x);
+        let bounds =
+            self.conclusions.iter().flat_map(|c| &c.checks).flat_map(|c| [c.x, c.against_x, c.at_least, c.at_most]);
+        let bounds = bounds.flatten();
+        match numbers.chain(bounds).find(|number| !number.is_finite()) {
+            Some(number) => wrong(format!("{number} is no number")),
+            None => Ok(()),
+        }
+    }
+
+    /// Names of all facilities, some of them perhaps more than once.
+    pub fn all_facilities(&self) -> impl Iterator<Item = &String> {
+        self.facilities.iter().chain(self.workloads.iter().flat_map(|work| &work.facilities))
+    }
+
+    /// Whether the workload is done with this facility. One that the study does not know is somebody's wish.
+    pub fn does(&self, workload: &str, facility: &str) -> bool {
+        let among = |names: &[String]| names.iter().any(|name| name.eq_ignore_ascii_case(facility));
+        match self.workloads.iter().find(|work| work.name == workload) {
+            Some(work) if !work.facilities.is_empty() => among(&work.facilities),
+            _ => among(&self.facilities) || !self.workloads.iter().any(|work| among(&work.facilities)),
+        }
+    }
+
+    /// Checks that each published figure that a table names is there, and that losses are against a column of it.
+    pub(crate) fn check_published(&self, table: &StudyTable) -> Result<()> {
+        if let Some(name) = self.published.as_ref().filter(|name| published::study(name).is_none()) {
+            return Err(Error::misuse(format!("there are no published figures of {name}")));
+        }
+        for column in &table.columns {
+            let there = |title: &String| table.columns.iter().any(|c| c.title == *title && c.published.is_some());
+            if column.against.as_ref().is_some_and(|title| !there(title)) {
+                return Err(Error::misuse(format!(
+                    "{}: what {} is against is not published",
+                    table.title, column.title
+                )));
+            }
+            for row in &table.rows {
+                if row.published.is_some() && column.published.is_some() && self.published(table, row, column).is_none()
+                {
+                    let what = format!(
+                        "{}: {} with {} is not published, or not clearly",
+                        table.title, row.title, column.title
+                    );
+                    return Err(Error::misuse(what).hint("`claviger lab published` shows the figures."));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The published figure of a row and a column: where there are repetitions, their median.
+    pub(crate) fn published(&self, table: &StudyTable, row: &StudyRow, column: &StudyColumn) -> Option<Figure> {
+        let selectors = [&table.published, column.published.as_ref()?, row.published.as_ref()?];
+        let study = self.published.as_ref()?;
+        let all = published::all().iter().filter(|f| f.study == *study && selectors.iter().all(|s| s.finds(f)));
+        let found: Vec<&Figure> = all.collect();
+        let first = *found.first()?;
+        let same = |f: &&Figure| Figure { run: String::new(), value: 0.0, note: String::new(), ..(*f).clone() };
+        let values: Vec<f64> = found.iter().map(|f| f.value).collect();
+        found.iter().all(|f| same(f) == same(&first)).then(|| Figure { value: median(&values), ..first.clone() })
+    }
+}
+
+impl StudyRow {
+    /// One for each of its places, or itself where it has none.
+    pub(crate) fn at_each_place(&self) -> Vec<Self> {
+        let of = |AxisPlace { x, title, published: more }: &AxisPlace| {
+            let published = self.published.as_ref().map(|FigureSelector(texts)| {
+                let filled = texts.iter().map(|(name, text)| (name.clone(), text.replace("{}", title)));
+                FigureSelector(filled.chain(more.0.clone()).collect())
+            });
+            let title = self.title.replace("{}", title);
+            Self { title, x: Some(*x), published, at: Vec::new(), ..self.clone() }
+        };
+        if self.at.is_empty() { vec![self.clone()] } else { self.at.iter().map(of).collect() }
+    }
+}
+
+impl FigureSelector {
+    fn finds(&self, figure: &Figure) -> bool {
+        self.0.iter().all(|(name, text)| figure.column(name) == Some(text.as_str()))
+    }
+}
+
+/// Every text in it.
+fn strings<'a>(value: &'a serde_json::Value, texts: &mut Vec<&'a str>) {
+    match value {
+        serde_json::Value::String(text) => texts.push(text),
+        serde_json::Value::Array(all) => all.iter().for_each(|one| strings(one, texts)),
+        serde_json::Value::Object(all) => all.values().for_each(|one| strings(one, texts)),
+        _ => {}
+    }
+}

@@ -1,0 +1,255 @@
+//! What encryption cost in the studies: each encrypted figure against the unencrypted one of the same test.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use serde::Serialize;
+
+use crate::model::published::{Figure, all};
+use crate::model::statistics::median;
+
+/// What a facility lost in a study.
+#[derive(Clone, Debug, Serialize)]
+pub struct PublishedLoss {
+    /// The encrypted figure: of several repetitions, the first, with their median as its value.
+    #[serde(flatten)]
+    pub figure: Figure,
+    /// The unencrypted value, in the same unit: of several repetitions, the median.
+    pub baseline: f64,
+    /// Repetitions of the encrypted figure.
+    pub repetitions: usize,
+    /// Whether the document prints no figures, but only the share of the unencrypted performance that is left: the
+    /// values are then per cent.
+    pub share_only: bool,
+    /// The share of the performance that was lost, where performance is 1 / time if times were measured; negative is a
+    /// gain.
+    pub loss: f64,
+}
+
+/// Tables whose unencrypted figures stand in another table: study, table, table of the baseline.
+const BASELINES_ELSEWHERE: &[(&str, &str, &str)] =
+    &[("bsi2010", "8", "6"), ("bsi2010", "10", "6"), ("bsi2010", "12", "7")];
+
+/// The metric of figures that are a share of the unencrypted ones.
+const SHARE: &str = "percent of baseline";
+
+/// The losses of all figures that have an unencrypted figure beside them, in the order of the tables.
+///
+/// Values are taken as the tables have them: both of a pair have the same unit.
+pub fn losses() -> &'static [PublishedLoss] {
+    static LOSSES: LazyLock<Vec<PublishedLoss>> = LazyLock::new(|| losses_of(all()));
+    &LOSSES
+}
+
+/// The losses of some figures.
+pub fn losses_of(figures: &[Figure]) -> Vec<PublishedLoss> {
+    let groups = repetitions(figures);
+    let mut baselines: HashMap<Test<'_>, Vec<&Group<'_>>> = HashMap::new();
+    for group in groups.iter().filter(|group| group.first.is_baseline()) {
+        baselines.entry(Test::of(group.first, &group.first.table)).or_default().push(group);
+    }
+    let loss = |group: &Group<'_>| {
+        let encrypted = group.first;
+        if encrypted.metric == SHARE {
+            return Some(of_share(encrypted));
+        }
+        let table = baseline_table(encrypted);
+        let same = baselines.get(&Test::of(encrypted, table))?;
+        let baseline = same
+            .iter()
+            .filter(|baseline| fits(baseline.first, encrypted))
+            .max_by_key(|baseline| closeness(baseline.first, encrypted))?;
+        let kept = match encrypted.metric.as_str() {
+            "time" => baseline.value / group.value,
+            _ => group.value / baseline.value,
+        };
+        Some(PublishedLoss {
+            figure: Figure { value: group.value, ..encrypted.clone() },
+            baseline: baseline.value,
+            repetitions: group.repetitions,
+            share_only: false,
+            loss: 1.0 - kept,
+        })
+    };
+    groups
+        .iter()
+        .filter(|group| !group.first.is_baseline() && !group.first.facility.is_empty())
+        .filter_map(loss)
+        .collect()
+}
+
+/// The loss where only the share that is left is printed.
+fn of_share(figure: &Figure) -> PublishedLoss {
+    // One of them is a share of the time.
+    let kept = if figure.note.contains("baseline time") { 100.0 / figure.value } else { figure.value / 100.0 };
+    PublishedLoss { figure: figure.clone(), baseline: 100.0, repetitions: 1, share_only: true, loss: 1.0 - kept }
+}
+
+fn baseline_table(figure: &Figure) -> &str {
+    let elsewhere =
+        BASELINES_ELSEWHERE.iter().find(|(study, table, _)| figure.study == *study && figure.table == *table);
+    elsewhere.map_or(&figure.table, |(_, _, baseline)| baseline)
+}
+
+/// The repetitions of one measurement.
+struct Group<'a> {
+    first: &'a Figure,
+    value: f64,
+    repetitions: usize,
+}
+
+/// Everything of a figure but its value, its repetition and its note; ends of ranges and figures that measure no
+/// performance are left out.
+fn repetitions(figures: &[Figure]) -> Vec<Group<'_>> {
+    let performance = |f: &&Figure| {
+        matches!(f.metric.as_str(), "throughput" | "time" | "file create rate" | "seek rate" | SHARE)
+            && !matches!(f.run.as_str(), "min" | "max")
+    };
+    let mut places: HashMap<(Test<'_>, [&str; 4]), usize> = HashMap::new();
+    let mut groups: Vec<(&Figure, Vec<f64>)> = Vec::new();
+    for figure in figures.iter().filter(performance) {
+        let more = [&figure.facility, &figure.cipher, &figure.filesystem, &figure.aes_acceleration];
+        let key = (Test::of(figure, &figure.table), more.map(String::as_str));
+        let place = *places.entry(key).or_insert_with(|| {
+            groups.push((figure, Vec::new()));
+            groups.len() - 1
+        });
+        groups[place].1.push(figure.value);
+    }
+    let group = |(first, values): (_, Vec<f64>)| Group { first, value: median(&values), repetitions: values.len() };
+    groups.into_iter().map(group).collect()
+}
+
+/// What two figures must have in common to be one test.
+#[derive(PartialEq, Eq, Hash)]
+struct Test<'a>([&'a str; 12]);
+
+impl<'a> Test<'a> {
+    fn of(figure: &'a Figure, table: &'a str) -> Self {
+        // Logical volumes have a baseline of their own.
+        let layer = if figure.facility.contains("logical volume") { "logical volume" } else { "" };
+        Self([
+            &figure.study,
+            table,
+            &figure.platform,
+            &figure.os,
+            &figure.cpu_mode,
+            &figure.power_mode,
+            &figure.workload,
+            &figure.parameter,
+            &figure.direction,
+            &figure.metric,
+            &figure.unit,
+            layer,
+        ])
+    }
+}
+
+/// Whether a baseline of the same test is that of the encrypted figure: what it says of file system and acceleration
+/// must agree; a bare RAM disk has neither.
+fn fits(baseline: &Figure, encrypted: &Figure) -> bool {
+    let agrees = |base: &str, other: &str| base.is_empty() || base == other;
+    let acceleration =
+        encrypted.aes_acceleration.is_empty() || agrees(&baseline.aes_acceleration, &encrypted.aes_acceleration);
+    agrees(&baseline.filesystem, &encrypted.filesystem) && acceleration
+}
+
+fn closeness(baseline: &Figure, encrypted: &Figure) -> usize {
+    usize::from(baseline.filesystem == encrypted.filesystem)
+        + usize::from(baseline.aes_acceleration == encrypted.aes_acceleration)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The loss that a document prints, in per cent, and ours.
+    fn printed_and_computed(printed_in: &str, figures_in: &str) -> Vec<(f64, f64)> {
+        let printed =
+            |f: &&Figure| f.study == "bsi2010" && f.table == printed_in && f.metric == "loss against unencrypted";
+        let pair = |printed: &Figure| {
+            let same = |l: &&PublishedLoss| {
+                let f = &l.figure;
+                f.table == figures_in
+                    && (&f.platform, &f.cpu_mode, &f.power_mode)
+                        == (&printed.platform, &printed.cpu_mode, &printed.power_mode)
+                    && (&f.parameter, &f.filesystem, &f.cipher)
+                        == (&printed.parameter, &printed.filesystem, &printed.cipher)
+                    && f.aes_acceleration == printed.aes_acceleration
+            };
+            let ours = losses().iter().filter(|l| l.figure.study == "bsi2010").find(same);
+            (printed.value, ours.unwrap_or_else(|| panic!("no loss for {printed:?}")).loss * 100.0)
+        };
+        all().iter().filter(printed).map(pair).collect()
+    }
+
+    #[test]
+    fn losses_are_those_that_the_bsi_prints() {
+        for (printed_in, figures_in, count) in
+            [("9", "8", 32), ("11", "10", 32), ("13", "12", 12), ("5.6.2", "5.6.2", 119)]
+        {
+            let pairs = printed_and_computed(printed_in, figures_in);
+            assert_eq!(pairs.len(), count, "table {printed_in}");
+            for (printed, computed) in pairs {
+                assert!(
+                    (printed - computed).abs() < 0.0101,
+                    "table {printed_in}: {printed} is printed, {computed} computed"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_best_dbench_of_2013_kept_97_8_per_cent() {
+        let at_48 = |l: &&PublishedLoss| l.figure.table == "Appendix B" && l.figure.parameter == "48 clients";
+        let kept = losses().iter().filter(at_48).map(|l| 1.0 - l.loss).fold(0.0, f64::max);
+        assert!((kept * 100.0 - 97.8).abs() < 0.05, "{kept}");
+        assert!(losses().iter().filter(at_48).count() >= 8);
+        // The text says "about 98 %".
+        let said = losses().iter().find(|l| l.figure.table == "4.4" && l.share_only).expect("in the text");
+        assert!((said.loss - 0.02).abs() < 1e-9 && (1.0 - said.loss - kept).abs() < 0.005);
+        // Less time than without encryption is a gain.
+        let gzip = losses().iter().find(|l| l.figure.workload.starts_with("gzip")).expect("a loss");
+        assert!((gzip.loss - (1.0 - 1.0 / 0.81)).abs() < 1e-9 && gzip.loss < 0.0);
+    }
+
+    #[test]
+    fn medians_of_repetitions() {
+        // Medians of 24 runs stand in the summary, and give the same loss.
+        let of = |table: &str, facility: &str| {
+            let wanted = |l: &&PublishedLoss| {
+                let f = &l.figure;
+                f.study == "tresorsgx2016"
+                    && f.table == table
+                    && f.facility == facility
+                    && f.workload == "hdparm -T cached"
+                    && f.metric == "throughput"
+            };
+            losses().iter().find(wanted).unwrap_or_else(|| panic!("{table}, {facility}")).clone()
+        };
+        let (summary, full) = (of("Summarized Results", "dm-crypt AES-128"), of("Full Results", "dm-crypt AES-128"));
+        assert_eq!((summary.repetitions, full.repetitions), (1, 24));
+        assert!((summary.loss - full.loss).abs() < 1e-9 && (summary.loss - (1.0 - 12004.325 / 13289.53)).abs() < 1e-9);
+    }
+
+    #[test]
+    fn times_and_logical_volumes_have_their_own_baselines() {
+        let find = |facility: &str, table: &str| {
+            let wanted = |l: &&PublishedLoss| {
+                let f = &l.figure;
+                f.table == table
+                    && f.facility == facility
+                    && f.workload == "sequential I/O, 3 GB file"
+                    && f.direction == "read"
+            };
+            losses().iter().find(wanted).expect("a loss")
+        };
+        let volume = find("dm-crypt (logical volume, LUKS)", "B.3");
+        assert!((volume.baseline - 126.471).abs() < 1e-9, "{volume:?}");
+        let disk = find("dm-crypt (LUKS)", "B.3");
+        assert!((disk.loss - (1.0 - 125.342 / 133.204)).abs() < 1e-9, "{disk:?}");
+        // Nothing is a loss of itself, and what has no baseline has no loss.
+        assert!(losses().iter().all(|l| !l.figure.is_baseline() && l.loss < 1.0 && l.loss.is_finite()));
+        assert!(!losses().iter().any(|l| l.figure.workload == "TrueCrypt benchmark (RAM)"));
+    }
+}

@@ -1,0 +1,191 @@
+//! The rules: reasons that rule a facility out, requirements that can be given up, and points. Each is one line with
+//! its own wording.
+
+use super::features::Features;
+use crate::model::answers::{Answers, Platform, Purpose, Threat};
+use crate::model::figures::EncryptedLayer;
+
+/// The point of view: where and when.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View<'a> {
+    pub(super) answers: &'a Answers,
+    /// What did not exist or was not known in this year does not count.
+    pub(super) year: u16,
+    /// Whether this program exists.
+    pub(super) ours: bool,
+}
+
+/// Why a facility cannot be the answer, whatever the requirements. The first reason suffices.
+pub(super) fn out(f: &Features, view: &View<'_>) -> Option<String> {
+    let answers = view.answers;
+    if f.since > view.year {
+        return Some(format!("it did not exist before {}", f.since));
+    }
+    let ours = view.ours && f.is_ours();
+    if !f.makes.contains(&Platform::Linux) && !ours {
+        let only_read = view.ours && f.reads.contains(&Platform::Linux);
+        let why = if only_read { "a system of Linux can only read it" } else { "nothing on Linux can create it" };
+        return Some(why.into());
+    }
+    for platform in &answers.share_with {
+        if f.reads.contains(platform) {
+            return Some(format!("{} can only read it", platform.title()));
+        }
+        if !f.writes.contains(platform) {
+            return Some(format!("nothing on {} can open it", platform.title()));
+        }
+    }
+    if f.ended.is_some_and(|ended| ended <= view.year) {
+        return f.why_ended.clone();
+    }
+    if !answers.root && f.root && !ours {
+        return Some("on Linux it requires root".into());
+    }
+    None
+}
+
+/// A requirement. If nothing meets all of them, the last one of the list is given up first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    HidesVolumes,
+    NoticesChanges,
+    NoticesChangesOrStart,
+    FileByFile,
+    HidesNames,
+    ClosesByItself,
+    StartsLinux,
+    OnePiece,
+    Portable,
+}
+
+impl Wish {
+    pub(super) fn words(self) -> &'static str {
+        match self {
+            Self::HidesVolumes => "that it can hide a volume, so that another passphrase can be given away",
+            Self::NoticesChanges => "that changes to the encrypted data are detected",
+            Self::NoticesChangesOrStart => "that changes to the data are detected, or a TPM guards the boot",
+            Self::FileByFile => "that files are encrypted one by one, so that a cloud only gets what changed",
+            Self::HidesNames => "that file names are hidden",
+            Self::ClosesByItself => "that it can stay closed while the system runs",
+            Self::StartsLinux => "that it holds the whole disk, with the system, its swap and its temporary files",
+            Self::OnePiece => "that it is a folder or a single file",
+            Self::Portable => "that everything needed to open it is stored with the data",
+        }
+    }
+
+    pub(super) fn holds(self, f: &Features) -> bool {
+        match self {
+            Self::HidesVolumes => f.hidden_volume,
+            Self::NoticesChanges => f.authenticated,
+            Self::NoticesChangesOrStart => f.authenticated || f.tpm && starts_linux(f),
+            Self::FileByFile => f.layer == EncryptedLayer::Files,
+            Self::HidesNames => f.names,
+            Self::ClosesByItself | Self::OnePiece => f.container || f.layer == EncryptedLayer::Files,
+            Self::StartsLinux => f.starts.contains(&Platform::Linux),
+            Self::Portable => f.portable,
+        }
+    }
+}
+
+/// The wishes, the strongest first: those against the threat, then those of the purpose.
+pub(super) fn wishes(answers: &Answers) -> Vec<Wish> {
+    let disk = answers.purpose == Purpose::Laptop || answers.purpose == Purpose::Desktop;
+    let against: &[Wish] = match answers.threat {
+        Threat::Theft => &[],
+        Threat::Repair => &[Wish::ClosesByItself],
+        Threat::Coercion => &[Wish::HidesVolumes],
+        Threat::EvilMaid if disk => &[Wish::NoticesChangesOrStart],
+        Threat::EvilMaid => &[Wish::NoticesChanges],
+        Threat::Cloud => &[Wish::FileByFile, Wish::NoticesChanges, Wish::HidesNames],
+    };
+    let purpose: &[Wish] = match answers.purpose {
+        // Only root can encrypt the disk of the system.
+        Purpose::Laptop if answers.root => &[Wish::StartsLinux],
+        Purpose::Laptop | Purpose::Desktop => &[],
+        Purpose::FewFiles => &[Wish::OnePiece],
+        Purpose::External => &[Wish::Portable],
+    };
+    against.iter().chain(purpose).copied().collect()
+}
+
+/// An argument for or against a facility.
+struct Point {
+    points: i32,
+    words: &'static str,
+    holds: fn(&Features, &View<'_>) -> bool,
+}
+
+/// What counts besides. Weaknesses and measurements count too: see [`points`] and `Measured`.
+const POINTS: &[Point] = &[
+    Point {
+        points: 3,
+        words: "It encrypts the whole disk: swap, temporary files and traces of programs too.",
+        holds: |f, v| v.answers.purpose == Purpose::Laptop && v.answers.root && starts_linux(f),
+    },
+    Point {
+        points: 2,
+        words: "It can encrypt the whole disk, with swap and temporary files.",
+        holds: |f, v| v.answers.purpose == Purpose::Desktop && v.answers.root && starts_linux(f),
+    },
+    Point {
+        points: 1,
+        words: "Each user can have a folder with a key of their own.",
+        holds: |f, v| v.answers.purpose == Purpose::Desktop && f.layer == EncryptedLayer::Files,
+    },
+    Point {
+        points: 2,
+        words: "It takes no more space than its files, and a backup only copies those that changed.",
+        holds: |f, v| v.answers.purpose == Purpose::FewFiles && f.layer == EncryptedLayer::Files,
+    },
+    Point {
+        points: 1,
+        words: "It is one file, which can be copied anywhere.",
+        holds: |f, v| v.answers.purpose == Purpose::FewFiles && f.container,
+    },
+    Point {
+        points: 1,
+        words: "It encrypts the whole medium, so that nothing can be left outside by mistake.",
+        holds: |f, v| v.answers.purpose == Purpose::External && f.whole_disk,
+    },
+    Point {
+        points: 2,
+        words: "None of the systems that must open it needs anything installed.",
+        holds: |f, v| v.answers.platforms().all(|p| f.builtin.contains(&p)),
+    },
+    Point { points: 1, words: "Changes to the encrypted data are detected.", holds: |f, _| f.authenticated },
+    Point {
+        points: 1,
+        words: "It can have several passphrases, each of which can be revoked.",
+        holds: |f, _| f.several_passphrases,
+    },
+    Point {
+        points: 1,
+        words: "Its header can be backed up: a damaged one is not the end.",
+        holds: |f, _| f.header_backup,
+    },
+    Point {
+        points: 1,
+        words: "A TPM can hold a key.",
+        holds: |f, v| f.tpm && matches!(v.answers.purpose, Purpose::Laptop | Purpose::Desktop),
+    },
+    Point { points: 1, words: "File names are hidden.", holds: |f, _| f.names },
+    Point { points: 1, words: "The number and sizes of files are hidden.", holds: |f, _| f.sizes },
+    Point {
+        points: 1,
+        words: "Watching file sizes over time tells a cloud nothing.",
+        holds: |f, v| f.sizes && v.answers.threat == Threat::Cloud,
+    },
+    Point { points: 1, words: "This program creates and opens it, without root.", holds: |f, v| v.ours && f.is_ours() },
+    Point { points: -3, words: "It is called experimental.", holds: |f, _| f.experimental.is_some() },
+];
+
+fn starts_linux(f: &Features) -> bool {
+    f.starts.contains(&Platform::Linux)
+}
+
+/// What counts for this facility: points and words.
+pub(super) fn points(f: &Features, view: &View<'_>) -> Vec<(i32, String)> {
+    let said = POINTS.iter().filter(|point| (point.holds)(f, view)).map(|point| (point.points, point.words.to_owned()));
+    let weaknesses = f.weaknesses_in(view.year).map(|weakness| (-1, weakness.what.clone()));
+    said.chain(weaknesses).collect()
+}

@@ -1,0 +1,120 @@
+//! Text for people, CSV for spreadsheets and a page with charts, made from the structs that become JSON.
+//!
+//! MB/s is 10^6 bytes per second everywhere. TrueCrypt's window and hdparm call 2^20 bytes an MB: their figures are
+//! smaller by 4.6 %.
+
+use serde::Serialize;
+
+mod benchmark;
+mod changes;
+mod derivation;
+mod facts;
+mod html;
+mod panels;
+mod published;
+mod recommend;
+mod run;
+#[cfg(test)]
+mod sample;
+mod study;
+mod table;
+
+pub use run::RunReport;
+pub use study::StudyRecord;
+pub use table::{csv, hanging};
+
+use crate::model::figures::Run;
+use crate::show::published::{ciphers_beside, laid_beside};
+use crate::show::summary::Summary;
+
+/// What every text report ends with.
+const UNITS: &str =
+    "MB/s is 10^6 bytes per second. TrueCrypt's window counts 2^20 bytes as an MB: divide by 1.0486 to compare.";
+
+/// A section of a report that is not about one workload: text and a table.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Extra {
+    /// For people.
+    pub title: String,
+    /// Paragraphs before the table.
+    pub text: Vec<String>,
+    /// Headings of the table; empty where there is none.
+    pub columns: Vec<String>,
+    /// Rows of the table, each with a cell for every heading. Cells that are numbers go to the right.
+    pub rows: Vec<Vec<String>>,
+    /// A chart of them, on a page.
+    #[serde(skip)]
+    pub chart: Option<Chart>,
+}
+
+/// What is drawn of a table.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Chart {
+    /// Bars.
+    Bars(BarChart),
+    /// Lines, one chart after the other.
+    Lines(Vec<LineChart>),
+}
+
+/// Lines over an axis of bytes or of a number.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LineChart {
+    /// For people.
+    pub title: String,
+    /// Of the figures.
+    pub unit: String,
+    /// What each is called, and its points.
+    pub lines: Vec<(String, Vec<ChartPoint>)>,
+}
+
+/// A place on an axis, and the figure there with the lower and upper end of its interval.
+pub type ChartPoint = (f64, [f64; 3]);
+
+/// Bars in groups, each with a heading and a scale of its own.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BarChart {
+    /// For people.
+    pub title: String,
+    /// Headings and bars.
+    pub groups: Vec<(String, Vec<ChartBar>)>,
+}
+
+/// A bar.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChartBar {
+    /// What stands beside it.
+    pub name: String,
+    /// The figure, and the lower and upper end of its interval.
+    pub figure: [f64; 3],
+    /// What is written behind it.
+    pub text: String,
+    /// Whether it was published, and not measured here.
+    pub published: bool,
+}
+
+impl Extra {
+    /// The tables, figures and conclusions of the study that a run repeats.
+    pub fn of_study(run: &Run, summary: &Summary) -> Vec<Self> {
+        study::sections(run, summary)
+    }
+
+    /// The published figures that belong beside a run: losses, and TrueCrypt's benchmark windows where the run has
+    /// ciphers.
+    pub fn published(run: &Run, summary: &Summary) -> Vec<Self> {
+        let losses = published::losses_section(&laid_beside(run, summary));
+        let ciphers = published::ciphers_section(&ciphers_beside(&run.ciphers));
+        losses.into_iter().chain(ciphers).collect()
+    }
+}
+
+/// Something that has one line in a CSV file.
+pub trait Record {
+    /// Names and values of the columns. Every record of a kind has the same names.
+    fn record(&self) -> Vec<(&'static str, String)>;
+}
+
+/// Something that is told to people.
+pub trait Text {
+    /// Whole lines.
+    fn text(&self) -> String;
+}

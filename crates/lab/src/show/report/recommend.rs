@@ -1,0 +1,274 @@
+//! The recommendation and the features table as text and CSV.
+
+use super::table::{Align, Table, hanging};
+use super::{Record, Text};
+use crate::model::answers::Platform;
+use crate::model::figures::EncryptedLayer;
+use crate::show::recommend::{Choice, Features, Reason, Recommendation};
+
+impl Text for Recommendation {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        match &self.first {
+            Some(first) => {
+                text +=
+                    &format!("{}\n{}\n\n{}", first.name, "─".repeat(first.name.chars().count()), choice(first) + "\n")
+            }
+            None => text += "Nothing fits: every facility is ruled out.\n",
+        }
+        for sentence in &self.given_up {
+            text += &paragraph("", sentence);
+        }
+        if let Some(besides) = &self.besides {
+            text += &paragraph("", &format!("It cannot hold the system disk: use {besides} for that."));
+        }
+        for sentence in &self.measured {
+            text += &paragraph("", sentence);
+        }
+        if let Some(second) = &self.second {
+            text += &format!("\nRunner-up: {}\n\n{}", second.name, choice(second));
+        }
+        if !self.others.is_empty() {
+            let others: Vec<String> = self.others.iter().map(|(name, points)| format!("{name} ({points})")).collect();
+            text += &paragraph("\nAlso possible, with their points: ", &(others.join(", ") + "."));
+        }
+        text += "\nOut:\n";
+        for (because, names) in self.out_by_reason() {
+            text += &item(&format!("{}: {because}.", names.join(", ")));
+        }
+        let then = self.then.facility.as_deref().unwrap_or("none of the thesis's five facilities");
+        text += &paragraph("", &format!("\nIn {}, the same rules would have chosen {then}.", self.then.year));
+        for sentence in &self.then.differs {
+            text += &paragraph("", sentence);
+        }
+        text
+    }
+}
+
+impl Recommendation {
+    /// The reasons for which facilities are out, and which are out for each.
+    fn out_by_reason(&self) -> Vec<(&str, Vec<&str>)> {
+        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+        for out in &self.out {
+            match reasons.iter_mut().find(|(because, _)| *because == out.because) {
+                Some((_, names)) => names.push(&out.name),
+                None => reasons.push((&out.because, vec![&out.name])),
+            }
+        }
+        reasons
+    }
+}
+
+fn choice(choice: &Choice) -> String {
+    let mut text = paragraph("", &format!("{}. {} points:", choice.title, choice.points));
+    for reason in choice.reasons.iter().chain(&choice.against) {
+        text += &line(reason);
+    }
+    text += &paragraph("", &choice.here);
+    for how in &choice.how {
+        text += &item(how);
+    }
+    text + &paragraph("Sources: ", &choice.sources.join("; "))
+}
+
+fn line(reason: &Reason) -> String {
+    let points = match reason.points {
+        0 => "    ".to_owned(),
+        points => format!("{points:+4}"),
+    };
+    hanging(&format!("{points}  "), "      ", &reason.text)
+}
+
+fn item(text: &str) -> String {
+    hanging("  - ", "    ", text)
+}
+
+fn paragraph(before: &str, text: &str) -> String {
+    hanging(before, "", text)
+}
+
+impl Record for Features {
+    fn record(&self) -> Vec<(&'static str, String)> {
+        // Every field is named, so that a new one is not forgotten here.
+        let Self {
+            name,
+            title,
+            layer,
+            since,
+            ended,
+            why_ended,
+            experimental,
+            makes,
+            writes,
+            reads,
+            builtin,
+            starts,
+            whole_disk,
+            container,
+            portable,
+            hidden_volume,
+            authenticated,
+            root,
+            several_passphrases,
+            header_backup,
+            tpm,
+            names,
+            sizes,
+            thesis,
+            format,
+            measured_as,
+            how,
+            sources,
+            weaknesses,
+        } = self;
+        let said = |text: &Option<String>| text.clone().unwrap_or_default();
+        let weaknesses: Vec<String> =
+            weaknesses.iter().map(|w| format!("{} ({}, {})", w.what, w.source, w.since)).collect();
+        vec![
+            ("name", name.clone()),
+            ("title", title.clone()),
+            ("layer", layer_word(*layer).into()),
+            ("since", since.to_string()),
+            ("ended", ended.map(|year| year.to_string()).unwrap_or_default()),
+            ("why_ended", said(why_ended)),
+            ("experimental", said(experimental)),
+            ("makes", platforms(makes)),
+            ("writes", platforms(writes)),
+            ("reads", platforms(reads)),
+            ("builtin", platforms(builtin)),
+            ("starts", platforms(starts)),
+            ("whole_disk", whole_disk.to_string()),
+            ("container", container.to_string()),
+            ("portable", portable.to_string()),
+            ("hidden_volume", hidden_volume.to_string()),
+            ("authenticated", authenticated.to_string()),
+            ("root", root.to_string()),
+            ("several_passphrases", several_passphrases.to_string()),
+            ("header_backup", header_backup.to_string()),
+            ("tpm", tpm.to_string()),
+            ("names", names.to_string()),
+            ("sizes", sizes.to_string()),
+            ("thesis", said(thesis)),
+            ("format", said(format)),
+            ("measured_as", measured_as.join(" ")),
+            ("how", how.join(" ")),
+            ("sources", sources.join("; ")),
+            ("weaknesses", weaknesses.join(" ")),
+        ]
+    }
+}
+
+fn layer_word(layer: EncryptedLayer) -> &'static str {
+    match layer {
+        EncryptedLayer::Volume => "volume",
+        EncryptedLayer::Files => "files",
+    }
+}
+
+fn platforms(platforms: &[Platform]) -> String {
+    platforms.iter().map(|platform| platform.title()).collect::<Vec<_>>().join(" ")
+}
+
+/// A column of yes and no: its heading, and whether a facility has it.
+type Column = (&'static str, fn(&Features) -> bool);
+
+const COLUMNS: &[Column] = &[
+    ("disk", |f| f.whole_disk),
+    ("boot", |f| f.starts.contains(&Platform::Linux)),
+    ("file", |f| f.container),
+    ("hidden", |f| f.hidden_volume),
+    ("auth", |f| f.authenticated),
+    ("names", |f| f.names),
+    ("sizes", |f| f.sizes),
+    ("keys", |f| f.several_passphrases),
+    ("backup", |f| f.header_backup),
+    ("TPM", |f| f.tpm),
+    ("root", |f| f.root),
+    ("here", Features::is_ours),
+];
+
+/// What the columns mean.
+const LEGEND: &str = "disk: can encrypt a whole disk. boot: can hold and boot Linux. file: can use a file as a disk. hidden: can hide a volume. auth: \
+                      tampering is detected. names, sizes: those of files are hidden. keys: several passphrases. backup: of the header. TPM: can hold a \
+                      key. root: its own program needs root on Linux. here: this program creates and opens it, without root. L, W, M: Linux, Windows and \
+                      macOS read and write it; a lower-case letter means read only.";
+
+impl Text for [Features] {
+    fn text(&self) -> String {
+        let mut headings = vec![("facility", Align::Left), ("layer", Align::Left), ("on", Align::Left)];
+        headings.extend(COLUMNS.iter().map(|(name, _)| (*name, Align::Left)));
+        headings.push(("years", Align::Left));
+        let mut table = Table::new(&headings);
+        for f in self {
+            let mut row = vec![f.name.clone(), layer_word(f.layer).into(), letters(f)];
+            row.extend(COLUMNS.iter().map(|(_, has)| if has(f) { "yes".into() } else { "-".to_owned() }));
+            row.push(match f.ended {
+                Some(ended) => format!("{} to {ended}", f.since),
+                None => format!("{} on", f.since),
+            });
+            table.row(row);
+        }
+        let mut text = table.text() + "\n" + &paragraph("", LEGEND) + "\nKnown weaknesses:\n";
+        for f in self {
+            for weakness in &f.weaknesses {
+                text += &item(&format!("{}: {} ({})", f.name, weakness.what, weakness.source));
+            }
+        }
+        text
+    }
+}
+
+fn letters(f: &Features) -> String {
+    let letter = |platform: Platform| {
+        let letter = &platform.title()[..1];
+        match () {
+            () if f.writes.contains(&platform) => letter.to_uppercase(),
+            () if f.reads.contains(&platform) => letter.to_lowercase(),
+            () => "-".into(),
+        }
+    };
+    [Platform::Linux, Platform::Windows, Platform::Macos].map(letter).concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::csv;
+    use super::super::table::WIDTH;
+    use super::*;
+    use crate::model::answers::{Answers, Purpose, Threat};
+    use crate::show::recommend::{Measured, features, recommend};
+
+    #[test]
+    fn every_line_of_the_reckoning_is_told() {
+        let answers = Answers {
+            purpose: Purpose::Laptop,
+            share_with: vec![Platform::Windows],
+            threat: Threat::Coercion,
+            root: true,
+        };
+        let told = recommend(&answers, &Measured::default());
+        let text = told.text();
+        let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let first = told.first.as_ref().expect("an answer");
+        for reason in first.reasons.iter().chain(&first.against) {
+            assert!(flat.contains(&reason.text), "{} is not in {text}", reason.text);
+        }
+        assert!(
+            told.out.iter().all(|out| flat.contains(&out.name) && flat.contains(&format!("{}.", out.because))),
+            "{text}"
+        );
+        assert!(flat.contains("use LUKS2 for that") && flat.contains("In 2010, the same rules"), "{text}");
+        let widest = text.lines().filter(|l| !l.contains("http")).map(|l| l.chars().count()).max();
+        assert!(widest.is_some_and(|width| width <= WIDTH), "{widest:?}\n{text}");
+    }
+
+    #[test]
+    fn the_table_is_told_in_whole() {
+        let text = features().text();
+        let line = text.lines().find(|line| line.starts_with("BitLocker")).expect("a line");
+        assert!(line.contains("LW-") && line.contains("2007 on"), "{line}");
+        let line = text.lines().find(|line| line.starts_with("FileVault")).expect("a line");
+        assert!(line.contains("l-M"), "{line}");
+        assert_eq!(csv(features()).lines().count(), features().len() + 1);
+    }
+}

@@ -1,0 +1,497 @@
+//! A run as text, CSV and JSON.
+
+use claviger_engine::{Error, Result};
+use serde::Serialize;
+
+use crate::model::figures::{Case, Run};
+use crate::model::statistics::Verdict;
+use crate::model::words::{case_words, number, percent, printable};
+use crate::show::summary::{Cell, Summary};
+
+use super::facts::{facts, method, missing};
+use super::panels::{Kind, Panel, Scale, axis_words, panels, strays, tick};
+use super::table::{Align, Table, WIDTH, bar, wrapped};
+use super::{Extra, Record, Text, csv, html};
+
+/// A run with what it shows, and what else is to be told of it.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct RunReport<'a> {
+    /// The raw figures.
+    pub run: &'a Run,
+    /// What they show.
+    pub summary: &'a Summary,
+    /// Sections of their own, after the workloads.
+    #[serde(skip_serializing_if = "no_extras")]
+    pub extras: &'a [Extra],
+}
+
+fn no_extras(extras: &&[Extra]) -> bool {
+    extras.is_empty()
+}
+
+impl RunReport<'_> {
+    /// One line for each cell of the summary.
+    pub fn cells_csv(&self) -> String {
+        csv(&self.summary.cells)
+    }
+
+    /// One line for each raw figure, those of warm-ups included.
+    pub fn samples_csv(&self) -> String {
+        let rows: Vec<Sample> = self
+            .run
+            .passes
+            .iter()
+            .flat_map(|p| p.measures.iter().map(move |m| Sample { pass: p, measure: m }))
+            .collect();
+        csv(&rows)
+    }
+
+    /// The study that was repeated in Markdown: its tables and conclusions; empty where none was.
+    pub fn study_markdown(&self) -> String {
+        super::study::markdown(self.run, self.summary)
+    }
+
+    /// One line for each cell of the tables of the study that was repeated; empty where none was.
+    pub fn study_csv(&self) -> String {
+        csv(&super::study::records(self.run, self.summary))
+    }
+
+    /// All of it, for machines.
+    ///
+    /// # Errors
+    /// `Io` where that cannot be written as JSON.
+    pub fn json(&self) -> Result<String> {
+        let json = serde_json::to_string_pretty(self);
+        json.map(|text| text + "\n").map_err(|e| Error::from(std::io::Error::from(e)))
+    }
+
+    /// One self-contained page with charts. There is no script in it, and nothing that is fetched from elsewhere.
+    ///
+    /// # Errors
+    /// `Io` where a chart cannot be drawn.
+    pub fn html(&self) -> Result<String> {
+        html::page(self)
+    }
+}
+
+impl Record for Cell {
+    fn record(&self) -> Vec<(&'static str, String)> {
+        // Every field is named, so that a new one is not forgotten here.
+        let Self {
+            facility,
+            workload,
+            case,
+            unit,
+            median,
+            low,
+            high,
+            relative_deviation,
+            steady,
+            spread,
+            samples,
+            outliers,
+            baseline,
+            loss,
+            cpu_s_per_gb,
+        } = self;
+        let of_loss = |value: fn(&crate::model::statistics::Loss) -> f64| {
+            loss.as_ref().map(|l| exact(value(l))).unwrap_or_default()
+        };
+        let own = [
+            ("unit", word(unit)),
+            ("median", exact(*median)),
+            ("low", exact(*low)),
+            ("high", exact(*high)),
+            ("relative_deviation", exact(*relative_deviation)),
+            ("steady", steady.to_string()),
+            ("samples", samples.len().to_string()),
+            ("outliers", outliers.len().to_string()),
+            ("min", exact(spread.min)),
+            ("max", exact(spread.max)),
+            ("baseline", baseline.clone().unwrap_or_default()),
+            ("loss", of_loss(|l| l.loss)),
+            ("loss_low", of_loss(|l| l.low)),
+            ("loss_high", of_loss(|l| l.high)),
+            ("verdict", loss.as_ref().map(|l| l.verdict.words().to_owned()).unwrap_or_default()),
+            ("cpu_s_per_gb", cpu_s_per_gb.map(exact).unwrap_or_default()),
+        ];
+        of_what(workload, case, facility).into_iter().chain(own).collect()
+    }
+}
+
+/// One raw figure with the pass that it comes from.
+struct Sample<'a> {
+    pass: &'a crate::model::figures::Pass,
+    measure: &'a crate::model::figures::Measure,
+}
+
+impl Record for Sample<'_> {
+    fn record(&self) -> Vec<(&'static str, String)> {
+        let crate::model::figures::Pass { facility, workload, round, position, at, conditions, measures: _ } =
+            self.pass;
+        let crate::model::figures::Measure { case, value, unit, bytes, seconds, cpu_s } = self.measure;
+        let own = [
+            ("round", round.map_or("warm-up".into(), |r| r.to_string())),
+            ("position", position.to_string()),
+            ("at", at.clone()),
+            ("unit", word(unit)),
+            ("value", exact(*value)),
+            ("bytes", bytes.to_string()),
+            ("seconds", exact(*seconds)),
+            ("cpu_s", cpu_s.map(exact).unwrap_or_default()),
+            ("mhz", conditions.mhz.map(exact).unwrap_or_default()),
+            ("steal_share", exact(conditions.steal_share)),
+            ("throttled", conditions.throttled.map(|t| t.to_string()).unwrap_or_default()),
+            ("caches_dropped", conditions.caches_dropped.to_string()),
+        ];
+        of_what(workload, case, facility).into_iter().chain(own).collect()
+    }
+}
+
+/// The columns that say what a figure is of: the first ones of figures and of samples.
+fn of_what(workload: &str, case: &Case, facility: &str) -> Vec<(&'static str, String)> {
+    vec![
+        ("workload", workload.to_owned()),
+        ("operation", case.operation.clone()),
+        ("series", case.series.clone()),
+        ("axis", word(&case.axis)),
+        ("x", case.x.map(exact).unwrap_or_default()),
+        ("facility", facility.to_owned()),
+    ]
+}
+
+/// As JSON has it, which is the same word everywhere.
+pub(super) fn word(value: &impl Serialize) -> String {
+    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// A figure in full: latencies of microseconds are seconds here. Empty for what is no number.
+pub(super) fn exact(value: f64) -> String {
+    match value {
+        v if !v.is_finite() => String::new(),
+        v if v != 0.0 && v.abs() < 1e-3 => format!("{v:e}"),
+        v => number(v),
+    }
+}
+
+impl Text for RunReport<'_> {
+    fn text(&self) -> String {
+        let mut text = String::from("What encryption costs on this machine\n");
+        let (left_out, failures) = missing(self.run);
+        text += &listed("Findings", &self.summary.findings);
+        text += &listed("Warnings", &self.warnings());
+        text += &listed("Notes", &self.run.notes);
+        let reasons = |list: &[(String, String)]| list.iter().map(|(a, b)| format!("{a}: {b}")).collect::<Vec<_>>();
+        text += &listed("Failed", &reasons(&failures));
+        text += &listed("Left out", &reasons(&left_out));
+        text += "\nMachine and method\n";
+        for (name, value) in facts(self.run) {
+            text += &wrapped(&format!("{name}: {value}"));
+        }
+        method(self.run).iter().for_each(|m| text += &wrapped(m));
+        text += &self.facilities_text();
+        for workload in self.run.workloads.iter().filter(|w| w.left_out.is_none()) {
+            text += &heading(&workload.title);
+            text += &wrapped(&workload.measures);
+            text += &wrapped(&format!("Not measured: {}", workload.not));
+            let panels = panels(self.summary, &workload.name);
+            if panels.is_empty() {
+                text += "There are no figures.\n";
+            }
+            panels.iter().for_each(|panel| text += &panel_text(panel));
+        }
+        if !self.run.ciphers.is_empty() {
+            text += &heading("Ciphers in memory, without any storage");
+            text += &self.run.ciphers.as_slice().text();
+        }
+        self.extras.iter().for_each(|extra| text += &extra_text(extra));
+        printable(&text)
+    }
+}
+
+impl RunReport<'_> {
+    /// The summary's warnings, and one for figures that cannot be shown.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let stray = match strays(self.summary) {
+            0 => None,
+            n => Some(format!("{n} of {} figures are not numbers; they are not shown.", self.summary.cells.len())),
+        };
+        self.summary.warnings.iter().cloned().chain(stray).collect()
+    }
+
+    fn facilities_text(&self) -> String {
+        let measured: Vec<_> = self.run.facilities.iter().filter(|f| f.left_out.is_none()).collect();
+        if measured.is_empty() {
+            return String::new();
+        }
+        let mut table =
+            Table::new(&[("facility", Align::Left), ("what it is", Align::Left), ("baseline", Align::Left)]);
+        for f in measured {
+            table.row(vec![f.name.clone(), f.title.clone(), f.baseline.clone().unwrap_or_else(|| "–".into())]);
+        }
+        format!("\n{}", table.text())
+    }
+}
+
+/// A title of a section, underlined.
+fn heading(title: &str) -> String {
+    format!("\n{title}\n{}\n", "═".repeat(title.chars().count()))
+}
+
+fn listed(title: &str, lines: &[String]) -> String {
+    if lines.is_empty() {
+        return String::new();
+    }
+    let indented = |line: &String| wrapped(&format!("- {}", line.replace('\n', " ")));
+    format!("\n{title}\n{}", lines.iter().map(indented).collect::<String>())
+}
+
+fn extra_text(extra: &Extra) -> String {
+    let mut text = heading(&extra.title);
+    extra.text.iter().for_each(|t| text += &wrapped(t));
+    if !extra.columns.is_empty() {
+        let numeric = |column: usize| extra.rows.iter().all(|row| row.get(column).is_none_or(|cell| is_numeric(cell)));
+        let align = |column: usize| if numeric(column) { Align::Right } else { Align::Left };
+        let columns: Vec<_> = extra.columns.iter().enumerate().map(|(i, name)| (name.as_str(), align(i))).collect();
+        let mut table = Table::new(&columns);
+        extra.rows.iter().for_each(|row| table.row(row.iter().take(columns.len()).cloned().collect()));
+        text += &format!("\n{}", table.text());
+    }
+    text
+}
+
+/// Whether a cell of a table is a number, an interval of numbers or nothing, and goes to the right.
+pub(super) fn is_numeric(cell: &str) -> bool {
+    cell.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | ',' | '-' | '–' | '−' | '+' | '…' | ' ' | '%' | '*'))
+}
+
+fn panel_text(panel: &Panel) -> String {
+    let scale = panel.scale();
+    match panel.kind {
+        Kind::Curve => curve_text(panel, scale),
+        Kind::Bars | Kind::Latency => bars_text(panel, scale),
+    }
+}
+
+/// A line for each facility, and a line of losses under each that has a baseline; over the places on the axis.
+fn curve_text(panel: &Panel, scale: Scale) -> String {
+    let name = |facility: &str| facility.chars().count();
+    let names = panel.facilities().into_iter().map(name).max().unwrap_or(0).max("  loss %".len());
+    let columns = ((WIDTH - names) / 9).max(1);
+    let mut text = format!("\n{}, {} by {}\n", panel.title, scale.name, axis_words(panel.axis));
+    for xs in panel.xs().chunks(columns) {
+        text += &curve_table(panel, scale, xs);
+    }
+    text + "* no measurable difference, or too few repeats for a verdict\n"
+}
+
+fn curve_table(panel: &Panel, scale: Scale, xs: &[f64]) -> String {
+    let ticks: Vec<String> = xs.iter().map(|x| tick(panel.axis, *x)).collect();
+    let columns: Vec<(&str, Align)> =
+        [("", Align::Left)].into_iter().chain(ticks.iter().map(|t| (t.as_str(), Align::Right))).collect();
+    let mut table = Table::new(&columns);
+    for facility in panel.facilities() {
+        let at = |x: &f64| panel.cells.iter().find(|c| c.facility == facility && c.case.x == Some(*x));
+        let row = |of: &dyn Fn(&Cell) -> String| {
+            xs.iter().map(|x| at(x).map(|c| of(c)).unwrap_or_default()).collect::<Vec<_>>()
+        };
+        table.row([vec![facility.to_owned()], row(&|c| scale.text(c.median))].concat());
+        if panel.cells.iter().any(|c| c.facility == facility && c.loss.is_some()) {
+            table.row([vec!["  loss %".into()], row(&loss_short)].concat());
+        }
+    }
+    table.text()
+}
+
+fn loss_short(cell: &Cell) -> String {
+    cell.loss.as_ref().filter(|l| l.loss.is_finite()).map_or(String::new(), |l| {
+        let sure = matches!(l.verdict, Verdict::Slower | Verdict::Faster);
+        format!("{}{}", percent(l.loss), if sure { "" } else { "*" })
+    })
+}
+
+/// For each operation, a line for each facility.
+fn bars_text(panel: &Panel, scale: Scale) -> String {
+    use Align::{Left, Right};
+    let mut text = String::new();
+    for case in panel.cases() {
+        let cells: Vec<&&Cell> = panel.cells.iter().filter(|c| c.case == *case).collect();
+        text += &format!("\n{}\n", case_words(case));
+        let mut table = Table::new(&[
+            ("", Left),
+            (scale.name, Right),
+            ("95 % interval", Right),
+            ("loss %", Right),
+            ("95 % interval", Right),
+            ("CPU s/GB", Right),
+            ("verdict", Left),
+            ("", Left),
+        ]);
+        let largest = cells.iter().map(|c| c.median).fold(0.0, f64::max);
+        for cell in cells {
+            table.row(vec![
+                cell.facility.clone(),
+                scale.text(cell.median) + if cell.steady { "" } else { "~" },
+                scale.interval(cell.low, cell.high),
+                loss_text(cell),
+                loss_interval(cell),
+                cell.cpu_s_per_gb.filter(|v| v.is_finite()).map(|v| format!("{v:.2}")).unwrap_or_default(),
+                cell.loss.as_ref().map(|l| short(l.verdict).to_owned()).unwrap_or_default(),
+                bar(cell.median, largest),
+            ]);
+        }
+        text += &table.text();
+    }
+    if panel.cells.iter().any(|c| !c.steady) {
+        text += "~ still unsteady after the last pass\n";
+    }
+    text
+}
+
+/// The loss in per cent; empty where there is none.
+pub(super) fn loss_text(cell: &Cell) -> String {
+    cell.loss.as_ref().filter(|l| l.loss.is_finite()).map(|l| percent(l.loss)).unwrap_or_default()
+}
+
+/// The interval of the loss in per cent; empty where there is none.
+pub(super) fn loss_interval(cell: &Cell) -> String {
+    let finite = cell.loss.as_ref().filter(|l| l.low.is_finite() && l.high.is_finite());
+    finite.map(|l| format!("{} … {}", percent(l.low), percent(l.high))).unwrap_or_default()
+}
+
+fn short(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Same => "no diff.",
+        Verdict::TooFew => "too few",
+        Verdict::Slower | Verdict::Faster => verdict.words(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+    use crate::hostile;
+    use crate::measure::run::stored;
+    use crate::show::changes::Changes;
+
+    /// Rows of a CSV file, read by another's parser, as names and values.
+    fn parsed(csv: &str) -> Vec<std::collections::HashMap<String, String>> {
+        let rows = csv::Reader::from_reader(csv.as_bytes()).into_deserialize().collect::<std::result::Result<_, _>>();
+        rows.expect("comma-separated values")
+    }
+
+    fn near(text: &str, value: f64) -> bool {
+        text.parse::<f64>().is_ok_and(|read| (read - value).abs() <= value.abs() * 1e-3 + 1e-6)
+    }
+
+    #[test]
+    fn a_run_that_anybody_wrote_is_refused_or_reported() {
+        let mut run = sample::run();
+        run.passes.retain(|pass| ["dd", "iozone-like", "dbench"].contains(&pass.workload.as_str()));
+        run.failures[0].error = "\u{1b}[31mred\u{7}\nnext line".into();
+        let json = serde_json::to_string(&run).expect("JSON");
+        let reported = std::cell::Cell::new(0);
+        hostile::feed(&[&json], 40, |text| {
+            let Ok(run) = stored::parse(text.as_bytes()) else { return };
+            reported.set(reported.get() + 1);
+            let summary = Summary::of(&run);
+            let report = RunReport { run: &run, summary: &summary, extras: &Extra::published(&run, &summary) };
+            let text = report.text();
+            assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+            assert!(report.html().is_ok() && report.json().is_ok());
+            assert!(!report.cells_csv().is_empty() && !report.samples_csv().is_empty());
+            let changes = Changes::between(&sample::run(), &run, 0.03);
+            assert!(!changes.text().contains('\u{1b}'));
+        });
+        // The run itself is one. How many of the others are depends on the machine that is told in it.
+        assert!(reported.get() > 1, "{} of them were runs", reported.get());
+    }
+
+    #[test]
+    fn figures_that_nobody_measured_are_refused() {
+        let refused = |change: &dyn Fn(&mut Run)| {
+            let mut run = sample::run();
+            change(&mut run);
+            stored::parse(&serde_json::to_vec(&run).expect("JSON")).is_err()
+        };
+        assert!(!refused(&|_| ()));
+        assert!(refused(&|run| run.passes[0].measures[0].value = f64::NAN));
+        assert!(refused(&|run| run.passes[0].measures[0].value = -1e300));
+        assert!(refused(&|run| run.passes[0].measures[0].case.x = Some(-1.0)));
+        assert!(refused(&|run| run.facilities[0].name = "plain\u{1b}[2J".into()));
+        assert!(refused(&|run| run.passes[0].measures[0].case.operation = "write\nread".into()));
+        assert!(refused(&|run| run.workloads[0].title = "x".repeat(100_000)));
+    }
+
+    #[test]
+    fn comma_separated_values_hold_every_figure() {
+        let run = sample::run();
+        let summary = Summary::of(&run);
+        let report = RunReport { run: &run, summary: &summary, extras: &[] };
+        let cells = parsed(&report.cells_csv());
+        assert_eq!(cells.len(), summary.cells.len());
+        for (row, cell) in cells.iter().zip(&summary.cells) {
+            assert_eq!((&row["facility"], &row["operation"]), (&cell.facility, &cell.case.operation));
+            assert!(near(&row["median"], cell.median) && near(&row["low"], cell.low), "{row:?}");
+            assert_eq!(row["loss"].is_empty(), cell.loss.is_none(), "{row:?}");
+        }
+        let samples = parsed(&report.samples_csv());
+        let measures: Vec<_> = run.passes.iter().flat_map(|p| p.measures.iter().map(move |m| (p, m))).collect();
+        assert_eq!(samples.len(), measures.len());
+        for (row, (pass, measure)) in samples.iter().zip(measures) {
+            assert!(near(&row["value"], measure.value), "{row:?}");
+            assert_eq!(row["round"].parse().ok(), pass.round, "the warm-up is no number");
+        }
+    }
+
+    #[test]
+    fn json_is_the_run_again() {
+        let run = sample::run();
+        let summary = Summary::of(&run);
+        let json = RunReport { run: &run, summary: &summary, extras: &[] }.json().expect("JSON");
+        let dir = tempfile::tempdir().expect("a folder");
+        let file = dir.path().join("report.json");
+        std::fs::write(&file, json).expect("a file");
+        let again = stored::load(&file).expect("the run");
+        assert_eq!(
+            (again.plan, again.passes.len(), again.traces.len()),
+            (run.plan, run.passes.len(), run.traces.len())
+        );
+        let figures = |passes: &[crate::model::figures::Pass]| {
+            passes.iter().flat_map(|p| &p.measures).map(|m| m.value).collect::<Vec<_>>()
+        };
+        // serde_json reads the last binary digit of a number as it likes.
+        let same = |(a, b): (&f64, &f64)| (a - b).abs() <= b.abs() * 1e-14;
+        assert!(figures(&again.passes).iter().zip(&figures(&run.passes)).all(same));
+    }
+
+    #[test]
+    fn the_text_holds_every_figure_and_fits() {
+        let run = sample::run();
+        let summary = Summary::of(&run);
+        let text = RunReport { run: &run, summary: &summary, extras: &[] }.text();
+        let words: std::collections::HashSet<&str> = text.split_whitespace().collect();
+        for panel in run.workloads.iter().flat_map(|w| panels(&summary, &w.name)) {
+            for cell in &panel.cells {
+                let figure = panel.scale().text(cell.median);
+                assert!(words.contains(&*figure) || words.contains(&*format!("{figure}~")), "{figure} {cell:?}");
+            }
+        }
+        // A path of the command line is one word, and is not cut.
+        let command = run.machine.command_line.join(" ");
+        for line in text.lines().filter(|line| !line.split(' ').any(|w| command.contains(w) && w.len() > 40)) {
+            assert!(line.chars().count() <= WIDTH, "{line}");
+        }
+    }
+
+    #[test]
+    fn little_is_told_as_text_too() {
+        let run = sample::empty();
+        let summary = Summary::of(&run);
+        let report = RunReport { run: &run, summary: &summary, extras: &[] };
+        assert!(report.text().contains("Machine and method") && !report.text().contains("NaN"));
+        assert_eq!(report.cells_csv(), "");
+        assert_eq!(report.samples_csv(), "");
+    }
+}

@@ -1,0 +1,540 @@
+//! The tables and conclusions of a repeated study as sections of a report.
+
+use std::collections::BTreeSet;
+
+use crate::model::figures::{Run, Unit};
+use crate::model::plan::Backing;
+use crate::model::study::{Scenario, Study};
+use crate::model::words::{percent, printable, size};
+use crate::show::recommend::{Measured, Recommendation, recommend};
+use crate::show::study::{FilledTable, JudgedConclusion, OwnFigure, StudyCell, conclusions, filled};
+use crate::show::summary::Summary;
+
+use super::panels::{Scale, once};
+use super::{BarChart, Chart, ChartBar, ChartPoint, Extra, LineChart, Record};
+
+/// Sections of the study that this run repeats; none where it repeats no study.
+pub(super) fn sections(run: &Run, summary: &Summary) -> Vec<Extra> {
+    let Some(study) = &run.plan.study else { return Vec::new() };
+    let tables = filled(study, run, summary);
+    let judged = conclusions(study, run, summary);
+    let tables = tables.iter().map(table);
+    [about(study, run)].into_iter().chain(tables).chain((!judged.is_empty()).then(|| claims(&judged))).collect()
+}
+
+/// A line for each cell of the tables.
+pub(super) fn records(run: &Run, summary: &Summary) -> Vec<StudyRecord> {
+    let Some(study) = &run.plan.study else { return Vec::new() };
+    let of = |filled: FilledTable<'_>| {
+        let (number, title) = (filled.table.number.clone(), filled.table.title.clone());
+        filled
+            .cells
+            .into_iter()
+            .map(move |cell| StudyRecord::of([number.clone(), title.clone()], &cell))
+            .collect::<Vec<_>>()
+    };
+    filled(study, run, summary).into_iter().flat_map(of).collect()
+}
+
+/// What is repeated, and how much of it.
+fn about(study: &Study, run: &Run) -> Extra {
+    let (extent, plan) = (study.extent(run.plan.level), &run.plan);
+    let times = match plan.min_repeats == plan.max_repeats {
+        true => plan.min_repeats.to_string(),
+        false => format!("{} to {}", plan.min_repeats, plan.max_repeats),
+    };
+    let level = match () {
+        () if plan.scale != extent.scale || plan.min_repeats != extent.repeats => "In a size of its own",
+        () if extent == study.thorough => "As published",
+        () if extent == study.standard => "Scaled down",
+        () => "A smoke test, which shows that it runs and little else",
+    };
+    let size = format!(
+        "{level}: data of {} % of the study's size, volumes of {}, {times} passes after a warm-up (the study: {}).",
+        percent(plan.scale),
+        size(plan.size),
+        study.thorough.repeats,
+    );
+    Extra { title: format!("{ABOUT}{}", study.title), text: vec![study.about.clone(), size], ..Extra::default() }
+}
+
+/// What was found, and the tables with a column for each facility, in Markdown for the documentation.
+pub(super) fn markdown(run: &Run, summary: &Summary) -> String {
+    let Some(study) = &run.plan.study else { return String::new() };
+    let machine = &run.machine;
+    let on = format!("{}, {}, {}. {}.", machine.cpu_model, machine.kernel, media(run), super::facts::sittings(run));
+    let judged = conclusions(study, run, summary);
+    let head = about(study, run);
+    let claims = claims(&judged);
+    let title = head.title.trim_start_matches(ABOUT).to_owned();
+    let mut text = section("##", &title, head.text.into_iter().chain([on]));
+    if !judged.is_empty() {
+        let (method, said) = claims.text.split_first().expect("the method comes first");
+        text += &section("###", &claims.title, [method.clone()].into_iter());
+        said.iter().for_each(|said| text += &format!("- {}\n", escaped(said)));
+        text.push('\n');
+    }
+    filled(study, run, summary).iter().for_each(|filled| text += &markdown_table(filled));
+    text
+}
+
+fn section(level: &str, title: &str, paragraphs: impl Iterator<Item = String>) -> String {
+    let paragraphs: String = paragraphs.map(|paragraph| format!("{}\n\n", escaped(&paragraph))).collect();
+    format!("{level} {}\n\n{paragraphs}", escaped(title))
+}
+
+/// The rows that have a figure of ours, each with its unit: what is here, what that is less than without encryption, and the
+/// same of the study. What only the study has is counted.
+fn markdown_table(filled: &FilledTable<'_>) -> String {
+    let (title, text) = words(filled);
+    let ours = |cell: &&StudyCell<'_>| matches!(cell.here, OwnFigure::Figure { .. });
+    let rows = once(filled.cells.iter().filter(ours).map(|cell| cell.row));
+    let shown = |cell: &&StudyCell<'_>| rows.contains(&cell.row) && (ours(cell) || cell.theirs.is_some());
+    let columns = once(filled.cells.iter().filter(shown).map(|cell| cell.column));
+    let others = filled.cells.iter().filter(|cell| cell.theirs.is_some() && !rows.contains(&cell.row)).count();
+    let more = format!("The study has {others} more figures here; `claviger lab report` prints them beside these.");
+    let mut text = section("###", &title, text.into_iter());
+    let found = |row: &str, column: &str| filled.cells.iter().find(|c| (c.row, c.column) == (row, column));
+    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    if !filled.table.scenarios.is_empty() {
+        let lines = [ADVISED.map(str::to_owned)].into_iter().chain(advised(filled));
+        let mut lines = lines.map(|cells| line(cells.iter().map(|cell| escaped(cell)).collect()));
+        let head = lines.next().unwrap_or_default();
+        return format!("{text}{head}|{}\n{}\n", "---|".repeat(ADVISED.len()), lines.collect::<String>());
+    }
+    for (number, of) in rows.iter().enumerate() {
+        if number == 0 {
+            text += &line(["what"].into_iter().chain(columns.iter().copied()).map(escaped).collect());
+            text += &format!("|{}\n", "---|".repeat(columns.len() + 1));
+        }
+        let unit = columns.iter().find_map(|column| scale(filled, found(of, column).filter(|cell| ours(cell))?));
+        let what = match unit {
+            Some(unit) if !unit.name.is_empty() => format!("{of}, {}", unit.name),
+            _ => (*of).to_owned(),
+        };
+        let cells = columns.iter().map(|column| found(of, column).map(|cell| both(filled, cell)).unwrap_or_default());
+        text += &line([escaped(&what)].into_iter().chain(cells).collect());
+    }
+    if !rows.is_empty() {
+        text.push('\n');
+    }
+    if others > 0 { text + &more + "\n\n" } else { text }
+}
+
+/// A figure of ours, and below it that of the study.
+fn both(filled: &FilledTable<'_>, cell: &StudyCell<'_>) -> String {
+    let [_, _, _, here, _, lost_here, theirs, lost_there, _] = row(cell, scale(filled, cell));
+    let with = |figure: String, lost: String| if lost.is_empty() { figure } else { format!("{figure} (−{lost} %)") };
+    let with = |figure, lost| escaped(&with(figure, lost)).replace("−-", "+");
+    let theirs = if theirs.is_empty() { theirs } else { format!("<br>study: {}", with(theirs, lost_there)) };
+    with(here, lost_here) + &theirs
+}
+
+/// What Markdown would take for its own, taken as it is.
+fn escaped(text: &str) -> String {
+    let special = |c: char| matches!(c, '\\' | '`' | '*' | '_' | '|' | '<' | '[' | '#');
+    printable(text).chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()
+}
+
+fn media(run: &Run) -> String {
+    let kind = |medium: &Backing| match medium {
+        Backing::Tmpfs(_) => "data in memory",
+        Backing::Folder(_) => "data in files on a disk",
+        Backing::Device(_) => "data on a device",
+    };
+    run.plan.media().map(kind).collect::<Vec<_>>().join(", then ")
+}
+
+/// What the title of the first section begins with.
+const ABOUT: &str = "The study: ";
+
+/// With fewer places there is no line.
+const FEWEST: usize = 3;
+
+const COLUMNS: [&str; 9] =
+    ["what", "with", "unit", "here", "95 %", "lost here %", "the study", "lost there %", "times"];
+
+fn table(filled: &FilledTable<'_>) -> Extra {
+    let (title, text) = words(filled);
+    if !filled.table.scenarios.is_empty() {
+        let rows = advised(filled).map(|cells| cells.to_vec()).collect();
+        return Extra { title, text, columns: ADVISED.map(str::to_owned).to_vec(), rows, chart: None };
+    }
+    let rows = filled.cells.iter().map(|cell| row(cell, scale(filled, cell)).to_vec()).collect();
+    let chart =
+        filled.table.chart.then(|| lines(&title, filled).unwrap_or_else(|| Chart::Bars(bar_chart(&title, filled))));
+    Extra { title, text, columns: COLUMNS.map(str::to_owned).to_vec(), rows, chart }
+}
+
+/// What is advised in each scenario.
+const ADVISED: [&str; 4] = ["who", "today", "as it was in 2010, by the same rules", "what counts"];
+
+/// Reasons that are told of each.
+const TOLD: usize = 2;
+
+/// For each scenario, what the rules of `claviger lab recommend` say. Figures of the run do not count: it knows only the
+/// facilities that the study had, and others would lose for not having been there.
+fn advised(filled: &FilledTable<'_>) -> impl Iterator<Item = [String; 4]> {
+    filled.table.scenarios.iter().map(|Scenario { title, answers }| {
+        let Recommendation { first, then, .. } = recommend(answers, &Measured::default());
+        let none = || "none fits".to_owned();
+        let mut why: Vec<_> = first.iter().flat_map(|choice| &choice.reasons).collect();
+        why.sort_by_key(|reason| -reason.points);
+        let why: Vec<&str> = why.iter().take(TOLD).map(|reason| &*reason.text).collect();
+        let (name, why) = (first.as_ref().map_or_else(none, |choice| choice.name.clone()), why.join(" "));
+        [title.clone(), name, then.facility.unwrap_or_else(none), why]
+    })
+}
+
+/// The title of a table, and what there is to say of it.
+fn words(filled: &FilledTable<'_>) -> (String, Vec<String>) {
+    let number = &filled.table.number;
+    let title =
+        if number.is_empty() { filled.table.title.clone() } else { format!("{number}: {}", filled.table.title) };
+    let reason = |cell: &'_ StudyCell<'_>| match &cell.here {
+        OwnFigure::Missing(why) => Some(why.clone()),
+        _ => None,
+    };
+    let reasons: BTreeSet<String> = filled.cells.iter().filter_map(reason).collect();
+    let one_for_all =
+        reasons.len() == 1 && !filled.cells.iter().any(|cell| matches!(cell.here, OwnFigure::Figure { .. }));
+    let missing = filled.cells.iter().filter_map(|cell| match one_for_all {
+        true => Some(format!("Not measured here: {}", reason(cell)?)),
+        false => Some(format!("Not measured here: {}: {}", not_measured(filled, cell), reason(cell)?)),
+    });
+    (title, [format!("What differs: {}", filled.table.differs)].into_iter().chain(once(missing)).collect())
+}
+
+/// The facility of a cell without a figure, and the row where the facility has figures of others.
+fn not_measured(filled: &FilledTable<'_>, cell: &StudyCell<'_>) -> String {
+    let facility = cell.facility.as_deref().unwrap_or(cell.column);
+    let mut of_facility = filled.cells.iter().filter(|other| other.facility == cell.facility);
+    match of_facility.any(|other| matches!(other.here, OwnFigure::Figure { .. })) {
+        true => format!("{facility}, {}", cell.row),
+        false => facility.to_owned(),
+    }
+}
+
+/// The unit of all figures of a row.
+fn scale(filled: &FilledTable<'_>, cell: &StudyCell<'_>) -> Option<Scale> {
+    let of_row = filled.cells.iter().filter(|other| other.row == cell.row && other.unit == cell.unit);
+    let medians = of_row.filter_map(|cell| match cell.here {
+        OwnFigure::Figure { median, .. } => Some(median),
+        _ => cell.theirs.as_ref().and_then(|t| t.value),
+    });
+    Some(Scale::of(cell.unit?, medians))
+}
+
+fn row(cell: &StudyCell<'_>, scale: Option<Scale>) -> [String; 9] {
+    let share = |loss: Option<f64>| loss.map(percent).unwrap_or_default();
+    let written = |value: f64| scale.map_or_else(|| value.to_string(), |scale| scale.text(value));
+    let (here, interval, loss) = match &cell.here {
+        OwnFigure::Figure { median, low, high, loss, .. } => {
+            let interval =
+                if low == high { String::new() } else { format!("{} … {}", written(*low), written(*high)) };
+            (written(*median), interval, share(*loss))
+        }
+        OwnFigure::Missing(_) => ("–".to_owned(), String::new(), String::new()),
+        OwnFigure::Nothing => Default::default(),
+    };
+    // A figure that could not be converted stands as it is printed.
+    let comparable = cell.theirs.as_ref().and_then(|theirs| theirs.value).filter(|_| scale.is_some());
+    let theirs = cell.theirs.as_ref().map(|theirs| match comparable {
+        Some(value) => written(value),
+        None => theirs.printed.clone(),
+    });
+    let times = match (&cell.here, comparable) {
+        (OwnFigure::Figure { median, .. }, Some(theirs)) => format!("{:.1}", median / theirs),
+        _ => String::new(),
+    };
+    [
+        cell.row.to_owned(),
+        cell.column.to_owned(),
+        scale.map(|scale| scale.name.to_owned()).unwrap_or_default(),
+        here,
+        interval,
+        loss,
+        theirs.unwrap_or_default(),
+        share(cell.theirs.as_ref().and_then(|t| t.loss)),
+        times,
+    ]
+}
+
+/// Lines of what is here, and of what the study has, where the rows are places on one axis: nothing otherwise.
+fn lines(title: &str, filled: &FilledTable<'_>) -> Option<Chart> {
+    let rows = &filled.table.rows;
+    let xs = once(rows.iter().filter_map(|row| row.x));
+    let units = once(filled.cells.iter().filter_map(|cell| cell.unit));
+    let [unit] = units[..] else { return None };
+    if xs.len() < FEWEST || rows.iter().any(|row| row.x.is_none()) {
+        return None;
+    }
+    let figures = |cell: &StudyCell<'_>| match &cell.here {
+        OwnFigure::Figure { median, low, high, .. } => Some([*median, *low, *high]),
+        _ => None,
+    };
+    let theirs = |cell: &StudyCell<'_>| cell.theirs.as_ref()?.value.map(|value| [value; 3]);
+    let scale =
+        Scale::of(unit, filled.cells.iter().flat_map(|cell| [figures(cell), theirs(cell)]).flatten().map(|f| f[0]));
+    let groups = once(rows.iter().map(|row| (&row.operation, &row.series)));
+    let of = |published: bool| {
+        let line = |column: &str, (operation, series): (&String, &String)| {
+            let name = if groups.len() == 1 { column.to_owned() } else { format!("{column}, {series}") };
+            let mut points: Vec<ChartPoint> = Vec::new();
+            for row in rows.iter().filter(|row| (&row.operation, &row.series) == (operation, series)) {
+                let cell = filled.cells.iter().find(|cell| cell.row == row.title && cell.column == column);
+                let figure = cell.and_then(|cell| if published { theirs(cell) } else { figures(cell) });
+                points.extend(row.x.zip(figure.map(|f| f.map(|v| v / scale.one))));
+            }
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            (name, points)
+        };
+        let columns = filled.table.columns.iter().map(|column| column.title.as_str());
+        let all = columns.flat_map(|column| groups.iter().map(move |group| line(column, *group)));
+        let title = format!("{title}: {}", if published { "the study" } else { "here" });
+        LineChart { title, unit: scale.name.to_owned(), lines: all.filter(|(_, points)| !points.is_empty()).collect() }
+    };
+    let charts: Vec<LineChart> = [of(false), of(true)].into_iter().filter(|chart| !chart.lines.is_empty()).collect();
+    (!charts.is_empty()).then_some(Chart::Lines(charts))
+}
+
+/// Bars of what is here and of what the study has, row by row.
+fn bar_chart(title: &str, filled: &FilledTable<'_>) -> BarChart {
+    let rows = once(filled.cells.iter().filter(|cell| cell.unit.is_some()).map(|cell| cell.row));
+    let groups = rows.into_iter().map(|row| {
+        let cells = filled.cells.iter().filter(|cell| cell.row == row && cell.unit.is_some());
+        let unit = cells.clone().find_map(|cell| scale(filled, cell));
+        let bars = cells.flat_map(|cell| bars(cell, scale(filled, cell)));
+        (format!("{row}, {}", unit.map_or("", |unit| unit.name)), bars.collect())
+    });
+    BarChart { title: title.to_owned(), groups: groups.collect() }
+}
+
+fn bars(cell: &StudyCell<'_>, scale: Option<Scale>) -> Vec<ChartBar> {
+    let Some(scale) = scale else { return Vec::new() };
+    let bar = |name: String, [value, low, high]: [f64; 3], published: bool| ChartBar {
+        name,
+        figure: [value, low, high].map(|v| v / scale.one),
+        text: scale.text(value),
+        published,
+    };
+    let here = match cell.here {
+        OwnFigure::Figure { median, low, high, .. } => {
+            Some(bar(format!("{}, here", cell.column), [median, low, high], false))
+        }
+        _ => None,
+    };
+    let value = cell.theirs.as_ref().and_then(|t| t.value);
+    let theirs = value.map(|value| bar(format!("{}, study", cell.column), [value; 3], true));
+    here.into_iter().chain(theirs).collect()
+}
+
+/// What the conclusions come to.
+fn claims(judged: &[JudgedConclusion<'_>]) -> Extra {
+    let said = |JudgedConclusion { text, source, verdict, why }: &JudgedConclusion<'_>| {
+        format!("{verdict}: {text} ({source}) {why}")
+    };
+    let method = "A conclusion is still true or no longer, where the whole 95 % interval of each figure that decides lies on one \
+                  side; otherwise it cannot be said.";
+    Extra {
+        title: "What the study's conclusions come to here".into(),
+        text: [method.to_owned()].into_iter().chain(judged.iter().map(said)).collect(),
+        ..Extra::default()
+    }
+}
+
+/// A line of the tables for machines.
+pub struct StudyRecord(Vec<(&'static str, String)>);
+
+impl StudyRecord {
+    fn of([number, title]: [String; 2], cell: &StudyCell<'_>) -> Self {
+        let number_of = |value: Option<f64>| value.map(super::run::exact).unwrap_or_default();
+        let (median, low, high, samples, loss, missing) = match &cell.here {
+            OwnFigure::Figure { median, low, high, samples, loss } => {
+                (Some(*median), Some(*low), Some(*high), samples.to_string(), *loss, String::new())
+            }
+            OwnFigure::Missing(why) => (None, None, None, String::new(), None, why.clone()),
+            OwnFigure::Nothing => (None, None, None, String::new(), None, String::new()),
+        };
+        let unit = |unit: Option<Unit>| unit.map(|unit| super::run::word(&unit)).unwrap_or_default();
+        Self(vec![
+            ("table", number),
+            ("title", title),
+            ("row", cell.row.to_owned()),
+            ("column", cell.column.to_owned()),
+            ("facility", cell.facility.clone().unwrap_or_default()),
+            ("unit", unit(cell.unit)),
+            ("median", number_of(median)),
+            ("low", number_of(low)),
+            ("high", number_of(high)),
+            ("samples", samples),
+            ("loss", number_of(loss)),
+            ("missing", missing),
+            ("published", number_of(cell.theirs.as_ref().and_then(|t| t.value))),
+            ("published_as_printed", cell.theirs.as_ref().map(|t| t.printed.clone()).unwrap_or_default()),
+            ("published_loss", number_of(cell.theirs.as_ref().and_then(|t| t.loss))),
+        ])
+    }
+}
+
+impl Record for StudyRecord {
+    fn record(&self) -> Vec<(&'static str, String)> {
+        self.0.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+    use crate::show::report::{RunReport, Text};
+
+    /// A study of what the sample run has.
+    const STUDY: &str = r#"
+name = "sample"
+title = "a study"
+about = "It repeats something."
+published = "bsi2010"
+facilities = ["plain", "luks2", "zfs"]
+thorough = { scale = 1.0, repeats = 24, volume = 1 }
+standard = { scale = 0.1, repeats = 24, volume = 1 }
+quick = { scale = 0.01, repeats = 5, volume = 1 }
+
+[[workload]]
+name = "dd"
+
+[[table]]
+number = "Table 8"
+title = "dd"
+differs = "Much."
+chart = true
+published = { platform = "HP EliteBook 8540p", cpu_mode = "QuadCore 64-bit", power_mode = "performance" }
+row = [{ title = "4 KiB", workload = "dd", operation = "write", x = 4096, published = { parameter = "block size 4096 B", direction = "write" } }]
+column = [
+    { title = "nothing", facility = "plain", published = { table = "6", facility = "none" } },
+    { title = "AES", facility = "luks2", published = { table = "8", cipher = "AES-XTS", aes_acceleration = "off" }, against = "nothing" },
+    { title = "ZFS", facility = "zfs" },
+]
+
+[[conclusion]]
+text = "It is fast."
+source = "5.3"
+check = [{ workload = "dd", operation = "write", x = 1048576, facility = "luks2", against = "plain", at-least = 0.5 }]
+
+[[conclusion]]
+text = "It is slow."
+source = "5.3"
+check = [{ workload = "dd", operation = "write", x = 1048576, facility = "luks2", against = "plain", at-most = 0.5 }]
+
+[[conclusion]]
+text = "It is at 82 % or more."
+source = "5.3"
+check = [{ workload = "dd", operation = "write", x = 1048576, facility = "luks2", against = "plain", at-least = 0.82 }]
+
+[[conclusion]]
+text = "ZFS is fast."
+source = "5.3"
+check = [{ workload = "dd", operation = "write", x = 1048576, facility = "zfs", against = "plain", at-least = 0.5 }]
+"#;
+
+    fn run() -> Run {
+        let mut run = sample::run();
+        run.plan.study = Some(Box::new(toml::from_str(STUDY).expect("a study")));
+        run
+    }
+
+    #[test]
+    fn the_published_figure_stands_beside_ours() {
+        let run = run();
+        let summary = Summary::of(&run);
+        let extras = sections(&run, &summary);
+        let rows = &extras[1].rows;
+        let ours = summary
+            .cells
+            .iter()
+            .find(|c| c.facility == "luks2" && c.case.operation == "write" && c.case.x == Some(4096.0));
+        let aes = rows.iter().find(|row| row[1] == "AES").expect("a row");
+        assert_eq!(aes[3], crate::model::words::rate(ours.expect("measured").median));
+        // Of 1843.2 MB/s in the study's way of counting: 91.97 %, as its table 9 has it.
+        assert_eq!((aes[6].as_str(), aes[7].as_str()), ("148", "92.0"), "{aes:?}");
+        let zfs = rows.iter().find(|row| row[1] == "ZFS").expect("a row");
+        assert_eq!((zfs[3].as_str(), zfs[6].as_str()), ("–", ""));
+        assert!(
+            extras[1].text.iter().any(|t| t == "Not measured here: zfs: the program zpool is not installed"),
+            "{extras:?}"
+        );
+        let csv = crate::show::report::csv(&records(&run, &summary));
+        assert_eq!(csv.lines().count(), 4, "{csv}");
+    }
+
+    #[test]
+    fn what_cannot_be_compared_is_not() {
+        let mut run = run();
+        let row = |run: &Run| {
+            let extras = sections(run, &Summary::of(run));
+            extras[1].rows.iter().find(|row| row[1] == "AES").expect("a row").clone()
+        };
+        // A time beside a rate.
+        let study = run.plan.study.as_mut().expect("a study");
+        let compiling = r#"published = { table = "16", platform = "HP EliteBook 8540p", facility = "TrueCrypt", workload = "compiling the Linux kernel" }"#;
+        study.tables[0].published = Default::default();
+        study.tables[0].rows[0].published = Some(Default::default());
+        let column: std::collections::BTreeMap<String, crate::model::study::FigureSelector> =
+            toml::from_str(compiling).expect("one");
+        study.tables[0].columns[1].published = column.get("published").cloned();
+        let aes = row(&run);
+        assert_eq!((aes[2].as_str(), aes[6].as_str(), aes[8].as_str()), ("MB/s", "64 s", ""), "{aes:?}");
+        run.machine.cpu_model = "UML".into();
+        let extras = sections(&run, &Summary::of(&run));
+        assert!(extras[1].rows.iter().all(|row| row[3] == "–" || row[3].is_empty()), "{extras:?}");
+        assert!(extras[1].text.iter().any(|text| text.contains("user-mode Linux")), "{extras:?}");
+        let said = &extras.last().expect("conclusions").text;
+        assert!(said[1..].iter().all(|text| text.starts_with("Cannot be said")), "{said:?}");
+    }
+
+    #[test]
+    fn conclusions_are_judged_by_whole_intervals() {
+        let run = run();
+        let extras = sections(&run, &Summary::of(&run));
+        let said = &extras.last().expect("conclusions").text;
+        for words in [
+            "Still true: It is fast.",
+            "No longer: It is slow.",
+            "Cannot be said: It is at 82 %",
+            "Cannot be said: ZFS",
+        ] {
+            assert!(said.iter().any(|text| text.starts_with(words)), "{words}: {said:?}");
+        }
+        assert!(said.iter().any(|text| text.contains("zpool")), "{said:?}");
+        let few = Run { passes: run.passes.iter().filter(|p| p.round < Some(3)).cloned().collect(), ..run };
+        let extras = sections(&few, &Summary::of(&few));
+        let said = &extras.last().expect("conclusions").text;
+        assert!(said[1..].iter().all(|text| text.starts_with("Cannot be said")), "{said:?}");
+    }
+
+    #[test]
+    fn every_report_has_the_tables_and_a_stored_run_keeps_them() {
+        let run = run();
+        let stored =
+            crate::measure::run::stored::parse(serde_json::to_string(&run).expect("JSON").as_bytes()).expect("a run");
+        assert_eq!(stored.plan, run.plan);
+        let summary = Summary::of(&stored);
+        let extras = Extra::of_study(&stored, &summary);
+        let report = RunReport { run: &stored, summary: &summary, extras: &extras };
+        let (text, page, json) = (report.text(), report.html().expect("a page"), report.json().expect("JSON"));
+        let markdown = report.study_markdown();
+        assert!(markdown.starts_with("## a study\n\nIt repeats something.\n"), "{markdown}");
+        assert!(markdown.contains("\n| what | nothing | AES |\n") && markdown.contains("\n|---|---|"), "{markdown}");
+        assert!(markdown.contains("<br>study: 148 (−92.0 %) |"), "{markdown}");
+        for of in [&text, &page, &json, &markdown] {
+            assert!(of.contains("Table 8: dd") && of.contains("Much.") && of.contains("No longer: It is slow."));
+        }
+        assert!(page.contains("<title>Table 8: dd</title>"), "the chart");
+        assert!(text.contains("5 to 12 passes") && text.contains("data of 1.0 %"), "{text}");
+        let mut broken = run;
+        broken.plan.study.as_mut().expect("a study").about = "\u{1b}[0m".into();
+        let error = crate::measure::run::stored::parse(serde_json::to_string(&broken).expect("JSON").as_bytes())
+            .expect_err("refused");
+        assert!(error.to_string().contains("not one line"), "{error}");
+    }
+}
