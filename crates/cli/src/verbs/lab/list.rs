@@ -67,9 +67,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     };
     let facilities = catalogue.all().iter().map(facility).collect();
     let workloads = workloads::all().map(|workload| {
-        let missing = workload.missing();
-        let version = if missing.is_none() { workload.version() } else { None };
-        let (name, title) = (workload.name().into(), workload.title().into());
+        let missing = (workload.missing)();
+        let version = if missing.is_none() { (workload.version)() } else { None };
+        let (name, title) = (workload.name.into(), workload.title.into());
         One { name, title, baseline: None, version, ours: false, missing }
     });
     let study = |name: &str| {

@@ -240,7 +240,7 @@ fn tell_plan(prepared: &Prepared, resumed: Option<&State>) {
     let Prepared { plan, facilities, workloads, .. } = prepared;
     let names = |names: Vec<&str>| names.join(", ");
     let facilities = names(facilities.iter().map(|f| f.name.as_str()).collect());
-    let workloads = names(workloads.iter().map(|w| w.name()).collect());
+    let workloads = names(workloads.iter().map(|w| w.name).collect());
     let left_out = prepared.facility_records.iter().map(|f| (&f.name, &f.left_out));
     let left_out = left_out.chain(prepared.workload_records.iter().map(|w| (&w.name, &w.left_out)));
     let left_out: Vec<String> =

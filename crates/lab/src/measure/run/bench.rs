@@ -25,19 +25,14 @@ pub enum Keep {
 pub struct Real<'a> {
     labs: &'a [Lab],
     facilities: &'a [Facility],
-    workloads: &'a [&'static dyn Workload],
+    workloads: &'a [&'static Workload],
     keep: Keep,
     targets: BTreeMap<String, Target>,
 }
 
 impl<'a> Real<'a> {
     /// Nothing is made yet. `labs` has one for each medium of the plan.
-    pub fn new(
-        labs: &'a [Lab],
-        facilities: &'a [Facility],
-        workloads: &'a [&'static dyn Workload],
-        keep: Keep,
-    ) -> Self {
+    pub fn new(labs: &'a [Lab], facilities: &'a [Facility], workloads: &'a [&'static Workload], keep: Keep) -> Self {
         Self { labs, facilities, workloads, keep, targets: BTreeMap::new() }
     }
 
@@ -60,17 +55,17 @@ impl<'a> Real<'a> {
 
 impl Bench for Real<'_> {
     fn pass(&mut self, step: &Step) -> Attempt {
-        let workload = self.workloads.iter().find(|w| w.name() == step.workload).ok_or_else(|| {
+        let workload = self.workloads.iter().find(|w| w.name == step.workload).ok_or_else(|| {
             Trouble::Workload(Error::misuse(format!("there is no workload called {}", step.workload)))
         })?;
         let medium = self.labs[0].plan.medium_of(&step.facility);
         let lab = &self.labs[medium];
         // If anything below fails, the target is dropped and made again for the next pass.
-        let mut target = self.target(step, workload.on(), lab).map_err(Trouble::Facility)?;
+        let mut target = self.target(step, workload.on, lab).map_err(Trouble::Facility)?;
         lab.drop_caches().map_err(Trouble::Workload)?;
         let at = machine::utc_now();
         let watch = Watch::start();
-        let outcome = workload.run(&mut target, lab).map_err(Trouble::Workload)?;
+        let outcome = (workload.run)(&mut target, lab).map_err(Trouble::Workload)?;
         let conditions = watch.conditions(lab.plan.caches == Caches::Dropped);
         match self.keep {
             Keep::All => drop(self.targets.insert(step.facility.clone(), target)),

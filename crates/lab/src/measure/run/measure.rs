@@ -228,16 +228,16 @@ impl Told<'_> {
     /// Seconds that are left from this step on.
     fn left_s(&self, step: &Step) -> f64 {
         let Prepared { plan, workloads, .. } = self.prepared;
-        let here = workloads.iter().position(|w| w.name() == step.workload).unwrap_or(0);
-        let left = |(place, workload): (usize, &&'static dyn Workload)| {
-            let (times, seconds) = self.took.get(workload.name()).copied().unwrap_or_default();
+        let here = workloads.iter().position(|w| w.name == step.workload).unwrap_or(0);
+        let left = |(place, workload): (usize, &&'static Workload)| {
+            let (times, seconds) = self.took.get(workload.name).copied().unwrap_or_default();
             let rounds = match (place == here, step.round) {
                 (true, Some(round)) => plan.min_repeats.saturating_sub(round),
                 _ => plan.min_repeats + 1,
             };
-            let facilities = self.prepared.facilities_of(workload.name()).count();
+            let facilities = self.prepared.facilities_of(workload.name).count();
             let passes = (rounds * facilities).saturating_sub(if place == here { step.position } else { 0 });
-            let pass_s = if times == 0 { workload.estimate_s(plan) } else { seconds / times as f64 };
+            let pass_s = if times == 0 { (workload.estimate_s)(plan) } else { seconds / times as f64 };
             passes as f64 * pass_s
         };
         workloads.iter().enumerate().skip(here).map(left).sum()
@@ -250,8 +250,8 @@ impl Bench for Told<'_> {
         let start = Instant::now();
         let attempt = self.real.pass(step);
         self.done += 1;
-        if let Some(workload) = self.prepared.workloads.iter().find(|w| w.name() == step.workload) {
-            let (times, seconds) = self.took.entry(workload.name()).or_default();
+        if let Some(workload) = self.prepared.workloads.iter().find(|w| w.name == step.workload) {
+            let (times, seconds) = self.took.entry(workload.name).or_default();
             *times += 1;
             *seconds += start.elapsed().as_secs_f64();
         }

@@ -171,7 +171,7 @@ pub struct Prepared {
     /// All facilities of the plan, those included that cannot be measured here.
     pub facility_records: Vec<FacilityRecord>,
     /// The workloads that are done.
-    pub workloads: Vec<&'static dyn Workload>,
+    pub workloads: Vec<&'static Workload>,
     /// All workloads of the plan, those included that cannot be done here.
     pub workload_records: Vec<WorkloadRecord>,
     /// How many stores there are at a time.
@@ -228,7 +228,7 @@ impl Wishes {
         };
         check(&Plan { size: asked.unwrap_or(LEAST), ..plan.clone() })?;
         plan.workloads = self.workloads(&plan, defaults.pass_s)?;
-        let needed = workloads_of(&plan)?.into_iter().filter(|w| w.missing().is_none()).map(|w| room(w, &plan)).max();
+        let needed = workloads_of(&plan)?.into_iter().filter(|w| (w.missing)().is_none()).map(|w| room(w, &plan)).max();
         plan.size = asked.unwrap_or(needed.unwrap_or(0).max(LEAST).next_multiple_of(1 << 20));
         Ok(plan)
     }
@@ -267,7 +267,7 @@ impl Wishes {
     }
 
     fn workloads(&self, plan: &Plan, pass_s: f64) -> Result<Vec<String>> {
-        let all = || workloads::all().map(|w| w.name().to_owned());
+        let all = || workloads::all().map(|w| w.name.to_owned());
         if let (true, Some(preset)) = (self.workloads.is_empty(), self.preset) {
             return Ok(preset.workloads.iter().map(ToString::to_string).collect());
         }
@@ -276,8 +276,8 @@ impl Wishes {
         }
         if self.workloads.is_empty() {
             let quick = |name| plan.level != Level::Quick || QUICK_WORKLOADS.contains(&name);
-            let short = workloads::all().filter(|w| quick(w.name()) && w.estimate_s(plan) <= pass_s);
-            return Ok(short.map(|w| w.name().to_owned()).collect());
+            let short = workloads::all().filter(|w| quick(w.name) && (w.estimate_s)(plan) <= pass_s);
+            return Ok(short.map(|w| w.name.to_owned()).collect());
         }
         if self.workloads.iter().any(|name| name.eq_ignore_ascii_case(ALL)) {
             return Ok(all().collect());
@@ -345,12 +345,12 @@ impl Prepared {
     /// How long it will take.
     pub fn estimate(&self) -> Estimate {
         let passes = |repeats: usize| -> f64 {
-            let of = |w: &&'static dyn Workload| {
-                (w.estimate_s(&self.plan) + AROUND) * self.facilities_of(w.name()).count() as f64
+            let of = |w: &&'static Workload| {
+                ((w.estimate_s)(&self.plan) + AROUND) * self.facilities_of(w.name).count() as f64
             };
             self.workloads.iter().map(of).sum::<f64>() * (repeats + 1) as f64
         };
-        let once: f64 = self.workloads.iter().map(|w| w.once_s()).sum();
+        let once: f64 = self.workloads.iter().map(|w| (w.once_s)()).sum();
         let making = AROUND * self.facilities.len() as f64 + once;
         Estimate { least_s: making + passes(self.plan.min_repeats), most_s: making + passes(self.plan.max_repeats) }
     }
@@ -390,9 +390,9 @@ fn check(plan: &Plan) -> Result<()> {
 ///
 /// # Errors
 /// `Misuse` for a name that nothing has.
-fn workloads_of(plan: &Plan) -> Result<Vec<&'static dyn Workload>> {
+fn workloads_of(plan: &Plan) -> Result<Vec<&'static Workload>> {
     let find = |name: &String| {
-        let found = workloads::all().find(|w| w.name() == name);
+        let found = workloads::all().find(|w| w.name == name);
         found.ok_or_else(|| Error::misuse(format!("there is no workload called {name}")))
     };
     plan.workloads.iter().map(find).collect()
@@ -411,27 +411,27 @@ fn facility_record(facility: &Facility, program: &Path) -> FacilityRecord {
     }
 }
 
-fn workload_record(workload: &'static dyn Workload, plan: &Plan) -> WorkloadRecord {
+fn workload_record(workload: &'static Workload, plan: &Plan) -> WorkloadRecord {
     let needed = room(workload, plan);
     let too_large = || {
         let what = format!("It needs volumes of {}; these have {}.", size(needed), size(plan.size));
         (needed > plan.size).then_some(what)
     };
-    let left_out = workload.missing().or_else(too_large);
+    let left_out = (workload.missing)().or_else(too_large);
     WorkloadRecord {
-        name: workload.name().into(),
-        title: workload.title().into(),
-        measures: workload.measures(plan),
-        not: workload.not().into(),
-        version: left_out.is_none().then(|| workload.version()).flatten(),
+        name: workload.name.into(),
+        title: workload.title.into(),
+        measures: (workload.measures)(plan),
+        not: workload.not.into(),
+        version: left_out.is_none().then(|| (workload.version)()).flatten(),
         left_out,
     }
 }
 
 /// Bytes of a volume in which a workload can be done: with files, a file system takes its part.
-fn room(workload: &dyn Workload, plan: &Plan) -> u64 {
-    let room = workload.room(plan);
-    match workload.on() {
+fn room(workload: &Workload, plan: &Plan) -> u64 {
+    let room = (workload.room)(plan);
+    match workload.on {
         On::Bytes | On::Itself => room,
         On::Files => room + room / 4 + MARGIN / 2,
     }
@@ -441,7 +441,7 @@ fn room(workload: &dyn Workload, plan: &Plan) -> u64 {
 ///
 /// # Errors
 /// `Misuse` where not even that is so.
-fn keep(medium: &Backing, plan: &Plan, facilities: usize, workloads: &[&'static dyn Workload]) -> Result<Keep> {
+fn keep(medium: &Backing, plan: &Plan, facilities: usize, workloads: &[&'static Workload]) -> Result<Keep> {
     let one = plan.size + plan.size / 8 + MARGIN;
     let (place, available) = match medium {
         Backing::Device(device) => {
@@ -454,7 +454,7 @@ fn keep(medium: &Backing, plan: &Plan, facilities: usize, workloads: &[&'static 
         Backing::Folder(folder) => (folder, free(folder)?),
     };
     // Beside the stores: where workloads take their data from, and what they copy.
-    let beside = workloads.iter().map(|w| w.room(plan)).max().unwrap_or(0);
+    let beside = workloads.iter().map(|w| (w.room)(plan)).max().unwrap_or(0);
     match one.saturating_mul(facilities as u64).saturating_add(beside) {
         all if all <= available => Ok(Keep::All),
         _ if one + beside <= available => Ok(Keep::One),
@@ -534,8 +534,8 @@ mod tests {
         }
         let named = FILES.facilities(Level::Standard);
         assert!(named.iter().all(|name| plan.facilities.contains(name)), "{named:?}, but {:?}", plan.facilities);
-        for workload in workloads::all().filter(|w| w.on() == On::Files) {
-            assert!(plan.workloads.iter().any(|name| name == workload.name()), "{}", workload.name());
+        for workload in workloads::all().filter(|w| w.on == On::Files) {
+            assert!(plan.workloads.iter().any(|name| name == workload.name), "{}", workload.name);
         }
         let quick = wishes(Level::Quick, Some(FILES)).plan(&catalogue).expect("a plan");
         assert!(quick.facilities.len() < plan.facilities.len() && quick.workloads == plan.workloads);

@@ -13,13 +13,13 @@ use crate::model::plan::Plan;
 pub const FILESYSTEMS: &str = "filesystems";
 
 /// The file systems that a study names for the workload, or the usual one.
-pub fn named(workload: &dyn Workload, plan: &Plan) -> Vec<FilesystemKind> {
-    let study = plan.parameters(workload.name()).map(|study| study.filesystems.clone());
+pub fn named(workload: &Workload, plan: &Plan) -> Vec<FilesystemKind> {
+    let study = plan.parameters(workload.name).map(|study| study.filesystems.clone());
     study.filter(|kinds| !kinds.is_empty()).unwrap_or_else(|| vec![FilesystemKind::Ext4])
 }
 
 /// How often a pass of the workload is done: once for each file system that can be made here.
-pub fn times(workload: &dyn Workload, plan: &Plan) -> usize {
+pub fn times(workload: &Workload, plan: &Plan) -> usize {
     named(workload, plan).into_iter().filter(|kind| kind.missing().is_none()).count()
 }
 
@@ -28,7 +28,7 @@ pub fn times(workload: &dyn Workload, plan: &Plan) -> usize {
 /// # Errors
 /// Those of `work`.
 pub fn on_each(
-    workload: &dyn Workload,
+    workload: &Workload,
     target: &mut Target,
     lab: &Lab,
     mut work: impl FnMut(&mut Target, FilesystemKind) -> Result<Outcome>,
@@ -36,14 +36,14 @@ pub fn on_each(
     let mut all = Outcome::default();
     for kind in named(workload, &lab.plan) {
         if let Some(why) = kind.missing() {
-            all.notes.push(not_done(workload.name(), kind.name(), &why));
+            all.notes.push(not_done(workload.name, kind.name(), &why));
             continue;
         }
         if kind != FilesystemKind::Ext4 && target.facility().gives == Gives::Folder {
             let facility = &target.facility().name;
             all.notes.push(format!(
                 "{facility} is not measured with {} on {}: It is a folder.",
-                workload.name(),
+                workload.name,
                 kind.name()
             ));
             continue;
@@ -84,8 +84,8 @@ mod tests {
     use crate::model::plan::Backing;
     use crate::model::study::Study;
 
-    fn unpack() -> &'static dyn Workload {
-        super::super::all().find(|workload| workload.name() == "unpack").expect("it is there")
+    fn unpack() -> &'static Workload {
+        super::super::all().find(|workload| workload.name == "unpack").expect("it is there")
     }
 
     /// A lab in which a study unpacks on all of them, in volumes that XFS has room in.

@@ -13,60 +13,56 @@ use crate::model::figures::{Measure, Trace};
 use crate::model::plan::Plan;
 
 /// All workloads, in the order of a report.
-pub fn all() -> impl Iterator<Item = &'static dyn Workload> {
+pub fn all() -> impl Iterator<Item = &'static Workload> {
     [bytes::WORKLOADS, files::WORKLOADS, costs::WORKLOADS].into_iter().flatten().copied()
 }
 
 /// Something that is done with a facility and measured.
-pub trait Workload: Sync {
+pub struct Workload {
     /// Its name on the command line.
-    fn name(&self) -> &'static str;
-
+    pub name: &'static str,
     /// Its title for people.
-    fn title(&self) -> &'static str;
-
+    pub title: &'static str,
     /// What it measures, in whole sentences, with the sizes of this plan, and the study that it comes from.
-    fn measures(&self, plan: &Plan) -> String;
-
+    pub measures: fn(&Plan) -> String,
     /// What it does not measure, in whole sentences.
-    fn not(&self) -> &'static str;
-
+    pub not: &'static str,
     /// What it is done with.
-    fn on(&self) -> On;
-
+    pub on: On,
     /// Which parameters it takes from a study, by their names.
-    fn parameters(&self) -> &'static [&'static str] {
-        &[]
-    }
-
+    pub parameters: &'static [&'static str],
     /// Why it cannot be done here at all, such as a program that is not installed.
-    fn missing(&self) -> Option<String> {
-        None
-    }
-
+    pub missing: fn() -> Option<String>,
     /// The version of the program that does it, where that is another's.
-    fn version(&self) -> Option<String> {
-        None
-    }
-
+    pub version: fn() -> Option<String>,
     /// Seconds that a pass will take on a facility of moderate speed, about.
-    fn estimate_s(&self, plan: &Plan) -> f64;
-
+    pub estimate_s: fn(&Plan) -> f64,
     /// Seconds that it takes besides, about, to make what it does not have on this machine yet, such as a small Debian;
     /// 0 where there is nothing to make.
-    fn once_s(&self) -> f64 {
-        0.0
-    }
-
+    pub once_s: fn() -> f64,
     /// Bytes of room that it needs in a volume.
-    fn room(&self, plan: &Plan) -> u64;
-
+    pub room: fn(&Plan) -> u64,
     /// Does it once. It leaves nothing in a folder, and checks what it read where that does not disturb what it
-    /// measures.
-    ///
-    /// # Errors
-    /// `Io` where the facility or a program fails; `Cancelled`.
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome>;
+    /// measures. Fails with `Io` where the facility or a program fails, and with `Cancelled`.
+    pub run: fn(&mut Target, &Lab) -> Result<Outcome>,
+}
+
+impl Workload {
+    /// One that needs no program and no parameter, for others to begin with.
+    const PLAIN: Self = Self {
+        name: "",
+        title: "",
+        measures: |_| String::new(),
+        not: "",
+        on: On::Itself,
+        parameters: &[],
+        missing: || None,
+        version: || None,
+        estimate_s: |_| 0.0,
+        once_s: || 0.0,
+        room: |_| 0,
+        run: |_, _| Ok(Outcome::default()),
+    };
 }
 
 /// What a workload is done with.
@@ -97,7 +93,7 @@ mod tests {
 
     #[test]
     fn names_are_there_once() {
-        let mut names: Vec<&str> = all().map(Workload::name).collect();
+        let mut names: Vec<&str> = all().map(|workload| workload.name).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();

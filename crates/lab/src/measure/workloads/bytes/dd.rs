@@ -28,12 +28,6 @@ const PARAMETERS: &[&str] = &["size", "blocks", "seconds", "repetitions", "data"
 /// What is written where nobody says otherwise.
 const RANDOM: [Content; 1] = [Content::Random];
 
-/// The sweep over block sizes.
-pub struct Dd;
-
-/// Many repetitions of one transfer.
-pub struct TresorSgx;
-
 /// How much of it.
 struct Extent {
     blocks: Vec<usize>,
@@ -61,7 +55,7 @@ impl Extent {
             repetitions: 1,
             data: RANDOM.to_vec(),
         };
-        level.with(plan.parameters(Dd.name()), plan)
+        level.with(plan.parameters(DD.name), plan)
     }
 
     fn of_tresor_sgx(plan: &Plan) -> Self {
@@ -72,7 +66,7 @@ impl Extent {
         };
         let level =
             Self { blocks: vec![LARGE], size: at_level(size, plan), limit_s, repetitions, data: RANDOM.to_vec() };
-        level.with(plan.parameters(TresorSgx.name()), plan)
+        level.with(plan.parameters(TRESOR_SGX.name), plan)
     }
 
     /// With what a study sets: what it does not is the level's.
@@ -110,67 +104,42 @@ fn cap(size: u64, plan: &Plan) -> u64 {
     size.min(plan.size / 4 * 3) / MIB * MIB
 }
 
-impl Workload for Dd {
-    fn name(&self) -> &'static str {
-        "dd"
-    }
+/// The sweep over block sizes.
+pub static DD: Workload = Workload {
+    name: "dd",
+    title: "Sequential transfers by block size (dd)",
+    measures,
+    not: "Several requests at a time, and what a file system or the page cache makes of small requests: programs \
+     that write through the page cache see the figures of large blocks.",
+    on: On::Bytes,
+    parameters: PARAMETERS,
+    estimate_s: |plan| Extent::of_sweep(plan).estimate_s(),
+    room: |plan| Extent::of_sweep(plan).size,
+    run: |target, lab| run(target, lab, &Extent::of_sweep(&lab.plan)),
+    ..Workload::PLAIN
+};
 
-    fn title(&self) -> &'static str {
-        "Sequential transfers by block size (dd)"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
-        let Extent { blocks, size, limit_s, .. } = Extent::of_sweep(plan);
-        format!(
-            "Writes, then reads, the first {} MiB of the volume in order, in blocks of one size from {} bytes to {} \
-             KiB, one request at a time, bypassing the page cache where the facility allows. A write has an fdatasync \
-             at its end, which is timed. A transfer ends after {limit_s} s, and what was moved by then \
-             counts; one of less than {} s is repeated until that much was measured. What was written is compared \
-             afterwards. After the BSI's study of TrueCrypt (2010, section 5.3: 500 MB in blocks of 512 bytes to 32 \
-             KiB) and the Swedish study of 2013.",
-            size / MIB,
-            blocks.first().copied().unwrap_or_default(),
-            blocks.last().copied().unwrap_or_default() >> 10,
-            super::LEAST_S,
-        )
-    }
-
-    fn not(&self) -> &'static str {
-        "Several requests at a time, and what a file system or the page cache makes of small requests: programs \
-         that write through the page cache see the figures of large blocks."
-    }
-
-    fn on(&self) -> On {
-        On::Bytes
-    }
-
-    fn parameters(&self) -> &'static [&'static str] {
-        PARAMETERS
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
-        Extent::of_sweep(plan).estimate_s()
-    }
-
-    fn room(&self, plan: &Plan) -> u64 {
-        Extent::of_sweep(plan).size
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        run(target, lab, &Extent::of_sweep(&lab.plan))
-    }
+fn measures(plan: &Plan) -> String {
+    let Extent { blocks, size, limit_s, .. } = Extent::of_sweep(plan);
+    format!(
+        "Writes, then reads, the first {} MiB of the volume in order, in blocks of one size from {} bytes to {} \
+         KiB, one request at a time, bypassing the page cache where the facility allows. A write has an fdatasync \
+         at its end, which is timed. A transfer ends after {limit_s} s, and what was moved by then \
+         counts; one of less than {} s is repeated until that much was measured. What was written is compared \
+         afterwards. After the BSI's study of TrueCrypt (2010, section 5.3: 500 MB in blocks of 512 bytes to 32 \
+         KiB) and the Swedish study of 2013.",
+        size / MIB,
+        blocks.first().copied().unwrap_or_default(),
+        blocks.last().copied().unwrap_or_default() >> 10,
+        super::LEAST_S,
+    )
 }
 
-impl Workload for TresorSgx {
-    fn name(&self) -> &'static str {
-        "dd-tresorsgx"
-    }
-
-    fn title(&self) -> &'static str {
-        "Repeated sequential transfers (dd, as for TresorSGX)"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
+/// Many repetitions of one transfer.
+pub static TRESOR_SGX: Workload = Workload {
+    name: "dd-tresorsgx",
+    title: "Repeated sequential transfers (dd, as for TresorSGX)",
+    measures: |plan| {
         let Extent { blocks, size: moved, repetitions, .. } = Extent::of_tresor_sgx(plan);
         let blocks: Vec<String> = blocks.iter().map(|block| size(*block as u64)).collect();
         format!(
@@ -180,33 +149,16 @@ impl Workload for TresorSgx {
             moved / 1_000_000,
             blocks.join(", ")
         )
-    }
-
-    fn not(&self) -> &'static str {
-        "Small requests, and several requests at a time. The study wrote zeros, through the page cache; this \
-         writes incompressible data, around it where the facility lets us."
-    }
-
-    fn on(&self) -> On {
-        On::Bytes
-    }
-
-    fn parameters(&self) -> &'static [&'static str] {
-        PARAMETERS
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
-        Extent::of_tresor_sgx(plan).estimate_s()
-    }
-
-    fn room(&self, plan: &Plan) -> u64 {
-        Extent::of_tresor_sgx(plan).size
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        run(target, lab, &Extent::of_tresor_sgx(&lab.plan))
-    }
-}
+    },
+    not: "Small requests, and several requests at a time. The study wrote zeros, through the page cache; this \
+     writes incompressible data, around it where the facility lets us.",
+    on: On::Bytes,
+    parameters: PARAMETERS,
+    estimate_s: |plan| Extent::of_tresor_sgx(plan).estimate_s(),
+    room: |plan| Extent::of_tresor_sgx(plan).size,
+    run: |target, lab| run(target, lab, &Extent::of_tresor_sgx(&lab.plan)),
+    ..Workload::PLAIN
+};
 
 fn run(target: &mut Target, lab: &Lab, extent: &Extent) -> Result<Outcome> {
     let surface = target.bytes()?;
@@ -353,10 +305,10 @@ mod tests {
     #[test]
     fn transfers_fit_into_the_volume() {
         let small = Plan { size: 10 * MIB, level: Level::Thorough, scale: 1.0, ..lab().plan };
-        assert!(Dd.room(&small) <= small.size && TresorSgx.room(&small) <= small.size && Dd.room(&small) > 0);
-        assert_eq!(Dd.room(&Plan { size: 1 << 40, ..small.clone() }), 476 * MIB);
-        assert_eq!(Dd.room(&Plan { size: 1 << 40, scale: 0.1, ..small.clone() }), 47 * MIB, "the scale counts");
-        assert_eq!(Dd.room(&Plan { size: 1 << 40, scale: 0.01, level: Level::Quick, ..small.clone() }), 32 * MIB);
-        assert!(Dd.estimate_s(&lab().plan) < 5.0);
+        assert!((DD.room)(&small) <= small.size && (TRESOR_SGX.room)(&small) <= small.size && (DD.room)(&small) > 0);
+        assert_eq!((DD.room)(&Plan { size: 1 << 40, ..small.clone() }), 476 * MIB);
+        assert_eq!((DD.room)(&Plan { size: 1 << 40, scale: 0.1, ..small.clone() }), 47 * MIB, "the scale counts");
+        assert_eq!((DD.room)(&Plan { size: 1 << 40, scale: 0.01, level: Level::Quick, ..small.clone() }), 32 * MIB);
+        assert!((DD.estimate_s)(&lab().plan) < 5.0);
     }
 }

@@ -18,9 +18,6 @@ use crate::measure::workloads::{On, Outcome, Workload};
 use crate::model::figures::{Case, Measure, Unit};
 use crate::model::plan::{Level, Plan};
 
-/// The workload.
-pub struct Fio;
-
 /// What fio is asked to do.
 struct Job {
     operation: &'static str,
@@ -70,16 +67,11 @@ fn region(plan: &Plan) -> u64 {
     size.min(plan.size / 4 * 3) / MIB * MIB
 }
 
-impl Workload for Fio {
-    fn name(&self) -> &'static str {
-        "fio"
-    }
-
-    fn title(&self) -> &'static str {
-        "Random and sequential requests, with latencies (fio)"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
+/// The workload.
+pub static FIO: Workload = Workload {
+    name: "fio",
+    title: "Random and sequential requests, with latencies (fio)",
+    measures: |plan| {
         format!(
             "Runs fio on the first {} MiB, which have been written before, for {} s each: random reads and writes of \
              4 KiB with one and with 32 requests in flight, 70 % reads and 30 % writes of 4 KiB with 32, and \
@@ -90,47 +82,31 @@ impl Workload for Fio {
             region(plan) / MIB,
             runtime_s(plan)
         )
-    }
+    },
+    not: "What is read is not compared with what was written. Processor time holds what fio itself takes for making \
+     requests and random data; what fio itself takes in a run that does nothing is taken off. In a short run 99.9 % \
+     rests on few requests. More than one thread is not measured.",
+    on: On::Bytes,
+    missing: || program::missing(&["fio"]),
+    version: || program::version(Command::new("fio").arg("--version")),
+    estimate_s: |plan| (runtime_s(plan) + 0.6) * JOBS.len() as f64 + 0.6,
+    room: |plan| region(plan),
+    run,
+    ..Workload::PLAIN
+};
 
-    fn not(&self) -> &'static str {
-        "What is read is not compared with what was written. Processor time holds what fio itself takes for making \
-         requests and random data; what fio itself takes in a run that does nothing is taken off. In a short run 99.9 % \
-         rests on few requests. More than one thread is not measured."
+fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
+    let surface = target.bytes()?;
+    let len = region(&lab.plan).min(surface.len);
+    let place = FioTarget { engine: engine(&surface, &engines(lab)?, io_uring_allowed())?, surface, len };
+    let idle_s = program::run(&mut nothing(), lab.cancelled)?.own_cpu_s;
+    let mut outcome = Outcome::default();
+    for job in JOBS {
+        drop_caches(lab, place.surface.direct)?;
+        outcome.measures.extend(carry_out(job, &place, idle_s, lab)?);
     }
-
-    fn on(&self) -> On {
-        On::Bytes
-    }
-
-    fn missing(&self) -> Option<String> {
-        program::missing(&["fio"])
-    }
-
-    fn version(&self) -> Option<String> {
-        program::version(Command::new("fio").arg("--version"))
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
-        (runtime_s(plan) + 0.6) * JOBS.len() as f64 + 0.6
-    }
-
-    fn room(&self, plan: &Plan) -> u64 {
-        region(plan)
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        let surface = target.bytes()?;
-        let len = region(&lab.plan).min(surface.len);
-        let place = FioTarget { engine: engine(&surface, &engines(lab)?, io_uring_allowed())?, surface, len };
-        let idle_s = program::run(&mut nothing(), lab.cancelled)?.own_cpu_s;
-        let mut outcome = Outcome::default();
-        for job in JOBS {
-            drop_caches(lab, place.surface.direct)?;
-            outcome.measures.extend(carry_out(job, &place, idle_s, lab)?);
-        }
-        outcome.notes.extend(cache_note(target, place.surface.direct));
-        Ok(outcome)
-    }
+    outcome.notes.extend(cache_note(target, place.surface.direct));
+    Ok(outcome)
 }
 
 /// Where requests go.

@@ -25,12 +25,6 @@ const BUFFER: usize = 2 << 20;
 const BUFFERED: &str = "buffered read";
 const CACHED: &str = "cached read";
 
-/// hdparm's timings, of whatever can be read.
-pub struct HdparmLike;
-
-/// The program itself, on block devices.
-pub struct Hdparm;
-
 /// Seconds of each timing. hdparm's own are 3 and 2.
 struct Times {
     buffered_s: f64,
@@ -56,56 +50,45 @@ fn region(plan: &Plan) -> u64 {
     size.min(plan.size / 4 * 3) / BUFFER as u64 * BUFFER as u64
 }
 
-impl Workload for HdparmLike {
-    fn name(&self) -> &'static str {
-        "hdparm-like"
-    }
-
-    fn title(&self) -> &'static str {
-        "Buffered and cached reads (hdparm's method)"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
-        let Times { buffered_s, cached_s } = Times::of(plan);
-        let own = if plan.level == Level::Quick { " (hdparm: 3 s and 2 s)" } else { "" };
-        format!(
-            "Buffered: reads the volume from its beginning in pieces of 2 MiB through the page cache, from which it \
-             was dropped, for {buffered_s} s or up to {} MiB. Cached: reads the first 2 MiB again and again for \
-             {cached_s} s{own}; the time of as many looks at the clock is taken off. The two timings of hdparm(8), \
-             -t and -T, by code of our own, so that files can be read too.",
-            region(plan) / MIB
-        )
-    }
-
-    fn not(&self) -> &'static str {
-        "Cached reads measure memory, and no encryption, where the kernel keeps plaintext in its page cache; where it \
-         keeps none, as of this engine's mounted images, they measure decryption. Whether the encrypted data below \
-         come from a page cache depends on the backing."
-    }
-
-    fn on(&self) -> On {
-        On::Bytes
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
+/// hdparm's timings, of whatever can be read.
+pub static HDPARM_LIKE: Workload = Workload {
+    name: "hdparm-like",
+    title: "Buffered and cached reads (hdparm's method)",
+    measures,
+    not: "Cached reads measure memory, and no encryption, where the kernel keeps plaintext in its page cache; where it \
+     keeps none, as of this engine's mounted images, they measure decryption. Whether the encrypted data below \
+     come from a page cache depends on the backing.",
+    on: On::Bytes,
+    estimate_s: |plan| {
         let Times { buffered_s, cached_s } = Times::of(plan);
         buffered_s + cached_s + 0.2
-    }
+    },
+    room: |plan| region(plan),
+    run,
+    ..Workload::PLAIN
+};
 
-    fn room(&self, plan: &Plan) -> u64 {
-        region(plan)
-    }
+fn measures(plan: &Plan) -> String {
+    let Times { buffered_s, cached_s } = Times::of(plan);
+    let own = if plan.level == Level::Quick { " (hdparm: 3 s and 2 s)" } else { "" };
+    format!(
+        "Buffered: reads the volume from its beginning in pieces of 2 MiB through the page cache, from which it \
+         was dropped, for {buffered_s} s or up to {} MiB. Cached: reads the first 2 MiB again and again for \
+         {cached_s} s{own}; the time of as many looks at the clock is taken off. The two timings of hdparm(8), \
+         -t and -T, by code of our own, so that files can be read too.",
+        region(plan) / MIB
+    )
+}
 
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        let surface = target.bytes()?;
-        let Way::File(path) = &surface.way else {
-            return Err(Error::unsupported("timings of the page cache over NBD, which has none"));
-        };
-        let len = region(&lab.plan).min(surface.len);
-        let file = File::open(path).map_err(|e| Error::from(e).at(path))?;
-        let measures = timings(&file, len, &Times::of(&lab.plan), lab)?;
-        Ok(Outcome { measures, ..Outcome::default() })
-    }
+fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
+    let surface = target.bytes()?;
+    let Way::File(path) = &surface.way else {
+        return Err(Error::unsupported("timings of the page cache over NBD, which has none"));
+    };
+    let len = region(&lab.plan).min(surface.len);
+    let file = File::open(path).map_err(|e| Error::from(e).at(path))?;
+    let measures = timings(&file, len, &Times::of(&lab.plan), lab)?;
+    Ok(Outcome { measures, ..Outcome::default() })
 }
 
 /// Both.
@@ -150,58 +133,37 @@ fn cached(file: &File, limit_s: f64, buffer: &mut [u8]) -> std::io::Result<(u64,
     Ok((reads * buffer.len() as u64, Elapsed { seconds: all.seconds - looks_s, ..all }))
 }
 
-impl Workload for Hdparm {
-    fn name(&self) -> &'static str {
-        "hdparm"
-    }
-
-    fn title(&self) -> &'static str {
-        "Buffered and cached reads (hdparm itself)"
-    }
-
-    fn measures(&self, _: &Plan) -> String {
+/// The program itself, on block devices.
+pub static HDPARM: Workload = Workload {
+    name: "hdparm",
+    title: "Buffered and cached reads (hdparm itself)",
+    measures: |_| {
         "Runs hdparm -t -T on the block device that the facility gives, with its own 3 s and 2 s: sequential reads of \
          2 MiB through the page cache, which it flushes, and reads of the same 2 MiB from it. What is read has been \
          written before."
             .into()
-    }
-
-    fn not(&self) -> &'static str {
-        "Anything but block devices. Cached reads measure memory and the kernel, and no encryption. Processor time is \
-         that of both timings together and of hdparm's pauses, and therefore not given."
-    }
-
-    fn on(&self) -> On {
-        On::Bytes
-    }
-
-    fn missing(&self) -> Option<String> {
+    },
+    not: "Anything but block devices. Cached reads measure memory and the kernel, and no encryption. Processor time is \
+     that of both timings together and of hdparm's pauses, and therefore not given.",
+    on: On::Bytes,
+    missing: || {
         program::missing(&["hdparm"]).or_else(|| {
             (!rustix::process::geteuid().is_root()).then(|| "hdparm requires root to read block devices.".to_owned())
         })
-    }
-
-    fn version(&self) -> Option<String> {
-        program::version(hdparm().arg("-V"))
-    }
-
-    fn estimate_s(&self, _: &Plan) -> f64 {
-        8.0
-    }
-
-    fn room(&self, plan: &Plan) -> u64 {
-        region(plan)
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+    },
+    version: || program::version(hdparm().arg("-V")),
+    estimate_s: |_| 8.0,
+    room: |plan| region(plan),
+    run: |target, lab| {
         let surface = target.bytes()?;
         let device = block_device(&surface)?;
         lab.drop_caches()?;
         let ran = program::run(hdparm().args(["-t", "-T"]).arg(device), lab.cancelled)?;
         let measures = parse(&program::text(&ran.output))?;
         Ok(Outcome { measures, ..Outcome::default() })
-    }
-}
+    },
+    ..Workload::PLAIN
+};
 
 /// The program, which is where users' PATH does not lead.
 fn hdparm() -> Command {

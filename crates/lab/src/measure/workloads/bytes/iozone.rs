@@ -25,9 +25,6 @@ const LOOK: u64 = 64 << 10;
 /// Records from one that is read to the next in a strided read: IOzone's own.
 const STRIDE: u64 = 17;
 
-/// The workload.
-pub struct IozoneLike;
-
 /// What is done with a file.
 struct Operation {
     name: &'static str,
@@ -107,7 +104,7 @@ impl Extent {
             Level::Standard => (powers(MIB, 64 * MIB, 8), powers(4 << 10, 16 * MIB, 8), 0.2),
             Level::Thorough => (powers(64 << 10, 1 << 30, 2), powers(4 << 10, 16 * MIB, 2), 2.0),
         };
-        let study = plan.parameters(IozoneLike.name());
+        let study = plan.parameters(IOZONE_LIKE.name);
         let files = study.filter(|study| !study.files.is_empty()).map_or(files, |study| {
             let largest = study.files.iter().copied().max().unwrap_or_default() as f64 * plan.scale;
             let kept = study.files.iter().enumerate().filter(|(i, file)| *i == 0 || **file as f64 <= largest);
@@ -133,76 +130,60 @@ fn operations(records: u64) -> impl Iterator<Item = &'static Operation> {
     OPERATIONS.iter().filter(move |operation| operation.name != "stride read" || records >= 2 * STRIDE)
 }
 
-impl Workload for IozoneLike {
-    fn name(&self) -> &'static str {
-        "iozone-like"
-    }
-
-    fn title(&self) -> &'static str {
-        "Operations on a file by record size (as IOzone's)"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
-        let Extent { files, records, limit_s } = Extent::of(plan);
-        let range = |sizes: &[u64]| match sizes {
-            [one] => size(*one),
-            [first, .., last] => format!("{} to {}", size(*first), size(*last)),
-            [] => String::new(),
-        };
-        format!(
-            "On a file of {}, in records of {}: writer, rewriter, reader, rereader, random read and write (each \
-             record once), backwards read, record rewrite (the first record again and again) and stride read (every \
-             {STRIDE}th record; files of {} records or more), one request at a time, with a timed fsync for \
-             each write, bypassing the page cache where the facility allows. A facility that gives a folder gets \
-             a file, which is new for the writer, and so does any on the file systems that a study names; else, of one that gives \
-             bytes, the beginning is used, and the writer \
-             differs from the rewriter in nothing but its turn. Operations other than the first two end after \
-             {limit_s} s, and what was moved counts; one of less than {} s is repeated. A sample of the records is \
-             compared with what was written. After the BSI's study (2010), Zhan (2010) and the Swedish study of \
-             2013.",
-            range(&files),
-            range(&records),
-            2 * STRIDE,
-            super::LEAST_S,
-        )
-    }
-
-    fn not(&self) -> &'static str {
-        "It is not IOzone, whose figures are of reads and writes through the page cache: those of small files are of \
-         memory. Several clients at a time are not measured, nor are stdio, pread variants and mapped files."
-    }
-
-    fn on(&self) -> On {
-        On::Bytes
-    }
-
-    fn parameters(&self) -> &'static [&'static str] {
-        &["files", "blocks", "seconds", FILESYSTEMS]
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
+/// The workload.
+pub static IOZONE_LIKE: Workload = Workload {
+    name: "iozone-like",
+    title: "Operations on a file by record size (as IOzone's)",
+    measures,
+    not: "It is not IOzone, whose figures are of reads and writes through the page cache: those of small files are of \
+     memory. Several clients at a time are not measured, nor are stdio, pread variants and mapped files.",
+    on: On::Bytes,
+    parameters: &["files", "blocks", "seconds", FILESYSTEMS],
+    estimate_s: |plan| {
         let extent = Extent::of(plan);
         let cell = |(file, record): (u64, u64)| {
             let whole = (file as f64 / 200e6).max(file as f64 / record as f64 / 25e3).max(super::LEAST_S);
             let limited = whole.clamp(super::LEAST_S, extent.limit_s.max(super::LEAST_S));
             3.0 * whole + 7.0 * limited
         };
-        extent.cells().map(cell).sum::<f64>() * filesystems::times(self, plan) as f64
-    }
-
-    fn room(&self, plan: &Plan) -> u64 {
-        Extent::of(plan).files.into_iter().max().unwrap_or_default()
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        if lab.plan.parameters(self.name()).is_none_or(|study| study.filesystems.is_empty()) {
+        extent.cells().map(cell).sum::<f64>() * filesystems::times(&IOZONE_LIKE, plan) as f64
+    },
+    room: |plan| Extent::of(plan).files.into_iter().max().unwrap_or_default(),
+    run: |target, lab| {
+        if lab.plan.parameters(IOZONE_LIKE.name).is_none_or(|study| study.filesystems.is_empty()) {
             return on_place(&IozoneTarget::of(target)?, target, lab);
         }
-        filesystems::on_each(self, target, lab, |target, kind| {
+        filesystems::on_each(&IOZONE_LIKE, target, lab, |target, kind| {
             let file = IozoneTarget::File(target.folder_of(kind)?.join(FILE));
             on_place(&file, target, lab)
         })
-    }
+    },
+    ..Workload::PLAIN
+};
+
+fn measures(plan: &Plan) -> String {
+    let Extent { files, records, limit_s } = Extent::of(plan);
+    let range = |sizes: &[u64]| match sizes {
+        [one] => size(*one),
+        [first, .., last] => format!("{} to {}", size(*first), size(*last)),
+        [] => String::new(),
+    };
+    format!(
+        "On a file of {}, in records of {}: writer, rewriter, reader, rereader, random read and write (each \
+         record once), backwards read, record rewrite (the first record again and again) and stride read (every \
+         {STRIDE}th record; files of {} records or more), one request at a time, with a timed fsync for \
+         each write, bypassing the page cache where the facility allows. A facility that gives a folder gets \
+         a file, which is new for the writer, and so does any on the file systems that a study names; else, of one that gives \
+         bytes, the beginning is used, and the writer \
+         differs from the rewriter in nothing but its turn. Operations other than the first two end after \
+         {limit_s} s, and what was moved counts; one of less than {} s is repeated. A sample of the records is \
+         compared with what was written. After the BSI's study (2010), Zhan (2010) and the Swedish study of \
+         2013.",
+        range(&files),
+        range(&records),
+        2 * STRIDE,
+        super::LEAST_S,
+    )
 }
 
 /// All sizes there.
@@ -439,7 +420,7 @@ mod tests {
         assert_eq!(Extent::of(&plan(Level::Thorough, 100 * MIB)).files.last(), Some(&(64 * MIB)));
         assert_eq!(Extent::of(&plan(Level::Standard, MIB)).files, [MIB]);
         assert!(thorough.cells().all(|(file, record)| record <= file));
-        assert!(IozoneLike.estimate_s(&lab().plan) < 10.0);
+        assert!((IOZONE_LIKE.estimate_s)(&lab().plan) < 10.0);
         assert!(operations(16).all(|o| o.name != "stride read") && operations(34).count() == OPERATIONS.len());
     }
 }

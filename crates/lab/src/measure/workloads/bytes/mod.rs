@@ -28,16 +28,16 @@ use crate::model::figures::Elapsed;
 use crate::model::plan::Backing;
 
 /// All of them.
-pub(super) static WORKLOADS: &[&dyn Workload] = &[
-    &dd::Dd,
-    &dd::TresorSgx,
-    &hdparm::HdparmLike,
-    &hdparm::Hdparm,
-    &iozone::IozoneLike,
-    &fio::Fio,
-    &requests::Requests,
-    &seeks::Seeks,
-    &scratch::Scratch,
+pub(super) static WORKLOADS: &[&Workload] = &[
+    &dd::DD,
+    &dd::TRESOR_SGX,
+    &hdparm::HDPARM_LIKE,
+    &hdparm::HDPARM,
+    &iozone::IOZONE_LIKE,
+    &fio::FIO,
+    &requests::REQUESTS,
+    &seeks::SEEKS,
+    &scratch::SCRATCH,
 ];
 
 const MIB: u64 = 1 << 20;

@@ -20,9 +20,6 @@ use crate::model::statistics::median;
 /// Bytes of a request.
 const BLOCK: usize = 4096;
 
-/// The workload.
-pub struct Requests;
-
 /// Requests of each direction, and the bytes among which they go.
 fn extent(plan: &Plan) -> (usize, u64) {
     let (count, size) = match plan.level {
@@ -33,16 +30,11 @@ fn extent(plan: &Plan) -> (usize, u64) {
     (count, size.min(plan.size / 4 * 3) / MIB * MIB)
 }
 
-impl Workload for Requests {
-    fn name(&self) -> &'static str {
-        "requests"
-    }
-
-    fn title(&self) -> &'static str {
-        "Single requests of 4 KiB: latency and context switches"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
+/// The workload.
+pub static REQUESTS: Workload = Workload {
+    name: "requests",
+    title: "Single requests of 4 KiB: latency and context switches",
+    measures: |plan| {
         let (count, size) = extent(plan);
         format!(
             "Writes, then reads, {count} blocks of {BLOCK} bytes at random places of the first {} MiB, one at a time, bypassing \
@@ -50,40 +42,30 @@ impl Workload for Requests {
              of the whole machine for each (the line ctxt of /proc/stat).",
             size / MIB
         )
-    }
+    },
+    not: "Several requests at a time. Whatever else the machine does meanwhile is among the context switches.",
+    on: On::Bytes,
+    estimate_s: |plan| extent(plan).0 as f64 * 2.0 / 5e3,
+    room: |plan| extent(plan).1,
+    run,
+    ..Workload::PLAIN
+};
 
-    fn not(&self) -> &'static str {
-        "Several requests at a time. Whatever else the machine does meanwhile is among the context switches."
-    }
-
-    fn on(&self) -> On {
-        On::Bytes
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
-        extent(plan).0 as f64 * 2.0 / 5e3
-    }
-
-    fn room(&self, plan: &Plan) -> u64 {
-        extent(plan).1
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        let surface = target.bytes()?;
-        let (count, size) = extent(&lab.plan);
-        let blocks = size.min(surface.len) / BLOCK as u64;
-        let mut device = surface.device()?;
-        let mut outcome = Outcome::default();
-        for direction in Direction::BOTH {
-            lab.go_on()?;
-            if direction == Direction::Read {
-                drop_caches(lab, surface.direct)?;
-            }
-            outcome.measures.extend(requests(&mut *device, lab, direction, (count, blocks))?);
+fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
+    let surface = target.bytes()?;
+    let (count, size) = extent(&lab.plan);
+    let blocks = size.min(surface.len) / BLOCK as u64;
+    let mut device = surface.device()?;
+    let mut outcome = Outcome::default();
+    for direction in Direction::BOTH {
+        lab.go_on()?;
+        if direction == Direction::Read {
+            drop_caches(lab, surface.direct)?;
         }
-        outcome.notes.extend(cache_note(target, surface.direct));
-        Ok(outcome)
+        outcome.measures.extend(requests(&mut *device, lab, direction, (count, blocks))?);
     }
+    outcome.notes.extend(cache_note(target, surface.direct));
+    Ok(outcome)
 }
 
 fn requests(

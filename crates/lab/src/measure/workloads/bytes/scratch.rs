@@ -16,9 +16,6 @@ use crate::model::figures::{Case, Elapsed, Measure};
 use crate::model::plan::{Level, Plan};
 use crate::model::random::Random;
 
-/// The workload.
-pub struct Scratch;
-
 /// Square matrices in square tiles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Shape {
@@ -71,16 +68,11 @@ impl Shape {
     }
 }
 
-impl Workload for Scratch {
-    fn name(&self) -> &'static str {
-        "scratch"
-    }
-
-    fn title(&self) -> &'static str {
-        "A computation with a scratch file (as in high-performance computing)"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
+/// The workload.
+pub static SCRATCH: Workload = Workload {
+    name: "scratch",
+    title: "A computation with a scratch file (as in high-performance computing)",
+    measures: |plan| {
         let shape = Shape::of(plan);
         format!(
             "Multiplies two matrices of {0} × {0} floating-point numbers in a scratch file of {1} MiB, in tiles of \
@@ -95,40 +87,32 @@ impl Workload for Scratch {
             shape.steps(),
             shape.moved() / MIB
         )
-    }
-
-    fn not(&self) -> &'static str {
-        "It is not Gaussian, and does not do I/O while it computes: how much encryption costs a computation depends \
-         on how much it computes for each byte, which is fixed here. The numbers' exponents are alike: a tenth of the \
-         data could be compressed."
-    }
-
-    fn on(&self) -> On {
-        On::Bytes
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
+    },
+    not: "It is not Gaussian, and does not do I/O while it computes: how much encryption costs a computation depends \
+     on how much it computes for each byte, which is fixed here. The numbers' exponents are alike: a tenth of the \
+     data could be compressed.",
+    on: On::Bytes,
+    estimate_s: |plan| {
         let shape = Shape::of(plan);
         // 2 * 10^9 operations a second, 300 MB/s.
         2.0 * ((shape.side * shape.tiles) as f64).powi(3) / 2e9 + (shape.moved() + 2 * shape.len()) as f64 / 300e6
-    }
+    },
+    room: |plan| Shape::of(plan).len(),
+    run,
+    ..Workload::PLAIN
+};
 
-    fn room(&self, plan: &Plan) -> u64 {
-        Shape::of(plan).len()
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        let surface = target.bytes()?;
-        let mut device = surface.device()?;
-        let mut file = Matrices::new(&mut *device, Shape::of(&lab.plan));
-        let mut random = Random::new(lab.plan.seed);
-        file.prepare(&mut random)?;
-        drop_caches(lab, surface.direct)?;
-        let (real, io_s) = file.multiply(&mut random, lab)?;
-        file.check(&mut random)?;
-        let notes = cache_note(target, surface.direct).into_iter().collect();
-        Ok(Outcome { measures: measures(real, io_s, file.shape.moved()), notes, ..Outcome::default() })
-    }
+fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
+    let surface = target.bytes()?;
+    let mut device = surface.device()?;
+    let mut file = Matrices::new(&mut *device, Shape::of(&lab.plan));
+    let mut random = Random::new(lab.plan.seed);
+    file.prepare(&mut random)?;
+    drop_caches(lab, surface.direct)?;
+    let (real, io_s) = file.multiply(&mut random, lab)?;
+    file.check(&mut random)?;
+    let notes = cache_note(target, surface.direct).into_iter().collect();
+    Ok(Outcome { measures: measures(real, io_s, file.shape.moved()), notes, ..Outcome::default() })
 }
 
 fn measures(real: Elapsed, io_s: f64, bytes: u64) -> Vec<Measure> {

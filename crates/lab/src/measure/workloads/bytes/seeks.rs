@@ -33,9 +33,6 @@ const FILE: usize = 10_000;
 /// The folder of files that are created.
 const FOLDER: &str = "claviger-seeks";
 
-/// The workload.
-pub struct Seeks;
-
 /// How much is done.
 struct Extent {
     /// Bytes that are written and read in order, and among which random requests go.
@@ -58,64 +55,53 @@ impl Extent {
     }
 }
 
-impl Workload for Seeks {
-    fn name(&self) -> &'static str {
-        "seeks"
-    }
-
-    fn title(&self) -> &'static str {
-        "Requests over time (seek trace)"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
-        let Extent { sequential, random, files } = Extent::of(plan);
-        format!(
-            "Opens the facility anew for each of: {0} MiB written in order in requests of {1} KiB with an fdatasync, \
-             the same read in order, {random} random reads of {RANDOM} bytes among them, and {files} files of {FILE} \
-             bytes created in ext4 on it, with a sync, and read again. Our server writes down each request that it has \
-             answered: when, where, how much. Of what the kernel encrypts, its trace events say the same of the device \
-             below. That is a trace, of which the first {KEPT} requests are kept. A seek is a \
-             request that does not begin where the previous one ended, and the first one. Reported are the rate of each \
-             (as the client saw it), the seeks per request, and, for files, how many bytes were written for \
-             each byte of a file. The drawings are those of Seekwatcher, which Zhan (2010) used.",
-            sequential / MIB,
-            SEQUENTIAL >> 10
-        )
-    }
-
-    fn not(&self) -> &'static str {
-        "Where a disk's heads are. With a server of ours, offsets are those of the plaintext, as it is asked; those of \
-         the kernel are the device's. Writing the trace costs time, so that rates are not those of other workloads. \
-         The traces of files hold the requests of mounting and unmounting the file system. The kernel's takes root and \
-         tracefs, and others' servers on files have none."
-    }
-
-    fn on(&self) -> On {
-        On::Bytes
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
+/// The workload.
+pub static SEEKS: Workload = Workload {
+    name: "seeks",
+    title: "Requests over time (seek trace)",
+    measures,
+    not: "Where a disk's heads are. With a server of ours, offsets are those of the plaintext, as it is asked; those of \
+     the kernel are the device's. Writing the trace costs time, so that rates are not those of other workloads. \
+     The traces of files hold the requests of mounting and unmounting the file system. The kernel's takes root and \
+     tracefs, and others' servers on files have none.",
+    on: On::Bytes,
+    estimate_s: |plan| {
         let Extent { sequential, random, files } = Extent::of(plan);
         1.5 + sequential as f64 / 100e6 + random as f64 / 20e3 + files as f64 / 5e3
-    }
+    },
+    room: |plan| Extent::of(plan).sequential,
+    run,
+    ..Workload::PLAIN
+};
 
-    fn room(&self, plan: &Plan) -> u64 {
-        Extent::of(plan).sequential
-    }
+fn measures(plan: &Plan) -> String {
+    let Extent { sequential, random, files } = Extent::of(plan);
+    format!(
+        "Opens the facility anew for each of: {0} MiB written in order in requests of {1} KiB with an fdatasync, \
+         the same read in order, {random} random reads of {RANDOM} bytes among them, and {files} files of {FILE} \
+         bytes created in ext4 on it, with a sync, and read again. Our server writes down each request that it has \
+         answered: when, where, how much. Of what the kernel encrypts, its trace events say the same of the device \
+         below. That is a trace, of which the first {KEPT} requests are kept. A seek is a \
+         request that does not begin where the previous one ended, and the first one. Reported are the rate of each \
+         (as the client saw it), the seeks per request, and, for files, how many bytes were written for \
+         each byte of a file. The drawings are those of Seekwatcher, which Zhan (2010) used.",
+        sequential / MIB,
+        SEQUENTIAL >> 10
+    )
+}
 
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        if target.facility().trace.is_empty() && target.device().is_none() {
-            return Err(Error::unsupported(format!("a trace of requests by {}", target.facility().name)));
-        }
-        let dir = tempfile::Builder::new().prefix("claviger-lab-trace-").tempdir_in(&lab.scratch)?;
-        let mut parts = Parts { target, lab, dir: dir.path(), direct: false, outcome: Outcome::default() };
-        let done = parts.all(&Extent::of(&lab.plan));
-        // Whatever comes next gets it without a trace.
-        let closed = parts.target.close();
-        done?;
-        closed?;
-        Ok(parts.outcome)
+fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
+    if target.facility().trace.is_empty() && target.device().is_none() {
+        return Err(Error::unsupported(format!("a trace of requests by {}", target.facility().name)));
     }
+    let dir = tempfile::Builder::new().prefix("claviger-lab-trace-").tempdir_in(&lab.scratch)?;
+    let mut parts = Parts { target, lab, dir: dir.path(), direct: false, outcome: Outcome::default() };
+    let done = parts.all(&Extent::of(&lab.plan));
+    // Whatever comes next gets it without a trace.
+    let closed = parts.target.close();
+    done?;
+    closed?;
+    Ok(parts.outcome)
 }
 
 /// What was done while a trace was written.

@@ -17,10 +17,6 @@ use crate::measure::memory::Buffer;
 use crate::measure::program::{self, Ran, Said};
 use crate::measure::workloads::{On, Outcome, Workload};
 use crate::model::figures::{Case, Elapsed, Measure, Unit};
-use crate::model::plan::Plan;
-
-/// Booting.
-pub struct Boot;
 
 /// Seconds after which a guest that has not finished is killed.
 const PATIENCE: &str = "600";
@@ -42,16 +38,11 @@ const STEPS: &[(&str, &str, Option<&str>)] = &[
     ("install", "installing a package", Some("before-install")),
 ];
 
-impl Workload for Boot {
-    fn name(&self) -> &'static str {
-        "boot"
-    }
-
-    fn title(&self) -> &'static str {
-        "A whole system, started and shut down"
-    }
-
-    fn measures(&self, _: &Plan) -> String {
+/// Booting.
+pub static BOOT: Workload = Workload {
+    name: "boot",
+    title: "A whole system, started and shut down",
+    measures: |_| {
         format!(
             "A small Debian ({}, made by debootstrap, ext4, {} MiB) on the volume, in user-mode Linux, a real kernel in a process with \
              256 MiB of memory: seconds from the command until its file systems and services are up, of the first run of programs that \
@@ -61,52 +52,37 @@ impl Workload for Boot {
             debian::SUITE,
             debian::SIZE >> 20
         )
-    }
-
-    fn not(&self) -> &'static str {
-        "User-mode Linux is slow: a system call takes 25 to 110 microseconds and a new process 20 milliseconds, so that \
-         everything takes longer than on hardware and the share of encryption is smaller. Services are those of a minimal system: \
-         almost none. There is no boot loader and no passphrase is asked for."
-    }
-
-    fn on(&self) -> On {
-        On::Bytes
-    }
-
-    fn missing(&self) -> Option<String> {
+    },
+    not: "User-mode Linux is slow: a system call takes 25 to 110 microseconds and a new process 20 milliseconds, so that \
+     everything takes longer than on hardware and the share of encryption is smaller. Services are those of a minimal system: \
+     almost none. There is no boot loader and no passphrase is asked for.",
+    on: On::Bytes,
+    missing: || {
         let compiler = claviger_uml::needs_shim().then_some(COMPILER);
         let missing = [KERNEL].into_iter().chain(compiler).find(|name| program::find(name).is_none());
         missing.map(|name| format!("The program {name} is not installed.")).or_else(debian::missing)
-    }
-
-    fn version(&self) -> Option<String> {
+    },
+    version: || {
         let output = Command::new(program::find(KERNEL)?).arg("--version").output().ok()?;
         let version = String::from_utf8_lossy(&output.stdout).lines().next()?.trim().to_owned();
         Some(format!("user-mode Linux {version}"))
-    }
+    },
+    estimate_s: |_| 8.0,
+    once_s: || if debian::is_made() { 0.0 } else { debian::MAKING_S },
+    room: |_| debian::SIZE,
+    run,
+    ..Workload::PLAIN
+};
 
-    fn estimate_s(&self, _: &Plan) -> f64 {
-        8.0
-    }
-
-    fn once_s(&self) -> f64 {
-        if debian::is_made() { 0.0 } else { debian::MAKING_S }
-    }
-
-    fn room(&self, _: &Plan) -> u64 {
-        debian::SIZE
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        let surface = target.bytes()?;
-        let Way::File(disk) = surface.way.clone() else {
-            return Err(Error::unsupported("booting from something that is neither a file nor a device"));
-        };
-        copy(&debian::image(lab)?, &surface, lab)?;
-        lab.drop_caches()?;
-        let ran = boot(&disk, lab, claviger_uml::needs_shim())?;
-        Ok(Outcome { measures: measures(&ran)?, ..Outcome::default() })
-    }
+fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
+    let surface = target.bytes()?;
+    let Way::File(disk) = surface.way.clone() else {
+        return Err(Error::unsupported("booting from something that is neither a file nor a device"));
+    };
+    copy(&debian::image(lab)?, &surface, lab)?;
+    lab.drop_caches()?;
+    let ran = boot(&disk, lab, claviger_uml::needs_shim())?;
+    Ok(Outcome { measures: measures(&ran)?, ..Outcome::default() })
 }
 
 /// Puts the image on the volume.

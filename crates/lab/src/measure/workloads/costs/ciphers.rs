@@ -14,9 +14,6 @@ use crate::model::figures::{Axis, Case, Elapsed, Measure};
 use crate::model::plan::Plan;
 use crate::model::words::size;
 
-/// The ciphers.
-pub struct Ciphers;
-
 /// The facility with which they are measured: they need none.
 const WITH: &str = "plain";
 
@@ -32,7 +29,7 @@ struct Extent {
 
 impl Extent {
     fn of(plan: &Plan) -> Self {
-        let study = plan.parameters(Ciphers.name()).cloned().unwrap_or_default();
+        let study = plan.parameters(CIPHERS.name).cloned().unwrap_or_default();
         let level = by_level(plan.level, [&BUFFERS[..1], &BUFFERS[..4], BUFFERS]);
         let all = if study.blocks.is_empty() { level.to_vec() } else { study.blocks };
         let largest = all.iter().copied().max().unwrap_or_default() as f64 * plan.scale;
@@ -45,16 +42,11 @@ impl Extent {
     }
 }
 
-impl Workload for Ciphers {
-    fn name(&self) -> &'static str {
-        "ciphers"
-    }
-
-    fn title(&self) -> &'static str {
-        "Ciphers in memory (TrueCrypt's benchmark)"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
+/// The ciphers.
+pub static CIPHERS: Workload = Workload {
+    name: "ciphers",
+    title: "Ciphers in memory (TrueCrypt's benchmark)",
+    measures: |plan| {
         let buffers: Vec<String> = Extent::of(plan).buffers.iter().map(|buffer| size(*buffer as u64)).collect();
         format!(
             "Encrypts and decrypts a buffer of {} in memory with each cipher and cascade in XTS, for 0.1 s or more, with AES \
@@ -62,51 +54,39 @@ impl Workload for Ciphers {
              stored: it is measured once, with the facility {WITH}. After the BSI's study (2010) and Rantanen (2013).",
             buffers.join(", ")
         )
-    }
-
-    fn not(&self) -> &'static str {
-        "Storage, and what it costs to get to the data. Without AES instructions the fastest code of this program is \
-         used, which is not TrueCrypt's."
-    }
-
-    fn on(&self) -> On {
-        On::Itself
-    }
-
-    fn parameters(&self) -> &'static [&'static str] {
-        &["blocks", "threads"]
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
+    },
+    not: "Storage, and what it costs to get to the data. Without AES instructions the fastest code of this program is \
+     used, which is not TrueCrypt's.",
+    on: On::Itself,
+    parameters: &["blocks", "threads"],
+    estimate_s: |plan| {
         let Extent { buffers, threads } = Extent::of(plan);
         (suites::all().len() * buffers.len() * threads.len()) as f64 * 4.0 * SAMPLE_S
-    }
+    },
+    room: |_| 0,
+    run,
+    ..Workload::PLAIN
+};
 
-    fn room(&self, _: &Plan) -> u64 {
-        0
+fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
+    let name = &target.facility().name;
+    if name != WITH {
+        return Err(Error::unsupported(format!("ciphers with {name}: in memory there is no facility")));
     }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        let name = &target.facility().name;
-        if name != WITH {
-            return Err(Error::unsupported(format!("ciphers with {name}: in memory there is no facility")));
-        }
-        let Extent { buffers, threads } = Extent::of(&lab.plan);
-        let mut outcome = Outcome::default();
-        for threads in threads {
-            for acceleration in [Acceleration::On, Acceleration::Off] {
-                lab.go_on()?;
-                if AesAcceleration::here(acceleration) == AesAcceleration::NotAvailable
-                    && acceleration == Acceleration::On
-                {
-                    outcome.notes.push("ciphers: this processor has no AES instructions.".into());
-                    continue;
-                }
-                outcome.measures.extend(screen(&buffers, threads, acceleration)?);
+    let Extent { buffers, threads } = Extent::of(&lab.plan);
+    let mut outcome = Outcome::default();
+    for threads in threads {
+        for acceleration in [Acceleration::On, Acceleration::Off] {
+            lab.go_on()?;
+            if AesAcceleration::here(acceleration) == AesAcceleration::NotAvailable && acceleration == Acceleration::On
+            {
+                outcome.notes.push("ciphers: this processor has no AES instructions.".into());
+                continue;
             }
+            outcome.measures.extend(screen(&buffers, threads, acceleration)?);
         }
-        Ok(outcome)
     }
+    Ok(outcome)
 }
 
 /// What the window shows for each buffer.

@@ -14,9 +14,6 @@ use crate::measure::workloads::{On, Outcome, Workload};
 use crate::model::figures::{Axis, Case, Measure, Unit};
 use crate::model::plan::Plan;
 
-/// Memory of the processes that serve open volumes.
-pub struct Memory;
-
 /// How many volumes are open at once.
 const VOLUMES: &[usize] = &[1, 3, 8];
 
@@ -27,58 +24,45 @@ const SETTLE: Duration = Duration::from_millis(200);
 const READ: Transfer =
     Transfer { direction: Direction::Read, block: 1 << 20, size: SMALL, limit: Duration::from_secs(60) };
 
-impl Workload for Memory {
-    fn name(&self) -> &'static str {
-        "memory"
-    }
+/// Memory of the processes that serve open volumes.
+pub static MEMORY: Workload = Workload {
+    name: "memory",
+    title: "Memory of open volumes",
+    measures,
+    not: "Memory of the kernel, such as the page cache and its buffers for FUSE, is not counted, and what a facility within the \
+     kernel takes cannot be told apart at all. Nor is the memory that a key derivation takes while it runs.",
+    on: On::Itself,
+    estimate_s: |plan| volumes(plan).last().map_or(1.0, |count| *count as f64 * 0.6),
+    room: |_| SMALL,
+    run,
+    ..Workload::PLAIN
+};
 
-    fn title(&self) -> &'static str {
-        "Memory of open volumes"
-    }
+fn measures(plan: &Plan) -> String {
+    let volumes = match volumes(plan) {
+        [] | [_] => "one open volume".to_owned(),
+        _ => "1, 3 and 8 open volumes, of which all but the first are of 64 MiB,".to_owned(),
+    };
+    format!(
+        "Proportional set size (a page that several processes share counts in parts) of the processes that serve {volumes} \
+         at rest, just after opening, and one volume of which 64 MiB were read. Where a facility gives a folder, they \
+         were read from a large file in it. Other processes of the same program make the figures smaller."
+    )
+}
 
-    fn measures(&self, plan: &Plan) -> String {
-        let volumes = match volumes(plan) {
-            [] | [_] => "one open volume".to_owned(),
-            _ => "1, 3 and 8 open volumes, of which all but the first are of 64 MiB,".to_owned(),
-        };
-        format!(
-            "Proportional set size (a page that several processes share counts in parts) of the processes that serve {volumes} \
-             at rest, just after opening, and one volume of which 64 MiB were read. Where a facility gives a folder, they \
-             were read from a large file in it. Other processes of the same program make the figures smaller."
-        )
-    }
-
-    fn not(&self) -> &'static str {
-        "Memory of the kernel, such as the page cache and its buffers for FUSE, is not counted, and what a facility within the \
-         kernel takes cannot be told apart at all. Nor is the memory that a key derivation takes while it runs."
-    }
-
-    fn on(&self) -> On {
-        On::Itself
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
-        volumes(plan).last().map_or(1.0, |count| *count as f64 * 0.6)
-    }
-
-    fn room(&self, _: &Plan) -> u64 {
-        SMALL
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        // What is read below is written before: servers that have only read are what is measured.
-        target.bytes()?;
+fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
+    // What is read below is written before: servers that have only read are what is measured.
+    target.bytes()?;
+    target.close()?;
+    let mut measures = Vec::new();
+    for &count in volumes(&lab.plan) {
+        measures.push(at_rest(target, lab, count)?);
         target.close()?;
-        let mut measures = Vec::new();
-        for &count in volumes(&lab.plan) {
-            measures.push(at_rest(target, lab, count)?);
-            target.close()?;
-        }
-        target.open()?;
-        transfer::run(target.bytes()?.device()?.as_mut(), &lab.data, &READ, 0)?;
-        measures.push(taken(Case::new("one volume, after reading 64 MiB"), &serving([&*target])?)?);
-        Ok(Outcome { measures, ..Outcome::default() })
     }
+    target.open()?;
+    transfer::run(target.bytes()?.device()?.as_mut(), &lab.data, &READ, 0)?;
+    measures.push(taken(Case::new("one volume, after reading 64 MiB"), &serving([&*target])?)?);
+    Ok(Outcome { measures, ..Outcome::default() })
 }
 
 /// Opens it and so many others that there are `count`. The others are gone afterwards.

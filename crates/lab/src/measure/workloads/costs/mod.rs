@@ -20,14 +20,14 @@ use crate::measure::transfer::Data;
 use crate::model::plan::{Backing, Level, Plan};
 
 /// All of them.
-pub(super) static WORKLOADS: &[&dyn Workload] = &[
-    &setup::Setup,
-    &in_place::InPlace,
-    &unlock::Unlock,
-    &memory::Memory,
-    &processor::Processor,
-    &boot::Boot,
-    &ciphers::Ciphers,
+pub(super) static WORKLOADS: &[&Workload] = &[
+    &setup::SETUP,
+    &in_place::IN_PLACE,
+    &unlock::UNLOCK,
+    &memory::MEMORY,
+    &processor::PROCESSOR,
+    &boot::BOOT,
+    &ciphers::CIPHERS,
 ];
 
 /// The size of the small volumes that are measured besides the one of the plan, in bytes.

@@ -15,25 +15,17 @@ use crate::measure::workloads::{On, Outcome, Workload};
 use crate::model::figures::{Case, Elapsed, Measure, Unit};
 use crate::model::plan::Plan;
 
-/// Processor time of an open volume.
-pub struct Processor;
-
 /// Bytes of a request.
 const BLOCK: usize = 1 << 20;
 
 /// How often to check for cancellation.
 const LOOK: Duration = Duration::from_millis(100);
 
-impl Workload for Processor {
-    fn name(&self) -> &'static str {
-        "processor"
-    }
-
-    fn title(&self) -> &'static str {
-        "Processor time"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
+/// Processor time of an open volume.
+pub static PROCESSOR: Workload = Workload {
+    name: "processor",
+    title: "Processor time",
+    measures: |plan| {
         format!(
             "Share of one processor used during {:.0} s in which nothing is done with the open volume, and seconds of processor time \
              per 10^9 bytes that are written and read in order, in requests of 1 MiB, for {:.1} s each way: of the processes \
@@ -42,39 +34,29 @@ impl Workload for Processor {
             idle(plan).as_secs_f64(),
             limit(plan).as_secs_f64()
         )
-    }
+    },
+    not: "Reads begin with an empty page cache, where it can be dropped, and go on with whatever is in it by then. The figures of the whole machine contain whatever else ran on it, and are in steps of a hundredth of a second; the \
+     baseline's contain the same. What a facility within the kernel uses is in them alone. Where the kernel writes to a disk later, \
+     that work is not contained.",
+    on: On::Bytes,
+    estimate_s: |plan| (idle(plan) + 2 * limit(plan)).as_secs_f64() + 0.5,
+    room: |plan| by_level(plan.level, [64 << 20, 256 << 20, 1 << 30]),
+    run,
+    ..Workload::PLAIN
+};
 
-    fn not(&self) -> &'static str {
-        "Reads begin with an empty page cache, where it can be dropped, and go on with whatever is in it by then. The figures of the whole machine contain whatever else ran on it, and are in steps of a hundredth of a second; the \
-         baseline's contain the same. What a facility within the kernel uses is in them alone. Where the kernel writes to a disk later, \
-         that work is not contained."
+fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
+    let surface = target.bytes()?;
+    let mut measures = at_rest(target, lab)?;
+    let mut device = surface.device()?;
+    for direction in Direction::BOTH {
+        lab.go_on()?;
+        lab.drop_caches()?;
+        let size = surface.len.min((PROCESSOR.room)(&lab.plan));
+        let transfer = Transfer { direction, block: BLOCK, size, limit: limit(&lab.plan) };
+        measures.extend(under_load(target, device.as_mut(), lab, &transfer)?);
     }
-
-    fn on(&self) -> On {
-        On::Bytes
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
-        (idle(plan) + 2 * limit(plan)).as_secs_f64() + 0.5
-    }
-
-    fn room(&self, plan: &Plan) -> u64 {
-        by_level(plan.level, [64 << 20, 256 << 20, 1 << 30])
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        let surface = target.bytes()?;
-        let mut measures = at_rest(target, lab)?;
-        let mut device = surface.device()?;
-        for direction in Direction::BOTH {
-            lab.go_on()?;
-            lab.drop_caches()?;
-            let size = surface.len.min(self.room(&lab.plan));
-            let transfer = Transfer { direction, block: BLOCK, size, limit: limit(&lab.plan) };
-            measures.extend(under_load(target, device.as_mut(), lab, &transfer)?);
-        }
-        Ok(Outcome { measures, ..Outcome::default() })
-    }
+    Ok(Outcome { measures, ..Outcome::default() })
 }
 
 /// How long nothing is done.

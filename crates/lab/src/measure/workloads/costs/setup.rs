@@ -10,22 +10,14 @@ use crate::measure::workloads::{On, Outcome, Workload};
 use crate::model::figures::{Axis, Case, Measure};
 use crate::model::plan::Plan;
 
-/// Making volumes of several sizes.
-pub struct Setup;
-
 /// Bytes per second at which a volume is filled, about.
 const FILLS: f64 = 300e6;
 
-impl Workload for Setup {
-    fn name(&self) -> &'static str {
-        "setup"
-    }
-
-    fn title(&self) -> &'static str {
-        "Time to make it"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
+/// Making volumes of several sizes.
+pub static SETUP: Workload = Workload {
+    name: "setup",
+    title: "Time to make it",
+    measures: |plan| {
         let sizes: Vec<String> = sizes(plan).iter().map(|size| format!("{} MiB", size >> 20)).collect();
         format!(
             "Seconds from the command until a volume of {} exists: made quickly (cheap key derivation, nothing filled), as its own \
@@ -33,33 +25,21 @@ impl Workload for Setup {
              an ext4 file system that is mounted in it. Zhan (2010, figure 4.1) gave such times for a USB stick of 8 GB.",
             sizes.join(", ")
         )
-    }
-
-    fn not(&self) -> &'static str {
-        "It is neither the time a person needs nor that of encrypting data in place. A facility that makes a folder has no \
-         size: its times do not grow."
-    }
-
-    fn on(&self) -> On {
-        On::Itself
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
-        sizes(plan).iter().map(|size| 5.0 + *size as f64 / FILLS).sum()
-    }
-
-    fn room(&self, _: &Plan) -> u64 {
-        SMALL
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+    },
+    not: "It is neither the time a person needs nor that of encrypting data in place. A facility that makes a folder has no \
+     size: its times do not grow.",
+    on: On::Itself,
+    estimate_s: |plan| sizes(plan).iter().map(|size| 5.0 + *size as f64 / FILLS).sum(),
+    room: |_| SMALL,
+    run: |target, lab| {
         let mut measures = Vec::new();
         for size in sizes(&lab.plan) {
             measures.extend(apart(target, lab, size, |target| made(target, lab, size))?);
         }
         Ok(Outcome { measures, ..Outcome::default() })
-    }
-}
+    },
+    ..Workload::PLAIN
+};
 
 /// The sizes that fit into what the plan gives a volume.
 fn sizes(plan: &Plan) -> Vec<u64> {

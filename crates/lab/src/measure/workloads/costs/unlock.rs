@@ -11,52 +11,31 @@ use crate::measure::memory::Buffer;
 use crate::measure::meter::Meter;
 use crate::measure::workloads::{On, Outcome, Workload};
 use crate::model::figures::{Case, Elapsed, Measure};
-use crate::model::plan::Plan;
-
-/// Opening with the right passphrase and with a wrong one.
-pub struct Unlock;
 
 /// The file of which the first byte is read in a facility that gives a folder.
 const FIRST: &str = "claviger-lab-first";
 
-impl Workload for Unlock {
-    fn name(&self) -> &'static str {
-        "unlock"
-    }
-
-    fn title(&self) -> &'static str {
-        "Time to unlock it"
-    }
-
-    fn measures(&self, _: &Plan) -> String {
+/// Opening with the right passphrase and with a wrong one.
+pub static UNLOCK: Workload = Workload {
+    name: "unlock",
+    title: "Time to unlock it",
+    measures: |_| {
         "Seconds from the command until the first byte can be read, and until a wrong passphrase is refused, of a volume that was \
          made as its own program makes it by default: with the full cost of the key derivation."
-            .into()
-    }
-
-    fn not(&self) -> &'static str {
-        "It shows how long one has to wait, not how strong the derivation is: that depends on its kind and cost, and an \
-         attacker's machine is another. Programs that choose the cost by a measurement (LUKS2) aim at about the same \
-         time on every machine. Where nothing tells a wrong passphrase, there is no such figure."
-    }
-
-    fn on(&self) -> On {
-        On::Itself
-    }
-
-    fn estimate_s(&self, _: &Plan) -> f64 {
-        10.0
-    }
-
-    fn room(&self, _: &Plan) -> u64 {
-        SMALL
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+        .into()
+    },
+    not: "It shows how long one has to wait, not how strong the derivation is: that depends on its kind and cost, and an \
+     attacker's machine is another. Programs that choose the cost by a measurement (LUKS2) aim at about the same \
+     time on every machine. Where nothing tells a wrong passphrase, there is no such figure.",
+    on: On::Itself,
+    estimate_s: |_| 10.0,
+    room: |_| SMALL,
+    run: |target, lab| {
         let measures = apart(target, lab, SMALL, |target| unlocked(target, lab))?;
         Ok(Outcome { measures, ..Outcome::default() })
-    }
-}
+    },
+    ..Workload::PLAIN
+};
 
 /// The figures of a facility that is made anew for them.
 fn unlocked(target: &mut Target, lab: &Lab) -> Result<Vec<Measure>> {

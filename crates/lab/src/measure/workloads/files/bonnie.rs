@@ -6,16 +6,12 @@ use std::process::Command;
 use claviger_engine::{Error, Result};
 
 use super::{by_level, in_fresh_folder, size_for};
-use crate::measure::facility::Target;
 use crate::measure::lab::Lab;
 use crate::measure::program::{self, Said};
 use crate::measure::workloads::filesystems::FILESYSTEMS;
 use crate::measure::workloads::{On, Outcome, Workload, filesystems};
 use crate::model::figures::{Case, Elapsed, Measure, Unit};
 use crate::model::plan::{Level, Plan};
-
-/// Bonnie++.
-pub(super) struct Bonnie;
 
 /// The file of the study: 4 GB, twice the memory of its machine.
 const FULL: u64 = 4 << 30;
@@ -111,16 +107,11 @@ struct Extent {
     synchronous: bool,
 }
 
-impl Workload for Bonnie {
-    fn name(&self) -> &'static str {
-        "bonnie++"
-    }
-
-    fn title(&self) -> &'static str {
-        "Bonnie++"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
+/// Bonnie++.
+pub(super) static BONNIE: Workload = Workload {
+    name: "bonnie++",
+    title: "Bonnie++",
+    measures: |plan| {
         let Extent { mib, files, characters, synchronous } = Extent::of(plan);
         format!(
             "A file of {mib} MiB written, rewritten and read in blocks of 8 KiB{}, {SEEKS} random seeks in it by five processes, and {} \
@@ -131,60 +122,45 @@ impl Workload for Bonnie {
             files * 1024,
             if synchronous { ", each write followed by a flush (-b)" } else { "" },
         )
-    }
-
-    fn not(&self) -> &'static str {
-        "It wants a file of twice the memory and is told not to insist (-r 0): what it reads and rewrites here may come from the page cache, \
-         which encrypts nothing. Files are created and deleted without a flush, unless a study asks for one. A step of less than half a second it calls too short \
-         and prints +++++ for it: then the figure is the same count over the time between its lines, which agrees to a few percent \
-         where there are both."
-    }
-
-    fn on(&self) -> On {
-        On::Files
-    }
-
-    fn missing(&self) -> Option<String> {
-        program::missing(&["bonnie++"])
-    }
-
-    fn version(&self) -> Option<String> {
+    },
+    not: "It wants a file of twice the memory and is told not to insist (-r 0): what it reads and rewrites here may come from the page cache, \
+     which encrypts nothing. Files are created and deleted without a flush, unless a study asks for one. A step of less than half a second it calls too short \
+     and prints +++++ for it: then the figure is the same count over the time between its lines, which agrees to a few percent \
+     where there are both.",
+    on: On::Files,
+    parameters: &["size", "count", "characters", "synchronous", FILESYSTEMS],
+    missing: || program::missing(&["bonnie++"]),
+    version: || {
         // Called without an option it measures; this one it does not know, and tells how it is used.
         let usage = Command::new(program::find("bonnie++")?).arg("--help").output().ok()?;
         let usage = String::from_utf8_lossy(&usage.stderr).into_owned();
         let version = usage.lines().find_map(|line| line.strip_prefix("Version: "))?;
         Some(format!("bonnie++ {}", version.trim()))
-    }
-
-    fn parameters(&self) -> &'static [&'static str] {
-        &["size", "count", "characters", "synchronous", FILESYSTEMS]
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
+    },
+    estimate_s: |plan| {
         let extent = Extent::of(plan);
         let characters = if extent.characters { 8.0 } else { 0.0 };
         let files = extent.files as f64 * if extent.synchronous { 5.0 } else { 0.3 };
-        (4.0 + characters + extent.mib as f64 / 80.0 + files) * filesystems::times(self, plan) as f64
-    }
-
-    fn room(&self, plan: &Plan) -> u64 {
+        (4.0 + characters + extent.mib as f64 / 80.0 + files) * filesystems::times(&BONNIE, plan) as f64
+    },
+    room: |plan| {
         let extent = Extent::of(plan);
         (extent.mib << 20) + (extent.mib << 16) + extent.files * (1024 << 10) + (4 << 20)
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        filesystems::on_each(self, target, lab, |target, kind| {
+    },
+    run: |target, lab| {
+        filesystems::on_each(&BONNIE, target, lab, |target, kind| {
             in_fresh_folder(&target.folder_of(kind)?, |folder| bonnie(folder, Extent::of(&lab.plan), lab))
         })
-    }
-}
+    },
+    ..Workload::PLAIN
+};
 
 impl Extent {
     fn of(plan: &Plan) -> Self {
-        let study = plan.parameters(Bonnie.name()).cloned().unwrap_or_default();
+        let study = plan.parameters(BONNIE.name).cloned().unwrap_or_default();
         let scaled_count = |count: u64| ((count as f64 * plan.scale) as u64).max(count.min(1));
         Self {
-            mib: size_for(&Bonnie, plan, FULL, 32 << 20) >> 20,
+            mib: size_for(&BONNIE, plan, FULL, 32 << 20) >> 20,
             files: study.count.map_or(by_level(plan.level, 8, 16, 64), scaled_count),
             characters: study.characters.unwrap_or(plan.level != Level::Quick),
             synchronous: study.synchronous.unwrap_or_default(),
@@ -387,7 +363,7 @@ mod tests {
     #[test]
     fn the_program_itself_is_understood() {
         let Some(_) = program::find("bonnie++").or_else(|| tools::program("bonnie++")) else { return };
-        assert!(Bonnie.version().unwrap().starts_with("bonnie++ "));
+        assert!((BONNIE.version)().unwrap().starts_with("bonnie++ "));
         let folder = tempfile::tempdir().unwrap();
         let extent = Extent { mib: 16, files: 1, characters: false, synchronous: true };
         let outcome = in_fresh_folder(folder.path(), |fresh| bonnie(fresh, extent, &lab())).unwrap();

@@ -8,15 +8,11 @@ use std::sync::OnceLock;
 use claviger_engine::{Error, ErrorKind, Result};
 
 use super::{flush, in_fresh_folder, made_once, written};
-use crate::measure::facility::Target;
 use crate::measure::lab::Lab;
 use crate::measure::workloads::{On, Outcome, Workload};
 use crate::measure::{machine, program};
 use crate::model::figures::{Case, Measure, Unit};
 use crate::model::plan::{Level, Plan};
-
-/// A real program compiled from its source.
-pub(super) struct Compile;
 
 /// Names a folder with a source tree that has a `configure` or a `Makefile`.
 const VARIABLE: &str = "CLAVIGER_LAB_SOURCE";
@@ -44,64 +40,45 @@ enum Source {
     Debian,
 }
 
-impl Workload for Compile {
-    fn name(&self) -> &'static str {
-        "compile"
-    }
-
-    fn title(&self) -> &'static str {
-        "Compiling a program"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
-        let what = Source::found().map_or("a program".into(), |source| source.title(plan.level));
-        format!(
-            "Seconds from the start of configure, if there is one, and make to the end, with the flush to the store, and the processor \
-             time of the whole machine meanwhile: {what}, copied onto the facility before and compiled there by make -j{} \
-             with {}. BSI 2010 compiled Linux.",
-            jobs(),
-            flags(plan.level)
-        )
-    }
-
-    fn not(&self) -> &'static str {
-        "A compiler computes far more than it reads and writes: differences are small here, and that is what this shows. The compiler \
-         itself and its headers lie outside the facility. Figures of another source or another compiler cannot be compared."
-    }
-
-    fn on(&self) -> On {
-        On::Files
-    }
-
-    fn missing(&self) -> Option<String> {
+/// A real program compiled from its source.
+pub(super) static COMPILE: Workload = Workload {
+    name: "compile",
+    title: "Compiling a program",
+    measures,
+    not: "A compiler computes far more than it reads and writes: differences are small here, and that is what this shows. The compiler \
+     itself and its headers lie outside the facility. Figures of another source or another compiler cannot be compared.",
+    on: On::Files,
+    missing: || {
         program::missing(&["make", "cc", "cp"]).or_else(|| {
-            let none = format!(
-                "No source tree was found: {VARIABLE} names no folder, cargo's registry has no zstd-sys, and apt knows no sources (deb-src)."
-            );
-            Source::found().is_none().then_some(none)
-        })
-    }
-
-    fn version(&self) -> Option<String> {
-        program::version(Command::new("cc").arg("--version"))
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
-        if plan.level == Level::Quick { 4.0 } else { 15.0 }
-    }
-
-    fn room(&self, _: &Plan) -> u64 {
-        match Source::found() {
-            Some(Source::Named(folder)) => 4 * size(folder) + (16 << 20),
-            _ => 32 << 20,
-        }
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+        let none = format!(
+            "No source tree was found: {VARIABLE} names no folder, cargo's registry has no zstd-sys, and apt knows no sources (deb-src)."
+        );
+        Source::found().is_none().then_some(none)
+    })
+    },
+    version: || program::version(Command::new("cc").arg("--version")),
+    estimate_s: |plan| if plan.level == Level::Quick { 4.0 } else { 15.0 },
+    room: |_| match Source::found() {
+        Some(Source::Named(folder)) => 4 * size(folder) + (16 << 20),
+        _ => 32 << 20,
+    },
+    run: |target, lab| {
         let source = Source::found().ok_or_else(|| ErrorKind::Misuse("no source tree to compile was found".into()))?;
         let source = source.prepared(lab)?;
         in_fresh_folder(&target.folder()?, |folder| compile(folder, &source, lab))
-    }
+    },
+    ..Workload::PLAIN
+};
+
+fn measures(plan: &Plan) -> String {
+    let what = Source::found().map_or("a program".into(), |source| source.title(plan.level));
+    format!(
+        "Seconds from the start of configure, if there is one, and make to the end, with the flush to the store, and the processor \
+         time of the whole machine meanwhile: {what}, copied onto the facility before and compiled there by make -j{} \
+         with {}. BSI 2010 compiled Linux.",
+        jobs(),
+        flags(plan.level)
+    )
 }
 
 /// One for each processor, as people do.

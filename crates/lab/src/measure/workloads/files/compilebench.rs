@@ -8,16 +8,12 @@ use claviger_engine::{Error, Result};
 
 use super::content::{self, BLOCK, Entry, Shape};
 use super::{by_level, in_fresh_folder, read, remove, size_for, written};
-use crate::measure::facility::Target;
 use crate::measure::lab::Lab;
 use crate::measure::workloads::{On, Outcome, Workload};
 use crate::model::figures::{Case, Elapsed, Measure};
 use crate::model::parameters::SECTOR;
 use crate::model::plan::Plan;
 use crate::model::random::Random;
-
-/// Source trees, as compilebench handles them.
-pub(super) struct CompilebenchLike;
 
 /// The source of Linux 2.6.20, whose list of files compilebench brings: 240 MB, 21 000 files.
 const FULL: u64 = 240_000_000;
@@ -31,62 +27,46 @@ const COMPILED: usize = 40;
 /// Of 100 files so many are changed by a patch: of one release of the kernel to the next it is about a fifth.
 const PATCHED: usize = 20;
 
-impl Workload for CompilebenchLike {
-    fn name(&self) -> &'static str {
-        "compilebench-like"
-    }
-
-    fn title(&self) -> &'static str {
-        "Source trees, as compilebench handles them"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
-        let (trees, size) = (trees(plan), size(plan));
-        format!(
-            "{trees} source trees of {} files, {} MB each: created, compiled (object files are written into {COMPILED} % of the places), \
-             read, patched ({PATCHED} % of the files are written anew), looked at, cleaned (the object files go), read again and \
-             deleted, each step over all trees in a random order, with the flush to the store. Ahlstedt and Granath Karlsson 2013 \
-             ran compilebench.",
-            SOURCE.tree(size, plan.seed).len(),
-            size / 1_000_000
-        )
-    }
-
-    fn not(&self) -> &'static str {
-        "It is not compilebench itself, but its steps, always in the same order, on trees made by this program, so that \
-         the figures of two runs can be compared: not with those of compilebench itself. Nothing is compiled in it."
-    }
-
-    fn on(&self) -> On {
-        On::Files
-    }
-
-    fn parameters(&self) -> &'static [&'static str] {
-        &["size", "count"]
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
-        trees(plan) as f64 * size(plan) as f64 / 12e6 + 0.5
-    }
-
-    fn room(&self, plan: &Plan) -> u64 {
+/// Source trees, as compilebench handles them.
+pub(super) static COMPILEBENCH_LIKE: Workload = Workload {
+    name: "compilebench-like",
+    title: "Source trees, as compilebench handles them",
+    measures,
+    not: "It is not compilebench itself, but its steps, always in the same order, on trees made by this program, so that \
+     the figures of two runs can be compared: not with those of compilebench itself. Nothing is compiled in it.",
+    on: On::Files,
+    parameters: &["size", "count"],
+    estimate_s: |plan| trees(plan) as f64 * size(plan) as f64 / 12e6 + 0.5,
+    room: |plan| {
         // Sources, objects, and the file system's blocks.
         trees(plan) as u64 * size(plan) * 4 + (4 << 20)
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+    },
+    run: |target, lab| {
         let (trees, size) = (trees(&lab.plan), size(&lab.plan));
         in_fresh_folder(&target.folder()?, |folder| Trees::new(folder, trees, size, lab).all_steps())
-    }
+    },
+    ..Workload::PLAIN
+};
+
+fn measures(plan: &Plan) -> String {
+    let (trees, size) = (trees(plan), size(plan));
+    format!(
+        "{trees} source trees of {} files, {} MB each: created, compiled (object files are written into {COMPILED} % of the places), \
+         read, patched ({PATCHED} % of the files are written anew), looked at, cleaned (the object files go), read again and \
+         deleted, each step over all trees in a random order, with the flush to the store. Ahlstedt and Granath Karlsson 2013 \
+         ran compilebench.",
+        SOURCE.tree(size, plan.seed).len(),
+        size / 1_000_000
+    )
 }
 
 fn trees(plan: &Plan) -> usize {
-    let study = plan.parameters(CompilebenchLike.name()).and_then(|study| study.count);
+    let study = plan.parameters(COMPILEBENCH_LIKE.name).and_then(|study| study.count);
     study.map_or(by_level(plan.level, 2, 5, 10), |count| count as usize)
 }
 
 fn size(plan: &Plan) -> u64 {
-    size_for(&CompilebenchLike, plan, FULL, 6_000_000)
+    size_for(&COMPILEBENCH_LIKE, plan, FULL, 6_000_000)
 }
 
 /// The trees, and what is in each.

@@ -6,15 +6,11 @@ use std::process::Command;
 use claviger_engine::{Error, Result};
 
 use super::{by_level, in_fresh_folder};
-use crate::measure::facility::Target;
 use crate::measure::lab::Lab;
 use crate::measure::program::{self, Said};
 use crate::measure::workloads::{On, Outcome, Workload};
 use crate::model::figures::{Axis, Case, Elapsed, Measure, Unit};
 use crate::model::plan::Plan;
-
-/// Dbench.
-pub(super) struct Dbench;
 
 /// Bytes that a client's files take, about: found with du while eight ran.
 const CLIENT: u64 = 24 << 20;
@@ -22,16 +18,11 @@ const CLIENT: u64 = 24 << 20;
 /// The shortest time of a run in seconds: its figure does without the last one.
 const LEAST_S: f64 = 3.0;
 
-impl Workload for Dbench {
-    fn name(&self) -> &'static str {
-        "dbench"
-    }
-
-    fn title(&self) -> &'static str {
-        "Dbench"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
+/// Dbench.
+pub(super) static DBENCH: Workload = Workload {
+    name: "dbench",
+    title: "Dbench",
+    measures: |plan| {
         let clients: Vec<String> = clients(plan).iter().map(ToString::to_string).collect();
         format!(
             "Throughput of {} clients that do what a file server did for an office (NetBench), {} s each, and the longest time that one \
@@ -39,40 +30,20 @@ impl Workload for Dbench {
             clients.join(", "),
             seconds(plan)
         )
-    }
-
-    fn not(&self) -> &'static str {
-        "Most of it never leaves the page cache: files are deleted before they are written back, and what is flushed is little. The program's \
-         own default is 600 s; its figure is the mean up to its last full second. The longest time is a single request's."
-    }
-
-    fn on(&self) -> On {
-        On::Files
-    }
-
-    fn missing(&self) -> Option<String> {
-        program::missing(&["dbench"])
-    }
-
-    fn version(&self) -> Option<String> {
-        program::version(Command::new("dbench").arg("--help"))
-    }
-
-    fn parameters(&self) -> &'static [&'static str] {
-        &["clients", "seconds"]
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
+    },
+    not: "Most of it never leaves the page cache: files are deleted before they are written back, and what is flushed is little. The program's \
+     own default is 600 s; its figure is the mean up to its last full second. The longest time is a single request's.",
+    on: On::Files,
+    parameters: &["clients", "seconds"],
+    missing: || program::missing(&["dbench"]),
+    version: || program::version(Command::new("dbench").arg("--help")),
+    estimate_s: |plan| {
         // A fifth of the time is added to warm up; to start and to delete takes longer with more clients.
         let each = |clients: &u32| f64::from(seconds(plan)) * 1.2 + 1.0 + f64::from(*clients) / 20.0;
         clients(plan).iter().map(each).sum()
-    }
-
-    fn room(&self, plan: &Plan) -> u64 {
-        clients(plan).iter().map(|clients| u64::from(*clients) * CLIENT).max().unwrap_or(0) + (4 << 20)
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+    },
+    room: |plan| clients(plan).iter().map(|clients| u64::from(*clients) * CLIENT).max().unwrap_or(0) + (4 << 20),
+    run: |target, lab| {
         let folder = target.folder()?;
         let mut outcome = Outcome::default();
         for clients in clients(&lab.plan) {
@@ -80,12 +51,13 @@ impl Workload for Dbench {
             outcome.measures.extend(of_these);
         }
         Ok(outcome)
-    }
-}
+    },
+    ..Workload::PLAIN
+};
 
 fn clients(plan: &Plan) -> Vec<u32> {
     let level = by_level(plan.level, &[1, 6][..], &[1, 6, 12, 48], &[1, 6, 12, 48, 128, 256]);
-    let Some(study) = plan.parameters(Dbench.name()).filter(|study| !study.clients.is_empty()) else {
+    let Some(study) = plan.parameters(DBENCH.name).filter(|study| !study.clients.is_empty()) else {
         return level.to_vec();
     };
     // Those whose files fit, and the first, so that somebody is told where there is no room at all.
@@ -95,7 +67,7 @@ fn clients(plan: &Plan) -> Vec<u32> {
 
 /// Seconds for each number of clients. Its figure does without the last one.
 fn seconds(plan: &Plan) -> u32 {
-    let study = plan.parameters(Dbench.name()).and_then(|study| study.seconds);
+    let study = plan.parameters(DBENCH.name).and_then(|study| study.seconds);
     study.map_or(by_level(plan.level, 3, 6, 30), |seconds| (seconds * plan.scale).max(LEAST_S) as u32)
 }
 
@@ -208,7 +180,7 @@ mod tests {
     #[test]
     fn the_program_itself_is_understood() {
         let Some(_) = tools::program("dbench") else { return };
-        assert!(Dbench.version().unwrap().contains("dbench version"));
+        assert!((DBENCH.version)().unwrap().contains("dbench version"));
         let folder = tempfile::tempdir().unwrap();
         let measures = in_fresh_folder(folder.path(), |fresh| dbench(fresh, 2, 2, &lab())).unwrap();
         assert_eq!((measures[0].case.x, measures[0].case.axis), (Some(2.0), Axis::Clients));

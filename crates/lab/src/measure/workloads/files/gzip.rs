@@ -8,7 +8,6 @@ use std::process::Command;
 use claviger_engine::{Error, Result};
 
 use super::{content, flush, in_fresh_folder, made_once, size_for, written};
-use crate::measure::facility::Target;
 use crate::measure::lab::Lab;
 use crate::measure::meter::Meter;
 use crate::measure::program;
@@ -17,9 +16,6 @@ use crate::model::figures::{Case, Elapsed, Measure};
 use crate::model::parameters::Content;
 use crate::model::plan::Plan;
 use crate::model::random::Random;
-
-/// A large file and gzip.
-pub(super) struct Gzip;
 
 /// The file of the study: 2 GB.
 const FULL: u64 = 2_000_000_000;
@@ -47,76 +43,50 @@ const WORDS: [&str; 16] = [
     "flush\n",
 ];
 
-impl Workload for Gzip {
-    fn name(&self) -> &'static str {
-        "gzip"
-    }
-
-    fn title(&self) -> &'static str {
-        "Compression by gzip"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
-        if zeros(plan) {
-            let mb = size(plan) / 1_000_000;
-            return format!(
-                "Seconds that gzip takes to compress a file of {mb} MB of zeros, whose output is thrown away."
-            );
-        }
-        format!(
-            "Seconds that gzip takes to compress a file of {} MB, half of it noise, and to decompress it, from the facility to the \
-             facility, with the flush to the store; and how many processors were busy meanwhile. Ahlstedt and Granath Karlsson \
-             2013 compressed 2 GB.",
-            size(plan) / 1_000_000
-        )
-    }
-
-    fn not(&self) -> &'static str {
-        "gzip uses one processor, and what it computes takes longer than most storage: with another processor idle, encryption \
-         hides behind it. The processor time is that of the whole machine."
-    }
-
-    fn on(&self) -> On {
-        On::Files
-    }
-
-    fn missing(&self) -> Option<String> {
-        program::missing(&["gzip"])
-    }
-
-    fn version(&self) -> Option<String> {
-        program::version(Command::new("gzip").arg("--version"))
-    }
-
-    fn parameters(&self) -> &'static [&'static str] {
-        &["size", "data"]
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
-        size(plan) as f64 / 20e6 + 0.2
-    }
-
-    fn room(&self, plan: &Plan) -> u64 {
-        2 * size(plan) + (4 << 20)
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+/// A large file and gzip.
+pub(super) static GZIP: Workload = Workload {
+    name: "gzip",
+    title: "Compression by gzip",
+    measures,
+    not: "gzip uses one processor, and what it computes takes longer than most storage: with another processor idle, encryption \
+     hides behind it. The processor time is that of the whole machine.",
+    on: On::Files,
+    parameters: &["size", "data"],
+    missing: || program::missing(&["gzip"]),
+    version: || program::version(Command::new("gzip").arg("--version")),
+    estimate_s: |plan| size(plan) as f64 / 20e6 + 0.2,
+    room: |plan| 2 * size(plan) + (4 << 20),
+    run: |target, lab| {
         let size = size(&lab.plan);
         let zeros = zeros(&lab.plan);
         in_fresh_folder(&target.folder()?, |folder| match zeros {
             true => compress_zeros(folder, size, lab),
             false => compress_decompress(folder, size, lab),
         })
+    },
+    ..Workload::PLAIN
+};
+
+fn measures(plan: &Plan) -> String {
+    if zeros(plan) {
+        let mb = size(plan) / 1_000_000;
+        return format!("Seconds that gzip takes to compress a file of {mb} MB of zeros, whose output is thrown away.");
     }
+    format!(
+        "Seconds that gzip takes to compress a file of {} MB, half of it noise, and to decompress it, from the facility to the \
+         facility, with the flush to the store; and how many processors were busy meanwhile. Ahlstedt and Granath Karlsson \
+         2013 compressed 2 GB.",
+        size(plan) / 1_000_000
+    )
 }
 
 /// Whether a study wants a file of zeros, compressed into nothing.
 fn zeros(plan: &Plan) -> bool {
-    plan.parameters(Gzip.name()).is_some_and(|study| study.data == [Content::Zeros])
+    plan.parameters(GZIP.name).is_some_and(|study| study.data == [Content::Zeros])
 }
 
 fn size(plan: &Plan) -> u64 {
-    size_for(&Gzip, plan, FULL, 4_000_000)
+    size_for(&GZIP, plan, FULL, 4_000_000)
 }
 
 fn compress_decompress(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {

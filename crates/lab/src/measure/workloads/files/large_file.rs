@@ -8,14 +8,10 @@ use claviger_engine::{Error, Result};
 
 use super::content::{self, Entry};
 use super::{SIZE, in_fresh_folder, read, size_for, written};
-use crate::measure::facility::Target;
 use crate::measure::lab::Lab;
 use crate::measure::workloads::{On, Outcome, Workload};
 use crate::model::figures::{Case, Measure};
 use crate::model::plan::Plan;
-
-/// One large file.
-pub(super) struct LargeFile;
 
 /// The file of the study: 3 GB.
 const FULL: u64 = 3_000_000_000;
@@ -23,51 +19,29 @@ const FULL: u64 = 3_000_000_000;
 /// Bytes of each call, as dd and the study's script had it.
 const BLOCK: usize = 1 << 20;
 
-impl Workload for LargeFile {
-    fn name(&self) -> &'static str {
-        "large-file"
-    }
-
-    fn title(&self) -> &'static str {
-        "Large file"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
+/// One large file.
+pub(super) static LARGE_FILE: Workload = Workload {
+    name: "large-file",
+    title: "Large file",
+    measures: |plan| {
         format!(
             "Throughput of writing a file of {} MB, reading it and copying it within its folder, in calls of 1 MiB, as Zhan \
              2010 did with a file of 3 GB. Writing and copying include the flush to the store.",
             size(plan) / 1_000_000
         )
-    }
-
-    fn not(&self) -> &'static str {
-        "It goes through the page cache, as programs do; the file is read and copied after that was dropped, where the run says \
-         so. Copying reads and writes all data: copies by which a file system shares blocks are not measured."
-    }
-
-    fn on(&self) -> On {
-        On::Files
-    }
-
-    fn parameters(&self) -> &'static [&'static str] {
-        SIZE
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
-        4.0 * size(plan) as f64 / 300e6 + 0.2
-    }
-
-    fn room(&self, plan: &Plan) -> u64 {
-        2 * size(plan) + size(plan) / 20 + (4 << 20)
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        in_fresh_folder(&target.folder()?, |folder| write_read_copy(folder, size(&lab.plan), lab))
-    }
-}
+    },
+    not: "It goes through the page cache, as programs do; the file is read and copied after that was dropped, where the run says \
+     so. Copying reads and writes all data: copies by which a file system shares blocks are not measured.",
+    on: On::Files,
+    parameters: SIZE,
+    estimate_s: |plan| 4.0 * size(plan) as f64 / 300e6 + 0.2,
+    room: |plan| 2 * size(plan) + size(plan) / 20 + (4 << 20),
+    run: |target, lab| in_fresh_folder(&target.folder()?, |folder| write_read_copy(folder, size(&lab.plan), lab)),
+    ..Workload::PLAIN
+};
 
 fn size(plan: &Plan) -> u64 {
-    size_for(&LargeFile, plan, FULL, 64_000_000)
+    size_for(&LARGE_FILE, plan, FULL, 64_000_000)
 }
 
 fn write_read_copy(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {

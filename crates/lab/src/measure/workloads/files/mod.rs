@@ -27,16 +27,16 @@ use crate::model::figures::Elapsed;
 use crate::model::plan::{Level, Plan};
 
 /// All of them.
-pub(super) static WORKLOADS: &[&dyn Workload] = &[
-    &tree::DirectoryTree,
-    &large_file::LargeFile,
-    &small_files::SmallFiles,
-    &unpack::Unpack,
-    &compile::Compile,
-    &gzip::Gzip,
-    &compilebench::CompilebenchLike,
-    &bonnie::Bonnie,
-    &dbench::Dbench,
+pub(super) static WORKLOADS: &[&Workload] = &[
+    &tree::DIRECTORY_TREE,
+    &large_file::LARGE_FILE,
+    &small_files::SMALL_FILES,
+    &unpack::UNPACK,
+    &compile::COMPILE,
+    &gzip::GZIP,
+    &compilebench::COMPILEBENCH_LIKE,
+    &bonnie::BONNIE,
+    &dbench::DBENCH,
 ];
 
 /// Runs `work` in a fresh folder within `folder`, which is removed afterwards, even after an error or a panic.
@@ -105,8 +105,8 @@ fn by_level<T>(level: Level, quick: T, standard: T, thorough: T) -> T {
 }
 
 /// The bytes that a study sets for a workload, or `full`, scaled, at least `least`.
-fn size_for(workload: &dyn Workload, plan: &Plan, full: u64, least: u64) -> u64 {
-    let study = plan.parameters(workload.name()).and_then(|study| study.size);
+fn size_for(workload: &Workload, plan: &Plan, full: u64, least: u64) -> u64 {
+    let study = plan.parameters(workload.name).and_then(|study| study.size);
     scaled(study.unwrap_or(full), plan.scale, least)
 }
 

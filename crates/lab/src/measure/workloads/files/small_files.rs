@@ -8,7 +8,6 @@ use claviger_engine::{Error, Result};
 
 use super::content::{self, Entry};
 use super::{in_fresh_folder, read, remove, scaled, written};
-use crate::measure::facility::Target;
 use crate::measure::lab::Lab;
 use crate::measure::program;
 use crate::measure::workloads::{On, Outcome, Workload};
@@ -16,62 +15,38 @@ use crate::model::figures::{Case, Measure};
 use crate::model::parameters::SECTOR;
 use crate::model::plan::Plan;
 
-/// Many small files in one folder.
-pub(super) struct SmallFiles;
-
 /// Files of a large mailbox in a folder, or of a cache.
 const FULL: u64 = 10_000;
 
 /// Bytes of the largest file: all lengths up to it are there, so that most end within a block of whatever encrypts them.
 const LARGEST: u64 = 4096;
 
-impl Workload for SmallFiles {
-    fn name(&self) -> &'static str {
-        "small-files"
-    }
-
-    fn title(&self) -> &'static str {
-        "Small files in one folder"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
+/// Many small files in one folder.
+pub(super) static SMALL_FILES: Workload = Workload {
+    name: "small-files",
+    title: "Small files in one folder",
+    measures: |plan| {
         format!(
             "Files per second, of {} files of at most 4 KiB in one folder: created and written one after the other, listed by \
              `ls -l`, read, and deleted. Creating and deleting include the flush to the store.",
             files(plan)
         )
-    }
-
-    fn not(&self) -> &'static str {
-        "They are listed and read after the page cache was dropped, with what the kernel knew of the files, where the run says so; \
-         otherwise it may answer for the facility. ls asks for extended attributes of each file, too, as it does for people."
-    }
-
-    fn on(&self) -> On {
-        On::Files
-    }
-
-    fn missing(&self) -> Option<String> {
-        program::missing(&["ls"])
-    }
-
-    fn version(&self) -> Option<String> {
-        program::version(Command::new("ls").arg("--version"))
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
-        files(plan) as f64 / 1000.0 + 0.2
-    }
-
-    fn room(&self, plan: &Plan) -> u64 {
+    },
+    not: "They are listed and read after the page cache was dropped, with what the kernel knew of the files, where the run says so; \
+     otherwise it may answer for the facility. ls asks for extended attributes of each file, too, as it does for people.",
+    on: On::Files,
+    missing: || program::missing(&["ls"]),
+    version: || program::version(Command::new("ls").arg("--version")),
+    estimate_s: |plan| files(plan) as f64 / 1000.0 + 0.2,
+    room: |plan| {
         // Headers of 8 KiB, and blocks of 32 KiB that hold one file, are among what encrypts.
         files(plan) * (48 << 10) + (4 << 20)
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
+    },
+    run: |target, lab| {
         in_fresh_folder(&target.folder()?, |folder| create_list_read_delete(folder, files(&lab.plan), lab))
-    }
-}
+    },
+    ..Workload::PLAIN
+};
 
 fn files(plan: &Plan) -> u64 {
     scaled(FULL, plan.scale, 1000)
@@ -148,7 +123,7 @@ mod tests {
     #[test]
     fn a_scale_of_one_has_ten_thousand_files_of_every_length() {
         let plan = Plan { scale: 1.0, ..lab().plan };
-        assert!(SmallFiles.measures(&plan).contains(" 10000 files"));
+        assert!((SMALL_FILES.measures)(&plan).contains(" 10000 files"));
         let lens: std::collections::BTreeSet<u64> = (0..FULL).map(|number| entry(number).len).collect();
         assert_eq!((lens.len() as u64, lens.first(), lens.last()), (LARGEST, Some(&1), Some(&LARGEST)));
     }

@@ -6,14 +6,10 @@ use claviger_engine::Result;
 
 use super::content::{self, BLOCK, Shape};
 use super::{SIZE, in_fresh_folder, read, remove, size_for, written};
-use crate::measure::facility::Target;
 use crate::measure::lab::Lab;
 use crate::measure::workloads::{On, Outcome, Workload};
 use crate::model::figures::{Case, Measure};
 use crate::model::plan::Plan;
-
-/// A folder of small and large files.
-pub(super) struct DirectoryTree;
 
 /// The folder of the study: 2.3 GB. What was in it is not known but for "small and large files".
 const FULL: u64 = 2_300_000_000;
@@ -25,16 +21,11 @@ const SHAPE: Shape = Shape {
     folders: 20,
 };
 
-impl Workload for DirectoryTree {
-    fn name(&self) -> &'static str {
-        "tree"
-    }
-
-    fn title(&self) -> &'static str {
-        "Directory tree"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
+/// A folder of small and large files.
+pub(super) static DIRECTORY_TREE: Workload = Workload {
+    name: "tree",
+    title: "Directory tree",
+    measures: |plan| {
         let tree = SHAPE.tree(size(plan), plan.seed);
         format!(
             "Seconds to write, read and delete a folder of {} files of 1 KiB to 64 MiB, {} MB in all, one after the other, \
@@ -42,36 +33,19 @@ impl Workload for DirectoryTree {
             tree.len(),
             size(plan) / 1_000_000
         )
-    }
-
-    fn not(&self) -> &'static str {
-        "The sizes of the files are drawn by a rule of this program, because the study does not tell those of its folder. The \
-         files are made from memory, not copied from another disk. Each is read in the order in which it was written."
-    }
-
-    fn on(&self) -> On {
-        On::Files
-    }
-
-    fn parameters(&self) -> &'static [&'static str] {
-        SIZE
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
-        size(plan) as f64 / 60e6 + 0.2
-    }
-
-    fn room(&self, plan: &Plan) -> u64 {
-        size(plan) + size(plan) / 10 + (4 << 20)
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        in_fresh_folder(&target.folder()?, |folder| write_read_delete(folder, size(&lab.plan), lab))
-    }
-}
+    },
+    not: "The sizes of the files are drawn by a rule of this program, because the study does not tell those of its folder. The \
+     files are made from memory, not copied from another disk. Each is read in the order in which it was written.",
+    on: On::Files,
+    parameters: SIZE,
+    estimate_s: |plan| size(plan) as f64 / 60e6 + 0.2,
+    room: |plan| size(plan) + size(plan) / 10 + (4 << 20),
+    run: |target, lab| in_fresh_folder(&target.folder()?, |folder| write_read_delete(folder, size(&lab.plan), lab)),
+    ..Workload::PLAIN
+};
 
 fn size(plan: &Plan) -> u64 {
-    size_for(&DirectoryTree, plan, FULL, 1_000_000)
+    size_for(&DIRECTORY_TREE, plan, FULL, 1_000_000)
 }
 
 fn write_read_delete(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
@@ -108,8 +82,8 @@ mod tests {
     fn the_study_s_size_is_what_a_scale_of_one_gives() {
         let plan = Plan { scale: 1.0, ..lab().plan };
         assert_eq!(size(&plan), 2_300_000_000);
-        assert!(DirectoryTree.room(&plan) > size(&plan));
-        let text = DirectoryTree.measures(&plan);
+        assert!((DIRECTORY_TREE.room)(&plan) > size(&plan));
+        let text = (DIRECTORY_TREE.measures)(&plan);
         assert!(text.contains("2300 MB"), "{text}");
     }
 }

@@ -7,7 +7,6 @@ use claviger_engine::Result;
 
 use super::content::{self, Entry, Shape};
 use super::{in_fresh_folder, made_once, remove, size_for, warm, written};
-use crate::measure::facility::Target;
 use crate::measure::lab::Lab;
 use crate::measure::program;
 use crate::measure::workloads::filesystems::FILESYSTEMS;
@@ -15,77 +14,50 @@ use crate::measure::workloads::{On, Outcome, Workload, filesystems};
 use crate::model::figures::{Case, Measure};
 use crate::model::plan::Plan;
 
-/// An archive of many small files.
-pub(super) struct Unpack;
-
 /// The source of Linux 2.6.34 unpacked, about: 31 000 files.
 const FULL: u64 = 400_000_000;
 
 /// Files of 13 KB in the mean, as those of a source tree.
 const SHAPE: Shape = Shape { sizes: &[(100, 512, 64 << 10)], per_folder: 12, folders: 25 };
 
-impl Workload for Unpack {
-    fn name(&self) -> &'static str {
-        "unpack"
-    }
-
-    fn title(&self) -> &'static str {
-        "Unpacking an archive"
-    }
-
-    fn measures(&self, plan: &Plan) -> String {
+/// An archive of many small files.
+pub(super) static UNPACK: Workload = Workload {
+    name: "unpack",
+    title: "Unpacking an archive",
+    measures: |plan| {
         format!(
             "Files per second and seconds of unpacking an archive of {} files, {} MB, with tar, and of deleting them, each with \
              the flush to the store. BSI 2010 unpacked Eclipse and the source of Linux.",
             SHAPE.tree(size(plan), plan.seed).len(),
             size(plan) / 1_000_000
         )
-    }
-
-    fn not(&self) -> &'static str {
-        "The archive lies in memory, outside the facility. It is not compressed unless a study says so: the study's times have \
-         the work of bzip2 in them. The files are made by this program, with the mean size of a source tree."
-    }
-
-    fn on(&self) -> On {
-        On::Files
-    }
-
-    fn missing(&self) -> Option<String> {
-        program::missing(&["tar"])
-    }
-
-    fn version(&self) -> Option<String> {
-        program::version(Command::new("tar").arg("--version"))
-    }
-
-    fn parameters(&self) -> &'static [&'static str] {
-        &["size", "compressed", FILESYSTEMS]
-    }
-
-    fn estimate_s(&self, plan: &Plan) -> f64 {
+    },
+    not: "The archive lies in memory, outside the facility. It is not compressed unless a study says so: the study's times have \
+     the work of bzip2 in them. The files are made by this program, with the mean size of a source tree.",
+    on: On::Files,
+    parameters: &["size", "compressed", FILESYSTEMS],
+    missing: || program::missing(&["tar"]),
+    version: || program::version(Command::new("tar").arg("--version")),
+    estimate_s: |plan| {
         let rate = if compressed(plan) { 8e6 } else { 40e6 };
-        (size(plan) as f64 / rate + 0.2) * filesystems::times(self, plan) as f64
-    }
-
-    fn room(&self, plan: &Plan) -> u64 {
-        2 * size(plan) + (4 << 20)
-    }
-
-    fn run(&self, target: &mut Target, lab: &Lab) -> Result<Outcome> {
-        filesystems::on_each(self, target, lab, |target, kind| {
+        (size(plan) as f64 / rate + 0.2) * filesystems::times(&UNPACK, plan) as f64
+    },
+    room: |plan| 2 * size(plan) + (4 << 20),
+    run: |target, lab| {
+        filesystems::on_each(&UNPACK, target, lab, |target, kind| {
             in_fresh_folder(&target.folder_of(kind)?, |folder| unpack_delete(folder, size(&lab.plan), lab))
         })
-    }
-}
+    },
+    ..Workload::PLAIN
+};
 
 /// Whether the archive is compressed, by bzip2, as that of Linux 2.6.34 was.
 fn compressed(plan: &Plan) -> bool {
-    plan.parameters(Unpack.name()).and_then(|study| study.compressed).unwrap_or_default()
+    plan.parameters(UNPACK.name).and_then(|study| study.compressed).unwrap_or_default()
 }
 
 fn size(plan: &Plan) -> u64 {
-    size_for(&Unpack, plan, FULL, 12_000_000)
+    size_for(&UNPACK, plan, FULL, 12_000_000)
 }
 
 fn unpack_delete(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
