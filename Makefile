@@ -2,20 +2,20 @@
 
 PREFIX ?= /usr/local
 DESTDIR ?=
-# Where mount(8) looks for its helpers, and nowhere else. They are not installed without root.
+# The only folder where mount(8) looks for helpers. Installing them needs root.
 HELPERS ?= /sbin
-# Where a debugger looks for the line tables of what is in PREFIX.
+# Where debuggers look for the line tables of programs in PREFIX.
 TABLES = $(PREFIX)/lib/debug$(PREFIX)/bin
 CARGO ?= cargo
 # Cargo's output folder.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# The optimised build, or with PROFILE=test what `make test` has built.
+# The optimised build, or with PROFILE=test the build of `make test`.
 PROFILE ?= release
 PROGRAM := $(TARGET)/$(if $(filter test,$(PROFILE)),debug,release)/claviger
 
 # How long `make soak` lasts, in seconds.
 SECONDS ?= 3600
-# The oldest compiler that builds what is published.
+# The oldest supported compiler.
 MSRV := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 VERSION := $(shell sed -n '/^version/{s/^version = "\(.*\)"/\1/p;q}' Cargo.toml)
 MUSL := $(shell uname -m)-unknown-linux-musl
@@ -57,13 +57,13 @@ window-lint:
 	command -v cargo-deny >/dev/null || $(CARGO) install --locked --debug cargo-deny
 	cd window && $(CARGO) deny --locked check licenses bans sources
 
-# The window itself on a screen in memory, led by its keyboard.
+# The window itself on a virtual screen, driven by the keyboard.
 window-screen:
 	tools/install-deps.sh pictures
 	$(CARGO) build --locked --workspace --bin claviger
 	CLAVIGER_TARGET=$(abspath $(TARGET)) $(CARGO) test --locked --manifest-path window/Cargo.toml --target-dir $(TARGET)/window --test screen -- --ignored
 
-# The pictures of the guide, from a real window on a screen in memory.
+# The pictures of the guide, from a real window on a virtual screen.
 window-pictures: build
 	tools/install-deps.sh pictures
 	$(BUILD_WINDOW)
@@ -78,7 +78,7 @@ BINDINGS_CARGO = --locked --manifest-path bindings/Cargo.toml --target-dir $(TAR
 BINDINGS_CRATES = -p claviger-bindings -p claviger-c -p claviger-python
 PYTHON = $(HOME)/.cache/claviger-bindings-python/bin/python3
 WHEELS = $(abspath $(TARGET))/bindings/$(BINDINGS)
-# What maturin tells pyo3 of Python: without the same for cargo, each would build what the other has built.
+# The settings that maturin gives pyo3. Without them, cargo and maturin would rebuild each other's output.
 PYO3 = config=$$(ls $(abspath $(TARGET))/maturin/pyo3-config-*-abi3.txt 2>/dev/null | head -n 1); [ -z "$$config" ] || export PYO3_CONFIG_FILE="$$config";
 bindings:
 	tools/install-deps.sh bindings
@@ -105,7 +105,7 @@ bindings-lint:
 bindings-header:
 	CLAVIGER_WRITE_HEADER=1 $(CARGO) test $(BINDINGS_CARGO) -p claviger-header
 
-# What programs in C are built with; `pip install` has the wheel.
+# The files for building C programs; install the wheel with `pip install`.
 bindings-install:
 	install -D -m 644 bindings/c/claviger.h $(DESTDIR)$(PREFIX)/include/claviger.h
 	install -D -m 644 $(TARGET)/$(BINDINGS)/libclaviger.a $(DESTDIR)$(PREFIX)/lib/libclaviger.a
@@ -123,7 +123,7 @@ test:
 build-tests:
 	$(CARGO) test --locked --workspace --no-run
 
-# The ciphers' kernels for AArch64, in an emulator: all lengths, alignments and modes. What looks at its own memory in procfs, or at
+# The ciphers' kernels for AArch64, in an emulator: all lengths, alignments and modes. Tests that inspect memory in procfs, or
 # another process, cannot run there.
 test-aarch64:
 	tools/install-deps.sh test
@@ -134,23 +134,23 @@ test-aarch64:
 	else echo "SKIPPED test-aarch64: there is no Rust library for $(AARCH64), and rustup cannot install it." >&2; fi
 
 # Every way to reach a volume under random operations against a model, side by side, for SECONDS: make soak SECONDS=600.
-# FSX_SEED=N has the same operations again.
+# FSX_SEED=N repeats the same operations.
 soak:
 	tools/install-deps.sh test
 	SECONDS=$(SECONDS) $(CARGO) test --locked --profile $(PROFILE) $(if $(filter test,$(PROFILE)),--workspace,-p claviger) --test it -- --ignored --exact soak::soak --nocapture
 
-# Every parser of bytes from outside under libFuzzer and AddressSanitizer, for SECONDS in all, side by side. RUNS=N ends a target after
-# so many executions, JOBS=N has so many side by side, and TARGETS="luks2 nbd" are those that are to run.
+# Every parser of bytes from outside under libFuzzer and AddressSanitizer, for SECONDS in all, side by side. RUNS=N ends a target
+# after N executions, JOBS=N runs N targets at a time, and TARGETS="luks2 nbd" selects some.
 fuzz:
 	tools/fuzz.py --seconds $(SECONDS) $(if $(RUNS),--runs $(RUNS)) $(if $(JOBS),--jobs $(JOBS)) $(TARGETS)
 
-# Whether what fuzzes compiles, without the sanitizer, which would have everything built anew.
+# Checks that the fuzz targets compile, without the sanitizer, which would rebuild everything.
 fuzz-check:
 	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz-check
 
-# All that is to show that nothing is lost, one part after the other: docs/reliability.md. Some six hours on two processors; each part
-# prints its figures. TORTURE_POINTS=1000000 looks at more crashes, FUZZ=N fuzzes for so many seconds (by itself about 10^8 executions),
-# SECONDS=N exercises mounts for so long, and ENDURE=N has what is to last last for so long.
+# The long tests of docs/reliability.md, one after the other. They take some six hours on two processors; each prints its figures.
+# TORTURE_POINTS=1000000 tries more crashes, FUZZ=N fuzzes for N seconds (default: about 10^8 executions), SECONDS=N is the time of the
+# mount tests, and ENDURE=N that of the endurance tests.
 TORTURE_POINTS ?= 100000
 FUZZ ?= 6000
 torture:
@@ -169,16 +169,16 @@ races:
 
 lint:
 	tools/dependencies.py check
-	# Workspaces of their own, whose locked versions have to be right all the same.
+	# Separate workspaces, whose lock files are checked as well.
 	for folder in bench bindings fuzz window; do $(CARGO) metadata --locked --format-version=1 --manifest-path $$folder/Cargo.toml >/dev/null || exit; done
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
-	# It checks a few files: optimising it takes longer than all that it does.
+	# It checks a few files: optimising it would take longer than its run.
 	command -v cargo-deny >/dev/null || $(CARGO) install --locked --debug cargo-deny
 	$(CARGO) deny --locked check licenses bans sources
 	tools/advisories.sh
 
-# What is linked in: docs/dependencies.md, and the same as a software bill of materials.
+# The linked crates: docs/dependencies.md, and a software bill of materials.
 dependencies:
 	tools/dependencies.py list
 
@@ -191,26 +191,26 @@ reproducible:
 	tools/reproducible.sh
 
 doc:
-	# Pages of what is gone would stay.
+	# Otherwise pages of removed items would stay.
 	rm -rf $(TARGET)/doc/claviger_*
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps $(addprefix -p ,$(LIBRARIES) claviger-lab)
 
-# The public API as text, in docs/api: a change of it is seen in review.
+# The public API as text, in docs/api, for review.
 api: doc
 	tools/api.py write $(TARGET)/doc $(LIBRARIES)
 
 api-check: doc
 	tools/api.py check $(TARGET)/doc $(LIBRARIES)
 
-# What crates.io would be given, packed and built in order. Uploads nothing.
+# The crates for crates.io, packed and built in order. Uploads nothing.
 package:
-	# Anew each time: cargo takes a packed crate of the same version for the same crate, and keeps what it unpacked where no
-	# checkout ends, under a hash of the folder's path.
+	# A fresh folder each time: cargo treats a packed crate of the same version as the same crate, and keeps it unpacked outside the
+	# checkout, under a hash of the folder's path.
 	rm -rf $(TARGET)/packed $(or $(CARGO_HOME),$(HOME)/.cargo)/registry/src/-*/claviger-*
 	CARGO_PROFILE_DEV_DEBUG=0 $(CARGO) publish --dry-run --locked --allow-dirty --workspace --target-dir $(TARGET)/packed
 
-# The program, by the oldest compiler, as it is for the other C library: what is wrong with either is seen at once. In a folder of its
-# own, since it builds everything anew.
+# Builds the program with the oldest compiler and the other C library, so one build checks both. It has its own folder, since it rebuilds
+# everything.
 msrv:
 	tools/install-deps.sh static
 	if rustup run $(MSRV) cargo --version >/dev/null 2>&1 || rustup toolchain install --profile minimal $(MSRV) && \
@@ -231,7 +231,7 @@ book:
 man: build
 	$(PROGRAM) man --out $(TARGET)/man
 
-# The program without its line tables, which are three quarters of it: they go where debuggers look for them.
+# Installs the program without its line tables, three quarters of its size, which go where debuggers look for them.
 install: man
 	objcopy --only-keep-debug $(PROGRAM) $(TARGET)/claviger.debug
 	objcopy --strip-debug --add-gnu-debuglink=$(TARGET)/claviger.debug $(PROGRAM) $(TARGET)/claviger.stripped
@@ -240,7 +240,7 @@ install: man
 	if mkdir -p $(DESTDIR)$(HELPERS) 2>/dev/null && [ -w $(DESTDIR)$(HELPERS) ]; then \
 	    ln -sf $(PREFIX)/bin/claviger $(DESTDIR)$(HELPERS)/mount.fuse.claviger; \
 	    ln -sf $(PREFIX)/bin/claviger $(DESTDIR)$(HELPERS)/mount.claviger; \
-	else echo "No helpers for mount(8) in $(HELPERS): that takes root."; fi
+	else echo "No mount(8) helpers in $(HELPERS): they need root. To install them: sudo make install"; fi
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 644 $(TARGET)/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
@@ -276,20 +276,20 @@ deb: build
 	$(MAKE) install DESTDIR=$(abspath $(TARGET))/staged PREFIX=/usr HELPERS=/usr/sbin
 	tools/deb.sh $(TARGET)/staged $(TARGET)/deb
 
-# The package and the next version of it, in a fresh Debian.
+# Tests the package and its next version in a fresh Debian.
 deb-test: deb
 	tools/install-deps.sh deb
 	mkdir -p $(TARGET)/deb/next
 	VERSION=$(VERSION)+next tools/deb.sh $(TARGET)/staged $(TARGET)/deb/next
 	tools/deb-test.sh $(TARGET)/deb/claviger_*.deb $(TARGET)/deb/next/claviger_*.deb
 
-# The program in one file that runs on every Linux of its kind of processor. It cannot load PKCS#11 modules.
+# The program in one file for every Linux on this processor type. It cannot load PKCS#11 modules.
 static:
 	tools/install-deps.sh static
 	rustup target add $(MUSL)
 	CC_$(subst -,_,$(MUSL))=musl-gcc $(CARGO) build --locked --release -p claviger --target $(MUSL)
 
-# All that is published for a version, in target/release-VERSION, from a clean checkout: docs/releasing.md.
+# Everything that is published for a version, in target/release-VERSION, from a clean checkout: docs/releasing.md.
 release:
 	tools/release.sh $(TARGET)
 

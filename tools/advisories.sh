@@ -1,6 +1,5 @@
 #!/bin/sh
-# Known vulnerabilities in our dependencies. The database comes from the network; without it, the check is skipped and
-# says so, which does not count as a pass.
+# Checks our dependencies for known vulnerabilities. Without the network, the check reports SKIPPED, which is not a pass.
 set -eu
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

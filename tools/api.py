@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The public API of a crate as text, from the pages that rustdoc made of it.
+"""Writes the public API of a crate as text, from its rustdoc pages.
 
     tools/api.py write|check DOC CRATE…
 
@@ -15,7 +15,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 LISTINGS = Path(__file__).parent.parent / "docs" / "api"
-# What the compiler implements for every type, and what a trait's page repeats.
+# Implementations that the compiler adds to every type, and parts that a trait's page repeats.
 LEFT_OUT = {"synthetic-implementations-list", "blanket-implementations-list", "implementors-list", "synthetic-implementors-list",
             "foreign-impls", "deref-methods-list"}
 VOID = {"br", "hr", "img", "input", "link", "meta", "wbr", "source"}

@@ -1,12 +1,12 @@
 #!/bin/sh
-# What a Debian package has to do, in a fresh root that debootstrap makes: install, work as the README says, be upgraded while a volume is
-# mounted, and go without a trace.
+# Tests a Debian package in a fresh root from debootstrap: install it, follow the README, upgrade it while a volume is mounted, remove it
+# without a trace.
 #   tools/deb-test.sh OLD.deb NEW.deb
 set -eu
 [ "$(id -u)" = 0 ] || exec sudo -n "$0" "$@"
 lintian --fail-on error "$(dirname "$2")"/*.deb
 work=$(mktemp -d)
-# The mounts of the root end with the namespace that they are in.
+# The root's mounts end with their namespace.
 trap 'rm -rf --one-file-system "$work"' EXIT
 debootstrap --variant=minbase --include=fuse3,exfatprogs stable "$work/root" "${MIRROR:-http://deb.debian.org/debian}" >"$work/log" || {
     cat "$work/log"
@@ -28,7 +28,7 @@ printf 'a password of many words' >pw
 claviger create --password-file pw --size 20M --filesystem exfat --pim 1 secrets.hc
 claviger identify secrets.hc
 mkdir files
-# The key process is a second process, of the old version, too.
+# The key process is a second process, also of the old version.
 claviger mount --password-file pw --pim 1 --isolate-keys secrets.hc files
 printf 'what was written before\n' >files/note
 
@@ -54,7 +54,7 @@ apt-get -q purge -y claviger
 apt-get -q clean
 rm -rf /run/claviger
 find / -xdev | sort >/packages/after
-# dpkg and apt keep a record; nothing else may be new.
+# Nothing may be new except the records of dpkg and apt.
 diff /packages/before /packages/after | grep '^[<>]' | grep -v -e /var/ -e /packages/ -e /etc/fstab && exit 1
 echo "The package was installed, used, upgraded and removed."
 END

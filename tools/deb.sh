@@ -1,22 +1,22 @@
 #!/bin/sh
-# Makes Debian packages of what `make install` has put into a folder: claviger, and claviger-window where that was built.
+# Makes Debian packages from a folder of `make install`: claviger, and claviger-window if it was built.
 #   tools/deb.sh STAGED OUT
-# VERSION names another version than Cargo.toml's, and SOURCE_DATE_EPOCH (by default that of the last commit) is the time of all files:
-# the same sources give the same packages.
+# VERSION overrides Cargo.toml's version. SOURCE_DATE_EPOCH (default: the last commit) is the time of all files, so the same sources
+# give the same packages.
 set -eu
 staged=$(realpath "$1")
 out=$(realpath "$2")
 cd "$(dirname "$0")/.."
 version=${VERSION:-$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)}
-# Sources that are unpacked from an archive have no history.
+# Sources from an archive have no history.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)}
 export SOURCE_DATE_EPOCH
-# Whoever makes a package answers for it.
+# The maintainer is the person who builds the package.
 maintainer=${MAINTAINER:-$(git log -1 --format='%an <%ae>' 2>/dev/null || echo "root <root@$(hostname)>")}
 architecture=$(dpkg --print-architecture)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# dpkg-shlibdeps wants a source package around it.
+# dpkg-shlibdeps needs a source package.
 mkdir "$work/debian"
 printf 'Source: claviger\n\nPackage: claviger\nArchitecture: any\n' >"$work/debian/control"
 
@@ -55,7 +55,7 @@ pack() {
 mkdir "$work/claviger"
 cp -a "$staged/." "$work/claviger/"
 strip "$work/claviger/usr/bin/"*
-# Line tables are for who looks into the program: they stay in the folder that it was built in.
+# Line tables are for debugging and stay in the build folder.
 rm -rf "$work/claviger/usr/lib/debug"
 mkdir "$work/claviger/usr/share/man/man8"
 for helper in mount.claviger mount.fuse.claviger; do
@@ -72,7 +72,7 @@ if [ -x "$work/claviger/usr/bin/claviger-window" ]; then
         mkdir -p "$work/claviger-window/usr/$(dirname $part)"
         mv "$work/claviger/usr/$part" "$work/claviger-window/usr/$part"
     done
-    # It loads these as it starts, so that no program names them.
+    # The window loads these at its start, so no program links to them.
     pack claviger-window "claviger (= $version), libegl1, libxkbcommon0, libxkbcommon-x11-0, libx11-6, libx11-xcb1, libxcursor1, libxi6, libwayland-client0" utils <dist/debian/claviger-window
 fi
 pack claviger '' utils <dist/debian/claviger

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""What the program is made of.
+"""Lists the crates of the program.
 
-    tools/dependencies.py list         docs/dependencies.md: every crate that is linked in, or runs while the program is built
-    tools/dependencies.py check        whether that page is right
-    tools/dependencies.py sbom FILE    the same as a software bill of materials (CycloneDX 1.5, JSON)
-    tools/dependencies.py notices FILE the licences of what is linked in, as they ask for to be passed on with the program
+    tools/dependencies.py list         writes docs/dependencies.md: every crate that is linked in, or runs during the build
+    tools/dependencies.py check        checks that page
+    tools/dependencies.py sbom FILE    writes a software bill of materials (CycloneDX 1.5, JSON)
+    tools/dependencies.py notices FILE writes the licences that must accompany the program
 
-What a crate may do is what the names in its source say: `unsafe`, and the parts of the standard library and of the system that it calls.
-A macro could hide more; what none of these names is in cannot open a file or a connection without the help of another crate on the page.
+The names in a crate's source show what it may do: `unsafe`, and the parts of the standard library and the system that it calls. A macro could
+hide more. A crate without these names cannot open a file or a connection without another crate on the page.
 """
 
 import json
@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/dependencies.md"
 PROGRAM = "claviger"
 
-# What is looked for in the source, and what it is called on the page.
+# Patterns in the source, by their names on the page.
 MAY = {
     "files": r"\b(std::)?fs::|\bFile::(open|create)\b|\bOpenOptions\b",
     "network": r"\bnet::|\bTcp(Stream|Listener)\b|\bUdpSocket\b|\bUnixStream\b",
@@ -48,7 +48,7 @@ def cargo(*args):
 
 
 def graph():
-    """The packages by id, and for each what it needs to be linked or built: (id, whether only while it is built)."""
+    """The packages by id, and the dependencies of each: (id, whether only for the build)."""
     metadata = json.loads(cargo("metadata", "--format-version=1", *(f"--filter-platform=x86_64-unknown-linux-{c}" for c in ("gnu", "musl"))))
     packages = {package["id"]: package for package in metadata["packages"]}
     edges = {}
@@ -61,7 +61,7 @@ def graph():
 
 
 def reached(packages, edges):
-    """What the program consists of: its package ids, each with whether it is linked in."""
+    """The program's package ids, each with whether it is linked in."""
     program = next(id for id, package in packages.items() if package["name"] == PROGRAM)
     linked, pending = {}, [(program, True)]
     while pending:
@@ -153,7 +153,7 @@ def bill():
 
 
 def notices():
-    """Each text once, below the crates that it is of. Where a crate may be had under MIT, that text; else all that it has."""
+    """Each licence text once, below its crates: MIT if the crate offers it, otherwise all of its texts."""
     packages, edges = graph()
     crates, texts = [], {}
     for id, linked in reached(packages, edges).items():

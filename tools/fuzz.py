@@ -3,10 +3,9 @@
 
     tools/fuzz.py [--seconds N] [--runs N] [--jobs N] [TARGET…]
 
-N seconds are shared out evenly; a target ends before its share is used up once it has run N times. What was found is kept in
-target/fuzz/corpus, as few and as small inputs as cover the same, so that the next run goes on from there. A table at the end says how
-much was done. An input that crashes, takes too long (5 s of a processor, or 300 s in all) or too much memory (256 MiB at once, or 1 GiB in all) is kept in
-target/fuzz/crashes, and makes the exit code 1. To try one again:
+All targets share the N seconds evenly; --runs ends a target earlier. The corpus in target/fuzz/corpus keeps the fewest and smallest inputs with
+the same coverage, and the next run continues from there. A table at the end sums up the run. An input that crashes, takes too long (5 s of a
+processor, or 300 s in all) or too much memory (256 MiB at once, or 1 GiB in all) goes to target/fuzz/crashes, and the exit code is 1. To repeat one:
 
     CLAVIGER_FUZZ_TARGET=NAME target/fuzz/PLATFORM/debug/claviger-fuzz INPUT
 """
@@ -25,8 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "target" / "fuzz"
 CORPUS, SEEDS, CRASHES, LOGS = (FOLDER / name for name in ("corpus", "seeds", "crashes", "logs"))
 
-# What rustc's -Zsanitizer and LLVM's coverage take; those of cargo-fuzz. Only what is built for the platform by name gets them:
-# build scripts and macros run without.
+# The flags of cargo-fuzz for rustc's -Zsanitizer and LLVM's coverage. Only code for the named platform gets them, not build scripts and
+# macros.
 COVERAGE = ["-Cllvm-args=-sanitizer-coverage-" + option
             for option in ("level=4", "inline-8bit-counters", "pc-table", "trace-compares")]
 FLAGS = ["--cfg", "fuzzing", "-Cpasses=sancov-module", *COVERAGE, "-Zsanitizer=address", "-Ccodegen-units=1"]
@@ -35,9 +34,9 @@ LIMITS = ["-timeout=300", "-report_slow_units=300", "-malloc_limit_mb=256", "-rs
 
 
 def build():
-    """The program, built anew where that is needed."""
+    """Builds the program if necessary."""
     platform = re.search("^host: (.*)$", subprocess.check_output(["rustc", "-vV"], text=True), re.M)[1]
-    # The compiler's own variable, which lets a stable one have -Z.
+    # Allows -Z on a stable compiler.
     environment = os.environ | {"RUSTC_BOOTSTRAP": "1", "CARGO_ENCODED_RUSTFLAGS": "\x1f".join(FLAGS)}
     command = [os.environ.get("CARGO", "cargo"), "build", "--locked", "--target", platform, "--target-dir", FOLDER,
                "--manifest-path", ROOT / "fuzz" / "Cargo.toml"]
@@ -46,7 +45,7 @@ def build():
 
 
 def run(program, name, folders, options):
-    """What libFuzzer says, and its exit code."""
+    """The output of libFuzzer and its exit code."""
     environment = os.environ | {"CLAVIGER_FUZZ_TARGET": name, "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=16"}
     command = [program, *LIMITS, f"-artifact_prefix={CRASHES}/{name}-", *options, *folders]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -54,7 +53,7 @@ def run(program, name, folders, options):
 
 
 def fuzz(program, name, seconds, runs):
-    """Fuzzes a target, keeps of its corpus what is worth it, and returns the row of the table."""
+    """Fuzzes a target, minimises its corpus, and returns its row of the table."""
     corpus, smaller = CORPUS / name, CORPUS / f".{name}"
     corpus.mkdir(parents=True, exist_ok=True)
     before = set(CRASHES.glob(f"{name}-*"))
@@ -73,7 +72,7 @@ def fuzz(program, name, seconds, runs):
            "per second": number(r"stat::average_exec_per_sec: +(\d+)", said),
            "edges": number(r"\bcov: (\d+)", merged) or number(r"\bcov: (\d+)", said),
            "inputs": len(kept), "KiB": sum(kept) >> 10,
-           # Those that merging meets are the same.
+           # Merging finds the same crashes again.
            "crashes": sorted(str(path) for path in set(CRASHES.glob(f"{name}-*")) - before)}
     if code and not row["crashes"]:
         row["crashes"] = [f"exit code {code}: see {LOGS / name}"]
@@ -82,7 +81,7 @@ def fuzz(program, name, seconds, runs):
 
 
 def table(rows):
-    """Prints what was done, and in all runs so far."""
+    """Prints the results of this run and of all runs so far."""
     path = FOLDER / "executions.json"
     total = json.loads(path.read_text()) if path.exists() else {}
     for name, row in rows.items():
@@ -110,7 +109,7 @@ def main():
         folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(SEEDS, ignore_errors=True)
     subprocess.run([program], env=os.environ | {"CLAVIGER_FUZZ_SEEDS": str(SEEDS)}, check=True, capture_output=True)
-    # The program's own table, so that none is forgotten.
+    # The program's own table is complete.
     known = sorted(path.name for path in SEEDS.iterdir())
     names = wish.targets or known
     if unknown := set(names) - set(known):

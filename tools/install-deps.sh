@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs, on Debian and its kin, what is missing for `make try`, `make test`, the bindings' tests, the window's tests and pictures,
-# and packages. Asks nothing.
+# Installs missing packages on Debian and its derivatives, without questions: for `make try`, `make test`, the bindings' tests, the
+# window's tests and pictures, and packages.
 #   tools/install-deps.sh try|test|bindings|window|pictures|deb|static
 set -eu
 
@@ -21,9 +21,9 @@ test="$try"'
 
 # Beside what tools/bindings-requirements.txt names; the sanitizers come with the compiler.
 bindings='cc:build-essential pkg-config:pkgconf cryptsetup:cryptsetup-bin openssl:openssl mmd:mtools mkfs.vfat:dosfstools python3:python3'
-# 3 MB of packages where the tests' are there.
+# 3 MB of packages beyond those of the tests.
 window='cc:build-essential fusermount3:fuse3 mkfs.vfat:dosfstools mkfs.ext4:e2fsprogs desktop-file-validate:desktop-file-utils appstreamcli:appstream'
-# Some 150 MB, a software renderer among them.
+# Some 150 MB, including a software renderer.
 pictures="$try"' Xvfb:xvfb Xvfb:libgl1-mesa-dri Xvfb:libegl1 xvfb-run:xvfb xauth:xauth xdotool:xdotool import:imagemagick fusermount3:fuse3 mkfs.vfat:dosfstools'
 
 deb='dpkg-shlibdeps:dpkg-dev lintian:lintian debootstrap:debootstrap objcopy:binutils unshare:util-linux'
@@ -43,8 +43,8 @@ esac
 for_tests=$([ "$1" != test ] || echo yes)
 with_python=$([ "$1" != test ] && [ "$1" != bindings ] || echo yes)
 
-# What is of Python, apart from all other Python: for the tests its readers of BitLocker and DPAPI, which
-# crates/testkit/src/bitlocker/oracles.rs looks for there, and for the bindings what builds and tests them.
+# Python packages in a folder of their own: for the tests, readers of BitLocker and DPAPI, where
+# crates/testkit/src/bitlocker/oracles.rs expects them; for the bindings, what builds and tests them.
 python_modules() {
     [ -n "$with_python" ] || return 0
     case $1 in
@@ -55,7 +55,7 @@ python_modules() {
     list=$(dirname "$0")/$1-requirements.txt
     cmp -s "$list" "$place/installed.txt" && "$place/bin/python3" -c "import $needed" 2>/dev/null && return 0
     echo "Installing into $place: $(sed -n 's/==.*//p' "$list" | tr '\n' ' ')" >&2
-    # Beside it first, so that nobody finds half of it.
+    # Built beside it first, so nobody finds it incomplete.
     rm -rf "$place.$$"
     python3 -m venv "$place.$$"
     "$place.$$/bin/python3" -m pip -q --disable-pip-version-check install --no-deps --only-binary :all: --require-hashes -r "$list" >&2
@@ -69,15 +69,15 @@ missing=
 for pair in $wanted; do
     command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
 done
-# A package of its own on Debian, without a program.
+# A separate package on Debian, without a program.
 [ -z "$with_python" ] || python3 -c 'import ensurepip' 2>/dev/null || missing="$missing python3-venv"
-# Their programs are in no folder of PATH: a server, and the module that tpm2-tools and systemd reach swtpm with.
+# Their programs are outside PATH: a server, and the module by which tpm2-tools and systemd reach swtpm.
 [ -z "$for_tests" ] || [ -x /usr/libexec/tangd ] || missing="$missing tang"
 [ -z "$for_tests" ] || ls /usr/lib/*/libtss2-tcti-swtpm.so.0 >/dev/null 2>&1 || missing="$missing libtss2-tcti-swtpm0"
-# nbdkit's plugin for S3, and what that needs of Python.
+# nbdkit's plugin for S3 and its Python packages.
 [ -z "$for_tests" ] || ls /usr/lib/*/nbdkit/plugins/nbdkit-S3-plugin >/dev/null 2>&1 || missing="$missing nbdkit-plugin-python"
 [ -z "$for_tests" ] || /usr/bin/python3 -c 'import boto3' 2>/dev/null || missing="$missing python3-boto3"
-# What programs for AArch64 are linked with, which its compiler only recommends.
+# Libraries for AArch64, which its compiler only recommends.
 [ -z "$for_tests" ] || [ -e /usr/aarch64-linux-gnu/lib/libc.so ] || missing="$missing libc6-dev-arm64-cross"
 [ -n "$missing" ] || { python_modules "$1"; exit 0; }
 
@@ -92,8 +92,7 @@ if [ "$(id -u)" != 0 ]; then
 fi
 echo "Installing:$missing" >&2
 
-# Another apt may be at work, in the background or beside this one. It waits for dpkg's lock by itself, but not for those of its
-# lists and archives (apt 2.6).
+# Another apt may be running. apt waits for dpkg's lock by itself, but not for those of its lists and archives (apt 2.6).
 patience=600
 errors=$(mktemp)
 trap 'rm -f "$errors"' EXIT

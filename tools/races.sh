@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tests with several threads under ThreadSanitizer. Says at the end how many ran, and fails if there was a race.
+# Runs tests with several threads under ThreadSanitizer. Prints their number, and fails if there was a race.
 set -eu
 cd "$(dirname "$0")/.."
 platform=$(rustc -vV | sed -n 's/^host: //p')
@@ -13,7 +13,7 @@ mkdir -p "$target"
 : >"$log"
 status=0
 
-# races CRATE PROGRAM FILTER… runs the tests that the filters name. Optimising little makes building as fast as the tests are slow.
+# races CRATE PROGRAM FILTER… runs the tests that the filters name. Little optimisation builds fast and runs slowly.
 races() {
     crate=$1 program=$2
     shift 2
@@ -25,7 +25,7 @@ races() {
 
 races claviger-crypto --lib pool::
 races claviger-serve --lib key_process:: durable:: spin::
-# Not what measures memory and sleep, starts a kernel, or relies on replies within the time that a lone thread takes.
+# Excludes tests that measure memory and sleep, start a kernel, or need replies as fast as a lone thread's.
 races claviger-serve '--test it' nbd_ steady:: fuse_image::many fuse_tree:: --skip memory_ --skip sleeps --skip nbd_kernel --skip any_pieces
 races claviger-engine --lib volume:: store::
 races claviger-engine '--test it' volume:: integrity:: direct:: kept:: store:: free_tail::

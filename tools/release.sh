@@ -1,5 +1,5 @@
 #!/bin/bash
-# Everything that is published for a version: docs/releasing.md.
+# Builds everything that is published for a version: docs/releasing.md.
 #   tools/release.sh TARGET
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,7 +11,7 @@ refuse() {
     exit 1
 }
 
-# What is new: the section of this version, without its heading.
+# The changelog of this version, without its heading.
 changes() {
     awk -v version="$version" '/^## /{on = ($2 == version); next} on' CHANGELOG.md
 }
@@ -26,9 +26,9 @@ mkdir -p "$out"
 
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
-# Neither folder is to be in what is built.
+# Keeps both folders' names out of the binaries.
 export RUSTFLAGS="--remap-path-prefix=$PWD=/claviger --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo"
-# pack NAME FOLDER: an archive that is the same each time.
+# pack NAME FOLDER: a reproducible archive.
 pack() {
     tar -C "$2" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -cJf "$out/$1.tar.xz" .
 }
@@ -59,7 +59,7 @@ make bindings-install DESTDIR="$target/c" PREFIX=/usr
 pack "claviger-c-$version-$processor-linux" "$target/c"
 
 make package
-# Where below that cargo leaves them is its own business.
+# cargo chooses the folder below.
 find "$target/packed/package" -name '*.crate' -exec cp {} "$out" \;
 ls "$out"/*.crate >/dev/null
 

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Builds the program twice, each time from a copy of the sources in a folder of another name, and compares the two byte by byte.
+# Builds the program twice, from copies of the sources in differently named folders, and compares the results byte by byte.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# The folders of the sources and of the crates are in panic messages: both builds call them the same.
+# Panic messages contain the folders of sources and crates: both builds use the same names.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for copy in one another-one; do

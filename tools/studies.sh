@@ -1,5 +1,5 @@
 #!/bin/sh
-# The page on the repeated studies, from stored runs: tools/studies.sh PROGRAM FOLDER, where FOLDER has a NAME.json.gz for each.
+# Writes docs/studies.md from stored runs: tools/studies.sh PROGRAM FOLDER. FOLDER has a NAME.json.gz for each study.
 set -eu
 program=$1 folder=$2
 work=$(mktemp -d)

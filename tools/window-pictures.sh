@@ -1,11 +1,11 @@
 #!/bin/sh
-# The pictures of the window in the guide: a real window on a screen in memory, led by its keyboard.
+# Takes the guide's pictures of the window: a real window on a virtual screen, driven by the keyboard.
 #   tools/window-pictures.sh CLAVIGER WINDOW FOLDER
 set -eu
 program=$1
 started=$(realpath "$2")
 out=$(realpath "$3")
-# The window looks for the program beside itself, and then in the search path.
+# The window looks for the program in its own folder, then in the search path.
 PATH=$(dirname "$(realpath "$program")"):$PATH:/usr/sbin:/sbin
 export PATH
 if [ -z "${DISPLAY_OF_PICTURES-}" ]; then
@@ -38,7 +38,7 @@ mkdir photos
 claviger mount --password-file "$place/password" photos.luks photos
 printf '[diary]\nvolume = "~/diary.hc"\ndir = "~/diary"\n' >"$HOME/.config/claviger/favourites.toml"
 
-# A picture, once the window has come to rest.
+# Takes a picture once the window stops changing.
 picture() {
     sleep "${2-2}"
     import -window "$(xdotool search --name '^Claviger$')" -depth 8 +dither -colors 64 -strip "$out/window-$1.png"
@@ -49,7 +49,7 @@ open() {
     window=$!
     xdotool search --sync --onlyvisible --name '^Claviger$' windowfocus --sync
     sleep 3
-    # Nothing is to be pointed at.
+    # Move the pointer out of the way.
     xdotool mousemove 759 320
 }
 keys() {
@@ -61,7 +61,7 @@ keys() {
 
 open
 picture volumes 3
-# The pages are the first that the keyboard reaches.
+# The keyboard reaches the pages first.
 keys Tab Tab Tab space
 sleep 1
 keys Tab Tab Tab space
