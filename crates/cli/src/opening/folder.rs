@@ -77,15 +77,24 @@ impl FolderGiven {
 }
 
 impl FolderArgs {
-    /// Whether one of them was given.
+    /// Whether one of the options was given.
     pub fn given(&self) -> bool {
-        let Self { no_name_encryption, passthrough, encrypted_view, xattr_metadata, .. } = self;
+        let Self {
+            folder_password_file,
+            folder_password_fd,
+            wrapped_passphrase,
+            name_password_file,
+            name_password_fd,
+            no_name_encryption,
+            passthrough,
+            encrypted_view,
+            xattr_metadata,
+            certificates,
+        } = self;
+        let files = folder_password_file.is_some() || name_password_file.is_some() || !wrapped_passphrase.is_empty();
+        let descriptors = folder_password_fd.is_some() || name_password_fd.is_some();
         let flags = [no_name_encryption, passthrough, encrypted_view, xattr_metadata].into_iter().any(|flag| *flag);
-        flags
-            || self.certificates.given()
-            || self.gives_password()
-            || self.gives_name_password()
-            || !self.wrapped_passphrase.is_empty()
+        files || descriptors || flags || certificates.given()
     }
 
     /// The file in which the folder's passphrase is wrapped, if it is named.

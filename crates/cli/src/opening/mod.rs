@@ -153,26 +153,34 @@ impl UnlockArgs {
         Self { format, cipher, hash, pim, ..Self::default() }
     }
 
-    /// Whether one of the options was given.
+    /// Whether one of the options was given. All of them are named here, so that a new one does not compile before somebody has decided.
     pub fn given(&self) -> bool {
-        let Self { format, truecrypt, veracrypt, hash, pim, memory, cipher, backup_header, slot, .. } = self;
         let Self {
+            format,
+            truecrypt,
+            veracrypt,
+            hash,
+            pim,
+            memory,
+            patience: PatienceArgs { allow_slow },
+            cipher,
+            backup_header,
+            slot,
+            header_file,
             partition,
-            tokens,
             no_aes,
             truncated,
             write_unencrypted,
             keep_times,
-            patience,
             for_kernel: _,
             headerless,
+            tokens,
             folder,
-            ..
         } = self;
-        let texts = [format, hash, cipher].into_iter().any(Option::is_some);
+        let texts = [format, hash, cipher].into_iter().any(Option::is_some) || header_file.is_some();
         let numbers = pim.is_some() || memory.is_some() || slot.is_some() || partition.is_some();
-        let flags = [truecrypt, veracrypt, backup_header, no_aes, truncated, write_unencrypted, keep_times];
-        let flags = flags.into_iter().chain([&patience.allow_slow]).any(|flag| *flag);
+        let flags = [truecrypt, veracrypt, allow_slow, backup_header, no_aes, truncated, write_unencrypted, keep_times];
+        let flags = flags.into_iter().any(|flag| *flag);
         texts || numbers || flags || headerless.given() || tokens.given() || folder.given()
     }
 
@@ -727,6 +735,28 @@ mod tests {
         assert_eq!(Slot::parse("7"), Ok(Slot::Keyslot(7)));
         for wrong in ["", "-1", "first", "4294967296"] {
             assert!(Slot::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    /// Every option that clap knows, each by itself or beside those that it requires.
+    #[test]
+    fn each_option_counts_as_given() {
+        use clap::{Args as _, FromArgMatches as _};
+        let command = UnlockArgs::augment_args(clap::Command::new("unlock").no_binary_name(true));
+        let parse = |words: &[&str]| {
+            let matches = command.clone().try_get_matches_from(words)?;
+            UnlockArgs::from_arg_matches(&matches)
+        };
+        assert!(!parse(&[]).expect("nothing is required").given());
+        let required = ["--windows-profile=x", "--pkcs11-module=x", "--tpm2-device=/dev/tpmrm0"];
+        for option in command.get_arguments() {
+            let name = format!("--{}", option.get_long().expect("each has a name"));
+            let of_values = ["1", "512", "primary", "xts-plain64", "Cargo.toml", "/dev/tpmrm0", "http://host"]
+                .map(|value| format!("{name}={value}"));
+            let mut forms = of_values.iter().chain([&name]);
+            let given =
+                forms.find_map(|form| parse(&[form]).or_else(|_| parse(&[&[&**form], &required[..]].concat())).ok());
+            assert!(given.unwrap_or_else(|| panic!("{name} takes none of these values")).given(), "{name}");
         }
     }
 }

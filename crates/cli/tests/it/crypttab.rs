@@ -130,3 +130,14 @@ fn a_line_that_cannot_be_attached_leaves_nothing() {
         assert!(!table.folder(name).exists(), "{name}");
     }
 }
+
+/// Options that open a volume are refused beside the name of a line, which has its own; also the one for a detached header.
+#[test]
+fn options_that_open_a_volume_are_refused_beside_a_name() {
+    let Some(place) = MountSpace::root() else { return };
+    let table = Table::new(place, "one /no/device none luks\n");
+    for option in ["--header=/no/such/file", "--partition=1", "--truncated", "--folder-password-file=/no/such/file"] {
+        let done = table.place.run(["attach", "--crypttab", &table.path, option, "one"]);
+        done.fails(1, &["options that open a volume"]);
+    }
+}

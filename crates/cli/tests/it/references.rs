@@ -182,8 +182,8 @@ fn a_file_that_is_called_like_another_place_is_not_taken_for_that() {
     fs::create_dir(folder.path("nbd:")).and_then(|()| fs::copy(&volume, folder.path(&deep))).expect("copied");
     let here = |args: &[&str]| done(claviger().args(args).current_dir(folder.path("")).output().expect("it starts"));
     for name in names.iter().cloned().chain([format!("nbd://127.0.0.1:{port}")]) {
-        here(&["identify", &name]).fails(1, &["name of a file here", &format!("./{name}")]);
-        here(&["verify", "--password-file", &folder.password, &name]).fails(1, &["name of a file here"]);
+        here(&["identify", &name]).fails(1, &["a file here has this name", &format!("./{name}")]);
+        here(&["verify", "--password-file", &folder.password, &name]).fails(1, &["a file here has this name"]);
         here(&["identify", &format!("./{name}")]).succeeds();
     }
     // A file that is not there names no protocol either.
