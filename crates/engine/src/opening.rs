@@ -180,11 +180,6 @@ impl Opening {
         Self { header: Some(Source::Remote(name.into(), opener)), ..self }
     }
 
-    /// The header is detached: it is in this store.
-    pub fn detached_header_store(self, store: Arc<dyn Store>) -> Self {
-        Self { header: Some(Source::Store(store)), ..self }
-    }
-
     /// Whether only backups of headers are to be tried, so that it does not matter what the volume begins with.
     pub fn by_backup(self, by_backup: bool) -> Self {
         Self { by_backup, ..self }

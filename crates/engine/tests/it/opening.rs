@@ -177,8 +177,13 @@ fn a_detached_header_opens_data_that_may_be_in_a_partition() {
         assert!(found.header.unlock(&Unlock::with(&credentials)).is_ok(), "{name}");
     }
     let random = shared(MemoryStore::new(noise(LEN, 1)));
-    let none = Opening::store(random.clone()).detached_header_store(random).format("TrueCrypt").find().err();
+    let none = with_header(random.clone(), random).format("TrueCrypt").find().err();
     assert!(matches!(none.expect("it has none").kind, ErrorKind::Misuse(what) if what.contains("detached")));
+}
+
+/// Opens `data` with the header in another store.
+fn with_header(data: Arc<dyn Store>, header: Arc<dyn Store>) -> Opening {
+    Opening::store(data).remote_detached_header("header", Arc::new(move |_| Ok(Arc::clone(&header))))
 }
 
 /// An old header opens noise where the volume has another key by now: nothing but the header in front can tell.
@@ -188,7 +193,7 @@ fn a_detached_header_of_another_key_is_warned_of() {
         let of = |name: &str| Case::of(formats::by_name(name).expect("it is in the table"));
         let (old, new) = (of(old), of(new));
         let warnings = |header: &Case, data: &Case| {
-            let opening = Opening::store(data.store()).detached_header_store(header.store());
+            let opening = with_header(data.store(), header.store());
             header.unlock(opening).expect("it opens").warnings
         };
         let told = |header, data| warnings(header, data).iter().any(|w| w.what.contains("another volume key"));

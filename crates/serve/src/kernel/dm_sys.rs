@@ -43,8 +43,6 @@ pub const UUID_MAX: usize = 128;
 pub const READ_ONLY: u32 = 1;
 /// `DM_SECURE_DATA_FLAG`: the kernel wipes its copy of the request.
 pub const SECURE_DATA: u32 = 1 << 15;
-/// `DM_DEFERRED_REMOVE`: an open device is removed when it is closed (Linux 3.13).
-pub const DEFERRED_REMOVE: u32 = 1 << 17;
 
 /// A command (`DM_DEV_CREATE_CMD` …).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

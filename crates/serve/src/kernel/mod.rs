@@ -19,7 +19,7 @@ use claviger_engine::{Error, ErrorKind, Result, Secret};
 use rustix::io::Errno;
 
 use crate::mount::loop_device::LoopDevice;
-use dm_sys::{Command, DEFERRED_REMOVE, KeyringKey, NAME_MAX, READ_ONLY, SECURE_DATA, UUID_MAX, call, field};
+use dm_sys::{Command, KeyringKey, NAME_MAX, READ_ONLY, SECURE_DATA, UUID_MAX, call, field};
 use request::{Key, Target, UNIT};
 
 /// The folder of the device nodes.
@@ -94,20 +94,6 @@ pub fn attach(request: &Request<'_>) -> Result<Attached> {
 /// # Errors
 /// `Misuse` if there is none of that name, or it is not an encrypted volume; `InUse` if it is in use; `Io`.
 pub fn detach(name: &str) -> Result<()> {
-    remove_all(name, 0)
-}
-
-/// Like [`detach`], but a mapping in use is removed once nobody has it open any more, however its user ends. Its name
-/// in /dev/mapper may disappear at once.
-///
-/// # Errors
-/// Those of [`detach`] except `InUse`.
-pub fn detach_when_unused(name: &str) -> Result<()> {
-    remove_all(name, DEFERRED_REMOVE)
-}
-
-/// Removes the device of that name and those below that belong to it; `flags` go with each removal.
-fn remove_all(name: &str, flags: u32) -> Result<()> {
     check_name(name)?;
     let mapper = Mapper::open()?;
     let mut status = request::plain(name, "", 0);
@@ -119,8 +105,8 @@ fn remove_all(name: &str, flags: u32) -> Result<()> {
         return Err(Error::misuse(format!("the mapping {name} is not an encrypted volume: it is left alone")));
     }
     let below = mapper.below(name)?;
-    mapper.remove(name, flags)?;
-    below.iter().try_for_each(|name| mapper.remove(name, flags))
+    mapper.remove(name)?;
+    below.iter().try_for_each(|name| mapper.remove(name))
 }
 
 /// The kernel's device-mapper.
@@ -191,8 +177,8 @@ impl Mapper {
         Ok(devices.filter_map(name_of).collect())
     }
 
-    fn remove(&self, name: &str, flags: u32) -> Result<()> {
-        let mut remove = request::plain(name, "", flags);
+    fn remove(&self, name: &str) -> Result<()> {
+        let mut remove = request::plain(name, "", 0);
         request::put(&mut remove, field::EVENT, &PRIMARY_SOURCE.to_ne_bytes());
         // Others that opened it, such as udev, may not have closed it yet.
         let begin = Instant::now();
@@ -347,7 +333,7 @@ impl Stack<'_> {
 impl Drop for Stack<'_> {
     fn drop(&mut self) {
         for name in self.made.iter().rev() {
-            let _ = self.mapper.remove(name, 0);
+            let _ = self.mapper.remove(name);
         }
     }
 }
