@@ -286,7 +286,7 @@ impl Volume {
     /// Writes all of `data` at `offset`.
     ///
     /// # Errors
-    /// Those of [`Self::check`] and [`Store::write_at`].
+    /// Those of [`Self::check`] and [`Store::write_clobbering`].
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.check(offset, data.len())?;
         let store = &self.open.get()?.store;
@@ -295,7 +295,7 @@ impl Volume {
         for (i, part) in data.chunks(4 * PIECE).enumerate() {
             buffer.clear();
             buffer.extend_from_slice(part);
-            store.write_at(offset + (i * 4 * PIECE) as u64, &mut buffer)?;
+            store.write_clobbering(offset + (i * 4 * PIECE) as u64, &mut buffer)?;
         }
         Ok(())
     }

@@ -85,8 +85,8 @@ fn cipher(credentials: &[Credential], acceleration: Acceleration) -> Result<Arc<
 fn create(store: &dyn Store, key: &[Credential]) -> Result<()> {
     let mut proof = [0; 512];
     cipher(key, Acceleration::On)?.encrypt(0, &mut proof);
-    store.write_at(PROOF_AT, &mut proof)?;
-    store.write_at(0, &mut MARK.clone())?;
+    store.write_clobbering(PROOF_AT, &mut proof)?;
+    store.write_clobbering(0, &mut MARK.clone())?;
     Ok(store.flush()?)
 }
 
@@ -99,7 +99,7 @@ fn main() -> Result<()> {
     let unlocked = header.unlock(&Unlock::with(&key))?;
     println!("{}: {} bytes from byte {} on", unlocked.facts.format, unlocked.facts.size, unlocked.facts.data_offset);
     let volume = Volume::new(Arc::clone(header.data()), unlocked.layout);
-    volume.write_at(700, &mut b"What nobody else shall read.".to_vec())?;
+    volume.write_clobbering(700, &mut b"What nobody else shall read.".to_vec())?;
     let mut bytes = [0; 28];
     volume.read_at(700, &mut bytes)?;
     assert_eq!(&bytes, b"What nobody else shall read.");

@@ -49,7 +49,7 @@ impl Store for Blocks {
         self.each(offset, out, |block, out| out.copy_from_slice(block))
     }
 
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.each(offset, data, |block, data| block.copy_from_slice(data))
     }
 
@@ -68,7 +68,7 @@ fn main() -> claviger_engine::Result<()> {
 
     let opened = Opening::store(store).find()?.unlock(&Unlock::with(&credentials))?.bytes()?;
     // The buffer is encrypted in place: what was written is not in it afterwards.
-    opened.volume.write_at(1000, &mut b"What nobody else shall read.".to_vec())?;
+    opened.volume.write_clobbering(1000, &mut b"What nobody else shall read.".to_vec())?;
     let mut bytes = [0; 28];
     opened.volume.read_at(1000, &mut bytes)?;
     assert_eq!(&bytes, b"What nobody else shall read.");

@@ -32,10 +32,10 @@ impl Store for Counted {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         self.inner.read_at(offset, out)
     }
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.counts[0].fetch_add(1, Relaxed);
         self.counts[1].fetch_add(data.len() as u64, Relaxed);
-        self.inner.write_at(offset, data)
+        self.inner.write_clobbering(offset, data)
     }
     fn flush(&self) -> io::Result<()> {
         self.counts[2].fetch_add(1, Relaxed);
@@ -65,7 +65,7 @@ fn main() -> Result<()> {
         let layout = Layout::new(vec![integrity::segment(Arc::new(area), 0, cipher, true)?])?;
         let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, layout);
         // The first write of all moves what is in the journal, which is nothing.
-        volume.write_at(0, &mut [0; 512])?;
+        volume.write_clobbering(0, &mut [0; 512])?;
         volume.flush()?;
         run(
             "ours",
@@ -75,7 +75,7 @@ fn main() -> Result<()> {
             per_flush,
             &|random, nth| {
                 let at = random % (volume.len() / REQUEST) * REQUEST;
-                volume.write_at(at, &mut vec![nth as u8; REQUEST as usize])
+                volume.write_clobbering(at, &mut vec![nth as u8; REQUEST as usize])
             },
             &|| volume.flush(),
         );
@@ -97,7 +97,7 @@ fn main() -> Result<()> {
             let of = |all: u64| (nth + 1) * all / requests - nth * all / requests;
             for i in 0..of(writes) {
                 let at = random.wrapping_mul(i * 2 + 3) % ((SIZE - len) / 512) * 512;
-                store.write_at(at, &mut vec![i as u8; len as usize])?;
+                store.write_clobbering(at, &mut vec![i as u8; len as usize])?;
             }
             (0..of(flushes)).try_for_each(|_| store.flush())
         },

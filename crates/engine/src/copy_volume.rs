@@ -51,7 +51,7 @@ impl VolumeCopy<'_> {
             if self.holes {
                 left_out += self.write_sparse(at, piece)?;
             } else {
-                self.destination.write_at(at, piece)?;
+                self.destination.write_clobbering(at, piece)?;
             }
             if next - durable >= CHECKPOINT {
                 self.settle(next, checkpoint)?;
@@ -130,7 +130,7 @@ impl VolumeCopy<'_> {
         for run in runs(chunk) {
             match run {
                 Run::Zeros(len) => zeros += len as u64,
-                Run::Data(range) => self.destination.write_at(at + range.start as u64, &mut chunk[range])?,
+                Run::Data(range) => self.destination.write_clobbering(at + range.start as u64, &mut chunk[range])?,
             }
         }
         Ok(zeros)

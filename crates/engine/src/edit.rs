@@ -170,7 +170,7 @@ impl Step {
     fn put(store: &dyn Store, at: u64, bytes: &[u8]) -> io::Result<()> {
         // The store consumes the data it writes.
         let mut buffer = bytes.to_vec();
-        store.write_at(at, &mut buffer)?;
+        store.write_clobbering(at, &mut buffer)?;
         store.flush()?;
         store.read_at(at, &mut buffer)?;
         if buffer != bytes {

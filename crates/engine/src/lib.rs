@@ -97,7 +97,7 @@
 //! # What to keep in mind
 //!
 //! * A volume is locked for as long as its [`FileStore`](store::FileStore) is open: readers share a file, a writer has it alone.
-//! * [`Store::write_at`] encrypts in the caller's buffer, which holds ciphertext afterwards. [`Store::flush`] makes writes durable.
+//! * [`Store::write_clobbering`] encrypts in the caller's buffer, which holds ciphertext afterwards. [`Store::flush`] makes writes durable.
 //! * A key derivation takes seconds, or as long as a hostile header asks for: [`Unlock::may_take`], [`Unlock::memory`] and
 //!   [`Unlock::cancel`] are the limits.
 //! * A large read or write uses several processors where [`Volume::with_pool`] gives it a [`Pool`].

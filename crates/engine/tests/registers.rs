@@ -75,7 +75,7 @@ fn use_volume(make: Make) -> (Volume, Arc<Pool>) {
     let volume = Volume::new(Arc::new(MemoryStore::new(vec![0; LEN])), layout).with_pool(Arc::clone(&pool));
     let mut buffer = vec![0x5a; LEN];
     for part in [0..LEN, 4096..8192, 100..700] {
-        volume.write_at(part.start as u64, &mut buffer[part.clone()]).expect("a store in memory");
+        volume.write_clobbering(part.start as u64, &mut buffer[part.clone()]).expect("a store in memory");
         volume.read_at(part.start as u64, &mut buffer[part]).expect("a store in memory");
     }
     assert!(buffer[..100].iter().all(|byte| *byte == 0x5a));

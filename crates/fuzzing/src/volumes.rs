@@ -60,7 +60,7 @@ impl Store for Sparse {
         }
         Ok(())
     }
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.check(offset, data.len())
     }
     fn flush(&self) -> io::Result<()> {
@@ -99,7 +99,7 @@ fn exercise(volume: &Volume) {
     let last = volume.len() - some.len() as u64;
     for at in [0, last / 2, last] {
         let _ = volume.read_at(at, some);
-        let _ = volume.write_at(at, some);
+        let _ = volume.write_clobbering(at, some);
     }
 }
 

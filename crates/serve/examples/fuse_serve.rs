@@ -170,12 +170,12 @@ impl Store for Troubled {
         }
         self.store.read_at(offset, out)
     }
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.check(offset, data.len())?;
         if self.trouble.refuse.is_some_and(|at| (offset..offset + data.len() as u64).contains(&at)) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        self.store.write_at(offset, data)
+        self.store.write_clobbering(offset, data)
     }
     fn flush(&self) -> io::Result<()> {
         if self.trouble.lossy.swap(false, Ordering::Relaxed) {

@@ -27,7 +27,7 @@ impl Store for Counting {
         Ok(())
     }
 
-    fn write_at(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
         Err(io::ErrorKind::PermissionDenied.into())
     }
 

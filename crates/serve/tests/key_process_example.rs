@@ -38,7 +38,7 @@ fn the_copy_is_the_plaintext() {
     };
     let opened = open();
     let plain: Arc<[u8]> = (0..opened.len()).map(|i| (i / 7) as u8).collect();
-    opened.write_at(0, &mut plain.to_vec()).expect("written");
+    opened.write_clobbering(0, &mut plain.to_vec()).expect("written");
     opened.flush().expect("durable");
     drop(opened);
 

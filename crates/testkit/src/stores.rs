@@ -18,7 +18,7 @@ const SECTOR: usize = 512;
 pub enum Operation {
     /// `read_at`.
     Read,
-    /// `write_at`.
+    /// `write_clobbering`.
     Write,
     /// `flush`.
     Flush,
@@ -83,12 +83,12 @@ impl Store for FaultStore {
         }
     }
 
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         match self.strikes(Operation::Write) {
-            None => self.inner.write_at(offset, data),
+            None => self.inner.write_clobbering(offset, data),
             Some(some) => {
                 let some = some.min(data.len());
-                self.inner.write_at(offset, &mut data[..some])?;
+                self.inner.write_clobbering(offset, &mut data[..some])?;
                 Err(planted())
             }
         }
@@ -145,9 +145,9 @@ impl Store for CachedStore {
         self.cache.read_at(offset, out)
     }
 
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         let at = offset as usize..offset as usize + data.len();
-        self.cache.write_at(offset, data)?;
+        self.cache.write_clobbering(offset, data)?;
         self.dirty().push(at);
         Ok(())
     }
@@ -351,9 +351,9 @@ impl Store for CrashStore {
         self.now.read_at(offset, out)
     }
 
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.log().push(Event::Write(offset, data.to_vec()));
-        self.now.write_at(offset, data)
+        self.now.write_clobbering(offset, data)
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -369,9 +369,9 @@ mod tests {
     #[test]
     fn sectors_are_torn_and_overtake_each_other_until_a_flush() {
         let store = CrashStore::new(vec![0; 2048]);
-        store.write_at(256, &mut [1; 512]).expect("there is room");
+        store.write_clobbering(256, &mut [1; 512]).expect("there is room");
         store.flush().expect("it never fails");
-        store.write_at(1024, &mut [2; 1024]).expect("there is room");
+        store.write_clobbering(1024, &mut [2; 1024]).expect("there is room");
         let images = store.torn_images(0);
         let has = |parts: [u8; 4]| {
             images.iter().any(|image| [256, 512, 1024, 1536].iter().zip(parts).all(|(at, byte)| image[*at] == byte))

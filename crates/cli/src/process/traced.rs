@@ -113,8 +113,8 @@ impl Store for Traced {
         Ok(())
     }
 
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        self.inner.write_at(offset, data)?;
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.inner.write_clobbering(offset, data)?;
         self.note(offset, data.len(), "write");
         Ok(())
     }
@@ -172,7 +172,7 @@ mod tests {
         let args = TraceArgs { trace: Some(dir.path().join("trace")) };
         let memory = || Arc::new(MemoryStore::new(vec![0; 8192]));
         let store = args.over(memory()).expect("a new file");
-        store.write_at(512, &mut [1; 1024]).expect("written");
+        store.write_clobbering(512, &mut [1; 1024]).expect("written");
         store.read_at(0, &mut [0; 512]).expect("read");
         assert!(store.read_at(8192, &mut [0; 1]).is_err(), "past the end");
         drop(store);

@@ -202,7 +202,7 @@ fn opened_once(folder: &Path, name: &str, round: u64) {
     let mut read = vec![0; 4096];
     match round % 3 {
         0 => {
-            store.write_at(at, &mut wrote.clone()).expect("written");
+            store.write_clobbering(at, &mut wrote.clone()).expect("written");
             store.read_at(at, &mut read).expect("read");
         }
         1 => {

@@ -19,7 +19,7 @@ fn volume_of(folder: &Folder, name: &str, image: &Path) -> String {
     let volume = opened(&path, Access::ReadWrite);
     assert!(volume.len() >= size);
     let mut bytes = fs::read(image).expect("an image");
-    volume.write_at(0, &mut bytes).expect("written");
+    volume.write_clobbering(0, &mut bytes).expect("written");
     volume.flush().expect("written");
     path
 }

@@ -57,7 +57,7 @@ fn laptop(folder: &Folder, sector: &str) -> Option<Laptop> {
     let (_, header) = formats::open(&store, None).expect("a header");
     let credentials = [Credential::Passphrase(Secret::copy_from(PASSWORD.as_bytes()))];
     let plaintext = Volume::new(store, header.unlock(&Unlock::with(&credentials)).expect("it opens").layout);
-    plaintext.write_at(0, &mut bytes).and_then(|()| plaintext.flush()).expect("written");
+    plaintext.write_clobbering(0, &mut bytes).and_then(|()| plaintext.flush()).expect("written");
     Some(Laptop { luks, clear, ext })
 }
 

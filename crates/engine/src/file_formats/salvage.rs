@@ -74,7 +74,7 @@ impl Store for Padded {
         if front.is_empty() { Ok(()) } else { self.0.read_at(offset, front) }
     }
 
-    fn write_at(&self, _offset: u64, _data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, _offset: u64, _data: &mut [u8]) -> io::Result<()> {
         Err(crate::trees::read_only())
     }
 

@@ -130,14 +130,14 @@ impl Encrypted {
     fn append(&self, at: u64, data: &mut [u8]) -> io::Result<()> {
         let whole = if at.is_multiple_of(self.sector) { data.len() - data.len() % self.sector as usize } else { 0 };
         let (whole, rest) = data.split_at_mut(whole);
-        self.volume.write_at(at, whole)?;
+        self.volume.write_clobbering(at, whole)?;
         let at = at + whole.len() as u64;
         let lead = at % self.sector;
         let len = (lead + rest.len() as u64).next_multiple_of(self.sector);
         let mut buffer = vec![0; len as usize];
         self.volume.read_at(at - lead, &mut buffer[..lead as usize])?;
         buffer[lead as usize..][..rest.len()].copy_from_slice(rest);
-        self.volume.write_at(at - lead, &mut buffer)
+        self.volume.write_clobbering(at - lead, &mut buffer)
     }
 }
 
@@ -638,7 +638,7 @@ impl Tree for Stacked {
             if !file.whole && end > self.lower.attributes(node)?.size {
                 return Err(cut_short(file));
             }
-            file.volume.write_at(offset, data)
+            file.volume.write_clobbering(offset, data)
         };
         let written = self.with(node, |contents| match contents {
             Contents::Clear => self.lower.write_at(node, offset, data).map(|()| true),

@@ -52,7 +52,7 @@ pub fn make(store: &dyn Store, page: usize) -> Result<()> {
     first[1028..1032].copy_from_slice(&last.to_ne_bytes());
     first[1036..1052].copy_from_slice(&uuid);
     first[page - MAGIC.len()..].copy_from_slice(MAGIC);
-    store.write_at(0, &mut first)?;
+    store.write_clobbering(0, &mut first)?;
     Ok(store.flush()?)
 }
 

@@ -60,7 +60,7 @@ pub(super) fn fill_with(
             cipher.encrypt(first + at as u64 / UNIT, piece);
         });
         random::fill(&mut part[whole..])?;
-        store.write_at(start + done, part)?;
+        store.write_clobbering(start + done, part)?;
         done += part.len() as u64;
         tell(spec, done, size);
     }
@@ -75,7 +75,7 @@ pub(super) fn random(store: &dyn Store, area: Range<u64>, spec: &Spec<'_>) -> Re
         not_cancelled(spec)?;
         let len = usize::try_from(area.end - at).map_or(FILL, |left| left.min(FILL));
         random::fill(&mut buffer[..len])?;
-        store.write_at(at, &mut buffer[..len])?;
+        store.write_clobbering(at, &mut buffer[..len])?;
         at += len as u64;
     }
     Ok(())

@@ -108,8 +108,8 @@ impl Store for AroundStore {
         Ok(())
     }
 
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        self.change(offset, data.len() as u64, || self.inner.write_at(offset, data))
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.change(offset, data.len() as u64, || self.inner.write_clobbering(offset, data))
     }
 
     fn flush(&self) -> io::Result<()> {

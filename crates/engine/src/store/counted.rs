@@ -129,10 +129,10 @@ impl<S: Store> Store for CountedStore<S> {
         Ok(())
     }
 
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         let (writable, len) = (self.inner.writable(), data.len());
         let what = || format!("writing {len} bytes at byte {offset}");
-        self.inner.write_at(offset, data).inspect_err(|e| self.failed(e, writable, what))?;
+        self.inner.write_clobbering(offset, data).inspect_err(|e| self.failed(e, writable, what))?;
         self.counters.written(data.len());
         Ok(())
     }
@@ -188,9 +188,9 @@ mod tests {
     #[test]
     fn counts_what_went_through_and_not_what_failed() {
         let store = CountedStore::new(MemoryStore::new(vec![0; 100]));
-        store.write_at(10, &mut [1; 30]).expect("written");
+        store.write_clobbering(10, &mut [1; 30]).expect("written");
         store.read_at(0, &mut [0; 50]).expect("read");
-        assert!(store.read_at(90, &mut [0; 50]).is_err() && store.write_at(90, &mut [0; 50]).is_err());
+        assert!(store.read_at(90, &mut [0; 50]).is_err() && store.write_clobbering(90, &mut [0; 50]).is_err());
         assert_eq!(store.traffic(), Traffic { read: 50, written: 30, failed_writes: 0 });
         assert_eq!(store.failure(), None);
     }
@@ -205,7 +205,7 @@ mod tests {
         fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
             Ok(())
         }
-        fn write_at(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+        fn write_clobbering(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
             Err(io::ErrorKind::StorageFull.into())
         }
         fn flush(&self) -> io::Result<()> {
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn a_write_that_should_have_worked_is_noted() {
         let store = CountedStore::new(Full(true));
-        assert!(store.write_at(0, &mut [1]).is_err() && store.write_at(0, &mut [1]).is_err());
+        assert!(store.write_clobbering(0, &mut [1]).is_err() && store.write_clobbering(0, &mut [1]).is_err());
         assert_eq!((store.traffic().failed_writes, store.failure()), (2, Some("no storage space")));
         let store = CountedStore::new(Full(true));
         assert!(store.flush().is_err());
@@ -228,11 +228,11 @@ mod tests {
         let hears = std::sync::Arc::clone(&said);
         let store =
             CountedStore::new(Full(true)).telling(move |what| hears.lock().expect("whole").push(what.to_owned()));
-        assert!(store.write_at(512, &mut [1; 7]).is_err() && store.flush().is_err());
+        assert!(store.write_clobbering(512, &mut [1; 7]).is_err() && store.flush().is_err());
         let expected = ["writing 7 bytes at byte 512", "flushing what was written"];
         assert_eq!(*said.lock().expect("whole"), expected.map(|what| format!("{what} failed: no storage space")));
         let store = CountedStore::new(Full(false));
-        assert!(store.write_at(0, &mut [1]).is_err(), "read-only");
+        assert!(store.write_clobbering(0, &mut [1]).is_err(), "read-only");
         assert_eq!(store.traffic(), Traffic::default());
     }
 }

@@ -354,7 +354,7 @@ impl Store for Growing<'_> {
         self.file.read_at(offset, out)
     }
 
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         check_range(offset, data.len(), self.len)?;
         self.file.reaches(offset)?;
         self.file.file.write_all_at(data, offset)
@@ -446,7 +446,7 @@ impl Store for FileStore {
         })
     }
 
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         if self.access == Access::ReadOnly {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "opened for reading only"));
         }

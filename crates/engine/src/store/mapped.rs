@@ -103,7 +103,7 @@ impl Store for MappedStore {
         Ok(())
     }
 
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         if !self.writable {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
@@ -111,7 +111,7 @@ impl Store for MappedStore {
         let mut done = 0;
         while done < data.len() {
             let Piece { at, len } = self.piece(offset + done as u64, data.len() - done);
-            self.inner.write_at(at, &mut data[done..done + len])?;
+            self.inner.write_clobbering(at, &mut data[done..done + len])?;
             done += len;
         }
         Ok(())
@@ -188,7 +188,7 @@ mod tests {
                 let mut out = vec![0; end - offset];
                 store.read_at(offset as u64, &mut out).expect("a range");
                 assert!(out.iter().zip(&places[offset..end]).all(|(byte, at)| usize::from(*byte) == *at));
-                store.write_at(offset as u64, &mut vec![0xff; end - offset]).expect("a range");
+                store.write_clobbering(offset as u64, &mut vec![0xff; end - offset]).expect("a range");
                 for (at, byte) in below.to_vec().into_iter().enumerate() {
                     let written = places[offset..end].contains(&at);
                     assert_eq!(byte, if written { 0xff } else { at as u8 });
@@ -202,12 +202,12 @@ mod tests {
         let below = Arc::new(MemoryStore::new(vec![0; 64]));
         let store = MappedStore::new(below.clone(), &extents(), true).expect("extents");
         for (offset, len) in [(0, 31), (30, 1), (31, 0), (u64::MAX, 1), (u64::MAX, 2)] {
-            assert!(store.write_at(offset, &mut vec![1; len]).is_err(), "{offset} {len}");
+            assert!(store.write_clobbering(offset, &mut vec![1; len]).is_err(), "{offset} {len}");
             assert!(store.read_at(offset, &mut vec![1; len]).is_err(), "{offset} {len}");
         }
         let read_only = MappedStore::new(below.clone(), &extents(), false).expect("extents");
         assert!(!read_only.writable() && store.writable());
-        let error = read_only.write_at(0, &mut [1]).expect_err("read-only");
+        let error = read_only.write_clobbering(0, &mut [1]).expect_err("read-only");
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         assert!(read_only.discard(0, 1).is_err());
         assert!(below.to_vec().iter().all(|byte| *byte == 0));

@@ -39,7 +39,7 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         let mut bytes = self.bytes_mut();
         check_range(offset, data.len(), bytes.len() as u64)?;
         bytes[offset as usize..][..data.len()].copy_from_slice(data);

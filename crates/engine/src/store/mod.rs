@@ -53,12 +53,12 @@ pub trait Store: Send + Sync {
     /// `UnexpectedEof` if the range reaches past the end, or whatever the backing reports.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
 
-    /// Writes all of `data` at `offset`. Consumes `data`: its contents are unspecified on return, so that a volume may
-    /// encrypt in place.
+    /// Writes all of `data` at `offset`, and clobbers `data`: its contents are unspecified on return, since a volume encrypts in
+    /// place. [`Tree::write_at`](crate::trees::Tree::write_at) leaves its data alone.
     ///
     /// # Errors
     /// `PermissionDenied` if it is read-only, `UnexpectedEof` past the end, or whatever the backing reports.
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()>;
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()>;
 
     /// Makes every write that has returned durable.
     ///
@@ -135,8 +135,8 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         (**self).read_at(offset, out)
     }
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        (**self).write_at(offset, data)
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        (**self).write_clobbering(offset, data)
     }
     fn flush(&self) -> io::Result<()> {
         (**self).flush()

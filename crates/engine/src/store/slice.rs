@@ -33,9 +33,9 @@ impl Store for SliceStore {
         self.inner.read_at(self.start + offset, out)
     }
 
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         check_range(offset, data.len(), self.len)?;
-        self.inner.write_at(self.start + offset, data)
+        self.inner.write_clobbering(self.start + offset, data)
     }
 
     fn flush(&self) -> io::Result<()> {

@@ -108,7 +108,7 @@ impl Store for NodeStore {
         }
     }
 
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.tree.write_in_place(self.node, offset, data)
     }
 

@@ -226,7 +226,7 @@ impl Volume {
                         crypt.encrypt(cipher, first, into + at as u64, chunk);
                         Ok(())
                     })?;
-                    self.store.write_at(crypt.stored_at + into, middle)?;
+                    self.store.write_clobbering(crypt.stored_at + into, middle)?;
                 }
                 Key::Here { .. } => self.each_chunk(middle, crypt.sector, crypt.wide_run(), write)?,
                 Key::KeyHandle(_) => write(0, middle)?,
@@ -326,7 +326,7 @@ impl Store for Volume {
         })
     }
 
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         check_range(offset, data.len(), self.len())?;
         let end = offset + data.len() as u64;
         // Refused before the first byte, so that no request is half done.
@@ -337,7 +337,7 @@ impl Store for Volume {
         let _allowed = self.allowed(offset, end)?;
         let _counted = InFlight::new(self.in_flight.mine());
         self.each_segment(offset, data, |segment, into, part| match &segment.payload {
-            Payload::Clear => self.store.write_at(segment.stored_at + into, part),
+            Payload::Clear => self.store.write_clobbering(segment.stored_at + into, part),
             Payload::Zero | Payload::Fixed(_) => Ok(()),
             Payload::Crypt { cipher, first, .. } => {
                 self.write_crypt(&Crypt::new(segment, &**cipher, *first), into, part)
@@ -462,10 +462,10 @@ impl<'a> Crypt<'a> {
         match &self.key {
             Key::Here { cipher, first } => {
                 self.encrypt(*cipher, *first, into, data);
-                store.write_at(at, data)
+                store.write_clobbering(at, data)
             }
             Key::KeyHandle(handle) => {
-                handle.encrypt(into, data, &mut |past, stored| store.write_at(at + past as u64, stored))
+                handle.encrypt(into, data, &mut |past, stored| store.write_clobbering(at + past as u64, stored))
             }
         }
     }

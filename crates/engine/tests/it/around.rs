@@ -27,8 +27,8 @@ impl Store for Scratched {
             false => self.0.read_at(offset, out),
         }
     }
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        self.0.write_at(offset, data)
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.0.write_clobbering(offset, data)
     }
     fn flush(&self) -> io::Result<()> {
         self.0.flush()
@@ -61,7 +61,7 @@ fn what_is_written_is_read() {
     let mut model = some();
     for (n, at) in [0, 130_000, 131_071, 700_000, LEN - 9].into_iter().enumerate() {
         read(&around, at, 9);
-        around.write_at(at as u64, &mut [n as u8; 9]).expect("writable");
+        around.write_clobbering(at as u64, &mut [n as u8; 9]).expect("writable");
         model[at..at + 9].fill(n as u8);
         assert_eq!(read(&around, 0, LEN), model);
         let from = at.saturating_sub(200);
@@ -89,7 +89,7 @@ fn nobody_reads_what_was_there_before_his_own_write() {
             scope.spawn(move || {
                 for n in 0..2000u64 {
                     let at = (n % 7) * 150_000 + me * 16;
-                    around.write_at(at, &mut (n ^ (me << 32)).to_le_bytes()).expect("writable");
+                    around.write_clobbering(at, &mut (n ^ (me << 32)).to_le_bytes()).expect("writable");
                     assert_eq!(read(around, at as usize, 8), (n ^ (me << 32)).to_le_bytes());
                     writes.fetch_add(1, Ordering::Relaxed);
                 }

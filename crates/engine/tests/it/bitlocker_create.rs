@@ -121,7 +121,7 @@ fn other_programs_read_what_was_created_and_written() {
         plain[5000..14_000].copy_from_slice(&pattern(9000, turn as u32));
         {
             let volume = opened(&store, &keys.credentials[turn % 3..][..1]);
-            volume.write_at(0, &mut plain.clone()).expect("it can be written");
+            volume.write_clobbering(0, &mut plain.clone()).expect("it can be written");
             volume.flush().expect("it can be flushed");
             assert!(read_all(&volume) == plain);
         }
@@ -144,7 +144,7 @@ fn what_other_programs_write_is_read() {
         let store: Arc<dyn Store> = Arc::new(FileStore::create(&image, len).expect("there is room"));
         BITLOCKER.create(&*store, &spec, &keys.credentials).expect("it is created");
         let Some(mut plain) = ntfs(len, 512, &kept(len, &spec)) else { return };
-        opened(&store, &keys.credentials[..1]).write_at(0, &mut plain.clone()).expect("it can be written");
+        opened(&store, &keys.credentials[..1]).write_clobbering(0, &mut plain.clone()).expect("it can be written");
         drop(store);
         // In what is stored elsewhere, and behind it.
         for at in [1024, 100 * 1024] {
@@ -192,7 +192,7 @@ fn any_system_reads_the_discovery_volume_and_others_what_is_behind_it() {
         for part in kept(len, &spec) {
             plain[part.offset as usize..][..part.size as usize].fill(0);
         }
-        opened(&store, &keys.credentials[..1]).write_at(0, &mut plain.clone()).expect("it can be written");
+        opened(&store, &keys.credentials[..1]).write_clobbering(0, &mut plain.clone()).expect("it can be written");
         drop(store);
 
         assert_eq!(fsck_vfat(&image).unwrap_or_default(), "");
@@ -261,10 +261,10 @@ fn every_size_is_a_volume_or_refused_before_anything_is_written() {
         let kept = kept(len, &spec);
         assert!(kept.iter().all(|part| part.offset >= kept[0].offset));
         let mut bytes = pattern(kept[0].offset as usize, 3);
-        volume.write_at(0, &mut bytes.clone()).expect("it is not kept");
+        volume.write_clobbering(0, &mut bytes.clone()).expect("it is not kept");
         volume.read_at(0, &mut bytes[..]).expect("it can be read");
         assert!(bytes == pattern(kept[0].offset as usize, 3));
-        assert!(volume.write_at(kept[0].offset - 512, &mut [1; 1024]).is_err());
+        assert!(volume.write_clobbering(kept[0].offset - 512, &mut [1; 1024]).is_err());
         volume.read_at(kept[0].offset - 512, &mut bytes[..512]).expect("it can be read");
         assert!(bytes[..512] == pattern(kept[0].offset as usize, 3)[kept[0].offset as usize - 512..]);
     }

@@ -239,7 +239,7 @@ fn a_repair_that_is_cut_short_leaves_what_opens() {
     assert_eq!(prepared.edit.steps.len(), 3);
     for step in &prepared.edit.steps {
         for cut in [step.bytes.len() / 2, step.bytes.len()] {
-            memory.write_at(step.at, &mut step.bytes[..cut].to_vec()).expect("a write");
+            memory.write_clobbering(step.at, &mut step.bytes[..cut].to_vec()).expect("a write");
             reads(&memory.to_vec(), &made);
         }
     }

@@ -709,7 +709,7 @@ fn a_change_that_was_killed_is_finished_by_the_same_change() {
             let store = MemoryStore::new(before.to_vec());
             for (number, step) in steps.iter().take(killed + 1).enumerate() {
                 let len = if number == killed { cut } else { AREA };
-                store.write_at(step.at, &mut step.bytes[..len].to_vec()).expect("a write");
+                store.write_clobbering(step.at, &mut step.bytes[..len].to_vec()).expect("a write");
             }
             let was = store.to_vec();
             let torn = copies(&made, &was)[killed] != copies(&made, &before.to_vec())[killed] && cut < AREA;
@@ -750,7 +750,7 @@ fn another_change_after_one_that_was_killed_keeps_all_protectors() {
         let store = MemoryStore::new(made.image.clone());
         done(add(&store, &startup, &keyfile(&startup_key(7))), &store);
         for step in act(&store).expect("it can be done").edit.steps.iter().take(copies) {
-            store.write_at(step.at, &mut step.bytes.clone()).expect("a write");
+            store.write_clobbering(step.at, &mut step.bytes.clone()).expect("a write");
         }
         store
     };

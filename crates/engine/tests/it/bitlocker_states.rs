@@ -95,7 +95,7 @@ fn decrypted_volumes_need_no_key_and_are_written_only_when_asked_for() {
     let volume = Volume::new(Arc::clone(&store), opened(&store, &with).expect("it opens").layout);
     assert!(volume.writable());
     // The beginning is still somewhere else.
-    volume.write_at(0, &mut [7; 512]).expect("a write");
+    volume.write_clobbering(0, &mut [7; 512]).expect("a write");
     let mut first = [0; 512];
     store.read_at(made.layout.header.start, &mut first).expect("the header's place");
     assert_eq!(first, [7; 512]);
@@ -146,7 +146,7 @@ fn bitmaps_say_what_is_encrypted() {
         assert!(volume.writable() && warnings.len() == 1, "{warnings:?}");
         // What records the encryption is kept from writes.
         for at in made.layout.encrypt_on_write.as_ref().expect("it has bitmaps").information {
-            volume.write_at(at, &mut [1; 16]).expect_err("a write into the information");
+            volume.write_clobbering(at, &mut [1; 16]).expect_err("a write into the information");
         }
     }
 }
@@ -275,14 +275,14 @@ fn reserved_places_take_zeros_and_nothing_else() {
             let mut read = vec![1; (range.end - range.start) as usize];
             volume.read_at(range.start, &mut read).expect("a read");
             assert!(read.iter().all(|byte| *byte == 0), "{kind:?}: {range:x?} reads as zeros");
-            volume.write_at(range.start, &mut read).expect("zeros may be written");
+            volume.write_clobbering(range.start, &mut read).expect("zeros may be written");
             // One byte at either end of it, in a request that begins or ends outside.
             let outside = range.start - 700;
             for (at, len) in
                 [(outside, 701), (range.end - 1, 700), (range.start, 1), (outside, range.end - outside + 9)]
             {
                 let mut data = vec![0x55; len as usize];
-                volume.write_at(at, &mut data).expect_err("it is reserved");
+                volume.write_clobbering(at, &mut data).expect_err("it is reserved");
             }
             assert!(memory.to_vec() == made.image, "{kind:?}: nothing was written for {range:x?}");
         }

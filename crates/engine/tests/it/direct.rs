@@ -46,7 +46,7 @@ fn model(store: &dyn Store, path: &Path, mut expected: Vec<u8>) {
         if random.below(2) == 0 {
             memory.copy_from_slice(&random.bytes(len));
             expected[offset..][..len].copy_from_slice(memory);
-            store.write_at(offset as u64, memory).expect("it is in the file");
+            store.write_clobbering(offset as u64, memory).expect("it is in the file");
         } else {
             memory.fill(0);
             store.read_at(offset as u64, memory).expect("it is in the file");
@@ -101,7 +101,7 @@ fn neighbours_in_a_page_lose_nothing() {
                 for round in 1..=ROUNDS {
                     begin.wait();
                     for page in 0..PAGES {
-                        store.write_at(at(page, block), &mut [round as u8; BLOCK]).expect("a block");
+                        store.write_clobbering(at(page, block), &mut [round as u8; BLOCK]).expect("a block");
                     }
                 }
             });
@@ -109,7 +109,7 @@ fn neighbours_in_a_page_lose_nothing() {
         for round in 1..=ROUNDS {
             begin.wait();
             for page in 0..PAGES {
-                store.write_at(at(page, 3) + 7, &mut [round as u8; 100]).expect("a part of one");
+                store.write_clobbering(at(page, 3) + 7, &mut [round as u8; 100]).expect("a part of one");
             }
         }
     });
@@ -136,7 +136,7 @@ fn what_is_read_and_written_is_not_kept_in_memory() {
     store.forget_cached();
     let before = kept();
     let mut memory = vec![7; 4 << 20];
-    store.read_at(0, &mut memory).and_then(|()| store.write_at(0, &mut memory)).expect("all of it");
+    store.read_at(0, &mut memory).and_then(|()| store.write_clobbering(0, &mut memory)).expect("all of it");
     assert!(kept() <= before, "{} bytes are kept, {before} before", kept());
 }
 
@@ -154,13 +154,13 @@ fn a_file_in_memory_is_used_as_ever() {
 #[test]
 fn a_file_that_is_cut_short_is_neither_stretched_nor_read_past_its_end() {
     let Some((file, store)) = direct(&[5; 64 << 10]) else { return };
-    store.write_at(32 << 10, &mut [1; 4096]).and_then(|()| store.flush()).expect("it is all there");
+    store.write_clobbering(32 << 10, &mut [1; 4096]).and_then(|()| store.flush()).expect("it is all there");
     file.as_file().set_len(20_000).expect("cut");
-    store.write_at(0, &mut [1; 4096]).expect("that is still there");
+    store.write_clobbering(0, &mut [1; 4096]).expect("that is still there");
     let mut out = vec![0; 32 << 10];
     let error = store.read_at(0, &mut out).expect_err("half of it is gone");
     assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
-    for lost in [store.write_at(32 << 10, &mut [1; 4096]), store.flush(), store.still_whole()] {
+    for lost in [store.write_clobbering(32 << 10, &mut [1; 4096]), store.flush(), store.still_whole()] {
         assert!(lost.expect_err("it is gone").to_string().contains("cut short"));
     }
     assert_eq!(file.as_file().metadata().expect("a file").len(), 20_000);
@@ -178,7 +178,7 @@ fn who_opened_it_for_reading_writes_nothing_and_leaves_its_times() {
     let mut out = vec![0; 8192];
     store.read_at(4096, &mut out).expect("it is there");
     assert!(out.iter().all(|byte| *byte == 5));
-    assert!(store.write_at(0, &mut [1; 4096]).is_err());
+    assert!(store.write_clobbering(0, &mut [1; 4096]).is_err());
     assert_eq!(file.as_file().metadata().expect("a file").atime(), 1_000_000);
     let mut first = [0];
     file.as_file().read_exact_at(&mut first, 0).expect("a byte");

@@ -78,8 +78,8 @@ fn a_store_that_forgets_is_noticed() {
         fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
             self.0.read_at(offset, out)
         }
-        fn write_at(&self, offset: u64, data: &mut [u8]) -> std::io::Result<()> {
-            self.0.write_at(offset, &mut data[..511])
+        fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> std::io::Result<()> {
+            self.0.write_clobbering(offset, &mut data[..511])
         }
         fn flush(&self) -> std::io::Result<()> {
             Ok(())

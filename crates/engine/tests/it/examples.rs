@@ -27,7 +27,7 @@ fn what_is_created_can_be_read() {
     let locked = Opening::path(&volume).access(Access::ReadWrite).find().expect("a header");
     let opened = locked.unlock(&Unlock::with(&credentials)).and_then(|opened| opened.bytes()).expect("it opens");
     assert_eq!(opened.facts.label.as_deref(), Some("example"));
-    opened.volume.write_at(1000, &mut b"What nobody else shall read.".to_vec()).expect("it can be written");
+    opened.volume.write_clobbering(1000, &mut b"What nobody else shall read.".to_vec()).expect("it can be written");
     let mut expected = vec![0; opened.volume.len() as usize];
     opened.volume.read_at(0, &mut expected).expect("it can be read");
     drop(opened);

@@ -50,7 +50,7 @@ impl Kind {
             formats::open(&crate::support::shared(Arc::clone(&store)), Some(self.format)).expect("a header");
         let unlocked = header.unlock(&self.with(&credentials)).expect("it opens");
         let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, unlocked.layout);
-        volume.write_at(0, &mut [0x42; 4096]).expect("it is written");
+        volume.write_clobbering(0, &mut [0x42; 4096]).expect("it is written");
         store.to_vec()
     }
 

@@ -79,7 +79,7 @@ fn volume(format: &str, pim: Option<u32>) -> (Vec<u8>, Vec<u8>) {
     // The beginning is no noise, as that of a file system.
     let mut plain = noise(volume.len() as usize, 7);
     plain[..4096].fill(0x42);
-    volume.write_at(0, &mut plain.clone()).expect("it is written");
+    volume.write_clobbering(0, &mut plain.clone()).expect("it is written");
     (store.to_vec(), plain)
 }
 

@@ -169,7 +169,7 @@ fn both_ways(cases: &[Case]) {
         let volume = case.volume(&files.ours, &files.key);
         let plain = noise(volume.len() as usize, number as u64);
         fs::write(&files.plain, &plain).expect("the plaintext");
-        volume.write_at(0, &mut plain.clone()).expect("it is written");
+        volume.write_clobbering(0, &mut plain.clone()).expect("it is written");
         let (ours, theirs, plain) = (&files.ours, &files.theirs, files.plain.display());
         write!(
             script,
@@ -293,7 +293,7 @@ fn a_wrong_passphrase_is_warned_of_and_the_right_one_is_not() {
     plain[0x438..0x43a].copy_from_slice(&0xef53u16.to_le_bytes());
     plain[0x10000..].copy_from_slice(&noise((1 << 20) - 0x10000, 1));
     Volume::new(Arc::clone(&store) as Arc<dyn Store>, open(&with(&right)).layout)
-        .write_at(0, &mut plain)
+        .write_clobbering(0, &mut plain)
         .expect("it is written");
     let warned = |with: &Unlock<'_>, what: &str| open(with).warnings.iter().any(|w| w.what.contains(what));
     assert!(!warned(&with(&right), "recognised") && !warned(&with(&right), "numbers"));
@@ -324,7 +324,7 @@ fn cryptoloop_volumes_open_when_only_the_passphrase_is_known() {
         );
         let mut plain = vec![0; 1 << 20];
         plain[1024..2048].copy_from_slice(&[b"text of a superblock, more or less".repeat(40)].concat()[..1024]);
-        Volume::new(Arc::clone(&store), unlocked.layout).write_at(0, &mut plain).expect("written");
+        Volume::new(Arc::clone(&store), unlocked.layout).write_clobbering(0, &mut plain).expect("written");
         let found = unlock("cryptoloop", &store, &Unlock::with(&credentials)).expect("it is found");
         let facts = &found.facts;
         assert_eq!((format!("{}-{}", facts.cipher, facts.mode), facts.key_bits), (cipher.to_owned(), bits), "{hash}");

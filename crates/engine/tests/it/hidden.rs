@@ -71,7 +71,7 @@ impl Kind {
         self.format().create(&*store, &Spec { quick: true, ..self.spec() }, &[passphrase(OUTER)]).expect("a volume");
         let outer = self.open(&store, OUTER);
         assert_eq!(outer.len(), len - 2 * GROUP);
-        outer.write_at(0, &mut filesystem.to_vec()).expect("it is written");
+        outer.write_clobbering(0, &mut filesystem.to_vec()).expect("it is written");
         store
     }
 
@@ -183,7 +183,7 @@ fn a_hidden_volume_takes_the_free_tail_and_nothing_else() {
                 assert_eq!(filled, !quick);
                 // What is written inside stays inside, and what is outside stays as it was.
                 let plain = noise(hidden.len() as usize, 11);
-                hidden.write_at(0, &mut plain.clone()).expect("written");
+                hidden.write_clobbering(0, &mut plain.clone()).expect("written");
                 same_but_in(&after, &all_of(&*store), &[area], "what the hidden volume holds");
                 assert!(all_of(&kind.open(&store, INNER)) == plain);
                 let outer = all_of(&kind.open(&store, OUTER));
@@ -192,8 +192,8 @@ fn a_hidden_volume_takes_the_free_tail_and_nothing_else() {
                     "the outer files are as they were"
                 );
                 // The hidden headers go, and the next round makes new ones.
-                store.write_at(HIDDEN, &mut noise(512, 1)).expect("written");
-                store.write_at(len - HIDDEN, &mut noise(512, 2)).expect("written");
+                store.write_clobbering(HIDDEN, &mut noise(512, 1)).expect("written");
+                store.write_clobbering(len - HIDDEN, &mut noise(512, 2)).expect("written");
             }
         }
     }
@@ -217,7 +217,7 @@ fn both_headers_of_a_hidden_volume_open_it_and_are_its_own() {
     let bytes = all_of(&*store);
     let (here, there) = (HIDDEN as usize, (len - HIDDEN) as usize);
     assert!(bytes[here..here + 64] != bytes[there..there + 64], "each has a salt of its own");
-    store.write_at(HIDDEN, &mut noise(512, 4)).expect("written");
+    store.write_clobbering(HIDDEN, &mut noise(512, 4)).expect("written");
     assert_eq!(facts(&store), ("hidden backup".to_owned(), size, offset, 1));
 }
 
@@ -347,7 +347,7 @@ fn free_space_in_which_a_hidden_volume_would_stand_out_is_told() {
     let Some(filesystem) = fat(2 * MIB, 100_000) else { return };
     let store = TRUECRYPT.outer(2 * MIB + 2 * GROUP, &filesystem);
     // As in a sparse file that was formatted quickly.
-    store.write_at(GROUP + MIB, &mut vec![0; 100_000]).expect("written");
+    store.write_clobbering(GROUP + MIB, &mut vec![0; 100_000]).expect("written");
     assert!(!TRUECRYPT.room(&store).expect("there is room").looks_random);
 }
 
@@ -412,7 +412,7 @@ fn what_we_hide_opens_in_the_kernel_and_the_outer_files_stay() {
         kind.hide(&store, &Spec { cipher: Some(cipher), hash: Some(hash), ..kind.spec() }).expect("a hidden volume");
         let hidden = Kind { cipher, hash, ..kind }.open(&store, INNER);
         let (plain, other) = (noise(hidden.len() as usize, 5), noise(hidden.len() as usize, 6));
-        hidden.write_at(0, &mut plain.clone()).expect("written");
+        hidden.write_clobbering(0, &mut plain.clone()).expect("written");
         let path = dir.path().join(format!("v{i}"));
         let name = |suffix: &str| format!("{}.{suffix}", path.display());
         std::fs::write(&path, all_of(&*store)).expect("the volume");
@@ -507,7 +507,7 @@ fn writes_beside_a_model(store: &Arc<dyn Store>, volume: &Volume, place: Range<u
             continue;
         }
         let data = random.bytes(count as usize);
-        let written = volume.write_at(at, &mut data.clone());
+        let written = volume.write_clobbering(at, &mut data.clone());
         if touches || refused > 0 {
             refused += 1;
             written.expect_err("it would do damage, or comes after what would have");
@@ -541,13 +541,13 @@ fn a_protected_hidden_volume_survives_whatever_is_written_to_the_outer_one() {
         kind.hide(&store, &Spec { quick: true, hidden_size: size, ..kind.spec() }).expect("a hidden volume");
         let hidden = kind.open(&store, INNER);
         let plain = noise(hidden.len() as usize, seed);
-        hidden.write_at(0, &mut plain.clone()).expect("written");
+        hidden.write_clobbering(0, &mut plain.clone()).expect("written");
         let volume = kind.protected(&store);
         let place = place(volume.layout(), hidden.layout());
         assert!(volume.layout().protected().contains(&place));
         writes_beside_a_model(&store, &volume, place, seed);
         // Opened anew, it may be written again.
-        kind.protected(&store).write_at(0, &mut [7; 1000]).expect("far from the hidden volume");
+        kind.protected(&store).write_clobbering(0, &mut [7; 1000]).expect("far from the hidden volume");
         assert!(all_of(&kind.open(&store, INNER)) == plain);
     }
 }

@@ -132,7 +132,7 @@ fn write(volume: &Volume, first: u8, count: u8, seed: u64, flushes: bool) -> Vec
         let at = random.below(BLOCKS as usize) as u64;
         let end = (at + 1 + random.below(11) as u64).min(BLOCKS);
         let mut data: Vec<u8> = (at..end).flat_map(|block| version(block, number)).collect();
-        volume.write_at(at * BLOCK as u64, &mut data).expect("it is written");
+        volume.write_clobbering(at * BLOCK as u64, &mut data).expect("it is written");
         (at..end).for_each(|block| had[block as usize].push(number));
         if flushes && random.below(3) == 0 {
             volume.flush().expect("it is flushed");
@@ -230,7 +230,7 @@ fn a_write_that_fails_is_an_error_and_nothing_is_written_after_it() {
             let at = u64::from(number) * 5 % 16;
             let mut data: Vec<u8> = (at..at + 8).flat_map(|block| version(block, number)).collect();
             // A write by itself may only be collected.
-            let written = volume.write_at(at * BLOCK as u64, &mut data).and_then(|()| volume.flush());
+            let written = volume.write_clobbering(at * BLOCK as u64, &mut data).and_then(|()| volume.flush());
             assert!(written.is_err() || !failed, "write {number} after one that failed");
             if written.is_ok() {
                 newest[at as usize..at as usize + 8].fill(number);
@@ -273,9 +273,9 @@ fn readers_and_writers_at_once_agree() {
                         let at = writer * 8 + random.below(8) as u64;
                         let end = (at + 1 + random.below(3) as u64).min(writer * 8 + 8);
                         let mut data: Vec<u8> = (at..end).flat_map(|block| version(block, number)).collect();
-                        volume.write_at(at * BLOCK as u64, &mut data).expect("it is written");
+                        volume.write_clobbering(at * BLOCK as u64, &mut data).expect("it is written");
                         volume
-                            .write_at(16 * BLOCK as u64 + 200 * writer + 1, &mut [number; 30])
+                            .write_clobbering(16 * BLOCK as u64 + 200 * writer + 1, &mut [number; 30])
                             .expect("it is written");
                     }
                     writing.fetch_sub(1, Ordering::SeqCst);
@@ -322,7 +322,7 @@ fn a_write_reaches_the_store_by_itself() {
     let store = Arc::new(MemoryStore::new(small(2)));
     let volume = opened(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
     for number in 1..4 {
-        volume.write_at(3 * BLOCK as u64, &mut version(3, number)).expect("it is written");
+        volume.write_clobbering(3 * BLOCK as u64, &mut version(3, number)).expect("it is written");
         let begun = Instant::now();
         while versions(&store.to_vec())[3] != number {
             assert!(begun.elapsed() < Duration::from_secs(60), "version {number} is in memory only");
@@ -338,16 +338,16 @@ fn a_flush_that_fails_ends_writing_and_leaves_all_in_its_place() {
     let before = {
         let store = Arc::new(FaultStore::new(Arc::clone(&memory) as Arc<dyn Store>, None));
         let volume = opened(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
-        volume.write_at(0, &mut version(0, 1)).expect("it is written");
+        volume.write_clobbering(0, &mut version(0, 1)).expect("it is written");
         store.count(Operation::Flush)
     };
     let memory = Arc::new(MemoryStore::new(small(3)));
     let fault = Fault { operation: Operation::Flush, nth: before, for_good: false, transferred: 0 };
     let store = Arc::new(FaultStore::new(Arc::clone(&memory) as Arc<dyn Store>, Some(fault)));
     let volume = opened(Arc::clone(&store) as Arc<dyn Store>, Arc::new(Toy)).expect("it opens");
-    volume.write_at(0, &mut version(0, 1)).expect("it is written");
+    volume.write_clobbering(0, &mut version(0, 1)).expect("it is written");
     assert!(volume.flush().is_err(), "the fault strikes");
-    assert!(volume.flush().is_err() && volume.write_at(0, &mut version(0, 2)).is_err(), "and stays");
+    assert!(volume.flush().is_err() && volume.write_clobbering(0, &mut version(0, 2)).is_err(), "and stays");
     let writes = store.count(Operation::Write);
     drop(volume);
     assert_eq!(store.count(Operation::Write), writes, "closing moves nothing");
@@ -383,7 +383,7 @@ fn requests_of_any_shape_agree_with_an_array() {
                 random.below(*random_choice(&mut Random::new(round), &[5, 700, 9000, 300_000])).min(size as usize - at);
             let mut data = random.bytes(len);
             model[at..at + len].copy_from_slice(&data);
-            volume.write_at(at as u64, &mut data).expect("it is written");
+            volume.write_clobbering(at as u64, &mut data).expect("it is written");
             let at = random.below(size as usize);
             let len = random.below(200_000).min(size as usize - at);
             let mut out = vec![0; len];
@@ -428,9 +428,9 @@ fn each_damaged_byte_is_an_error_for_its_sector_alone() {
             }
         }
         // A part of it cannot be changed, since the rest is not known; all of it can.
-        assert!(volume.write_at(sector * BLOCK as u64 + 1, &mut [0; 9]).is_err());
+        assert!(volume.write_clobbering(sector * BLOCK as u64 + 1, &mut [0; 9]).is_err());
         assert!(store.to_vec() == before, "nothing was written");
-        volume.write_at(sector * BLOCK as u64, &mut version(sector, 9)).expect("whole sectors can be written");
+        volume.write_clobbering(sector * BLOCK as u64, &mut version(sector, 9)).expect("whole sectors can be written");
         assert_eq!(versions_of(&volume)[sector as usize], 9);
     }
 }
@@ -485,7 +485,7 @@ fn a_file_that_is_cut_short_takes_no_more_writes() {
         std::fs::write(file.path(), bytes).expect("written");
         let open = || FileStore::open(file.path(), Access::ReadWrite).map(Arc::new).expect("nobody has it");
         let volume = opened(open(), Arc::new(Toy)).expect("it opens");
-        let write = |block: u64, number| volume.write_at(block * BLOCK as u64, &mut version(block, number));
+        let write = |block: u64, number| volume.write_clobbering(block * BLOCK as u64, &mut version(block, number));
         if written_before {
             write(3, 1).and_then(|()| volume.flush()).expect("all of it is there");
         }
@@ -527,7 +527,7 @@ fn a_file_that_is_cut_short_after_its_last_write_keeps_its_journal() {
         || opened(Arc::new(FileStore::open(file.path(), Access::ReadWrite).expect("nobody has it")), Arc::new(Toy));
     let volume = open().expect("it opens");
     for block in [3, 20] {
-        volume.write_at(block * BLOCK as u64, &mut version(block, 1)).expect("there is room");
+        volume.write_clobbering(block * BLOCK as u64, &mut version(block, 1)).expect("there is room");
     }
     volume.flush().expect("it is flushed");
     file.as_file().set_len(len - 8192).expect("cut");

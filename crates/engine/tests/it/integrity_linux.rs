@@ -138,7 +138,7 @@ fn linux_reads_what_we_write_and_we_read_what_linux_writes() {
         assert!(all == model, "{kind}");
         for (at, len, seed) in [(0, 4096, 2), (70_001, 3000, 3), (300_000, 400_000, 4), (all.len() - 700, 700, 5)] {
             model[at..at + len].copy_from_slice(&noise(len, seed));
-            volume.write_at(at as u64, &mut noise(len, seed)).expect("it is written");
+            volume.write_clobbering(at as u64, &mut noise(len, seed)).expect("it is written");
         }
         volume.flush().expect("it is flushed");
         fs::write(images.in_folder(&format!("{i}.ours")), &model).expect("a pattern");
@@ -196,8 +196,8 @@ fn each_carries_out_the_journal_of_the_other() {
     assert!(fs::read(&images.paths[1]).expect("the image") == before, "reading wrote nothing");
     {
         let (volume, _) = open(file(&images.paths[1], Access::ReadWrite), true);
-        volume.write_at(0, &mut noise(10, 9)).expect("it is written");
-        volume.write_at(0, &mut [0; 10]).expect("it is written");
+        volume.write_clobbering(0, &mut noise(10, 9)).expect("it is written");
+        volume.write_clobbering(0, &mut [0; 10]).expect("it is written");
         check(&volume, "after the journal was carried out");
     }
 
@@ -211,7 +211,7 @@ fn each_carries_out_the_journal_of_the_other() {
         let faulty: Arc<dyn Store> = Arc::new(FaultStore::new(Arc::clone(&memory) as Arc<dyn Store>, Some(fault)));
         let (volume, _) = open(faulty, true);
         let mut written = 0;
-        let write = |nth: u64| volume.write_at(100_000 + nth * 512, &mut noise(512, 7 + nth));
+        let write = |nth: u64| volume.write_clobbering(100_000 + nth * 512, &mut noise(512, 7 + nth));
         while write(written).and_then(|()| volume.flush()).is_ok() {
             written += 1;
         }
@@ -256,7 +256,7 @@ fn linux_opens_volumes_that_we_make() {
         let format = formats::by_name("LUKS2").expect("it is in the table");
         format.create(&*store, &spec, &[passphrase("pw")]).unwrap_or_else(|e| panic!("{kind}: {e}"));
         let (volume, _) = open(store, true);
-        volume.write_at(5000, &mut noise(9000, 1)).expect("it is written");
+        volume.write_clobbering(5000, &mut noise(9000, 1)).expect("it is written");
         let mut all = vec![0; volume.len() as usize];
         all[5000..14_000].copy_from_slice(&noise(9000, 1));
         fs::write(images.in_folder(&format!("{i}.ours")), &all).expect("a pattern");

@@ -157,7 +157,7 @@ fn linux_and_we_read_what_the_other_writes() {
         assert!(all == model, "{} {}", kind.options, kind.format);
         for (at, len, seed) in [(0, 4096, 2), (70_001, 3000, 3), (300_000, 400_000, 4), (all.len() - 700, 700, 5)] {
             model[at..at + len].copy_from_slice(&noise(len, seed));
-            volume.write_at(at as u64, &mut noise(len, seed)).expect("it is written");
+            volume.write_clobbering(at as u64, &mut noise(len, seed)).expect("it is written");
         }
         volume.flush().expect("it is flushed");
         fs::write(images.dir.path().join(format!("{i}.ours")), &model).expect("a pattern");
@@ -184,7 +184,7 @@ fn linux_and_we_read_what_the_other_writes() {
     let mut data = vec![0; 200_000];
     volume.read_at(40_960, &mut data).expect("it is there");
     assert!(data == noise(200_000, 1));
-    volume.write_at(41_000, &mut noise(100, 8)).expect("it is written");
+    volume.write_clobbering(41_000, &mut noise(100, 8)).expect("it is written");
     data[40..140].copy_from_slice(&noise(100, 8));
     drop(volume);
     let (volume, _) = open(&store, &KINDS[0]);

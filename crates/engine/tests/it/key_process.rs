@@ -97,7 +97,8 @@ fn a_volume_without_its_keys_is_the_same_volume() {
         if dice.below(2) == 0 {
             one.fill(round as u8);
             other.fill(round as u8);
-            let (one, other) = (here.write_at(offset as u64, &mut one), kept.write_at(offset as u64, &mut other));
+            let (one, other) =
+                (here.write_clobbering(offset as u64, &mut one), kept.write_clobbering(offset as u64, &mut other));
             assert_eq!(one.map_err(|e| e.to_string()), other.map_err(|e| e.to_string()), "{round}");
         } else {
             here.read_at(offset as u64, &mut one).expect("read");
@@ -210,7 +211,7 @@ fn sectors_with_tags_are_the_same_without_their_keys() {
         for round in 1..200u8 {
             let (offset, len) = dice.range(model.len());
             model[offset..][..len].fill(round);
-            kept.write_at(offset as u64, &mut vec![round; len]).expect("written");
+            kept.write_clobbering(offset as u64, &mut vec![round; len]).expect("written");
             let (offset, len) = dice.range(model.len());
             let mut out = vec![0; len];
             kept.read_at(offset as u64, &mut out).expect("read");
@@ -232,7 +233,7 @@ fn sectors_with_tags_are_the_same_without_their_keys() {
         let last = LEN as u64 - 4096;
         let mut damaged = [0];
         stored.read_at(last, &mut damaged).expect("read");
-        stored.write_at(last, &mut [damaged[0] ^ 1]).expect("written");
+        stored.write_clobbering(last, &mut [damaged[0] ^ 1]).expect("written");
         let (here, kept) = volumes();
         let (here, kept) = (read(&here).expect_err("damaged"), read(&kept).expect_err("damaged"));
         assert!(here == kept && here.contains("tag is wrong"), "{here} {kept}");

@@ -53,11 +53,11 @@ fn extents_are_read_and_written_where_the_metadata_say() {
 
     // Across both segments, with ends that are in no sector's border.
     let (from, to) = (3 * EXTENT - 1001, 6 * EXTENT + 333);
-    store.write_at(from as u64, &mut vec![0xa5; to - from]).expect("it is written");
+    store.write_clobbering(from as u64, &mut vec![0xa5; to - from]).expect("it is written");
     let mut expected = made;
     places[from..to].iter().for_each(|at| expected[*at] = 0xa5);
     assert!(below.to_vec() == expected, "what is written is in the logical volume and nowhere else");
-    assert!(store.write_at(7 * EXTENT as u64 - 1, &mut [0; 2]).is_err());
+    assert!(store.write_clobbering(7 * EXTENT as u64 - 1, &mut [0; 2]).is_err());
     assert!(below.to_vec() == expected);
 }
 
@@ -314,7 +314,7 @@ fn what_must_not_change_is_read_only() {
         let below = in_memory(bytes.clone());
         let (volume, store) = logical_volumes::open(below.clone(), "x").expect(says);
         assert!(volume.read_only.as_deref().is_some_and(|why| why.contains(says)), "{volume:?}");
-        assert!(!store.writable() && store.write_at(0, &mut [1]).is_err());
+        assert!(!store.writable() && store.write_clobbering(0, &mut [1]).is_err());
         assert!(below.to_vec() == bytes);
     }
 }
@@ -445,7 +445,7 @@ fn the_kernel_has_the_same_logical_volumes() {
     for (at, len) in [(0, 1), (4095, 2), (100_000, 1_000_001), (6_291_456 - 70_000, 70_000)] {
         let bytes: Vec<u8> = (0..len).map(|i| pattern(at + i)).collect();
         expected[at..at + len].copy_from_slice(&bytes);
-        s3.write_at(at as u64, &mut bytes.clone()).expect("it is written");
+        s3.write_clobbering(at as u64, &mut bytes.clone()).expect("it is written");
     }
     std::fs::write(folder.path().join("s3"), expected).expect("a file");
     std::fs::write(&image, below.to_vec()).expect("the image");

@@ -66,7 +66,7 @@ fn a_volume_made_by_hand_opens() {
     assert_eq!(volume.len(), 512);
     let key: Vec<u8> = (0xa0..0xb0).collect();
     let by_key = open(store, &Unlock::with(&[Credential::VolumeKey(Secret::copy_from(&key))])).expect("by its key");
-    volume.write_at(0, &mut data.clone()).expect("it is written");
+    volume.write_clobbering(0, &mut data.clone()).expect("it is written");
     assert_eq!(all_of(&by_key), data);
 }
 
@@ -161,7 +161,7 @@ fn qemu_and_cryptsetup_open_what_is_made_here() {
         let credentials = [passphrase(PASSPHRASE)];
         let volume = open(store, &Unlock::with(&credentials)).expect("it opens");
         let plain = noise(volume.len() as usize, 3);
-        volume.write_at(0, &mut plain.clone()).expect("it is written");
+        volume.write_clobbering(0, &mut plain.clone()).expect("it is written");
         drop(volume);
         // Without device-mapper it knows AES only.
         if cipher.starts_with("aes") {
@@ -226,7 +226,7 @@ fn the_kernel_reads_and_writes_the_same_volumes() {
         create(&*store, Spec { cipher: Some(cipher), ..Spec::default() }).unwrap_or_else(|e| panic!("{cipher}: {e}"));
         let credentials = [passphrase(PASSPHRASE)];
         let volume = open(store, &Unlock::with(&credentials)).expect("it opens");
-        volume.write_at(0, &mut plain.clone()).expect("it is written");
+        volume.write_clobbering(0, &mut plain.clone()).expect("it is written");
         images.push(path);
     }
     for i in 0..2 {
@@ -275,7 +275,7 @@ fn a_detached_header_opens_the_data_that_are_elsewhere() {
     let unlocked = locked.unlock(&Unlock::with(&credentials)).expect("it opens");
     assert_eq!((unlocked.facts.data_offset, unlocked.facts.size), (0, 64 << 10));
     let volume = Volume::new(Arc::clone(&data) as Arc<dyn Store>, unlocked.layout);
-    volume.write_at(512, &mut noise(512, 1)).expect("it is written");
+    volume.write_clobbering(512, &mut noise(512, 1)).expect("it is written");
     assert!(data.to_vec()[..512] == [0x5a; 512] && data.to_vec()[512..1024] != [0x5a; 512]);
     let alone = LUKS1
         .open(&header_store)

@@ -44,7 +44,7 @@ fn volume_with(spec: &Spec<'_>, text: &str) -> Vec<u8> {
     let (_, header) = formats::open(&shared(Arc::clone(&store)), None).expect("a header");
     let unlocked = header.unlock(&Unlock::with(&credentials)).expect("it opens");
     let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, unlocked.layout);
-    volume.write_at(0, &mut [0x42; 4096]).expect("it is written");
+    volume.write_clobbering(0, &mut [0x42; 4096]).expect("it is written");
     store.to_vec()
 }
 

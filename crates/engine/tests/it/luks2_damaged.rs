@@ -1055,7 +1055,7 @@ fn data_without_a_cipher_are_read_only() {
         assert_eq!(unlocked.warnings.len(), 1, "{:?}", unlocked.warnings);
         let volume = Volume::new(Arc::clone(&store), unlocked.layout);
         assert_eq!(volume.writable(), write_unencrypted);
-        assert_eq!(volume.write_at(512, &mut [7; 512]).is_ok(), write_unencrypted);
+        assert_eq!(volume.write_clobbering(512, &mut [7; 512]).is_ok(), write_unencrypted);
         assert_eq!(contents(&*store) == image.0, !write_unencrypted);
     }
 }

@@ -167,7 +167,7 @@ fn volume(sector: u32, detached: bool, front: usize, len: usize) -> Vec<u8> {
     }
     .expect("a new volume");
     let volume = Volume::new(bed.data(), bed.unlocked().expect("it opens").layout);
-    volume.write_at(0, &mut contents(len)).expect("it is written");
+    volume.write_clobbering(0, &mut contents(len)).expect("it is written");
     read_all(&*bed.all)
 }
 
@@ -357,7 +357,7 @@ impl Way {
         }
         if let Err(error) = self.begin(bed) {
             let header = bed.header().filter(|_| error.to_string().contains("an interruption")).ok_or(error)?;
-            header.write_at(0, &mut vec![0; bed.header])?;
+            header.write_clobbering(0, &mut vec![0; bed.header])?;
             self.begin(bed)?;
         }
         bed.resume()
@@ -592,7 +592,7 @@ fn what_never_reached_the_disk_is_written_again() {
             if !goes_on(bed)? {
                 if let (Way::EncryptDetached { .. }, Some(header)) = (way, bed.header()) {
                     // Keyslots without a header: the error says to delete that file, since the data are as they were.
-                    header.write_at(0, &mut vec![0; FRONT])?;
+                    header.write_clobbering(0, &mut vec![0; FRONT])?;
                 }
                 way.begin(bed)?;
             }
@@ -641,7 +641,7 @@ fn it_stops_between_zones_and_goes_on_from_there() {
             let volume = Volume::new(bed.data(), unlocked.layout);
             // What is not being rewritten can be written, on both sides.
             for at in (0..way.contents().len() as u64).step_by(5000) {
-                volume.write_at(at, &mut way.contents()[at as usize..][..100]).expect("it is written");
+                volume.write_clobbering(at, &mut way.contents()[at as usize..][..100]).expect("it is written");
             }
             assert!(
                 bed.plaintext().expect("it opens")[..way.contents().len()] == way.contents(),

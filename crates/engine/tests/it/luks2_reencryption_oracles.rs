@@ -148,7 +148,7 @@ fn before(case: &Case) -> Bench {
                 .expect("a header")
                 .unlock(&Unlock::with(&Bench::credentials()));
             let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, unlocked.expect("it opens").layout);
-            volume.write_at(0, &mut contents()).expect("it is written");
+            volume.write_clobbering(0, &mut contents()).expect("it is written");
             store.to_vec()
         }
     };

@@ -306,7 +306,7 @@ fn the_kernel_reads_what_was_written_here() {
         let unlocked =
             formats::open(&shared(Arc::clone(&store)), None).expect("a header").1.unlock(&Unlock::with(&credentials));
         let volume = Volume::new(Arc::clone(&store), unlocked.expect("it opens").layout);
-        volume.write_at(0, &mut plain.clone()).expect("it is written");
+        volume.write_clobbering(0, &mut plain.clone()).expect("it is written");
         if let Some(to) = convert {
             let edit = editor(format).convert(&*store, to, false).expect("it can be turned").edit;
             edit.carry_out(&*store).expect("it is written");

@@ -110,7 +110,7 @@ fn every_format_opens_by_path_by_store_and_in_a_partition() {
         let start = match case.format.creator() {
             None if !open.volume.writable() => filevault2_start(8192),
             _ => {
-                open.volume.write_at(0, &mut noise(8192, 2)).expect("it is written");
+                open.volume.write_clobbering(0, &mut noise(8192, 2)).expect("it is written");
                 open.volume.flush().expect("it is durable");
                 noise(8192, 2)
             }
@@ -127,7 +127,7 @@ fn every_format_opens_by_path_by_store_and_in_a_partition() {
 
         let reader = case.unlock(Opening::path(&path)).expect("it opens");
         assert!(
-            !reader.volume.writable() || reader.volume.write_at(0, &mut [0; 512]).is_err(),
+            !reader.volume.writable() || reader.volume.write_clobbering(0, &mut [0; 512]).is_err(),
             "{name}: only for reading"
         );
     }
@@ -164,7 +164,7 @@ fn a_detached_header_opens_data_that_may_be_in_a_partition() {
         let open = open.bytes().expect("a volume");
         assert_eq!((open.facts.size, open.stored), (64 << 10, disk.len()), "{name}");
         assert!(open.warnings.is_empty(), "{name}: {:?}", open.warnings);
-        open.volume.write_at(0, &mut noise(8192, 2)).expect("it is written");
+        open.volume.write_clobbering(0, &mut noise(8192, 2)).expect("it is written");
         let mut stored = vec![0; 8192];
         disk.read_at(START, &mut stored).expect("the partition");
         assert!(stored != noise(8192, 2) && start_of(&open) == noise(8192, 2), "{name}");

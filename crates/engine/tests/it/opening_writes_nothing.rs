@@ -122,7 +122,7 @@ fn a_journal_with_something_in_it_is_left_as_it_is() {
     let header = format.open(&shared(Arc::clone(&store))).expect("a header");
     let unlocked = header.unlock(&Unlock::with(&case.credentials)).expect("it opens");
     let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, unlocked.layout);
-    volume.write_at(4096, &mut noise(20_000, 2)).expect("it is written");
+    volume.write_clobbering(4096, &mut noise(20_000, 2)).expect("it is written");
     volume.flush().expect("it is durable");
     // As it is now a crash would leave it; closing puts everything into its place.
     case.bytes = store.to_vec();

@@ -57,11 +57,11 @@ fn nothing_outside_the_encrypted_part_of_a_system_is_written() {
     let volume = Volume::new(disk, unlocked.layout);
     let (start, end) = (2048 * 512, (2048 + 32_768) * 512);
     for at in [0, 446, 62 * 512, start - 512, start - 1, end - 511, end, volume.len() - 512] {
-        volume.write_at(at, &mut [0x77; 512]).expect_err("the boot loader, or what follows the partition");
+        volume.write_clobbering(at, &mut [0x77; 512]).expect_err("the boot loader, or what follows the partition");
     }
     assert!(store.to_vec() == before);
     for at in [start, start + 777, end - 512] {
-        volume.write_at(at, &mut [0x77; 512]).expect("the encrypted partition");
+        volume.write_clobbering(at, &mut [0x77; 512]).expect("the encrypted partition");
     }
     let after = store.to_vec();
     let (start, end) = (start as usize, end as usize);
@@ -108,12 +108,12 @@ fn a_volume_in_a_partition_opens_and_writes_stay_in_it() {
         assert_eq!((unlocked.derivations, unlocked.warnings), (1, Vec::new()));
         let volume = Volume::new(Arc::clone(&disk), unlocked.layout);
         assert_eq!(volume.len(), partition.len - 262_144);
-        volume.write_at(0, &mut noise(4096, 1)).expect("a write");
-        volume.write_at(volume.len() - 777, &mut noise(777, 2)).expect("a write");
+        volume.write_clobbering(0, &mut noise(4096, 1)).expect("a write");
+        volume.write_clobbering(volume.len() - 777, &mut noise(777, 2)).expect("a write");
         let mut read = vec![0; 777];
         volume.read_at(volume.len() - 777, &mut read).expect("what was written");
         assert!(read == noise(777, 2));
-        volume.write_at(volume.len() - 776, &mut noise(777, 2)).expect_err("past the end");
+        volume.write_clobbering(volume.len() - 776, &mut noise(777, 2)).expect_err("past the end");
         let after = store.to_vec();
         let (start, end) = ((partition.start + 131_072) as usize, (partition.end() - 131_072) as usize);
         assert!(after[..start] == before[..start] && after[end..] == before[end..], "partition {number}");
@@ -141,7 +141,7 @@ fn the_backup_header_of_a_volume_in_a_partition_opens_it() {
     let five = partitions::find(&*disk, 5).expect("it is there");
     let slice = SliceStore::new(Arc::clone(&disk), five.start, five.len).expect("it fits");
     create(&slice, &Spec { hash: Some("SHA-512"), quick: true, ..Spec::default() }, &credentials).expect("a volume");
-    slice.write_at(0, &mut [0; 512]).expect("somebody formats it");
+    slice.write_clobbering(0, &mut [0; 512]).expect("somebody formats it");
     let header = partition::open(&disk, 5, Some("TrueCrypt"), true).expect("the format is named");
     let with = Unlock { hash: Some("SHA-512"), header: HeaderChoice::Backup, ..Unlock::with(&credentials) };
     let unlocked = header.unlock(&with).unwrap_or_else(|e| panic!("{e}"));

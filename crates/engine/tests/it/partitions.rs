@@ -135,8 +135,8 @@ fn a_slice_is_the_partition_and_nothing_else() {
     assert_eq!((six.len, six.usual), (2 * MIB, Some("NTFS or exFAT")));
     let slice = partitions::slice(Arc::clone(&store), 6).expect("it is there");
     assert_eq!(slice.len(), six.len);
-    slice.write_at(0, &mut [7; 512]).expect("it can be written");
-    assert!(slice.write_at(slice.len() - 511, &mut [7; 512]).is_err());
+    slice.write_clobbering(0, &mut [7; 512]).expect("it can be written");
+    assert!(slice.write_clobbering(slice.len() - 511, &mut [7; 512]).is_err());
     let mut there = [0; 514];
     store.read_at(six.start - 1, &mut there).expect("it can be read");
     assert_eq!((there[0], &there[1..513], there[513]), (0, &[7; 512][..], 0));
@@ -329,7 +329,7 @@ fn no_table_is_too_hostile_to_end() {
                 let mut old = [0];
                 store.read_at(at as u64, &mut old).expect("it is there");
                 undo.push((at as u64, old));
-                store.write_at(at as u64, &mut [byte]).expect("it is there");
+                store.write_clobbering(at as u64, &mut [byte]).expect("it is there");
             }
             if table.kind == TableKind::Gpt && random.below(2) == 0 {
                 let mut header = [0; 512];
@@ -339,13 +339,13 @@ fn no_table_is_too_hostile_to_end() {
                 let mut old = [0; 4];
                 store.read_at(528, &mut old).expect("it is there");
                 undo.extend((528..).zip(old.map(|b| [b])));
-                store.write_at(528, &mut sum).expect("it is there");
+                store.write_clobbering(528, &mut sum).expect("it is there");
             }
             if let Ok(Some(table)) = partitions::read(&store) {
                 check(&table, good.len() as u64);
             }
             for (at, mut old) in undo.into_iter().rev() {
-                store.write_at(at, &mut old).expect("it is there");
+                store.write_clobbering(at, &mut old).expect("it is there");
             }
         }
         assert!(store.to_vec() == good);

@@ -398,7 +398,7 @@ fn a_file_is_a_store() {
     let file = Held::new(tree.clone(), tree.create(tree.root(), name("file"), &NEW).expect("created"));
     let store = NodeStore::new(tree.clone(), file.node());
     store.set_len(1000).expect("resized");
-    store.write_at(990, &mut [1; 10]).and_then(|()| store.flush()).expect("written");
+    store.write_clobbering(990, &mut [1; 10]).and_then(|()| store.flush()).expect("written");
     let mut out = [9; 20];
     store.read_at(980, &mut out).expect("read");
     assert_eq!((store.len(), out[9], out[10]), (1000, 0, 1));

@@ -135,14 +135,14 @@ fn a_file_that_is_cut_short_is_not_stretched_and_says_so() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     file.as_file().set_len(8192).expect("a size");
     let store = CountedStore::new(FileStore::open(file.path(), Access::ReadWrite).expect("nobody has it"));
-    store.write_at(4096, &mut [1; 4096]).and_then(|()| store.flush()).expect("it is all there");
-    let past_the_end = store.write_at(8000, &mut [1; 200]).expect_err("it ends before");
+    store.write_clobbering(4096, &mut [1; 4096]).and_then(|()| store.flush()).expect("it is all there");
+    let past_the_end = store.write_clobbering(8000, &mut [1; 200]).expect_err("it ends before");
     assert_eq!(past_the_end.kind(), std::io::ErrorKind::UnexpectedEof);
     assert_eq!(store.traffic().failed_writes, 0, "the caller's mistake");
 
     file.as_file().set_len(5000).expect("cut");
-    store.write_at(0, &mut [1; 4096]).expect("that is still there");
-    for lost in [store.write_at(4096, &mut [1; 4096]), store.flush(), store.still_whole()] {
+    store.write_clobbering(0, &mut [1; 4096]).expect("that is still there");
+    for lost in [store.write_clobbering(4096, &mut [1; 4096]), store.flush(), store.still_whole()] {
         let error = lost.expect_err("it is gone");
         assert!(error.to_string().contains("cut short") && error.to_string().contains("5000"), "{error}");
         assert_ne!(error.kind(), std::io::ErrorKind::UnexpectedEof);
@@ -158,9 +158,9 @@ fn a_file_behind_a_loop_device_is_not_stretched_either() {
     let Some(device) = LoopDevice::new(file.path(), &[]) else { return };
     let writes = || {
         let store = FileStore::open(device.path(), Access::ReadWrite).expect("nobody has it");
-        let before = store.write_at(1 << 19, &mut [1; 4096]).and_then(|()| store.flush());
+        let before = store.write_clobbering(1 << 19, &mut [1; 4096]).and_then(|()| store.flush());
         file.as_file().set_len(1 << 18).expect("cut");
-        (before, store.write_at(1 << 19, &mut [1; 4096]), store.flush())
+        (before, store.write_clobbering(1 << 19, &mut [1; 4096]), store.flush())
     };
     let (before, after, flushed) = writes();
     before.expect("it is all there");

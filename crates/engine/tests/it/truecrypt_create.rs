@@ -42,7 +42,7 @@ fn what_is_created_is_read_back() {
         let unlocked = unlock(Arc::clone(&store), &Unlock::with(&[passphrase("pw")])).expect("it opens");
         let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, unlocked.layout);
         let data = noise(volume.len() as usize - 7, 1);
-        volume.write_at(3, &mut data.clone()).expect("it is written");
+        volume.write_clobbering(3, &mut data.clone()).expect("it is written");
         let mut back = vec![0; data.len()];
         volume.read_at(3, &mut back).expect("it is read");
         assert!(back == data);

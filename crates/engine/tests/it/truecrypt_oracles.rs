@@ -100,7 +100,7 @@ fn make(folder: &Path, name: &str, cipher: &str, hash: &str, i: usize) -> Made {
     let plain = noise(volume.len() as usize, 1000 + i as u64);
     std::fs::write(&made.plain, &plain).expect("the plaintext");
     std::fs::write(&made.other, noise(plain.len(), 2000 + i as u64)).expect("other plaintext");
-    volume.write_at(0, &mut plain.clone()).expect("the volume is written");
+    volume.write_clobbering(0, &mut plain.clone()).expect("the volume is written");
     volume.flush().expect("the volume is flushed");
     made
 }

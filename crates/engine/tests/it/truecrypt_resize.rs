@@ -46,7 +46,7 @@ impl Kind {
         let mut plain = noise(SIZE as usize, 5);
         plain[..4096].fill(0x42);
         let volume = self.open_in(shared(Arc::clone(&store)), HeaderChoice::Any).expect("it opens");
-        volume.write_at(0, &mut plain.clone()).expect("it is written");
+        volume.write_clobbering(0, &mut plain.clone()).expect("it is written");
         (store.to_vec(), plain)
     }
 
@@ -242,7 +242,7 @@ fn what_cannot_be_is_refused() {
     assert!(kind.editor().resize(&store, None, SIZE).is_err(), "without a password");
     // Somebody else was faster.
     let resizing = kind.prepare(&store, SIZE - 512).expect("prepared");
-    store.write_at(0, &mut [7; 512]).expect("written");
+    store.write_clobbering(0, &mut [7; 512]).expect("written");
     let error = resizing.prepared.edit.carry_out(&store).expect_err("refused");
     assert!(matches!(error.kind, ErrorKind::InUse { .. }), "{error}");
 }

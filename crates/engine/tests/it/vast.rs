@@ -57,7 +57,7 @@ impl Store for Sparse {
         Ok(())
     }
 
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.inside(offset, data.len())?;
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         for (at, byte) in (offset..).zip(data) {

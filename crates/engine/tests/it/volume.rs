@@ -64,7 +64,7 @@ fn same_as_model(volume: &Volume, model: &mut [u8], rounds: usize, dice: &mut Di
         if dice.below(2) == 0 {
             let data = noise(len, round as u64);
             model[offset..][..len].copy_from_slice(&data);
-            volume.write_at(offset as u64, &mut data.clone()).expect("a good write");
+            volume.write_clobbering(offset as u64, &mut data.clone()).expect("a good write");
         } else {
             let mut out = vec![0xee; len];
             volume.read_at(offset as u64, &mut out).expect("a good read");
@@ -103,7 +103,7 @@ fn large_requests_are_split_over_a_pool() {
             let count = (1 << 20) - 600 + dice.below((len - offset - (1 << 20)) as u64) as usize;
             let data = noise(count, round);
             model[offset..][..count].copy_from_slice(&data);
-            volume.write_at(offset as u64, &mut data.clone()).expect("a good write");
+            volume.write_clobbering(offset as u64, &mut data.clone()).expect("a good write");
         }
         same_as_model(&volume, &mut model, 40, &mut dice);
     }
@@ -121,7 +121,7 @@ fn a_failure_in_a_piece_of_a_split_request_is_reported() {
         let mut buffer = vec![1; 2 << 20];
         let done = match operation {
             Operation::Read => volume.read_at(0, &mut buffer),
-            _ => volume.write_at(0, &mut buffer),
+            _ => volume.write_clobbering(0, &mut buffer),
         };
         assert_eq!(done.expect_err("planted").kind(), ErrorKind::Other);
     }
@@ -149,13 +149,13 @@ fn threads_that_share_sectors_do_not_undo_each_other() {
                             let (offset, len) = dice.range(mine.len());
                             let data = noise(len, dice.below(1 << 30));
                             mine[offset..][..len].copy_from_slice(&data);
-                            volume.write_at((start + offset) as u64, &mut data.clone()).expect("a good write");
+                            volume.write_clobbering((start + offset) as u64, &mut data.clone()).expect("a good write");
                         }
                         // The ends of the range, where the neighbours write too.
                         for offset in [0, mine.len() - 9] {
                             let data = noise(9, dice.below(1 << 30));
                             mine[offset..][..9].copy_from_slice(&data);
-                            volume.write_at((start + offset) as u64, &mut data.clone()).expect("a good write");
+                            volume.write_clobbering((start + offset) as u64, &mut data.clone()).expect("a good write");
                         }
                     });
                 }
@@ -225,7 +225,7 @@ fn requests_cross_segments_and_refused_writes_change_nothing() {
         }
         let data = noise(len, round);
         let before = store.to_vec();
-        match volume.write_at(offset as u64, &mut data.clone()) {
+        match volume.write_clobbering(offset as u64, &mut data.clone()) {
             Ok(()) => {
                 assert!(writable(offset, offset + len), "{len} bytes at {offset}");
                 model[offset..][..len].copy_from_slice(&data);
@@ -280,7 +280,7 @@ fn what_is_not_stored_takes_only_what_it_reads_as() {
         }
         let same = data[inside.start - offset..inside.end - offset] == model[inside];
         let before = store.to_vec();
-        let written = volume.write_at(offset as u64, &mut data.clone());
+        let written = volume.write_clobbering(offset as u64, &mut data.clone());
         assert_eq!(written.is_ok(), same, "{count} bytes at {offset}");
         match written {
             Ok(()) => model[offset..][..count].copy_from_slice(&data),
@@ -304,7 +304,10 @@ fn requests_past_the_end_are_refused() {
     for (offset, len) in [(LEN as u64, 1), (LEN as u64 - 5, 6), (u64::MAX, 1), (u64::MAX - 3, 4), (1 << 63, 512)] {
         let mut buffer = vec![0; len];
         assert_eq!(volume.read_at(offset, &mut buffer).expect_err("past the end").kind(), ErrorKind::UnexpectedEof);
-        assert_eq!(volume.write_at(offset, &mut buffer).expect_err("past the end").kind(), ErrorKind::UnexpectedEof);
+        assert_eq!(
+            volume.write_clobbering(offset, &mut buffer).expect_err("past the end").kind(),
+            ErrorKind::UnexpectedEof
+        );
     }
     volume.read_at(LEN as u64, &mut []).expect("nothing at the end");
     assert!(store.to_vec() == before);
@@ -340,7 +343,7 @@ fn a_volume_whose_writes_fail_says_so() {
         let layout = Layout::new(vec![crypt(0, LEN as u64, AT, &cipher, FIRST, true)]).expect("a good layout");
         let volume = Volume::new(Arc::clone(&faulty) as Arc<dyn Store>, layout);
         // Head, middle and tail are one write each.
-        let done = volume.write_at(100, &mut vec![9; 2000]);
+        let done = volume.write_clobbering(100, &mut vec![9; 2000]);
         assert!(done.is_err());
         assert_eq!(faulty.count(Operation::Write), nth + 1, "it stops at the first failure");
     }
@@ -356,9 +359,9 @@ impl Store for Gradual {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
         self.0.read_at(offset, out)
     }
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> std::io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> std::io::Result<()> {
         for (i, part) in data.chunks_mut(64).enumerate() {
-            self.0.write_at(offset + 64 * i as u64, part)?;
+            self.0.write_clobbering(offset + 64 * i as u64, part)?;
             std::thread::yield_now();
         }
         Ok(())
@@ -378,7 +381,8 @@ fn bytes_beside_those_that_are_written_read_as_they_are() {
     let store = Arc::new(Gradual(Arc::new(MemoryStore::new(stored))));
     let volume = Volume::new(store, Layout::new(vec![crypt(0, 512, 0, &cipher, 0, true)]).expect("a good layout"));
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| (0..2000u32).for_each(|i| volume.write_at(0, &mut [i as u8]).expect("written")));
+        let writer =
+            scope.spawn(|| (0..2000u32).for_each(|i| volume.write_clobbering(0, &mut [i as u8]).expect("written")));
         while !writer.is_finished() {
             let mut beside = [0; 4];
             // The first block of a part depends on the last of the part before.
@@ -404,11 +408,11 @@ fn a_write_that_touches_a_protected_sector_is_refused_whole() {
         let (volume, plain, store) = protected(range.clone());
         let before = store.to_vec();
         assert!(volume.writable() && !volume.damage_prevented());
-        let error = volume.write_at(at, &mut vec![1; count]).expect_err("it touches");
+        let error = volume.write_clobbering(at, &mut vec![1; count]).expect_err("it touches");
         assert!(error.kind() != ErrorKind::PermissionDenied, "an I/O error: {error}");
         assert!(store.to_vec() == before, "{count} bytes at {at}: something was written");
         assert!(volume.damage_prevented() && !volume.writable());
-        let error = volume.write_at(20_000, &mut [1; 100]).expect_err("nothing is written any more");
+        let error = volume.write_clobbering(20_000, &mut [1; 100]).expect_err("nothing is written any more");
         assert_eq!(error.kind(), ErrorKind::PermissionDenied);
         assert!(store.to_vec() == before);
         let mut all = vec![0; LEN];
@@ -417,7 +421,7 @@ fn a_write_that_touches_a_protected_sector_is_refused_whole() {
     }
     for (at, count) in [(0, 8192), (16384, 512), (8191, 1), (16384, 1), (9000, 0), (0, 1), (LEN as u64 - 1, 1)] {
         let (volume, mut plain, _) = protected(range.clone());
-        volume.write_at(at, &mut vec![1; count]).expect("beside it");
+        volume.write_clobbering(at, &mut vec![1; count]).expect("beside it");
         plain[at as usize..at as usize + count].fill(1);
         let mut all = vec![0; LEN];
         volume.read_at(0, &mut all).expect("it can be read");
@@ -430,7 +434,7 @@ fn a_sector_with_one_protected_byte_is_protected() {
     for range in [8200..8201u64, 8703..8705] {
         for (at, hit) in [(8191, false), (8192, true), (8703, true), (9216, false), (8704, range.end > 8704)] {
             let (volume, ..) = protected(range.clone());
-            assert_eq!(volume.write_at(at, &mut [1]).is_err(), hit, "{at} beside {range:?}");
+            assert_eq!(volume.write_clobbering(at, &mut [1]).is_err(), hit, "{at} beside {range:?}");
         }
     }
     // What is stored in the clear is written byte by byte.
@@ -438,9 +442,9 @@ fn a_sector_with_one_protected_byte_is_protected() {
     let layout = Layout::clear(1000).expect("a layout").with_protected(500..600).with_protected(700..700);
     let volume = Volume::new(Arc::clone(&store) as Arc<dyn Store>, layout);
     for at in [499, 600, 700] {
-        volume.write_at(at, &mut [1]).expect("beside it");
+        volume.write_clobbering(at, &mut [1]).expect("beside it");
     }
-    volume.write_at(599, &mut [1]).expect_err("in it");
+    volume.write_clobbering(599, &mut [1]).expect_err("in it");
 }
 
 #[test]
@@ -454,12 +458,12 @@ fn once_a_write_was_refused_no_other_changes_anything() {
                     let mut dice = Dice(seed * 10 + n);
                     while !volume.damage_prevented() {
                         let (at, count) = dice.range(39_000);
-                        let _ = volume.write_at(at as u64, &mut vec![n as u8; count]);
+                        let _ = volume.write_clobbering(at as u64, &mut vec![n as u8; count]);
                     }
                 });
             }
             std::thread::yield_now();
-            let error = volume.write_at(45_000, &mut [9; 10]).expect_err("it touches");
+            let error = volume.write_clobbering(45_000, &mut [9; 10]).expect_err("it touches");
             // From the moment on that the refusal has returned.
             let then = store.to_vec();
             assert!(volume.damage_prevented(), "{error}");
@@ -478,7 +482,7 @@ fn that_damage_was_prevented_shows_through_other_stores() {
     let slice = SliceStore::new(Arc::clone(&volume) as Arc<dyn Store>, 100, 1000).expect("a slice");
     let above = Volume::new(Arc::new(slice), Layout::clear(1000).expect("a layout"));
     assert!(!above.damage_prevented() && above.writable());
-    above.write_at(0, &mut [1]).expect_err("protected");
+    above.write_clobbering(0, &mut [1]).expect_err("protected");
     assert!(above.damage_prevented() && Arc::clone(&volume).damage_prevented() && !above.writable());
 }
 

@@ -136,7 +136,7 @@ impl Served {
         }
         let size = size.min(room);
         if size > 0 {
-            self.store.write_at(offset, &mut payload[..size]).map_err(|e| self.errno(&e))?;
+            self.store.write_clobbering(offset, &mut payload[..size]).map_err(|e| self.errno(&e))?;
             let after = u64::try_from(now().saturating_sub(self.since).as_nanos()).unwrap_or(u64::MAX);
             // Not by every write: all processors would share what it is in. Times of files are as coarse anyway.
             if after.saturating_sub(self.written.load(Ordering::Relaxed)) >= COARSE {

@@ -233,7 +233,7 @@ impl IoSide {
         }
         let mut bytes = vec![0; len];
         (&self.socket).read_exact(&mut bytes)?;
-        self.answer(store.map_or(Err(denied()), |store| store.write_at(offset, &mut bytes)))
+        self.answer(store.map_or(Err(denied()), |store| store.write_clobbering(offset, &mut bytes)))
     }
 
     pub(super) fn answer(&self, done: io::Result<()>) -> io::Result<()> {
@@ -407,7 +407,7 @@ impl Store for ForwardedStore {
         Ok(())
     }
 
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         if !self.writes {
             return Err(denied());
         }

@@ -343,7 +343,7 @@ impl<'s> Connection<'s, '_> {
             // Filled each time: a volume encrypts in place.
             let zeros = self.payload.scratch((to - from) as usize);
             zeros.fill(0);
-            self.export.store.write_at(from, zeros).map_err(|e| Errno::of(&e))?;
+            self.export.store.write_clobbering(from, zeros).map_err(|e| Errno::of(&e))?;
             from = to;
         }
         Ok(())
@@ -408,7 +408,7 @@ impl Desk<'_> {
     }
 
     fn write(&self, offset: u64, data: &mut [u8]) -> Result<(), Errno> {
-        self.helpers.timed(data.len(), || self.export.store.write_at(offset, data)).map_err(|e| Errno::of(&e))
+        self.helpers.timed(data.len(), || self.export.store.write_clobbering(offset, data)).map_err(|e| Errno::of(&e))
     }
 
     /// Answers any request but a successful READ.

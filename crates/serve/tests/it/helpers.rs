@@ -78,7 +78,7 @@ fn no_helper_listens_on_a_socket_of_its_own() {
     let connect = format!("import socket; socket.create_connection(('127.0.0.1', {port}))");
     let serve = format!("python3 -c \"{connect}\" && exec nbdkit -f memory 1M");
     let store = open(shell(&serve), "x", Access::ReadWrite).expect("it serves");
-    store.write_at(4096, &mut [7; 512]).expect("a write");
+    store.write_clobbering(4096, &mut [7; 512]).expect("a write");
 }
 
 /// The row that Debian's nbdkit would listen for, on every address.
@@ -97,7 +97,7 @@ fn a_bucket_is_read_and_written_and_nobody_else_reaches_it() {
     let place = format!("b/folder/disk?{endpoint}&size=1M&object-size=64K");
     let store = open(s3.clone(), &place, Access::ReadWrite).expect("it opens");
     assert_eq!(store.len(), 1 << 20);
-    store.write_at(100_352, &mut vec![9; 65_536]).expect("a write");
+    store.write_clobbering(100_352, &mut vec![9; 65_536]).expect("a write");
     store.flush().expect("a flush");
     drop(store);
     assert!(web.object("b/folder/disk/0000000000000001").exists(), "{}", web.asked());
@@ -131,7 +131,7 @@ fn what_http_serves_is_only_read() {
         let mut read = [0; 512];
         store.read_at(512, &mut read).expect("a read");
         assert_eq!(read, [3; 512]);
-        assert!(store.write_at(0, &mut [1; 512]).is_err());
+        assert!(store.write_clobbering(0, &mut [1; 512]).is_err());
         drop(store);
         assert!(
             web.asked().lines().all(|line| line.starts_with("GET ") || line.starts_with("HEAD ")),
@@ -169,7 +169,7 @@ fn the_program_of_an_image_has_one_file_and_no_network() {
         return skip("this kernel has no Landlock").unwrap_or_default();
     }
     let store = store.expect("all was denied, and the image is there");
-    store.write_at(0, &mut [6; 512]).expect("a write");
+    store.write_clobbering(0, &mut [6; 512]).expect("a write");
     store.flush().expect("a flush");
     drop(store);
     assert_eq!(fs::read(&image).expect("a file")[..1024], [[6; 512], [5; 512]].concat());
@@ -194,7 +194,7 @@ fn a_helper_that_is_started_anew_has_the_file_that_was_opened() {
     let before = fs::read(path("other")).expect("a file");
     symlink(path("one"), path("name")).expect("a link");
     let store = open(row("qcow2"), &path("name").display().to_string(), Access::ReadWrite).expect("it opens");
-    store.write_at(0, &mut [1; 4096]).expect("a write");
+    store.write_clobbering(0, &mut [1; 4096]).expect("a write");
     store.flush().expect("a flush");
     fs::remove_file(path("name")).and_then(|()| symlink(path("other"), path("name"))).expect("another link");
     let killed = children_called("qemu-nbd");
@@ -202,7 +202,7 @@ fn a_helper_that_is_started_anew_has_the_file_that_was_opened() {
     for pid in killed {
         run(Command::new("kill").args(["-9", &pid]));
     }
-    store.write_at(4096, &mut [2; 4096]).expect("a write");
+    store.write_clobbering(4096, &mut [2; 4096]).expect("a write");
     store.flush().expect("a flush");
     drop(store);
     assert!(fs::read(path("other")).expect("a file") == before);

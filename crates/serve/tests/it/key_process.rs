@@ -54,7 +54,11 @@ fn a_volume_whose_keys_are_elsewhere_reads_and_writes_as_before() {
             let (disk, header) = (key_side.disk(), key_side.header().expect("a detached header"));
             let mut bytes = vec![0; disk.len() as usize];
             disk.read_at(0, &mut bytes).expect("lent");
-            assert!(bytes == stored && disk.read_at(1, &mut bytes).is_err() && disk.write_at(0, &mut bytes).is_err());
+            assert!(
+                bytes == stored
+                    && disk.read_at(1, &mut bytes).is_err()
+                    && disk.write_clobbering(0, &mut bytes).is_err()
+            );
             let mut bytes = [0; 3];
             header.read_at(1, &mut bytes).expect("lent");
             assert_eq!((&bytes, header.len()), (b"ead", 4));
@@ -85,7 +89,7 @@ fn a_volume_whose_keys_are_elsewhere_reads_and_writes_as_before() {
                     for _ in 0..20 {
                         let len = random.below(100_000);
                         let bytes = random.bytes(len);
-                        kept.write_at(at, &mut bytes.clone()).expect("written");
+                        kept.write_clobbering(at, &mut bytes.clone()).expect("written");
                         let mut back = vec![0; bytes.len()];
                         kept.read_at(at, &mut back).expect("read");
                         assert!(back == bytes);
@@ -134,7 +138,7 @@ fn sectors_with_tags_are_read_written_and_verified_elsewhere() {
             let len = random.below(longest).min(model.len() - at);
             let bytes = random.bytes(len);
             model[at..][..len].copy_from_slice(&bytes);
-            kept.write_at(at as u64, &mut bytes.clone()).expect("written");
+            kept.write_clobbering(at as u64, &mut bytes.clone()).expect("written");
             let mut all = vec![0; model.len()];
             kept.read_at(0, &mut all).expect("read");
             assert!(all == model, "{len} bytes at {at}");
@@ -156,8 +160,8 @@ fn same(kept: &Volume, own: &Volume, rounds: usize) {
         let len = random.below(longest).min(LEN - at);
         if random.below(2) == 0 {
             let bytes = random.bytes(len);
-            kept.write_at(at as u64, &mut bytes.clone()).expect("written");
-            own.write_at(at as u64, &mut bytes.clone()).expect("written");
+            kept.write_clobbering(at as u64, &mut bytes.clone()).expect("written");
+            own.write_clobbering(at as u64, &mut bytes.clone()).expect("written");
         }
         let (mut one, mut other) = (vec![0; len], vec![0; len]);
         kept.read_at(at as u64, &mut one).expect("read");

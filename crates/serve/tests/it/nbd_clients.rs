@@ -20,7 +20,7 @@ fn patterned_volume(dir: &Path, len: usize) -> Arc<dyn Store> {
     let path = dir.join("volume");
     fs::write(&path, vec![0; len]).expect("a file");
     let volume = volume(&path);
-    volume.write_at(0, &mut pattern(len, 1)).expect("it is written");
+    volume.write_clobbering(0, &mut pattern(len, 1)).expect("it is written");
     volume
 }
 
@@ -64,8 +64,8 @@ impl Store for Large {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         self.0.read_at(offset, out)
     }
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        self.0.write_at(offset, data)
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.0.write_clobbering(offset, data)
     }
     fn flush(&self) -> io::Result<()> {
         Ok(())

@@ -274,7 +274,7 @@ impl Store for LosesOneWrite {
     fn read_at(&self, _: u64, _: &mut [u8]) -> std::io::Result<()> {
         Ok(())
     }
-    fn write_at(&self, _: u64, _: &mut [u8]) -> std::io::Result<()> {
+    fn write_clobbering(&self, _: u64, _: &mut [u8]) -> std::io::Result<()> {
         Ok(())
     }
     fn flush(&self) -> std::io::Result<()> {
@@ -315,7 +315,7 @@ fn a_panic_in_a_store_ends_one_connection_only() {
             assert_ne!(offset, 13, "planted");
             Ok(())
         }
-        fn write_at(&self, _: u64, _: &mut [u8]) -> std::io::Result<()> {
+        fn write_clobbering(&self, _: u64, _: &mut [u8]) -> std::io::Result<()> {
             Ok(())
         }
         fn flush(&self) -> std::io::Result<()> {
@@ -434,7 +434,7 @@ fn a_sector_that_was_changed_by_others_is_an_error_and_the_rest_is_served() {
     let (mut stored, mut tag) = (data[20 * 512..][..512].to_vec(), [0; 32]);
     cipher.encrypt(20, &mut stored, &mut tag);
     let at = store.to_vec().chunks(512).position(|sector| sector == stored).expect("it is in its place") as u64 * 512;
-    store.write_at(at + 100, &mut [stored[100] ^ 1]).expect("there is room");
+    store.write_clobbering(at + 100, &mut [stored[100] ^ 1]).expect("there is room");
 
     let serving = serve();
     let mut client = serving.client();

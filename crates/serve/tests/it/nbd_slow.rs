@@ -66,9 +66,9 @@ impl Store for Slow {
         drop(inside);
         self.inner.read_at(offset, out)
     }
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.wait()?;
-        self.inner.write_at(offset, data)?;
+        self.inner.write_clobbering(offset, data)?;
         data.fill(0xdd); // as the trait allows
         Ok(())
     }

@@ -83,14 +83,14 @@ fn exercise(store: &Arc<dyn Store>, seed: u64, rounds: usize) -> Vec<u8> {
                                 let bytes = random.bytes(some);
                                 let to = from + random.below(20_000);
                                 model[to..to + bytes.len()].copy_from_slice(&bytes);
-                                store.write_at(base + to as u64, &mut bytes.clone()).expect("a write");
+                                store.write_clobbering(base + to as u64, &mut bytes.clone()).expect("a write");
                             }
                         }
                     }
                     1 | 2 => {
                         let bytes = random.bytes(len);
                         model[at..at + len].copy_from_slice(&bytes);
-                        store.write_at(base + at as u64, &mut bytes.clone()).expect("a write");
+                        store.write_clobbering(base + at as u64, &mut bytes.clone()).expect("a write");
                     }
                     3 if random.below(4) == 0 => store.flush().expect("a flush"),
                     _ => {
@@ -168,7 +168,7 @@ fn what_is_written_is_there_whoever_serves_it() {
         assert!(fs::read(&image).expect("a file") == expected, "{who}");
         let store = place.open(Access::ReadOnly, QUICK).unwrap_or_else(|e| panic!("{who}: {e}"));
         assert!(whole(&*store) == expected && !store.writable(), "{who}");
-        let refused = store.write_at(0, &mut [1]).expect_err("it is read-only");
+        let refused = store.write_clobbering(0, &mut [1]).expect_err("it is read-only");
         assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
     }
 }
@@ -208,7 +208,7 @@ fn our_own_server_too_and_it_says_what_it_refuses() {
     assert!(whole(&*bytes) == expected);
     let end = store.len();
     assert_eq!(store.read_at(end, &mut [0]).expect_err("the end").kind(), io::ErrorKind::UnexpectedEof);
-    assert_eq!(store.write_at(end - 1, &mut [0; 2]).expect_err("the end").kind(), io::ErrorKind::UnexpectedEof);
+    assert_eq!(store.write_clobbering(end - 1, &mut [0; 2]).expect_err("the end").kind(), io::ErrorKind::UnexpectedEof);
 
     let other = |name: &str| serving.uri().replace("///disk", &format!("///{name}"));
     let small = open(&other("a%20b"), Access::ReadOnly, QUICK).expect("it opens");
@@ -232,7 +232,7 @@ struct Forgetful {
 impl Forgetful {
     fn crash(&self) {
         let durable = self.durable.lock().expect("no panic");
-        self.now.write_at(0, &mut durable.clone()).expect("memory");
+        self.now.write_clobbering(0, &mut durable.clone()).expect("memory");
     }
 }
 
@@ -243,8 +243,8 @@ impl Store for Forgetful {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         self.now.read_at(offset, out)
     }
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
-        self.now.write_at(offset, data)
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        self.now.write_clobbering(offset, data)
     }
     fn flush(&self) -> io::Result<()> {
         *self.durable.lock().expect("no panic") = whole(&self.now);
@@ -466,9 +466,9 @@ fn nobody_waits_for_ever_and_what_may_still_be_written_ends_the_store() {
         client.read_exact(&mut vec![0; u32::from_be_bytes(request[24..].try_into().expect("four")) as usize]).is_ok()
     });
     let store = open(&uri, Access::ReadWrite, Options { timeout: impatient.timeout, ..QUICK }).expect("it opens");
-    let error = store.write_at(0, &mut [0; 512]).expect_err("it never answers");
+    let error = store.write_clobbering(0, &mut [0; 512]).expect_err("it never answers");
     assert!(error.to_string().contains("nobody knows"), "{error}");
-    assert!(store.write_at(512, &mut [0; 512]).is_err() && store.flush().is_err());
+    assert!(store.write_clobbering(512, &mut [0; 512]).is_err() && store.flush().is_err());
     assert_eq!(asked.load(Ordering::SeqCst), 1, "it was not sent again");
 }
 
@@ -556,7 +556,7 @@ fn what_is_being_written_is_completed_all_the_same() {
         client.write_all(&[simple(request, 0), data].concat()).is_ok()
     });
     let store = open(&uri, Access::ReadWrite, Options { cancel: Some(cancel), ..QUICK }).expect("it opens");
-    store.write_at(0, &mut [1; 512]).expect("it is written");
+    store.write_clobbering(0, &mut [1; 512]).expect("it is written");
     let mut read = [0; 512];
     store.read_at(512, &mut read).expect("what was written is read back");
     assert_eq!(read, [9; 512]);
@@ -599,7 +599,7 @@ fn a_flush_is_none_where_the_server_has_begun_anew_meanwhile() {
     });
     let uri = format!("nbd+unix:///?socket={}", socket.display());
     let store = open(&uri, Access::ReadWrite, QUICK).expect("it opens");
-    store.write_at(0, &mut [7; 512]).expect("it is acknowledged");
+    store.write_clobbering(0, &mut [7; 512]).expect("it is acknowledged");
     thread::scope(|scope| {
         let readers: Vec<_> = (0..2)
             .map(|n| {
@@ -629,16 +629,16 @@ fn errors_of_the_server_are_errors_here_and_a_failed_flush_is_the_last_one() {
     assert!(store.read_at(65536, &mut vec![0; 65536]).is_err());
     store.read_at(0, &mut vec![0; 65536]).expect("the rest can be read");
     *faulty.fail_writes.lock().expect("no panic") = Some(io::ErrorKind::StorageFull);
-    assert_eq!(store.write_at(0, &mut [0; 512]).expect_err("full").kind(), io::ErrorKind::StorageFull);
+    assert_eq!(store.write_clobbering(0, &mut [0; 512]).expect_err("full").kind(), io::ErrorKind::StorageFull);
     *faulty.fail_writes.lock().expect("no panic") = None;
-    store.write_at(0, &mut [1; 512]).expect("there is room again");
+    store.write_clobbering(0, &mut [1; 512]).expect("there is room again");
     store.flush().expect("a flush");
     faulty.fail_flush.store(true, Ordering::SeqCst);
-    store.write_at(0, &mut [2; 512]).expect("a write");
+    store.write_clobbering(0, &mut [2; 512]).expect("a write");
     assert!(store.flush().is_err());
     faulty.fail_flush.store(false, Ordering::SeqCst);
     assert!(store.flush().is_err(), "what was lost does not come back");
-    assert!(store.write_at(0, &mut [3; 512]).is_err());
+    assert!(store.write_clobbering(0, &mut [3; 512]).is_err());
     store.read_at(0, &mut [0; 512]).expect("it can be read");
 }
 
@@ -653,10 +653,10 @@ fn helpers_are_started_again_end_with_the_store_and_say_why_they_do_not_start() 
     let (file, pid) = (format!("file={}", image.display()), format!("--pidfile={}", pid_file.display()));
     let store = nbdkit(&[&pid, "file", &file]).open(Access::ReadWrite, QUICK).expect("it opens");
     let pid = || fs::read_to_string(&pid_file).ok().and_then(|text| text.trim().parse::<i32>().ok()).expect("a number");
-    store.write_at(0, &mut [5; 4096]).expect("a write");
+    store.write_clobbering(0, &mut [5; 4096]).expect("a write");
     let first = pid();
     run(Command::new("kill").args(["-9", &first.to_string()]));
-    store.write_at(4096, &mut [6; 4096]).expect("another one does it");
+    store.write_clobbering(4096, &mut [6; 4096]).expect("another one does it");
     store.flush().expect("a flush");
     let second = pid();
     assert_ne!(first, second);

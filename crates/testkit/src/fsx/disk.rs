@@ -58,7 +58,7 @@ impl<F: FnMut() -> io::Result<Arc<dyn Store>>> Disk for StoreDisk<F> {
     }
     fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
         // A store may consume the data it writes.
-        self.store.write_at(offset, &mut data.to_vec())
+        self.store.write_clobbering(offset, &mut data.to_vec())
     }
     fn flush(&mut self) -> io::Result<()> {
         self.store.flush()
@@ -274,10 +274,10 @@ mod tests {
         fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
             self.inner.read_at(offset, out)
         }
-        fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
             let lost = usize::from(self.writes.fetch_add(1, Ordering::Relaxed) >= self.loses_from);
             let len = data.len() - lost;
-            self.inner.write_at(offset, &mut data[..len])
+            self.inner.write_clobbering(offset, &mut data[..len])
         }
         fn flush(&self) -> io::Result<()> {
             Ok(())

@@ -88,7 +88,7 @@ fn make(device: &Path, lost: bool, swap: bool) -> Result<()> {
     if lost {
         let len = plain.len();
         for part in [0..len.min(MARKS), len.saturating_sub(MARKS)..len] {
-            plain.write_at(part.start, &mut vec![0; (part.end - part.start) as usize])?;
+            plain.write_clobbering(part.start, &mut vec![0; (part.end - part.start) as usize])?;
         }
         plain.flush()?;
     }

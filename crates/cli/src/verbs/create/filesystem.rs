@@ -293,7 +293,7 @@ impl Made {
             while at < end {
                 let part = &mut buffer[..usize::try_from(end - at).map_or(1 << 20, |left| left.min(1 << 20))];
                 file.read_exact(part)?;
-                volume.write_at(at, part)?;
+                volume.write_clobbering(at, part)?;
                 at += part.len() as u64;
             }
         }

@@ -133,7 +133,7 @@ impl State {
         for now in [false, true] {
             let mut some = false;
             for (at, bytes) in self.sectors.iter().filter(|(at, _)| last.contains(at) == now) {
-                self.store.write_at(*at, &mut bytes.clone())?;
+                self.store.write_clobbering(*at, &mut bytes.clone())?;
                 some = true;
             }
             if some {
@@ -148,10 +148,10 @@ impl State {
     fn set_mark(&mut self, in_use: bool) -> io::Result<()> {
         self.table.set_clean(!in_use)?;
         let state = self.boot.state_byte & !self.in_use() | if in_use { self.in_use() } else { 0 };
-        self.store.write_at(self.boot.state, &mut [state])?;
+        self.store.write_clobbering(self.boot.state, &mut [state])?;
         if let (Width::ExFat, false, Some(free)) = (self.boot.width, in_use, self.table.known_free()) {
             let used = u64::from(self.boot.clusters - free) * 100 / u64::from(self.boot.clusters);
-            self.store.write_at(exfat::PERCENT, &mut [used as u8])?;
+            self.store.write_clobbering(exfat::PERCENT, &mut [used as u8])?;
         }
         self.boot.state_byte = state;
         self.table.write_out()?;
@@ -182,7 +182,7 @@ impl State {
         let (Some(at), Some(free), Some(mut info)) = (self.boot.info, free, self.info()?) else { return Ok(false) };
         info[INFO_FREE..INFO_FREE + 4].copy_from_slice(&free.to_le_bytes());
         info[INFO_NEXT..INFO_NEXT + 4].copy_from_slice(&self.table.hint.to_le_bytes());
-        self.store.write_at(at, &mut info)?;
+        self.store.write_clobbering(at, &mut info)?;
         self.told_free = Some(free);
         Ok(true)
     }

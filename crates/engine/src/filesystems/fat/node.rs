@@ -735,7 +735,7 @@ impl State {
                 // A store consumes the data it writes.
                 buffer.clear();
                 buffer.extend_from_slice(part);
-                self.store.write_at(at + (i * PIECE) as u64, &mut buffer)?;
+                self.store.write_clobbering(at + (i * PIECE) as u64, &mut buffer)?;
             }
             rest = after;
         }
@@ -946,7 +946,8 @@ impl State {
         let last = self.known(folder)?.chain.as_ref().and_then(Chain::last);
         let taken = self.table.take(1, last)?;
         self.contents_written = true;
-        let zeros = self.store.write_at(self.boot.cluster_at(taken[0]), &mut vec![0; self.boot.cluster as usize]);
+        let zeros =
+            self.store.write_clobbering(self.boot.cluster_at(taken[0]), &mut vec![0; self.boot.cluster as usize]);
         if let Err(e) = zeros {
             self.table.set(taken[0], Link::Free)?;
             return Err(e);
@@ -975,7 +976,7 @@ impl State {
         let mut bytes = self.layout.dots(cluster, self.number_above(parent)?, now);
         bytes.resize(self.boot.cluster as usize, 0);
         self.contents_written = true;
-        self.store.write_at(self.boot.cluster_at(cluster), &mut bytes)
+        self.store.write_clobbering(self.boot.cluster_at(cluster), &mut bytes)
     }
 
     /// The cluster that `..` names in a folder inside `parent`: 0 for the root.

@@ -68,7 +68,7 @@ impl Pages {
                     let mut rest = &page.bytes[bytes];
                     for (at, len) in located(copy, at, rest.len()) {
                         let (piece, after) = rest.split_at(len);
-                        self.store.write_at(at, &mut piece.to_vec())?;
+                        self.store.write_clobbering(at, &mut piece.to_vec())?;
                         rest = after;
                     }
                 }

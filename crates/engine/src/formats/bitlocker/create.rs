@@ -61,7 +61,7 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
     let metadata = plan.metadata(&protectors, &vmk, spec)?;
     let boot = plan.first_sector();
 
-    store.write_at(0, &mut vec![0; plan.sector as usize])?;
+    store.write_clobbering(0, &mut vec![0; plan.sector as usize])?;
     store.flush()?;
     plan.fill(store, spec)?;
     if let Some(discovery) = &plan.discovery {

@@ -107,13 +107,13 @@ impl Discovery {
         put(Self::INFO, &info);
         put(Self::BACKUP, boot);
         put(Self::BACKUP + 1, &info);
-        store.write_at(self.sector, &mut front)?;
+        store.write_clobbering(self.sector, &mut front)?;
         self.write_table(store)?;
         let mut data = vec![0; (self.len() - self.data_at()) as usize];
         data[..32].copy_from_slice(&self.entry());
         let cluster = (self.cluster_sectors * self.sector) as usize;
         data[cluster..][..TEXT.len()].copy_from_slice(TEXT.as_bytes());
-        Ok(store.write_at(self.data_at(), &mut data)?)
+        Ok(store.write_clobbering(self.data_at(), &mut data)?)
     }
 
     /// FAT32's sector of what is free: nothing.
@@ -148,7 +148,7 @@ impl Discovery {
             let first = (at - begin) / 4;
             let count = PIECE.min(end - at) / 4;
             let mut piece: Vec<u8> = (first..first + count).flat_map(|n| self.table_entry(n).to_le_bytes()).collect();
-            store.write_at(at, &mut piece)?;
+            store.write_clobbering(at, &mut piece)?;
             at += count * 4;
         }
         Ok(())

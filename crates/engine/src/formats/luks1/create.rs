@@ -59,12 +59,12 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
         plan.fill_data(store, spec)?;
     }
     not_cancelled(spec)?;
-    store.write_at(header.slots[0].area(plan.key_len).start, &mut area.clone())?;
+    store.write_clobbering(header.slots[0].area(plan.key_len).start, &mut area.clone())?;
     store.flush()?;
     let mut bytes = header.bytes;
-    store.write_at(0, &mut bytes).and_then(|()| store.flush()).map_err(|error| {
+    store.write_clobbering(0, &mut bytes).and_then(|()| store.flush()).map_err(|error| {
         // As well as can be: the store may be gone.
-        let _ = store.write_at(0, &mut [0; SIZE]).and_then(|()| store.flush());
+        let _ = store.write_clobbering(0, &mut [0; SIZE]).and_then(|()| store.flush());
         Error::from(error)
     })
 }
@@ -251,7 +251,7 @@ fn digest_iterations(kdf: &Kdf, cost: &Cost<'_>) -> u32 {
 
 /// Removes what was there: zeros for the header and what is between and behind the areas, random bytes for the areas.
 fn write_clean(store: &dyn Store, end: u64, plan: &NewLuks1) -> Result<()> {
-    store.write_at(0, &mut vec![0; u64::from(plan.offset(0)) as usize * SECTOR as usize])?;
+    store.write_clobbering(0, &mut vec![0; u64::from(plan.offset(0)) as usize * SECTOR as usize])?;
     store.flush()?;
     let each = area_len(plan.key_len, STRIPES).next_multiple_of(ALIGNMENT);
     let mut area = vec![0; each as usize];
@@ -259,14 +259,14 @@ fn write_clean(store: &dyn Store, end: u64, plan: &NewLuks1) -> Result<()> {
     for _ in 0..SLOTS {
         random::fill(&mut area)?;
         let len = each.min(store.len().min(end.max(plan.areas_end())) - at) as usize;
-        store.write_at(at, &mut area[..len])?;
+        store.write_clobbering(at, &mut area[..len])?;
         at += len as u64;
     }
     let mut zeros = vec![0; 64 << 10];
     while at < end {
         let len = (end - at).min(zeros.len() as u64) as usize;
         zeros[..len].fill(0);
-        store.write_at(at, &mut zeros[..len])?;
+        store.write_clobbering(at, &mut zeros[..len])?;
         at += len as u64;
     }
     Ok(store.flush()?)

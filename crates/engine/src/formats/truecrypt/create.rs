@@ -107,7 +107,7 @@ pub(super) fn stored_len(plain: u64) -> Result<u64> {
 fn write_random_group(store: &dyn Store, at: u64) -> Result<()> {
     let mut bytes = vec![0; HEADER_GROUP as usize];
     random::fill(&mut bytes)?;
-    Ok(store.write_at(at, &mut bytes)?)
+    Ok(store.write_clobbering(at, &mut bytes)?)
 }
 
 /// Fills a data area with what looks like ciphertext of the volume, under keys that are thrown away.
@@ -118,8 +118,8 @@ pub(super) fn fill(store: &dyn Store, area: Range<u64>, suite: &Suite, spec: &Sp
 }
 
 fn write_headers(store: &dyn Store, size: u64, mut backup: Vec<u8>, mut primary: Vec<u8>) -> Result<()> {
-    store.write_at(HEADER_GROUP + size, &mut backup)?;
+    store.write_clobbering(HEADER_GROUP + size, &mut backup)?;
     store.flush()?;
-    store.write_at(0, &mut primary)?;
+    store.write_clobbering(0, &mut primary)?;
     Ok(store.flush()?)
 }

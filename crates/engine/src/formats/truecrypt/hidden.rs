@@ -128,15 +128,15 @@ impl HeaderPlaces {
         for at in [self.primary, self.backup] {
             let mut bytes = [0; header::SIZE];
             random::fill(&mut bytes)?;
-            store.write_at(at, &mut bytes)?;
+            store.write_clobbering(at, &mut bytes)?;
         }
         Ok(store.flush()?)
     }
 
     fn write(&self, store: &dyn Store, mut primary: Vec<u8>, mut backup: Vec<u8>) -> Result<()> {
-        store.write_at(self.backup, &mut backup)?;
+        store.write_clobbering(self.backup, &mut backup)?;
         store.flush()?;
-        store.write_at(self.primary, &mut primary)?;
+        store.write_clobbering(self.primary, &mut primary)?;
         Ok(store.flush()?)
     }
 }

@@ -434,12 +434,12 @@ mod tests {
         for (offset, len) in
             [(0, 512), (HEADER_AT, 512), (MIB as u64 - 1, 1), (MIB as u64 - 512, 1024), (2 * MIB as u64 - 1, 2)]
         {
-            volume.write_at(offset, &mut vec![9; len]).expect_err("the boot loader or another partition");
+            volume.write_clobbering(offset, &mut vec![9; len]).expect_err("the boot loader or another partition");
         }
         let mut all = vec![0; disk.len()];
         volume.read_at(0, &mut all).expect("it can be read");
         assert!(all == expected);
-        volume.write_at(MIB as u64 + 100, &mut [9; 700]).expect("the encrypted partition");
+        volume.write_clobbering(MIB as u64 + 100, &mut [9; 700]).expect("the encrypted partition");
         expected[MIB + 100..][..700].fill(9);
         let (unlocked, store) = {
             let mut now = vec![0; disk.len()];
@@ -555,7 +555,7 @@ mod tests {
             volume.read_at(0, &mut all).expect("it can be read");
             assert!(all == expected);
             for offset in [HEADER_AT as usize, MIB - 1, end - 1] {
-                volume.write_at(offset as u64, &mut [9; 2]).expect_err("the boot loader or another partition");
+                volume.write_clobbering(offset as u64, &mut [9; 2]).expect_err("the boot loader or another partition");
             }
             // Over the border, and on both sides of it, whole sectors and parts of them.
             let writes = [
@@ -566,7 +566,7 @@ mod tests {
             ];
             for (at, to) in writes {
                 let to = to.min(end);
-                volume.write_at(at as u64, &mut noise[at..to].to_vec()).expect("it can be written");
+                volume.write_clobbering(at as u64, &mut noise[at..to].to_vec()).expect("it can be written");
                 expected[at..to].copy_from_slice(&noise[at..to]);
             }
             let mut now = vec![0; disk.len()];
@@ -870,7 +870,7 @@ mod tests {
         assert!(matches!(error.kind, ErrorKind::WrongCredential(_)), "{error}");
         // Its writes stay in its partition, and in its place there.
         let volume = Volume::new(Arc::clone(&store), open("hidden", 2).expect("it opens").layout);
-        volume.write_at(0, &mut [7; 4096]).expect("it can be written");
+        volume.write_clobbering(0, &mut [7; 4096]).expect("it can be written");
         let mut after = vec![0; before.len()];
         store.read_at(0, &mut after).expect("it can be read");
         let first = (3 * MIB - 2 * 65_536 - plain.len()) / 512;
@@ -921,8 +921,8 @@ mod tests {
         let with = Unlock { hash: Some("SHA-512"), cipher: Some("AES"), protect, ..Unlock::with(&credentials) };
         let (_, header) = formats::open(&store, Some("TrueCrypt")).expect("a volume");
         let volume = Volume::new(Arc::clone(&store), header.unlock(&with).expect("both open").layout);
-        volume.write_at(0, &mut [1; 512]).expect("in front of the hidden system");
-        volume.write_at((start - 131_072) as u64, &mut [1; 512]).expect_err("it would be damaged");
+        volume.write_clobbering(0, &mut [1; 512]).expect("in front of the hidden system");
+        volume.write_clobbering((start - 131_072) as u64, &mut [1; 512]).expect_err("it would be damaged");
         let with = Unlock { protect: None, credentials: &inner, ..with };
         let (_, header) = formats::open(&store, Some("TrueCrypt")).expect("a volume");
         assert!(plaintext(header.unlock(&with).expect("it opens"), store) == plain);

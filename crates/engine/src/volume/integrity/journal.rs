@@ -238,7 +238,7 @@ impl Section {
 
     /// Writes it to its place.
     pub fn write(&mut self, geometry: &Geometry, store: &dyn Store, base: u64) -> io::Result<()> {
-        store.write_at(base + geometry.section_at(self.head.section), &mut self.bytes)
+        store.write_clobbering(base + geometry.section_at(self.head.section), &mut self.bytes)
     }
 }
 

@@ -155,14 +155,14 @@ pub fn format(
     }
     let geometry = Geometry::plan(len, store.len(), cipher.tag_size(), cipher.sector_size())?;
     // The old contents must not look like an area while the blocks are filled.
-    store.write_at(offset, &mut [0; SUPERBLOCK])?;
+    store.write_clobbering(offset, &mut [0; SUPERBLOCK])?;
     store.flush()?;
     fill(&geometry, store, offset, cipher, tell)?;
     for section in 0..geometry.sections {
         Section::empty(&geometry, Head { section, number: 0 }).write(&geometry, store, offset)?;
     }
     store.flush()?;
-    store.write_at(offset, &mut geometry.superblock())?;
+    store.write_clobbering(offset, &mut geometry.superblock())?;
     store.flush()?;
     Ok(geometry.provided * superblock::SECTOR)
 }
@@ -183,8 +183,8 @@ fn fill(
         let mut data = vec![0; count as usize * geometry.block()];
         let mut tags = random_tags(count as usize * geometry.tag)?;
         cipher.encrypt(block, &mut data, &mut tags);
-        store.write_at(base + geometry.data_at(block), &mut data)?;
-        store.write_at(base + geometry.tag_at(block), &mut tags)?;
+        store.write_clobbering(base + geometry.data_at(block), &mut data)?;
+        store.write_clobbering(base + geometry.tag_at(block), &mut tags)?;
         block += count;
         tell(block * geometry.block() as u64, total)?;
     }
@@ -459,8 +459,8 @@ impl TaggedSectors {
             let count = (run.end - run.start) as usize;
             let (mut data, mut tags) = (vec![0; count * block], vec![0; count * tag]);
             self.read(store, base, run.start, &mut data, &mut tags)?;
-            store.write_at(base + self.geometry.data_at(run.start), &mut data)?;
-            store.write_at(base + self.geometry.tag_at(run.start), &mut tags)?;
+            store.write_clobbering(base + self.geometry.data_at(run.start), &mut data)?;
+            store.write_clobbering(base + self.geometry.tag_at(run.start), &mut tags)?;
         }
         store.flush()?;
         self.index_mut().in_journal.clear();
@@ -572,9 +572,9 @@ mod tests {
         fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
             self.0.read_at(offset, out)
         }
-        fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+        fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
             self.1.fetch_add(1, Ordering::Relaxed);
-            self.0.write_at(offset, data)
+            self.0.write_clobbering(offset, data)
         }
         fn flush(&self) -> io::Result<()> {
             self.0.flush()
@@ -589,7 +589,7 @@ mod tests {
         for section in 0..geometry.sections {
             Section::empty(&geometry, Head { section, number: 0 }).write(&geometry, &store, 0).expect("there is room");
         }
-        store.write_at(0, &mut geometry.superblock()).expect("there is room");
+        store.write_clobbering(0, &mut geometry.superblock()).expect("there is room");
         let area = open(&store, 0, SIZE, 32, 512).expect("it is good");
         let before = store.1.load(Ordering::Relaxed);
         let written = || store.1.load(Ordering::Relaxed) - before;

@@ -170,11 +170,11 @@ impl Store for Faulty {
         }
         self.inner.read_at(offset, out)
     }
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         if let Some(kind) = *self.fail_writes.lock().expect("no panic") {
             return Err(kind.into());
         }
-        self.inner.write_at(offset, data)?;
+        self.inner.write_clobbering(offset, data)?;
         data.fill(0xdd); // as the trait allows
         Ok(())
     }
@@ -209,10 +209,10 @@ impl Store for Gated {
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         self.inner.read_at(offset, out)
     }
-    fn write_at(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
+    fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         self.came.lock().expect("no panic").send(()).expect("somebody waits");
         self.go.lock().expect("no panic").recv().expect("somebody lets go");
-        self.inner.write_at(offset, data)
+        self.inner.write_clobbering(offset, data)
     }
     fn flush(&self) -> io::Result<()> {
         Ok(())

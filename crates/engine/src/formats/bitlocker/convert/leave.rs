@@ -30,14 +30,14 @@ impl Converting {
         self.put_back()?;
         // Nothing that is left is to be taken for a volume, whatever comes between.
         for at in self.metadata.copies {
-            self.store.write_at(at, &mut vec![0; self.places.sector as usize])?;
+            self.store.write_clobbering(at, &mut vec![0; self.places.sector as usize])?;
         }
         self.store.flush()?;
         let reserved: Vec<_> = self.places.reserved.iter().map(|(range, _)| range.clone()).collect();
         for range in reserved {
             for at in range.clone().step_by(WIPED) {
                 let len = (range.end - at).min(WIPED as u64) as usize;
-                self.store.write_at(at, &mut vec![0; len])?;
+                self.store.write_clobbering(at, &mut vec![0; len])?;
             }
         }
         Ok(self.store.flush()?)
@@ -67,9 +67,9 @@ impl Converting {
             return Err(Error::misuse("the volume's header is shorter than a boot sector"));
         }
         let (boot, behind) = header.split_at_mut(LEN);
-        self.store.write_at(LEN as u64, behind)?;
+        self.store.write_clobbering(LEN as u64, behind)?;
         self.store.flush()?;
-        self.store.write_at(0, boot)?;
+        self.store.write_clobbering(0, boot)?;
         Ok(self.store.flush()?)
     }
 }

@@ -177,7 +177,7 @@ impl Log {
     }
 
     fn put(&self, store: &dyn Store, at: usize, bytes: &mut [u8]) -> Result<()> {
-        store.write_at(self.at + at as u64, bytes)?;
+        store.write_clobbering(self.at + at as u64, bytes)?;
         Ok(store.flush()?)
     }
 

@@ -294,7 +294,7 @@ impl Converting {
             self.crypt(&record.zone, &mut bytes, going);
         }
         self.log.rewrite(&*self.store, &record)?;
-        self.store.write_at(record.zone.start, &mut bytes)?;
+        self.store.write_clobbering(record.zone.start, &mut bytes)?;
         self.store.flush()?;
         self.advance(&record.zone, going)
     }
@@ -338,10 +338,10 @@ impl Converting {
             Towards::Plain => self.leave_what_is_plain(&stored, &mut converted),
         };
         self.log.write(&*self.store, zone, &marks)?;
-        if let Err(error) = self.store.write_at(zone.start, &mut converted) {
+        if let Err(error) = self.store.write_clobbering(zone.start, &mut converted) {
             // Perhaps what is not there yet can be undone at least; if not, the log tells what is what.
             let mut stored = stored;
-            let _ = self.store.write_at(zone.start, &mut stored);
+            let _ = self.store.write_clobbering(zone.start, &mut stored);
             return Err(error.into());
         }
         Ok(self.store.flush()?)
@@ -426,7 +426,7 @@ impl Converting {
         }
         let mut noise = vec![0; self.places.header as usize - LEN];
         random::fill(&mut noise)?;
-        self.store.write_at(LEN as u64, &mut noise)?;
+        self.store.write_clobbering(LEN as u64, &mut noise)?;
         Ok(self.store.flush()?)
     }
 }

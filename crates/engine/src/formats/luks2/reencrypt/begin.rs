@@ -173,7 +173,7 @@ pub fn begin_decryption(
     }
     let mut bytes = vec![0; first as usize];
     data.read_at(shift, &mut bytes)?;
-    data.write_at(0, &mut bytes)?;
+    data.write_clobbering(0, &mut bytes)?;
     data.flush()?;
     Edit::new(state).carry_out(header_to)
 }

@@ -122,7 +122,7 @@ fn copy(data: &dyn Store, from: u64, to: u64, len: u64) -> Result<()> {
     for at in (0..len).step_by(ALIGNMENT as usize) {
         let mut bytes = vec![0; (len - at).min(ALIGNMENT) as usize];
         data.read_at(from + at, &mut bytes)?;
-        data.write_at(to + at, &mut bytes)?;
+        data.write_clobbering(to + at, &mut bytes)?;
     }
     Ok(())
 }
@@ -144,7 +144,7 @@ impl Store for Part<'_> {
         self.store.read_at(self.at + offset, out)
     }
 
-    fn write_at(&self, _: u64, _: &mut [u8]) -> std::io::Result<()> {
+    fn write_clobbering(&self, _: u64, _: &mut [u8]) -> std::io::Result<()> {
         Err(std::io::ErrorKind::PermissionDenied.into())
     }
 

@@ -530,7 +530,7 @@ fn wipe(data: &dyn Store, at: Range<u64>) -> Result<()> {
     for start in (at.start..at.end).step_by(WIPED as usize) {
         let mut bytes = vec![0; WIPED.min(at.end - start) as usize];
         write::random(&mut bytes)?;
-        data.write_at(start, &mut bytes)?;
+        data.write_clobbering(start, &mut bytes)?;
     }
     Ok(data.flush()?)
 }

@@ -81,7 +81,7 @@ impl Zone {
         if protection.is_empty() {
             return Ok(());
         }
-        stores.header.write_at(state.area.start, protection)?;
+        stores.header.write_clobbering(state.area.start, protection)?;
         Ok(stores.header.flush()?)
     }
 
@@ -93,7 +93,7 @@ impl Zone {
     pub fn write(mut self, state: &State, stores: &HeaderAndData<'_>) -> Result<Room> {
         let to = state.written_at(&self.at).start;
         for (piece, at) in self.room.bytes.chunks_mut(WRITTEN).zip((to..).step_by(WRITTEN)) {
-            stores.data.write_at(at, piece)?;
+            stores.data.write_clobbering(at, piece)?;
         }
         Ok(self.room)
     }
@@ -120,7 +120,7 @@ pub(super) fn recover(
             Source::Torn(bytes) => {
                 let mut bytes = bytes.to_vec();
                 convert(state, ciphers, run.at.start, &mut bytes);
-                stores.data.write_at(to, &mut bytes)?;
+                stores.data.write_clobbering(to, &mut bytes)?;
                 continue;
             }
             Source::Rewritten => (stores.data, to),
@@ -135,7 +135,7 @@ pub(super) fn recover(
                 if run.source != Source::Rewritten {
                     convert(state, ciphers, run.at.start + offset, piece);
                 }
-                stores.data.write_at(to + offset, piece)
+                stores.data.write_clobbering(to + offset, piece)
             })?;
         }
     }
