@@ -1,5 +1,5 @@
-//! Finds, opens, creates and changes encrypted volumes in user space: TrueCrypt, VeraCrypt, LUKS, plain dm-crypt, loop-AES. It needs
-//! no root and no kernel module.
+//! Finds, opens, creates and changes encrypted volumes and folders in user space, without root and without a kernel module: TrueCrypt,
+//! VeraCrypt, LUKS1, LUKS2, plain dm-crypt, cryptoloop, loop-AES, BitLocker, dm-integrity, eCryptfs and NTFS EFS. FileVault 2 is read.
 //!
 //! ```text
 //!  a path or Store                    credentials
@@ -123,7 +123,8 @@ pub mod free_tail;
 #[doc(hidden)]
 pub mod fuzzing;
 mod hex;
-pub mod in_order;
+#[doc(hidden)]
+pub mod internal;
 pub mod key_process;
 mod little_endian;
 pub mod logical_volumes;
@@ -131,13 +132,14 @@ pub mod memory;
 pub mod opening;
 pub mod partitions;
 pub mod private_keys;
-pub mod random;
 mod shards;
 pub mod spec;
 pub mod store;
 pub mod tpm2;
 pub mod trees;
 pub mod volume;
+
+pub(crate) use internal::{in_order, random};
 
 pub use advice::{Advice, Warning};
 pub use claviger_crypto::dmcrypt::{Sectors, Specification};

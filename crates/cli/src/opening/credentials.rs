@@ -5,7 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use claviger_engine::{Credential, Error, Result, Secret, credential, random};
+use claviger_engine::internal::random;
+use claviger_engine::{Credential, Error, Result, Secret, credential};
 use claviger_serve::inherited;
 use rustix::fs::{FileType, fstat, stat};
 

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use claviger_engine::store::files::{rename_new, sync_folder};
+use claviger_engine::internal::files::{rename_new, sync_folder};
 use claviger_engine::{Error, Result, Secret};
 use claviger_serve::key_process::FileNumber;
 

@@ -4,9 +4,10 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
+use claviger_engine::Error;
+use claviger_engine::internal::in_order;
 use claviger_engine::store::Access;
 use claviger_engine::trees::{NodeKind, OpenFile};
-use claviger_engine::{Error, in_order};
 
 use crate::opening::OpenArgs;
 use crate::opening::files::{self, InsideArgs};

@@ -9,8 +9,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use claviger_engine::internal::files::{rename_new, sync_folder};
 use claviger_engine::store::Access;
-use claviger_engine::store::files::{rename_new, sync_folder};
 use claviger_engine::trees::{Entry, Held, NewNode, Node, NodeKind, OpenFile, Renaming, Use};
 use claviger_engine::{Error, ErrorKind};
 use serde::Serialize;

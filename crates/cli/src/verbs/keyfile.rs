@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use claviger_engine::clevis::Jwe;
+use claviger_engine::internal::files;
 use claviger_engine::private_keys::{NewCertificate, SoftKey, write_pfx};
-use claviger_engine::store::files;
 use claviger_engine::tpm2::Address;
 use claviger_engine::{Credential, Error, Result};
 use serde::Serialize;

@@ -4,7 +4,6 @@ mod around;
 mod counted;
 mod direct;
 mod file;
-pub mod files;
 mod header_lock;
 mod mapped;
 mod memory;
@@ -13,6 +12,7 @@ mod slice;
 use std::io;
 use std::sync::Arc;
 
+pub(crate) use crate::internal::files;
 pub use around::AroundStore;
 pub(crate) use counted::Counters;
 pub use counted::{CountedStore, Traffic};

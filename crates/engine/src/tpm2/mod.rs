@@ -626,7 +626,7 @@ fn first_parameter(parameters: &[u8]) -> Result<std::ops::Range<usize>> {
 }
 
 /// Seals and unseals with a TPM that answers with parts of these bytes, each behind its length.
-pub fn fuzz_answers(bytes: &[u8]) {
+pub(crate) fn fuzz_answers(bytes: &[u8]) {
     struct Answers(Vec<u8>, usize);
     impl Transport for Answers {
         fn exchange(&mut self, _: &[u8]) -> std::io::Result<Vec<u8>> {

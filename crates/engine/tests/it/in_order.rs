@@ -4,7 +4,7 @@ use std::io;
 use std::thread;
 use std::time::Duration;
 
-use claviger_engine::in_order::{self, PIECE};
+use claviger_engine::internal::in_order::{self, PIECE};
 
 fn byte(at: u64) -> u8 {
     (at / 251 + at) as u8

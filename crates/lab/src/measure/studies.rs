@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use claviger_engine::store::files;
+use claviger_engine::internal::files;
 use claviger_engine::{Error, Result};
 
 use crate::measure::facility::Catalogue;

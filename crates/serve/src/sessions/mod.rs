@@ -20,7 +20,8 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use claviger_engine::store::{Traffic, files};
+use claviger_engine::internal::files;
+use claviger_engine::store::Traffic;
 use claviger_engine::{Error, Result};
 use rustix::fs::OFlags;
 use rustix::process::getuid;

@@ -8,7 +8,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use claviger_engine::store::{Access, FileStore, files};
+use claviger_engine::internal::files;
+use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Error, Result, Store};
 
 use super::state::{State, What};

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use claviger_engine::store::files;
+use claviger_engine::internal::files;
 use claviger_engine::{Error, Result};
 use serde::{Deserialize, Serialize};
 

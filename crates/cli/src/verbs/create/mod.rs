@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 
 use claviger_engine::formats::takes::{self, Parameter, Purpose};
 use claviger_engine::formats::{self, Choices, Creator, Facts};
+use claviger_engine::internal::files;
 use claviger_engine::spec::{Reserved, ReservedAt};
-use claviger_engine::store::{Access, FileStore, files};
+use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Secret, Spec, Store, Volume, file_formats};
 use filesystem::{FileSystem, Wish};
 use program::Program;

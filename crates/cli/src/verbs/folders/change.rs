@@ -4,7 +4,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use claviger_engine::file_formats::ecryptfs;
-use claviger_engine::store::{Access, files};
+use claviger_engine::internal::files;
+use claviger_engine::store::Access;
 use claviger_engine::{Credential, Error, ErrorKind, Result, Secret};
 use serde::Serialize;
 

@@ -10,7 +10,8 @@ use std::sync::Arc;
 
 use claviger_engine::credential::FolderOptions;
 use claviger_engine::file_formats;
-use claviger_engine::store::{Access, files};
+use claviger_engine::internal::files;
+use claviger_engine::store::Access;
 use claviger_engine::trees::copy::{self, CopyProgress};
 use claviger_engine::trees::{Tree, host::HostFolder};
 use claviger_engine::{Error, Opening, Result, Unlock};

@@ -7,8 +7,9 @@ use std::path::Path;
 
 use claviger_engine::credential::FolderOptions;
 use claviger_engine::file_formats::{FileFormat, ecryptfs};
-use claviger_engine::store::files;
-use claviger_engine::{Credential, Error, Opening, Result, Secret, Unlock, random};
+use claviger_engine::internal::files;
+use claviger_engine::internal::random;
+use claviger_engine::{Credential, Error, Opening, Result, Secret, Unlock};
 use serde::Serialize;
 
 use crate::opening::new_file;

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use claviger_engine::formats::same_name;
-use claviger_engine::store::files;
+use claviger_engine::internal::files;
 use claviger_engine::{Error, Result};
 use rustix::process::geteuid;
 

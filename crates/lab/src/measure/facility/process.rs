@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use claviger_engine::store::files;
+use claviger_engine::internal::files;
 use claviger_engine::{Error, ErrorKind, Result};
 use claviger_serve::mount::mountinfo;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use claviger_engine::{Error, ErrorKind, Result, random};
+use claviger_engine::internal::random;
+use claviger_engine::{Error, ErrorKind, Result};
 use claviger_serve::mount::mountinfo;
 use claviger_serve::sessions::Owner;
 use rustix::fs::OFlags;

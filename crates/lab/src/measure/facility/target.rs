@@ -5,7 +5,8 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use claviger_engine::{Error, ErrorKind, Result, random};
+use claviger_engine::internal::random;
+use claviger_engine::{Error, ErrorKind, Result};
 use claviger_serve::mount::mountinfo;
 
 use super::filesystem::{self, Filesystem};

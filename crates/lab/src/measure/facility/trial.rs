@@ -4,7 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use claviger_engine::{Error, ErrorKind, Result, random};
+use claviger_engine::internal::random;
+use claviger_engine::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 use super::{Facility, Gives, Target};

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use claviger_engine::store::files;
+use claviger_engine::internal::files;
 use claviger_engine::{Error, ErrorKind, Result};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;

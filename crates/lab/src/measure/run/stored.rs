@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use claviger_engine::store::files;
+use claviger_engine::internal::files;
 use claviger_engine::{Error, ErrorKind, Result};
 use serde::Deserialize;
 

@@ -108,7 +108,7 @@ pub fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// `Io`.
-pub(super) fn exchange(one: &Path, other: &Path) -> io::Result<bool> {
+pub(crate) fn exchange(one: &Path, other: &Path) -> io::Result<bool> {
     match renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE) {
         Err(e) if unknown(e) => Ok(false),
         exchanged => Ok(exchanged.map(|()| true)?),
