@@ -8,7 +8,7 @@ use claviger_engine::credential::HeaderChoice;
 use claviger_engine::formats::{self, Derivation, Facts, KeyslotEditor, Prepared};
 use claviger_engine::opening::HeaderFound;
 use claviger_engine::store::{Access, FileStore};
-use claviger_engine::{Credential, Error, Format, Header, Store, Unlock};
+use claviger_engine::{Credential, Error, Format, Header, Opening, Store, Unlock};
 use serde::Serialize;
 
 use crate::opening::{OpenArgs, remote};
@@ -177,10 +177,14 @@ impl HeaderArgs {
         self.partition.is_some()
     }
 
+    /// The volume, as the options say.
+    pub fn opening(&self) -> claviger_engine::Result<Opening> {
+        Ok(remote::opening(&self.path, None)?.partition(self.partition).format(self.format.as_deref()))
+    }
+
     /// Finds the header.
     pub fn find(&self, access: Access) -> claviger_engine::Result<Named> {
-        let opening = remote::opening(&self.path, None)?.partition(self.partition).format(self.format.as_deref());
-        let HeaderFound { file, store, format, header, .. } = opening.access(access).find_header()?;
+        let HeaderFound { file, store, format, header, .. } = self.opening()?.access(access).find_header()?;
         let editor = editor_of(format).map_err(|e| e.at(&self.path))?;
         Ok(Named { file, store, format, editor, header, path: self.path.clone() })
     }

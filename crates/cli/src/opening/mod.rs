@@ -9,7 +9,6 @@ pub mod editing;
 pub mod files;
 pub mod folder;
 pub mod found_folder;
-pub mod header_changes;
 pub mod headerless;
 pub mod http;
 pub mod images;

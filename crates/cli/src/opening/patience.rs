@@ -6,7 +6,7 @@ use std::time::Duration;
 use claviger_engine::formats::UnlockPlan;
 use claviger_engine::{Error, Result, Unlock};
 
-use crate::terminal::{output, prompt, show, size};
+use crate::terminal::{output, prompt, size};
 
 /// All keyslots together may take as long on one processor without a question: ordinary volumes take seconds, and minutes where
 /// many keyslots come from a faster machine.
@@ -36,10 +36,36 @@ impl PatienceArgs {
 /// Those of [`Unlock::may_take`].
 pub fn announce(plan: Option<UnlockPlan>, with: &Unlock<'_>) -> Result<()> {
     let Some(plan) = plan else { return Ok(()) };
-    if show::worth_telling(&plan) {
-        output::note(&show::sentence(&plan));
+    if worth_telling(&plan) {
+        output::note(&sentence(&plan));
     }
     with.may_take.map_or(Ok(()), |may_take| may_take(Duration::from_micros(plan.microseconds())))
+}
+
+/// Whether trying the keyslots costs so much that a person should know before.
+fn worth_telling(plan: &UnlockPlan) -> bool {
+    const MEMORY: u64 = 256 << 20;
+    const TIME: Duration = Duration::from_secs(5);
+    plan.needed() >= MEMORY.min(plan.available) || Duration::from_micros(plan.microseconds()) >= TIME
+}
+
+/// What trying the keyslots costs, as a sentence.
+pub fn sentence(plan: &UnlockPlan) -> String {
+    let time = size::duration(Duration::from_micros(plan.microseconds()).max(Duration::from_secs(1)));
+    let slots = match plan.keyslots.len() {
+        1 => "Trying the keyslot".to_owned(),
+        n => format!("Trying all {n} keyslots"),
+    };
+    let memory = match plan.needed() {
+        0 => String::new(),
+        needed if needed > plan.available => format!(
+            " and up to {} of memory; only {} is available, so that some cannot be tried",
+            size::short(needed),
+            size::short(plan.available)
+        ),
+        needed => format!(" and up to {} of memory", size::short(needed)),
+    };
+    format!("{slots} takes at most about {time} of one processor{memory}.")
 }
 
 /// What was answered before.

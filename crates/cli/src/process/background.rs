@@ -66,7 +66,7 @@ impl BackgroundArgs {
     /// If the process in front has gone: nobody would know that this one is there.
     pub fn ready(&self) -> anyhow::Result<()> {
         let Some(number) = self.ready_fd else { return Ok(()) };
-        // OpenedVolume anew through /proc, which needs no trust in who else owns the number.
+        // Opened anew through /proc, which needs no trust in who else owns the number.
         let mut pipe = OpenOptions::new().write(true).open(format!("/proc/self/fd/{number}"))?;
         std::env::set_current_dir("/")?;
         let _ = setsid();

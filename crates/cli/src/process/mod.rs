@@ -5,4 +5,5 @@ pub mod command_line;
 pub mod guard;
 pub mod helper;
 pub mod key_process;
+pub mod served;
 pub mod traced;

@@ -2,6 +2,7 @@
 
 pub mod advice;
 pub mod cancel;
+pub mod date;
 pub mod duration;
 pub mod exit;
 pub mod foreign;
@@ -9,5 +10,4 @@ pub mod left_out;
 pub mod output;
 pub mod progress;
 pub mod prompt;
-pub mod show;
 pub mod size;

@@ -27,12 +27,11 @@ use serde::Serialize;
 use crate::opening::credentials::Source;
 use crate::opening::files::{self, Inside, InsideArgs, tree_error};
 use crate::opening::{OpenArgs, ProtectArgs};
-use crate::process::guard;
+use crate::process::{guard, served};
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, prompt, size};
-use crate::verbs::mount as mounting;
 use crate::verbs::tree::DEEPEST;
 
 /// Bytes of standard input that are held in memory, at most.
@@ -594,7 +593,7 @@ fn carry_out(
     items: Vec<Item>,
     changed: &mut Changed,
 ) -> anyhow::Result<Vec<Item>> {
-    let mut live = runtime.begin(mounting::record(disk, None, store.len())?)?;
+    let mut live = runtime.begin(served::record(disk, None, store.len())?)?;
     let dir = live.session().files_dir();
     fs::create_dir(&dir).map_err(|e| Error::from(e).at(&dir))?;
     let dir = dir.canonicalize()?;

@@ -20,9 +20,10 @@ use crate::opening::credentials::NewCredentialArgs;
 use crate::opening::editing::{Editing, HeaderArgs, Written};
 use crate::opening::{cost, new_file, tokens};
 use crate::process::guard;
+use crate::terminal::date::date;
 use crate::terminal::output::{self, Report};
 use crate::terminal::{cancel, prompt};
-use crate::verbs::{change, info};
+use crate::verbs::change;
 
 /// List, add, change, remove and test the passphrases of a LUKS or BitLocker volume
 ///
@@ -731,7 +732,7 @@ fn row(slot: &Value) -> String {
     if let Some(guid) = slot.get("guid").and_then(Value::as_str) {
         parts.push(format!("{} {{{guid}}}", slot["type"].as_str().unwrap_or_default()));
         let named = |field: &str, name: &str| Some(format!("{name} {}", slot.get(field)?.as_str()?));
-        parts.extend(slot.get("changed").and_then(Value::as_i64).map(|at| format!("changed {}", info::date(at))));
+        parts.extend(slot.get("changed").and_then(Value::as_i64).map(|at| format!("changed {}", date(at))));
         parts.extend([named("name", "named"), named("hint", "hint:"), named("needs", "needs")].into_iter().flatten());
     }
     for field in ["priority", "opens", "damaged"] {

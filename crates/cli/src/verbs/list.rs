@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use claviger_serve::sessions::{Record, Runtime, Session, Status, escape};
 use serde::Serialize;
 
+use crate::terminal::date::date;
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
 
@@ -74,7 +75,7 @@ impl Report for List {
             line("cipher", format!("{} in {} mode", record.cipher, record.mode))?;
             let access = if record.read_only { ", read-only" } else { "" };
             line("size", format!("{}{access}", size::exact(record.size)))?;
-            line("since", crate::verbs::info::date(record.since.cast_signed()))?;
+            line("since", date(record.since.cast_signed()))?;
             if let Some(Status { traffic, damage_prevented, locked: _ }) = status {
                 line("read", size::exact(traffic.read))?;
                 line("written", size::exact(traffic.written))?;

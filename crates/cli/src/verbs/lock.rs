@@ -10,10 +10,10 @@ use claviger_serve::key_process::locking::{self, Meanwhile};
 use claviger_serve::sessions::{Runtime, Session, escape};
 use serde::Serialize;
 
+use crate::process::served::FILES;
 use crate::terminal::cancel;
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::output::{self, Report};
-use crate::verbs::mount::FILES;
 use crate::verbs::unmount;
 
 /// Forget the keys of volumes that stay mounted, until `claviger unlock`

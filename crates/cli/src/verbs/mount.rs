@@ -7,11 +7,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use claviger_crypto::pool::Pool;
 use claviger_engine::file_formats::Stacked;
-use claviger_engine::formats::Facts;
 use claviger_engine::opening::OpenFolder;
 use claviger_engine::store::{Access, Bypass, CountedStore, SMALLEST_SECTOR};
 use claviger_engine::trees::Tree;
@@ -25,10 +24,11 @@ use crate::opening::direct::{DirectArgs, is_block_device};
 use crate::opening::files::{self, InsideArgs};
 use crate::opening::logical_volume::LogicalVolumeArgs;
 use crate::opening::mount_point::{self, MountPoint};
-use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs, remote};
+use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
 use crate::process::background::{self, BackgroundArgs};
 use crate::process::guard;
 use crate::process::key_process::{self, KeyProcessArgs, Locking, RegisterArgs};
+use crate::process::served::{FILES, record, status};
 use crate::process::traced::TraceArgs;
 use crate::terminal::output::{self, ReaderGone, Report};
 use crate::terminal::{cancel, duration};
@@ -138,9 +138,6 @@ impl Args {
         Request { dir, filesystem, read_only: self.read_only, options: self.options.clone() }
     }
 }
-
-/// What stands for a file system in an encrypted folder.
-pub const FILES: &str = "files";
 
 #[derive(Serialize)]
 struct MountReport {
@@ -327,33 +324,6 @@ fn signals() -> io::Result<UnixStream> {
         (&write).write_all(b"1")?;
     }
     Ok(read)
-}
-
-/// What the server says of itself. `locked` is there where its keys can be forgotten.
-pub fn status(store: &CountedStore<Arc<dyn Store>>, locked: Option<&impl Fn() -> bool>) -> Status {
-    let locked = locked.is_some_and(|locked| locked());
-    Status { traffic: store.traffic(), damage_prevented: store.damage_prevented(), locked }
-}
-
-/// The record of a volume, or of a file that is not decrypted, which this process serves from now on.
-pub fn record(path: &Path, facts: Option<&Facts>, size: u64) -> anyhow::Result<Record> {
-    const NONE: &str = "none";
-    Ok(Record {
-        volume: remote::absolute(path)?,
-        dir: None,
-        uri: None,
-        filesystem: None,
-        format: facts.map_or(NONE, |facts| facts.format).to_owned(),
-        cipher: facts.map_or(NONE, |facts| &facts.cipher).to_owned(),
-        mode: facts.map_or(NONE, |facts| &facts.mode).to_owned(),
-        size,
-        read_only: false,
-        since: SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |t| t.as_secs()),
-        server: Process::this()?,
-        driver: None,
-        loop_device: None,
-        failure: None,
-    })
 }
 
 /// Refuses to mount a folder over itself, or inside itself: what is encrypted would be out of reach, or show up in its own plaintext.

@@ -27,9 +27,9 @@ use crate::opening::direct::{DirectArgs, is_block_device};
 use crate::opening::logical_volume::LogicalVolumeArgs;
 use crate::opening::{OpenArgs, ProtectArgs};
 use crate::process::background::BackgroundArgs;
-use crate::process::guard;
 use crate::process::key_process::{KeyProcessArgs, Locking, RegisterArgs};
 use crate::process::traced::TraceArgs;
+use crate::process::{guard, served};
 use crate::terminal::exit::Silent;
 use crate::terminal::output::{self, ReaderGone, Report};
 use crate::terminal::{cancel, size};
@@ -253,11 +253,11 @@ fn list(
     store: Arc<CountedStore<Arc<dyn Store>>>,
     locking: Option<Locking>,
 ) -> anyhow::Result<(Control, Option<Listening>, Live)> {
-    let record = crate::verbs::mount::record(path, Some(facts), serving.size)?;
+    let record = served::record(path, Some(facts), serving.size)?;
     let record = Record { uri: Some(serving.uri.clone()), read_only: serving.read_only, ..record };
     let live = Runtime::of_this_user()?.begin(record)?;
     let locked = locking.as_ref().map(Locking::locked);
-    let control = live.answer(move || crate::verbs::mount::status(&store, locked.as_ref()))?;
+    let control = live.answer(move || served::status(&store, locked.as_ref()))?;
     let locks = locking.map(|locking| locking.listen(live.session())).transpose()?;
     Ok((control, locks, live))
 }

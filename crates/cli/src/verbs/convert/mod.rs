@@ -1,5 +1,6 @@
 //! `claviger convert`: what is in one volume, in a new volume.
 
+mod folder;
 mod place;
 mod state;
 
@@ -34,7 +35,6 @@ use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, size};
 use crate::verbs::create::{Overwrite, choose};
-use crate::verbs::folders;
 use place::{Destination, Target};
 use state::{State, What};
 
@@ -214,7 +214,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         if args.key_process.asked() {
             return Err(key_process::no_folders().at(&args.open.path).into());
         }
-        return folders::convert::run(args);
+        return folder::run(args);
     }
     guard::no_dumps();
     let cancel = cancel::install()?;

@@ -1,6 +1,7 @@
 //! `claviger create`: a new volume in a file or on a block device.
 
 mod filesystem;
+mod folder;
 mod hidden;
 mod program;
 pub(super) mod protectors;
@@ -31,7 +32,6 @@ use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, prompt, size};
-use crate::verbs::folders;
 
 /// The format of new volumes, where none is named.
 const DEFAULT_FORMAT: &str = "VeraCrypt";
@@ -281,7 +281,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let name = args.format.as_deref().unwrap_or(args.made_for.map_or(DEFAULT_FORMAT, |_| Program::FORMAT));
     let data_offset = args.made_for.map(|program| program.data_offset(name, args)).transpose()?.or(args.luks.offset);
     if let Ok(format) = file_formats::named(name) {
-        return folders::create::run(args, format, path);
+        return folder::run(args, format, path);
     }
     if args.home {
         return Err(Error::misuse("only a folder can be a home's").hint("Name its format: --format eCryptfs.").into());

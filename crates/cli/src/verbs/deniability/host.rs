@@ -13,8 +13,8 @@ use claviger_serve::mount::mountinfo::{self, Mount};
 use claviger_serve::sessions::escape;
 
 use super::{Finding, Sure, View, What};
+use crate::terminal::date::date;
 use crate::terminal::output::printable;
-use crate::verbs::info::date;
 
 /// Files below a home folder that name what was opened: shells, editors, desktops, VeraCrypt, and this program's favourites.
 const HOME_FILES: &[&str] = &[

@@ -14,8 +14,8 @@ use claviger_engine::trees::{Node, NodeKind, Tree};
 use claviger_engine::{Error, ErrorKind, Result, Volume};
 
 use super::{Finding, Sure, View, What};
+use crate::terminal::date::date;
 use crate::terminal::size;
-use crate::verbs::info::date;
 
 /// Names that are looked at for the newest time.
 const NAMES: usize = 100_000;

@@ -23,7 +23,7 @@ use crate::terminal::left_out::LeftOut;
 use crate::terminal::output::{self, Report};
 use crate::terminal::{cancel, progress, size};
 use crate::verbs::convert::Args;
-use crate::verbs::folders::count;
+use crate::verbs::survey::count;
 
 /// The format of new folders, where none is named.
 const DEFAULT_FORMAT: &str = "eCryptfs";

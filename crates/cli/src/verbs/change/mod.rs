@@ -1,5 +1,7 @@
 //! `claviger change`: another password, other keyfiles, another hash.
 
+mod folder;
+
 use std::borrow::Cow;
 use std::io::{self, Write};
 
@@ -13,7 +15,6 @@ use crate::opening::cost::CostArgs;
 use crate::opening::credentials::NewCredentialArgs;
 use crate::terminal::output::{self, Report};
 use crate::terminal::{advice, cancel};
-use crate::verbs::folders;
 
 /// Change the password, the keyfiles or the key derivation of a volume
 ///
@@ -84,7 +85,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         if args.new_hash.is_some() || args.new_pim.is_some() || !args.cost.cost()?.parameters().is_empty() {
             return Err(Error::misuse("a wrapped passphrase has no hash, PIM or cost to choose").into());
         }
-        return folders::change::run(&args.open, &args.new, args.json);
+        return folder::run(&args.open, &args.new, args.json);
     }
     let cost = args.cost.cost()?;
     let editing = args.open.edit(Access::ReadWrite)?;

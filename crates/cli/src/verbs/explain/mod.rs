@@ -1,5 +1,7 @@
 //! `claviger explain`: why something does not open.
 
+mod folder;
+
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -25,7 +27,6 @@ use crate::terminal::exit::{self, Silent};
 use crate::terminal::output::{self, Report, printable};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, size};
-use crate::verbs::folders;
 
 /// Explain why a volume does not open
 ///
@@ -112,7 +113,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
     let inside = args.inside.as_deref().map(files::inside);
     if inside.is_some() || args.open.path.is_dir() {
-        return folders::explain::run(&args.open, inside, args.without_password, args.json);
+        return folder::run(&args.open, inside, args.without_password, args.json);
     }
     cancel::install()?;
     let path = &args.open.path;

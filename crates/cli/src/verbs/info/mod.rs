@@ -1,5 +1,7 @@
 //! `claviger info`: what an opened volume is made of.
 
+mod folder;
+
 use std::ffi::OsString;
 use std::io::{self, Write};
 
@@ -9,9 +11,9 @@ use claviger_engine::store::Access;
 use serde::Serialize;
 
 use crate::opening::{OpenArgs, files};
+use crate::terminal::date::date;
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
-use crate::verbs::folders;
 
 /// Open a volume and show its properties
 ///
@@ -58,7 +60,7 @@ struct Info {
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.inside.is_some() || args.open.path.is_dir() {
-        return folders::info::run(&args.open, args.inside.as_deref().map(files::inside), args.json);
+        return folder::run(&args.open, args.inside.as_deref().map(files::inside), args.json);
     }
     let mut opened = args.open.open(Access::ReadOnly)?;
     let logical_volumes = logical_volumes::read(&opened.volume).unwrap_or_else(|e| {
@@ -144,28 +146,4 @@ fn derivation(facts: &Facts) -> String {
         None => format!("PBKDF2 with HMAC-{}, {} iterations", facts.hash, facts.iterations),
     };
     facts.pim.map_or_else(|| with.clone(), |pim| format!("{with} (PIM {pim})"))
-}
-
-/// Seconds since 1970 as `2012-02-07 11:09:05 UTC`.
-pub fn date(seconds: i64) -> String {
-    let (date, time) = claviger_lab::model::words::date_and_time(seconds);
-    format!("{date} {time} UTC")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::date;
-
-    #[test]
-    fn dates() {
-        for (seconds, text) in [
-            (0, "1970-01-01 00:00:00 UTC"),
-            (-1, "1969-12-31 23:59:59 UTC"),
-            (951_782_400, "2000-02-29 00:00:00 UTC"),
-            (1_328_612_945, "2012-02-07 11:09:05 UTC"),
-            (-11_644_473_600, "1601-01-01 00:00:00 UTC"),
-        ] {
-            assert_eq!(date(seconds), text);
-        }
-    }
 }

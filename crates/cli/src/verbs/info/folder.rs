@@ -15,7 +15,7 @@ use crate::opening::OpenArgs;
 use crate::opening::files::{self, Inside, InsideArgs};
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
-use crate::verbs::folders::{self, count};
+use crate::verbs::survey::{self, count};
 
 #[derive(Serialize)]
 struct FolderInfo {
@@ -58,7 +58,7 @@ pub fn run(open: &OpenArgs, inside: Option<&OsStr>, json: bool) -> anyhow::Resul
     let credentials = found.credentials()?;
     let OpenFolder { tree, lower, format, beside, .. } = found.unlock(&credentials)?;
     drop(credentials);
-    let survey = folders::survey(format, &*lower, Some(&tree))?;
+    let survey = survey::of(format, &*lower, Some(&tree))?;
     let warnings = claviger_engine::trees::Tree::warnings(&tree);
     warnings.iter().for_each(|w| output::warn(w));
     let signatures = tree.signatures();
@@ -97,10 +97,10 @@ impl Report for FolderInfo {
         line("files", format!("{}, {}", count(survey.files, "file"), size::exact(survey.bytes)))?;
         line("folders", survey.folders.to_string())?;
         if !survey.ciphers.is_empty() {
-            line("cipher", folders::shares(&survey.ciphers))?;
+            line("cipher", survey::shares(&survey.ciphers))?;
         }
         if !survey.keys.is_empty() {
-            line("for the keys", folders::shares(&survey.keys))?;
+            line("for the keys", survey::shares(&survey.keys))?;
         }
         match &signatures[..] {
             [] => {}
@@ -139,7 +139,7 @@ impl Report for FileInfo {
             line("cipher", format!("{cipher}{bits}"))?;
         }
         if !facts.keys.is_empty() {
-            line("for the keys", folders::few(&facts.keys))?;
+            line("for the keys", survey::few(&facts.keys))?;
         }
         if let Some(size) = facts.size {
             line("size", size::exact(size))?;

@@ -19,7 +19,7 @@ use crate::terminal::exit::{self, Silent};
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel};
-use crate::verbs::folders::{self, count};
+use crate::verbs::survey::{self, count};
 
 /// Files whose trouble is told one by one.
 const TOLD: usize = 20;
@@ -116,7 +116,7 @@ impl Explained {
         self.format = Some(format.name());
         let (Verdict::Yes(why) | Verdict::Possible(why) | Verdict::No(why)) = format.identify(&**lower)?;
         self.say(format!("As a folder of {}: {why}.", format.name()));
-        let survey = folders::survey(format, &**lower, None)?;
+        let survey = survey::of(format, &**lower, None)?;
         self.counts(&survey);
         self.lies_beside(beside);
         let damaged = !survey.problems.is_empty();
@@ -140,8 +140,8 @@ impl Explained {
         self.say(format!("It has {files} and {folders}."));
         match survey.keys.len() {
             0 => self.say("No file says whose key it needs, so that nothing in it tells whether a password is right."),
-            1 => self.say(format!("All its encrypted files are for one key: {}.", folders::shares(&survey.keys))),
-            _ => self.say(format!("Its files are for several keys: {}.", folders::shares(&survey.keys))),
+            1 => self.say(format!("All its encrypted files are for one key: {}.", survey::shares(&survey.keys))),
+            _ => self.say(format!("Its files are for several keys: {}.", survey::shares(&survey.keys))),
         }
         if survey.clear > 0 {
             self.say(format!("Not encrypted: {}; --passthrough shows them.", count(survey.clear, "file")));
@@ -222,7 +222,7 @@ impl Explained {
         let (Some(format), Some((lower, _))) = (found.locked.file_format(), found.locked.stored_files()) else {
             return Ok(());
         };
-        let survey = folders::survey(format, &**lower, Some(tree))?;
+        let survey = survey::of(format, &**lower, Some(tree))?;
         let others: Vec<_> = survey.problems.iter().filter(|problem| problem.other_key).cloned().collect();
         if !others.is_empty() {
             let mut keys: Vec<_> = others.iter().flat_map(|problem| problem.facts.keys.clone()).collect();
@@ -231,7 +231,7 @@ impl Explained {
             let of = count(others.len() as u64, "file");
             self.say(format!(
                 "Another password is needed for {of}; the keys have the signatures {}.",
-                folders::few(&keys)
+                survey::few(&keys)
             ));
         }
         // Damage that shows without the key was reported above.

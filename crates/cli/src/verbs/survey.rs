@@ -1,12 +1,4 @@
-//! What verbs say and do about encrypted folders.
-
-pub mod change;
-pub mod convert;
-pub mod create;
-pub mod explain;
-pub mod info;
-pub mod salvage;
-pub mod verify;
+//! What all files of an encrypted folder are: looked at and told, for `info`, `explain` and `verify`.
 
 use std::io::{self, Write};
 
@@ -21,13 +13,13 @@ use crate::terminal::progress::Progress;
 const TOLD: usize = 50;
 
 /// Looks at every file, with progress.
-fn survey(format: &dyn FileFormat, lower: &(dyn Tree + 'static), upper: Option<&Stacked>) -> Result<Survey> {
+pub fn of(format: &dyn FileFormat, lower: &(dyn Tree + 'static), upper: Option<&Stacked>) -> Result<Survey> {
     let bar = Progress::spinner();
     Survey::of(format, lower, upper, &mut |so_far| show(&bar, so_far))
 }
 
 /// The same, and reads all of them.
-fn survey_contents(format: &dyn FileFormat, lower: &(dyn Tree + 'static), upper: &Stacked) -> Result<Survey> {
+pub fn with_contents(format: &dyn FileFormat, lower: &(dyn Tree + 'static), upper: &Stacked) -> Result<Survey> {
     let bar = Progress::spinner();
     Survey::with_contents(format, lower, upper, &mut |so_far| show(&bar, so_far))
 }
@@ -41,7 +33,7 @@ fn show(bar: &Progress, so_far: &Survey) -> Result<()> {
 }
 
 /// Tells what is wrong, a line for each file.
-fn tell(problems: &[Problem], out: &mut dyn Write) -> io::Result<()> {
+pub fn tell(problems: &[Problem], out: &mut dyn Write) -> io::Result<()> {
     for problem in problems.iter().take(TOLD) {
         writeln!(
             out,
@@ -57,18 +49,18 @@ fn tell(problems: &[Problem], out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// A count of things: `1 file`, `2 files`.
-fn count(n: u64, what: &str) -> String {
+pub fn count(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 /// How many files each of these has: `3 by 0123456789abcdef`.
-fn shares(of: &std::collections::BTreeMap<String, u64>) -> String {
+pub fn shares(of: &std::collections::BTreeMap<String, u64>) -> String {
     let shares: Vec<_> = of.iter().map(|(what, files)| format!("{what} ({})", count(*files, "file"))).collect();
     few(&shares)
 }
 
 /// A list of keys, of which there may be thousands.
-fn few(all: &[String]) -> String {
+pub fn few(all: &[String]) -> String {
     let shown = &all[..all.len().min(TOLD)];
     match all.len() - shown.len() {
         0 => shown.join(", "),

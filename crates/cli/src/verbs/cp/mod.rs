@@ -1,5 +1,7 @@
 //! `claviger cp`: files out of a volume and into it, without mounting it.
 
+mod salvage;
+
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, FileTimes, OpenOptions};
@@ -22,8 +24,8 @@ use crate::terminal::left_out::LeftOut;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, size};
-use crate::verbs::folders::salvage::{self, Salvaged};
 use crate::verbs::tree::DEEPEST;
+use salvage::Salvaged;
 
 /// Bytes that are copied at a time.
 const PIECE: usize = 4 << 20;

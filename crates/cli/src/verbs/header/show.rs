@@ -1,8 +1,6 @@
 //! `claviger header show`: what a header says without a password.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
-use std::time::Duration;
 
 use claviger_engine::formats::UnlockPlan;
 use claviger_engine::opening::HeaderFound;
@@ -10,10 +8,11 @@ use claviger_engine::{Error, Unlock};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::opening::remote;
+use crate::opening::editing::HeaderArgs;
+use crate::opening::patience;
+use crate::terminal::date::date;
 use crate::terminal::output::{self, Report, printable};
 use crate::terminal::size;
-use crate::verbs::info;
 
 /// Show what a header says, without a password
 ///
@@ -25,17 +24,8 @@ use crate::verbs::info;
   claviger header show --partition 2 /dev/sda
   claviger header show --json disk.luks")]
 pub struct Args {
-    /// The file or block device that holds the header
-    #[arg(value_name = "VOLUME")]
-    path: PathBuf,
-
-    /// Take it as a volume of this format
-    #[arg(long, value_name = "NAME")]
-    format: Option<String>,
-
-    /// The header of the volume in this partition of a disk
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    partition: Option<u32>,
+    #[command(flatten)]
+    header: HeaderArgs,
 
     /// Print JSON
     #[arg(long)]
@@ -53,15 +43,15 @@ struct Shown {
     plan: Option<UnlockPlan>,
 }
 
-/// Carries the verb out.
+/// Carries `header show` out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let opening = remote::opening(&args.path, None)?.partition(args.partition).format(args.format.as_deref());
-    let HeaderFound { format, header, .. } = opening.find_header()?;
+    let path = &args.header.path;
+    let HeaderFound { format, header, .. } = args.header.opening()?.find_header()?;
     let told = header.describe().ok_or_else(|| {
         let what = format!("showing what cannot be read without a password, as the headers of {}", format.name());
-        Error::unsupported(what).hint("`claviger info` opens the volume and says what it is made of.").at(&args.path)
+        Error::unsupported(what).hint("`claviger info` opens the volume and says what it is made of.").at(path)
     })?;
-    let path = args.path.display().to_string();
+    let path = path.display().to_string();
     output::print(
         &Shown { path, format: format.name(), header: told, plan: header.plan(&Unlock::with(&[])) },
         args.json,
@@ -75,36 +65,10 @@ impl Report for Shown {
             object(out, members, 2)?;
         }
         match &self.plan {
-            Some(plan) if !plan.keyslots.is_empty() => writeln!(out, "  {}", sentence(plan)),
+            Some(plan) if !plan.keyslots.is_empty() => writeln!(out, "  {}", patience::sentence(plan)),
             _ => Ok(()),
         }
     }
-}
-
-/// Whether trying the keyslots costs so much that a person should know before.
-pub fn worth_telling(plan: &UnlockPlan) -> bool {
-    const MEMORY: u64 = 256 << 20;
-    const TIME: Duration = Duration::from_secs(5);
-    plan.needed() >= MEMORY.min(plan.available) || Duration::from_micros(plan.microseconds()) >= TIME
-}
-
-/// What trying the keyslots costs, as a sentence.
-pub fn sentence(plan: &UnlockPlan) -> String {
-    let time = size::duration(Duration::from_micros(plan.microseconds()).max(Duration::from_secs(1)));
-    let slots = match plan.keyslots.len() {
-        1 => "Trying the keyslot".to_owned(),
-        n => format!("Trying all {n} keyslots"),
-    };
-    let memory = match plan.needed() {
-        0 => String::new(),
-        needed if needed > plan.available => format!(
-            " and up to {} of memory; only {} is available, so that some cannot be tried",
-            size::short(needed),
-            size::short(plan.available)
-        ),
-        needed => format!(" and up to {} of memory", size::short(needed)),
-    };
-    format!("{slots} takes at most about {time} of one processor{memory}.")
 }
 
 /// First what is one value, then what has members, then what are lists of objects.
@@ -150,7 +114,7 @@ fn shown(name: &str, value: &Value) -> Option<String> {
         Value::String(text) if text.is_empty() => None,
         Value::String(text) => Some(printable(text)),
         Value::Bool(yes) => Some(if *yes { "yes" } else { "no" }.to_owned()),
-        Value::Number(number) if ["created", "changed"].contains(&name) => number.as_i64().map(info::date),
+        Value::Number(number) if ["created", "changed"].contains(&name) => number.as_i64().map(date),
         Value::Number(number) => Some(with_unit(name, number.as_u64(), number.to_string())),
         Value::Array(all) => {
             let all: Vec<_> = all.iter().filter_map(|value| shown("", value)).collect();

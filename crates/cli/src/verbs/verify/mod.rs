@@ -1,5 +1,7 @@
 //! `claviger verify`: whether all copies of a header are sound, and whether the volume looks as random as it should.
 
+mod folder;
+
 use std::ffi::OsString;
 use std::io::{self, Write};
 
@@ -14,7 +16,6 @@ use crate::terminal::exit::Silent;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::verbs::deniability::{self, DeniabilityArgs};
-use crate::verbs::folders;
 
 /// Check every copy of a volume's header, and whether its parts look random
 ///
@@ -73,7 +74,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return deniability::run(&args.open, &args.deniability, args.json);
     }
     if args.inside.is_some() || args.open.path.is_dir() {
-        return folders::verify::run(&args.open, args.inside.as_deref().map(files::inside), args.json);
+        return folder::run(&args.open, args.inside.as_deref().map(files::inside), args.json);
     }
     let editing = args.open.edit(Access::ReadOnly)?;
     let bar = Progress::trials("Checking");

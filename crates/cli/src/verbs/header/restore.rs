@@ -1,80 +1,24 @@
-//! `claviger header`: header backups, in files and at the end of the volume.
+//! `claviger header restore`: a header from a file, or from the backup at the end of the volume.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use claviger_engine::credential::HeaderChoice;
 use claviger_engine::formats::takes::{self, Purpose};
-use claviger_engine::formats::{self, Derivation, HeaderBackup, Prepared, RestoreFrom};
+use claviger_engine::formats::{self, Derivation, Prepared, RestoreFrom};
 use claviger_engine::partitions;
 use claviger_engine::store::Access;
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Store, Unlock};
 use serde::Serialize;
 
 use crate::opening::OpenArgs;
-use crate::opening::credentials::HiddenCredentialArgs;
 use crate::opening::editing::{self, editor_of};
 use crate::opening::remote;
-use crate::opening::{header_changes, new_file};
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
-use crate::terminal::{advice, cancel, prompt, show};
-
-/// Show, save or restore a volume's headers
-#[derive(clap::Args)]
-pub struct Args {
-    #[command(subcommand)]
-    what: What,
-}
-
-#[derive(clap::Subcommand)]
-enum What {
-    Backup(BackupArgs),
-    Restore(RestoreArgs),
-    Show(show::Args),
-    Set(header_changes::SetArgs),
-    Repair(header_changes::RepairArgs),
-    Convert(header_changes::ConvertArgs),
-}
-
-/// Save the headers in a file
-///
-/// If its header is destroyed, a volume is lost, whatever is left of its data. The file has the format of TrueCrypt and
-/// VeraCrypt, looks random, and will always open with the volume's present password: keep it as safe as the volume.
-/// Never overwrites a file.
-///
-/// Of an encrypted system its header in sector 62 of the disk is saved, 512 bytes, as VeraCrypt has it on its rescue disks.
-///
-/// With --with-hidden the header of a hidden volume is saved too. Without, random bytes take its place.
-#[derive(clap::Args)]
-#[command(after_help = "Examples:
-  claviger header backup old.tc old.tc.header
-  claviger header backup --with-hidden old.tc old.tc.header
-  claviger header restore --from old.tc.header old.tc")]
-struct BackupArgs {
-    #[command(flatten)]
-    open: OpenArgs,
-
-    /// The file to create
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-
-    /// Save the header of the hidden volume too; its password is asked for
-    #[arg(long = "with-hidden", id = "hidden")]
-    hidden: bool,
-
-    /// The PIM of the hidden volume
-    #[arg(long, value_name = "N", requires = "hidden")]
-    hidden_pim: Option<u32>,
-
-    #[command(flatten)]
-    hidden_credentials: HiddenCredentialArgs,
-
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
-}
+use crate::terminal::{advice, cancel, prompt};
 
 /// Bring a header back, from a file or from the backup at the end of the volume
 ///
@@ -89,7 +33,7 @@ struct BackupArgs {
   claviger header restore --embedded old.tc
   claviger header restore --from old.tc.header old.tc
   claviger header restore --from 'VeraCrypt Rescue Disk.iso' /dev/sda")]
-struct RestoreArgs {
+pub struct Args {
     #[command(flatten)]
     open: OpenArgs,
 
@@ -111,117 +55,10 @@ struct RestoreArgs {
 
     /// Print JSON
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
-
-#[derive(Serialize)]
-struct Saved {
-    path: String,
-    file: String,
-    format: &'static str,
-    /// Which headers are in it.
-    headers: Vec<&'static str>,
-    warnings: Vec<String>,
-}
-
-#[derive(Serialize)]
-struct Restored {
-    path: String,
-    format: &'static str,
-    hidden: bool,
-    /// What was written, in order; nothing if all was as it should be.
-    written: Vec<String>,
-    #[serde(flatten)]
-    derivation: Option<Derivation>,
-    warnings: Vec<String>,
-    /// Whether a password opened the volume by it.
-    #[serde(skip)]
-    tried: bool,
-}
-
-impl Args {
-    /// Whether errors are told as JSON.
-    pub fn json(&self) -> bool {
-        match &self.what {
-            What::Backup(args) => args.json,
-            What::Restore(args) => args.json,
-            What::Show(args) => args.json,
-            What::Set(args) => args.json,
-            What::Repair(args) => args.json,
-            What::Convert(args) => args.json,
-        }
-    }
-}
-
-/// Carries the verb out.
+/// Carries `header restore` out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    match &args.what {
-        What::Backup(args) => back_up(args),
-        What::Restore(args) => restore(args),
-        What::Show(args) => show::run(args),
-        What::Set(args) => header_changes::set(args),
-        What::Repair(args) => header_changes::repair(args),
-        What::Convert(args) => header_changes::convert(args),
-    }
-}
-
-fn back_up(args: &BackupArgs) -> anyhow::Result<()> {
-    if args.open.password_on_stdin() && args.hidden_credentials.source().on_stdin() {
-        return Err(Error::misuse("standard input can give one password, not both").into());
-    }
-    new_file::must_be_new(&args.file)?;
-    if let Some(saved) = back_up_public(args)? {
-        return output::print(&saved, args.json);
-    }
-    let editing = args.open.edit(Access::ReadOnly)?;
-    let hidden = args.hidden.then(|| args.hidden_credentials.source().read()).transpose()?;
-    let hidden = hidden.as_deref().map(|credentials| Unlock {
-        credentials,
-        hash: None,
-        cipher: None,
-        pim: args.hidden_pim,
-        ..editing.wide()
-    });
-    let bar = Progress::steps("Saving");
-    bar.at(0, 1);
-    let backup = editing.editor.back_up(&*editing.store, &editing.narrow(), hidden.as_ref());
-    bar.clear();
-    let backup = backup.map_err(|e| e.at(editing.path()))?;
-    let warnings = advice::warn(&backup.warnings);
-    cancel::check()?;
-    new_file::write(&args.file, &backup.bytes)?;
-    let saved = Saved {
-        path: editing.path().display().to_string(),
-        file: args.file.display().to_string(),
-        format: backup.format,
-        headers: backup.headers,
-        warnings,
-    };
-    output::print(&saved, args.json)
-}
-
-/// A header that can be saved by whoever can read it: no passphrase is asked for.
-fn back_up_public(args: &BackupArgs) -> anyhow::Result<Option<Saved>> {
-    guard::no_dumps();
-    cancel::install()?;
-    let header = args.open.header_args();
-    let Ok(named) = header.find(Access::ReadOnly) else { return Ok(None) };
-    if !named.editor.public() || args.hidden {
-        return Ok(None);
-    }
-    let backup = named.editor.back_up(&*named.store, &Unlock::with(&[]), None).map_err(|e| e.at(&header.path))?;
-    let warnings = advice::warn(&backup.warnings);
-    new_file::write(&args.file, &backup.bytes)?;
-    let HeaderBackup { format, headers, .. } = backup;
-    Ok(Some(Saved { path: named.path(), file: args.file.display().to_string(), format, headers, warnings }))
-}
-
-/// Whether the backup is of a format whose headers are restored without a passphrase.
-fn is_public(file: &Arc<dyn Store>) -> bool {
-    formats::open(file, None).is_ok_and(|(format, _)| editing::is_public(format))
-}
-
-fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
     guard::no_dumps();
     let cancel = cancel::install()?;
     let path = &args.open.path;
@@ -283,7 +120,7 @@ fn prepare(
     store: &dyn Store,
     from: RestoreFrom<'_>,
     with: &Unlock<'_>,
-    args: &RestoreArgs,
+    args: &Args,
 ) -> claviger_engine::Result<(&'static dyn Format, Prepared)> {
     if let Some(name) = args.open.how.format() {
         let format = formats::by_name(name)?;
@@ -310,13 +147,7 @@ fn prepare(
     Err(last.unwrap_or_else(|| Error::unsupported("header backups")))
 }
 
-fn consent(
-    args: &RestoreArgs,
-    path: &Path,
-    prepared: &Prepared,
-    public: bool,
-    table: bool,
-) -> claviger_engine::Result<()> {
+fn consent(args: &Args, path: &Path, prepared: &Prepared, public: bool, table: bool) -> claviger_engine::Result<()> {
     if args.yes {
         return Ok(());
     }
@@ -360,24 +191,29 @@ fn opens(
     with: &Unlock<'_>,
     prepared: &Prepared,
 ) -> claviger_engine::Result<()> {
-    use claviger_engine::credential::HeaderChoice;
     let header = HeaderChoice::One { hidden: prepared.hidden, backup: false };
     let with = Unlock { credentials, hash: prepared.derivation.map(|d| d.hash), header, progress: None, ..*with };
     format.open(store)?.unlock(&with).map(|_| ())
 }
-
-impl Report for Saved {
-    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Self { path, file, format: _, headers, warnings: _ } = self;
-        let (file, path) = (output::printable(file), output::printable(path));
-        writeln!(out, "{file}: backup of {path}, with the {} header", headers.join(" and the "))?;
-        writeln!(
-            out,
-            "It opens with the passwords that the volume has now, whatever is changed later. Keep it elsewhere."
-        )
-    }
+/// Whether the backup is of a format whose headers are restored without a passphrase.
+fn is_public(file: &Arc<dyn Store>) -> bool {
+    formats::open(file, None).is_ok_and(|(format, _)| editing::is_public(format))
 }
 
+#[derive(Serialize)]
+struct Restored {
+    path: String,
+    format: &'static str,
+    hidden: bool,
+    /// What was written, in order; nothing if all was as it should be.
+    written: Vec<String>,
+    #[serde(flatten)]
+    derivation: Option<Derivation>,
+    warnings: Vec<String>,
+    /// Whether a password opened the volume by it.
+    #[serde(skip)]
+    tried: bool,
+}
 impl Report for Restored {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, written, hidden, tried, .. } = self;

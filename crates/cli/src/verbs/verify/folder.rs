@@ -11,7 +11,7 @@ use crate::opening::OpenArgs;
 use crate::terminal::exit::Silent;
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
-use crate::verbs::folders::{self, count};
+use crate::verbs::survey::{self, count};
 
 #[derive(Serialize)]
 struct Checked {
@@ -29,7 +29,7 @@ pub fn run(open: &OpenArgs, inside: Option<&std::ffi::OsStr>, json: bool) -> any
     let credentials = found.credentials()?;
     let OpenFolder { tree, lower, format, .. } = found.unlock(&credentials)?;
     drop(credentials);
-    let survey = folders::survey_contents(format, &*lower, &tree)?;
+    let survey = survey::with_contents(format, &*lower, &tree)?;
     let damaged = !survey.problems.is_empty();
     output::print(&Checked { path, format: format.name(), survey, damaged }, json)?;
     if damaged { Err(Silent::damaged().into()) } else { Ok(()) }
@@ -41,7 +41,7 @@ impl Report for Checked {
         let Survey { files, folders, bytes, clear, problems, .. } = survey;
         let (files, folders) = (count(*files, "file"), count(*folders, "folder"));
         writeln!(out, "{path}: {format}, {files} and {folders}, {}", size::exact(*bytes))?;
-        folders::tell(problems, out)?;
+        survey::tell(problems, out)?;
         if *clear > 0 {
             writeln!(out, "{} not encrypted.", are(*clear, "file"))?;
         }

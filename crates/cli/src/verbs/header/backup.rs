@@ -1,0 +1,121 @@
+//! `claviger header backup`: a volume's headers, in a file of their own.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use claviger_engine::formats::HeaderBackup;
+use claviger_engine::store::Access;
+use claviger_engine::{Error, Unlock};
+use serde::Serialize;
+
+use crate::opening::credentials::HiddenCredentialArgs;
+use crate::opening::{OpenArgs, new_file};
+use crate::process::guard;
+use crate::terminal::output::{self, Report};
+use crate::terminal::progress::Progress;
+use crate::terminal::{advice, cancel};
+
+/// Save the headers in a file
+///
+/// If its header is destroyed, a volume is lost, whatever is left of its data. The file has the format of TrueCrypt and
+/// VeraCrypt, looks random, and will always open with the volume's present password: keep it as safe as the volume.
+/// Never overwrites a file.
+///
+/// Of an encrypted system its header in sector 62 of the disk is saved, 512 bytes, as VeraCrypt has it on its rescue disks.
+///
+/// With --with-hidden the header of a hidden volume is saved too. Without, random bytes take its place.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger header backup old.tc old.tc.header
+  claviger header backup --with-hidden old.tc old.tc.header
+  claviger header restore --from old.tc.header old.tc")]
+pub struct Args {
+    #[command(flatten)]
+    open: OpenArgs,
+
+    /// The file to create
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// Save the header of the hidden volume too; its password is asked for
+    #[arg(long = "with-hidden", id = "hidden")]
+    hidden: bool,
+
+    /// The PIM of the hidden volume
+    #[arg(long, value_name = "N", requires = "hidden")]
+    hidden_pim: Option<u32>,
+
+    #[command(flatten)]
+    hidden_credentials: HiddenCredentialArgs,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+/// Carries `header backup` out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    if args.open.password_on_stdin() && args.hidden_credentials.source().on_stdin() {
+        return Err(Error::misuse("standard input can give one password, not both").into());
+    }
+    new_file::must_be_new(&args.file)?;
+    let (path, HeaderBackup { bytes, format, headers, warnings, .. }) = match without_passphrase(args)? {
+        Some(backup) => (args.open.path.clone(), backup),
+        None => with_passphrase(args)?,
+    };
+    let warnings = advice::warn(&warnings);
+    cancel::check()?;
+    new_file::write(&args.file, &bytes)?;
+    let (path, file) = (path.display().to_string(), args.file.display().to_string());
+    output::print(&Saved { path, file, format, headers, warnings }, args.json)
+}
+
+/// The backup of a header that can be saved by whoever can read it.
+fn without_passphrase(args: &Args) -> anyhow::Result<Option<HeaderBackup>> {
+    guard::no_dumps();
+    cancel::install()?;
+    let header = args.open.header_args();
+    let Ok(named) = header.find(Access::ReadOnly) else { return Ok(None) };
+    if !named.editor.public() || args.hidden {
+        return Ok(None);
+    }
+    Ok(Some(named.editor.back_up(&*named.store, &Unlock::with(&[]), None).map_err(|e| e.at(&header.path))?))
+}
+
+/// The backup of a header that has to be opened for that, and where it is.
+fn with_passphrase(args: &Args) -> anyhow::Result<(PathBuf, HeaderBackup)> {
+    let editing = args.open.edit(Access::ReadOnly)?;
+    let hidden = args.hidden.then(|| args.hidden_credentials.source().read()).transpose()?;
+    let hidden = hidden.as_deref().map(|credentials| Unlock {
+        credentials,
+        hash: None,
+        cipher: None,
+        pim: args.hidden_pim,
+        ..editing.wide()
+    });
+    let bar = Progress::steps("Saving");
+    bar.at(0, 1);
+    let backup = editing.editor.back_up(&*editing.store, &editing.narrow(), hidden.as_ref());
+    bar.clear();
+    Ok((editing.path().to_owned(), backup.map_err(|e| e.at(editing.path()))?))
+}
+
+#[derive(Serialize)]
+struct Saved {
+    path: String,
+    file: String,
+    format: &'static str,
+    /// Which headers are in it.
+    headers: Vec<&'static str>,
+    warnings: Vec<String>,
+}
+impl Report for Saved {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { path, file, format: _, headers, warnings: _ } = self;
+        let (file, path) = (output::printable(file), output::printable(path));
+        writeln!(out, "{file}: backup of {path}, with the {} header", headers.join(" and the "))?;
+        writeln!(
+            out,
+            "It opens with the passwords that the volume has now, whatever is changed later. Keep it elsewhere."
+        )
+    }
+}

@@ -1,0 +1,61 @@
+//! `claviger header`: what a volume's headers say, and what is done to them.
+
+mod backup;
+mod convert;
+mod repair;
+mod restore;
+mod set;
+mod show;
+
+use claviger_engine::formats::Prepared;
+
+use crate::opening::editing::Named;
+
+/// Show, save or restore a volume's headers
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    Backup(backup::Args),
+    Restore(restore::Args),
+    Show(show::Args),
+    Set(set::Args),
+    Repair(repair::Args),
+    Convert(convert::Args),
+}
+
+impl Args {
+    /// Whether errors are told as JSON.
+    pub fn json(&self) -> bool {
+        match &self.what {
+            What::Backup(args) => args.json,
+            What::Restore(args) => args.json,
+            What::Show(args) => args.json,
+            What::Set(args) => args.json,
+            What::Repair(args) => args.json,
+            What::Convert(args) => args.json,
+        }
+    }
+}
+
+/// Carries the verb out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    match &args.what {
+        What::Backup(args) => backup::run(args),
+        What::Restore(args) => restore::run(args),
+        What::Show(args) => show::run(args),
+        What::Set(args) => set::run(args),
+        What::Repair(args) => repair::run(args),
+        What::Convert(args) => convert::run(args),
+    }
+}
+
+/// What is about to be written.
+fn announcement(named: &Named, prepared: &Prepared) -> String {
+    let steps: Vec<_> = prepared.edit.steps.iter().map(|s| s.what.as_str()).collect();
+    format!("{} is a {} volume. To be written: {}.", named.path(), named.format.name(), steps.join(", "))
+}

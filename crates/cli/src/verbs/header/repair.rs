@@ -1,0 +1,91 @@
+//! `claviger header repair`: what is damaged in a header, from what is whole.
+
+use claviger_engine::formats::Prepared;
+use claviger_engine::store::Access;
+use claviger_engine::{Advice, Credential, Error, ErrorKind, Unlock};
+
+use super::announcement;
+use crate::opening::credentials::CredentialArgs;
+use crate::opening::editing::{HeaderArgs, Named};
+use crate::opening::patience::PatienceArgs;
+use crate::process::guard;
+use crate::terminal::progress::Progress;
+use crate::terminal::{cancel, prompt};
+
+/// Put right what is damaged in a header, where it can be told without a passphrase
+///
+/// BitLocker has three copies of its metadata, and a first sector that leads to them. What is damaged is written anew from a copy that
+/// is whole; if the first sector is gone, name the format. Only where whole copies differ does it take a password to tell which counts.
+///
+/// LUKS2 has two copies of its header: one that is damaged or old is written anew, as the other one is, or as its checksum proves that
+/// it was (`wipefs` takes only a few bytes). Of LUKS1 those fields are put right of which only one value can be meant; if its first
+/// bytes are gone, a password has to show that the rest is whole. Keys are never touched: a keyslot that is overwritten is lost.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger header repair disk.luks
+  claviger header repair --password-file password.txt wiped.luks
+  claviger header repair --disable-slot 5 disk.luks")]
+pub struct Args {
+    #[command(flatten)]
+    header: HeaderArgs,
+
+    #[command(flatten)]
+    credentials: CredentialArgs,
+
+    /// Disable this keyslot, whose record is damaged beyond repair, for good. LUKS1 only
+    #[arg(long = "disable-slot", value_name = "N")]
+    lost: Vec<u32>,
+
+    #[command(flatten)]
+    patience: PatienceArgs,
+
+    /// Answer the question with yes
+    #[arg(long)]
+    yes: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+/// Carries `header repair` out.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let named = args.header.find(Access::ReadWrite)?;
+    let prepared = args.prepared(&named).map_err(|e| e.at(&args.header.path))?;
+    let wanted = !prepared.edit.steps.is_empty() && !args.yes;
+    if wanted {
+        let question = format!("{} Repair it? (yes/no) ", announcement(&named, &prepared));
+        prompt::consent(&question, "--yes", |why| {
+            Error::misuse(format!("nothing was repaired{why}")).at(&args.header.path)
+        })?;
+    }
+    named.carry_out(prepared, args.json)
+}
+impl Args {
+    /// What is to be written. A sealed header may take a credential, which is asked for then.
+    fn prepared(&self, named: &Named) -> claviger_engine::Result<Prepared> {
+        let cancel = cancel::install()?;
+        let repaired = |credentials: &[Credential]| {
+            let bar = Progress::steps("Searching");
+            let show = |done, all| bar.at(done, all);
+            let may_take = self.patience.may_take();
+            let with = Unlock { cancel: Some(cancel), progress: Some(&show), may_take, ..Unlock::with(credentials) };
+            named.editor.repair_without(&*named.store, &with, &self.lost)
+        };
+        let read = || {
+            guard::no_dumps();
+            self.credentials.read_for(|keyfiles| named.header.asks_passphrase(keyfiles))
+        };
+        if self.credentials.given() && !named.editor.sealed() {
+            return repaired(&read()?);
+        }
+        let proof = |e: &Error| named.editor.sealed() || e.advice.as_deref() == Some(&Advice::GiveCredential);
+        match repaired(&[]) {
+            Err(e) if matches!(e.kind, ErrorKind::Misuse(_)) && proof(&e) => match read() {
+                // Why one is needed says more than that nobody can be asked.
+                Err(nobody) if matches!(nobody.kind, ErrorKind::Misuse(_)) && !self.credentials.given() => Err(e),
+                read => repaired(&read?),
+            },
+            prepared => prepared,
+        }
+    }
+}
