@@ -1,23 +1,148 @@
-//! What this process serves, as `claviger list` sees it.
+//! What `mount` and `serve` have in common: options, the way to what is served, and what others hear of it.
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use claviger_engine::Store;
 use claviger_engine::formats::Facts;
-use claviger_engine::store::CountedStore;
-use claviger_serve::sessions::{Process, Record, Status};
+use claviger_engine::store::{Access, Bypass, CountedStore};
+use claviger_engine::{Error, Result, Store};
+use claviger_serve::key_process::locking::Listening;
+use claviger_serve::sessions::{Control, Live, Process, Record, Status};
 
-use crate::opening::remote;
+use crate::opening::direct::{DirectArgs, is_block_device};
+use crate::opening::logical_volume::LogicalVolumeArgs;
+use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs, remote};
+use crate::process::background::BackgroundArgs;
+use crate::process::key_process::{KeyProcessArgs, Locking, RegisterArgs};
+use crate::process::traced::TraceArgs;
+use crate::terminal::output::{self, ReaderGone, Report};
 
 /// What stands for a file system in an encrypted folder.
 pub const FILES: &str = "files";
 
-/// What the server says of itself. `locked` is there where its keys can be forgotten.
-pub fn status(store: &CountedStore<Arc<dyn Store>>, locked: Option<&impl Fn() -> bool>) -> Status {
-    let locked = locked.is_some_and(|locked| locked());
-    Status { traffic: store.traffic(), damage_prevented: store.damage_prevented(), locked }
+/// The options of verbs that serve a volume.
+#[derive(clap::Args)]
+pub struct ServedArgs {
+    /// Take the file as it is, without decryption: to measure what encryption costs
+    #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated", "hidden", "isolate_keys"])]
+    raw: bool,
+
+    #[command(flatten)]
+    pub logical_volume: LogicalVolumeArgs,
+
+    #[command(flatten)]
+    direct: DirectArgs,
+
+    #[command(flatten)]
+    pub trace: TraceArgs,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub key_process: KeyProcessArgs,
+
+    #[command(flatten)]
+    registers: RegisterArgs,
+
+    #[command(flatten)]
+    pub told: BackgroundArgs,
+
+    #[command(flatten)]
+    pub protect: ProtectArgs,
+}
+
+/// A volume's plaintext, or with `--raw` a file as it is.
+pub struct ServedVolume {
+    /// What is known of the volume.
+    pub facts: Option<Facts>,
+    pub store: Arc<dyn Store>,
+    /// Where another process has its keys.
+    pub locking: Option<Locking>,
+}
+
+/// The same with counts of what was read and written.
+pub type Counted = CountedStore<Arc<dyn Store>>;
+
+/// Answers other processes as long as it lives.
+pub type Answering = (Control, Option<Listening>);
+
+impl ServedArgs {
+    /// Does the key process's work, to the end, if this is that process.
+    pub fn worked_as_key_process(&self, open: &OpenArgs, access: Access) -> anyhow::Result<bool> {
+        self.registers.check(&self.key_process)?;
+        if self.key_process.which().is_none() {
+            return Ok(false);
+        }
+        self.key_process.keep(open, Some(access), Some(&self.protect), &self.registers)?;
+        Ok(true)
+    }
+
+    /// Opens what is taken as it is, or what another process has the keys of, if either is asked for. `words` is the command line.
+    pub fn open_otherwise(
+        &self,
+        open: &OpenArgs,
+        access: Access,
+        words: &[OsString],
+    ) -> anyhow::Result<Option<ServedVolume>> {
+        if self.raw {
+            let store = self.logical_volume.within(open.raw(access)?, access == Access::ReadWrite);
+            let store = store.map_err(|e| e.at(&open.path))?;
+            return Ok(Some(ServedVolume { facts: None, store, locking: None }));
+        }
+        if !self.key_process.asked() {
+            return Ok(None);
+        }
+        let (opened, keys) = self.key_process.open(open, access, words)?;
+        Ok(Some(self.volume(open, opened, access, Some(keys))?))
+    }
+
+    /// What is served of an open volume. Its warnings are told.
+    pub fn volume(
+        &self,
+        open: &OpenArgs,
+        opened: OpenedVolume,
+        access: Access,
+        locking: Option<Locking>,
+    ) -> Result<ServedVolume> {
+        let facts = Some(opened.facts.clone());
+        let store = opened.into_served(&self.logical_volume, access == Access::ReadWrite);
+        Ok(ServedVolume { facts, store: store.map_err(|e: Error| e.at(&open.path))?, locking })
+    }
+
+    /// The store with its counts, and past the system's cache if the options say so, or nothing and `bypass` for a block device.
+    pub fn counted(&self, open: &OpenArgs, store: Arc<dyn Store>, bypass: bool) -> Result<Counted> {
+        self.direct.apply(Bypass::All, bypass && is_block_device(&open.path), &open.path, &*store);
+        Ok(CountedStore::new(self.trace.over(store)?))
+    }
+
+    /// Says that the volume is served, to people and to the process that waits for it.
+    pub fn ready(&self, report: &impl Report) -> anyhow::Result<()> {
+        match output::print(report, self.json) {
+            // Nobody reads what is said; the volume is served all the same.
+            Err(e) if e.is::<ReaderGone>() => {}
+            printed => printed?,
+        }
+        self.told.ready()
+    }
+}
+
+/// Answers whoever asks how it is with the volume, and whoever locks it.
+pub fn answer(live: &Live, store: &Arc<Counted>, locking: Option<Locking>) -> anyhow::Result<Answering> {
+    // Whoever asks does not keep the volume open, and locked, when it is not served any more.
+    let counted = Arc::downgrade(store);
+    let locked = locking.as_ref().map(Locking::locked);
+    let status = move |store: Arc<Counted>| Status {
+        traffic: store.traffic(),
+        damage_prevented: store.damage_prevented(),
+        locked: locked.as_ref().is_some_and(|locked| locked()),
+    };
+    let control = live.answer(move || counted.upgrade().map(&status).unwrap_or_default())?;
+    let locks = locking.map(|locking| locking.listen(live.session())).transpose()?;
+    Ok((control, locks))
 }
 
 /// The record of a volume, or of a file that is not decrypted, which this process serves from now on.

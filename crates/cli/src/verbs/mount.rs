@@ -12,25 +12,22 @@ use std::time::Duration;
 use claviger_crypto::pool::Pool;
 use claviger_engine::file_formats::Stacked;
 use claviger_engine::opening::OpenFolder;
-use claviger_engine::store::{Access, Bypass, CountedStore, SMALLEST_SECTOR};
+use claviger_engine::store::{Access, SMALLEST_SECTOR};
 use claviger_engine::trees::Tree;
-use claviger_engine::{Error, ErrorKind, Opened, Store};
+use claviger_engine::{Error, ErrorKind, Opened};
 use claviger_serve::fuse;
 use claviger_serve::mount::{self, Choice, Mounted, Request, Until};
 use claviger_serve::sessions::{Process, Record, Runtime, Status, escape};
 use serde::Serialize;
 
-use crate::opening::direct::{DirectArgs, is_block_device};
 use crate::opening::files::{self, InsideArgs};
-use crate::opening::logical_volume::LogicalVolumeArgs;
 use crate::opening::mount_point::{self, MountPoint};
-use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
-use crate::process::background::{self, BackgroundArgs};
+use crate::opening::{OpenArgs, OpenedVolume};
+use crate::process::background;
 use crate::process::guard;
-use crate::process::key_process::{self, KeyProcessArgs, Locking, RegisterArgs};
-use crate::process::served::{FILES, record, status};
-use crate::process::traced::TraceArgs;
-use crate::terminal::output::{self, ReaderGone, Report};
+use crate::process::key_process::{self, Locking};
+use crate::process::served::{FILES, ServedArgs, ServedVolume, answer, record};
+use crate::terminal::output::{self, Report};
 use crate::terminal::{cancel, duration};
 
 /// Mount a volume's files on a folder
@@ -89,34 +86,8 @@ pub struct Args {
     #[arg(long)]
     with_parent: bool,
 
-    /// Take the file as it is, without decryption: what the same way costs without encryption
-    #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated", "hidden", "isolate_keys"])]
-    raw: bool,
-
     #[command(flatten)]
-    logical_volume: LogicalVolumeArgs,
-
-    #[command(flatten)]
-    direct: DirectArgs,
-
-    #[command(flatten)]
-    trace: TraceArgs,
-
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-
-    #[command(flatten)]
-    key_process: KeyProcessArgs,
-
-    #[command(flatten)]
-    registers: RegisterArgs,
-
-    #[command(flatten)]
-    told: BackgroundArgs,
-
-    #[command(flatten)]
-    protect: ProtectArgs,
+    pub served: ServedArgs,
 }
 
 impl Args {
@@ -163,19 +134,19 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     if let Some(dir) = &args.dir {
         apart(&args.open.path, dir)?;
     }
-    args.registers.check(&args.key_process)?;
-    if args.key_process.which().is_some() {
-        return args.key_process.keep(&args.open, Some(args.access()), Some(&args.protect), &args.registers);
+    let (access, served) = (args.access(), &args.served);
+    if served.worked_as_key_process(&args.open, access)? {
+        return Ok(());
     }
     let is_folder = args.open.path.is_dir();
-    if is_folder && args.logical_volume.given() {
+    if is_folder && served.logical_volume.given() {
         return Err(Error::misuse("a folder has no logical volumes inside").at(&args.open.path).into());
     }
-    if args.key_process.asked() && args.wants_folder() && !is_folder {
+    if served.key_process.asked() && args.wants_folder() && !is_folder {
         return Err(key_process::no_folders().at(&args.open.path).into());
     }
     fuse::available()?;
-    if !args.foreground && !args.told.background() {
+    if !args.foreground && !served.told.background() {
         // What a killed server left is no reason to refuse its folder.
         mount::clean_all(&Runtime::of_this_user()?)?;
         // What can be seen from here should not take a process.
@@ -186,71 +157,55 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     }
     guard::no_dumps();
     cancel::install()?;
-    let parent = if args.with_parent { Some(args.told.caller()?) } else { None };
+    let parent = if args.with_parent { Some(served.told.caller()?) } else { None };
     let runtime = Runtime::of_this_user()?;
     mount::clean_all(&runtime)?;
     let point = MountPoint::new(args.dir.as_deref(), &args.open.path, &runtime)?;
     let dir = point.path().to_owned();
 
-    let access = args.access();
-    let at = |e: Error| e.at(&args.open.path);
-    let mut locking = None;
-    let (facts, volume) = if args.raw {
-        (None, args.logical_volume.within(args.open.raw(access)?, !args.read_only).map_err(at)?)
-    } else if args.key_process.asked() && is_folder {
-        let folder = args.key_process.open_folder(&args.open, access, words)?;
+    if served.key_process.asked() && is_folder {
+        let folder = served.key_process.open_folder(&args.open, access, words)?;
         serve_folder(args, folder, dir, parent, &runtime)?;
-        return args.key_process.check();
-    } else if args.key_process.asked() {
-        let (opened, keys) = args.key_process.open(&args.open, access, words)?;
-        locking = Some(keys);
-        (Some(opened.facts.clone()), opened.into_served(&args.logical_volume, !args.read_only).map_err(at)?)
-    } else {
-        match args.open.open_for_files_protecting(access, &args.protect)? {
+        return served.key_process.check();
+    }
+    let volume = match served.open_otherwise(&args.open, access, words)? {
+        Some(volume) => volume,
+        None => match args.open.open_for_files_protecting(access, &served.protect)? {
             Opened::Files(folder) => return serve_folder(args, *folder, dir, parent, &runtime),
             opened if args.wants_folder() => {
                 let path = args.folder.as_deref().unwrap_or(OsStr::new("/"));
-                let folder =
-                    InsideArgs::of(args.logical_volume.clone()).folder(&args.open, opened, files::inside(path))?;
+                let within = InsideArgs::of(served.logical_volume.clone());
+                let folder = within.folder(&args.open, opened, files::inside(path))?;
                 return serve_folder(args, folder, dir, parent, &runtime);
             }
-            Opened::Bytes(volume) => {
-                let opened = OpenedVolume::from(*volume);
-                (Some(opened.facts.clone()), opened.into_served(&args.logical_volume, !args.read_only).map_err(at)?)
-            }
+            Opened::Bytes(volume) => served.volume(&args.open, OpenedVolume::from(*volume), access, None)?,
             Opened::Clear(_) => {
                 let what = ErrorKind::NotThisFormat("it holds a file system that is not encrypted".into());
                 let hint = "--raw mounts it as it is; --folder names a folder in it whose files are encrypted.";
                 return Err(Error::new(what).hint(hint).at(&args.open.path).into());
             }
-        }
+        },
     };
-    let record = record(&args.open.path, facts.as_ref(), volume.len())?;
+    let ServedVolume { facts, store, locking } = volume;
+    let record = record(&args.open.path, facts.as_ref(), store.len())?;
     let record = Record { dir: Some(dir.clone()), ..record };
-    let sector_size = volume.sector_size();
+    let sector_size = store.sector_size();
     // The kernel's file systems have a cache above. Those that are programs, and our own, may rely on the one below.
     let cached_above = args.filesystem == "none" || rustix::process::geteuid().is_root();
-    let default = cached_above && is_block_device(&args.open.path);
-    args.direct.apply(Bypass::All, default, &args.open.path, &*volume);
-    let store = Arc::new(CountedStore::new(args.trace.over(volume)?));
+    let store = Arc::new(served.counted(&args.open, store, cached_above)?);
     // From here on a signal has to be noticed by whoever waits in `poll`.
     let signals = signals()?;
     cancel::check()?;
 
     let request = args.request(dir);
     let live = runtime.begin(record)?;
-    // Whoever asks does not keep the volume open, and locked, when it is not served any more.
-    let counted = Arc::downgrade(&store);
     let locked = locking.as_ref().map(Locking::locked);
-    let of_status = locking.as_ref().map(Locking::locked);
-    let control =
-        live.answer(move || counted.upgrade().map(|store| status(&store, of_status.as_ref())).unwrap_or_default())?;
-    let locks = locking.map(|locking| locking.listen(live.session())).transpose()?;
+    let answering = answer(&live, &store, locking)?;
     let mounted = mount::mount(store, &request, live).map_err(|e| e.at(&args.open.path))?;
     let waits = || locked.as_ref().is_some_and(|locked| locked());
     serve(args, mounted, sector_size, signals, parent, &waits)?;
-    drop((control, locks));
-    args.key_process.check()
+    drop(answering);
+    served.key_process.check()
 }
 
 /// Mounts an encrypted folder, and serves it to the end.
@@ -261,7 +216,7 @@ fn serve_folder(
     parent: Option<Process>,
     runtime: &Runtime,
 ) -> anyhow::Result<()> {
-    args.trace.refuse()?;
+    args.served.trace.refuse()?;
     let OpenFolder { tree, format, .. } = folder;
     let size = tree.space()?.total;
     let record = Record { dir: Some(dir.clone()), ..record(&args.open.path, None, size)? };
@@ -300,15 +255,11 @@ fn serve(
         size,
         sector_size,
         read_only,
-        protects_hidden: args.protect.asked(),
+        protects_hidden: args.served.protect.asked(),
         warnings: mounted.warnings().to_vec(),
         pid: server.pid,
     };
-    match output::print(&report, args.json) {
-        Err(e) if e.is::<ReaderGone>() => {}
-        printed => printed?,
-    }
-    args.told.ready()?;
+    args.served.ready(&report)?;
     let until = Until { signals: signals.as_fd(), parent, idle: args.idle, waits };
     Ok(mounted.serve(&until).map_err(|e| e.at(&args.open.path))?)
 }

@@ -13,25 +13,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use claviger_engine::formats::Facts;
-use claviger_engine::store::{Access, Bypass, CountedStore, SMALLEST_SECTOR};
+use claviger_engine::store::{Access, SMALLEST_SECTOR};
 use claviger_engine::{Error, Store};
 use claviger_serve::inherited;
-use claviger_serve::key_process::locking::Listening;
 use claviger_serve::nbd::{Address, Export, Handle, Options, Server, ServerTls};
-use claviger_serve::sessions::{Control, Live, Record, Runtime};
+use claviger_serve::sessions::{Live, Record, Runtime};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde::Serialize;
 use signal_hook::iterator::Signals;
 
-use crate::opening::direct::{DirectArgs, is_block_device};
-use crate::opening::logical_volume::LogicalVolumeArgs;
-use crate::opening::{OpenArgs, ProtectArgs};
-use crate::process::background::BackgroundArgs;
-use crate::process::key_process::{KeyProcessArgs, Locking, RegisterArgs};
-use crate::process::traced::TraceArgs;
+use crate::opening::OpenArgs;
+use crate::process::key_process::Locking;
+use crate::process::served::{Answering, Counted, ServedArgs, ServedVolume};
 use crate::process::{guard, served};
 use crate::terminal::exit::Silent;
-use crate::terminal::output::{self, ReaderGone, Report};
+use crate::terminal::output::{self, Report};
 use crate::terminal::{cancel, size};
 
 /// Serve the decrypted volume to other programs over NBD
@@ -80,41 +76,15 @@ pub struct Args {
     #[arg(long, value_name = "NAME", default_value = "")]
     export: String,
 
-    /// Serve the file as it is, without decryption, to measure the cost of the path itself
-    #[arg(long, conflicts_with_all = ["password", "keyfiles", "format", "hash", "cipher", "backup_header", "no_aes", "truncated", "hidden", "isolate_keys"])]
-    raw: bool,
-
-    #[command(flatten)]
-    logical_volume: LogicalVolumeArgs,
-
-    #[command(flatten)]
-    direct: DirectArgs,
-
-    #[command(flatten)]
-    trace: TraceArgs,
-
     /// Run a shell command with $uri and $socket set, serve while it runs, and exit with its status
     #[arg(long, value_name = "COMMAND")]
     run: Option<OsString>,
 
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-
     #[command(flatten)]
-    key_process: KeyProcessArgs,
-
-    #[command(flatten)]
-    registers: RegisterArgs,
-
-    #[command(flatten)]
-    told: BackgroundArgs,
+    pub served: ServedArgs,
 
     #[command(flatten)]
     open: OpenArgs,
-
-    #[command(flatten)]
-    protect: ProtectArgs,
 }
 
 #[derive(Serialize)]
@@ -139,27 +109,17 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     cancel::install()?;
     let at = |e: Error| e.at(&args.open.path);
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
-    args.registers.check(&args.key_process)?;
-    if args.key_process.which().is_some() {
-        return args.key_process.keep(&args.open, Some(access), Some(&args.protect), &args.registers);
+    let served = &args.served;
+    if served.worked_as_key_process(&args.open, access)? {
+        return Ok(());
     }
-    let mut locking = None;
-    let (facts, store): (_, Arc<dyn Store>) = if args.raw {
-        (None, args.logical_volume.within(args.open.raw(access)?, !args.read_only).map_err(at)?)
-    } else {
-        let opened = match args.key_process.asked() {
-            true => {
-                let (opened, keys) = args.key_process.open(&args.open, access, words)?;
-                locking = Some(keys);
-                opened
-            }
-            false => args.open.open_protecting(access, &args.protect)?,
-        };
-        (Some(opened.facts.clone()), opened.into_served(&args.logical_volume, !args.read_only).map_err(at)?)
+    let volume = match served.open_otherwise(&args.open, access, words)? {
+        Some(volume) => volume,
+        None => served.volume(&args.open, args.open.open_protecting(access, &served.protect)?, access, None)?,
     };
+    let ServedVolume { facts, store, locking } = volume;
     cancel::check()?;
-    args.direct.apply(Bypass::All, is_block_device(&args.open.path), &args.open.path, &*store);
-    let store = Arc::new(CountedStore::new(args.trace.over(store)?).telling(complaints()));
+    let store = Arc::new(served.counted(&args.open, store, true)?.telling(complaints()));
 
     let address = match (&args.socket, args.tcp) {
         (Some(path), _) => Address::Unix(path.clone()),
@@ -168,7 +128,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     };
     let read_only = args.read_only || !store.writable();
     let size = store.len();
-    let export = Export { read_only, ..Export::new(args.export.clone(), Arc::<CountedStore<_>>::clone(&store)) };
+    let export = Export { read_only, ..Export::new(args.export.clone(), Arc::<Counted>::clone(&store)) };
     let tls = args.tls.as_deref().map(|folder| ServerTls::new(folder, !args.tls_no_verify_peer)).transpose()?;
     let server = Server::bind(&address, vec![export], Options { tls, ..Options::default() })?;
     let serving = Serving {
@@ -181,11 +141,11 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         size,
         sector_size: store.sector_size(),
         read_only,
-        protects_hidden: args.protect.asked(),
+        protects_hidden: served.protect.asked(),
         pid: std::process::id(),
     };
     // A server that nobody can list serves all the same.
-    let _listed = facts.and_then(|facts| list(&args.open.path, &facts, &serving, Arc::clone(&store), locking).ok());
+    let _listed = facts.and_then(|facts| list(&args.open.path, &facts, &serving, &store, locking).ok());
     let client = Arc::new(Running::default());
     let signals = watch_signals(server.handle(), Arc::clone(&client))?;
     // A signal may have come before anybody watched.
@@ -201,16 +161,11 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
             }))
         }
         None => {
-            match output::print(&serving, args.json) {
-                // Nobody reads what is said; the volume is served all the same.
-                Err(e) if e.is::<ReaderGone>() => {}
-                printed => printed?,
-            }
-            args.told.ready()?;
+            served.ready(&serving)?;
             None
         }
     };
-    let served = server.run();
+    let ended_well = server.run();
     if store.damage_prevented() {
         output::warn(
             "A write that would have damaged the hidden volume was refused, as were all later ones. The last writes are missing from the outer volume; check its file system.",
@@ -220,8 +175,8 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let status = ended.map(|thread| thread.join().expect("waiting for a process does not panic")).transpose()?;
     signals.close();
     // What was not written matters more than how the command ended.
-    served.map_err(at)?;
-    args.key_process.check()?;
+    ended_well.map_err(at)?;
+    served.key_process.check()?;
     match status.unwrap_or(0) {
         0 => Ok(()),
         status => Err(Silent(status).into()),
@@ -250,16 +205,13 @@ fn list(
     path: &Path,
     facts: &Facts,
     serving: &Serving,
-    store: Arc<CountedStore<Arc<dyn Store>>>,
+    store: &Arc<Counted>,
     locking: Option<Locking>,
-) -> anyhow::Result<(Control, Option<Listening>, Live)> {
+) -> anyhow::Result<(Answering, Live)> {
     let record = served::record(path, Some(facts), serving.size)?;
     let record = Record { uri: Some(serving.uri.clone()), read_only: serving.read_only, ..record };
     let live = Runtime::of_this_user()?.begin(record)?;
-    let locked = locking.as_ref().map(Locking::locked);
-    let control = live.answer(move || served::status(&store, locked.as_ref()))?;
-    let locks = locking.map(|locking| locking.listen(live.session())).transpose()?;
-    Ok((control, locks, live))
+    Ok((served::answer(&live, store, locking)?, live))
 }
 
 /// The first signal ends the command, or else the server.
