@@ -15,6 +15,7 @@ pub mod images;
 pub mod logical_volume;
 pub mod mount_point;
 pub mod new_file;
+pub mod overwrite;
 pub mod patience;
 pub mod remote;
 pub mod tokens;
@@ -654,6 +655,14 @@ impl OpenArgs {
         drop(credentials);
         drop(bar);
         Ok(opened.map_err(with_explain)?)
+    }
+}
+
+/// Refuses the first option of these that was given.
+pub fn takes_no(what: &str, options: impl IntoIterator<Item = (bool, &'static str)>) -> claviger_engine::Result<()> {
+    match options.into_iter().find(|(given, _)| *given) {
+        Some((_, option)) => Err(Error::misuse(format!("{what} takes no {option}"))),
+        None => Ok(()),
     }
 }
 

@@ -26,15 +26,16 @@ use claviger_serve::inherited;
 use claviger_serve::key_process::Terms;
 use serde::{Deserialize, Serialize};
 
-use crate::opening::OpenArgs;
 use crate::opening::cost::NewCostArgs;
 use crate::opening::credentials::DestinationCredentialArgs;
+use crate::opening::overwrite::Overwrite;
+use crate::opening::{OpenArgs, takes_no};
 use crate::process::guard;
 use crate::process::key_process::{self, KeyProcessArgs, RegisterArgs, Started, Which};
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, size};
-use crate::verbs::create::{Overwrite, choose};
+use crate::verbs::create::choose;
 use place::{Destination, Target};
 use state::{State, What};
 
@@ -126,13 +127,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
 
-    /// Replace what is there, after a question
-    #[arg(long)]
-    force: bool,
-
-    /// Answer the question with yes
-    #[arg(long, requires = "force")]
-    yes: bool,
+    #[command(flatten)]
+    overwrite: Overwrite,
 
     /// Print JSON
     #[arg(long)]
@@ -222,8 +218,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         return Err(Error::misuse("standard input can give one password, not both").into());
     }
     let kind = args.kind()?;
-    let overwrite = Overwrite { force: args.force, yes: args.yes };
-    let place = Destination::find(&args.destination, args.state.as_deref(), overwrite, args.resume)?;
+    let place = Destination::find(&args.destination, args.state.as_deref(), args.overwrite, args.resume)?;
     let earlier = place.earlier(args.resume, words)?;
     let key_processes = args.key_processes(words)?;
     let source = args.source(key_processes.source)?;
@@ -328,10 +323,9 @@ impl Args {
             (self.new_label.is_some(), "--new-label"),
             (self.new_sector_size.is_some(), "--new-sector-size"),
             (self.state.is_some(), "--state"),
-            (self.force, "--force"),
+            (self.overwrite.force, "--force"),
         ];
-        let refused = given.into_iter().find(|(given, _)| *given);
-        refused.map_or(Ok(()), |(_, name)| Err(Error::misuse(format!("a new folder takes no {name}"))))
+        takes_no("a new folder", given)
     }
 
     /// What the new volume is to be.

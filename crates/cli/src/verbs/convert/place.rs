@@ -13,9 +13,9 @@ use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Error, Result, Store};
 
 use super::state::{State, What};
+use crate::opening::overwrite::Overwrite;
 use crate::opening::remote;
 use crate::terminal::output;
-use crate::verbs::create::{self, Overwrite};
 
 /// Where it goes, checked before a password is asked for.
 pub struct Destination {
@@ -49,7 +49,7 @@ impl Destination {
             let device = remote::open(path, Access::ReadWrite)?;
             // Whoever goes on has agreed before.
             if !resume {
-                create::may_overwrite(overwrite, path, &*device, "device")?;
+                overwrite.check(path, &*device, "device")?;
             }
             return Ok(Self { at: path.to_owned(), to: path.to_owned(), state, kind: Kind::Device(device, None) });
         }
@@ -66,14 +66,14 @@ impl Destination {
                 let device = Arc::new(FileStore::open(path, Access::ReadWrite)?);
                 // Whoever goes on has agreed before.
                 if !resume {
-                    create::may_overwrite(overwrite, path, &*device, "device")?;
+                    overwrite.check(path, &*device, "device")?;
                 }
                 let to = absolute(path.canonicalize())?;
                 Ok(Self { at: to.clone(), to, state, kind: Kind::Device(Arc::clone(&device) as _, Some(device)) })
             }
             Ok(_) => {
                 let old = FileStore::open(path, Access::ReadWrite)?;
-                create::may_overwrite(overwrite, path, &old, "file")?;
+                overwrite.check(path, &old, "file")?;
                 Ok(Self::file(absolute(path.canonicalize())?, state, Some(old)))
             }
         }

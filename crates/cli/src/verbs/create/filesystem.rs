@@ -282,7 +282,7 @@ impl Made {
     ///
     /// # Errors
     /// `Io`.
-    pub fn write_to(&self, volume: &dyn Store) -> Result<()> {
+    pub fn write_to(&self, volume: Volume) -> Result<()> {
         let mut file = File::open(self.image.path())?;
         let len = file.metadata()?.len();
         let mut buffer = vec![0; 1 << 20];

@@ -12,10 +12,10 @@ use claviger_engine::internal::random;
 use claviger_engine::{Credential, Error, Opening, Result, Secret, Unlock};
 use serde::Serialize;
 
+use super::args::Args;
 use crate::opening::new_file;
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
-use crate::verbs::create::Args;
 
 #[derive(Serialize)]
 struct Created {

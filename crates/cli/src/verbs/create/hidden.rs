@@ -3,38 +3,24 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use claviger_engine::formats::{self, Facts};
 use claviger_engine::opening::HeaderFound;
 use claviger_engine::store::Access;
-use claviger_engine::{Credential, Error, ErrorKind, Format, HiddenRoom, Spec, Store, Unlock, Volume};
+use claviger_engine::{Error, ErrorKind, HiddenRoom, Spec, Unlock, Volume};
 use serde::Serialize;
 
+use super::args::{Args, HiddenVolumeArgs};
+use super::choose::choose;
 use super::filesystem::{FileSystem, Wish};
-use super::{choose, tell_filling};
-use crate::opening::{HiddenArgs, UnlockArgs};
+use super::report::tell_filling;
+use crate::opening::UnlockArgs;
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, prompt, size};
-
-/// What the hidden volume is to be.
-#[derive(clap::Args)]
-pub struct HiddenVolumeArgs {
-    /// Create a hidden volume inside VOLUME, as large as is safe or with --size for its files. Overwrites the file
-    /// system's free space there, including any existing hidden volume
-    #[arg(long)]
-    pub hidden: bool,
-
-    /// Cipher or cascade of the hidden volume; see --list
-    #[arg(long, value_name = "NAME", requires = "hidden")]
-    hidden_cipher: Option<String>,
-
-    #[command(flatten)]
-    inner: HiddenArgs,
-}
 
 #[derive(Serialize)]
 struct Hidden {
@@ -59,7 +45,7 @@ struct Hidden {
 }
 
 /// Carries it out.
-pub fn run(args: &super::Args, path: &Path) -> anyhow::Result<()> {
+pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
     guard::no_dumps();
     let cancel = cancel::install()?;
     let at = |e: Error| e.at(path);
@@ -121,7 +107,12 @@ pub fn run(args: &super::Args, path: &Path) -> anyhow::Result<()> {
         _ => at(e),
     })?;
     let end = Instant::now();
-    let facts = check(format, &store, &spec, &credentials, wish).map_err(at)?;
+    let unlocked =
+        format.open(&store).map_err(at)?.unlock(&format.takes().reopening(&spec, &credentials)).map_err(at)?;
+    if let Some(wish) = wish {
+        wish.make_in(Volume::new(store, unlocked.layout)).map_err(at)?;
+    }
+    let facts = unlocked.facts;
     let hidden = Hidden {
         path: path.display().to_string(),
         format: facts.format,
@@ -139,8 +130,8 @@ pub fn run(args: &super::Args, path: &Path) -> anyhow::Result<()> {
 }
 
 /// Asks before the free space is overwritten: what is hidden there already does not show.
-fn consent(args: &super::Args, path: &Path, room: &HiddenRoom) -> claviger_engine::Result<()> {
-    if args.yes {
+fn consent(args: &Args, path: &Path, room: &HiddenRoom) -> claviger_engine::Result<()> {
+    if args.overwrite.yes {
         return Ok(());
     }
     let HiddenRoom { largest, filesystem, .. } = room;
@@ -151,21 +142,6 @@ fn consent(args: &super::Args, path: &Path, room: &HiddenRoom) -> claviger_engin
     );
     let refused = |why: &str| Error::misuse(format!("no hidden volume was made{why}; {room}")).at(path);
     prompt::consent(&question, "--force --yes", refused)
-}
-
-/// Opens what was made, as whoever wants its contents will, and makes the file system in it.
-fn check(
-    format: &'static dyn Format,
-    store: &Arc<dyn Store>,
-    spec: &Spec<'_>,
-    credentials: &[Credential],
-    wish: Option<Wish<'_>>,
-) -> claviger_engine::Result<Facts> {
-    let unlocked = format.open(store)?.unlock(&format.takes().reopening(spec, credentials))?;
-    if let Some(wish) = wish {
-        wish.make_in(Volume::new(Arc::clone(store), unlocked.layout))?;
-    }
-    Ok(unlocked.facts)
 }
 
 impl Report for Hidden {

@@ -3,11 +3,9 @@
 use claviger_engine::formats::same_name;
 use claviger_engine::{Error, Result};
 
-use super::Args;
-
 /// Who else opens the volume.
 #[derive(Clone, Copy, clap::ValueEnum)]
-pub(crate) enum Program {
+pub enum Program {
     /// Ceph's librbd, and qemu above it: LUKS1 or LUKS2 in AES-XTS, whose data begin on an object of 4 MiB
     Rbd,
 }
@@ -26,15 +24,15 @@ impl Program {
     ///
     /// # Errors
     /// `Misuse` if it would not open the volume.
-    pub(super) fn data_offset(self, format: &str, args: &Args) -> Result<u64> {
+    pub(super) fn data_offset(self, format: &str, cipher: Option<&str>, offset: Option<u64>) -> Result<u64> {
         let refused = |what: String| Err(Error::misuse(format!("librbd opens no {what}")));
         let Some((_, usual)) = BEGINNINGS.into_iter().find(|(name, _)| same_name(name, format)) else {
             return refused(format!("{format} volume")).map_err(|e| e.hint("It takes --format LUKS1 or LUKS2."));
         };
-        if let Some(cipher) = args.cipher.as_deref().filter(|cipher| !same_name("aes-xts-plain64", cipher)) {
+        if let Some(cipher) = cipher.filter(|cipher| !same_name("aes-xts-plain64", cipher)) {
             return refused(format!("volume in {cipher}")).map_err(|e| e.hint("It takes --cipher aes-xts-plain64."));
         }
-        let offset = args.luks.offset.unwrap_or(usual);
+        let offset = offset.unwrap_or(usual);
         match offset > 0 && offset.is_multiple_of(OBJECT) {
             true => Ok(offset),
             false => refused(format!("volume whose data begin at byte {offset}"))

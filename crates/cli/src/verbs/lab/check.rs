@@ -12,11 +12,11 @@ use claviger_lab::model::plan::{Backing, Caches, Level, Plan};
 use serde::Serialize;
 
 use super::device::may_be_lost;
+use crate::opening::overwrite::Overwrite;
 use crate::terminal::exit::Silent;
 use crate::terminal::output::{self, Report, warn};
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, size};
-use crate::verbs::create::Overwrite;
 
 /// Check that facilities work here, without measuring them
 ///

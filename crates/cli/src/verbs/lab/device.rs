@@ -7,7 +7,7 @@ use std::path::Path;
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Error, Result};
 
-use crate::verbs::create::{Overwrite, may_overwrite};
+use crate::opening::overwrite::Overwrite;
 
 /// Fails unless it may be overwritten: by `--force` and an answer, even where it looks empty. What is mounted or otherwise in
 /// use never may.
@@ -18,5 +18,5 @@ pub fn may_be_lost(device: &Path, overwrite: Overwrite) -> Result<()> {
             .at(device)
             .hint("Files and folders cannot be used as one."));
     }
-    may_overwrite(overwrite, device, &FileStore::open(device, Access::ReadWrite)?, "device")
+    overwrite.check(device, &FileStore::open(device, Access::ReadWrite)?, "device")
 }

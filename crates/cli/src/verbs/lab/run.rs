@@ -19,11 +19,11 @@ use claviger_lab::show::summary::Summary;
 
 use super::device::may_be_lost;
 use crate::opening::new_file::must_be_new;
+use crate::opening::overwrite::Overwrite;
 use crate::terminal::output::{self, note, warn};
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, size};
 use crate::verbs::benchmark::print;
-use crate::verbs::create::Overwrite;
 
 /// Name of the page with charts in a run's folder.
 const PAGE: &str = "report.html";

@@ -9,7 +9,7 @@ use claviger_engine::formats::{self, Format, InPlaceConverter, Towards};
 use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Store};
 
 use super::{Args, Reencrypted, alone};
-use crate::opening::patience;
+use crate::opening::{patience, takes_no};
 use crate::process::key_process::InKeyProcess;
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, output};
@@ -105,12 +105,7 @@ impl Args {
             (self.resilience_hash.is_some(), "--resilience-hash"),
             (self.backward, "--backward"),
         ];
-        match refused.iter().find(|(given, _)| *given) {
-            Some((_, option)) => {
-                Err(Error::misuse(format!("the conversion of a {} volume takes no {option}", format.name())))
-            }
-            None => Ok(()),
-        }
+        takes_no(&format!("the conversion of a {} volume", format.name()), refused)
     }
 
     /// Makes a volume of plaintext, which is all to be encrypted yet. What opens it, and what is told of that.

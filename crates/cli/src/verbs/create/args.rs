@@ -1,0 +1,227 @@
+//! The options of `claviger create`.
+
+use std::path::PathBuf;
+
+use claviger_engine::{Result, Spec};
+
+use super::filesystem::FileSystem;
+use super::program::Program;
+use super::protectors::ProtectorArgs;
+use crate::opening::cost::CostArgs;
+use crate::opening::credentials::CredentialArgs;
+use crate::opening::overwrite::Overwrite;
+use crate::opening::{HiddenArgs, takes_no};
+use crate::terminal::size;
+
+/// Create an encrypted volume
+///
+/// Creates a new file, whose space is allocated at once, or uses a whole block device. The volume is filled with
+/// random-looking bytes, so that nobody can tell how much of it is in use. Nothing that exists is overwritten without
+/// --force and a confirmation.
+///
+/// With --hidden, the volume is made inside an existing one, in the free space after the files of its FAT, exFAT, NTFS
+/// or ext file system. Without its password nobody can tell that it is there. Options without `hidden` in their names,
+/// except --size and --quick, then say how to open the outer volume.
+///
+/// Of a format that encrypts file by file it is a new folder, which is empty.
+///
+/// Sizes are bytes, or a number with K, M, G, T or KiB, MiB … (powers of 1024) or KB, MB … (powers of 1000).
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  claviger create --size 100M secrets.hc
+  claviger create --format eCryptfs secrets
+  claviger create --size 1G --cipher AES-Twofish-Serpent --hash Whirlpool --pim 500 secrets.hc
+  claviger create --size 1G --format TrueCrypt secrets.tc
+  claviger create --size 1G --format LUKS2 --label photos secrets.luks
+  claviger create --force --for rbd rbd:volumes/photos
+  claviger create --size 10G --format BitLocker --filesystem ntfs stick.img
+  claviger create --size 10G --format BitLocker --to-go --recovery-password-file stick.txt stick.img
+  claviger create --list
+  claviger create --hidden --size 20M secrets.hc
+
+The new volume is empty; to make a file system in it:
+  claviger serve secrets.hc --run 'nbdcopy fat.img \"$uri\"'")]
+pub struct Args {
+    /// The file to create, or a block device
+    #[arg(value_name = "VOLUME", required_unless_present = "list")]
+    pub path: Option<PathBuf>,
+
+    /// Size of the file: 100M, 1.5GiB, 2GB. Rounded down to whole sectors of 512 bytes
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub size: Option<u64>,
+
+    /// Format of the volume [default: VeraCrypt]
+    #[arg(long, value_name = "NAME")]
+    pub format: Option<String>,
+
+    /// Make a volume that this program opens, too. LUKS2 unless --format says LUKS1
+    #[arg(long = "for", value_name = "PROGRAM", conflicts_with_all = ["hidden", "header", "integrity", "home", "to_go"])]
+    pub made_for: Option<Program>,
+
+    /// Cipher or cascade; see --list
+    #[arg(long, value_name = "NAME")]
+    pub cipher: Option<String>,
+
+    /// Hash of the key derivation; see --list
+    #[arg(long, value_name = "NAME")]
+    pub hash: Option<String>,
+
+    /// PIM of a VeraCrypt volume: more or fewer iterations than usual. It is needed each time the volume is opened
+    #[arg(long, value_name = "N")]
+    pub pim: Option<u32>,
+
+    /// Size of the volume key, in bits, where the format has several
+    #[arg(long, value_name = "BITS")]
+    pub key_size: Option<u32>,
+
+    /// Size of the sectors that are encrypted, in bytes, where the format has several
+    #[arg(long, value_name = "BYTES")]
+    pub sector_size: Option<u32>,
+
+    /// Create a new key file for a loop-AES volume, encrypted by gpg with the password. Never overwrites a file
+    #[arg(long, value_name = "FILE", conflicts_with = "keyfiles")]
+    pub fresh_keyfile: Option<PathBuf>,
+
+    /// Do not encrypt the new key file: whoever has it can open the volume
+    #[arg(long, requires = "fresh_keyfile", conflicts_with = "password")]
+    pub unencrypted_keyfile: bool,
+
+    /// Do not fill the volume. Faster, but reveals which parts are in use, and old contents stay readable
+    #[arg(long)]
+    pub quick: bool,
+
+    #[command(flatten)]
+    pub overwrite: Overwrite,
+
+    /// List the available ciphers and hashes, the defaults first
+    #[arg(long, conflicts_with_all = ["path", "size", "cipher", "hash", "pim", "quick", "force", "hidden"])]
+    pub list: bool,
+
+    /// Make a home's encrypted folder in VOLUME, as ecryptfs-setup-private does: .Private, .ecryptfs with a random passphrase that the
+    /// password unwraps, and Private to mount it at. eCryptfs
+    #[arg(long, conflicts_with_all = ["cipher", "key_size"])]
+    pub home: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub credentials: CredentialArgs,
+
+    #[command(flatten)]
+    pub cost: CostArgs,
+
+    #[command(flatten)]
+    pub protectors: ProtectorArgs,
+
+    /// Put a discovery volume in front: any system shows a text there that says what the volume is
+    #[arg(long, help_heading = "BitLocker")]
+    pub to_go: bool,
+
+    /// Make this file system in the volume, with the label of --label. It takes mkfs.ext4, mkfs.xfs and so on; BitLocker volumes
+    /// have ntfs, exfat or fat, with what BitLocker keeps to itself left out
+    #[arg(long, value_name = "KIND")]
+    pub filesystem: Option<FileSystem>,
+
+    #[command(flatten)]
+    pub luks: LuksArgs,
+
+    #[command(flatten)]
+    pub hidden: HiddenVolumeArgs,
+}
+
+/// What only LUKS volumes have.
+#[derive(clap::Args)]
+#[command(next_help_heading = "LUKS")]
+pub struct LuksArgs {
+    /// The label. LUKS2, BitLocker, and the file system of --filesystem
+    #[arg(long, value_name = "TEXT")]
+    pub label: Option<String>,
+
+    /// The subsystem, a second label. LUKS2 only
+    #[arg(long, value_name = "TEXT")]
+    pub subsystem: Option<String>,
+
+    /// The UUID [default: random]
+    #[arg(long, value_name = "UUID")]
+    pub uuid: Option<String>,
+
+    /// Integrity protection: hmac-sha256, hmac-sha512, aes-gcm-random, aes-ccm-random, chacha20-poly1305, aegis128-random; or, as in
+    /// cryptsetup, aead or poly1305 with a --cipher. LUKS2 only
+    #[arg(long, value_name = "NAME")]
+    pub integrity: Option<String>,
+
+    /// Put the header into this new file, and only data into the volume
+    #[arg(long, value_name = "FILE")]
+    pub header: Option<PathBuf>,
+
+    /// Where the data begin: 16M, 4M
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub offset: Option<u64>,
+
+    /// Size of one copy of the header: 16K to 4M. LUKS2 only
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub metadata_size: Option<u64>,
+
+    /// Size of the area of all keyslots: up to 128M. LUKS2 only
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub keyslots_size: Option<u64>,
+}
+
+/// What the hidden volume is to be.
+#[derive(clap::Args)]
+pub struct HiddenVolumeArgs {
+    /// Create a hidden volume inside VOLUME, as large as is safe or with --size for its files. Overwrites the file
+    /// system's free space there, including any existing hidden volume
+    #[arg(long)]
+    pub hidden: bool,
+
+    /// Cipher or cascade of the hidden volume; see --list
+    #[arg(long, value_name = "NAME", requires = "hidden")]
+    pub hidden_cipher: Option<String>,
+
+    #[command(flatten)]
+    pub inner: HiddenArgs,
+}
+
+impl Args {
+    /// Refuses what a new folder does not take.
+    pub fn check_for_folder(&self) -> Result<()> {
+        let cost = self.cost.cost()?;
+        let spec = Spec {
+            hash: self.hash.as_deref(),
+            pim: self.pim,
+            cost,
+            integrity: self.luks.integrity.as_deref(),
+            uuid: self.luks.uuid.as_deref(),
+            label: self.luks.label.as_deref(),
+            subsystem: self.luks.subsystem.as_deref(),
+            data_offset: self.luks.offset,
+            metadata_size: self.luks.metadata_size,
+            keyslots_size: self.luks.keyslots_size,
+            sector_size: self.sector_size,
+            discovery: self.to_go,
+            ..Spec::default()
+        };
+        let refused = spec.parameters().first().map(|parameter| (true, parameter.name()));
+        let flags = [
+            (self.size.is_some(), "size"),
+            (self.quick, "--quick"),
+            (self.overwrite.force, "--force"),
+            (self.filesystem.is_some(), "file system"),
+            (self.luks.header.is_some(), "detached header"),
+            (self.fresh_keyfile.is_some(), "key file"),
+            (!self.protectors.parameters().is_empty(), "recovery password or startup key"),
+            (self.credentials.gives_volume_key(), "volume key"),
+        ];
+        takes_no("a new folder", refused.into_iter().chain(flags))
+    }
+
+    /// The options without which new files of a folder are encrypted in another way.
+    pub fn opened_with(&self) -> Vec<String> {
+        let cipher = self.cipher.as_ref().map(|cipher| format!("--cipher={cipher}"));
+        let key_size = self.key_size.map(|bits| format!("--key-size={bits}"));
+        cipher.into_iter().chain(key_size).collect()
+    }
+}

@@ -1,0 +1,118 @@
+//! What `claviger create` says it has made.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use claviger_engine::formats::Choices;
+use claviger_engine::spec::Reserved;
+use serde::Serialize;
+
+use super::protectors::ProtectorReport;
+use crate::terminal::output::{self, Report};
+use crate::terminal::size;
+
+#[derive(Serialize)]
+pub struct Listed {
+    pub format: &'static str,
+    #[serde(flatten)]
+    pub choices: Choices,
+}
+
+#[derive(Serialize)]
+pub struct Created {
+    pub path: String,
+    pub format: &'static str,
+    pub cipher: String,
+    pub hash: Cow<'static, str>,
+    /// Size of the file or device, in bytes.
+    pub stored: u64,
+    /// Size of the plaintext, in bytes.
+    pub size: u64,
+    pub quick: bool,
+    /// How long all of it took, in seconds.
+    pub seconds: f64,
+    /// Seconds that filling the data area took, until all was on the disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filling_seconds: Option<f64>,
+    /// Options without which it does not open.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub opened_with: Vec<String>,
+    /// The key file that was made for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keyfile: Option<String>,
+    /// What else opens it.
+    #[serde(flatten)]
+    pub protectors: ProtectorReport,
+    /// The file system that was made in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filesystem: Option<&'static str>,
+    /// What no file system in it may use.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<Reserved>,
+}
+
+impl Report for Created {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { path, format, cipher, hash, size, seconds, filling_seconds, opened_with, keyfile, .. } = self;
+        let shown = output::printable(path);
+        writeln!(out, "{shown}: {format} volume, {cipher}, {hash}, {} for files", size::exact(*size))?;
+        tell_filling(out, *size, *seconds, *filling_seconds)?;
+        if let Some(keyfile) = keyfile {
+            writeln!(
+                out,
+                "{keyfile}: its key file. Without it the volume cannot be opened: keep a copy somewhere else."
+            )?;
+        }
+        self.protectors.text(out)?;
+        self.tell_kept(out)?;
+        if !opened_with.is_empty() {
+            writeln!(
+                out,
+                "The volume does not record how it was made. To open it, use: {}",
+                output::command(opened_with)
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Created {
+    fn tell_kept(&self, out: &mut dyn Write) -> io::Result<()> {
+        match (self.filesystem, self.kept.iter().map(|part| part.offset).min()) {
+            (Some(name), _) => writeln!(out, "It holds an empty {name} file system."),
+            (None, Some(end)) => writeln!(
+                out,
+                "A file system in it may take the first {end} bytes ({}) and nothing behind them.",
+                size::short(end)
+            ),
+            (None, None) => {
+                writeln!(out, "There is no file system in it yet: --filesystem makes one together with a new volume.")
+            }
+        }
+    }
+}
+
+/// How long it took, and at what rate the volume was filled.
+pub fn tell_filling(out: &mut dyn Write, size: u64, seconds: f64, filling: Option<f64>) -> io::Result<()> {
+    match filling {
+        None => writeln!(out, "Created in {seconds:.1} s; not filled (--quick)."),
+        Some(filling) => {
+            let rate = size::rate(size, Duration::from_secs_f64(filling));
+            writeln!(out, "Filled {} with random-looking bytes in {filling:.1} s: {rate}.", size::short(size))
+        }
+    }
+}
+
+impl Report for Vec<Listed> {
+    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        for Listed { format, choices } in self {
+            writeln!(out, "{format}, from {} on", size::exact(choices.min_len))?;
+            writeln!(out, "  ciphers: {}", choices.ciphers.join(", "))?;
+            if !choices.hashes.is_empty() {
+                writeln!(out, "  hashes:  {}", choices.hashes.join(", "))?;
+            }
+        }
+        writeln!(out, "The first of each is the default.")
+    }
+}

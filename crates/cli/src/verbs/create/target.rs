@@ -1,0 +1,235 @@
+//! Where a new volume goes: a new file, the place of an old one, or a device.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use claviger_engine::internal::files;
+use claviger_engine::store::{Access, FileStore};
+use claviger_engine::{Error, Result, Store};
+
+use super::args::LuksArgs;
+use crate::opening::overwrite::Overwrite;
+use crate::opening::remote;
+use crate::terminal::{output, size};
+
+/// Where the volume goes, checked before a password is asked for.
+pub enum NewVolume<'a> {
+    /// A file that does not exist yet.
+    New { path: &'a Path, len: u64 },
+    /// A file that exists and may be replaced. It stays locked, and as it is, until its successor is whole.
+    Instead { path: PathBuf, len: u64, old: FileStore },
+    /// What has its size already: a block device, or something elsewhere.
+    Device(Arc<dyn Store>),
+}
+
+/// A place with its store.
+pub struct Target {
+    pub store: Arc<dyn Store>,
+    /// Removes the new file unless it is kept.
+    file: Option<NewFile>,
+}
+
+/// A file that is removed on drop, or moved to where it belongs.
+struct NewFile {
+    at: PathBuf,
+    to: PathBuf,
+    store: Arc<FileStore>,
+    /// What it replaces: locked until the new file has taken its place.
+    old: Option<FileStore>,
+}
+
+impl<'a> NewVolume<'a> {
+    /// Looks at `path`, which is left as it is. `size` is that of a new file, which has to be `min_len` at least.
+    pub fn find(path: &'a Path, size: Option<u64>, overwrite: Overwrite, min_len: u64) -> Result<Self> {
+        let fits = |len: u64| {
+            if len >= min_len {
+                return Ok(len);
+            }
+            let least = size::exact(min_len);
+            Err(Error::misuse(format!("{} is too small: a volume needs {least}", size::exact(len))).at(path))
+        };
+        if remote::is_remote(path) {
+            if size.is_some() {
+                return Err(Error::misuse("the size of a remote store is fixed: leave out --size").at(path));
+            }
+            let old = remote::open(path, Access::ReadWrite)?;
+            overwrite.check(path, &*old, "device")?;
+            fits(old.len())?;
+            return Ok(Self::Device(old));
+        }
+        let metadata = match fs::metadata(path) {
+            Ok(metadata) => metadata,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                let need = || Error::misuse("the size is missing; for example --size 100M").at(path);
+                return Ok(Self::New { path, len: fits(whole(size.ok_or_else(need)?))? });
+            }
+            Err(e) => return Err(Error::from(e).at(path)),
+        };
+        let device = metadata.file_type().is_block_device();
+        if device && size.is_some() {
+            return Err(Error::misuse("the size of a block device is fixed: leave out --size").at(path));
+        }
+        // Takes the lock: a volume that somebody has open is not replaced.
+        let old = FileStore::open(path, Access::ReadWrite)?;
+        let thing = if device { "device" } else { "file" };
+        overwrite.check(path, &old, thing)?;
+        if device {
+            fits(old.len())?;
+            return Ok(Self::Device(Arc::new(old)));
+        }
+        let len = fits(whole(size.unwrap_or(old.len())))?;
+        Ok(Self::Instead { path: path.canonicalize().map_err(|e| Error::from(e).at(path))?, len, old })
+    }
+
+    /// Bytes of it.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::New { len, .. } | Self::Instead { len, .. } => *len,
+            Self::Device(store) => store.len(),
+        }
+    }
+
+    /// Creates the new file. What holds the lock on an old one goes along.
+    pub fn make(self) -> Result<Target> {
+        match self {
+            Self::New { path, len } => Target::new_file(path, path, len, None),
+            Self::Instead { path, len, old } => {
+                let mut name = OsString::from(".");
+                name.push(path.file_name().unwrap_or_default());
+                name.push(format!(".new-{}", std::process::id()));
+                Target::new_file(&path.with_file_name(name), &path, len, Some(old))
+            }
+            Self::Device(store) => Ok(Target { store, file: None }),
+        }
+    }
+}
+
+impl Target {
+    fn new_file(at: &Path, to: &Path, len: u64, old: Option<FileStore>) -> Result<Self> {
+        let store = FileStore::create(at, len).map_err(|e| Error { path: Some(to.to_owned()), ..e })?;
+        let store = Arc::new(store);
+        let file = NewFile { at: at.to_owned(), to: to.to_owned(), store: Arc::clone(&store), old };
+        Ok(Self { store, file: Some(file) })
+    }
+
+    /// Where a file system for it is made: where there is room for that.
+    pub fn temporary_folder(&self) -> PathBuf {
+        match self.file.as_ref().and_then(|file| file.to.parent()) {
+            Some(folder) if folder.as_os_str().is_empty() => PathBuf::from("."),
+            Some(folder) => folder.to_owned(),
+            None => std::env::temp_dir(),
+        }
+    }
+
+    /// What is there after a failure.
+    pub fn left(&self) -> &'static str {
+        match &self.file {
+            Some(file) if file.at == file.to => "No file was left behind.",
+            Some(_) => "The old file is as it was.",
+            None => "If writing had begun, the old contents of the device are lost.",
+        }
+    }
+
+    /// The volume is whole.
+    pub fn keep(self) -> Result<()> {
+        match self.file {
+            Some(file) => file.keep(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl NewFile {
+    fn keep(mut self) -> Result<()> {
+        let Self { at, to, store, old } = &self;
+        store.rename(at, to, old.as_ref()).map_err(|e| e.hint("Nothing was replaced."))?;
+        // It is in its place: nothing below may remove it, or pass for a failure.
+        self.at.clear();
+        if let Err(e) = files::sync_folder(&self.to) {
+            output::warn(&format!("{}: its name may not survive a power cut: {e}", self.to.display()));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        if !self.at.as_os_str().is_empty() && self.store.is_at(&self.at) {
+            let _ = fs::remove_file(&self.at);
+        }
+    }
+}
+
+/// Whole sectors: 100MB, which is 195,312.5 of them, is no mistake worth an error.
+fn whole(len: u64) -> u64 {
+    len - len % 512
+}
+
+/// A detached header, removed again unless the volume is made.
+pub struct NewHeader {
+    pub store: Option<Arc<FileStore>>,
+    path: PathBuf,
+}
+
+impl NewHeader {
+    /// Bytes of a new header file, whichever LUKS it is.
+    pub fn create(path: &Path, args: &LuksArgs) -> Result<Self> {
+        const LEN: u64 = 16 << 20;
+        let len = match (args.metadata_size, args.keyslots_size) {
+            (None, None) => LEN,
+            (metadata, keyslots) => {
+                let metadata = metadata.unwrap_or(16 << 10).saturating_mul(2);
+                metadata.saturating_add(keyslots.unwrap_or(LEN.saturating_sub(metadata).max(1 << 20))).min(256 << 20)
+            }
+        };
+        Ok(Self { store: Some(Arc::new(FileStore::create(path, len)?)), path: path.to_owned() })
+    }
+}
+
+impl Drop for NewHeader {
+    fn drop(&mut self) {
+        if self.store.as_ref().is_some_and(|store| store.is_at(&self.path)) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: u64 = 4096;
+
+    #[test]
+    fn only_its_own_file_is_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("new");
+        drop(Target::new_file(&path, &path, LEN, None).expect("there is room"));
+        assert!(!path.exists());
+        let target = Target::new_file(&path, &path, LEN, None).expect("there is room");
+        let other = folder.path().join("other");
+        fs::write(&other, "precious").and_then(|()| fs::rename(&other, &path)).expect("it takes the place");
+        assert!(matches!(target.keep().map_err(|e| e.kind), Err(ErrorKind::InUse { .. })));
+        assert_eq!(fs::read(&path).expect("it is there"), b"precious");
+    }
+
+    #[test]
+    fn only_the_file_that_was_asked_about_is_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, at) = (folder.path().join("v.tc"), folder.path().join(".v.tc.new"));
+        fs::write(&path, "old").expect("a file");
+        let open = || FileStore::open(&path, Access::ReadWrite).expect("nobody has it");
+        let target = Target::new_file(&at, &path, LEN, Some(open())).expect("there is room");
+        let newer = folder.path().join("newer");
+        fs::write(&newer, "precious").and_then(|()| fs::rename(&newer, &path)).expect("it takes the place");
+        assert!(target.keep().is_err());
+        assert_eq!(fs::read(&path).expect("it is there"), b"precious");
+        assert!(!at.exists(), "the new one is removed");
+        Target::new_file(&at, &path, LEN, Some(open())).expect("there is room").keep().expect("it is the same file");
+        assert_eq!(fs::metadata(&path).expect("it is there").len(), LEN);
+    }
+}
