@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use claviger_serve::inherited;
 
+use opening::mount_point;
 use opening::remote::RemoteArgs;
 use process::command_line::Understood;
 use process::helper;
@@ -162,7 +163,7 @@ fn main() -> ExitCode {
         Verb::Man(args) => man::run(args),
         Verb::Completions(args) => completions::run(args),
     };
-    exit::finish(result, cli.verb.json())
+    exit::finish(result.map_err(mount_point::say_where), cli.verb.json())
 }
 
 impl Verb {

@@ -196,6 +196,12 @@ impl Named {
         self.path.display().to_string()
     }
 
+    /// What is about to be written, for a question.
+    pub fn announcement(&self, prepared: &Prepared) -> String {
+        let steps: Vec<_> = prepared.edit.steps.iter().map(|step| step.what.as_str()).collect();
+        format!("{} is a {} volume. To be written: {}.", self.path(), self.format.name(), steps.join(", "))
+    }
+
     /// Carries the change out and tells of it.
     pub fn carry_out(&self, prepared: Prepared, json: bool) -> anyhow::Result<()> {
         prepared.edit.carry_out(&*self.store).map_err(|e| e.at(&self.path))?;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use claviger_engine::logical_volumes;
 use claviger_engine::{Store, filesystems};
 
-use crate::opening::smaller_sectors;
 use crate::terminal::output;
 
 /// Which one.
@@ -43,4 +42,13 @@ impl LogicalVolumeArgs {
             None => Arc::new(mapped),
         })
     }
+}
+
+/// The warning where what is inside was made for sectors of `inside` bytes, and those of the volume have `own`.
+pub fn smaller_sectors(inside: u64, own: u64) -> String {
+    format!(
+        "What is inside was made for sectors of {inside} bytes, and those of the volume have {own}. Here that does no harm; with \
+         dm-crypt, and so with cryptsetup, it does not mount. To change that, copy the files, make a file system for sectors of \
+         {own} bytes, and copy them back."
+    )
 }

@@ -42,7 +42,7 @@ use claviger_serve::key_process::KeySide;
 use crate::opening::credentials::{CredentialArgs, HiddenCredentialArgs};
 use crate::opening::folder::{FolderArgs, FolderGiven};
 use crate::opening::headerless::HeaderlessArgs;
-use crate::opening::logical_volume::LogicalVolumeArgs;
+use crate::opening::logical_volume::{LogicalVolumeArgs, smaller_sectors};
 use crate::opening::patience::PatienceArgs;
 use crate::opening::tokens::{Released, TokenArgs};
 use crate::process::guard;
@@ -676,15 +676,6 @@ fn with_explain(mut error: Error) -> Error {
     let before = error.to_try(advice::say).map(|before| format!("{before} ")).unwrap_or_default();
     error.advice = None;
     error.hint(format!("{before}{more}"))
-}
-
-/// The warning where what is inside was made for sectors of `inside` bytes, and those of the volume have `own`.
-fn smaller_sectors(inside: u64, own: u64) -> String {
-    format!(
-        "What is inside was made for sectors of {inside} bytes, and those of the volume have {own}. Here that does no harm; with \
-         dm-crypt, and so with cryptsetup, it does not mount. To change that, copy the files, make a file system for sectors of \
-         {own} bytes, and copy them back."
-    )
 }
 
 impl OpenedVolume {

@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use claviger_engine::{Error, ErrorKind};
 use serde::Serialize;
 
-use crate::opening::mount_point;
 use crate::terminal::output::{self, ReaderGone};
 use crate::terminal::{advice, foreign};
 
@@ -117,7 +116,6 @@ pub fn finish(result: anyhow::Result<()>, json: bool) -> ExitCode {
     if error.downcast_ref::<ReaderGone>().is_some() {
         return number(DONE);
     }
-    let error = mount_point::say_where(error);
     report(&error, json);
     ExitCode::from(classify(&error).number)
 }

@@ -22,6 +22,7 @@ use crate::process::{background, guard};
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::{cancel, output};
 use favourites::Favourite;
+use random_key::RandomKeyArgs;
 
 /// Open volumes by their names in /etc/crypttab or among your favourites
 ///
@@ -77,21 +78,8 @@ pub struct Args {
     #[arg(long, requires = "kernel")]
     read_only: bool,
 
-    /// With --kernel: a new random key, which nobody keeps, for a plain volume. What is on the device is lost
-    #[arg(long, requires = "kernel", conflicts_with_all = ["read_only", "crypttab"])]
-    random_key: bool,
-
-    /// With --random-key: make a swap area of it, for swapon
-    #[arg(long, requires = "random_key")]
-    swap: bool,
-
-    /// With --random-key: also where something is recognised on the device, after a confirmation
-    #[arg(long, requires = "random_key")]
-    force: bool,
-
-    /// Do not ask for confirmation
-    #[arg(long, requires = "force")]
-    yes: bool,
+    #[command(flatten)]
+    random_key: RandomKeyArgs,
 
     /// Keep the keys in a process of their own, which opens no files and runs no programs: the one that does the rest never has
     /// them
@@ -130,8 +118,8 @@ pub fn run(args: &Args, global: &[OsString]) -> anyhow::Result<()> {
     if let Some((volume, name)) = args.volume(&entries)? {
         let (credentials, how) = (args.credentials.clone().unwrap_or_default(), args.how.clone());
         let open = OpenArgs { path: volume.into(), credentials, how };
-        return match args.random_key {
-            true => random_key::attach(open, name, args),
+        return match args.random_key.random_key {
+            true => args.random_key.attach(open, name, args.json),
             false => kernel::attach(open, name, args.read_only, args.json),
         };
     }
@@ -192,7 +180,7 @@ impl Args {
 
     /// The volume for the kernel and the name that it is to have, where the names are not those of lines of the table.
     fn volume(&self, entries: &[Entry]) -> Result<Option<(&str, &str)>> {
-        let options = self.credentials.is_some() || self.how.given() || self.random_key;
+        let options = self.credentials.is_some() || self.how.given() || self.random_key.random_key;
         if options && !self.kernel {
             return Err(Error::misuse("options that open a volume only go with --kernel, a VOLUME and a NAME")
                 .hint("What a line of the table or a favourite needs is written there."));

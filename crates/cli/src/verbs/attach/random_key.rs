@@ -9,7 +9,7 @@ use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Error, Result, Store};
 use claviger_serve::kernel;
 
-use super::{Args, kernel as attaching};
+use super::kernel as attaching;
 use crate::opening::OpenArgs;
 use crate::opening::credentials::CredentialArgs;
 use crate::terminal::{output, prompt, size};
@@ -17,26 +17,68 @@ use crate::terminal::{output, prompt, size};
 /// Bytes at both ends in which formats have their marks.
 const MARKS: u64 = 1 << 20;
 
-/// Sets the device up in the kernel and makes of it what the options say.
-pub fn attach(open: OpenArgs, name: &str, args: &Args) -> anyhow::Result<()> {
-    kernel::available()?;
-    let mut open = with_random_key(open)?;
-    let lost = may_be_lost(&open, args)?;
-    open.how.for_kernel = true;
-    // That its contents make no sense need not be said.
-    let opened = open.open(Access::ReadWrite)?;
-    if opened.facts.cipher.starts_with("cipher_null") {
-        return Err(Error::misuse("--random-key: cipher_null has no key").into());
+/// The options for such a device.
+#[derive(clap::Args)]
+pub struct RandomKeyArgs {
+    /// With --kernel: a new random key, which nobody keeps, for a plain volume. What is on the device is lost
+    #[arg(long, requires = "kernel", conflicts_with_all = ["read_only", "crypttab"])]
+    pub random_key: bool,
+
+    /// With --random-key: make a swap area of it, for swapon
+    #[arg(long, requires = "random_key")]
+    swap: bool,
+
+    /// With --random-key: also where something is recognised on the device, after a confirmation
+    #[arg(long, requires = "random_key")]
+    force: bool,
+
+    /// Do not ask for confirmation
+    #[arg(long, requires = "force")]
+    yes: bool,
+}
+
+impl RandomKeyArgs {
+    /// Sets the device up in the kernel and makes of it what the options say.
+    pub fn attach(&self, open: OpenArgs, name: &str, json: bool) -> anyhow::Result<()> {
+        kernel::available()?;
+        let mut open = with_random_key(open)?;
+        let lost = self.may_be_lost(&open)?;
+        open.how.for_kernel = true;
+        // That its contents make no sense need not be said.
+        let opened = open.open(Access::ReadWrite)?;
+        if opened.facts.cipher.starts_with("cipher_null") {
+            return Err(Error::misuse("--random-key: cipher_null has no key").into());
+        }
+        let mut attached = attaching::set_up(&open, opened, name, false)?;
+        attached.swap = self.swap;
+        let made = make(Path::new(&attached.device), lost, self.swap);
+        if let Err(e) = made {
+            // Nobody is to use what is not finished.
+            let _ = kernel::detach(name);
+            return Err(e.at(&open.path).into());
+        }
+        output::print(&attached, json)
     }
-    let mut attached = attaching::set_up(&open, opened, name, false)?;
-    attached.swap = args.swap;
-    let made = make(Path::new(&attached.device), lost, args.swap);
-    if let Err(e) = made {
-        // Nobody is to use what is not finished.
-        let _ = kernel::detach(name);
-        return Err(e.at(&open.path).into());
+
+    /// Refuses, or asks, where somebody may want to keep what is there. Whether there is such a thing, and it may be lost.
+    fn may_be_lost(&self, open: &OpenArgs) -> Result<bool> {
+        let at = |e: Error| e.at(&open.path);
+        let store = open.raw(Access::ReadWrite)?;
+        let area = area(open, store.len()).map_err(at)?;
+        let Some(what) = worth_keeping(&store, area).map_err(at)? else { return Ok(false) };
+        let named = format!("it has {} and holds {what}", size::exact(store.len()));
+        if !self.force {
+            return Err(at(Error::misuse(format!("{named}, which would be lost: nothing was changed"))
+                .hint("Is it the right device? To use it all the same, add --force.")));
+        }
+        if !self.yes {
+            let path = output::printable(&open.path.to_string_lossy());
+            let question = format!("{path}: {named}.\nAll of it will be lost. Use it? (yes/no) ");
+            let refused = |why: &str| at(Error::misuse(format!("nothing was changed{why}; {named}")));
+            prompt::consent(&question, "--force --yes", refused)?;
+        }
+        Ok(true)
     }
-    output::print(&attached, args.json)
 }
 
 /// The same volume under a new random key.
@@ -46,26 +88,6 @@ fn with_random_key(open: OpenArgs) -> Result<OpenArgs> {
     }
     let (how, bits) = open.how.with_random_key()?;
     Ok(OpenArgs { credentials: CredentialArgs::random_key(bits), how, ..open })
-}
-
-/// Refuses, or asks, where somebody may want to keep what is there. Whether there is such a thing, and it may be lost.
-fn may_be_lost(open: &OpenArgs, args: &Args) -> Result<bool> {
-    let at = |e: Error| e.at(&open.path);
-    let store = open.raw(Access::ReadWrite)?;
-    let area = area(open, store.len()).map_err(at)?;
-    let Some(what) = worth_keeping(&store, area).map_err(at)? else { return Ok(false) };
-    let named = format!("it has {} and holds {what}", size::exact(store.len()));
-    if !args.force {
-        return Err(at(Error::misuse(format!("{named}, which would be lost: nothing was changed"))
-            .hint("Is it the right device? To use it all the same, add --force.")));
-    }
-    if !args.yes {
-        let path = output::printable(&open.path.to_string_lossy());
-        let question = format!("{path}: {named}.\nAll of it will be lost. Use it? (yes/no) ");
-        let refused = |why: &str| at(Error::misuse(format!("nothing was changed{why}; {named}")));
-        prompt::consent(&question, "--force --yes", refused)?;
-    }
-    Ok(true)
 }
 
 /// The part of a device of `len` bytes that the options name.

@@ -17,12 +17,12 @@ use claviger_engine::trees::{Tree, host::HostFolder};
 use claviger_engine::{Error, Opening, Result, Unlock};
 use serde::Serialize;
 
+use super::args::Args;
 use crate::opening::new_file;
 use crate::process::guard;
 use crate::terminal::left_out::LeftOut;
 use crate::terminal::output::{self, Report};
 use crate::terminal::{cancel, progress, size};
-use crate::verbs::convert::Args;
 use crate::verbs::survey::count;
 
 /// The format of new folders, where none is named.

@@ -12,7 +12,7 @@ use claviger_engine::{Error, Result};
 use claviger_serve::mount::mountinfo::{self, Mount};
 use claviger_serve::sessions::escape;
 
-use super::{Finding, Sure, View, What};
+use super::finding::{Finding, Sure, View, What};
 use crate::terminal::date::date;
 use crate::terminal::output::printable;
 

@@ -3,6 +3,7 @@
 //! Each finding is a claim that somebody else could measure as well. Nothing is opened for writing, and whether there is a hidden
 //! volume is said to nobody but who has its password.
 
+mod finding;
 mod host;
 mod outer;
 mod stored;
@@ -22,6 +23,7 @@ use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, prompt};
+use finding::{Finding, View};
 use host::Host;
 
 /// What is to be audited besides the volume.
@@ -40,72 +42,6 @@ pub struct DeniabilityArgs {
     /// Ask for the password, and say what whoever had it from you sees too. Giving one by another option does the same
     #[arg(long, requires = "deniability")]
     open: bool,
-}
-
-/// What an observer sees.
-#[derive(Serialize)]
-struct Finding {
-    /// For programs, and to look it up in the guide.
-    name: &'static str,
-    /// What it is seen from.
-    seen_from: View,
-    /// What it gives away, if anything.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    gives_away: Option<What>,
-    /// How surely it does.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sure: Option<Sure>,
-    /// What is seen. Whole sentences.
-    sees: String,
-    /// What to do about it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    to_do: Option<&'static str>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum View {
-    OneCopy,
-    TwoCopies,
-    /// The password of the volume, beside its copies.
-    Password,
-    /// The file system that the volume is in.
-    FileSystem,
-    Host,
-}
-
-#[derive(Clone, Copy, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum What {
-    /// That it is an encrypted volume.
-    Encryption,
-    /// When it was used, how, or where it has data.
-    Use,
-    /// That something is hidden in it.
-    Hidden,
-}
-
-#[derive(Clone, Copy, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Sure {
-    Certain,
-    Likely,
-    Possible,
-}
-
-impl Finding {
-    /// What gives nothing away.
-    fn nothing(name: &'static str, seen_from: View, sees: impl Into<String>) -> Self {
-        Self { name, seen_from, gives_away: None, sure: None, sees: sees.into(), to_do: None }
-    }
-
-    fn gives(self, what: What, sure: Sure) -> Self {
-        Self { gives_away: Some(what), sure: Some(sure), ..self }
-    }
-
-    fn advised(self, what: &'static str) -> Self {
-        Self { to_do: Some(what), ..self }
-    }
 }
 
 #[derive(Serialize)]
@@ -186,24 +122,5 @@ impl Report for Audit {
             out,
             "{shown} of {all} give something away. Whether something is hidden here only its own password tells."
         )
-    }
-}
-
-impl Finding {
-    fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let what = match self.gives_away {
-            None => "gives nothing away",
-            Some(What::Encryption) => "shows an encrypted volume",
-            Some(What::Use) => "shows how it is used",
-            Some(What::Hidden) => "shows that something is hidden",
-        };
-        let sure = match self.sure {
-            None => "",
-            Some(Sure::Certain) => ", certain",
-            Some(Sure::Likely) => ", likely",
-            Some(Sure::Possible) => ", possible",
-        };
-        writeln!(out, "  {} ({what}{sure})\n    {}", self.name, output::printable(&self.sees))?;
-        self.to_do.map_or(Ok(()), |to_do| writeln!(out, "    To do: {to_do}"))
     }
 }

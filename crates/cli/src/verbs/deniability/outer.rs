@@ -13,7 +13,7 @@ use claviger_engine::free_tail::{FreeTail, behind_its_end, free_tail};
 use claviger_engine::trees::{Node, NodeKind, Tree};
 use claviger_engine::{Error, ErrorKind, Result, Volume};
 
-use super::{Finding, Sure, View, What};
+use super::finding::{Finding, Sure, View, What};
 use crate::terminal::date::date;
 use crate::terminal::size;
 

@@ -8,8 +8,8 @@ use claviger_engine::diagnosis::{self, Look};
 use claviger_engine::store::FileStore;
 use claviger_engine::{Result, Store, Verdict};
 
+use super::finding::{Finding, Sure, View, What};
 use super::outer::Free;
-use super::{Finding, Sure, View, What};
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, size};
 

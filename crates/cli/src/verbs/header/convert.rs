@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use claviger_engine::store::Access;
 use claviger_engine::{Error, Unlock};
 
-use super::announcement;
 use crate::opening::editing::HeaderArgs;
 use crate::opening::new_file;
 use crate::terminal::{advice, prompt};
@@ -55,7 +54,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let named = args.header.find(Access::ReadWrite)?;
     let prepared = named.editor.convert(&*named.store, &args.to, args.detached).map_err(at)?;
     if !args.yes {
-        let question = format!("{} Turn it into {}? (yes/no) ", announcement(&named, &prepared), prepared.format);
+        let question = format!("{} Turn it into {}? (yes/no) ", named.announcement(&prepared), prepared.format);
         prompt::consent(&question, "--yes", |why| at(Error::misuse(format!("nothing was changed{why}"))))?;
     }
     if let Some(file) = &args.backup {

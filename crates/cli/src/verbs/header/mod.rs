@@ -7,10 +7,6 @@ mod restore;
 mod set;
 mod show;
 
-use claviger_engine::formats::Prepared;
-
-use crate::opening::editing::Named;
-
 /// Show, save or restore a volume's headers
 #[derive(clap::Args)]
 pub struct Args {
@@ -52,10 +48,4 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         What::Repair(args) => repair::run(args),
         What::Convert(args) => convert::run(args),
     }
-}
-
-/// What is about to be written.
-fn announcement(named: &Named, prepared: &Prepared) -> String {
-    let steps: Vec<_> = prepared.edit.steps.iter().map(|s| s.what.as_str()).collect();
-    format!("{} is a {} volume. To be written: {}.", named.path(), named.format.name(), steps.join(", "))
 }

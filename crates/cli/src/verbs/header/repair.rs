@@ -4,7 +4,6 @@ use claviger_engine::formats::Prepared;
 use claviger_engine::store::Access;
 use claviger_engine::{Advice, Credential, Error, ErrorKind, Unlock};
 
-use super::announcement;
 use crate::opening::credentials::CredentialArgs;
 use crate::opening::editing::{HeaderArgs, Named};
 use crate::opening::patience::PatienceArgs;
@@ -53,7 +52,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let prepared = args.prepared(&named).map_err(|e| e.at(&args.header.path))?;
     let wanted = !prepared.edit.steps.is_empty() && !args.yes;
     if wanted {
-        let question = format!("{} Repair it? (yes/no) ", announcement(&named, &prepared));
+        let question = format!("{} Repair it? (yes/no) ", named.announcement(&prepared));
         prompt::consent(&question, "--yes", |why| {
             Error::misuse(format!("nothing was repaired{why}")).at(&args.header.path)
         })?;
