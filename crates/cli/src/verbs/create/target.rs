@@ -200,6 +200,8 @@ impl Drop for NewHeader {
 
 #[cfg(test)]
 mod tests {
+    use claviger_engine::ErrorKind;
+
     use super::*;
 
     const LEN: u64 = 4096;

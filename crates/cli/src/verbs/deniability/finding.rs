@@ -10,7 +10,7 @@ use crate::terminal::output;
 #[derive(Serialize)]
 pub struct Finding {
     /// For programs, and to look it up in the guide.
-    name: &'static str,
+    pub name: &'static str,
     /// What it is seen from.
     pub seen_from: View,
     /// What it gives away, if anything.
@@ -18,12 +18,12 @@ pub struct Finding {
     pub gives_away: Option<What>,
     /// How surely it does.
     #[serde(skip_serializing_if = "Option::is_none")]
-    sure: Option<Sure>,
+    pub sure: Option<Sure>,
     /// What is seen. Whole sentences.
-    sees: String,
+    pub sees: String,
     /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    to_do: Option<&'static str>,
+    pub to_do: Option<&'static str>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
