@@ -13,12 +13,10 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use claviger_serve::inherited;
 
 use opening::mount_point;
-use opening::remote::RemoteArgs;
 use process::command_line::Understood;
 use process::helper;
 use terminal::exit;
-use terminal::progress::ProgressArgs;
-use terminal::prompt::{self, Ask};
+use terminal::session::SessionArgs;
 use verbs::{
     attach, benchmark, cat, change, completions, convert, cp, create, detach, efs, explain, header, identify, info,
     keyfile, keyslot, lab, list, lock, ls, man, mount, reencrypt, resize, serve, token, tree, unlock, unmount, verify,
@@ -48,15 +46,8 @@ struct Cli {
     #[command(subcommand)]
     verb: Verb,
 
-    /// Who is asked for passwords and PINs that no option gives
-    #[arg(long, global = true, value_name = "WHO", value_enum, default_value_t)]
-    ask: Ask,
-
     #[command(flatten)]
-    progress: ProgressArgs,
-
-    #[command(flatten)]
-    elsewhere: RemoteArgs,
+    session: SessionArgs,
 }
 
 #[derive(Subcommand)]
@@ -126,9 +117,7 @@ fn main() -> ExitCode {
         Err(usage) => return exit::usage(&usage, words.iter().any(|word| word == "--json")),
     };
     let words = understood.words;
-    prompt::ask_by(cli.ask);
-    cli.elsewhere.apply();
-    if let Err(e) = cli.progress.apply() {
+    if let Err(e) = cli.session.begin() {
         return exit::finish(Err(e.into()), cli.verb.json());
     }
     let result = match &cli.verb {

@@ -1,8 +1,7 @@
 //! From what a person writes to what is there: a file or device of this machine, or a remote store.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Once, OnceLock};
-use std::time::Duration;
+use std::sync::{Arc, Once};
 
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Error, Opening, Result, Store};
@@ -10,27 +9,9 @@ use claviger_serve::nbd::remote::Options;
 use claviger_serve::remote::{Helper, RemoteAddress, Writers, helpers};
 use serde::Deserialize;
 
+use crate::terminal::cancel;
 use crate::terminal::output::warn;
-use crate::terminal::{cancel, duration};
-
-/// How long to wait for remote stores.
-#[derive(clap::Args)]
-#[command(next_help_heading = "Remote stores (nbd://HOST, rbd:POOL/IMAGE …)")]
-pub struct RemoteArgs {
-    /// How long a server may take to answer [default: 2m]
-    #[arg(long, global = true, value_name = "TIME", value_parser = duration::parse, hide_short_help = true)]
-    timeout: Option<Duration>,
-
-    /// How long a lost connection may take to come back; 0s: not at all [default: 1m]
-    #[arg(long, global = true, value_name = "TIME", value_parser = duration::parse_or_none, hide_short_help = true)]
-    reconnect: Option<Duration>,
-
-    /// The most connections, where a server allows several [default: 4]
-    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64), hide_short_help = true)]
-    connections: Option<u16>,
-}
-
-static OPTIONS: OnceLock<Options> = OnceLock::new();
+use crate::terminal::session::session;
 
 /// A helper of the user for remote stores: a row of helpers.toml.
 #[derive(Deserialize)]
@@ -45,19 +26,6 @@ struct Row {
     options: Vec<String>,
     #[serde(default)]
     environment: Vec<String>,
-}
-
-impl RemoteArgs {
-    /// From now on they count.
-    pub fn apply(&self) {
-        let usual = Options::default();
-        let _ = OPTIONS.set(Options {
-            timeout: self.timeout.unwrap_or(usual.timeout),
-            reconnect: self.reconnect.unwrap_or(usual.reconnect),
-            connections: self.connections.map_or(usual.connections, usize::from),
-            ..usual
-        });
-    }
 }
 
 /// The remote store that this name stands for, unless it is a path.
@@ -160,7 +128,7 @@ pub fn absolute(name: &Path) -> Result<PathBuf> {
 }
 
 fn options() -> Options {
-    Options { cancel: cancel::waits(), ..OPTIONS.get().copied().unwrap_or_default() }
+    Options { cancel: cancel::waits(), ..session().remote }
 }
 
 /// The user's own, which may stand in place of ours, and ours.

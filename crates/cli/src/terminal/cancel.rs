@@ -17,6 +17,8 @@ pub const HANDLED: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, last_signal::TIMER];
 
 #[derive(Default)]
 struct Flags {
+    /// Whether signals set the others.
+    installed: OnceLock<()>,
     /// The person wants it to end.
     cancelled: Arc<AtomicBool>,
     /// There is nothing to clean up, so a signal may end the process at once.
@@ -27,8 +29,6 @@ struct Flags {
     setters: Mutex<Vec<SigId>>,
 }
 
-static INSTALLED: OnceLock<()> = OnceLock::new();
-
 fn flags() -> &'static Flags {
     static FLAGS: OnceLock<Flags> = OnceLock::new();
     FLAGS.get_or_init(Flags::default)
@@ -36,8 +36,8 @@ fn flags() -> &'static Flags {
 
 /// From here on, a signal sets the flag instead of ending the process. The second one of a kind ends it all the same, soon.
 pub fn install() -> io::Result<&'static AtomicBool> {
-    if INSTALLED.set(()).is_ok() {
-        let Flags { cancelled, at_once, waits_no_more, setters } = flags();
+    let Flags { installed, cancelled, at_once, waits_no_more, setters } = flags();
+    if installed.set(()).is_ok() {
         let status = crate::terminal::exit::cancelled();
         for signal in SIGNALS {
             // In this order: the first handler ends the process where that does no harm, the others note the wish.

@@ -10,4 +10,5 @@ pub mod left_out;
 pub mod output;
 pub mod progress;
 pub mod prompt;
+pub mod session;
 pub mod size;

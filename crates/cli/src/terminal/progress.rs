@@ -1,19 +1,17 @@
 //! A bar on standard error while something takes long, only where that is a terminal; and the same as lines for another program.
 
 use std::fs::{File, FileType};
-use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use claviger_engine::{Error, Result};
-use claviger_serve::inherited;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use serde_json::{Value, json};
 
 use crate::terminal::output::printable;
+use crate::terminal::session::{Shown, session};
 use crate::terminal::size;
 
 /// What takes no longer than this shows no bar.
@@ -22,73 +20,20 @@ const PATIENCE: Duration = Duration::from_millis(700);
 /// A line for another program is followed by the next one no sooner.
 const PACE: Duration = Duration::from_millis(50);
 
-/// Where other programs are told.
-static TOLD: OnceLock<File> = OnceLock::new();
-
-/// Whether people see bars.
-static SHOWN: OnceLock<Shown> = OnceLock::new();
-
-/// How it is shown how far long work is.
-#[derive(Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Shown {
-    /// A bar on standard error, where that is a terminal
-    #[default]
-    Bar,
-    /// Lines of JSON on standard error: {"what", "done", "all", "unit", "per_second", "seconds_left"}
-    Json,
-    /// Nothing
-    None,
-}
-
-/// Who is told how far the work is.
-#[derive(clap::Args)]
-pub struct ProgressArgs {
-    /// How it is shown how far long work is
-    #[arg(long, global = true, value_name = "HOW", value_enum, default_value_t, hide_short_help = true)]
-    progress: Shown,
-
-    /// Write to this open file descriptor how far the work is, in lines as those of --progress json
-    #[arg(long, global = true, value_name = "N", hide_short_help = true)]
-    progress_fd: Option<RawFd>,
-}
-
-impl ProgressArgs {
-    /// From now on.
-    ///
-    /// # Errors
-    /// If nothing has been inherited under that number.
-    pub fn apply(&self) -> Result<()> {
-        SHOWN.get_or_init(|| self.progress);
-        let Some(number) = self.progress_fd else {
-            if self.progress == Shown::Json {
-                let file = io::stderr().as_fd().try_clone_to_owned().map_err(Error::from)?;
-                TOLD.get_or_init(|| file.into());
-            }
-            return Ok(());
-        };
-        let name = format!("--progress-fd {number}");
-        let file = inherited::take(number).map_err(|e| Error::from(e).at(name.as_ref()))?;
-        // Whoever does not read does not hold the work up.
-        fcntl_setfl(&file, fcntl_getfl(&file).map_err(io::Error::from)? | OFlags::NONBLOCK).map_err(io::Error::from)?;
-        TOLD.get_or_init(|| file.into());
-        Ok(())
-    }
-}
-
 /// What other programs are told by, if they are.
 pub fn told() -> Option<BorrowedFd<'static>> {
-    TOLD.get().map(AsFd::as_fd)
+    session().told.as_ref().map(AsFd::as_fd)
 }
 
 /// Tells another program, if there is one. One write of a line: it is there whole, or not at all where nobody reads.
 fn write_line(told: &Value) {
-    let _ = TOLD.get().map(|mut to| to.write(format!("{told}\n").as_bytes()));
+    let _ = session().told.as_ref().map(|mut to| to.write(format!("{told}\n").as_bytes()));
 }
 
 /// Whether somebody wants to know how far it is with what goes to `output`: not where a pager or another program has the terminal.
 pub fn wanted(output: &File) -> bool {
     let stored = |kind: FileType| kind.is_file() || kind.is_block_device();
-    TOLD.get().is_some() || output.metadata().is_ok_and(|about| stored(about.file_type()))
+    session().told.is_some() || output.metadata().is_ok_and(|about| stored(about.file_type()))
 }
 
 /// A bar that appears when its work takes long, and goes when it is dropped.
@@ -166,8 +111,7 @@ impl Progress {
     }
 
     fn show(&self) {
-        let shown = SHOWN.get().is_none_or(|shown| *shown == Shown::Bar);
-        if shown && self.bar.is_hidden() && self.since.elapsed() >= self.patience {
+        if session().shown == Shown::Bar && self.bar.is_hidden() && self.since.elapsed() >= self.patience {
             // Stays hidden where standard error is not a terminal.
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }

@@ -6,7 +6,6 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use claviger_engine::{Error, ErrorKind, Result, Secret, credential};
@@ -16,36 +15,14 @@ use rustix::termios::{
     LocalModes, OptionalActions, QueueSelector, SpecialCodeIndex, Termios, tcflush, tcgetattr, tcsetattr,
 };
 
+use crate::terminal::session::{Ask, session};
 use crate::terminal::{cancel, output};
 
 /// The kernel gives at most 4096 bytes of a line, its newline included (termios(3), canonical mode).
 const LINE: usize = 4096;
 
-/// Who is asked for passwords.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Ask {
-    /// Whoever sits at this terminal
-    #[default]
-    Terminal,
-    /// An agent for passwords of systemd's: of the desktop, of the console, of another terminal
-    Systemd,
-    /// Nobody, and no question is asked either: for programs that start this one
-    Nobody,
-}
-
-static BY_SYSTEMD: AtomicBool = AtomicBool::new(false);
-
-/// Whether there is to be no terminal.
-static NOBODY: AtomicBool = AtomicBool::new(false);
-
 /// What the questions are about, for whoever does not see the command.
 static ABOUT: Mutex<String> = Mutex::new(String::new());
-
-/// Says who is asked from now on.
-pub fn ask_by(who: Ask) {
-    BY_SYSTEMD.store(who == Ask::Systemd, Ordering::Relaxed);
-    NOBODY.store(who == Ask::Nobody, Ordering::Relaxed);
-}
 
 /// Says what questions are about from now on.
 pub fn about(path: &Path) {
@@ -62,9 +39,9 @@ pub enum Asker {
 
 /// Who is to be asked for a password, if anybody is there.
 pub fn asker() -> Option<Asker> {
-    match BY_SYSTEMD.load(Ordering::Relaxed) {
-        true => Some(Asker::Systemd),
-        false => terminal().map(Asker::Terminal),
+    match session().ask {
+        Ask::Systemd => Some(Asker::Systemd),
+        _ => terminal().map(Asker::Terminal),
     }
 }
 
@@ -113,7 +90,7 @@ fn by_systemd(question: &str) -> Result<Secret> {
 
 /// The terminal of this process, or none.
 pub fn terminal() -> Option<File> {
-    if NOBODY.load(Ordering::Relaxed) {
+    if session().ask == Ask::Nobody {
         return None;
     }
     OpenOptions::new().read(true).write(true).open("/dev/tty").ok()

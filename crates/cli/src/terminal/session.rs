@@ -1,0 +1,117 @@
+//! What every verb works with: who is asked, who is told, and how long servers may take. `main` makes it of the options that
+//! every verb has; nothing changes it after that.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, RawFd};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use claviger_engine::{Error, Result};
+use claviger_serve::inherited;
+use claviger_serve::nbd::remote::Options;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use crate::terminal::duration;
+
+static SESSION: OnceLock<Session> = OnceLock::new();
+
+/// What the options that every verb has come to.
+#[derive(Default)]
+pub struct Session {
+    /// Who is asked for passwords.
+    pub ask: Ask,
+    /// Whether people see bars.
+    pub shown: Shown,
+    /// Where other programs are told how far the work is.
+    pub told: Option<File>,
+    /// How long to wait for remote stores.
+    pub remote: Options,
+}
+
+/// That of this process.
+pub fn session() -> &'static Session {
+    SESSION.get_or_init(Session::default)
+}
+
+/// Who is asked for passwords.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Ask {
+    /// Whoever sits at this terminal
+    #[default]
+    Terminal,
+    /// An agent for passwords of systemd's: of the desktop, of the console, of another terminal
+    Systemd,
+    /// Nobody, and no question is asked either: for programs that start this one
+    Nobody,
+}
+
+/// How it is shown how far long work is.
+#[derive(Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Shown {
+    /// A bar on standard error, where that is a terminal
+    #[default]
+    Bar,
+    /// Lines of JSON on standard error: {"what", "done", "all", "unit", "per_second", "seconds_left"}
+    Json,
+    /// Nothing
+    None,
+}
+
+/// The options that every verb has.
+#[derive(clap::Args)]
+pub struct SessionArgs {
+    /// Who is asked for passwords and PINs that no option gives
+    #[arg(long, global = true, value_name = "WHO", value_enum, default_value_t)]
+    ask: Ask,
+
+    /// How it is shown how far long work is
+    #[arg(long, global = true, value_name = "HOW", value_enum, default_value_t, hide_short_help = true)]
+    progress: Shown,
+
+    /// Write to this open file descriptor how far the work is, in lines as those of --progress json
+    #[arg(long, global = true, value_name = "N", hide_short_help = true)]
+    progress_fd: Option<RawFd>,
+
+    /// How long a server may take to answer [default: 2m]
+    #[arg(long, help_heading = "Remote stores (nbd://HOST, rbd:POOL/IMAGE …)", global = true, value_name = "TIME", value_parser = duration::parse, hide_short_help = true)]
+    timeout: Option<Duration>,
+
+    /// How long a lost connection may take to come back; 0s: not at all [default: 1m]
+    #[arg(long, help_heading = "Remote stores (nbd://HOST, rbd:POOL/IMAGE …)", global = true, value_name = "TIME", value_parser = duration::parse_or_none, hide_short_help = true)]
+    reconnect: Option<Duration>,
+
+    /// The most connections, where a server allows several [default: 4]
+    #[arg(long, help_heading = "Remote stores (nbd://HOST, rbd:POOL/IMAGE …)", global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64), hide_short_help = true)]
+    connections: Option<u16>,
+}
+
+impl SessionArgs {
+    /// From now on they count.
+    ///
+    /// # Errors
+    /// If nothing has been inherited under the number of `--progress-fd`.
+    pub fn begin(&self) -> Result<()> {
+        let usual = Options::default();
+        let remote = Options {
+            timeout: self.timeout.unwrap_or(usual.timeout),
+            reconnect: self.reconnect.unwrap_or(usual.reconnect),
+            connections: self.connections.map_or(usual.connections, usize::from),
+            ..usual
+        };
+        let _ = SESSION.set(Session { ask: self.ask, shown: self.progress, told: self.told()?, remote });
+        Ok(())
+    }
+
+    fn told(&self) -> Result<Option<File>> {
+        let Some(number) = self.progress_fd else {
+            let json = (self.progress == Shown::Json).then(|| io::stderr().as_fd().try_clone_to_owned()).transpose()?;
+            return Ok(json.map(File::from));
+        };
+        let name = format!("--progress-fd {number}");
+        let file = inherited::take(number).map_err(|e| Error::from(e).at(name.as_ref()))?;
+        // Whoever does not read does not hold the work up.
+        fcntl_setfl(&file, fcntl_getfl(&file).map_err(io::Error::from)? | OFlags::NONBLOCK).map_err(io::Error::from)?;
+        Ok(Some(file.into()))
+    }
+}
