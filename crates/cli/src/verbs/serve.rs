@@ -49,6 +49,9 @@ Commands that use it:
   qemu-system-x86_64 -drive file='nbd+unix:///?socket=PATH',format=raw
   sudo nbd-client -unix PATH /dev/nbd0 && sudo mount /dev/nbd0 /mnt")]
 pub struct Args {
+    #[command(flatten)]
+    open: OpenArgs,
+
     /// Serve on a Unix socket at PATH, instead of one in your runtime folder
     #[arg(long, value_name = "PATH", conflicts_with = "tcp")]
     socket: Option<PathBuf>,
@@ -82,9 +85,6 @@ pub struct Args {
 
     #[command(flatten)]
     pub served: ServedArgs,
-
-    #[command(flatten)]
-    open: OpenArgs,
 }
 
 #[derive(Serialize)]
