@@ -118,7 +118,7 @@ fn main() -> ExitCode {
     };
     let words = understood.words;
     if let Err(e) = cli.session.begin() {
-        return exit::finish(Err(e.into()), cli.verb.json());
+        return exit::finish(Err(e.into()), understood.json);
     }
     let result = match &cli.verb {
         Verb::Identify(args) => identify::run(args),
@@ -152,43 +152,7 @@ fn main() -> ExitCode {
         Verb::Man(args) => man::run(args),
         Verb::Completions(args) => completions::run(args),
     };
-    exit::finish(result.map_err(mount_point::say_where), cli.verb.json())
-}
-
-impl Verb {
-    /// Whether errors are told as JSON.
-    fn json(&self) -> bool {
-        match self {
-            Self::Identify(args) => args.json,
-            Self::Info(args) => args.json,
-            Self::Explain(args) => args.json,
-            Self::Create(args) => args.json,
-            Self::Ls(args) => args.json,
-            Self::Tree(args) => args.json,
-            Self::Cp(args) => args.json,
-            Self::Serve(args) => args.served.json,
-            Self::Mount(args) => args.served.json,
-            Self::Unmount(args) => args.json,
-            Self::Lock(args) => args.json,
-            Self::Unlock(args) => args.json,
-            Self::Attach(args) => args.json,
-            Self::Detach(args) => args.json,
-            Self::List(args) => args.json,
-            Self::Verify(args) => args.json,
-            Self::Change(args) => args.json,
-            Self::Convert(args) => args.json,
-            Self::Header(args) => args.json(),
-            Self::Keyslot(args) => args.json(),
-            Self::Token(args) => args.json(),
-            Self::Efs(args) => args.json(),
-            Self::Resize(args) => args.json,
-            Self::Reencrypt(args) => args.json,
-            Self::Keyfile(args) => args.json,
-            Self::Benchmark(args) => args.json,
-            Self::Lab(args) => args.json(),
-            Self::Cat(_) | Self::Man(_) | Self::Completions(_) => false,
-        }
-    }
+    exit::finish(result.map_err(mount_point::say_where), understood.json)
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ pub struct Understood {
     pub words: Vec<OsString>,
     /// Of the same, the options that every verb takes.
     pub global: Vec<OsString>,
+    /// Whether errors are told as JSON.
+    pub json: bool,
 }
 
 impl Understood {
@@ -24,12 +26,15 @@ impl Understood {
             verb = verb.find_subcommand(name).expect("what was parsed is one");
             inner = below;
         }
+        let asked = inner.try_get_one::<bool>("json").ok().flatten().is_some_and(|json| *json);
+        // What that prints is JSON in any case.
+        let json = asked || words[1..] == ["token", "show"];
         let (named, places): (Vec<_>, Vec<_>) = given(verb, inner).partition(|arg| !arg.is_positional());
         words.extend(in_order(inner, named));
         let places = in_order(inner, places);
         words.extend((!places.is_empty()).then(|| "--".into()).into_iter().chain(places));
         let global = in_order(inner, given(command, inner).filter(|arg| arg.is_global_set()));
-        Self { words, global }
+        Self { words, global, json }
     }
 }
 

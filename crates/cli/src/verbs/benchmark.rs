@@ -50,7 +50,7 @@ pub struct Args {
     kdf: bool,
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    json: bool,
     /// Print comma-separated values
     #[arg(long, conflicts_with = "json")]
     csv: bool,

@@ -191,20 +191,6 @@ struct DecryptArgs {
     yes: bool,
 }
 
-impl Args {
-    /// Whether errors are told as JSON.
-    pub fn json(&self) -> bool {
-        let disk = match &self.what {
-            What::Encrypt(args) => &args.disk,
-            What::Share(args) => &args.disk,
-            What::Unshare(args) => &args.disk,
-            What::Change(args) => &args.disk,
-            What::Decrypt(args) => &args.disk,
-        };
-        disk.json
-    }
-}
-
 /// What is to become of files.
 enum Job {
     Encrypt { users: Vec<Recipient>, agents: Vec<Recipient>, cipher: EfsCipher },

@@ -58,7 +58,7 @@ pub struct Args {
 
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 }
 
 #[derive(clap::Args)]

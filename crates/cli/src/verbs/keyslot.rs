@@ -372,23 +372,6 @@ struct Tested {
     iterations: u32,
 }
 
-impl Args {
-    /// Whether errors are told as JSON.
-    pub fn json(&self) -> bool {
-        match &self.what {
-            What::List(args) => args.json,
-            What::Add(args) => args.json,
-            What::Change(args) => args.json,
-            What::Remove(args) => args.json,
-            What::Kill(args) => args.json,
-            What::Test(args) => args.json,
-            What::Priority(args) => args.json,
-            What::Suspend(args) | What::Resume(args) | What::Renew(args) => args.json,
-            What::Recovery(args) => args.json,
-        }
-    }
-}
-
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.what {

@@ -19,7 +19,7 @@ use crate::terminal::size;
 pub struct Args {
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 }
 
 #[derive(Serialize)]

@@ -87,7 +87,7 @@ pub struct Args {
     with_parent: bool,
 
     #[command(flatten)]
-    pub served: ServedArgs,
+    served: ServedArgs,
 }
 
 impl Args {

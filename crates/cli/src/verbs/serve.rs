@@ -84,7 +84,7 @@ pub struct Args {
     run: Option<OsString>,
 
     #[command(flatten)]
-    pub served: ServedArgs,
+    served: ServedArgs,
 }
 
 #[derive(Serialize)]

@@ -152,20 +152,6 @@ struct Listed {
     needs: BTreeMap<u32, String>,
 }
 
-impl Args {
-    /// Whether errors are told as JSON.
-    pub fn json(&self) -> bool {
-        match &self.what {
-            What::List(args) => args.json,
-            What::Import(args) => args.json,
-            What::Remove(args) => args.json,
-            What::Assign(args) => args.json,
-            What::Show(_) => true,
-            What::Export(_) => false,
-        }
-    }
-}
-
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.what {

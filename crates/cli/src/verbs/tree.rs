@@ -35,7 +35,7 @@ pub struct Args {
 
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 
     #[command(flatten)]
     which: InsideArgs,

@@ -36,7 +36,7 @@ pub struct Args {
 
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 
     /// The channel, for the process with the keys. Nothing for people.
     #[arg(long, hide = true, value_name = "SOCKET,MEMORY,WHICH", value_delimiter = ',')]

@@ -73,7 +73,7 @@ pub struct Args {
 
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 
     #[command(flatten)]
     which: InsideArgs,

@@ -55,7 +55,7 @@ pub struct Args {
 
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 
     #[command(flatten)]
     open: OpenArgs,

@@ -50,7 +50,7 @@ pub struct Args {
 
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 }
 /// Carries `header backup` out.
 pub fn run(args: &Args) -> anyhow::Result<()> {

@@ -43,7 +43,7 @@ pub struct Args {
 
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 }
 /// Carries `header convert` out.
 pub fn run(args: &Args) -> anyhow::Result<()> {

@@ -24,20 +24,6 @@ enum What {
     Convert(convert::Args),
 }
 
-impl Args {
-    /// Whether errors are told as JSON.
-    pub fn json(&self) -> bool {
-        match &self.what {
-            What::Backup(args) => args.json,
-            What::Restore(args) => args.json,
-            What::Show(args) => args.json,
-            What::Set(args) => args.json,
-            What::Repair(args) => args.json,
-            What::Convert(args) => args.json,
-        }
-    }
-}
-
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.what {

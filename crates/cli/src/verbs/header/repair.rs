@@ -44,7 +44,7 @@ pub struct Args {
 
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 }
 /// Carries `header repair` out.
 pub fn run(args: &Args) -> anyhow::Result<()> {

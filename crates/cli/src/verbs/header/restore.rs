@@ -55,7 +55,7 @@ pub struct Args {
 
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 }
 /// Carries `header restore` out.
 pub fn run(args: &Args) -> anyhow::Result<()> {

@@ -40,7 +40,7 @@ pub struct Args {
 
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 }
 /// Carries `header set` out.
 pub fn run(args: &Args) -> anyhow::Result<()> {

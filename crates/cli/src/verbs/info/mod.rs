@@ -28,7 +28,7 @@ use crate::terminal::size;
 pub struct Args {
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 
     #[command(flatten)]
     open: OpenArgs,

@@ -23,7 +23,7 @@ pub struct Args {
     peers: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 }
 
 #[derive(Serialize)]

@@ -27,20 +27,6 @@ enum Command {
     Recommend(recommend::Args),
 }
 
-impl Args {
-    /// Whether errors are told as JSON.
-    pub fn json(&self) -> bool {
-        match &self.command {
-            Command::Run(args) => args.json,
-            Command::List(args) => args.json,
-            Command::Check(args) => args.json,
-            Command::Published(args) => args.json,
-            Command::Report(args) => args.json,
-            Command::Recommend(args) => args.json,
-        }
-    }
-}
-
 /// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {

@@ -44,7 +44,7 @@ pub struct Args {
     ciphers: bool,
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    json: bool,
     /// Print comma-separated values
     #[arg(long, conflicts_with = "json")]
     csv: bool,

@@ -43,7 +43,7 @@ pub struct Args {
     table: bool,
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    json: bool,
     /// Print comma-separated values
     #[arg(long, conflicts_with = "json", requires = "table")]
     csv: bool,

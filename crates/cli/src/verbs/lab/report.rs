@@ -42,7 +42,7 @@ pub struct Args {
     html: Option<PathBuf>,
     /// Print the raw figures and what they show as JSON
     #[arg(long)]
-    pub json: bool,
+    json: bool,
     /// Print a line of comma-separated values for each figure
     #[arg(long, conflicts_with = "json")]
     csv: bool,

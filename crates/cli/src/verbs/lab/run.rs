@@ -112,7 +112,7 @@ pub struct Args {
     dry_run: bool,
     /// Print the run and what it shows as JSON
     #[arg(long)]
-    pub json: bool,
+    json: bool,
     /// Print comma-separated values, a line for each figure
     #[arg(long, conflicts_with = "json")]
     csv: bool,

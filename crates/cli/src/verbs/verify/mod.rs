@@ -42,7 +42,7 @@ use crate::verbs::deniability::{self, DeniabilityArgs};
 pub struct Args {
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    json: bool,
 
     #[command(flatten)]
     open: OpenArgs,
