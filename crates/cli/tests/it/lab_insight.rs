@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::common::*;
 use claviger_lab::model::figures::{
-    Axis, Case, FacilityRecord, Measure, Pass, Run, SCHEMA, Sitting, Unit, WorkloadRecord,
+    Axis, Case, FacilityRecord, Measure, Pass, Run, RunPlan, SCHEMA, Sitting, Unit, WorkloadRecord,
 };
 use claviger_lab::model::machine::{Conditions, Machine, Moment};
 use claviger_lab::model::plan::{Backing, Caches, Level, Plan};
@@ -117,21 +117,24 @@ fn made_up(folder: &Folder, name: &str, shares: [f64; 2]) -> String {
     };
     let run = Run {
         schema: SCHEMA,
-        plan: Plan {
-            level: Level::Quick,
-            scale: 1.0,
-            backing: Backing::Tmpfs("/dev/shm".into()),
-            more: Vec::new(),
-            size: 1 << 26,
-            facilities: names.map(String::from).to_vec(),
-            workloads: vec!["dd".into()],
-            min_repeats: 5,
-            max_repeats: 5,
-            steady: 0.03,
-            seed: 1,
-            caches: Caches::Dropped,
-            study: None,
-        },
+        plan: RunPlan::new(
+            Plan {
+                level: Level::Quick,
+                scale: 1.0,
+                backing: Backing::Tmpfs("/dev/shm".into()),
+                more: Vec::new(),
+                size: 1 << 26,
+                facilities: names.map(String::from).to_vec(),
+                workloads: vec!["dd".into()],
+                min_repeats: 5,
+                max_repeats: 5,
+                steady: 0.03,
+                seed: 1,
+                caches: Caches::Dropped,
+                repeated: None,
+            },
+            None,
+        ),
         machine: Machine::this(),
         facilities: vec![
             record("plain", "not encrypted"),

@@ -4,7 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use claviger_lab::model::figures::{Axis, Case, FacilityRecord, Measure, Pass, Run, SCHEMA, Unit, WorkloadRecord};
+use claviger_lab::model::figures::{
+    Axis, Case, FacilityRecord, Measure, Pass, Run, RunPlan, SCHEMA, Unit, WorkloadRecord,
+};
 use claviger_lab::model::machine::{Conditions, Machine};
 use claviger_lab::model::plan::{Backing, Caches, Level, Plan};
 
@@ -48,21 +50,24 @@ fn run() -> Run {
     };
     Run {
         schema: SCHEMA,
-        plan: Plan {
-            level: Level::Quick,
-            scale: 1.0,
-            backing: Backing::Tmpfs("/dev/shm".into()),
-            more: Vec::new(),
-            size: 1 << 20,
-            facilities: vec!["plain".into(), "half".into()],
-            workloads: vec!["dd".into()],
-            min_repeats: 5,
-            max_repeats: 6,
-            steady: 0.03,
-            seed: 1,
-            caches: Caches::Warm,
-            study: None,
-        },
+        plan: RunPlan::new(
+            Plan {
+                level: Level::Quick,
+                scale: 1.0,
+                backing: Backing::Tmpfs("/dev/shm".into()),
+                more: Vec::new(),
+                size: 1 << 20,
+                facilities: vec!["plain".into(), "half".into()],
+                workloads: vec!["dd".into()],
+                min_repeats: 5,
+                max_repeats: 6,
+                steady: 0.03,
+                seed: 1,
+                caches: Caches::Warm,
+                repeated: None,
+            },
+            None,
+        ),
         machine: Machine::this(),
         facilities: vec![facility("plain", None), facility("half", Some("plain"))],
         workloads: vec![WorkloadRecord {

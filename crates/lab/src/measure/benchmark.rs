@@ -12,12 +12,11 @@ use claviger_crypto::pool::{Pool, for_each_piece};
 use claviger_crypto::{Acceleration, SectorCipher};
 use claviger_engine::{Error, Result};
 
+use crate::measure::machine;
 use crate::measure::memory::Buffer;
 use crate::measure::suites::Suite;
-use crate::measure::{machine, suites};
 use crate::model::ciphers::{AesAcceleration, CipherSpeed};
 use crate::model::machine::Machine;
-use crate::model::plan::Level;
 use crate::model::random::Random;
 use crate::model::statistics::{Spread, median};
 
@@ -121,23 +120,6 @@ pub fn sort(rows: &mut [CipherSpeed], by: Sort) {
 }
 
 impl BenchmarkPlan {
-    /// What a run of the lab measures besides its facilities: 9 s, 48 s or 2 minutes.
-    pub fn beside_run(level: Level) -> Self {
-        let (suites, buffers, repeats): (&[&str], &[usize], _) = match level {
-            Level::Quick => (&["AES", "Serpent", "AES-Twofish-Serpent"], &[100 << 10, 1 << 20, 5 << 20], 5),
-            Level::Standard => (&[], &[100 << 10, 500 << 10, 1 << 20, 5 << 20, 10 << 20, 50 << 20], 5),
-            Level::Thorough => (&[], &BUFFERS[..8], 7),
-        };
-        Self {
-            suites: suites::all().into_iter().filter(|s| suites.is_empty() || suites.contains(&&*s.name)).collect(),
-            buffers: buffers.to_vec(),
-            threads: machine::cpus(),
-            sector: 512,
-            acceleration: Acceleration::On,
-            repeats,
-        }
-    }
-
     fn check(&self) -> Result<()> {
         let reason = match () {
             () if self.repeats == 0 => "at least one repeat is required",
@@ -324,18 +306,4 @@ fn came_back(buffer: &[u8], seed: u64) -> bool {
         random.fill(expected);
         expected == chunk
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_run_measures_makes_sense() {
-        for (level, rows) in [(Level::Quick, 9), (Level::Standard, 48), (Level::Thorough, 64)] {
-            let plan = BenchmarkPlan::beside_run(level);
-            plan.check().expect("a plan that can be measured");
-            assert_eq!(plan.suites.len() * plan.buffers.len(), rows, "{level:?}");
-        }
-    }
 }

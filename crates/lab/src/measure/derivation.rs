@@ -28,7 +28,7 @@ const SAMPLE: Duration = Duration::from_millis(20);
 const SPIN: Duration = Duration::from_millis(2);
 
 /// A hash, an iteration count, and where TrueCrypt uses it.
-struct FilesystemKind {
+struct DerivationKind {
     hash: &'static Hash,
     iterations: u32,
     used_for: &'static str,
@@ -38,22 +38,22 @@ struct FilesystemKind {
 
 /// Every one that TrueCrypt tries (7.1a, Pkcs5.c, `get_pkcs5_iteration_count`). A system encryption's boot loader knows
 /// RIPEMD-160 and, in old versions, SHA-1.
-static KINDS: &[FilesystemKind] = &[
-    FilesystemKind { hash: &hash::RIPEMD160, iterations: 2000, used_for: "volumes", tried: true },
-    FilesystemKind { hash: &hash::SHA512, iterations: 1000, used_for: "volumes", tried: true },
-    FilesystemKind { hash: &hash::WHIRLPOOL, iterations: 1000, used_for: "volumes", tried: true },
-    FilesystemKind { hash: &hash::SHA1, iterations: 2000, used_for: "volumes up to version 4.3a", tried: true },
-    FilesystemKind { hash: &hash::RIPEMD160, iterations: 1000, used_for: "system encryption", tried: false },
-    FilesystemKind { hash: &hash::SHA1, iterations: 1000, used_for: "old system encryption", tried: false },
+static KINDS: &[DerivationKind] = &[
+    DerivationKind { hash: &hash::RIPEMD160, iterations: 2000, used_for: "volumes", tried: true },
+    DerivationKind { hash: &hash::SHA512, iterations: 1000, used_for: "volumes", tried: true },
+    DerivationKind { hash: &hash::WHIRLPOOL, iterations: 1000, used_for: "volumes", tried: true },
+    DerivationKind { hash: &hash::SHA1, iterations: 2000, used_for: "volumes up to version 4.3a", tried: true },
+    DerivationKind { hash: &hash::RIPEMD160, iterations: 1000, used_for: "system encryption", tried: false },
+    DerivationKind { hash: &hash::SHA1, iterations: 1000, used_for: "old system encryption", tried: false },
 ];
 
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct DerivationReport {
     /// Each derivation, on one thread.
-    pub derivations: Vec<Derivation>,
+    pub derivations: Vec<DerivationTiming>,
     /// All of them for one password and one header.
-    pub trial: Trial,
+    pub trial: DerivationTrial,
     /// A wrong password, as the engine finds out.
     pub refusal: Refusal,
 }
@@ -70,7 +70,7 @@ pub struct Refusal {
 
 /// A derivation on one thread.
 #[derive(Clone, Debug, Serialize)]
-pub struct Derivation {
+pub struct DerivationTiming {
     /// The hash.
     pub hash: &'static str,
     /// Iterations of PBKDF2.
@@ -92,7 +92,7 @@ pub struct Derivation {
 /// All derivations that one wrong password for a volume costs, for one header. The trial decryptions of the header's
 /// few hundred bytes come on top; they take microseconds.
 #[derive(Clone, Debug, Serialize)]
-pub struct Trial {
+pub struct DerivationTrial {
     /// Threads that shared the work, in blocks of one digest.
     pub threads: usize,
     /// Derivations.
@@ -111,7 +111,7 @@ pub struct Trial {
 ///
 /// # Errors
 /// `Misuse` without a repeat or a thread.
-pub fn measure(threads: usize, repeats: usize) -> Result<Report> {
+pub fn measure(threads: usize, repeats: usize) -> Result<DerivationReport> {
     if threads == 0 || repeats == 0 {
         return Err(Error::misuse("at least one thread and one repeat are required"));
     }
@@ -129,7 +129,7 @@ pub fn measure(threads: usize, repeats: usize) -> Result<Report> {
         nothing.refuse()?;
         refusals.push(start.elapsed().as_secs_f64() * 1000.0);
     }
-    let derivation = |(kind, samples): (&FilesystemKind, Vec<f64>)| Derivation {
+    let derivation = |(kind, samples): (&DerivationKind, Vec<f64>)| DerivationTiming {
         hash: kind.hash.name,
         iterations: kind.iterations,
         used_for: kind.used_for,
@@ -139,9 +139,9 @@ pub fn measure(threads: usize, repeats: usize) -> Result<Report> {
         milliseconds_spread: Spread::of(&samples),
         milliseconds_samples: samples,
     };
-    Ok(Report {
+    Ok(DerivationReport {
         derivations: KINDS.iter().zip(samples).map(derivation).collect(),
-        trial: Trial {
+        trial: DerivationTrial {
             threads: pool.threads(),
             derivations: KINDS.iter().filter(|k| k.tried).count(),
             milliseconds: median(&trials),
@@ -163,7 +163,7 @@ fn milliseconds(mut call: impl FnMut()) -> f64 {
     start.elapsed().as_secs_f64() * 1000.0 / f64::from(calls)
 }
 
-fn derive(kind: &FilesystemKind) {
+fn derive(kind: &DerivationKind) {
     let mut key = [0; KEY];
     kind.hash.pbkdf2(PASSWORD, &[0x5c; SALT], kind.iterations, &mut key, &|| true);
     std::hint::black_box(&key);
@@ -171,7 +171,7 @@ fn derive(kind: &FilesystemKind) {
 
 /// All derivations, their pieces shared out over the pool: the longest first, so that no thread is left with one.
 fn try_all(pool: &Pool) {
-    let pieces = |kind: &'static FilesystemKind| {
+    let pieces = |kind: &'static DerivationKind| {
         (0..KEY).step_by(kind.hash.blocks_at_once() * kind.hash.size).map(move |at| (kind, at))
     };
     let all: Vec<_> = KINDS.iter().filter(|k| k.tried).flat_map(pieces).collect();

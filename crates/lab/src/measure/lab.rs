@@ -70,7 +70,7 @@ pub(crate) mod tests {
             steady: 0.03,
             seed: 1,
             caches: Caches::Warm,
-            study: None,
+            repeated: None,
         };
         let data = Data::new(plan.seed);
         let program = PathBuf::from("claviger");

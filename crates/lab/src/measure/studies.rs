@@ -66,6 +66,7 @@ fn read(path: &Path) -> Result<String> {
 
 /// Checks that what it names is there: facilities, workloads, their parameters, and published figures.
 fn check_names(study: &Study, catalogue: &Catalogue) -> Result<()> {
+    let asked = study.planned();
     let named = study.tables.iter().flat_map(|t| &t.columns).filter_map(|column| column.facility.as_ref());
     let checked = study.conclusions.iter().flat_map(|c| &c.checks);
     let checked_facilities =
@@ -91,7 +92,7 @@ fn check_names(study: &Study, catalogue: &Catalogue) -> Result<()> {
     let rows = study.tables.iter().flat_map(|t| &t.rows).filter_map(|row| row.workload.as_ref());
     let columns = study.tables.iter().flat_map(|t| &t.columns).filter_map(|column| column.workload.as_ref());
     for name in rows.chain(columns).chain(checked.map(|check| &check.workload)) {
-        if study.parameters(name).is_none() {
+        if asked.parameters(name).is_none() {
             return Err(Error::misuse(format!("a table or conclusion names {name}, which the study does not do")));
         }
     }

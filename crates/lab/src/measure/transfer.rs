@@ -96,14 +96,14 @@ impl Device for Client {
 /// The direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Direction {
+pub enum TransferDirection {
     /// Into the device, including a flush.
     Write,
     /// Out of the device.
     Read,
 }
 
-impl Direction {
+impl TransferDirection {
     /// Both, in the order in which they are measured.
     pub const BOTH: [Self; 2] = [Self::Write, Self::Read];
 
@@ -120,7 +120,7 @@ impl Direction {
 #[derive(Clone, Copy, Debug)]
 pub struct Transfer {
     /// Which way.
-    pub direction: Direction,
+    pub direction: TransferDirection,
     /// Bytes of each request.
     pub block: usize,
     /// Bytes in all, unless time runs out.
@@ -149,11 +149,11 @@ pub fn run(device: &mut dyn Device, data: &Data, transfer: &Transfer, pass: u64)
     let start = Instant::now();
     while at + block as u64 <= size {
         match direction {
-            Direction::Write => {
+            TransferDirection::Write => {
                 data.fill(pass, at, &mut buffer);
                 device.write(at, &mut buffer)?;
             }
-            Direction::Read => device.read(at, &mut buffer)?,
+            TransferDirection::Read => device.read(at, &mut buffer)?,
         }
         at += block as u64;
         if at >= next_look {
@@ -163,7 +163,7 @@ pub fn run(device: &mut dyn Device, data: &Data, transfer: &Transfer, pass: u64)
             }
         }
     }
-    if direction == Direction::Write {
+    if direction == TransferDirection::Write {
         device.flush()?;
     }
     Ok(Moved { bytes: at, took: start.elapsed() })
@@ -230,12 +230,12 @@ impl Data {
 
 /// Which pass wrote what, where every pass begins at 0.
 #[derive(Default)]
-pub struct Written {
+pub struct WrittenPasses {
     /// Ends of ranges, rising, and the pass that wrote each last.
     ranges: Vec<(u64, u64)>,
 }
 
-impl Written {
+impl WrittenPasses {
     /// The pass wrote everything up to `end`.
     pub fn add(&mut self, end: u64, pass: u64) {
         self.ranges.retain(|(other, _)| *other > end);
@@ -295,16 +295,16 @@ pub(crate) mod tests {
         }
     }
 
-    fn transfer(direction: Direction, size: u64) -> Transfer {
+    fn transfer(direction: TransferDirection, size: u64) -> Transfer {
         Transfer { direction, block: 2048, size, limit: Duration::from_secs(60) }
     }
 
     #[test]
     fn what_is_written_is_verified_and_damage_is_found() {
         let (data, size) = (Data::new(1), 1 << 20);
-        let (mut device, mut written) = (Memory(vec![0; size]), Written::default());
+        let (mut device, mut written) = (Memory(vec![0; size]), WrittenPasses::default());
         for (end, pass) in [(size as u64, 1), (600 << 10, 2), (10 << 10, 3), (20 << 10, 4)] {
-            let moved = run(&mut device, &data, &transfer(Direction::Write, end), pass).unwrap();
+            let moved = run(&mut device, &data, &transfer(TransferDirection::Write, end), pass).unwrap();
             assert_eq!(moved.bytes, end);
             written.add(end, pass);
         }
@@ -312,7 +312,7 @@ pub(crate) mod tests {
         let all = Compared { bytes: 1 << 20, same: 1 << 20 };
         assert_eq!(written.compare(&mut device, &data, 64 << 10, u64::MAX).unwrap(), all);
         assert_eq!(written.compare(&mut device, &data, 64 << 10, 1024).unwrap(), Compared { bytes: 1024, same: 1024 });
-        assert_eq!(run(&mut device, &data, &transfer(Direction::Read, 1 << 20), 0).unwrap().bytes, 1 << 20);
+        assert_eq!(run(&mut device, &data, &transfer(TransferDirection::Read, 1 << 20), 0).unwrap().bytes, 1 << 20);
         device.0[700_000] ^= 1;
         let one_less = Compared { same: (1 << 20) - SECTOR as u64, ..all };
         assert_eq!(written.compare(&mut device, &data, 64 << 10, u64::MAX).unwrap(), one_less);
@@ -321,7 +321,7 @@ pub(crate) mod tests {
     #[test]
     fn a_limit_ends_a_transfer_and_the_bytes_are_those_moved() {
         let mut device = Memory(vec![0; 1 << 20]);
-        let short = Transfer { limit: Duration::ZERO, ..transfer(Direction::Write, 1 << 20) };
+        let short = Transfer { limit: Duration::ZERO, ..transfer(TransferDirection::Write, 1 << 20) };
         assert_eq!(run(&mut device, &Data::new(1), &short, 1).unwrap().bytes, LOOK);
     }
 

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Answers {
+pub struct RecommendAnswers {
     /// What is to be encrypted.
-    pub purpose: Purpose,
+    pub purpose: EncryptionPurpose,
     /// Systems besides this Linux that must read and write it.
     pub share_with: Vec<Platform>,
     /// Against what.
@@ -19,7 +19,7 @@ pub struct Answers {
 /// The four scenarios of the thesis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Purpose {
+pub enum EncryptionPurpose {
     /// A computer that is carried around.
     Laptop,
     /// A computer that stays where it is.
@@ -49,7 +49,7 @@ pub enum Threat {
 /// A word of the command line, and what it means.
 pub type Word<T> = (&'static str, T, &'static str);
 
-impl Purpose {
+impl EncryptionPurpose {
     /// All of them, as they are asked for.
     pub const WORDS: &[Word<Self>] = &[
         ("laptop", Self::Laptop, "a computer that is carried around"),
@@ -76,7 +76,7 @@ impl Platform {
         &[("linux", Self::Linux, "Linux"), ("windows", Self::Windows, "Windows"), ("macos", Self::Macos, "macOS")];
 }
 
-impl Answers {
+impl RecommendAnswers {
     /// All systems that shall open it: this one is Linux.
     pub(crate) fn platforms(&self) -> impl Iterator<Item = Platform> {
         std::iter::once(Platform::Linux).chain(self.share_with.iter().copied())

@@ -3,11 +3,14 @@
 //! Nothing here is computed from anything else here: medians, intervals and verdicts belong to a summary, which is made
 //! from a run when needed, so that a stored run can be evaluated again.
 
+use std::ops::{Deref, DerefMut};
+
 use serde::{Deserialize, Serialize};
 
 use crate::model::ciphers::CipherSpeed;
 use crate::model::machine::{Conditions, Machine, Moment};
 use crate::model::plan::Plan;
+use crate::model::study::Study;
 
 /// The format version of a stored run. A run of another version is refused.
 pub const SCHEMA: u32 = 1;
@@ -18,7 +21,7 @@ pub struct Run {
     /// [`SCHEMA`].
     pub schema: u32,
     /// What was planned.
-    pub plan: Plan,
+    pub plan: RunPlan,
     /// On what.
     pub machine: Machine,
     /// The facilities, including those left out.
@@ -32,7 +35,7 @@ pub struct Run {
     /// Every pass in order, including warm-ups.
     pub passes: Vec<Pass>,
     /// What failed. It did not stop the rest.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<RunFailure>,
     /// Requests over time.
     pub traces: Vec<Trace>,
     /// How fast the ciphers are in memory, without any storage; empty if not requested.
@@ -40,6 +43,53 @@ pub struct Run {
     pub ciphers: Vec<CipherSpeed>,
     /// Other notes for the reader, in whole sentences.
     pub notes: Vec<String>,
+}
+
+/// The plan of a run, and the study that it repeats: whole, so that a report of a stored run needs no file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "StoredPlan")]
+pub struct RunPlan {
+    #[serde(flatten)]
+    plan: Plan,
+    /// The study; nothing where none is repeated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub study: Option<Box<Study>>,
+}
+
+/// The same as it stands in a file, in which the plan does not say a second time what the study asks for.
+#[derive(Deserialize)]
+struct StoredPlan {
+    #[serde(flatten)]
+    plan: Plan,
+    #[serde(default)]
+    study: Option<Box<Study>>,
+}
+
+impl RunPlan {
+    /// A plan that repeats this study, or none.
+    pub fn new(plan: Plan, study: Option<Study>) -> Self {
+        Self::from(StoredPlan { plan, study: study.map(Box::new) })
+    }
+}
+
+impl From<StoredPlan> for RunPlan {
+    fn from(StoredPlan { plan, study }: StoredPlan) -> Self {
+        Self { plan: Plan { repeated: study.as_ref().map(|study| study.planned()), ..plan }, study }
+    }
+}
+
+impl Deref for RunPlan {
+    type Target = Plan;
+
+    fn deref(&self) -> &Plan {
+        &self.plan
+    }
+}
+
+impl DerefMut for RunPlan {
+    fn deref_mut(&mut self) -> &mut Plan {
+        &mut self.plan
+    }
 }
 
 /// A facility as it was found here.
@@ -267,7 +317,7 @@ impl Measure {
 
 /// What did not work.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Failure {
+pub struct RunFailure {
     /// Name of the facility.
     pub facility: String,
     /// Name of the workload; nothing where it failed before any.

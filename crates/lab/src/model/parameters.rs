@@ -33,7 +33,7 @@ pub struct Parameters {
     pub repetitions: Option<usize>,
     /// What is written, each of these in turn.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub data: Vec<Content>,
+    pub data: Vec<WrittenContent>,
     /// Bytes of the files that it is done with, at full scale.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<u64>,
@@ -63,7 +63,7 @@ pub struct Parameters {
 /// What is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Content {
+pub enum WrittenContent {
     /// Data that cannot be compressed.
     Random,
     /// Zeros.

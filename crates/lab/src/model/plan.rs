@@ -9,8 +9,7 @@ use std::path::Path;
 use claviger_engine::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::model::parameters::Parameters;
-use crate::model::study::Study;
+use crate::model::parameters::{Parameters, PlannedWork};
 
 /// Media of a run, at most.
 pub(crate) const MOST_MEDIA: usize = 16;
@@ -51,20 +50,47 @@ pub struct Plan {
     pub seed: u64,
     /// What is done with the page cache before each pass.
     pub caches: Caches,
-    /// The study that is repeated, whole, so that a report needs nothing else.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub study: Option<Box<Study>>,
+    /// What the study that is repeated asks for; nothing where no study is.
+    #[serde(skip)]
+    pub repeated: Option<PlannedStudy>,
 }
 
 impl Plan {
     /// What a study asks of this workload; nothing where no study does, and the level decides.
     pub fn parameters(&self, workload: &str) -> Option<&Parameters> {
-        self.study.as_ref()?.parameters(workload)
+        self.repeated.as_ref()?.parameters(workload)
     }
 
     /// Whether the workload is done with this facility, if that can be.
     pub fn does(&self, workload: &str, facility: &str) -> bool {
-        self.study.as_ref().is_none_or(|study| study.does(workload, base_name(facility)))
+        self.repeated.as_ref().is_none_or(|study| study.does(workload, base_name(facility)))
+    }
+}
+
+/// What of a study decides what is done: the rest of it is for reports.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlannedStudy {
+    /// Its name on the command line.
+    pub name: String,
+    /// Names of facilities. A workload may have others of its own.
+    pub facilities: Vec<String>,
+    /// What is done, and how.
+    pub workloads: Vec<PlannedWork>,
+}
+
+impl PlannedStudy {
+    /// What it asks of a workload; nothing where it does not do it.
+    pub fn parameters(&self, workload: &str) -> Option<&Parameters> {
+        self.workloads.iter().find(|work| work.name == workload).map(|work| &work.parameters)
+    }
+
+    /// Whether the workload is done with this facility. One that the study does not know is somebody's wish.
+    pub fn does(&self, workload: &str, facility: &str) -> bool {
+        let among = |names: &[String]| names.iter().any(|name| name.eq_ignore_ascii_case(facility));
+        match self.workloads.iter().find(|work| work.name == workload) {
+            Some(work) if !work.facilities.is_empty() => among(&work.facilities),
+            _ => among(&self.facilities) || !self.workloads.iter().any(|work| among(&work.facilities)),
+        }
     }
 }
 

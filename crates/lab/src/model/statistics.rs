@@ -153,12 +153,12 @@ pub struct Loss {
     /// Upper end of the interval.
     pub high: f64,
     /// What the interval says.
-    pub verdict: Verdict,
+    pub verdict: LossVerdict,
 }
 
 /// What an interval says about a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Verdict {
+pub enum LossVerdict {
     /// The whole interval is a loss.
     #[serde(rename = "slower")]
     Slower,
@@ -173,7 +173,7 @@ pub enum Verdict {
     TooFew,
 }
 
-impl Verdict {
+impl LossVerdict {
     /// In words.
     pub fn words(self) -> &'static str {
         match self {
@@ -208,10 +208,10 @@ fn loss_by(baseline: &[f64], other: &[f64], seed: u64, of_medians: impl Fn(f64, 
     let tail = (1.0 - CONFIDENCE) / 2.0;
     let (low, high) = (quantile_of_sorted(&losses, tail), quantile_of_sorted(&losses, 1.0 - tail));
     let verdict = match () {
-        () if baseline.len().min(other.len()) < ENOUGH => Verdict::TooFew,
-        () if low > 0.0 => Verdict::Slower,
-        () if high < 0.0 => Verdict::Faster,
-        () => Verdict::Same,
+        () if baseline.len().min(other.len()) < ENOUGH => LossVerdict::TooFew,
+        () if low > 0.0 => LossVerdict::Slower,
+        () if high < 0.0 => LossVerdict::Faster,
+        () => LossVerdict::Same,
     };
     Loss { loss: of_medians(median(baseline), median(other)), low, high, verdict }
 }
@@ -248,13 +248,13 @@ mod tests {
     #[test]
     fn loss_of_constants_is_exact() {
         let l = loss(&[200.0; 5], &[150.0; 5], 1);
-        assert_eq!(l, Loss { loss: 0.25, low: 0.25, high: 0.25, verdict: Verdict::Slower });
-        assert_eq!(loss(&[150.0; 5], &[200.0; 5], 1).verdict, Verdict::Faster);
-        assert_eq!(loss(&[150.0; 5], &[150.0; 5], 1).verdict, Verdict::Same);
-        assert_eq!(loss(&[150.0; 4], &[50.0; 4], 1).verdict, Verdict::TooFew);
+        assert_eq!(l, Loss { loss: 0.25, low: 0.25, high: 0.25, verdict: LossVerdict::Slower });
+        assert_eq!(loss(&[150.0; 5], &[200.0; 5], 1).verdict, LossVerdict::Faster);
+        assert_eq!(loss(&[150.0; 5], &[150.0; 5], 1).verdict, LossVerdict::Same);
+        assert_eq!(loss(&[150.0; 4], &[50.0; 4], 1).verdict, LossVerdict::TooFew);
         // Of times: twice as long is half the performance.
         assert_eq!(loss_of_times(&[2.0; 5], &[4.0; 5], 1).loss, 0.5);
-        assert_eq!(loss_of_times(&[2.0; 5], &[1.0; 5], 1).verdict, Verdict::Faster);
+        assert_eq!(loss_of_times(&[2.0; 5], &[1.0; 5], 1).verdict, LossVerdict::Faster);
     }
 
     #[test]
@@ -343,8 +343,8 @@ mod tests {
                 of.iter().filter(|l| what(l)).count() as f64 / of.len() as f64
             };
             let (planted, none) = (losses(0.10), losses(0.0));
-            let found = share(&planted, &|l| l.verdict == Verdict::Slower);
-            let false_alarms = share(&none, &|l| l.verdict != Verdict::Same);
+            let found = share(&planted, &|l| l.verdict == LossVerdict::Slower);
+            let false_alarms = share(&none, &|l| l.verdict != LossVerdict::Same);
             let covered = share(&planted, &|l| l.low <= 0.10 && 0.10 <= l.high);
             println!("{n} samples, {stalls} % stalls: found {found}, false alarms {false_alarms}, covered {covered}");
             assert!(found > power, "{n} samples, {stalls} % stalls: 10 % found in {found} of the trials");

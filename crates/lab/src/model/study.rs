@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use claviger_engine::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::model::answers::Answers;
+use crate::model::answers::RecommendAnswers;
 use crate::model::parameters::{Parameters, PlannedWork, SECTOR};
-use crate::model::plan::{Level, MOST_MEDIA};
+use crate::model::plan::{Level, MOST_MEDIA, PlannedStudy};
 use crate::model::published::{self, Figure};
 use crate::model::statistics::median;
 
@@ -108,7 +108,7 @@ pub struct Scenario {
     /// Who.
     pub title: String,
     /// What they say when they are asked.
-    pub answers: Answers,
+    pub answers: RecommendAnswers,
 }
 
 /// What is measured.
@@ -254,9 +254,10 @@ impl Study {
         }
     }
 
-    /// What it asks of a workload.
-    pub fn parameters(&self, workload: &str) -> Option<&Parameters> {
-        self.workloads.iter().find(|work| work.name == workload).map(|work| &work.parameters)
+    /// What of it decides what is done.
+    pub fn planned(&self) -> PlannedStudy {
+        let Self { name, facilities, workloads, .. } = self.clone();
+        PlannedStudy { name, facilities, workloads }
     }
 
     /// Checks its numbers and texts: a stored run is untrusted.
@@ -325,15 +326,6 @@ impl Study {
     /// Names of all facilities, some of them perhaps more than once.
     pub fn all_facilities(&self) -> impl Iterator<Item = &String> {
         self.facilities.iter().chain(self.workloads.iter().flat_map(|work| &work.facilities))
-    }
-
-    /// Whether the workload is done with this facility. One that the study does not know is somebody's wish.
-    pub fn does(&self, workload: &str, facility: &str) -> bool {
-        let among = |names: &[String]| names.iter().any(|name| name.eq_ignore_ascii_case(facility));
-        match self.workloads.iter().find(|work| work.name == workload) {
-            Some(work) if !work.facilities.is_empty() => among(&work.facilities),
-            _ => among(&self.facilities) || !self.workloads.iter().any(|work| among(&work.facilities)),
-        }
     }
 
     /// Checks that each published figure that a table names is there, and that losses are against a column of it.

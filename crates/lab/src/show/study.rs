@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::measure::workloads::filesystems::not_done;
 use crate::model::figures::{Run, Unit};
 use crate::model::published::Figure;
-use crate::model::statistics::{self, Verdict};
+use crate::model::statistics::{self, LossVerdict};
 use crate::model::study::{ConclusionCheck, ShownPart, Study, StudyColumn, StudyConclusion, StudyRow, StudyTable};
 use crate::model::words::percent;
 use crate::show::published::losses_of;
@@ -232,7 +232,7 @@ fn why(run: &Run, Meant { workload, series, .. }: Meant<'_>, facility: &str) -> 
     let starts = [pair, not_done(workload, filesystem, "")];
     let of_pair = run.notes.iter().find_map(|note| starts.iter().find_map(|start| note.strip_prefix(start)));
     let of_pair = of_pair.map(str::to_owned);
-    let failed = |f: &&crate::model::figures::Failure| {
+    let failed = |f: &&crate::model::figures::RunFailure| {
         f.facility == facility && f.workload.as_deref().is_none_or(|of| of == workload)
     };
     let failure = run.failures.iter().find(failed).map(|f| format!("It failed: {}", f.error.replace('\n', " ")));
@@ -296,12 +296,12 @@ fn holds(check: &ConclusionCheck, run: &Run, summary: &Summary) -> (Option<bool>
     let within = |share: f64| at_least.is_none_or(|least| share >= least) && at_most.is_none_or(|most| share <= most);
     let outside = at_least.is_some_and(|least| high < least) || at_most.is_some_and(|most| low > most);
     let holds = match () {
-        () if loss.verdict == Verdict::TooFew || !share.is_finite() => None,
+        () if loss.verdict == LossVerdict::TooFew || !share.is_finite() => None,
         () if within(low) && within(high) => Some(true),
         () if outside => Some(false),
         () => None,
     };
-    let few = if loss.verdict == Verdict::TooFew { ", from too few passes" } else { "" };
+    let few = if loss.verdict == LossVerdict::TooFew { ", from too few passes" } else { "" };
     let of = format!("{workload}, {operation}: {own_words} is at {} % of {base_words}", percent(share));
     (holds, format!("{of} ({} … {}{few}).", percent(low), percent(high)))
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::figures::{Axis, Case, Measure, Pass, Run, Unit};
 use crate::model::plan::Caches;
-use crate::model::statistics::{self, CONFIDENCE, Loss, Spread, Verdict};
+use crate::model::statistics::{self, CONFIDENCE, Loss, LossVerdict, Spread};
 use crate::model::words::{case_words, percent};
 
 /// What a run shows.
@@ -197,8 +197,8 @@ fn findings(run: &Run, cells: &[Cell]) -> Vec<String> {
 /// baseline against the facility: gains have no upper end, and would all come before the losses.
 fn certain(cell: &Cell) -> f64 {
     match &cell.loss {
-        Some(Loss { verdict: Verdict::Slower, low, .. }) => *low,
-        Some(Loss { verdict: Verdict::Faster, high, .. }) => 1.0 - 1.0 / (1.0 - high),
+        Some(Loss { verdict: LossVerdict::Slower, low, .. }) => *low,
+        Some(Loss { verdict: LossVerdict::Faster, high, .. }) => 1.0 - 1.0 / (1.0 - high),
         _ => 0.0,
     }
 }
@@ -206,7 +206,7 @@ fn certain(cell: &Cell) -> f64 {
 /// A facility's median loss, and a sentence about it.
 fn overview(run: &Run, facility: &str, cells: &[Cell]) -> Option<(f64, String)> {
     let losses: Vec<&Loss> = cells.iter().filter(|c| c.facility == facility).filter_map(|c| c.loss.as_ref()).collect();
-    let judged = losses.iter().filter(|l| l.verdict != Verdict::TooFew).count();
+    let judged = losses.iter().filter(|l| l.verdict != LossVerdict::TooFew).count();
     if judged == 0 {
         return None;
     }
@@ -216,9 +216,9 @@ fn overview(run: &Run, facility: &str, cells: &[Cell]) -> Option<(f64, String)> 
         "{} against {}: slower in {} of {judged} figures, faster in {}, no measurable difference in {}; the median loss is {} %.",
         called(run, facility),
         baseline_of(run, facility).unwrap_or("its baseline"),
-        count(Verdict::Slower),
-        count(Verdict::Faster),
-        count(Verdict::Same),
+        count(LossVerdict::Slower),
+        count(LossVerdict::Faster),
+        count(LossVerdict::Same),
         percent(middle),
     );
     Some((middle, sentence))
@@ -236,7 +236,7 @@ fn finding(run: &Run, cell: &Cell) -> Option<String> {
     let Loss { loss, low, high, verdict } = cell.loss.as_ref()?;
     // Of a gain, the ends change places with the sign.
     let (verb, [loss, low, high]) = match verdict {
-        Verdict::Faster => ("gains", [-loss, -high, -low]),
+        LossVerdict::Faster => ("gains", [-loss, -high, -low]),
         _ => ("loses", [*loss, *low, *high]),
     };
     let figures = format!("{} % ({} … {})", percent(loss), percent(low), percent(high));
@@ -354,7 +354,7 @@ fn generator(run: &Run, cells: &[Cell]) -> Option<String> {
 
 /// Intervals of 95 % miss in one case of twenty.
 fn chance(cells: &[Cell]) -> Option<String> {
-    let judged = cells.iter().filter(|c| c.loss.as_ref().is_some_and(|l| l.verdict != Verdict::TooFew)).count();
+    let judged = cells.iter().filter(|c| c.loss.as_ref().is_some_and(|l| l.verdict != LossVerdict::TooFew)).count();
     let by_chance = (judged as f64 * (1.0 - CONFIDENCE)).round();
     (by_chance >= 1.0).then(|| {
         format!(
@@ -366,7 +366,7 @@ fn chance(cells: &[Cell]) -> Option<String> {
 
 /// Gains, which encryption cannot cause.
 fn faster(cells: &[Cell]) -> Option<String> {
-    let faster = cells.iter().filter(|c| c.loss.as_ref().is_some_and(|l| l.verdict == Verdict::Faster)).count();
+    let faster = cells.iter().filter(|c| c.loss.as_ref().is_some_and(|l| l.verdict == LossVerdict::Faster)).count();
     (faster > 0).then(|| {
         format!(
             "{} faster than without encryption. Encryption cannot cause that: a cache, another data path, another load on \

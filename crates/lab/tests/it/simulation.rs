@@ -5,17 +5,17 @@ use std::io;
 use std::path::PathBuf;
 
 use claviger_engine::{Error, ErrorKind, Result};
-use claviger_lab::measure::run::journal::{Journal, State};
-use claviger_lab::measure::run::schedule::{Attempt, Bench, Done, Step, Trouble};
+use claviger_lab::measure::run::journal::{Journal, RunState};
+use claviger_lab::measure::run::schedule::{Attempt, Bench, PassDone, ScheduledPass, Trouble};
 use claviger_lab::measure::run::{journal, schedule};
-use claviger_lab::measure::workloads::Outcome;
+use claviger_lab::measure::workloads::WorkloadOutcome;
 use claviger_lab::model::figures::{
-    Axis, Case, FacilityRecord, Measure, Pass, Run, SCHEMA, Sitting, Unit, WorkloadRecord,
+    Axis, Case, FacilityRecord, Measure, Pass, Run, RunPlan, SCHEMA, Sitting, Unit, WorkloadRecord,
 };
 use claviger_lab::model::machine::{Conditions, Machine, Moment};
 use claviger_lab::model::plan::{Backing, Caches, Level, Plan};
 use claviger_lab::model::random::Random;
-use claviger_lab::model::statistics::Verdict;
+use claviger_lab::model::statistics::LossVerdict;
 use claviger_lab::show::summary::Summary;
 
 /// Rates of simulated facilities, the first being the baseline.
@@ -63,7 +63,7 @@ fn run(workloads: &[&str], seed: u64) -> Run {
         steady: 0.03,
         seed,
         caches: Caches::Dropped,
-        study: None,
+        repeated: None,
     };
     let moment = || Moment { at: String::new(), load_1min: 0.0, steal_s: 0.0 };
     Run {
@@ -71,7 +71,7 @@ fn run(workloads: &[&str], seed: u64) -> Run {
         machine: MACHINE.with(Clone::clone),
         facilities: FACILITIES.iter().map(|(name, _)| facility(name)).collect(),
         workloads: workloads.iter().copied().map(workload).collect(),
-        plan,
+        plan: RunPlan::new(plan, None),
         generator: Vec::new(),
         sittings: vec![Sitting { before: moment(), after: Some(moment()), idle_cpu: 0.0 }],
         passes: Vec::new(),
@@ -95,7 +95,7 @@ struct Simulation {
     /// Passes so far: the clock falls by 4 % over thirty of them, and rises again.
     passes: usize,
     /// What goes wrong.
-    fails: fn(&Step) -> Option<Trouble>,
+    fails: fn(&ScheduledPass) -> Option<Trouble>,
 }
 
 impl Simulation {
@@ -112,7 +112,7 @@ impl Simulation {
 }
 
 impl Bench for Simulation {
-    fn pass(&mut self, step: &Step) -> Attempt {
+    fn pass(&mut self, step: &ScheduledPass) -> Attempt {
         if let Some(trouble) = (self.fails)(step) {
             return Err(trouble);
         }
@@ -131,18 +131,22 @@ impl Bench for Simulation {
         };
         let measures = vec![measure("write", value, Unit::BytesPerS), measure("task", 1e9 / value, Unit::Seconds)];
         let conditions = Conditions { caches_dropped: true, ..Conditions::default() };
-        Ok(Done { at: String::new(), conditions, outcome: Outcome { measures, ..Outcome::default() } })
+        Ok(PassDone {
+            at: String::new(),
+            conditions,
+            outcome: WorkloadOutcome { measures, ..WorkloadOutcome::default() },
+        })
     }
 }
 
 /// Carries the whole run out.
-fn measured(run: Run, bench: &mut dyn Bench) -> State {
-    let mut state = State::new(run);
+fn measured(run: Run, bench: &mut dyn Bench) -> RunState {
+    let mut state = RunState::new(run);
     schedule::carry_out(&mut state, bench, never, &mut |_, _| Ok(())).expect("it comes to its end");
     state
 }
 
-fn verdict(summary: &Summary, facility: &str, operation: &str) -> Verdict {
+fn verdict(summary: &Summary, facility: &str, operation: &str) -> LossVerdict {
     let case = Case::new(operation).at(Axis::Block, 4096.0);
     let cell = summary.cell(facility, "w", &case).expect("it was measured");
     cell.loss.as_ref().expect("it has a baseline").verdict
@@ -155,8 +159,8 @@ fn a_planted_slowdown_of_10_percent_is_found_and_one_of_none_is_not() {
     for seed in 0..RUNS {
         let state = measured(run(&["w"], seed), &mut Simulation::new(seed));
         let summary = Summary::of(&state.run);
-        found += u64::from(verdict(&summary, "slow", "write") == Verdict::Slower);
-        false_alarms += u64::from(verdict(&summary, "same", "write") != Verdict::Same);
+        found += u64::from(verdict(&summary, "slow", "write") == LossVerdict::Slower);
+        false_alarms += u64::from(verdict(&summary, "same", "write") != LossVerdict::Same);
         let slow = summary.cells.iter().find(|c| c.facility == "slow").and_then(|c| c.loss.clone()).expect("a loss");
         covered += u64::from((slow.low..=slow.high).contains(&0.1));
         more += u64::from(state.run.passes.len() > 3 * 6);
@@ -223,7 +227,7 @@ fn every_round_has_its_baseline_and_an_order_of_its_own() {
 #[test]
 fn a_facility_that_fails_does_not_stop_the_others() {
     // From the third round on, the workload fails on it.
-    let fails = |step: &Step| {
+    let fails = |step: &ScheduledPass| {
         let fails = step.facility == "slow" && step.workload == "v" && step.round >= Some(2);
         fails.then(|| Trouble::Workload(io::Error::other("it broke").into()))
     };
@@ -244,7 +248,7 @@ fn a_facility_that_fails_does_not_stop_the_others() {
     );
 
     // It cannot be opened any more: it is out of all that follows.
-    let fails = |step: &Step| {
+    let fails = |step: &ScheduledPass| {
         let fails = step.facility == "slow" && step.round == Some(1);
         fails.then(|| Trouble::Facility(io::Error::other("exit status 3: no such thing").into()))
     };
@@ -254,14 +258,16 @@ fn a_facility_that_fails_does_not_stop_the_others() {
     assert!(state.run.passes.iter().filter(|p| p.facility == "same").count() >= 12);
 
     // A baseline that fails: the others are measured, and the report says what is missing.
-    let fails = |step: &Step| (step.facility == "plain").then(|| Trouble::Facility(io::Error::other("no room").into()));
+    let fails = |step: &ScheduledPass| {
+        (step.facility == "plain").then(|| Trouble::Facility(io::Error::other("no room").into()))
+    };
     let state = measured(run(&["w"], 6), &mut Simulation { fails, ..Simulation::new(6) });
     let summary = Summary::of(&state.run);
     assert!(summary.cells.iter().all(|c| c.loss.is_none()) && summary.cells.len() == 4);
     assert!(summary.warnings.iter().any(|w| w.contains("same has no loss")), "{:?}", summary.warnings);
 
     // What it cannot do is no failure.
-    let fails = |step: &Step| {
+    let fails = |step: &ScheduledPass| {
         let cannot = step.facility == "slow" && step.workload == "v";
         cannot.then(|| Trouble::Workload(Error::unsupported("there are no files over NBD")))
     };
@@ -275,11 +281,11 @@ fn a_facility_that_fails_does_not_stop_the_others() {
 fn figures_that_are_no_numbers_are_failures() {
     struct Nothing;
     impl Bench for Nothing {
-        fn pass(&mut self, _: &Step) -> Attempt {
+        fn pass(&mut self, _: &ScheduledPass) -> Attempt {
             let case = Case::new("write");
             let measure = Measure { case, value: f64::NAN, unit: Unit::PerS, bytes: 0, seconds: 0.0, cpu_s: None };
-            let outcome = Outcome { measures: vec![measure], ..Outcome::default() };
-            Ok(Done { outcome, ..Done::default() })
+            let outcome = WorkloadOutcome { measures: vec![measure], ..WorkloadOutcome::default() };
+            Ok(PassDone { outcome, ..PassDone::default() })
         }
     }
     let state = measured(run(&["w"], 8), &mut Nothing);
@@ -294,7 +300,7 @@ struct Steps {
 }
 
 impl Bench for Steps {
-    fn pass(&mut self, step: &Step) -> Attempt {
+    fn pass(&mut self, step: &ScheduledPass) -> Attempt {
         if self.left == 0 {
             return Err(Trouble::Workload(ErrorKind::Cancelled.into()));
         }
@@ -310,12 +316,12 @@ impl Bench for Steps {
 }
 
 /// Begins or resumes the run in `folder`, and goes on for so many steps.
-fn sit(folder: &std::path::Path, steps: usize) -> Result<State> {
+fn sit(folder: &std::path::Path, steps: usize) -> Result<RunState> {
     let (mut journal, mut state) = match folder.exists() {
         true => Journal::resume(folder)?,
         false => {
             let run = run(&["v", "w"], 9);
-            (Journal::begin(folder, &run)?, State::new(run))
+            (Journal::begin(folder, &run)?, RunState::new(run))
         }
     };
     let mut bench = Steps { left: steps };
@@ -330,7 +336,7 @@ fn a_run_that_is_interrupted_at_any_pass_comes_to_the_same_figures() {
     let steps = whole.run.passes.len() + whole.run.failures.len();
     assert!(steps > 36);
     // To the unit: JSON may change the last bit of a figure.
-    let figures = |state: &State| -> Vec<(String, String, Option<usize>, usize, u64)> {
+    let figures = |state: &RunState| -> Vec<(String, String, Option<usize>, usize, u64)> {
         let of = |p: &Pass| {
             (p.facility.clone(), p.workload.clone(), p.round, p.position, p.measures[0].value.round() as u64)
         };

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use claviger_engine::ErrorKind;
-use claviger_lab::measure::facility::{Catalogue, Facility, Scratch, Trial, tidy, try_out};
+use claviger_lab::measure::facility::{Catalogue, Facility, FacilityTrial, Scratch, tidy, try_out};
 use claviger_lab::measure::lab::Lab;
 use claviger_lab::measure::run::plan::MEMORY;
 use claviger_lab::measure::transfer::Data;
@@ -63,7 +63,7 @@ pub struct Args {
 
 #[derive(Serialize)]
 struct Checked {
-    works: Vec<Trial>,
+    works: Vec<FacilityTrial>,
     /// Those that were not there to be tried.
     left_out: Vec<Refused>,
     fails: Vec<Refused>,
@@ -125,7 +125,7 @@ impl Args {
             steady: 0.0,
             seed: 0,
             caches: Caches::Warm,
-            study: None,
+            repeated: None,
         };
         Ok(Lab {
             data: Data::new(plan.seed),
@@ -158,7 +158,17 @@ impl Checked {
 impl Report for Checked {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { works, left_out, fails } = self;
-        for Trial { facility, create_s, open_s, size, direct, processes, files, refused_s, encrypted_at_rest } in works
+        for FacilityTrial {
+            facility,
+            create_s,
+            open_s,
+            size,
+            direct,
+            processes,
+            files,
+            refused_s,
+            encrypted_at_rest,
+        } in works
         {
             let at_rest = if *encrypted_at_rest { "encrypted" } else { "plaintext" };
             let cache = if *direct { "direct I/O" } else { "through the page cache" };

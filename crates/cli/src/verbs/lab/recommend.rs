@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use claviger_engine::Error;
 use claviger_lab::measure::run::stored;
-use claviger_lab::model::answers::{Answers, Platform, Purpose, Threat, Word};
+use claviger_lab::model::answers::{EncryptionPurpose, Platform, RecommendAnswers, Threat, Word};
 use claviger_lab::show::recommend::{Measured, features, recommend};
 use claviger_lab::show::report::{Text, csv};
 
@@ -24,8 +24,8 @@ use crate::verbs::benchmark::print;
 )]
 pub struct Args {
     /// What is to be encrypted
-    #[arg(long = "for", value_name = "WHAT", value_parser = words(Purpose::WORDS))]
-    purpose: Option<Purpose>,
+    #[arg(long = "for", value_name = "WHAT", value_parser = words(EncryptionPurpose::WORDS))]
+    purpose: Option<EncryptionPurpose>,
     /// Systems besides this Linux that shall read and write it; linux alone is none
     #[arg(long, value_name = "SYSTEMS", value_delimiter = ',', value_parser = words(Platform::WORDS))]
     share_with: Option<Vec<Platform>>,
@@ -73,17 +73,17 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 impl Args {
     /// What the options say, and for the rest what the person says.
-    fn answers(&self) -> anyhow::Result<Answers> {
+    fn answers(&self) -> anyhow::Result<RecommendAnswers> {
         let mut share_with = match &self.share_with {
             Some(systems) => systems.clone(),
             None => several("Which systems must be able to read and write it?", "--share-with", Platform::WORDS)?,
         };
-        let purpose = one(self.purpose, "What is to be encrypted?", "--for", Purpose::WORDS)?;
+        let purpose = one(self.purpose, "What is to be encrypted?", "--for", EncryptionPurpose::WORDS)?;
         let threat = one(self.threat, "What must it withstand?", "--threat", Threat::WORDS)?;
         let root = one(self.root, "Can you be root on this machine?", "--root", ROOT)?;
         share_with.retain(|&platform| platform != Platform::Linux);
         share_with.dedup();
-        Ok(Answers { purpose, share_with, threat, root })
+        Ok(RecommendAnswers { purpose, share_with, threat, root })
     }
 }
 
@@ -142,11 +142,11 @@ mod tests {
 
     #[test]
     fn a_word_or_its_number() {
-        assert_eq!(meant(Purpose::WORDS, "few-files"), Some(Purpose::FewFiles));
-        assert_eq!(meant(Purpose::WORDS, "Laptop"), Some(Purpose::Laptop));
-        assert_eq!(meant(Purpose::WORDS, "4"), Some(Purpose::External));
+        assert_eq!(meant(EncryptionPurpose::WORDS, "few-files"), Some(EncryptionPurpose::FewFiles));
+        assert_eq!(meant(EncryptionPurpose::WORDS, "Laptop"), Some(EncryptionPurpose::Laptop));
+        assert_eq!(meant(EncryptionPurpose::WORDS, "4"), Some(EncryptionPurpose::External));
         for wrong in ["0", "5", "", "lap"] {
-            assert_eq!(meant(Purpose::WORDS, wrong), None, "{wrong}");
+            assert_eq!(meant(EncryptionPurpose::WORDS, wrong), None, "{wrong}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use claviger_engine::Error;
 use claviger_lab::measure::run::stored;
 use claviger_lab::model::figures::Run;
-use claviger_lab::show::changes::{self, Changes};
+use claviger_lab::show::changes::{self, RunChanges};
 use claviger_lab::show::report::{Extra, RunReport, Text, csv};
 use claviger_lab::show::summary::Summary;
 
@@ -106,7 +106,7 @@ impl Args {
         if let Some((option, _)) = options.into_iter().find(|(_, given)| *given) {
             return Err(Error::misuse(format!("{option} is about one run")).into());
         }
-        let changes = Changes::between(old, new, self.least.unwrap_or(changes::LEAST));
+        let changes = RunChanges::between(old, new, self.least.unwrap_or(changes::LEAST));
         self.tell(&match () {
             () if self.html.is_some() => {
                 let summary = Summary::of(new);

@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::ValueEnum;
 use claviger_engine::{Error, ErrorKind};
 use claviger_lab::measure::facility::Catalogue;
-use claviger_lab::measure::run::journal::{Journal, State};
+use claviger_lab::measure::run::journal::{Journal, RunState};
 use claviger_lab::measure::run::measure::{Hands, Tick};
-use claviger_lab::measure::run::plan::{FILES, MEMORY, NETWORK, Prepared, SWEEP, Wishes};
+use claviger_lab::measure::run::plan::{FILES, MEMORY, NETWORK, PreparedRun, SWEEP, Wishes};
 use claviger_lab::measure::run::{measure, stored};
 use claviger_lab::measure::studies;
 use claviger_lab::model::plan::{Backing, Caches, Level, Plan};
@@ -143,7 +143,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
         None => {
             let plan = args.wishes(&catalogue)?.plan(&catalogue)?;
-            let prepared = Prepared::of(plan, &catalogue, &program)?;
+            let prepared = PreparedRun::of(plan, &catalogue, &program)?;
             tell_plan(&prepared, None);
             if args.dry_run {
                 return Ok(());
@@ -236,8 +236,8 @@ fn folder_of_now() -> PathBuf {
 }
 
 /// Says on standard error what is measured and how long that takes.
-fn tell_plan(prepared: &Prepared, resumed: Option<&State>) {
-    let Prepared { plan, facilities, workloads, .. } = prepared;
+fn tell_plan(prepared: &PreparedRun, resumed: Option<&RunState>) {
+    let PreparedRun { plan, facilities, workloads, .. } = prepared;
     let names = |names: Vec<&str>| names.join(", ");
     let facilities = names(facilities.iter().map(|f| f.name.as_str()).collect());
     let workloads = names(workloads.iter().map(|w| w.name).collect());
@@ -284,9 +284,9 @@ fn tell_plan(prepared: &Prepared, resumed: Option<&State>) {
 
 /// Measures, with a bar.
 fn carry_out(
-    prepared: &Prepared,
+    prepared: &PreparedRun,
     journal: &mut Journal,
-    state: &mut State,
+    state: &mut RunState,
     program: &Path,
     folder: &Path,
 ) -> claviger_engine::Result<()> {

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::geteuid;
 
-use super::Step;
+use super::CommandStep;
 use super::process::{self, Background, Runner, retry};
 use crate::measure::program;
 use crate::model::parameters::FilesystemKind;
@@ -30,7 +30,7 @@ impl FilesystemKind {
 }
 
 /// A mounted file system. Dropped, it is taken down.
-pub struct Filesystem {
+pub struct MountedFilesystem {
     dir: PathBuf,
     /// Under the kernel's: the loop device, if it lies in a file.
     loop_device: Option<LoopDevice>,
@@ -39,7 +39,7 @@ pub struct Filesystem {
     mounted: bool,
 }
 
-impl Filesystem {
+impl MountedFilesystem {
     /// Makes one of `len` bytes, or as large as what is there, in a file or block device, and mounts it on `dir`.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Filesystem {
     /// if it is a file; else by fuse2fs, which only knows ext4.
     ///
     /// # Errors
-    /// As [`Filesystem::make`].
+    /// As [`MountedFilesystem::make`].
     pub fn mount(kind: FilesystemKind, on: &Path, dir: &Path, runner: &Runner) -> Result<Self> {
         fs::create_dir_all(dir).map_err(|e| Error::from(e).at(dir))?;
         let is_file = fs::metadata(on).map_err(|e| Error::from(e).at(on))?.is_file();
@@ -98,7 +98,7 @@ impl Filesystem {
     }
 }
 
-impl Drop for Filesystem {
+impl Drop for MountedFilesystem {
     fn drop(&mut self) {
         let _ = self.take_down();
         let _ = fs::remove_dir(&self.dir);
@@ -127,7 +127,7 @@ const EXT4_AT_ONCE: &str = "lazy_itable_init=0,lazy_journal_init=0,nodiscard";
 
 /// Everything is made at once: what the kernel would go on making in the background would be measured. Nothing is
 /// discarded: holes would be measured, too.
-fn mkfs(kind: FilesystemKind, device: &Path, len: Option<u64>) -> Result<Step> {
+fn mkfs(kind: FilesystemKind, device: &Path, len: Option<u64>) -> Result<CommandStep> {
     const EXT4: &[&str] = &["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096", "-E", EXT4_AT_ONCE];
     const XFS: &[&str] = &["mkfs.xfs", "-q", "-f", "-K"];
     const VFAT: &[&str] = &["mkfs.vfat", "-F", "32", "-I"];
@@ -143,13 +143,13 @@ fn mkfs(kind: FilesystemKind, device: &Path, len: Option<u64>) -> Result<Step> {
     }
 }
 
-fn fuse2fs(image: &Path, dir: &Path) -> Result<Step> {
+fn fuse2fs(image: &Path, dir: &Path) -> Result<CommandStep> {
     let foreground = step(["fuse2fs", "-f", "-o", "fakeroot", text(image)?, text(dir)?])?;
-    Ok(Step { until_there: Some(dir.to_owned()), ..foreground })
+    Ok(CommandStep { until_there: Some(dir.to_owned()), ..foreground })
 }
 
-fn step<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Step> {
-    Ok(Step { run: words.into_iter().map(ToOwned::to_owned).collect(), ..Step::default() })
+fn step<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<CommandStep> {
+    Ok(CommandStep { run: words.into_iter().map(ToOwned::to_owned).collect(), ..CommandStep::default() })
 }
 
 fn text(path: &Path) -> Result<&str> {

@@ -28,11 +28,11 @@ use crate::measure::program;
 pub use catalogue::Catalogue;
 pub use ours::NBD;
 pub use scratch::{Scratch, tag, tidy};
-pub use surface::{Surface, Way};
-pub use target::Target;
-pub use trial::{Trial, try_out};
+pub use surface::{Surface, SurfaceKind};
+pub use target::FacilityTarget;
+pub use trial::{FacilityTrial, try_out};
 
-/// A facility and its commands. In their words, `{name}` stands for what [`Target`] knows: `{store}` the file, folder
+/// A facility and its commands. In their words, `{name}` stands for what [`FacilityTarget`] knows: `{store}` the file, folder
 /// or device that holds the encrypted data, `{open}` the place where it is opened (a folder, or a socket), `{size}`
 /// bytes of the volume, `{kib}` the same in KiB, `{password-file}` a file with the passphrase and nothing else, `{password}` the passphrase,
 /// `{claviger}` this program, `{id}` a name that nothing else on this machine has, `{dir}` a folder for other files,
@@ -53,33 +53,33 @@ pub struct Facility {
     /// What is measured with it and what is not, in whole sentences.
     pub about: String,
     /// What it needs for its encrypted data.
-    pub store: Stores,
+    pub store: StoreKind,
     /// What it is when it is open.
     pub gives: Gives,
     /// Where the plaintext is once it is open: `{open}`, or what lies in it. `/dev/mapper/{id}`, `{open}/volume`.
     pub opened: String,
     /// What must be available.
     #[serde(default)]
-    pub needs: Requirements,
+    pub needs: FacilityRequirements,
     /// A command that prints the version.
     #[serde(default)]
     pub version: Vec<String>,
     /// Creates it in an empty store, quickly: with a cheap key derivation and without filling.
     #[serde(default)]
-    pub create: Vec<Step>,
+    pub create: Vec<CommandStep>,
     /// Creates it as its own program does by default: with the full cost of key derivation, and filled if that is the
     /// default. Empty if `create` does that.
     #[serde(default)]
-    pub create_default: Vec<Step>,
+    pub create_default: Vec<CommandStep>,
     /// Encrypts in place a store whose plaintext fills it but for what headers need at the end: with a cheap key derivation.
     /// Empty where it cannot.
     #[serde(default)]
-    pub encrypt: Vec<Step>,
+    pub encrypt: Vec<CommandStep>,
     /// Makes that plaintext one that can be encrypted: puts the file system there that it has to be.
     #[serde(default)]
-    pub plaintext: Vec<Step>,
+    pub plaintext: Vec<CommandStep>,
     /// Words for `{cheap}`: they let a passphrase open it at once where `create` has made it so. None stand there once
-    /// [`Target::create_default`] has made it.
+    /// [`FacilityTarget::create_default`] has made it.
     #[serde(default)]
     pub cheap: Vec<String>,
     /// Words for `{trace}`: they have the server write each request to `{trace-file}`. Empty where it cannot.
@@ -87,10 +87,10 @@ pub struct Facility {
     pub trace: Vec<String>,
     /// The steps that open it.
     #[serde(default)]
-    pub open: Vec<Step>,
+    pub open: Vec<CommandStep>,
     /// The steps that close it.
     #[serde(default)]
-    pub close: Vec<Step>,
+    pub close: Vec<CommandStep>,
 }
 
 /// How long a command that checks whether a facility can be used may take.
@@ -99,7 +99,7 @@ const PROBE: Duration = Duration::from_secs(20);
 /// What stores the encrypted data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Stores {
+pub enum StoreKind {
     /// A file of the volume's size and some room for headers.
     File,
     /// An empty folder.
@@ -123,7 +123,7 @@ pub enum Gives {
 /// What a facility needs to be there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Requirements {
+pub struct FacilityRequirements {
     /// Programs.
     pub commands: Vec<String>,
     /// Files and devices.
@@ -142,7 +142,7 @@ pub struct Requirements {
 /// A command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Step {
+pub struct CommandStep {
     /// Its words; no shell interprets them.
     pub run: Vec<String>,
     /// What it reads from standard input. `{password}` is the passphrase.
@@ -157,7 +157,7 @@ pub struct Step {
 impl Facility {
     /// Why it cannot be measured here, as a whole sentence: what is missing.
     pub fn missing(&self) -> Option<String> {
-        let Requirements { commands, paths, filesystems, probe, unless, root } = &self.needs;
+        let FacilityRequirements { commands, paths, filesystems, probe, unless, root } = &self.needs;
         if *root && !geteuid().is_root() {
             return Some("It requires root.".into());
         }
@@ -208,13 +208,13 @@ impl Facility {
         self.steps().map(|step| step.run.join(" ")).collect()
     }
 
-    fn steps(&self) -> impl Iterator<Item = &Step> {
+    fn steps(&self) -> impl Iterator<Item = &CommandStep> {
         let Self { create, create_default, encrypt, plaintext, open, close, .. } = self;
         [create, create_default, plaintext, encrypt, open, close].into_iter().flatten()
     }
 }
 
-impl Step {
+impl CommandStep {
     fn uses_passphrase(&self) -> bool {
         let words = self.run.iter().chain(&self.stdin).chain(self.env.values());
         words.into_iter().any(|word| word.contains("{password"))

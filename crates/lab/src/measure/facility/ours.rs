@@ -7,7 +7,7 @@ use claviger_engine::formats::Creator;
 use claviger_engine::formats::takes::Parameter;
 use claviger_engine::{FORMATS, Format};
 
-use super::{Facility, Gives, Requirements, Step, Stores};
+use super::{CommandStep, Facility, FacilityRequirements, Gives, StoreKind};
 
 /// The unencrypted file as a FUSE image.
 pub const PLAIN: &str = "plain";
@@ -278,12 +278,12 @@ fn plain(transport: Transport) -> Facility {
         title: format!("unencrypted file, this program's server ({})", said(transport)),
         baseline: None,
         about: format!("The same server as for the formats of this program, without encryption. {}", layer(transport)),
-        store: Stores::File,
+        store: StoreKind::File,
         gives: if fuse { Gives::Bytes } else { Gives::Nbd },
         opened: if fuse { "{open}/volume" } else { "{open}" }.to_owned(),
-        needs: Requirements {
+        needs: FacilityRequirements {
             paths: if fuse { vec!["/dev/fuse".into()] } else { vec![] },
-            ..if let Transport::Line(_) = transport { nbdkit() } else { Requirements::default() }
+            ..if let Transport::Line(_) = transport { nbdkit() } else { FacilityRequirements::default() }
         },
         version: ["{claviger}", "--version"].map(ToOwned::to_owned).to_vec(),
         create: Vec::new(),
@@ -334,7 +334,7 @@ fn plain_files() -> Facility {
         name: PLAIN_FILES.to_owned(),
         title: "unencrypted folder, this program's server (FUSE folder)".to_owned(),
         about: format!("The same server as for formats that encrypt file by file, without encryption. {FOLDER_LAYER}"),
-        store: Stores::Folder,
+        store: StoreKind::Folder,
         gives: Gives::Folder,
         opened: "{open}".to_owned(),
         trace: Vec::new(),
@@ -346,20 +346,21 @@ fn plain_files() -> Facility {
 const FOLDER_LAYER: &str = "It is a folder served by FUSE, and keeps its files in a folder below. What programs write is sent on at once, \
      what they have read may stay in the page cache.";
 
-fn mount_folder(how: &[&str]) -> Step {
+fn mount_folder(how: &[&str]) -> CommandStep {
     let words = [&["{claviger}", "mount", "--foreground"], how, &["{store}", "{open}"]].concat();
-    Step { until_there: Some("{open}".into()), ..step(&words) }
+    CommandStep { until_there: Some("{open}".into()), ..step(&words) }
 }
 
 /// In the foreground, so that it ends with the lab, whatever ends that.
-fn serve(how: &[&str], transport: Transport) -> Vec<Step> {
+fn serve(how: &[&str], transport: Transport) -> Vec<CommandStep> {
     let mount: &[&str] = &["{claviger}", "mount", "--foreground", "--filesystem", "none"];
     let (verb, place, until_there): (_, &[&str], _) = match transport {
         Transport::Fuse => (mount, &["{store}", "{open}"], "{open}/volume"),
         Transport::Nbd => (&["{claviger}", "serve", "--socket", "{open}"][..], &["{store}"], "{open}"),
         Transport::Line(_) => (mount, &["nbd+unix:///?socket={dir}/line", "{open}"], "{open}/volume"),
     };
-    let served = Step { until_there: Some(until_there.into()), ..step(&[verb, how, &["{trace}"], place].concat()) };
+    let served =
+        CommandStep { until_there: Some(until_there.into()), ..step(&[verb, how, &["{trace}"], place].concat()) };
     match transport {
         Transport::Line(line) => line.begin().into_iter().chain([served]).collect(),
         Transport::Fuse | Transport::Nbd => vec![served],
@@ -369,14 +370,14 @@ fn serve(how: &[&str], transport: Transport) -> Vec<Step> {
 impl Line {
     /// nbdkit has the store, and listens at `{dir}/line` once it has written its number. It lets through at once what a second's
     /// hundredth gives, not two seconds as by default: more than a short transfer has.
-    fn begin(&self) -> [Step; 2] {
+    fn begin(&self) -> [CommandStep; 2] {
         let (read, write) = (format!("delay-read={}", self.delay), format!("delay-write={}", self.delay));
         let rate = format!("rate={}", self.rate);
         let server = ["nbdkit", "--foreground", "--unix", "{dir}/line", "--pidfile", "{dir}/line.pid"];
         let words = [&server, FILTERS, &["file", "{store}", &read, &write, &rate, "burstiness=0.01"]].concat();
         [
             step(&["rm", "-f", "{dir}/line", "{dir}/line.pid"]),
-            Step { until_there: Some("{dir}/line.pid".into()), ..step(&words) },
+            CommandStep { until_there: Some("{dir}/line.pid".into()), ..step(&words) },
         ]
     }
 }
@@ -384,19 +385,19 @@ impl Line {
 /// What makes a line of nbdkit.
 const FILTERS: &[&str] = &["--filter=delay", "--filter=rate"];
 
-fn nbdkit() -> Requirements {
+fn nbdkit() -> FacilityRequirements {
     let probe = [&["nbdkit"], FILTERS, &["--dump-plugin", "file"]].concat();
-    Requirements {
+    FacilityRequirements {
         commands: vec!["nbdkit".to_owned()],
         probe: probe.into_iter().map(str::to_owned).collect(),
-        ..Requirements::default()
+        ..FacilityRequirements::default()
     }
 }
 
-fn step(words: &[&str]) -> Step {
+fn step(words: &[&str]) -> CommandStep {
     // Not among what the user has mounted.
     let env = BTreeMap::from([("CLAVIGER_RUNTIME_DIR".to_owned(), "{dir}/run".to_owned())]);
-    Step { run: words.iter().map(ToString::to_string).collect(), env, ..Step::default() }
+    CommandStep { run: words.iter().map(ToString::to_string).collect(), env, ..CommandStep::default() }
 }
 
 fn prefixed(name: String, transport: Transport) -> String {

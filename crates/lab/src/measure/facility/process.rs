@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
 
-use super::Step;
+use super::CommandStep;
 use crate::measure::program::{MARK, find};
 use crate::model::words::printable;
 
@@ -62,7 +62,7 @@ impl Runner {
     ///
     /// # Errors
     /// `Io` with the last lines that it printed, if it fails; `Cancelled`.
-    pub fn run(&self, step: &Step, on: &Path) -> Result<Option<Background>> {
+    pub fn run(&self, step: &CommandStep, on: &Path) -> Result<Option<Background>> {
         let mut started = self.start(step)?;
         match &step.until_there {
             None => self.finish(started).map(|()| None),
@@ -77,7 +77,7 @@ impl Runner {
     }
 
     /// Starts it, with its output going to a file.
-    fn start(&self, step: &Step) -> Result<Background> {
+    fn start(&self, step: &CommandStep) -> Result<Background> {
         let line = step.run.join(" ");
         let failed = |e: io::Error| Error::new(ErrorKind::Io(io::Error::new(e.kind(), format!("`{line}`: {e}"))));
         let program = step.run.first().ok_or_else(|| Error::misuse("a step has no command"))?;
@@ -378,8 +378,8 @@ pub fn private_file(path: &Path, contents: &[u8]) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn step(words: &[&str]) -> Step {
-        Step { run: words.iter().map(ToString::to_string).collect(), ..Step::default() }
+    fn step(words: &[&str]) -> CommandStep {
+        CommandStep { run: words.iter().map(ToString::to_string).collect(), ..CommandStep::default() }
     }
 
     fn runner(dir: &Path) -> Runner {
@@ -416,7 +416,7 @@ mod tests {
         assert!(!shell.runs());
 
         fs::remove_file(&ready).expect("removed");
-        let early = Step { run: step(&["sh", "-c", "echo no; exit 1"]).run, ..server };
+        let early = CommandStep { run: step(&["sh", "-c", "echo no; exit 1"]).run, ..server };
         let e = runner(dir.path()).run(&early, nowhere).expect_err("it ends too early").to_string();
         assert!(e.contains("exited too early") && e.contains("no"), "{e}");
     }
@@ -426,7 +426,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let runner = Runner { cancelled: || true, ..runner(dir.path()) };
         for until_there in [None, Some("/no/such".into())] {
-            let endless = Step { until_there, ..step(&["sleep", "1000"]) };
+            let endless = CommandStep { until_there, ..step(&["sleep", "1000"]) };
             let e = runner.run(&endless, Path::new("/no/such/folder")).expect_err("cancelled");
             assert!(matches!(e.kind, ErrorKind::Cancelled), "{e}");
         }

@@ -12,8 +12,8 @@ use claviger_serve::mount::LoopDevice;
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::io::Errno;
 
-use super::Stores;
-use super::filesystem::Filesystem;
+use super::StoreKind;
+use super::filesystem::MountedFilesystem;
 use super::process::Runner;
 use crate::model::parameters::FilesystemKind;
 use crate::model::plan::Backing;
@@ -28,8 +28,8 @@ const BESIDE: u64 = 8;
 static DEVICES: Mutex<BTreeMap<PathBuf, (String, bool)>> = Mutex::new(BTreeMap::new());
 
 /// Where encrypted data are kept. Dropping it removes what was created for it.
-pub struct Store {
-    kind: Stores,
+pub struct FacilityStore {
+    kind: StoreKind,
     id: String,
     /// The user's device, if that holds it.
     device: Option<PathBuf>,
@@ -39,15 +39,15 @@ pub struct Store {
     len: u64,
     loop_device: Option<LoopDevice>,
     /// On the user's device, where a folder is wanted.
-    filesystem: Option<Filesystem>,
+    filesystem: Option<MountedFilesystem>,
 }
 
-impl Store {
+impl FacilityStore {
     /// Room for a volume of `size` bytes.
     ///
     /// # Errors
     /// `Io` where there is no room; `Unsupported` where that takes root.
-    pub fn new(kind: Stores, id: &str, size: u64, backing: &Backing, stores: &Path) -> Result<Self> {
+    pub fn new(kind: StoreKind, id: &str, size: u64, backing: &Backing, stores: &Path) -> Result<Self> {
         let device = match backing {
             Backing::Device(device) => Some(device.clone()),
             Backing::Tmpfs(_) | Backing::Folder(_) => None,
@@ -90,19 +90,20 @@ impl Store {
     /// `Io`.
     pub fn clear(&mut self, runner: &Runner) -> Result<()> {
         match (&self.device, self.kind) {
-            (Some(device), Stores::Folder) => {
+            (Some(device), StoreKind::Folder) => {
                 self.filesystem = None;
-                let made = Filesystem::make(FilesystemKind::Ext4, device, None, &runner.dir.join("backing"), runner)?;
+                let made =
+                    MountedFilesystem::make(FilesystemKind::Ext4, device, None, &runner.dir.join("backing"), runner)?;
                 fs::create_dir(made.dir().join("store"))?;
                 self.filesystem = Some(made);
             }
-            (Some(device), Stores::File | Stores::Device) => wipe_ends(device)?,
-            (None, Stores::Folder) => {
+            (Some(device), StoreKind::File | StoreKind::Device) => wipe_ends(device)?,
+            (None, StoreKind::Folder) => {
                 fs::remove_dir_all(self.path()).map_err(|e| Error::from(e).at(&self.dir))?;
                 fs::create_dir(self.path())?;
             }
-            (None, Stores::Device) => wipe_ends(&self.path())?,
-            (None, Stores::File) => self.new_file()?,
+            (None, StoreKind::Device) => wipe_ends(&self.path())?,
+            (None, StoreKind::File) => self.new_file()?,
         }
         Ok(())
     }
@@ -115,9 +116,9 @@ impl Store {
     pub fn take(&mut self, runner: &Runner) -> Result<bool> {
         let Some(device) = self.device.clone() else { return Ok(true) };
         let still_there = self.claim(&device)?;
-        if still_there && self.kind == Stores::Folder && self.filesystem.is_none() {
+        if still_there && self.kind == StoreKind::Folder && self.filesystem.is_none() {
             self.filesystem =
-                Some(Filesystem::mount(FilesystemKind::Ext4, &device, &runner.dir.join("backing"), runner)?);
+                Some(MountedFilesystem::mount(FilesystemKind::Ext4, &device, &runner.dir.join("backing"), runner)?);
         }
         Ok(still_there)
     }
@@ -170,8 +171,8 @@ impl Store {
     pub fn sync(&self) -> Result<()> {
         let path = self.path();
         let sync = || match self.kind {
-            Stores::Folder => Ok(rustix::fs::syncfs(File::open(&path)?)?),
-            Stores::File | Stores::Device => File::open(&path)?.sync_all(),
+            StoreKind::Folder => Ok(rustix::fs::syncfs(File::open(&path)?)?),
+            StoreKind::File | StoreKind::Device => File::open(&path)?.sync_all(),
         };
         sync().map_err(|e: io::Error| Error::from(e).at(&path))
     }
@@ -179,9 +180,9 @@ impl Store {
     fn prepare(&mut self) -> Result<()> {
         fs::create_dir(&self.dir).map_err(|e| Error::from(e).at(&self.dir))?;
         match self.kind {
-            Stores::Folder => Ok(fs::create_dir(self.path())?),
-            Stores::File => self.new_file(),
-            Stores::Device => {
+            StoreKind::Folder => Ok(fs::create_dir(self.path())?),
+            StoreKind::File => self.new_file(),
+            StoreKind::Device => {
                 self.new_file()?;
                 self.loop_device = Some(LoopDevice::attach(&self.dir.join("store"), false, None)?);
                 Ok(())
@@ -204,7 +205,7 @@ impl Store {
     }
 }
 
-impl Drop for Store {
+impl Drop for FacilityStore {
     fn drop(&mut self) {
         self.give();
         self.loop_device = None;

@@ -17,7 +17,7 @@ const PAGE: usize = 4096;
 #[derive(Clone, Debug)]
 pub struct Surface {
     /// How it is reached.
-    pub way: Way,
+    pub way: SurfaceKind,
     /// Bytes, a multiple of 4096.
     pub len: u64,
     /// Whether it can be read and written around the page cache, in requests of whole pages of 4096 bytes from buffers
@@ -27,7 +27,7 @@ pub struct Surface {
 
 /// How bytes are reached.
 #[derive(Clone, Debug)]
-pub enum Way {
+pub enum SurfaceKind {
     /// A file or device.
     File(PathBuf),
     /// An NBD server at this Unix socket.
@@ -44,7 +44,7 @@ impl Surface {
         let look = || -> io::Result<Self> {
             let mut file = File::open(path)?;
             let there = io::Seek::seek(&mut file, io::SeekFrom::End(0))?;
-            Ok(Self { way: Way::File(path.to_owned()), len: whole(there.min(len)), direct: takes_direct(path) })
+            Ok(Self { way: SurfaceKind::File(path.to_owned()), len: whole(there.min(len)), direct: takes_direct(path) })
         };
         look().map_err(|e| Error::from(e).at(path))
     }
@@ -56,7 +56,7 @@ impl Surface {
     pub fn of_nbd(socket: &Path, len: u64) -> Result<Self> {
         let client = Client::connect(&Address::Unix(socket.to_owned()), "");
         let there = client.map_err(|e| Error::from(e).at(socket))?.len();
-        Ok(Self { way: Way::Nbd(socket.to_owned()), len: whole(there.min(len)), direct: true })
+        Ok(Self { way: SurfaceKind::Nbd(socket.to_owned()), len: whole(there.min(len)), direct: true })
     }
 
     /// Opens it for one thread, bypassing the page cache if possible.
@@ -65,8 +65,10 @@ impl Surface {
     /// `Io`.
     pub fn device(&self) -> Result<Box<dyn Device>> {
         Ok(match &self.way {
-            Way::File(path) => Box::new(FileDevice::open(path, self.direct).map_err(|e| Error::from(e).at(path))?),
-            Way::Nbd(socket) => {
+            SurfaceKind::File(path) => {
+                Box::new(FileDevice::open(path, self.direct).map_err(|e| Error::from(e).at(path))?)
+            }
+            SurfaceKind::Nbd(socket) => {
                 let address = Address::Unix(socket.clone());
                 Box::new(Client::connect(&address, "").map_err(|e| Error::from(e).at(socket))?)
             }

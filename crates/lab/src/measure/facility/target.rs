@@ -9,14 +9,14 @@ use claviger_engine::internal::random;
 use claviger_engine::{Error, ErrorKind, Result};
 use claviger_serve::mount::mountinfo;
 
-use super::filesystem::{self, Filesystem};
+use super::filesystem::{self, MountedFilesystem};
 use super::process::{Background, Left, READY, Runner, private_file, retry};
 use super::scratch::tag;
-use super::store::Store;
+use super::store::FacilityStore;
 use super::surface::Surface;
 use super::trial::holds;
 use super::words::Words;
-use super::{Facility, Gives, Step, config_folder};
+use super::{CommandStep, Facility, Gives, config_folder};
 use crate::measure::lab::Lab;
 use crate::measure::memory::Buffer;
 use crate::measure::meter::Meter;
@@ -46,14 +46,14 @@ const LARGE: usize = 1 << 20;
 ///
 /// It is to be made, opened and closed by a thread that lives as long as it is open: programs in the background are
 /// asked to end when that thread does, so that they do not outlive a lab that is killed.
-pub struct Target {
+pub struct FacilityTarget {
     facility: Facility,
     words: Words,
     /// A folder for mount points, sockets, passphrases, what programs print.
     dir: PathBuf,
     /// Where it is opened.
     open: PathBuf,
-    store: Store,
+    store: FacilityStore,
     runner: Runner,
     /// Bytes of the volume.
     size: u64,
@@ -62,7 +62,7 @@ pub struct Target {
     background: Vec<Background>,
     /// What else its commands left behind.
     left: Vec<Left>,
-    filesystem: Option<Filesystem>,
+    filesystem: Option<MountedFilesystem>,
     state: State,
 }
 
@@ -85,7 +85,7 @@ enum Passphrase {
     Wrong,
 }
 
-impl Target {
+impl FacilityTarget {
     /// A facility with a store of its own, not made yet.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl Target {
             words,
             dir: dir.to_owned(),
             open,
-            store: Store::new(facility.store, id, size, &lab.plan.backing, stores)?,
+            store: FacilityStore::new(facility.store, id, size, &lab.plan.backing, stores)?,
             runner: Runner { dir: dir.to_owned(), id: id.to_owned(), cancelled: lab.cancelled },
             size,
             data: Data::new(lab.plan.seed),
@@ -162,7 +162,7 @@ impl Target {
     /// long it took. What was in it is gone. Closes it before.
     ///
     /// # Errors
-    /// As [`Target::create`]; `Unsupported` where it cannot; `Io` where something else is in it than before.
+    /// As [`FacilityTarget::create`]; `Unsupported` where it cannot; `Io` where something else is in it than before.
     pub fn encrypt_in_place(&mut self) -> Result<(u64, Elapsed)> {
         let Facility { name, encrypt, plaintext, .. } = self.facility.clone();
         if encrypt.is_empty() {
@@ -186,11 +186,11 @@ impl Target {
         }
     }
 
-    /// Makes it anew by [`Facility::create_default`], or as [`Target::create`] does where there is none: opening it
+    /// Makes it anew by [`Facility::create_default`], or as [`FacilityTarget::create`] does where there is none: opening it
     /// then costs what it costs people.
     ///
     /// # Errors
-    /// As [`Target::create`].
+    /// As [`FacilityTarget::create`].
     pub fn create_default(&mut self) -> Result<Elapsed> {
         let Facility { create, create_default, .. } = &self.facility;
         self.words.set_list("cheap", &[]);
@@ -200,10 +200,10 @@ impl Target {
     /// Tries to open it with a wrong passphrase: how long it takes to be refused. It is closed before and after.
     ///
     /// # Errors
-    /// As [`Target::create`]; `Unsupported` where it opens, since it cannot tell, or where no step uses a passphrase.
+    /// As [`FacilityTarget::create`]; `Unsupported` where it opens, since it cannot tell, or where no step uses a passphrase.
     pub fn refuse(&mut self) -> Result<Elapsed> {
         let name = &self.facility.name;
-        if !self.facility.open.iter().any(Step::uses_passphrase) {
+        if !self.facility.open.iter().any(CommandStep::uses_passphrase) {
             return Err(Error::unsupported(format!("a wrong passphrase for {name}: it opens without one")));
         }
         // That it opens with the right one shows that the passphrase is why it is refused.
@@ -227,7 +227,7 @@ impl Target {
     /// is made anew if another was there meanwhile.
     ///
     /// # Errors
-    /// As [`Target::create`]; `InUse` where another is open on the user's device.
+    /// As [`FacilityTarget::create`]; `InUse` where another is open on the user's device.
     pub fn open(&mut self) -> Result<Elapsed> {
         if self.state.opened {
             return Ok(Elapsed { seconds: 0.0, cpu_s: 0.0 });
@@ -247,7 +247,7 @@ impl Target {
     /// says how. Closes it before. It is complete when the target is closed.
     ///
     /// # Errors
-    /// As [`Target::open`]; `Unsupported` where the server is not ours.
+    /// As [`FacilityTarget::open`]; `Unsupported` where the server is not ours.
     pub fn open_traced(&mut self, trace: &Path) -> Result<Elapsed> {
         if self.facility.trace.is_empty() {
             return Err(Error::unsupported(format!("a trace of requests by {}", self.facility.name)));
@@ -268,9 +268,9 @@ impl Target {
     /// Closes it, with the file system that was made in it: everything is in the store then.
     ///
     /// # Errors
-    /// As [`Target::create`].
+    /// As [`FacilityTarget::create`].
     pub fn close(&mut self) -> Result<()> {
-        let unmounted = self.filesystem.take().map_or(Ok(()), Filesystem::close);
+        let unmounted = self.filesystem.take().map_or(Ok(()), MountedFilesystem::close);
         if !self.state.opened {
             return unmounted;
         }
@@ -283,7 +283,7 @@ impl Target {
     /// written. A file system that was made in it is gone.
     ///
     /// # Errors
-    /// As [`Target::create`].
+    /// As [`FacilityTarget::create`].
     pub fn bytes(&mut self) -> Result<Surface> {
         if let Some(filesystem) = self.filesystem.take() {
             filesystem.close().map_err(|e| self.named(e))?;
@@ -308,7 +308,7 @@ impl Target {
         Ok(surface)
     }
 
-    /// It as a folder with the usual file system: see [`Target::folder_of`].
+    /// It as a folder with the usual file system: see [`FacilityTarget::folder_of`].
     ///
     /// # Errors
     /// As there.
@@ -321,7 +321,7 @@ impl Target {
     /// hold what the last workload left.
     ///
     /// # Errors
-    /// As [`Target::create`]; `Unsupported` where bytes have no folder, such as over NBD.
+    /// As [`FacilityTarget::create`]; `Unsupported` where bytes have no folder, such as over NBD.
     pub fn folder_of(&mut self, kind: FilesystemKind) -> Result<PathBuf> {
         if self.facility.gives == Gives::Nbd {
             let what = format!("files in {}: it is a socket for block devices", self.facility.name);
@@ -345,7 +345,7 @@ impl Target {
             (None, Gives::Bytes | Gives::Nbd) => {
                 let dir = self.dir.join("files");
                 let mounted = match self.state.formatted == Some(kind) {
-                    true => Filesystem::mount(kind, &opened, &dir, &self.runner),
+                    true => MountedFilesystem::mount(kind, &opened, &dir, &self.runner),
                     false => self.format(kind, &opened, &dir),
                 };
                 let mounted = mounted.map_err(|e| self.named(e))?;
@@ -369,7 +369,7 @@ impl Target {
     /// Whether these bytes stand anywhere in the encrypted data, as they are. It is closed before.
     ///
     /// # Errors
-    /// As [`Target::create`].
+    /// As [`FacilityTarget::create`].
     pub fn store_holds(&mut self, bytes: &[u8]) -> Result<bool> {
         self.close()?;
         self.store.take(&self.runner)?;
@@ -379,7 +379,7 @@ impl Target {
     }
 
     /// Takes the steps in an empty store, or in one full of plaintext after the steps that make it one.
-    fn create_by(&mut self, plaintext: Option<&[Step]>, steps: &[Step]) -> Result<Elapsed> {
+    fn create_by(&mut self, plaintext: Option<&[CommandStep]>, steps: &[CommandStep]) -> Result<Elapsed> {
         self.close()?;
         self.store.take_for_new()?;
         self.state = State::default();
@@ -429,7 +429,7 @@ impl Target {
         })
     }
 
-    fn run(&mut self, step: &Step) -> Result<()> {
+    fn run(&mut self, step: &CommandStep) -> Result<()> {
         let step = self.words.step(step)?;
         self.background.extend(self.runner.run(&step, &self.open)?);
         Ok(())
@@ -517,14 +517,14 @@ impl Target {
 
     /// Makes a file system in all bytes that there are, and mounts it on `dir`. They have been written before: some
     /// facilities are made by filling them, and others and the baseline would meet holes that those do not.
-    fn format(&mut self, kind: FilesystemKind, opened: &Path, dir: &Path) -> Result<Filesystem> {
+    fn format(&mut self, kind: FilesystemKind, opened: &Path, dir: &Path) -> Result<MountedFilesystem> {
         self.state.formatted = None;
         let surface = Surface::of_file(opened, self.size)?;
         if !self.state.filled {
             self.fill(&surface)?;
             self.state.filled = true;
         }
-        Filesystem::make(kind, opened, Some(surface.len), dir, &self.runner)
+        MountedFilesystem::make(kind, opened, Some(surface.len), dir, &self.runner)
     }
 
     /// Writes all bytes once: reads are to meet what was written, and writes no holes.
@@ -563,7 +563,7 @@ impl Target {
     }
 }
 
-impl Drop for Target {
+impl Drop for FacilityTarget {
     fn drop(&mut self) {
         let _ = self.close();
         self.store.give();

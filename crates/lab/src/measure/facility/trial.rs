@@ -8,7 +8,7 @@ use claviger_engine::internal::random;
 use claviger_engine::{Error, ErrorKind, Result};
 use serde::Serialize;
 
-use super::{Facility, Gives, Target};
+use super::{Facility, FacilityTarget, Gives};
 use crate::measure::lab::Lab;
 use crate::measure::memory::Buffer;
 use crate::model::parameters::SECTOR;
@@ -21,7 +21,7 @@ const MARK: usize = 32;
 
 /// What a trial showed.
 #[derive(Clone, Debug, Serialize)]
-pub struct Trial {
+pub struct FacilityTrial {
     /// Name of the facility.
     pub facility: String,
     /// Seconds that making it took, with a cheap key derivation where it has one.
@@ -45,10 +45,10 @@ pub struct Trial {
 /// Makes it, opens it, writes, closes it, looks into its store, opens it again and reads. Nothing of it is left.
 ///
 /// # Errors
-/// Those of [`Target`]; `Io` where something is not as it was written, or is stored in plaintext although it has a
+/// Those of [`FacilityTarget`]; `Io` where something is not as it was written, or is stored in plaintext although it has a
 /// baseline.
-pub fn try_out(facility: &Facility, lab: &Lab) -> Result<Trial> {
-    let mut target = Target::new(facility, lab)?;
+pub fn try_out(facility: &Facility, lab: &Lab) -> Result<FacilityTrial> {
+    let mut target = FacilityTarget::new(facility, lab)?;
     let create_s = target.create()?.seconds;
     let open_s = target.open()?.seconds;
     let processes = target.processes().len();
@@ -104,7 +104,17 @@ pub fn try_out(facility: &Facility, lab: &Lab) -> Result<Trial> {
         Err(e) => return Err(e),
     };
     let (name, direct, size) = (facility.name.clone(), surface.direct, surface.len);
-    Ok(Trial { facility: name, create_s, open_s, size, direct, processes, files, refused_s, encrypted_at_rest: !plain })
+    Ok(FacilityTrial {
+        facility: name,
+        create_s,
+        open_s,
+        size,
+        direct,
+        processes,
+        files,
+        refused_s,
+        encrypted_at_rest: !plain,
+    })
 }
 
 /// Whether these bytes stand anywhere in the file or device, or in a file below the folder.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use claviger_engine::{Error, Result};
 
-use super::{Facility, Step};
+use super::{CommandStep, Facility};
 
 /// Names that stand for one word, or part of one.
 pub const NAMES: &[&str] =
@@ -89,9 +89,9 @@ impl Words {
     ///
     /// # Errors
     /// As [`Words::text`].
-    pub fn step(&self, step: &Step) -> Result<Step> {
-        let Step { run, stdin, until_there, env } = step;
-        Ok(Step {
+    pub fn step(&self, step: &CommandStep) -> Result<CommandStep> {
+        let CommandStep { run, stdin, until_there, env } = step;
+        Ok(CommandStep {
             run: self.words(run)?,
             stdin: stdin.as_ref().map(|text| self.text(text)).transpose()?,
             until_there: until_there.as_ref().map(|path| self.path(path)).transpose()?,

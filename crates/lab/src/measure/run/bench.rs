@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use claviger_engine::{Error, Result};
 
-use crate::measure::facility::{Facility, Target};
+use crate::measure::facility::{Facility, FacilityTarget};
 use crate::measure::lab::Lab;
 use crate::measure::machine;
-use crate::measure::run::schedule::{Attempt, Bench, Done, Step, Trouble};
+use crate::measure::run::schedule::{Attempt, Bench, PassDone, ScheduledPass, Trouble};
 use crate::measure::run::watch::Watch;
 use crate::measure::workloads::{On, Workload};
 use crate::model::plan::Caches;
@@ -27,7 +27,7 @@ pub struct Real<'a> {
     facilities: &'a [Facility],
     workloads: &'a [&'static Workload],
     keep: Keep,
-    targets: BTreeMap<String, Target>,
+    targets: BTreeMap<String, FacilityTarget>,
 }
 
 impl<'a> Real<'a> {
@@ -37,13 +37,13 @@ impl<'a> Real<'a> {
     }
 
     /// The facility, made and open, unless the workload is to do that.
-    fn target(&mut self, step: &Step, on: On, lab: &Lab) -> Result<Target> {
+    fn target(&mut self, step: &ScheduledPass, on: On, lab: &Lab) -> Result<FacilityTarget> {
         let mut target = match self.targets.remove(&step.facility) {
             Some(target) => target,
             None => {
                 let facility = self.facilities.iter().find(|f| f.name == step.facility);
                 let unknown = || Error::misuse(format!("there is no facility called {}", step.facility));
-                Target::new(facility.ok_or_else(unknown)?, lab)?
+                FacilityTarget::new(facility.ok_or_else(unknown)?, lab)?
             }
         };
         if on != On::Itself {
@@ -54,7 +54,7 @@ impl<'a> Real<'a> {
 }
 
 impl Bench for Real<'_> {
-    fn pass(&mut self, step: &Step) -> Attempt {
+    fn pass(&mut self, step: &ScheduledPass) -> Attempt {
         let workload = self.workloads.iter().find(|w| w.name == step.workload).ok_or_else(|| {
             Trouble::Workload(Error::misuse(format!("there is no workload called {}", step.workload)))
         })?;
@@ -72,6 +72,6 @@ impl Bench for Real<'_> {
             // Closed first, so that a failure to reach the store is not counted as a success.
             Keep::One => target.close().map_err(Trouble::Workload)?,
         }
-        Ok(Done { at, conditions, outcome })
+        Ok(PassDone { at, conditions, outcome })
     }
 }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::measure::run::stored;
-use crate::model::figures::{Failure, Pass, Run, SCHEMA, Sitting, Trace};
+use crate::model::figures::{Pass, Run, RunFailure, SCHEMA, Sitting, Trace};
 use crate::model::machine::Moment;
 
 /// Name of the file in the folder of a run.
@@ -20,7 +20,7 @@ pub const FILE: &str = "run.jsonl";
 /// A line of a journal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Entry {
+pub enum JournalEntry {
     /// The first line: a run in which nothing has been measured yet.
     Begin(Box<Run>),
     /// The lab starts measuring, or resumes.
@@ -37,16 +37,16 @@ pub enum Entry {
         notes: Vec<String>,
     },
     /// Something failed.
-    Failure(Failure),
+    Failure(RunFailure),
     /// A facility cannot do a workload.
-    LeftOut(LeftOut),
+    LeftOut(LeftOutPair),
     /// The lab stops to measure.
     End(Moment),
 }
 
 /// A facility that is not measured with a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftOut {
+pub struct LeftOutPair {
     /// Name of the facility.
     pub facility: String,
     /// Name of the workload.
@@ -57,36 +57,36 @@ pub struct LeftOut {
 
 /// The state that a journal's lines add up to.
 #[derive(Clone, Debug)]
-pub struct State {
+pub struct RunState {
     /// Everything that a reader of the run gets.
     pub run: Run,
     /// Which facilities are not measured with which workloads.
-    pub left_out: Vec<LeftOut>,
+    pub left_out: Vec<LeftOutPair>,
 }
 
-impl State {
+impl RunState {
     /// Nothing is measured yet.
     pub fn new(run: Run) -> Self {
         Self { run, left_out: Vec::new() }
     }
 
     /// Adds what happened.
-    pub fn add(&mut self, entry: Entry) {
+    pub fn add(&mut self, entry: JournalEntry) {
         match entry {
-            Entry::Begin(run) => *self = Self::new(*run),
-            Entry::Sitting(sitting) => self.run.sittings.push(sitting),
-            Entry::Pass { pass, traces, notes } => {
+            JournalEntry::Begin(run) => *self = Self::new(*run),
+            JournalEntry::Sitting(sitting) => self.run.sittings.push(sitting),
+            JournalEntry::Pass { pass, traces, notes } => {
                 self.run.passes.push(pass);
                 self.run.traces.extend(traces);
                 notes.into_iter().for_each(|note| self.note(note));
             }
-            Entry::Failure(failure) => self.run.failures.push(failure),
-            Entry::LeftOut(left_out) => {
-                let LeftOut { facility, workload, reason } = &left_out;
+            JournalEntry::Failure(failure) => self.run.failures.push(failure),
+            JournalEntry::LeftOut(left_out) => {
+                let LeftOutPair { facility, workload, reason } = &left_out;
                 self.note(format!("{facility} is not measured with {workload}: {reason}"));
                 self.left_out.push(left_out);
             }
-            Entry::End(moment) => {
+            JournalEntry::End(moment) => {
                 if let Some(sitting) = self.run.sittings.last_mut() {
                     sitting.after = Some(moment);
                 }
@@ -135,7 +135,7 @@ impl Journal {
         let file = OpenOptions::new().create_new(true).read(true).append(true).open(&path);
         let mut journal = Self { file: file.map_err(|e| Error::from(e).at(&path))?, path };
         journal.lock()?;
-        journal.add(&Entry::Begin(Box::new(run.clone())))?;
+        journal.add(&JournalEntry::Begin(Box::new(run.clone())))?;
         let named = files::sync_folder(&journal.path).and_then(|()| files::sync_folder(folder));
         named.map_err(|e| Error::from(e).at(folder))?;
         Ok(journal)
@@ -145,7 +145,7 @@ impl Journal {
     ///
     /// # Errors
     /// Those of [`read`]; `InUse` where somebody else adds to it.
-    pub fn resume(folder: &Path) -> Result<(Self, State)> {
+    pub fn resume(folder: &Path) -> Result<(Self, RunState)> {
         let path = folder.join(FILE);
         let file = OpenOptions::new().read(true).append(true).open(&path).map_err(|e| Error::from(e).at(&path))?;
         let journal = Self { file, path };
@@ -164,7 +164,7 @@ impl Journal {
     ///
     /// # Errors
     /// `Io`.
-    pub fn add(&mut self, entry: &Entry) -> Result<()> {
+    pub fn add(&mut self, entry: &JournalEntry) -> Result<()> {
         let mut line = serde_json::to_vec(entry).map_err(io::Error::from)?;
         line.push(b'\n');
         let written = self.file.write_all(&line).and_then(|()| self.file.sync_data());
@@ -186,28 +186,28 @@ impl Journal {
 ///
 /// # Errors
 /// `Io`; `Malformed` where an earlier line makes no sense; `Unsupported` where it is of another version.
-pub fn read(folder: &Path) -> Result<State> {
+pub fn read(folder: &Path) -> Result<RunState> {
     let path = folder.join(FILE);
     Ok(parse(&stored::read_file(&path)?, &path)?.0)
 }
 
 /// The state, and how many bytes are whole lines.
-fn parse(bytes: &[u8], path: &Path) -> Result<(State, u64)> {
+fn parse(bytes: &[u8], path: &Path) -> Result<(RunState, u64)> {
     // Whatever follows the last newline is incomplete.
     let whole = bytes.iter().rposition(|&b| b == b'\n').map_or(0, |last| last + 1);
-    let mut state: Option<State> = None;
+    let mut state: Option<RunState> = None;
     let mut offset = 0;
     for line in bytes[..whole].split_inclusive(|&b| b == b'\n') {
         let damaged = |what: String| malformed(offset, what).at(path);
-        let entry: Entry = serde_json::from_slice(line).map_err(|e| damaged(e.to_string()))?;
+        let entry: JournalEntry = serde_json::from_slice(line).map_err(|e| damaged(e.to_string()))?;
         match (&mut state, entry) {
-            (None, Entry::Begin(run)) if run.schema == SCHEMA => state = Some(State::new(*run)),
-            (None, Entry::Begin(run)) => {
+            (None, JournalEntry::Begin(run)) if run.schema == SCHEMA => state = Some(RunState::new(*run)),
+            (None, JournalEntry::Begin(run)) => {
                 let other = format!("a run in format {}; this program supports format {SCHEMA}", run.schema);
                 return Err(Error::unsupported(other).at(path));
             }
             (None, _) => return Err(damaged("the beginning of the run is missing".into())),
-            (Some(_), Entry::Begin(_)) => return Err(damaged("a run begins in the middle of another".into())),
+            (Some(_), JournalEntry::Begin(_)) => return Err(damaged("a run begins in the middle of another".into())),
             (Some(state), entry) => state.add(entry),
         }
         offset += line.len() as u64;

@@ -11,9 +11,9 @@ use crate::measure::benchmark::Sort;
 use crate::measure::facility::{Catalogue, Scratch, tidy};
 use crate::measure::lab::Lab;
 use crate::measure::run::bench::Real;
-use crate::measure::run::journal::{Entry, Journal, State};
-use crate::measure::run::plan::Prepared;
-use crate::measure::run::schedule::{Attempt, Bench, Step};
+use crate::measure::run::journal::{Journal, JournalEntry, RunState};
+use crate::measure::run::plan::PreparedRun;
+use crate::measure::run::schedule::{Attempt, Bench, ScheduledPass};
 use crate::measure::run::watch::idle_cpu;
 use crate::measure::run::{plan, schedule};
 use crate::measure::transfer::Data;
@@ -44,7 +44,7 @@ pub struct Hands<'a> {
 #[derive(Clone, Debug)]
 pub struct Tick<'a> {
     /// The step that begins.
-    pub step: &'a Step,
+    pub step: &'a ScheduledPass,
     /// Passes before it in this sitting.
     pub done: usize,
     /// Seconds that are left, about, if no figure needs more passes than the least number.
@@ -55,7 +55,7 @@ pub struct Tick<'a> {
 ///
 /// # Errors
 /// `Io`, also where the folder is there already.
-pub fn begin(prepared: &Prepared, folder: &Path) -> Result<(Journal, State)> {
+pub fn begin(prepared: &PreparedRun, folder: &Path) -> Result<(Journal, RunState)> {
     let data = Data::new(prepared.plan.seed);
     let rate = |&block: &usize| GeneratorRate { block_bytes: block as u64, bytes_per_s: data.rate(block) };
     let run = Run {
@@ -73,16 +73,16 @@ pub fn begin(prepared: &Prepared, folder: &Path) -> Result<(Journal, State)> {
         notes: Vec::new(),
     };
     let journal = Journal::begin(folder, &run)?;
-    Ok((journal, State::new(run)))
+    Ok((journal, RunState::new(run)))
 }
 
 /// Opens an interrupted run to resume it.
 ///
 /// # Errors
-/// Those of [`Journal::resume`] and [`Prepared::of`]; `Misuse` where the machine or a facility is another one now.
-pub fn resume(folder: &Path, catalogue: &Catalogue, program: &Path) -> Result<(Prepared, Journal, State)> {
+/// Those of [`Journal::resume`] and [`PreparedRun::of`]; `Misuse` where the machine or a facility is another one now.
+pub fn resume(folder: &Path, catalogue: &Catalogue, program: &Path) -> Result<(PreparedRun, Journal, RunState)> {
     let (journal, state) = Journal::resume(folder)?;
-    let prepared = Prepared::of(state.run.plan.clone(), catalogue, program)?;
+    let prepared = PreparedRun::of(state.run.plan.clone(), catalogue, program)?;
     if let Some(other) = difference(&state.run, &prepared, &Machine::this()) {
         let hint = "Figures from before and after could not be compared. Begin a new run.";
         return Err(Error::misuse(format!("this run cannot continue here: {other}")).at(folder).hint(hint));
@@ -94,9 +94,9 @@ pub fn resume(folder: &Path, catalogue: &Catalogue, program: &Path) -> Result<(P
 ///
 /// # Errors
 /// `Cancelled`; `Io` where there is no room for stores or for the journal.
-pub fn measure(prepared: &Prepared, journal: &mut Journal, state: &mut State, hands: &Hands<'_>) -> Result<()> {
+pub fn measure(prepared: &PreparedRun, journal: &mut Journal, state: &mut RunState, hands: &Hands<'_>) -> Result<()> {
     let sitting = Sitting { before: Moment::now(), after: None, idle_cpu: idle_cpu(IDLE) };
-    note(journal, state, Entry::Sitting(sitting))?;
+    note(journal, state, JournalEntry::Sitting(sitting))?;
     {
         let places = RunFolders::new(&prepared.plan)?;
         let lab = |(medium, stores): (usize, &Scratch)| Lab {
@@ -108,7 +108,7 @@ pub fn measure(prepared: &Prepared, journal: &mut Journal, state: &mut State, ha
             cancelled: hands.cancelled,
         };
         let labs: Vec<Lab> = places.stores.iter().enumerate().map(lab).collect();
-        let mut bench = Told {
+        let mut bench = ReportingBench {
             real: Real::new(&labs, &prepared.facilities, &prepared.workloads, prepared.keep),
             prepared,
             tell: hands.tell,
@@ -117,17 +117,17 @@ pub fn measure(prepared: &Prepared, journal: &mut Journal, state: &mut State, ha
         };
         schedule::carry_out(state, &mut bench, hands.cancelled, &mut |_, entry| journal.add(entry))?;
     }
-    note(journal, state, Entry::End(Moment::now()))
+    note(journal, state, JournalEntry::End(Moment::now()))
 }
 
-fn note(journal: &mut Journal, state: &mut State, entry: Entry) -> Result<()> {
+fn note(journal: &mut Journal, state: &mut RunState, entry: JournalEntry) -> Result<()> {
     journal.add(&entry)?;
     state.add(entry);
     Ok(())
 }
 
 /// What has changed since the run began, in words.
-fn difference(run: &Run, prepared: &Prepared, here: &Machine) -> Option<String> {
+fn difference(run: &Run, prepared: &PreparedRun, here: &Machine) -> Option<String> {
     let there = &run.machine;
     let facts = [
         ("the processor", &there.cpu_model, &here.cpu_model),
@@ -214,9 +214,9 @@ fn scratch(plan: &Plan) -> PathBuf {
 }
 
 /// Reports each step before it is done.
-struct Told<'a> {
+struct ReportingBench<'a> {
     real: Real<'a>,
-    prepared: &'a Prepared,
+    prepared: &'a PreparedRun,
     tell: &'a dyn Fn(&Tick),
     /// Passes so far.
     done: usize,
@@ -224,10 +224,10 @@ struct Told<'a> {
     took: BTreeMap<&'static str, (usize, f64)>,
 }
 
-impl Told<'_> {
+impl ReportingBench<'_> {
     /// Seconds that are left from this step on.
-    fn left_s(&self, step: &Step) -> f64 {
-        let Prepared { plan, workloads, .. } = self.prepared;
+    fn left_s(&self, step: &ScheduledPass) -> f64 {
+        let PreparedRun { plan, workloads, .. } = self.prepared;
         let here = workloads.iter().position(|w| w.name == step.workload).unwrap_or(0);
         let left = |(place, workload): (usize, &&'static Workload)| {
             let (times, seconds) = self.took.get(workload.name).copied().unwrap_or_default();
@@ -244,8 +244,8 @@ impl Told<'_> {
     }
 }
 
-impl Bench for Told<'_> {
-    fn pass(&mut self, step: &Step) -> Attempt {
+impl Bench for ReportingBench<'_> {
+    fn pass(&mut self, step: &ScheduledPass) -> Attempt {
         (self.tell)(&Tick { step, done: self.done, left_s: self.left_s(step) });
         let start = Instant::now();
         let attempt = self.real.pass(step);

@@ -12,6 +12,7 @@ use crate::measure::facility::{Catalogue, Facility, Gives};
 use crate::measure::run::bench::Keep;
 use crate::measure::workloads::{On, Workload};
 use crate::measure::{machine, workloads};
+use crate::model::figures::RunPlan;
 use crate::model::figures::{FacilityRecord, WorkloadRecord};
 use crate::model::plan::{Backing, Caches, Level, Plan};
 use crate::model::study::{Study, StudyExtent};
@@ -163,9 +164,9 @@ pub struct Wishes {
 }
 
 /// A plan, and what it is carried out with here.
-pub struct Prepared {
+pub struct PreparedRun {
     /// The plan.
-    pub plan: Plan,
+    pub plan: RunPlan,
     /// The facilities that are measured.
     pub facilities: Vec<Facility>,
     /// All facilities of the plan, those included that cannot be measured here.
@@ -199,7 +200,7 @@ impl Wishes {
     ///
     /// # Errors
     /// `Misuse` for names that nothing has, and numbers that make no sense.
-    pub fn plan(&self, catalogue: &Catalogue) -> Result<Plan> {
+    pub fn plan(&self, catalogue: &Catalogue) -> Result<RunPlan> {
         let extent = self.study.as_ref().map(|study| study.extent(self.level));
         let level = Defaults::of(self.level);
         let defaults = extent.map_or(level, |StudyExtent { scale, repeats, most, .. }| Defaults {
@@ -224,13 +225,13 @@ impl Wishes {
             steady: self.steady.or(extent.and_then(|extent| extent.steady)).unwrap_or(0.03),
             seed: self.seed,
             caches: if can_drop_caches() { Caches::Dropped } else { Caches::Warm },
-            study: self.study.clone().map(Box::new),
+            repeated: self.study.as_ref().map(Study::planned),
         };
         check(&Plan { size: asked.unwrap_or(LEAST), ..plan.clone() })?;
         plan.workloads = self.workloads(&plan, defaults.pass_s)?;
         let needed = workloads_of(&plan)?.into_iter().filter(|w| (w.missing)().is_none()).map(|w| room(w, &plan)).max();
         plan.size = asked.unwrap_or(needed.unwrap_or(0).max(LEAST).next_multiple_of(1 << 20));
-        Ok(plan)
+        Ok(RunPlan::new(plan, self.study.clone()))
     }
 
     /// Names as the catalogue has them, in its order, with baselines.
@@ -299,14 +300,15 @@ fn others(catalogue: &Catalogue, wanted: &dyn Fn(&&Facility) -> bool) -> Vec<Str
     others.filter(wanted).filter(|f| f.missing().is_none()).map(|f| f.name.clone()).collect()
 }
 
-impl Prepared {
+impl PreparedRun {
     /// What is there of the plan, and whether it fits. `program` is this program.
     ///
     /// # Errors
     /// `Misuse` for names that nothing has, and where there is too little room; `Unsupported` where nothing can be
     /// measured; `Io`.
-    pub fn of(plan: Plan, catalogue: &Catalogue, program: &Path) -> Result<Self> {
+    pub fn of(plan: RunPlan, catalogue: &Catalogue, program: &Path) -> Result<Self> {
         check(&plan)?;
+        plan.study.as_ref().map_or(Ok(()), |study| study.check())?;
         let named = plan.facilities.iter().map(|name| {
             let facility = catalogue.find(name)?;
             Ok((facility.clone(), facility_record(facility, program)))
@@ -381,7 +383,7 @@ fn check(plan: &Plan) -> Result<()> {
         () if !(plan.steady > 0.0 && plan.steady <= 1.0) => "the steadiness limit must be above 0 % and at most 100 %",
         () if plan.size < LEAST => "volumes must have at least 64 MiB",
         () if plan.size > MOST => "volumes can have at most 1 PiB",
-        () => return plan.check_media().and_then(|()| plan.study.as_ref().map_or(Ok(()), |study| study.check())),
+        () => return plan.check_media(),
     };
     Err(Error::misuse(wrong))
 }
@@ -510,7 +512,7 @@ mod tests {
         let catalogue = Catalogue::load(None).expect("facilities");
         let plan = wishes(Level::Quick, None).plan(&catalogue).expect("a plan");
         assert_eq!(plan.workloads, QUICK_WORKLOADS, "none is too long for the level");
-        let prepared = Prepared {
+        let prepared = PreparedRun {
             facilities: plan.facilities.iter().map(|name| catalogue.find(name).expect("there").clone()).collect(),
             facility_records: Vec::new(),
             workloads: workloads_of(&plan).expect("names"),
@@ -539,7 +541,7 @@ mod tests {
         }
         let quick = wishes(Level::Quick, Some(FILES)).plan(&catalogue).expect("a plan");
         assert!(quick.facilities.len() < plan.facilities.len() && quick.workloads == plan.workloads);
-        assert!(Prepared::of(quick, &catalogue, Path::new("claviger")).is_ok(), "its names are known");
+        assert!(PreparedRun::of(quick, &catalogue, Path::new("claviger")).is_ok(), "its names are known");
     }
 
     #[test]
@@ -565,7 +567,10 @@ mod tests {
         assert!(quick.facilities.len() < plan.facilities.len());
         let named = Wishes { facilities: vec!["LUKS2".into()], ..wishes(Level::Quick, Some(SWEEP)) };
         let named = named.plan(&catalogue).expect("a plan");
-        assert_eq!((named.facilities, named.workloads), (vec!["plain".into(), "LUKS2".into()], vec!["dd".to_owned()]));
+        assert_eq!(
+            (named.facilities.clone(), named.workloads.clone()),
+            (vec!["plain".into(), "LUKS2".into()], vec!["dd".to_owned()])
+        );
     }
 
     fn on_media(more: &[&str]) -> Plan {

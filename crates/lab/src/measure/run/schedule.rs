@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 
 use claviger_engine::{Error, ErrorKind, Result};
 
-use crate::measure::run::journal::{Entry, LeftOut, State};
-use crate::measure::workloads::Outcome;
-use crate::model::figures::{Failure, Pass, Run, Trace};
+use crate::measure::run::journal::{JournalEntry, LeftOutPair, RunState};
+use crate::measure::workloads::WorkloadOutcome;
+use crate::model::figures::{Pass, Run, RunFailure, Trace};
 use crate::model::machine::Conditions;
 use crate::model::random::Random;
 use crate::model::statistics::relative_deviation;
@@ -21,7 +21,7 @@ const PATIENCE: usize = 2;
 
 /// One workload, to be done once on one facility.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct ScheduledPass {
     /// Name of the facility.
     pub facility: String,
     /// Name of the workload.
@@ -34,13 +34,13 @@ pub struct Step {
 
 /// What a step came to.
 #[derive(Clone, Debug, Default)]
-pub struct Done {
+pub struct PassDone {
     /// When it began: UTC, ISO 8601.
     pub at: String,
     /// The state of the machine meanwhile.
     pub conditions: Conditions,
     /// What was found.
-    pub outcome: Outcome,
+    pub outcome: WorkloadOutcome,
 }
 
 /// Why a step failed.
@@ -53,7 +53,7 @@ pub enum Trouble {
 }
 
 /// What a step came to, or why it came to nothing.
-pub type Attempt = std::result::Result<Done, Trouble>;
+pub type Attempt = std::result::Result<PassDone, Trouble>;
 
 /// Carries out steps: the real thing, or a simulation.
 pub trait Bench {
@@ -61,7 +61,7 @@ pub trait Bench {
     ///
     /// # Errors
     /// Whatever fails. `Unsupported` of a workload leaves the facility out of it; `Cancelled` ends the run.
-    fn pass(&mut self, step: &Step) -> Attempt;
+    fn pass(&mut self, step: &ScheduledPass) -> Attempt;
 }
 
 /// Carries out what is left of a run. Everything that happens is told to `record` first, and is a part of `state` then.
@@ -69,10 +69,10 @@ pub trait Bench {
 /// # Errors
 /// `Cancelled` where somebody wants it to end; those of `record`. That a facility or a workload fails is recorded.
 pub fn carry_out(
-    state: &mut State,
+    state: &mut RunState,
     bench: &mut dyn Bench,
     cancelled: fn() -> bool,
-    record: &mut dyn FnMut(&State, &Entry) -> Result<()>,
+    record: &mut dyn FnMut(&RunState, &JournalEntry) -> Result<()>,
 ) -> Result<()> {
     while let Some(step) = next(state) {
         if cancelled() {
@@ -98,7 +98,7 @@ pub fn carry_out(
 }
 
 /// The next step; `None` when everything has been measured.
-pub fn next(state: &State) -> Option<Step> {
+pub fn next(state: &RunState) -> Option<ScheduledPass> {
     state.run.plan.workloads.iter().find_map(|workload| {
         let left_out = state.run.workloads.iter().any(|w| w.name == *workload && w.left_out.is_some());
         if left_out { None } else { next_of(state, workload) }
@@ -113,19 +113,24 @@ fn with_hint(error: &Error) -> String {
     }
 }
 
-fn failure(step: &Step, workload: Option<String>, error: &str) -> Entry {
-    Entry::Failure(Failure { facility: step.facility.clone(), workload, round: step.round, error: error.into() })
+fn failure(step: &ScheduledPass, workload: Option<String>, error: &str) -> JournalEntry {
+    JournalEntry::Failure(RunFailure {
+        facility: step.facility.clone(),
+        workload,
+        round: step.round,
+        error: error.into(),
+    })
 }
 
-fn left_out(step: &Step, reason: &str) -> Entry {
-    let Step { facility, workload, .. } = step.clone();
-    Entry::LeftOut(LeftOut { facility, workload, reason: reason.into() })
+fn left_out(step: &ScheduledPass, reason: &str) -> JournalEntry {
+    let ScheduledPass { facility, workload, .. } = step.clone();
+    JournalEntry::LeftOut(LeftOutPair { facility, workload, reason: reason.into() })
 }
 
 /// A pass that gave figures, as it is recorded.
-fn recorded(state: &State, step: &Step, done: Done) -> Entry {
-    let Step { facility, workload, round, position } = step.clone();
-    let Done { at, conditions, outcome: Outcome { measures, traces, notes } } = done;
+fn recorded(state: &RunState, step: &ScheduledPass, done: PassDone) -> JournalEntry {
+    let ScheduledPass { facility, workload, round, position } = step.clone();
+    let PassDone { at, conditions, outcome: WorkloadOutcome { measures, traces, notes } } = done;
     if let Some(bad) = measures.iter().find(|m| !m.value.is_finite()) {
         let error = format!("a figure of {} is not a number", bad.case.operation);
         return failure(step, Some(workload), &error);
@@ -133,16 +138,16 @@ fn recorded(state: &State, step: &Step, done: Done) -> Entry {
     let traces = if wants_trace(state, step) { traces } else { Vec::new() };
     let named = |trace| Trace { facility: facility.clone(), workload: workload.clone(), ..trace };
     let traces = traces.into_iter().map(named).collect();
-    Entry::Pass { pass: Pass { facility, workload, round, position, at, conditions, measures }, traces, notes }
+    JournalEntry::Pass { pass: Pass { facility, workload, round, position, at, conditions, measures }, traces, notes }
 }
 
 /// One trace of each workload on each facility is enough, from a pass that counts.
-fn wants_trace(state: &State, step: &Step) -> bool {
+fn wants_trace(state: &RunState, step: &ScheduledPass) -> bool {
     let same = |trace: &Trace| trace.facility == step.facility && trace.workload == step.workload;
     step.round.is_some() && !state.run.traces.iter().any(same)
 }
 
-fn next_of(state: &State, workload: &str) -> Option<Step> {
+fn next_of(state: &RunState, workload: &str) -> Option<ScheduledPass> {
     let history = History::of(state, workload);
     for round in std::iter::once(None).chain((0..state.run.plan.max_repeats).map(Some)) {
         let participants = history.participants(round);
@@ -152,7 +157,7 @@ fn next_of(state: &State, workload: &str) -> Option<Step> {
         let tried = history.tried_in(round);
         if let Some(facility) = participants.into_iter().find(|f| !tried.contains(f)) {
             let position = tried.len();
-            return Some(Step { facility: facility.into(), workload: workload.into(), round, position });
+            return Some(ScheduledPass { facility: facility.into(), workload: workload.into(), round, position });
         }
     }
     None
@@ -160,7 +165,7 @@ fn next_of(state: &State, workload: &str) -> Option<Step> {
 
 /// What was tried of one workload.
 struct History<'a> {
-    state: &'a State,
+    state: &'a RunState,
     workload: &'a str,
     /// Whether it succeeded, by round and facility.
     tried: BTreeMap<Option<usize>, BTreeMap<&'a str, bool>>,
@@ -169,7 +174,7 @@ struct History<'a> {
 }
 
 impl<'a> History<'a> {
-    fn of(state: &'a State, workload: &'a str) -> Self {
+    fn of(state: &'a RunState, workload: &'a str) -> Self {
         let mut tried: BTreeMap<Option<usize>, BTreeMap<&str, bool>> = BTreeMap::new();
         let mut figures: BTreeMap<&str, Vec<Vec<(usize, f64)>>> = BTreeMap::new();
         for failure in state.run.failures.iter().filter(|f| f.workload.as_deref() == Some(workload)) {

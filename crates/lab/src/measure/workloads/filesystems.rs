@@ -2,8 +2,8 @@
 
 use claviger_engine::Result;
 
-use super::{Outcome, Workload};
-use crate::measure::facility::{Gives, Target};
+use super::{Workload, WorkloadOutcome};
+use crate::measure::facility::{FacilityTarget, Gives};
 use crate::measure::lab::Lab;
 use crate::model::figures::{Case, Measure};
 use crate::model::parameters::FilesystemKind;
@@ -29,11 +29,11 @@ pub fn times(workload: &Workload, plan: &Plan) -> usize {
 /// Those of `work`.
 pub fn on_each(
     workload: &Workload,
-    target: &mut Target,
+    target: &mut FacilityTarget,
     lab: &Lab,
-    mut work: impl FnMut(&mut Target, FilesystemKind) -> Result<Outcome>,
-) -> Result<Outcome> {
-    let mut all = Outcome::default();
+    mut work: impl FnMut(&mut FacilityTarget, FilesystemKind) -> Result<WorkloadOutcome>,
+) -> Result<WorkloadOutcome> {
+    let mut all = WorkloadOutcome::default();
     for kind in named(workload, &lab.plan) {
         if let Some(why) = kind.missing() {
             all.notes.push(not_done(workload.name, kind.name(), &why));
@@ -49,7 +49,7 @@ pub fn on_each(
             continue;
         }
         lab.go_on()?;
-        let Outcome { measures, traces, notes } = work(target, kind)?;
+        let WorkloadOutcome { measures, traces, notes } = work(target, kind)?;
         all.measures.extend(measures.into_iter().map(|measure| on(kind, measure)));
         all.traces.extend(traces);
         all.notes.extend(notes);
@@ -98,7 +98,7 @@ mod tests {
         let work = PlannedWork { name: "unpack".into(), parameters, facilities: Vec::new() };
         let catalogue = Catalogue::load(None).expect("facilities");
         let study = Study { workloads: vec![work], ..find("bsi2010", &catalogue).expect("there") };
-        lab.plan.study = Some(Box::new(study));
+        lab.plan.repeated = Some(study.planned());
         lab.plan.size = 320 << 20;
         lab.stores = std::env::temp_dir();
         lab.plan.backing = Backing::Folder(lab.stores.clone());
@@ -106,7 +106,7 @@ mod tests {
     }
 
     /// The numbers by which the kernel knows them (statfs(2)), and what stands behind their series.
-    fn look(target: &mut Target, lab: &Lab) -> (Outcome, Vec<(FilesystemKind, i64)>) {
+    fn look(target: &mut FacilityTarget, lab: &Lab) -> (WorkloadOutcome, Vec<(FilesystemKind, i64)>) {
         let mut seen = Vec::new();
         let done = on_each(unpack(), target, lab, |target, kind| {
             let folder = target.folder_of(kind)?;
@@ -114,7 +114,7 @@ mod tests {
             std::fs::write(folder.join("a file"), "text")?;
             let measure =
                 Measure::time(Case::new("unpack").of("series"), 1, crate::measure::meter::Meter::start().elapsed());
-            Ok(Outcome { measures: vec![measure], ..Outcome::default() })
+            Ok(WorkloadOutcome { measures: vec![measure], ..WorkloadOutcome::default() })
         });
         (done.expect("done"), seen)
     }
@@ -126,7 +126,7 @@ mod tests {
         }
         let lab = on_all();
         let catalogue = Catalogue::load(None).expect("facilities");
-        let mut target = Target::new(catalogue.find("loop").expect("there"), &lab).expect("a target");
+        let mut target = FacilityTarget::new(catalogue.find("loop").expect("there"), &lab).expect("a target");
         let (done, seen) = look(&mut target, &lab);
         let magics = [
             (FilesystemKind::Ext4, 0xef53, "series"),
@@ -143,7 +143,7 @@ mod tests {
             assert!(done.notes.contains(&not_done("unpack", kind.name(), &why)), "{:?}", done.notes);
         }
 
-        let mut folder = Target::new(catalogue.find("folder").expect("there"), &lab).expect("a target");
+        let mut folder = FacilityTarget::new(catalogue.find("folder").expect("there"), &lab).expect("a target");
         let (done, seen) = look(&mut folder, &lab);
         assert_eq!(
             seen.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(),

@@ -7,7 +7,7 @@ pub mod filesystems;
 
 use claviger_engine::Result;
 
-use crate::measure::facility::Target;
+use crate::measure::facility::FacilityTarget;
 use crate::measure::lab::Lab;
 use crate::model::figures::{Measure, Trace};
 use crate::model::plan::Plan;
@@ -44,7 +44,7 @@ pub struct Workload {
     pub room: fn(&Plan) -> u64,
     /// Does it once. It leaves nothing in a folder, and checks what it read where that does not disturb what it
     /// measures. Fails with `Io` where the facility or a program fails, and with `Cancelled`.
-    pub run: fn(&mut Target, &Lab) -> Result<Outcome>,
+    pub run: fn(&mut FacilityTarget, &Lab) -> Result<WorkloadOutcome>,
 }
 
 impl Workload {
@@ -61,7 +61,7 @@ impl Workload {
         estimate_s: |_| 0.0,
         once_s: || 0.0,
         room: |_| 0,
-        run: |_, _| Ok(Outcome::default()),
+        run: |_, _| Ok(WorkloadOutcome::default()),
     };
 }
 
@@ -78,7 +78,7 @@ pub enum On {
 
 /// What a workload found.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct WorkloadOutcome {
     /// Figures. Every pass of a workload under one plan gives the same cases.
     pub measures: Vec<Measure>,
     /// Requests over time, with `facility` and `workload` filled in by who asked for the pass.

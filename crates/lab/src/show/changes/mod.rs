@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::model::figures::{Case, Run, Unit};
 use crate::model::machine::Machine;
 use crate::model::plan::{Backing, Plan};
-use crate::model::statistics::{ENOUGH, Verdict, median};
+use crate::model::statistics::{ENOUGH, LossVerdict, median};
 use crate::show::summary::{Cell, Summary};
 use contrast::{contrast, false_discovery_rates};
 
@@ -26,17 +26,17 @@ pub const LEAST: f64 = 0.03;
 
 /// What changed from one run to another.
 #[derive(Clone, Debug, Serialize)]
-pub struct Changes {
+pub struct RunChanges {
     /// What was compared.
     pub basis: Basis,
     /// Why only losses were compared, in whole sentences; empty if speeds were.
     pub because: Vec<String>,
     /// What else differs between the runs.
-    pub differences: Vec<Difference>,
+    pub differences: Vec<RunDifference>,
     /// The smallest change that counts: 0.03 is 3 %.
     pub least: f64,
     /// The cells both runs have: first those that changed, then the others, the largest change first.
-    pub cells: Vec<Change>,
+    pub cells: Vec<FigureChange>,
     /// Cells that only the old run has.
     pub only_old: Vec<CellName>,
     /// Cells that only the new run has.
@@ -57,7 +57,7 @@ pub enum Basis {
 
 /// A difference between the runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Difference {
+pub struct RunDifference {
     /// What it is.
     pub what: String,
     /// In the old run.
@@ -79,7 +79,7 @@ pub struct CellName {
 
 /// One cell in both runs.
 #[derive(Clone, Debug, Serialize)]
-pub struct Change {
+pub struct FigureChange {
     /// Which.
     #[serde(flatten)]
     pub place: CellName,
@@ -99,10 +99,10 @@ pub struct Change {
     /// The false discovery rate at which this change would be reported.
     pub false_discovery_rate: f64,
     /// What it comes to, with the correction and the limit.
-    pub verdict: Verdict,
+    pub verdict: LossVerdict,
 }
 
-impl Changes {
+impl RunChanges {
     /// What changed by at least `least` (0.03 is 3 %).
     pub fn between(old: &Run, new: &Run, least: f64) -> Self {
         let because = why_not_speeds(old, new);
@@ -133,12 +133,12 @@ impl Changes {
     /// Those that became slower, and faster.
     pub fn counts(&self) -> (usize, usize) {
         let count = |verdict| self.cells.iter().filter(|c| c.verdict == verdict).count();
-        (count(Verdict::Slower), count(Verdict::Faster))
+        (count(LossVerdict::Slower), count(LossVerdict::Faster))
     }
 
     /// Those that became slower by this share or more.
-    pub fn slower_by(&self, share: f64) -> impl Iterator<Item = &Change> {
-        self.cells.iter().filter(move |c| c.verdict == Verdict::Slower && c.change <= -share)
+    pub fn slower_by(&self, share: f64) -> impl Iterator<Item = &FigureChange> {
+        self.cells.iter().filter(move |c| c.verdict == LossVerdict::Slower && c.change <= -share)
     }
 
     /// Of a single cell it is known how likely it differs by chance: all together decide. Sorts as well.
@@ -147,12 +147,12 @@ impl Changes {
         for (cell, rate) in self.cells.iter_mut().zip(rates) {
             cell.false_discovery_rate = rate;
             cell.verdict = match () {
-                () if rate > FALSE_CHANGES || cell.change.abs() < self.least => Verdict::Same,
-                () if cell.change < 0.0 => Verdict::Slower,
-                () => Verdict::Faster,
+                () if rate > FALSE_CHANGES || cell.change.abs() < self.least => LossVerdict::Same,
+                () if cell.change < 0.0 => LossVerdict::Slower,
+                () => LossVerdict::Faster,
             };
         }
-        let size = |c: &Change| (c.verdict == Verdict::Same, -c.change.ln_1p().abs());
+        let size = |c: &FigureChange| (c.verdict == LossVerdict::Same, -c.change.ln_1p().abs());
         self.cells.sort_by(|a, b| size(a).0.cmp(&size(b).0).then(size(a).1.total_cmp(&size(b).1)));
     }
 }
@@ -176,7 +176,7 @@ fn missing(here: &Summary, there: &Summary) -> Vec<CellName> {
 ///
 /// # Errors
 /// Why it cannot be compared.
-fn compared(basis: Basis, old: (&Summary, &Cell), new: (&Summary, &Cell)) -> Result<Option<Change>, String> {
+fn compared(basis: Basis, old: (&Summary, &Cell), new: (&Summary, &Cell)) -> Result<Option<FigureChange>, String> {
     let groups = match basis {
         Basis::Speeds => vec![(1.0, logs(new.1)?), (-1.0, logs(old.1)?)],
         Basis::Losses => {
@@ -192,7 +192,7 @@ fn compared(basis: Basis, old: (&Summary, &Cell), new: (&Summary, &Cell)) -> Res
         (Basis::Losses, Some(loss)) => loss.loss,
         _ => median(&cell.samples),
     };
-    Ok(Some(Change {
+    Ok(Some(FigureChange {
         place: CellName::of(old.1),
         unit,
         old: value(old),
@@ -201,7 +201,7 @@ fn compared(basis: Basis, old: (&Summary, &Cell), new: (&Summary, &Cell)) -> Res
         low: contrast.low.exp_m1(),
         high: contrast.high.exp_m1(),
         false_discovery_rate: contrast.p,
-        verdict: Verdict::Same,
+        verdict: LossVerdict::Same,
     }))
 }
 
@@ -254,7 +254,7 @@ fn same_work(a: &Plan, b: &Plan) -> bool {
 }
 
 /// Everything about machine, plan and versions that is not the same.
-fn differences(old: &Run, new: &Run) -> Vec<Difference> {
+fn differences(old: &Run, new: &Run) -> Vec<RunDifference> {
     let mut all = machines(&old.machine, &new.machine);
     all.extend(plans(&old.plan, &new.plan));
     for facility in &old.facilities {
@@ -269,15 +269,15 @@ fn differences(old: &Run, new: &Run) -> Vec<Difference> {
     all.into_iter().filter(|difference| difference.old != difference.new).collect()
 }
 
-fn of(what: impl Into<String>, old: impl ToString, new: impl ToString) -> Difference {
-    Difference { what: what.into(), old: old.to_string(), new: new.to_string() }
+fn of(what: impl Into<String>, old: impl ToString, new: impl ToString) -> RunDifference {
+    RunDifference { what: what.into(), old: old.to_string(), new: new.to_string() }
 }
 
 fn version(version: &Option<String>) -> String {
     version.clone().unwrap_or_else(|| "not known".into())
 }
 
-fn machines(old: &Machine, new: &Machine) -> Vec<Difference> {
+fn machines(old: &Machine, new: &Machine) -> Vec<RunDifference> {
     vec![
         of("processor", &old.cpu_model, &new.cpu_model),
         of("processors", old.cpus, new.cpus),
@@ -289,7 +289,7 @@ fn machines(old: &Machine, new: &Machine) -> Vec<Difference> {
     ]
 }
 
-fn plans(old: &Plan, new: &Plan) -> Vec<Difference> {
+fn plans(old: &Plan, new: &Plan) -> Vec<RunDifference> {
     vec![
         of("level", words(&old.level), words(&new.level)),
         of("scale", old.scale, new.scale),
@@ -321,6 +321,7 @@ fn words(value: &impl Serialize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::figures::RunPlan;
     use crate::model::figures::{Axis, FacilityRecord, Measure, Pass, SCHEMA, Sitting};
     use crate::model::machine::{Conditions, Moment};
     use crate::model::plan::{Caches, Level};
@@ -382,11 +383,11 @@ mod tests {
             steady: 0.03,
             seed,
             caches: Caches::Dropped,
-            study: None,
+            repeated: None,
         };
         Run {
             schema: SCHEMA,
-            plan,
+            plan: RunPlan::new(plan, None),
             machine: Machine::this(),
             facilities: FACILITIES.map(record).to_vec(),
             workloads: Vec::new(),
@@ -408,7 +409,7 @@ mod tests {
         let alarms: Vec<usize> = (0..TRIALS)
             .map(|seed| {
                 let changes =
-                    Changes::between(&simulated(2 * seed, 1e9, SHARES), &simulated(2 * seed + 1, 1e9, SHARES), 0.0);
+                    RunChanges::between(&simulated(2 * seed, 1e9, SHARES), &simulated(2 * seed + 1, 1e9, SHARES), 0.0);
                 assert_eq!((changes.basis, changes.cells.len()), (Basis::Speeds, CASES * FACILITIES.len()));
                 let (slower, faster) = changes.counts();
                 slower + faster
@@ -427,11 +428,11 @@ mod tests {
         for seed in 0..TRIALS {
             let old = simulated(1000 + seed, 1e9, SHARES);
             let new = simulated(2000 + seed, 1e9, [SHARES[0], SHARES[1] * 0.9, SHARES[2]]);
-            let changes = Changes::between(&old, &new, LEAST);
+            let changes = RunChanges::between(&old, &new, LEAST);
             let slower = changes.slower_by(0.0);
             found += slower.filter(|c| c.place.facility == "LUKS2" && (c.change + 0.1).abs() < 0.08).count();
             elsewhere +=
-                changes.cells.iter().filter(|c| c.verdict != Verdict::Same && c.place.facility != "LUKS2").count();
+                changes.cells.iter().filter(|c| c.verdict != LossVerdict::Same && c.place.facility != "LUKS2").count();
         }
         let share = found as f64 / (TRIALS as usize * CASES) as f64;
         println!("found {share}, elsewhere {elsewhere}");
@@ -444,13 +445,13 @@ mod tests {
         let old = simulated(1, 1e9, SHARES);
         let mut new = simulated(2, 3e9, [SHARES[0], SHARES[1], SHARES[2] * 0.8]);
         new.machine.cpu_model = "another".into();
-        let changes = Changes::between(&old, &new, LEAST);
+        let changes = RunChanges::between(&old, &new, LEAST);
         assert_eq!(changes.basis, Basis::Losses);
         assert!(changes.because[0].contains("different machines"), "{:?}", changes.because);
         assert_eq!(changes.cells.len(), 2 * CASES, "a baseline has no loss");
         assert!(changes.differences.iter().any(|d| d.what == "processor" && d.new == "another"));
         // Three times as fast, and yet: LUKS2 loses as before, VeraCrypt more.
-        let slower: Vec<&Change> = changes.slower_by(0.1).collect();
+        let slower: Vec<&FigureChange> = changes.slower_by(0.1).collect();
         assert!(slower.len() > CASES / 2 && slower.iter().all(|c| c.place.facility == "VeraCrypt"), "{slower:?}");
         assert!((slower[0].old - 0.5).abs() < 0.1 && (slower[0].new - 0.6).abs() < 0.1, "{:?}", slower[0]);
     }
@@ -461,12 +462,12 @@ mod tests {
         let mut new = simulated(2, 1e9, SHARES);
         new.plan.scale = 0.1;
         new.facilities[1].version = Some("2".into());
-        let changes = Changes::between(&old, &new, LEAST);
+        let changes = RunChanges::between(&old, &new, LEAST);
         assert_eq!(changes.basis, Basis::Losses);
         let what: Vec<&str> = changes.differences.iter().map(|d| d.what.as_str()).collect();
         assert_eq!(what, ["scale", "version of LUKS2"]);
         new.plan.scale = 1.0;
-        assert_eq!(Changes::between(&old, &new, LEAST).basis, Basis::Speeds);
+        assert_eq!(RunChanges::between(&old, &new, LEAST).basis, Basis::Speeds);
     }
 
     #[test]
@@ -479,7 +480,7 @@ mod tests {
         new.passes.retain(|p| p.facility != "VeraCrypt" || p.round != Some(0));
         let zero = new.passes.iter_mut().find(|p| p.facility == "plain").expect("a pass");
         zero.measures[0].value = 0.0;
-        let changes = Changes::between(&old, &new, LEAST);
+        let changes = RunChanges::between(&old, &new, LEAST);
         assert_eq!((changes.only_old.len(), changes.only_new.len()), (2, 0));
         assert!(changes.only_old.iter().all(|p| p.facility == "LUKS2" && p.case.x == Some(512.0)));
         let too_few =
@@ -487,6 +488,6 @@ mod tests {
         assert_eq!(too_few.count(), CASES);
         assert!(changes.not_compared.iter().any(|(p, why)| p.facility == "plain" && why.contains("is 0")));
         // Of the rest, nothing changed at all.
-        assert!(changes.cells.iter().all(|c| c.change == 0.0 && c.verdict == Verdict::Same));
+        assert!(changes.cells.iter().all(|c| c.change == 0.0 && c.verdict == LossVerdict::Same));
     }
 }

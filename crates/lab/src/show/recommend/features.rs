@@ -12,7 +12,7 @@ use crate::model::figures::EncryptedLayer;
 /// What a facility can and cannot do. The file `data/features.toml` explains each field.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Features {
+pub struct FacilityFeatures {
     /// What it is called.
     pub name: String,
     /// What it is.
@@ -103,20 +103,20 @@ pub struct Weakness {
 }
 
 /// The whole table.
-pub fn all() -> &'static [Features] {
+pub fn all() -> &'static [FacilityFeatures] {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Table {
-        facility: Vec<Features>,
+        facility: Vec<FacilityFeatures>,
     }
-    static ALL: LazyLock<Vec<Features>> = LazyLock::new(|| {
+    static ALL: LazyLock<Vec<FacilityFeatures>> = LazyLock::new(|| {
         let table: Table = toml::from_str(include_str!("../../../data/features.toml")).expect("tests parse the table");
         table.facility
     });
     &ALL
 }
 
-impl Features {
+impl FacilityFeatures {
     /// Whether this program opens and creates it.
     pub fn is_ours(&self) -> bool {
         let known = |name: &str| {
@@ -124,11 +124,6 @@ impl Features {
                 || FILE_FORMATS.iter().any(|format| format.name() == name)
         };
         self.format.as_deref().is_some_and(known)
-    }
-
-    /// What is known against it in a year.
-    pub fn weaknesses_in(&self, year: u16) -> impl Iterator<Item = &Weakness> {
-        self.weaknesses.iter().filter(move |weakness| weakness.since <= year)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use claviger_engine::{Acceleration, Result};
 
-use super::features::Features;
+use super::features::FacilityFeatures;
 use crate::measure::{benchmark, suites};
 use crate::model::ciphers::CipherSpeed;
 use crate::model::figures::Run;
@@ -68,7 +68,7 @@ impl Measured {
     }
 
     /// Points of a facility that the run measured.
-    pub(super) fn points(&self, f: &Features) -> Option<(i32, String)> {
+    pub(super) fn points(&self, f: &FacilityFeatures) -> Option<(i32, String)> {
         let lost =
             self.losses.iter().find(|l| f.measured_as.iter().any(|name| name.eq_ignore_ascii_case(&l.facility)))?;
         let points = match lost.loss {
@@ -122,7 +122,7 @@ impl Measured {
 mod tests {
     use super::super::{features, recommend};
     use super::*;
-    use crate::model::answers::{Answers, Purpose, Threat};
+    use crate::model::answers::{EncryptionPurpose, RecommendAnswers, Threat};
 
     fn of(losses: &[(&str, f64)]) -> Measured {
         let lost = |&(name, loss): &(&str, f64)| Lost { facility: name.into(), loss, figures: 12 };
@@ -131,7 +131,12 @@ mod tests {
 
     #[test]
     fn what_a_run_measured_counts_and_is_told() {
-        let answers = Answers { purpose: Purpose::FewFiles, share_with: Vec::new(), threat: Threat::Cloud, root: true };
+        let answers = RecommendAnswers {
+            purpose: EncryptionPurpose::FewFiles,
+            share_with: Vec::new(),
+            threat: Threat::Cloud,
+            root: true,
+        };
         let with = |losses: &[(&str, f64)]| recommend(&answers, &of(losses)).first.expect("an answer");
         assert_eq!(with(&[]).name, "CryFS");
         let fast = with(&[("gocryptfs", 0.05), ("cryfs", 0.9)]);

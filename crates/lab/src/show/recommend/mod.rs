@@ -2,9 +2,8 @@
 //!
 //! The answer can be followed line by line. Some facilities are ruled out, each for one reason. Requirements of the
 //! purpose and against the threat leave those that meet all of them; if none does, the weakest requirement is given up,
-//! which is reported. Points, each with a sentence, order the rest. The purposes are the four scenarios of Zhan's
-//! thesis of 2010; the same rules, asked about its five facilities as they were then, say what would have been the
-//! answer in that year.
+//! which is reported. Points, each with a sentence, order the rest. The purposes are the four scenarios of
+//! Zhan's thesis of 2010.
 
 mod features;
 mod measured;
@@ -12,40 +11,36 @@ mod rules;
 
 use serde::Serialize;
 
-pub use features::{Features, Weakness, all as features};
+pub use features::{FacilityFeatures, Weakness, all as features};
 pub use measured::Measured;
 
-use crate::model::answers::{Answers, Purpose, Threat};
-use crate::model::statistics::median;
-use crate::show::published;
-use rules::{View, Wish, out, points, wishes};
+use crate::model::answers::{EncryptionPurpose, RecommendAnswers, Threat};
+use rules::{Wish, out, points, wishes};
 
 /// Which facility fits, and why.
 #[derive(Clone, Debug, Serialize)]
 pub struct Recommendation {
     /// What was asked.
-    pub answers: Answers,
+    pub answers: RecommendAnswers,
     /// The facility that fits; `None` if all are ruled out.
-    pub first: Option<Choice>,
+    pub first: Option<RecommendedFacility>,
     /// The next one.
-    pub second: Option<Choice>,
+    pub second: Option<RecommendedFacility>,
     /// What to use for the system disk, if the answer cannot hold it.
     pub besides: Option<String>,
     /// Wishes that nothing had which has the others, in whole sentences.
     pub given_up: Vec<String>,
     /// Facilities that are ruled out, each with its reason.
-    pub out: Vec<Out>,
+    pub out: Vec<RuledOut>,
     /// The others, with their points.
     pub others: Vec<(String, i32)>,
     /// What this machine measured, in whole sentences.
     pub measured: Vec<String>,
-    /// What the same rules say for 2010, and what has changed.
-    pub then: Then,
 }
 
 /// A facility that fits.
 #[derive(Clone, Debug, Serialize)]
-pub struct Choice {
+pub struct RecommendedFacility {
     /// What it is called.
     pub name: String,
     /// What it is.
@@ -75,34 +70,16 @@ pub struct Reason {
 
 /// A facility that is ruled out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Out {
+pub struct RuledOut {
     /// What it is called.
     pub name: String,
     /// Why: the end of a sentence.
     pub because: String,
 }
 
-/// The answer of the year of the thesis.
-#[derive(Clone, Debug, Serialize)]
-pub struct Then {
-    /// That year.
-    pub year: u16,
-    /// The facility of the thesis that the same rules choose; nothing where none of the five fits.
-    pub facility: Option<String>,
-    /// What it lost in the thesis's own figures, and what is different today, in whole sentences.
-    pub differs: Vec<String>,
-}
-
-/// The year of the thesis.
-const THESIS: u16 = 2010;
-
-/// Later than every year of the table.
-const TODAY: u16 = u16::MAX;
-
 /// Which facility fits these answers, on this machine.
-pub fn recommend(answers: &Answers, measured: &Measured) -> Recommendation {
-    let view = View { answers, year: TODAY, ours: true };
-    let reckoning = Reckoning::of(features::all().iter().collect(), &view, measured);
+pub fn recommend(answers: &RecommendAnswers, measured: &Measured) -> Recommendation {
+    let reckoning = Reckoning::of(answers, measured);
     let choice = |place: usize| reckoning.ranked.get(place).map(|ranked| ranked.choice());
     let starts_given_up = reckoning.given_up.contains(&Wish::StartsLinux);
     Recommendation {
@@ -115,7 +92,6 @@ pub fn recommend(answers: &Answers, measured: &Measured) -> Recommendation {
             .iter()
             .map(|wish| format!("Given up, because nothing offers it together with the rest: {}.", wish.words()))
             .collect(),
-        then: then(answers, &reckoning),
         others: reckoning.ranked.iter().skip(2).map(|r| (r.features.name.clone(), r.points())).collect(),
         out: reckoning.out,
         measured: measured.sentences(),
@@ -124,67 +100,71 @@ pub fn recommend(answers: &Answers, measured: &Measured) -> Recommendation {
 
 /// The facility for the disk of a system that stays on this machine.
 fn for_the_disk(measured: &Measured) -> Option<String> {
-    let answers = Answers { purpose: Purpose::Laptop, share_with: Vec::new(), threat: Threat::Theft, root: true };
-    let view = View { answers: &answers, year: TODAY, ours: true };
-    Reckoning::of(features::all().iter().collect(), &view, measured).ranked.first().map(|r| r.features.name.clone())
+    let answers = RecommendAnswers {
+        purpose: EncryptionPurpose::Laptop,
+        share_with: Vec::new(),
+        threat: Threat::Theft,
+        root: true,
+    };
+    Reckoning::of(&answers, measured).ranked.first().map(|r| r.features.name.clone())
 }
 
 /// Facilities in order, and those that are out.
-struct Reckoning<'a> {
-    ranked: Vec<Ranked<'a>>,
-    out: Vec<Out>,
+struct Reckoning {
+    ranked: Vec<Ranked>,
+    out: Vec<RuledOut>,
     given_up: Vec<Wish>,
 }
 
-struct Ranked<'a> {
-    features: &'a Features,
+struct Ranked {
+    features: &'static FacilityFeatures,
     lines: Vec<(i32, String)>,
     /// The strongest requirement that it does not meet.
     lacks: Option<Wish>,
 }
 
-impl<'a> Reckoning<'a> {
-    fn of(table: Vec<&'a Features>, view: &View<'_>, measured: &Measured) -> Self {
+impl Reckoning {
+    fn of(answers: &RecommendAnswers, measured: &Measured) -> Self {
         let mut excluded = Vec::new();
-        let mut left: Vec<&Features> = Vec::new();
-        for facility in table {
-            match out(facility, view) {
-                Some(because) => excluded.push(Out { name: facility.name.clone(), because }),
+        let mut left: Vec<&'static FacilityFeatures> = Vec::new();
+        for facility in features::all() {
+            match out(facility, answers) {
+                Some(because) => excluded.push(RuledOut { name: facility.name.clone(), because }),
                 None => left.push(facility),
             }
         }
-        let mut wishes = wishes(view.answers);
+        let mut wishes = wishes(answers);
         let mut given_up = Vec::new();
-        let fits = |f: &Features, wishes: &[Wish]| wishes.iter().all(|wish| wish.holds(f));
+        let fits = |f: &FacilityFeatures, wishes: &[Wish]| wishes.iter().all(|wish| wish.holds(f));
         while !left.is_empty() && !left.iter().any(|f| fits(f, &wishes)) {
             given_up.extend(wishes.pop());
         }
-        let ranked = |features: &'a Features| {
-            let mut lines = points(features, view);
+        let ranked = |features: &'static FacilityFeatures| {
+            let mut lines = points(features, answers);
             lines.extend(measured.points(features));
             let lacks = wishes.iter().copied().find(|wish| !wish.holds(features));
             Ranked { features, lines, lacks }
         };
-        let mut ranked: Vec<Ranked<'_>> = left.into_iter().map(ranked).collect();
+        let mut ranked: Vec<Ranked> = left.into_iter().map(ranked).collect();
         // The sort is stable: of equals, the first of the table.
         ranked.sort_by_key(|r| (r.lacks.is_some(), -r.points()));
         // Where only one has all that is wanted, the runner-up is the best of the rest.
         let fitting = ranked.iter().filter(|r| r.lacks.is_none()).count().max(2).min(ranked.len());
-        let lacking = |r: Ranked<'_>| {
+        let lacking = |r: Ranked| {
             let because = format!("the requirement is {}", r.lacks?.words());
-            Some(Out { name: r.features.name.clone(), because })
+            Some(RuledOut { name: r.features.name.clone(), because })
         };
         excluded.extend(ranked.split_off(fitting).into_iter().filter_map(lacking));
         Self { ranked, out: excluded, given_up }
     }
 }
 
-impl Ranked<'_> {
+impl Ranked {
     fn points(&self) -> i32 {
         self.lines.iter().map(|(points, _)| points).sum()
     }
 
-    fn choice(&self) -> Choice {
+    fn choice(&self) -> RecommendedFacility {
         let f = self.features;
         let (reasons, mut against): (Vec<Reason>, Vec<Reason>) = self
             .lines
@@ -202,7 +182,7 @@ impl Ranked<'_> {
             }
             false => "This program can neither create nor open it.".to_owned(),
         };
-        Choice {
+        RecommendedFacility {
             name: f.name.clone(),
             title: f.title.clone(),
             points: self.points(),
@@ -215,117 +195,19 @@ impl Ranked<'_> {
     }
 }
 
-/// What the same rules say about the five facilities of the thesis as they were then, and what is different today.
-fn then(answers: &Answers, today: &Reckoning<'_>) -> Then {
-    let view = View { answers, year: THESIS, ours: false };
-    let five = features::all().iter().filter(|f| f.thesis.is_some()).collect();
-    let reckoning = Reckoning::of(five, &view, &Measured::default());
-    let first = reckoning.ranked.first().map(|r| r.features);
-    let mut differs: Vec<String> = Vec::new();
-    if let Some(f) = first {
-        differs.extend(what_it_lost(f));
-        differs.extend(what_became_of_it(f, today));
-    }
-    differs.extend(since_then(answers).map(String::from));
-    Then { year: THESIS, facility: first.and_then(|f| f.thesis.clone()), differs }
-}
-
-/// What the thesis measured of it on internal disks.
-fn what_it_lost(f: &Features) -> Option<String> {
-    let name = f.thesis.as_deref()?;
-    let of = |direction: &str| -> Vec<f64> {
-        let wanted = |l: &&published::PublishedLoss| {
-            l.figure.study == "zhan2010"
-                && l.figure.facility == name
-                && l.figure.platform == "internal hard disk"
-                && l.figure.workload == "sequential I/O, 3 GB file"
-                && l.figure.direction == direction
-        };
-        published::losses().iter().filter(wanted).map(|l| l.loss).collect()
-    };
-    let (write, read) = (of("write"), of("read"));
-    let words = |losses: &[f64], did: &str| {
-        let loss = median(losses) * 100.0;
-        format!("{} {:.1} % {did}", if loss < 0.0 { "gained" } else { "lost" }, loss.abs())
-    };
-    (!write.is_empty() && !read.is_empty()).then(|| {
-        format!(
-            "In the thesis's figures {name} {} and {} a file of 3 GB on an internal disk.",
-            words(&write, "writing"),
-            words(&read, "reading")
-        )
-    })
-}
-
-fn what_became_of_it(f: &Features, today: &Reckoning<'_>) -> Option<String> {
-    if let Some(out) = today.out.iter().find(|out| out.name == f.name) {
-        return Some(format!("{} is ruled out today: {}.", f.name, out.because));
-    }
-    let place = today.ranked.iter().position(|r| r.features.name == f.name)?;
-    if place == 0 {
-        return Some(format!("{} is still the answer.", f.name));
-    }
-    let (first, then) = (&today.ranked[0], &today.ranked[place]);
-    let more: Vec<&str> = first
-        .lines
-        .iter()
-        .filter(|line| line.0 > 0 && !then.lines.contains(line))
-        .map(|(_, text)| text.as_str())
-        .collect();
-    let less: Vec<&str> = then
-        .lines
-        .iter()
-        .filter(|line| line.0 < 0 && !first.lines.contains(line))
-        .map(|(_, text)| text.as_str())
-        .collect();
-    Some(format!(
-        "{} is still there, with {} points; {} has {}. Of {}: {} Of {}: {}",
-        f.name,
-        then.points(),
-        first.features.name,
-        first.points(),
-        first.features.name,
-        if more.is_empty() { "nothing more.".to_owned() } else { more.join(" ") },
-        f.name,
-        if less.is_empty() { "nothing against it that is not against the other.".to_owned() } else { less.join(" ") },
-    ))
-}
-
-/// What has come since, whatever the facility.
-fn since_then(answers: &Answers) -> impl Iterator<Item = &'static str> {
-    let of_purpose = match answers.purpose {
-        Purpose::Laptop => {
-            "Since then, AES instructions have become common: of the studies' machines of 2010 only the newest had them, and they remove \
-             most of the cost away."
-        }
-        Purpose::Desktop => "Since then, distributions have moved from encrypted home folders to encrypted disks.",
-        Purpose::FewFiles => {
-            "Since then, facilities have come that encrypt files and notice changes of them: Cryptomator (2014), gocryptfs, CryFS and \
-             securefs (2015)."
-        }
-        Purpose::External => {
-            "Since then, TrueCrypt has ended (2014), and VeraCrypt (2013) has not read its volumes since version 1.26."
-        }
-    };
-    let of_threat = (answers.threat == Threat::Cloud).then_some(
-        "In 2010 nobody asked about clouds: none of the five notices changes or hides sizes of single files.",
-    );
-    [Some(of_purpose), of_threat].into_iter().flatten()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::answers::Platform;
     use crate::model::figures::EncryptedLayer;
 
-    fn every_answer() -> Vec<Answers> {
+    fn every_answer() -> Vec<RecommendAnswers> {
         let shares = [vec![], vec![Platform::Windows], vec![Platform::Macos], vec![Platform::Windows, Platform::Macos]];
         let mut all = Vec::new();
-        for &(_, purpose, _) in Purpose::WORDS {
+        for &(_, purpose, _) in EncryptionPurpose::WORDS {
             for &(_, threat, _) in Threat::WORDS {
                 for share_with in &shares {
-                    all.extend([true, false].map(|root| Answers {
+                    all.extend([true, false].map(|root| RecommendAnswers {
                         purpose,
                         share_with: share_with.clone(),
                         threat,
@@ -337,7 +219,7 @@ mod tests {
         all
     }
 
-    fn features_of(name: &str) -> &'static Features {
+    fn features_of(name: &str) -> &'static FacilityFeatures {
         features::all().iter().find(|f| f.name == name).expect("of the table")
     }
 
@@ -388,14 +270,17 @@ mod tests {
                 Threat::EvilMaid => assert!(f.authenticated || f.tpm, "{answers:?}: {}", f.name),
                 Threat::Theft => assert_eq!(told.given_up.is_empty(), told.besides.is_none(), "{answers:?}"),
             }
-            let disk = answers.purpose == Purpose::Laptop && answers.root;
+            let disk = answers.purpose == EncryptionPurpose::Laptop && answers.root;
             let starts = f.starts.contains(&Platform::Linux);
             assert_eq!(told.besides.is_some(), disk && !starts, "{answers:?}: {} and {:?}", f.name, told.besides);
         }
     }
 
-    fn ask(purpose: Purpose, share_with: &[Platform], threat: Threat) -> Recommendation {
-        recommend(&Answers { purpose, share_with: share_with.to_vec(), threat, root: true }, &Measured::default())
+    fn ask(purpose: EncryptionPurpose, share_with: &[Platform], threat: Threat) -> Recommendation {
+        recommend(
+            &RecommendAnswers { purpose, share_with: share_with.to_vec(), threat, root: true },
+            &Measured::default(),
+        )
     }
 
     fn first(told: &Recommendation) -> &str {
@@ -404,8 +289,8 @@ mod tests {
 
     #[test]
     fn answers_that_are_known() {
-        assert_eq!(first(&ask(Purpose::Laptop, &[], Threat::Theft)), "LUKS2");
-        let shared = ask(Purpose::External, &[Platform::Windows], Threat::Theft);
+        assert_eq!(first(&ask(EncryptionPurpose::Laptop, &[], Threat::Theft)), "LUKS2");
+        let shared = ask(EncryptionPurpose::External, &[Platform::Windows], Threat::Theft);
         assert_eq!(first(&shared), "VeraCrypt");
         let because = |name: &str| shared.out.iter().find(|out| out.name == name).map(|out| out.because.as_str());
         assert_eq!(because("LUKS2"), Some("nothing on Windows can open it"));
@@ -413,21 +298,8 @@ mod tests {
         assert_eq!(because("BitLocker"), None);
         assert!(first(&shared) != "BitLocker" && features_of("BitLocker").experimental.is_some());
         assert!(because("TrueCrypt").is_some_and(|why| why.contains("2014")));
-        let coerced = ask(Purpose::Laptop, &[], Threat::Coercion);
+        let coerced = ask(EncryptionPurpose::Laptop, &[], Threat::Coercion);
         assert_eq!((first(&coerced), coerced.besides.as_deref()), ("VeraCrypt", Some("LUKS2")));
-        assert_eq!(first(&ask(Purpose::FewFiles, &[], Threat::Cloud)), "CryFS");
-    }
-
-    #[test]
-    fn the_thesis_had_other_answers() {
-        let then = |purpose, share: &[Platform], threat| ask(purpose, share, threat).then;
-        let laptop = then(Purpose::Laptop, &[], Threat::Theft);
-        assert_eq!(laptop.facility.as_deref(), Some("dm-crypt"));
-        assert!(laptop.differs.iter().any(|text| text.contains("LUKS1 is still there")), "{laptop:?}");
-        let shared = then(Purpose::External, &[Platform::Windows], Threat::Theft);
-        assert_eq!(shared.facility.as_deref(), Some("TrueCrypt"));
-        assert!(shared.differs.iter().any(|text| text.contains("TrueCrypt is ruled out today")), "{shared:?}");
-        // Nothing that came later counts, and nobody knew of it.
-        assert!(features_of("TrueCrypt").weaknesses_in(THESIS).count() < features_of("TrueCrypt").weaknesses.len());
+        assert_eq!(first(&ask(EncryptionPurpose::FewFiles, &[], Threat::Cloud)), "CryFS");
     }
 }

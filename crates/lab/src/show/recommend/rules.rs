@@ -1,29 +1,15 @@
 //! The rules: reasons that rule a facility out, requirements that can be given up, and points. Each is one line with
 //! its own wording.
 
-use super::features::Features;
-use crate::model::answers::{Answers, Platform, Purpose, Threat};
+use super::features::FacilityFeatures;
+use crate::model::answers::{EncryptionPurpose, Platform, RecommendAnswers, Threat};
 use crate::model::figures::EncryptedLayer;
 
-/// The point of view: where and when.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct View<'a> {
-    pub(super) answers: &'a Answers,
-    /// What did not exist or was not known in this year does not count.
-    pub(super) year: u16,
-    /// Whether this program exists.
-    pub(super) ours: bool,
-}
-
 /// Why a facility cannot be the answer, whatever the requirements. The first reason suffices.
-pub(super) fn out(f: &Features, view: &View<'_>) -> Option<String> {
-    let answers = view.answers;
-    if f.since > view.year {
-        return Some(format!("it did not exist before {}", f.since));
-    }
-    let ours = view.ours && f.is_ours();
+pub(super) fn out(f: &FacilityFeatures, answers: &RecommendAnswers) -> Option<String> {
+    let ours = f.is_ours();
     if !f.makes.contains(&Platform::Linux) && !ours {
-        let only_read = view.ours && f.reads.contains(&Platform::Linux);
+        let only_read = f.reads.contains(&Platform::Linux);
         let why = if only_read { "a system of Linux can only read it" } else { "nothing on Linux can create it" };
         return Some(why.into());
     }
@@ -35,7 +21,7 @@ pub(super) fn out(f: &Features, view: &View<'_>) -> Option<String> {
             return Some(format!("nothing on {} can open it", platform.title()));
         }
     }
-    if f.ended.is_some_and(|ended| ended <= view.year) {
+    if f.ended.is_some() {
         return f.why_ended.clone();
     }
     if !answers.root && f.root && !ours {
@@ -73,7 +59,7 @@ impl Wish {
         }
     }
 
-    pub(super) fn holds(self, f: &Features) -> bool {
+    pub(super) fn holds(self, f: &FacilityFeatures) -> bool {
         match self {
             Self::HidesVolumes => f.hidden_volume,
             Self::NoticesChanges => f.authenticated,
@@ -88,8 +74,8 @@ impl Wish {
 }
 
 /// The wishes, the strongest first: those against the threat, then those of the purpose.
-pub(super) fn wishes(answers: &Answers) -> Vec<Wish> {
-    let disk = answers.purpose == Purpose::Laptop || answers.purpose == Purpose::Desktop;
+pub(super) fn wishes(answers: &RecommendAnswers) -> Vec<Wish> {
+    let disk = answers.purpose == EncryptionPurpose::Laptop || answers.purpose == EncryptionPurpose::Desktop;
     let against: &[Wish] = match answers.threat {
         Threat::Theft => &[],
         Threat::Repair => &[Wish::ClosesByItself],
@@ -100,10 +86,10 @@ pub(super) fn wishes(answers: &Answers) -> Vec<Wish> {
     };
     let purpose: &[Wish] = match answers.purpose {
         // Only root can encrypt the disk of the system.
-        Purpose::Laptop if answers.root => &[Wish::StartsLinux],
-        Purpose::Laptop | Purpose::Desktop => &[],
-        Purpose::FewFiles => &[Wish::OnePiece],
-        Purpose::External => &[Wish::Portable],
+        EncryptionPurpose::Laptop if answers.root => &[Wish::StartsLinux],
+        EncryptionPurpose::Laptop | EncryptionPurpose::Desktop => &[],
+        EncryptionPurpose::FewFiles => &[Wish::OnePiece],
+        EncryptionPurpose::External => &[Wish::Portable],
     };
     against.iter().chain(purpose).copied().collect()
 }
@@ -112,7 +98,7 @@ pub(super) fn wishes(answers: &Answers) -> Vec<Wish> {
 struct Point {
     points: i32,
     words: &'static str,
-    holds: fn(&Features, &View<'_>) -> bool,
+    holds: fn(&FacilityFeatures, &RecommendAnswers) -> bool,
 }
 
 /// What counts besides. Weaknesses and measurements count too: see [`points`] and `Measured`.
@@ -120,37 +106,37 @@ const POINTS: &[Point] = &[
     Point {
         points: 3,
         words: "It encrypts the whole disk: swap, temporary files and traces of programs too.",
-        holds: |f, v| v.answers.purpose == Purpose::Laptop && v.answers.root && starts_linux(f),
+        holds: |f, a| a.purpose == EncryptionPurpose::Laptop && a.root && starts_linux(f),
     },
     Point {
         points: 2,
         words: "It can encrypt the whole disk, with swap and temporary files.",
-        holds: |f, v| v.answers.purpose == Purpose::Desktop && v.answers.root && starts_linux(f),
+        holds: |f, a| a.purpose == EncryptionPurpose::Desktop && a.root && starts_linux(f),
     },
     Point {
         points: 1,
         words: "Each user can have a folder with a key of their own.",
-        holds: |f, v| v.answers.purpose == Purpose::Desktop && f.layer == EncryptedLayer::Files,
+        holds: |f, a| a.purpose == EncryptionPurpose::Desktop && f.layer == EncryptedLayer::Files,
     },
     Point {
         points: 2,
         words: "It takes no more space than its files, and a backup only copies those that changed.",
-        holds: |f, v| v.answers.purpose == Purpose::FewFiles && f.layer == EncryptedLayer::Files,
+        holds: |f, a| a.purpose == EncryptionPurpose::FewFiles && f.layer == EncryptedLayer::Files,
     },
     Point {
         points: 1,
         words: "It is one file, which can be copied anywhere.",
-        holds: |f, v| v.answers.purpose == Purpose::FewFiles && f.container,
+        holds: |f, a| a.purpose == EncryptionPurpose::FewFiles && f.container,
     },
     Point {
         points: 1,
         words: "It encrypts the whole medium, so that nothing can be left outside by mistake.",
-        holds: |f, v| v.answers.purpose == Purpose::External && f.whole_disk,
+        holds: |f, a| a.purpose == EncryptionPurpose::External && f.whole_disk,
     },
     Point {
         points: 2,
         words: "None of the systems that must open it needs anything installed.",
-        holds: |f, v| v.answers.platforms().all(|p| f.builtin.contains(&p)),
+        holds: |f, a| a.platforms().all(|p| f.builtin.contains(&p)),
     },
     Point { points: 1, words: "Changes to the encrypted data are detected.", holds: |f, _| f.authenticated },
     Point {
@@ -166,26 +152,27 @@ const POINTS: &[Point] = &[
     Point {
         points: 1,
         words: "A TPM can hold a key.",
-        holds: |f, v| f.tpm && matches!(v.answers.purpose, Purpose::Laptop | Purpose::Desktop),
+        holds: |f, a| f.tpm && matches!(a.purpose, EncryptionPurpose::Laptop | EncryptionPurpose::Desktop),
     },
     Point { points: 1, words: "File names are hidden.", holds: |f, _| f.names },
     Point { points: 1, words: "The number and sizes of files are hidden.", holds: |f, _| f.sizes },
     Point {
         points: 1,
         words: "Watching file sizes over time tells a cloud nothing.",
-        holds: |f, v| f.sizes && v.answers.threat == Threat::Cloud,
+        holds: |f, a| f.sizes && a.threat == Threat::Cloud,
     },
-    Point { points: 1, words: "This program creates and opens it, without root.", holds: |f, v| v.ours && f.is_ours() },
+    Point { points: 1, words: "This program creates and opens it, without root.", holds: |f, _| f.is_ours() },
     Point { points: -3, words: "It is called experimental.", holds: |f, _| f.experimental.is_some() },
 ];
 
-fn starts_linux(f: &Features) -> bool {
+fn starts_linux(f: &FacilityFeatures) -> bool {
     f.starts.contains(&Platform::Linux)
 }
 
 /// What counts for this facility: points and words.
-pub(super) fn points(f: &Features, view: &View<'_>) -> Vec<(i32, String)> {
-    let said = POINTS.iter().filter(|point| (point.holds)(f, view)).map(|point| (point.points, point.words.to_owned()));
-    let weaknesses = f.weaknesses_in(view.year).map(|weakness| (-1, weakness.what.clone()));
+pub(super) fn points(f: &FacilityFeatures, answers: &RecommendAnswers) -> Vec<(i32, String)> {
+    let said =
+        POINTS.iter().filter(|point| (point.holds)(f, answers)).map(|point| (point.points, point.words.to_owned()));
+    let weaknesses = f.weaknesses.iter().map(|weakness| (-1, weakness.what.clone()));
     said.chain(weaknesses).collect()
 }

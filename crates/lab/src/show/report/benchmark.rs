@@ -1,11 +1,11 @@
 //! The benchmark window as text and CSV.
 
 use super::table::{Align, Table, bar, wrapped};
-use super::{Record, Text, UNITS};
+use super::{CsvRecord, Text, UNITS};
 use crate::model::ciphers::CipherSpeed;
 use crate::model::words::{number, percent, rate, size};
 
-impl Record for CipherSpeed {
+impl CsvRecord for CipherSpeed {
     fn record(&self) -> Vec<(&'static str, String)> {
         // Every field is named, so that a new one is not forgotten here.
         let Self {

@@ -1,13 +1,13 @@
 //! Two runs, cell by cell, as text and CSV.
 
 use super::table::{Align, Table, wrapped};
-use super::{Extra, Record, Text};
+use super::{CsvRecord, Extra, Text};
 use crate::model::figures::{Axis, Unit};
-use crate::model::statistics::Verdict;
+use crate::model::statistics::LossVerdict;
 use crate::model::words::{case_words, number, percent, printable, rate, size};
-use crate::show::changes::{Basis, CellName, Change, Changes, FALSE_CHANGES};
+use crate::show::changes::{Basis, CellName, FALSE_CHANGES, FigureChange, RunChanges};
 
-impl Record for Change {
+impl CsvRecord for FigureChange {
     fn record(&self) -> Vec<(&'static str, String)> {
         // Every field is named, so that a new one is not forgotten here.
         let Self { place, unit, old, new, change, low, high, false_discovery_rate, verdict } = self;
@@ -47,7 +47,7 @@ fn full(value: f64) -> String {
     format!("{value:e}")
 }
 
-impl Changes {
+impl RunChanges {
     /// What was compared, how, and the result, in whole sentences.
     pub fn sentences(&self) -> Vec<String> {
         let mut sentences = self.because.clone();
@@ -116,7 +116,7 @@ impl Changes {
             Basis::Speeds => ["facility", "figure", "old", "new", "change %", "interval", "verdict"],
             Basis::Losses => ["facility", "figure", "old loss %", "new loss %", "change %", "interval", "verdict"],
         };
-        let row = |c: &Change| {
+        let row = |c: &FigureChange| {
             let shown = |value: f64| match self.basis {
                 Basis::Speeds => value_with_unit(value, c.unit),
                 Basis::Losses => percent(value),
@@ -131,7 +131,7 @@ impl Changes {
                 c.verdict.words().into(),
             ]
         };
-        (headings, self.cells.iter().filter(|c| c.verdict != Verdict::Same).map(row).collect())
+        (headings, self.cells.iter().filter(|c| c.verdict != LossVerdict::Same).map(row).collect())
     }
 }
 
@@ -156,7 +156,7 @@ fn value_with_unit(value: f64, unit: Unit) -> String {
     }
 }
 
-impl Text for Changes {
+impl Text for RunChanges {
     fn text(&self) -> String {
         let mut text = String::new();
         if !self.differences.is_empty() {
@@ -188,15 +188,15 @@ mod tests {
     use super::super::csv;
     use super::*;
     use crate::model::figures::Case;
-    use crate::show::changes::Difference;
+    use crate::show::changes::RunDifference;
 
-    fn changes(basis: Basis) -> Changes {
+    fn changes(basis: Basis) -> RunChanges {
         let place = |facility: &str| CellName {
             facility: facility.into(),
             workload: "dd".into(),
             case: Case::new("write").at(Axis::Block, 4096.0),
         };
-        let change = |facility: &str, change: f64, verdict| Change {
+        let change = |facility: &str, change: f64, verdict| FigureChange {
             place: place(facility),
             unit: Unit::BytesPerS,
             old: 1e9,
@@ -207,12 +207,16 @@ mod tests {
             false_discovery_rate: 1e-9,
             verdict,
         };
-        Changes {
+        RunChanges {
             basis,
             because: Vec::new(),
-            differences: vec![Difference { what: "kernel".into(), old: "Linux 6.1".into(), new: "Linux 6.18".into() }],
+            differences: vec![RunDifference {
+                what: "kernel".into(),
+                old: "Linux 6.1".into(),
+                new: "Linux 6.18".into(),
+            }],
             least: 0.03,
-            cells: vec![change("LUKS2", -0.1, Verdict::Slower), change("plain", 0.001, Verdict::Same)],
+            cells: vec![change("LUKS2", -0.1, LossVerdict::Slower), change("plain", 0.001, LossVerdict::Same)],
             only_old: vec![place("VeraCrypt")],
             only_new: Vec::new(),
             not_compared: Vec::new(),

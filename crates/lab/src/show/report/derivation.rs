@@ -1,11 +1,11 @@
 //! Key derivations as text and CSV.
 
 use super::table::{Align, Table, bar};
-use super::{Record, Text};
-use crate::measure::derivation::{Derivation, Report};
+use super::{CsvRecord, Text};
+use crate::measure::derivation::{DerivationReport, DerivationTiming};
 use crate::model::words::{number, percent};
 
-impl Record for Derivation {
+impl CsvRecord for DerivationTiming {
     fn record(&self) -> Vec<(&'static str, String)> {
         let Self {
             hash,
@@ -31,7 +31,7 @@ impl Record for Derivation {
     }
 }
 
-impl Text for Report {
+impl Text for DerivationReport {
     fn text(&self) -> String {
         use Align::{Left, Right};
         let mut table = Table::new(&[

@@ -191,6 +191,8 @@ mod tests {
 
     use super::super::sample;
     use super::*;
+    use crate::model::figures::RunPlan;
+    use crate::model::plan::Plan;
     use crate::show::summary::Summary;
 
     fn extras() -> Vec<Extra> {
@@ -268,7 +270,7 @@ mod tests {
         let only = |name: &str| Run {
             facilities: whole.facilities.iter().filter(|f| f.name == name).cloned().collect(),
             passes: whole.passes.iter().filter(|p| p.facility == name).cloned().collect(),
-            plan: crate::model::plan::Plan { facilities: vec![name.into()], ..whole.plan.clone() },
+            plan: RunPlan::new(Plan { facilities: vec![name.into()], ..(*whole.plan).clone() }, None),
             traces: vec![],
             ..whole.clone()
         };

@@ -108,7 +108,7 @@ impl Extra {
 }
 
 /// Something that has one line in a CSV file.
-pub trait Record {
+pub trait CsvRecord {
     /// Names and values of the columns. Every record of a kind has the same names.
     fn record(&self) -> Vec<(&'static str, String)>;
 }

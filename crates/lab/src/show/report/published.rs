@@ -1,13 +1,13 @@
 //! The published figures and losses as text and CSV, and what is laid beside a run.
 
 use super::table::{Align, Table};
-use super::{Extra, Record, Text, UNITS};
+use super::{CsvRecord, Extra, Text, UNITS};
 use crate::model::figures::EncryptedLayer;
 use crate::model::published::Figure;
 use crate::model::words::{case_words, number, percent, rate, size};
 use crate::show::published::{CipherBeside, LossesBeside, OwnLoss, PublishedLoss, TheirLosses};
 
-impl Record for Figure {
+impl CsvRecord for Figure {
     fn record(&self) -> Vec<(&'static str, String)> {
         // Every column, in the order of the files.
         let Self {
@@ -53,13 +53,13 @@ impl Record for Figure {
     }
 }
 
-impl Record for &Figure {
+impl CsvRecord for &Figure {
     fn record(&self) -> Vec<(&'static str, String)> {
         (*self).record()
     }
 }
 
-impl Record for &PublishedLoss {
+impl CsvRecord for &PublishedLoss {
     fn record(&self) -> Vec<(&'static str, String)> {
         let PublishedLoss { figure, baseline, repetitions, share_only, loss } = self;
         let mut record = figure.record();
@@ -337,7 +337,7 @@ mod tests {
     use super::*;
     use crate::model::figures::{Axis, Case};
     use crate::model::published::all;
-    use crate::model::statistics::{Loss, Verdict};
+    use crate::model::statistics::{Loss, LossVerdict};
     use crate::show::published::{Query, losses};
 
     #[test]
@@ -374,7 +374,7 @@ mod tests {
             settings: 1,
             sources: vec!["BSI 2010, 5.3.3".into()],
         };
-        let loss = Loss { loss: 0.12, low: 0.101, high: 0.14, verdict: Verdict::Slower };
+        let loss = Loss { loss: 0.12, low: 0.101, high: 0.14, verdict: LossVerdict::Slower };
         let title = "this engine, LUKS2 format, aes-xts-plain64".to_owned();
         let beside = LossesBeside {
             workload: "dd".into(),

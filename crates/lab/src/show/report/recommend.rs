@@ -1,10 +1,10 @@
 //! The recommendation and the features table as text and CSV.
 
 use super::table::{Align, Table, hanging};
-use super::{Record, Text};
+use super::{CsvRecord, Text};
 use crate::model::answers::Platform;
 use crate::model::figures::EncryptedLayer;
-use crate::show::recommend::{Choice, Features, Reason, Recommendation};
+use crate::show::recommend::{FacilityFeatures, Reason, Recommendation, RecommendedFacility};
 
 impl Text for Recommendation {
     fn text(&self) -> String {
@@ -36,11 +36,6 @@ impl Text for Recommendation {
         for (because, names) in self.out_by_reason() {
             text += &item(&format!("{}: {because}.", names.join(", ")));
         }
-        let then = self.then.facility.as_deref().unwrap_or("none of the thesis's five facilities");
-        text += &paragraph("", &format!("\nIn {}, the same rules would have chosen {then}.", self.then.year));
-        for sentence in &self.then.differs {
-            text += &paragraph("", sentence);
-        }
         text
     }
 }
@@ -59,7 +54,7 @@ impl Recommendation {
     }
 }
 
-fn choice(choice: &Choice) -> String {
+fn choice(choice: &RecommendedFacility) -> String {
     let mut text = paragraph("", &format!("{}. {} points:", choice.title, choice.points));
     for reason in choice.reasons.iter().chain(&choice.against) {
         text += &line(reason);
@@ -87,7 +82,7 @@ fn paragraph(before: &str, text: &str) -> String {
     hanging(before, "", text)
 }
 
-impl Record for Features {
+impl CsvRecord for FacilityFeatures {
     fn record(&self) -> Vec<(&'static str, String)> {
         // Every field is named, so that a new one is not forgotten here.
         let Self {
@@ -170,7 +165,7 @@ fn platforms(platforms: &[Platform]) -> String {
 }
 
 /// A column of yes and no: its heading, and whether a facility has it.
-type Column = (&'static str, fn(&Features) -> bool);
+type Column = (&'static str, fn(&FacilityFeatures) -> bool);
 
 const COLUMNS: &[Column] = &[
     ("disk", |f| f.whole_disk),
@@ -184,7 +179,7 @@ const COLUMNS: &[Column] = &[
     ("backup", |f| f.header_backup),
     ("TPM", |f| f.tpm),
     ("root", |f| f.root),
-    ("here", Features::is_ours),
+    ("here", FacilityFeatures::is_ours),
 ];
 
 /// What the columns mean.
@@ -193,7 +188,7 @@ const LEGEND: &str = "disk: can encrypt a whole disk. boot: can hold and boot Li
                       key. root: its own program needs root on Linux. here: this program creates and opens it, without root. L, W, M: Linux, Windows and \
                       macOS read and write it; a lower-case letter means read only.";
 
-impl Text for [Features] {
+impl Text for [FacilityFeatures] {
     fn text(&self) -> String {
         let mut headings = vec![("facility", Align::Left), ("layer", Align::Left), ("on", Align::Left)];
         headings.extend(COLUMNS.iter().map(|(name, _)| (*name, Align::Left)));
@@ -218,7 +213,7 @@ impl Text for [Features] {
     }
 }
 
-fn letters(f: &Features) -> String {
+fn letters(f: &FacilityFeatures) -> String {
     let letter = |platform: Platform| {
         let letter = &platform.title()[..1];
         match () {
@@ -235,13 +230,13 @@ mod tests {
     use super::super::csv;
     use super::super::table::WIDTH;
     use super::*;
-    use crate::model::answers::{Answers, Purpose, Threat};
+    use crate::model::answers::{EncryptionPurpose, RecommendAnswers, Threat};
     use crate::show::recommend::{Measured, features, recommend};
 
     #[test]
     fn every_line_of_the_reckoning_is_told() {
-        let answers = Answers {
-            purpose: Purpose::Laptop,
+        let answers = RecommendAnswers {
+            purpose: EncryptionPurpose::Laptop,
             share_with: vec![Platform::Windows],
             threat: Threat::Coercion,
             root: true,
@@ -257,7 +252,7 @@ mod tests {
             told.out.iter().all(|out| flat.contains(&out.name) && flat.contains(&format!("{}.", out.because))),
             "{text}"
         );
-        assert!(flat.contains("use LUKS2 for that") && flat.contains("In 2010, the same rules"), "{text}");
+        assert!(flat.contains("use LUKS2 for that"), "{text}");
         let widest = text.lines().filter(|l| !l.contains("http")).map(|l| l.chars().count()).max();
         assert!(widest.is_some_and(|width| width <= WIDTH), "{widest:?}\n{text}");
     }

@@ -4,14 +4,14 @@ use claviger_engine::{Error, Result};
 use serde::Serialize;
 
 use crate::model::figures::{Case, Run};
-use crate::model::statistics::Verdict;
+use crate::model::statistics::LossVerdict;
 use crate::model::words::{case_words, number, percent, printable};
 use crate::show::summary::{Cell, Summary};
 
 use super::facts::{facts, method, missing};
 use super::panels::{Kind, Panel, Scale, axis_words, panels, strays, tick};
 use super::table::{Align, Table, WIDTH, bar, wrapped};
-use super::{Extra, Record, Text, csv, html};
+use super::{CsvRecord, Extra, Text, csv, html};
 
 /// A run with what it shows, and what else is to be told of it.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -74,7 +74,7 @@ impl RunReport<'_> {
     }
 }
 
-impl Record for Cell {
+impl CsvRecord for Cell {
     fn record(&self) -> Vec<(&'static str, String)> {
         // Every field is named, so that a new one is not forgotten here.
         let Self {
@@ -125,7 +125,7 @@ struct Sample<'a> {
     measure: &'a crate::model::figures::Measure,
 }
 
-impl Record for Sample<'_> {
+impl CsvRecord for Sample<'_> {
     fn record(&self) -> Vec<(&'static str, String)> {
         let crate::model::figures::Pass { facility, workload, round, position, at, conditions, measures: _ } =
             self.pass;
@@ -305,7 +305,7 @@ fn curve_table(panel: &Panel, scale: Scale, xs: &[f64]) -> String {
 
 fn loss_short(cell: &Cell) -> String {
     cell.loss.as_ref().filter(|l| l.loss.is_finite()).map_or(String::new(), |l| {
-        let sure = matches!(l.verdict, Verdict::Slower | Verdict::Faster);
+        let sure = matches!(l.verdict, LossVerdict::Slower | LossVerdict::Faster);
         format!("{}{}", percent(l.loss), if sure { "" } else { "*" })
     })
 }
@@ -359,11 +359,11 @@ pub(super) fn loss_interval(cell: &Cell) -> String {
     finite.map(|l| format!("{} … {}", percent(l.low), percent(l.high))).unwrap_or_default()
 }
 
-fn short(verdict: Verdict) -> &'static str {
+fn short(verdict: LossVerdict) -> &'static str {
     match verdict {
-        Verdict::Same => "no diff.",
-        Verdict::TooFew => "too few",
-        Verdict::Slower | Verdict::Faster => verdict.words(),
+        LossVerdict::Same => "no diff.",
+        LossVerdict::TooFew => "too few",
+        LossVerdict::Slower | LossVerdict::Faster => verdict.words(),
     }
 }
 
@@ -373,7 +373,7 @@ mod tests {
     use super::*;
     use crate::hostile;
     use crate::measure::run::stored;
-    use crate::show::changes::Changes;
+    use crate::show::changes::RunChanges;
 
     /// Rows of a CSV file, read by another's parser, as names and values.
     fn parsed(csv: &str) -> Vec<std::collections::HashMap<String, String>> {
@@ -401,7 +401,7 @@ mod tests {
             assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
             assert!(report.html().is_ok() && report.json().is_ok());
             assert!(!report.cells_csv().is_empty() && !report.samples_csv().is_empty());
-            let changes = Changes::between(&sample::run(), &run, 0.03);
+            let changes = RunChanges::between(&sample::run(), &run, 0.03);
             assert!(!changes.text().contains('\u{1b}'));
         });
         // The run itself is one. How many of the others are depends on the machine that is told in it.

@@ -3,8 +3,8 @@
 use crate::measure::benchmark;
 use crate::model::ciphers::{AesAcceleration, CipherSpeed};
 use crate::model::figures::{
-    Axis, Case, FacilityRecord, Failure, GeneratorRate, Measure, Pass, Run, SCHEMA, Sitting, Trace, TracedRequest,
-    Unit, WorkloadRecord,
+    Axis, Case, FacilityRecord, GeneratorRate, Measure, Pass, Run, RunFailure, RunPlan, SCHEMA, Sitting, Trace,
+    TracedRequest, Unit, WorkloadRecord,
 };
 use crate::model::machine::{Conditions, Machine, Moment};
 use crate::model::plan::{Backing, Caches, Level, Plan};
@@ -70,28 +70,31 @@ pub(super) fn run() -> Run {
     });
     Run {
         schema: SCHEMA,
-        plan: Plan {
-            level: Level::Quick,
-            scale: 0.01,
-            backing: Backing::Tmpfs("/dev/shm".into()),
-            more: Vec::new(),
-            size: 256 << 20,
-            facilities: FACILITIES.iter().map(|f| f.0.to_owned()).collect(),
-            workloads: names(&["dd", "iozone-like", "fio", "bonnie", "dbench", "setup"]),
-            min_repeats: 5,
-            max_repeats: 12,
-            steady: 0.03,
-            seed: 7,
-            caches: Caches::Dropped,
-            study: None,
-        },
+        plan: RunPlan::new(
+            Plan {
+                level: Level::Quick,
+                scale: 0.01,
+                backing: Backing::Tmpfs("/dev/shm".into()),
+                more: Vec::new(),
+                size: 256 << 20,
+                facilities: FACILITIES.iter().map(|f| f.0.to_owned()).collect(),
+                workloads: names(&["dd", "iozone-like", "fio", "bonnie", "dbench", "setup"]),
+                min_repeats: 5,
+                max_repeats: 12,
+                steady: 0.03,
+                seed: 7,
+                caches: Caches::Dropped,
+                repeated: None,
+            },
+            None,
+        ),
         machine: Machine { cpu_model: "A Processor & Co. 3.0 GHz".into(), ..Machine::this() },
         facilities: facilities(),
         workloads: records,
         generator: vec![GeneratorRate { block_bytes: 1 << 20, bytes_per_s: 9.4e9 }],
         sittings: vec![Sitting { before: Moment::now(), after: Some(Moment::now()), idle_cpu: 0.02 }],
         passes,
-        failures: vec![Failure {
+        failures: vec![RunFailure {
             facility: "cryfs".into(),
             workload: Some("dd".into()),
             round: Some(2),

@@ -11,7 +11,7 @@ use crate::show::study::{FilledTable, JudgedConclusion, OwnFigure, StudyCell, co
 use crate::show::summary::Summary;
 
 use super::panels::{Scale, once};
-use super::{BarChart, Chart, ChartBar, ChartPoint, Extra, LineChart, Record};
+use super::{BarChart, Chart, ChartBar, ChartPoint, CsvRecord, Extra, LineChart};
 
 /// Sections of the study that this run repeats; none where it repeats no study.
 pub(super) fn sections(run: &Run, summary: &Summary) -> Vec<Extra> {
@@ -167,22 +167,21 @@ fn table(filled: &FilledTable<'_>) -> Extra {
 }
 
 /// What is advised in each scenario.
-const ADVISED: [&str; 4] = ["who", "today", "as it was in 2010, by the same rules", "what counts"];
+const ADVISED: [&str; 3] = ["who", "today", "what counts"];
 
 /// Reasons that are told of each.
 const TOLD: usize = 2;
 
 /// For each scenario, what the rules of `claviger lab recommend` say. Figures of the run do not count: it knows only the
 /// facilities that the study had, and others would lose for not having been there.
-fn advised(filled: &FilledTable<'_>) -> impl Iterator<Item = [String; 4]> {
+fn advised(filled: &FilledTable<'_>) -> impl Iterator<Item = [String; 3]> {
     filled.table.scenarios.iter().map(|Scenario { title, answers }| {
-        let Recommendation { first, then, .. } = recommend(answers, &Measured::default());
-        let none = || "none fits".to_owned();
+        let Recommendation { first, .. } = recommend(answers, &Measured::default());
         let mut why: Vec<_> = first.iter().flat_map(|choice| &choice.reasons).collect();
         why.sort_by_key(|reason| -reason.points);
         let why: Vec<&str> = why.iter().take(TOLD).map(|reason| &*reason.text).collect();
-        let (name, why) = (first.as_ref().map_or_else(none, |choice| choice.name.clone()), why.join(" "));
-        [title.clone(), name, then.facility.unwrap_or_else(none), why]
+        let (name, why) = (first.as_ref().map_or("none fits".to_owned(), |choice| choice.name.clone()), why.join(" "));
+        [title.clone(), name, why]
     })
 }
 
@@ -377,7 +376,7 @@ impl StudyRecord {
     }
 }
 
-impl Record for StudyRecord {
+impl CsvRecord for StudyRecord {
     fn record(&self) -> Vec<(&'static str, String)> {
         self.0.clone()
     }

@@ -1,6 +1,6 @@
 //! Aligned columns, bars, and CSV.
 
-use super::Record;
+use super::CsvRecord;
 
 /// Widest bar, in characters.
 const BAR: usize = 12;
@@ -68,9 +68,9 @@ pub(super) fn bar(value: f64, largest: f64) -> String {
 }
 
 /// Lines of comma-separated values under a line of names (RFC 4180, with \n).
-pub fn csv<R: Record>(records: &[R]) -> String {
+pub fn csv<R: CsvRecord>(records: &[R]) -> String {
     let mut text = String::new();
-    for (i, record) in records.iter().map(Record::record).enumerate() {
+    for (i, record) in records.iter().map(CsvRecord::record).enumerate() {
         if i == 0 {
             text += &line(record.iter().map(|(name, _)| *name));
         }
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn cells_are_quoted_where_needed() {
         struct One(&'static str);
-        impl Record for One {
+        impl CsvRecord for One {
             fn record(&self) -> Vec<(&'static str, String)> {
                 vec![("a", self.0.into()), ("b", "2".into())]
             }

@@ -5,13 +5,13 @@ use std::time::Duration;
 use claviger_engine::Result;
 
 use super::{LARGE, MIB, cache_note, demand, drop_caches, long_enough, mark, sequential, smallest};
-use crate::measure::facility::Target;
+use crate::measure::facility::FacilityTarget;
 use crate::measure::lab::Lab;
 use crate::measure::run::plan::at_scale;
-use crate::measure::transfer::{Data, Device, Direction, Transfer, Written};
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::transfer::{Data, Device, Transfer, TransferDirection, WrittenPasses};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::model::figures::{Axis, Case, Measure};
-use crate::model::parameters::{Content, Parameters};
+use crate::model::parameters::{Parameters, WrittenContent};
 use crate::model::plan::{Level, Plan};
 use crate::model::statistics::median;
 use crate::model::words::size;
@@ -26,7 +26,7 @@ const QUICK_BLOCKS: &[usize] = &[512, 4096, 32768, LARGE];
 const PARAMETERS: &[&str] = &["size", "blocks", "seconds", "repetitions", "data"];
 
 /// What is written where nobody says otherwise.
-const RANDOM: [Content; 1] = [Content::Random];
+const RANDOM: [WrittenContent; 1] = [WrittenContent::Random];
 
 /// How much of it.
 struct Extent {
@@ -38,7 +38,7 @@ struct Extent {
     /// How often each is made.
     repetitions: usize,
     /// What is written.
-    data: Vec<Content>,
+    data: Vec<WrittenContent>,
 }
 
 impl Extent {
@@ -160,21 +160,21 @@ pub static TRESOR_SGX: Workload = Workload {
     ..Workload::PLAIN
 };
 
-fn run(target: &mut Target, lab: &Lab, extent: &Extent) -> Result<Outcome> {
+fn run(target: &mut FacilityTarget, lab: &Lab, extent: &Extent) -> Result<WorkloadOutcome> {
     let surface = target.bytes()?;
     let mut device = surface.device()?;
     let size = extent.size.min(surface.len / MIB * MIB);
     let blocks = extent.blocks.iter().map(|block| (*block).min(size as usize)).collect();
     let extent = Extent { size, blocks, data: extent.data.clone(), ..*extent };
     let direct = surface.direct;
-    let mut outcome = Outcome::default();
+    let mut outcome = WorkloadOutcome::default();
     let zeros = Data::zeros();
     for content in &extent.data {
         let (data, series) = match content {
-            Content::Random => (&lab.data, ""),
-            Content::Zeros => (&zeros, "zeros"),
+            WrittenContent::Random => (&lab.data, ""),
+            WrittenContent::Zeros => (&zeros, "zeros"),
         };
-        let written = Written::default();
+        let written = WrittenPasses::default();
         let of_these = Sweep { device: &mut *device, direct, lab, extent: &extent, data, series, written }.all()?;
         outcome.measures.extend(of_these.measures);
         outcome.notes = of_these.notes;
@@ -193,17 +193,17 @@ struct Sweep<'a> {
     /// What tells its figures from those of other data.
     series: &'static str,
     /// What was written in this pass.
-    written: Written,
+    written: WrittenPasses,
 }
 
 impl Sweep<'_> {
-    fn all(&mut self) -> Result<Outcome> {
+    fn all(&mut self) -> Result<WorkloadOutcome> {
         let smallest = smallest(self.device)?;
-        let mut outcome = Outcome::default();
+        let mut outcome = WorkloadOutcome::default();
         for &block in self.extent.blocks.iter().filter(|&&block| block >= smallest) {
-            let mut samples = Direction::BOTH.map(|_| Vec::new());
+            let mut samples = TransferDirection::BOTH.map(|_| Vec::new());
             for _ in 0..self.extent.repetitions {
-                for (direction, samples) in Direction::BOTH.into_iter().zip(&mut samples) {
+                for (direction, samples) in TransferDirection::BOTH.into_iter().zip(&mut samples) {
                     samples.push(self.transfer(direction, block)?);
                 }
                 demand(self.device, self.data, &self.written, self.extent.size)?;
@@ -218,17 +218,17 @@ impl Sweep<'_> {
         Ok(outcome)
     }
 
-    fn transfer(&mut self, direction: Direction, block: usize) -> Result<Measure> {
+    fn transfer(&mut self, direction: TransferDirection, block: usize) -> Result<Measure> {
         let limit = Duration::from_secs_f64(self.extent.limit_s);
         let transfer = Transfer { direction, block, size: self.extent.size, limit };
         let (bytes, took) = long_enough(self.lab, || match direction {
-            Direction::Write => {
+            TransferDirection::Write => {
                 let mark = mark();
                 let moved = sequential(self.device, self.data, &transfer, mark)?;
                 self.written.add(moved.0, mark);
                 Ok(moved)
             }
-            Direction::Read => {
+            TransferDirection::Read => {
                 drop_caches(self.lab, self.direct)?;
                 sequential(self.device, self.data, &transfer, 0)
             }
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn a_sweep_gives_a_rate_for_each_block_size_and_direction() {
         let (mut device, lab, extent) = (Memory(vec![0; 4 << 20]), lab(), extent(2));
-        let written = Written::default();
+        let written = WrittenPasses::default();
         let data = &lab.data;
         let mut sweep =
             Sweep { device: &mut device, direct: true, lab: &lab, extent: &extent, data, series: "", written };

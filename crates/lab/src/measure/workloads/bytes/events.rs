@@ -47,9 +47,9 @@ impl Events {
             io::ErrorKind::PermissionDenied => Error::unsupported("a trace of the kernel's requests without root"),
             _ => Error::from(e).at(&instance),
         })?;
-        let place = Place::of(device);
+        let place = BlockDevice::of(device);
         let events = Self { instance, start: place.as_ref().map_or(0, |place| place.start) };
-        let Place { disk, start, end } = place?;
+        let BlockDevice { disk, start, end } = place?;
         events.set("buffer_size_kb", &BUFFER_KIB.to_string())?;
         let filter = format!("dev == {disk} && sector >= {start} && sector < {end}");
         events.set("events/block/block_rq_issue/filter", &filter)?;
@@ -89,7 +89,7 @@ impl Drop for Events {
 }
 
 /// A device as the block layer sees it.
-struct Place {
+struct BlockDevice {
     /// The disk's number in the kernel's own form, 12 bits and 20.
     disk: u64,
     /// The sectors of the disk that it has.
@@ -97,7 +97,7 @@ struct Place {
     end: u64,
 }
 
-impl Place {
+impl BlockDevice {
     fn of(device: &Path) -> Result<Self> {
         let number = fs::metadata(device).map_err(|e| Error::from(e).at(device))?.rdev();
         let folder = PathBuf::from(format!("/sys/dev/block/{}:{}", major(number), minor(number)));

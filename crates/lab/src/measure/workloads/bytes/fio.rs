@@ -11,10 +11,10 @@ use claviger_engine::{Error, Result};
 use serde::Deserialize;
 
 use super::{MIB, cache_note, drop_caches};
-use crate::measure::facility::{Surface, Target, Way};
+use crate::measure::facility::{FacilityTarget, Surface, SurfaceKind};
 use crate::measure::lab::Lab;
 use crate::measure::program;
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::model::figures::{Case, Measure, Unit};
 use crate::model::plan::{Level, Plan};
 
@@ -95,12 +95,12 @@ pub static FIO: Workload = Workload {
     ..Workload::PLAIN
 };
 
-fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
+fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     let surface = target.bytes()?;
     let len = region(&lab.plan).min(surface.len);
     let place = FioTarget { engine: engine(&surface, &engines(lab)?, io_uring_allowed())?, surface, len };
     let idle_s = program::run(&mut nothing(), lab.cancelled)?.own_cpu_s;
-    let mut outcome = Outcome::default();
+    let mut outcome = WorkloadOutcome::default();
     for job in JOBS {
         drop_caches(lab, place.surface.direct)?;
         outcome.measures.extend(carry_out(job, &place, idle_s, lab)?);
@@ -139,11 +139,11 @@ fn io_uring_allowed() -> bool {
 fn engine(surface: &Surface, list: &str, io_uring: bool) -> Result<&'static str> {
     let has = |name: &str| list.lines().any(|line| line.trim() == name);
     match &surface.way {
-        Way::Nbd(_) if has("nbd") => Ok("nbd"),
-        Way::Nbd(_) => Err(Error::unsupported("NBD with this fio, which was built without it")),
-        Way::File(_) if io_uring && has("io_uring") => Ok("io_uring"),
-        Way::File(_) if surface.direct && has("libaio") => Ok("libaio"),
-        Way::File(_) => {
+        SurfaceKind::Nbd(_) if has("nbd") => Ok("nbd"),
+        SurfaceKind::Nbd(_) => Err(Error::unsupported("NBD with this fio, which was built without it")),
+        SurfaceKind::File(_) if io_uring && has("io_uring") => Ok("io_uring"),
+        SurfaceKind::File(_) if surface.direct && has("libaio") => Ok("libaio"),
+        SurfaceKind::File(_) => {
             Err(Error::unsupported("many requests at a time with this fio, which has neither io_uring nor libaio"))
         }
     }
@@ -197,8 +197,8 @@ fn command(job: &Job, place: &FioTarget, runtime_s: f64) -> Command {
     command.arg(format!("--size={}", place.len)).arg(format!("--runtime={}ms", (runtime_s * 1e3) as u64));
     command.arg(format!("--ioengine={}", place.engine));
     match &place.surface.way {
-        Way::Nbd(socket) => command.arg(format!("--uri={}", nbd_uri(socket))),
-        Way::File(path) => {
+        SurfaceKind::Nbd(socket) => command.arg(format!("--uri={}", nbd_uri(socket))),
+        SurfaceKind::File(path) => {
             // A colon would begin another file's name.
             let path = path.to_string_lossy().replace(':', "\\:");
             command.arg(format!("--direct={}", u8::from(place.surface.direct))).arg(format!("--filename={path}"))
@@ -349,19 +349,21 @@ mod tests {
     #[test]
     fn an_engine_is_chosen_that_keeps_many_requests_under_way() {
         let surface = |way, direct| Surface { way, len: MIB, direct };
-        let file = |direct| surface(Way::File("/x".into()), direct);
+        let file = |direct| surface(SurfaceKind::File("/x".into()), direct);
         let list = "Available IO engines:\n\tpsync\n\tio_uring\n\tlibaio\n";
         assert_eq!(engine(&file(false), list, true).unwrap(), "io_uring");
         assert_eq!(engine(&file(true), list, false).unwrap(), "libaio");
         assert!(engine(&file(false), list, false).is_err());
-        assert!(engine(&surface(Way::Nbd("/s".into()), true), list, true).unwrap_err().to_string().contains("NBD"));
-        assert_eq!(engine(&surface(Way::Nbd("/s".into()), true), "\tnbd\n", true).unwrap(), "nbd");
+        assert!(
+            engine(&surface(SurfaceKind::Nbd("/s".into()), true), list, true).unwrap_err().to_string().contains("NBD")
+        );
+        assert_eq!(engine(&surface(SurfaceKind::Nbd("/s".into()), true), "\tnbd\n", true).unwrap(), "nbd");
     }
 
     #[test]
     fn names_are_written_as_fio_reads_them() {
         assert_eq!(nbd_uri(Path::new("/run/a b&c/sock")), "nbd+unix:///?socket=/run/a%20b%26c/sock");
-        let surface = Surface { way: Way::File("/tmp/a:b".into()), len: MIB, direct: true };
+        let surface = Surface { way: SurfaceKind::File("/tmp/a:b".into()), len: MIB, direct: true };
         let command = command(&JOBS[0], &FioTarget { engine: "libaio", surface, len: MIB }, 0.5);
         let args: Vec<_> = command.get_args().map(|a| a.to_string_lossy()).collect();
         assert!(
@@ -375,7 +377,7 @@ mod tests {
         let Some(_) = tools::program("fio") else { return };
         let file = tempfile::Builder::new().prefix("claviger lab:").tempfile_in("/dev/shm").unwrap();
         file.as_file().set_len(MIB).unwrap();
-        let surface = Surface { way: Way::File(file.path().to_owned()), len: MIB, direct: true };
+        let surface = Surface { way: SurfaceKind::File(file.path().to_owned()), len: MIB, direct: true };
         let lab = lab();
         let engine = engine(&surface, &engines(&lab).unwrap(), io_uring_allowed()).unwrap();
         let place = FioTarget { engine, surface, len: MIB };
@@ -387,7 +389,7 @@ mod tests {
         }
         assert_eq!(file.as_file().metadata().unwrap().len(), MIB);
         // A place that is not there fails with fio's words, and is not made.
-        let none = Surface { way: Way::File("/dev/shm/claviger-no-such".into()), len: MIB, direct: true };
+        let none = Surface { way: SurfaceKind::File("/dev/shm/claviger-no-such".into()), len: MIB, direct: true };
         let error = carry_out(&JOBS[0], &FioTarget { engine, surface: none, len: MIB }, 0.0, &lab);
         assert!(error.unwrap_err().to_string().contains("file creation disallowed"));
         assert!(!Path::new("/dev/shm/claviger-no-such").exists());

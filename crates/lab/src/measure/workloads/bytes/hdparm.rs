@@ -9,12 +9,12 @@ use claviger_engine::{Error, Result};
 use rustix::fs::{Advice, fadvise};
 
 use super::{LARGE, MIB, drop_caches, long_enough};
-use crate::measure::facility::{Surface, Target, Way};
+use crate::measure::facility::{FacilityTarget, Surface, SurfaceKind};
 use crate::measure::lab::Lab;
 use crate::measure::memory::Buffer;
 use crate::measure::meter::Meter;
 use crate::measure::program;
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::model::figures::{Case, Elapsed, Measure};
 use crate::model::plan::{Level, Plan};
 
@@ -80,15 +80,15 @@ fn measures(plan: &Plan) -> String {
     )
 }
 
-fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
+fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     let surface = target.bytes()?;
-    let Way::File(path) = &surface.way else {
+    let SurfaceKind::File(path) = &surface.way else {
         return Err(Error::unsupported("timings of the page cache over NBD, which has none"));
     };
     let len = region(&lab.plan).min(surface.len);
     let file = File::open(path).map_err(|e| Error::from(e).at(path))?;
     let measures = timings(&file, len, &Times::of(&lab.plan), lab)?;
-    Ok(Outcome { measures, ..Outcome::default() })
+    Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
 }
 
 /// Both.
@@ -160,7 +160,7 @@ pub static HDPARM: Workload = Workload {
         lab.drop_caches()?;
         let ran = program::run(hdparm().args(["-t", "-T"]).arg(device), lab.cancelled)?;
         let measures = parse(&program::text(&ran.output))?;
-        Ok(Outcome { measures, ..Outcome::default() })
+        Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
     },
     ..Workload::PLAIN
 };
@@ -173,7 +173,7 @@ fn hdparm() -> Command {
 /// Its path, if it is one.
 fn block_device(surface: &Surface) -> Result<&Path> {
     match &surface.way {
-        Way::File(path) if path.metadata().is_ok_and(|m| m.file_type().is_block_device()) => Ok(path),
+        SurfaceKind::File(path) if path.metadata().is_ok_and(|m| m.file_type().is_block_device()) => Ok(path),
         _ => Err(Error::unsupported("hdparm on something that is not a block device")),
     }
 }

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use claviger_engine::{Error, Result};
 
 use super::{MIB, SAMPLE, cache_note, damaged, drop_caches, long_enough, mark, smallest};
-use crate::measure::facility::{Gives, Surface, Target};
+use crate::measure::facility::{FacilityTarget, Gives, Surface};
 use crate::measure::lab::Lab;
 use crate::measure::memory::Buffer;
 use crate::measure::meter::Meter;
 use crate::measure::transfer::Device;
 use crate::measure::workloads::filesystems::FILESYSTEMS;
-use crate::measure::workloads::{On, Outcome, Workload, filesystems};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome, filesystems};
 use crate::model::figures::{Axis, Case, Elapsed, Measure};
 use crate::model::plan::{Level, Plan};
 use crate::model::random::Random;
@@ -187,9 +187,9 @@ fn measures(plan: &Plan) -> String {
 }
 
 /// All sizes there.
-fn on_place(place: &IozoneTarget, target: &Target, lab: &Lab) -> Result<Outcome> {
+fn on_place(place: &IozoneTarget, target: &FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     let extent = Extent::of(&lab.plan);
-    let mut outcome = Outcome::default();
+    let mut outcome = WorkloadOutcome::default();
     for (file, record) in extent.cells() {
         let mut cell = Cell::new(place, file, record, lab)?;
         if smallest(&mut *cell.open.device)? as u64 > record {
@@ -223,7 +223,7 @@ enum IozoneTarget {
 }
 
 impl IozoneTarget {
-    fn of(target: &mut Target) -> Result<Self> {
+    fn of(target: &mut FacilityTarget) -> Result<Self> {
         match target.facility().gives {
             Gives::Folder => Ok(Self::File(target.folder()?.join(FILE))),
             Gives::Bytes | Gives::Nbd => Ok(Self::Bytes(target.bytes()?)),

@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 use claviger_engine::{Error, Result};
 
 use super::Workload;
-use crate::measure::facility::Target;
+use crate::measure::facility::FacilityTarget;
 use crate::measure::lab::Lab;
 use crate::measure::meter::Meter;
-use crate::measure::transfer::{self, Compared, Data, Device, Transfer, Written};
+use crate::measure::transfer::{self, Compared, Data, Device, Transfer, WrittenPasses};
 use crate::model::figures::Elapsed;
 use crate::model::plan::Backing;
 
@@ -65,7 +65,7 @@ fn drop_caches(lab: &Lab, direct: bool) -> Result<()> {
 }
 
 /// What a reader has to know where a facility cannot be reached around the page cache.
-fn cache_note(target: &Target, direct: bool) -> Option<String> {
+fn cache_note(target: &FacilityTarget, direct: bool) -> Option<String> {
     (!direct).then(|| {
         format!(
             "{} cannot bypass the page cache here: its byte figures include what the page cache does, \
@@ -82,7 +82,7 @@ fn mark() -> u64 {
 }
 
 /// Fails unless the first bytes are what was written last.
-fn demand(device: &mut dyn Device, data: &Data, written: &Written, upto: u64) -> Result<()> {
+fn demand(device: &mut dyn Device, data: &Data, written: &WrittenPasses, upto: u64) -> Result<()> {
     let Compared { bytes, same } = written.compare(device, data, LARGE, upto.min(SAMPLE))?;
     if same == bytes { Ok(()) } else { Err(damaged(bytes - same)) }
 }
@@ -127,7 +127,7 @@ fn smallest(device: &mut dyn Device) -> Result<usize> {
 mod tests {
     use super::*;
     use crate::measure::lab::tests::lab;
-    use crate::measure::transfer::Direction;
+    use crate::measure::transfer::TransferDirection;
     use crate::measure::transfer::tests::Memory;
 
     #[test]
@@ -145,8 +145,8 @@ mod tests {
     #[test]
     fn damage_is_found() {
         let (mut device, lab) = (Memory(vec![0; 4 << 20]), lab());
-        let whole = Transfer { direction: Direction::Write, block: LARGE, size: 4 << 20, limit: Duration::MAX };
-        let (mark, mut written) = (mark(), Written::default());
+        let whole = Transfer { direction: TransferDirection::Write, block: LARGE, size: 4 << 20, limit: Duration::MAX };
+        let (mark, mut written) = (mark(), WrittenPasses::default());
         written.add(sequential(&mut device, &lab.data, &whole, mark).unwrap().0, mark);
         demand(&mut device, &lab.data, &written, 4 << 20).unwrap();
         device.0[1_000_000] ^= 1;

@@ -6,12 +6,12 @@ use std::time::Instant;
 use claviger_engine::{Error, Result};
 
 use super::{MIB, cache_note, drop_caches};
-use crate::measure::facility::Target;
+use crate::measure::facility::FacilityTarget;
 use crate::measure::lab::Lab;
 use crate::measure::memory::Buffer;
 use crate::measure::meter::Meter;
-use crate::measure::transfer::{Device, Direction};
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::transfer::{Device, TransferDirection};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::model::figures::{Axis, Case, Elapsed, Measure, Unit};
 use crate::model::plan::{Level, Plan};
 use crate::model::random::Random;
@@ -51,15 +51,15 @@ pub static REQUESTS: Workload = Workload {
     ..Workload::PLAIN
 };
 
-fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
+fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     let surface = target.bytes()?;
     let (count, size) = extent(&lab.plan);
     let blocks = size.min(surface.len) / BLOCK as u64;
     let mut device = surface.device()?;
-    let mut outcome = Outcome::default();
-    for direction in Direction::BOTH {
+    let mut outcome = WorkloadOutcome::default();
+    for direction in TransferDirection::BOTH {
         lab.go_on()?;
-        if direction == Direction::Read {
+        if direction == TransferDirection::Read {
             drop_caches(lab, surface.direct)?;
         }
         outcome.measures.extend(requests(&mut *device, lab, direction, (count, blocks))?);
@@ -71,7 +71,7 @@ fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
 fn requests(
     device: &mut dyn Device,
     lab: &Lab,
-    direction: Direction,
+    direction: TransferDirection,
     (count, blocks): (usize, u64),
 ) -> Result<[Measure; 2]> {
     let mut random = Random::new(lab.plan.seed);
@@ -80,13 +80,13 @@ fn requests(
     let (switches, meter) = (context_switches()?, Meter::start());
     for pass in 0..count as u64 {
         let at = random.below(blocks as usize) as u64 * BLOCK as u64;
-        if direction == Direction::Write {
+        if direction == TransferDirection::Write {
             lab.data.fill(pass, at, &mut buffer);
         }
         let start = Instant::now();
         match direction {
-            Direction::Write => device.write(at, &mut buffer)?,
-            Direction::Read => device.read(at, &mut buffer)?,
+            TransferDirection::Write => device.write(at, &mut buffer)?,
+            TransferDirection::Read => device.read(at, &mut buffer)?,
         }
         latencies.push(start.elapsed().as_secs_f64());
     }
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn each_direction_has_a_latency_and_switches() {
         let (mut device, lab) = (Memory(vec![0; 1 << 20]), lab());
-        for direction in Direction::BOTH {
+        for direction in TransferDirection::BOTH {
             let [latency, switches] = requests(&mut device, &lab, direction, (50, 256)).expect("done");
             assert!(latency.unit == Unit::Seconds && latency.value > 0.0 && latency.value <= latency.seconds);
             assert!(switches.unit == Unit::Count && switches.value.is_finite() && switches.bytes == 0);

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use claviger_engine::Result;
 
 use super::{MIB, cache_note, drop_caches};
-use crate::measure::facility::Target;
+use crate::measure::facility::FacilityTarget;
 use crate::measure::lab::Lab;
 use crate::measure::memory::Buffer;
 use crate::measure::meter::Meter;
 use crate::measure::transfer::Device;
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::model::figures::{Case, Elapsed, Measure};
 use crate::model::plan::{Level, Plan};
 use crate::model::random::Random;
@@ -102,7 +102,7 @@ pub static SCRATCH: Workload = Workload {
     ..Workload::PLAIN
 };
 
-fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
+fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     let surface = target.bytes()?;
     let mut device = surface.device()?;
     let mut file = Matrices::new(&mut *device, Shape::of(&lab.plan));
@@ -112,7 +112,7 @@ fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
     let (real, io_s) = file.multiply(&mut random, lab)?;
     file.check(&mut random)?;
     let notes = cache_note(target, surface.direct).into_iter().collect();
-    Ok(Outcome { measures: measures(real, io_s, file.shape.moved()), notes, ..Outcome::default() })
+    Ok(WorkloadOutcome { measures: measures(real, io_s, file.shape.moved()), notes, ..WorkloadOutcome::default() })
 }
 
 fn measures(real: Elapsed, io_s: f64, bytes: u64) -> Vec<Measure> {

@@ -10,12 +10,12 @@ use claviger_engine::{Error, ErrorKind, Result};
 
 use super::events::Events;
 use super::{MIB, demand, drop_caches, mark, sequential};
-use crate::measure::facility::{Surface, Target};
+use crate::measure::facility::{FacilityTarget, Surface};
 use crate::measure::lab::Lab;
 use crate::measure::memory::Buffer;
 use crate::measure::meter::Meter;
-use crate::measure::transfer::{Direction, Transfer, Written};
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::transfer::{Transfer, TransferDirection, WrittenPasses};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::model::figures::{Case, Elapsed, Measure, Trace, TracedRequest};
 use crate::model::plan::{Level, Plan};
 use crate::model::random::Random;
@@ -90,12 +90,12 @@ fn measures(plan: &Plan) -> String {
     )
 }
 
-fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
+fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     if target.facility().trace.is_empty() && target.device().is_none() {
         return Err(Error::unsupported(format!("a trace of requests by {}", target.facility().name)));
     }
     let dir = tempfile::Builder::new().prefix("claviger-lab-trace-").tempdir_in(&lab.scratch)?;
-    let mut parts = Parts { target, lab, dir: dir.path(), direct: false, outcome: Outcome::default() };
+    let mut parts = Parts { target, lab, dir: dir.path(), direct: false, outcome: WorkloadOutcome::default() };
     let done = parts.all(&Extent::of(&lab.plan));
     // Whatever comes next gets it without a trace.
     let closed = parts.target.close();
@@ -114,13 +114,13 @@ struct Done {
 
 /// The parts of a pass.
 struct Parts<'a> {
-    target: &'a mut Target,
+    target: &'a mut FacilityTarget,
     lab: &'a Lab,
     /// For traces.
     dir: &'a Path,
     /// Whether the volume is reached around the page cache.
     direct: bool,
-    outcome: Outcome,
+    outcome: WorkloadOutcome,
 }
 
 impl Parts<'_> {
@@ -130,9 +130,9 @@ impl Parts<'_> {
         let surface = self.target.bytes()?;
         self.direct = surface.direct;
         let len = extent.sequential.min(surface.len) / MIB * MIB;
-        let mut written = Written::default();
-        self.of_bytes("sequential write", || transfer(&surface, lab, Direction::Write, len, &mut written))?;
-        self.of_bytes("sequential read", || transfer(&surface, lab, Direction::Read, len, &mut written))?;
+        let mut written = WrittenPasses::default();
+        self.of_bytes("sequential write", || transfer(&surface, lab, TransferDirection::Write, len, &mut written))?;
+        self.of_bytes("sequential read", || transfer(&surface, lab, TransferDirection::Read, len, &mut written))?;
         self.of_bytes("random read", || random_reads(&surface, lab, len, extent.random))?;
         demand(&mut *self.target.bytes()?.device()?, &lab.data, &written, len)?;
         match self.target.folder() {
@@ -172,7 +172,7 @@ impl Parts<'_> {
     fn traced(
         &mut self,
         operation: &str,
-        what: impl FnOnce(&mut Target) -> Result<Done>,
+        what: impl FnOnce(&mut FacilityTarget) -> Result<Done>,
     ) -> Result<(Done, Vec<TracedRequest>)> {
         if self.target.facility().trace.is_empty() {
             return self.traced_by_the_kernel(what);
@@ -189,7 +189,7 @@ impl Parts<'_> {
 
     fn traced_by_the_kernel(
         &mut self,
-        what: impl FnOnce(&mut Target) -> Result<Done>,
+        what: impl FnOnce(&mut FacilityTarget) -> Result<Done>,
     ) -> Result<(Done, Vec<TracedRequest>)> {
         self.target.close()?;
         self.target.open()?;
@@ -216,12 +216,18 @@ fn share_of(operation: &str, value: f64, took: Elapsed) -> Measure {
     Measure { value, cpu_s: None, ..Measure::cpu_share(Case::new(operation), took) }
 }
 
-fn transfer(surface: &Surface, lab: &Lab, direction: Direction, len: u64, written: &mut Written) -> Result<Done> {
+fn transfer(
+    surface: &Surface,
+    lab: &Lab,
+    direction: TransferDirection,
+    len: u64,
+    written: &mut WrittenPasses,
+) -> Result<Done> {
     let mut device = surface.device()?;
     let transfer = Transfer { direction, block: SEQUENTIAL, size: len, limit: Duration::MAX };
     let mark = mark();
     let (bytes, took) = sequential(&mut *device, &lab.data, &transfer, mark)?;
-    if direction == Direction::Write {
+    if direction == TransferDirection::Write {
         written.add(bytes, mark);
     }
     Ok(Done { bytes, took })
@@ -318,7 +324,7 @@ fn trace(operation: &str, mut requests: Vec<TracedRequest>) -> Trace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::facility::Way;
+    use crate::measure::facility::SurfaceKind;
     use crate::measure::lab::tests::lab;
 
     #[test]
@@ -364,9 +370,9 @@ mod tests {
 
         let path = dir.path().join("volume");
         fs::write(&path, vec![0; 4 << 20]).unwrap();
-        let surface = Surface { way: Way::File(path), len: 4 << 20, direct: false };
-        let (lab, mut written) = (lab(), Written::default());
-        let done = transfer(&surface, &lab, Direction::Write, 4 << 20, &mut written).unwrap();
+        let surface = Surface { way: SurfaceKind::File(path), len: 4 << 20, direct: false };
+        let (lab, mut written) = (lab(), WrittenPasses::default());
+        let done = transfer(&surface, &lab, TransferDirection::Write, 4 << 20, &mut written).unwrap();
         assert_eq!(done.bytes, 4 << 20);
         demand(&mut *surface.device().unwrap(), &lab.data, &written, done.bytes).unwrap();
         assert_eq!(random_reads(&surface, &lab, 4 << 20, 10).unwrap().bytes, 40960);

@@ -11,11 +11,11 @@ use claviger_engine::{Error, ErrorKind, Result};
 use claviger_uml::{COMPILER, KERNEL};
 
 use super::debian;
-use crate::measure::facility::{Surface, Target, Way};
+use crate::measure::facility::{FacilityTarget, Surface, SurfaceKind};
 use crate::measure::lab::Lab;
 use crate::measure::memory::Buffer;
 use crate::measure::program::{self, Ran, Said};
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::model::figures::{Case, Elapsed, Measure, Unit};
 
 /// Seconds after which a guest that has not finished is killed.
@@ -74,15 +74,15 @@ pub static BOOT: Workload = Workload {
     ..Workload::PLAIN
 };
 
-fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
+fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     let surface = target.bytes()?;
-    let Way::File(disk) = surface.way.clone() else {
+    let SurfaceKind::File(disk) = surface.way.clone() else {
         return Err(Error::unsupported("booting from something that is neither a file nor a device"));
     };
     copy(&debian::image(lab)?, &surface, lab)?;
     lab.drop_caches()?;
     let ran = boot(&disk, lab, claviger_uml::needs_shim())?;
-    Ok(Outcome { measures: measures(&ran)?, ..Outcome::default() })
+    Ok(WorkloadOutcome { measures: measures(&ran)?, ..WorkloadOutcome::default() })
 }
 
 /// Puts the image on the volume.
@@ -136,7 +136,7 @@ fn kernel() -> Result<PathBuf> {
 
 /// What the guest reported, and when.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Told {
+struct BootStep {
     /// By the host's clock.
     after: Elapsed,
     /// The exit status of what was done.
@@ -172,7 +172,7 @@ fn between(begin: Elapsed, end: Elapsed) -> Elapsed {
 }
 
 /// The line `claviger-lab: STEP STATUS UPTIME` in pieces of output. It was told when the piece with its end was read.
-fn find(output: &[Said], step: &str) -> Option<Told> {
+fn find(output: &[Said], step: &str) -> Option<BootStep> {
     let mut line = String::new();
     for said in output {
         for part in said.text.split_inclusive('\n') {
@@ -188,12 +188,12 @@ fn find(output: &[Said], step: &str) -> Option<Told> {
     None
 }
 
-fn parse(line: &str, step: &str, after: Elapsed) -> Option<Told> {
+fn parse(line: &str, step: &str, after: Elapsed) -> Option<BootStep> {
     let mut words = line.strip_prefix("claviger-lab: ")?.split(' ');
     if words.next()? != step {
         return None;
     }
-    Some(Told { after, status: words.next()?.parse().ok()?, uptime: words.next()?.parse().ok()? })
+    Some(BootStep { after, status: words.next()?.parse().ok()?, uptime: words.next()?.parse().ok()? })
 }
 
 /// The guest did not finish a step, or failed in it.

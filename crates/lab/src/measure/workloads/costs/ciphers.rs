@@ -5,9 +5,9 @@ use claviger_engine::{Error, Result};
 
 use super::by_level;
 use crate::measure::benchmark::{BUFFERS, BenchmarkPlan};
-use crate::measure::facility::Target;
+use crate::measure::facility::FacilityTarget;
 use crate::measure::lab::Lab;
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::measure::{benchmark, machine, suites};
 use crate::model::ciphers::{AesAcceleration, CipherSpeed};
 use crate::model::figures::{Axis, Case, Elapsed, Measure};
@@ -68,13 +68,13 @@ pub static CIPHERS: Workload = Workload {
     ..Workload::PLAIN
 };
 
-fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
+fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     let name = &target.facility().name;
     if name != WITH {
         return Err(Error::unsupported(format!("ciphers with {name}: in memory there is no facility")));
     }
     let Extent { buffers, threads } = Extent::of(&lab.plan);
-    let mut outcome = Outcome::default();
+    let mut outcome = WorkloadOutcome::default();
     for threads in threads {
         for acceleration in [Acceleration::On, Acceleration::Off] {
             lab.go_on()?;
@@ -148,7 +148,7 @@ mod tests {
             )
             .unwrap();
             study.workloads = vec![toml::from_str(&format!("name = \"ciphers\"\nparameters = {{ {text} }}")).unwrap()];
-            Extent::of(&Plan { scale, study: Some(Box::new(study)), ..lab().plan })
+            Extent::of(&Plan { scale, repeated: Some(study.planned()), ..lab().plan })
         };
         let blocks = "blocks = [102400, 1048576, 1073741824]";
         assert_eq!(of(blocks, 1.0).buffers, [102_400, 1 << 20, 1 << 30]);

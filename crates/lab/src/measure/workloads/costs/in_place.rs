@@ -1,7 +1,7 @@
 //! How long it takes to encrypt what is there already.
 
 use super::{SMALL, apart, by_level};
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::model::figures::{Case, Measure};
 use crate::model::plan::Plan;
 
@@ -32,7 +32,10 @@ pub static IN_PLACE: Workload = Workload {
             target.close()?;
             Ok(done)
         })?;
-        Ok(Outcome { measures: vec![Measure::rate(Case::new("encrypt in place"), bytes, took)], ..Outcome::default() })
+        Ok(WorkloadOutcome {
+            measures: vec![Measure::rate(Case::new("encrypt in place"), bytes, took)],
+            ..WorkloadOutcome::default()
+        })
     },
     ..Workload::PLAIN
 };
@@ -44,7 +47,7 @@ fn size(plan: &Plan) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::facility::{Catalogue, Target};
+    use crate::measure::facility::{Catalogue, FacilityTarget};
     use crate::measure::lab::tests::lab;
 
     /// The program itself is tried by the tests of the command line.
@@ -57,7 +60,7 @@ mod tests {
         {
             assert_eq!(!catalogue.find(name).expect("there").encrypt.is_empty(), can, "{name}");
         }
-        let mut target = Target::new(catalogue.find("plain").expect("there"), &lab).expect("a target");
+        let mut target = FacilityTarget::new(catalogue.find("plain").expect("there"), &lab).expect("a target");
         let error = (IN_PLACE.run)(&mut target, &lab).expect_err("it encrypts nothing");
         assert!(matches!(error.kind, claviger_engine::ErrorKind::Unsupported { .. }), "{error}");
     }

@@ -7,10 +7,10 @@ use claviger_engine::{Error, Result};
 
 use super::processes;
 use super::{SMALL, another, several};
-use crate::measure::facility::Target;
+use crate::measure::facility::FacilityTarget;
 use crate::measure::lab::Lab;
-use crate::measure::transfer::{self, Direction, Transfer};
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::transfer::{self, Transfer, TransferDirection};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::model::figures::{Axis, Case, Measure, Unit};
 use crate::model::plan::Plan;
 
@@ -22,7 +22,7 @@ const SETTLE: Duration = Duration::from_millis(200);
 
 /// What is read before memory is looked at again.
 const READ: Transfer =
-    Transfer { direction: Direction::Read, block: 1 << 20, size: SMALL, limit: Duration::from_secs(60) };
+    Transfer { direction: TransferDirection::Read, block: 1 << 20, size: SMALL, limit: Duration::from_secs(60) };
 
 /// Memory of the processes that serve open volumes.
 pub static MEMORY: Workload = Workload {
@@ -50,7 +50,7 @@ fn measures(plan: &Plan) -> String {
     )
 }
 
-fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
+fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     // What is read below is written before: servers that have only read are what is measured.
     target.bytes()?;
     target.close()?;
@@ -62,11 +62,11 @@ fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
     target.open()?;
     transfer::run(target.bytes()?.device()?.as_mut(), &lab.data, &READ, 0)?;
     measures.push(taken(Case::new("one volume, after reading 64 MiB"), &serving([&*target])?)?);
-    Ok(Outcome { measures, ..Outcome::default() })
+    Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
 }
 
 /// Opens it and so many others that there are `count`. The others are gone afterwards.
-fn at_rest(target: &mut Target, lab: &Lab, count: usize) -> Result<Measure> {
+fn at_rest(target: &mut FacilityTarget, lab: &Lab, count: usize) -> Result<Measure> {
     target.open()?;
     let mut others = Vec::new();
     for _ in 1..count {
@@ -86,7 +86,7 @@ fn volumes(plan: &Plan) -> &'static [usize] {
 }
 
 /// The processes of all these.
-fn serving<'a>(targets: impl IntoIterator<Item = &'a Target>) -> Result<Vec<u32>> {
+fn serving<'a>(targets: impl IntoIterator<Item = &'a FacilityTarget>) -> Result<Vec<u32>> {
     let mut all = Vec::new();
     for target in targets {
         let processes = target.processes();

@@ -14,7 +14,7 @@ mod unlock;
 use claviger_engine::{ErrorKind, Result};
 
 use super::Workload;
-use crate::measure::facility::Target;
+use crate::measure::facility::FacilityTarget;
 use crate::measure::lab::Lab;
 use crate::measure::transfer::Data;
 use crate::model::plan::{Backing, Level, Plan};
@@ -48,16 +48,21 @@ fn several(plan: &Plan) -> bool {
 }
 
 /// The same facility in a store of its own, for a volume of `size` bytes, not made yet.
-fn another(target: &Target, lab: &Lab, size: u64) -> Result<Target> {
+fn another(target: &FacilityTarget, lab: &Lab, size: u64) -> Result<FacilityTarget> {
     let plan = Plan { size, ..lab.plan.clone() };
     let (program, stores, scratch) = (lab.program.clone(), lab.stores.clone(), lab.scratch.clone());
     let lab = Lab { data: Data::new(plan.seed), plan, program, stores, scratch, cancelled: lab.cancelled };
-    Target::new(target.facility(), &lab)
+    FacilityTarget::new(target.facility(), &lab)
 }
 
 /// Does `work` with the same facility in a store of its own for a volume of `size` bytes, or, on a device, with the
 /// target itself, which is made anew afterwards, as a run expects it.
-fn apart<T>(target: &mut Target, lab: &Lab, size: u64, work: impl FnOnce(&mut Target) -> Result<T>) -> Result<T> {
+fn apart<T>(
+    target: &mut FacilityTarget,
+    lab: &Lab,
+    size: u64,
+    work: impl FnOnce(&mut FacilityTarget) -> Result<T>,
+) -> Result<T> {
     target.close()?;
     if several(&lab.plan) {
         return work(&mut another(target, lab, size)?);

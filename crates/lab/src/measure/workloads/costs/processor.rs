@@ -7,11 +7,11 @@ use claviger_engine::Result;
 
 use super::by_level;
 use super::processes::CpuTimes;
-use crate::measure::facility::Target;
+use crate::measure::facility::FacilityTarget;
 use crate::measure::lab::Lab;
 use crate::measure::meter::Meter;
-use crate::measure::transfer::{self, Device, Direction, Transfer};
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::transfer::{self, Device, Transfer, TransferDirection};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::model::figures::{Case, Elapsed, Measure, Unit};
 use crate::model::plan::Plan;
 
@@ -45,18 +45,18 @@ pub static PROCESSOR: Workload = Workload {
     ..Workload::PLAIN
 };
 
-fn run(target: &mut Target, lab: &Lab) -> Result<Outcome> {
+fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     let surface = target.bytes()?;
     let mut measures = at_rest(target, lab)?;
     let mut device = surface.device()?;
-    for direction in Direction::BOTH {
+    for direction in TransferDirection::BOTH {
         lab.go_on()?;
         lab.drop_caches()?;
         let size = surface.len.min((PROCESSOR.room)(&lab.plan));
         let transfer = Transfer { direction, block: BLOCK, size, limit: limit(&lab.plan) };
         measures.extend(under_load(target, device.as_mut(), lab, &transfer)?);
     }
-    Ok(Outcome { measures, ..Outcome::default() })
+    Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
 }
 
 /// How long nothing is done.
@@ -70,7 +70,7 @@ fn limit(plan: &Plan) -> Duration {
 }
 
 /// The share of one processor when nothing is done.
-fn at_rest(target: &Target, lab: &Lab) -> Result<Vec<Measure>> {
+fn at_rest(target: &FacilityTarget, lab: &Lab) -> Result<Vec<Measure>> {
     let serving = target.processes();
     let (meter, before, start) = (Meter::start(), CpuTimes::of(&serving)?, Instant::now());
     while start.elapsed() < idle(&lab.plan) {
@@ -87,7 +87,12 @@ fn at_rest(target: &Target, lab: &Lab) -> Result<Vec<Measure>> {
 }
 
 /// The speed of a transfer, and what it costs.
-fn under_load(target: &Target, device: &mut dyn Device, lab: &Lab, transfer: &Transfer) -> Result<Vec<Measure>> {
+fn under_load(
+    target: &FacilityTarget,
+    device: &mut dyn Device,
+    lab: &Lab,
+    transfer: &Transfer,
+) -> Result<Vec<Measure>> {
     let serving = target.processes();
     let (meter, before) = (Meter::start(), CpuTimes::of(&serving)?);
     let bytes = again_and_again(device, lab, transfer)?;

@@ -3,10 +3,10 @@
 use claviger_engine::Result;
 
 use super::{SMALL, apart, by_level, if_supported, several};
-use crate::measure::facility::{Gives, Target};
+use crate::measure::facility::{FacilityTarget, Gives};
 use crate::measure::lab::Lab;
 use crate::measure::meter::Meter;
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::model::figures::{Axis, Case, Measure};
 use crate::model::plan::Plan;
 
@@ -36,7 +36,7 @@ pub static SETUP: Workload = Workload {
         for size in sizes(&lab.plan) {
             measures.extend(apart(target, lab, size, |target| made(target, lab, size))?);
         }
-        Ok(Outcome { measures, ..Outcome::default() })
+        Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
     },
     ..Workload::PLAIN
 };
@@ -51,7 +51,7 @@ fn sizes(plan: &Plan) -> Vec<u64> {
 }
 
 /// The figures of one size.
-fn made(target: &mut Target, lab: &Lab, size: u64) -> Result<Vec<Measure>> {
+fn made(target: &mut FacilityTarget, lab: &Lab, size: u64) -> Result<Vec<Measure>> {
     let case = |operation: &str| Case::new(operation).at(Axis::Size, size as f64);
     let mut measures = Vec::new();
 

@@ -5,11 +5,11 @@ use std::fs;
 use claviger_engine::Result;
 
 use super::{SMALL, apart, if_supported};
-use crate::measure::facility::{Gives, Target};
+use crate::measure::facility::{FacilityTarget, Gives};
 use crate::measure::lab::Lab;
 use crate::measure::memory::Buffer;
 use crate::measure::meter::Meter;
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::model::figures::{Case, Elapsed, Measure};
 
 /// The file of which the first byte is read in a facility that gives a folder.
@@ -32,13 +32,13 @@ pub static UNLOCK: Workload = Workload {
     room: |_| SMALL,
     run: |target, lab| {
         let measures = apart(target, lab, SMALL, |target| unlocked(target, lab))?;
-        Ok(Outcome { measures, ..Outcome::default() })
+        Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
     },
     ..Workload::PLAIN
 };
 
 /// The figures of a facility that is made anew for them.
-fn unlocked(target: &mut Target, lab: &Lab) -> Result<Vec<Measure>> {
+fn unlocked(target: &mut FacilityTarget, lab: &Lab) -> Result<Vec<Measure>> {
     target.create_default()?;
     // What is read first is there, and no time below contains its writing.
     if target.facility().gives == Gives::Folder {
@@ -61,7 +61,7 @@ fn unlocked(target: &mut Target, lab: &Lab) -> Result<Vec<Measure>> {
 }
 
 /// Opens it and reads its first sectors, or a file.
-fn first_byte(target: &mut Target) -> Result<Elapsed> {
+fn first_byte(target: &mut FacilityTarget) -> Result<Elapsed> {
     let meter = Meter::start();
     target.open()?;
     if target.facility().gives == Gives::Folder {

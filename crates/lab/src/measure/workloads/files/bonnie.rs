@@ -9,7 +9,7 @@ use super::{by_level, in_fresh_folder, size_for};
 use crate::measure::lab::Lab;
 use crate::measure::program::{self, Said};
 use crate::measure::workloads::filesystems::FILESYSTEMS;
-use crate::measure::workloads::{On, Outcome, Workload, filesystems};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome, filesystems};
 use crate::model::figures::{Case, Elapsed, Measure, Unit};
 use crate::model::plan::{Level, Plan};
 
@@ -186,7 +186,7 @@ impl Extent {
     }
 }
 
-fn bonnie(folder: &Path, extent: Extent, lab: &Lab) -> Result<Outcome> {
+fn bonnie(folder: &Path, extent: Extent, lab: &Lab) -> Result<WorkloadOutcome> {
     let mut command = Command::new(program::find("bonnie++").unwrap_or("bonnie++".into()));
     command.arg("-d").arg(folder);
     command.args(["-s", &extent.mib.to_string(), "-r", "0", "-n", &extent.files.to_string(), "-m", "claviger"]);
@@ -204,7 +204,7 @@ fn bonnie(folder: &Path, extent: Extent, lab: &Lab) -> Result<Outcome> {
         lab.drop_caches()?;
         let ran = program::run(&mut command, lab.cancelled)?;
         if let Some(measures) = measures(&program::text(&ran.output), &ran.errors, extent)? {
-            return Ok(Outcome { measures, ..Outcome::default() });
+            return Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() });
         }
     }
     Err(strange("a step ended before its beginning was seen"))

@@ -9,7 +9,7 @@ use claviger_engine::{Error, ErrorKind, Result};
 
 use super::{flush, in_fresh_folder, made_once, written};
 use crate::measure::lab::Lab;
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::measure::{machine, program};
 use crate::model::figures::{Case, Measure, Unit};
 use crate::model::plan::{Level, Plan};
@@ -197,7 +197,7 @@ fn size(folder: &Path) -> u64 {
     entries.map(each).sum()
 }
 
-fn compile(folder: &Path, source: &Path, lab: &Lab) -> Result<Outcome> {
+fn compile(folder: &Path, source: &Path, lab: &Lab) -> Result<WorkloadOutcome> {
     let tree = copy(source, &folder.join("source"), lab)?;
     flush(folder)?;
     lab.drop_caches()?;
@@ -214,7 +214,7 @@ fn compile(folder: &Path, source: &Path, lab: &Lab) -> Result<Outcome> {
     let time = Measure::time(Case::new("compile"), 0, took);
     let cpu =
         Measure { case: Case::new("compile, processor time"), value: took.cpu_s, unit: Unit::Seconds, ..time.clone() };
-    Ok(Outcome { measures: vec![time, cpu], ..Outcome::default() })
+    Ok(WorkloadOutcome { measures: vec![time, cpu], ..WorkloadOutcome::default() })
 }
 
 #[cfg(test)]

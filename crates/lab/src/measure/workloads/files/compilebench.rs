@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use claviger_engine::{Error, Result};
 
-use super::content::{self, BLOCK, Entry, Shape};
+use super::content::{self, BLOCK, JournalEntry, Shape};
 use super::{by_level, in_fresh_folder, read, remove, size_for, written};
 use crate::measure::lab::Lab;
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::model::figures::{Case, Elapsed, Measure};
 use crate::model::parameters::SECTOR;
 use crate::model::plan::Plan;
@@ -75,10 +75,10 @@ struct Trees<'a> {
     lab: &'a Lab,
     /// Their folders.
     roots: Vec<PathBuf>,
-    sources: Vec<Entry>,
+    sources: Vec<JournalEntry>,
     /// The sources that a patch changes, as they are afterwards.
-    patched: Vec<Entry>,
-    objects: Vec<Entry>,
+    patched: Vec<JournalEntry>,
+    objects: Vec<JournalEntry>,
     random: Random,
 }
 
@@ -86,24 +86,26 @@ impl<'a> Trees<'a> {
     fn new(folder: &'a Path, trees: usize, size: u64, lab: &'a Lab) -> Self {
         let mut random = Random::new(lab.plan.seed);
         let sources = SOURCE.tree(size, lab.plan.seed);
-        let mut chosen =
-            |share: usize| -> Vec<Entry> { sources.iter().filter(|_| random.below(100) < share).cloned().collect() };
+        let mut chosen = |share: usize| -> Vec<JournalEntry> {
+            sources.iter().filter(|_| random.below(100) < share).cloned().collect()
+        };
         let (patched, compiled) = (chosen(PATCHED), chosen(COMPILED));
         // What is written anew comes from behind the sources in the lab's data, so that it differs.
         let mut from = sources.last().map_or(0, |last| last.from + last.len).next_multiple_of(SECTOR as u64);
         let mut anew = |path: PathBuf, len: u64| {
-            let entry = Entry { path, len, from };
+            let entry = JournalEntry { path, len, from };
             from += len.next_multiple_of(SECTOR as u64);
             entry
         };
         let patched = patched.into_iter().map(|source| anew(source.path, source.len)).collect();
-        let object = |source: Entry| anew(source.path.with_extension("o"), source.len * (1 + random.below(8) as u64));
+        let object =
+            |source: JournalEntry| anew(source.path.with_extension("o"), source.len * (1 + random.below(8) as u64));
         let objects = compiled.into_iter().map(object).collect();
         let roots = (0..trees).map(|tree| folder.join(format!("tree-{tree:02}"))).collect();
         Self { folder, lab, roots, sources, patched, objects, random }
     }
 
-    fn all_steps(mut self) -> Result<Outcome> {
+    fn all_steps(mut self) -> Result<WorkloadOutcome> {
         let (sources, objects) = (content::bytes(&self.sources), content::bytes(&self.objects));
         let trees = self.roots.len() as u64;
         let mut measures = Vec::new();
@@ -130,7 +132,7 @@ impl<'a> Trees<'a> {
         for (operation, took) in [("stat", stat), ("clean", clean), ("delete", delete)] {
             measures.push(Measure::time(Case::new(operation), 0, took));
         }
-        Ok(Outcome { measures, ..Outcome::default() })
+        Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
     }
 
     /// Measures a step that writes, over all trees.
@@ -146,7 +148,7 @@ impl<'a> Trees<'a> {
     }
 
     /// Writes files into folders that are there.
-    fn overwrite(&self, root: &Path, files: &[Entry]) -> Result<()> {
+    fn overwrite(&self, root: &Path, files: &[JournalEntry]) -> Result<()> {
         files.iter().try_for_each(|entry| content::write_file(&root.join(&entry.path), entry, BLOCK, self.lab))
     }
 
@@ -171,7 +173,7 @@ impl<'a> Trees<'a> {
     fn compare(&self) -> Result<()> {
         let changed: BTreeSet<&Path> = self.patched.iter().map(|e| e.path.as_path()).collect();
         let unchanged = self.sources.iter().filter(|e| !changed.contains(e.path.as_path())).cloned();
-        let all: Vec<Entry> = unchanged.chain(self.patched.iter().cloned()).collect();
+        let all: Vec<JournalEntry> = unchanged.chain(self.patched.iter().cloned()).collect();
         self.roots.iter().try_for_each(|root| content::compare(root, &all, self.lab))
     }
 }

@@ -8,7 +8,7 @@ use claviger_engine::{Error, Result};
 use super::{by_level, in_fresh_folder};
 use crate::measure::lab::Lab;
 use crate::measure::program::{self, Said};
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::model::figures::{Axis, Case, Elapsed, Measure, Unit};
 use crate::model::plan::Plan;
 
@@ -45,7 +45,7 @@ pub(super) static DBENCH: Workload = Workload {
     room: |plan| clients(plan).iter().map(|clients| u64::from(*clients) * CLIENT).max().unwrap_or(0) + (4 << 20),
     run: |target, lab| {
         let folder = target.folder()?;
-        let mut outcome = Outcome::default();
+        let mut outcome = WorkloadOutcome::default();
         for clients in clients(&lab.plan) {
             let of_these = in_fresh_folder(&folder, |fresh| dbench(fresh, clients, seconds(&lab.plan), lab))?;
             outcome.measures.extend(of_these);
@@ -75,7 +75,7 @@ fn dbench(folder: &Path, clients: u32, seconds: u32, lab: &Lab) -> Result<Vec<Me
     let mut command = Command::new("dbench");
     command.arg("-D").arg(folder).args(["-t", &seconds.to_string(), &clients.to_string()]);
     lab.drop_caches()?;
-    let found = Found::in_output(&program::run(&mut command, lab.cancelled)?.output)?;
+    let found = DbenchResult::in_output(&program::run(&mut command, lab.cancelled)?.output)?;
     let case = |operation: &str| Case::new(operation).at(Axis::Clients, f64::from(clients));
     let Elapsed { seconds, cpu_s } = found.took;
     let (bytes, cpu_s) = ((found.bytes_per_s * seconds) as u64, Some(cpu_s));
@@ -89,7 +89,7 @@ fn dbench(folder: &Path, clients: u32, seconds: u32, lab: &Lab) -> Result<Vec<Me
 
 /// What it found.
 #[derive(Debug, PartialEq)]
-struct Found {
+struct DbenchResult {
     bytes_per_s: f64,
     longest_s: f64,
     /// The time that the throughput is of, and what of the processor time since the clients began falls into it, if
@@ -97,7 +97,7 @@ struct Found {
     took: Elapsed,
 }
 
-impl Found {
+impl DbenchResult {
     /// From its last line, `Throughput 549.07 MB/sec  2 clients  2 procs  max_latency=140.086 ms`, of megabytes of 10^6
     /// bytes, and the one before that tells the time, `2  329854  549.07 MB/sec  execute  5 sec  latency 16.085 ms`.
     fn in_output(output: &[Said]) -> Result<Self> {
@@ -145,7 +145,7 @@ mod tests {
         hostile::feed(&[OUTPUT], 2000, |text| {
             let half = text.char_indices().nth(text.chars().count() / 2).map_or(0, |(at, _)| at);
             let said = |seconds, text: &str| Said { after: Elapsed { seconds, cpu_s: 0.5 }, text: text.into() };
-            let _ = Found::in_output(&[said(1.0, &text[..half]), said(2.0, &text[half..])]);
+            let _ = DbenchResult::in_output(&[said(1.0, &text[..half]), said(2.0, &text[half..])]);
         });
     }
 
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn its_last_line_is_understood() {
-        let found = Found::in_output(&said(OUTPUT)).unwrap();
+        let found = DbenchResult::in_output(&said(OUTPUT)).unwrap();
         assert!((found.bytes_per_s / 549.07e6 - 1.0).abs() < 0.01, "{found:?}");
         assert_eq!(found.took, Elapsed { seconds: 5.0, cpu_s: 7.5 });
         assert!(found.longest_s > 0.1 && found.longest_s < 0.2, "{found:?}");
@@ -172,7 +172,7 @@ mod tests {
     fn a_run_in_which_nothing_was_done_is_an_error() {
         let never = OUTPUT.lines().filter(|line| !line.contains("execute")).collect::<Vec<_>>().join("\n");
         for output in [never.as_str(), "", "Throughput 0 MB/sec  1 clients  1 procs  max_latency=0.000 ms\n"] {
-            let error = Found::in_output(&said(output)).unwrap_err().to_string();
+            let error = DbenchResult::in_output(&said(output)).unwrap_err().to_string();
             assert!(error.contains("printed no throughput"), "{error}");
         }
     }

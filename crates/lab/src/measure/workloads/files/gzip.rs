@@ -11,9 +11,9 @@ use super::{content, flush, in_fresh_folder, made_once, size_for, written};
 use crate::measure::lab::Lab;
 use crate::measure::meter::Meter;
 use crate::measure::program;
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::model::figures::{Case, Elapsed, Measure};
-use crate::model::parameters::Content;
+use crate::model::parameters::WrittenContent;
 use crate::model::plan::Plan;
 use crate::model::random::Random;
 
@@ -82,14 +82,14 @@ fn measures(plan: &Plan) -> String {
 
 /// Whether a study wants a file of zeros, compressed into nothing.
 fn zeros(plan: &Plan) -> bool {
-    plan.parameters(GZIP.name).is_some_and(|study| study.data == [Content::Zeros])
+    plan.parameters(GZIP.name).is_some_and(|study| study.data == [WrittenContent::Zeros])
 }
 
 fn size(plan: &Plan) -> u64 {
     size_for(&GZIP, plan, FULL, 4_000_000)
 }
 
-fn compress_decompress(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
+fn compress_decompress(folder: &Path, size: u64, lab: &Lab) -> Result<WorkloadOutcome> {
     let source = source(size, lab)?;
     let (file, compressed) = (folder.join("file"), folder.join("file.gz"));
     fs::copy(&source, &file).map_err(|e| Error::from(e).at(&file))?;
@@ -104,11 +104,11 @@ fn compress_decompress(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
         Measure::cpu_share(Case::new("compress, processors busy"), compress),
         Measure::cpu_share(Case::new("decompress, processors busy"), decompress),
     ];
-    Ok(Outcome { measures, ..Outcome::default() })
+    Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
 }
 
 /// A file of zeros, compressed into nothing: what is left is how fast it is read.
-fn compress_zeros(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
+fn compress_zeros(folder: &Path, size: u64, lab: &Lab) -> Result<WorkloadOutcome> {
     let file = folder.join("file");
     let make = || std::io::copy(&mut std::io::repeat(0).take(size), &mut File::create(&file)?);
     make().map_err(|e| Error::from(e).at(&file))?;
@@ -121,7 +121,7 @@ fn compress_zeros(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
         Measure::time(Case::new("compress").of("zeros"), size, took),
         Measure::cpu_share(Case::new("compress, processors busy").of("zeros"), took),
     ];
-    Ok(Outcome { measures, ..Outcome::default() })
+    Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
 }
 
 /// Runs gzip in the folder with an empty page cache, until what it made is in the store.

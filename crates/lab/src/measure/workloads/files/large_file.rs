@@ -6,10 +6,10 @@ use std::path::Path;
 
 use claviger_engine::{Error, Result};
 
-use super::content::{self, Entry};
+use super::content::{self, JournalEntry};
 use super::{SIZE, in_fresh_folder, read, size_for, written};
 use crate::measure::lab::Lab;
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::model::figures::{Case, Measure};
 use crate::model::plan::Plan;
 
@@ -44,8 +44,8 @@ fn size(plan: &Plan) -> u64 {
     size_for(&LARGE_FILE, plan, FULL, 64_000_000)
 }
 
-fn write_read_copy(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
-    let entry = |name: &str| Entry { path: name.into(), len: size, from: 0 };
+fn write_read_copy(folder: &Path, size: u64, lab: &Lab) -> Result<WorkloadOutcome> {
+    let entry = |name: &str| JournalEntry { path: name.into(), len: size, from: 0 };
     let (file, copied) = (entry("large"), entry("copy"));
     let write = written(folder, || content::write_file(&folder.join(&file.path), &file, BLOCK, lab))?;
     let reading = read(lab, || content::read(folder, std::slice::from_ref(&file), BLOCK, lab))?;
@@ -57,7 +57,7 @@ fn write_read_copy(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
         Measure::rate(Case::new("read"), size, reading),
         Measure::rate(Case::new("copy"), size, copying),
     ];
-    Ok(Outcome { measures, ..Outcome::default() })
+    Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
 }
 
 /// Reads and writes all of it: `std::fs::copy` would let a file system share the blocks.

@@ -6,11 +6,11 @@ use std::process::Command;
 
 use claviger_engine::{Error, Result};
 
-use super::content::{self, Entry};
+use super::content::{self, JournalEntry};
 use super::{in_fresh_folder, read, remove, scaled, written};
 use crate::measure::lab::Lab;
 use crate::measure::program;
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::model::figures::{Case, Measure};
 use crate::model::parameters::SECTOR;
 use crate::model::plan::Plan;
@@ -52,8 +52,8 @@ fn files(plan: &Plan) -> u64 {
     scaled(FULL, plan.scale, 1000)
 }
 
-fn create_list_read_delete(folder: &Path, files: u64, lab: &Lab) -> Result<Outcome> {
-    let entries: Vec<Entry> = (0..files).map(entry).collect();
+fn create_list_read_delete(folder: &Path, files: u64, lab: &Lab) -> Result<WorkloadOutcome> {
+    let entries: Vec<JournalEntry> = (0..files).map(entry).collect();
     let root = folder.join("small");
     fs::create_dir(&root).map_err(|e| Error::from(e).at(&root))?;
     let create = written(folder, || content::write(&root, &entries, lab))?;
@@ -69,17 +69,21 @@ fn create_list_read_delete(folder: &Path, files: u64, lab: &Lab) -> Result<Outco
     let delete = written(folder, || remove(&root))?;
     let steps = [("create", create), ("ls -l", list), ("read", reading), ("delete", delete)];
     let measures = steps.map(|(operation, took)| Measure::per_s(Case::new(operation), files, took));
-    Ok(Outcome { measures: measures.to_vec(), ..Outcome::default() })
+    Ok(WorkloadOutcome { measures: measures.to_vec(), ..WorkloadOutcome::default() })
 }
 
 /// The file of this number. Lengths are spread by a step that has no divisor in common with their number.
-fn entry(number: u64) -> Entry {
+fn entry(number: u64) -> JournalEntry {
     let len = 1 + number * 1237 % LARGEST;
-    Entry { path: format!("file-{number:06}").into(), len, from: number * LARGEST.next_multiple_of(SECTOR as u64) }
+    JournalEntry {
+        path: format!("file-{number:06}").into(),
+        len,
+        from: number * LARGEST.next_multiple_of(SECTOR as u64),
+    }
 }
 
 /// Fails unless `ls -l` told each name and its size.
-fn check(listing: &str, entries: &[Entry], root: &Path) -> Result<()> {
+fn check(listing: &str, entries: &[JournalEntry], root: &Path) -> Result<()> {
     // Mode, links, owner, group, size, three words of the time, name; before them stands the line with the total.
     let told = listing.lines().skip(1).map(|line| {
         let mut words = line.split_whitespace();
@@ -109,14 +113,14 @@ mod tests {
 
     #[test]
     fn a_listing_that_lacks_a_file_or_tells_another_size_is_noticed() {
-        let entries: Vec<Entry> = (0..3).map(entry).collect();
-        let line = |e: &Entry| format!("-rw-r--r-- 1 root root {} Nov 22 22:00 {}\n", e.len, e.path.display());
+        let entries: Vec<JournalEntry> = (0..3).map(entry).collect();
+        let line = |e: &JournalEntry| format!("-rw-r--r-- 1 root root {} Nov 22 22:00 {}\n", e.len, e.path.display());
         let listing = |lines: &[String]| format!("total 12\n{}", lines.concat());
         let mut lines: Vec<String> = entries.iter().map(line).collect();
         let told = |lines: &[String]| check(&listing(lines), &entries, Path::new("/x"));
         told(&lines).unwrap();
         assert!(told(&lines[..2]).is_err());
-        lines[1] = line(&Entry { len: entries[1].len + 1, ..entries[1].clone() });
+        lines[1] = line(&JournalEntry { len: entries[1].len + 1, ..entries[1].clone() });
         assert!(told(&lines).is_err());
     }
 

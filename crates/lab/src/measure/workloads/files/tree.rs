@@ -7,7 +7,7 @@ use claviger_engine::Result;
 use super::content::{self, BLOCK, Shape};
 use super::{SIZE, in_fresh_folder, read, remove, size_for, written};
 use crate::measure::lab::Lab;
-use crate::measure::workloads::{On, Outcome, Workload};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome};
 use crate::model::figures::{Case, Measure};
 use crate::model::plan::Plan;
 
@@ -48,7 +48,7 @@ fn size(plan: &Plan) -> u64 {
     size_for(&DIRECTORY_TREE, plan, FULL, 1_000_000)
 }
 
-fn write_read_delete(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
+fn write_read_delete(folder: &Path, size: u64, lab: &Lab) -> Result<WorkloadOutcome> {
     let tree = SHAPE.tree(size, lab.plan.seed);
     let root = folder.join("tree");
     let write = written(folder, || content::write(&root, &tree, lab))?;
@@ -60,7 +60,7 @@ fn write_read_delete(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
         Measure::time(Case::new("read"), size, reading),
         Measure::time(Case::new("delete"), 0, delete),
     ];
-    Ok(Outcome { measures, ..Outcome::default() })
+    Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
 }
 
 #[cfg(test)]

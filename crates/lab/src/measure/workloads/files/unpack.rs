@@ -5,12 +5,12 @@ use std::process::Command;
 
 use claviger_engine::Result;
 
-use super::content::{self, Entry, Shape};
+use super::content::{self, JournalEntry, Shape};
 use super::{in_fresh_folder, made_once, remove, size_for, warm, written};
 use crate::measure::lab::Lab;
 use crate::measure::program;
 use crate::measure::workloads::filesystems::FILESYSTEMS;
-use crate::measure::workloads::{On, Outcome, Workload, filesystems};
+use crate::measure::workloads::{On, Workload, WorkloadOutcome, filesystems};
 use crate::model::figures::{Case, Measure};
 use crate::model::plan::Plan;
 
@@ -60,7 +60,7 @@ fn size(plan: &Plan) -> u64 {
     size_for(&UNPACK, plan, FULL, 12_000_000)
 }
 
-fn unpack_delete(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
+fn unpack_delete(folder: &Path, size: u64, lab: &Lab) -> Result<WorkloadOutcome> {
     let tree = SHAPE.tree(size, lab.plan.seed);
     let archive = archive(size, &tree, lab)?;
     lab.drop_caches()?;
@@ -80,11 +80,11 @@ fn unpack_delete(folder: &Path, size: u64, lab: &Lab) -> Result<Outcome> {
         Measure::time(Case::new("delete"), 0, delete),
         Measure::per_s(Case::new("delete, files"), files, delete),
     ];
-    Ok(Outcome { measures, ..Outcome::default() })
+    Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
 }
 
 /// The archive in the lab's own folder, made unless it is there.
-fn archive(size: u64, tree: &[Entry], lab: &Lab) -> Result<PathBuf> {
+fn archive(size: u64, tree: &[JournalEntry], lab: &Lab) -> Result<PathBuf> {
     let (suffix, how) = if compressed(&lab.plan) { ("tar.bz2", "-cjf") } else { ("tar", "-cf") };
     made_once(lab, &format!("unpack-{size}-{}.{suffix}", lab.plan.seed), |folder| {
         content::write(&folder.join("tree"), tree, lab)?;

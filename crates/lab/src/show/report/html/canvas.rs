@@ -112,11 +112,11 @@ pub(super) struct Canvas<'a> {
 }
 
 /// A place in a chart.
-pub(super) type Place = (f64, f64);
+pub(super) type Point = (f64, f64);
 
 /// An `svg` element of this size, with a title and a description for those who do not see it.
 pub(super) fn svg(
-    size: Place,
+    size: Point,
     title: &str,
     description: &str,
     draw: impl FnOnce(&Canvas) -> Result<()>,
@@ -159,7 +159,7 @@ fn zoomed(pixels: f64) -> i32 {
     (pixels * ZOOM).round() as i32
 }
 
-fn place((x, y): Place) -> (i32, i32) {
+fn place((x, y): Point) -> (i32, i32) {
     (zoomed(x), zoomed(y))
 }
 
@@ -177,36 +177,36 @@ pub(super) enum Anchor {
 
 impl Canvas<'_> {
     /// A line through all of these places.
-    pub(super) fn line(&self, places: &[Place], color: RGBColor, width: f64) -> Result<()> {
+    pub(super) fn line(&self, places: &[Point], color: RGBColor, width: f64) -> Result<()> {
         let places: Vec<_> = places.iter().map(|p| place(*p)).collect();
         self.area.draw(&PathElement::new(places, color.stroke_width(zoomed(width) as u32))).map_err(failed)
     }
 
     /// A filled outline.
-    pub(super) fn fill(&self, places: &[Place], color: RGBColor, opacity: f64) -> Result<()> {
+    pub(super) fn fill(&self, places: &[Point], color: RGBColor, opacity: f64) -> Result<()> {
         let places: Vec<_> = places.iter().map(|p| place(*p)).collect();
         self.area.draw(&Polygon::new(places, color.mix(opacity))).map_err(failed)
     }
 
     /// A filled rectangle between two corners.
-    pub(super) fn rectangle(&self, a: Place, b: Place, color: RGBColor, opacity: f64) -> Result<()> {
+    pub(super) fn rectangle(&self, a: Point, b: Point, color: RGBColor, opacity: f64) -> Result<()> {
         let corners = [(a.0.min(b.0), a.1.min(b.1)), (a.0.max(b.0), a.1.max(b.1))].map(place);
         self.area.draw(&Rectangle::new(corners, color.mix(opacity).filled())).map_err(failed)
     }
 
     /// A mark of a radius, with a rim of paper that sets it off from others.
-    pub(super) fn mark(&self, at: Place, radius: f64, look: Look) -> Result<()> {
+    pub(super) fn mark(&self, at: Point, radius: f64, look: Look) -> Result<()> {
         self.shape(at, radius + 1.0, look.mark, PAPER.0)?;
         self.shape(at, radius, look.mark, look.color())
     }
 
     /// A mark without an inside.
-    pub(super) fn hollow_mark(&self, at: Place, radius: f64, look: Look) -> Result<()> {
+    pub(super) fn hollow_mark(&self, at: Point, radius: f64, look: Look) -> Result<()> {
         self.mark(at, radius, look)?;
         self.shape(at, radius - 1.5, look.mark, PAPER.0)
     }
 
-    fn shape(&self, (x, y): Place, radius: f64, mark: Mark, color: RGBColor) -> Result<()> {
+    fn shape(&self, (x, y): Point, radius: f64, mark: Mark, color: RGBColor) -> Result<()> {
         // Shapes of the same area look equally large.
         let (square, corner) = (radius * 0.89, radius * 1.25);
         let outline = match mark {
@@ -222,23 +222,23 @@ impl Canvas<'_> {
     }
 
     /// An interval from left to right or from bottom to top, with short ends.
-    pub(super) fn whisker(&self, from: Place, to: Place, color: RGBColor) -> Result<()> {
+    pub(super) fn whisker(&self, from: Point, to: Point, color: RGBColor) -> Result<()> {
         let (dx, dy) = if from.1 == to.1 { (0.0, 3.0) } else { (3.0, 0.0) };
         self.line(&[from, to], color, 1.5)?;
         [from, to].into_iter().try_for_each(|(x, y)| self.line(&[(x - dx, y - dy), (x + dx, y + dy)], color, 1.5))
     }
 
     /// A text in the middle of its height.
-    pub(super) fn text(&self, at: Place, text: &str, color: RGBColor, anchor: Anchor) -> Result<()> {
+    pub(super) fn text(&self, at: Point, text: &str, color: RGBColor, anchor: Anchor) -> Result<()> {
         self.write(at, text, color, anchor, FontStyle::Normal)
     }
 
     /// A heading.
-    pub(super) fn heading(&self, at: Place, text: &str) -> Result<()> {
+    pub(super) fn heading(&self, at: Point, text: &str) -> Result<()> {
         self.write(at, text, INK.0, Anchor::Start, FontStyle::Bold)
     }
 
-    fn write(&self, at: Place, text: &str, color: RGBColor, anchor: Anchor, style: FontStyle) -> Result<()> {
+    fn write(&self, at: Point, text: &str, color: RGBColor, anchor: Anchor, style: FontStyle) -> Result<()> {
         let h = match anchor {
             Anchor::Start => HPos::Left,
             Anchor::Middle => HPos::Center,
@@ -369,7 +369,7 @@ pub(super) struct Frame<'c, 'a> {
 
 impl Frame<'_, '_> {
     /// The place of two values.
-    pub(super) fn at(&self, x: f64, y: f64) -> Place {
+    pub(super) fn at(&self, x: f64, y: f64) -> Point {
         (self.x.at(x), self.y.at(y))
     }
 

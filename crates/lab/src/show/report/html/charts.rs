@@ -2,7 +2,7 @@
 
 use claviger_engine::Result;
 
-use super::canvas::{Anchor, Canvas, Frame, GRID, INK, Look, MUTED, Place, READS, Span, WRITES, cut, svg, text_width};
+use super::canvas::{Anchor, Canvas, Frame, GRID, INK, Look, MUTED, Point, READS, Span, WRITES, cut, svg, text_width};
 use crate::model::figures::TracedRequest;
 
 /// Width of a chart in pixels; two stand side by side on a page.
@@ -71,7 +71,7 @@ pub(super) struct Line<'a> {
 }
 
 impl Line<'_> {
-    fn places(&self, frame: &Frame) -> Vec<Place> {
+    fn places(&self, frame: &Frame) -> Vec<Point> {
         self.points.iter().map(|(x, f)| frame.at(*x, f.value)).collect()
     }
 }

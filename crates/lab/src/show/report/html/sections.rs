@@ -7,7 +7,7 @@ use super::charts::{self, About, Across, Bar, Figure, Group, Line, Shape, Slice,
 use super::{Looks, Table, TableCell};
 use crate::model::ciphers::CipherSpeed;
 use crate::model::figures::{Axis, Case, Trace, Unit, WorkloadRecord};
-use crate::model::statistics::{Verdict, median};
+use crate::model::statistics::{LossVerdict, median};
 use crate::model::words::{case_words, percent, rate, size};
 use crate::show::report::facts::counted;
 use crate::show::report::panels::{Kind, Panel, Scale, axis_words, in_series, layer, once, panels, place, plain, tick};
@@ -175,7 +175,7 @@ fn losses(panel: &Panel, workload: &str, looks: &Looks) -> Result<Vec<String>> {
         let cells = panel.cells.iter().filter(|c| c.case == *case);
         let bars = cells.filter_map(|c| {
             let figure = loss_figure(c)?;
-            let sure = c.loss.as_ref().is_some_and(|l| matches!(l.verdict, Verdict::Slower | Verdict::Faster));
+            let sure = c.loss.as_ref().is_some_and(|l| matches!(l.verdict, LossVerdict::Slower | LossVerdict::Faster));
             let text = format!("{} %", percent(figure.value / 100.0));
             let look = looks.look(&c.facility);
             Some(Bar { name: &c.facility, layer: layer(c), look, figures: vec![figure], text, sure })
@@ -284,7 +284,7 @@ fn table(panel: &Panel, scale: Scale, workload: &str) -> Table {
             TableCell::number(deviation),
             TableCell::number(loss_text(cell)),
             TableCell::number(loss_interval(cell)),
-            TableCell::new(verdict.map_or("", Verdict::words), verdict.map_or("", verdict_class)),
+            TableCell::new(verdict.map_or("", LossVerdict::words), verdict.map_or("", verdict_class)),
             TableCell::number(cell.cpu_s_per_gb.filter(|v| v.is_finite()).map(plain).unwrap_or_default()),
             samples(cell, scale),
         ]
@@ -311,11 +311,11 @@ impl Panel<'_> {
     }
 }
 
-fn verdict_class(verdict: Verdict) -> &'static str {
+fn verdict_class(verdict: LossVerdict) -> &'static str {
     match verdict {
-        Verdict::Slower => "slower",
-        Verdict::Faster => "faster",
-        Verdict::Same | Verdict::TooFew => "same",
+        LossVerdict::Slower => "slower",
+        LossVerdict::Faster => "faster",
+        LossVerdict::Same | LossVerdict::TooFew => "same",
     }
 }
 
