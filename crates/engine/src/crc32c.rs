@@ -49,7 +49,7 @@ mod tests {
 
     /// RFC 3720, section B.4, whose sums are inverted at the end.
     #[test]
-    fn vectors() {
+    fn sums_are_those_of_rfc_3720() {
         let ascending: Vec<u8> = (0..32).collect();
         for (bytes, sum) in [(&[0; 32][..], 0x8a91_36aa), (&[0xff; 32], 0x62a8_ab43), (&ascending, 0x46dd_794e)] {
             assert_eq!(!crc32c(u32::MAX, bytes), sum);

@@ -42,7 +42,7 @@ mod tests {
     /// The first values for seed 1234567, as many implementations have them in their tests (Rosetta Code,
     /// "Pseudo-random numbers/Splitmix64").
     #[test]
-    fn splitmix() {
+    fn numbers_are_those_of_others() {
         let mut random = Random::new(1_234_567);
         assert_eq!(random.number(), 6_457_827_717_110_365_317);
         assert_eq!(random.number(), 3_203_168_211_198_807_973);

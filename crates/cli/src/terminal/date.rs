@@ -11,7 +11,7 @@ mod tests {
     use super::date;
 
     #[test]
-    fn dates() {
+    fn seconds_become_dates_before_and_after_1970() {
         for (seconds, text) in [
             (0, "1970-01-01 00:00:00 UTC"),
             (-1, "1969-12-31 23:59:59 UTC"),

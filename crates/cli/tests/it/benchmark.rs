@@ -117,7 +117,7 @@ fn the_table_is_for_people() {
 }
 
 #[test]
-fn key_derivations() {
+fn key_derivations_are_measured_and_reported() {
     let report = json("benchmark --kdf --repeats 1 --threads 2 --json");
     for (hash, iterations) in [("RIPEMD-160", 2000), ("SHA-512", 1000), ("Whirlpool", 1000), ("SHA-1", 2000)] {
         let is = |row: &&Value| row["hash"] == hash && row["iterations"] == iterations;

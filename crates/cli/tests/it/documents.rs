@@ -76,7 +76,7 @@ fn completed(words: &[&str], folder: &Folder) -> Vec<String> {
 }
 
 #[test]
-fn shells_complete() {
+fn shells_complete_verbs_options_and_favourites() {
     for shell in ["bash", "zsh", "fish"] {
         let script = run(["completions", shell]).succeeds().text();
         assert!(script.contains("CLAVIGER_COMPLETE"), "{shell}: {script}");

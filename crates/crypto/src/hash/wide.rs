@@ -203,7 +203,7 @@ mod tests {
 
     /// Bits of N beyond a word, and a sum that carries all the way.
     #[test]
-    fn sums_carry() {
+    fn a_sum_carries_through_all_words() {
         let mut sum = [u64::MAX; 8];
         add(&mut sum, [1, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(sum, [0; 8]);

@@ -31,7 +31,7 @@ const BLOCK_CIPHERS: &[(&str, &Cipher)] = &[
 const COPIES: usize = 67;
 
 #[test]
-fn block_ciphers() {
+fn every_kernel_of_a_block_cipher_encrypts_as_published() {
     for (folder, cipher) in BLOCK_CIPHERS {
         let vectors = vectors::load(folder);
         for kernel in usable(cipher) {
@@ -83,7 +83,7 @@ fn folder_of(cipher: &Cipher) -> &'static str {
 }
 
 #[test]
-fn xts() {
+fn xts_encrypts_as_published() {
     for v in vectors::load("xts") {
         let names: Vec<&str> = v.text("cipher").rsplit('-').collect();
         let ciphers: Vec<&Cipher> = names.iter().map(|n| by_name(&v, n)).collect();
@@ -133,7 +133,7 @@ fn check(v: &Vector, encrypt: impl Fn(&mut [u8]), decrypt: impl Fn(&mut [u8])) {
 }
 
 #[test]
-fn lrw() {
+fn lrw_encrypts_as_published() {
     for v in vectors::load("lrw") {
         for acceleration in [Acceleration::On, Acceleration::Off] {
             let lrw = Lrw::new(cascade(&v, acceleration), &v.bytes("tweak"), v.number_or("unit", 512) as usize);
@@ -146,7 +146,7 @@ fn lrw() {
 }
 
 #[test]
-fn truecrypt_cbc() {
+fn truecrypt_cbc_encrypts_as_published() {
     for v in vectors::load("cbc") {
         for acceleration in [Acceleration::On, Acceleration::Off] {
             let new = match v.text("chain") {
@@ -172,7 +172,7 @@ fn by_name(v: &Vector, name: &str) -> &'static Cipher {
 const WITHOUT_PBKDF2: &[&str] = &["RIPEMD-128", "RIPEMD-256", "RIPEMD-320", "Tiger-128", "Tiger-160", "Tiger-192"];
 
 #[test]
-fn pbkdf2() {
+fn pbkdf2_derives_the_published_keys() {
     let vectors = vectors::load("pbkdf2");
     for hash in HASHES.iter().filter(|hash| !WITHOUT_PBKDF2.contains(&hash.name)) {
         assert!(vectors.iter().any(|v| v.text("hash") == hash.name), "no vector for {}", hash.name);
@@ -196,7 +196,7 @@ fn pbkdf2() {
 }
 
 #[test]
-fn bitlocker_stretch() {
+fn bitlocker_stretches_to_the_published_keys() {
     for v in vectors::load("stretch") {
         let (secret, salt, expected) = (v.bytes("secret"), v.bytes("salt"), v.bytes("key"));
         v.finish();
@@ -207,7 +207,7 @@ fn bitlocker_stretch() {
 }
 
 #[test]
-fn aes_ccm() {
+fn aes_ccm_seals_and_opens_as_published() {
     for v in vectors::load("ccm") {
         let (key, nonce, plain) = (v.bytes("key"), v.bytes("nonce"), v.bytes("plaintext"));
         let (sealed, tag) = (v.bytes("ciphertext"), v.bytes("tag"));
@@ -222,7 +222,7 @@ fn aes_ccm() {
 }
 
 #[test]
-fn hashes() {
+fn hashes_are_those_published() {
     let vectors = vectors::load("hash");
     for hash in HASHES {
         assert!(vectors.iter().any(|v| v.text("hash") == hash.name), "no vector for {}", hash.name);
@@ -241,7 +241,7 @@ fn hashes() {
 }
 
 #[test]
-fn argon2() {
+fn argon2_derives_the_published_keys() {
     let pool = Pool::new(2, Duration::ZERO);
     for v in vectors::load("argon2") {
         let (secret, data) =

@@ -164,7 +164,7 @@ fn failed_any(bytes: Vec<u8>) -> ErrorKind {
 }
 
 #[test]
-fn wrong_credentials() {
+fn wrong_passphrases_and_hints_are_told_from_misuse() {
     is_wrong_credential(&failed(open_with(volume(), "wrong", |_| ())));
     is_wrong_credential(&failed(open_with(volume(), "pw ", |w| w.hash = None)));
     is_wrong_credential(&failed(open_with(volume(), "pw", |w| w.hash = Some("Whirlpool"))));
@@ -183,7 +183,7 @@ fn wrong_credentials() {
 }
 
 #[test]
-fn wrong_keyfiles() {
+fn all_keyfiles_and_the_passphrase_are_needed() {
     let keyfile = |contents: &[u8]| Credential::Keyfile(Secret::copy_from(contents));
     let store = Arc::new(MemoryStore::new(vec![0; 299_008]));
     let spec = Spec { hash: Some("SHA-512"), quick: true, ..Spec::default() };

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates() {
+    fn seconds_become_dates_across_leap_years() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_400, "2000-02-29T00:00:00Z"),

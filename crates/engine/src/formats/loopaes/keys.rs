@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn old_hashes() {
+    fn old_hashes_are_padded_or_doubled_and_others_refused() {
         let of = |name| Hashing::parse(Some(name), 128).expect("a hash").of(b"passphrase").to_vec();
         assert_eq!(of("unhashed2"), [&b"passphrase"[..], &[0; 22]].concat());
         let twice = [sha("ripemd160", b"passphrase"), sha("ripemd160", b"Apassphrase")].concat();

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn bars() {
+    fn bars_are_as_long_as_their_share() {
         assert_eq!(bar(1.0, 1.0).chars().count(), BAR);
         assert_eq!(bar(0.0, 1.0), "");
         assert_eq!(bar(1.0, 2.0), "█".repeat(BAR / 2));
