@@ -33,8 +33,8 @@ build:
 # A tour in three minutes.
 try:
 	tools/install-deps.sh try
-	$(CARGO) build --release --locked -p claviger
-	tools/try.sh $(PROGRAM)
+	$(CARGO) build --profile try --locked -p claviger
+	tools/try.sh $(TARGET)/try/claviger
 
 # The window, a program of its own: docs/guide/window.md. Its tests drive every page by the tree that screen readers see, without a
 # screen. It is a workspace of its own, so that the program's own dependencies stay few.
@@ -118,7 +118,7 @@ bindings-install:
 # Every test. A test that cannot run says SKIPPED and why; with CI=true in the environment it fails instead.
 test:
 	tools/install-deps.sh test
-	$(CARGO) test --locked --workspace
+	tools/test.sh $(CARGO)
 
 build-tests:
 	$(CARGO) test --locked --workspace --no-run
@@ -148,13 +148,14 @@ fuzz:
 fuzz-check:
 	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml --target-dir $(TARGET)/fuzz-check
 
-# The long tests of docs/reliability.md, one after the other. They take some six hours on two processors; each prints its figures.
-# TORTURE_POINTS=1000000 tries more crashes, FUZZ=N fuzzes for N seconds (default: about 10^8 executions), SECONDS=N is the time of the
-# mount tests, and ENDURE=N that of the endurance tests.
+# The long tests of docs/reliability.md, one after the other, after every test of `make test` at its full length. They take some six
+# hours on two processors; each prints its figures. TORTURE_POINTS=1000000 tries more crashes, FUZZ=N fuzzes for N seconds (default:
+# about 10^8 executions), SECONDS=N is the time of the mount tests, and ENDURE=N that of the endurance tests.
 TORTURE_POINTS ?= 100000
 FUZZ ?= 6000
 torture:
 	tools/install-deps.sh test
+	CLAVIGER_WHOLE=yes tools/test.sh $(CARGO)
 	TORTURE_POINTS=$(TORTURE_POINTS) $(CARGO) test --locked --release -p claviger-engine --test it -- --ignored torture --nocapture --test-threads 1
 	$(CARGO) test --locked --release -p claviger --test it -- --ignored torture --nocapture --test-threads 1
 	$(MAKE) races

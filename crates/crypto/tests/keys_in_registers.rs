@@ -25,6 +25,7 @@ const SPECIFICATIONS: &[(&str, usize)] = &[
 ];
 
 fn main() {
+    tools::list_as("no_round_key_is_in_memory");
     match std::env::var(SEARCHED) {
         Ok(registers) => be_searched(registers == "yes"),
         Err(_) if !claims_can() => println!("This processor has no VAES with AVX-512, and refuses."),

@@ -11,8 +11,10 @@ use std::sync::Arc;
 use claviger_engine::spec::Cost;
 use claviger_engine::store::FileStore;
 use claviger_engine::{Credential, Opening, Secret, Spec, Store, Unlock, formats};
+use claviger_testkit::tools;
 
 fn main() {
+    tools::list_as("the_copy_is_the_plaintext");
     // What a person gives to the tests' program otherwise, such as a filter, means nothing here.
     match env::args().nth(1).as_deref() {
         Some("--key-process") => exit(example::main().map_or(1, |()| 0)),

@@ -22,6 +22,7 @@ pub mod random;
 pub mod reference;
 pub mod stores;
 pub mod stress;
+pub mod terminal;
 pub mod tools;
 pub mod uml;
 pub mod vectors;

@@ -35,6 +35,11 @@ impl Random {
     }
 }
 
+/// `len` bytes that look random and are the same each time.
+pub fn noise(len: usize, seed: u64) -> Vec<u8> {
+    Random::new(seed).bytes(len)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -83,17 +83,48 @@ pub fn root() -> Option<()> {
     if uid == Some("0") { Some(()) } else { skip("not root") }
 }
 
-/// Reports that the calling test is skipped, and why.
+/// Reports that the calling test is skipped, and why: on standard error, and in the file that `CLAVIGER_SKIPPED` names, since cargo-nextest
+/// hides what tests that pass have printed.
 ///
 /// # Panics
 /// In CI.
 pub fn skip<T>(why: &str) -> Option<T> {
     assert!(env::var_os("CI").is_none(), "nothing may be skipped in CI: {why}");
+    let test = env::var("NEXTEST_TEST_NAME").ok();
+    let test = test.or_else(|| std::thread::current().name().map(str::to_owned)).unwrap_or_else(|| "?".to_owned());
+    let line = format!("SKIPPED {test}: {why}\n");
     // Bypasses the test harness, which would swallow the output of a passing test.
     use std::io::Write;
-    let test = std::thread::current().name().unwrap_or("?").to_owned();
-    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    if let Some(path) = env::var_os("CLAVIGER_SKIPPED") {
+        let _ = std::fs::File::options()
+            .append(true)
+            .create(true)
+            .open(path)
+            .and_then(|mut f| f.write_all(line.as_bytes()));
+    }
     None
+}
+
+/// How much a test does: what shows the fault, or all of it where `CLAVIGER_WHOLE` is set, as `make torture` does.
+pub fn much<T>(usual: T, whole: T) -> T {
+    if env::var_os("CLAVIGER_WHOLE").is_some() { whole } else { usual }
+}
+
+/// Makes `command` as people run it: its memory is managed as is usual, whatever `tools/test.sh` has the tests themselves do.
+pub fn with_usual_memory(command: &mut Command) -> &mut Command {
+    command.env_remove("MALLOC_MMAP_THRESHOLD_").env_remove("MALLOC_TRIM_THRESHOLD_")
+}
+
+/// Names the one test of a program without the harness to whoever asks for a list, as cargo-nextest does; the program ends then.
+pub fn list_as(test: &str) {
+    let asked = |option| env::args().any(|argument| argument == option);
+    if asked("--list") {
+        if !asked("--ignored") {
+            println!("{test}: test");
+        }
+        std::process::exit(0);
+    }
 }
 
 /// Runs `command` to completion.

@@ -1,6 +1,6 @@
 //! A real Linux kernel in a process: user-mode Linux, with dm-crypt, nbd and the file systems, as an oracle.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -32,6 +32,7 @@ fn start(script: &str, images: &[&Path], seconds: u32, with_shim: bool) -> Optio
     if with_shim {
         tools::program(claviger_uml::COMPILER)?;
     }
+    let _turn = turn();
     let dir = tempfile::Builder::new().prefix("uml").tempdir().expect("a temporary folder");
     let shim = with_shim.then(|| claviger_uml::build_shim(dir.path()).expect("a shim"));
     let path = |name: &str| dir.path().join(name);
@@ -69,6 +70,16 @@ fn start(script: &str, images: &[&Path], seconds: u32, with_shim: bool) -> Optio
         panic!("user-mode Linux did not finish:\n{output}\n{}", String::from_utf8_lossy(&console.stdout));
     };
     Some(Outcome { status, output })
+}
+
+/// Waits until fewer kernels run than there are processors: each takes one, and half a GiB. Tests are processes of their own, which wait for
+/// each other by the locks of files; nobody waits where another user's files are in the way.
+fn turn() -> Option<File> {
+    let kernels = std::thread::available_parallelism().map_or(1, usize::from);
+    let path = |number: usize| std::env::temp_dir().join(format!("claviger-kernel-{number}"));
+    let file = |number| File::options().append(true).create(true).open(path(number)).ok();
+    let free = (0..kernels).filter_map(file).find(|file| file.try_lock().is_ok());
+    free.or_else(|| file(std::process::id() as usize % kernels).filter(|file| file.lock().is_ok()))
 }
 
 #[cfg(test)]

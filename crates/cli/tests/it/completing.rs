@@ -3,11 +3,10 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use crate::common::*;
-use claviger_testkit::tools;
+use claviger_testkit::{terminal, tools};
 use serde_json::{Value, json};
 
 /// A shell, the words that start it without anybody's settings, and what it does at first.
@@ -114,11 +113,10 @@ impl Terminal {
     }
 
     fn play(&self, steps: Value) {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/terminal.py");
         let path = format!("{}:/usr/bin:/bin", self.folder.str("bin"));
         let home = self.folder.path("");
-        let mut command = Command::new("python3");
-        command.arg(script).arg(steps.to_string()).arg(&self.program).args(self.shell.options);
+        let mut command = terminal::played(steps).expect("Python is there");
+        command.arg(&self.program).args(self.shell.options);
         command.current_dir(&home).env_clear();
         command.envs([("PATH", path), ("TERM", "xterm".into()), ("LANG", "C.UTF-8".into())]);
         command.envs([("SCRIPT", self.folder.path("script")), ("CALLED", self.folder.path("called"))]);

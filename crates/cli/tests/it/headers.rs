@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
 
 use crate::common::*;
 use claviger_testkit::tools;
@@ -245,16 +244,6 @@ fn hidden_headers_are_saved_and_restored_too() {
     }
 }
 
-/// Runs the program on a terminal of its own; see `terminal.py`. Output, exit code.
-fn on_terminal(steps: Value, args: &[&str]) -> Option<(String, i64)> {
-    let python = tools::program("python3")?;
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/terminal.py");
-    let mut command = Command::new(python);
-    command.arg(script).arg(steps.to_string()).arg(env!("CARGO_BIN_EXE_claviger")).args(args).env("TERM", "xterm");
-    let told: Value = serde_json::from_slice(&tools::run(&mut command).stdout).expect("JSON");
-    Some((told["output"].as_str().expect("text").replace("\r\n", "\n"), told["code"].as_i64().expect("a code")))
-}
-
 #[test]
 fn a_new_password_is_asked_twice_and_a_restoration_is_asked_for() {
     let it = Setting::new();
@@ -265,10 +254,10 @@ fn a_new_password_is_asked_twice_and_a_restoration_is_asked_for() {
     };
     let before = it.bytes();
     let change = ["change", "--truecrypt", &it.volume];
-    let Some((output, code)) = on_terminal(steps("something"), &change) else { return };
+    let Some((output, code, _)) = on_terminal(steps("something"), &change) else { return };
     assert!(code == 1 && output.contains("not the same"), "{output}");
     assert!(it.bytes() == before);
-    let (output, code) = on_terminal(steps(NEW), &change).expect("as before");
+    let (output, code, _) = on_terminal(steps(NEW), &change).expect("as before");
     assert_eq!(code, 0, "{output}");
     it.run_as(&it.new, &["info"], &[]).succeeds();
 
@@ -278,7 +267,7 @@ fn a_new_password_is_asked_twice_and_a_restoration_is_asked_for() {
     for (answer, code) in [("no\n", 1), ("\u{3}", 8), ("yes\n", 0)] {
         assert!(it.bytes() == wiped, "it is as it was");
         let steps = json!([{"expect": "(yes/no) "}, {"send": answer}]);
-        let (output, ended) = on_terminal(steps, &restore).expect("as before");
+        let (output, ended, _) = on_terminal(steps, &restore).expect("as before");
         assert_eq!(ended, code, "{output}");
     }
     it.run_as(&it.new, &["info"], &["--slot", "primary"]).succeeds();

@@ -1,8 +1,6 @@
 //! What is made of figures: the published ones, two runs compared, and the facility that fits.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::process::Command;
 
 use crate::common::*;
 use claviger_lab::model::figures::{
@@ -10,7 +8,7 @@ use claviger_lab::model::figures::{
 };
 use claviger_lab::model::machine::{Conditions, Machine, Moment};
 use claviger_lab::model::plan::{Backing, Caches, Level, Plan};
-use claviger_testkit::tools;
+use claviger_testkit::{terminal, tools};
 use serde_json::{Value, json};
 
 #[test]
@@ -46,7 +44,6 @@ fn told(text: &str) -> Value {
 fn questions_and_options_give_the_same_answer() {
     let by_options = told(&run(["lab", "recommend", "--json"].iter().chain(&ANSWERS)).succeeds().text());
     assert_eq!(by_options["first"]["name"], "VeraCrypt");
-    let Some(python) = tools::program("python3") else { return };
     // By words, by numbers, and after an answer that is none.
     for answers in [["windows, macos", "external", "theft", "no"], ["2,3", "4", "1", "2"]] {
         let steps = json!([
@@ -56,12 +53,11 @@ fn questions_and_options_give_the_same_answer() {
             {"expect": "What must it withstand?"}, {"expect": "> "}, {"send": format!("{}\n", answers[2])},
             {"expect": "Can you be root"}, {"expect": "> "}, {"send": format!("{}\n", answers[3])},
         ]);
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/terminal.py");
         let folder = Folder::new();
         let out = folder.path("out");
-        let mut command = Command::new(&python);
-        command.arg(script).arg(steps.to_string()).args(["sh", "-c", "\"$0\" lab recommend --json > \"$1\""]);
-        command.arg(env!("CARGO_BIN_EXE_claviger")).arg(&out).env("TERM", "xterm");
+        let Some(mut command) = terminal::played(steps) else { return };
+        command.args(["sh", "-c", "\"$0\" lab recommend --json > \"$1\""]);
+        command.arg(env!("CARGO_BIN_EXE_claviger")).arg(&out);
         let ended: Value = serde_json::from_slice(&tools::run(&mut command).stdout).expect("JSON");
         assert_eq!(ended["code"], 0, "{ended}");
         assert_eq!(told(&std::fs::read_to_string(&out).expect("a file")), by_options, "{answers:?}");

@@ -1,11 +1,10 @@
 //! What happens on a terminal: passwords, questions, bars, Ctrl-C.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use crate::common::*;
-use claviger_testkit::tools;
+use claviger_testkit::{terminal, tools};
 use serde_json::json;
 
 #[test]
@@ -122,10 +121,8 @@ fn the_bar_is_for_terminals() {
     // The same with standard error elsewhere.
     let shell = |script: &str| {
         let steps = json!([]);
-        let python = tools::program("python3").expect("as before");
-        let terminal = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/terminal.py");
-        let mut command = Command::new(python);
-        command.arg(terminal).arg(steps.to_string()).args(["sh", "-c", script, env!("CARGO_BIN_EXE_claviger")]);
+        let mut command = terminal::played(steps).expect("as before");
+        command.args(["sh", "-c", script, env!("CARGO_BIN_EXE_claviger")]);
         command.args([
             "create",
             "--format",

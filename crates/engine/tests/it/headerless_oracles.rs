@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use crate::support::{passphrase, shared};
+use crate::support::{noise, passphrase, shared};
 use claviger_engine::credential::Headerless;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Credential, Error, Result, Secret, Store, Unlock, Unlocked, Volume, formats};
@@ -40,16 +40,6 @@ fn text_key() -> Key {
 
 fn file_key(len: usize, offset: u64, size: Option<u64>) -> Key {
     Key::File { contents: noise(len, 3), offset, size }
-}
-
-/// Bytes that look random and are the same each time.
-fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = |_| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    (0..len).map(next).collect()
 }
 
 impl Case {

@@ -452,7 +452,7 @@ fn what_we_hide_opens_in_the_kernel_and_the_outer_files_stay() {
 #[test]
 fn what_we_hide_opens_in_tcplay_also_with_protection() {
     let (Some(()), Some(tcplay)) = (tools::root(), tools::program("tcplay")) else { return };
-    let Some(python) = tools::program("python3") else { return };
+    let Some(_) = tools::program("python3") else { return };
     let Some(filesystem) = fat(3 * MIB, 200_000) else { return };
     let store = TRUECRYPT.outer(3 * MIB + 2 * GROUP, &filesystem);
     let spec = Spec { cipher: Some("Serpent-AES"), hash: Some("Whirlpool"), quick: true, ..TRUECRYPT.spec() };
@@ -463,7 +463,7 @@ fn what_we_hide_opens_in_tcplay_also_with_protection() {
     let Some(device) = LoopDevice::new(file.path(), &[]) else { return };
     let node = device.path().to_str().expect("UTF-8");
     let tcplay = tcplay.to_str().expect("UTF-8");
-    let said = on_terminal(&python, &[("Passphrase:", INNER)], &[tcplay, "-i", "-d", node]);
+    let said = on_terminal(&[("Passphrase:", INNER)], &[tcplay, "-i", "-d", node]);
     let has = |line: String| assert!(said.lines().any(|l| l.split_whitespace().eq(line.split(' '))), "{line}: {said}");
     has("Cipher: AES-256-XTS,SERPENT-256-XTS".to_owned());
     has(format!("Volume size: {} sectors", hidden.len() / 512));
@@ -471,7 +471,7 @@ fn what_we_hide_opens_in_tcplay_also_with_protection() {
     has(format!("IV offset: {} sectors", at / 512));
     // Both passwords, to protect the hidden one.
     let answers = [("Passphrase:", OUTER), ("Passphrase for hidden volume:", INNER)];
-    let said = on_terminal(&python, &answers, &[tcplay, "-i", "-e", "-d", node]);
+    let said = on_terminal(&answers, &[tcplay, "-i", "-e", "-d", node]);
     assert!(said.contains("AES-256-XTS"), "{said}");
 }
 

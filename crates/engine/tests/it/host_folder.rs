@@ -15,7 +15,7 @@ use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
 use claviger_engine::trees::{Held, NewNode, Node, NodeKind, Renaming, Setting, Special, Tree, Use, find};
 use claviger_testkit::random::Random;
-use claviger_testkit::tools::{root, skip};
+use claviger_testkit::tools::{much, root, skip};
 use rustix::fs::{CWD, Gid, RenameFlags, Uid, XattrFlags, renameat_with};
 use rustix::io::Errno;
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -394,14 +394,14 @@ fn descriptors(folder: &Path) -> usize {
 
 #[test]
 fn a_folder_of_many_names_takes_few_descriptors_and_forgetting_gives_them_back() {
-    const MANY: usize = 100_000;
+    let many = much(10_000, 100_000);
     let (folder, tree) = folder();
     let before = descriptors(folder.path());
-    for number in 0..MANY {
+    for number in 0..many {
         symlink("x", folder.path().join(number.to_string())).expect("made");
     }
     let list = tree.list(tree.root()).expect("listed");
-    assert_eq!((list.len(), descriptors(folder.path())), (MANY, before));
+    assert_eq!((list.len(), descriptors(folder.path())), (many, before));
     let some = &list[..100];
     let mut taken: Vec<_> = some.iter().map(|e| tree.take(tree.root(), e).expect("taken")).collect();
     for (entry, node) in some.iter().zip(&taken) {

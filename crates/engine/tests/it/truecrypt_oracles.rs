@@ -134,20 +134,20 @@ fn what_we_create_opens_in_the_kernel_2() {
 
 struct Tcplay {
     tcplay: PathBuf,
-    python: PathBuf,
 }
 
 impl Tcplay {
     fn here() -> Option<Self> {
         tools::root()?;
-        Some(Self { tcplay: tools::program("tcplay")?, python: tools::program("python3")? })
+        tools::program("python3")?;
+        Some(Self { tcplay: tools::program("tcplay")? })
     }
 
     fn run(&self, file: &Path, answers: &[(&str, &str)], arguments: &[&str]) -> String {
         let device = LoopDevice::new(file, &[]).expect("the tools were there");
         let node = device.path().to_str().expect("UTF-8");
         let command = [&[self.tcplay.to_str().expect("UTF-8"), "-d", node], arguments].concat();
-        on_terminal(&self.python, answers, &command)
+        on_terminal(answers, &command)
     }
 }
 

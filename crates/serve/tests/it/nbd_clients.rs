@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::common::{Faulty, Serving, memory, pattern, volume};
+use crate::common::{Faulty, Random, Serving, memory, noise, volume};
 use claviger_engine::Store;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_serve::nbd::{Address, Client, Export, Options, Replies};
@@ -15,12 +15,12 @@ use claviger_testkit::tools::{program, run};
 
 const MIB: usize = 1 << 20;
 
-/// A volume, encrypted in a file, of `len` bytes that hold `pattern(len, 1)`.
+/// A volume, encrypted in a file, of `len` bytes that hold `noise(len, 1)`.
 fn patterned_volume(dir: &Path, len: usize) -> Arc<dyn Store> {
     let path = dir.join("volume");
     fs::write(&path, vec![0; len]).expect("a file");
     let volume = volume(&path);
-    volume.write_clobbering(0, &mut pattern(len, 1)).expect("it is written");
+    volume.write_clobbering(0, &mut noise(len, 1)).expect("it is written");
     volume
 }
 
@@ -77,7 +77,7 @@ impl Store for Large {
 
 #[test]
 fn clients_are_told_of_large_sectors_and_those_who_ask_keep_to_them() {
-    let export = Export { block_size: 512, ..Export::new("disk", Arc::new(Large(memory(&pattern(MIB, 1))))) };
+    let export = Export { block_size: 512, ..Export::new("disk", Arc::new(Large(memory(&noise(MIB, 1))))) };
     let serving = Serving::with(vec![export], Options::default());
     let Some(nbdinfo) = program("nbdinfo") else { return };
     let output = run(Command::new(nbdinfo).args(["--json", serving.uri()]));
@@ -118,10 +118,10 @@ assert c.pread(1024, 3900)[100:800] == b'b' * 700
     }
     let dir = tempfile::tempdir().expect("a temporary folder");
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
-    fs::write(&from, pattern(MIB - 4096, 2)).expect("a file");
+    fs::write(&from, noise(MIB - 4096, 2)).expect("a file");
     run(Command::new(&nbdcopy).arg(&from).arg(serving.uri()));
     run(Command::new(&nbdcopy).arg(serving.uri()).arg(&to));
-    assert!(fs::read(&to).expect("a copy")[..MIB - 4096] == pattern(MIB - 4096, 2));
+    assert!(fs::read(&to).expect("a copy")[..MIB - 4096] == noise(MIB - 4096, 2));
 }
 
 #[test]
@@ -133,21 +133,21 @@ fn nbdcopy_copies_both_ways() {
     let serving = Serving::store(patterned_volume(dir.path(), len));
     let (from, to) = (dir.path().join("from"), dir.path().join("to"));
     run(Command::new(&nbdcopy).arg(serving.uri()).arg(&to));
-    assert!(fs::read(&to).expect("a copy") == pattern(len, 1));
+    assert!(fs::read(&to).expect("a copy") == noise(len, 1));
 
     let many = vec!["--connections=16", "--requests=4", "--request-size=65536", "--flush"];
     for (seed, options) in
         [(2, vec![]), (3, vec!["--synchronous"]), (5, many), (4, vec!["--request-size=16777216", "--flush"])]
     {
-        fs::write(&from, pattern(len, seed)).expect("a file");
+        fs::write(&from, noise(len, seed)).expect("a file");
         run(Command::new(&nbdcopy).args(&options).arg(&from).arg(serving.uri()));
         run(Command::new(&nbdcopy).args(&options).arg(serving.uri()).arg(&to));
-        assert!(fs::read(&to).expect("a copy") == pattern(len, seed), "{options:?}");
+        assert!(fs::read(&to).expect("a copy") == noise(len, seed), "{options:?}");
     }
     serving.stop().expect("all is durable");
     let mut stored = vec![0; len];
     volume(&dir.path().join("volume")).read_at(0, &mut stored).expect("it opens again");
-    assert!(stored == pattern(len, 4));
+    assert!(stored == noise(len, 4));
 }
 
 /// Runs a script of Python with libnbd, connected as `h` to `uri`, with or without structured replies.
@@ -163,7 +163,7 @@ fn nbdsh(uri: &str, structured: bool, script: &str) -> Option<()> {
 #[test]
 fn every_command_works_from_python() {
     for structured in [true, false] {
-        let store = Faulty::new(&pattern(40 * MIB, 1));
+        let store = Faulty::new(&noise(40 * MIB, 1));
         let serving = Serving::store(Arc::clone(&store) as Arc<dyn Store>);
         let script = format!(
             "
@@ -232,7 +232,7 @@ h.shutdown()
 fn a_read_only_export_stays_as_it_is() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let path = dir.path().join("image");
-    fs::write(&path, pattern(MIB, 1)).expect("a file");
+    fs::write(&path, noise(MIB, 1)).expect("a file");
     let before = fs::metadata(&path).expect("it is there").modified().expect("a time");
     for access in [Access::ReadOnly, Access::ReadWrite] {
         let store = Arc::new(FileStore::open(&path, access).expect("it opens"));
@@ -254,7 +254,7 @@ assert len(h.pread(1 << 20, 0)) == 1 << 20
         let Some(()) = nbdsh(serving.uri(), true, script) else { return };
         serving.stop().expect("nothing to flush");
     }
-    assert!(fs::read(&path).expect("a file") == pattern(MIB, 1));
+    assert!(fs::read(&path).expect("a file") == noise(MIB, 1));
     assert_eq!(fs::metadata(&path).expect("it is there").modified().expect("a time"), before);
 }
 
@@ -269,7 +269,7 @@ fn qemu_converts_and_compares() {
     let info = run(Command::new(&qemu_img).args(["info", "--output=json", serving.uri()]));
     assert!(String::from_utf8_lossy(&info.stdout).contains("\"virtual-size\": 25165824"));
     run(Command::new(&qemu_img).args(["convert", "-f", "raw", "-O", "raw", serving.uri()]).arg(&copy));
-    assert!(fs::read(&copy).expect("a copy") == pattern(len, 1));
+    assert!(fs::read(&copy).expect("a copy") == noise(len, 1));
 
     let raw = ["-f", "raw", serving.uri()];
     let commands = [
@@ -291,13 +291,13 @@ fn qemu_converts_and_compares() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(!said.contains("verification failed") && !said.contains("error"), "{said}");
 
-    fs::write(&copy, pattern(len, 5)).expect("a file");
+    fs::write(&copy, noise(len, 5)).expect("a file");
     run(Command::new(&qemu_img).args(["convert", "-n", "-f", "raw", "-O", "raw"]).arg(&copy).arg(serving.uri()));
     run(Command::new(&qemu_img).args(["compare", "-f", "raw", "-F", "raw"]).arg(&copy).arg(serving.uri()));
     serving.stop().expect("all is durable");
     let mut stored = vec![0; len];
     volume(&dir.path().join("volume")).read_at(0, &mut stored).expect("it opens again");
-    assert!(stored == pattern(len, 5));
+    assert!(stored == noise(len, 5));
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn tcp_on_loopback_serves_too() {
     for address in ["127.0.0.1:0", "[::1]:0"] {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let address = Address::Tcp(address.parse().expect("an address"));
-        let content = pattern(3 * MIB, 1);
+        let content = noise(3 * MIB, 1);
         let export = vec![Export::new("disk", memory(&content))];
         let serving = Serving::at(&address, dir, export, Options::default());
         let mut read = vec![0; 3 * MIB];
@@ -337,18 +337,18 @@ fn our_own_client_reads_writes_and_pipelines() {
     for replies in [Replies::Simple, Replies::Structured] {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let len = 8 * MIB;
-        let mut mirror = pattern(len, 1);
+        let mut mirror = noise(len, 1);
         let serving = Serving::store(patterned_volume(dir.path(), len));
         let mut client = Client::connect_with(&serving.address, "disk", replies).expect("it connects");
         assert_eq!((client.len(), client.read_only()), (len as u64, false));
-        let mut random = crate::common::Random(9);
+        let mut random = Random::new(9);
         let mut buffer = vec![0; 2 * MIB];
         for round in 0..300 {
-            let at = random.below(len as u64) as usize;
-            let most = [64, 5000, 70_000, 2 * MIB as u64][round % 4];
-            let size = (random.below(most) as usize).min(len - at);
+            let at = random.below(len);
+            let most = [64, 5000, 70_000, 2 * MIB][round % 4];
+            let size = random.below(most).min(len - at);
             if random.below(2) == 0 {
-                let data = pattern(size, random.next());
+                let data = noise(size, random.number());
                 client.write_at(at as u64, &data).expect("it writes");
                 mirror[at..at + size].copy_from_slice(&data);
             } else {
@@ -366,7 +366,7 @@ fn our_own_client_reads_writes_and_pipelines() {
         for i in 0..64usize {
             let (at, size) = (i * 131_072, [4096, 512, 100_000, 77][i % 4]);
             if i % 3 == 0 {
-                let data = pattern(size, i as u64);
+                let data = noise(size, i as u64);
                 client.submit_write(at as u64, &data).expect("it is sent");
                 mirror[at..at + size].copy_from_slice(&data);
             } else {

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::common::{Faulty, Random, Serving, memory, more_descriptors, pattern};
+use crate::common::{Faulty, Random, Serving, memory, more_descriptors, noise};
 use claviger_serve::nbd::{Address, Client, Export, Options};
 
 const LEN: usize = 300_000;
@@ -120,9 +120,9 @@ fn unharmed(serving: &Serving, content: &[u8], after: &str) {
 
 #[test]
 fn a_broken_handshake_ends_the_connection() {
-    let content = pattern(LEN, 1);
+    let content = noise(LEN, 1);
     let serving = Serving::store(memory(&content));
-    let garbage: Vec<u8> = pattern(100_000, 3);
+    let garbage: Vec<u8> = noise(100_000, 3);
     let flags: &[(&str, &[u8])] = &[
         ("no flags", &[]),
         ("half the flags", &[0, 0]),
@@ -165,7 +165,7 @@ fn a_broken_handshake_ends_the_connection() {
 
 #[test]
 fn a_client_of_old_gets_its_zeros() {
-    let content = pattern(LEN, 1);
+    let content = noise(LEN, 1);
     let serving = Serving::store(memory(&content));
     for flags in [0u8, 1] {
         let mut raw = Raw::connect(&serving);
@@ -183,7 +183,7 @@ fn a_client_of_old_gets_its_zeros() {
 
 #[test]
 fn options_that_fail_can_be_followed_by_others() {
-    let content = pattern(LEN, 1);
+    let content = noise(LEN, 1);
     let serving = Serving::store(memory(&content));
     let (unsupported, invalid, unknown) = (0x8000_0001u32, 0x8000_0003u32, 0x8000_0006u32);
     let cases: Vec<(u32, Vec<u8>, u32)> = vec![
@@ -228,7 +228,7 @@ fn options_that_fail_can_be_followed_by_others() {
 
 #[test]
 fn a_flood_of_options_ends_the_connection() {
-    let content = pattern(LEN, 1);
+    let content = noise(LEN, 1);
     let serving = Serving::store(memory(&content));
     let mut raw = Raw::greeted(&serving);
     let mut other = Raw(raw.0.try_clone().expect("a second handle"));
@@ -242,11 +242,11 @@ fn a_flood_of_options_ends_the_connection() {
 
 #[test]
 fn broken_transmissions_end_the_connection() {
-    let content = pattern(LEN, 1);
+    let content = noise(LEN, 1);
     let serving = Serving::store(memory(&content));
     let mut wrong_magic = request(0, READ, 1, 0, 512);
     wrong_magic[3] ^= 1;
-    let garbage = pattern(100_000, 5);
+    let garbage = noise(100_000, 5);
     let cases: Vec<(&str, Vec<u8>)> = vec![
         ("a bad magic", wrong_magic),
         ("half a request", request(0, READ, 1, 0, 512)[..20].to_vec()),
@@ -274,7 +274,7 @@ fn broken_transmissions_end_the_connection() {
 
 #[test]
 fn bad_requests_get_errors_and_the_connection_goes_on() {
-    let content = pattern(LEN, 1);
+    let content = noise(LEN, 1);
     let serving = Serving::store(memory(&content));
     let (inval, nospc, overflow) = (22, 28, 75);
     let end = LEN as u64;
@@ -340,7 +340,7 @@ fn bad_requests_get_errors_and_the_connection_goes_on() {
 
 #[test]
 fn a_client_may_vanish_anywhere() {
-    let content = pattern(LEN, 1);
+    let content = noise(LEN, 1);
     let serving = Serving::store(memory(&content));
     // Ends in a WRITE: up to the last byte of it, nothing has been written.
     let session = [
@@ -374,21 +374,21 @@ fn a_client_may_vanish_anywhere() {
 
 #[test]
 fn requests_may_come_in_any_pieces() {
-    let content = pattern(LEN, 1);
+    let content = noise(LEN, 1);
     let serving = Serving::store(memory(&content));
     let mut mirror = content;
-    let mut random = Random(77);
+    let mut random = Random::new(77);
     let (mut said, mut expected) = (vec![], vec![]);
     for cookie in 0..400u64 {
-        let len = [0, 1, 16, 512, 4096, 9000, 20_000, 100_000][random.below(8) as usize];
-        let at = random.below(LEN as u64 - len) as usize;
-        let range = at..at + len as usize;
+        let len = [0, 1, 16, 512, 4096, 9000, 20_000, 100_000][random.below(8)];
+        let at = random.below(LEN - len);
+        let range = at..at + len;
         if random.below(3) == 0 {
             said.extend(request(0, READ, cookie, at as u64, len as u32));
             expected.extend(simple_reply(0, cookie));
             expected.extend(&mirror[range]);
         } else {
-            let data = pattern(len as usize, cookie);
+            let data = noise(len, cookie);
             said.extend(request(0, WRITE, cookie, at as u64, len as u32));
             said.extend(&data);
             mirror[range].copy_from_slice(&data);
@@ -400,8 +400,8 @@ fn requests_may_come_in_any_pieces() {
     let speaking = std::thread::spawn(move || {
         let mut rest = &said[..];
         while !rest.is_empty() {
-            let most = [1, 30, 5000, 200_000][random.below(4) as usize];
-            let (piece, after) = rest.split_at((1 + random.below(most) as usize).min(rest.len()));
+            let most = [1, 30, 5000, 200_000][random.below(4)];
+            let (piece, after) = rest.split_at((1 + random.below(most)).min(rest.len()));
             other.say(piece);
             rest = after;
         }
@@ -413,7 +413,7 @@ fn requests_may_come_in_any_pieces() {
 
 #[test]
 fn mutated_sessions_harm_nothing() {
-    let content = pattern(LEN, 1);
+    let content = noise(LEN, 1);
     // Read-only: what a mutation makes may well be a proper WRITE.
     let export = Export { read_only: true, ..Export::new("disk", memory(&content)) };
     let serving = Serving::with(vec![export], Options::default());
@@ -428,16 +428,16 @@ fn mutated_sessions_harm_nothing() {
         request(0, DISC, 4, 0, 0),
     ]
     .concat();
-    let mut random = Random(4711);
+    let mut random = Random::new(4711);
     for round in 0..1000 {
         let mut bytes = session.clone();
         for _ in 0..=random.below(4) {
-            let at = random.below(bytes.len() as u64) as usize;
+            let at = random.below(bytes.len());
             match random.below(4) {
                 0 => bytes[at] ^= 1 << random.below(8),
-                1 => bytes[at] = [0, 0xff, 0x7f, 0x80][random.below(4) as usize],
+                1 => bytes[at] = [0, 0xff, 0x7f, 0x80][random.below(4)],
                 2 => drop(bytes.remove(at)),
-                _ => bytes.insert(at, random.next() as u8),
+                _ => bytes.insert(at, random.number() as u8),
             }
         }
         let mut raw = Raw::connect(&serving);
@@ -452,7 +452,7 @@ fn mutated_sessions_harm_nothing() {
 #[test]
 fn a_store_that_fails_is_reported_as_far_as_the_protocol_can() {
     let len = 4 << 20;
-    let content = pattern(len, 1);
+    let content = noise(len, 1);
     let store = Faulty::new(&content);
     let serving = Serving::store(store.clone());
 
@@ -534,7 +534,7 @@ fn a_store_that_fails_is_reported_as_far_as_the_protocol_can() {
 
 #[test]
 fn a_client_that_does_not_listen_holds_up_nobody_else() {
-    let content = pattern(8 << 20, 1);
+    let content = noise(8 << 20, 1);
     let serving = Serving::store(memory(&content));
     let mut deaf: Vec<Raw> = (0..5).map(|_| Raw::transmitting(&serving)).collect();
     for raw in &mut deaf {
@@ -549,7 +549,7 @@ fn a_client_that_does_not_listen_holds_up_nobody_else() {
 #[test]
 fn unfinished_handshakes_keep_nobody_out() {
     more_descriptors();
-    let content = pattern(LEN, 1);
+    let content = noise(LEN, 1);
     let options = Options { handshake_timeout: Duration::from_secs(600), ..Options::default() };
     let serving = Serving::with(vec![Export::new("disk", memory(&content))], options);
     let mut one = serving.client();

@@ -11,7 +11,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{Faulty, Gated, Serving, memory, pattern, volume, volume_on};
+use crate::common::{Faulty, Gated, Serving, memory, noise, volume, volume_on};
 use crate::steady::resident;
 use claviger_crypto::dmcrypt::Sectors;
 use claviger_crypto::modes::aead::Specification;
@@ -19,6 +19,7 @@ use claviger_engine::volume::integrity;
 use claviger_engine::{Acceleration, Error, ErrorKind, Layout, Store, Volume};
 use claviger_serve::nbd::{Address, Client, Export, Options, Server};
 use claviger_testkit::stores::CachedStore;
+use claviger_testkit::tools;
 
 fn disk() -> Vec<Export> {
     vec![Export::new("disk", memory(&[0; 4096]))]
@@ -366,7 +367,7 @@ pub struct Apart {
 
 impl Apart {
     pub fn start(path: &Path) -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
+        let mut child = tools::with_usual_memory(&mut Command::new(std::env::current_exe().expect("this program")))
             .args(["--ignored", "--exact", "nbd_server::a_server_of_its_own", "--nocapture"])
             .env("CLAVIGER_NBD_FILE", path)
             .stdin(Stdio::piped())
@@ -397,7 +398,7 @@ fn memory_is_given_back_when_idle() {
     fs::File::create(&path).and_then(|f| f.set_len(64 << 20)).expect("a file");
     let server = Apart::start(&path);
     let mut clients: Vec<Client> = (0..8).map(|_| server.client()).collect();
-    let mut data = pattern(32 << 20, 1);
+    let mut data = noise(32 << 20, 1);
     for client in &mut clients {
         client.write_at(512, &data).expect("it writes");
         client.read_at(0, &mut data).expect("it reads");
@@ -425,7 +426,7 @@ fn a_sector_that_was_changed_by_others_is_an_error_and_the_rest_is_served() {
         let layout = Layout::new(vec![segment]).expect("one segment");
         Serving::store(Arc::new(Volume::new(Arc::clone(&store) as Arc<dyn Store>, layout)))
     };
-    let mut data = pattern(64 << 10, 3);
+    let mut data = noise(64 << 10, 3);
     let serving = serve();
     serving.client().write_at(0, &data).expect("it is written");
     serving.stop().expect("all is durable");
@@ -465,7 +466,7 @@ fn sixteen_connections_see_one_disk() {
     // Which connection has a block in which round: each time another one.
     let block = |number: usize, connection: usize, round: usize| {
         let of = (connection + round) % CONNECTIONS;
-        let bytes = pattern(BLOCK, (number * CONNECTIONS * 100 + of * 100 + round) as u64);
+        let bytes = noise(BLOCK, (number * CONNECTIONS * 100 + of * 100 + round) as u64);
         (((number * CONNECTIONS + of) * BLOCK) as u64, bytes)
     };
     let together = Barrier::new(CONNECTIONS);

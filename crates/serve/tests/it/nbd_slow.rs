@@ -11,7 +11,7 @@ use claviger_engine::Store;
 use claviger_engine::store::MemoryStore;
 use claviger_serve::nbd::{Client, Replies};
 
-use crate::common::{Random, Serving, memory, pattern};
+use crate::common::{Random, Serving, memory, noise};
 
 /// Slots that requests are made for, and their size in bytes.
 const SLOTS: usize = 64;
@@ -79,7 +79,7 @@ impl Store for Slow {
 
 #[test]
 fn as_many_requests_reach_the_store_as_were_sent() {
-    let bytes = pattern(SLOTS * SLOT, 1);
+    let bytes = noise(SLOTS * SLOT, 1);
     let store = Slow::new(&bytes, Duration::from_millis(1));
     let serving = Serving::store(store.clone());
     let mut client = serving.client();
@@ -103,7 +103,7 @@ fn as_many_requests_reach_the_store_as_were_sent() {
 
 #[test]
 fn a_lone_request_wakes_nobody() {
-    let store = Slow::new(&pattern(SLOTS * SLOT, 2), Duration::from_millis(1));
+    let store = Slow::new(&noise(SLOTS * SLOT, 2), Duration::from_millis(1));
     let serving = Serving::store(store.clone());
     let mut client = serving.client();
     for slot in 0..20 {
@@ -118,22 +118,22 @@ fn a_lone_request_wakes_nobody() {
 fn answers_are_right_whatever_is_under_way() {
     for replies in [Replies::Structured, Replies::Simple] {
         // Behind the slots is what large reads are for: nobody writes there.
-        let mut expected = pattern(SLOTS * SLOT + (3 << 20), 3);
+        let mut expected = noise(SLOTS * SLOT + (3 << 20), 3);
         let store = Slow::new(&expected, Duration::from_micros(300));
         let serving = Serving::store(store.clone());
         let mut client = Client::connect_with(&serving.address, "disk", replies).expect("it answers");
-        let mut random = Random(7);
+        let mut random = Random::new(7);
         let mut out = vec![0; 3 << 20];
         for round in 0..60 {
             store.fails.store(round % 10 == 9, Ordering::SeqCst);
             // Each slot once, so that it does not matter in which order they are done.
             let mut sent = HashMap::new();
             for slot in 0..SLOTS {
-                let (from, len) = (slot * SLOT + random.below(1000) as usize, 1 + random.below(3000) as usize);
+                let (from, len) = (slot * SLOT + random.below(1000), 1 + random.below(3000));
                 let cookie = match random.below(2) {
                     0 => client.submit_read(from as u64, len as u32),
                     _ => {
-                        let data = pattern(len, random.next());
+                        let data = noise(len, random.number());
                         let cookie = client.submit_write(from as u64, &data).expect("it is sent");
                         if round % 10 != 9 {
                             expected[from..from + len].copy_from_slice(&data);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{Serving, memory, more_descriptors, pattern};
+use crate::common::{Serving, memory, more_descriptors, noise};
 use claviger_engine::Store;
 use claviger_engine::store::MemoryStore;
 use claviger_serve::nbd::{Address, Client, ClientTls, Export, Options, Replies, ServerTls};
@@ -63,12 +63,12 @@ fn programs_of_others_read_and_write() {
     assert!(serving.uri().starts_with("nbds://127.0.0.1:"), "{}", serving.uri());
     let dir = temporary();
     let (image, copy) = (dir.path().join("image"), dir.path().join("copy"));
-    fs::write(&image, pattern(8 * MIB, 3)).expect("written");
+    fs::write(&image, noise(8 * MIB, 3)).expect("written");
     if let Some(nbdcopy) = program("nbdcopy") {
         run(Command::new(&nbdcopy).arg(&image).arg(serving.uri()));
-        assert!(contents() == pattern(8 * MIB, 3));
+        assert!(contents() == noise(8 * MIB, 3));
         run(Command::new(&nbdcopy).arg(serving.uri()).arg(&copy));
-        assert!(fs::read(&copy).expect("a copy") == pattern(8 * MIB, 3));
+        assert!(fs::read(&copy).expect("a copy") == noise(8 * MIB, 3));
     }
     if let Some(nbdinfo) = program("nbdinfo") {
         let output = run(Command::new(nbdinfo).args(["--json", serving.uri()]));
@@ -227,7 +227,7 @@ fn servers_of_others_are_read_and_written() {
     let there_and_back = |address: &Address, name: &str| {
         let tls = ClientTls::new(authority.folder(), "localhost").expect("certificates");
         let mut client = Client::connect_over(Some(&tls), address, name, Replies::Structured).expect("it lets us in");
-        let (data, mut back) = (pattern(3 * MIB + 512, 5), vec![0; 3 * MIB + 512]);
+        let (data, mut back) = (noise(3 * MIB + 512, 5), vec![0; 3 * MIB + 512]);
         client.write_at(512, &data).expect("written");
         client.flush().expect("durable");
         client.read_at(512, &mut back).expect("read");
@@ -261,14 +261,14 @@ fn servers_of_others_are_read_and_written() {
             command
         });
         there_and_back(&address, "disk");
-        assert!(fs::read(&image).expect("the image")[512..][..3 * MIB + 512] == pattern(3 * MIB + 512, 5));
+        assert!(fs::read(&image).expect("the image")[512..][..3 * MIB + 512] == noise(3 * MIB + 512, 5));
     }
 }
 
 /// A server with TLS on a Unix socket.
 fn on_a_socket(authority: &Authority, options: Options) -> Serving {
     let tls = ServerTls::new(authority.folder(), true).expect("certificates");
-    Serving::with(vec![Export::new("disk", memory(&pattern(4 * MIB, 9)))], Options { tls: Some(tls), ..options })
+    Serving::with(vec![Export::new("disk", memory(&noise(4 * MIB, 9)))], Options { tls: Some(tls), ..options })
 }
 
 /// A client of it that has said what it can, and no more.
@@ -330,7 +330,7 @@ fn nothing_is_told_in_the_clear() {
 
     // What comes in the clear after the demand for TLS, or instead of TLS, is an end with at most an alert, which begins with 21.
     let pipelined = [option(5, b""), option(3, b"")].concat();
-    let garbage = [option(5, b""), pattern(100_000, 3)].concat();
+    let garbage = [option(5, b""), noise(100_000, 3)].concat();
     let cut = [option(5, b""), b"\x16\x03\x01\x02\x00\x01\x00".to_vec()].concat();
     for what in [pipelined, garbage, cut] {
         let mut client = greeted(&serving);
@@ -395,7 +395,7 @@ fn what_is_cut_or_changed_on_the_way_is_noticed() {
     let read = |address: &Address| {
         let mut data = vec![0; MIB];
         client(folder.path(), "localhost", address)?.read_at(0, &mut data)?;
-        assert!(data == pattern(MIB, 9));
+        assert!(data == noise(MIB, 9));
         Ok::<_, io::Error>(())
     };
     let (_dir, untouched) = between(&serving, |_, _| true);

@@ -20,7 +20,7 @@ use claviger_serve::remote::{Helper, RemoteAddress, Writers, helpers};
 use claviger_testkit::random::Random;
 use claviger_testkit::tools::{program, run};
 
-use crate::common::{Faulty, Serving, memory, pattern};
+use crate::common::{Faulty, Serving, memory, noise};
 
 const MIB: usize = 1 << 20;
 
@@ -156,7 +156,7 @@ fn what_is_written_is_there_whoever_serves_it() {
         ("qcow2", place(format!("qcow2:{}", qcow2.display())), true),
     ];
     for (n, (who, place, is_qcow2)) in places.into_iter().enumerate() {
-        fs::write(&image, pattern(6 * MIB, 7)).expect("a file");
+        fs::write(&image, noise(6 * MIB, 7)).expect("a file");
         let store = place.open(Access::ReadWrite, QUICK).unwrap_or_else(|e| panic!("{who}: {e}"));
         assert_eq!(store.len(), 6 * MIB as u64, "{who}");
         let expected = exercise(&store, 100 * n as u64, 60);
@@ -176,7 +176,7 @@ fn what_is_written_is_there_whoever_serves_it() {
 /// What is asked for ahead is wasted on readers that take turns in different places: soon it is asked for no more.
 #[test]
 fn several_readers_cost_a_line_little_more_than_they_read() {
-    let counted = Arc::new(CountedStore::new(MemoryStore::new(pattern(48 * MIB, 3))));
+    let counted = Arc::new(CountedStore::new(MemoryStore::new(noise(48 * MIB, 3))));
     let serving = Serving::store(Arc::<CountedStore<MemoryStore>>::clone(&counted));
     let store = open(serving.uri(), Access::ReadOnly, QUICK).expect("it opens");
     let mut read = vec![0; MIB / 4];
@@ -197,7 +197,7 @@ fn several_readers_cost_a_line_little_more_than_they_read() {
 
 #[test]
 fn our_own_server_too_and_it_says_what_it_refuses() {
-    let bytes = memory(&pattern(6 * MIB, 1));
+    let bytes = memory(&noise(6 * MIB, 1));
     let exports = vec![
         Export::new("disk", Arc::<MemoryStore>::clone(&bytes)),
         Export { read_only: true, ..Export::new("a b", memory(&[7; 1000])) },
@@ -319,7 +319,7 @@ fn forward(client: UnixStream, server: UnixStream, limit: usize) {
 #[test]
 fn what_a_server_forgets_when_its_connections_end_is_written_again() {
     let dir = tempfile::tempdir().expect("a folder");
-    let bytes = pattern(6 * MIB, 3);
+    let bytes = noise(6 * MIB, 3);
     let forgetful = Arc::new(Forgetful { now: MemoryStore::new(bytes.clone()), durable: Mutex::new(bytes) });
     let serving = Serving::store(Arc::<Forgetful>::clone(&forgetful));
     let crash = Arc::clone(&forgetful);
@@ -622,7 +622,7 @@ fn a_flush_is_none_where_the_server_has_begun_anew_meanwhile() {
 
 #[test]
 fn errors_of_the_server_are_errors_here_and_a_failed_flush_is_the_last_one() {
-    let faulty = Faulty::new(&pattern(MIB, 2));
+    let faulty = Faulty::new(&noise(MIB, 2));
     let serving = Serving::store(Arc::<Faulty>::clone(&faulty));
     let store = open(serving.uri(), Access::ReadWrite, QUICK).expect("it opens");
     faulty.bad_byte.store(70_000, Ordering::SeqCst);
@@ -649,7 +649,7 @@ fn helpers_are_started_again_end_with_the_store_and_say_why_they_do_not_start() 
     }
     let dir = tempfile::tempdir().expect("a folder");
     let (image, pid_file) = (dir.path().join("image"), dir.path().join("pid"));
-    fs::write(&image, pattern(MIB, 4)).expect("a file");
+    fs::write(&image, noise(MIB, 4)).expect("a file");
     let (file, pid) = (format!("file={}", image.display()), format!("--pidfile={}", pid_file.display()));
     let store = nbdkit(&[&pid, "file", &file]).open(Access::ReadWrite, QUICK).expect("it opens");
     let pid = || fs::read_to_string(&pid_file).ok().and_then(|text| text.trim().parse::<i32>().ok()).expect("a number");
@@ -680,7 +680,7 @@ fn a_helper_that_is_killed_again_and_again_loses_nothing() {
     }
     let dir = tempfile::tempdir().expect("a folder");
     let (image, pid_file) = (dir.path().join("image"), dir.path().join("pid"));
-    fs::write(&image, pattern(6 * MIB, 4)).expect("a file");
+    fs::write(&image, noise(6 * MIB, 4)).expect("a file");
     let (file, pid) = (format!("file={}", image.display()), format!("--pidfile={}", pid_file.display()));
     // Late, so that there are several connections, and much is under way.
     let late = ["--filter=delay", &pid, "file", &file, "rdelay=1ms", "wdelay=2ms"];

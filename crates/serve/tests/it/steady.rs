@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::Duration;
 
-use crate::common::{Random, pattern};
+use crate::common::{Random, noise};
 use crate::mounted::{MountedFolder, transports};
 use crate::nbd_server::Apart;
 use claviger_serve::nbd::Client;
@@ -34,7 +34,7 @@ fn use_file(file: &File) {
     thread::scope(|scope| {
         for job in 0..8 {
             scope.spawn(move || {
-                let mut buffer = pattern(MIB, job);
+                let mut buffer = noise(MIB, job);
                 file.write_all_at(&buffer, job * MIB as u64).expect("written");
                 for at in 0..64 {
                     file.read_exact_at(&mut buffer[..4096], job * MIB as u64 + at * 4096).expect("read");
@@ -53,7 +53,7 @@ fn who_has_nothing_to_do_sleeps() {
     let nbd = Apart::start(&image);
     let mut clients: Vec<Client> = (0..4).map(|_| nbd.client()).collect();
     for client in &mut clients {
-        client.write_at(512, &pattern(MIB, 1)).expect("written");
+        client.write_at(512, &noise(MIB, 1)).expect("written");
         client.read_at(0, &mut [0; 4096]).expect("read");
     }
     let places: Vec<_> =
@@ -93,15 +93,15 @@ fn at_rest(clients: &mut [Client], server: &Apart, buffer: &mut [u8]) -> u64 {
 fn memory_does_not_grow_with_requests() {
     const FIRST: u64 = 100_000;
     /// Bytes of the largest request, and of those in flight at most: less than any system's socket buffers.
-    const LARGEST: u64 = 64 << 10;
+    const LARGEST: usize = 64 << 10;
     const IN_FLIGHT: usize = 16;
     let all = std::env::var("REQUESTS").map_or(5 * FIRST, |number| number.parse().expect("a number"));
     let dir = tempfile::tempdir().expect("a temporary folder");
     let image = dir.path().join("image");
     fs::write(&image, vec![0; 16 * MIB]).expect("there is room");
     let server = Apart::start(&image);
-    let (mut clients, mut random) = ([server.client(), server.client()], Random(7));
-    let mut buffer = pattern(LARGEST as usize, 1);
+    let (mut clients, mut random) = ([server.client(), server.client()], Random::new(7));
+    let mut buffer = noise(LARGEST, 1);
     let mut after_first = 0;
     for number in 0..all {
         if number == FIRST {
@@ -110,8 +110,8 @@ fn memory_does_not_grow_with_requests() {
         let client = &mut clients[number as usize % 2];
         // Most are small and whole sectors; some are neither.
         let odd = number % 128 < 2;
-        let len = if odd { 1 + random.below(LARGEST) as usize } else { 4096 };
-        let at = random.below((16 * MIB as u64 - LARGEST) / 4096 - 1) * 4096 + if odd { 1234 } else { 0 };
+        let len = if odd { 1 + random.below(LARGEST) } else { 4096 };
+        let at = random.below((16 * MIB - LARGEST) / 4096 - 1) as u64 * 4096 + if odd { 1234 } else { 0 };
         if client.in_flight() >= IN_FLIGHT {
             client.complete(&mut buffer).expect("an answer").result.expect("done");
         }

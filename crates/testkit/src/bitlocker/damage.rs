@@ -112,21 +112,24 @@ pub fn nested(depth: u16) -> Datum {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bitlocker::maker::{Kind, PASSWORD, Volume};
-    use crate::bitlocker::oracles::{Key, Reader};
+    use crate::bitlocker::maker::{Kind, Protector, Volume};
+    use crate::bitlocker::oracles::Reader;
 
-    const KEY: Key = Key::Password(PASSWORD);
+    /// What a startup key opens: for a password each reader would compute for a second.
+    fn whole() -> Made {
+        Volume { protectors: vec![Protector::StartupKey], ..Volume::new(Kind::Windows8) }.make()
+    }
 
     /// Whether each of the readers that look for a good copy opens it and reads what is right.
     fn opens(made: &Made, reader: Reader) -> Option<bool> {
         let written = made.write();
-        let plain = reader.installed().then(|| reader.read_all(&written.image, KEY))?;
+        let plain = reader.installed().then(|| reader.read_all(&written.image, made.keys(&written)[0]))?;
         Some(plain.is_ok_and(|plain| plain == made.plaintext))
     }
 
     #[test]
     fn readers_pass_over_copies_with_wrong_crcs() {
-        let whole = Volume::new(Kind::Windows8).make();
+        let whole = whole();
         for reader in [Reader::Dislocker, Reader::Dissect] {
             let mut made = whole.clone();
             for copy in [0, 1] {
@@ -140,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_hash_is_seen_to_be_wrong_and_to_be_right_when_sealed_anew() {
-        let whole = Volume::new(Kind::Windows8).make();
+        let whole = whole();
         let mut made = whole.clone();
         made.disagree(1);
         made.edit_block(&ALL, |_| ());
@@ -155,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_copy_can_be_cut_short_and_the_boot_sector_wiped() {
-        let mut made = Volume::new(Kind::Windows8).make();
+        let mut made = whole();
         let block = made.block(0);
         made.truncate(0, 200);
         let at = made.layout.metadata[0] as usize;

@@ -773,6 +773,11 @@ mod tests {
     use super::super::oracles::Writer;
     use super::*;
 
+    /// A volume that a startup key opens: for a password each reader would compute for a second.
+    fn keyed(kind: Kind) -> Volume {
+        Volume { protectors: vec![Protector::StartupKey], ..Volume::new(kind) }
+    }
+
     /// What readers agree on.
     #[track_caller]
     fn read(volume: Volume) {
@@ -782,24 +787,26 @@ mod tests {
 
     #[test]
     fn volumes_of_each_method_are_read() {
-        Method::ALL.into_iter().for_each(|method| read(Volume { method, ..Volume::new(Kind::Windows8) }));
+        Method::ALL.into_iter().for_each(|method| read(Volume { method, ..keyed(Kind::Windows8) }));
     }
 
     #[test]
     fn volumes_of_each_kind_are_read() {
-        [Kind::Vista, Kind::Windows7, Kind::ToGo].into_iter().for_each(|kind| read(Volume::new(kind)));
+        [Kind::Vista, Kind::Windows7, Kind::ToGo].into_iter().for_each(|kind| read(keyed(kind)));
         let sector_size = 4096;
-        read(Volume { sector_size, ..Volume::new(Kind::Windows8) });
-        read(Volume { sector_size, method: Method::Cbc256, tail: false, ..Volume::new(Kind::Windows8) });
+        read(Volume { sector_size, ..keyed(Kind::Windows8) });
+        read(Volume { sector_size, method: Method::Cbc256, tail: false, ..keyed(Kind::Windows8) });
     }
 
     #[test]
     fn every_protector_opens() {
         let recoveries = [1, 2].map(|seed| Protector::Recovery(array(&mut Random::new(seed))));
+        [Kind::Vista, Kind::ToGo].into_iter().for_each(|kind| read(Volume::new(kind)));
         let mut protectors = recoveries.to_vec();
         protectors.push(Protector::StartupKey);
         for kind in [Kind::Windows7, Kind::Windows8] {
-            read(Volume { protectors: protectors.clone(), ..Volume::new(kind) });
+            let password = Protector::Password(PASSWORD.into());
+            read(Volume { protectors: [&protectors[..], &[password]].concat(), ..Volume::new(kind) });
         }
         protectors.insert(0, Protector::Password("pässwörter €".into()));
         protectors.extend([Protector::SmartCard, Protector::Tpm, Protector::TpmPin, Protector::ClearKey]);
@@ -809,7 +816,7 @@ mod tests {
 
     #[test]
     fn volumes_in_each_state_are_read() {
-        let windows8 = Volume::new(Kind::Windows8);
+        let windows8 = keyed(Kind::Windows8);
         for (current, next) in [(5, 4), (5, 1), (3, 4), (3, 1), (2, 4)] {
             // Before the header's place, and behind it.
             for watermark in [0x3_0000, 0xA_0000] {
@@ -825,7 +832,7 @@ mod tests {
     fn volumes_encrypted_on_write_are_read() {
         let on_write =
             |plain: &[u64]| EncryptOnWrite { chunk: 0x1_0000, regions: 1, plain: plain.into(), under_way: None };
-        let volume = |on_write| Volume { encrypt_on_write: Some(on_write), ..Volume::new(Kind::Windows8) };
+        let volume = |on_write| Volume { encrypt_on_write: Some(on_write), ..keyed(Kind::Windows8) };
         read(volume(on_write(&[])));
         // Whole bytes of the bitmap, and the header, which is at 0x50000, among what is plain.
         read(volume(on_write(&(0..8).collect::<Vec<_>>())));
@@ -838,7 +845,7 @@ mod tests {
     fn the_log_tells_which_sectors_are_converted() {
         for plain in [vec![], vec![9]] {
             let on_write = EncryptOnWrite { chunk: 0x1_0000, regions: 1, plain, under_way: Some((9, 40)) };
-            let made = Volume { encrypt_on_write: Some(on_write), ..Volume::new(Kind::Windows8) }.make();
+            let made = Volume { encrypt_on_write: Some(on_write), ..keyed(Kind::Windows8) }.make();
             let slot = made.layout.encrypt_on_write.as_ref().expect("it is").logs[0] as usize + 512 + 512 + 2048 + 512;
             assert_eq!(made.image[slot + 12..][..8], 0x9_0000u64.to_le_bytes());
             let logged = made.image[slot + 512..][..2048].chunks(16);
@@ -853,7 +860,7 @@ mod tests {
         for kind in [Kind::Windows8, Kind::ToGo] {
             let mut contents = Random::new(5).bytes(0x3_0000);
             contents[..512].fill(0x5A);
-            read(Volume { contents: Some(contents), ..Volume::new(kind) });
+            read(Volume { contents: Some(contents), ..keyed(kind) });
         }
     }
 
@@ -881,7 +888,7 @@ mod tests {
     #[test]
     fn what_nobody_knows_is_passed_over() {
         let more_datums = vec![Datum::new(0x55, 0x66, [7; 20])];
-        read(Volume { more_datums, ..Volume::new(Kind::Windows8) });
-        read(Volume { unknown_property: true, ..Volume::new(Kind::Windows8) });
+        read(Volume { more_datums, ..keyed(Kind::Windows8) });
+        read(Volume { unknown_property: true, ..keyed(Kind::Windows8) });
     }
 }

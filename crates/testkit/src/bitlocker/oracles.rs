@@ -219,27 +219,50 @@ pub fn readers() -> Vec<Reader> {
 /// If a reader that can does not, or reads something else.
 #[track_caller]
 pub fn expect_all(image: &Path, features: &Features, keys: &[Key], plaintext: &[u8]) -> usize {
-    let mut readings = 0;
-    for reader in readers() {
-        for &key in keys {
-            if let Some(why) = reader.cannot(features, key) {
-                eprintln!("{} is left out with {key:?}: {why}", reader.name());
-                continue;
-            }
-            let read = reader.read_all(image, key);
-            let mut read = read.unwrap_or_else(|e| panic!("{} with {key:?}, {features:?}: {e}", reader.name()));
-            let wrong = reader.gets_wrong(features);
-            read[wrong.clone()].copy_from_slice(&plaintext[wrong]);
-            if reader.ends_with_ntfs(features) && plaintext.len() - read.len() <= 4096 {
-                read.extend(&plaintext[read.len()..]);
-            }
-            if let Some(difference) = difference(&read, plaintext) {
-                panic!("{} with {key:?}, {features:?}: {difference}", reader.name());
-            }
-            readings += 1;
-        }
+    let readings = readers().into_iter().flat_map(|reader| keys.iter().map(move |&key| (reader, key)));
+    readings.filter(|&(reader, key)| expect(reader, image, features, key, plaintext)).count()
+}
+
+/// As `expect_all`, but each reader takes one of the keys, another one in each `turn`: a password takes a reader a second. `make torture`
+/// has all of them.
+///
+/// # Panics
+/// As `expect_all`.
+#[track_caller]
+pub fn expect_in_turn(
+    readers: impl IntoIterator<Item = Reader>,
+    image: &Path,
+    features: &Features,
+    keys: &[Key],
+    plaintext: &[u8],
+    turn: usize,
+) -> usize {
+    let count = tools::much(1, keys.len());
+    let readings = readers
+        .into_iter()
+        .enumerate()
+        .flat_map(|(number, reader)| (0..count).map(move |more| (reader, keys[(turn + number + more) % keys.len()])));
+    readings.filter(|&(reader, key)| expect(reader, image, features, key, plaintext)).count()
+}
+
+/// Whether this reader can read the volume. If it can, it does.
+#[track_caller]
+fn expect(reader: Reader, image: &Path, features: &Features, key: Key, plaintext: &[u8]) -> bool {
+    if let Some(why) = reader.cannot(features, key) {
+        eprintln!("{} is left out with {key:?}: {why}", reader.name());
+        return false;
     }
-    readings
+    let read = reader.read_all(image, key);
+    let mut read = read.unwrap_or_else(|e| panic!("{} with {key:?}, {features:?}: {e}", reader.name()));
+    let wrong = reader.gets_wrong(features);
+    read[wrong.clone()].copy_from_slice(&plaintext[wrong]);
+    if reader.ends_with_ntfs(features) && plaintext.len() - read.len() <= 4096 {
+        read.extend(&plaintext[read.len()..]);
+    }
+    if let Some(difference) = difference(&read, plaintext) {
+        panic!("{} with {key:?}, {features:?}: {difference}", reader.name());
+    }
+    true
 }
 
 /// Where two plaintexts differ first, and how many bytes do.

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
-use claviger_testkit::tools;
+use claviger_testkit::{terminal, tools};
 use serde_json::Value;
 
 pub const PASSWORD: &str = "open sesame, Claviger!";
@@ -151,7 +151,7 @@ impl Served {
     /// Starts it; `args` follow `claviger serve --json`.
     pub fn start<I: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = I>) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_claviger"));
-        command.args(["serve", "--json"]).args(args);
+        tools::with_usual_memory(&mut command).args(["serve", "--json"]).args(args);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program starts");
         let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
@@ -244,13 +244,11 @@ impl Drop for Tmpfs {
     }
 }
 
-/// Runs the program on a terminal of its own; see `terminal.py`. Output, exit code, and whether the terminal echoes.
+/// Runs the program on a terminal of its own, where `steps` are played. Output, exit code, and whether the terminal echoes.
 pub fn on_terminal(steps: Value, args: &[&str]) -> Option<(String, i64, bool)> {
-    let python = tools::program("python3")?;
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/terminal.py");
-    let mut command = Command::new(python);
-    command.arg(script).arg(steps.to_string()).arg(env!("CARGO_BIN_EXE_claviger")).args(args).env("TERM", "xterm");
-    let told: Value = serde_json::from_slice(&tools::run(&mut command).stdout).expect("JSON");
+    let mut command = terminal::played(steps)?;
+    let told = tools::run(command.arg(env!("CARGO_BIN_EXE_claviger")).args(args)).stdout;
+    let told: Value = serde_json::from_slice(&told).expect("JSON");
     let text = told["output"].as_str().expect("text").replace("\r\n", "\n");
     Some((text, told["code"].as_i64().expect("a code"), told["echo"].as_bool().expect("yes or no")))
 }

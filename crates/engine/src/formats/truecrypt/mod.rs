@@ -741,6 +741,7 @@ mod tests {
     use std::sync::Arc;
 
     use claviger_crypto::{Acceleration, Secret};
+    use claviger_testkit::random::noise;
     use claviger_testkit::{tools, uml};
 
     use super::*;
@@ -760,16 +761,6 @@ mod tests {
     }
 
     const PASSWORD: &[u8] = b"pw";
-
-    /// Bytes that look random and are the same each time.
-    fn noise(len: usize, seed: u64) -> Vec<u8> {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let next = |_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 56) as u8
-        };
-        (0..len).map(next).collect()
-    }
 
     impl Old {
         fn new(suite: &'static Suite, mode: Mode) -> Self {

@@ -305,6 +305,7 @@ mod tests {
     use std::sync::Arc;
 
     use claviger_crypto::{Acceleration, Secret};
+    use claviger_testkit::random::noise;
     use claviger_testkit::{tools, uml};
 
     use super::super::seal::Seal;
@@ -378,10 +379,6 @@ mod tests {
 
     fn pw() -> [Credential; 1] {
         [Credential::Passphrase(Secret::copy_from(b"pw"))]
-    }
-
-    fn noise(len: usize, seed: u64) -> Vec<u8> {
-        claviger_testkit::random::Random::new(seed).bytes(len)
     }
 
     fn plaintext(unlocked: Unlocked, store: Arc<dyn Store>) -> Vec<u8> {

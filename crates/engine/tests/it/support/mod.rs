@@ -21,7 +21,9 @@ use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::volume::integrity;
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Unlocked, Volume};
 use claviger_testkit::filevault2::{BLOCK, DATA, Recipe, User};
-use claviger_testkit::{tools, uml};
+pub use claviger_testkit::random::noise;
+use claviger_testkit::{terminal, tools, uml};
+use serde_json::{Value, json};
 
 pub fn passphrase(text: &str) -> Credential {
     Credential::Passphrase(Secret::copy_from(text.as_bytes()))
@@ -186,18 +188,6 @@ pub fn digest(path: &Path) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Bytes that look random and are the same each time.
-pub fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    (0..len).map(|_| next()).collect()
-}
-
 /// Makes a TrueCrypt volume of the whole store.
 pub fn create(store: &dyn Store, spec: &Spec<'_>, credentials: &[Credential]) -> Result<()> {
     formats::by_name("TrueCrypt").expect("it is in the table").create(store, spec, credentials)
@@ -235,37 +225,13 @@ pub fn opens_with_nothing(bytes: Vec<u8>, passphrases: &[&str], what: &str) {
 
 /// Runs `command` on a terminal of its own and answers its prompts in order. What it prints. Prompts are for secrets, but
 /// those with a parenthesis, which names examples or choices.
-pub fn on_terminal(python: &Path, answers: &[(&str, &str)], command: &[&str]) -> String {
-    const DRIVER: &str = r#"
-import os, pty, select, signal, sys, termios, time
-answers = [a.split("=>", 1) for a in sys.argv[1].split("\n")]
-pid, fd = pty.fork()
-if pid == 0:
-    os.execvp(sys.argv[2], sys.argv[2:])
-out, seen, until = b"", 0, time.time() + 120
-while time.time() < until:
-    if not select.select([fd], [], [], 0.2)[0]:
-        continue
-    try:
-        data = os.read(fd, 4096)
-    except OSError:
-        break
-    if not data:
-        break
-    out += data
-    while answers and answers[0][0].encode() in out[seen:]:
-        prompt, answer = answers.pop(0)
-        seen = out.index(prompt.encode(), seen) + len(prompt)
-        # What is typed before the echo is off is thrown away.
-        while bool(termios.tcgetattr(fd)[3] & termios.ECHO) != (")" in prompt) and time.time() < until:
-            time.sleep(0.01)
-        os.write(fd, answer.encode() + b"\n")
-sys.stdout.write(out.decode(errors="replace"))
-if time.time() >= until:
-    os.kill(pid, signal.SIGKILL)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-"#;
-    let answers: Vec<String> = answers.iter().map(|(prompt, answer)| format!("{prompt}=>{answer}")).collect();
-    let output = tools::run(Command::new(python).args(["-c", DRIVER, &answers.join("\n")]).args(command));
-    String::from_utf8_lossy(&output.stdout).into_owned()
+pub fn on_terminal(answers: &[(&str, &str)], command: &[&str]) -> String {
+    // What is typed before the echo is off is thrown away.
+    let steps = answers.iter().flat_map(|(prompt, answer)| {
+        [json!({"expect": prompt}), json!({"echo": prompt.contains(')')}), json!({"send": format!("{answer}\n")})]
+    });
+    let mut terminal = terminal::played(Value::from_iter(steps)).expect("Python was found before");
+    let ended: Value = serde_json::from_slice(&tools::run(terminal.args(command)).stdout).expect("JSON");
+    assert_eq!(ended["code"], 0, "{ended}");
+    ended["output"].as_str().expect("text").to_owned()
 }

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queries() {
+    fn queries_find_figures_and_name_what_there_is() {
         let query = |facility: &str, workload: &str| Query {
             facility: Some(facility.into()),
             workload: Some(workload.into()),

@@ -10,6 +10,7 @@ use std::thread::{self, JoinHandle};
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Layout, Payload, Result, SectorCipher, Segment, Store, Volume};
 use claviger_serve::nbd::{Address, Client, Export, Handle, Options, Server};
+pub use claviger_testkit::random::{Random, noise};
 use tempfile::TempDir;
 
 /// A server on a Unix socket of its own, in a thread of this process.
@@ -65,28 +66,6 @@ impl Drop for Serving {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-    }
-}
-
-/// `len` bytes that differ from place to place.
-pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
-    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    (0..len).map(|_| random.next() as u8).collect()
-}
-
-/// A deterministic generator (xorshift64*).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
-    }
-
-    pub fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
     }
 }
 
