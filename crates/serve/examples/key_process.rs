@@ -1,8 +1,8 @@
 //! Copies the plaintext of a volume to a new file, and never has its keys:
 //! `cargo run -p claviger-serve --example key_process VOLUME PASSPHRASE_FILE COPY`.
 //!
-//! The program starts itself a second time. That process, the key process, reads the passphrase, closes its cage, unlocks over what the first
-//! one lends it, and decrypts for it.
+//! The program starts itself a second time. That process, the key process, reads the passphrase, enters its sandbox, unlocks over
+//! the stores that the first one reads for it, and decrypts.
 
 use std::env;
 use std::error::Error;
@@ -22,7 +22,7 @@ use claviger_serve::key_process::{IoSide, KeySide, Terms, cage};
 const BUFFER: u64 = 1 << 20;
 
 /// What begins the command line of the key process.
-const KEEPER: &str = "--key-process";
+const KEY_PROCESS: &str = "--key-process";
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -30,7 +30,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 pub fn main() -> Result<()> {
     let args: Vec<_> = env::args_os().skip(1).collect();
     match &args[..] {
-        [key_process, volume, passphrase] if key_process == KEEPER => keep(volume.as_ref(), passphrase.as_ref()),
+        [key_process, volume, passphrase] if key_process == KEY_PROCESS => keep(volume.as_ref(), passphrase.as_ref()),
         [volume, passphrase, copy] => copy_out(volume.as_ref(), passphrase.as_ref(), copy.as_ref()),
         _ => Err("usage: key_process VOLUME PASSPHRASE_FILE COPY".into()),
     }
@@ -42,7 +42,7 @@ pub fn copy_out(volume: &Path, passphrase: &Path, copy: &Path) -> Result<()> {
     let (io_side, socket) = IoSide::new()?;
     let memory = io_side.memory().try_clone_to_owned()?;
     let mut command = Command::new(env::current_exe()?);
-    command.arg(KEEPER).args([volume, passphrase]).stdin(socket).stdout(memory);
+    command.arg(KEY_PROCESS).args([volume, passphrase]).stdin(socket).stdout(memory);
     let mut key_process = command.spawn()?;
     // What the command holds of the key process's ends would keep its end from being seen.
     drop(command);

@@ -284,7 +284,7 @@ pub trait Creator: Sync {
     ///
     /// # Errors
     /// Those of [`Format::create`] for a volume of that size.
-    fn kept(&self, _len: u64, _spec: &Spec<'_>) -> Result<Vec<Reserved>> {
+    fn reserved(&self, _len: u64, _spec: &Spec<'_>) -> Result<Vec<Reserved>> {
         Ok(Vec::new())
     }
 

@@ -62,8 +62,8 @@ fn read_all(volume: &Volume) -> Vec<u8> {
     bytes
 }
 
-fn kept(len: u64, spec: &Spec<'_>) -> Vec<Reserved> {
-    BITLOCKER.creator().expect("it creates volumes").kept(len, spec).expect("there is room")
+fn reserved(len: u64, spec: &Spec<'_>) -> Vec<Reserved> {
+    BITLOCKER.creator().expect("it creates volumes").reserved(len, spec).expect("there is room")
 }
 
 /// Bytes that repeat nowhere.
@@ -108,7 +108,7 @@ fn other_programs_read_what_was_created_and_written() {
         let image = dir.path().join("image");
         let store: Arc<dyn Store> = Arc::new(FileStore::create(&image, len).expect("there is room"));
         BITLOCKER.create(&*store, &spec, &keys.credentials).unwrap_or_else(|e| panic!("{cipher} {sector}: {e}"));
-        let Some(mut plain) = ntfs(len, sector, &kept(len, &spec)) else { return };
+        let Some(mut plain) = ntfs(len, sector, &reserved(len, &spec)) else { return };
         plain[5000..14_000].copy_from_slice(&pattern(9000, turn as u32));
         {
             let volume = opened(&store, &keys.credentials[turn % 3..][..1]);
@@ -136,7 +136,7 @@ fn what_other_programs_write_is_read() {
         let image = dir.path().join("image");
         let store: Arc<dyn Store> = Arc::new(FileStore::create(&image, len).expect("there is room"));
         BITLOCKER.create(&*store, &spec, &keys.credentials).expect("it is created");
-        let Some(mut plain) = ntfs(len, 512, &kept(len, &spec)) else { return };
+        let Some(mut plain) = ntfs(len, 512, &reserved(len, &spec)) else { return };
         opened(&store, &keys.credentials[..1]).write_clobbering(0, &mut plain.clone()).expect("it can be written");
         drop(store);
         // In what is stored elsewhere, and behind it.
@@ -182,7 +182,7 @@ fn any_system_reads_the_discovery_volume_and_others_what_is_behind_it() {
         tools::run(Command::new(mkfs).arg(inner.path()));
         let mut plain = std::fs::read(inner.path()).expect("it was made");
         plain[MIB as usize..][..100_000].copy_from_slice(&pattern(100_000, 1));
-        for part in kept(len, &spec) {
+        for part in reserved(len, &spec) {
             plain[part.offset as usize..][..part.size as usize].fill(0);
         }
         opened(&store, &keys.credentials[..1]).write_clobbering(0, &mut plain.clone()).expect("it can be written");
@@ -251,22 +251,22 @@ fn every_size_is_a_volume_or_refused_before_anything_is_written() {
         let volume = opened(&shared(store), &credentials);
         assert_eq!(volume.len(), size);
         // All of it but what is kept takes what is written.
-        let kept = kept(len, &spec);
-        assert!(kept.iter().all(|part| part.offset >= kept[0].offset));
-        let mut bytes = pattern(kept[0].offset as usize, 3);
+        let areas = reserved(len, &spec);
+        assert!(areas.iter().all(|part| part.offset >= areas[0].offset));
+        let mut bytes = pattern(areas[0].offset as usize, 3);
         volume.write_clobbering(0, &mut bytes.clone()).expect("it is not kept");
         volume.read_at(0, &mut bytes[..]).expect("it can be read");
-        assert!(bytes == pattern(kept[0].offset as usize, 3));
-        assert!(volume.write_clobbering(kept[0].offset - 512, &mut [1; 1024]).is_err());
-        volume.read_at(kept[0].offset - 512, &mut bytes[..512]).expect("it can be read");
-        assert!(bytes[..512] == pattern(kept[0].offset as usize, 3)[kept[0].offset as usize - 512..]);
+        assert!(bytes == pattern(areas[0].offset as usize, 3));
+        assert!(volume.write_clobbering(areas[0].offset - 512, &mut [1; 1024]).is_err());
+        volume.read_at(areas[0].offset - 512, &mut bytes[..512]).expect("it can be read");
+        assert!(bytes[..512] == pattern(areas[0].offset as usize, 3)[areas[0].offset as usize - 512..]);
     }
 }
 
 #[test]
 fn places_that_cannot_be_are_refused_before_anything_is_written() {
     let credentials = [passphrase(PASSWORD)];
-    let good: Vec<u64> = kept(MIB, &Spec::default()).iter().map(|part| part.offset).collect();
+    let good: Vec<u64> = reserved(MIB, &Spec::default()).iter().map(|part| part.offset).collect();
     let changed = |part: usize, offset: u64| {
         let mut places = good.clone();
         places[part] = offset;
@@ -290,7 +290,7 @@ fn places_that_cannot_be_are_refused_before_anything_is_written() {
         assert!(store.to_vec().iter().all(|byte| *byte == 0), "{places:?}");
     }
     let spec = Spec { reserved_at: ReservedAt::At(&good), ..Spec::default() };
-    assert_eq!(kept(MIB, &spec), kept(MIB, &Spec::default()));
+    assert_eq!(reserved(MIB, &spec), reserved(MIB, &Spec::default()));
 }
 
 #[test]
@@ -330,7 +330,7 @@ fn a_store_is_as_large_as_its_plaintext_and_what_is_kept() {
                 assert!(discovery, "{plain}");
                 continue;
             };
-            assert!(kept(len, &spec)[0].offset >= plain, "{plain} in {len}");
+            assert!(reserved(len, &spec)[0].offset >= plain, "{plain} in {len}");
         }
     }
     assert!(creator.stored_len(u64::MAX - 5, &Spec::default()).is_err());

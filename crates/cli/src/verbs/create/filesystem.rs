@@ -250,10 +250,10 @@ impl Wish<'_> {
     /// # Errors
     /// `Unsupported` where a program is missing; `Io` where one fails.
     pub fn make(self, creator: &dyn Creator, len: u64, spec: &Spec<'_>, folder: &Path) -> Result<Made> {
-        let kept = creator.kept(len, spec)?;
+        let reserved = creator.reserved(len, spec)?;
         let sector = u64::from(self.sector);
         let image = tempfile::Builder::new().prefix(".claviger-").tempfile_in(folder)?;
-        let size = match (self.kind, kept.iter().map(|part| part.offset).min()) {
+        let size = match (self.kind, reserved.iter().map(|part| part.offset).min()) {
             (FileSystem::Exfat, Some(end)) => end,
             _ => len / sector * sector,
         };
@@ -261,13 +261,13 @@ impl Wish<'_> {
         let mut command = self.command()?;
         let mut bad = tempfile::NamedTempFile::new()?;
         if self.kind == FileSystem::Fat {
-            for block in bad_blocks(&kept) {
+            for block in bad_blocks(&reserved) {
                 writeln!(bad, "{block}")?;
             }
             command.arg("-l").arg(bad.path());
         }
         self.run(command, image.path())?;
-        let places = (self.kind == FileSystem::Ntfs).then(|| files_for(&image, &kept)).transpose()?;
+        let places = (self.kind == FileSystem::Ntfs).then(|| files_for(&image, &reserved)).transpose()?;
         Ok(Made { image, places })
     }
 }
@@ -369,8 +369,8 @@ fn extent(file: &File, at: u64, len: u64) -> io::Result<Option<(u64, u64)>> {
 }
 
 /// The blocks of 1 KiB, as mkfs.fat counts them, that hold any of it.
-fn bad_blocks(kept: &[Reserved]) -> impl Iterator<Item = u64> {
-    kept.iter().flat_map(|part| part.offset / 1024..(part.offset + part.size).div_ceil(1024))
+fn bad_blocks(reserved: &[Reserved]) -> impl Iterator<Item = u64> {
+    reserved.iter().flat_map(|part| part.offset / 1024..(part.offset + part.size).div_ceil(1024))
 }
 
 /// How often fragmented files are made again.
@@ -378,7 +378,7 @@ const ATTEMPTS: usize = 8;
 
 /// Makes a file for each part that the format keeps, and tells where they are. One that is in pieces is made anew while it still takes the
 /// holes that it fell into.
-fn files_for(image: &tempfile::NamedTempFile, kept: &[Reserved]) -> Result<Vec<u64>> {
+fn files_for(image: &tempfile::NamedTempFile, reserved: &[Reserved]) -> Result<Vec<u64>> {
     let mut boot = [0; 16];
     File::open(image.path())?.read_exact(&mut boot)?;
     let cluster = u64::from(u16::from_le_bytes([boot[11], boot[12]])) * u64::from(boot[13]);
@@ -391,10 +391,10 @@ fn files_for(image: &tempfile::NamedTempFile, kept: &[Reserved]) -> Result<Vec<u
             fs::rename(mounted.dir.path().join(part.file), mounted.dir.path().join(&filler))?;
             fillers.push(filler);
         }
-        kept.iter().try_for_each(|part| make_file(mounted.dir.path(), part))?;
+        reserved.iter().try_for_each(|part| make_file(mounted.dir.path(), part))?;
         mounted.end()?;
         let mut places = Vec::new();
-        for part in kept {
+        for part in reserved {
             match place(image.path(), part, cluster)? {
                 Some(place) => places.push(place),
                 None => in_pieces.push(part),

@@ -135,7 +135,7 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
     let Plan { format, creator, takes, spec, wish, reserves, min_len } = plan;
     let at = |e: Error| e.at(path);
     let place = NewVolume::find(path, args.size, args.overwrite, min_len)?;
-    creator.kept(place.len(), &spec).map_err(at)?;
+    creator.reserved(place.len(), &spec).map_err(at)?;
     let credentials = match &args.fresh_keyfile {
         None => args.credentials.read_new(|keyfiles| creator.asks_passphrase(keyfiles))?,
         Some(path) => fresh_keyfile(args, creator, path)?,
@@ -150,7 +150,7 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
         (Some(made), Some(wish)) => Spec { reserved_at: made.reserved_at(wish.kind), ..spec },
         _ => spec,
     };
-    let kept = creator.kept(store.len(), &spec).map_err(at)?;
+    let reserved = creator.reserved(store.len(), &spec).map_err(at)?;
     let mut protectors = args.protectors.make(&takes, creator, credentials)?;
     let credentials = &protectors.credentials[..];
 
@@ -206,7 +206,7 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
         keyfile: args.fresh_keyfile.as_ref().map(|path| path.display().to_string()),
         protectors: protectors.keep(),
         filesystem: args.filesystem.map(FileSystem::name),
-        kept,
+        kept: reserved,
     };
     output::print(&created, args.json)
 }

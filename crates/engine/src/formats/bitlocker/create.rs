@@ -82,8 +82,8 @@ pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
     let mut len = room(0).ok_or_else(too_large)?.max(MIN_LEN);
     // A larger volume may have a larger discovery volume, and that again a larger place where it keeps what is behind.
     loop {
-        let kept: u64 = kept(len, spec)?.iter().map(|part| part.size).sum();
-        let needed = room(kept).ok_or_else(too_large)?;
+        let reserved_size: u64 = reserved(len, spec)?.iter().map(|part| part.size).sum();
+        let needed = room(reserved_size).ok_or_else(too_large)?;
         if needed <= len {
             return Ok(len);
         }
@@ -92,7 +92,7 @@ pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
 }
 
 /// What the format keeps to itself of a volume in a store of `len` bytes.
-pub(super) fn kept(len: u64, spec: &Spec<'_>) -> Result<Vec<Reserved>> {
+pub(super) fn reserved(len: u64, spec: &Spec<'_>) -> Result<Vec<Reserved>> {
     Ok(Plan::of(len, spec)?.kept)
 }
 

@@ -125,8 +125,8 @@ impl Creator for BitLocker {
         create::stored_len(plain, spec)
     }
 
-    fn kept(&self, len: u64, spec: &Spec<'_>) -> Result<Vec<Reserved>> {
-        create::kept(len, spec)
+    fn reserved(&self, len: u64, spec: &Spec<'_>) -> Result<Vec<Reserved>> {
+        create::reserved(len, spec)
     }
 
     /// A startup key opens it alone.
