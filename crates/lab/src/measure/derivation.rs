@@ -71,7 +71,7 @@ pub struct Refusal {
 /// A derivation on one thread.
 #[derive(Clone, Debug, Serialize)]
 pub struct DerivationTiming {
-    /// The hash.
+    /// Name of the hash.
     pub hash: &'static str,
     /// Iterations of PBKDF2.
     pub iterations: u32,

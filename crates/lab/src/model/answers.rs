@@ -64,9 +64,9 @@ impl Threat {
     pub const WORDS: &[Word<Self>] = &[
         ("theft", Self::Theft, "it is lost or stolen while it is off"),
         ("repair", Self::Repair, "it is given away for repair, and has to run there"),
-        ("coercion", Self::Coercion, "somebody can make you tell a passphrase"),
+        ("coercion", Self::Coercion, "somebody can force you to reveal a passphrase"),
         ("evil-maid", Self::EvilMaid, "somebody can change it secretly and give it back"),
-        ("cloud", Self::Cloud, "it lies with somebody else, who sees every state of it"),
+        ("cloud", Self::Cloud, "a cloud provider sees every version of it"),
     ];
 }
 
@@ -77,7 +77,7 @@ impl Platform {
 }
 
 impl RecommendAnswers {
-    /// All systems that shall open it: this one is Linux.
+    /// All systems that must open it. This one is Linux.
     pub(crate) fn platforms(&self) -> impl Iterator<Item = Platform> {
         std::iter::once(Platform::Linux).chain(self.share_with.iter().copied())
     }

@@ -66,7 +66,7 @@ pub enum AesAcceleration {
 /// The kernels that a cipher runs on here.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CipherKernels {
-    /// The cipher.
+    /// Name of the cipher.
     pub cipher: String,
     /// The kernel when AES instructions are allowed.
     pub accelerated: String,

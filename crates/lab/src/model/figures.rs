@@ -163,7 +163,7 @@ pub struct Pass {
     pub at: String,
     /// The state of the machine.
     pub conditions: Conditions,
-    /// The figures.
+    /// One figure for each case of the workload.
     pub measures: Vec<Measure>,
 }
 

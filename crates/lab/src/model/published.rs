@@ -15,9 +15,9 @@ use crate::model::figures::{Axis, Unit};
 pub struct PublishedStudy {
     /// The name in the column `study`.
     pub name: &'static str,
-    /// Its authors.
+    /// The authors and their institution.
     pub author: &'static str,
-    /// Its title.
+    /// The title, in the language of the document.
     pub title: &'static str,
     /// When it was published.
     pub year: u16,
@@ -28,7 +28,7 @@ pub struct PublishedStudy {
     deflated: &'static [u8],
 }
 
-/// All studies.
+/// The five studies, in the order of their tables here.
 pub static STUDIES: &[PublishedStudy] = &[
     PublishedStudy {
         name: "bsi2010",
@@ -96,7 +96,7 @@ pub struct Figure {
     pub cipher: String,
     /// File system.
     pub filesystem: String,
-    /// The test.
+    /// The test, as the document names it.
     pub workload: String,
     /// Block, buffer, file or record size, or clients.
     pub parameter: String,
@@ -106,7 +106,7 @@ pub struct Figure {
     pub metric: String,
     /// Of the value, as printed: see [`Figure::in_our_units`].
     pub unit: String,
-    /// The number.
+    /// The number, in the unit that is printed.
     pub value: f64,
     /// Number of the repetition, `median`, `mean`, or `min` and `max` of a printed range.
     pub run: String,

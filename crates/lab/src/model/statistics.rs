@@ -118,15 +118,15 @@ fn normal_distribution(x: f64) -> f64 {
 /// Where samples lie, in their own unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The smallest.
+    /// The smallest sample.
     pub min: f64,
     /// A quarter lies below.
     pub lower_quartile: f64,
-    /// The middle.
+    /// The median.
     pub median: f64,
     /// A quarter lies above.
     pub upper_quartile: f64,
-    /// The largest.
+    /// The largest sample.
     pub max: f64,
 }
 

@@ -44,7 +44,7 @@ pub struct Study {
     /// What is done.
     #[serde(rename = "workload")]
     pub workloads: Vec<PlannedWork>,
-    /// Its tables.
+    /// Its tables and figures, in its order.
     #[serde(rename = "table")]
     pub tables: Vec<StudyTable>,
     /// What it concluded.
@@ -105,7 +105,7 @@ pub struct StudyTable {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// Who.
+    /// Who asks, and for what.
     pub title: String,
     /// What they say when they are asked.
     pub answers: RecommendAnswers,
@@ -119,10 +119,10 @@ pub struct StudyRow {
     pub title: String,
     /// The workload; nothing where only the study has figures.
     pub workload: Option<String>,
-    /// Its operation.
+    /// The operation of the workload.
     #[serde(default)]
     pub operation: String,
-    /// Its series.
+    /// The series of the operation; empty where it has none.
     #[serde(default)]
     pub series: String,
     /// The place on its axis. Without one, the operation has to have one place only.
@@ -214,9 +214,9 @@ pub struct StudyConclusion {
 pub struct ConclusionCheck {
     /// Name of the workload.
     pub workload: String,
-    /// Its operation.
+    /// The operation of the workload.
     pub operation: String,
-    /// Its series.
+    /// The series of the operation; empty where it has none.
     #[serde(default)]
     pub series: String,
     /// The place on its axis, as of a [`StudyRow`].

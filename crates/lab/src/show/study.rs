@@ -245,7 +245,7 @@ fn why(run: &Run, Meant { workload, series, .. }: Meant<'_>, facility: &str) -> 
 pub struct JudgedConclusion<'a> {
     /// What the study says.
     pub text: &'a str,
-    /// Where.
+    /// Where in the document it says so.
     pub source: &'a str,
     /// `Still true`, `No longer` or `Cannot be said`.
     pub verdict: &'static str,

@@ -31,7 +31,7 @@ pub struct Cell {
     pub case: Case,
     /// What is counted.
     pub unit: Unit,
-    /// The middle.
+    /// The median.
     pub median: f64,
     /// The 95 % interval of the median, by bootstrap: lower end.
     pub low: f64,

@@ -26,10 +26,10 @@ pub struct Args {
     /// What is to be encrypted
     #[arg(long = "for", value_name = "WHAT", value_parser = words(EncryptionPurpose::WORDS))]
     purpose: Option<EncryptionPurpose>,
-    /// Systems besides this Linux that shall read and write it; linux alone is none
+    /// Other systems that must read and write it; linux alone means none
     #[arg(long, value_name = "SYSTEMS", value_delimiter = ',', value_parser = words(Platform::WORDS))]
     share_with: Option<Vec<Platform>>,
-    /// Whom it shall withstand
+    /// What it should protect against
     #[arg(long, value_name = "WHOM", value_parser = words(Threat::WORDS))]
     threat: Option<Threat>,
     /// Whether you can be root here
@@ -79,7 +79,7 @@ impl Args {
             None => several("Which systems must be able to read and write it?", "--share-with", Platform::WORDS)?,
         };
         let purpose = one(self.purpose, "What is to be encrypted?", "--for", EncryptionPurpose::WORDS)?;
-        let threat = one(self.threat, "What must it withstand?", "--threat", Threat::WORDS)?;
+        let threat = one(self.threat, "What should it protect against?", "--threat", Threat::WORDS)?;
         let root = one(self.root, "Can you be root on this machine?", "--root", ROOT)?;
         share_with.retain(|&platform| platform != Platform::Linux);
         share_with.dedup();

@@ -79,7 +79,7 @@ impl MountedFilesystem {
     /// Writes everything and unmounts it.
     ///
     /// # Errors
-    /// `Io`; `InUse` where somebody has a file in it open. It is out of sight all the same.
+    /// `Io`; `InUse` where somebody has a file in it open. It is detached all the same.
     pub fn close(mut self) -> Result<()> {
         self.take_down()
     }

@@ -139,7 +139,7 @@ pub struct FacilityRequirements {
     pub root: bool,
 }
 
-/// A command.
+/// A command, with what it reads and how long it goes on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct CommandStep {

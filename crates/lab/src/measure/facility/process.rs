@@ -151,7 +151,7 @@ impl Runner {
 }
 
 impl Background {
-    /// Its number.
+    /// The process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -266,7 +266,7 @@ fn wait_for(process: &OwnedFd, limit: Duration) -> io::Result<()> {
 /// A process that a command has left behind, known beyond its number, which may be given anew.
 #[derive(Debug)]
 pub struct Left {
-    /// Its number.
+    /// The process ID.
     pub pid: u32,
     process: OwnedFd,
 }

@@ -44,8 +44,8 @@ const LARGE: usize = 1 << 20;
 
 /// A facility with a store of its own. Dropping it closes it and removes the store.
 ///
-/// It is to be made, opened and closed by a thread that lives as long as it is open: programs in the background are
-/// asked to end when that thread does, so that they do not outlive a lab that is killed.
+/// One thread makes, opens and closes it. Programs in the background end with that thread, so they do not outlive a lab
+/// that is killed.
 pub struct FacilityTarget {
     facility: Facility,
     words: Words,

@@ -32,7 +32,7 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// What the lab needs besides a plan.
 pub struct Hands<'a> {
-    /// This program.
+    /// The program that opens our own formats.
     pub program: &'a Path,
     /// Whether the run was cancelled.
     pub cancelled: fn() -> bool,

@@ -139,7 +139,7 @@ pub struct Preset {
 /// What somebody wants. What is empty or nothing is chosen by the level.
 #[derive(Clone, Debug)]
 pub struct Wishes {
-    /// How thoroughly.
+    /// What sizes and passes follow from.
     pub level: Level,
     /// Where containers lie: everything is done on each of these media, of which there is at least one.
     pub media: Vec<Backing>,
@@ -165,7 +165,7 @@ pub struct Wishes {
 
 /// A plan, and what it is carried out with here.
 pub struct PreparedRun {
-    /// The plan.
+    /// What is measured.
     pub plan: RunPlan,
     /// The facilities that are measured.
     pub facilities: Vec<Facility>,

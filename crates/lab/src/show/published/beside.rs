@@ -52,7 +52,7 @@ pub struct TheirLosses {
     pub aes_acceleration: String,
     /// The smallest of the losses: 0.12 is 12 %.
     pub low: f64,
-    /// The largest.
+    /// The largest of the losses.
     pub high: f64,
     /// How many there are: settings of the machine, file systems.
     pub settings: usize,
@@ -459,14 +459,14 @@ pub struct CipherBeside {
     pub buffer_bytes: usize,
     /// Mean of encryption and decryption here, in bytes per second.
     pub bytes_per_s: f64,
-    /// There.
+    /// The same cipher and buffer on machines of the studies.
     pub theirs: Vec<WindowSpeed>,
 }
 
 /// What TrueCrypt's benchmark window showed on a machine: its fastest setting.
 #[derive(Clone, Debug, Serialize)]
 pub struct WindowSpeed {
-    /// The machine.
+    /// The machine, as the study names it.
     pub platform: String,
     /// When it was published.
     pub year: u16,

@@ -79,7 +79,7 @@ pub struct BarChart {
     pub groups: Vec<(String, Vec<ChartBar>)>,
 }
 
-/// A bar.
+/// A bar of a [`BarChart`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChartBar {
     /// What stands beside it.

@@ -386,6 +386,7 @@ impl CsvRecord for StudyRecord {
 mod tests {
     use super::super::sample;
     use super::*;
+    use crate::model::figures::RunPlan;
     use crate::show::report::{RunReport, Text};
 
     /// A study of what the sample run has.
@@ -438,7 +439,7 @@ check = [{ workload = "dd", operation = "write", x = 1048576, facility = "zfs", 
 
     fn run() -> Run {
         let mut run = sample::run();
-        run.plan.study = Some(Box::new(toml::from_str(STUDY).expect("a study")));
+        run.plan = RunPlan::new((*run.plan).clone(), Some(toml::from_str(STUDY).expect("a study")));
         run
     }
 

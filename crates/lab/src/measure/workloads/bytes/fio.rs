@@ -67,7 +67,7 @@ fn region(plan: &Plan) -> u64 {
     size.min(plan.size / 4 * 3) / MIB * MIB
 }
 
-/// The workload.
+/// What fio measures.
 pub static FIO: Workload = Workload {
     name: "fio",
     title: "Random and sequential requests, with latencies (fio)",

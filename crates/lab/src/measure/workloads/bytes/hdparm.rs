@@ -91,7 +91,7 @@ fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     Ok(WorkloadOutcome { measures, ..WorkloadOutcome::default() })
 }
 
-/// Both.
+/// Buffered and cached reads.
 fn timings(file: &File, len: u64, times: &Times, lab: &Lab) -> Result<Vec<Measure>> {
     let mut buffer = Buffer::new(BUFFER);
     let (cached, took_cached) = cached(file, times.cached_s, &mut buffer)?;

@@ -130,7 +130,7 @@ fn operations(records: u64) -> impl Iterator<Item = &'static Operation> {
     OPERATIONS.iter().filter(move |operation| operation.name != "stride read" || records >= 2 * STRIDE)
 }
 
-/// The workload.
+/// Operations of IOzone, by code of our own.
 pub static IOZONE_LIKE: Workload = Workload {
     name: "iozone-like",
     title: "Operations on a file by record size (as IOzone's)",

@@ -30,7 +30,7 @@ fn extent(plan: &Plan) -> (usize, u64) {
     (count, size.min(plan.size / 4 * 3) / MIB * MIB)
 }
 
-/// The workload.
+/// Single requests, one after the other.
 pub static REQUESTS: Workload = Workload {
     name: "requests",
     title: "Single requests of 4 KiB: latency and context switches",

@@ -68,7 +68,7 @@ impl Shape {
     }
 }
 
-/// The workload.
+/// Matrices in a file.
 pub static SCRATCH: Workload = Workload {
     name: "scratch",
     title: "A computation with a scratch file (as in high-performance computing)",

@@ -55,7 +55,7 @@ impl Extent {
     }
 }
 
-/// The workload.
+/// Requests over time.
 pub static SEEKS: Workload = Workload {
     name: "seeks",
     title: "Requests over time (seek trace)",

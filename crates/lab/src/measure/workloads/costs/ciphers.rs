@@ -42,7 +42,7 @@ impl Extent {
     }
 }
 
-/// The ciphers.
+/// Ciphers in memory.
 pub static CIPHERS: Workload = Workload {
     name: "ciphers",
     title: "Ciphers in memory (TrueCrypt's benchmark)",
