@@ -50,9 +50,6 @@ pub struct ServedArgs {
 
     #[command(flatten)]
     pub told: BackgroundArgs,
-
-    #[command(flatten)]
-    pub protect: ProtectArgs,
 }
 
 /// A volume's plaintext, or with `--raw` a file as it is.
@@ -72,12 +69,17 @@ pub type Answering = (Control, Option<Listening>);
 
 impl ServedArgs {
     /// Does the key process's work, to the end, if this is that process.
-    pub fn worked_as_key_process(&self, open: &OpenArgs, access: Access) -> anyhow::Result<bool> {
+    pub fn worked_as_key_process(
+        &self,
+        open: &OpenArgs,
+        access: Access,
+        protect: &ProtectArgs,
+    ) -> anyhow::Result<bool> {
         self.registers.check(&self.key_process)?;
         if self.key_process.which().is_none() {
             return Ok(false);
         }
-        self.key_process.keep(open, Some(access), Some(&self.protect), &self.registers)?;
+        self.key_process.keep(open, Some(access), Some(protect), &self.registers)?;
         Ok(true)
     }
 

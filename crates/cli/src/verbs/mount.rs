@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use crate::opening::files::{self, InsideArgs};
 use crate::opening::mount_point::{self, MountPoint};
-use crate::opening::{OpenArgs, OpenedVolume};
+use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
 use crate::process::background;
 use crate::process::guard;
 use crate::process::key_process::{self, Locking};
@@ -88,6 +88,9 @@ pub struct Args {
 
     #[command(flatten)]
     served: ServedArgs,
+
+    #[command(flatten)]
+    protect: ProtectArgs,
 }
 
 impl Args {
@@ -135,7 +138,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         apart(&args.open.path, dir)?;
     }
     let (access, served) = (args.access(), &args.served);
-    if served.worked_as_key_process(&args.open, access)? {
+    if served.worked_as_key_process(&args.open, access, &args.protect)? {
         return Ok(());
     }
     let is_folder = args.open.path.is_dir();
@@ -170,7 +173,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     }
     let volume = match served.open_otherwise(&args.open, access, words)? {
         Some(volume) => volume,
-        None => match args.open.open_for_files_protecting(access, &served.protect)? {
+        None => match args.open.open_for_files_protecting(access, &args.protect)? {
             Opened::Files(folder) => return serve_folder(args, *folder, dir, parent, &runtime),
             opened if args.wants_folder() => {
                 let path = args.folder.as_deref().unwrap_or(OsStr::new("/"));
@@ -255,7 +258,7 @@ fn serve(
         size,
         sector_size,
         read_only,
-        protects_hidden: args.served.protect.asked(),
+        protects_hidden: args.protect.asked(),
         warnings: mounted.warnings().to_vec(),
         pid: server.pid,
     };

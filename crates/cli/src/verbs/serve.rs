@@ -22,7 +22,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde::Serialize;
 use signal_hook::iterator::Signals;
 
-use crate::opening::OpenArgs;
+use crate::opening::{OpenArgs, ProtectArgs};
 use crate::process::key_process::Locking;
 use crate::process::served::{Answering, Counted, ServedArgs, ServedVolume};
 use crate::process::{guard, served};
@@ -49,9 +49,6 @@ Commands that use it:
   qemu-system-x86_64 -drive file='nbd+unix:///?socket=PATH',format=raw
   sudo nbd-client -unix PATH /dev/nbd0 && sudo mount /dev/nbd0 /mnt")]
 pub struct Args {
-    #[command(flatten)]
-    open: OpenArgs,
-
     /// Serve on a Unix socket at PATH, instead of one in your runtime folder
     #[arg(long, value_name = "PATH", conflicts_with = "tcp")]
     socket: Option<PathBuf>,
@@ -85,6 +82,12 @@ pub struct Args {
 
     #[command(flatten)]
     served: ServedArgs,
+
+    #[command(flatten)]
+    open: OpenArgs,
+
+    #[command(flatten)]
+    protect: ProtectArgs,
 }
 
 #[derive(Serialize)]
@@ -110,12 +113,12 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let at = |e: Error| e.at(&args.open.path);
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
     let served = &args.served;
-    if served.worked_as_key_process(&args.open, access)? {
+    if served.worked_as_key_process(&args.open, access, &args.protect)? {
         return Ok(());
     }
     let volume = match served.open_otherwise(&args.open, access, words)? {
         Some(volume) => volume,
-        None => served.volume(&args.open, args.open.open_protecting(access, &served.protect)?, access, None)?,
+        None => served.volume(&args.open, args.open.open_protecting(access, &args.protect)?, access, None)?,
     };
     let ServedVolume { facts, store, locking } = volume;
     cancel::check()?;
@@ -141,7 +144,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         size,
         sector_size: store.sector_size(),
         read_only,
-        protects_hidden: served.protect.asked(),
+        protects_hidden: args.protect.asked(),
         pid: std::process::id(),
     };
     // A server that nobody can list serves all the same.
