@@ -1,0 +1,62 @@
+//! The hidden volume in the one that is opened: what opens it, and that nothing is written over it.
+
+use claviger_engine::{Credential, Protect, Result};
+
+use crate::opening::credentials::HiddenCredentialArgs;
+
+/// What opens the hidden volume, for verbs with an option of the id `hidden`.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Password and keyfiles of the hidden volume")]
+pub struct HiddenArgs {
+    #[command(flatten)]
+    pub credentials: HiddenCredentialArgs,
+
+    /// Hash of the hidden volume
+    #[arg(long, value_name = "NAME", requires = "hidden")]
+    pub hidden_hash: Option<String>,
+
+    /// PIM of the hidden volume
+    #[arg(long, value_name = "N", requires = "hidden")]
+    pub hidden_pim: Option<u32>,
+}
+
+impl HiddenArgs {
+    /// The hidden volume that these open.
+    pub(super) fn protect<'a>(&'a self, credentials: &'a [Credential]) -> Protect<'a> {
+        Protect { credentials, hash: self.hidden_hash.as_deref(), pim: self.hidden_pim }
+    }
+}
+
+/// Protection of a hidden volume in the one that is opened, for verbs that write.
+#[derive(clap::Args)]
+pub struct ProtectArgs {
+    /// Protect the hidden volume in this one, with both passwords: a write that would damage it is refused, and the
+    /// volume becomes read-only. Without this, writing to the outer volume may destroy the hidden one
+    #[arg(long = "protect-hidden", id = "hidden")]
+    pub(super) protect: bool,
+
+    #[command(flatten)]
+    pub(super) hidden: HiddenArgs,
+}
+
+impl ProtectArgs {
+    /// Whether protection is asked for.
+    pub fn asked(&self) -> bool {
+        self.protect
+    }
+
+    /// What opens the hidden volume, asked where needed, if protection is asked for.
+    pub fn read(&self) -> Result<Option<Vec<Credential>>> {
+        self.protect.then(|| self.hidden.credentials.source().read()).transpose()
+    }
+
+    /// The protection with what was read for it.
+    pub fn protect<'a>(&'a self, credentials: Option<&'a [Credential]>) -> Option<Protect<'a>> {
+        credentials.map(|credentials| self.hidden.protect(credentials))
+    }
+
+    /// Whether the hidden volume's password is read from standard input.
+    pub fn on_stdin(&self) -> bool {
+        self.hidden.credentials.source().on_stdin()
+    }
+}
