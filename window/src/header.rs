@@ -40,13 +40,25 @@ pub fn partition(options: &[String]) -> impl Iterator<Item = &String> {
     options.iter().filter(|option| option.starts_with("--partition="))
 }
 
+/// The states of a BitLocker volume that is converted in part (`BitLockerFacts::state`).
+const HALF_CONVERTED: [&str; 9] = [
+    "encryption under way",
+    "encryption paused",
+    "encryption interrupted",
+    "decryption under way",
+    "decryption paused",
+    "decryption interrupted",
+    "conversion under way",
+    "conversion paused",
+    "conversion interrupted",
+];
+
 /// What `claviger header show` says; nothing where a header says nothing without a password.
 pub fn header(shown: &Value, texts: &Texts) -> Option<Header> {
     let about = &shown["header"];
     let list = |name: &str| about[name].as_array().into_iter().flatten();
     let reencrypted = list("requirements").filter_map(Value::as_str).any(|name| name.starts_with("online-reencrypt"));
-    let state = about["state"].as_str().unwrap_or_default();
-    let converted = ["under way", "interrupted", "paused"].iter().any(|end| state.ends_with(end));
+    let converted = about["state"].as_str().is_some_and(|state| HALF_CONVERTED.contains(&state));
     let tokens: Vec<_> = list("tokens").collect();
     let used = list("keyslots").filter(|slot| slot["active"] != false);
     Some(Header {

@@ -8,7 +8,7 @@ use std::{fmt, fs::File};
 
 use anyhow::Context;
 use claviger_lab::model::words;
-use serde::Serialize;
+use serde::ser::{self, Serialize, Serializer};
 
 /// Bytes in a pipe: the most that users may have (pipe(7), pipe-max-size).
 const PIPE: usize = 1 << 20;
@@ -33,6 +33,11 @@ impl fmt::Display for ReaderGone {
 }
 
 impl std::error::Error for ReaderGone {}
+
+/// Facts of an engine's types as JSON whose members are in the order of their names.
+pub fn in_order_of_names<T: Serialize, S: Serializer>(facts: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serde_json::to_value(facts).map_err(ser::Error::custom)?.serialize(serializer)
+}
 
 /// Prints the report.
 pub fn print(report: &impl Report, json: bool) -> anyhow::Result<()> {

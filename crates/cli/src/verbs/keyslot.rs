@@ -5,8 +5,11 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use claviger_engine::formats::luks2::{Luks2Opens, Luks2Priority};
 use claviger_engine::formats::takes::{self, Parameter, Purpose};
-use claviger_engine::formats::{self, HeaderAttributes, NewCredential, Protection, RecoveryPassword, Removal};
+use claviger_engine::formats::{
+    self, HeaderAttributes, HeaderFacts, KeyslotFacts, NewCredential, Protection, RecoveryPassword, Removal,
+};
 use claviger_engine::store::Access;
 use claviger_engine::tpm2::{Envelope, Pcrs, Policy, Signed};
 use claviger_engine::{Credential, Error, ErrorKind, Secret, Unlock};
@@ -22,7 +25,7 @@ use crate::opening::{cost, new_file, tokens};
 use crate::process::guard;
 use crate::terminal::date::date;
 use crate::terminal::output::{self, Report};
-use crate::terminal::{cancel, prompt};
+use crate::terminal::{cancel, prompt, size};
 use crate::verbs::change;
 
 /// List, add, change, remove and test the passphrases of a LUKS or BitLocker volume
@@ -333,7 +336,8 @@ enum Priority {
 struct Listed {
     path: String,
     format: &'static str,
-    keyslots: Vec<Value>,
+    #[serde(serialize_with = "output::in_order_of_names")]
+    keyslots: Vec<KeyslotFacts>,
 }
 
 #[derive(Serialize)]
@@ -391,14 +395,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 fn list(args: &ListArgs) -> anyhow::Result<()> {
     let named = args.header.find(Access::ReadOnly)?;
-    let described = named.header.describe().unwrap_or_default();
-    let Some(keyslots) = described.get("keyslots").and_then(Value::as_array) else {
+    let facts = named.header.describe();
+    let Some(keyslots) = facts.as_ref().and_then(HeaderFacts::used_keyslots) else {
         return Err(Error::unsupported(format!("keyslots: {} has none", named.format.name()))
             .at(&args.header.path)
             .into());
     };
-    // LUKS1 has all eight in its header, LUKS2 those that there are.
-    let keyslots = keyslots.iter().filter(|slot| slot.get("active") != Some(&Value::Bool(false)));
     let keyslots = keyslots.cloned().collect();
     output::print(&Listed { path: named.path(), format: named.format.name(), keyslots }, args.json)
 }
@@ -696,33 +698,37 @@ impl Report for Listed {
 }
 
 /// A keyslot on one line. What comes from the header is shown as text on one line, whatever it is.
-fn row(slot: &Value) -> String {
-    let number = slot.get("number").or(slot.get("keyslot")).and_then(Value::as_u64).unwrap_or(0);
-    let kdf = match slot.get("kdf") {
-        Some(Value::String(name)) => Some((name.clone(), slot)),
-        Some(kdf @ Value::Object(_)) => Some((kdf["type"].as_str().unwrap_or_default().to_owned(), kdf)),
-        _ => None,
-    };
+fn row(slot: &KeyslotFacts) -> String {
     let mut parts = Vec::new();
-    if let Some((name, kdf)) = kdf {
-        let hash = kdf.get("hash").and_then(Value::as_str).map(|hash| format!(" with {hash}")).unwrap_or_default();
-        parts.push(format!("{name}{hash}, {} iterations", kdf["iterations"]));
+    match slot {
+        KeyslotFacts::Luks1(slot) => {
+            parts.extend(slot.kdf.iter().map(|kdf| derived(kdf.kind, Some(&kdf.hash), kdf.iterations)));
+            parts.extend(slot.damaged.clone());
+        }
+        KeyslotFacts::Luks2(slot) => {
+            if let Some(kdf) = &slot.kdf {
+                parts.push(derived(&kdf.kdf, kdf.hash.as_deref(), kdf.iterations.unwrap_or_default()));
+                parts.extend(kdf.memory.map(size::short));
+            }
+            let unusual = Some(slot.priority).filter(|priority| *priority != Luks2Priority::Normal);
+            parts.extend(unusual.map(|priority| priority.name().to_owned()));
+            parts.extend((slot.opens == Some(Luks2Opens::Nothing)).then(|| "nothing (unbound)".to_owned()));
+        }
+        KeyslotFacts::BitLocker(slot) => {
+            parts.push(format!("{} {{{}}}", slot.kind, slot.guid));
+            parts.push(format!("changed {}", date(slot.changed)));
+            parts.extend(slot.name.as_ref().map(|name| format!("named {name}")));
+            parts.extend(slot.hint.as_ref().map(|hint| format!("hint: {hint}")));
+            parts.extend(slot.needs.map(|needs| format!("needs {needs}")));
+        }
+        _ => {}
     }
-    if let Some(memory) = slot.get("memory").and_then(Value::as_u64) {
-        parts.push(crate::terminal::size::short(memory));
-    }
-    // BitLocker's have a type and a GUID, LUKS2's only a type, which is always the same.
-    if let Some(guid) = slot.get("guid").and_then(Value::as_str) {
-        parts.push(format!("{} {{{guid}}}", slot["type"].as_str().unwrap_or_default()));
-        let named = |field: &str, name: &str| Some(format!("{name} {}", slot.get(field)?.as_str()?));
-        parts.extend(slot.get("changed").and_then(Value::as_i64).map(|at| format!("changed {}", date(at))));
-        parts.extend([named("name", "named"), named("hint", "hint:"), named("needs", "needs")].into_iter().flatten());
-    }
-    for field in ["priority", "opens", "damaged"] {
-        let shown = slot.get(field).and_then(Value::as_str).filter(|text| !["normal", "the volume"].contains(text));
-        parts.extend(shown.map(str::to_owned));
-    }
-    format!("{number:>2}  {}", output::printable(&parts.join(", ")))
+    format!("{:>2}  {}", slot.number(), output::printable(&parts.join(", ")))
+}
+
+fn derived(kdf: &str, hash: Option<&str>, iterations: u32) -> String {
+    let hash = hash.map(|hash| format!(" with {hash}"));
+    format!("{kdf}{}, {iterations} iterations", hash.unwrap_or_default())
 }
 
 impl Report for Added {

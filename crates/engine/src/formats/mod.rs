@@ -5,6 +5,7 @@ mod change;
 mod editor;
 pub mod filevault2;
 mod filling;
+mod header_facts;
 mod headerless;
 mod in_place;
 pub mod integritysetup;
@@ -46,6 +47,7 @@ pub use change::{
     RecoveryPassword, Removal, RestoreFrom, TokenChange, Verified,
 };
 pub use editor::KeyslotEditor;
+pub use header_facts::{FormatFacts, HeaderFacts, KeyslotFacts, Pbkdf2Facts, Unit};
 pub use in_place::{InPlaceConversion, InPlaceConverter, Towards, convertible};
 pub use plan::{PlannedSlot, UnlockPlan};
 pub use resizing::Resizing;
@@ -383,8 +385,8 @@ pub trait Header: Send {
     /// The store with the data, which the layout that [`Header::unlock`] gives is one of.
     fn data(&self) -> &Arc<dyn Store>;
 
-    /// What can be told without any credential, as JSON: keyslots, ciphers, UUID, tokens. No secret is in it.
-    fn describe(&self) -> Option<serde_json::Value> {
+    /// What can be told without any credential: keyslots, ciphers, UUID, tokens. No secret is in it.
+    fn describe(&self) -> Option<HeaderFacts> {
         None
     }
 

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
+use crate::support::described;
 use crate::torture::{Scenario, Verb};
 use claviger_engine::formats::{Format, InPlaceConverter, Unlocked};
 use claviger_engine::formats::{Towards, bitlocker::BITLOCKER, convertible};
@@ -152,7 +153,7 @@ impl Case {
                 assert!(!wiped || read_all(&**store) == self.made.plaintext, "{}, {what}: no zeros", self.name);
             }
             Towards::Encrypted => {
-                let described = BITLOCKER.open(store).expect("it opens").describe().expect("it says");
+                let described = described(&*BITLOCKER.open(store).expect("it opens"));
                 assert_eq!(described["state"], "encrypted", "{}, {what}", self.name);
                 // Where its log was.
                 let end = self.made.layout.metadata[2] + self.made.layout.metadata_len;
@@ -235,7 +236,7 @@ fn a_conversion_that_is_stopped_goes_on_and_can_be_turned_round() {
                 Err(e) => assert!(matches!(e.kind, ErrorKind::Cancelled), "{}: {e}", case.name),
                 Ok(()) => continue,
             }
-            let paused = BITLOCKER.open(&store).expect("it opens").describe().expect("it says");
+            let paused = described(&*BITLOCKER.open(&store).expect("it opens"));
             assert!(paused["state"].as_str().is_some_and(|state| state.ends_with("paused")), "{}: {paused}", case.name);
             let writable = case.unlocked(&store).expect("it opens").layout.segments().iter().all(|s| s.writable);
             assert!(writable, "{}", case.name);

@@ -334,7 +334,7 @@ fn the_boot_sector_says_which_kind_it_is() {
     assert_eq!(made.image[160..176], IDENTIFIER);
     let store = store(&made.image);
     let (_, header) = formats::open(&store, None).expect("a volume");
-    let about = header.describe().expect("it can be described");
+    let about = described(&*header);
     assert_eq!(about["made_by"], "Windows 10 or later, encrypted as it is written");
 }
 

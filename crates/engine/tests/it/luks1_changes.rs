@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::sync::Arc;
 
-use crate::support::{noise, passphrase, to_file};
+use crate::support::{described, noise, passphrase, to_file};
 use crate::torture::{self, Key, Scenario, Subject, Verb};
 use claviger_engine::formats::{self, HeaderAttributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom};
 use claviger_engine::spec::Cost;
@@ -118,7 +118,7 @@ pub fn scenarios() -> Vec<Scenario> {
             "the UUID",
             |_, store, _| set_uuid(store, "", ""),
             |_, store| {
-                let described = formats::open(store, Some("LUKS1")).ok().and_then(|(_, header)| header.describe());
+                let described = formats::open(store, Some("LUKS1")).ok().map(|(_, header)| described(&*header));
                 described.is_some_and(|described| described["uuid"] == UUID)
             },
         ),

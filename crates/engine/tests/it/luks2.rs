@@ -243,7 +243,7 @@ fn the_header_is_described_without_a_passphrase() {
     std::fs::write(&file, tpm).expect("a token");
     cryptsetup
         .run(&["token", "import", "--disable-external-tokens", "--json-file", &file.display().to_string()], &path);
-    let described = formats::open(&read_only(&path), None).expect("a header").1.describe().expect("it tells");
+    let described = described(&*formats::open(&read_only(&path), None).expect("a header").1);
     assert_eq!(described["label"], "lab");
     assert_eq!(described["keyslots"][0]["opens"], "the volume");
     assert_eq!(described["keyslots"][1]["opens"], "nothing (unbound)");

@@ -1028,7 +1028,7 @@ fn a_segment_that_is_too_long_for_any_store_is_shown() {
     });
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(image.0));
     let (_, header) = formats::open(&store, None).expect("a good header");
-    assert!(header.describe().expect("it is described").to_string().contains("18446744073709551104"));
+    assert!(described(&*header).to_string().contains("18446744073709551104"));
     let credentials = [passphrase("first")];
     for truncated in [false, true] {
         let error = header.unlock(&Unlock { truncated, ..Unlock::with(&credentials) }).err();

@@ -18,7 +18,6 @@ use claviger_engine::formats::{Choices, FORMATS, Format};
 use claviger_engine::{Opening, file_formats};
 use claviger_lab::measure::facility::Catalogue;
 use claviger_serve::sessions::{Runtime, Session};
-use serde_json::Value;
 
 use crate::terminal::output;
 use crate::verbs::attach;
@@ -167,10 +166,8 @@ fn keyslots_of(word: &OsString) -> Option<Vec<String>> {
     let path = at_home(word);
     let kind = fs::metadata(&path).ok()?.file_type();
     let header = (kind.is_file() || kind.is_block_device()).then(|| Opening::path(&path).find_header().ok())??.header;
-    let described = header.describe()?;
-    let active = |slot: &&Value| slot.get("active") != Some(&Value::Bool(false));
-    let keyslots = described.get("keyslots")?.as_array()?.iter().filter(active);
-    Some(keyslots.filter_map(|slot| Some(slot.get("number").or(slot.get("keyslot"))?.to_string())).collect())
+    let facts = header.describe()?;
+    Some(facts.used_keyslots()?.map(|slot| slot.number().to_string()).collect())
 }
 
 /// Shells hand over `~/` as it was written.

@@ -2,11 +2,11 @@
 
 use std::io::{self, Write};
 
-use claviger_engine::formats::UnlockPlan;
+use claviger_engine::formats::{HeaderFacts, Unit, UnlockPlan};
 use claviger_engine::opening::HeaderFound;
 use claviger_engine::{Error, Unlock};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use crate::opening::editing::HeaderArgs;
 use crate::opening::patience;
@@ -37,7 +37,8 @@ struct Shown {
     path: String,
     format: &'static str,
     /// What the header says.
-    header: Value,
+    #[serde(serialize_with = "output::in_order_of_names")]
+    header: HeaderFacts,
     /// What trying its keyslots costs on this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<UnlockPlan>,
@@ -61,13 +62,19 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 impl Report for Shown {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}", printable(&self.path))?;
-        if let Value::Object(members) = &self.header {
-            object(out, members, 2)?;
-        }
+        object(out, &members(&self.header)?, 2)?;
         match &self.plan {
             Some(plan) if !plan.keyslots.is_empty() => writeln!(out, "  {}", patience::sentence(plan)),
             _ => Ok(()),
         }
+    }
+}
+
+/// What facts say, by the names that they have in JSON.
+fn members(facts: &HeaderFacts) -> io::Result<Map<String, Value>> {
+    match serde_json::to_value(facts)? {
+        Value::Object(members) => Ok(members),
+        _ => Ok(Map::new()),
     }
 }
 
@@ -114,8 +121,7 @@ fn shown(name: &str, value: &Value) -> Option<String> {
         Value::String(text) if text.is_empty() => None,
         Value::String(text) => Some(printable(text)),
         Value::Bool(yes) => Some(if *yes { "yes" } else { "no" }.to_owned()),
-        Value::Number(number) if ["created", "changed"].contains(&name) => number.as_i64().map(date),
-        Value::Number(number) => Some(with_unit(name, number.as_u64(), number.to_string())),
+        Value::Number(number) => Some(with_unit(Unit::of_field(name), number)),
         Value::Array(all) => {
             let all: Vec<_> = all.iter().filter_map(|value| shown("", value)).collect();
             (!all.is_empty()).then(|| all.join(", "))
@@ -124,15 +130,15 @@ fn shown(name: &str, value: &Value) -> Option<String> {
     }
 }
 
-/// A number with what it counts, which its name tells.
-fn with_unit(name: &str, number: Option<u64>, text: String) -> String {
-    let of_bytes = |name: &str| name == "memory" || name.ends_with("size");
-    let in_bytes = |name: &str| name == "at" || name.ends_with("offset");
-    match number {
-        Some(number) if of_bytes(name) => size::exact(number),
-        Some(_) if in_bytes(name) => format!("byte {text}"),
-        Some(number) if name == "microseconds" => format!("about {:.2} s of one processor", number as f64 / 1e6),
-        _ => text,
+/// A number with what it counts.
+fn with_unit(unit: Option<Unit>, number: &Number) -> String {
+    let positive = number.as_u64().unwrap_or_default();
+    match unit {
+        Some(Unit::Bytes) => size::exact(positive),
+        Some(Unit::Offset) => format!("byte {number}"),
+        Some(Unit::Time) => date(number.as_i64().unwrap_or_default()),
+        Some(Unit::Microseconds) => format!("about {:.2} s of one processor", positive as f64 / 1e6),
+        _ => number.to_string(),
     }
 }
 
@@ -141,10 +147,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn text_of(header: Value) -> String {
+    fn text_of(header: &Value) -> String {
         let mut out = Vec::new();
-        let shown = Shown { path: "x.luks".into(), format: "LUKS2", header, plan: None };
-        shown.text(&mut out).expect("memory");
+        object(&mut out, header.as_object().expect("facts"), 2).expect("memory");
         String::from_utf8(out).expect("text")
     }
 
@@ -155,8 +160,8 @@ mod tests {
             "keyslots": [{ "number": 3, "type": "luks2", "area_offset": 32768, "keyslots": [1, 2] }],
         });
         assert_eq!(
-            text_of(header),
-            "x.luks\n  header size  16384 bytes (16 KiB)\n  uuid         abc?[31m\n  keyslots\n    3: luks2\n      \
+            text_of(&header),
+            "  header size  16384 bytes (16 KiB)\n  uuid         abc?[31m\n  keyslots\n    3: luks2\n      \
              area offset  byte 32768\n      keyslots     1, 2\n"
         );
     }

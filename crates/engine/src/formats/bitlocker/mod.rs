@@ -6,6 +6,7 @@ mod boot;
 mod convert;
 mod create;
 mod datum;
+mod describe;
 mod discovery;
 mod editor;
 mod eow;
@@ -32,8 +33,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use claviger_crypto::{Secret, SectorCipher};
-use serde_json::{Value, json};
 
+use super::header_facts::HeaderFacts;
 use super::takes::{Parameter, Takes, check_opening};
 use super::{
     Choices, Creator, Facts, Format, Header, InPlaceConverter, KeyslotEditor, Sealed, Unlocked, Verdict, wiped,
@@ -45,6 +46,7 @@ use crate::spec::{Reserved, Spec};
 use crate::store::{MemoryStore, Store};
 use crate::volume::Layout;
 use boot::{Boot, Kind};
+pub use describe::{BitLockerCopy, BitLockerFacts, BitLockerKeyslot};
 use eow::Eow;
 use guid::filetime;
 use layout::{Part, Places, ZoneState};
@@ -455,8 +457,8 @@ impl Header for BitLockerHeader {
         &self.store
     }
 
-    fn describe(&self) -> Option<Value> {
-        Some(self.described())
+    fn describe(&self) -> Option<HeaderFacts> {
+        Some(describe::describe(self))
     }
 
     fn damage(&self) -> Vec<Warning> {
@@ -469,39 +471,6 @@ impl Header for BitLockerHeader {
 
     fn sealed(&self) -> Vec<Sealed> {
         tpm::sealed(&self.first().metadata)
-    }
-}
-
-impl BitLockerHeader {
-    fn described(&self) -> Value {
-        let copy = self.first();
-        let metadata = &copy.metadata;
-        let (protectors, wrong) = Protector::all(metadata);
-        let copies = (0..COPIES).map(|number| {
-            let at = metadata.copies[number];
-            match self.damaged.iter().find(|(damaged, _)| *damaged == number) {
-                Some((_, error)) => json!({ "offset": at, "damaged": error.kind.to_string() }),
-                None => json!({ "offset": at }),
-            }
-        });
-        let mut about = json!({
-            "version": metadata.version,
-            "made_by": self.boot.kind.name(),
-            "guid": metadata.volume.to_string(),
-            "label": metadata.label(),
-            "created": filetime::seconds(metadata.created),
-            "state": metadata.state.name(metadata.next_state),
-            "suspended": unlock::is_suspended(metadata),
-            "encrypted_bytes": metadata.state_offset,
-            "sector_size": self.boot.sector_size,
-            "method": Method::numbered(metadata.method).map_or_else(|_| format!("{:#06x}", metadata.method), |m| m.name.to_owned()),
-            "metadata": copies.collect::<Vec<_>>(),
-            "keyslots": protectors.iter().map(Protector::describe).collect::<Vec<_>>(),
-        });
-        if !wrong.is_empty() {
-            about["damaged_protectors"] = json!(wrong.iter().map(|error| error.kind.to_string()).collect::<Vec<_>>());
-        }
-        about
     }
 }
 

@@ -2,9 +2,9 @@
 //! "FVE Volume Master Key (VMK)").
 
 use claviger_crypto::{Secret, hash};
-use serde_json::{Value, json};
 
 use super::datum::{Datum, Key, ProtectorFields, SALT, STRETCH_FIELDS, first, key, kind};
+use super::describe::BitLockerKeyslot;
 use super::guid::{Guid, filetime};
 use super::metadata::Metadata;
 use super::recovery::{self, Typed};
@@ -119,23 +119,17 @@ impl Protector {
     }
 
     /// What can be told of it without any key.
-    pub fn describe(&self) -> Value {
-        let mut about = json!({
-            "keyslot": self.number,
-            "guid": self.guid.to_string(),
-            "type": self.kind.name(),
-            "changed": filetime::seconds(self.changed),
-        });
-        if let Some(text) = self.properties.iter().find(|datum| datum.kind == kind::TEXT) {
-            about["name"] = json!(text.text());
+    pub fn describe(&self) -> BitLockerKeyslot {
+        let text = |kind| self.properties.iter().find(|datum| datum.kind == kind).map(Datum::text);
+        BitLockerKeyslot {
+            keyslot: self.number,
+            guid: self.guid.to_string(),
+            kind: self.kind.name(),
+            changed: filetime::seconds(self.changed),
+            name: text(kind::TEXT),
+            hint: text(HINT),
+            needs: self.kind.needs(),
         }
-        if let Some(hint) = self.properties.iter().find(|datum| datum.kind == HINT) {
-            about["hint"] = json!(hint.text());
-        }
-        if let Some(needs) = self.kind.needs() {
-            about["needs"] = json!(needs);
-        }
-        about
     }
 }
 

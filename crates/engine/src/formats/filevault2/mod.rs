@@ -6,6 +6,7 @@
 //! HFS+ as a rule, for which there is no reader here: the kernel's `hfsplus` mounts it.
 
 mod context;
+mod describe;
 mod header;
 mod keywrap;
 mod metadata;
@@ -18,8 +19,8 @@ use std::time::Instant;
 
 use claviger_crypto::dmcrypt::{Sectors, Specification};
 use claviger_crypto::{Secret, SectorCipher};
-use serde_json::{Value, json};
 
+use super::header_facts::HeaderFacts;
 use super::luks::{cipher_error, makes_sense};
 use super::takes::{Parameter, Takes, check_opening};
 use super::{Facts, Format, Header, Unlocked, Verdict, wiped};
@@ -30,8 +31,11 @@ use crate::hex;
 use crate::store::{MemoryStore, Store};
 use crate::volume::{KernelCipher, Layout, Payload, Segment};
 use context::{Context, User};
+pub use describe::{
+    EncryptionContextFacts, FileVault2Facts, FileVault2User, LogicalVolumeFacts, LogicalVolumePart, PhysicalVolumeFacts,
+};
 use header::VolumeHeader;
-use metadata::{LogicalVolume, Metadata, Part};
+use metadata::{LogicalVolume, Metadata};
 
 /// The type of [`FILEVAULT2`].
 pub struct FileVault2(());
@@ -98,8 +102,8 @@ impl Header for FileVault2Header {
         &self.store
     }
 
-    fn describe(&self) -> Option<Value> {
-        Some(self.described())
+    fn describe(&self) -> Option<HeaderFacts> {
+        Some(describe::describe(self))
     }
 
     fn effort(&self, with: &Unlock<'_>) -> u64 {
@@ -213,42 +217,6 @@ impl FileVault2Header {
             ..Facts::new(NAME, CIPHER, MODE, layout)
         }
     }
-
-    /// What `cryptsetup fvault2Dump` and `fvdeinfo` show, as JSON.
-    fn described(&self) -> Value {
-        let Self { header, metadata, .. } = self;
-        let volume = &metadata.volume;
-        let part = |part: &Part| json!({ "logical_block": part.logical, "blocks": part.blocks, "physical_block": part.physical, "disk": part.disk });
-        let context = match &metadata.context {
-            Ok(None) => Value::Null,
-            Ok(Some(context)) => json!({
-                "conversion": context.conversion,
-                "users": context.users.iter().map(described_user).collect::<Vec<_>>(),
-                "volume_keys": context.keys.len(),
-            }),
-            Err(trouble) => json!({ "damaged": trouble.what }),
-        };
-        json!({
-            "version": 1,
-            "physical_volume": {
-                "uuid": uuid_text(&header.uuid),
-                "group": uuid_text(&header.group),
-                "size": header.volume_size,
-                "block_size": header.block_size,
-            },
-            "logical_volume": {
-                "uuid": volume.uuid,
-                "family": uuid_text(&volume.family),
-                "name": volume.name,
-                "size": volume.size,
-                "first_block": volume.beginning,
-                "parts": volume.parts.iter().map(part).collect::<Vec<_>>(),
-            },
-            "cipher": format!("{CIPHER}-{MODE}"),
-            "key_bits": 256,
-            "encryption_context": context,
-        })
-    }
 }
 
 /// Reads blocks of metadata in clear, and tries to open what they describe, but for key derivations: they set their cost.
@@ -265,7 +233,7 @@ pub(crate) fn fuzz_metadata(bytes: &[u8]) {
     };
     let Ok(metadata) = metadata::in_clear(bytes) else { return };
     let header = FileVault2Header { store, header, metadata };
-    header.described();
+    describe::describe(&header);
     let cancel = AtomicBool::new(true);
     let key = Credential::VolumeKey(Secret::zeroed(16));
     for credential in [key, Credential::Passphrase(Secret::copy_from(&[b'x'; 24]))] {
@@ -274,19 +242,6 @@ pub(crate) fn fuzz_metadata(bytes: &[u8]) {
         let _ = header.effort(&with);
         let _ = header.unlocked(&with);
     }
-}
-
-fn described_user(user: &User) -> Value {
-    let kind = user.kind.map(|kind| format!("{kind:#x}"));
-    let mut about = json!({ "uuid": user.uuid, "name": user.name, "hint": user.hint, "user_type": kind });
-    match &user.wrapped {
-        Ok(wrapped) => {
-            about["kdf"] = json!({ "type": "pbkdf2", "hash": "SHA-256", "iterations": wrapped.iterations });
-            about["salt"] = json!(hex::digits(&wrapped.salt));
-        }
-        Err(trouble) => about["damaged"] = json!(trouble.what),
-    }
-    about
 }
 
 /// What a person calls a user: by the name, or by the place.

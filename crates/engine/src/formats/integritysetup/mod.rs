@@ -9,8 +9,9 @@ use std::time::Instant;
 
 use claviger_crypto::Secret;
 use claviger_crypto::modes::AuthenticatedCipher;
-use serde_json::{Value, json};
+use serde::Serialize;
 
+use super::header_facts::{FormatFacts, HeaderFacts};
 use super::takes::{Parameter, Takes, check_opening};
 use super::{Facts, Format, Header, Unlocked, Verdict, wiped};
 use crate::advice::Warning;
@@ -52,8 +53,8 @@ impl Format for DmIntegrity {
     fn open(&self, store: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
         let area = || integrity::open_standalone(&**store, 0, store.len());
         // Looked at anew when it is unlocked: whoever comes between may write.
-        let (described, in_journal) = wiped(NAME, area().map(|area| (described(&area), area.in_journal())))?;
-        Ok(Box::new(DmIntegrityHeader { store: Arc::clone(store), described, in_journal }))
+        let facts = wiped(NAME, area().map(|area| DmIntegrityFacts::of(&area)))?;
+        Ok(Box::new(DmIntegrityHeader { store: Arc::clone(store), facts }))
     }
 
     fn takes(&self) -> Takes {
@@ -61,22 +62,38 @@ impl Format for DmIntegrity {
     }
 }
 
-/// What `integritysetup dump` shows, as JSON.
-fn described(area: &TaggedSectors) -> Value {
-    json!({
-        "tag_size": area.tag_size(),
-        "sector_size": area.sector_size(),
-        "size": area.len(),
-        "salt": area.salt().map(|salt| crate::hex::digits(&salt)),
-        "sectors_in_journal": area.in_journal(),
-    })
+/// What the superblock of dm-integrity says: what `integritysetup dump` shows.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct DmIntegrityFacts {
+    /// Size of the tag of a sector, in bytes.
+    pub tag_size: usize,
+    /// Size of a sector, in bytes.
+    pub sector_size: usize,
+    /// Size of the data, in bytes.
+    pub size: u64,
+    /// The salt, in hexadecimal digits.
+    pub salt: Option<String>,
+    /// Sectors whose newest contents are in the journal.
+    pub sectors_in_journal: usize,
+}
+
+impl DmIntegrityFacts {
+    fn of(area: &TaggedSectors) -> Self {
+        Self {
+            tag_size: area.tag_size(),
+            sector_size: area.sector_size(),
+            size: area.len(),
+            salt: area.salt().map(|salt| crate::hex::digits(&salt)),
+            sectors_in_journal: area.in_journal(),
+        }
+    }
 }
 
 /// A superblock that was read.
 struct DmIntegrityHeader {
     store: Arc<dyn Store>,
-    described: Value,
-    in_journal: usize,
+    facts: DmIntegrityFacts,
 }
 
 impl Header for DmIntegrityHeader {
@@ -92,8 +109,8 @@ impl Header for DmIntegrityHeader {
         &self.store
     }
 
-    fn describe(&self) -> Option<Value> {
-        Some(self.described.clone())
+    fn describe(&self) -> Option<HeaderFacts> {
+        Some(HeaderFacts::new(None, FormatFacts::DmIntegrity(self.facts.clone())))
     }
 
     fn asks_passphrase(&self, _keyfiles: &[Credential]) -> bool {
@@ -117,7 +134,7 @@ impl DmIntegrityHeader {
             let what = "No sector that was looked at has the right tag: the volume was never written to, or the hash is another one.";
             warnings.push(what.into());
         }
-        if self.in_journal > 0 {
+        if self.facts.sectors_in_journal > 0 {
             let count = area.in_journal();
             let what =
                 "sectors were not yet in their places when the volume was last used: they are read from the journal.";

@@ -3,6 +3,7 @@
 
 mod backup;
 mod create;
+mod describe;
 mod editor;
 pub(in crate::formats) mod header;
 mod repair;
@@ -12,18 +13,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use claviger_crypto::dmcrypt::Sectors;
-use serde_json::{Value, json};
 
+use super::header_facts::HeaderFacts;
 use super::luks::{Stored, cipher_error, data_elsewhere, header_alone, opened_by};
 use super::takes::{Parameter, Takes, check_opening};
 use super::{Choices, Creator, Facts, Format, Header, KeyMark, KeyslotEditor, UnlockPlan, Unlocked, Verdict, wiped};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, Result};
-use crate::hex;
 use crate::spec::Spec;
 use crate::store::Store;
 use crate::volume::{KernelCipher, Layout, Payload, Segment};
+pub use describe::{Luks1Area, Luks1Digest, Luks1Facts, Luks1Keyslot};
 use header::{MAGIC, Phdr, SECTOR, at};
 use unlock::OpenedKey;
 
@@ -138,8 +139,8 @@ impl Header for Luks1Header {
         self.stored.data()
     }
 
-    fn describe(&self) -> Option<Value> {
-        Some(described(&self.header))
+    fn describe(&self) -> Option<HeaderFacts> {
+        Some(describe::describe(&self.header))
     }
 
     fn plan(&self, with: &Unlock<'_>) -> Option<UnlockPlan> {
@@ -260,42 +261,6 @@ impl Data {
         });
         Ok(Self { start, len, warning })
     }
-}
-
-/// What `cryptsetup luksDump` shows, as JSON.
-fn described(header: &Phdr) -> Value {
-    let keyslot = |(number, slot): (usize, &header::Slot)| {
-        let mut about = json!({ "keyslot": number, "active": slot.active });
-        if slot.active {
-            about["kdf"] = json!({ "type": "pbkdf2", "hash": header.hash_name, "iterations": slot.iterations });
-            about["salt"] = json!(hex::digits(&slot.salt));
-        }
-        about["area"] = json!({
-            "offset": slot.area(header.key_len).start,
-            "size": slot.area(header.key_len).end - slot.area(header.key_len).start,
-            "stripes": slot.stripes,
-        });
-        if let Some(trouble) = &slot.trouble {
-            about["damaged"] = json!(trouble.what);
-        }
-        about
-    };
-    json!({
-        "version": 1,
-        "uuid": header.uuid,
-        "cipher": header.specification(),
-        "hash": header.hash_name,
-        "key_bits": header.key_len * 8,
-        "payload_offset": header.data_start(),
-        "digest": {
-            "type": "pbkdf2",
-            "hash": header.hash_name,
-            "iterations": header.digest_iterations,
-            "salt": hex::digits(header.digest_salt()),
-            "digest": hex::digits(header.digest()),
-        },
-        "keyslots": header.slots.iter().enumerate().map(keyslot).collect::<Vec<_>>(),
-    })
 }
 
 /// What LUKS1 does not have.

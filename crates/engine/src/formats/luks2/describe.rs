@@ -2,120 +2,372 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::binary::Which;
-use super::metadata::{Digest, Id, Keyslot, Segment, Size};
+use super::metadata::{self, Digest, Id, Keyslot, Segment, Size};
 use super::read::{CopyState, ReadHeader};
 use super::validate::{digests_of, printable, requirements};
 use super::{derivation, layout};
+use crate::formats::header_facts::{FormatFacts, HeaderFacts, KeyslotFacts};
 use crate::hex;
 
-/// Of the whole header. Salts and digests are in it, which are no secrets, and no key.
-pub(super) fn describe(header: &ReadHeader) -> Value {
-    let metadata = &header.metadata;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let numbered = |number: u32, mut value: Value| {
-        value["number"] = number.into();
-        value
-    };
-    json!({
-        "format": "LUKS2",
-        "version": 2,
-        "uuid": text(&header.binary.uuid),
-        "label": text(&header.binary.label),
-        "subsystem": text(&header.binary.subsystem),
-        "sequence_number": header.binary.seqid,
-        "header_size": header.binary.hdr_size,
-        "keyslots_size": metadata.config.keyslots_size.0,
-        "checksum": header.binary.csum_alg,
-        "flags": metadata.config.flags,
-        "requirements": requirements(metadata),
-        "copies": [copy(header, Which::Primary, &header.primary), copy(header, Which::Secondary, &header.secondary)],
-        "segments": metadata.segments.iter().map(|(n, s)| numbered(*n, segment(s))).collect::<Vec<_>>(),
-        "keyslots": metadata.keyslots.iter().map(|(n, k)| numbered(*n, keyslot(header, *n, k))).collect::<Vec<_>>(),
-        "tokens": metadata.tokens.iter().map(|(n, t)| numbered(*n, token(t))).collect::<Vec<_>>(),
-        "digests": metadata.digests.iter().map(|(n, d)| numbered(*n, digest(d))).collect::<Vec<_>>(),
-    })
+/// What a LUKS2 header says beside its keyslots.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Luks2Facts {
+    /// `LUKS2`.
+    pub format: &'static str,
+    /// 2.
+    pub version: u32,
+    /// The UUID.
+    pub uuid: String,
+    /// The label.
+    pub label: String,
+    /// The subsystem, which is a second label.
+    pub subsystem: String,
+    /// How often the header was written.
+    pub sequence_number: u64,
+    /// Size of one copy of the header, in bytes.
+    pub header_size: u64,
+    /// Size of the area of all keyslots, in bytes.
+    pub keyslots_size: u64,
+    /// The hash of the header's checksums.
+    pub checksum: String,
+    /// Flags that are kept with the volume.
+    pub flags: Vec<String>,
+    /// What a program must know to open the volume.
+    pub requirements: Vec<String>,
+    /// The copies of the header.
+    pub copies: [Luks2Copy; 2],
+    /// The parts of the volume.
+    pub segments: Vec<Luks2Segment>,
+    /// What other programs keep to find a passphrase.
+    pub tokens: Vec<Luks2Token>,
+    /// What volume keys are known by.
+    pub digests: Vec<Luks2Digest>,
 }
 
-fn copy(header: &ReadHeader, which: Which, state: &CopyState) -> Value {
+/// A copy of a LUKS2 header.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Luks2Copy {
+    /// `primary` or `secondary`.
+    pub name: &'static str,
+    /// Where it is, in bytes.
+    pub at: u64,
+    /// Whether it is sound, or what is wrong with it.
+    pub state: String,
+    /// Whether it is the one that was read.
+    pub used: bool,
+}
+
+/// A part of a LUKS2 volume.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Luks2Segment {
+    /// Its number.
+    pub number: u32,
+    /// `crypt`, `linear`, `hw-opal`, `hw-opal-crypt`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Where it begins in the data's store, in bytes.
+    pub offset: u64,
+    /// Its size.
+    pub size: Luks2Size,
+    /// The cipher as dm-crypt writes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cipher: Option<String>,
+    /// Size of a sector, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sector_size: Option<u32>,
+    /// Number of its first sector, in units of 512 bytes, unless that is 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iv_tweak: Option<u64>,
+    /// What protects it from changes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub integrity: Option<String>,
+    /// Its flags, such as `backup-final`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub flags: Vec<String>,
+}
+
+/// The size of a part of a LUKS2 volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Luks2Size {
+    /// As far as the store goes.
+    Dynamic,
+    /// In bytes.
+    #[serde(untagged)]
+    Fixed(u64),
+}
+
+/// A keyslot of LUKS2.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Luks2Keyslot {
+    /// Its number, from 0 to 31.
+    pub number: u32,
+    /// `luks2`, or `reencrypt` for one that keeps the state of a reencryption.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Bits of the key in it.
+    pub key_bits: u64,
+    /// When it is tried.
+    pub priority: Luks2Priority,
+    /// Where its area begins, in bytes.
+    pub area_offset: u64,
+    /// Size of its area, in bytes.
+    pub area_size: u64,
+    /// What it opens, where it is one of type `luks2`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub opens: Option<Luks2Opens>,
+    /// How a reencryption is made safe.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resilience: Option<String>,
+    /// What a reencryption does: `encrypt`, `reencrypt`, `decrypt`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mode: Option<Value>,
+    /// Which way a reencryption goes: `forward`, `backward`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub direction: Option<Value>,
+    /// The cipher of its area as dm-crypt writes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cipher: Option<String>,
+    /// Bits of the key of that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cipher_key_bits: Option<u64>,
+    /// The first digest of its key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub digest: Option<u32>,
+    /// How the key of its area is derived.
+    #[serde(flatten)]
+    pub kdf: Option<Luks2Kdf>,
+    /// The hash of the anti-forensic splitter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub af_hash: Option<String>,
+    /// The stripes that the key is split into.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub af_stripes: Option<u32>,
+}
+
+/// When a keyslot of LUKS2 is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Luks2Priority {
+    /// Only where its number is given.
+    Ignored,
+    /// In order.
+    Normal,
+    /// Before the others.
+    Preferred,
+}
+
+impl Luks2Priority {
+    /// Its name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ignored => "ignored",
+            Self::Normal => "normal",
+            Self::Preferred => "preferred",
+        }
+    }
+}
+
+/// What a keyslot of LUKS2 opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Luks2Opens {
+    /// The volume.
+    #[serde(rename = "the volume")]
+    Volume,
+    /// No volume: it is unbound.
+    #[serde(rename = "nothing (unbound)")]
+    Nothing,
+}
+
+/// How the key of a keyslot of LUKS2 is derived.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Luks2Kdf {
+    /// `pbkdf2`, `argon2i`, `argon2id`.
+    pub kdf: String,
+    /// The salt, in hexadecimal digits.
+    pub salt: String,
+    /// PBKDF2's hash.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
+    /// PBKDF2's iterations, or Argon2's passes over its memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iterations: Option<u32>,
+    /// Argon2's memory, in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// Argon2's lanes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lanes: Option<u32>,
+    /// What it costs one processor of this machine, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub microseconds: Option<u64>,
+}
+
+/// What other programs keep in a LUKS2 header to find a passphrase.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Luks2Token {
+    /// Its number.
+    pub number: u32,
+    /// Its type: `systemd-tpm2`, `clevis`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The numbers of its keyslots, as texts.
+    pub keyslots: Value,
+    /// What it is for, in words.
+    pub means: String,
+}
+
+/// What a volume key of LUKS2 is known by.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Luks2Digest {
+    /// Its number.
+    pub number: u32,
+    /// `pbkdf2`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The keyslots that hold the key.
+    pub keyslots: Vec<u32>,
+    /// The segments that the key encrypts.
+    pub segments: Vec<u32>,
+    /// The salt, in hexadecimal digits.
+    pub salt: String,
+    /// The digest, in hexadecimal digits.
+    pub digest: String,
+    /// PBKDF2's hash.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hash: Option<String>,
+    /// PBKDF2's iterations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iterations: Option<u32>,
+}
+
+/// Of the whole header. Salts and digests are in it, which are no secrets, and no key.
+pub(super) fn describe(header: &ReadHeader) -> HeaderFacts {
+    let metadata = &header.metadata;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let facts = Luks2Facts {
+        format: "LUKS2",
+        version: 2,
+        uuid: text(&header.binary.uuid),
+        label: text(&header.binary.label),
+        subsystem: text(&header.binary.subsystem),
+        sequence_number: header.binary.seqid,
+        header_size: header.binary.hdr_size,
+        keyslots_size: metadata.config.keyslots_size.0,
+        checksum: header.binary.csum_alg.clone(),
+        flags: metadata.config.flags.clone(),
+        requirements: requirements(metadata).to_vec(),
+        copies: [copy(header, Which::Primary, &header.primary), copy(header, Which::Secondary, &header.secondary)],
+        segments: metadata.segments.iter().map(|(number, one)| segment(*number, one)).collect(),
+        tokens: metadata.tokens.iter().map(|(number, one)| token(*number, one)).collect(),
+        digests: metadata.digests.iter().map(|(number, one)| digest(*number, one)).collect(),
+    };
+    let keyslots =
+        metadata.keyslots.iter().map(|(number, one)| KeyslotFacts::Luks2(Box::new(keyslot(header, *number, one))));
+    HeaderFacts::new(Some(keyslots.collect()), FormatFacts::Luks2(facts))
+}
+
+fn copy(header: &ReadHeader, which: Which, state: &CopyState) -> Luks2Copy {
     let state = match state {
         CopyState::Current => "sound".to_owned(),
         CopyState::Stale { seqid } => format!("sound, but older: sequence number {seqid}"),
         CopyState::Differs => "sound, but not the same".to_owned(),
         CopyState::Damaged(error) => error.to_string(),
     };
-    json!({ "name": which.name(), "at": which.offset(header.binary.hdr_size), "state": state, "used": which == header.which })
+    Luks2Copy { name: which.name(), at: which.offset(header.binary.hdr_size), state, used: which == header.which }
 }
 
-fn segment(segment: &Segment) -> Value {
+fn segment(number: u32, segment: &Segment) -> Luks2Segment {
     let Segment { kind, offset, size, iv_tweak, encryption, sector_size, integrity, flags, other: _ } = segment;
-    let mut told = json!({ "type": kind, "offset": offset.0 });
-    told["size"] = match size {
-        Size::Dynamic => "dynamic".into(),
-        Size::Fixed(size) => (*size).into(),
-    };
-    put(&mut told, "cipher", encryption.as_deref());
-    put(&mut told, "sector_size", *sector_size);
-    put(&mut told, "iv_tweak", iv_tweak.map(|n| n.0).filter(|n| *n > 0));
-    put(&mut told, "integrity", integrity.as_ref().map(|i| i.kind.as_str()));
-    put(&mut told, "flags", (!flags.is_empty()).then_some(flags.as_slice()));
-    told
+    Luks2Segment {
+        number,
+        kind: kind.clone(),
+        offset: offset.0,
+        size: match size {
+            Size::Dynamic => Luks2Size::Dynamic,
+            Size::Fixed(size) => Luks2Size::Fixed(*size),
+        },
+        cipher: encryption.clone(),
+        sector_size: *sector_size,
+        iv_tweak: iv_tweak.map(|n| n.0).filter(|n| *n > 0),
+        integrity: integrity.as_ref().map(|integrity| integrity.kind.clone()),
+        flags: flags.clone(),
+    }
 }
 
-fn keyslot(header: &ReadHeader, number: u32, keyslot: &Keyslot) -> Value {
+fn keyslot(header: &ReadHeader, number: u32, keyslot: &Keyslot) -> Luks2Keyslot {
     let Keyslot { kind, key_size, priority, area, kdf, af, other } = keyslot;
     let digests = digests_of(number, &header.metadata, |d| &d.keyslots);
     let bound = digests.iter().any(|d| layout::digests(header).contains(d));
-    let mut told = json!({
-        "type": kind,
-        "key_bits": u64::from(*key_size) * 8,
-        "priority": match priority { Some(0) => "ignored", Some(2) => "preferred", _ => "normal" },
-        "area_offset": area.offset.0,
-        "area_size": area.size.0,
-    });
-    if kind == "luks2" {
-        told["opens"] = if bound { "the volume" } else { "nothing (unbound)" }.into();
-    } else {
-        told["resilience"] = area.kind.as_str().into();
-        for name in ["mode", "direction"] {
-            put(&mut told, name, other.get(name).cloned());
-        }
+    let opens = if bound { Luks2Opens::Volume } else { Luks2Opens::Nothing };
+    let is_luks2 = kind == "luks2";
+    let of_reencryption = |name: &str| other.get(name).filter(|_| !is_luks2).cloned();
+    Luks2Keyslot {
+        number,
+        kind: kind.clone(),
+        key_bits: u64::from(*key_size) * 8,
+        priority: match priority {
+            Some(0) => Luks2Priority::Ignored,
+            Some(2) => Luks2Priority::Preferred,
+            _ => Luks2Priority::Normal,
+        },
+        area_offset: area.offset.0,
+        area_size: area.size.0,
+        opens: is_luks2.then_some(opens),
+        resilience: (!is_luks2).then(|| area.kind.clone()),
+        mode: of_reencryption("mode"),
+        direction: of_reencryption("direction"),
+        cipher: area.encryption.clone(),
+        cipher_key_bits: area.key_size.map(|bytes| u64::from(bytes) * 8),
+        digest: digests.first().copied(),
+        kdf: kdf.as_ref().map(|kdf| derived(kdf, area.key_size)),
+        af_hash: af.as_ref().and_then(|af| af.hash.clone()),
+        af_stripes: af.as_ref().and_then(|af| af.stripes),
     }
-    put(&mut told, "cipher", area.encryption.as_deref());
-    put(&mut told, "cipher_key_bits", area.key_size.map(|bytes| u64::from(bytes) * 8));
-    put(&mut told, "digest", digests.first().copied());
-    if let Some(kdf) = kdf {
-        told["kdf"] = kdf.kind.as_str().into();
-        told["salt"] = hex::digits(&kdf.salt.0).into();
-        put(&mut told, "hash", kdf.hash.as_deref());
-        put(&mut told, "iterations", kdf.iterations.or(kdf.time));
-        put(&mut told, "memory", kdf.memory.map(|kib| u64::from(kib) << 10));
-        put(&mut told, "lanes", kdf.cpus);
-        let effort = derivation::of(kdf).map(|kdf| kdf.effort(area.key_size.unwrap_or(0) as usize));
-        put(&mut told, "microseconds", effort.ok());
-    }
-    put(&mut told, "af_hash", af.as_ref().and_then(|af| af.hash.as_deref()));
-    put(&mut told, "af_stripes", af.as_ref().and_then(|af| af.stripes));
-    told
 }
 
-fn digest(digest: &Digest) -> Value {
+fn derived(kdf: &metadata::Kdf, key_size: Option<u32>) -> Luks2Kdf {
+    Luks2Kdf {
+        kdf: kdf.kind.clone(),
+        salt: hex::digits(&kdf.salt.0),
+        hash: kdf.hash.clone(),
+        iterations: kdf.iterations.or(kdf.time),
+        memory: kdf.memory.map(|kib| u64::from(kib) << 10),
+        lanes: kdf.cpus,
+        microseconds: derivation::of(kdf).ok().map(|kdf| kdf.effort(key_size.unwrap_or(0) as usize)),
+    }
+}
+
+fn digest(number: u32, digest: &Digest) -> Luks2Digest {
     let Digest { kind, keyslots, segments, salt, digest, hash, iterations, other: _ } = digest;
-    let ids = |ids: &[Id]| ids.iter().map(|id| id.0).collect::<Vec<_>>();
-    let mut told = json!({
-        "type": kind, "keyslots": ids(keyslots), "segments": ids(segments), "salt": hex::digits(&salt.0), "digest": hex::digits(&digest.0),
-    });
-    put(&mut told, "hash", hash.as_deref());
-    put(&mut told, "iterations", *iterations);
-    told
+    let ids = |ids: &[Id]| ids.iter().map(|id| id.0).collect();
+    Luks2Digest {
+        number,
+        kind: kind.clone(),
+        keyslots: ids(keyslots),
+        segments: ids(segments),
+        salt: hex::digits(&salt.0),
+        digest: hex::digits(&digest.0),
+        hash: hash.clone(),
+        iterations: *iterations,
+    }
 }
 
-fn token(token: &Map<String, Value>) -> Value {
+fn token(number: u32, token: &Map<String, Value>) -> Luks2Token {
     let kind = token.get("type").and_then(Value::as_str).unwrap_or_default();
     let keyslots = token.get("keyslots").cloned().unwrap_or_default();
-    json!({ "type": kind, "keyslots": keyslots, "means": meaning(kind, token) })
+    Luks2Token { number, kind: kind.to_owned(), keyslots, means: meaning(kind, token) }
 }
 
 /// What a token is for, in words. The fields are those of systemd (src/shared/cryptsetup-tpm2.c, cryptsetup-fido2.c of
@@ -186,15 +438,10 @@ fn pin(protected: &str, depth: usize) -> Option<String> {
     }
 }
 
-fn put<T: Into<Value>>(told: &mut Value, name: &str, value: Option<T>) {
-    if let Some(value) = value {
-        told[name] = value.into();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn protected(header: &Value) -> String {
         URL_SAFE_NO_PAD.encode(header.to_string())

@@ -32,8 +32,13 @@ use std::time::Instant;
 use claviger_crypto::Secret;
 
 #[doc(hidden)]
+pub use describe::{
+    Luks2Copy, Luks2Digest, Luks2Facts, Luks2Kdf, Luks2Keyslot, Luks2Opens, Luks2Priority, Luks2Segment, Luks2Size,
+    Luks2Token,
+};
 pub use read::{CopyState, ReadHeader, read, read_secondary};
 
+use super::header_facts::HeaderFacts;
 use super::luks::{Stored, opened_by};
 use super::plan::UnlockPlan;
 use super::takes::{Parameter, Takes, check_opening};
@@ -232,7 +237,7 @@ impl Header for Luks2Header {
         self.stored.data()
     }
 
-    fn describe(&self) -> Option<serde_json::Value> {
+    fn describe(&self) -> Option<HeaderFacts> {
         Some(describe::describe(&self.header))
     }
 

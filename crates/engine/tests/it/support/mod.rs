@@ -16,7 +16,7 @@ use std::sync::Arc;
 use claviger_crypto::hash;
 use claviger_crypto::modes::AuthenticatedCipher;
 use claviger_crypto::modes::aead::WrongTag;
-use claviger_engine::formats;
+use claviger_engine::formats::{self, Header};
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::volume::integrity;
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Unlocked, Volume};
@@ -24,6 +24,11 @@ use claviger_testkit::filevault2::{BLOCK, DATA, Recipe, User};
 pub use claviger_testkit::random::noise;
 use claviger_testkit::{terminal, tools, uml};
 use serde_json::{Value, json};
+
+/// What a header says without any credential, as JSON.
+pub fn described(header: &dyn Header) -> serde_json::Value {
+    serde_json::to_value(header.describe().expect("it says something")).expect("JSON")
+}
 
 pub fn passphrase(text: &str) -> Credential {
     Credential::Passphrase(Secret::copy_from(text.as_bytes()))

@@ -1,0 +1,103 @@
+//! What a header says without any passphrase: what `cryptsetup luksDump` shows.
+
+use serde::Serialize;
+
+use super::header::{Phdr, Slot};
+use crate::formats::header_facts::{FormatFacts, HeaderFacts, KeyslotFacts, Pbkdf2Facts};
+use crate::hex;
+
+/// What a LUKS1 header says beside its keyslots.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Luks1Facts {
+    /// 1.
+    pub version: u32,
+    /// The UUID, unless it is not text.
+    pub uuid: Option<String>,
+    /// The cipher as dm-crypt writes it: `aes-xts-plain64`.
+    pub cipher: String,
+    /// The hash of all derivations, as the header spells it.
+    pub hash: String,
+    /// Bits of the volume key.
+    pub key_bits: usize,
+    /// Where the data begin, in bytes.
+    pub payload_offset: u64,
+    /// What the volume key is known by.
+    pub digest: Luks1Digest,
+}
+
+/// What a LUKS1 volume key is known by.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Luks1Digest {
+    /// How it is derived from the volume key.
+    #[serde(flatten)]
+    pub kdf: Pbkdf2Facts,
+    /// The salt, in hexadecimal digits.
+    pub salt: String,
+    /// The digest, in hexadecimal digits.
+    pub digest: String,
+}
+
+/// A keyslot of LUKS1.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Luks1Keyslot {
+    /// Its number, from 0 to 7.
+    pub keyslot: u32,
+    /// Whether it is in use.
+    pub active: bool,
+    /// How its key is derived, where it is in use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kdf: Option<Pbkdf2Facts>,
+    /// The salt of that, in hexadecimal digits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub salt: Option<String>,
+    /// Where its key is.
+    pub area: Luks1Area,
+    /// What is wrong with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damaged: Option<String>,
+}
+
+/// Where the key of a LUKS1 keyslot is.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Luks1Area {
+    /// Its beginning, in bytes of the store.
+    pub offset: u64,
+    /// Its size, in bytes.
+    pub size: u64,
+    /// The stripes that the key is split into.
+    pub stripes: u32,
+}
+
+pub(super) fn describe(header: &Phdr) -> HeaderFacts {
+    let facts = Luks1Facts {
+        version: 1,
+        uuid: header.uuid.clone(),
+        cipher: header.specification(),
+        hash: header.hash_name.clone(),
+        key_bits: header.key_len * 8,
+        payload_offset: header.data_start(),
+        digest: Luks1Digest {
+            kdf: Pbkdf2Facts::new(&*header.hash_name, header.digest_iterations),
+            salt: hex::digits(header.digest_salt()),
+            digest: hex::digits(header.digest()),
+        },
+    };
+    let keyslots = (0..).zip(&header.slots).map(|(number, slot)| KeyslotFacts::Luks1(keyslot(header, number, slot)));
+    HeaderFacts::new(Some(keyslots.collect()), FormatFacts::Luks1(facts))
+}
+
+fn keyslot(header: &Phdr, number: u32, slot: &Slot) -> Luks1Keyslot {
+    let area = slot.area(header.key_len);
+    Luks1Keyslot {
+        keyslot: number,
+        active: slot.active,
+        kdf: slot.active.then(|| Pbkdf2Facts::new(&*header.hash_name, slot.iterations)),
+        salt: slot.active.then(|| hex::digits(&slot.salt)),
+        area: Luks1Area { offset: area.start, size: area.end - area.start, stripes: slot.stripes },
+        damaged: slot.trouble.as_ref().map(|trouble| trouble.what.clone()),
+    }
+}
