@@ -21,7 +21,6 @@ use crate::terminal::{advice, cancel, prompt};
 pub struct Editing<'a> {
     /// What the headers are in.
     pub store: Arc<dyn Store>,
-    /// Its format.
     pub format: &'static dyn Format,
     /// What builds edits.
     pub editor: &'static dyn KeyslotEditor,
@@ -154,7 +153,6 @@ pub struct Named {
     pub file: Option<Arc<FileStore>>,
     /// What the header is in.
     pub store: Arc<dyn Store>,
-    /// Its format.
     pub format: &'static dyn Format,
     /// What builds edits.
     pub editor: &'static dyn KeyslotEditor,

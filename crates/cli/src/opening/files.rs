@@ -33,7 +33,6 @@ pub struct InsideArgs {
 
 /// The files of an open volume.
 pub struct Inside {
-    /// Its folders and files.
     pub tree: Arc<dyn Tree>,
     /// The file system that they are in; a folder of the host has none of its own.
     pub filesystem: Option<Filesystem>,
@@ -47,7 +46,6 @@ pub struct Inside {
 
 /// A folder of encrypted files.
 pub struct Folder {
-    /// Its plaintext.
     pub tree: Arc<Stacked>,
     /// The same as it is stored, with the same nodes.
     pub lower: Arc<dyn Tree>,

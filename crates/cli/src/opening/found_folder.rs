@@ -19,7 +19,6 @@ use crate::terminal::{cancel, output};
 
 /// A folder that was found, still locked.
 pub struct FoundFolder<'a> {
-    /// It.
     pub locked: Locked,
     /// Where it is, for people.
     pub path: String,

@@ -15,7 +15,6 @@ use crate::terminal::{advice, output};
 
 /// A volume that has been opened.
 pub struct OpenedVolume {
-    /// Its plaintext.
     pub volume: Volume,
     /// What is known about it.
     pub facts: Facts,

@@ -51,7 +51,6 @@ pub fn install() -> io::Result<&'static AtomicBool> {
     Ok(flag())
 }
 
-/// The flag.
 pub fn flag() -> &'static AtomicBool {
     &flags().cancelled
 }

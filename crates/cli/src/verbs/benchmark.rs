@@ -68,7 +68,6 @@ enum Sort {
 #[derive(Clone)]
 struct Buffers(Vec<usize>);
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let threads = args.threads.map_or_else(machine::cpus, usize::from);
     if args.kdf {

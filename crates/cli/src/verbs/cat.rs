@@ -53,7 +53,6 @@ pub struct Args {
     inside: Option<OsString>,
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(path) = args.file.as_ref().or(args.inside.as_ref()) {
         return file(args, files::inside(path));

@@ -30,7 +30,6 @@ struct Detached<'a> {
     detached: Vec<&'a str>,
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut detached = Vec::new();
     let mut failed = None;

@@ -231,7 +231,6 @@ struct ChangedFile {
     keys: Vec<String>,
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
     match &args.what {

@@ -78,7 +78,6 @@ impl Identified {
     }
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut found = Vec::new();
     let mut end = None;

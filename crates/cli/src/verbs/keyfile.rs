@@ -138,7 +138,6 @@ struct MadeCertificate {
     bits: usize,
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
     if args.certificate.efs {

@@ -376,7 +376,6 @@ struct Tested {
     iterations: u32,
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.what {
         What::List(args) => list(args),

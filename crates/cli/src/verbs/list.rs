@@ -38,7 +38,6 @@ struct One {
     status: Option<Status>,
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let volumes = Runtime::of_this_user()?.sessions()?.into_iter().map(One::new).collect();
     output::print(&List { volumes }, args.json)

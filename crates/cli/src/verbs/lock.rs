@@ -51,7 +51,6 @@ struct Locked {
     open: Vec<String>,
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     cancel::install()?;
     // The work is other processes': a signal ends the wait.

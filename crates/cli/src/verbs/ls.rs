@@ -89,7 +89,6 @@ struct Row {
     short: Option<String>,
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let path = files::inside(&args.inside);
     let opened = args.which.open(&args.open, Access::ReadOnly, path)?;

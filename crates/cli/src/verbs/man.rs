@@ -53,7 +53,6 @@ const SECURITY: &[&str] = &[
      cases.",
 ];
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     let mut program = crate::command().disable_help_subcommand(true);

@@ -87,7 +87,6 @@ struct Ready<'a> {
     also_lost: &'static str,
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     cancel::install()?;
     let header = args.open.header_args();

@@ -106,7 +106,6 @@ struct Serving {
     pid: u32,
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;

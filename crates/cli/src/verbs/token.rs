@@ -152,7 +152,6 @@ struct Listed {
     needs: BTreeMap<u32, String>,
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.what {
         What::List(args) => {

@@ -67,7 +67,6 @@ struct Branch {
     entries: Vec<Branch>,
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let path = files::inside(&args.inside);
     let opened = args.which.open(&args.open, Access::ReadOnly, path)?;

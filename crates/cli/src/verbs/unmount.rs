@@ -59,7 +59,6 @@ struct One {
     how: &'static str,
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     cancel::install()?;
     // The work is other processes': a signal ends the wait.

@@ -76,7 +76,6 @@ struct Changed {
     sealed: bool,
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.open.password_on_stdin() && args.new.on_stdin() {
         return Err(Error::misuse("standard input can give one password, not both").into());

@@ -66,7 +66,6 @@ pub fn answer() {
     CompleteEnv::with_factory(|| rich("", crate::command())).var(ASKED).shells(SHELLS).complete();
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let shells = SHELLS;
     let shell = shells.completer(&args.shell).expect("no other is taken");

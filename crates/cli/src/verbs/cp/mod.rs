@@ -178,7 +178,6 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let Some((to, from)) = args.paths.split_last().filter(|(_, from)| !from.is_empty()) else {
         return Err(Error::misuse("from where to where?")

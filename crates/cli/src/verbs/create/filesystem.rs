@@ -130,7 +130,6 @@ impl FileSystem {
         }
     }
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         self.kind().name
     }

@@ -44,7 +44,6 @@ struct Hidden {
     filling_seconds: Option<f64>,
 }
 
-/// Carries it out.
 pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
     guard::no_dumps();
     let cancel = cancel::install()?;

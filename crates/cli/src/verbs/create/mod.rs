@@ -34,7 +34,6 @@ use crate::terminal::{cancel, output};
 /// The format of new volumes, where none is named.
 const DEFAULT_FORMAT: &str = "VeraCrypt";
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.list {
         let listed = |f: &&'static dyn Format| Some(Listed { format: f.name(), choices: f.creator()?.choices() });

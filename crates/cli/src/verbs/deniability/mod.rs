@@ -50,7 +50,6 @@ struct Audit {
     findings: Vec<Finding>,
 }
 
-/// Carries it out.
 pub fn run(open: &OpenArgs, args: &DeniabilityArgs, json: bool) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;

@@ -108,7 +108,6 @@ struct Advice {
     command: Option<String>,
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
     let inside = args.inside.as_deref().map(files::inside);

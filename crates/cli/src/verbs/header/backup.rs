@@ -52,7 +52,6 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
-/// Carries `header backup` out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.open.password_on_stdin() && args.hidden_credentials.source().on_stdin() {
         return Err(Error::misuse("standard input can give one password, not both").into());

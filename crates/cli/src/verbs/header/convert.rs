@@ -45,7 +45,6 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
-/// Carries `header convert` out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let at = |e: Error| e.at(&args.header.path);
     if let Some(file) = &args.backup {

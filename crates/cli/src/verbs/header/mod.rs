@@ -24,7 +24,6 @@ enum What {
     Convert(convert::Args),
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.what {
         What::Backup(args) => backup::run(args),

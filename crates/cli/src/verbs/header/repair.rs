@@ -46,7 +46,6 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
-/// Carries `header repair` out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let named = args.header.find(Access::ReadWrite)?;
     let prepared = args.prepared(&named).map_err(|e| e.at(&args.header.path))?;

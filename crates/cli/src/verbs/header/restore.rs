@@ -57,7 +57,6 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
-/// Carries `header restore` out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
     let cancel = cancel::install()?;

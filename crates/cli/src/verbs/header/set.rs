@@ -42,7 +42,6 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 }
-/// Carries `header set` out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let flags = (args.no_flags || !args.flags.is_empty()).then_some(args.flags.as_slice());
     let to = HeaderAttributes {

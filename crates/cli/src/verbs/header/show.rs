@@ -44,7 +44,6 @@ struct Shown {
     plan: Option<UnlockPlan>,
 }
 
-/// Carries `header show` out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let path = &args.header.path;
     let HeaderFound { format, header, .. } = args.header.opening()?.find_header()?;

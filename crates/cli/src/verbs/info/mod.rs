@@ -57,7 +57,6 @@ struct Info {
     logical_volumes: Option<Group>,
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.inside.is_some() || args.open.path.is_dir() {
         return folder::run(&args.open, args.inside.as_deref().map(files::inside), args.json);

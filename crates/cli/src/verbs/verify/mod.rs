@@ -68,7 +68,6 @@ struct Checked {
     repair_told: bool,
 }
 
-/// Carries the verb out.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.deniability.deniability {
         return deniability::run(&args.open, &args.deniability, args.json);
