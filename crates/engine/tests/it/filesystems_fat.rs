@@ -674,7 +674,7 @@ fn a_crash_at_any_write_leaves_lost_clusters_at_worst() {
 
 /// An exFAT in which the entries of `folder` lie in two sectors, and what it is.
 fn with_entries_in_two_sectors() -> Option<(Image, Vec<u8>)> {
-    let Some(image) = mkfs_exfat(&["-b", "512", "-c", "1K", "512"], 1440) else { return None };
+    let image = mkfs_exfat(&["-b", "512", "-c", "1K", "512"], 1440)?;
     let (store, name) = (image.in_memory(), OsStr::new::<str>);
     let tree = open(store.clone());
     for i in 0..4 {

@@ -26,7 +26,7 @@ use claviger_testkit::{terminal, tools, uml};
 use serde_json::{Value, json};
 
 /// What a header says without any credential, as JSON.
-pub fn described(header: &dyn Header) -> serde_json::Value {
+pub fn described(header: &dyn Header) -> Value {
     serde_json::to_value(header.describe().expect("it says something")).expect("JSON")
 }
 
