@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::file_formats::{self, Beside, FileFormat, Located, Stacked};
 use crate::filesystems;
 use crate::formats::takes;
-use crate::formats::{self, Facts, Format, Header, KeyslotEditor, UnlockPlan, Unlocked, partition};
+use crate::formats::{self, Facts, Format, Header, HeaderEditor, UnlockPlan, Unlocked, partition};
 use crate::key_process::folder::{FolderKeyProcess, KeylessFolder};
 use crate::partitions;
 use crate::store::{Access, FileStore, Store};
@@ -373,7 +373,7 @@ impl Opening {
             found => found.map_err(|e| source.at(e))?,
         };
         // Of a detached header without its data: only the header counts here, and the size of the data does not matter.
-        let public = format.detachable() && format.editor().is_some_and(KeyslotEditor::public);
+        let public = format.detachable() && format.editor().is_some_and(HeaderEditor::public);
         let data = data.or_else(|| public.then(|| Arc::clone(&store)));
         let detached = data.is_some();
         let header = match data {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use claviger_engine::credential::HeaderChoice;
-use claviger_engine::formats::{self, Derivation, Facts, KeyslotEditor, Prepared};
+use claviger_engine::formats::{self, Derivation, Facts, HeaderEditor, Prepared};
 use claviger_engine::opening::HeaderFound;
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Credential, Error, Format, Header, Opening, Store, Unlock};
@@ -23,7 +23,7 @@ pub struct Editing<'a> {
     pub store: Arc<dyn Store>,
     pub format: &'static dyn Format,
     /// What builds edits.
-    pub editor: &'static dyn KeyslotEditor,
+    pub editor: &'static dyn HeaderEditor,
     /// What is known about the volume.
     pub facts: Facts,
     /// What opens it.
@@ -77,11 +77,11 @@ impl OpenArgs {
 
 /// Whether headers of the format are read without any credential.
 pub fn is_public(format: &dyn Format) -> bool {
-    format.editor().is_some_and(KeyslotEditor::public)
+    format.editor().is_some_and(HeaderEditor::public)
 }
 
 /// What changes the format's headers.
-pub fn editor_of(format: &'static dyn Format) -> claviger_engine::Result<&'static dyn KeyslotEditor> {
+pub fn editor_of(format: &'static dyn Format) -> claviger_engine::Result<&'static dyn HeaderEditor> {
     format
         .editor()
         .ok_or_else(|| Error::unsupported(format!("changing, saving or checking headers of {}", format.name())))
@@ -155,7 +155,7 @@ pub struct Named {
     pub store: Arc<dyn Store>,
     pub format: &'static dyn Format,
     /// What builds edits.
-    pub editor: &'static dyn KeyslotEditor,
+    pub editor: &'static dyn HeaderEditor,
     /// It, locked.
     pub header: Box<dyn Header>,
     path: PathBuf,

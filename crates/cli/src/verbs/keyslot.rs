@@ -676,7 +676,7 @@ fn test(args: &TestArgs) -> anyhow::Result<()> {
 fn priority(args: &PriorityArgs) -> anyhow::Result<()> {
     let named = args.header.find(Access::ReadWrite)?;
     let to = HeaderAttributes { priority: Some((args.number, args.priority as u32)), ..HeaderAttributes::default() };
-    let prepared = named.editor.set(&*named.store, &to).map_err(|e| e.at(&args.header.path))?;
+    let prepared = named.editor.set(&*named.store, None, &to).map_err(|e| e.at(&args.header.path))?;
     named.carry_out(prepared, args.json)
 }
 

@@ -94,7 +94,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let named = header.find(Access::ReadWrite)?;
     refuse(args, &named).map_err(at)?;
     if !named.editor.size_sealed() {
-        let resizing = named.editor.resize(&*named.store, None, args.size).map_err(at)?;
+        let resizing = named.editor.resize(&*named.store, None, None, args.size).map_err(at)?;
         let format = named.format.name();
         let file = named.file.as_deref().ok_or_else(|| at(no_file()))?;
         return args.carry_out(Ready { resizing, file, format, also_lost: "" });
@@ -104,7 +104,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let editing = args.open.edit(Access::ReadWrite)?;
     let hidden = args.protect.read()?;
     let with = Unlock { protect: args.protect.protect(hidden.as_deref()), ..editing.narrow() };
-    let resizing = editing.editor.resize_opened(&*editing.store, &with, args.size).map_err(at)?;
+    let resizing = editing.editor.resize(&*editing.store, None, Some(&with), args.size).map_err(at)?;
     drop(hidden);
     let format = editing.format.name();
     let file = editing.file().ok_or_else(|| at(no_file()))?;

@@ -16,7 +16,7 @@ use crate::store::Store;
 /// What changes a format's headers. It builds [`Edit`](crate::edit::Edit)s and carries none out: nothing here writes.
 ///
 /// It belongs to the format and not to a header that was read, because headers are restored where there are none any more.
-pub trait KeyslotEditor: Sync {
+pub trait HeaderEditor: Sync {
     /// What is to be written so that `new` opens the volume that `with` opens now, and `with` does not any more. The volume's
     /// key, its data and all other volumes in the store stay as they are.
     ///
@@ -39,7 +39,7 @@ pub trait KeyslotEditor: Sync {
     /// fit the volume, or nothing shows that it belongs to it and `unproven` is false.
     fn restore(&self, store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Prepared>;
 
-    /// Whether there are header backups: [`KeyslotEditor::back_up`] and [`KeyslotEditor::restore`].
+    /// Whether there are header backups: [`HeaderEditor::back_up`] and [`HeaderEditor::restore`].
     fn has_backups(&self) -> bool {
         true
     }
@@ -72,20 +72,13 @@ pub trait KeyslotEditor: Sync {
         Err(Error::unsupported("keyslots: this format has none"))
     }
 
-    /// What is to be written so that the header says what `to` says, and everything else as it does now.
+    /// What is to be written so that the header says what `to` says, and everything else as it does now. Where a header is
+    /// [sealed](HeaderEditor::sealed), `with` opens the volume.
     ///
     /// # Errors
-    /// `Misuse` for what the format does not have; `Unsupported`.
-    fn set(&self, _store: &dyn Store, _to: &HeaderAttributes<'_>) -> Result<Prepared> {
+    /// `Misuse` for what the format does not have; `Unsupported`; those of `Header::unlock` where it is sealed.
+    fn set(&self, _store: &dyn Store, _with: Option<&Unlock<'_>>, _to: &HeaderAttributes<'_>) -> Result<Prepared> {
         Err(Error::unsupported("labels, UUIDs and the like: this format has none that can be changed"))
-    }
-
-    /// As [`KeyslotEditor::set`], where a header is sealed and changed only by whoever opens the volume: [`KeyslotEditor::sealed`].
-    ///
-    /// # Errors
-    /// Those of [`KeyslotEditor::set`] and of `Header::unlock`.
-    fn set_opened(&self, store: &dyn Store, _with: &Unlock<'_>, to: &HeaderAttributes<'_>) -> Result<Prepared> {
-        self.set(store, to)
     }
 
     /// Whether the header is sealed as a whole, so that every change of it takes a credential.
@@ -111,34 +104,16 @@ pub trait KeyslotEditor: Sync {
         Err(Error::unsupported("recovery passwords: this format has none"))
     }
 
-    /// What is to be written so that what is damaged in the header, and can be told without a passphrase, is right again.
+    /// What is to be written so that what is damaged in the header is right again, and the keyslots `lost` are out of use: those of
+    /// which a damaged record says nothing that can be true. `with` helps where only a credential tells what is right; what it has
+    /// of progress and cancellation counts for the search for what is left of a header.
     ///
     /// # Errors
-    /// `Malformed` where it cannot; `Unsupported`.
-    fn repair(&self, _store: &dyn Store) -> Result<Prepared> {
+    /// `Malformed` where it cannot be; `Misuse` where a credential is needed and none is given, and for a keyslot that is not lost;
+    /// `Unsupported`, also for keyslots without such records; those of `Header::unlock`; `Cancelled`.
+    fn repair(&self, _store: &dyn Store, _with: Option<&Unlock<'_>>, lost: &[u32]) -> Result<Prepared> {
+        none_lost(lost)?;
         Err(Error::unsupported("repairing headers of this format"))
-    }
-
-    /// Like [`KeyslotEditor::repair`], also where only a credential tells what is right. What `with` has of progress and cancellation
-    /// counts for the search for what is left of a header.
-    ///
-    /// # Errors
-    /// Those of [`KeyslotEditor::repair`] and of `Header::unlock`; `Misuse` where a credential is needed and none is given; `Cancelled`.
-    fn repair_opened(&self, store: &dyn Store, _with: &Unlock<'_>) -> Result<Prepared> {
-        self.repair(store)
-    }
-
-    /// Like [`KeyslotEditor::repair_opened`], and takes the keyslots `lost` out of use, of which a damaged record says nothing that
-    /// can be true.
-    ///
-    /// # Errors
-    /// Those of [`KeyslotEditor::repair_opened`]; `Misuse` for a keyslot that is not lost; `Unsupported` for formats whose keyslots
-    /// have no such records.
-    fn repair_without(&self, store: &dyn Store, with: &Unlock<'_>, lost: &[u32]) -> Result<Prepared> {
-        match lost {
-            [] => self.repair_opened(store, with),
-            _ => Err(Error::unsupported("taking damaged keyslots of this format out of use")),
-        }
     }
 
     /// Whether the header can be read, saved and restored without any credential, since only keys are encrypted in it.
@@ -172,25 +147,36 @@ pub trait KeyslotEditor: Sync {
     }
 
     /// What is to be done so that the volume's plaintext has `size` bytes. `data` is what the data are in, where the header is
-    /// detached.
+    /// detached. Where the size is [sealed](HeaderEditor::size_sealed), `with` opens the volume; with [`Unlock::protect`] a hidden
+    /// volume that is there is a reason to refuse.
     ///
     /// # Errors
-    /// `Misuse` for a size that cannot be; `Unsupported` where the size is part of what is encrypted.
-    fn resize(&self, _store: &dyn Store, _data: Option<&dyn Store>, _size: u64) -> Result<Resizing> {
-        Err(Error::unsupported("changing the size: volumes of this format have the size that they were made with"))
-    }
-
-    /// As [`KeyslotEditor::resize`], where the size is part of what is encrypted: [`KeyslotEditor::size_sealed`]. With
-    /// [`Unlock::protect`] a hidden volume that is there is a reason to refuse.
-    ///
-    /// # Errors
-    /// Those of [`KeyslotEditor::resize`] and of `Header::unlock`; `Misuse` for a hidden volume, or one that would be lost.
-    fn resize_opened(&self, store: &dyn Store, _with: &Unlock<'_>, size: u64) -> Result<Resizing> {
-        self.resize(store, None, size)
+    /// `Misuse` for a size that cannot be, a hidden volume, or one that would be lost; `Unsupported` where the size is sealed and
+    /// `with` is none; those of `Header::unlock`.
+    fn resize(
+        &self,
+        _store: &dyn Store,
+        _data: Option<&dyn Store>,
+        _with: Option<&Unlock<'_>>,
+        _size: u64,
+    ) -> Result<Resizing> {
+        Err(fixed_size())
     }
 
     /// Whether the size can be changed only by whoever opens the volume.
     fn size_sealed(&self) -> bool {
         false
     }
+}
+
+/// Fails for lost keyslots, of a format whose keyslots have no records that could be damaged.
+pub(super) fn none_lost(lost: &[u32]) -> Result<()> {
+    match lost {
+        [] => Ok(()),
+        _ => Err(Error::unsupported("taking damaged keyslots of this format out of use")),
+    }
+}
+
+pub(super) fn fixed_size() -> Error {
+    Error::unsupported("changing the size: volumes of this format have the size that they were made with")
 }

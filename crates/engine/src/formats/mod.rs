@@ -46,7 +46,7 @@ pub use change::{
     AreaReport, CopyReport, CopyState, Derivation, HeaderAttributes, HeaderBackup, NewCredential, Prepared, Protection,
     RecoveryPassword, Removal, RestoreFrom, TokenChange, Verified,
 };
-pub use editor::KeyslotEditor;
+pub use editor::HeaderEditor;
 pub use header_facts::{FormatFacts, HeaderFacts, KeyslotFacts, Pbkdf2Facts, Unit};
 pub use in_place::{InPlaceConversion, InPlaceConverter, Towards, convertible};
 pub use plan::{PlannedSlot, UnlockPlan};
@@ -195,7 +195,7 @@ pub trait Format: Sync {
     }
 
     /// What changes headers, where the format has them and this program can.
-    fn editor(&self) -> Option<&dyn KeyslotEditor> {
+    fn editor(&self) -> Option<&dyn HeaderEditor> {
         None
     }
 

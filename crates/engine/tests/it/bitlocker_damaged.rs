@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::support::*;
-use claviger_engine::formats::{self, KeyslotEditor, Prepared, Verdict};
+use claviger_engine::formats::{self, HeaderEditor, Prepared, Verdict};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Error, ErrorKind, Payload, Result, Secret, Store, Unlock, Unlocked, Volume};
 use claviger_testkit::bitlocker::maker::{self, EncryptOnWrite, Kind, Made, Protector, State};
@@ -19,7 +19,7 @@ fn locked(kind: Kind) -> Made {
     maker::Volume { protectors: vec![Protector::StartupKey], ..volume(kind) }.make()
 }
 
-fn editor() -> &'static dyn KeyslotEditor {
+fn editor() -> &'static dyn HeaderEditor {
     formats::by_name("BitLocker").expect("it is in the table").editor().expect("it has an editor")
 }
 
@@ -49,7 +49,7 @@ fn reads(image: &[u8], made: &Made) -> (bool, Vec<String>) {
 /// What the repair comes to, and the volume after it.
 fn repaired(image: &[u8], with: &[Credential]) -> Result<(Prepared, Vec<u8>)> {
     let memory = MemoryStore::new(image.to_vec());
-    let prepared = editor().repair_opened(&memory, &Unlock::with(with))?;
+    let prepared = editor().repair(&memory, Some(&Unlock::with(with)), &[])?;
     assert!(memory.to_vec() == image, "nothing is written before it is carried out");
     prepared.edit.carry_out(&memory)?;
     Ok((prepared, memory.to_vec()))
@@ -235,7 +235,7 @@ fn a_repair_that_is_cut_short_leaves_what_opens() {
         image[made.layout.metadata[copy] as usize + 130] ^= 1;
     }
     let memory = MemoryStore::new(image);
-    let prepared = editor().repair_opened(&memory, &Unlock::with(&vmk(&made))).expect("one copy is whole");
+    let prepared = editor().repair(&memory, Some(&Unlock::with(&vmk(&made))), &[]).expect("one copy is whole");
     assert_eq!(prepared.edit.steps.len(), 3);
     for step in &prepared.edit.steps {
         for cut in [step.bytes.len() / 2, step.bytes.len()] {

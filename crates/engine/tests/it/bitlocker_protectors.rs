@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::support::{all_of, passphrase, shared, to_file};
 use crate::torture::{self, Scenario, Subject, Verb};
 use claviger_engine::formats::{
-    self, CopyState, HeaderAttributes, KeyslotEditor, NewCredential, Prepared, Protection, Removal, RestoreFrom,
+    self, CopyState, HeaderAttributes, HeaderEditor, NewCredential, Prepared, Protection, Removal, RestoreFrom,
 };
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Advice, Credential, Error, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
@@ -25,7 +25,7 @@ const OTHER_RECOVERY: &str = "235818-357951-253979-013365-241120-245575-342914-5
 
 const AREA: usize = 64 << 10;
 
-fn editor() -> &'static dyn KeyslotEditor {
+fn editor() -> &'static dyn HeaderEditor {
     formats::by_name("BitLocker").expect("it is in the table").editor().expect("it has an editor")
 }
 
@@ -99,7 +99,7 @@ fn protect(store: &dyn Store, with: &Credential, how: Protection) -> Result<Prep
 
 fn label(store: &dyn Store, with: &Credential, text: &str) -> Result<Prepared> {
     let to = HeaderAttributes { label: Some(text), ..HeaderAttributes::default() };
-    editor().set_opened(store, &Unlock::with(std::slice::from_ref(with)), &to)
+    editor().set(store, Some(&Unlock::with(std::slice::from_ref(with))), &to)
 }
 
 fn done(prepared: Result<Prepared>, store: &dyn Store) -> Prepared {
@@ -296,9 +296,9 @@ fn the_label_changes() {
     }
     assert!(misuse(label(&store, &startup, &"x".repeat(40_000))).contains("room"));
     let to = HeaderAttributes { label: Some("x"), ..HeaderAttributes::default() };
-    assert!(editor().set(&store, &to).is_err(), "the metadata are sealed");
+    assert!(editor().set(&store, None, &to).is_err(), "the metadata are sealed");
     let to = HeaderAttributes { uuid: Some("8f595209-f5b9-49a0-85d4-cb8f80258c27"), ..HeaderAttributes::default() };
-    let refused = editor().set_opened(&store, &Unlock::with(&[startup]), &to).expect_err("refused");
+    let refused = editor().set(&store, Some(&Unlock::with(&[startup])), &to).expect_err("refused");
     assert!(matches!(refused.kind, ErrorKind::Unsupported { .. }));
 }
 
@@ -668,7 +668,7 @@ pub fn scenarios() -> Vec<Scenario> {
         })
         .collect();
     let damaged = subject.with_bytes(made(vec![Protector::StartupKey]).layout.metadata[0] as usize + 200, &[0xff; 8]);
-    let repair = |_: &Subject, store: &dyn Store, with: &Unlock<'_>| editor().repair_opened(store, with);
+    let repair = |_: &Subject, store: &dyn Store, with: &Unlock<'_>| editor().repair(store, Some(with), &[]);
     scenarios.push(torture::change(&damaged, Verb::Repair, "a copy", repair, |_, _| true));
     scenarios.push(torture::creation(&subject, |store| {
         let format = formats::by_name("BitLocker")?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::support::noise;
 use crate::torture::{self, Key, Scenario, Subject, Verb};
 use claviger_engine::credential::HeaderChoice;
-use claviger_engine::formats::{self, CopyState, KeyslotEditor, NewCredential, RestoreFrom, Verified};
+use claviger_engine::formats::{self, CopyState, HeaderEditor, NewCredential, RestoreFrom, Verified};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Edit, Error, ErrorKind, Result, Spec, Store, Unlock, Volume};
 use claviger_testkit::stores::{CrashStore, Fault, FaultStore, Operation};
@@ -30,7 +30,7 @@ const KINDS: [Kind; 2] = [
 ];
 
 impl Kind {
-    fn editor(self) -> &'static dyn KeyslotEditor {
+    fn editor(self) -> &'static dyn HeaderEditor {
         formats::by_name(self.format).expect("it is in the table").editor().expect("it has an editor")
     }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::support::*;
-use claviger_engine::formats::{self, KeyslotEditor, NewCredential, RestoreFrom};
+use claviger_engine::formats::{self, HeaderEditor, NewCredential, RestoreFrom};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Spec, Store, Unlock, Volume};
 use claviger_testkit::mounts::LoopDevice;
@@ -15,7 +15,7 @@ const GROUP: usize = 131_072;
 const OLD: &str = "the old password, 26 bytes";
 const NEW: &str = "the new password, 26 bytes";
 
-fn editor(format: &str) -> &'static dyn KeyslotEditor {
+fn editor(format: &str) -> &'static dyn HeaderEditor {
     formats::by_name(format).expect("it is in the table").editor().expect("it has an editor")
 }
 

@@ -636,21 +636,21 @@ fn the_size_stays_where_the_hidden_volume_is_known() {
         let protected = |credentials| {
             let protect = Some(Protect { credentials, hash: Some(kind.hash), pim: kind.pim });
             editor
-                .resize_opened(&*store, &Unlock { protect, ..kind.with(&outer) }, 4 * MIB)
+                .resize(&*store, None, Some(&Unlock { protect, ..kind.with(&outer) }), 4 * MIB)
                 .map(|_| ())
                 .expect_err("refused")
         };
         let known = protected(&inner);
         assert!(matches!(&known.kind, ErrorKind::Misuse(what) if what.contains("hidden volume")), "{known}");
         assert!(matches!(protected(&other).kind, ErrorKind::WrongHiddenCredential(_)));
-        let own = editor.resize_opened(&*store, &kind.with(&inner), MIB).map(|_| ()).expect_err("refused");
+        let own = editor.resize(&*store, None, Some(&kind.with(&inner)), MIB).map(|_| ()).expect_err("refused");
         assert!(matches!(own.kind, ErrorKind::Unsupported { .. }), "{own}");
 
         // Nobody knows of it: it opens by its header in front, and has no backup any more.
         let before = all_of(&kind.open(&store, INNER));
         let file = to_file(&all_of(&*store));
         let longer = FileStore::open(file.path(), Access::ReadWrite).expect("a file");
-        let resizing = editor.resize_opened(&longer, &kind.with(&outer), 4 * MIB).expect("prepared");
+        let resizing = editor.resize(&longer, None, Some(&kind.with(&outer)), 4 * MIB).expect("prepared");
         resizing.carry_out(&longer, &Spec::default()).expect("carried out");
         let longer: Arc<dyn Store> = Arc::new(longer);
         assert!(all_of(&kind.open(&longer, INNER)) == before);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::support::{described, noise, passphrase, to_file};
 use crate::torture::{self, Key, Scenario, Subject, Verb};
-use claviger_engine::formats::{self, HeaderAttributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom};
+use claviger_engine::formats::{self, HeaderAttributes, HeaderEditor, NewCredential, Prepared, Removal, RestoreFrom};
 use claviger_engine::spec::Cost;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Store, Unlock};
@@ -39,7 +39,7 @@ fn create(store: &dyn Store) -> Result<()> {
     formats::by_name("LUKS1")?.create(store, &spec, &[passphrase("old")])
 }
 
-fn editor() -> &'static dyn KeyslotEditor {
+fn editor() -> &'static dyn HeaderEditor {
     formats::by_name("LUKS1").expect("a format").editor().expect("it has one")
 }
 
@@ -92,10 +92,10 @@ pub fn scenarios() -> Vec<Scenario> {
     let six = Subject { image: after(&subject.image, &names), ..first_only(&subject) };
     // Keyslot 1 says that its key is in no stripes.
     let damaged = subject.with_bytes(208 + 48 + 44, &[0; 4]);
-    let repair_it = |_: &Subject, store: &dyn Store, _: &Unlock<'_>| editor().repair(store);
+    let repair_it = |_: &Subject, store: &dyn Store, _: &Unlock<'_>| editor().repair(store, None, &[]);
     // Nothing that its record says can be true.
     let lost = first_only(&subject).with_bytes(208 + 48 + 8, &[0; 32]).with_bytes(208 + 48 + 44, &[0; 4]);
-    let give_up = |_: &Subject, store: &dyn Store, with: &Unlock<'_>| editor().repair_without(store, with, &[1]);
+    let give_up = |_: &Subject, store: &dyn Store, with: &Unlock<'_>| editor().repair(store, Some(with), &[1]);
     vec![
         torture::change(&first_only(&subject), Verb::Change, "another passphrase", change_it, move |s, store| {
             opens(s, store, 1) && !opens(s, store, 0)
@@ -149,7 +149,7 @@ fn remove(store: &dyn Store, now: &str, _then: &str) -> Result<Prepared> {
 
 fn set_uuid(store: &dyn Store, _now: &str, _then: &str) -> Result<Prepared> {
     let to = HeaderAttributes { uuid: Some(UUID), ..HeaderAttributes::default() };
-    editor().set(store, &to)
+    editor().set(store, None, &to)
 }
 
 /// The volume after changes.

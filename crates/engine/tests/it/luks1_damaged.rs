@@ -134,7 +134,12 @@ fn other_keyslots_open_beside_a_damaged_one() {
         assert!(verified.damaged && matches!(verified.copies[0].state, CopyState::Damaged(_)), "{what}");
         assert!(store.to_vec() == bad);
         // Repairing brings the header back as it was, byte by byte; an unknown state stays one to be tried.
-        editor.repair(&*store).unwrap_or_else(|e| panic!("{what}: {e}")).edit.carry_out(&store).expect("it is written");
+        editor
+            .repair(&*store, None, &[])
+            .unwrap_or_else(|e| panic!("{what}: {e}"))
+            .edit
+            .carry_out(&store)
+            .expect("it is written");
         if at != SLOT[1] {
             assert!(store.to_vec() == good, "{what}");
         }
@@ -153,11 +158,11 @@ fn a_damaged_magic_is_repaired_only_if_all_else_makes_sense() {
         let store = MemoryStore::new(bad.clone());
         // No checksum says that the rest is whole: a passphrase does.
         let wrong = [passphrase("wrong")];
-        assert!(matches!(editor.repair(&store).map(drop), Err(Error { kind: ErrorKind::Misuse(_), .. })));
-        let refused = editor.repair_opened(&store, &Unlock::with(&wrong)).map(drop);
+        assert!(matches!(editor.repair(&store, None, &[]).map(drop), Err(Error { kind: ErrorKind::Misuse(_), .. })));
+        let refused = editor.repair(&store, Some(&Unlock::with(&wrong)), &[]).map(drop);
         assert!(matches!(refused, Err(Error { kind: ErrorKind::WrongCredential(_), .. })) && store.to_vec() == bad);
         let right = [passphrase("right")];
-        let repaired = editor.repair_opened(&store, &Unlock::with(&right)).expect("it can be told");
+        let repaired = editor.repair(&store, Some(&Unlock::with(&right)), &[]).expect("it can be told");
         repaired.edit.carry_out(&store).expect("it is written");
         assert!(store.to_vec() == good);
     }
@@ -167,10 +172,10 @@ fn a_damaged_magic_is_repaired_only_if_all_else_makes_sense() {
     let damaged = with(&with(&good, 0, b"x"), 108, &[0; 4]);
     for bad in [zeros, random, luks2, damaged] {
         let store = Arc::new(MemoryStore::new(bad.clone()));
-        assert!(editor.repair(&*store).is_err() && store.to_vec() == bad);
+        assert!(editor.repair(&*store, None, &[]).is_err() && store.to_vec() == bad);
     }
     let sound = MemoryStore::new(good);
-    assert!(editor.repair(&sound).expect("nothing to do").edit.steps.is_empty());
+    assert!(editor.repair(&sound, None, &[]).expect("nothing to do").edit.steps.is_empty());
 }
 
 #[test]
@@ -246,7 +251,7 @@ fn no_byte_of_a_header_makes_it_panic() {
                 let _ = header.unlock(&Unlock::with(&key));
             }
             let editor = formats::by_name("LUKS1").expect("a format").editor().expect("it has one");
-            let _ = editor.repair(&*store);
+            let _ = editor.repair(&*store, None, &[]);
             let _ = editor.back_up(&*store, &Unlock::with(&[]), None);
             assert!(store.to_vec() == bad);
         }

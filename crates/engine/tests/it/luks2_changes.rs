@@ -6,7 +6,7 @@ use crate::support::{noise, passphrase, shared};
 use crate::torture::{self, Key, Scenario, Subject, Verb};
 use claviger_engine::formats::luks2::{self, CopyState, binary::Which};
 use claviger_engine::formats::{
-    self, HeaderAttributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom, TokenChange,
+    self, HeaderAttributes, HeaderEditor, NewCredential, Prepared, Removal, RestoreFrom, TokenChange,
 };
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
@@ -23,7 +23,7 @@ const SLOT: u64 = 131_072;
 const DATA: u64 = 32_768 + 4 * SLOT;
 const LEN: usize = DATA as usize + 65_536;
 
-fn editor() -> &'static dyn KeyslotEditor {
+fn editor() -> &'static dyn HeaderEditor {
     formats::by_name("LUKS2").expect("it is in the table").editor().expect("it has an editor")
 }
 
@@ -82,7 +82,7 @@ pub fn scenarios() -> Vec<Scenario> {
     let backup = MemoryStore::new(subject.image.clone());
     let changed = subject.after(|store, with| new(&subject, |new| editor().change(store, with, new)));
     let labelled = |_: &Subject, store: &dyn Store, _: &Unlock<'_>| {
-        editor().set(store, &HeaderAttributes { label: Some("x"), ..HeaderAttributes::default() })
+        editor().set(store, None, &HeaderAttributes { label: Some("x"), ..HeaderAttributes::default() })
     };
     let mut scenarios = vec![
         torture::change(
@@ -151,7 +151,7 @@ pub fn scenarios() -> Vec<Scenario> {
         let damaged = subject.with_bytes(copy + 4096 + 50, &[0]);
         let stale = subject.after(|store, with| labelled(&subject, store, with)).with_bytes(copy, &old);
         for (subject, what) in [(damaged, "damaged"), (stale, "stale")] {
-            let repair = |_: &Subject, store: &dyn Store, _: &Unlock<'_>| editor().repair(store);
+            let repair = |_: &Subject, store: &dyn Store, _: &Unlock<'_>| editor().repair(store, None, &[]);
             let newest = if what == "stale" { "x" } else { "" };
             let done = move |_: &Subject, store: &Arc<dyn Store>| {
                 header(store).is_some_and(|header| header.binary.label == newest.as_bytes())
@@ -161,7 +161,7 @@ pub fn scenarios() -> Vec<Scenario> {
     }
     // wipefs takes the magic of both.
     let wiped = subject.with_bytes(0, &[0; 6]).with_bytes(16_384, &[0; 6]);
-    let repair = |_: &Subject, store: &dyn Store, _: &Unlock<'_>| editor().repair(store);
+    let repair = |_: &Subject, store: &dyn Store, _: &Unlock<'_>| editor().repair(store, None, &[]);
     let marked = |_: &Subject, store: &Arc<dyn Store>| {
         let mut magic = [[0; 6]; 2];
         let read = [0, 16_384].into_iter().zip(&mut magic).all(|(at, magic)| store.read_at(at, magic).is_ok());
@@ -338,13 +338,13 @@ fn labels_flags_priorities_are_kept() {
         priority: Some((0, 2)),
         flags: Some(&flags),
     };
-    done(editor().set(&store, &to), &store);
+    done(editor().set(&store, None, &to), &store);
     let header = read(&store.to_vec());
     assert_eq!(header.binary.uuid, b"e67c787c-64b5-4840-b7e6-c6fc9c9610b5");
     assert_eq!((header.binary.label, header.binary.subsystem), ("Überraschung".into(), "tests".into()));
     assert_eq!((header.metadata.keyslots[&0].priority, header.metadata.config.flags), (Some(2), flags.to_vec()));
-    assert!(editor().set(&store, &to).expect("nothing to do").edit.steps.is_empty());
-    let to = |to: HeaderAttributes<'_>| misuse(editor().set(&store, &to));
+    assert!(editor().set(&store, None, &to).expect("nothing to do").edit.steps.is_empty());
+    let to = |to: HeaderAttributes<'_>| misuse(editor().set(&store, None, &to));
     assert!(to(HeaderAttributes { uuid: Some("x"), ..HeaderAttributes::default() }).contains("not a UUID"));
     assert!(to(HeaderAttributes { label: Some(&"x".repeat(48)), ..HeaderAttributes::default() }).contains("label"));
     assert!(to(HeaderAttributes { label: Some("a\nb"), ..HeaderAttributes::default() }).contains("one line"));
@@ -431,8 +431,11 @@ fn unknown_members_survive_all_edits() {
     let store = MemoryStore::new(with_unknown_members(&volume("one")));
     done(add(&store, "one", "two", None), &store);
     done(
-        editor()
-            .set(&store, &HeaderAttributes { label: Some("x"), priority: Some((0, 2)), ..HeaderAttributes::default() }),
+        editor().set(
+            &store,
+            None,
+            &HeaderAttributes { label: Some("x"), priority: Some((0, 2)), ..HeaderAttributes::default() },
+        ),
         &store,
     );
     done(remove(&store, 1), &store);
@@ -457,7 +460,7 @@ fn unmet_requirements_are_respected() {
     bytes[16_384..32_768].copy_from_slice(&header.binary.serialise(Which::Secondary, &json).expect("it fits"));
     let store = MemoryStore::new(bytes);
     for refused in
-        [add(&store, "one", "two", None), remove(&store, 0), editor().set(&store, &HeaderAttributes::default())]
+        [add(&store, "one", "two", None), remove(&store, 0), editor().set(&store, None, &HeaderAttributes::default())]
     {
         let error = refused.expect_err("it is required to travel").to_string();
         assert!(error.contains("time-travel"), "{error}");
@@ -471,13 +474,13 @@ fn a_damaged_copy_is_repaired_from_the_other() {
         let mut bytes = whole.clone();
         bytes[at] ^= 0x20;
         let store = MemoryStore::new(bytes);
-        let prepared = done(editor().repair(&store), &store);
+        let prepared = done(editor().repair(&store, None, &[]), &store);
         let written: Vec<_> = prepared.edit.steps.iter().map(|s| s.what.clone()).collect();
         assert_eq!(written, [format!("the {} header", which.name())]);
         let header = read(&store.to_vec());
         assert!(header.primary.is_current() && header.secondary.is_current());
         assert_eq!(header.binary.seqid, read(&whole).binary.seqid, "nothing new is said");
-        assert!(editor().repair(&store).expect("nothing to do").edit.steps.is_empty());
+        assert!(editor().repair(&store, None, &[]).expect("nothing to do").edit.steps.is_empty());
     }
     // What is there instead of the primary header may be something else that counts.
     let mut bytes = whole.clone();
@@ -486,13 +489,13 @@ fn a_damaged_copy_is_repaired_from_the_other() {
     bytes[1024..1028].copy_from_slice(&[0, 1, 0, 0]);
     bytes[510..512].copy_from_slice(&[0x55, 0xaa]);
     let store = MemoryStore::new(bytes.clone());
-    assert!(misuse(editor().repair(&store)).contains("where the primary header belongs there is"));
+    assert!(misuse(editor().repair(&store, None, &[])).contains("where the primary header belongs there is"));
     assert!(misuse(add(&store, "one", "two", None)).contains("Nothing was changed"));
     assert_eq!(store.to_vec(), bytes);
     let mut neither = whole;
     neither[100] ^= 1;
     neither[16_384 + 100] ^= 1;
-    let error = editor().repair(&MemoryStore::new(neither)).expect_err("nothing is sound");
+    let error = editor().repair(&MemoryStore::new(neither), None, &[]).expect_err("nothing is sound");
     assert!(matches!(error.kind, ErrorKind::Malformed { .. }), "{error}");
 }
 
@@ -563,7 +566,7 @@ fn a_backup_of_a_damaged_header_is_sound() {
 fn stale_copies_are_told_and_written_anew() {
     let store = MemoryStore::new(volume("one"));
     let old = store.to_vec();
-    done(editor().set(&store, &HeaderAttributes { label: Some("new"), ..HeaderAttributes::default() }), &store);
+    done(editor().set(&store, None, &HeaderAttributes { label: Some("new"), ..HeaderAttributes::default() }), &store);
     let mut bytes = store.to_vec();
     bytes[..16_384].copy_from_slice(&old[..16_384]);
     let header = read(&bytes);

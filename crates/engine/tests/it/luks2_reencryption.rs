@@ -518,7 +518,7 @@ fn an_older_header_backup_decrypts_nothing() {
     let bed = Bed::of(&image, header);
     let data = bed.data();
     let to = HeaderAttributes { label: Some("changed since"), ..HeaderAttributes::default() };
-    let changed = LUKS2.editor().expect("it has an editor").set(&*data, &to).expect("it can be changed");
+    let changed = LUKS2.editor().expect("it has an editor").set(&*data, None, &to).expect("it can be changed");
     changed.edit.carry_out(&*data).expect("it is changed");
     let before = read_all(&*bed.all);
     let refused = misuse(decrypt(&bed, DECRYPT_IN_PLACE));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::support::{noise, passphrase, run_in_kernel, shared};
 use crate::torture::{self, Key, Scenario, Subject, Verb};
 use claviger_engine::formats::{
-    self, HeaderAttributes, KeyslotEditor, NewCredential, Prepared, Removal, RestoreFrom, TokenChange,
+    self, HeaderAttributes, HeaderEditor, NewCredential, Prepared, Removal, RestoreFrom, TokenChange,
 };
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
@@ -21,7 +21,7 @@ const CHEAP: Cost<'_> =
 
 const LEN: u64 = (16 << 20) + 65_536;
 
-fn editor(format: &str) -> &'static dyn KeyslotEditor {
+fn editor(format: &str) -> &'static dyn HeaderEditor {
     formats::by_name(format).expect("it is in the table").editor().expect("it has an editor")
 }
 
@@ -165,7 +165,7 @@ fn keyslots_labels_and_tokens_agree_both_ways() {
         priority: Some((2, 0)),
         ..HeaderAttributes::default()
     };
-    both.edit(|store| editor("LUKS2").set(store, &to));
+    both.edit(|store| editor("LUKS2").set(store, None, &to));
     let dump = both.run(&["luksDump", both.path()]);
     for word in ["ours", "allow-discards", "ignored", "preferred"] {
         assert!(dump.contains(word), "{word}: {dump}");
@@ -281,7 +281,7 @@ fn converted(subject: &Subject, to: &'static str) -> Scenario {
     let finish = move |store: &Arc<dyn Store>| {
         if formats::open(store, None)?.0.name() != to {
             // What is left of a header is mended first.
-            let _ = editor(from).repair(&**store).and_then(|repair| repair.edit.carry_out(&**store));
+            let _ = editor(from).repair(&**store, None, &[]).and_then(|repair| repair.edit.carry_out(&**store));
             editor(from).convert(&**store, to, false)?.edit.carry_out(&**store)?;
         }
         Ok(())

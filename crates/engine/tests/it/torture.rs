@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use claviger_engine::formats::takes::{Parameter, Purpose};
 use claviger_engine::formats::{
-    self, HeaderAttributes, KeyslotEditor, NewCredential, Prepared, Protection, Removal, RestoreFrom, TokenChange,
+    self, HeaderAttributes, HeaderEditor, NewCredential, Prepared, Protection, Removal, RestoreFrom, TokenChange,
 };
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, Error, ErrorKind, FORMATS, Format, Result, Secret, Store, Unlock, Volume};
@@ -47,15 +47,11 @@ const FUNCTIONS: &[(&str, Verb)] = &[
     ("add", Verb::Add),
     ("remove", Verb::Remove),
     ("set", Verb::Set),
-    ("set_opened", Verb::Set),
     ("protect", Verb::Protect),
     ("repair", Verb::Repair),
-    ("repair_opened", Verb::Repair),
-    ("repair_without", Verb::Repair),
     ("change_tokens", Verb::Tokens),
     ("convert", Verb::Convert),
     ("resize", Verb::Resize),
-    ("resize_opened", Verb::Resize),
     ("begin_encryption", Verb::Encrypt),
     ("conversion", Verb::Decrypt),
 ];
@@ -109,7 +105,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    pub fn editor(&self) -> &'static dyn KeyslotEditor {
+    pub fn editor(&self) -> &'static dyn HeaderEditor {
         formats::by_name(self.format).expect("it is in the table").editor().expect("it has an editor")
     }
 
@@ -182,7 +178,7 @@ impl Subject {
 
     /// What a person does who finds a damaged header.
     fn mend(&self, store: &dyn Store) -> Result<()> {
-        let repair = |with: &Unlock<'_>| self.editor().repair_opened(store, with);
+        let repair = |with: &Unlock<'_>| self.editor().repair(store, Some(with), &[]);
         let restore = |with: &Unlock<'_>| self.editor().restore(store, RestoreFrom::Embedded, with, false);
         self.with_some_key(repair).or_else(|_| self.with_some_key(restore))?.edit.carry_out(store)
     }
@@ -503,7 +499,7 @@ fn offered(format: &dyn Format) -> Vec<Verb> {
 
 /// The verbs of an editor: those that it does not call unsupported. Where the size is not sealed, the header does not say it, and the
 /// store alone changes.
-fn edited(editor: &dyn KeyslotEditor, subject: &Subject) -> Vec<Verb> {
+fn edited(editor: &dyn HeaderEditor, subject: &Subject) -> Vec<Verb> {
     let memory = MemoryStore::new(subject.image.clone());
     let store: &dyn Store = &memory;
     let none = NewCredential::default();
@@ -515,12 +511,12 @@ fn edited(editor: &dyn KeyslotEditor, subject: &Subject) -> Vec<Verb> {
             (Verb::Restore, editor.restore(store, RestoreFrom::Embedded, with, false).err()),
             (Verb::Add, editor.add(store, with, &none, None).err()),
             (Verb::Remove, editor.remove(store, Removal::Opened(with), false).err()),
-            (Verb::Set, editor.set_opened(store, with, &HeaderAttributes::default()).err()),
+            (Verb::Set, editor.set(store, Some(with), &HeaderAttributes::default()).err()),
             (Verb::Protect, editor.protect(store, with, Protection::NewKey).err()),
-            (Verb::Repair, editor.repair_opened(store, with).err()),
+            (Verb::Repair, editor.repair(store, Some(with), &[]).err()),
             (Verb::Tokens, editor.change_tokens(store, TokenChange::Remove(0)).err()),
             (Verb::Convert, editor.convert(store, to, false).err()),
-            (Verb::Resize, editor.resize_opened(store, with, 1 << 20).err()),
+            (Verb::Resize, editor.resize(store, None, Some(with), 1 << 20).err()),
         ]
         .into_iter()
         .filter(|(verb, error)| supported(error) && (*verb != Verb::Resize || editor.size_sealed()))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::support::*;
 use crate::torture::{self, Key, Scenario, Subject, Verb};
 use claviger_engine::credential::HeaderChoice;
-use claviger_engine::formats::{self, KeyslotEditor, Resizing};
+use claviger_engine::formats::{self, HeaderEditor, Resizing};
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Store, Unlock, Volume};
 use claviger_testkit::stores::{CrashStore, Depth};
@@ -29,7 +29,7 @@ const TRUECRYPT: Kind = Kind { format: "TrueCrypt", cipher: "AES", pim: None };
 const VERACRYPT: Kind = Kind { format: "VeraCrypt", cipher: "AES-Twofish-Serpent", pim: Some(1) };
 
 impl Kind {
-    fn editor(self) -> &'static dyn KeyslotEditor {
+    fn editor(self) -> &'static dyn HeaderEditor {
         formats::by_name(self.format).expect("it is in the table").editor().expect("it has an editor")
     }
 
@@ -62,7 +62,7 @@ impl Kind {
     }
 
     fn prepare(self, store: &dyn Store, size: u64) -> Result<Resizing> {
-        self.editor().resize_opened(store, &self.with(&[passphrase(TEXT)]), size)
+        self.editor().resize(store, None, Some(&self.with(&[passphrase(TEXT)])), size)
     }
 
     /// The file after the change.
@@ -92,7 +92,7 @@ fn resized(kind: Kind, size: u64) -> Scenario {
     let kept = size.min(SIZE) as usize;
     let subject = Subject { format: kind.format, image, plaintext: plain[..kept].to_vec(), keys, hash, cipher, pim };
     let prepare = move |subject: &Subject, store: &dyn Store, with: &Unlock<'_>| {
-        Ok(subject.editor().resize_opened(store, with, size)?.prepared)
+        Ok(subject.editor().resize(store, None, Some(with), size)?.prepared)
     };
     let done = move |_: &Subject, store: &Arc<dyn Store>| {
         kind.open_in(Arc::clone(store), PRIMARY).is_ok_and(|volume| volume.len() == size)
@@ -233,13 +233,13 @@ fn what_cannot_be_is_refused() {
         assert_eq!(kind_of(kind.prepare(&store, size)).0, "misuse", "{size}");
     }
     let other = [passphrase("another")];
-    assert_eq!(kind_of(kind.editor().resize_opened(&store, &kind.with(&other), SIZE)).0, "wrong");
+    assert_eq!(kind_of(kind.editor().resize(&store, None, Some(&kind.with(&other)), SIZE)).0, "wrong");
     let cut = MemoryStore::new(before[..before.len() - 3 * GROUP as usize].to_vec());
     assert!(kind_of(kind.prepare(&cut, SIZE)).1.contains("cut short"));
     let mut front = before.clone();
     front[..512].copy_from_slice(&noise(512, 8));
     assert!(kind_of(kind.prepare(&MemoryStore::new(front), SIZE + 512)).1.contains("only the backup header opens"));
-    assert!(kind.editor().resize(&store, None, SIZE).is_err(), "without a password");
+    assert!(kind.editor().resize(&store, None, None, SIZE).is_err(), "without a password");
     // Somebody else was faster.
     let resizing = kind.prepare(&store, SIZE - 512).expect("prepared");
     store.write_clobbering(0, &mut [7; 512]).expect("written");
@@ -274,7 +274,8 @@ fn cryptsetup_opens_what_was_resized() {
         let file = to_file(&before);
         let store = FileStore::open(file.path(), Access::ReadWrite).expect("a file");
         let credentials = [passphrase("correct horse")];
-        let resizing = TRUECRYPT.editor().resize_opened(&store, &TRUECRYPT.with(&credentials), size).expect("prepared");
+        let resizing =
+            TRUECRYPT.editor().resize(&store, None, Some(&TRUECRYPT.with(&credentials)), size).expect("prepared");
         resizing.carry_out(&store, &Spec::default()).expect("carried out");
         drop(store);
         std::fs::copy(file.path(), dir.path().join("theirs")).expect("copied");

@@ -14,7 +14,7 @@ use claviger_engine as engine;
 use claviger_engine::diagnosis::{
     self, Content, Diagnosis, Difference, Look, LostPartition, Mark, Match, Opinion, Search, SearchStep, Target, Way,
 };
-use claviger_engine::formats::KeyslotEditor;
+use claviger_engine::formats::HeaderEditor;
 use claviger_engine::formats::partition::Candidate;
 use claviger_engine::formats::{Facts, Verdict};
 use claviger_engine::store::Access;
@@ -669,7 +669,7 @@ impl Explained {
 /// Whether headers of the format can be saved and restored.
 fn has_backups(name: &str) -> bool {
     let format = engine::formats::by_name(name).ok();
-    format.and_then(|format| format.editor()).is_some_and(KeyslotEditor::has_backups)
+    format.and_then(|format| format.editor()).is_some_and(HeaderEditor::has_backups)
 }
 
 /// The volume as it is stored, where it is in a partition.

@@ -67,7 +67,7 @@ impl Args {
             let show = |done, all| bar.at(done, all);
             let may_take = self.patience.may_take();
             let with = Unlock { cancel: Some(cancel), progress: Some(&show), may_take, ..Unlock::with(credentials) };
-            named.editor.repair_without(&*named.store, &with, &self.lost)
+            named.editor.repair(&*named.store, Some(&with), &self.lost)
         };
         let read = || {
             guard::no_dumps();

@@ -54,12 +54,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let header = args.open.header_args();
     let named = header.find(Access::ReadWrite)?;
     if !named.editor.sealed() {
-        let prepared = named.editor.set(&*named.store, &to).map_err(|e| e.at(&header.path))?;
+        let prepared = named.editor.set(&*named.store, None, &to).map_err(|e| e.at(&header.path))?;
         return named.carry_out(prepared, args.json);
     }
     // Its lock would be in the way of the next one.
     drop(named);
     let editing = args.open.edit(Access::ReadWrite)?;
-    let prepared = editing.editor.set_opened(&*editing.store, &editing.narrow(), &to);
+    let prepared = editing.editor.set(&*editing.store, Some(&editing.narrow()), &to);
     editing.carry_out(prepared.map_err(|e| e.at(editing.path()))?, args.json)
 }

@@ -21,14 +21,15 @@ use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
 use crate::edit::Edit;
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::editor::none_lost;
 use crate::formats::takes::{check_new, check_opening};
 use crate::formats::{
-    CopyReport, CopyState, Derivation, Format, HeaderAttributes, HeaderBackup, KeyslotEditor, NewCredential, Prepared,
+    CopyReport, CopyState, Derivation, Format, HeaderAttributes, HeaderBackup, HeaderEditor, NewCredential, Prepared,
     Protection, RecoveryPassword, Removal, RestoreFrom, Verified, wiped,
 };
 use crate::store::Store;
 
-impl KeyslotEditor for BitLocker {
+impl HeaderEditor for BitLocker {
     fn change(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
         wiped(NAME, change(store, with, new))
     }
@@ -49,20 +50,13 @@ impl KeyslotEditor for BitLocker {
         wiped(NAME, recovery_passwords(store, with))
     }
 
-    fn set(&self, store: &dyn Store, to: &HeaderAttributes<'_>) -> Result<Prepared> {
-        self.set_opened(store, &Unlock::with(&[]), to)
+    fn set(&self, store: &dyn Store, with: Option<&Unlock<'_>>, to: &HeaderAttributes<'_>) -> Result<Prepared> {
+        wiped(NAME, set(store, with.unwrap_or(&Unlock::with(&[])), to))
     }
 
-    fn set_opened(&self, store: &dyn Store, with: &Unlock<'_>, to: &HeaderAttributes<'_>) -> Result<Prepared> {
-        wiped(NAME, set(store, with, to))
-    }
-
-    fn repair(&self, store: &dyn Store) -> Result<Prepared> {
-        self.repair_opened(store, &Unlock::with(&[]))
-    }
-
-    fn repair_opened(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
-        wiped(NAME, repair::repair(store, with))
+    fn repair(&self, store: &dyn Store, with: Option<&Unlock<'_>>, lost: &[u32]) -> Result<Prepared> {
+        none_lost(lost)?;
+        wiped(NAME, repair::repair(store, with.unwrap_or(&Unlock::with(&[]))))
     }
 
     fn sealed(&self) -> bool {

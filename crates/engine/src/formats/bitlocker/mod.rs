@@ -37,7 +37,7 @@ use claviger_crypto::{Secret, SectorCipher};
 use super::header_facts::HeaderFacts;
 use super::takes::{Parameter, Takes, check_opening};
 use super::{
-    Choices, Creator, Facts, Format, Header, InPlaceConverter, KeyslotEditor, Sealed, Unlocked, Verdict, wiped,
+    Choices, Creator, Facts, Format, Header, HeaderEditor, InPlaceConverter, Sealed, Unlocked, Verdict, wiped,
 };
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
@@ -104,7 +104,7 @@ impl Format for BitLocker {
         Some(self)
     }
 
-    fn editor(&self) -> Option<&dyn KeyslotEditor> {
+    fn editor(&self) -> Option<&dyn HeaderEditor> {
         Some(self)
     }
 

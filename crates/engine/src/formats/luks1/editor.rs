@@ -18,13 +18,13 @@ use crate::formats::luks::{passphrase, uuid};
 use crate::formats::luks2;
 use crate::formats::takes::check_new;
 use crate::formats::{
-    Derivation, HeaderAttributes, HeaderBackup, KeyslotEditor, NewCredential, Prepared, Removal, Resizing, RestoreFrom,
+    Derivation, HeaderAttributes, HeaderBackup, HeaderEditor, NewCredential, Prepared, Removal, Resizing, RestoreFrom,
     Verified, same_name, wiped,
 };
 use crate::random;
 use crate::store::Store;
 
-impl KeyslotEditor for Luks1 {
+impl HeaderEditor for Luks1 {
     fn change(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
         wiped(NAME, change(store, with, new))
     }
@@ -37,20 +37,12 @@ impl KeyslotEditor for Luks1 {
         wiped(NAME, remove(store, which, last))
     }
 
-    fn set(&self, store: &dyn Store, to: &HeaderAttributes<'_>) -> Result<Prepared> {
+    fn set(&self, store: &dyn Store, _with: Option<&Unlock<'_>>, to: &HeaderAttributes<'_>) -> Result<Prepared> {
         wiped(NAME, set(store, to))
     }
 
-    fn repair(&self, store: &dyn Store) -> Result<Prepared> {
-        self.repair_without(store, &Unlock::with(&[]), &[])
-    }
-
-    fn repair_opened(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
-        self.repair_without(store, with, &[])
-    }
-
-    fn repair_without(&self, store: &dyn Store, with: &Unlock<'_>, lost: &[u32]) -> Result<Prepared> {
-        wiped(NAME, repair::repair(store, with, lost))
+    fn repair(&self, store: &dyn Store, with: Option<&Unlock<'_>>, lost: &[u32]) -> Result<Prepared> {
+        wiped(NAME, repair::repair(store, with.unwrap_or(&Unlock::with(&[])), lost))
     }
 
     fn back_up(&self, store: &dyn Store, _with: &Unlock<'_>, hidden: Option<&Unlock<'_>>) -> Result<HeaderBackup> {
@@ -73,7 +65,13 @@ impl KeyslotEditor for Luks1 {
         wiped(NAME, luks2::convert::to_luks2(store, to, detached))
     }
 
-    fn resize(&self, store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resizing> {
+    fn resize(
+        &self,
+        store: &dyn Store,
+        data: Option<&dyn Store>,
+        _with: Option<&Unlock<'_>>,
+        size: u64,
+    ) -> Result<Resizing> {
         wiped(NAME, resize(store, data, size))
     }
 }

@@ -17,7 +17,7 @@ use claviger_crypto::dmcrypt::Sectors;
 use super::header_facts::HeaderFacts;
 use super::luks::{Stored, cipher_error, data_elsewhere, header_alone, opened_by};
 use super::takes::{Parameter, Takes, check_opening};
-use super::{Choices, Creator, Facts, Format, Header, KeyMark, KeyslotEditor, UnlockPlan, Unlocked, Verdict, wiped};
+use super::{Choices, Creator, Facts, Format, Header, HeaderEditor, KeyMark, UnlockPlan, Unlocked, Verdict, wiped};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, Result};
@@ -81,7 +81,7 @@ impl Format for Luks1 {
         Some(self)
     }
 
-    fn editor(&self) -> Option<&dyn KeyslotEditor> {
+    fn editor(&self) -> Option<&dyn HeaderEditor> {
         Some(self)
     }
 }

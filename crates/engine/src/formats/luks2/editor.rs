@@ -10,18 +10,19 @@ use super::read::{ReadHeader, read};
 use super::{LUKS2, NAME, backup, convert, keyslots, tokens};
 use crate::credential::Unlock;
 use crate::error::{Error, Result};
+use crate::formats::editor::none_lost;
 use crate::formats::luks::uuid;
 use crate::formats::takes::check_new;
 use crate::formats::{
-    HeaderAttributes, HeaderBackup, KeyslotEditor, NewCredential, Prepared, Removal, Resizing, RestoreFrom,
-    TokenChange, Verified, wiped,
+    HeaderAttributes, HeaderBackup, HeaderEditor, NewCredential, Prepared, Removal, Resizing, RestoreFrom, TokenChange,
+    Verified, wiped,
 };
 use crate::store::Store;
 
 /// What changes the headers of LUKS2.
 pub(super) struct Editor;
 
-impl KeyslotEditor for Editor {
+impl HeaderEditor for Editor {
     fn change(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
         wiped(NAME, check_new(&LUKS2, new).and_then(|()| keyslots::change(store, with, new)))
     }
@@ -34,16 +35,13 @@ impl KeyslotEditor for Editor {
         wiped(NAME, keyslots::remove(store, which, last))
     }
 
-    fn set(&self, store: &dyn Store, to: &HeaderAttributes<'_>) -> Result<Prepared> {
+    fn set(&self, store: &dyn Store, _with: Option<&Unlock<'_>>, to: &HeaderAttributes<'_>) -> Result<Prepared> {
         wiped(NAME, set(store, to))
     }
 
-    fn repair(&self, store: &dyn Store) -> Result<Prepared> {
-        self.repair_opened(store, &Unlock::with(&[]))
-    }
-
-    fn repair_opened(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
-        wiped(NAME, backup::repair(store, with))
+    fn repair(&self, store: &dyn Store, with: Option<&Unlock<'_>>, lost: &[u32]) -> Result<Prepared> {
+        none_lost(lost)?;
+        wiped(NAME, backup::repair(store, with.unwrap_or(&Unlock::with(&[]))))
     }
 
     fn back_up(&self, store: &dyn Store, _with: &Unlock<'_>, hidden: Option<&Unlock<'_>>) -> Result<HeaderBackup> {
@@ -76,7 +74,13 @@ impl KeyslotEditor for Editor {
         wiped(NAME, convert::to_luks1(store, to, detached))
     }
 
-    fn resize(&self, store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resizing> {
+    fn resize(
+        &self,
+        store: &dyn Store,
+        data: Option<&dyn Store>,
+        _with: Option<&Unlock<'_>>,
+        size: u64,
+    ) -> Result<Resizing> {
         wiped(NAME, resize(store, data, size))
     }
 }

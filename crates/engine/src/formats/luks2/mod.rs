@@ -43,7 +43,7 @@ use super::luks::{Stored, opened_by};
 use super::plan::UnlockPlan;
 use super::takes::{Parameter, Takes, check_opening};
 use super::{
-    Choices, Creator, Derivation, Facts, Format, Header, KeyMark, KeyslotEditor, Sealed, Unlocked, Verdict, magic,
+    Choices, Creator, Derivation, Facts, Format, Header, HeaderEditor, KeyMark, Sealed, Unlocked, Verdict, magic,
 };
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, Result};
@@ -127,7 +127,7 @@ impl Format for Luks2 {
         Some(self)
     }
 
-    fn editor(&self) -> Option<&dyn KeyslotEditor> {
+    fn editor(&self) -> Option<&dyn HeaderEditor> {
         Some(&editor::Editor)
     }
 }

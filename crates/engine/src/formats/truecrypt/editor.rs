@@ -17,13 +17,14 @@ use crate::advice::Warning;
 use crate::credential::{HeaderChoice, Unlock};
 use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
+use crate::formats::editor::fixed_size;
 use crate::formats::takes::check_new;
 use crate::formats::{
-    self, HeaderBackup, KeyslotEditor, NewCredential, Prepared, Resizing, RestoreFrom, Verified, wiped,
+    self, HeaderBackup, HeaderEditor, NewCredential, Prepared, Resizing, RestoreFrom, Verified, wiped,
 };
 use crate::store::Store;
 
-impl KeyslotEditor for Family {
+impl HeaderEditor for Family {
     fn change(&self, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
         wiped(self.name, change(self, store, with, new))
     }
@@ -40,7 +41,14 @@ impl KeyslotEditor for Family {
         wiped(self.name, super::verify::verify(self, store, with))
     }
 
-    fn resize_opened(&self, store: &dyn Store, with: &Unlock<'_>, size: u64) -> Result<Resizing> {
+    fn resize(
+        &self,
+        store: &dyn Store,
+        _data: Option<&dyn Store>,
+        with: Option<&Unlock<'_>>,
+        size: u64,
+    ) -> Result<Resizing> {
+        let with = with.ok_or_else(fixed_size)?;
         wiped(self.name, super::resize::resize(self, store, with, size))
     }
 

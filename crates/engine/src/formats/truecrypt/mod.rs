@@ -28,7 +28,7 @@ use claviger_crypto::SectorCipher;
 use claviger_crypto::secret::wipe_stack;
 
 use super::takes::{Parameter, Takes, check_opening};
-use super::{Choices, Creator, Facts, Format, Header, HiddenRoom, KeyslotEditor, Unlocked, Verdict, magic, same_name};
+use super::{Choices, Creator, Facts, Format, Header, HeaderEditor, HiddenRoom, Unlocked, Verdict, magic, same_name};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -163,7 +163,7 @@ impl Format for Family {
         Ok(found.then(|| Box::new(Stored { store: Arc::clone(store), locked }) as _))
     }
 
-    fn editor(&self) -> Option<&dyn KeyslotEditor> {
+    fn editor(&self) -> Option<&dyn HeaderEditor> {
         Some(self)
     }
 

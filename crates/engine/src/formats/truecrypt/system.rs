@@ -313,7 +313,7 @@ mod tests {
     use super::super::{TRUECRYPT, VERACRYPT};
     use super::*;
     use crate::credential::Protect;
-    use crate::formats::{self, Format, KeyslotEditor, NewCredential, Prepared, RestoreFrom, Unlocked, partition};
+    use crate::formats::{self, Format, HeaderEditor, NewCredential, Prepared, RestoreFrom, Unlocked, partition};
     use crate::spec::Spec;
     use crate::store::MemoryStore;
     use crate::volume::Volume;
@@ -594,7 +594,7 @@ mod tests {
         }
     }
 
-    fn editor(family: &'static Family) -> &'static dyn KeyslotEditor {
+    fn editor(family: &'static Family) -> &'static dyn HeaderEditor {
         family.editor().expect("there is one")
     }
 
