@@ -532,7 +532,7 @@ impl Locked {
         }
     }
 
-    /// Refuses what nobody can use whose keys are in another process: see [`crate::key_process::volume`] and [`key_process::folder`].
+    /// Refuses what nobody can use whose keys are in another process: see [`key_process`](crate::key_process).
     ///
     /// # Errors
     /// `Unsupported`.
@@ -550,7 +550,7 @@ impl Locked {
     /// A folder that another process has unlocked and holds the keys of: `outline` is what is left without them.
     ///
     /// # Errors
-    /// Those of [`FileFormat::elsewhere`]; `Misuse` for what is no folder.
+    /// Those of [`FileFormat::with_key_process`]; `Misuse` for what is no folder.
     pub fn with_key_process(
         self,
         outline: KeylessFolder,

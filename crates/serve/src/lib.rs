@@ -17,7 +17,7 @@
 //! ```
 //!
 //! * [`nbd`] serves a store as a disk, and has a client.
-//! * [`elsewhere`] opens what is not in a file of this machine: exports of NBD servers, and what programs serve that way.
+//! * [`remote`] opens remote stores: exports of NBD servers, and what programs serve that way.
 //! * [`fuse`] shows a store as a file in a mounted folder, [`fuse::tree`] a tree of names.
 //! * [`mount`] mounts the file system inside a store: with the kernel, a user's driver, or by itself.
 //! * [`kernel`] hands a volume over to the kernel's dm-crypt.

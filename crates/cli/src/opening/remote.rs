@@ -59,7 +59,7 @@ pub fn is_remote(name: &Path) -> bool {
 /// The volume there, and its header elsewhere or in a file where it is detached.
 ///
 /// # Errors
-/// Those of [`elsewhere`].
+/// Those of [`remote`].
 pub fn opening(name: &Path, header: Option<&Path>) -> Result<Opening> {
     let opener = |name: &Path, place: RemoteAddress| {
         let name = name.to_owned();
@@ -91,7 +91,7 @@ pub fn must_be_here(name: &Path, what: &str) -> Result<()> {
 /// The bytes there.
 ///
 /// # Errors
-/// Those of [`elsewhere`], of [`RemoteAddress::open`] and of [`FileStore::open`].
+/// Those of [`remote`], of [`RemoteAddress::open`] and of [`FileStore::open`].
 pub fn open(name: &Path, access: Access) -> Result<Arc<dyn Store>> {
     match remote(name)? {
         Some(place) => opened(name, &place, access).map_err(|e| e.at(name)),

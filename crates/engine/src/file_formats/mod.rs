@@ -353,7 +353,7 @@ pub trait FileKeys: Send + Sync {
         Vec::new()
     }
 
-    /// The keys, for the process that is to hold them, and what is left without them: see [`FileFormat::elsewhere`].
+    /// The keys, for the process that is to hold them, and what is left without them: see [`FileFormat::with_key_process`].
     ///
     /// # Errors
     /// `Unsupported`.

@@ -411,7 +411,7 @@ pub trait Header: Send {
     }
 
     /// Refuses what cannot be unlocked, or used, where the keys are in a process that starts no programs: see
-    /// [`kept`](crate::key_process::volume).
+    /// [`key_process`](crate::key_process).
     ///
     /// # Errors
     /// `Unsupported`.
