@@ -62,43 +62,44 @@ pub enum Advice {
 impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::AllowUnencrypted => "Writing has to be allowed.",
-            Self::BackUpHeader => "Save the header first if it may still be wanted.",
+            Self::AllowUnencrypted => "Allow writing explicitly.",
+            Self::BackUpHeader => "Back up the header first if you may still need it.",
             Self::CompleteCopy { shift: shift @ ..0 } => {
                 return write!(f, "A copy with {} zeros in front of it is complete.", shift.unsigned_abs());
             }
             Self::CompleteCopy { shift } => return write!(f, "A copy without its first {shift} bytes is complete."),
             Self::CutOff { len } => return write!(f, "A copy of its first {len} bytes is complete."),
-            Self::ChooseLogicalVolume(names) if names.is_empty() => "None of the logical volumes can be opened here.",
+            Self::ChooseLogicalVolume(names) if names.is_empty() => "None of its logical volumes can be opened.",
             Self::ChooseLogicalVolume(names) => {
-                return write!(f, "It holds logical volumes; these can be opened: {}.", names.join(", "));
+                return write!(f, "It holds logical volumes. These can be opened: {}.", names.join(", "));
             }
             Self::ChoosePartition(numbers) => {
                 return match &numbers[..] {
-                    [] => f.write_str("This is a disk with partitions, none of which looks like a volume."),
+                    [] => f.write_str("This is a partitioned disk. None of its partitions looks encrypted."),
                     all => {
                         let all: Vec<_> = all.iter().map(u32::to_string).collect();
-                        write!(f, "It is a disk with partitions; these could be volumes: {}.", all.join(", "))
+                        write!(f, "This is a partitioned disk. These partitions could be volumes: {}.", all.join(", "))
                     }
                 };
             }
-            Self::ConvertToLuks2 => "The header can be turned into one of LUKS2.",
-            Self::GivePrivateKey => {
-                "A private key opens it: an exported one, or that in the profile of the Windows user."
-            }
-            Self::GiveAsPassphrase => "If its contents were hashed, give them as the passphrase.",
-            Self::GiveCredential => "Give what opens the volume.",
-            Self::ListKeyslots => "The header says which keyslots there are.",
+            Self::ConvertToLuks2 => "Convert the header to LUKS2.",
+            Self::GivePrivateKey => "Give a private key: an exported one, or the one in the Windows user's profile.",
+            Self::GiveAsPassphrase => "If its contents were hashed, give them as the passphrase instead.",
+            Self::GiveCredential => "Give a credential that opens the volume.",
+            Self::ListKeyslots => "The header lists the keyslots.",
             Self::NameFormat => "Name the format.",
-            Self::NameHeader => "Name the file or device with the data as the volume, and this one as its header.",
+            Self::NameHeader => {
+                "Give the file or device with the data as the volume, and this one as its detached \
+                 header."
+            }
             Self::NameKeyslot => "Name the keyslot.",
-            Self::OpenReadOnly => "Open it only for reading.",
-            Self::OpenTruncated => "What is left can be read if a truncated volume is allowed.",
+            Self::OpenReadOnly => "Open it read-only.",
+            Self::OpenTruncated => "To read what is left, allow a truncated volume.",
             Self::RepairHeader => "Repair the header.",
             Self::RestoreHeader => "Restore the header from a backup.",
-            Self::ResumeDecryption => "Go on with the decryption, with the same detached header.",
+            Self::ResumeDecryption => "Resume the decryption with the same detached header.",
             Self::ResumeReencryption => "Resume the reencryption.",
-            Self::UseFiles => "Its files can be listed, copied and mounted.",
+            Self::UseFiles => "You can list, copy or mount its files.",
         })
     }
 }

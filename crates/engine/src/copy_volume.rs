@@ -81,7 +81,8 @@ impl VolumeCopy<'_> {
             self.read_source(at, ours)?;
             self.destination.read_at(at, theirs)?;
             if let Some(differs) = ours.iter().zip(&*theirs).position(|(a, b)| a != b) {
-                let what = "the data read back differ from what was written, or the source has changed".to_owned();
+                let what =
+                    "the data read back differ from the data written, or the source changed meanwhile".to_owned();
                 return Err(ErrorKind::Malformed { field: "copy", offset: at + differs as u64, what }.into());
             }
             at += ours.len() as u64;
@@ -95,7 +96,7 @@ impl VolumeCopy<'_> {
         if destination >= source {
             return Ok(());
         }
-        Err(Error::misuse(format!("{source} bytes do not fit into a volume of {destination} bytes")))
+        Err(Error::misuse(format!("the source has {source} bytes, but the destination only {destination}")))
     }
 
     fn buffer(&self) -> Vec<u8> {

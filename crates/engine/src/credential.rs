@@ -66,8 +66,9 @@ impl Credential {
             }
             let files = keyfiles_in(path)?;
             if files.is_empty() {
-                return Err(Error::misuse("this folder has no keyfile in it")
-                    .hint("Hidden files and files in folders below it do not count."));
+                return Err(
+                    Error::misuse("this folder contains no keyfiles").hint("Hidden files and subfolders are ignored.")
+                );
             }
             files.iter().map(|file| Self::keyfile(file)).collect()
         };
@@ -88,7 +89,7 @@ impl Credential {
             skip(&mut file, offset)?;
             let contents = read_up_to(len.map_or(KEYFILE_MAX + 1, |len| len as usize), |room| file.read(room))?;
             if len.is_some_and(|len| len != contents.len() as u64) || contents.is_empty() {
-                return Err(Error::misuse("the file ends before the keyfile in it does"));
+                return Err(Error::misuse("the file ends before the requested part of the keyfile"));
             }
             Ok(Self::Keyfile(contents))
         };
@@ -124,7 +125,7 @@ impl Credential {
 pub fn whole_keyfile(contents: &Secret) -> Result<&Secret> {
     if contents.len() > KEYFILE_MAX {
         return Err(Error::misuse(format!("the keyfile is longer than {KEYFILE_MAX} bytes"))
-            .hint("If the key is a part of it, say where it begins and how long it is."));
+            .hint("If the key is only a part of the file, give its offset and length."));
     }
     Ok(contents)
 }

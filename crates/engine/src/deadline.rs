@@ -54,7 +54,7 @@ impl Deadline {
             return Err(cancelled());
         }
         match self.at.saturating_duration_since(Instant::now()) {
-            Duration::ZERO => Err(io::Error::new(io::ErrorKind::TimedOut, "no whole answer came in time")),
+            Duration::ZERO => Err(io::Error::new(io::ErrorKind::TimedOut, "timed out waiting for a complete answer")),
             left => Ok(left),
         }
     }
@@ -112,7 +112,7 @@ impl Deadline {
             match told.recv_timeout(self.tick()?) {
                 Ok(addresses) => return addresses,
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the resolver has ended")),
+                Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the name resolver has stopped")),
             }
         }
     }
@@ -142,7 +142,7 @@ impl Deadline {
             Ok(()) => {}
             Err(Errno::INPROGRESS | Errno::INTR) => {
                 self.wait(&socket, PollFlags::OUT).map_err(|e| match e.kind() {
-                    io::ErrorKind::TimedOut => io::Error::new(e.kind(), "it cannot be reached in time"),
+                    io::ErrorKind::TimedOut => io::Error::new(e.kind(), "timed out connecting"),
                     _ => e,
                 })?;
                 sockopt::socket_error(&socket)??;

@@ -103,7 +103,7 @@ impl Edit {
             let mut now = vec![0; bytes.len()];
             store.read_at(*at, &mut now)?;
             if now != *bytes {
-                let holder = Some("another program has changed the header".to_owned());
+                let holder = Some("another program changed the header meanwhile".to_owned());
                 return Err(Error::new(ErrorKind::InUse { holder }).hint("Nothing was changed. Try again."));
             }
         }
@@ -120,7 +120,7 @@ impl Edit {
         let mut before = Vec::new();
         for (number, step) in self.steps.iter().enumerate() {
             if step.at.checked_add(step.bytes.len() as u64).is_none_or(|end| end > len) {
-                return Err(Error::misuse(format!("{step:?} reaches past the end at {len}; nothing was changed")));
+                return Err(Error::misuse(format!("{step:?} reaches past the end (byte {len}); nothing was changed")));
             }
             let mut bytes = vec![0; step.bytes.len()];
             store.read_at(step.at, &mut bytes)?;
@@ -134,14 +134,14 @@ impl Edit {
         let names = |steps: &[Step]| steps.iter().map(|s| s.what.as_str()).collect::<Vec<_>>().join(", ");
         let failed = &self.steps[done];
         let mut hint = match undone {
-            true => format!("The old contents at byte {} were written back.", failed.at),
+            true => format!("The old contents at byte {} were restored.", failed.at),
             false => format!("The contents at byte {} are now unknown.", failed.at),
         };
         if done > 0 {
             hint += &format!(" Already written: {}.", names(&self.steps[..done]));
         }
         if done + 1 < self.steps.len() {
-            hint += &format!(" Not touched: {}.", names(&self.steps[done + 1..]));
+            hint += &format!(" Unchanged: {}.", names(&self.steps[done + 1..]));
         }
         let what = format!("{} could not be written: {error}", failed.what);
         Error::new(ErrorKind::Io(io::Error::new(error.kind(), what))).hint(hint)
@@ -174,7 +174,7 @@ impl Step {
         store.flush()?;
         store.read_at(at, &mut buffer)?;
         if buffer != bytes {
-            return Err(io::Error::other("the data read back differ from what was written"));
+            return Err(io::Error::other("the data read back differ from the data written"));
         }
         Ok(())
     }

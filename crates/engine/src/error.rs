@@ -73,7 +73,7 @@ pub enum ErrorKind {
     #[error("{0}")]
     Misuse(String),
     /// A key derivation needs more memory than there is.
-    #[error("too little memory: {needed} bytes are needed, {available} are available")]
+    #[error("not enough memory: needs {needed} bytes, {available} free")]
     TooLittleMemory {
         /// Bytes needed.
         needed: u64,

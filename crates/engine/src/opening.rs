@@ -249,7 +249,7 @@ impl Opening {
 
     fn no_volume(&self) -> Result<()> {
         if self.partition.is_some() || self.header.is_some() || self.by_backup {
-            let what = "a folder has no partitions and no header that could be detached or have a backup";
+            let what = "an encrypted folder has no partitions, no detached header and no backup header";
             return Err(Error::misuse(what));
         }
         Ok(())
@@ -322,7 +322,7 @@ impl Opening {
     /// Those of [`FileStore::open`] and [`partitions::find`]; `Unsupported` for a folder.
     pub fn stores(&self) -> Result<Stores> {
         if matches!(&self.source, Source::Path(path) if path.is_dir()) {
-            let what = "keys in a process of their own for an encrypted folder";
+            let what = "a key process for this encrypted folder";
             return Err(self.source.at(Error::unsupported(what)));
         }
         let disk = self.disk()?;
@@ -590,7 +590,7 @@ fn check_clear(with: &Unlock<'_>) -> Result<()> {
     let given = with.credentials.first().map(Credential::kind);
     let given = given.or_else(|| with.parameters().first().map(|parameter| parameter.name()));
     given.map_or(Ok(()), |given| {
-        let what = format!("it holds a file system that is not encrypted, and takes no {given}");
+        let what = format!("it holds an unencrypted file system, which takes no {given}");
         Err(ErrorKind::NotThisFormat(what).into())
     })
 }
@@ -614,13 +614,12 @@ impl LockedFolder {
             Err(e) if wrong(&e) || matches!(e.kind, ErrorKind::Malformed { .. }) => match self.opened_by(with) {
                 // It unwraps, and what comes out is of another folder: which says more than that it does not open this one.
                 Err(own) if wrong(&e) && wrong(&own) && self.format.unwraps(wrapped, with.credentials) => {
-                    let what = "it unwraps the passphrase that lies beside the folder, which is another folder's";
+                    let what = "the wrapped passphrase beside the folder opens with it, but belongs to another folder";
                     let kind = ErrorKind::WrongCredential(format!("{what}: {}", e.kind));
                     Err(Error { hint: e.hint, ..Error::new(kind) })
                 }
                 Err(own) if wrong(&e) && wrong(&own) => {
-                    let what =
-                        "it neither unwraps the passphrase that lies wrapped beside the folder, nor is it that one";
+                    let what = "it is neither the login passphrase nor the folder's own passphrase";
                     Err(ErrorKind::WrongCredential(format!("{what}: {}", own.kind)).into())
                 }
                 // In an empty folder anything would do.
@@ -637,7 +636,7 @@ impl LockedFolder {
         // Of a folder without a file nothing else tells.
         match should.first() {
             Some(should) if !has.is_empty() && !has.contains(should) => {
-                let what = format!("its key has the signature {}, and that of the folder is {should}", has[0]);
+                let what = format!("the key's signature is {}, but the folder's is {should}", has[0]);
                 Err(Error::new(ErrorKind::WrongCredential(what)).in_format(self.format.name()))
             }
             _ => Ok(tree),
@@ -670,8 +669,9 @@ fn other_header_in_front(own: &dyn Header) -> Result<Option<Warning>> {
     };
     let own = own.key_marks();
     Ok((!in_front.is_empty() && !in_front.iter().any(|mark| own.contains(mark))).then(|| {
-        "In front of the data there is a whole header with another volume key than this one: if this one is old, what is read is noise, \
-         and what is written destroys the data. Without a detached header the one in front is used."
+        "The header in front of the data has a different volume key than this detached header. If the detached \
+         header is outdated, reads return noise and writes destroy data. To use the header in front, omit the \
+         detached header."
             .into()
     }))
 }
@@ -695,7 +695,10 @@ impl Opened {
         match self {
             Self::Bytes(volume) => Ok(*volume),
             Self::Files(folder) => {
-                let what = format!("reading a folder as one volume: {} keeps files one by one", folder.format.name());
+                let what = format!(
+                    "reading an encrypted folder as one volume: {} encrypts file by file",
+                    folder.format.name()
+                );
                 Err(Error::unsupported(what).advise(Advice::UseFiles))
             }
             Self::Clear(_) => Err(ErrorKind::NotThisFormat("it is not encrypted".into()).into()),

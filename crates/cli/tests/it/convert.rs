@@ -295,7 +295,7 @@ fn what_is_there_is_checked_before_it_goes_on() {
     let real = fs::canonicalize(&from).expect("a path").display().to_string();
 
     half((128 << 10) + 1000, &real);
-    run(&resume).fails(4, &["source has changed", "at byte"]);
+    run(&resume).fails(4, &["source changed", "at byte"]);
     assert!(!Path::new(&volume).exists());
     half((128 << 10) + 400_000, "/another");
     run(&resume).fails(1, &["another one", "/another"]);

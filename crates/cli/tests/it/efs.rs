@@ -176,7 +176,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
     disk.unchanged("share", &[letter, "--for", &mine, "--certificate", &other], 1, &["already"]);
     disk.unchanged("share", &[letter, "--for", &other, "--certificate", &other], 2, &["does not open it"]);
     disk.unchanged("change", &[clear, &key, "--certificate", &key], 1, &["not encrypted"]);
-    disk.unchanged("unshare", &[letter, "--for", &mine], 1, &["nobody else could read"]);
+    disk.unchanged("unshare", &[letter, "--for", &mine], 1, &["nobody could read"]);
     disk.unchanged("unshare", &[letter, "--for", &other], 1, &["not encrypted for this"]);
     disk.unchanged("decrypt", &[letter, "--certificate", &key], 1, &["nothing was decrypted", "--yes"]);
     disk.unchanged("decrypt", &[letter, "--yes", "--certificate", &other], 2, &["does not open it"]);

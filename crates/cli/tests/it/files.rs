@@ -254,7 +254,7 @@ fn a_folder_of_files_is_reached_without_a_mount() {
     // It has files and no bytes, shows no format, and has nothing that a password opens.
     on(&["cat"], &[]).fails(5, &["as one volume", "claviger mount"]);
     assert!(on(&["info"], &[]).succeeds().text().contains("clear"));
-    run(["ls", &lower]).fails(3, &["nothing in the folder shows a format", "--format"]);
+    run(["ls", &lower]).fails(3, &["this is not an encrypted folder", "--format"]);
     on(&["ls", "--partition", "1"], &[]).fails(1, &["no partitions"]);
     on(&["ls", "--password-file", &folder.password], &[]).fails(1, &["clear"]);
 }

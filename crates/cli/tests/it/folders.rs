@@ -488,15 +488,15 @@ fn a_wrapped_passphrase_of_another_folder_is_said_to_be_that() {
     let Some(case) = Case::unpack("ecryptfs/foreign-wrapped-passphrase.tar.xz") else { return };
     let at = |name: &str| case.path().join(name).display().to_string();
     let (lower, password) = (at("home/.ecryptfs/me/.Private"), at("password"));
-    let said = "it unwraps the passphrase that lies beside the folder, which is another folder's";
+    let said = "the wrapped passphrase beside the folder opens with it, but belongs to another folder";
     run(["ls", "--password-file", &password, &lower]).fails(2, &[said, "older file wrapped-passphrase"]);
     let text = run(["explain", "--password-file", &password, &lower]).fails(2, &[]).text();
     assert!(text.contains("is right for the wrapped passphrase") && text.contains(said), "{text}");
-    assert!(text.contains("older file wrapped-passphrase") && !text.contains("neither unwraps"), "{text}");
+    assert!(text.contains("older file wrapped-passphrase") && !text.contains("neither the login passphrase"), "{text}");
     let other = case.folder().join("other");
     fs::write(&other, "not the password").expect("a file");
     let text = run(["explain", "--password-file", &other.display().to_string(), &lower]).fails(2, &[]).text();
-    assert!(text.contains("neither unwraps") && !text.contains("is right for"), "{text}");
+    assert!(text.contains("neither the login passphrase") && !text.contains("is right for"), "{text}");
 }
 
 /// A Synology NAS wraps every passphrase by the same one, which scripts of people who mount such folders elsewhere name.

@@ -192,7 +192,7 @@ fn what_a_format_does_not_have_is_refused() {
         (["--iterations", "1000"], "iteration count"),
         (["--label", "x"], "label"),
         (["--header", "header"], "detached header"),
-        (["--fresh-keyfile", "keys"], "key file made with it"),
+        (["--fresh-keyfile", "keys"], "new key file"),
     ] {
         let args = ["create", "--quick", "--size", "1M", "--password-file", &folder.password, &no];
         run([&args[..], &wish].concat()).fails(1, &[&format!("VeraCrypt takes no {what}")]);

@@ -116,7 +116,7 @@ fn a_full_file_system_is_told_before_anything_changes() {
                 fixed(&path, 4 * MIB);
             }
             let before = fs::read(&path).expect("it is there");
-            run(["resize", "--size", "500M", &path]).fails(6, &["No space left", "the size that it had", &path]);
+            run(["resize", "--size", "500M", &path]).fails(6, &["No space left", "its old size", &path]);
             run(["resize", "--size", "500M", "--quick", &path]).fails(6, &["No space left"]);
             assert!(fs::read(&path).expect("it is there") == before, "{}", place.display());
             // And what was taken was given back.
@@ -205,10 +205,10 @@ fn interrupted_it_has_its_old_size() {
     let path = folder.str("v");
     volume(&folder, &path, "LUKS2");
     let before = fs::read(&path).expect("it is there");
-    resize_with(&strace, "pwrite64:signal=INT:when=2", &path).fails(8, &["the size that it had"]);
+    resize_with(&strace, "pwrite64:signal=INT:when=2", &path).fails(8, &["its old size"]);
     assert!(fs::read(&path).expect("it is there") == before);
     // A disk that fails does the same.
-    resize_with(&strace, "pwrite64:error=EIO:when=2", &path).fails(6, &["the size that it had"]);
+    resize_with(&strace, "pwrite64:error=EIO:when=2", &path).fails(6, &["its old size"]);
     assert!(fs::read(&path).expect("it is there") == before);
 }
 

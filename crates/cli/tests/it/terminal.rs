@@ -193,7 +193,7 @@ fn mistakes_are_told_with_what_to_do() {
     fs::write(folder.path("a.zip"), [&b"PK\x03\x04"[..], &[7; 4096]].concat()).expect("a file");
     run(["info", &folder.str("empty")]).fails(3, &["it is empty"]);
     run(["info", &folder.str("a.zip")]).fails(3, &["not an encrypted volume (it holds a zip archive"]);
-    run(["info", &place]).fails(3, &["name its file"]);
+    run(["info", &place]).fails(3, &["give its file"]);
     run(["mount", &place, &volume]).fails(1, &["not a folder", "The volume comes first"]);
     run(["cp", &volume, ":/hello.txt"]).fails(1, &["from where to where", "claviger cp VOLUME :/FILE"]);
     run(["luksOpen", &volume, "name"]).fails(1, &["`claviger mount VOLUME`"]);

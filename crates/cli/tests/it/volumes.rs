@@ -257,8 +257,7 @@ fn misuse_is_1() {
     let volume = folder.volume("v.tc", "1M", &[]);
     run(["info", &volume]).fails(1, &["no terminal", "--password-file"]);
     run(["info", "--format", "floppy", &volume]).fails(1, &["there is no format called floppy", "TrueCrypt"]);
-    run(["cat", "--password-file", &folder.password, &folder.str("")])
-        .fails(3, &["nothing in the folder shows a format"]);
+    run(["cat", "--password-file", &folder.password, &folder.str("")]).fails(3, &["this is not an encrypted folder"]);
     run(["create", "--format", "TrueCrypt", "--password-file", &folder.password, &folder.str("n")])
         .fails(1, &["--size"]);
     run(["create", "--format", "TrueCrypt", "--size", "10K", "--password-file", &folder.password, &folder.str("n")])

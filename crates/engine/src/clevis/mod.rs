@@ -63,7 +63,7 @@ impl Jwe {
     /// # Errors
     /// `Malformed`, and `Unsupported` for pins and ciphers that are not known here.
     pub fn parse(token: &Map<String, Value>) -> Result<Self> {
-        let jwe = token.get("jwe").and_then(Value::as_object).ok_or_else(|| malformed("jwe", "it is no object"))?;
+        let jwe = token.get("jwe").and_then(Value::as_object).ok_or_else(|| malformed("jwe", "it is not an object"))?;
         let text = |name| jwe.get(name).and_then(Value::as_str).ok_or_else(|| malformed("jwe", "a part is missing"));
         Self::of_parts([text("protected")?, text("iv")?, text("ciphertext")?, text("tag")?], 0)
     }
@@ -74,7 +74,7 @@ impl Jwe {
     /// `NotThisFormat` for what is no JWE, `Malformed`, and `Unsupported` for pins and ciphers that are not known here.
     pub fn parse_line(line: &[u8]) -> Result<Self> {
         let text = std::str::from_utf8(line).ok().map(str::trim_ascii).filter(|text| text.split('.').count() == 5);
-        let no_jwe = || Error::new(ErrorKind::NotThisFormat("this is no JWE, as clevis makes them".into()));
+        let no_jwe = || Error::new(ErrorKind::NotThisFormat("this is not a JWE made by clevis".into()));
         Self::compact(text.ok_or_else(no_jwe)?, 0)
     }
 
@@ -82,34 +82,34 @@ impl Jwe {
     fn compact(text: &str, depth: usize) -> Result<Self> {
         let parts: Vec<_> = text.split('.').collect();
         let [protected, "", iv, ciphertext, tag] = parts[..] else {
-            return Err(malformed("jwe", "it has not five parts"));
+            return Err(malformed("jwe", "it does not have five parts"));
         };
         Self::of_parts([protected, iv, ciphertext, tag], depth)
     }
 
     fn of_parts([protected, iv, ciphertext, tag]: [&str; 4], depth: usize) -> Result<Self> {
         let header = serde_json::from_slice(&base64url(protected)?);
-        let header: Map<String, Value> = header.map_err(|_| malformed("protected", "it is no JSON"))?;
+        let header: Map<String, Value> = header.map_err(|_| malformed("protected", "it is not JSON"))?;
         let header_text = |name| header.get(name).and_then(Value::as_str).unwrap_or_default();
         if header_text("enc") != "A256GCM" || header.contains_key("zip") {
-            return Err(Error::unsupported("a JWE that is not encrypted with A256GCM"));
+            return Err(Error::unsupported("a JWE encrypted with anything but A256GCM"));
         }
-        let clevis = header.get("clevis").ok_or_else(|| malformed("protected", "it has no pin"))?;
+        let clevis = header.get("clevis").ok_or_else(|| malformed("protected", "it names no pin"))?;
         let kind = clevis.get("pin").and_then(Value::as_str).unwrap_or_default();
         let options = clevis.get(kind).and_then(Value::as_object);
-        let options = options.ok_or_else(|| malformed("protected", "its pin says nothing"))?;
+        let options = options.ok_or_else(|| malformed("protected", "its pin has no settings"))?;
         let pin = match (kind, header_text("alg")) {
             ("tang", "ECDH-ES") => Pin::Tang(Box::new(Tang::parse(&header, options)?)),
             ("tpm2", "dir") => Pin::Tpm(Box::new(SealedKey::parse(options)?)),
             ("sss", "dir") if depth < DEEPEST => Self::shares(options, depth)?,
-            _ => return Err(Error::unsupported("one of clevis' pins other than tang, tpm2 and sss")),
+            _ => return Err(Error::unsupported("clevis pins other than tang, tpm2 and sss")),
         };
         let array = |what| malformed("jwe", what);
         Ok(Self {
             protected: protected.to_owned(),
-            nonce: base64url(iv)?.try_into().map_err(|_| array("its vector has a wrong length"))?,
+            nonce: base64url(iv)?.try_into().map_err(|_| array("its initialisation vector has the wrong length"))?,
             ciphertext: base64url(ciphertext)?,
-            tag: base64url(tag)?.try_into().map_err(|_| array("its tag has a wrong length"))?,
+            tag: base64url(tag)?.try_into().map_err(|_| array("its tag has the wrong length"))?,
             pin,
         })
     }
@@ -117,15 +117,15 @@ impl Jwe {
     fn shares(options: &Map<String, Value>, depth: usize) -> Result<Pin> {
         let prime = options.get("p").and_then(Value::as_str).ok_or_else(|| malformed("p", "it is missing"))?;
         let prime: [u8; shares::SIZE] =
-            base64url(prime)?.try_into().map_err(|_| Error::unsupported("shares of another size than 256 bits"))?;
+            base64url(prime)?.try_into().map_err(|_| Error::unsupported("shares that are not 256 bits long"))?;
         let parts = options.get("jwe").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
         let threshold = options.get("t").and_then(Value::as_u64).unwrap_or(0) as usize;
         if threshold == 0 || threshold > parts.len() || parts.len() > MOST {
             return Err(malformed("t", "it is not among the shares"));
         }
-        let parts = parts
-            .iter()
-            .map(|part| Self::compact(part.as_str().ok_or_else(|| malformed("jwe", "a share is no text"))?, depth + 1));
+        let parts = parts.iter().map(|part| {
+            Self::compact(part.as_str().ok_or_else(|| malformed("jwe", "a share is not text"))?, depth + 1)
+        });
         Ok(Pin::Shares(threshold, Box::new(prime), parts.collect::<Result<_>>()?))
     }
 
@@ -139,7 +139,7 @@ impl Jwe {
             Pin::Tpm(sealed) => sealed.key(&mut with.tpm()?)?,
             Pin::Shares(threshold, prime, parts) => combined(*threshold, prime, parts, with)?,
         };
-        let wrong = || Error::new(ErrorKind::WrongCredential("what clevis has bound it to gives another key".into()));
+        let wrong = || Error::new(ErrorKind::WrongCredential("the key that clevis recovered does not open it".into()));
         if key.len() != 32 {
             return Err(wrong());
         }
@@ -179,7 +179,10 @@ impl Binding {
     /// `Misuse` where they are not as many, or more than 32; `Io`.
     pub fn shares(parts: &[Self], threshold: usize) -> Result<Self> {
         if !(1..=parts.len()).contains(&threshold) || parts.len() > MOST {
-            return Err(Error::misuse(format!("{threshold} of {} cannot be asked to help", parts.len())));
+            return Err(Error::misuse(format!(
+                "{threshold} of {} shares are needed, but too few are available",
+                parts.len()
+            )));
         }
         let (key, shares) = shares::share(threshold, parts.len(), random::fill)?;
         let jwe = parts.iter().zip(&shares).map(|(part, share)| part.line(share)).collect::<Result<Vec<_>>>()?;
@@ -237,7 +240,7 @@ fn combined(threshold: usize, prime: &[u8; shares::SIZE], parts: &[Jwe], with: &
         }
         if found.len() == threshold {
             let key = shares::combine(prime, &found);
-            return key.ok_or_else(|| malformed("jwe", "its parts are no shares"));
+            return key.ok_or_else(|| malformed("jwe", "its parts are not shares"));
         }
     }
     Err(said.unwrap_or_else(|| malformed("t", "there are too few shares")))
@@ -248,5 +251,5 @@ fn malformed(field: &'static str, what: &str) -> Error {
 }
 
 fn base64url(text: &str) -> Result<Vec<u8>> {
-    URL_SAFE_NO_PAD.decode(text).map_err(|_| malformed("jwe", "a part is no base64"))
+    URL_SAFE_NO_PAD.decode(text).map_err(|_| malformed("jwe", "a part is not base64"))
 }

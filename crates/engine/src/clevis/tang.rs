@@ -38,7 +38,7 @@ impl Tang {
         let known = |jwk: &&Value| thumbprints(jwk).is_some_and(|all| all.contains(&kid));
         let server = keys.into_iter().flatten().find(known).and_then(point);
         let client = header.get("epk").and_then(point);
-        let missing = || Error::unsupported("a tang server's key of another curve than P-521");
+        let missing = || Error::unsupported("tang keys on curves other than P-521");
         Ok(Self {
             url: text(options, "url")?,
             kid,
@@ -49,7 +49,10 @@ impl Tang {
 
     pub(super) fn key(&self, with: &dyn Helpers) -> Result<Secret> {
         let odd = || {
-            Error::new(ErrorKind::WrongCredential(format!("{}: what the tang server answers is no point", self.url)))
+            Error::new(ErrorKind::WrongCredential(format!(
+                "{}: the tang server's answer is not a point on the curve",
+                self.url
+            )))
         };
         let mask = scalar(CURVE, random::fill)?;
         let masked = Point::generated(CURVE, &mask).and_then(|public| public.plus(&self.client)).ok_or_else(odd)?;
@@ -76,10 +79,10 @@ impl Advertisement {
     /// # Errors
     /// `NotThisFormat` for what is no such thing, or not signed.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let no = |why: &str| Error::new(ErrorKind::NotThisFormat(format!("this is no tang server: {why}")));
-        let jws: Value = serde_json::from_slice(bytes).map_err(|_| no("its answer is no JSON"))?;
+        let no = |why: &str| Error::new(ErrorKind::NotThisFormat(format!("this is not a tang server: {why}")));
+        let jws: Value = serde_json::from_slice(bytes).map_err(|_| no("its answer is not JSON"))?;
         let payload = jws.get("payload").and_then(Value::as_str).ok_or_else(|| no("its answer has no payload"))?;
-        let keys: Value = serde_json::from_slice(&base64url(payload)?).map_err(|_| no("its keys are no JSON"))?;
+        let keys: Value = serde_json::from_slice(&base64url(payload)?).map_err(|_| no("its keys are not JSON"))?;
         let all = keys.get("keys").and_then(Value::as_array).ok_or_else(|| no("it has no keys"))?;
         let with = |algorithm: &'static str| all.iter().filter(move |key| key["alg"] == algorithm);
         // One signature stands there by itself, several in an array (RFC 7515, 7.2).
@@ -90,12 +93,12 @@ impl Advertisement {
             let signed =
                 |signature: &Value| point(key).is_some_and(|key| verifies(&key, payload, signature) == Some(true));
             if !signatures.iter().any(signed) {
-                return Err(no("one of its keys has not signed the others"));
+                return Err(no("one of its keys did not sign the others"));
             }
             signers.extend(thumbprints(key).map(|[sha256, _]| sha256));
         }
         let exchange = with("ECMR").find(|key| point(key).is_some()).cloned();
-        let exchange = exchange.ok_or_else(|| no("it has no key for the exchange on P-521"))?;
+        let exchange = exchange.ok_or_else(|| no("it has no exchange key on P-521"))?;
         if signers.is_empty() {
             return Err(no("nothing is signed"));
         }
@@ -108,7 +111,7 @@ impl Advertisement {
         let [kid, _] = thumbprints(&self.exchange).expect("it was one");
         let own = scalar(CURVE, random::fill)?;
         let client = Point::generated(CURVE, &own).expect("it is a scalar");
-        let shared = server.times(&own).ok_or_else(|| malformed("adv", "its key is no point"))?;
+        let shared = server.times(&own).ok_or_else(|| malformed("adv", "its key is not a point on the curve"))?;
         let (x, y) = (URL_SAFE_NO_PAD.encode(client.x()), URL_SAFE_NO_PAD.encode(client.y()));
         let header = json!({
             "alg": "ECDH-ES",

@@ -23,9 +23,9 @@ impl SealedKey {
         let parent = match (text("key"), text("hash")) {
             (Some("ecc"), Some("sha256")) => Parent::Ecc,
             (Some("rsa"), Some("sha256")) => Parent::Rsa,
-            _ => return Err(Error::unsupported("a TPM's key that is neither ecc nor rsa with sha256")),
+            _ => return Err(Error::unsupported("TPM keys other than ecc or rsa with sha256")),
         };
-        let no_pcrs = || malformed("pcr_ids", "there are no such PCRs");
+        let no_pcrs = || malformed("pcr_ids", "no such PCRs");
         let bank = Bank::named(text("pcr_bank").unwrap_or("sha1")).ok_or_else(no_pcrs)?;
         let numbers = text("pcr_ids").unwrap_or_default().split(',').filter(|number| !number.is_empty());
         let numbers = numbers.map(|number| number.trim().parse().map_err(|_| no_pcrs())).collect::<Result<Vec<_>>>()?;
@@ -39,7 +39,7 @@ impl SealedKey {
     /// Seals a key.
     pub fn seal(tpm: &mut Tpm, pcrs: Pcrs, key: &[u8]) -> Result<Self> {
         if pcrs.mask == 0 {
-            return Err(Error::misuse("clevis takes at least one PCR here"));
+            return Err(Error::misuse("clevis needs at least one PCR here"));
         }
         let (before, behind) = (br#"{"alg":"A256GCM","k":""#, br#"","kty":"oct"}"#);
         let encoded = Secret::from_vec(URL_SAFE_NO_PAD.encode(key).into_bytes());
@@ -74,7 +74,7 @@ impl SealedKey {
         struct Jwk<'a> {
             k: &'a str,
         }
-        let no_jwk = || malformed("tpm2", "what the TPM has sealed is no JWK");
+        let no_jwk = || malformed("tpm2", "the TPM's sealed data is not a JWK");
         let jwk: Jwk<'_> = serde_json::from_slice(&jwk).map_err(|_| no_jwk())?;
         let mut key = Secret::zeroed(base64::decoded_len_estimate(jwk.k.len()));
         let len = URL_SAFE_NO_PAD.decode_slice(jwk.k, &mut key).map_err(|_| no_jwk())?;

@@ -19,7 +19,7 @@ use crate::store::{SliceStore, Store};
 pub fn worth_keeping(store: &Arc<dyn Store>, area: Range<u64>) -> Result<Option<String>> {
     let len = area.end.checked_sub(area.start);
     let part = len.and_then(|len| SliceStore::new(Arc::clone(store), area.start, len).ok());
-    let part: Arc<dyn Store> = Arc::new(part.ok_or_else(|| Error::misuse("the data reach past the end"))?);
+    let part: Arc<dyn Store> = Arc::new(part.ok_or_else(|| Error::misuse("the data extend past the end"))?);
     if area.start > 0
         && let Some(what) = around(store, area.start)?
     {
@@ -51,7 +51,7 @@ fn ext_len(store: &dyn Store) -> Result<u64> {
 
 fn inside(part: &Arc<dyn Store>) -> Result<Option<String>> {
     if swap::is_asleep(&**part)? {
-        return Ok(Some("a system that was put to sleep into a swap area".to_owned()));
+        return Ok(Some("a hibernated system in a swap area".to_owned()));
     }
     let seen = look(part)?;
     if !seen.sure() && seen.filesystem.as_ref().is_some_and(|found| found.kind == Kind::Swap) {
@@ -82,7 +82,7 @@ fn named(seen: &super::Diagnosis) -> Option<String> {
     if !seen.partitions.is_empty() || seen.partition_trouble.is_some() {
         return Some("a partition table".to_owned());
     }
-    seen.remains.first().map(|remains| format!("what is left of a {} volume", remains.format))
+    seen.remains.first().map(|remains| format!("remains of a {} volume", remains.format))
 }
 
 #[cfg(test)]

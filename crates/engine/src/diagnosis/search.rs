@@ -49,12 +49,12 @@ impl Difference {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AsGiven => f.write_str("what was given"),
+            Self::AsGiven => f.write_str("the given credential"),
             Self::WithoutHints => {
-                f.write_str("what was given, but not as the hash, cipher or header that was asked for")
+                f.write_str("the given credential, but with another hash, cipher or header than requested")
             }
             Self::Password(change) => write!(f, "the password {change}"),
-            Self::Nothing => f.write_str("no password at all; what was given opens nothing"),
+            Self::Nothing => f.write_str("no password at all; the given one opens nothing"),
             Self::NoKeyfiles => f.write_str("the password alone, without the keyfiles"),
             Self::NoPassword => f.write_str("the keyfiles alone, without the password"),
             Self::WithoutKeyfile(n) => write!(f, "all keyfiles but number {}", n + 1),
@@ -300,7 +300,7 @@ mod tests {
     fn what_opens_is_found_and_described() {
         let given = [passphrase("Zebra"), keyfile("1"), keyfile("2")];
         for (right, how) in [
-            ("p:Zebra k:1 k:2", "what was given"),
+            ("p:Zebra k:1 k:2", "the given credential"),
             ("p:Zebra", "the password alone, without the keyfiles"),
             ("k:1 k:2", "the keyfiles alone, without the password"),
             ("p:Zebra k:1", "all keyfiles but number 2"),

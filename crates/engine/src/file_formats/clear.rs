@@ -31,7 +31,7 @@ impl FileFormat for Clear {
     }
 
     fn identify(&self, _lower: &dyn Tree) -> Result<Verdict> {
-        Ok(Verdict::No("a folder in clear shows nothing; it is opened where somebody names it".into()))
+        Ok(Verdict::No("an unencrypted folder has no marks; it opens only if named as one".into()))
     }
 
     fn unlock(&self, _lower: &Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Box<dyn FileKeys>> {
@@ -55,7 +55,7 @@ impl FileKeys for Nothing {
     }
 
     fn set_size(&self, _of: Stored<'_>, _size: u64) -> io::Result<()> {
-        Err(Error::misuse("a file in clear has no header").into())
+        Err(Error::misuse("an unencrypted file has no header").into())
     }
 
     fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {

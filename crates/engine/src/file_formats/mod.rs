@@ -233,7 +233,7 @@ impl FileLayout {
     pub fn new(layout: Layout, size: u64) -> io::Result<Self> {
         match layout.len() {
             len if size <= len => Ok(Self { layout, size }),
-            len => Err(damaged("size", 0, format!("{size} bytes, but a file has {len} at most"))),
+            len => Err(damaged("size", 0, format!("{size} bytes, more than a file can have ({len})"))),
         }
     }
 
@@ -368,7 +368,7 @@ fn no_name(what: &str) -> Error {
 }
 
 fn no_key_process() -> Error {
-    Error::unsupported("keys in a process of their own for files of this format")
+    Error::unsupported("a key process for files of this format")
 }
 
 /// The plaintext of what is in the folder `lower`: of the format `name`, or of the one that the folder shows to be of.
@@ -469,8 +469,8 @@ pub fn named(name: &str) -> Result<&'static dyn FileFormat> {
     let of_name = FILE_FORMATS.iter().find(|format| format.name().eq_ignore_ascii_case(name));
     of_name.copied().ok_or_else(|| {
         let names: Vec<_> = FILE_FORMATS.iter().map(|format| format.name()).collect();
-        Error::misuse(format!("no format that encrypts file by file is called {name}"))
-            .hint(format!("There is: {}.", names.join(", ")))
+        Error::misuse(format!("no encrypted folder format is called {name}"))
+            .hint(format!("Known: {}.", names.join(", ")))
     })
 }
 
@@ -484,8 +484,8 @@ fn identified(lower: &(dyn Tree + 'static)) -> Result<&'static dyn FileFormat> {
 }
 
 fn nothing_shows() -> Error {
-    let what = "nothing in the folder shows a format that encrypts file by file".to_owned();
+    let what = "this is not an encrypted folder".to_owned();
     Error::new(ErrorKind::NotThisFormat(what))
-        .hint("If you mean a volume that lies in this folder, name its file.")
+        .hint("To open a volume stored in this folder, give its file.")
         .advise(Advice::NameFormat)
 }

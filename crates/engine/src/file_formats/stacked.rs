@@ -293,14 +293,18 @@ impl Stacked {
     /// Why [`Stacked::plain_name`] has no name to show.
     pub(crate) fn why_no_name(&self, stored: &OsStr) -> Error {
         match self.keys.plain_name(stored) {
-            Ok(Some(_)) => no_name("it decrypts to what is no name of a file"),
+            Ok(Some(_)) => no_name("it decrypts to an invalid file name"),
             Ok(None) | Err(_) => self.keys.why_no_name(stored),
         }
     }
 
     fn visible(&self, attribute: &OsStr) -> io::Result<()> {
         match self.keys.hides(attribute) {
-            true => Err(io::Error::new(io::ErrorKind::PermissionDenied, "this attribute belongs to the encryption")),
+            true => Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                "this attribute is reserved for the \
+                 encryption",
+            )),
             false => Ok(()),
         }
     }
@@ -518,7 +522,7 @@ fn cut_short(file: &Encrypted) -> io::Error {
     damaged(
         "contents",
         file.stored_end(file.size),
-        "the file was cut short: its header counts more bytes than are stored",
+        "the file was cut short: it stores fewer bytes than its header says",
     )
 }
 
@@ -542,8 +546,8 @@ impl Tree for Stacked {
     fn warnings(&self) -> Vec<String> {
         let names = match self.left_out() {
             0 => None,
-            1 => Some("1 name does not decrypt with this key and is left out.".to_owned()),
-            more => Some(format!("{more} names do not decrypt with this key and are left out.")),
+            1 => Some("1 name does not decrypt with this key and is not shown.".to_owned()),
+            more => Some(format!("{more} names do not decrypt with this key and are not shown.")),
         };
         self.lower.warnings().into_iter().chain(self.keys.warnings()).chain(names).collect()
     }

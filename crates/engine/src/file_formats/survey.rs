@@ -108,7 +108,7 @@ impl Walk<'_> {
     /// `above` are the folders that it is in: one that holds itself is not looked into again.
     fn folder(&mut self, folder: Node, path: &Path, above: &mut Vec<Node>) -> Result<()> {
         if above.contains(&folder) || above.len() >= DEEPEST {
-            self.wrong(path, "It is a folder in itself, or too deep, and was not looked into.");
+            self.wrong(path, "The folder contains itself or is nested too deep; it was skipped.");
             return Ok(());
         }
         let Listing { mut entries, left_out } = match self.lower.list_all(folder) {
@@ -128,7 +128,7 @@ impl Walk<'_> {
             let shown = self.shown(&entry, path)?;
             let path = path.join(&shown.name);
             if !names.insert(shown.name.clone()) {
-                self.wrong(&path, "Another name in this folder decrypts to the same.");
+                self.wrong(&path, "Another name in this folder decrypts to the same name.");
             }
             match Held::take(self.lower, folder, &entry) {
                 Ok(found) => self.entry(found.node(), entry.kind, path, &shown, above)?,
@@ -148,7 +148,7 @@ impl Walk<'_> {
             NodeKind::File => self.file(node, path, shown),
             NodeKind::Link => {
                 if let Some(Err(e)) = self.upper.map(|upper| upper.link_target(node)) {
-                    self.wrong(&path, format!("Where this link points to cannot be read: {}.", Error::from(e).kind));
+                    self.wrong(&path, format!("The link's target cannot be read: {}.", Error::from(e).kind));
                 }
                 Ok(())
             }
@@ -218,7 +218,7 @@ fn with_key(upper: &Stacked, file: Node, shown: &Shown, facts: &mut FileFacts) -
     if facts.state == FileState::Clear && shown.decrypted {
         facts.state = FileState::Damaged;
         facts.problem =
-            Some("Its name is encrypted, and it has no header: its beginning was destroyed or overwritten.".into());
+            Some("Its name is encrypted, but its header is missing: the start was destroyed or overwritten.".into());
         return false;
     }
     let Err(error) = upper.opens(file) else { return false };

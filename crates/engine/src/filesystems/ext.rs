@@ -93,7 +93,7 @@ impl Ext {
         let handle = thread.spawn(move || serve(store, space.unit.into(), &opened, &work))?;
         let thread = Thread { jobs: Mutex::new(Some(jobs)), handle: Some(handle) };
         has_opened.recv().map_err(|_| gone())??;
-        let warning = "the journal has not been replayed: its changes are shown, but nothing is written";
+        let warning = "the journal was not replayed: its changes are shown, but the file system is read-only";
         let root = Arc::new(b"/".to_vec());
         let paths = Paths { nodes: HashMap::from([(root.clone(), 0)]), paths: vec![root] };
         let warnings = replay.then(|| warning.to_owned()).into_iter().collect();
@@ -218,7 +218,7 @@ impl Tree for Ext {
                 let node = paths.node(Arc::new(below(&path, name.as_bytes())));
                 listing.entries.push(Entry { name, node, kind });
             } else {
-                let why = damaged("name", 0, "no file can have it").into();
+                let why = damaged("name", 0, "no file can have this name").into();
                 listing.left_out.push(LeftOut { name, kind, why, listed: false });
             }
         }
@@ -309,7 +309,7 @@ impl Worker {
     /// Fails if seeking to `offset` would take very long, as every other request would have to wait.
     fn within_reach(&self, offset: u64) -> io::Result<()> {
         if offset / self.unit > (self.len / self.unit).max(FAR) {
-            let what = "reading this far into the file: its holes are larger than the volume";
+            let what = "reading this far into a file whose holes exceed the volume";
             return Err(crate::Error::unsupported(what).into());
         }
         Ok(())
@@ -397,7 +397,7 @@ fn time(time: ext4_view::Timestamp) -> Option<SystemTime> {
 fn told_of_reading(error: Ext4Error) -> io::Error {
     match &error {
         Ext4Error::Corrupt(what) if what.to_string().contains("from block 0 (originally 0)") => {
-            crate::Error::unsupported("reading this file: it has a large hole and no extents").into()
+            crate::Error::unsupported("reading a file with a large hole and no extents").into()
         }
         _ => io_error(error),
     }
@@ -410,7 +410,7 @@ fn io_error(error: Ext4Error) -> io::Error {
             Ok(e) => *e,
             Err(e) => io::Error::other(e),
         },
-        Ext4Error::Encrypted => crate::Error::unsupported("reading this file: it is encrypted (fscrypt)").into(),
+        Ext4Error::Encrypted => crate::Error::unsupported("reading a file encrypted by fscrypt").into(),
         Ext4Error::Incompatible(what) => crate::Error::unsupported(format!("this ext file system: {what}")).into(),
         Ext4Error::Corrupt(what) => damaged("ext", 0, what.to_string()),
         other => other.into(),
@@ -418,5 +418,5 @@ fn io_error(error: Ext4Error) -> io::Error {
 }
 
 fn gone() -> io::Error {
-    io::Error::other("the thread that reads the file system has ended")
+    io::Error::other("the thread that reads the file system has stopped")
 }

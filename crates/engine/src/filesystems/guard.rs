@@ -61,9 +61,10 @@ impl Reader {
 impl Read for Reader {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let len = (out.len() as u64).min(self.store.len().saturating_sub(self.at));
-        self.left = self.left.checked_sub(len.max(1)).ok_or_else(|| {
-            damaged("file system", self.at, "its structures form a loop: more would have to be read than there is")
-        })?;
+        self.left = self
+            .left
+            .checked_sub(len.max(1))
+            .ok_or_else(|| damaged("file system", self.at, "its structures form a loop"))?;
         self.store.read_at(self.at, &mut out[..len as usize])?;
         self.at += len;
         Ok(len as usize)

@@ -50,7 +50,7 @@ pub fn open(store: Arc<dyn Store>) -> Result<(Filesystem, Box<dyn Tree>)> {
             return Err(instead_of_files(&*store));
         }
         let what = format!("reading {}", found.kind.described());
-        let known = "FAT, exFAT, NTFS, ext2, ext3 and ext4 can be read without the kernel.";
+        let known = "Supported without the kernel: FAT, exFAT, NTFS, ext2, ext3, ext4.";
         return Err(Error::unsupported(what).hint(known));
     };
     let tree = open(store).map_err(|e| e.in_format(found.kind.name()))?;
@@ -65,8 +65,9 @@ pub fn must_not_be_hibernated(store: &Arc<dyn Store>) -> Result<()> {
     if !is_hibernated(store)? {
         return Ok(());
     }
-    Err(Error::unsupported("changing an NTFS in which Windows is hibernated, or was shut down by its fast startup").hint(
-        "Start Windows and shut it down for good: `shutdown /s /f /t 0` (`powercfg /h off` ends hibernation). Nothing was changed.",
+    Err(Error::unsupported("changing an NTFS in which Windows is hibernated or used fast startup").hint(
+        "Start Windows and shut it down fully: `shutdown /s /f /t 0` (`powercfg /h off` disables hibernation). \
+         Nothing was changed.",
     ))
 }
 
@@ -88,7 +89,7 @@ pub fn instead_of_files(store: &dyn Store) -> Error {
         Ok(group) => group.as_ref().map(Group::openable).unwrap_or_default(),
         Err(e) => return e,
     };
-    let what = format!("it holds {}, and no file system of its own", Kind::Lvm.described());
+    let what = format!("it holds {}, not a file system", Kind::Lvm.described());
     Error::new(ErrorKind::NotThisFormat(what)).advise(Advice::ChooseLogicalVolume(names))
 }
 

@@ -30,7 +30,7 @@ use crate::trees::{
 };
 
 /// The warning for readers.
-const HIBERNATED: &str = "Windows is hibernated in this file system, or was shut down by its fast startup: it may hold more than can be seen";
+const HIBERNATED: &str = "Windows is hibernated or used fast startup here: recent changes may not be visible";
 
 /// Records below this one belong to the file system itself.
 const FIRST_USER_RECORD: u64 = 24;
@@ -189,8 +189,8 @@ impl Ntfs {
         let left = left.filter(|name| name.to_str().is_some_and(is_log_of_efs)).collect::<Vec<_>>();
         let one = left.first()?.display();
         Some(format!(
-            "Windows was encrypting or decrypting a file when it stopped (System Volume Information has {one}): the file may be whole \
-             only in the EFS0.TMP beside it"
+            "Windows stopped while encrypting or decrypting a file (System Volume Information has {one}): only the \
+             EFS0.TMP beside that file may be complete"
         ))
     }
 }
@@ -291,7 +291,7 @@ impl Tree for Ntfs {
                 let kind = kind(name.is_directory(), None);
                 let shown = OsString::from(name.name().to_string_lossy());
                 if !is_name(&shown) {
-                    let why = Error::unsupported("a name that no file of Unix can have");
+                    let why = Error::unsupported("a name that no Unix file can have");
                     list.left_out.push(LeftOut { name: shown, kind, why, listed: false });
                     continue;
                 }
@@ -314,7 +314,7 @@ impl Tree for Ntfs {
     fn read_at(&self, file: Node, offset: u64, out: &mut [u8]) -> io::Result<usize> {
         let Some(contents) = self.contents(file)? else { return Ok(0) };
         if contents.encrypted() && !self.shows_ciphertext.load(Ordering::Relaxed) {
-            let why = Error::unsupported("reading this file: it is encrypted (EFS)");
+            let why = Error::unsupported("reading a file encrypted by EFS");
             return Err(why.advise(Advice::GivePrivateKey).into());
         }
         contents.read_at(&*self.store, offset, out)
@@ -398,7 +398,7 @@ fn kind(is_folder: bool, tag: Option<Option<u32>>) -> NodeKind {
 
 /// Why a reparse point is not read.
 fn unread(tag: Option<Option<u32>>) -> io::Error {
-    let unknown = || Error::unsupported("reading this file: it is a reparse point");
+    let unknown = || Error::unsupported("reading a reparse point");
     tag.flatten().map_or_else(unknown, reparse::unread).into()
 }
 
@@ -424,7 +424,7 @@ fn told_of_index(error: NtfsError, ntfs: &ntfs::Ntfs) -> io::Error {
         NtfsError::VcnOutOfBoundsInIndexAllocation { .. } | NtfsError::VcnMismatchInIndexAllocation { .. }
             if ntfs.cluster_size() > INDEX_RECORD =>
         {
-            let what = format!("listing a large folder of an NTFS with clusters of {} bytes", ntfs.cluster_size());
+            let what = format!("listing large folders on NTFS with clusters of {} bytes", ntfs.cluster_size());
             Error::unsupported(what).into()
         }
         other => io_error(other),

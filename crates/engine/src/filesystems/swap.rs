@@ -34,12 +34,12 @@ const ASLEEP: [&[u8]; 5] = [b"S1SUSPEND", b"S2SUSPEND", b"ULSUSPEND", b"LINHIB00
 /// `Misuse` if the store is too small, or there are no such pages; `Io`.
 pub fn make(store: &dyn Store, page: usize) -> Result<()> {
     if !PAGES.contains(&page) {
-        return Err(Error::misuse(format!("no machine has pages of {page} bytes")));
+        return Err(Error::misuse(format!("no machine has {page}-byte pages")));
     }
     let pages = store.len() / page as u64;
     if pages < LEAST_PAGES {
         let least = LEAST_PAGES * page as u64;
-        return Err(Error::misuse(format!("{} bytes: a swap area takes {least} at least", store.len())));
+        return Err(Error::misuse(format!("{} bytes are too few: a swap area needs {least}", store.len())));
     }
     let mut uuid = [0; 16];
     random::fill(&mut uuid)?;

@@ -78,7 +78,7 @@ pub trait HeaderEditor: Sync {
     /// # Errors
     /// `Misuse` for what the format does not have; `Unsupported`; those of `Header::unlock` where it is sealed.
     fn set(&self, _store: &dyn Store, _with: Option<&Unlock<'_>>, _to: &HeaderAttributes<'_>) -> Result<Prepared> {
-        Err(Error::unsupported("labels, UUIDs and the like: this format has none that can be changed"))
+        Err(Error::unsupported("labels and UUIDs: this format has none that can be changed"))
     }
 
     /// Whether the header is sealed as a whole, so that every change of it takes a credential.
@@ -91,9 +91,7 @@ pub trait HeaderEditor: Sync {
     /// # Errors
     /// Those of `Header::unlock`; `Misuse` where nobody could open the volume any more, or a keyslot cannot follow; `Unsupported`.
     fn protect(&self, _store: &dyn Store, _with: &Unlock<'_>, _how: Protection) -> Result<Prepared> {
-        Err(Error::unsupported(
-            "suspending protection, or another key over the volume's: this format has no such thing",
-        ))
+        Err(Error::unsupported("suspending protection or renewing the intermediate key: this format has neither"))
     }
 
     /// The recovery passwords of the volume, which whoever opens it can read again.
@@ -143,7 +141,7 @@ pub trait HeaderEditor: Sync {
     /// # Errors
     /// `Misuse` where the other format cannot say what the header says; `Unsupported` for any other pair of formats.
     fn convert(&self, _store: &dyn Store, to: &str, _detached: bool) -> Result<Prepared> {
-        Err(Error::unsupported(format!("turning a header of this format into one of {to}")))
+        Err(Error::unsupported(format!("converting headers of this format to {to}")))
     }
 
     /// What is to be done so that the volume's plaintext has `size` bytes. `data` is what the data are in, where the header is

@@ -19,9 +19,7 @@ pub(super) const UNIT: u64 = 512;
 
 /// What such a format says of any store.
 pub(super) fn verdict(name: &str) -> Verdict {
-    Verdict::No(format!(
-        "it has no header: nothing tells it from random bytes, and it opens only where --format {name} is given"
-    ))
+    Verdict::No(format!("it has no header and looks random; it opens only with --format {name}"))
 }
 
 /// Where the data are in a store, and how they are cut into sectors.
@@ -58,18 +56,18 @@ impl HeaderlessArea {
             return Err(Error::misuse(format!("{len} bytes from byte {offset} on reach past the end, at {store_len}")));
         }
         if len == 0 {
-            return Err(Error::misuse(format!("there are no data from byte {offset} on: it ends at {store_len}")));
+            return Err(Error::misuse(format!("no data from byte {offset} on: the file ends at {store_len}")));
         }
         if !len.is_multiple_of(u64::from(size)) {
             return Err(Error::misuse(format!(
                 "{len} bytes of data are not a whole number of sectors of {size} bytes"
             ))
-            .hint("If the file has grown, give the size of the data."));
+            .hint("If the file has grown, give the data size."));
         }
         let skip = asked.skip.unwrap_or(skip);
         let fits = skip.is_multiple_of(u64::from(size) / UNIT) && skip.checked_add(len / UNIT).is_some();
         if !fits {
-            return Err(Error::misuse(format!("sectors of {size} bytes cannot be numbered from {skip} on")));
+            return Err(Error::misuse(format!("{size}-byte sectors cannot be numbered from {skip}")));
         }
         Ok(Self { offset, len, sectors: Sectors { size: size as usize, large_iv: asked.large_iv, iv_offset: skip } })
     }
@@ -90,10 +88,10 @@ pub(super) fn cipher_of(
         dmcrypt::Error::KeySize(len, fit) => {
             let fit: Vec<_> = fit.iter().map(|size| (size * 8).to_string()).collect();
             Error::misuse(format!("{text} takes no key of {} bits; it takes {}", len * 8, fit.join(", ")))
-                .hint("Give the key's size.")
+                .hint("Give the key size.")
         }
         dmcrypt::Error::Syntax(_) => {
-            Error::misuse(e.to_string()).hint("One looks like aes-xts-plain64 or aes-cbc-essiv:sha256.")
+            Error::misuse(e.to_string()).hint("Examples: aes-xts-plain64, aes-cbc-essiv:sha256.")
         }
     })
 }
@@ -237,16 +235,18 @@ impl Contents {
         match self {
             Self::Known(_) | Self::Something => None,
             Self::Misnumbered => Some(
-                "The key seems to be right, but the numbers of the sectors do not: the first bytes of sectors decrypt to noise. \
-                 Check the offset, the number of the first sector, the sector size and the initialisation vectors of the cipher \
-                 before anything is written."
+                "The key seems right, but the sector numbers wrong: the first bytes of sectors decrypt to noise. \
+                 Before writing, check the offset, the first sector's number, the sector size and the cipher's IV."
                     .into(),
             ),
-            Self::Nothing => Some(format!(
-                "Nothing in it is recognised. A {format} volume has no header: a wrong passphrase, key file, cipher, hash, key \
-                 size or offset looks like this, and so does a volume that is still empty. Be sure before anything is written: \
-                 it destroys what is there."
-            ).into()),
+            Self::Nothing => Some(
+                format!(
+                    "Nothing in it is recognised. {format} volumes have no header: a wrong passphrase, key file, \
+                 cipher, hash, key size or offset looks the same as an empty volume. Be sure before writing: writes \
+                 with a wrong key destroy the data."
+                )
+                .into(),
+            ),
         }
     }
 }

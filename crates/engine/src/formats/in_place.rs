@@ -41,7 +41,7 @@ pub trait InPlaceConverter: Sync {
     /// `Unsupported` where the format or this program has no way to; `Misuse` where there is no room; those of
     /// [`Format::create`](super::Format::create).
     fn begin_encryption(&self, _store: &Arc<dyn Store>, _spec: &Spec<'_>, _first: &[Credential]) -> Result<()> {
-        Err(Error::unsupported("encrypting what is there already"))
+        Err(Error::unsupported("encrypting existing data in place"))
     }
 }
 

@@ -43,7 +43,7 @@ static RANDOM_LOOKING: &[Mark] = &[
     mark(0, b"LUKS\xba\xbe", "a LUKS volume"),
     mark(0, b"SKUL\xba\xbe", "the second header of a LUKS2 volume"),
     // Ceph, src/librbd/crypto/luks/Magic.cc: what is not written in a clone is its parent's, so that it is no LUKS volume.
-    opened("librbd", mark(0, b"RBDL\xba\xbe", "a clone in Ceph that was formatted with encryption")),
+    opened("librbd", mark(0, b"RBDL\xba\xbe", "an encrypted Ceph clone")),
     mark(3, b"-FVE-FS-", "a BitLocker volume"),
     mark(3, b"MSWIN4.1\0\x02", "a BitLocker To Go volume"),
     // libfvde, "FileVault Drive Encryption (FVDE)", section "Volume header": the signature and the kind of checksum.
@@ -59,15 +59,15 @@ static RANDOM_LOOKING: &[Mark] = &[
     image("qcow2", mark(0, b"QFI\xfb", "a virtual disk of QEMU (qcow2)")),
     image("qed", mark(0, b"QED\0", "a virtual disk of QEMU (QED)")),
     image("vmdk", mark(0, b"KDMV", "a virtual disk of VMware (VMDK)")),
-    image("vmdk", mark(0, b"# Disk DescriptorFile", "a description of a virtual disk of VMware (VMDK)")),
+    image("vmdk", mark(0, b"# Disk DescriptorFile", "a VMware virtual disk descriptor (VMDK)")),
     // qemu, docs/interop/parallels.rst: both versions.
     image("parallels", mark(0, b"WithoutFreeSpace", "a virtual disk of Parallels")),
     image("parallels", mark(0, b"WithouFreSpacExt", "a virtual disk of Parallels")),
     // libewf, "Expert Witness Compression Format (EWF)", sections "File header"; version 2 likewise.
     mounted("ewfmount", "ewf1", mark(0, b"EVF\x09\x0d\x0a\xff\0", "a forensic image of EnCase (EWF, E01)")),
     mounted("ewfmount", "ewf1", mark(0, b"EVF2\x0d\x0a\x81\0", "a forensic image of EnCase (EWF 2, Ex01)")),
-    opened("EnCase", mark(0, b"LVF\x09\x0d\x0a\xff\0", "files collected by EnCase (L01), which are no disk")),
-    opened("EnCase", mark(0, b"LEF2\x0d\x0a\x81\0", "files collected by EnCase (Lx01), which are no disk")),
+    opened("EnCase", mark(0, b"LVF\x09\x0d\x0a\xff\0", "files collected by EnCase (L01), not a disk")),
+    opened("EnCase", mark(0, b"LEF2\x0d\x0a\x81\0", "files collected by EnCase (Lx01), not a disk")),
     // AFFLIB, lib/afflib.h, `AF_HEADER`. AFF4 Standard 1.0: a zip archive with this file in front.
     mounted("affuse", "IMAGE.raw", mark(0, b"AFF10\x0d\x0a\0", "a forensic image (AFF)")),
     opened("aff4imager", mark(30, b"container.description", "a forensic image (AFF4)")),

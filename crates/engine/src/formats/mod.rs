@@ -243,7 +243,7 @@ pub trait Creator: Sync {
     /// # Errors
     /// `Io`; `Unsupported` for other formats.
     fn fresh_keyfile(&self) -> Result<Secret> {
-        Err(Error::unsupported("key files of its own: this format has none"))
+        Err(Error::unsupported("creating key files: this format has none"))
     }
 
     /// Such contents, encrypted so that `passphrase` opens them.
@@ -251,7 +251,7 @@ pub trait Creator: Sync {
     /// # Errors
     /// `Io`; `Unsupported` for other formats.
     fn locked_keyfile(&self, _contents: &Secret, _passphrase: &Secret) -> Result<Vec<u8>> {
-        Err(Error::unsupported("key files of its own: this format has none"))
+        Err(Error::unsupported("creating key files: this format has none"))
     }
 
     /// A new recovery password, as text, for formats that take [`Parameter::RecoveryPassword`]. It opens a volume or a keyslot that is made
@@ -323,8 +323,7 @@ pub fn creator_of(format: &dyn Format) -> Result<&dyn Creator> {
 
 /// What is to be said of a format that is only opened.
 fn not_created(name: &str) -> Error {
-    Error::unsupported(format!("creating {name} volumes: they are only opened"))
-        .hint("Create a LUKS or VeraCrypt volume instead.")
+    Error::unsupported(format!("creating {name} volumes")).hint("Create a LUKS or VeraCrypt volume instead.")
 }
 
 /// The room for a hidden volume.
@@ -593,7 +592,7 @@ fn wiped<T>(format: &'static str, result: Result<T>) -> Result<T> {
 fn stored_behind(offset: u64, plain: u64, spec: &Spec<'_>) -> Result<u64> {
     let len = plain.checked_next_multiple_of(spec.sector_size.unwrap_or(512).max(512).into());
     let len = len.and_then(|len| len.checked_add(offset));
-    len.ok_or_else(|| Error::misuse(format!("{plain} bytes behind {offset}: more than 2^64")))
+    len.ok_or_else(|| Error::misuse(format!("{plain} bytes from byte {offset} on exceed 2^64")))
 }
 
 /// A header that tries those of `formats` that find anything that could be one.

@@ -131,7 +131,7 @@ impl Header for InPartition {
                 opened = self.part_of(system)?;
                 if opened.is_none() && self.inside.is_none() {
                     return Err(Error::misuse(format!("partition {} of this disk is not encrypted", self.number))
-                        .hint("Another part of the disk is: its system's header opens."));
+                        .hint("Another part of the disk is encrypted: its system header opens."));
                 }
                 break;
             }
@@ -201,7 +201,7 @@ impl InPartition {
             all if all == partition.len => {}
             part => warnings.push(
                 format!(
-                    "Only {part} of the partition's {} bytes belong to the system; the others cannot be written.",
+                    "Only {part} of the partition's {} bytes belong to the encrypted system; the rest is read-only.",
                     partition.len
                 )
                 .into(),

@@ -34,8 +34,8 @@ impl Resizing {
         let old = file.len();
         if self.end.min(old) < self.len {
             self.make_room(file, spec).map_err(|e| match file.change_len(old) {
-                Ok(()) => e.hint("The volume has the size that it had."),
-                Err(_) => e.hint("The volume opens as before, and its file is longer than it was."),
+                Ok(()) => e.hint("The volume has its old size."),
+                Err(_) => e.hint("The volume opens as before; only its file has grown."),
             })?;
         }
         self.prepared.edit.carry_out(file)?;

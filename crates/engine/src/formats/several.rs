@@ -75,8 +75,8 @@ fn none_opened(mut wrong: Vec<(&'static str, Error)>, mut refused: Vec<Error>, b
         _ => {
             let names: Vec<_> = wrong.iter().map(|(name, _)| *name).collect();
             let what = format!(
-                "nothing opens as {}, after {:.2} s. Volumes of these formats have no signature: a wrong passphrase, wrong \
-                 keyfiles, damaged headers and a file that is not a volume look the same",
+                "nothing opens as {} (tried for {:.2} s). These formats have no signature: a wrong passphrase, \
+                 wrong keyfiles, a damaged header and a file that is not a volume look the same",
                 names.join(" or as "),
                 begun.elapsed().as_secs_f64()
             );

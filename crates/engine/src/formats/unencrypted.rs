@@ -15,10 +15,9 @@ pub(super) fn is_null(specification: &str) -> bool {
 
 /// What a person must know of such a volume.
 pub(super) fn warning(with: &Unlock<'_>) -> Warning {
-    const WHAT: &str =
-        "The cipher is cipher_null, which encrypts nothing: anybody can read and change what is in this volume.";
+    const WHAT: &str = "The cipher is cipher_null, which encrypts nothing: anybody can read and change this volume.";
     match with.write_unencrypted {
-        true => format!("{WHAT} What is written to it lies on the disk in clear.").into(),
-        false => Warning::from(format!("{WHAT} It can only be read.")).advise(Advice::AllowUnencrypted),
+        true => format!("{WHAT} Writes to it are stored unencrypted.").into(),
+        false => Warning::from(format!("{WHAT} It is read-only.")).advise(Advice::AllowUnencrypted),
     }
 }

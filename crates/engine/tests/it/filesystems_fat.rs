@@ -342,7 +342,7 @@ fn an_exfat_that_is_not_whole_is_read_as_far_as_it_is_and_not_written() {
         ("TexFAT", true, |bytes, _| bytes[110] = 2),
         ("allocation bitmap", true, |bytes, at| bytes[at.bitmap] = 1),
         ("allocation bitmap", true, |bytes, at| bytes[at.bitmap + 24..][..8].fill(0)),
-        ("it says that itself is free", true, |bytes, at| bytes[at.bits] = 0),
+        ("it marks itself as free", true, |bytes, at| bytes[at.bits] = 0),
         ("up-case table", true, |bytes, at| bytes[at.upcase + 4] ^= 1),
         ("an unknown kind", true, |bytes, at| bytes[at.file + 96] = 0x86),
     ];
@@ -367,7 +367,7 @@ fn an_exfat_that_is_not_whole_is_read_as_far_as_it_is_and_not_written() {
         ("root folder", |bytes, _| [99, 99 + 12 * 512].into_iter().for_each(|at| bytes[at] = 1)),
         ("number of clusters", |bytes, _| [95, 95 + 12 * 512].into_iter().for_each(|at| bytes[at] = 1)),
         ("sectors of a FAT", |bytes, _| [84, 84 + 12 * 512].into_iter().for_each(|at| bytes[at] = 1)),
-        ("what must be zero", |bytes, _| [20, 20 + 12 * 512].into_iter().for_each(|at| bytes[at] = 1)),
+        ("must-be-zero area", |bytes, _| [20, 20 + 12 * 512].into_iter().for_each(|at| bytes[at] = 1)),
     ];
     for (words, change) in refusals {
         let mut changed = image.clone();

@@ -290,7 +290,7 @@ fn a_wrong_passphrase_is_warned_of_and_the_right_one_is_not() {
     assert!(warned(&with(&wrong), "Nothing in it is recognised"));
     assert!(warned(&Unlock { cipher: Some("aes-xts-plain64"), ..with(&right) }, "Nothing in it is recognised"));
     let skipped = Headerless { skip: Some(4), ..Headerless::default() };
-    assert!(warned(&Unlock { headerless: skipped, ..with(&right) }, "numbers of the sectors"));
+    assert!(warned(&Unlock { headerless: skipped, ..with(&right) }, "sector numbers wrong"));
 }
 
 /// A loop device of 2004: nobody remembers what was given to losetup.

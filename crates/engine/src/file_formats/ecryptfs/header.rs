@@ -110,7 +110,7 @@ pub(super) enum NoHeader {
 impl From<NoHeader> for Error {
     fn from(why: NoHeader) -> Self {
         match why {
-            NoHeader::Other => ErrorKind::NotThisFormat("it has no header of eCryptfs".into()).into(),
+            NoHeader::Other => ErrorKind::NotThisFormat("it has no eCryptfs header".into()).into(),
             NoHeader::CutShort { .. } => malformed("header", 0, "the file ends within it"),
             NoHeader::Damaged { field, offset, what } => malformed(field, offset, what),
             NoHeader::Unsupported(what) => Self::unsupported(what),
@@ -143,7 +143,7 @@ pub(super) fn parse(bytes: &[u8], place: HeaderLocation) -> Result<Header<'_>, N
             packets.need(PACKETS)?;
             data_at = u64::from(be32(&bytes[20..])) * u64::from(u16::from_be_bytes([bytes[24], bytes[25]]));
         }
-        _ => return Err(NoHeader::Unsupported(format!("version {version} of eCryptfs's headers"))),
+        _ => return Err(NoHeader::Unsupported(format!("eCryptfs header version {version}"))),
     }
     match place {
         HeaderLocation::Attribute => data_at = 0,
@@ -159,7 +159,7 @@ pub(super) fn parse(bytes: &[u8], place: HeaderLocation) -> Result<Header<'_>, N
     while packets.next(&mut header)? {}
     match header.keys.is_empty() && header.public.is_empty() {
         true if bytes.len() <= packets.at => Err(NoHeader::CutShort { size }),
-        true => damaged("packets", packets.at as u64, "no key is there, neither for a passphrase nor for a public key"),
+        true => damaged("packets", packets.at as u64, "it has no key, neither for a passphrase nor for a public key"),
         false => Ok(header),
     }
 }
@@ -206,7 +206,7 @@ impl<'a> Packets<'a> {
         };
         match (version, how, hash) {
             (4, 3, 1) => {}
-            (4, _, _) => return Err(NoHeader::Unsupported(format!("a way {how} to make keys, with hash {hash}"))),
+            (4, _, _) => return Err(NoHeader::Unsupported(format!("key derivation {how} with hash {hash}"))),
             _ => return damaged("key", at, format!("its packet has version {version}")),
         }
         if sealed.len() > SEALED_MOST {
@@ -229,7 +229,7 @@ impl<'a> Packets<'a> {
                 Ok(signature) => Ok(signature),
                 Err(_) => damaged("signature", at, format!("it has {} bytes", signature.len())),
             },
-            _ => damaged("signature", at, "its packet is none of eCryptfs"),
+            _ => damaged("signature", at, "its packet is not one of eCryptfs's"),
         }
     }
 
@@ -238,7 +238,7 @@ impl<'a> Packets<'a> {
         let at = self.at as u64;
         match self.body(TAG_PUBLIC)?.split_first_chunk::<10>() {
             Some(([3, signature @ .., _algorithm], sealed)) if sealed.len() <= SEALED_MOST => Ok(*signature),
-            _ => damaged("key", at, "its packet for a public key is none of eCryptfs"),
+            _ => damaged("key", at, "its public key packet is not one of eCryptfs's"),
         }
     }
 

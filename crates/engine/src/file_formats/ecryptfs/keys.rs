@@ -226,10 +226,9 @@ impl Keys {
         match self.public.view {
             View::Passthrough | View::Encrypted => Ok(FileKind::Clear),
             View::Plain => {
-                let what =
-                    "the file is none of eCryptfs: it has no header, neither in front nor in an extended attribute";
+                let what = "not an eCryptfs file: no header in front or in an extended attribute";
                 Err(Error::new(ErrorKind::NotThisFormat(what.into()))
-                    .hint("Files in clear are shown if that is asked for."))
+                    .hint("Unencrypted files can be shown on request."))
             }
         }
     }
@@ -244,7 +243,7 @@ fn layout_of(payload: Payload, stored_at: u64, size: u64) -> Result<FileLayout> 
 
 /// A file or folder of a mode that is not supported.
 pub(super) fn public_keys(what: &str, signatures: &str) -> Error {
-    Error::unsupported(format!("public keys, as of eCryptfs's module openssl: {what} encrypted for {signatures}"))
+    Error::unsupported(format!("public keys (eCryptfs's openssl module): {what} encrypted for {signatures}"))
 }
 
 fn not_for_us(header: &Header<'_>) -> Error {
@@ -304,7 +303,7 @@ impl FileKeys for Keys {
             File::Encrypted(HeaderLocation::File, ..) => Ok(None),
             // All of it, also what is behind what is read of it.
             File::Encrypted(HeaderLocation::Attribute, ..) => stored::attribute(of),
-            _ => Err(damaged("header", 0, "it was there when the file was opened, and is not any more")),
+            _ => Err(damaged("header", 0, "it was there when the file was opened, but is gone")),
         })??;
         match attribute {
             None => of.tree.write_at(of.contents, 0, &size.to_be_bytes()),
@@ -329,7 +328,8 @@ impl FileKeys for Keys {
             }
             Some(_) => no_name("the name does not decrypt: some of its characters have changed"),
             None if names::begins(stored) => no_name(
-                "the encrypted name was changed, as programs do that copy files: it is cut short, longer or in other letters",
+                "the encrypted name was altered, perhaps by a copying program: shortened, extended or in a \
+                 different letter case",
             ),
             None => no_name("the name is not encrypted"),
         }
@@ -353,7 +353,7 @@ impl FileKeys for Keys {
             return Ok(stored);
         }
         let plain = self.keys.plain_name(&stored)?;
-        plain.ok_or_else(|| damaged("target", 0, "it does not decrypt with the key of names"))
+        plain.ok_or_else(|| damaged("target", 0, "it does not decrypt with the name key"))
     }
 
     fn stored_target(&self, plain: &OsStr) -> io::Result<OsString> {

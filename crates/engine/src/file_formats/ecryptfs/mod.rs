@@ -84,7 +84,7 @@ impl FileFormat for Ecryptfs {
     fn identify(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict> {
         Ok(match (self.glance(lower)?, &verdict(lower, A_LOOK)?) {
             (Verdict::No(_), (Verdict::Yes(_), true)) => {
-                Verdict::No("encrypted names are only in folders in it: one of those is the folder of eCryptfs".into())
+                Verdict::No("only its subfolders have encrypted names: one of those is the eCryptfs folder".into())
             }
             (Verdict::No(_), (deep, _)) => deep.clone(),
             (top, _) => top,
@@ -176,24 +176,23 @@ impl FileFormat for Ecryptfs {
 fn verdict(lower: &(dyn Tree + 'static), limits: Limits) -> Result<(Verdict, bool)> {
     let survey = Survey::of(lower, limits, |_| Ok(ControlFlow::Break(())))?;
     let verdict = if !survey.names.is_empty() {
-        Verdict::Yes("its names are encrypted as those of eCryptfs are".into())
+        Verdict::Yes("its names are encrypted by eCryptfs".into())
     } else if survey.headers > 0 {
-        Verdict::Yes("its files have headers of eCryptfs".into())
+        Verdict::Yes("its files have eCryptfs headers".into())
     } else if survey.damaged.is_some() {
-        Verdict::Possible("its files begin as those of eCryptfs do, but their headers cannot be read".into())
+        Verdict::Possible("its files look like eCryptfs files, but their headers cannot be read".into())
     } else {
-        Verdict::No("neither names nor files in it are those of eCryptfs".into())
+        Verdict::No("no eCryptfs names or files in it".into())
     };
     Ok((verdict, !survey.names.is_empty()))
 }
 
 /// Said where a passphrase was unwrapped that is not the folder's.
-const OLDER_FILE: &str = "Look for an older file wrapped-passphrase, such as in a backup of that home: the folder may have had another passphrase \
-                          before, or the file is from another installation.";
+const OLDER_FILE: &str = "Look for an older wrapped-passphrase file, for example in a backup of that home. The \
+     folder may have had another passphrase before, or the file is from another installation.";
 
 /// Said of a folder without encrypted files.
-const UNPROVEN: &str =
-    "Nothing in the folder shows whether the passphrase is right: no encrypted file or name was found.";
+const UNPROVEN: &str = "The passphrase could not be checked: the folder has no encrypted file or name.";
 
 /// The folder's passphrases.
 #[derive(Default)]
@@ -239,10 +238,11 @@ fn judge(survey: &Survey, unwrapped: bool) -> Result<()> {
             true => ("the unwrapped passphrase", OLDER_FILE),
             false => (
                 "the passphrase",
-                "A login's passphrase only unwraps that of the folder, which is in the file wrapped-passphrase.",
+                "A login passphrase only unwraps the folder's passphrase, which is stored in the file \
+                 wrapped-passphrase.",
             ),
         };
-        let what = format!("{which} opens no file of the folder; the signatures of their keys: {signatures}");
+        let what = format!("{which} opens no file of the folder; their key signatures: {signatures}");
         return Err(Error::new(ErrorKind::WrongCredential(what)).hint(hint));
     }
     if !survey.public.is_empty() {
@@ -330,13 +330,13 @@ impl Ring<'_> {
             }
         }
         if undeciphered {
-            let what = "encrypted names have the signature of this key, but do not decrypt with it";
+            let what = "encrypted names carry this key's signature, but do not decrypt with it";
             return Err(ErrorKind::Malformed { field: "name", offset: 0, what: what.into() }.into());
         }
         let signatures = token::listed(survey.names.iter().map(|(key, _)| &key.signature));
-        let what = format!("the passphrase opens no name of the folder; the signatures of their keys: {signatures}");
+        let what = format!("the passphrase opens no name of the folder; their key signatures: {signatures}");
         Err(Error::new(ErrorKind::WrongCredential(what))
-            .hint("Names may have another passphrase than contents. Without it, they can be taken as they are stored."))
+            .hint("Names may have a different passphrase than contents. Without it, names can be shown as stored."))
     }
 
     /// How this name is encrypted with this key.

@@ -90,8 +90,8 @@ pub(super) fn check_contents(
         let piece = &mut buffer[..(stored.end - at).min(PIECE as u64) as usize];
         match of.tree.read_at(of.contents, at, piece) {
             Ok(read) if read == piece.len() => {}
-            Ok(_) => return Ok(Some(format!("It ends within its contents, behind byte {at}."))),
-            Err(e) => return Ok(Some(format!("Its contents cannot be read behind byte {at}: {e}."))),
+            Ok(_) => return Ok(Some(format!("It ends in the middle of its contents, after byte {at}."))),
+            Err(e) => return Ok(Some(format!("Its contents cannot be read after byte {at}: {e}."))),
         }
         for (place, extent) in (at..).step_by(header::EXTENT as usize).zip(piece.chunks(header::EXTENT as usize)) {
             if extent.iter().all(|byte| *byte == 0) {
@@ -104,7 +104,7 @@ pub(super) fn check_contents(
     }
     let lost = zeros.saturating_mul(extent);
     Ok((zeros > 0).then(|| {
-        format!("{lost} bytes of its contents are zeros where they are stored, the first at byte {first}: they are lost, or were never written.")
+        format!("{lost} stored bytes of its contents are zeros, the first at byte {first}: lost, or never written.")
     }))
 }
 
@@ -116,7 +116,7 @@ pub(super) fn facts(of: Stored<'_>) -> io::Result<FileFacts> {
         File::Encrypted(place, header, _) => encrypted(place, &header, stored),
         File::Unfinished | File::Blank => {
             let problem = Some(match stored {
-                0 => "It is empty, and its header is missing: it was cut short, or never finished.".to_owned(),
+                0 => "It is empty and has no header: it was cut short or never finished.".to_owned(),
                 _ => "Its header is missing or zeros: it was destroyed, or never finished.".to_owned(),
             });
             FileFacts { state: FileState::Unfinished, size: Some(0), problem, ..clear }
@@ -142,14 +142,14 @@ fn encrypted(place: HeaderLocation, header: &Header<'_>, stored: u64) -> FileFac
     let suite: Option<Suite> = header.keys.first().map(|key| key.suite);
     let end = header.data_at + header.size.next_multiple_of(u64::from(header::EXTENT));
     let (state, problem) = if suite.is_none() {
-        let what = "It is encrypted for a public key, as by eCryptfs's module openssl, which is not supported.";
+        let what = "It is encrypted for a public key (eCryptfs's openssl module), which is not supported.";
         (FileState::Unsupported, Some(what.to_owned()))
     } else if header.size > 0 && stored < end {
-        let what = format!("It was cut short: {end} bytes should be stored, and there are {stored}.");
+        let what = format!("It was cut short: {end} bytes should be stored, but only {stored} are.");
         (FileState::CutShort, Some(what))
     } else if stored > end + spare(header.size) {
         let what = format!(
-            "{end} bytes should be stored, and there are {stored}: something was written behind its end, or its size is wrong."
+            "{end} bytes should be stored, but {stored} are: data was appended, or its recorded size is wrong."
         );
         (FileState::TooLong, Some(what))
     } else {

@@ -60,17 +60,14 @@ impl Suite {
         let row = row.ok_or_else(|| {
             let names: Vec<_> = ROWS.iter().map(|row| row.name).collect();
             Error::misuse(format!("eCryptfs has no cipher called {}", name.unwrap_or_default()))
-                .hint(format!("There is: {}.", names.join(", ")))
+                .hint(format!("Known: {}.", names.join(", ")))
         })?;
         let sizes: Vec<_> = row.key_sizes().collect();
         let key_bytes = key_bytes.unwrap_or(if sizes.contains(&DEFAULT_KEY) { DEFAULT_KEY } else { sizes[0] });
         if !sizes.contains(&key_bytes) {
             let sizes: Vec<_> = sizes.iter().map(usize::to_string).collect();
-            return Err(Error::misuse(format!("eCryptfs has no keys of {key_bytes} bytes for {}", row.name)).hint(
-                format!(
-                    "There are: {}. The kernel encrypts a file's key in whole blocks of its cipher.",
-                    sizes.join(", ")
-                ),
+            return Err(Error::misuse(format!("eCryptfs has no {key_bytes}-byte keys for {}", row.name)).hint(
+                format!("It has: {}. The kernel encrypts a file's key in whole cipher blocks.", sizes.join(", ")),
             ));
         }
         Ok(Self { row, key_bytes })
@@ -78,10 +75,10 @@ impl Suite {
 
     /// That of a file whose key is stored in `sealed` bytes; an error says what is wrong with it.
     pub fn of_file(code: u8, sealed: usize) -> std::result::Result<Self, String> {
-        let row = row_of(code).ok_or_else(|| format!("a cipher with the number {code}"))?;
+        let row = row_of(code).ok_or_else(|| format!("cipher number {code}"))?;
         let key_bytes = if code == AES_192.0 { AES_192.1 } else { sealed };
         let fits = row.key_sizes().any(|size| size == key_bytes) && Self { row, key_bytes }.sealed_bytes() == sealed;
-        fits.then_some(Self { row, key_bytes }).ok_or_else(|| format!("a key of {sealed} bytes for {}", row.name))
+        fits.then_some(Self { row, key_bytes }).ok_or_else(|| format!("a {sealed}-byte key for {}", row.name))
     }
 
     /// Those that a name of this code may be encrypted with: of most ciphers it does not say how long the key is.

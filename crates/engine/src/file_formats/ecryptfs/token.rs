@@ -38,8 +38,7 @@ impl Token {
     /// `WrongCredential` for a passphrase that is too long to be one.
     pub fn derive(passphrase: &Secret, salt: Salt) -> Result<Self> {
         if passphrase.len() > LONGEST {
-            let what =
-                format!("a passphrase of eCryptfs has {LONGEST} bytes at most, and this one has {}", passphrase.len());
+            let what = format!("an eCryptfs passphrase has at most {LONGEST} bytes, this one has {}", passphrase.len());
             return Err(ErrorKind::WrongCredential(what).into());
         }
         let (mut key, mut next) = (Secret::zeroed(SHA512.size), Secret::zeroed(SHA512.size));

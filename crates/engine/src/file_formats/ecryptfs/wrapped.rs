@@ -134,7 +134,7 @@ pub fn read_wrapped(path: &Path) -> Result<Vec<u8>> {
     let read = || -> Result<Vec<u8>> {
         let file = store::files::open_regular(path)?;
         let bytes = file.map(|file| store::files::read_at_most(file, FILE_MOST)).transpose()?.flatten();
-        bytes.ok_or_else(|| malformed("file", 0, "it is no wrapped passphrase"))
+        bytes.ok_or_else(|| malformed("file", 0, "it is not a wrapped passphrase"))
     };
     read().map_err(|e| e.at(path))
 }
@@ -170,9 +170,9 @@ impl<'a> Parts<'a> {
         let Self { salt, signature, sealed } = self;
         let token = Token::derive(wrapping, *salt)?;
         if !hex::digits(&token.signature).as_bytes().eq_ignore_ascii_case(signature) {
-            let what = "the passphrase does not unwrap the one of the folder";
+            let what = "this passphrase does not unwrap the folder's passphrase";
             return Err(Error::new(ErrorKind::WrongCredential(what.into()))
-                .hint("It is the login's at the time when the folder's was wrapped."));
+                .hint("Use the login passphrase of the time when the folder's passphrase was wrapped."));
         }
         let mut passphrase = Secret::copy_from(sealed);
         token.cipher(Suite::default(), Acceleration::On).decrypt_blocks(&mut passphrase);
@@ -195,7 +195,7 @@ impl<'a> Parts<'a> {
             return Err(malformed("signature", at, "the file ends within it"));
         };
         if !signature.iter().all(u8::is_ascii_hexdigit) {
-            return Err(malformed("signature", at, "it is not made of hexadecimal digits"));
+            return Err(malformed("signature", at, "it is not hexadecimal"));
         }
         if sealed.is_empty() || sealed.len() > LONGEST || !sealed.len().is_multiple_of(BLOCK) {
             let what = format!("it has {} bytes, not 16, 32, 48 or 64", sealed.len());

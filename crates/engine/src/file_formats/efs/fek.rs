@@ -77,7 +77,7 @@ impl Fek {
         pairs.sort_by_key(|(entry, key)| !is_named(entry, &***key));
         for (entry, key) in pairs {
             if entry.flags != 0 {
-                let what = "a file whose key is encrypted with AES, under a key that a smart card makes by signing";
+                let what = "files whose key a smart card derives by signing";
                 unsupported = Some(Error::unsupported(what));
                 continue;
             }
@@ -90,7 +90,7 @@ impl Fek {
         }
         Err(unsupported.unwrap_or_else(|| {
             let given = match keys.len() {
-                0 => "it is encrypted, and no private key was given",
+                0 => "it is encrypted, but no private key was given",
                 1 => "the private key does not open it",
                 _ => "none of the private keys opens it",
             };

@@ -86,7 +86,7 @@ impl EfsInfo {
         whole.fixed("length", HEADER)?;
         let len = whole.u32(0) as usize;
         if len > bytes.len() || len < HEADER {
-            return Err(whole.damaged("length", format!("it says {len} bytes and has {}", bytes.len())));
+            return Err(whole.damaged("length", format!("it claims {len} bytes but has {}", bytes.len())));
         }
         let version = whole.u32(8);
         if !VERSIONS.contains(&version) {
@@ -210,7 +210,7 @@ impl std::fmt::Display for Owner {
             (Some(name), Some(hex)) => write!(f, "{name} (thumbprint {hex})"),
             (None, Some(hex)) => write!(f, "the certificate with the thumbprint {hex}"),
             (Some(name), None) => write!(f, "{name} (no thumbprint)"),
-            (None, None) => f.write_str("somebody who is not named"),
+            (None, None) => f.write_str("an unnamed user"),
         }
     }
 }
@@ -241,7 +241,7 @@ impl<'a> Part<'a> {
     /// Checks that the fixed part is there.
     fn fixed(&self, field: &'static str, len: usize) -> Result<()> {
         match self.bytes.len() {
-            have if have < len => Err(self.damaged(field, format!("{have} bytes are less than {len}"))),
+            have if have < len => Err(self.damaged(field, format!("{have} bytes, fewer than {len}"))),
             _ => Ok(()),
         }
     }
@@ -294,7 +294,7 @@ impl<'a> Part<'a> {
         owner.fixed("owner of a key", OWNER)?;
         let owner = owner.part("length of an owner", 0, 0, owner.u32(0))?;
         if key.at < owner.at + owner.bytes.len() && owner.at < key.at + key.bytes.len() {
-            return Err(self.damaged("encrypted key", "it overlaps with whose it is"));
+            return Err(self.damaged("encrypted key", "it overlaps the owner's name"));
         }
         let key = key.at - self.at..key.at - self.at + key.bytes.len();
         Ok(KeyEntry { bytes: self.bytes.to_vec(), key, flags: self.u32(16), owner: owner.owner()? })

@@ -61,11 +61,9 @@ impl FileFormat for Efs {
     fn identify(&self, lower: &dyn Tree) -> Result<Verdict> {
         let attributes = attribute(lower, lower.root(), NTFS_ATTRIBUTES)?.and_then(|bytes| bytes.try_into().ok());
         Ok(match attributes.map(u32::from_le_bytes) {
-            None => Verdict::No("not a folder of an NTFS".into()),
-            Some(flags) if flags & ENCRYPTED != 0 => {
-                Verdict::Yes("a folder of an NTFS that says that what is in it is encrypted (EFS)".into())
-            }
-            Some(_) => Verdict::Possible("a folder of an NTFS, which may hold encrypted files (EFS)".into()),
+            None => Verdict::No("not a folder on NTFS".into()),
+            Some(flags) if flags & ENCRYPTED != 0 => Verdict::Yes("an NTFS folder marked as encrypted (EFS)".into()),
+            Some(_) => Verdict::Possible("an NTFS folder, which may hold encrypted files (EFS)".into()),
         })
     }
 
@@ -137,7 +135,7 @@ fn shape(of: Stored<'_>) -> io::Result<Shape> {
         return Ok(Shape { size: 0, stored: Vec::new() });
     }
     if stored % SECTOR != TRAILER {
-        return Err(damaged("size", 0, format!("{stored} bytes are no whole sectors and their padding")));
+        return Err(damaged("size", 0, format!("{stored} bytes are not whole sectors and padding")));
     }
     let (end, mut padding) = (stored - TRAILER, [0; TRAILER as usize]);
     if !matches!(of.tree.read_at(of.contents, end, &mut padding), Ok(read) if read == padding.len()) {
@@ -147,14 +145,14 @@ fn shape(of: Stored<'_>) -> io::Result<Shape> {
         padding if padding < SECTOR && padding < end => {
             Ok(Shape { size: end - padding, stored: iter::once(0..end).collect() })
         }
-        padding => Err(damaged("padding", end, format!("{padding} bytes are no padding"))),
+        padding => Err(damaged("padding", end, format!("{padding} bytes are not valid padding"))),
     }
 }
 
 /// ntfs-3g reads the number of bytes of padding from behind the file's last cluster, where the ciphertext fills that.
 fn not_told() -> io::Error {
-    let what = "telling how long this file is: ntfs-3g does not say it where the ciphertext ends with a cluster";
-    Error::unsupported(what).hint("The device or image itself can be read, with nobody else using it.").into()
+    let what = "determining this file's length: ntfs-3g hides it where the ciphertext fills its last cluster";
+    Error::unsupported(what).hint("Unmount it and read the device or image itself.").into()
 }
 
 impl Shape {
@@ -225,5 +223,5 @@ impl FileKeys for Keys {
 
 /// What is encrypted is written as a whole, and only by who asks for it.
 fn not_here() -> io::Error {
-    Error::unsupported("making or changing the size of a file beside encrypted ones (EFS)").into()
+    Error::unsupported("creating or resizing files next to EFS-encrypted ones").into()
 }

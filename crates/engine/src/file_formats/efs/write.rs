@@ -53,7 +53,7 @@ impl Recipient {
     /// `Unsupported` if its key is not RSA's.
     pub fn of(certificate: &Certificate) -> Result<Self> {
         let key = certificate.public.clone().ok_or_else(|| {
-            Error::unsupported(format!("EFS for a certificate whose key is not RSA's ({})", certificate.subject))
+            Error::unsupported(format!("EFS for certificates with non-RSA keys ({})", certificate.subject))
         })?;
         let (thumbprint, name) = (Some(certificate.thumbprint.into()), Some(certificate.subject.clone()));
         Ok(Self { key, owner: Owner { thumbprint, name, ..Owner::default() } })
@@ -92,10 +92,10 @@ pub fn check(place: RawFile<'_>) -> Result<()> {
 pub fn encrypt(place: RawFile<'_>, users: &[Recipient], agents: &[Recipient], cipher: EfsCipher) -> Result<()> {
     let old = Old::open(place)?;
     if old.info.is_some() {
-        return Err(Error::misuse("the file is encrypted already").hint("It can be shared with more people."));
+        return Err(Error::misuse("the file is already encrypted").hint("To give more people access, share it."));
     }
     if users.is_empty() {
-        return Err(Error::misuse("a file is encrypted for one user at least"));
+        return Err(Error::misuse("a file must be encrypted for at least one user"));
     }
     let fek = Fek::generate(cipher)?;
     let entries = |of: &[Recipient]| of.iter().map(|one| entry(&fek, one)).collect::<Result<Vec<_>>>();
@@ -164,7 +164,7 @@ impl EfsInfo {
         let mut info = self.clone();
         for (with, is_agent) in users.iter().map(|one| (one, false)).chain(agents.iter().map(|one| (one, true))) {
             if info.is_for(with) {
-                return Err(Error::misuse(format!("the file is encrypted for {} already", with.owner)));
+                return Err(Error::misuse(format!("the file is already encrypted for {}", with.owner)));
             }
             let list = if is_agent { &mut info.agents } else { &mut info.users };
             list.push(entry(&fek, with)?);
@@ -195,7 +195,7 @@ impl EfsInfo {
             }
         }
         match info.users.is_empty() {
-            true => Err(Error::misuse("nobody else could read the file").hint("Share it first, or decrypt it.")),
+            true => Err(Error::misuse("nobody could read the file any more").hint("Share it first, or decrypt it.")),
             false => Ok(info),
         }
     }
@@ -292,7 +292,7 @@ impl Contents<'_> {
             same &= back == *piece;
             Ok(())
         })?;
-        if same { Ok(()) } else { Err(io::Error::other("what was written reads back otherwise").into()) }
+        if same { Ok(()) } else { Err(io::Error::other("the data read back differ from the data written").into()) }
     }
 }
 
@@ -310,20 +310,23 @@ impl<'a> Old<'a> {
         let node = Held::lookup(tree, place.folder, place.name)?;
         let attributes = tree.attributes(node.node())?;
         if attributes.kind != NodeKind::File {
-            return Err(Error::misuse("only files are encrypted"));
+            return Err(Error::misuse("only files can be encrypted"));
         }
         if attributes.links > 1 {
             let names = attributes.links;
-            return Err(Error::misuse(format!("the file has {names} names, and only one of them would be changed")));
+            return Err(Error::misuse(format!(
+                "the file has {names} names (hard links), and only one of them would \
+                 change"
+            )));
         }
         if attribute(tree, node.node(), NTFS_ATTRIBUTES)?.is_none() {
-            return Err(Error::unsupported("encrypting a file (EFS) that is not on an NTFS, mounted by ntfs-3g"));
+            return Err(Error::unsupported("encrypting files (EFS) outside an NTFS mounted by ntfs-3g"));
         }
         let names = tree.list_extended(node.node())?.into_iter().map(|name| name.to_string_lossy().into_owned());
         let mut streams = names.filter(|name| name.starts_with(STREAM) && !name.starts_with(ALIAS));
         if let Some(stream) = streams.next() {
             let name = &stream[STREAM.len()..];
-            return Err(Error::unsupported(format!("changing a file that has streams beside its contents: {name}")));
+            return Err(Error::unsupported(format!("changing a file with alternate data streams: {name}")));
         }
         let info = info(tree, node.node())?;
         Ok(Self { place, node, attributes, info })
@@ -339,7 +342,7 @@ impl<'a> Old<'a> {
         let end = self.attributes.size.saturating_sub(TRAILER);
         match self.place.size {
             Some(size) if size.checked_next_multiple_of(SECTOR) == Some(end) => Ok(size),
-            Some(_) => Err(Error::misuse("the file has another size than its ciphertext allows")),
+            Some(_) => Err(Error::misuse("the file's size does not fit its ciphertext")),
             None => Ok(shape(stored)?.size),
         }
     }
@@ -408,7 +411,7 @@ impl<'a> Old<'a> {
             != (self.attributes.size, self.attributes.modified, self.attributes.links)
         {
             return Err(
-                Error::new(ErrorKind::InUse { holder: None }).hint("The file changed meanwhile; it is as it was.")
+                Error::new(ErrorKind::InUse { holder: None }).hint("The file changed meanwhile; nothing was changed.")
             );
         }
         Ok(())

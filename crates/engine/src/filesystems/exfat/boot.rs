@@ -77,13 +77,13 @@ fn in_store(store: &dyn Store, at: u64, bytes: &mut [u8]) -> Result<()> {
 
 fn parse(bytes: &[u8; 512]) -> Result<Boot> {
     if &bytes[3..11] != b"EXFAT   " || bytes[510..] != [0x55, 0xaa] {
-        return Err(wrong("name of the file system", 3, "it is not that of exFAT"));
+        return Err(wrong("file system name", 3, "it is not EXFAT"));
     }
     if bytes[11..64].iter().any(|byte| *byte != 0) {
-        return Err(wrong("what must be zero", 11, "it is not"));
+        return Err(wrong("must-be-zero area", 11, "it is not zero"));
     }
     if bytes[105] != 1 {
-        return Err(Error::unsupported(format!("exFAT of version {}.{:02}", bytes[105], bytes[104])));
+        return Err(Error::unsupported(format!("exFAT version {}.{:02}", bytes[105], bytes[104])));
     }
     let (sector, per_cluster, tables) = (u32::from(bytes[108]), u32::from(bytes[109]), bytes[110]);
     if per_cluster > 25 - sector {
@@ -96,7 +96,7 @@ fn parse(bytes: &[u8; 512]) -> Result<Boot> {
     let (heap, clusters, root) = (u32_at(bytes, 88), u32_at(bytes, 92), u32_at(bytes, 96));
     let sectors = |number: u32| u64::from(number) << sector;
     let Some(len) = all.checked_mul(1 << sector) else {
-        return Err(wrong("all sectors", 72, format!("{all} are more than any volume has")));
+        return Err(wrong("all sectors", 72, format!("{all}, more than any volume has")));
     };
     let needed = u64::from(heap) + (u64::from(clusters) << per_cluster);
     if clusters == 0 || clusters > MOST_CLUSTERS || needed > all {
@@ -106,7 +106,7 @@ fn parse(bytes: &[u8; 512]) -> Result<Boot> {
         return Err(wrong("sectors of a FAT", 84, format!("too few for {clusters} clusters")));
     }
     if table < FIRST_TABLE || u64::from(table) + u64::from(table_sectors) * u64::from(tables) > u64::from(heap) {
-        return Err(wrong("first sector of the FAT", 80, "it overlaps what is before or behind it"));
+        return Err(wrong("first sector of the FAT", 80, "it overlaps its neighbours"));
     }
     let boot = Boot {
         width: Width::ExFat,
@@ -130,7 +130,7 @@ fn parse(bytes: &[u8; 512]) -> Result<Boot> {
         return Err(wrong("first cluster of the root folder", 96, format!("{root}")));
     }
     if boot.only_table >= Some(tables) {
-        return Err(wrong("active FAT", FLAGS as u64, "there is no second one"));
+        return Err(wrong("active FAT", FLAGS as u64, "there is no second FAT"));
     }
     Ok(boot)
 }

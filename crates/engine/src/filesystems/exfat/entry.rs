@@ -113,7 +113,7 @@ impl Set {
             () if !entries[2 + parts..].iter().all(|entry| entry[0] & BENIGN != 0) => {
                 Some("it has entries of an unknown kind")
             }
-            () if set.valid() > set.size() => Some("more of it was written than it has"),
+            () if set.valid() > set.size() => Some("more of it is marked as written than it has"),
             () => None,
         };
         Some((set, name))
@@ -292,14 +292,10 @@ pub fn parse(folder: &[u8], is_root: bool) -> Parsed {
                 kind if kind & IN_USE == 0 => {}
                 NAME => parsed.stray_names.push(slots.start),
                 FILE => {
-                    parsed.damaged.push(Damaged {
-                        slots,
-                        why: "a set of entries that is not whole",
-                        leaving: left(rest),
-                    });
+                    parsed.damaged.push(Damaged { slots, why: "an incomplete entry set", leaving: left(rest) });
                 }
                 STREAM => {
-                    parsed.damaged.push(Damaged { slots, why: "contents without a name", leaving: None });
+                    parsed.damaged.push(Damaged { slots, why: "data without a name", leaving: None });
                 }
                 // What may be ignored, and in the root, where what may not is a fault of the whole file system.
                 kind if kind & BENIGN != 0 || is_root => {}

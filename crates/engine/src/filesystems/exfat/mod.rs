@@ -51,10 +51,10 @@ pub fn open(store: Arc<dyn Store>) -> Result<Fat> {
     let mut state = State::new(store.clone(), boot.clone(), plain)?;
     let mut faults = Vec::new();
     if from_copy {
-        faults.push("its first boot sectors are damaged, their copy is used".to_owned());
+        faults.push("its main boot sectors are damaged; their copy is used".to_owned());
     }
     if boot.state_byte & boot::FAILURE != 0 {
-        faults.push("it is marked as being on a failing medium".to_owned());
+        faults.push("it is marked as a failing medium".to_owned());
     }
     if boot.tables != 1 {
         faults.push("it is a TexFAT, with two tables".to_owned());
@@ -116,7 +116,7 @@ impl System {
         let pieces = chain.runs().map(|run| (boot.cluster_at(run.start), run.len() as u64 * u64::from(boot.cluster)));
         let mut bitmap = Bitmap::new(Pages::new(store.clone(), vec![pieces.collect()], boot.sector), boot.clusters);
         if chain.iter().any(|cluster| bitmap.is_free(cluster).unwrap_or(true)) {
-            return Err(damaged("allocation bitmap", 0, "it says that itself is free"));
+            return Err(damaged("allocation bitmap", 0, "it marks itself as free"));
         }
         Ok((bitmap, chain))
     }
@@ -143,7 +143,7 @@ impl System {
         boot: &Boot,
         state: &mut State,
     ) -> io::Result<Chain> {
-        let entry = entry.ok_or_else(|| damaged(what, 0, "the root folder does not say where it is"))?;
+        let entry = entry.ok_or_else(|| damaged(what, 0, "the root folder does not locate it"))?;
         let len = u64_at(&entry, 24);
         let mut chain = state.table.chain(u32_at(&entry, 20), boot.clusters)?;
         let held = u64::from(chain.count()) * u64::from(boot.cluster);
@@ -201,8 +201,8 @@ impl Layout for ExFat {
 
     fn named(&self, name: &str, record: &dyn Record, _aliases: &HashSet<Alias>) -> io::Result<(FoundEntry, Vec<u8>)> {
         let set = Set::named(&record.bytes(), name, &self.upcase);
-        let set =
-            set.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidFilename, "the name is too long for its set"))?;
+        let set = set
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidFilename, "the name is too long for its entry set"))?;
         let bytes = set.bytes();
         let slots = 0..(bytes.len() / entry::LEN) as u32;
         Ok((FoundEntry { name: name.to_owned(), alias: None, entry: Box::new(set), slots, at: 0 }, bytes))

@@ -118,7 +118,7 @@ impl Boot {
         }
         let medium = bytes[21];
         if medium != 0xf0 && medium < 0xf8 {
-            return Err(wrong("kind of medium", 21, format!("{medium:#x}")));
+            return Err(wrong("media byte", 21, format!("{medium:#x}")));
         }
         let (old_table, new_table) = (u16_at(22), u32_at(36));
         let table_sectors = if old_table != 0 { old_table } else { new_table };
@@ -131,7 +131,7 @@ impl Boot {
         let before_data = u64::from(reserved) + u64::from(tables) * u64::from(table_sectors) + u64::from(root_sectors);
         let data_sectors = u64::from(all).checked_sub(before_data).filter(|n| *n >= u64::from(per_cluster));
         let Some(data_sectors) = data_sectors else {
-            return Err(wrong("all sectors", 32, format!("{all} sectors leave no room for data")));
+            return Err(wrong("number of sectors", 32, format!("{all} sectors leave no room for data")));
         };
         let bytes_of = |sectors: u64| sectors * u64::from(sector);
         let clusters = data_sectors / u64::from(per_cluster);
@@ -171,7 +171,7 @@ impl Boot {
             return Err(wrong("active FAT", 40, format!("{} of {tables}", bytes[40] & 0x0f)));
         }
         if new && u16_at(42) != 0 {
-            return Err(Error::unsupported(format!("FAT32 of version {:#x}", u16_at(42))));
+            return Err(Error::unsupported(format!("FAT32 version {:#x}", u16_at(42))));
         }
         let info = u16_at(48);
         let extended = if new { 64 } else { 36 };

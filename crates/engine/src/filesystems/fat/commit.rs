@@ -96,7 +96,7 @@ impl State {
     /// Fails if changes could not be written earlier.
     fn nothing_lost(&self) -> io::Result<()> {
         let Some(why) = &self.failed else { return Ok(()) };
-        let what = format!("nothing more is written, because an earlier write failed: {why}");
+        let what = format!("writing stopped because an earlier write failed: {why}");
         Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, what))
     }
 

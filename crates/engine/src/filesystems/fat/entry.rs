@@ -86,7 +86,7 @@ impl Entry {
     fn damage(&self, name: &str, at: u32, is_root: bool) -> Option<&'static str> {
         let label = self.attributes() & VOLUME_LABEL != 0;
         match () {
-            () if label && (self.first() != 0 || self.size() != 0) => Some("a label of a volume that has contents"),
+            () if label && (self.first() != 0 || self.size() != 0) => Some("a volume label with contents"),
             () if !self.is_nothing(at, is_root) && !usable(name) => Some("a name that no file can have"),
             () => None,
         }

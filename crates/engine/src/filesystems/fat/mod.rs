@@ -76,7 +76,7 @@ impl Fat {
         store.read_at(0, &mut bytes)?;
         let boot = Boot::parse(&bytes)?;
         if boot.data + u64::from(boot.cluster) > store.len() {
-            return Err(trees::damaged("all sectors", 32, "the store ends before the first file").into());
+            return Err(trees::damaged("number of sectors", 32, "the store ends before the first file").into());
         }
         let state = State::new(store.clone(), boot, Arc::new(entry::Plain))?;
         Self::of(store, state, Vec::new())
@@ -236,7 +236,7 @@ impl Tree for Fat {
             warnings.push(format!("the file system was not unmounted cleanly: run {checker} before writing to it"));
         }
         if !self.faults.is_empty() {
-            warnings.push(format!("the file system can only be read: {}", self.faults.join("; ")));
+            warnings.push(format!("the file system is read-only: {}", self.faults.join("; ")));
         }
         warnings.extend(self.notes.iter().cloned());
         if self.cut_short {
@@ -345,7 +345,7 @@ impl Tree for Fat {
         let replace = match how {
             Renaming::Replace => true,
             Renaming::Keep => false,
-            Renaming::Exchange => return Err(self.without("exchange of names")),
+            Renaming::Exchange => return Err(self.without("exchanging names")),
         };
         let replaced = self.state().lookup(to_folder, to_name).unwrap_or(to_folder);
         [folder, to_folder, replaced].into_iter().try_for_each(|node| self.gather(node))?;

@@ -330,7 +330,7 @@ impl State {
         }
         let checker = self.layout.checker();
         let Some(why) = self.folder(folder)?.damage() else { return Ok(()) };
-        let what = format!("the folder can only be read, because it has damaged entries ({why}): run {checker} first");
+        let what = format!("the folder is read-only because it has damaged entries ({why}): run {checker} first");
         Err(io::Error::new(ErrorKind::ReadOnlyFilesystem, what))
     }
 
@@ -1057,7 +1057,7 @@ impl State {
         let known = self.known(node)?;
         let Some(place) = known.place else { return Ok(()) };
         if self.parted(place, &*known.entry) {
-            return Err(io::Error::other("the entries of a file lie in two sectors"));
+            return Err(io::Error::other("a file's entries span two sectors"));
         }
         let bytes = known.entry.bytes();
         let fixed = known.entry.fixed();

@@ -240,7 +240,7 @@ impl Visitor for First {
             let checker = self.checker;
             self.survey
                 .faults
-                .push(format!("{path} has clusters that are marked free: copy it elsewhere, then run {checker}"));
+                .push(format!("{path} uses clusters marked as free: copy it elsewhere, then run {checker}"));
         }
         // What is in a folder that has two names was seen.
         Ok(new)
@@ -267,7 +267,7 @@ impl Visitor for First {
 }
 
 fn damaged_note(folder: &str, checker: &str) -> String {
-    format!("{folder} has damaged entries and can only be read: run {checker}")
+    format!("{folder} has damaged entries and is read-only: run {checker}")
 }
 
 /// Finds the names of clusters that several have.
@@ -313,8 +313,8 @@ fn judge(claimants: Vec<Claimant>, checker: &str, survey: &mut Survey) {
         names += &format!(" and {more} more");
     }
     survey.faults.push(format!(
-        "{names} share clusters, so a change of one would destroy another: copy them elsewhere, then run {checker}, which empties or \
-         removes all but one"
+        "{names} share clusters, so changing one would destroy another: copy them elsewhere, then run {checker}, \
+         which keeps only one of them"
     ));
 }
 

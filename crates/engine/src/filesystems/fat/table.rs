@@ -162,9 +162,9 @@ impl Table {
         let (chain, end) = self.trace(first, most)?;
         let what = match end {
             ChainEnd::Sound => return Ok(chain),
-            ChainEnd::Outside(cluster) => (cluster, format!("a file has cluster {cluster}, which does not exist")),
-            ChainEnd::Free(cluster) => (cluster, format!("a file has cluster {cluster}, which is free")),
-            ChainEnd::Bad(cluster) => (cluster, format!("a file has cluster {cluster}, marked bad")),
+            ChainEnd::Outside(cluster) => (cluster, format!("a file uses cluster {cluster}, which does not exist")),
+            ChainEnd::Free(cluster) => (cluster, format!("a file uses cluster {cluster}, which is marked as free")),
+            ChainEnd::Bad(cluster) => (cluster, format!("a file uses cluster {cluster}, which is marked as bad")),
         };
         Err(self.wrong(what.0, what.1))
     }

@@ -29,7 +29,7 @@ pub fn decompress(data: &[u8], out: &mut [u8]) -> Result<(), &'static str> {
             continue;
         }
         let len = usize::from(header & 0xfff) + 1;
-        let (stored, after) = after.split_at_checked(len).ok_or("a chunk ends behind the data")?;
+        let (stored, after) = after.split_at_checked(len).ok_or("a chunk ends after the data")?;
         let filled = match header & 0x8000 {
             0 if len > chunk.len() => return Err("a chunk is too long"),
             0 => {
@@ -115,7 +115,7 @@ mod tests {
             let error = decompress(data, &mut out).expect_err(what);
             assert!(error.contains(what), "{data:x?}: {error}");
         }
-        assert_eq!(decompress(&[0xff, 0x3f], &mut out), Err("a chunk ends behind the data"));
+        assert_eq!(decompress(&[0xff, 0x3f], &mut out), Err("a chunk ends after the data"));
         assert_eq!(decompress(&[&[0xff, 0x3f][..], &[1; 4096]].concat(), &mut out[..100]), Err("a chunk is too long"));
     }
 }

@@ -48,15 +48,17 @@ pub fn is_cloud(tag: u32) -> bool {
 /// Why a node with this tag is not read.
 pub fn unread(tag: u32) -> Error {
     match tag {
-        WOF => Error::unsupported("reading this file: Windows has compressed it as one of its system (WOF)")
-            .hint("Windows makes it an ordinary one: `compact /u /exe FILE`."),
-        DEDUPLICATED => Error::unsupported("reading this file: Windows has deduplicated it, its data are in the chunk store of the volume")
-            .hint("Copy it with a Windows Server that has the volume; `Start-DedupJob -Type Unoptimization` makes all files ordinary ones."),
+        WOF => Error::unsupported("reading a system file compressed by Windows (WOF)")
+            .hint("Decompress it in Windows: `compact /u /exe FILE`."),
+        DEDUPLICATED => Error::unsupported("reading a file deduplicated by Windows").hint(
+            "Copy it on a Windows Server with this volume, or undo deduplication there: `Start-DedupJob -Type \
+                 Unoptimization`.",
+        ),
         tag if is_cloud(tag) => {
-            Error::unsupported("reading this file: its data are only in the cloud (OneDrive or such), not on this disk")
-                .hint("Download it from there, or let Windows do it: \"Always keep on this device\".")
+            Error::unsupported("reading a file that is stored only in the cloud (such as OneDrive)")
+                .hint("Download it there, or choose \"Always keep on this device\" in Windows.")
         }
-        tag => Error::unsupported(format!("reading this file: it is a reparse point ({tag:#010x})")),
+        tag => Error::unsupported(format!("reading a reparse point ({tag:#010x})")),
     }
 }
 

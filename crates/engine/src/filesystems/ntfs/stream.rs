@@ -108,7 +108,7 @@ impl Stream {
         let flags = piece.flags();
         let (size, written, kept) = match piece.value(reader).map_err(super::io_error)? {
             NtfsAttributeValue::Resident(_) if flags.contains(NtfsAttributeFlags::ENCRYPTED) => {
-                return Err(damaged("attribute", 0, "an encrypted stream is in the record itself"));
+                return Err(damaged("attribute", 0, "an encrypted stream is resident in its record"));
             }
             NtfsAttributeValue::Resident(value) => {
                 let data = value.data().to_vec();
@@ -138,15 +138,15 @@ impl Stream {
         reader: &mut Reader,
     ) -> io::Result<()> {
         let StreamData::Runs { runs, .. } = &mut self.kept else {
-            return Err(damaged("attribute", 0, "a stream in the record itself has more than one piece"));
+            return Err(damaged("attribute", 0, "a resident stream has more than one piece"));
         };
         let mut end = runs.last().map_or(0, Run::end);
         let first = Header::read(piece, reader)?.first;
         if first.checked_mul(file.ntfs().cluster_size().into()) != Some(end) {
-            return Err(damaged("first cluster", 0, "the pieces of a stream do not follow each other"));
+            return Err(damaged("first cluster", 0, "the pieces of a stream are not contiguous"));
         }
         let NtfsAttributeValue::NonResident(value) = piece.value(reader).map_err(super::io_error)? else {
-            return Err(damaged("attribute", 0, "a piece of a stream is in the record itself"));
+            return Err(damaged("attribute", 0, "a piece of a stream is resident"));
         };
         for run in value.data_runs() {
             let run = run.map_err(super::io_error)?;
@@ -294,7 +294,7 @@ fn read_runs(store: &dyn Store, runs: &[Run], offset: u64, out: &mut [u8]) -> io
 fn read_stored(store: &dyn Store, at: u64, out: &mut [u8]) -> io::Result<()> {
     match at.checked_add(out.len() as u64) {
         Some(end) if end <= store.len() => store.read_at(at, out),
-        _ => Err(damaged("runs", at, "a stream has clusters behind the end of the volume")),
+        _ => Err(damaged("runs", at, "a stream has clusters past the end of the volume")),
     }
 }
 
@@ -327,7 +327,7 @@ impl Header {
         let unit = u64::from(file.ntfs().cluster_size()).checked_shl(self.unit.into());
         match unit {
             Some(unit) if self.unit > 0 && unit <= LARGEST_UNIT => Ok(unit),
-            _ => Err(damaged("compression unit", 0, format!("2^{} clusters are no compression unit", self.unit))),
+            _ => Err(damaged("compression unit", 0, format!("2^{} clusters are not a compression unit", self.unit))),
         }
     }
 }

@@ -49,7 +49,7 @@ impl Kind {
             Self::Vista => "Windows Vista",
             Self::Windows7 => "Windows 7 or later",
             Self::ToGo => "BitLocker To Go",
-            Self::EncryptOnWrite => "Windows 10 or later, encrypted as it is written",
+            Self::EncryptOnWrite => "Windows 10 or later, encrypt-on-write",
         }
     }
 }
