@@ -98,7 +98,7 @@ fn protection_is_suspended_resumed_and_renewed() {
     run(["keyslot", "suspend", "--password-file", &password, path]).succeeds();
     assert_eq!(run(["cat", path]).succeeds().out, of.made.plaintext);
     let told = run(["info", path]).succeeds().text();
-    assert!(told.contains("none: the key lies open in the volume"), "{told}");
+    assert!(told.contains("none: the volume stores its key in the clear"), "{told}");
     run(["keyslot", "remove", "--yes", path]).fails(1, &["suspended"]);
     run(["keyslot", "resume", path]).succeeds();
     run(["cat", path]).fails(1, &[]);

@@ -300,7 +300,7 @@ fn a_backup_is_restored_where_its_key_shows_that_it_belongs_there() {
         let forced = |more: &[&str]| run([&restore[..], more, &["--password-file", &folder.password, &other]].concat());
         forced(&[]).fails(1, &["nothing shows that the backup belongs here"]);
         let said = forced(&["--force"]).succeeds().err;
-        assert!(said.contains("Forced, although") && !said.to_lowercase().contains("nothing was changed"), "{said}");
+        assert!(said.contains("Forced, even though") && !said.to_lowercase().contains("nothing was changed"), "{said}");
         fs::remove_file(&other).expect("removed");
     }
 }

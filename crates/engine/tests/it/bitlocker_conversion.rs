@@ -337,7 +337,7 @@ fn without_room_or_a_file_system_nothing_is_encrypted() {
         };
         refused(plain.clone(), "smaller");
         refused([&plain[..], &vec![0; 64 << 10]].concat(), "smaller");
-        refused(vec![7; SIZE as usize], "no NTFS");
+        refused(vec![7; SIZE as usize], "anything but NTFS");
     }
 }
 

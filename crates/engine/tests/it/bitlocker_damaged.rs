@@ -223,7 +223,7 @@ fn a_first_sector_with_wrong_places_is_mended() {
     image[..512].fill(0);
     let (prepared, after) = repaired(&image, &[]).expect("the copies are found");
     assert!(prepared.edit.steps.is_empty() && after == image);
-    assert!(prepared.warnings[0].what.contains("cannot be made anew"), "{:?}", prepared.warnings);
+    assert!(prepared.warnings[0].what.contains("cannot be rebuilt"), "{:?}", prepared.warnings);
 }
 
 #[test]

@@ -288,7 +288,7 @@ fn each_kind_of_refusal_is_told_apart() {
         ("no passphrase", |image| {
             replace(image.block(0x0019), "PassphraseWrappedKEKStruct", "PassphraseWrappedKEKStrukt")
         }),
-        ("without a volume key", |image| {
+        ("without an AES-wrapped volume key", |image| {
             replace(image.block(0x0019), "KEKWrappedVolumeKeyStruct", "KEKWrappedVolumeKeyStrukt")
         }),
         ("several disks", |image| number(image.block(0x0305), 72 + 32 + 6, 2, 1)),
@@ -302,7 +302,7 @@ fn each_kind_of_refusal_is_told_apart() {
         );
     }
     let malformed: [Refused; 7] = [
-        ("have no bytes", |image| number(&mut image.header, 96, 4, 0)),
+        ("it is 0", |image| number(&mut image.header, 96, 4, 0)),
         ("no size", |image| replace(image.block(0x001a), ">0x4000<", ">0x4001<")),
         ("it has no size", |image| replace(image.block(0x001a), "lv.size", "lv.sise")),
         ("UUID of its family", |image| {
@@ -368,10 +368,10 @@ fn copies_stand_in_for_what_is_damaged() {
     for block in 0..blocks {
         still_opens(&[(Image::place(block, 0) + 4000, 1)], "1 blocks of the metadata are damaged");
     }
-    still_opens(&[(Image::place(0, 0), 8192 * blocks)], "from their second copy");
+    still_opens(&[(Image::place(0, 0), 8192 * blocks)], "their second copies");
     // A block that does not matter, in both copies.
     let both = |block| [(Image::place(block, 0), 8192), (Image::place(block, 1), 8192)];
-    still_opens(&both(0), "damaged in all their copies");
+    still_opens(&both(0), "damaged in all copies");
 
     let error = refused(&with_damage(&labels));
     assert!(matches!(&error.kind, ErrorKind::Malformed { field: "label", .. }), "{error}");

@@ -265,7 +265,7 @@ fn key_files_of_gpg_open_what_their_text_opens() {
         assert!(read(open(Some("a long passphrase")).expect("it opens")) == expected, "{options:?}");
         let kind = |result: Result<Unlocked>| result.map_err(|e: Error| e.kind.to_string()).err().expect("an error");
         assert!(kind(open(Some("another passphrase"))).contains("gpg does not open"), "{options:?}");
-        assert!(kind(open(None)).contains("a passphrase opens this key file"), "{options:?}");
+        assert!(kind(open(None)).contains("this key file is encrypted by gpg"), "{options:?}");
     }
     let _ = Command::new("gpgconf").arg("--homedir").arg(&home).args(["--kill", "gpg-agent"]).status();
 }

@@ -206,15 +206,15 @@ fn linux_and_we_read_what_the_other_writes() {
     };
     let wrong = refused(5, &keyfile(78), None);
     assert!(matches!(&wrong.kind, ErrorKind::WrongCredential(what) if what.contains("hmac-sha256")), "{wrong}");
-    assert!(wrong.hint.is_some_and(|hint| hint.contains("The key is another one")));
+    assert!(wrong.hint.is_some_and(|hint| hint.contains("The key or the hash is wrong")));
     let without = refused(5, &[], None);
-    assert!(without.hint.is_some_and(|hint| hint.contains("need its keyfile")));
+    assert!(without.hint.is_some_and(|hint| hint.contains("also need the keyfile")));
     for (error, what) in [
-        (refused(0, &keyfile(77), Some("crc32c")), "the tags are made without a key, and one is given"),
-        (refused(5, &[], Some("hmac(sha256)")), "the tags are made with a key, and none is given"),
-        (refused(4, &[], None), "nothing says what makes tags of 16 bytes"),
-        (refused(0, &[], Some("xxhash64")), "not supported: tags of dm-integrity by xxhash64"),
-        (refused(0, &keyfile(77), None), "nothing says what makes tags of 4 bytes"),
+        (refused(0, &keyfile(77), Some("crc32c")), "the tags are not keyed, but a key was given"),
+        (refused(5, &[], Some("hmac(sha256)")), "the tags are keyed, but no key was given"),
+        (refused(4, &[], None), "no known hash makes 16-byte tags"),
+        (refused(0, &[], Some("xxhash64")), "not supported: dm-integrity tags by xxhash64"),
+        (refused(0, &keyfile(77), None), "no known hash makes 4-byte tags"),
     ] {
         assert_eq!(error.kind.to_string(), what);
     }

@@ -185,7 +185,7 @@ fn a_wrong_passphrase_a_damaged_area_and_a_wrong_key_are_told() {
         let wrong = matches!(error.kind, ErrorKind::WrongCredential(_));
         assert!(wrong && error.to_string().contains(text), "{text}: {error}");
     };
-    says(opens(&good, "wrong").err().expect("wrong"), "keyslot 0, the one that was tried");
+    says(opens(&good, "wrong").err().expect("wrong"), "keyslot 0, the only one tried");
     says(opens(&with(&good, 4096 + 512 * 9, &[0; 512]), "right").err().expect("damaged"), "1 of the 500 sectors");
     says(
         opens(&with(&good, 4096 + 777, &[!good[4096 + 777]]), "right").err().expect("damaged"),

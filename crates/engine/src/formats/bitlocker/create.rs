@@ -78,7 +78,7 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
 pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
     let sector = sector_size(spec)?;
     let room = |more: u64| plain.checked_add(more).and_then(|len| len.checked_next_multiple_of(ALIGNMENT.max(sector)));
-    let too_large = || Error::misuse(format!("{plain} bytes: more than a volume holds"));
+    let too_large = || Error::misuse(format!("{plain} bytes, more than a volume can hold"));
     let mut len = room(0).ok_or_else(too_large)?.max(MIN_LEN);
     // A larger volume may have a larger discovery volume, and that again a larger place where it keeps what is behind.
     loop {
@@ -123,7 +123,7 @@ impl Plan {
         };
         let sector = sector_size(spec)?;
         if len < MIN_LEN {
-            return Err(Error::misuse(format!("{len} bytes: a {NAME} volume has {MIN_LEN} at least")));
+            return Err(Error::misuse(format!("{len} bytes are too few: a {NAME} volume needs {MIN_LEN}")));
         }
         let size = len / sector * sector;
         let discovery = spec.discovery.then(|| Discovery::of(size, sector)).transpose()?;
@@ -207,7 +207,7 @@ impl Plan {
         let checked = self.kept.iter().try_for_each(|part| places.reserve(part.offset, part.size, part.what));
         checked.and_then(|()| places.check()).map_err(|error| match error.kind {
             ErrorKind::Malformed { what, .. } => {
-                Error::misuse(format!("a volume of {} bytes has no room for that: {what}", self.size))
+                Error::misuse(format!("a volume of {} bytes is too small: {what}", self.size))
             }
             _ => error,
         })
@@ -306,7 +306,7 @@ fn sector_size(spec: &Spec<'_>) -> Result<u64> {
     match spec.sector_size {
         None | Some(512) => Ok(512),
         Some(4096) => Ok(4096),
-        Some(size) => Err(Error::misuse(format!("sectors of {size} bytes: {NAME} has 512 or 4096"))),
+        Some(size) => Err(Error::misuse(format!("{NAME} has sectors of 512 or 4096 bytes, not {size}"))),
     }
 }
 

@@ -89,7 +89,7 @@ impl Datum {
             let value = bytes.get(at + HEADER..at + size).ok_or_else(|| ErrorKind::Malformed {
                 field: "size of a metadata entry",
                 offset: offset + at as u64,
-                what: format!("{size} bytes, of {} that are left", bytes.len() - at),
+                what: format!("{size} bytes, but only {} are left", bytes.len() - at),
             })?;
             let (role, kind, version) = (u16_at(header, 2), u16_at(header, 4), u16_at(header, 6));
             all.push(Self { role, kind, version, value: value.to_vec() });
@@ -173,11 +173,7 @@ impl Datum {
     /// The value behind `fields` bytes.
     pub fn behind(&self, fields: usize) -> Result<&[u8]> {
         self.value.get(fields..).ok_or_else(|| {
-            let what = format!(
-                "an entry of type {:#x} has {} bytes, at least {fields} are needed",
-                self.kind,
-                self.value.len()
-            );
+            let what = format!("an entry of type {:#x} has {} bytes but needs {fields}", self.kind, self.value.len());
             ErrorKind::Malformed { field: "size of a metadata entry", offset: 0, what }.into()
         })
     }
@@ -230,7 +226,7 @@ impl Key {
         let header = bytes.first_chunk::<{ HEADER + Self::FIELDS }>().ok_or_else(|| malformed("it is too short"))?;
         let (size, of_kind) = (usize::from(u16_at(header, 0)), u16_at(header, 4));
         if of_kind != kind::KEY {
-            return Err(malformed(&format!("an entry of type {of_kind:#x}, not of a key")).into());
+            return Err(malformed(&format!("an entry of type {of_kind:#x}, which is not a key")).into());
         }
         let key = bytes.get(header.len()..size).ok_or_else(|| malformed(&format!("a size of {size} bytes")))?;
         Ok(Self { kind: u16_at(header, HEADER), key: Secret::copy_from(key) })

@@ -7,14 +7,10 @@ use crate::random;
 use crate::store::Store;
 
 /// What the text says, in a file of one name.
-const TEXT: &str = "This drive is encrypted with BitLocker To Go. All that can be seen without its\r\n\
-password is this text.\r\n\
-\r\n\
-Programs that open BitLocker drives ask for the password, the recovery password\r\n\
-or the startup key. In Linux these are, for example, claviger, cryptsetup and\r\n\
-dislocker.\r\n\
-\r\n\
-Do not let any program format or repair the drive: what is on it would be lost.\r\n";
+const TEXT: &str = "This drive is encrypted with BitLocker To Go. Without its password, only this\r\ntext is \
+     visible.\r\n\r\nPrograms that open BitLocker drives ask for the password, the recovery password\r\nor the \
+     startup key. On Linux, use for example claviger, cryptsetup or dislocker.\r\n\r\nDo not format or repair the \
+     drive: its contents would be lost.\r\n";
 const NAME: &[u8; 11] = b"README  TXT";
 /// Read-only, and never backed up.
 const ATTRIBUTES: u8 = 0x21;
@@ -71,7 +67,7 @@ impl Discovery {
         sizes.map(with).find(fits).ok_or_else(|| {
             let least = (CLUSTERS_MIN + Self::RESERVED + (4 * (CLUSTERS_MIN + 2)).div_ceil(sector)) * sector;
             let most = u64::from(u32::MAX) * sector;
-            Error::misuse(format!("{size} bytes: a volume To Go with sectors of {sector} bytes has {least} to {most}"))
+            Error::misuse(format!("a To Go volume with {sector}-byte sectors has {least} to {most} bytes, not {size}"))
         })
     }
 

@@ -96,7 +96,7 @@ impl HeaderEditor for BitLocker {
 
 fn no_backups() -> Error {
     Error::unsupported("header backups of BitLocker")
-        .hint("There are three copies of the metadata in the volume itself; one that is whole mends the others.")
+        .hint("The volume itself has three copies of the metadata; any sound one repairs the others.")
         .advise(Advice::RepairHeader)
 }
 
@@ -125,7 +125,7 @@ impl<'a> Change<'a> {
     fn of(store: &dyn Store, with: &'a Unlock<'a>) -> Result<Self> {
         match Self::of_any(store, with)? {
             (change, true) => Ok(change),
-            _ => Err(unsound("the copies differ, and what was given does not prove the first one")),
+            _ => Err(unsound("the copies differ, and the given credential does not prove the first one")),
         }
     }
 
@@ -138,18 +138,17 @@ impl<'a> Change<'a> {
         check_opening(NAME, &BITLOCKER.takes(), with)?;
         let (boot, copies, damaged) = led_to(store)?;
         if boot.kind == boot::Kind::Vista {
-            return Err(Error::unsupported(
-                "changing metadata of Windows Vista: how they are validated is not known well enough",
-            )
-            .hint("Windows can change them."));
+            return Err(
+                Error::unsupported("changing the metadata of Windows Vista volumes").hint("Change them in Windows.")
+            );
         }
         let (opener, opened) = open_to_change(&copies, with)?;
         let vmk = opened.vmk.ok_or_else(|| {
-            Error::misuse("the volume key (FVEK) opens the data, but does not prove or change the metadata")
+            Error::misuse("the volume key (FVEK) opens the data, but cannot prove or change the metadata")
                 .hint("Give a password, a recovery password, a startup key or the volume master key.")
         })?;
         let Some(number) = copies.iter().position(|copy| unlock::sealed_by(copy, &vmk)) else {
-            return Err(unsound("their hash is not the one that was sealed with them"));
+            return Err(unsound("their hash does not match the sealed one"));
         };
         let base = &copies[number];
         if !copies.iter().all(|copy| same_volume(&copy.metadata, &base.metadata)) {
@@ -165,10 +164,13 @@ impl<'a> Change<'a> {
         let damaged: Vec<_> = damaged.into_iter().map(|(number, _)| number).collect();
         let mut warnings = Vec::new();
         if copies.iter().any(|copy| copy.block != base.block || copy.validation != base.validation) {
-            warnings.push(Warning::from("A change of the metadata had been cut short. All copies say the same again."));
+            warnings.push(Warning::from(
+                "An earlier change of the metadata was interrupted. All copies are the same \
+                 again.",
+            ));
         }
         for copy in &damaged {
-            warnings.push(format!("Copy {} of the metadata was damaged, and is written anew.", copy + 1).into());
+            warnings.push(format!("Copy {} of the metadata was damaged; it was rewritten.", copy + 1).into());
         }
         Ok((Self { with, copies, before, damaged, metadata, vmk, opened, warnings }, number == 0))
     }
@@ -184,7 +186,7 @@ impl<'a> Change<'a> {
         let last = COPY_NAMES.len() - 1;
         match &self.before {
             None if self.damaged.contains(&last) => {
-                Err(unsound("the last copy does not tell whether the protector was removed already"))
+                Err(unsound("the last copy does not show if the protector was already removed"))
             }
             Some(before) if number < before.protectors().count() as u32 => {
                 Ok(same_protector(before, number, &self.metadata).map(|protector| protector.number))
@@ -269,7 +271,7 @@ impl<'a> Change<'a> {
 }
 
 fn unsound(what: &str) -> Error {
-    Error::misuse(format!("the metadata are damaged, and so are not changed: {what}")).advise(Advice::RepairHeader)
+    Error::misuse(format!("the metadata are damaged ({what}); nothing was changed")).advise(Advice::RepairHeader)
 }
 
 /// The first copy that the credentials open, and what opened it. One that anybody can open counts only where no other is sealed:
@@ -309,8 +311,8 @@ fn understood(boot: &Boot, copy: &Copy, store: &dyn Store) -> Result<()> {
     let same = copy.metadata.block().is_ok_and(|block| block == copy.block);
     match same && copy.validation.version == copy.metadata.version {
         true => Ok(()),
-        false => Err(Error::unsupported("changing these metadata: there is more in them than this program knows")
-            .hint("Nothing was changed. Windows can change them.")),
+        false => Err(Error::unsupported("changing metadata with unknown entries")
+            .hint("Nothing was changed. Change them in Windows.")),
     }
 }
 
@@ -323,7 +325,7 @@ pub(super) fn next_counter(copy: &Copy) -> Result<u32> {
     let next = highest.map_or(0, |highest| highest.saturating_add(1)).max(copy.metadata.next_nonce);
     match next.checked_add(MARGIN) {
         Some(_) => Ok(next),
-        None => Err(Error::unsupported("changing these metadata: the counter of their nonces is used up")),
+        None => Err(Error::unsupported("changing these metadata: their nonce counter is exhausted")),
     }
 }
 
@@ -348,7 +350,7 @@ fn derivation(opener: &Opener) -> Option<Derivation> {
 fn opener(new: &NewCredential<'_>) -> Result<Opener> {
     check_new(&BITLOCKER, new)?;
     if new.unbound_bits.is_some() {
-        return Err(Error::misuse("a protector of BitLocker holds the volume's key, and no other"));
+        return Err(Error::misuse("BitLocker protectors hold only the volume's own key"));
     }
     Opener::of(new.credentials)
 }
@@ -373,16 +375,17 @@ fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Resu
         (Some(opened), _) => opened,
         (None, [only]) => only,
         (None, []) => {
-            return Err(Error::misuse(format!("there is no {} that could be changed", opener.kind().name()))
-                .hint("One can be added."));
+            return Err(
+                Error::misuse(format!("there is no {} to change", opener.kind().name())).hint("Add one instead.")
+            );
         }
         (None, several) => {
             let numbers: Vec<_> = several.iter().map(|protector| protector.number.to_string()).collect();
             return Err(Error::misuse(format!(
-                "there are several protectors of this kind, and what was given opens none of them: {}",
+                "there are several protectors of this kind, and the given credential opens none: {}",
                 numbers.join(", ")
             ))
-            .hint("Add a new one, then remove those that are not needed any more."));
+            .hint("Add a new one, then remove those no longer needed."));
         }
     };
     let (number, place, guid) = (old.number, old.place, old.guid);
@@ -398,19 +401,17 @@ fn add(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, at: Option
     }
     let next = change.count();
     if at.is_some_and(|at| at != next) {
-        return Err(Error::misuse(format!(
-            "protectors of BitLocker are numbered in their order: the new one is {next}"
-        )));
+        return Err(Error::misuse(format!("BitLocker numbers its protectors in order: the new one is {next}")));
     }
     let protectors = change.protectors();
     if let Opener::StartupKey(key) = &opener
         && let Some(there) = protectors.iter().find(|protector| protector.guid == key.protector)
     {
-        return Err(Error::misuse(format!("this startup key is that of protector {} already", there.number)));
+        return Err(Error::misuse(format!("this startup key already belongs to protector {}", there.number)));
     }
     if opener.kind() == Kind::PASSWORD && protectors.iter().any(|protector| protector.kind == Kind::PASSWORD) {
         let what =
-            "The volume had a password already. Both open it, but Windows makes one only, and may not show the other.";
+            "The volume already had a password. Both open it, but Windows allows one and may not show the other.";
         change.warnings.push(what.into());
     }
     let number = change.add(&opener)?;
@@ -435,13 +436,13 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
     if !change.is_kept() {
         if !last {
             return Err(Error::misuse(format!(
-                "protector {number} is the last one that this program can open: without it the data are lost"
+                "protector {number} is the last one that this program can open; without it the data are lost"
             ))
-            .hint("Add another one first. If you want to lose the data, allow removing the last one."));
+            .hint("Add another one first. To give up the data, allow removing the last one."));
         }
         change.warnings.push(match change.protectors().iter().any(|protector| protector.kind == Kind::CLEAR) {
             true => "Only the clear key is left: anybody can open the volume.".into(),
-            false => "No protector opens the volume any more. Only the volume key can.".into(),
+            false => "No protector opens the volume any more; only the volume key does.".into(),
         });
     }
     change.renew()?;
@@ -451,10 +452,10 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
 /// The protector that was opened, if it was by something that somebody gave.
 fn removable(change: &Change<'_>) -> Result<u32> {
     match change.opened {
-        Some((_, Kind::CLEAR)) => Err(Error::misuse("protection is suspended: the volume opens with anything")
-            .hint("Say by its number which protector is to be removed, or resume protection first.")),
+        Some((_, Kind::CLEAR)) => Err(Error::misuse("protection is suspended: the volume opens with any credential")
+            .hint("Give the protector's number, or resume protection first.")),
         Some((number, _)) => Ok(number),
-        None => Err(Error::misuse("the volume master key opens no protector that could be removed")),
+        None => Err(Error::misuse("the volume master key does not identify a protector to remove")),
     }
 }
 
@@ -462,7 +463,7 @@ fn removable(change: &Change<'_>) -> Result<u32> {
 fn opened_by_another<'a>(store: &dyn Store, with: &'a Unlock<'a>, number: u32) -> Result<(Change<'a>, Option<u32>)> {
     let change = Change::of(store, with).map_err(|error| match error.kind {
         ErrorKind::Misuse(_) if with.credentials.is_empty() && error.advice.is_none() => {
-            error.hint("The metadata are sealed: they are changed by whoever opens the volume, and nobody else.")
+            error.hint("The metadata are sealed: changing them needs a credential that opens the volume.")
         }
         _ => error,
     })?;
@@ -474,8 +475,8 @@ fn opened_by_another<'a>(store: &dyn Store, with: &'a Unlock<'a>, number: u32) -
     };
     match change.opened {
         Some((opened, kind)) if opened == number && kind != Kind::CLEAR && !change.protectors().iter().any(opens) => {
-            Err(Error::misuse(format!("protector {number} itself is to be removed"))
-                .hint("Give what opens a protector that stays."))
+            Err(Error::misuse(format!("the given credential opens protector {number}, the one to remove"))
+                .hint("Give a credential of a protector that stays."))
         }
         _ => Ok((change, Some(number))),
     }
@@ -492,7 +493,7 @@ fn protect(store: &dyn Store, with: &Unlock<'_>, how: Protection) -> Result<Prep
         (Protection::Suspend, Some(_)) | (Protection::Resume, None) => change.nothing(),
         (Protection::Suspend, None) => {
             let number = change.add(&Opener::Clear)?;
-            let what = "Protection is suspended: the key lies open in the volume, so that anybody can open it.";
+            let what = "Protection is suspended: the volume stores its key in the clear, so anybody can open it.";
             change.warnings.push(what.into());
             change.prepared(Some(number), None)
         }
@@ -501,7 +502,7 @@ fn protect(store: &dyn Store, with: &Unlock<'_>, how: Protection) -> Result<Prep
                 change.protectors().iter().filter(|p| p.kind == Kind::CLEAR).map(|p| p.number).collect();
             change.remove(|number, _| places.contains(&number));
             if !change.is_kept() {
-                return Err(Error::misuse("only the clear key opens the volume: without it the data would be lost")
+                return Err(Error::misuse("only the clear key opens the volume; without it the data would be lost")
                     .hint("Add a password or a recovery password first."));
             }
             change.renew()?;
@@ -516,9 +517,7 @@ fn protect(store: &dyn Store, with: &Unlock<'_>, how: Protection) -> Result<Prep
 
 fn set(store: &dyn Store, with: &Unlock<'_>, to: &HeaderAttributes<'_>) -> Result<Prepared> {
     let HeaderAttributes { uuid: None, label, subsystem: None, priority: None, flags: None } = to else {
-        return Err(Error::unsupported(
-            "UUIDs, subsystems, priorities and flags that could be changed: BitLocker has only a label",
-        ));
+        return Err(Error::unsupported("UUIDs, subsystems, priorities and flags: BitLocker has only a label"));
     };
     let mut change = Change::of(store, with)?;
     let is_label = |datum: &Datum| (datum.role, datum.kind) == (role::LABEL, kind::TEXT);
@@ -540,7 +539,7 @@ fn recovery_passwords(store: &dyn Store, with: &Unlock<'_>) -> Result<Vec<Recove
     check_opening(NAME, &BITLOCKER.takes(), with)?;
     let (_, copies, _) = led_to(store)?;
     let (copy, opened) = first_opened(copies.iter(), with)?;
-    let vmk = opened.vmk.ok_or_else(|| Error::misuse("the volume key (FVEK) opens no recovery passwords"))?;
+    let vmk = opened.vmk.ok_or_else(|| Error::misuse("the volume key (FVEK) does not reveal recovery passwords"))?;
     let protectors = Protector::all(&copy.metadata).0;
     let recovery = protectors.iter().filter(|protector| protector.kind == Kind::RECOVERY);
     Ok(recovery
@@ -569,11 +568,11 @@ fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     let damaged = copies.iter().any(|copy| copy.state != CopyState::Opens);
     let mut warnings = Vec::new();
     if damaged {
-        let what = "Not all copies of the metadata are as they should be.";
+        let what = "Some copies of the metadata are damaged or differ.";
         warnings.push(Warning::from(what).advise(Advice::RepairHeader));
     }
     if opened.vmk.is_none() {
-        warnings.push("The volume key (FVEK) does not show whether the hashes of the metadata are right.".into());
+        warnings.push("The metadata hashes were not checked: the volume key (FVEK) cannot prove them.".into());
     }
     Ok(Verified { format: NAME, copies, areas: Vec::new(), damaged, warnings })
 }
@@ -584,12 +583,12 @@ fn state_of(copy: &Copy, opened: &Copy, vmk: Option<&Secret>) -> CopyState {
     match vmk {
         // Vista's have no hash.
         Some(vmk) if same && copy.validation.hash.is_some() && !unlock::proven(copy, vmk) => {
-            CopyState::Damaged("its hash (SHA-256) is not the one that was sealed with it".to_owned())
+            CopyState::Damaged("its hash (SHA-256) does not match the sealed one".to_owned())
         }
         Some(vmk) if !same && unlock::volume_key(&copy.metadata, vmk).is_err() => {
             CopyState::Differs("it has another volume master key".to_owned())
         }
-        _ if !same => CopyState::Differs("it says something else than the first one that opens".to_owned()),
+        _ if !same => CopyState::Differs("it differs from the first one that opens".to_owned()),
         _ => CopyState::Opens,
     }
 }

@@ -186,7 +186,7 @@ impl Eow {
         }
         match self.plain.len() <= MOST_RUNS {
             true => Ok(()),
-            false => Err(Error::unsupported(format!("bitmaps with more than {MOST_RUNS} runs of chunks in clear"))),
+            false => Err(Error::unsupported(format!("bitmaps with more than {MOST_RUNS} runs of unencrypted chunks"))),
         }
     }
 }

@@ -84,11 +84,11 @@ impl Places {
         let vista = boot.kind == Kind::Vista;
         // Nobody has sealed the boot sector.
         if vista != (metadata.version == VISTA) {
-            let what = format!("{}, but the first sector is one of {}", metadata.version, boot.kind.name());
+            let what = format!("{}, but the first sector is of {}", metadata.version, boot.kind.name());
             return Err(malformed("version of the metadata", 10, what));
         }
         if let Some(said) = said_sector_size(metadata).filter(|said| *said != boot.sector_size) {
-            let what = format!("{sector} bytes in the first sector, {said} in the metadata");
+            let what = format!("{sector} bytes according to the first sector, {said} according to the metadata");
             return Err(malformed("sector size", 11, what));
         }
         let whole = store_len / sector * sector;
@@ -117,7 +117,7 @@ impl Places {
         } else {
             let (place, len) = header(metadata, sector)?;
             (places.header, places.header_place) = (len, place);
-            places.reserve(place, len, "the place of the volume's header")?;
+            places.reserve(place, len, "the position of the volume's header")?;
         }
         if metadata.state == State::DIRTY && metadata.log_size > 0 {
             places.reserve(encrypted, metadata.log_size.into(), "the log of the conversion")?;

@@ -65,7 +65,7 @@ impl State {
             Self::ENCRYPTED if next == self => "encrypted".to_owned(),
             Self::DIRTY => format!("{towards} interrupted"),
             Self::PAUSED => format!("{towards} paused"),
-            Self::DECRYPTED | Self::ENCRYPTED | Self::UNDER_WAY => format!("{towards} under way"),
+            Self::DECRYPTED | Self::ENCRYPTED | Self::UNDER_WAY => format!("{towards} in progress"),
             Self(other) => format!("unknown ({other})"),
         }
     }
@@ -155,8 +155,8 @@ impl Metadata {
         let room = area(self.version);
         // The sealed hash is a datum of 80 bytes.
         if (size + VALIDATION + 80) as u64 > room {
-            return Err(Error::misuse(format!("the metadata would take {size} bytes, more than there is room for"))
-                .hint("Remove protectors that are not needed."));
+            return Err(Error::misuse(format!("the metadata would need {size} bytes, more than fit"))
+                .hint("Remove protectors that are no longer needed."));
         }
         let mut block = Vec::with_capacity(size);
         block.extend(SIGNATURE);
@@ -251,7 +251,7 @@ impl Copy {
         let malformed = |field, offset, what: String| -> Error { ErrorKind::Malformed { field, offset, what }.into() };
         let there = store.len().saturating_sub(at).min(AREA) as usize;
         if there == 0 {
-            return Err(malformed("places of the metadata", 32, format!("byte {at} is behind the end")));
+            return Err(malformed("positions of the metadata", 32, format!("byte {at} is past the end")));
         }
         let mut bytes = vec![0; there];
         store.read_at(at, &mut bytes)?;
@@ -260,14 +260,18 @@ impl Copy {
         let size = block_size(&bytes);
         let (Some(block), Some(behind)) = (bytes.get(..size), bytes.get(size..).filter(|b| b.len() >= VALIDATION))
         else {
-            return Err(malformed("size of the metadata", at + 8, format!("{size} bytes, of {there} that are there")));
+            return Err(malformed(
+                "size of the metadata",
+                at + 8,
+                format!("{size} bytes, but only {there} are present"),
+            ));
         };
         let crc = u32_at(behind, 4);
         if crc != crc32fast::hash(block) {
             return Err(malformed("CRC of the metadata", at + size as u64 + 4, format!("{crc:#010x} is wrong")));
         }
         if !metadata.copies.contains(&at) {
-            return Err(malformed("places of the metadata", at + 32, "this copy is not among them".to_owned()));
+            return Err(malformed("positions of the metadata", at + 32, "this copy is not among them".to_owned()));
         }
         // What makes no sense here is told when the hash is needed.
         let hash = Datum::first(&behind[VALIDATION..]);

@@ -78,7 +78,7 @@ impl Format for BitLocker {
 
     fn identify(&self, store: &dyn Store) -> Result<Verdict> {
         Ok(match Boot::read(store)? {
-            Some(boot) => Verdict::Yes(format!("its first sector is one of BitLocker ({})", boot.kind.name())),
+            Some(boot) => Verdict::Yes(format!("its first sector is BitLocker's ({})", boot.kind.name())),
             None => Verdict::No(NO_FIRST_SECTOR.to_owned()),
         })
     }
@@ -89,7 +89,7 @@ impl Format for BitLocker {
 
     fn remains(&self, store: &dyn Store) -> Result<Option<String>> {
         let found = find::find(store, find::NEAR, &|_| true)?;
-        Ok(found.map(|boot| format!("there are metadata of BitLocker at byte {}", boot.metadata[0])))
+        Ok(found.map(|boot| format!("BitLocker metadata found at byte {}", boot.metadata[0])))
     }
 
     fn takes(&self) -> Takes {
@@ -169,13 +169,13 @@ impl BitLockerHeader {
                         boot,
                         copies,
                         damaged,
-                        Some("The first sector does not lead to the metadata, which were found without it."),
+                        Some("The first sector does not point to the metadata; they were found by searching."),
                     )
                 }
             },
             None => {
                 let (boot, copies, damaged) = search(&**store)?.ok_or_else(no_first_sector)?;
-                (boot, copies, damaged, Some("The first sector was overwritten: the metadata were found without it."))
+                (boot, copies, damaged, Some("The first sector was overwritten; the metadata were found by searching."))
             }
         };
         Ok(Self { store: Arc::clone(store), boot, copies, damaged, first_sector })
@@ -194,7 +194,7 @@ impl BitLockerHeader {
             false => self.opened(with)?,
         };
         if with.prove && opened.vmk.is_none() && is_decrypted(&copy.metadata) {
-            let what = "the volume is decrypted: it opens without any password, and has none to test";
+            let what = "the volume is decrypted and opens without a password: there is nothing to test";
             return Err(Error::misuse(what));
         }
         with.has_opened();
@@ -210,13 +210,17 @@ impl BitLockerHeader {
         }
         if opened.vmk.is_none() && !is_decrypted(metadata) {
             read_only = true;
-            warnings.push("The volume key does not show who wrote the metadata: the volume can only be read.".into());
+            warnings.push("Read-only: the volume key cannot prove the metadata.".into());
         }
         if !std::ptr::eq(copy, self.first()) {
             read_only = true;
             warnings.push(
-                Warning::from(format!("Another copy of the metadata than the first whole one was used, that at byte {}. The volume can only be read.", copy.at))
-                    .advise(Advice::RepairHeader),
+                Warning::from(format!(
+                    "Read-only: the first sound copy of the metadata was not used, but the one at \
+                     byte {}.",
+                    copy.at
+                ))
+                .advise(Advice::RepairHeader),
             );
         }
         let mut places = Places::of(&self.boot, metadata, self.store.len())?;
@@ -254,13 +258,11 @@ impl BitLockerHeader {
         let encrypted = is_encrypted(metadata);
         match self.boot.kind == Kind::Vista && copy.seals_nothing() {
             true if encrypted => None,
-            true => Some(
-                "Nothing shows who wrote the metadata, and not all of the volume is encrypted. It can only be read.".into(),
-            ),
+            true => Some("Read-only: nothing proves the metadata, and the volume is only partly encrypted.".into()),
             false => Some(
                 Warning::from(
-                    "The metadata have another hash than the one that was sealed with them: somebody without the key may have \
-                     changed them, or they are damaged. The volume can only be read, and may read wrong.",
+                    "Read-only: the metadata do not match their sealed hash. They are damaged or were changed \
+                     without the key, so data may read wrong.",
                 )
                 .advise(Advice::RepairHeader),
             ),
@@ -277,8 +279,8 @@ impl BitLockerHeader {
         let Some(at) = self.boot.eow.filter(|_| !is_decrypted(metadata)) else {
             return Ok(match find::boot_of(metadata).kind == Kind::EncryptOnWrite && !is_decrypted(metadata) {
                 true => AboutState::read_only(
-                    "The volume is encrypted as it is written, but its first sector does not say where that is recorded: what is not \
-                     encrypted reads wrong. The volume can only be read.",
+                    "Read-only: the volume is encrypted as it is written, but the record of what is encrypted is \
+                     missing. Unencrypted parts read as noise.",
                 ),
                 false => AboutState::default(),
             });
@@ -292,12 +294,12 @@ impl BitLockerHeader {
                 places.apart.push(in_clear(places.header_place..places.header_place + places.header));
             }
             return Ok(AboutState::read_only(
-                "bitmaps lost: only the header can be read. All else is shown as if it were encrypted, and is noise where it is not. \
-                 The volume can only be read.",
+                "Read-only: the encryption bitmaps are lost. All but the header is treated as encrypted; \
+                 unencrypted parts read as noise.",
             ));
         };
         for range in &eow.structures {
-            places.reserve(range.start, range.end - range.start, "what records the encryption")?;
+            places.reserve(range.start, range.end - range.start, "record of what is encrypted")?;
         }
         places.check()?;
         let mut state = AboutState {
@@ -305,14 +307,15 @@ impl BitLockerHeader {
             warnings: eow.lost.iter().map(bitmap_lost).collect(),
         };
         if eow.log_lost {
-            let what = "A log of the encryption cannot be read: sectors that were under way may read wrong. The volume can only be read.";
+            let what = "Read-only: an encryption log cannot be read. Sectors that were being encrypted may read \
+                 wrong.";
             state.warnings.push(what.into());
         }
         if eow.under_way || !eow.plain.is_empty() {
             let open: u64 = eow.plain.iter().map(|range| range.end - range.start).sum();
             let what = format!(
-                "Not all of the volume is encrypted: {open} of {size} bytes lie open. It can only be read, since what is written there \
-                 would have to be encrypted and recorded in its bitmaps."
+                "Read-only: the volume is only partly encrypted ({open} of {size} bytes are in the clear). Only \
+                 Windows can write to it in this state."
             );
             state.warnings.push(what.into());
         }
@@ -353,20 +356,23 @@ impl BitLockerHeader {
             (Some(ZoneState::Plain), false) => return Ok(AboutState::default()),
             (Some(ZoneState::Plain), true) => {
                 places.encrypted = 0;
-                "The metadata do not say how much is encrypted. The file system lies open, so all is read as plaintext."
+                "The metadata do not say how much is encrypted. The file system is readable, so everything is read \
+                 as plaintext."
             }
             (Some(_), _) => {
                 places.encrypted = places.size;
-                "The metadata say that nothing is encrypted, but the file system is. All is read as encrypted."
+                "The metadata say that nothing is encrypted, but the file system is. Everything is read as encrypted."
             }
             (None, true) => {
-                "The metadata do not say how much is encrypted, and no file system is there. All is read as encrypted."
+                "The metadata do not say how much is encrypted, and no file system is readable. Everything is read \
+                 as encrypted."
             }
             (None, false) => {
-                "The metadata say that nothing is encrypted, but no file system in the clear is there. What is read may be ciphertext."
+                "The metadata say that nothing is encrypted, but no file system is readable. Reads may return \
+                 ciphertext."
             }
         };
-        Ok(AboutState::read_only(&format!("{what} The volume can only be read.")))
+        Ok(AboutState::read_only(&format!("{what} The volume is read-only.")))
     }
 
     /// The copy that the credentials open, the first one that is proven by its hash if there is one, and what opened it.
@@ -389,7 +395,7 @@ impl BitLockerHeader {
     fn warnings(&self) -> Vec<Warning> {
         let first_sector = self
             .first_sector
-            .map(|what| Warning::from(format!("{what} The volume can only be read.")).advise(Advice::RepairHeader));
+            .map(|what| Warning::from(format!("{what} The volume is read-only.")).advise(Advice::RepairHeader));
         let damaged = self.damaged.iter().map(|(number, error)| {
             Warning::from(format!("Copy {} of the metadata is damaged: {}.", number + 1, error.kind))
                 .advise(Advice::RepairHeader)
@@ -397,8 +403,7 @@ impl BitLockerHeader {
         let first = self.first();
         let differ = self.copies.iter().any(|copy| copy.block != first.block);
         let differ = differ.then(|| {
-            Warning::from("The copies of the metadata differ: a change of them was cut short.")
-                .advise(Advice::RepairHeader)
+            Warning::from("The copies of the metadata differ: a change was interrupted.").advise(Advice::RepairHeader)
         });
         first_sector.into_iter().chain(damaged).chain(differ).collect()
     }
@@ -418,7 +423,7 @@ impl BitLockerHeader {
         });
         let derivation = match (stretched, opened_clear) {
             (true, _) => Some("BitLocker's stretch"),
-            (_, true) => Some("none: the key lies open in the volume"),
+            (_, true) => Some("none: the volume stores its key in the clear"),
             _ => None,
         };
         Facts {
@@ -548,7 +553,7 @@ fn no_first_sector() -> Error {
 }
 
 fn no_copy() -> Error {
-    ErrorKind::Malformed { field: "metadata", offset: 0, what: "no copy is whole".to_owned() }.into()
+    ErrorKind::Malformed { field: "metadata", offset: 0, what: "no copy is intact".to_owned() }.into()
 }
 
 /// What the state of the data means to whoever opens the volume.
@@ -570,7 +575,8 @@ fn in_clear(at: Range<u64>) -> Part {
 
 fn bitmap_lost(range: &Range<u64>) -> Warning {
     format!(
-        "bitmaps lost: bytes {} to {} are shown as if they were encrypted, and are noise where they are not. The volume can only be read.",
+        "Read-only: the bitmaps for bytes {} to {} are lost. They are treated as encrypted; unencrypted parts read \
+         as noise.",
         range.start, range.end
     )
     .into()
@@ -586,43 +592,45 @@ fn about_state(copy: &Copy, with: &Unlock<'_>, ours: bool) -> AboutState {
         (State::ENCRYPTED, State::ENCRYPTED) => {}
         (State::DECRYPTED, State::DECRYPTED) => {
             read_only = !with.write_unencrypted;
-            let what = "The volume is decrypted: anybody can read and change what is in it.";
+            let what = "The volume is decrypted: anybody can read and change it.";
             warnings.push(match read_only {
-                true => Warning::from(format!("{what} It can only be read.")).advise(Advice::AllowUnencrypted),
+                true => Warning::from(format!("{what} It is read-only.")).advise(Advice::AllowUnencrypted),
                 false => what.into(),
             });
         }
         (State::DIRTY, _) if ours => {
             read_only = true;
             let what = format!(
-                "The conversion was interrupted ({name}). All of it reads right, but it is read-only until it goes on."
+                "The conversion was interrupted ({name}). The volume is read-only until it resumes; all data read \
+                 correctly."
             );
             warnings.push(Warning::from(what).advise(Advice::ResumeReencryption));
         }
         (State::DIRTY, _) => {
             read_only = true;
             let what = format!(
-                "A conversion was interrupted ({name}): what is near byte {} may read wrong. The volume can only be read.",
+                "Read-only: a conversion was interrupted ({name}). Data near byte {} may read wrong.",
                 metadata.state_offset
             );
             warnings.push(what.into());
         }
         _ => warnings.push(
             format!(
-                "Not all of the volume is encrypted ({name}): what is behind byte {} lies open.",
+                "The volume is only partly encrypted ({name}): everything after byte {} is in the clear.",
                 metadata.state_offset
             )
             .into(),
         ),
     }
     if unlock::is_suspended(metadata) {
-        warnings.push("Protection is suspended: the key lies open in the volume, so that anybody can open it.".into());
+        warnings
+            .push("Protection is suspended: the volume stores its key in the clear, so anybody can open it.".into());
     }
     AboutState { read_only, warnings }
 }
 
 fn cut_short(size: u64, there: u64) -> Error {
-    let what = format!("the volume has {size} bytes, the file or device only {there}");
+    let what = format!("the volume has {size} bytes, but the file or device only {there}");
     Error::new(ErrorKind::Malformed { field: "state offset", offset: 16, what })
         .hint("If it was cut short, find a complete copy.")
         .advise(Advice::OpenTruncated)

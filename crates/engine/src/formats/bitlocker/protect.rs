@@ -43,14 +43,14 @@ impl Opener {
     /// `CredentialKind`; those of [`StartupKey::read`].
     pub fn of(credentials: &[Credential]) -> Result<Self> {
         let [credential] = credentials else {
-            let what = "a protector opens with one thing: a password, a recovery password or a startup key";
+            let what = "a protector takes one password, recovery password or startup key";
             return Err(Error::misuse(format!("{what}; {} were given", credentials.len())));
         };
         match credential {
             Credential::Passphrase(typed) => match recovery::read(typed) {
                 Typed::Keys(mut keys) if keys.len() == 1 => Ok(Self::Recovery(keys.remove(0))),
                 Typed::Keys(keys) => Err(Error::misuse(format!(
-                    "this text has {} recovery passwords: a protector takes one",
+                    "this text has {} recovery passwords, but a protector takes one",
                     keys.len()
                 ))),
                 Typed::Mistyped(what) => Err(Error::misuse(format!("this looks like a recovery password, but {what}"))),
@@ -122,15 +122,15 @@ pub(super) fn stretch_for(secret: &Secret, salt: &[u8; SALT], with: &Unlock<'_>)
 }
 
 fn password(typed: &Secret) -> Result<Opener> {
-    let text = std::str::from_utf8(typed).map_err(|_| Error::misuse("a password of BitLocker is text (UTF-8)"))?;
+    let text = std::str::from_utf8(typed).map_err(|_| Error::misuse("a BitLocker password must be UTF-8 text"))?;
     let len = text.chars().count();
     if len < SHORTEST_PASSWORD {
         return Err(Error::misuse(format!(
-            "a password of BitLocker has at least {SHORTEST_PASSWORD} characters, this one has {len}"
+            "a BitLocker password has at least {SHORTEST_PASSWORD} characters, this one has {len}"
         ))
-        .hint("Windows takes no shorter one."));
+        .hint("Windows does not accept a shorter one."));
     }
-    let hash = password_hash(typed).ok_or_else(|| Error::misuse("a password of BitLocker is text (UTF-8)"))?;
+    let hash = password_hash(typed).ok_or_else(|| Error::misuse("a BitLocker password must be UTF-8 text"))?;
     Ok(Opener::Password(hash))
 }
 

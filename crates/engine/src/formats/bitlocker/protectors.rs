@@ -48,8 +48,8 @@ impl Kind {
     pub fn needs(self) -> Option<&'static str> {
         match self {
             Self::CLEAR | Self::STARTUP_KEY | Self::RECOVERY | Self::PASSWORD => None,
-            _ if self.0 & 0x0100 != 0 => Some("the TPM of the computer that it was made on"),
-            _ if self.0 & 0x1000 != 0 => Some("the smart card or certificate that it was made for"),
+            _ if self.0 & 0x0100 != 0 => Some("the TPM of the computer that created it"),
+            _ if self.0 & 0x1000 != 0 => Some("its smart card or certificate"),
             _ => Some("a newer version of this program"),
         }
     }

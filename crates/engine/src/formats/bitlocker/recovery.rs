@@ -159,7 +159,7 @@ fn half_of(group: &[u8]) -> std::result::Result<u16, String> {
     }
     let value = group.iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0'));
     if !value.is_multiple_of(11) {
-        return Err("it is no multiple of 11, as each group is".to_owned());
+        return Err("every group is a multiple of 11, and this one is not".to_owned());
     }
     u16::try_from(value / 11).map_err(|_| format!("no group is larger than {LARGEST}"))
 }
@@ -172,7 +172,7 @@ fn with_letters(text: &[u8]) -> Option<String> {
         return None;
     }
     let number = groups.iter().position(|group| group.contains(&OTHER))?;
-    Some(format!("the {} group is mistyped: not all of it are digits", ORDINALS[number]))
+    Some(format!("the {} group is mistyped: it contains other characters than digits", ORDINALS[number]))
 }
 
 const ORDINALS: [&str; GROUPS] = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"];

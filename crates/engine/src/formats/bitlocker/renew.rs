@@ -33,7 +33,7 @@ pub(super) fn renew(metadata: &mut Metadata, old: &Secret, with: &Unlock<'_>) ->
         false => Err(ErrorKind::Malformed {
             field: "volume key (FVEK)",
             offset: 0,
-            what: "there is another one under the new volume master key".to_owned(),
+            what: "the new volume master key seals a different one".to_owned(),
         }
         .into()),
     }
@@ -74,10 +74,13 @@ fn keys(metadata: &Metadata, vmk: &Secret, with: &Unlock<'_>) -> Result<Vec<(usi
     match without.is_empty() {
         true => Ok(keys),
         false => Err(Error::misuse(format!(
-            "the volume master key has to change, and these protectors cannot be given the new one: {}",
+            "the volume master key must change, but these protectors cannot take the new one: {}",
             without.join(", ")
         ))
-        .hint("Nothing was changed. Only Windows makes them anew: remove them first, or make the change there.")),
+        .hint(
+            "Nothing was changed. Remove these protectors first, or make the change in Windows, which can \
+             recreate them.",
+        )),
     }
 }
 

@@ -79,7 +79,7 @@ fn located(store: &dyn Store, sector: &[u8; boot::LEN], with: &Unlock<'_>) -> Re
         Some(Ok(found)) => return Ok(found),
         Some(Err(error)) if matches!(error.kind, ErrorKind::Io(_)) => return Err(error),
         Some(Err(error)) => error,
-        None => ErrorKind::NotThisFormat("no whole metadata of BitLocker are in it".to_owned()).into(),
+        None => ErrorKind::NotThisFormat("it has no intact BitLocker metadata".to_owned()).into(),
     };
     let go_on = |at| {
         if let Some(progress) = with.progress {
@@ -96,8 +96,8 @@ fn refuse_another(store: &dyn Store) -> Result<()> {
     store.read_at(0, &mut start)?;
     let other = detect::kind(&start).map(Kind::described).or_else(|| magic::compressed_or_encrypted(&start));
     other.map_or(Ok(()), |what| {
-        Err(Error::misuse(format!("it begins as {what} does, which a repair would destroy"))
-            .hint("Nothing was changed. If what was BitLocker is wanted and this is not, overwrite the first sectors with zeros."))
+        Err(Error::misuse(format!("it begins with {what}, which a repair would destroy"))
+            .hint("Nothing was changed. To keep the BitLocker volume instead, overwrite the first sectors with zeros."))
     })
 }
 
@@ -109,10 +109,10 @@ fn was_a_copy(there: &[u8], right: &[u8], block: usize) -> bool {
 
 fn something_else(what: &str, at: u64, metadata: &Metadata) -> Error {
     let what = format!(
-        "{what} at byte {at} would overwrite something else, and only a credential proves that it belongs there"
+        "writing {what} at byte {at} would overwrite something else; only a credential proves that it belongs there"
     );
     let hint = match metadata.version == VISTA || is_decrypted(metadata) {
-        true => "No credential proves these metadata: they are not sealed. Nothing was changed.",
+        true => "Nothing was changed. These metadata are not sealed, so no credential proves them.",
         false => GIVE_ONE,
     };
     Error::misuse(what).hint(hint)
@@ -164,15 +164,15 @@ fn counting<'a>(copies: &'a [Copy], led: bool, with: &Unlock<'_>) -> Result<(&'a
     }
     if with.credentials.is_empty() {
         let what = match led {
-            true => "the copies of the metadata differ, and only a credential tells which one counts",
-            false => "the first sector does not lead to the metadata, and only a credential tells whether they count",
+            true => "the copies of the metadata differ; a credential is needed to tell which one is valid",
+            false => "the first sector does not point to the metadata; a credential is needed to prove them",
         };
         return Err(Error::misuse(what).hint(GIVE_ONE));
     }
     let none = || ErrorKind::Malformed {
         field: "hash of the metadata",
         offset: first.at,
-        what: "no copy is what was sealed with the key".to_owned(),
+        what: "no copy matches the sealed hash".to_owned(),
     };
     Err(error.unwrap_or_else(|| none().into()))
 }
@@ -213,16 +213,17 @@ fn first_sector(store: &dyn Store, sector: &[u8; boot::LEN], found: &Boot, metad
     }
     let unknown = |what: &str| Ok(FirstSector::Unknown(Warning::from(what)));
     match (found.kind, found.eow) {
-        (boot::Kind::Vista, _) => unknown(
-            "The first sector cannot be made anew: it is that of the file system, which Windows Vista keeps in this place alone.",
-        ),
-        (boot::Kind::EncryptOnWrite, None) => unknown(
-            "The first sector cannot be made anew: it would have to lead to what records the encryption, which was not found.",
-        ),
+        (boot::Kind::Vista, _) => {
+            unknown("The first sector cannot be rebuilt: on Windows Vista it is the only copy of the file system's.")
+        }
+        (boot::Kind::EncryptOnWrite, None) => {
+            unknown("The first sector cannot be rebuilt: the record of what is encrypted was not found.")
+        }
         (kind, eow) => {
             let about = (kind == boot::Kind::ToGo).then(|| {
                 Warning::from(
-                    "The first sector is made anew without the discovery volume that computers without BitLocker see.",
+                    "The first sector will be rebuilt without the discovery volume, which computers without \
+                     BitLocker show.",
                 )
             });
             Ok(FirstSector::New(Box::new(first_sector::plain(found.sector_size, metadata.copies, eow)), about))

@@ -39,17 +39,17 @@ impl StartupKey {
     /// # Errors
     /// `NotThisFormat`, `Malformed`.
     pub fn read(file: &Secret) -> Result<Self> {
-        let none = || ErrorKind::NotThisFormat("this is no startup key of BitLocker (a .BEK file)".to_owned());
+        let none = || ErrorKind::NotThisFormat("this is not a BitLocker startup key (.BEK file)".to_owned());
         if !(HEADER..=LONGEST).contains(&file.len()) || u32_at(file, 4) != 1 || u32_at(file, 8) as usize != HEADER {
             return Err(none().into());
         }
         let size = u32_at(file, 0) as usize;
         let malformed = |what: &str| ErrorKind::Malformed { field: "startup key", offset: 0, what: what.to_owned() };
-        let entries = file.get(HEADER..size).ok_or_else(|| malformed(&format!("it says that it has {size} bytes")))?;
+        let entries = file.get(HEADER..size).ok_or_else(|| malformed(&format!("it claims to have {size} bytes")))?;
         // A datum that holds a key is a plain buffer, so it is taken from here on as a secret.
         let mut entries = Datum::all(entries, HEADER as u64)?;
         let external = entries.iter().find(|datum| datum.kind == kind::EXTERNAL);
-        let external = external.ok_or_else(|| malformed("there is no external key in it"))?;
+        let external = external.ok_or_else(|| malformed("it contains no external key"))?;
         let mut properties = external.nested(EXTERNAL_FIELDS);
         let key = properties.as_ref().ok().and_then(|all| first(all, kind::KEY)).map(Key::of);
         for datum in properties.iter_mut().flatten().chain(&mut entries) {
@@ -57,8 +57,7 @@ impl StartupKey {
         }
         properties?;
         let key = key.transpose()?;
-        let key =
-            key.filter(|key| key.key.len() == 32).ok_or_else(|| malformed("there is no key of 32 bytes in it"))?;
+        let key = key.filter(|key| key.key.len() == 32).ok_or_else(|| malformed("it contains no 32-byte key"))?;
         Ok(Self { protector: Guid::at(file, 16), key: key.key })
     }
 

@@ -29,7 +29,7 @@ pub(super) fn sealed(metadata: &Metadata) -> Vec<Sealed> {
         Some(Sealed {
             token: protector.number,
             keyslots: vec![protector.number],
-            needs: format!("the TPM of the computer that it was made on ({})", protector.name()),
+            needs: format!("the TPM of the computer that created it ({})", protector.name()),
             by: Releaser::MasterKey(Box::new(key)),
         })
     };
@@ -40,7 +40,7 @@ impl SealedMasterKey {
     /// Both halves of the sealed object, a digest of PCRs, and which they are.
     fn parse(bytes: &[u8]) -> Result<Self> {
         let wrong =
-            || Error::new(ErrorKind::Malformed { field: "TPM blob", offset: 0, what: "it makes no sense".into() });
+            || Error::new(ErrorKind::Malformed { field: "TPM blob", offset: 0, what: "it is malformed".into() });
         let (blob, rest) = Blob::at_front(bytes)?;
         let digest = rest.first_chunk().map(|len| usize::from(u16::from_be_bytes(*len))).ok_or_else(wrong)?;
         let [3, mask @ ..] = rest.get(2 + digest..).ok_or_else(wrong)? else { return Err(wrong()) };
@@ -59,7 +59,7 @@ impl SealedMasterKey {
         let unsealed = Key::unsealed(&unsealed)?;
         match (unsealed.kind, unsealed.key.len()) {
             (key::VMK, super::VMK) => Ok(Credential::VolumeKey(unsealed.key)),
-            _ => Err(Error::unsupported("a key of another kind that a TPM has sealed")),
+            _ => Err(Error::unsupported("a TPM-sealed key of another kind")),
         }
     }
 }

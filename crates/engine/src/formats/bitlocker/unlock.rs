@@ -226,7 +226,7 @@ fn with_volume_key(metadata: &Metadata, given: &Secret) -> Result<OpenedKeys> {
     let method = Method::numbered(metadata.method)?;
     if key.len() != method.stored_key {
         let what = format!(
-            "the volume key (FVEK) of {} has {} bytes and a volume master key has {VMK}, but this has {}",
+            "this key has {2} bytes: the volume key (FVEK) of {0} has {1}, a volume master key {VMK}",
             method.name,
             method.stored_key,
             key.len()
@@ -279,9 +279,7 @@ pub(super) fn volume_key(metadata: &Metadata, vmk: &Secret) -> Result<Secret> {
     // The method beside it is not always sealed.
     match opened.kind == metadata.method {
         true => Ok(opened.key),
-        false => {
-            Err(malformed(&format!("it is one for method {:#06x}, not {:#06x}", opened.kind, metadata.method)).into())
-        }
+        false => Err(malformed(&format!("it is for method {:#06x}, not {:#06x}", opened.kind, metadata.method)).into()),
     }
 }
 
@@ -309,25 +307,25 @@ fn nothing_opens(protectors: &[Protector], with: &Unlock<'_>, trials: u64, misty
     let needs: Vec<_> = protectors.iter().filter_map(|p| Some((p.name(), p.kind.needs()?))).collect();
     let needs = needs.iter().map(|(name, needs)| format!("{name} needs {needs}.")).collect::<Vec<_>>().join(" ");
     if let Some(mistyped) = mistyped {
-        let also = if trials > 0 { ", and it is not the password either" } else { "" };
+        let also = if trials > 0 { ", nor is it the password" } else { "" };
         return wrong(format!("this looks like a recovery password, but {mistyped}{also}"));
     }
     if with.credentials.is_empty() {
         return Error::misuse(format!(
-            "a password, recovery password or startup key is needed: the volume opens by {there}"
+            "give a password, recovery password or startup key: the volume opens with {there}"
         ))
         .hint(needs);
     }
     if trials > 0 {
         let tried = if trials == 1 { "the protector".to_owned() } else { format!("the {trials} protectors") };
-        return wrong(format!("wrong password or recovery password: it does not open {tried} that took it"))
+        return wrong(format!("wrong password or recovery password: it does not open {tried}"))
             .hint("A damaged protector looks the same as a wrong password.");
     }
     let given = if with.credentials.iter().any(|c| matches!(c, Credential::Keyfile(_))) {
         "this startup key is for another volume or another protector"
     } else {
-        "no protector of this volume takes what was given"
+        "no protector of this volume takes such a credential"
     };
-    let error = wrong(format!("{given}: it opens by {there}"));
+    let error = wrong(format!("{given}: it opens with {there}"));
     if needs.is_empty() { error } else { error.hint(needs) }
 }

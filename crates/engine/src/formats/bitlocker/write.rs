@@ -21,7 +21,7 @@ pub(super) const STEPS: [&str; 3] =
 /// `Misuse` if there is no room, or a conversion was interrupted: behind a block there may be its log.
 pub(super) fn rewritten(metadata: Metadata, vmk: &Secret, read: &[Copy]) -> Result<Edit> {
     if metadata.state == State::DIRTY {
-        let what = "its conversion was interrupted, and has to go on before anything else changes";
+        let what = "its conversion was interrupted and must be resumed before other changes";
         return Err(Error::misuse(what).advise(Advice::ResumeReencryption));
     }
     let area = written(metadata.clone(), vmk)?;
@@ -44,7 +44,7 @@ pub(super) fn written(mut metadata: Metadata, vmk: &Secret) -> Result<Vec<u8>> {
     // The box of the hash takes a counter, which is part of what is hashed.
     let mut counter = metadata.next_nonce;
     let next = counter.checked_add(1);
-    metadata.next_nonce = next.ok_or_else(|| Error::unsupported("more changes: the counter of nonces is used up"))?;
+    metadata.next_nonce = next.ok_or_else(|| Error::unsupported("more changes: the nonce counter is exhausted"))?;
     let mut area = metadata.block()?;
     let hash = Key { kind: key::SEALED_HASH, key: hashed(&area) };
     let hash = match metadata.state == State::DECRYPTED && metadata.next_state == State::DECRYPTED {

@@ -91,7 +91,7 @@ impl VolumeHeader {
     /// Those of [`VolumeHeader::read`].
     fn parse(bytes: &[u8; SIZE], place: u64) -> Result<Self> {
         if !bytes[SIGNATURE..].starts_with(&MARK[..2]) {
-            return Err(ErrorKind::NotThisFormat("it has not the signature of Core Storage".into()).into());
+            return Err(ErrorKind::NotThisFormat("it has no Core Storage signature".into()).into());
         }
         let malformed =
             |field, at: usize, what: String| ErrorKind::Malformed { field, offset: place + at as u64, what };
@@ -101,15 +101,15 @@ impl VolumeHeader {
         }
         let version = number(bytes, at::VERSION, 2);
         if version != 1 {
-            return Err(Error::unsupported(format!("version {version} of Core Storage")));
+            return Err(Error::unsupported(format!("Core Storage version {version}")));
         }
         let key_size = number(bytes, at::KEY_SIZE, 4);
         if key_size != UUID as u64 {
-            return Err(Error::unsupported(format!("metadata that are encrypted with a key of {key_size} bytes")));
+            return Err(Error::unsupported(format!("metadata encrypted with a {key_size}-byte key")));
         }
         let block_size = number(bytes, at::BLOCK_SIZE, 4);
         if block_size == 0 {
-            return Err(malformed("block size", at::BLOCK_SIZE, "blocks have no bytes".into()).into());
+            return Err(malformed("block size", at::BLOCK_SIZE, "it is 0".into()).into());
         }
         Ok(Self {
             at: place,
@@ -149,12 +149,12 @@ pub(super) fn mark(store: &dyn Store) -> Result<Option<&'static str>> {
     let mut bytes = [0; SIZE];
     store.read_at(0, &mut bytes)?;
     if bytes[SIGNATURE..].starts_with(&MARK[..2]) && checksum_matches(&bytes) {
-        return Ok(Some("it begins with a volume header of Core Storage"));
+        return Ok(Some("it begins with a Core Storage volume header"));
     }
     if bytes[SIGNATURE..].starts_with(MARK) {
-        return Ok(Some("it has the signature of Core Storage, but the checksum of its header is wrong"));
+        return Ok(Some("it has the Core Storage signature, but its header checksum is wrong"));
     }
-    Ok(copy_at_the_end(store)?.map(|_| "it ends with a volume header of Core Storage, but does not begin with one"))
+    Ok(copy_at_the_end(store)?.map(|_| "it ends with a Core Storage volume header, but does not begin with one"))
 }
 
 /// Whether a block has the checksum that is in its first bytes.

@@ -259,15 +259,17 @@ impl Blocks {
         }
         if seen == 0 {
             let offset = places.copies.first().copied().unwrap_or(header.at);
-            let what = "the encrypted metadata are not there: no block of them has its checksum".to_owned();
+            let what = "the encrypted metadata are missing: no block has a valid checksum".to_owned();
             return Err(ErrorKind::Malformed { field: "encrypted metadata", offset, what }.into());
         }
-        warnings.extend((from_copy > 0).then(|| {
-            format!("{from_copy} blocks of the metadata are damaged: they were read from their second copy.")
-        }));
-        warnings.extend((damaged > 0).then(|| {
-            format!("{damaged} blocks of the metadata are damaged in all their copies. What counts may be older than it should be.")
-        }));
+        warnings.extend(
+            (from_copy > 0).then(|| format!("{from_copy} metadata blocks are damaged; their second copies were used.")),
+        );
+        warnings.extend(
+            (damaged > 0).then(|| {
+                format!("{damaged} metadata blocks are damaged in all copies. The state used may be outdated.")
+            }),
+        );
         Ok(blocks)
     }
 
@@ -306,7 +308,7 @@ impl Blocks {
 
     /// The logical volume that was written last.
     fn logical_volume(&self, warnings: &mut Vec<String>) -> Result<LogicalVolume> {
-        let last = self.volumes.last().ok_or_else(|| no_block("0x001A", "there is no logical volume in it"))?;
+        let last = self.volumes.last().ok_or_else(|| no_block("0x001A", "it has no logical volume"))?;
         let malformed = |what: String| last.malformed("XML of the logical volume", at::VOLUME_XML, what);
         let list =
             last.volume().ok_or_else(|| malformed("it reaches beyond its block, or is nested too deep".into()))?;
@@ -315,16 +317,16 @@ impl Blocks {
         let family = family.ok_or_else(|| missing("UUID of its family"))?;
         let size = list.number("com.apple.corestorage.lv.size").ok_or_else(|| missing("size"))?;
         if size == 0 || !size.is_multiple_of(512) {
-            return Err(malformed(format!("{size} bytes are no size of a logical volume")));
+            return Err(malformed(format!("{size} bytes is not a valid size of a logical volume")));
         }
         let uuid = list.text("com.apple.corestorage.lv.uuid").and_then(|text| uuid::parse(text).ok());
         warnings.extend(
             self.other_volumes(uuid.as_deref()).then(|| {
-                "The metadata have several logical volumes: the one that was written last is opened.".to_owned()
+                "The metadata list several logical volumes; the most recently written one is opened.".to_owned()
             }),
         );
         let parts = self.parts.get(&last.number(at::VOLUME_PARTS, 8)).or_else(|| self.parts.get(&self.last_parts));
-        let parts = parts.ok_or_else(|| no_block("0x0305", "it does not say where the logical volume is"))?;
+        let parts = parts.ok_or_else(|| no_block("0x0305", "it does not locate the logical volume"))?;
         let beginning = self.beginnings.get(&last.number(at::VOLUME_BEGINNING, 8));
         let beginning = beginning.or_else(|| self.beginnings.get(&self.last_beginning));
         let name = list.text("com.apple.corestorage.lv.name").map(str::to_owned);
@@ -370,13 +372,13 @@ impl Blocks {
             0 => here.to_vec(),
             next => self
                 .chain(here, next, stored)
-                .ok_or_else(|| trouble(at::CONTEXT_NEXT, "the blocks where it goes on are not there"))?,
+                .ok_or_else(|| trouble(at::CONTEXT_NEXT, "its continuation blocks are missing"))?,
         };
         // cryptsetup takes any as it is.
         let list = match stored == inflated || whole.starts_with(b"<") {
             true => whole,
             false => miniz_oxide::inflate::decompress_to_vec_zlib_with_limit(&whole, LARGEST_LIST.min(inflated))
-                .map_err(|_| trouble(at::CONTEXT_AT, "it is compressed, and cannot be inflated"))?,
+                .map_err(|_| trouble(at::CONTEXT_AT, "it is compressed and cannot be decompressed"))?,
         };
         let list = Plist::parse(&list).ok_or_else(|| trouble(at::CONTEXT_AT, "it is nested too deep"))?;
         Ok(Context::of(&list, block.at))
@@ -403,7 +405,7 @@ impl Blocks {
 
 fn no_block(kind: &str, what: &str) -> Error {
     Error::unsupported(format!("these metadata: {what} (no block of type {kind})"))
-        .hint("What is opened is an encrypted logical volume.")
+        .hint("Only encrypted logical volumes are supported.")
 }
 
 /// A volume of which a part is elsewhere.
@@ -449,7 +451,7 @@ fn entries(block: &Block) -> Result<Vec<Part>> {
         return Err(block.malformed(
             "parts of the logical volume",
             at::ENTRIES,
-            format!("{count} do not fit into a block"),
+            format!("{count} parts do not fit into a block"),
         ));
     }
     let entry = |i: usize| {

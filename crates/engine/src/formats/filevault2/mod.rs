@@ -154,7 +154,9 @@ impl FileVault2Header {
         }
         if self.context().is_some_and(Context::half_way) {
             warnings.push(
-                "The volume was not encrypted to its end, or not decrypted: what is in clear on the disk reads as noise here.".into(),
+                "The volume's encryption or decryption is not finished: parts that are unencrypted on the disk read \
+                 as noise."
+                    .into(),
             );
         }
         warnings
@@ -272,20 +274,19 @@ fn runs(header: &VolumeHeader, volume: &LogicalVolume, beginning: u64) -> Result
             return Err(metadata::other_disk());
         }
         let bytes =
-            |blocks: u64| header.byte_of(blocks).ok_or_else(|| malformed(format!("block {blocks} has no place")));
+            |blocks: u64| header.byte_of(blocks).ok_or_else(|| malformed(format!("block {blocks} has no position")));
         let at = bytes(part.logical)?;
         if at != end {
-            return Err(malformed(format!(
-                "they do not follow each other: one ends at byte {end}, the next begins at {at}"
-            ))
-            .into());
+            return Err(
+                malformed(format!("they are not contiguous: one ends at byte {end}, the next begins at {at}")).into()
+            );
         }
         let left = volume.size - at;
         // cryptsetup takes a volume to be in one piece, and does not look how long that is.
         let len = if volume.parts.len() == 1 { left } else { bytes(part.blocks)?.min(left) };
         let stored_at = bytes(beginning.saturating_add(part.physical))?;
         if len == 0 || stored_at.checked_add(len).is_none() || stored_at == 0 || !len.is_multiple_of(SECTOR) {
-            return Err(malformed(format!("{len} bytes of the volume at byte {stored_at} cannot be")).into());
+            return Err(malformed(format!("{len} bytes of the volume cannot lie at byte {stored_at}")).into());
         }
         runs.push(Run { at, len, stored_at });
         end = at + len;
@@ -295,6 +296,6 @@ fn runs(header: &VolumeHeader, volume: &LogicalVolume, beginning: u64) -> Result
     }
     match end == volume.size {
         true => Ok(runs),
-        false => Err(malformed(format!("they have {end} of the {} bytes of the volume", volume.size)).into()),
+        false => Err(malformed(format!("they cover {end} of the volume's {} bytes", volume.size)).into()),
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn open_key(metadata: &Metadata, with: &Unlock<'_>) -> Result<OpenedK
         }
         [] => Err(Error::misuse("a passphrase or a recovery key is needed")),
         [other] => Err(ErrorKind::CredentialKind { format: NAME, kind: other.kind() }.into()),
-        _ => Err(Error::misuse("FileVault2 takes one passphrase, and nothing besides it")),
+        _ => Err(Error::misuse("FileVault2 takes one passphrase and nothing else")),
     }
 }
 
@@ -67,7 +67,7 @@ fn given_key(family: &[u8; 16], key: &Secret) -> Result<OpenedKey> {
     }
     let whole = whole_key(family, &key[..KEY]);
     if key.len() == 2 * KEY && !whole.same_as(key) {
-        let what = "it is not the volume key: its halves do not belong together in this volume".to_owned();
+        let what = "this is not the volume key: its halves do not match".to_owned();
         return Err(wrong(what));
     }
     Ok(OpenedKey { key: whole, user: None, checked: key.len() == 2 * KEY, trials: 0 })
@@ -86,8 +86,8 @@ fn whole_key(family: &[u8; 16], key: &[u8]) -> Secret {
 
 fn no_users() -> Error {
     Error::unsupported("a Core Storage volume that no passphrase in it opens").hint(
-        "The volume of a system has its passphrases in EncryptedRoot.plist.wipekey on the partition Recovery HD. With the volume key \
-         it can be opened. Or it is not encrypted at all.",
+        "A system volume keeps its passphrases in EncryptedRoot.plist.wipekey on the Recovery HD partition; give \
+         its volume key instead. Or it is not encrypted at all.",
     )
 }
 
@@ -107,7 +107,7 @@ fn cost(user: &UserBox) -> u64 {
 /// The user whom the passphrase is of, the volume key without that of the tweaks, and how many derivations it took.
 fn by_passphrase(context: &Context, passphrase: &Secret, with: &Unlock<'_>) -> Result<(usize, Secret, u64)> {
     if context.keys.is_empty() {
-        return Err(Error::unsupported("an encryption context without a volume key that is wrapped by AES"));
+        return Err(Error::unsupported("an encryption context without an AES-wrapped volume key"));
     }
     let total = effort(context, with);
     with.ask(total)?;
@@ -206,7 +206,7 @@ fn none_opens(context: &Context) -> Error {
     }
     let what = match context.users.len() {
         1 => "wrong passphrase or recovery key".to_owned(),
-        users => format!("wrong passphrase or recovery key: it is that of none of the {users} users"),
+        users => format!("wrong passphrase or recovery key: it opens none of the {users} users"),
     };
     ErrorKind::WrongCredential(what).into()
 }

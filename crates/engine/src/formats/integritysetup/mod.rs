@@ -45,8 +45,8 @@ impl Format for DmIntegrity {
             store.read_at(0, &mut start)?;
         }
         Ok(match &start == integrity::MAGIC {
-            true => Verdict::Yes("it begins with a superblock of dm-integrity".to_owned()),
-            false => Verdict::No("it has no superblock of dm-integrity".to_owned()),
+            true => Verdict::Yes("it begins with a dm-integrity superblock".to_owned()),
+            false => Verdict::No("it has no dm-integrity superblock".to_owned()),
         })
     }
 
@@ -126,18 +126,17 @@ impl DmIntegrityHeader {
         let area = integrity::open_standalone(&*self.store, 0, self.store.len())?;
         let found = find(&*self.store, &area, key, with.hash)?;
         let mut warnings: Vec<Warning> =
-            vec!["Nothing encrypts this volume: anybody can read it. Its tags only show what was damaged.".into()];
+            vec!["This volume is not encrypted: anybody can read it. Its tags only detect damage.".into()];
         if !found.cipher.function.has_key() {
-            warnings[0].what.push_str(" They have no key, so that whoever changes it on purpose can make them anew.");
+            warnings[0].what.push_str(" They have no key, so deliberate changes stay undetected.");
         }
         if !found.right {
-            let what = "No sector that was looked at has the right tag: the volume was never written to, or the hash is another one.";
+            let what = "No sampled sector has the right tag: the volume was never written to, or uses another hash.";
             warnings.push(what.into());
         }
         if self.facts.sectors_in_journal > 0 {
             let count = area.in_journal();
-            let what =
-                "sectors were not yet in their places when the volume was last used: they are read from the journal.";
+            let what = "sectors were still in the journal when the volume was last used; they are read from there.";
             warnings.push(format!("{count} {what}").into());
         }
         let (name, key_bits) = (found.cipher.function.name(), found.cipher.key.len() as u32 * 8);
@@ -156,7 +155,7 @@ fn key(credentials: &[Credential]) -> Result<Option<&Secret>> {
         [Credential::Keyfile(contents)] => whole_keyfile(contents).map(Some),
         [Credential::VolumeKey(key) | Credential::Passphrase(key)] => Ok(Some(key)),
         [other] => Err(ErrorKind::CredentialKind { format: NAME, kind: other.kind() }.into()),
-        _ => Err(Error::misuse("one keyfile is the key, and no other credential beside it")),
+        _ => Err(Error::misuse("the key is one keyfile; no other credential is accepted")),
     }
 }
 
@@ -170,8 +169,8 @@ struct FoundTags {
 fn find(store: &dyn Store, area: &TaggedSectors, key: Option<&Secret>, name: Option<&str>) -> Result<FoundTags> {
     let named = name.map(|name| {
         Function::by_name(name).ok_or_else(|| {
-            Error::unsupported(format!("tags of dm-integrity by {name}"))
-                .hint("Known are crc32, crc32c, the hashes that other formats take, and hmac-HASH.")
+            Error::unsupported(format!("dm-integrity tags by {name}"))
+                .hint("Supported: crc32, crc32c, the hashes of the other formats, and hmac-HASH.")
         })
     });
     // Whoever gives a key means HMAC.
@@ -182,15 +181,13 @@ fn find(store: &dyn Store, area: &TaggedSectors, key: Option<&Secret>, name: Opt
     let guessed = named.is_none();
     let functions = named.map_or_else(|| Function::likely(area.tag_size(), key.is_some()), |named| vec![named]);
     let Some(first) = functions.first() else {
-        return Err(Error::misuse(format!("nothing says what makes tags of {} bytes", area.tag_size()))
-            .hint("Name it as the hash, as `integritysetup open --integrity` does."));
+        return Err(Error::misuse(format!("no known hash makes {}-byte tags", area.tag_size()))
+            .hint("Give the hash, as with `integritysetup open --integrity`."));
     };
     if first.has_key() != key.is_some() {
         let (what, hint) = match key {
-            None => ("the tags are made with a key, and none is given", "Give the keyfile that it was made with."),
-            Some(_) => {
-                ("the tags are made without a key, and one is given", "Leave out the keyfile, or name an hmac-HASH.")
-            }
+            None => ("the tags are keyed, but no key was given", "Give the keyfile that the volume was created with."),
+            Some(_) => ("the tags are not keyed, but a key was given", "Omit the keyfile, or give an hmac-HASH."),
         };
         return Err(Error::misuse(what).hint(hint));
     }
@@ -211,10 +208,16 @@ fn find(store: &dyn Store, area: &TaggedSectors, key: Option<&Secret>, name: Opt
         return Ok(FoundTags { cipher: with(*first), right: false });
     }
     let tried: Vec<_> = functions.iter().map(|function| function.name()).collect();
-    let what = format!("none of the tags that were looked at is one of {}", tried.join(" or "));
+    let what = format!("none of the sampled tags matches {}", tried.join(" or "));
     Err(Error::new(ErrorKind::WrongCredential(what)).hint(match key {
-        Some(_) => "The key is another one, or the hash is: name it, as `integritysetup open --integrity` does. Or the volume was never written to.",
-        None => "Name what makes the tags as the hash, as `integritysetup open --integrity` does; tags that are made with a key need its keyfile.",
+        Some(_) => {
+            "The key or the hash is wrong, or the volume was never written to. Give the hash, as with \
+             `integritysetup open --integrity`."
+        }
+        None => {
+            "Give the hash of the tags, as with `integritysetup open --integrity`; keyed tags also need the \
+             keyfile."
+        }
     }))
 }
 

@@ -105,17 +105,20 @@ pub(super) fn decrypt(file: &[u8], passphrase: Option<&Secret>, cancelled: &dyn 
         return Err(ErrorKind::Malformed {
             field: "key file",
             offset: 0,
-            what: format!("gpg finds no whole message in it ({})", last_words(&said)),
+            what: format!("gpg finds no complete message in it ({})", last_words(&said)),
         }
         .into());
     }
     if has("NO_SECKEY") && kind == Kind::SecretKey {
-        let what = "the keyring of gpg has no secret key that opens the key file".to_owned();
-        return Err(Error::new(ErrorKind::WrongCredential(what)).hint("If it is in another folder, set GNUPGHOME."));
+        let what = "gpg's keyring has no secret key for the key file".to_owned();
+        return Err(Error::new(ErrorKind::WrongCredential(what)).hint(
+            "If your keyring is in another folder, set \
+             GNUPGHOME.",
+        ));
     }
-    let what = format!("gpg does not open the key file with it ({})", last_words(&said));
+    let what = format!("gpg does not open the key file with this passphrase ({})", last_words(&said));
     Err(Error::new(ErrorKind::WrongCredential(what))
-        .hint("A damaged key file may look like a wrong passphrase: try a copy of it, too."))
+        .hint("A damaged key file may look like a wrong passphrase: also try a copy of it."))
 }
 
 /// A key file that `passphrase` opens: `text`, encrypted by gpg with AES-256, as loop-AES's README makes one.
@@ -185,7 +188,7 @@ impl Home {
         if let Some(passphrase) = passphrase {
             if passphrase.len() > PASSPHRASE_MAX || passphrase.iter().any(|b| matches!(b, b'\n' | 0)) {
                 return Err(Error::misuse(format!(
-                    "gpg takes passphrases of one line and of {PASSPHRASE_MAX} bytes at most"
+                    "gpg accepts only single-line passphrases of at most {PASSPHRASE_MAX} bytes"
                 )));
             }
             // In front of the command that the caller has put last.
@@ -203,7 +206,7 @@ impl Home {
         let said = File::create(self.speech()).map_err(|e| Error::from(e).at(&self.0))?;
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(said).spawn();
         let mut child = child.map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound => Error::unsupported("key files that gpg has encrypted, without the program gpg")
+            io::ErrorKind::NotFound => Error::unsupported("gpg-encrypted key files without the program gpg")
                 .hint("Install GnuPG, or decrypt the key file elsewhere."),
             _ => e.into(),
         })?;

@@ -74,7 +74,10 @@ impl Keys {
     pub fn parse(text: &[u8]) -> Result<Self> {
         let malformed = |offset: usize, what: String| {
             let kind = ErrorKind::Malformed { field: "keys of the key file", offset: offset as u64, what };
-            Error::from(kind).hint("A key file of loop-AES is text of one line, 64 or 65 lines of at least 20 characters each, or such a text that gpg has encrypted.")
+            Error::from(kind).hint(
+                "A loop-AES key file is text of 1, 64 or 65 lines with at least 20 characters \
+                 each, or such a text encrypted by gpg.",
+            )
         };
         let mut lines = Vec::new();
         let mut at = 0;
@@ -91,7 +94,7 @@ impl Keys {
         }
         match lines.len() {
             1 | 64 | 65 => Ok(Self { text: Secret::copy_from(text), lines }),
-            0 => Err(malformed(0, format!("its first line has less than {LINE_MIN} characters"))),
+            0 => Err(malformed(0, format!("its first line has fewer than {LINE_MIN} characters"))),
             other => Err(malformed(at, format!("it has {other} keys"))),
         }
     }

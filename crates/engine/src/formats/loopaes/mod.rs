@@ -150,8 +150,8 @@ impl Header for LoopAesHeader {
     fn check_key_process(&self, credentials: &[Credential]) -> Result<()> {
         let by_gpg = |c: &Credential| matches!(c, Credential::Keyfile(file) if gpg::kind(file) != gpg::Kind::None);
         match credentials.iter().any(by_gpg) {
-            true => Err(Error::unsupported("keys in a process of their own for a key file that gpg encrypted")
-                .hint("That process starts no programs. Leave out the isolation: one process opens it.")),
+            true => Err(Error::unsupported("a key process for a gpg-encrypted key file")
+                .hint("The key process cannot start gpg. Open it without a key process.")),
             false => Ok(()),
         }
     }
@@ -211,7 +211,10 @@ impl Parameters {
         let single =
             Single { seed: with.seed, iterations_k: with.headerless.iterations_k, go_on: &|| !with.cancelled() };
         if keys.count() > 1 && (with.seed.is_some() || with.headerless.iterations_k.is_some()) {
-            return Err(Error::misuse("a seed and iterations are for volumes with one key; this key file has more"));
+            return Err(Error::misuse(
+                "a seed and iterations apply only to volumes with one key; this key file has \
+                 more",
+            ));
         }
         let key = keys.hashed(&hash, len, &single)?;
         let specification =
@@ -219,9 +222,11 @@ impl Parameters {
         Specification::parse(&specification).map_err(|e| Error::unsupported(e.to_string()))?;
         let iterations = single.iterations_k.unwrap_or(0).saturating_mul(1000).max(1);
         if keys.count() == 1 {
-            warnings.push("A volume with one key is weak: its initialisation vectors can be foretold, so that contents that were prepared \
-                 for it can be recognised from outside."
-                    .into());
+            warnings.push(
+                "A loop-AES volume with one key is weak: its IVs are predictable, so outsiders can \
+                 recognise specially prepared contents."
+                    .into(),
+            );
         }
         Ok(Self { specification, key, bits, hash: name, iterations, warnings })
     }
@@ -235,7 +240,7 @@ fn cipher_and_bits(text: &str) -> Result<(&str, Option<u32>)> {
     match CIPHERS.contains(&name) {
         true => Ok((name, bits)),
         false => Err(Error::misuse(format!("loop-AES has no cipher {text}; it has: {}", CIPHERS.join(", ")))
-            .hint("Modes and initialisation vectors follow from the key file.")),
+            .hint("The key file determines the mode and the IVs.")),
     }
 }
 
@@ -248,7 +253,7 @@ fn keys_of(with: &Unlock<'_>) -> Result<Keys> {
             let file = whole_keyfile(file)?;
             match gpg::kind(file) {
                 gpg::Kind::None => Keys::parse(file),
-                gpg::Kind::Passphrase => wrong("a passphrase opens this key file: gpg encrypted it"),
+                gpg::Kind::Passphrase => wrong("this key file is encrypted by gpg and needs a passphrase"),
                 gpg::Kind::SecretKey => Keys::parse(&gpg::decrypt(file, None, &|| with.cancelled())?),
             }
         }
@@ -256,13 +261,13 @@ fn keys_of(with: &Unlock<'_>) -> Result<Keys> {
         | [Credential::Passphrase(text), Credential::Keyfile(file)] => {
             let file = whole_keyfile(file)?;
             if gpg::kind(file) == gpg::Kind::None {
-                return wrong("this key file is not encrypted: there is no passphrase");
+                return wrong("this key file is not encrypted and takes no passphrase");
             }
             Keys::parse(&gpg::decrypt(file, Some(text), &|| with.cancelled())?)
         }
         [other] => Err(ErrorKind::CredentialKind { format: LOOP_AES.name(), kind: other.kind() }.into()),
-        [] => wrong("there is neither a passphrase nor a key file"),
-        _ => wrong("one key file opens a loop-AES volume, and the passphrase that opens the key file"),
+        [] => wrong("a passphrase or a key file is needed"),
+        _ => wrong("a loop-AES volume takes one key file and the passphrase that opens it"),
     }
 }
 

@@ -134,8 +134,8 @@ impl Kdf {
             Self::Argon2 { variant, passes, memory_kib, lanes } => {
                 // A hostile header has little memory and many passes, or many lanes.
                 let by_kib = pace(variant_name(variant), || argon2_pace(variant, 4 << 10, 1, 1) / (4 << 10));
-                let by_pass = pace("a pass of Argon2", || argon2_pace(variant, 32, 64, 4) / 64);
-                let by_lane = pace("a lane of Argon2", || argon2_pace(variant, 8 << 8, 1, 1 << 8) / (1 << 8));
+                let by_pass = pace("one pass of Argon2", || argon2_pace(variant, 32, 64, 4) / 64);
+                let by_lane = pace("one lane of Argon2", || argon2_pace(variant, 8 << 8, 1, 1 << 8) / (1 << 8));
                 let passes = u64::from(passes);
                 by_kib
                     .saturating_mul(u64::from(memory_kib))
@@ -231,12 +231,13 @@ fn argon2_error(error: argon2::Error) -> Error {
     match error {
         argon2::Error::TooLittleMemory { needed, available } => {
             Error::new(ErrorKind::TooLittleMemory { needed, available }).hint(
-                "The keyslot could not be tried: nothing is known about the passphrase. Free some memory, allow more, or open \
-                 the volume on a machine that has it; other keyslots may need less.",
+                "The keyslot could not be tried, so the passphrase may be right. Free some memory, allow more, or \
+                 use a machine with more. Other keyslots may need less.",
             )
         }
         argon2::Error::Parameters(what) => {
-            ErrorKind::Malformed { field: "key derivation", offset: 0, what: format!("Argon2 cannot have {what}") }.into()
+            ErrorKind::Malformed { field: "key derivation", offset: 0, what: format!("Argon2 cannot have {what}") }
+                .into()
         }
         argon2::Error::Stopped => ErrorKind::Cancelled.into(),
     }
@@ -256,7 +257,7 @@ fn variant_name(variant: Variant) -> &'static str {
 
 fn at_least(what: &str, value: u32, least: u32) -> Result<u32> {
     match value < least {
-        true => Err(Error::misuse(format!("{value} {what} are too few: {least} is the least"))),
+        true => Err(Error::misuse(format!("{value} {what} are too few: at least {least}"))),
         false => Ok(value),
     }
 }
@@ -271,13 +272,13 @@ fn choose_argon2(
     let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
     let lanes = cost.lanes.unwrap_or(MAX_LANES.min(processors));
     if !(1..=MAX_LANES).contains(&lanes) {
-        return Err(Error::misuse(format!("{lanes} lanes of Argon2: LUKS has 1 to {MAX_LANES}")));
+        return Err(Error::misuse(format!("LUKS takes 1 to {MAX_LANES} Argon2 lanes, not {lanes}")));
     }
     let available = u32::try_from(crate::memory::available() / 1024).unwrap_or(u32::MAX);
     let memory_kib = cost.memory_kib.unwrap_or(most_memory(available)).max(8 * lanes);
     if !(MIN_MEMORY_KIB..=MAX_MEMORY_KIB).contains(&memory_kib) {
         return Err(Error::misuse(format!(
-            "{memory_kib} KiB of memory for Argon2: LUKS has {MIN_MEMORY_KIB} to {MAX_MEMORY_KIB}"
+            "LUKS takes {MIN_MEMORY_KIB} to {MAX_MEMORY_KIB} KiB of memory for Argon2, not {memory_kib}"
         )));
     }
     match cost.iterations {

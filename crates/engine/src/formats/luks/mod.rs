@@ -32,7 +32,7 @@ pub(super) fn passphrase(credentials: &[Credential]) -> Result<&Secret> {
         [Credential::Keyfile(bytes)] => whole_keyfile(bytes),
         [] => Err(Error::misuse("a passphrase or a keyfile is needed")),
         [other] => Err(ErrorKind::CredentialKind { format: "LUKS", kind: other.kind() }.into()),
-        _ => Err(Error::misuse("a LUKS keyslot takes a passphrase or one keyfile, not several of them together")
+        _ => Err(Error::misuse("a LUKS keyslot takes a single passphrase or keyfile")
             .hint("A keyfile takes the place of the passphrase.")),
     }
 }
@@ -97,15 +97,17 @@ pub(super) fn header_alone(there: u64, header: u64, data: u64) -> Option<Error> 
     const ALIGNMENT: u64 = 1 << 20;
     if there < header {
         let missing = header - there;
-        let what = format!("{missing} bytes of the header are missing: it takes {header}, and there are {there}");
+        let what = format!(
+            "{missing} bytes of the header are missing: it needs {header}, but only {there} are \
+             present"
+        );
         let cut = ErrorKind::Malformed { field: "length of the file", offset: there, what };
-        let hint = "It was cut short: keyslots may be lost. Look for a longer copy of it, or a header backup.";
+        let hint = "It was cut short, and keyslots may be lost. Look for a longer copy or a header backup.";
         return Some(Error::from(cut).hint(hint));
     }
     (there <= header.checked_next_multiple_of(ALIGNMENT)?).then(|| {
         Error::misuse(format!(
-            "this is a header backup or a detached header: its {there} bytes end before the data, which begin at byte {data} of \
-             another file or device"
+            "this is a header backup or detached header: it has {there} bytes, but the data begin at byte {data}"
         ))
         .advise(Advice::NameHeader)
     })
@@ -151,7 +153,7 @@ impl Doubt {
     pub fn settle(doubt: Option<Self>, forced: bool) -> Result<Option<Warning>> {
         match doubt {
             None => Ok(None),
-            Some(Self { what, .. }) if forced => Ok(Some(format!("Forced, although {what}.").into())),
+            Some(Self { what, .. }) if forced => Ok(Some(format!("Forced, even though {what}.").into())),
             Some(Self { what, hint }) => Err(Error::misuse(format!("{what}. Nothing was changed")).hint(hint)),
         }
     }

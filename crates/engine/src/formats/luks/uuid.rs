@@ -16,7 +16,7 @@ pub(in crate::formats) fn parse(text: &str) -> Result<String> {
         && groups.iter().all(|(_, group)| group.bytes().all(|b| b.is_ascii_hexdigit()));
     if !fits {
         return Err(Error::misuse(format!("\"{}\" is not a UUID", text.escape_debug()))
-            .hint("One has 32 hexadecimal digits: 8-4-4-4-12, with hyphens in between."));
+            .hint("A UUID has 32 hexadecimal digits in groups of 8-4-4-4-12."));
     }
     Ok(text.to_ascii_lowercase())
 }

@@ -38,13 +38,13 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
     let RestoreFrom::Backup(file) = from else {
         // What is not LUKS1 says so: it may be of a format that has one.
         Phdr::read(store)?;
-        return Err(Error::misuse("a LUKS1 volume has no backup header in it").hint("Restore it from a file."));
+        return Err(Error::misuse("a LUKS1 volume has no embedded backup header").hint("Restore it from a file."));
     };
     let backup = Phdr::read(file)?;
     backup.sound()?;
     if backup.areas_end() > store.len() || backup.payload != 0 && backup.data_start() >= store.len() {
-        return Err(Error::misuse("the header in the backup does not fit: it belongs to a larger volume")
-            .hint("Is it the backup of another volume, or was the file cut short? Nothing was changed."));
+        return Err(Error::misuse("the header in the backup belongs to a larger volume")
+            .hint("Nothing was changed. The backup may be another volume's, or the volume was cut short."));
     }
     let key = match with.credentials {
         [] => None,
@@ -58,7 +58,7 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
     store.read_at(0, &mut now)?;
     steps.extend(backup.steps(&now, store)?);
     if !steps.is_empty() && there.is_some() {
-        let lost = Warning::from("The header and the keyslots that are there now are lost.");
+        let lost = Warning::from("The current header and keyslots will be lost.");
         warnings.push(lost.advise(Advice::BackUpHeader));
     }
     let edit = Edit::new(steps).made_for(vec![Seen { at: 0, bytes: now.to_vec() }]);
@@ -84,12 +84,12 @@ fn doubt(store: &dyn Store, backup: &Phdr, there: Option<&Phdr>, key: Option<&Se
         let what = "the volume has another key than the header in the backup: its data would be unreadable".to_owned();
         return doubt(
             what,
-            "It is the backup of another volume, or this one was made anew. If that is intended, force it.",
+            "The backup is another volume's, or this one was recreated. If that is intended, force it.",
         );
     }
     if there.payload != backup.payload || there.key_len != backup.key_len {
         let what = format!(
-            "the data begin at byte {} and have a key of {} bits, in the backup at byte {} and of {} bits",
+            "the volume's data begin at byte {} with a {}-bit key, the backup's at byte {} with a {}-bit key",
             there.data_start(),
             there.key_len * 8,
             backup.data_start(),
@@ -110,12 +110,15 @@ fn nothing_there(store: &dyn Store, backup: &Phdr, key: Option<&Secret>) -> Resu
     let mut start = vec![0; store.len().min(1 << 17) as usize];
     store.read_at(0, &mut start)?;
     let is = magic::known(&start).unwrap_or("no header of LUKS");
-    let what = format!("nothing shows that the backup belongs here: at the beginning there is {is}");
+    let what = format!("nothing shows that the backup belongs here: the volume begins with {is}");
     let hint = match key {
-        None => "With a passphrase the data may show it. If you are sure that it is the right volume, force it.",
+        None => {
+            "Give a passphrase to check it against the data. If you are sure that it is the right volume, force \
+             it."
+        }
         Some(_) => {
-            "Under its key the beginning of the data decrypts to noise: an empty volume looks like this, and so does another \
-             one. If you are sure that it is the right volume, force it."
+            "With its key the data decrypt to noise: the volume is empty, or it is the wrong one. If you are sure \
+             that it is the right volume, force it."
         }
     };
     Ok(Some(Doubt { what, hint }))

@@ -97,7 +97,7 @@ impl NewLuks1 {
         let text = spec.cipher.unwrap_or(CIPHERS[0]);
         let (name, mode) = text.split_once('-').ok_or_else(|| {
             Error::misuse(format!("{text} is not a cipher specification"))
-                .hint("Use one such as aes-xts-plain64: cipher, mode, IV.")
+                .hint("Use cipher-mode-IV, such as aes-xts-plain64.")
         })?;
         // The fields have 32 bytes, and end with a zero byte.
         if name.len() > 31 || mode.len() > 31 || name.contains(':') {
@@ -137,10 +137,10 @@ impl NewLuks1 {
         let end = self.areas_end();
         match spec.data_offset {
             Some(at) if !at.is_multiple_of(SECTOR) || at / SECTOR > u64::from(u32::MAX) => {
-                Err(Error::misuse(format!("no data can begin at byte {at}: LUKS1 counts sectors of {SECTOR} bytes")))
+                Err(Error::misuse(format!("data cannot begin at byte {at}: LUKS1 counts in sectors of {SECTOR} bytes")))
             }
             Some(at) if spec.data.is_none() && at < end => {
-                Err(Error::misuse(format!("no data can begin at byte {at}: the keyslots end at byte {end}")))
+                Err(Error::misuse(format!("data cannot begin at byte {at}: the keyslots end at byte {end}")))
             }
             Some(at) => Ok(at),
             None if spec.data.is_some() => Ok(0),
@@ -152,7 +152,10 @@ impl NewLuks1 {
         let needed = if spec.data.is_some() { self.areas_end() } else { self.data_start + SECTOR };
         if store.len() < needed {
             let what = if spec.data.is_some() { "detached header" } else { "volume" };
-            return Err(Error::misuse(format!("{} bytes: such a LUKS1 {what} has {needed} at least", store.len())));
+            return Err(Error::misuse(format!(
+                "{} bytes are too few: such a LUKS1 {what} needs {needed}",
+                store.len()
+            )));
         }
         match spec.data {
             Some(data) if data.len() < self.data_start + SECTOR => {
@@ -164,9 +167,11 @@ impl NewLuks1 {
 
     fn volume_key(&self, spec: &Spec<'_>) -> Result<Secret> {
         match spec.volume_key {
-            Some(key) if key.len() != self.key_len => {
-                Err(Error::misuse(format!("the volume key has {} bytes, the cipher takes {}", key.len(), self.key_len)))
-            }
+            Some(key) if key.len() != self.key_len => Err(Error::misuse(format!(
+                "the volume key has {} bytes, but the cipher takes {}",
+                key.len(),
+                self.key_len
+            ))),
             Some(key) => Ok(Secret::copy_from(key)),
             None => random::secret(self.key_len),
         }
@@ -237,7 +242,7 @@ pub(super) fn sealed(
 /// The derivation of a new keyslot.
 pub(super) fn choose(cost: &Cost<'_>, hash: &'static Hash, key_len: usize, cancel: Option<&AtomicBool>) -> Result<Kdf> {
     if cost.kdf.is_some_and(|name| !crate::formats::same_name(name, "pbkdf2")) {
-        return Err(not_in_luks1("key derivation but PBKDF2"));
+        return Err(not_in_luks1("key derivation other than PBKDF2"));
     }
     Kdf::choose(cost, kdf::LUKS1, hash, key_len, cancel)
 }
@@ -275,7 +280,9 @@ fn write_clean(store: &dyn Store, end: u64, plan: &NewLuks1) -> Result<()> {
 fn key_len(cipher: &Specification, mode: &str, spec: &Spec<'_>) -> Result<usize> {
     let sizes = cipher.key_sizes();
     let asked = match spec.key_bits {
-        Some(bits) if bits % 8 != 0 => return Err(Error::misuse(format!("{bits} bits are not whole bytes"))),
+        Some(bits) if bits % 8 != 0 => {
+            return Err(Error::misuse(format!("{bits} bits is not a whole number of bytes")));
+        }
         Some(bits) => Some(bits as usize / 8),
         None => spec.volume_key.map(|key| key.len()),
     };
@@ -284,7 +291,7 @@ fn key_len(cipher: &Specification, mode: &str, spec: &Spec<'_>) -> Result<usize>
         Some(len) if sizes.contains(&len) => Ok(len),
         Some(len) => {
             let sizes: Vec<_> = sizes.iter().map(|size| (size * 8).to_string()).collect();
-            Err(Error::misuse(format!("{cipher} takes no key of {} bits, but of {}", len * 8, sizes.join(", "))))
+            Err(Error::misuse(format!("{cipher} takes no {}-bit key; it takes {}", len * 8, sizes.join(", "))))
         }
         None if sizes.contains(&default) => Ok(default),
         None => sizes.into_iter().max().ok_or_else(|| Error::misuse(format!("{cipher} takes no key"))),

@@ -140,12 +140,12 @@ fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Resu
     refuse_others(&change.header, new)?;
     let OpenedKey { keyslot, key, warnings, .. } = open_key(&change.header, store, with)?;
     let old = keyslot.ok_or_else(|| {
-        Error::misuse("the volume key itself cannot be changed here").hint("With it a keyslot can be added.")
+        Error::misuse("the volume key itself cannot be changed here").hint("Use it to add a keyslot instead.")
     })?;
     let free = free(&change.header).ok_or_else(|| {
-        Error::misuse("all eight keyslots are in use: nothing was changed").hint(
-            "The new passphrase would have to be written over the old one, and an interruption could leave neither. Remove a \
-             keyslot that is not needed any more; then this one can be changed.",
+        Error::misuse("all eight keyslots are in use; nothing was changed").hint(
+            "Overwriting the old passphrase could leave none if interrupted. Remove a keyslot that is no longer \
+             needed, then change this one.",
         )
     })?;
     let kdf = change.put(free, &key, new, with)?;
@@ -158,7 +158,7 @@ fn add(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>, at: Option
     refuse_others(&change.header, new)?;
     let number = match at {
         None => free(&change.header).ok_or_else(|| {
-            Error::misuse("all eight keyslots are in use").hint("Remove one that is not needed any more.")
+            Error::misuse("all eight keyslots are in use").hint("Remove one that is no longer needed.")
         })?,
         Some(number) => {
             let number = checked(number)?;
@@ -178,7 +178,7 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
     let number = match which {
         Removal::Opened(with) => {
             let opened = open_key(&change.header, store, with)?.keyslot;
-            opened.ok_or_else(|| Error::misuse("the volume key opens no keyslot that could be removed"))?
+            opened.ok_or_else(|| Error::misuse("the volume key does not identify a keyslot to remove"))?
         }
         Removal::Number(number, with) => {
             let number = checked(number)?;
@@ -191,11 +191,11 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
     };
     let is_last = change.header.active().count() == 1;
     if is_last && !last {
-        return Err(Error::misuse(format!("keyslot {number} is the last one: without it the data are lost"))
-            .hint("Add another one first. If you want to lose the data, allow removing the last one."));
+        return Err(Error::misuse(format!("keyslot {number} is the last one; without it the data are lost"))
+            .hint("Add another one first. To give up the data, allow removing the last one."));
     }
     change.wipe(number)?;
-    let warning = "No keyslot opens the volume any more. Only a header backup or the volume key can.";
+    let warning = "No keyslot opens the volume any more; only a header backup or the volume key does.";
     let warnings = is_last.then(|| warning.into()).into_iter().collect();
     Ok(change.prepared(Some(number), None, warnings))
 }
@@ -204,7 +204,7 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
 /// with another.
 fn another_opens(header: &Phdr, store: &dyn Store, with: &Unlock<'_>, number: usize) -> Result<()> {
     let own = || {
-        Error::misuse(format!("keyslot {number} itself is to be removed"))
+        Error::misuse(format!("the given passphrase opens keyslot {number}, the one to remove"))
             .hint("Give the passphrase of a keyslot that stays.")
     };
     if with.keyslot == Some(number as u32) {
@@ -249,10 +249,13 @@ fn resize(store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resi
     let start = header.data_start();
     if data.is_none() && (start == 0 || store.len() <= start) {
         return Err(Error::misuse("it is a detached header: the data are in another file or device")
-            .hint("A LUKS1 volume follows the size of its file or device by itself."));
+            .hint("A LUKS1 volume follows the size of its file or device automatically."));
     }
     if size == 0 || !size.is_multiple_of(super::header::SECTOR) {
-        return Err(Error::misuse(format!("{size} bytes are no whole sectors of {} bytes", super::header::SECTOR)));
+        return Err(Error::misuse(format!(
+            "{size} bytes is not a whole number of {}-byte sectors",
+            super::header::SECTOR
+        )));
     }
     let len = start.checked_add(size).ok_or_else(|| Error::misuse(format!("{size} bytes are too many")))?;
     let before = data.unwrap_or(store).len().saturating_sub(start) / super::header::SECTOR * super::header::SECTOR;
@@ -262,7 +265,7 @@ fn resize(store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resi
 
 fn checked(number: u32) -> Result<usize> {
     let number = number as usize;
-    if number < SLOTS { Ok(number) } else { Err(Error::misuse(format!("LUKS1 has keyslots 0 to 7, and no {number}"))) }
+    if number < SLOTS { Ok(number) } else { Err(Error::misuse(format!("LUKS1 has keyslots 0 to 7, not {number}"))) }
 }
 
 /// The first keyslot that is not in use.

@@ -126,7 +126,10 @@ pub(in crate::formats) struct Trouble {
 impl Trouble {
     pub fn error(&self) -> Error {
         let kind = ErrorKind::Malformed { field: self.field, offset: self.at, what: self.what.clone() };
-        Error::new(kind).hint("Damage that shows without a passphrase can be repaired. Make a copy of the file first.")
+        Error::new(kind).hint(
+            "Some damage can be repaired without a passphrase. Copy the file first, then repair \
+             the header.",
+        )
     }
 }
 
@@ -254,12 +257,12 @@ impl Phdr {
         check_version(bytes)?;
         let key_len = number(bytes, at::KEY_BYTES);
         if !(1..=KEY_MAX).contains(&key_len) {
-            let what = format!("{key_len} bytes: no cipher has such a key");
+            let what = format!("{key_len} bytes, which no cipher takes");
             return Err(malformed("key bytes", at::KEY_BYTES, what));
         }
         let digest_iterations = number(bytes, at::DIGEST_ITERATIONS);
         if digest_iterations == 0 {
-            return Err(malformed("iterations of the digest", at::DIGEST_ITERATIONS, "there are none".into()));
+            return Err(malformed("digest iterations", at::DIGEST_ITERATIONS, "there are none".into()));
         }
         let mut header = Self {
             bytes: *bytes,
@@ -288,7 +291,7 @@ impl Phdr {
         match hash::by_name(&self.hash_name) {
             None => Err(Error::unsupported(format!("the hash {}", self.hash_name))),
             Some(hash) if hash.size < DIGEST => {
-                let what = format!("{} has digests of {} bytes, {DIGEST} is the least", self.hash_name, hash.size);
+                let what = format!("{} has {}-byte digests; at least {DIGEST} are needed", self.hash_name, hash.size);
                 Err(malformed("hash", at::HASH, what))
             }
             Some(hash) => Ok(hash),
@@ -349,7 +352,7 @@ impl Phdr {
     /// `Malformed` if the magic is gone, or anything is wrong with any keyslot: nothing is changed then but by a repair.
     pub fn sound(&self) -> Result<()> {
         if !self.marked {
-            return Err(malformed("magic", 0, "the magic is gone".into()).advise(Advice::RepairHeader));
+            return Err(malformed("magic", 0, "the magic is missing".into()).advise(Advice::RepairHeader));
         }
         let troubles = || self.slots.iter().filter_map(|slot| slot.trouble.as_ref());
         // What is surely wrong first: an overlap is told of both keyslots.
@@ -405,7 +408,7 @@ impl Phdr {
             0 => Ok(()),
             // The specification has the data behind the keyslots, but which of the two is damaged is not known here.
             p if u64::from(p) * SECTOR < SIZE as u64 => {
-                let what = format!("the data would begin at sector {p}, in the header");
+                let what = format!("the data would begin at sector {p}, inside the header");
                 Err(malformed("payload offset", at::PAYLOAD, what))
             }
             _ => Ok(()),
@@ -425,17 +428,17 @@ impl Phdr {
             return trouble(
                 "stripes",
                 at::SLOT_STRIPES,
-                format!("the key cannot be in {} stripes", slot.stripes),
+                format!("the key cannot have {} stripes", slot.stripes),
                 false,
             );
         }
         let area = slot.area(self.key_len);
         if area.start < SIZE as u64 {
-            let what = format!("its area would begin at sector {}, in the header", slot.offset);
+            let what = format!("its area would begin at sector {}, inside the header", slot.offset);
             return trouble("key material offset", at::SLOT_OFFSET, what, false);
         }
         if area.end > len {
-            let what = format!("its area ends at byte {}, the file at byte {len}", area.end);
+            let what = format!("its area ends at byte {}, but the file at byte {len}", area.end);
             return trouble("key material offset", at::SLOT_OFFSET, what, false);
         }
         if ![ACTIVE, DISABLED].contains(&flag) {
@@ -447,7 +450,7 @@ impl Phdr {
         }
         let payload = u64::from(self.payload) * SECTOR;
         if payload != 0 && area.end > payload {
-            let what = format!("its area ends at byte {}, the data begin at byte {payload}", area.end);
+            let what = format!("its area ends at byte {}, but the data begin at byte {payload}", area.end);
             return trouble("key material offset", at::SLOT_OFFSET, what, true);
         }
         let overlaps = |(j, other): (usize, &Slot)| {
@@ -465,7 +468,7 @@ impl Phdr {
 fn check_version(bytes: &[u8; SIZE]) -> Result<()> {
     let not = |what: String| Err(ErrorKind::NotThisFormat(what).into());
     if !bytes.starts_with(MAGIC) {
-        return not("it does not begin with LUKS's magic".into());
+        return not("no LUKS signature at the start".into());
     }
     match u16::from_be_bytes([bytes[at::VERSION], bytes[at::VERSION + 1]]) {
         1 => Ok(()),
@@ -493,7 +496,7 @@ fn text(bytes: &[u8], field: &'static str, at: usize, len: usize) -> Result<Stri
     let end = bytes.iter().position(|b| *b == 0);
     let printable = |b: &u8| b.is_ascii_graphic();
     match end.map(|end| &bytes[..end]) {
-        None => Err(malformed(field, at, format!("{len} bytes without an end"))),
+        None => Err(malformed(field, at, format!("{len} bytes without a terminator"))),
         Some([]) => Err(malformed(field, at, "it is empty".into())),
         Some(text) if !text.iter().all(printable) => Err(malformed(field, at, "it is not text".into())),
         Some(text) => Ok(String::from_utf8_lossy(text).into_owned()),

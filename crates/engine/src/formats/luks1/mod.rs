@@ -49,14 +49,15 @@ impl Format for Luks1 {
         }
         store.read_at(0, &mut start)?;
         Ok(match start.strip_prefix(MAGIC) {
-            Some([0, 1]) => Verdict::Yes("it begins with LUKS's magic and version 1".to_owned()),
+            Some([0, 1]) => Verdict::Yes("it begins with the LUKS signature, version 1".to_owned()),
             Some([0, 2]) => Verdict::No("it is LUKS2".to_owned()),
-            Some(_) => Verdict::Yes("it begins with LUKS's magic, but the version is not known".to_owned()),
+            Some(_) => Verdict::Yes("it begins with the LUKS signature, but the version is unknown".to_owned()),
             None if Phdr::unmarked(store)?.is_some() => Verdict::Yes(
-                "its magic is gone, but all else of a LUKS1 header is there; if a passphrase opens it, `header repair` puts it back"
+                "its LUKS signature is missing, but the rest of a LUKS1 header is there; if a passphrase opens it, \
+                 `header repair` restores the signature"
                     .to_owned(),
             ),
-            None => Verdict::No("it does not begin with LUKS's magic".to_owned()),
+            None => Verdict::No("no LUKS signature at the start".to_owned()),
         })
     }
 
@@ -186,11 +187,11 @@ fn header_warnings(header: &Phdr) -> Vec<Warning> {
     let mut warnings: Vec<_> =
         readable.map(|t| format!("The header is damaged: {} ({}).", t.what, t.field).into()).collect();
     if !header.marked {
-        let gone = "The magic at the beginning of the header is gone: other programs no longer recognise the volume.";
+        let gone = "The LUKS signature is missing: other programs no longer recognise the volume.";
         warnings.push(Warning::from(gone).advise(Advice::RepairHeader));
     }
     if header.uuid.is_none() {
-        warnings.push("The UUID in the header is damaged: it is no text.".into());
+        warnings.push("The UUID in the header is damaged: it is not text.".into());
     }
     warnings
 }
@@ -244,20 +245,21 @@ impl Data {
                 return Err(error);
             }
             let what = format!(
-                "the data begin at byte {start}, the file ends at byte {store_len}: {} bytes are missing at least",
+                "the data begin at byte {start}, but the file ends at byte {store_len}: at least {} bytes are missing",
                 start + SECTOR - store_len
             );
             let hint = match detached {
-                true => {
-                    "The header says where the data begin in the file or device that was named as the volume: is it the right one?"
-                }
+                true => "Check that the right file or device was given as the volume for this header.",
                 false => "The file was cut short, or the header is damaged: find a complete copy, or a header backup.",
             };
             return Err(header::malformed("payload offset", at::PAYLOAD, what).hint(hint));
         }
         let rest = store_len % SECTOR;
         let warning = (rest != 0).then(|| {
-            format!("The file ends in the middle of a sector: it may have been cut short. Its last {rest} bytes were left out.")
+            format!(
+                "The file ends in the middle of a sector and may have been cut short. Its last {rest} bytes are \
+                 ignored."
+            )
         });
         Ok(Self { start, len, warning })
     }
@@ -265,5 +267,5 @@ impl Data {
 
 /// What LUKS1 does not have.
 fn not_in_luks1(what: &str) -> Error {
-    Error::misuse(format!("LUKS1 has no {what}")).hint("LUKS2 has more.").advise(Advice::ConvertToLuks2)
+    Error::misuse(format!("LUKS1 has no {what}")).hint("LUKS2 has them.").advise(Advice::ConvertToLuks2)
 }

@@ -38,17 +38,17 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>, lost: &[u32]) -> Resu
             }
             mended = Slot::unused(mended.offset);
             given_up.push(number as u32);
-            warnings.push(format!("Keyslot {number} is lost ({why}), and is no longer in use.").into());
+            warnings.push(format!("Keyslot {number} was lost ({why}) and has been disabled.").into());
         }
         new = new.with_slot(number, mended);
     }
     if let Some(number) = lost.iter().find(|number| !given_up.contains(number)) {
-        return Err(Error::misuse(format!("keyslot {number} is not lost: nothing was changed"))
-            .hint("To remove one that opens, use `claviger keyslot remove`."));
+        return Err(Error::misuse(format!("keyslot {number} is not lost; nothing was changed"))
+            .hint("To remove a working keyslot, use `claviger keyslot remove`."));
     }
     // What was guessed has to make sense together.
     let repaired = Phdr::parse(&new.bytes, store.len())?;
-    repaired.sound().map_err(|e| e.hint("The other values are not known: restore the header from a backup."))?;
+    repaired.sound().map_err(|e| e.hint("The other values cannot be derived: restore the header from a backup."))?;
     prove(&repaired, store, with, guessed)?;
     let steps = repaired.steps(&old, store)?;
     let edit = Edit::new(steps).made_for(vec![Seen { at: 0, bytes: old.to_vec() }]);
@@ -59,7 +59,7 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>, lost: &[u32]) -> Resu
 fn prove(repaired: &Phdr, store: &dyn Store, with: &Unlock<'_>, guessed: bool) -> Result<()> {
     match with.credentials {
         [] if guessed => Err(Error::misuse(
-            "the magic of the LUKS1 header is gone, and no checksum shows that the rest is whole; nothing was changed",
+            "the LUKS signature is missing, and LUKS1 has no checksum that proves the rest; nothing was changed",
         )
         .advise(Advice::GiveCredential)),
         [] => Ok(()),
@@ -76,13 +76,13 @@ fn why_lost(store: &dyn Store, header: &Phdr, number: usize, slot: &Slot, mended
     let state_known = header.bytes[begin..begin + 4] == ACTIVE.to_be_bytes();
     let wrong = [!state_known, slot.offset != mended.offset, slot.stripes != mended.stripes];
     Ok(if !(MIN_ITERATIONS..=ITERATIONS_MAX).contains(&slot.iterations) {
-        Some(format!("it says {} iterations", slot.iterations))
+        Some(format!("it claims {} iterations", slot.iterations))
     } else if slot.salt.iter().all(|byte| *byte == slot.salt[0]) {
         Some("its salt was overwritten".to_owned())
     } else if wrong.iter().filter(|wrong| **wrong).count() > 1 {
         Some("more than one of its fields was overwritten".to_owned())
     } else if mended.area(header.key_len).end > store.len() {
-        Some("its area lies behind the end".to_owned())
+        Some("its area lies past the end".to_owned())
     } else {
         let (sectors, not_random) = looked_at(header, store, mended)?;
         (not_random > 0).then(|| format!("{not_random} of the {sectors} sectors of its area are not random"))
@@ -90,10 +90,10 @@ fn why_lost(store: &dyn Store, header: &Phdr, number: usize, slot: &Slot, mended
 }
 
 fn is_lost(number: usize, trouble: &Trouble, why: &str) -> Error {
-    let what = format!("{}; it cannot be repaired, because {why}", trouble.what);
+    let what = format!("{}; it cannot be repaired: {why}", trouble.what);
     Error::new(ErrorKind::Malformed { field: trouble.field, offset: trouble.at, what }).hint(format!(
-        "Nothing was changed. A header backup may have the keyslot. To give it up, so that other programs open the volume again: \
-         `claviger header repair --disable-slot {number} VOLUME`."
+        "Nothing was changed. Restore the keyslot from a header backup. Or give it up, so other programs open the \
+         volume again: `claviger header repair --disable-slot {number} VOLUME`."
     ))
 }
 
@@ -111,8 +111,8 @@ fn with_marks(store: &dyn Store, warnings: &mut Vec<Warning>) -> Result<(Phdr, b
             warnings.push("The magic or the version at the beginning of the header was damaged.".into());
             Ok((header, true))
         }
-        None => Err(Error::new(ErrorKind::NotThisFormat("there is no LUKS1 header that could be repaired".into()))
-            .hint("If there is a header backup, restore it.")),
+        None => Err(Error::new(ErrorKind::NotThisFormat("there is no LUKS1 header to repair".into()))
+            .hint("If you have a header backup, restore it.")),
     }
 }
 
@@ -138,7 +138,7 @@ pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
         warnings.extend(open_key(&header, store, with)?.warnings);
     }
     let state = match header.slots.iter().find_map(|slot| slot.trouble.as_ref()) {
-        None if !header.marked => CopyState::Damaged("its magic is gone".to_owned()),
+        None if !header.marked => CopyState::Damaged("its signature is missing".to_owned()),
         Some(trouble) => CopyState::Damaged(trouble.what.clone()),
         None => CopyState::Opens,
     };
@@ -150,8 +150,8 @@ pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
         if not_random > 0 {
             damaged = true;
             warnings.push(format!(
-                "Keyslot {number} is damaged: {not_random} of the {sectors} sectors of its area do not look random, so that it \
-                 opens with no passphrase any more."
+                "Keyslot {number} is damaged and no longer opens: {not_random} of the {sectors} sectors of its area \
+                 do not look random."
             ).into());
         }
     }

@@ -66,7 +66,7 @@ pub(super) fn open_key(header: &Phdr, store: &dyn Store, with: &Unlock<'_>) -> R
         wipe_stack();
     });
     let found = trials.outcome()?;
-    let warnings = left_out.iter().map(|t| format!("This could not be tried: {}.", t.what).into()).collect();
+    let warnings = left_out.iter().map(|t| format!("Could not be tried: {}.", t.what).into()).collect();
     match found {
         Some((rank, key)) => Ok(OpenedKey { keyslot: Some(slots[rank].0), key, trials: slots.len() as u64, warnings }),
         None => Err(none_opens(header, store, &slots, &left_out)),
@@ -111,7 +111,7 @@ fn with_volume_key(header: &Phdr, hash: &'static Hash, key: &Secret, with: &Unlo
     }
     with.ask(digest_effort(header, hash))?;
     if !is_key(header, hash, key, &|| !with.cancelled())? {
-        let what = "it is not the volume key: it does not match the digest in the header".to_owned();
+        let what = "this is not the volume key: it does not match the digest in the header".to_owned();
         return Err(
             Error::new(ErrorKind::WrongCredential(what)).hint("A damaged digest looks the same as a wrong key.")
         );
@@ -125,8 +125,7 @@ type Numbered<'a> = (usize, &'a Slot);
 fn to_try(header: &Phdr, only: Option<u32>) -> Result<(Vec<Numbered<'_>>, Vec<&Trouble>)> {
     if let Some(number) = only {
         let slot = header.slots.get(number as usize);
-        let slot =
-            slot.ok_or_else(|| Error::misuse(format!("LUKS1 has keyslots 0 to {}, and no {number}", SLOTS - 1)))?;
+        let slot = slot.ok_or_else(|| Error::misuse(format!("LUKS1 has keyslots 0 to {}, not {number}", SLOTS - 1)))?;
         if !slot.active {
             return Err(ErrorKind::WrongCredential(format!("keyslot {number} is not in use")).into());
         }
@@ -239,10 +238,10 @@ fn none_opens(header: &Phdr, store: &dyn Store, slots: &[Numbered<'_>], left_out
     }
     let numbers: Vec<_> = slots.iter().map(|(number, _)| number.to_string()).collect();
     let what = match &numbers[..] {
-        [] => "no keyslot is in use: only the volume key opens it".to_owned(),
-        [one] => format!("wrong passphrase or keyfile: it does not open keyslot {one}, the one that was tried"),
+        [] => "no keyslot is in use; only the volume key opens it".to_owned(),
+        [one] => format!("wrong passphrase or keyfile: it does not open keyslot {one}, the only one tried"),
         all => format!(
-            "wrong passphrase or keyfile: it opens none of the {} keyslots that were tried ({})",
+            "wrong passphrase or keyfile: it opens none of the {} keyslots tried ({})",
             all.len(),
             all.join(", ")
         ),
@@ -251,8 +250,8 @@ fn none_opens(header: &Phdr, store: &dyn Store, slots: &[Numbered<'_>], left_out
         format!("{said}: {what} (field {field}, at byte {at}).")
     };
     let damaged: Vec<_> = slots.iter().filter_map(|(_, slot)| slot.trouble.as_ref()).collect();
-    let not_tried = left_out.iter().map(|trouble| told("Not tried, since it is damaged", trouble));
-    let not_tried = not_tried.chain(damaged.iter().map(|trouble| told("Tried although it is damaged", trouble)));
+    let not_tried = left_out.iter().map(|trouble| told("Not tried because it is damaged", trouble));
+    let not_tried = not_tried.chain(damaged.iter().map(|trouble| told("Tried even though it is damaged", trouble)));
     let overwritten = slots.iter().filter_map(|(number, slot)| overwritten(header, store, *number, slot));
     let hints: Vec<_> = not_tried.chain(overwritten).collect();
     let error = Error::new(ErrorKind::WrongCredential(what));
@@ -268,8 +267,8 @@ fn overwritten(header: &Phdr, store: &dyn Store, number: usize, slot: &Slot) -> 
     let (sectors, not_random) = looked_at(header, store, slot).ok()?;
     (not_random > 0).then(|| {
         format!(
-            "Keyslot {number} is damaged: {not_random} of the {sectors} sectors of its area do not look random, so that it opens \
-             with no passphrase any more."
+            "Keyslot {number} is damaged and no longer opens: {not_random} of the {sectors} sectors of its area do \
+             not look random."
         )
     })
 }

@@ -23,7 +23,7 @@ const HEADER_PLACE: usize = 1;
 
 pub(super) fn encryption(store: &Arc<dyn Store>, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
     if spec.discovery || spec.reserved_at != ReservedAt::AtEnd {
-        return Err(Error::misuse("what is there already keeps its beginning, and what it has room for"));
+        return Err(Error::misuse("encrypting in place keeps the data's position and size"));
     }
     let plan = Plan::of(store.len(), spec)?;
     let protectors = first.iter().map(|one| Opener::of(std::slice::from_ref(one))).collect::<Result<Vec<_>>>()?;
@@ -49,14 +49,16 @@ pub(super) fn encryption(store: &Arc<dyn Store>, spec: &Spec<'_>, first: &[Crede
 fn has_room(store: &Arc<dyn Store>, begin: u64) -> Result<()> {
     let mut boot = [0; 512];
     store.read_at(0, &mut boot)?;
-    let end = end_of_filesystem(&boot)
-        .ok_or_else(|| Error::unsupported("encrypting what is no NTFS, exFAT or FAT").hint("Nothing was changed."))?;
+    let end = end_of_filesystem(&boot).ok_or_else(|| {
+        Error::unsupported("encrypting anything but NTFS, exFAT or FAT in place").hint("Nothing was changed.")
+    })?;
     let len = store.len();
     if end > begin {
         let (missing, needed) = (end - begin, len - begin);
-        let what = format!("the file system ends at byte {end} of {len}, and {needed} bytes behind it are needed");
+        let what = format!("the file system ends at byte {end} of {len}, but {needed} bytes are needed after it");
         return Err(Error::misuse(what).hint(format!(
-            "Make the file system smaller (ntfsresize), or the file or partition larger, by {missing} bytes at least. Nothing was changed."
+            "Nothing was changed. Shrink the file system (ntfsresize) or enlarge the file or partition by at least \
+             {missing} bytes."
         )));
     }
     // Whether it is sound, and was unmounted.

@@ -31,13 +31,12 @@ const PIECE: u64 = 1 << 20;
 pub(super) fn to_be_left(header: &BitLockerHeader, with: &Unlock<'_>, towards: Option<Towards>) -> Result<OpenedKeys> {
     let (copy, store) = (header.first(), &*header.store);
     if header.copies.iter().any(|copy| something_is_encrypted(&header.boot, copy, store.len())) {
-        let what =
-            "the copies of the metadata differ: one says that all is decrypted, another that something is encrypted";
+        let what = "the copies of the metadata differ: one says that the volume is decrypted, another that it is not";
         return Err(Error::misuse(what).hint("Nothing was changed.").advise(Advice::RepairHeader));
     }
     if towards == Some(Towards::Encrypted) {
-        return Err(Error::misuse("it says that it is decrypted, and nothing proves the keys in it")
-            .hint("Decrypt it first (claviger reencrypt --decrypt), then encrypt it anew. Nothing was changed."));
+        return Err(Error::misuse("the metadata say that it is decrypted, but nothing proves the keys in them")
+            .hint("Nothing was changed. Decrypt it first (claviger reencrypt --decrypt), then encrypt it anew."));
     }
     let (protectors, wrong) = Protector::all(&copy.metadata);
     if !wrong.is_empty() || protectors.iter().any(|protector| protector.kind != Kind::CLEAR) {
@@ -45,7 +44,7 @@ pub(super) fn to_be_left(header: &BitLockerHeader, with: &Unlock<'_>, towards: O
             unlock::open(&copy.metadata, with)?;
         }
         return Err(malformed_state(
-            "the metadata say that the volume is decrypted, but they still have keys behind a password, and no key seals that state",
+            "the metadata say that the volume is decrypted, but still hold protected keys that do not seal that state",
         ));
     }
     let places = Places::of(&header.boot, &copy.metadata, store.len())?;
@@ -58,9 +57,7 @@ pub(super) fn to_be_left(header: &BitLockerHeader, with: &Unlock<'_>, towards: O
     };
     let cipher = |key: &Secret| method.cipher(key, header.boot.sector_size, with.acceleration);
     if places.beginning(store, &cipher(&fresh.fvek)?)? != Some(ZoneState::Plain) {
-        return Err(malformed_state(
-            "the metadata say that the volume is decrypted, but no file system in the clear is there",
-        ));
+        return Err(malformed_state("the metadata say that the volume is decrypted, but no file system is readable"));
     }
     let nothing = Unlock { credentials: &[], keyslot: None, ..*with };
     let there = unlock::open(&copy.metadata, &nothing).ok();

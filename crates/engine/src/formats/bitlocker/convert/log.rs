@@ -51,8 +51,8 @@ pub(super) fn has_room(metadata: &Metadata) -> Result<()> {
     // A sector is more than what validates a block.
     match metadata.block()?.len() as u64 + SMALLEST_SECTOR <= block_room(metadata) {
         true => Ok(()),
-        false => Err(Error::misuse("the metadata are so large that there is no room for the log of a conversion")
-            .hint("Remove protectors that are not needed. Nothing was changed.")),
+        false => Err(Error::misuse("the metadata leave no room for the conversion log")
+            .hint("Nothing was changed. Remove protectors that are no longer needed.")),
     }
 }
 
@@ -91,9 +91,9 @@ impl Log {
         let zone = asked.unwrap_or(largest);
         match zone > 0 && zone <= largest && zone.is_multiple_of(sector) {
             true => Ok(zone),
-            false => Err(Error::misuse(format!(
-                "a zone has {sector} bytes or a multiple of them, up to {largest}, not {zone}"
-            ))),
+            false => {
+                Err(Error::misuse(format!("the zone must be a multiple of {sector} bytes up to {largest}, not {zone}")))
+            }
         }
     }
 

@@ -161,14 +161,14 @@ fn can_be_converted(header: &BitLockerHeader) -> Result<()> {
     for kind in kinds {
         match kind {
             Kind::EncryptOnWrite => {
-                return Err(Error::unsupported("converting a volume that Windows encrypts as it writes")
-                    .hint("Windows has to finish it. Nothing was changed."));
+                return Err(Error::unsupported("converting an encrypt-on-write volume of Windows")
+                    .hint("Nothing was changed. Finish the encryption in Windows."));
             }
             Kind::Vista => {
                 return Err(Error::unsupported(
-                    "converting a volume of Windows Vista in place: its metadata are not sealed, so no password proves them",
+                    "converting a Windows Vista volume in place: its metadata are not sealed",
                 )
-                .hint("Copy its contents out, or decrypt it in Windows. Nothing was changed."));
+                .hint("Nothing was changed. Copy its contents out, or decrypt it in Windows."));
             }
             Kind::Windows7 | Kind::ToGo => {}
         }
@@ -195,9 +195,9 @@ impl Converting {
         };
         let Some(vmk) = opened.vmk.filter(|vmk| decrypted || unlock::sealed_by(copy, vmk)) else {
             return Err(Error::misuse(
-                "the metadata cannot be written: their hash is wrong, or only the volume key was given",
+                "the metadata cannot be written: their hash does not match, or only the volume key was given",
             )
-            .hint("Give a password, and repair the header first if it is damaged. Nothing was changed.")
+            .hint("Nothing was changed. Give a password; if the header is damaged, repair it first.")
             .advise(Advice::RepairHeader));
         };
         let mut metadata = copy.metadata.clone();
@@ -210,22 +210,24 @@ impl Converting {
         let method = Method::numbered(metadata.method)?;
         if method.mode.ends_with("Elephant") && places.sector > SMALLEST_SECTOR {
             let what =
-                format!("converting sectors of {} bytes with the diffuser: a power cut could tear one", places.sector);
-            return Err(Error::unsupported(what).hint("Copy what is in it. Nothing was changed."));
+                format!("converting {}-byte sectors with the diffuser: a power cut could tear one", places.sector);
+            return Err(
+                Error::unsupported(what).hint("Nothing was changed. Copy its contents to a new volume instead.")
+            );
         }
         let cipher = method.cipher(&opened.fvek, header.boot.sector_size, with.acceleration)?;
         if !decrypted && metadata.state_offset == 0 {
             let plain = places.beginning(&**store, &cipher)? == Some(ZoneState::Plain);
             if is_encrypted(&metadata) || !plain {
-                return Err(malformed_state("the metadata and the data differ about whether anything is encrypted"));
+                return Err(malformed_state("the metadata and the data disagree on what is encrypted"));
             }
         }
         let log = Log::of(&metadata, &opened.fvek);
         let zone = log.zone_of(zone, places.sector)?;
         let announced = log.announced(&**store)?;
         if metadata.state == State::DIRTY && announced.is_none() {
-            return Err(Error::unsupported("going on with a conversion that Windows was interrupted in")
-                .hint("Windows goes on by itself, and knows its own log. Nothing was changed."));
+            return Err(Error::unsupported("resuming a conversion that Windows began")
+                .hint("Nothing was changed. Windows resumes it by itself."));
         }
         let log_size = announced.filter(|_| metadata.state == State::DIRTY).unwrap_or(metadata.log_size);
         let towards = match (towards, has_begun(&metadata)) {
@@ -236,7 +238,7 @@ impl Converting {
         if towards == Towards::Encrypted
             && (metadata.state, metadata.next_state) == (State::ENCRYPTED, State::ENCRYPTED)
         {
-            return Err(Error::misuse("all of it is encrypted already"));
+            return Err(Error::misuse("it is already fully encrypted"));
         }
         let pool = Pool::for_this_machine(Duration::ZERO);
         // Only the metadata are sealed, but not all of To Go's say what they are.
@@ -393,7 +395,7 @@ impl InPlaceConversion for Converting {
 
     fn run(mut self: Box<Self>, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()> {
         if !self.store.writable() {
-            return Err(Error::misuse("it was opened for reading only; nothing was changed"));
+            return Err(Error::misuse("it was opened read-only; nothing was changed"));
         }
         wiped(NAME, self.convert(progress, cancel))
     }
