@@ -217,7 +217,7 @@ class _Positioned(io.RawIOBase):
         """Writes at `offset` and leaves the position alone."""
         self._check()
         if not self._writable:
-            raise io.UnsupportedOperation("it was opened for reading only")
+            raise io.UnsupportedOperation("it was opened read-only")
         return self._handle.write(offset, memoryview(data).cast("B"))
 
     def readinto(self, buffer: Any, /) -> int:
@@ -293,7 +293,7 @@ class File(_Positioned):
     def truncate(self, size: int | None = None, /) -> int:
         self._check()
         if not self._writable:
-            raise io.UnsupportedOperation("it was opened for reading only")
+            raise io.UnsupportedOperation("it was opened read-only")
         size = self._at if size is None else size
         self._handle.set_len(size)
         return size

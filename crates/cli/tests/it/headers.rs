@@ -226,7 +226,7 @@ fn hidden_headers_are_saved_and_restored_too() {
     let with = |password: &'static str, path: &str| {
         run(backup.iter().copied().chain(["--hidden-password-file", &folder.str(password), &volume, path]))
     };
-    with("outer", &file).fails(1, &["outer volume first"]);
+    with("outer", &file).fails(1, &["outer volume's password first"]);
     assert!(!Path::new(&file).exists());
     assert_eq!(with("hidden", &file).succeeds().json()["headers"], json!(["primary", "hidden"]));
     let mut bytes = fs::read(&volume).expect("a volume");

@@ -122,7 +122,7 @@ fn a_label_of_lvm_in_front_is_overwritten_only_where_the_data_show_that_the_volu
             *byte = (noise >> 56) as u8;
         }
     });
-    run([&repair[..], &["--password-file", &folder.password, &path]].concat()).fails(1, &["decrypts to noise"]);
+    run([&repair[..], &["--password-file", &folder.password, &path]].concat()).fails(1, &["decrypt to noise"]);
 }
 
 #[test]

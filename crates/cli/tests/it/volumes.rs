@@ -323,7 +323,7 @@ fn veracrypt_volumes_say_what_they_are() {
     };
     fs::write(&volume, "").expect("an empty file");
     fs::write(folder.path("short"), "short\n").expect("a password file");
-    create("1", "argon2id", &folder.str("short")).fails(1, &["too cheap to guess", "20 bytes"]);
+    create("1", "argon2id", &folder.str("short")).fails(1, &["is too low for", "20 bytes"]);
     create("1", "argon2id", &long).succeeds();
     let info = |more: &[&str]| run(["info", "--password-file", &long, &volume].iter().chain(more));
     let known = ["--veracrypt", "--hash", "Argon2id", "--pim", "1"];
@@ -338,7 +338,7 @@ fn veracrypt_volumes_say_what_they_are() {
     // Before anybody is asked for a password.
     run(["info", "--truecrypt", "--pim", "1", &volume]).fails(1, &["TrueCrypt takes no PIM"]);
     run(["info", "--format", "clear", "--pim", "1", &folder.str("")]).fails(1, &["clear takes no PIM"]);
-    info(&["--pim", "1", "--hash", "sha512"]).fails(2, &["leave out the PIM"]);
+    info(&["--pim", "1", "--hash", "sha512"]).fails(2, &["omit the PIM"]);
 }
 
 #[test]

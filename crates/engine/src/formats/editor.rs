@@ -171,10 +171,10 @@ pub trait HeaderEditor: Sync {
 pub(super) fn none_lost(lost: &[u32]) -> Result<()> {
     match lost {
         [] => Ok(()),
-        _ => Err(Error::unsupported("taking damaged keyslots of this format out of use")),
+        _ => Err(Error::unsupported("disabling damaged keyslots of this format")),
     }
 }
 
 pub(super) fn fixed_size() -> Error {
-    Error::unsupported("changing the size: volumes of this format have the size that they were made with")
+    Error::unsupported("resizing volumes of this format")
 }

@@ -502,7 +502,7 @@ fn hidden_volumes_of_truecrypt_are_changed_saved_and_restored_alone() {
     let store = MemoryStore::new(original.clone());
     let both = editor.back_up(&store, &with_outer, Some(&with_hidden)).expect("a backup");
     assert_eq!(both.headers, ["primary", "hidden"]);
-    assert!(misuse(editor.back_up(&store, &with_hidden, Some(&with_outer))).contains("outer volume first"));
+    assert!(misuse(editor.back_up(&store, &with_hidden, Some(&with_outer))).contains("outer volume's password first"));
     let mut wiped = original.clone();
     let end = wiped.len() - GROUP;
     wiped[..GROUP].fill(0);

@@ -58,7 +58,7 @@ fn open(store: Arc<dyn Store>, writable: bool) -> (Volume, bool) {
     let (format, header) = formats::open(&store, None).expect("a header");
     assert_eq!(format.name(), "LUKS2");
     let unlocked = header.unlock(&Unlock::with(&credentials)).unwrap_or_else(|e| panic!("{e}"));
-    let in_journal = unlocked.warnings.iter().any(|w| w.what.contains("read from the journal"));
+    let in_journal = unlocked.warnings.iter().any(|w| w.what.contains("still in the journal"));
     assert_eq!(unlocked.facts.size, unlocked.layout.len());
     let layout = if writable { unlocked.layout } else { unlocked.layout.read_only() };
     (Volume::new(store, layout), in_journal)

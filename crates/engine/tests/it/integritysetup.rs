@@ -180,7 +180,7 @@ fn linux_and_we_read_what_the_other_writes() {
     // What Linux has written, and not yet moved.
     let store = memory(&images.paths[KINDS.len()]);
     let (volume, warnings) = open(&store, &KINDS[0]);
-    assert!(warnings.iter().any(|warning| warning.contains("read from the journal")), "{warnings:?}");
+    assert!(warnings.iter().any(|warning| warning.contains("still in the journal")), "{warnings:?}");
     let mut data = vec![0; 200_000];
     volume.read_at(40_960, &mut data).expect("it is there");
     assert!(data == noise(200_000, 1));

@@ -395,7 +395,7 @@ fn a_header_that_is_moving_is_told_from_a_backup() {
         change(&mut image[header..]);
         let bed = Bed::of(&image, header);
         assert!(!bed.with(|stores| reencrypt::moves_header(stores.header, stores.data)).expect("it can be read"));
-        assert!(misuse(way.begin(&bed)).contains("something is in the file"));
+        assert!(misuse(way.begin(&bed)).contains("the file for the new header is not empty"));
         assert!(misuse(decrypt(&bed, DECRYPT_IN_PLACE)).contains("wrong place"));
         assert!(read_all(&*bed.all) == image, "nothing was written");
     };
@@ -421,7 +421,7 @@ fn a_volume_whose_header_is_moving_is_read_only_and_goes_on_alone() {
     way.begin(&Bed::new(Arc::new(failing), header)).expect_err("it is interrupted");
     let bed = Bed::new(Arc::clone(&memory) as Arc<dyn Store>, header);
     let unlocked = bed.unlocked().expect("it opens");
-    assert!(unlocked.warnings.iter().any(|w| w.what.contains("header is moving")), "{:?}", unlocked.warnings);
+    assert!(unlocked.warnings.iter().any(|w| w.what.contains("moving its header")), "{:?}", unlocked.warnings);
     let volume = Volume::new(bed.data(), unlocked.layout);
     assert!(!volume.writable() && bed.plaintext().expect("it can be read") == way.contents());
 
@@ -524,7 +524,7 @@ fn an_older_header_backup_decrypts_nothing() {
     let refused = misuse(decrypt(&bed, DECRYPT_IN_PLACE));
     assert!(refused.contains("wrong place"), "{refused}");
     assert!(read_all(&*bed.all) == before, "nothing was written");
-    assert!(misuse(DECRYPT_IN_PLACE.begin(&bed)).contains("something is in the file"));
+    assert!(misuse(DECRYPT_IN_PLACE.begin(&bed)).contains("the file for the new header is not empty"));
     assert!(read_all(&*bed.all) == before, "nothing was written");
 }
 
@@ -534,7 +534,7 @@ fn a_new_header_goes_only_where_nothing_is() {
         let (mut image, header) = way.before();
         image[header - 1] = 1;
         let bed = Bed::of(&image, header);
-        assert!(misuse(way.begin(&bed)).contains("something is in the file"), "{way:?}");
+        assert!(misuse(way.begin(&bed)).contains("the file for the new header is not empty"), "{way:?}");
         assert!(read_all(&*bed.all) == image, "{way:?}: nothing was written");
     }
 }

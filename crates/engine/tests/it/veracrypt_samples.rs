@@ -93,7 +93,7 @@ fn without_its_pim_a_volume_does_not_open() {
     let name = "vcpim_1_1234-sha256-xts-aes";
     let store = read_only(&images.path("tcrypt").join(name));
     let credentials = credentials_of(&images, name);
-    for (pim, advice) in [(None, "give the PIM"), (Some(1), "leave out the PIM")] {
+    for (pim, advice) in [(None, "give the PIM"), (Some(1), "omit the PIM")] {
         let hints = Unlock { hash: Some("SHA-256"), cipher: Some("AES"), pim, ..Unlock::with(&credentials) };
         let error = unlock_veracrypt(Arc::clone(&store), &hints).err().expect("the PIM is wrong");
         assert!(matches!(error.kind, ErrorKind::WrongCredential(_)), "{error}");

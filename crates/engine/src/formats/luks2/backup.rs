@@ -46,8 +46,10 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
     let steps = match (write::repair(store, &header), key) {
         (Err(e), Some(key)) if matches!(e.kind, ErrorKind::Misuse(_)) => {
             if !makes_sense(store, &header, &key, with)? {
-                return Err(e.hint("Under its key the beginning of the data decrypts to noise: the data were overwritten, too, or never \
-                     written."));
+                return Err(e.hint(
+                    "With its key the data decrypt to noise: they were overwritten too, or never \
+                     written.",
+                ));
             }
             write::copy_anew(&header)?
         }
@@ -63,10 +65,8 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
 pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Prepared> {
     let RestoreFrom::Backup(file) = from else {
         read::read(store)?;
-        return Err(Error::misuse(
-            "a LUKS2 volume has no backup header at its end: its second copy is behind the first",
-        )
-        .advise(Advice::RepairHeader));
+        return Err(Error::misuse("a LUKS2 volume has no backup header at its end: its second copy follows the first")
+            .advise(Advice::RepairHeader));
     };
     let backup = read::read(file)?;
     nothing_required(&backup.metadata)?;
@@ -87,7 +87,7 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
         steps.extend(write::first_steps(&Binary { seqid, ..backup.binary.clone() }, &backup.metadata)?);
     }
     if !steps.is_empty() && there.is_some() {
-        let lost = Warning::from("The header and the keyslots that are there now are lost.");
+        let lost = Warning::from("The current header and keyslots will be lost.");
         warnings.push(lost.advise(Advice::BackUpHeader));
     }
     let seen = there.map_or(Vec::new(), |there| there.seen);
@@ -136,8 +136,8 @@ fn present(store: &dyn Store) -> Result<Option<ReadHeader>> {
 fn fits(store: &dyn Store, backup: &ReadHeader) -> Result<()> {
     let end = end(backup);
     if end > store.len() {
-        let what = format!("the backup has {end} bytes, and there is room for {}", store.len());
-        return Err(Error::misuse(what).hint("Is it the backup of another volume? Nothing was changed."));
+        let what = format!("the backup has {end} bytes, but only {} fit", store.len());
+        return Err(Error::misuse(what).hint("Nothing was changed. The backup may be another volume's."));
     }
     Ok(())
 }
@@ -162,16 +162,16 @@ fn doubt(
     let Some(there) = there else { return nothing_there(store, backup, key, with) };
     if there.binary.uuid != backup.binary.uuid {
         let uuid = |header: &ReadHeader| String::from_utf8_lossy(&header.binary.uuid).into_owned();
-        let what = format!("the volume has the UUID {}, and the backup {}", uuid(there), uuid(backup));
-        return doubt(what, "It is the backup of another volume, or the UUID was changed. If it is meant, force it.");
+        let what = format!("the volume's UUID is {}, but the backup's is {}", uuid(there), uuid(backup));
+        return doubt(what, "The backup is another volume's, or the UUID was changed. If that is intended, force it.");
     }
     if !same_key(&there.metadata, &backup.metadata) {
         let what = "the volume has another key than the header in the backup: its data would be unreadable".to_owned();
-        return doubt(what, "It was reencrypted or made anew. If that is meant, force it.");
+        return doubt(what, "The volume was reencrypted or recreated. If that is intended, force it.");
     }
     if places(&there.metadata) != places(&backup.metadata) || end(there) != end(backup) {
-        let what = "the data or the keyslots have other places in the volume than in the backup".to_owned();
-        return doubt(what, "If it is meant, force it.");
+        let what = "the data or the keyslots have other positions in the volume than in the backup".to_owned();
+        return doubt(what, "If that is intended, force it.");
     }
     Ok(None)
 }
@@ -192,14 +192,17 @@ fn nothing_there(
     store.read_at(0, &mut start)?;
     let is = magic::known(&start).unwrap_or("no header of LUKS2");
     let what = match is_detached(backup) {
-        true => format!("the header in the backup is a detached one, and at the beginning there is {is}"),
-        false => format!("nothing shows that the backup belongs here: at the beginning there is {is}"),
+        true => format!("the header in the backup is a detached one, but the volume begins with {is}"),
+        false => format!("nothing shows that the backup belongs here: the volume begins with {is}"),
     };
     let hint = match key {
-        None => "With a passphrase the data may show it. If you are sure that it is the right volume, force it.",
+        None => {
+            "Give a passphrase to check it against the data. If you are sure that it is the right volume, force \
+             it."
+        }
         Some(_) => {
-            "Under its key the beginning of the data decrypts to noise: an empty volume looks like this, and so does another \
-             one. If you are sure that it is the right volume, force it."
+            "With its key the data decrypt to noise: the volume is empty, or it is the wrong one. If you are sure \
+             that it is the right volume, force it."
         }
     };
     Ok(Some(Doubt { what, hint }))

@@ -104,23 +104,23 @@ impl Binary {
             Error::from(ErrorKind::Malformed { field, offset: offset + at as u64, what })
         };
         if bytes[at::MAGIC..at::VERSION] != *which.magic() {
-            return Err(wrong("magic", at::MAGIC, format!("no {} header begins like this", which.name())));
+            return Err(wrong("magic", at::MAGIC, format!("no {} header signature", which.name())));
         }
         let version = u16::from_be_bytes([bytes[at::VERSION], bytes[at::VERSION + 1]]);
         if version != 2 {
-            return Err(Error::unsupported(format!("version {version} of LUKS")));
+            return Err(Error::unsupported(format!("LUKS version {version}")));
         }
         let hdr_offset = number(bytes, at::HDR_OFFSET);
         if hdr_offset != offset {
-            let what = format!("the {} header at byte {offset} says that it is at byte {hdr_offset}", which.name());
+            let what = format!("the {} header at byte {offset} claims to be at byte {hdr_offset}", which.name());
             return Err(wrong("hdr_offset", at::HDR_OFFSET, what));
         }
         let hdr_size = number(bytes, at::HDR_SIZE);
         if !SIZES.contains(&hdr_size) {
-            return Err(wrong("hdr_size", at::HDR_SIZE, format!("no header has {hdr_size} bytes")));
+            return Err(wrong("hdr_size", at::HDR_SIZE, format!("{hdr_size} bytes is not a valid header size")));
         }
         if which.offset(hdr_size) != offset {
-            let what = format!("the secondary header at byte {offset} says that it has {hdr_size} bytes");
+            let what = format!("the secondary header at byte {offset} claims to have {hdr_size} bytes");
             return Err(wrong("hdr_size", at::HDR_SIZE, what));
         }
         let csum_alg = String::from_utf8(text(&bytes[at::CSUM_ALG..][..CSUM_ALG]).to_vec());
@@ -162,8 +162,11 @@ impl Binary {
         let size = size.ok_or_else(|| Error::misuse(format!("no LUKS2 header has {hdr_size} bytes")))?;
         if json.len() >= size - LEN {
             let room = size - LEN - 1;
-            return Err(Error::misuse(format!("the header's metadata would take {} of {room} bytes", json.len()))
-                .hint("Remove tokens or keyslots that are not needed."));
+            return Err(Error::misuse(format!(
+                "the header's metadata would need {} bytes, but only {room} fit",
+                json.len()
+            ))
+            .hint("Remove tokens or keyslots that are no longer needed."));
         }
         let mut whole = vec![0; size];
         whole[at::MAGIC..at::VERSION].copy_from_slice(which.magic());
@@ -184,7 +187,7 @@ impl Binary {
 
     fn checksum(&self) -> Result<&'static Hash> {
         let known = hash::by_name(&self.csum_alg).filter(|hash| hash.size <= at::END - at::CSUM);
-        known.ok_or_else(|| Error::unsupported(format!("{:?} as the header's checksum", self.csum_alg)))
+        known.ok_or_else(|| Error::unsupported(format!("header checksums by {:?}", self.csum_alg)))
     }
 }
 
@@ -207,7 +210,7 @@ fn text(field: &[u8]) -> &[u8] {
 
 fn put(field: &mut [u8], text: &[u8], what: &str) -> Result<()> {
     if text.len() >= field.len() || text.contains(&0) {
-        return Err(Error::misuse(format!("a {what} has at most {} bytes, none of them NUL", field.len() - 1)));
+        return Err(Error::misuse(format!("a {what} must have at most {} bytes, none of them NUL", field.len() - 1)));
     }
     field[..text.len()].copy_from_slice(text);
     Ok(())

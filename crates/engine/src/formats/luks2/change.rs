@@ -73,9 +73,9 @@ pub(super) fn nothing_required(metadata: &Metadata) -> Result<()> {
         [] => Ok(()),
         all => {
             let hint = if all.iter().any(|r| r.starts_with("online-reencrypt")) {
-                "It is being reencrypted: finish that first."
+                "It is being reencrypted. Finish that first."
             } else {
-                "Use the program that made it. Nothing was changed."
+                "Nothing was changed. Use the program that created it."
             };
             Err(Error::unsupported(format!("changing a header that requires {}", all.join(", "))).hint(hint))
         }
@@ -85,7 +85,7 @@ pub(super) fn nothing_required(metadata: &Metadata) -> Result<()> {
 /// A label or subsystem: any text on one line. Its length is the binary header's matter.
 pub(super) fn text(what: &str, text: &str) -> Result<Vec<u8>> {
     if text.chars().any(char::is_control) {
-        return Err(Error::misuse(format!("a {what} is text on one line")));
+        return Err(Error::misuse(format!("a {what} must be a single line of text")));
     }
     Ok(text.as_bytes().to_vec())
 }

@@ -31,7 +31,7 @@ const ALIGNMENT: u64 = 4096;
 /// that sector.
 pub(in crate::formats) fn to_luks2(store: &dyn Store, to: &str, detached: bool) -> Result<Prepared> {
     if !same_name(to, NAME) {
-        return Err(Error::unsupported(format!("turning LUKS1 into {to}")));
+        return Err(Error::unsupported(format!("converting LUKS1 to {to}")));
     }
     let old = Phdr::find(store)?;
     old.sound()?;
@@ -82,7 +82,7 @@ pub(in crate::formats) fn to_luks2(store: &dyn Store, to: &str, detached: bool) 
 /// sector, and the volume is one of LUKS1. What is left of LUKS2 is wiped at the end.
 pub(super) fn to_luks1(store: &dyn Store, to: &str, detached: bool) -> Result<Prepared> {
     if !same_name(to, "LUKS1") {
-        return Err(Error::unsupported(format!("turning LUKS2 into {to}")));
+        return Err(Error::unsupported(format!("converting LUKS2 to {to}")));
     }
     let change = Change::of(store)?;
     let metadata = &change.header.metadata;
@@ -93,7 +93,7 @@ pub(super) fn to_luks1(store: &dyn Store, to: &str, detached: bool) -> Result<Pr
     let (cipher_name, cipher_mode) = said.cipher.split_once('-').ok_or_else(|| not("its cipher has no mode"))?;
     let (Some(payload), true) = (u32::try_from(payload / SECTOR).ok(), cipher_name.len().max(cipher_mode.len()) < 32)
     else {
-        return Err(not("where its data begin, or its cipher, cannot be said in LUKS1"));
+        return Err(not("LUKS1 cannot express its data offset or its cipher"));
     };
     let uuid = String::from_utf8_lossy(&change.header.binary.uuid).into_owned();
     let bytes = New {
@@ -152,7 +152,7 @@ fn no_other_metadata(store: &dyn Store, header: &Phdr) -> Result<()> {
         store.read_at(at, &mut mark)?;
     }
     if mark == *b"LUKSMETA" {
-        return Err(Error::unsupported("turning a volume with data of luksmeta into LUKS2"));
+        return Err(Error::unsupported("converting a volume with luksmeta data to LUKS2"));
     }
     Ok(())
 }
@@ -179,15 +179,16 @@ fn out_of_the_way(store: &dyn Store, old: &Phdr, free: Range<u64>) -> Result<(Ph
             (behind / SECTOR) as u32
         } else {
             return Err(Error::misuse(format!(
-                "keyslot {number} is where LUKS2 has its header, and there is no room for it elsewhere. Nothing was changed"
+                "keyslot {number} lies where the LUKS2 header belongs, and there is no room to move it; nothing was \
+                 changed"
             ))
-            .hint("Remove a keyslot that is not needed."));
+            .hint("Remove a keyslot that is no longer needed."));
         };
         new = new.with_slot(number, Slot { offset: to, ..slot.clone() });
         let area = slot.area(len);
         let mut bytes = zeros(&area);
         store.read_at(area.start, &mut bytes)?;
-        let what = format!("keyslot {number}, at another place");
+        let what = format!("keyslot {number} at its new position");
         steps.push(Step { what, at: u64::from(to) * SECTOR, bytes });
         steps.extend(between(&header, &new));
         header = new;
@@ -218,10 +219,13 @@ fn area_cipher(header: &Phdr) -> Result<String> {
     let said = header.specification();
     slots::area_cipher(&said).ok_or_else(|| {
         Error::unsupported(format!(
-            "LUKS2 keyslots encrypted with {}: cryptsetup could not open them. Nothing was changed",
+            "LUKS2 keyslots encrypted with {} (cryptsetup cannot open them)",
             validate::printable(&said)
         ))
-        .hint("Make a new LUKS2 volume and copy: `claviger convert --new-format LUKS2 OLD NEW`.")
+        .hint(
+            "Nothing was changed. Copy the data to a new LUKS2 volume: `claviger convert --new-format LUKS2 OLD \
+             NEW`.",
+        )
     })
 }
 
@@ -240,7 +244,7 @@ fn metadata_of(header: &Phdr, end: u64, cipher: &str) -> Result<Metadata> {
         other: Default::default(),
     };
     if header.active().any(|(_, slot)| slot.stripes != STRIPES) {
-        return Err(Error::unsupported(format!("turning keyslots into LUKS2 that are not split {STRIPES} times")));
+        return Err(Error::unsupported(format!("converting keyslots with other than {STRIPES} stripes to LUKS2")));
     }
     let segment = Segment {
         kind: "crypt".into(),
@@ -313,7 +317,7 @@ fn block_or_less(header: &Phdr, area: &Range<u64>) -> u64 {
 
 /// Why LUKS1 cannot say it.
 fn not(why: &str) -> Error {
-    Error::misuse(format!("it cannot be a LUKS1 volume: {why}. Nothing was changed"))
+    Error::misuse(format!("it cannot become a LUKS1 volume: {why}; nothing was changed"))
 }
 
 /// What a LUKS2 header says that LUKS1 can say too.
@@ -334,7 +338,7 @@ impl<'a> Said<'a> {
             return Err(not("it has several segments"));
         };
         let (1, Some((_, digest))) = (metadata.digests.len(), slots::data_digest(metadata)) else {
-            return Err(not("it has keys beside that of the data"));
+            return Err(not("it has keys other than the volume key"));
         };
         let cipher = segment.encryption.as_deref().unwrap_or_default();
         let hash = digest.hash.as_deref().unwrap_or_default();
@@ -342,14 +346,14 @@ impl<'a> Said<'a> {
         let said = [
             (
                 segment.kind != "crypt" || segment.integrity.is_some(),
-                "its data have integrity protection or a drive of their own",
+                "its data have integrity protection or are encrypted by the drive",
             ),
             (segment.sector_size != Some(512), "its encryption sectors have more than 512 bytes"),
             (segment.size != Size::Dynamic, "its size is fixed"),
-            (segment.iv_tweak.unwrap_or_default().0 != 0, "its sectors do not count from 0 on"),
+            (segment.iv_tweak.unwrap_or_default().0 != 0, "its sector numbers do not start at 0"),
             (!metadata.tokens.is_empty(), "it has tokens"),
-            (digest.kind != "pbkdf2" || digest.digest.0.len() < luks1::DIGEST, "its digest is another one"),
-            (metadata.keyslots.keys().any(|n| *n as usize >= SLOTS), "it has keyslots with numbers above 7"),
+            (digest.kind != "pbkdf2" || digest.digest.0.len() < luks1::DIGEST, "its digest is of another kind"),
+            (metadata.keyslots.keys().any(|n| *n as usize >= SLOTS), "it has keyslots numbered above 7"),
         ];
         if let Some((_, why)) = said.iter().find(|(wrong, _)| *wrong) {
             return Err(not(why));
@@ -366,16 +370,16 @@ impl<'a> Said<'a> {
         let area = &keyslot.area;
         let said = [
             (keyslot.kind != "luks2", "is of another kind"),
-            (kdf.kind != "pbkdf2", "is not derived by PBKDF2: change it to that first"),
+            (kdf.kind != "pbkdf2", "is not derived by PBKDF2; change that first"),
             (keyslot.key_size as usize != self.key_len, "holds a key of another size"),
             (
                 kdf.hash.as_deref() != Some(self.hash) || af.hash.as_deref() != Some(self.hash),
-                "has another hash than the digest",
+                "uses another hash than the digest",
             ),
             (af.stripes != Some(STRIPES), "is not split 4000 times"),
             (area.encryption.as_deref() != Some(self.cipher), "is not encrypted as the data are"),
             (area.key_size.map(|size| size as usize) != Some(self.key_len), "is not encrypted as the data are"),
-            (!area.offset.0.is_multiple_of(SECTOR), "does not begin with a sector"),
+            (!area.offset.0.is_multiple_of(SECTOR), "does not begin at a sector boundary"),
         ];
         if let Some((_, why)) = said.iter().find(|(wrong, _)| *wrong) {
             return Err(no(why));
@@ -405,7 +409,7 @@ fn luks1_slots(metadata: &Metadata, said: &Said<'_>, limit: u64) -> Result<[Slot
             free = free.max(area.end.next_multiple_of(ALIGNMENT));
         }
         if free + len > limit {
-            return Err(not("there is no room for eight keyslots before the data"));
+            return Err(not("eight keyslots do not fit before the data"));
         }
         slot.offset = (free / SECTOR) as u32;
         taken.push(free..free + len);
@@ -426,5 +430,5 @@ fn lost(change: &Change<'_>) -> Vec<Warning> {
     if header.metadata.keyslots.values().any(|slot| slot.priority.unwrap_or(1) != 1) {
         lost.push("priorities of keyslots");
     }
-    lost.iter().map(|what| format!("LUKS1 has no {what}: they are lost.").into()).collect()
+    lost.iter().map(|what| format!("LUKS1 has no {what}; they will be lost.").into()).collect()
 }

@@ -100,8 +100,8 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
 pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
     if spec.integrity.is_some() {
         // KeyslotParameters many tags and how long a journal there will be depends on the store's size in turn.
-        return Err(Error::unsupported("choosing the size of a volume with integrity protection by its contents")
-            .hint("Create the volume first, larger than its contents by a tenth."));
+        return Err(Error::unsupported("sizing a volume with integrity protection by its contents")
+            .hint("Create the volume first, about 10 % larger than its contents."));
     }
     let (_, key_len) = cipher(spec)?;
     let room = spec.metadata_size.unwrap_or(METADATA_SIZE).saturating_mul(2);
@@ -138,8 +138,8 @@ impl NewLuks2 {
         let hdr_size = spec.metadata_size.unwrap_or(METADATA_SIZE);
         if !SIZES.contains(&hdr_size) {
             let all: Vec<_> = SIZES.iter().map(|size| format!("{}K", size >> 10)).collect();
-            return Err(Error::misuse(format!("a copy of the header cannot have {hdr_size} bytes"))
-                .hint(format!("It has one of {}.", all.join(", "))));
+            return Err(Error::misuse(format!("{hdr_size} bytes is not a valid metadata size"))
+                .hint(format!("Use one of {}.", all.join(", "))));
         }
         let detached = spec.data.is_some();
         let room = 2 * hdr_size;
@@ -147,7 +147,7 @@ impl NewLuks2 {
         let data_offset = spec.data_offset.unwrap_or(default);
         if !data_offset.is_multiple_of(4096) {
             return Err(Error::misuse(format!(
-                "data cannot begin at byte {data_offset}: it is not a multiple of 4096"
+                "data cannot begin at byte {data_offset}, which is not a multiple of 4096"
             )));
         }
         let limit = if detached { store.len() } else { data_offset };
@@ -156,13 +156,13 @@ impl NewLuks2 {
         if keyslots_size < slots::area_len(key_len) || room + keyslots_size > limit {
             let least = room + spec.keyslots_size.unwrap_or(0).max(slots::area_len(key_len));
             return Err(Error::misuse(format!(
-                "header and keyslots need {least} bytes, and there is room for {limit}"
+                "the header and keyslots need {least} bytes, but only {limit} are available"
             )));
         }
         let data_len = spec.data.unwrap_or(store).len().saturating_sub(data_offset);
         let sector_size = sector_size(spec, data_len)?;
         if data_len < u64::from(sector_size) {
-            return Err(Error::misuse(format!("there is no room for data behind byte {data_offset}")));
+            return Err(Error::misuse(format!("there is no room for data after byte {data_offset}")));
         }
         if let Some((aead, _)) = &integrity {
             let device = spec.data.unwrap_or(store).len();
@@ -223,7 +223,7 @@ fn keyslots_at_least(key_len: usize) -> u64 {
 fn exact(room: u64, keyslots_size: u64) -> Result<u64> {
     if keyslots_size > validate::KEYSLOTS_SIZE || !keyslots_size.is_multiple_of(slots::BLOCK) {
         return Err(Error::misuse(format!("the keyslots area cannot have {keyslots_size} bytes"))
-            .hint("It has up to 128 MiB, in whole blocks of 4096 bytes."));
+            .hint("Use a multiple of 4096 bytes, up to 128 MiB."));
     }
     Ok(room + keyslots_size)
 }
@@ -248,22 +248,19 @@ fn authenticated(spec: &Spec<'_>, name: &str) -> Result<(String, Tagged, usize)>
         _ => None,
     };
     if alone.is_some() && spec.cipher.is_some() {
-        return Err(Error::misuse(format!("{name} is a cipher and its integrity protection in one"))
-            .hint("Leave out the cipher."));
+        return Err(Error::misuse(format!("{name} includes its cipher")).hint("Omit the cipher."));
     }
     let (cipher, name) = alone.map_or((spec.cipher, name), |(cipher, name)| (Some(cipher), name));
     let known = aead::Specification::choose(cipher, name);
     let (specification, cipher, kind) = known.map_err(|e| {
         Error::misuse(e.to_string()).hint(
-            "There are hmac-sha256 and hmac-sha512 with ciphers such as aes-xts-random, aead with the ciphers \
-             aes-gcm-random, aes-ccm-random and aegis128-random, and poly1305 with chacha20-random.",
+            "Use hmac-sha256 or hmac-sha512 with a cipher such as aes-xts-random; aead with aes-gcm-random, \
+             aes-ccm-random or aegis128-random; or poly1305 with chacha20-random.",
         )
     })?;
     if specification.repeats_vectors() {
-        return Err(Error::misuse(format!("{cipher} takes the same initialisation vector for a sector each time"))
-            .hint(
-                "With that, this mode protects nothing. Use the same cipher with \"random\" instead of \"plain64\".",
-            ));
+        return Err(Error::misuse(format!("{cipher} reuses each sector's IV on every write"))
+            .hint("That makes this mode insecure. Use the same cipher with \"random\" instead of \"plain64\"."));
     }
     let len = key_len(spec, &cipher, &specification.key_sizes(), specification.mac_key_size())?;
     Ok((cipher, (specification, kind), len))
@@ -274,7 +271,7 @@ fn key_len(spec: &Spec<'_>, text: &str, sizes: &[usize], mac: usize) -> Result<u
     let fits = |len: &usize| sizes.contains(len);
     let len = match (spec.key_bits, spec.volume_key) {
         (Some(bits), _) if !bits.is_multiple_of(8) => {
-            return Err(Error::misuse(format!("a key of {bits} bits: it is made of whole bytes")));
+            return Err(Error::misuse(format!("a key of {bits} bits is not a whole number of bytes")));
         }
         (Some(bits), _) => bits as usize / 8 + mac,
         (None, Some(key)) => key.len(),
@@ -282,8 +279,8 @@ fn key_len(spec: &Spec<'_>, text: &str, sizes: &[usize], mac: usize) -> Result<u
     };
     if !fits(&len) {
         let all: Vec<_> = sizes.iter().map(|size| ((size - mac) * 8).to_string()).collect();
-        return Err(Error::misuse(format!("{text} takes no key of {} bits", len.saturating_sub(mac) * 8))
-            .hint(format!("It takes one of {} bits.", all.join(", "))));
+        return Err(Error::misuse(format!("{text} takes no {}-bit key", len.saturating_sub(mac) * 8))
+            .hint(format!("It takes a key of {} bits.", all.join(", "))));
     }
     Ok(len)
 }
@@ -307,10 +304,10 @@ fn sector_size(spec: &Spec<'_>, data_len: u64) -> Result<u32> {
         None => Ok(512),
         Some(size @ (512 | 1024 | 2048 | 4096)) if data_len.is_multiple_of(u64::from(size)) => Ok(size),
         Some(size @ (512 | 1024 | 2048 | 4096)) => {
-            Err(Error::misuse(format!("{data_len} bytes of data are no whole sectors of {size} bytes")))
+            Err(Error::misuse(format!("{data_len} bytes of data are not a whole number of {size}-byte sectors")))
         }
         Some(size) => {
-            Err(Error::misuse(format!("no sectors of {size} bytes")).hint("There are 512, 1024, 2048 and 4096."))
+            Err(Error::misuse(format!("{size} bytes is not a valid sector size")).hint("Use 512, 1024, 2048 or 4096."))
         }
     }
 }

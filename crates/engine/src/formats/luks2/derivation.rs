@@ -30,7 +30,7 @@ pub(super) fn of(metadata: &metadata::Kdf) -> Result<Kdf> {
             let (passes, memory_kib, lanes) = (costs(metadata.time), costs(metadata.memory), costs(metadata.cpus));
             // RFC 9106, section 3.1.
             if passes == 0 || lanes == 0 || u64::from(memory_kib) < 8 * u64::from(lanes) || lanes > 0xff_ffff {
-                return wrong(format!("no Argon2 has {passes} passes over {memory_kib} KiB in {lanes} lanes"));
+                return wrong(format!("Argon2 cannot have {passes} passes over {memory_kib} KiB in {lanes} lanes"));
             }
             if metadata.salt.0.len() < SALT {
                 return wrong(format!("a salt of {} bytes is too short for Argon2", metadata.salt.0.len()));

@@ -386,7 +386,7 @@ pub(super) fn meaning(kind: &str, token: &Map<String, Value>) -> String {
                 let pcrs: Vec<_> = pcrs.iter().map(Value::to_string).collect();
                 if pcrs.is_empty() { String::new() } else { format!(", {how} PCRs {}", pcrs.join(", ")) }
             };
-            let lock = if yes("tpm2_pcrlock") { ", by what systemd-pcrlock keeps in it" } else { "" };
+            let lock = if yes("tpm2_pcrlock") { ", by its systemd-pcrlock policy" } else { "" };
             let bound = pcrs("tpm2-pcrs", "bound to") + &pcrs("tpm2_pubkey_pcrs", "with signatures of") + lock;
             let pin = if yes("tpm2-pin") { ", with a PIN" } else { "" };
             format!("the TPM of one machine releases the passphrase{bound}{pin} (systemd-cryptenroll --tpm2-device)")
@@ -396,19 +396,18 @@ pub(super) fn meaning(kind: &str, token: &Map<String, Value>) -> String {
             let touch = if yes("fido2-up-required") { ", when touched" } else { "" };
             let party = text("fido2-rp").escape_debug();
             format!(
-                "a FIDO2 security key with a credential for {party} makes the passphrase{pin}{touch} (systemd-cryptenroll --fido2-device)"
+                "a FIDO2 security key with a credential for {party} produces the passphrase{pin}{touch} \
+                 (systemd-cryptenroll --fido2-device)"
             )
         }
-        "systemd-recovery" => {
-            "the passphrase is a recovery key, to be typed (systemd-cryptenroll --recovery-key)".to_owned()
-        }
+        "systemd-recovery" => "the passphrase is a recovery key (systemd-cryptenroll --recovery-key)".to_owned(),
         "systemd-pkcs11" => format!("the smart card {} decrypts the passphrase", text("pkcs11-uri")),
         "clevis" => {
             let protected = token.get("jwe").and_then(|jwe| jwe.get("protected")).and_then(Value::as_str);
             let with = protected.and_then(|protected| pin(protected, 0));
-            format!("clevis finds the passphrase, with {}", with.as_deref().unwrap_or("a server or a TPM"))
+            format!("clevis obtains the passphrase from {}", with.as_deref().unwrap_or("a server or a TPM"))
         }
-        _ => "kept for another program".to_owned(),
+        _ => "reserved for another program".to_owned(),
     }
 }
 

@@ -45,7 +45,7 @@ impl HeaderEditor for Editor {
     }
 
     fn back_up(&self, store: &dyn Store, _with: &Unlock<'_>, hidden: Option<&Unlock<'_>>) -> Result<HeaderBackup> {
-        let none = || Error::misuse("a LUKS volume has no hidden volume in it");
+        let none = || Error::misuse("a LUKS volume cannot contain a hidden volume");
         wiped(NAME, if hidden.is_some() { Err(none()) } else { backup::back_up(store) })
     }
 
@@ -109,7 +109,7 @@ fn set(store: &dyn Store, to: &HeaderAttributes<'_>) -> Result<Prepared> {
     if let Some((number, priority)) = to.priority {
         if priority > 2 {
             return Err(Error::misuse(format!("{priority} is not a keyslot priority"))
-                .hint("There are 0 (only if named), 1 (normal) and 2 (first)."));
+                .hint("Use 0 (only if named), 1 (normal) or 2 (first)."));
         }
         keyslots::at(&mut change.metadata, number)?.priority = Some(priority);
         change.keyslot = Some(number);
@@ -119,7 +119,7 @@ fn set(store: &dyn Store, to: &HeaderAttributes<'_>) -> Result<Prepared> {
         let kept = &change.header.metadata.config.flags;
         if let Some(unknown) = flags.iter().find(|flag| !FLAGS.contains(&flag.as_str()) && !kept.contains(flag)) {
             return Err(Error::misuse(format!("no flag is called \"{}\"", unknown.escape_debug()))
-                .hint(format!("There are: {}.", FLAGS.join(", "))));
+                .hint(format!("Known: {}.", FLAGS.join(", "))));
         }
         change.metadata.config.flags = flags.to_vec();
     }
@@ -133,23 +133,23 @@ fn resize(store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resi
     let areas = change.metadata.config.keyslots_size.0;
     let header_end = change.binary.hdr_size.saturating_mul(2).saturating_add(areas);
     let (1, Some(segment)) = (change.metadata.segments.len(), change.metadata.segments.values_mut().next()) else {
-        return Err(Error::unsupported("changing the size of a volume of several segments"));
+        return Err(Error::unsupported("resizing a volume with several segments"));
     };
     if segment.integrity.is_some() {
-        return Err(Error::unsupported("changing the size of a volume with integrity protection")
-            .hint("Its tags lie between its data. Make a new volume and copy."));
+        return Err(Error::unsupported("resizing a volume with integrity protection")
+            .hint("Its tags are interleaved with its data. Copy the data to a new volume."));
     }
     if data.is_none() && (segment.offset.0 < header_end || store_len <= segment.offset.0) {
         // Its file would be given the size of the data, and lose keyslots.
         return Err(Error::misuse("it is a detached header: the data are in another file or device")
-            .hint("A volume of dynamic size follows the size of its file or device by itself."));
+            .hint("A volume of dynamic size follows its file or device automatically."));
     }
     let sector = u64::from(segment.sector_size.unwrap_or(512));
     if size == 0 || !size.is_multiple_of(sector) {
-        return Err(Error::misuse(format!("{size} bytes: the volume is made of whole sectors of {sector} bytes")));
+        return Err(Error::misuse(format!("{size} bytes is not a whole number of {sector}-byte sectors")));
     }
     let len = segment.offset.0.checked_add(size);
-    let len = len.ok_or_else(|| Error::misuse(format!("{size} bytes are more than any file has")))?;
+    let len = len.ok_or_else(|| Error::misuse(format!("{size} bytes is larger than any file can be")))?;
     let start = segment.offset.0;
     let before = match segment.size {
         Size::Dynamic => store_len.saturating_sub(segment.offset.0) / sector * sector,

@@ -60,7 +60,7 @@ pub(super) fn add(
         Some(bits) => {
             let key = fresh_key(bits)?;
             let digest = slots::free_number(&change.metadata.digests);
-            let digest = digest.ok_or_else(|| Error::misuse("there is no room for another key's digest"))?;
+            let digest = digest.ok_or_else(|| Error::misuse("there is no room for the digest of another key"))?;
             change.metadata.digests.insert(digest, digest_of(&key, hash_of(new.hash)?, &new.cost, with)?);
             (key, digest, None)
         }
@@ -74,7 +74,9 @@ pub(super) fn add(
         let free = slots::free_number(&change.metadata.tokens);
         // A recovery key opens without its token, too.
         if free.is_none() && new.token.is_some() {
-            return Err(Error::misuse("there is no room for another token").hint("Remove one that is not needed."));
+            return Err(
+                Error::misuse("there is no room for another token").hint("Remove one that is no longer needed.")
+            );
         }
         token.insert("keyslots".to_owned(), Value::from(vec![number.to_string()]));
         change.metadata.tokens.extend(free.map(|free| (free, token)));
@@ -91,8 +93,7 @@ pub(super) fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'
     let passphrase = passphrase(new.credentials)?;
     let OpenedKey { keyslot, key, .. } = opened(&change, with)?;
     let number = keyslot.ok_or_else(|| {
-        Error::misuse("the volume key opens no keyslot that could be changed")
-            .hint("Add a new keyslot with it instead.")
+        Error::misuse("the volume key does not identify a keyslot to change").hint("Use it to add a keyslot instead.")
     })?;
     let old = change.metadata.keyslots[&number].clone();
     let how = KeyslotParameters::like(&change.metadata, Some(number), key.len(), new.hash)?;
@@ -113,7 +114,7 @@ pub(super) fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Resul
     let number = match which {
         Removal::Opened(with) => {
             let opened = opened(&change, with)?.keyslot;
-            opened.ok_or_else(|| Error::misuse("the volume key opens no keyslot that could be removed"))?
+            opened.ok_or_else(|| Error::misuse("the volume key does not identify a keyslot to remove"))?
         }
         Removal::Number(number, with) => {
             let keyslot = change.metadata.keyslots.get(&number).ok_or_else(|| no_keyslot(number))?;
@@ -127,15 +128,15 @@ pub(super) fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Resul
     };
     let of_data = slots::of_data(&change.metadata);
     if of_data.contains(&number) && of_data.len() == 1 && !last {
-        return Err(Error::misuse(format!("keyslot {number} is the last one: without it the data are lost"))
-            .hint("Add another one first. If the data are to be lost, say that the last one may go."));
+        return Err(Error::misuse(format!("keyslot {number} is the last one; without it the data are lost"))
+            .hint("Add another one first. To give up the data, allow removing the last one."));
     }
     change.before.push(wipe(&change.metadata.keyslots[&number], number)?);
     slots::take_out(&mut change.metadata, number);
     if of_data.len() == 1 && of_data.contains(&number) {
         change
             .warnings
-            .push("No keyslot opens the volume any more. Only a header backup or the volume key can.".into());
+            .push("No keyslot opens the volume any more; only a header backup or the volume key does.".into());
     }
     change.keyslot = Some(number);
     change.prepared()
@@ -163,7 +164,7 @@ fn another_opens(change: &Change<'_>, with: &Unlock<'_>, number: u32) -> Result<
     let Change { store, header, metadata, .. } = change;
     let digest = data_digest(metadata)?;
     if with.keyslot == Some(number) {
-        return Err(Error::misuse(format!("keyslot {number} itself is to be removed"))
+        return Err(Error::misuse(format!("the given passphrase opens keyslot {number}, the one to remove"))
             .hint("Give the passphrase of a keyslot that stays."));
     }
     if let [Credential::VolumeKey(_)] = with.credentials {
@@ -177,14 +178,14 @@ fn another_opens(change: &Change<'_>, with: &Unlock<'_>, number: u32) -> Result<
 fn free(metadata: &Metadata, wanted: Option<u32>) -> Result<u32> {
     match wanted {
         Some(number) if number >= validate::NUMBERS => {
-            Err(Error::misuse(format!("keyslots have the numbers 0 to {}", validate::NUMBERS - 1)))
+            Err(Error::misuse(format!("keyslots are numbered 0 to {}", validate::NUMBERS - 1)))
         }
         Some(number) if metadata.keyslots.contains_key(&number) => {
-            Err(Error::misuse(format!("keyslot {number} is taken")).hint("Choose another one, or remove it first."))
+            Err(Error::misuse(format!("keyslot {number} is in use")).hint("Choose another one, or remove it first."))
         }
         Some(number) => Ok(number),
         None => slots::free_number(&metadata.keyslots)
-            .ok_or_else(|| Error::misuse("all keyslots are taken").hint("Remove one that is not needed.")),
+            .ok_or_else(|| Error::misuse("all keyslots are in use").hint("Remove one that is no longer needed.")),
     }
 }
 
@@ -332,7 +333,7 @@ pub(super) fn digest_of(
 fn fresh_key(bits: u32) -> Result<Secret> {
     // cryptsetup's luks.h, `MAX_KEY_SIZE`, in bits.
     if bits == 0 || !bits.is_multiple_of(8) || bits > 4096 {
-        return Err(Error::misuse(format!("a key of {bits} bits: it has 8 to 4096, in whole bytes")));
+        return Err(Error::misuse(format!("a key of {bits} bits is not possible: 8 to 4096, in whole bytes")));
     }
     let mut key = Secret::zeroed(bits as usize / 8);
     write::random(&mut key)?;
@@ -349,7 +350,7 @@ fn salt() -> Result<Base64> {
 pub(super) fn hash_of(name: Option<&str>) -> Result<&'static Hash> {
     let Some(name) = name else { return Ok(&hash::SHA256) };
     let known = hash::by_name(name).filter(|hash| header_name(hash).is_ok());
-    known.ok_or_else(|| Error::misuse(format!("LUKS headers have no hash called {name}")))
+    known.ok_or_else(|| Error::misuse(format!("LUKS headers know no hash called {name}")))
 }
 
 /// The hash's name in a header, which is the kernel's, if it is one of those that other programs find by it.
@@ -359,9 +360,7 @@ pub(super) fn header_name(hash: &Hash) -> Result<String> {
         &["Streebog", "MD4", "RIPEMD-128", "RIPEMD-256", "RIPEMD-320", "SHA-512/224", "SHA-512/256"];
     match hash.name {
         name if REFUSED.contains(&name) || name.starts_with("Tiger") || name.starts_with("Whirlpool-") => {
-            Err(Error::unsupported(format!(
-                "{name} in LUKS headers, where programs do not agree on its name or do not know it"
-            )))
+            Err(Error::unsupported(format!("{name} in LUKS headers (programs disagree on its name or do not know it)")))
         }
         name if name.starts_with("BLAKE2") => Ok(name.to_ascii_lowercase()),
         name => Ok(name.replace('-', "").to_ascii_lowercase()),

@@ -79,7 +79,7 @@ pub fn lay_out<'k>(
     let Making { mut segments, mut warnings, .. } = making;
     if reencrypt::moving::record(&header.metadata).is_some() {
         segments.iter_mut().for_each(|segment| segment.writable = false);
-        let moving = "Read-only: its header is moving to a file of its own, so that the data become plaintext.";
+        let moving = "Read-only: a decryption is moving its header to a separate file.";
         warnings.push(Warning::from(moving).advise(Advice::ResumeDecryption));
     }
     let layout = Layout::new(segments)?.for_kernel(with.for_kernel.then_some("LUKS2"));
@@ -96,12 +96,12 @@ fn all_encrypted_alike(header: &ReadHeader) -> Result<()> {
         return Ok(());
     };
     let what = format!(
-        "segment {number}, from byte {} on, is not encrypted, and no reencryption goes on that could have left it so",
+        "segment {number}, from byte {} on, is not encrypted, although no reencryption is in progress",
         segment.offset.0
     );
     Err(Error::from(ErrorKind::Malformed { field: "segments", offset: json_at(header), what }).hint(
-        "Somebody may have changed the header to read what you write, or to have you read what they wrote. Nothing was changed: \
-         compare it with a header backup, and restore that.",
+        "Nothing was changed. Somebody may have tampered with the header to read or forge your data. Compare it \
+         with a header backup, and restore that.",
     ))
 }
 
@@ -130,11 +130,10 @@ impl Making<'_> {
                 Some(integrity) => self.authenticated(number, segment, integrity, key)?,
             },
             "hw-opal" | "hw-opal-crypt" => {
-                return Err(Error::unsupported("data that the drive itself encrypts (OPAL)").hint(
-                    "Only the drive with its own key can decrypt them: use cryptsetup 2.7 or newer on that machine.",
-                ));
+                return Err(Error::unsupported("data encrypted by the drive itself (OPAL)")
+                    .hint("Only that drive can decrypt them: use cryptsetup 2.7 or newer on its machine."));
             }
-            other => return Err(unknown("segments of the type", other)),
+            other => return Err(unknown("segments of type", other)),
         };
         if let Payload::Authenticated { area, .. } = &payload {
             len = self.len_in_area(number, segment, area.len())?;
@@ -179,20 +178,26 @@ impl Making<'_> {
         let specification = aead::Specification::parse(encryption, &by.kind).map_err(|e| cipher_error(e, at))?;
         let cipher = specification.with_key(key, sectors, self.with.acceleration).map_err(|e| cipher_error(e, at))?;
         if specification.repeats_vectors() {
-            self.warnings.push(format!(
-                "The cipher {} takes the same initialisation vector for a sector each time: whoever sees the volume twice can \
-                 change it unnoticed. Move the data to a new volume.",
-                printable(encryption)
-            ).into());
+            self.warnings.push(
+                format!(
+                    "The cipher {} reuses each sector's IV, so anybody who sees the volume twice can change it \
+                 unnoticed. Move the data to a new volume.",
+                    printable(encryption)
+                )
+                .into(),
+            );
         }
         let (offset, tag) = (segment.offset.0, cipher.tag_size());
         let len = self.data.len().saturating_sub(offset);
         let area = integrity::open(self.data, offset, len, tag, sectors.size)?;
         if area.in_journal() > 0 {
-            self.warnings.push(format!(
-                "{} sectors were not yet in their places when the volume was last used: they are read from the journal.",
-                area.in_journal()
-            ).into());
+            self.warnings.push(
+                format!(
+                    "{} sectors were still in the journal when the volume was last used; they are read from there.",
+                    area.in_journal()
+                )
+                .into(),
+            );
         }
         let layer = || {
             let (specification, key) = (encryption.to_owned(), Secret::copy_from(key));
@@ -222,7 +227,8 @@ impl Making<'_> {
                 let len = rest - rest % sector;
                 if len == 0 {
                     let what = format!(
-                        "segment {number} begins at byte {start}, but there are only {there} bytes: {} are missing at least",
+                        "segment {number} begins at byte {start}, but the file has only {there} bytes: at least {} \
+                         are missing",
                         start.saturating_add(sector).saturating_sub(there)
                     );
                     return Err(Error::from(ErrorKind::Malformed {
@@ -230,13 +236,13 @@ impl Making<'_> {
                         offset: json_at(self.header),
                         what,
                     })
-                    .hint("The file was cut short. Look for a complete copy of it."));
+                    .hint("The file was cut short. Find a complete copy of the file."));
                 }
                 if rest > len {
                     let more = rest - len;
                     self.warnings.push(format!(
-                        "The last {more} bytes are no whole sector of {sector} bytes, and no part of the volume: the file was cut \
-                         short, or something was added to it."
+                        "The last {more} bytes are ignored: they are not a whole {sector}-byte sector. The file was \
+                         cut short, or something was appended."
                     ).into());
                 }
                 Ok((len, true))

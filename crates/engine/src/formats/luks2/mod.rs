@@ -78,7 +78,7 @@ impl Format for Luks2 {
         }
         Ok(match (read(store), marked) {
             (Ok(header), true) => Verdict::Yes(described(&header)),
-            (Err(e), true) => Verdict::Yes(format!("it begins as a LUKS2 header does, but {}", e.kind)),
+            (Err(e), true) => Verdict::Yes(format!("it begins like a LUKS2 header, but {}", e.kind)),
             (Ok(header), false) => lost(&header, &start),
             (Err(e), false) if matches!(e.kind, crate::error::ErrorKind::Io(_)) => return Err(e),
             (Err(e), false) => Verdict::No(e.kind.to_string()),
@@ -165,9 +165,7 @@ fn described(header: &ReadHeader) -> String {
     let uuid = validate::printable(&String::from_utf8_lossy(&header.binary.uuid));
     let damage = match (header.primary.is_current(), header.secondary.is_current()) {
         (true, true) => "",
-        (false, false) => {
-            "; both copies are damaged, and their checksums show what they were: `header repair` writes them anew"
-        }
+        (false, false) => "; both copies are damaged, but `header repair` can restore them",
         _ => "; one of its two copies is damaged",
     };
     format!("it has a LUKS2 header with {slots} keyslot{plural}, UUID {uuid}{damage}")
@@ -178,16 +176,17 @@ fn described(header: &ReadHeader) -> String {
 fn lost(header: &ReadHeader, start: &[u8]) -> Verdict {
     let at = header.binary.hdr_size;
     if header.which == Which::Primary {
-        let what = "the magic of its LUKS2 header is gone, but the checksum is right once it is back";
-        return Verdict::Yes(format!("{what}: `header repair` writes it anew"));
+        let what = "its LUKS2 signature is missing, but the rest of the header is intact";
+        return Verdict::Yes(format!("{what}: `header repair` rewrites it"));
     }
     match magic::known(start) {
         Some(other) => Verdict::No(format!(
-            "it begins as {other} does, but a second LUKS2 header at byte {at} is whole: if that volume is the one that counts, `header \
-             repair` with the format named and its passphrase puts it back"
+            "it begins with {other}, but a second LUKS2 header at byte {at} is intact; to get the LUKS2 volume \
+             back, use `header repair` with the format and the passphrase"
         )),
         None => Verdict::Yes(format!(
-            "its beginning is overwritten, but the second LUKS2 header at byte {at} is whole: `header repair` writes the first anew"
+            "its beginning is overwritten, but the second LUKS2 header at byte {at} is intact: `header repair` \
+             rewrites the first"
         )),
     }
 }
@@ -266,8 +265,8 @@ fn unlocked(header: &ReadHeader, stored: &Stored, with: &Unlock<'_>) -> Result<U
     }
     let digest = match layout::digests(header)[..] {
         [digest] => digest,
-        [] => return Err(Error::unsupported("a LUKS2 volume of which nothing is encrypted")),
-        _ => return Err(Error::unsupported("several volume keys where no reencryption goes on")),
+        [] => return Err(Error::unsupported("an entirely unencrypted LUKS2 volume")),
+        _ => return Err(Error::unsupported("several volume keys without a reencryption in progress")),
     };
     layout::no_header_alone(header, &**stored.data(), stored.detached.is_some())?;
     let opened = unlock::open_key(header, &*stored.header, with, digest)?;

@@ -68,13 +68,11 @@ impl ReadHeader {
                         self.binary.seqid
                     )
                 }
-                CopyState::Differs => {
-                    "has the same sequence number as the other one, but says something else".to_owned()
-                }
+                CopyState::Differs => "has the same sequence number as the other one, but differs".to_owned(),
                 CopyState::Damaged(error) => format!("cannot be used ({error})"),
             };
             let used = match which == self.which {
-                true => "It is used as it was before: its checksum shows that".to_owned(),
+                true => "Its repaired form is used, which its checksum confirms".to_owned(),
                 false => format!("The {} header is used", self.which.name()),
             };
             let what = format!("The {} header {what}. {used}.", which.name());
@@ -174,13 +172,13 @@ fn neither(primary: Error, secondary: Error) -> Error {
         return if missing(&secondary) {
             primary
         } else {
-            secondary.hint("The primary header is gone. Restore a header backup.")
+            secondary.hint("The primary header is missing. Restore a header backup.")
         };
     }
     if primary.hint.is_some() {
         return primary;
     }
-    primary.hint(format!("The secondary header does not help: {secondary}. Restore a header backup."))
+    primary.hint(format!("The secondary header is unusable, too: {secondary}. Restore a header backup."))
 }
 
 /// What the store fails to read is no damage of the header.
@@ -286,8 +284,7 @@ impl Stored {
 
     /// What is wrong with one whose magic is gone.
     fn wiped(&self) -> Error {
-        let what =
-            format!("the magic of the {} header is gone; its checksum is right once it is back", self.which.name());
+        let what = format!("the signature of the {} header is missing; the rest is intact", self.which.name());
         ErrorKind::Malformed { field: "magic", offset: self.offset, what }.into()
     }
 }
@@ -304,11 +301,13 @@ fn fits(copy: Copy, store: &dyn Store) -> Result<Copy> {
     let end = 2 * copy.binary.hdr_size + copy.metadata.config.keyslots_size.0;
     if end > store.len() {
         let missing = end - store.len();
-        let what =
-            format!("headers and keyslots take {end} bytes, but there are only {}: {missing} are missing", store.len());
+        let what = format!(
+            "headers and keyslots take {end} bytes, but the file has only {}: {missing} are missing",
+            store.len()
+        );
         let at = binary::LEN as u64;
         return Err(Error::from(ErrorKind::Malformed { field: "keyslots_size", offset: at, what })
-            .hint("It was cut short: keyslots may be lost. Look for a longer copy of it, or a header backup."));
+            .hint("It was cut short, and keyslots may be lost. Look for a longer copy or a header backup."));
     }
     Ok(copy)
 }
@@ -331,10 +330,10 @@ fn json_text(area: &[u8], at: u64) -> Result<&[u8]> {
         return wrong(0, "it does not begin with an opening brace");
     }
     let Some(len) = area.iter().position(|b| *b == 0) else {
-        return wrong(area.len() - 1, "no zero byte follows the metadata");
+        return wrong(area.len() - 1, "the metadata are not terminated");
     };
     if let Some(more) = area[len..].iter().position(|b| *b != 0) {
-        return wrong(len + more, "there is something behind the metadata");
+        return wrong(len + more, "other data follow the metadata");
     }
     Ok(&area[..len])
 }
@@ -342,7 +341,7 @@ fn json_text(area: &[u8], at: u64) -> Result<&[u8]> {
 /// Reads the text, which begins `at` bytes into the store.
 pub(super) fn parse(json: &[u8], at: u64) -> Result<Metadata> {
     if let Some(place) = too_deep(json) {
-        let what = format!("objects and arrays are more than {DEPTH} deep inside each other");
+        let what = format!("objects and arrays are nested more than {DEPTH} deep");
         return Err(ErrorKind::Malformed { field: "JSON area", offset: at + place as u64, what }.into());
     }
     let mut twice = serde_json::Deserializer::from_slice(json);
@@ -430,7 +429,7 @@ impl<'de> Visitor<'de> for NoKeyTwice {
         while let Some(key) = all.next_key::<String>()? {
             all.next_value_seed(self)?;
             if let Some(twice) = seen.replace(key) {
-                return Err(A::Error::custom(format!("the key {twice:?} is there twice")));
+                return Err(A::Error::custom(format!("the key {twice:?} occurs twice")));
             }
         }
         Ok(())

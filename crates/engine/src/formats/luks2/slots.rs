@@ -64,8 +64,8 @@ pub(super) fn free_area(metadata: &Metadata, hdr_size: u64, len: u64) -> Result<
     if free.checked_add(len).is_some_and(|after| after <= end) {
         return Ok(free);
     }
-    let what = format!("the keyslots area has no room for {len} bytes more");
-    Err(Error::misuse(what).hint("Remove a keyslot that is not needed. Nothing was changed."))
+    let what = format!("the keyslots area has no room for {len} more bytes");
+    Err(Error::misuse(what).hint("Nothing was changed. Remove a keyslot that is no longer needed."))
 }
 
 /// Where the next block begins; the end of all where there is none any more.

@@ -34,16 +34,16 @@ fn import(metadata: &mut Metadata, token: &Value, at: Option<u32>, replace: bool
     let token = checked(metadata, token)?;
     let number = match at {
         Some(number) if number >= NUMBERS => {
-            return Err(Error::misuse(format!("tokens have the numbers 0 to {}", NUMBERS - 1)));
+            return Err(Error::misuse(format!("tokens are numbered 0 to {}", NUMBERS - 1)));
         }
         Some(number) if metadata.tokens.contains_key(&number) && !replace => {
-            return Err(Error::misuse(format!("there is a token {number} already"))
-                .hint("Choose another number, or say that it is to be replaced."));
+            return Err(Error::misuse(format!("there is already a token {number}"))
+                .hint("Choose another number, or replace it explicitly."));
         }
         Some(number) => number,
         None => {
             let free = slots::free_number(&metadata.tokens);
-            free.ok_or_else(|| Error::misuse(format!("there are {} tokens, which is the most", NUMBERS)))?
+            free.ok_or_else(|| Error::misuse(format!("there are already {} tokens, the maximum", NUMBERS)))?
         }
     };
     metadata.tokens.insert(number, token);
@@ -51,8 +51,8 @@ fn import(metadata: &mut Metadata, token: &Value, at: Option<u32>, replace: bool
 }
 
 fn checked(metadata: &Metadata, token: &Value) -> Result<Map<String, Value>> {
-    let no_token = |why: &str| Error::misuse(format!("no token: {why}"));
-    let token = token.as_object().ok_or_else(|| no_token("it is no JSON object"))?;
+    let no_token = |why: &str| Error::misuse(format!("not a token: {why}"));
+    let token = token.as_object().ok_or_else(|| no_token("it is not a JSON object"))?;
     if token.get("type").and_then(Value::as_str).is_none_or(str::is_empty) {
         return Err(no_token("it has no type"));
     }
@@ -60,7 +60,7 @@ fn checked(metadata: &Metadata, token: &Value) -> Result<Map<String, Value>> {
     for keyslot in keyslots.ok_or_else(|| no_token("it has no array of keyslots"))? {
         let number = keyslot.as_str().and_then(|text| text.parse().ok());
         if number.is_none_or(|number: u32| !metadata.keyslots.contains_key(&number)) {
-            return Err(no_token(&format!("there is no keyslot {keyslot}, which it is for")));
+            return Err(no_token(&format!("it is for keyslot {keyslot}, which does not exist")));
         }
     }
     Ok(token.clone())

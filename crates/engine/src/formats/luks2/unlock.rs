@@ -142,13 +142,13 @@ pub(super) fn effort(digest: &Digest) -> u64 {
 /// `Malformed` and `Unsupported`, at byte `at`, for a digest that cannot be; `Cancelled`.
 pub fn verify(digest: &Digest, key: &[u8], at: u64, go_on: &dyn Fn() -> bool) -> Result<bool> {
     if digest.kind != "pbkdf2" {
-        return Err(unknown("digests of the type", &digest.kind));
+        return Err(unknown("digests of type", &digest.kind));
     }
     let hash = known_hash(digest.hash.as_deref().unwrap_or_default())?;
     let (len, iterations) = (digest.digest.0.len(), digest.iterations.unwrap_or(0));
     let fits = len == SHORT_DIGEST || len == hash.size && (SHORT_DIGEST..=LONG_DIGEST).contains(&len);
     if !fits || iterations == 0 {
-        let what = format!("no digest has {len} bytes of {} after {iterations} iterations", hash.name);
+        let what = format!("a digest cannot have {len} bytes of {} after {iterations} iterations", hash.name);
         return Err(ErrorKind::Malformed { field: "digests", offset: at, what }.into());
     }
     let mut derived = Secret::zeroed(len);
@@ -198,16 +198,16 @@ impl<'a> Slot<'a> {
     /// What the metadata say of it, where it makes sense.
     fn of(metadata: &'a Metadata, number: u32, at: u64) -> Result<Self> {
         let wrong = |field, what: String| Error::from(ErrorKind::Malformed { field, offset: at, what });
-        let lacks = || wrong("keyslots", format!("keyslot {number} has no key that a passphrase opens"));
+        let lacks = || wrong("keyslots", format!("keyslot {number} does not open with a passphrase"));
         let keyslot =
             metadata.keyslots.get(&number).ok_or_else(|| Error::misuse(format!("there is no keyslot {number}")))?;
         if keyslot.kind != "luks2" {
-            return Err(unknown("keyslots of the type", &keyslot.kind));
+            return Err(unknown("keyslots of type", &keyslot.kind));
         }
         let (kdf, af) = keyslot.kdf.as_ref().zip(keyslot.af.as_ref()).ok_or_else(lacks)?;
         let digest = *digests_of(number, metadata, |d| &d.keyslots).first().ok_or_else(lacks)?;
         if af.stripes != Some(STRIPES) {
-            let what = format!("keyslot {number} says {} stripes, not {STRIPES}", af.stripes.unwrap_or(0));
+            let what = format!("keyslot {number} has {} stripes, not {STRIPES}", af.stripes.unwrap_or(0));
             return Err(wrong("af", what));
         }
         let area = &keyslot.area;
@@ -215,14 +215,14 @@ impl<'a> Slot<'a> {
         let needed = (u64::from(keyslot.key_size) * u64::from(STRIPES)).next_multiple_of(512);
         if keyslot.key_size == 0 || needed > area.size.0 {
             let what = format!(
-                "that of keyslot {number} has {} bytes, but a key of {} bytes takes {needed}",
+                "that of keyslot {number} has {} bytes, but a {}-byte key needs {needed}",
                 area.size.0, keyslot.key_size
             );
             return Err(wrong("area", what));
         }
         let cipher = Specification::parse(encryption).map_err(|e| cipher_error(e, at))?;
         if !cipher.key_sizes().contains(&(cipher_key as usize)) {
-            let what = format!("{} takes no key of {cipher_key} bytes in keyslot {number}", printable(encryption));
+            let what = format!("{} takes no {cipher_key}-byte key in keyslot {number}", printable(encryption));
             return Err(wrong("area", what));
         }
         let salt = &kdf.salt.0;
@@ -284,14 +284,15 @@ fn none_opened(tried: usize, mut left_out: Vec<(u32, Error)>) -> Error {
     if let Some(place) = memory {
         let (number, error) = left_out.swap_remove(place);
         return error.hint(format!(
-            "Keyslot {number} was not tried for want of memory: the passphrase may be right. Free some memory, or allow more."
+            "Keyslot {number} was not tried because memory is short; the passphrase may be right. Free some memory, \
+             or allow more."
         ));
     }
     if tried == 0 {
-        return Error::from(ErrorKind::WrongCredential("there is no keyslot that a passphrase opens".into()))
+        return Error::from(ErrorKind::WrongCredential("no keyslot opens with a passphrase".into()))
             .hint(
-                "The volume key itself, or a header backup with keyslots in it, opens the volume. A keyslot of the priority \"ignore\" opens \
-                 only if its number is given.",
+                "Give the volume key, or restore a header backup with keyslots. A keyslot with priority \"ignore\" \
+                 opens only if you give its number.",
             )
             .advise(Advice::NameKeyslot);
     }

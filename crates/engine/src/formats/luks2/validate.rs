@@ -48,13 +48,13 @@ pub fn unmet(metadata: &Metadata) -> Option<Error> {
     let known = |name: &&String| REENCRYPTION.contains(&name.as_str());
     let name = requirements(metadata).iter().find(|name| !known(name))?;
     Some(match name.as_str() {
-        "offline-reencrypt" => Error::unsupported("a volume that cryptsetup-reencrypt was reencrypting offline")
-            .hint("Finish it with that program and the log file that it has left."),
-        "opal" => Error::unsupported("data that the drive itself encrypts (OPAL)")
-            .hint("Only the drive with its own key can decrypt them: use cryptsetup 2.7 or newer on that machine."),
-        "inline-hw-tags" => Error::unsupported("integrity tags that the drive keeps beside its sectors"),
+        "offline-reencrypt" => Error::unsupported("a volume being reencrypted offline by cryptsetup-reencrypt")
+            .hint("Finish it with that program and the log file it left."),
+        "opal" => Error::unsupported("data encrypted by the drive itself (OPAL)")
+            .hint("Only that drive can decrypt them: use cryptsetup 2.7 or newer on its machine."),
+        "inline-hw-tags" => Error::unsupported("integrity tags stored by the drive beside its sectors"),
         other => unknown("the requirement", other)
-            .hint("The volume was made or changed by a newer program, which asks others not to touch it."),
+            .hint("A newer program created or changed the volume and asks older ones not to touch it."),
     })
 }
 
@@ -96,11 +96,11 @@ fn named(field: &'static str, of: impl Fn() -> String, member: &str, text: &str)
 fn config(config: &Config, hdr_size: u64) -> Checked {
     let room = hdr_size - binary::LEN as u64;
     if config.json_size.0 != room {
-        return wrong("json_size", format!("it says {} bytes, but the JSON area has {room}", config.json_size.0));
+        return wrong("json_size", format!("it claims {} bytes, but the JSON area has {room}", config.json_size.0));
     }
     let size = config.keyslots_size.0;
     if size > KEYSLOTS_SIZE || !size.is_multiple_of(4096) {
-        return wrong("keyslots_size", format!("no area of all keyslots has {size} bytes"));
+        return wrong("keyslots_size", format!("the keyslots area cannot have {size} bytes"));
     }
     Ok(())
 }
@@ -108,7 +108,9 @@ fn config(config: &Config, hdr_size: u64) -> Checked {
 fn numbers(metadata: &Metadata) -> Checked {
     let Metadata { keyslots, tokens, segments, digests, config: _, other: _ } = metadata;
     let largest = |field, number: Option<&u32>| match number {
-        Some(number) if *number >= NUMBERS => wrong(field, format!("{number} is no number of one, 31 is the last")),
+        Some(number) if *number >= NUMBERS => {
+            wrong(field, format!("{number} is not a valid number, 31 is the largest"))
+        }
         _ => Ok(()),
     };
     largest("keyslots", keyslots.keys().next_back())?;
@@ -130,7 +132,7 @@ fn tokens(metadata: &Metadata) -> Checked {
             id.is_some_and(|id| metadata.keyslots.contains_key(&id.0))
         };
         if let Some(unknown) = keyslots.iter().find(|id| !known(id)) {
-            return wrong("tokens", format!("token {number} is for keyslot {unknown}, which is not there"));
+            return wrong("tokens", format!("token {number} is for keyslot {unknown}, which does not exist"));
         }
     }
     Ok(())
@@ -140,10 +142,10 @@ fn digests(metadata: &Metadata) -> Checked {
     for (number, digest) in &metadata.digests {
         named("digests", || format!("digest {number}"), "type", &digest.kind)?;
         if let Some(Id(id)) = digest.keyslots.iter().find(|id| !metadata.keyslots.contains_key(&id.0)) {
-            return wrong("digests", format!("digest {number} is for keyslot {id}, which is not there"));
+            return wrong("digests", format!("digest {number} is for keyslot {id}, which does not exist"));
         }
         if let Some(Id(id)) = digest.segments.iter().find(|id| !metadata.segments.contains_key(&id.0)) {
-            return wrong("digests", format!("digest {number} is for segment {id}, which is not there"));
+            return wrong("digests", format!("digest {number} is for segment {id}, which does not exist"));
         }
     }
     Ok(())
@@ -165,7 +167,7 @@ fn segments(metadata: &Metadata, hdr_size: u64) -> Checked {
             && one.offset.0.checked_add(size).is_none()
             && parts.len() > 1
         {
-            let what = format!("segment {number} of {size} bytes at byte {} ends nowhere", one.offset.0);
+            let what = format!("segment {number} of {size} bytes at byte {} has no valid end", one.offset.0);
             return wrong("segments", what);
         }
         // Data that begin at 0 are elsewhere: the header is a detached one. While they are reencrypted a later part can be the first
@@ -189,11 +191,11 @@ fn regular_segments(metadata: &Metadata) -> std::result::Result<Vec<(u32, &Segme
         return Err(Wrong("segments", "there is no segment".into()));
     }
     if let Some((number, _)) = (0..).zip(metadata.segments.keys()).find(|(expected, number)| expected != *number) {
-        return Err(Wrong("segments", format!("there is no segment {number}, but one behind it")));
+        return Err(Wrong("segments", format!("segment {number} is missing, but later ones exist")));
     }
     let behind = metadata.segments.values().skip(parts.len());
     if behind.into_iter().any(|segment| !is_backup(segment)) {
-        return Err(Wrong("segments", "a part of the volume has a number behind that of a backup".into()));
+        return Err(Wrong("segments", "a segment's number follows that of a backup".into()));
     }
     Ok(parts)
 }
@@ -201,12 +203,12 @@ fn regular_segments(metadata: &Metadata) -> std::result::Result<Vec<(u32, &Segme
 fn one_segment(number: u32, segment: &Segment, metadata: &Metadata) -> Checked {
     let offset = segment.offset.0;
     if !offset.is_multiple_of(SECTOR) {
-        return wrong("segments", format!("segment {number} begins at byte {offset}, which is inside a sector"));
+        return wrong("segments", format!("segment {number} begins at byte {offset}, inside a sector"));
     }
     if let Size::Fixed(size) = segment.size
         && (size == 0 || !size.is_multiple_of(SECTOR))
     {
-        return wrong("segments", format!("segment {number} has {size} bytes, which are no sectors"));
+        return wrong("segments", format!("segment {number} has {size} bytes, which is not a whole number of sectors"));
     }
     named("segments", || format!("segment {number}"), "type", &segment.kind)?;
     if segment.kind != "crypt" {
@@ -224,7 +226,13 @@ fn one_segment(number: u32, segment: &Segment, metadata: &Metadata) -> Checked {
     if let Size::Fixed(size) = segment.size
         && !size.is_multiple_of(u64::from(sector_size))
     {
-        return wrong("segments", format!("segment {number} has {size} bytes, which are no sectors of {sector_size}"));
+        return wrong(
+            "segments",
+            format!(
+                "segment {number} has {size} bytes, which is not a whole number of \
+             {sector_size}-byte sectors"
+            ),
+        );
     }
     if digests_of(number, metadata, |digest| &digest.segments).is_empty() {
         return wrong("digests", format!("there is none for segment {number}"));
@@ -263,9 +271,9 @@ fn keyslots(metadata: &Metadata, hdr_size: u64) -> Checked {
     let required = requirements(metadata).iter().any(|r| REENCRYPTION.contains(&r.as_str()));
     match (reencryptions, required) {
         (0, false) | (1, true) => Ok(()),
-        (0, true) => wrong("keyslots", "there is a reencryption, but no keyslot that keeps its state"),
-        (1, false) => wrong("requirements", "there is a keyslot of a reencryption, but none is said to go on"),
-        _ => wrong("keyslots", "there is more than one of a reencryption"),
+        (0, true) => wrong("keyslots", "a reencryption is in progress, but no keyslot records its state"),
+        (1, false) => wrong("requirements", "a keyslot records a reencryption, but none is in progress"),
+        _ => wrong("keyslots", "more than one keyslot records a reencryption"),
     }
 }
 
@@ -296,7 +304,7 @@ fn one_keyslot(number: u32, keyslot: &Keyslot, metadata: &Metadata) -> Checked {
     }
     match &keyslot.af {
         Some(af) if af.kind == "luks1" && af.hash.is_some() && af.stripes.is_some() => {}
-        _ => return wrong("af", format!("keyslot {number} has no anti-forensic splitter that is known")),
+        _ => return wrong("af", format!("keyslot {number} has an unknown anti-forensic splitter")),
     }
     let area = &keyslot.area;
     if area.kind != "raw" || area.encryption.is_none() || area.key_size.is_none() {

@@ -25,7 +25,7 @@ use crate::store::Store;
 pub(super) fn steps(store: &dyn Store, header: &ReadHeader, binary: Binary, metadata: &Metadata) -> Result<Vec<Step>> {
     nothing_else_in_front(store, header)?;
     let seqid = header.binary.seqid.checked_add(1).ok_or_else(|| {
-        let what = "the sequence number is the largest that there can be".to_owned();
+        let what = "the sequence number has reached its maximum".to_owned();
         Error::from(ErrorKind::Malformed { field: "seqid", offset: header.which.offset(header.binary.hdr_size), what })
     })?;
     let binary = Binary { seqid, ..binary };
@@ -66,13 +66,13 @@ pub(super) fn copy_anew(header: &ReadHeader) -> Result<Vec<Step>> {
 
 /// What the JSON area is to hold. It is read as any program will read it before it is written.
 fn json(metadata: &Metadata, hdr_size: u64) -> Result<Vec<u8>> {
-    let json = serde_json::to_vec(metadata).map_err(|e| Error::misuse(format!("no metadata: {e}")))?;
+    let json = serde_json::to_vec(metadata).map_err(|e| Error::misuse(format!("the metadata are invalid: {e}")))?;
     let at = binary::LEN as u64;
     let read = read::parse(&json, at).and_then(|read| validate::metadata(&read, hdr_size, at).map(|()| read));
     match read {
         Ok(read) if read == *metadata => Ok(json),
-        Ok(_) => Err(Error::misuse("the new metadata would be read as something else. Nothing was changed")),
-        Err(e) => Err(Error::misuse(format!("no program could read the new metadata: {e}. Nothing was changed"))),
+        Ok(_) => Err(Error::misuse("the new metadata would not read back as written; nothing was changed")),
+        Err(e) => Err(Error::misuse(format!("the new metadata would be unreadable: {e}; nothing was changed"))),
     }
 }
 
@@ -106,14 +106,14 @@ fn nothing_else_in_front(store: &dyn Store, header: &ReadHeader) -> Result<()> {
     let ours = start.starts_with(Which::Primary.magic()) && start.get(6..8) == Some(&[0, 2]);
     match magic::known(&start) {
         Some(what) if !ours => Err(Error::misuse(format!(
-            "where the primary header belongs there is {what}: the secondary header may be what an older volume has left. \
-             Nothing was changed"
+            "the primary header's position holds {what}, so the secondary header may be an older volume's; nothing \
+             was changed"
         ))
-        .hint("If the LUKS2 volume is the one that counts, a passphrase can show that its data are still there.")
+        .hint("To keep the LUKS2 volume, give a passphrase that proves its data.")
         .advise(Advice::GiveCredential)),
-        _ if matches!(error.kind, ErrorKind::Unsupported { .. }) => Err(Error::unsupported(format!(
-            "changing a header whose primary copy is of another kind ({error})"
-        ))),
+        _ if matches!(error.kind, ErrorKind::Unsupported { .. }) => {
+            Err(Error::unsupported(format!("changing a header whose primary copy is of an unknown kind ({error})")))
+        }
         _ => Ok(()),
     }
 }

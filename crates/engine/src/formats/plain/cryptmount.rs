@@ -65,7 +65,7 @@ pub(super) fn open(file: &[u8], passphrase: &[u8], go_on: &dyn Fn() -> bool) -> 
         sum.iter_mut().zip(word).for_each(|(sum, byte)| *sum ^= byte);
     }
     if !sum.same_as(&plain[padded..padded + 4]) {
-        let what = "the passphrase does not open the key file, or the key file is damaged: these look the same";
+        let what = "the passphrase does not open the key file, or the key file is damaged (these look the same)";
         return Err(ErrorKind::WrongCredential(what.to_owned()).into());
     }
     Ok(KeyFileContents { key: Secret::copy_from(&plain[..parsed.key_len]), iterations: parsed.iterations.unwrap_or(1) })
@@ -83,7 +83,7 @@ impl<'a> Parsed<'a> {
     fn of(file: &'a [u8]) -> Result<Self> {
         let malformed =
             |field, offset, what: &str| Error::new(ErrorKind::Malformed { field, offset, what: what.to_owned() });
-        let short = || malformed("length of the key file", file.len() as u64, "it ends before the key in it does");
+        let short = || malformed("length of the key file", file.len() as u64, "it ends before its key does");
         let mut rest = file;
         let mut take = |len: usize| {
             let (taken, left) = rest.split_at_checked(len).ok_or_else(short)?;
@@ -93,7 +93,7 @@ impl<'a> Parsed<'a> {
         take(MAGIC.len())?;
         let version = take(1)?[0];
         if version > 1 {
-            return Err(Error::unsupported(format!("cryptmount's key files of version {version}")));
+            return Err(Error::unsupported(format!("cryptmount key files of version {version}")));
         }
         let key_len = usize::from(u16::from_le_bytes(take(2)?.try_into().expect("two bytes")));
         let iterations = match version {

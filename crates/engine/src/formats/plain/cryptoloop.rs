@@ -134,19 +134,18 @@ impl Header for CryptoloopHeader {
 }
 
 /// What is to be said whenever one is open.
-const WEAK: &str = "Cryptoloop is weak: whoever sees the file can recognise contents that were prepared for it (its \
-                    initialisation vectors can be foretold), and its passphrase is hashed once, without salt. Copy what is in it \
-                    to a new volume of another format.";
+const WEAK: &str = "Cryptoloop is weak: its IVs are predictable, so outsiders can recognise specially prepared \
+     contents, and its passphrase is hashed once without salt. Copy the contents to a volume of another format.";
 
 fn nothing_opens(ways: &[Way]) -> Error {
     let what = format!(
-        "none of the {} ways tried gave anything recognisable. Cryptoloop volumes have no signature: a wrong passphrase, a \
-         cipher or an offset that was not tried, and a file that is no such volume look the same",
+        "none of the {} ways tried gave anything recognisable. Cryptoloop volumes have no signature: a wrong \
+         passphrase, an untried cipher or offset, and a file of another kind look the same",
         ways.len()
     );
     Error::new(ErrorKind::WrongCredential(what)).hint(
-        "To try: check the passphrase; give the offset, if the data do not begin at the beginning; name the cipher, the hash and \
-         the key's size, which opens it whatever comes out.",
+        "Check the passphrase; give the offset if the data do not begin at byte 0; give the cipher, hash and key \
+         size, which opens it unchecked.",
     )
 }
 

@@ -21,7 +21,10 @@ impl Hashing {
             None => (text, None),
             Some((name, len)) => {
                 let len = len.parse().ok().filter(|len| *len > 0);
-                (name, Some(len.ok_or_else(|| Error::misuse(format!("the length of the hash {text} is no number")))?))
+                (
+                    name,
+                    Some(len.ok_or_else(|| Error::misuse(format!("the length of the hash {text} is not a number")))?),
+                )
             }
         };
         if matches!(name, "plain" | "none") {
@@ -48,7 +51,7 @@ impl Hashing {
     pub fn key(&self, passphrase: &[u8], len: usize) -> Result<Secret> {
         let hashed = self.len.unwrap_or(len);
         if hashed > len {
-            return Err(Error::misuse(format!("the hash is to have {hashed} bytes, but the key has only {len}")));
+            return Err(Error::misuse(format!("the hash should have {hashed} bytes, but the key has only {len}")));
         }
         let mut key = Secret::zeroed(len);
         match self.hash {
@@ -80,7 +83,7 @@ pub(super) fn of_file(contents: &Secret, len: usize) -> Result<Secret> {
     match contents.get(..len) {
         Some(key) => Ok(Secret::copy_from(key)),
         None => Err(Error::misuse(format!("the key file has {} bytes, but the key has {len}", contents.len()))
-            .hint("Give the key's size, if it is not the usual one.")),
+            .hint("Give the key size if it is not the default.")),
     }
 }
 

@@ -225,7 +225,7 @@ impl Parameters {
                 _ => return Err(wrong_credentials(with.credentials)),
             },
             [Credential::Keyfile(file)] if cryptmount::is_one(file) => {
-                return Err(Error::misuse("this key file is one of cryptmount's, and a passphrase opens it"));
+                return Err(Error::misuse("this is a cryptmount key file, which needs a passphrase"));
             }
             [Credential::Keyfile(file)] => {
                 let cipher = cipher(CIPHER, &mut taken);
@@ -257,7 +257,7 @@ impl Parameters {
 fn key_bits(with: &Unlock<'_>) -> Result<Option<u32>> {
     match with.headerless.key_bits {
         Some(bits) if bits == 0 || bits > KEY_BITS_MAX || !bits.is_multiple_of(8) => Err(Error::misuse(format!(
-            "a key of {bits} bits: there are whole bytes of them, {KEY_BITS_MAX} bits at most"
+            "a key of {bits} bits is not possible: whole bytes, at most {KEY_BITS_MAX} bits"
         ))),
         bits => Ok(bits),
     }
@@ -265,10 +265,10 @@ fn key_bits(with: &Unlock<'_>) -> Result<Option<u32>> {
 
 fn wrong_credentials(credentials: &[Credential]) -> Error {
     match credentials {
-        [] => Error::misuse("there is neither a passphrase nor a key file"),
+        [] => Error::misuse("a passphrase or a key file is needed"),
         [one] => ErrorKind::CredentialKind { format: PLAIN.name(), kind: one.kind() }.into(),
-        _ => Error::misuse("one passphrase or one key file opens a plain volume, and not both")
-            .hint("Leave the passphrase away where there is a key file."),
+        _ => Error::misuse("a plain volume takes one passphrase or one key file, not both")
+            .hint("Omit the passphrase if you give a key file."),
     }
 }
 /// Reads a key file of cryptmount's own kind: [`crate::fuzzing`].

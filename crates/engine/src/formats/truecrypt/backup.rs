@@ -68,10 +68,10 @@ fn hidden_beside(
 ) -> Result<OpenedVolumeHeader> {
     let second = OpenedVolumeHeader::of_volume_or_system(family, store, with)?;
     if !second.position.hidden || first.position.hidden {
-        return Err(Error::misuse("give the password of the outer volume first, then that of the hidden one"));
+        return Err(Error::misuse("give the outer volume's password first, then the hidden volume's"));
     }
     if second.found.fields.has_backups != first.found.fields.has_backups {
-        return Err(Error::unsupported("a backup of headers of two generations in one file"));
+        return Err(Error::unsupported("a backup with headers of two generations in one file"));
     }
     Ok(second)
 }
@@ -99,41 +99,39 @@ pub(super) fn restore(
     let len = store.len();
     if opened.data_end() > len {
         return Err(Error::misuse(format!(
-            "this header belongs to a volume whose data end at byte {}; the file has {len}. Nothing was changed",
+            "this header belongs to a volume whose data end at byte {}, but the file has {len} bytes; nothing was \
+             changed",
             opened.data_end()
         ))
-        .hint("Is it the backup of another volume, or was the file cut short?"));
+        .hint("The backup may be another volume's, or the file was cut short."));
     }
     let proof = proof(family, store, &opened, with)?;
     let in_place = matches!(from, RestoreFrom::Embedded) && opened.data_end() == len.saturating_sub(HEADER_GROUP);
     match proof {
         Proof::OtherVolume if !unproven => {
             return Err(Error::misuse(
-                "the header that is there opens with this password too, and holds other keys: this is the backup of \
-                 another volume, or of an older one in the same file. Nothing was changed",
+                "the current header opens with this password too but holds other keys: the backup is another \
+                 volume's or an older one's; nothing was changed",
             )
-            .hint("Restoring it would make the present volume unreadable. If that is meant, force it."));
+            .hint("Restoring it would make the current volume unreadable. If that is intended, force it."));
         }
         Proof::OtherBorder(present) if !unproven => return Err(other_border(&opened, present)),
         Proof::Data if !unproven && opened.position.system && system::ends_in_the_clear(store, &opened)? => {
             return Err(Error::misuse(
-                "the header in the backup says that more is encrypted than is: the end of that is in the clear. Nothing was \
-                 changed",
+                "the backup's header describes a larger encrypted part than there is: its end is in the clear; \
+                 nothing was changed",
             )
             .hint(
-                "A rescue disk that was made before the system was encrypted says so, and so may an old backup. If it is \
-                 right, force it.",
+                "Rescue disks made before the encryption and old backups look like this. If the backup is right, \
+                 force it.",
             ));
         }
         Proof::None if !unproven && !in_place => {
             return Err(Error::misuse(
-                "nothing shows that this header belongs to this volume: under its keys the beginning of the data \
-                 decrypts to noise. Nothing was changed",
+                "nothing shows that this header belongs to this volume: its keys decrypt the data to noise; nothing \
+                 was changed",
             )
-            .hint(
-                "An empty volume looks like this, and so does another volume of the same size. If you are sure that \
-                 it is the right one, force it.",
-            ));
+            .hint("The volume is empty, or it is the wrong one. If you are sure that it is the right one, force it."));
         }
         _ => {}
     }
@@ -157,12 +155,10 @@ pub(super) fn restore(
 fn elsewhere(shift: i64) -> Error {
     let by = shift.unsigned_abs();
     Error::misuse(match shift {
-        ..0 => format!(
-            "{by} bytes of the volume are missing in front: its header has no place in this file. Nothing was changed"
-        ),
-        _ => format!(
-            "the file has {by} bytes too many in front: the volume does not begin where it does. Nothing was changed"
-        ),
+        ..0 => {
+            format!("{by} bytes are missing at the front of the file, so the header does not fit; nothing was changed")
+        }
+        _ => format!("the file has {by} extra bytes in front of the volume; nothing was changed"),
     })
     .advise(Advice::CompleteCopy { shift })
 }
@@ -170,11 +166,11 @@ fn elsewhere(shift: i64) -> Error {
 /// A backup whose header says that another part of the system is encrypted than that which is there.
 fn other_border(opened: &OpenedVolumeHeader, present: u64) -> Error {
     Error::misuse(format!(
-        "the header that is there says that {present} bytes are encrypted, that in the backup {}: with that, what lies between would \
-         be unreadable. Nothing was changed",
+        "the current header records {present} encrypted bytes, the backup {}: the difference would become \
+         unreadable; nothing was changed",
         header::encrypted_size(&opened.found.plain)
     ))
-    .hint("The header that is there is sound. If the backup is right all the same, force it.")
+    .hint("The current header is sound. If the backup is right nevertheless, force it.")
 }
 
 /// What a header in front takes the place of, if that is something with a mark: a partition table that an installer wrote
@@ -183,7 +179,7 @@ fn overwritten(store: &dyn Store, opened: &OpenedVolumeHeader) -> Result<Option<
     let mut start = vec![0; store.len().min(1 << 17) as usize];
     store.read_at(0, &mut start)?;
     let known = magic::known(&start).filter(|_| !opened.position.hidden && !opened.position.system);
-    Ok(known.map(|what| format!("At the beginning, where the header belongs, there is {what}.")))
+    Ok(known.map(|what| format!("The header's position at the beginning holds {what}.")))
 }
 
 /// The embedded copies among those that were asked for.
@@ -205,10 +201,12 @@ fn in_backup(family: &Family, store: &dyn Store, file: &dyn Store, with: &Unlock
         other => {
             let mut sizes = format!("{HEADER_GROUP} bytes");
             if family.rules.before_backups {
-                sizes += &format!(", or {OLD_GROUP} of an old volume");
+                sizes += &format!(", or {OLD_GROUP} for an old volume");
             }
-            sizes += &format!(", or {} of a system, and is no image of a rescue disk", header::SIZE);
-            return Err(ErrorKind::NotThisFormat(format!("no header backup: it has {other} bytes, not {sizes}")).into());
+            sizes += &format!(", or {} for a system, and it is not a rescue disk image", header::SIZE);
+            return Err(
+                ErrorKind::NotThisFormat(format!("not a header backup: it has {other} bytes, not {sizes}")).into()
+            );
         }
     };
     let old = area == OLD_HEADER;
@@ -227,7 +225,7 @@ fn in_backup(family: &Family, store: &dyn Store, file: &dyn Store, with: &Unlock
         OpenedVolumeHeader::among(HeaderCopies { family: *family, copies }, store.len(), &Unlock { header, ..*with })?;
     if opened.found.fields.has_backups == old {
         return Err(Error::new(ErrorKind::NotThisFormat(
-            "a header of one generation in a backup of the other: it is no header backup".into(),
+            "not a header backup: its headers are of different generations".into(),
         )));
     }
     Ok(opened)
@@ -242,7 +240,7 @@ fn system_in_backup(
     with: &Unlock<'_>,
 ) -> Result<OpenedVolumeHeader> {
     let position = &positions::SYSTEM;
-    let short = || ErrorKind::NotThisFormat("a backup for a system, whose disk is longer than this".into());
+    let short = || ErrorKind::NotThisFormat("the backup belongs to a system on a larger disk".into());
     let place = position.in_store(store.len()).ok_or_else(short)?;
     system::check_disk(family, store)?;
     let mut bytes = [0; header::SIZE];
@@ -293,7 +291,7 @@ fn present(
     if !opened.position.system {
         return OpenedVolumeHeader::of(family, store, &with);
     }
-    let none = || ErrorKind::NotThisFormat("there is no header of a system on this disk".into());
+    let none = || ErrorKind::NotThisFormat("this disk has no system header".into());
     let copies = vec![system::header(family, store)?.ok_or_else(none)?];
     OpenedVolumeHeader::among(HeaderCopies { family: *family, copies }, store.len(), &with)
 }

@@ -71,11 +71,11 @@ pub(super) fn not_too_cheap(
     match pim.filter(|pim| (1..least).contains(pim)) {
         None => Ok(()),
         Some(pim) => Err(Error::misuse(format!(
-            "the PIM {pim} makes a passphrase of {len} bytes too cheap to guess: with {} it takes one of 20 bytes or a PIM of \
-             at least {least}",
+            "the PIM {pim} is too low for a {len}-byte passphrase: with {} use at least 20 bytes or a PIM of at \
+             least {least}",
             derivation.kdf.name
         ))
-        .hint("VeraCrypt refuses it too. Without a PIM the usual cost is taken.")),
+        .hint("VeraCrypt refuses it too. Omit the PIM to use the default cost.")),
     }
 }
 
@@ -83,13 +83,15 @@ pub(super) fn not_too_cheap(
 pub(super) fn data_size(family: &Family, len: u64) -> Result<u64> {
     if !(MIN_LEN..=MAX_LEN).contains(&len) {
         return Err(Error::misuse(format!(
-            "{len} bytes: a {} volume has {MIN_LEN} to {MAX_LEN}, headers included",
+            "a {} volume has {MIN_LEN} to {MAX_LEN} bytes with headers, not {len}",
             family.name
         )));
     }
     if !len.is_multiple_of(UNIT) {
         let name = family.name;
-        return Err(Error::misuse(format!("{len} bytes: a {name} volume is made of whole sectors of {UNIT} bytes")));
+        return Err(Error::misuse(format!(
+            "{len} bytes is not a whole number of {UNIT}-byte sectors, as {name} needs"
+        )));
     }
     Ok(len - 2 * HEADER_GROUP)
 }
@@ -98,7 +100,12 @@ pub(super) fn data_size(family: &Family, len: u64) -> Result<u64> {
 pub(super) fn stored_len(plain: u64) -> Result<u64> {
     let len = plain.checked_next_multiple_of(UNIT).and_then(|len| len.checked_add(2 * HEADER_GROUP));
     let len = len.filter(|len| *len <= MAX_LEN);
-    let len = len.ok_or_else(|| Error::misuse(format!("{plain} bytes do not fit into a volume of {MAX_LEN} bytes")))?;
+    let len = len.ok_or_else(|| {
+        Error::misuse(format!(
+            "{plain} bytes do not fit into the largest volume ({MAX_LEN} \
+         bytes)"
+        ))
+    })?;
     Ok(len.max(MIN_LEN))
 }
 

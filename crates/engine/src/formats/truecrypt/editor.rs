@@ -177,8 +177,8 @@ impl OpenedVolumeHeader {
         }
         if !self.found.fields.has_backups {
             self.warnings.push(
-                "Volumes made before TrueCrypt 6.0 have one header and no backup of it: it is written at once, as one \
-                 sector. A header backup in a file is worth having."
+                "Volumes made before TrueCrypt 6.0 have one header and no embedded backup. Keep a header backup in \
+                 a file."
                     .into(),
             );
             return Ok(None);
@@ -187,7 +187,7 @@ impl OpenedVolumeHeader {
         let group = len.saturating_sub(HEADER_GROUP);
         let place = self.place(family, len, true).filter(|_| self.data_end() <= group);
         let Some(place) = place else {
-            self.warnings.push("The file is cut short behind the data: there is no backup header to write.".into());
+            self.warnings.push("The file is cut short after the data: there is no backup header to write.".into());
             return Ok(None);
         };
         // Hidden volumes may end before the end of the outer one, so that no file system of that writes over them.
@@ -195,12 +195,15 @@ impl OpenedVolumeHeader {
         if group - self.data_end() <= gap || self.twin_opens(family, store, with)? {
             return Ok(Some(place));
         }
-        self.warnings.push(format!(
-            "No backup header was written: the volume's data end at byte {}, and what lies at byte {}, where its backup \
-             would be, does not open with this password.",
-            self.data_end(),
-            place.1
-        ).into());
+        self.warnings.push(
+            format!(
+                "No backup header was written: the volume's data end at byte {}, and its backup's position, byte {}, \
+             does not open with this password.",
+                self.data_end(),
+                place.1
+            )
+            .into(),
+        );
         Ok(None)
     }
 
@@ -233,7 +236,7 @@ pub(super) fn restore_first(position: &Position) -> Error {
          changed",
         position.name
     ))
-    .hint("Restore it from the embedded backup first; after that, change the password.")
+    .hint("Restore it from the embedded backup first, then change the password.")
 }
 
 fn change(family: &Family, store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
@@ -246,8 +249,9 @@ fn change(family: &Family, store: &dyn Store, with: &Unlock<'_>, new: &NewCreden
     }
     let mut opened = OpenedVolumeHeader::of_volume_or_system(family, store, &Unlock { truncated: false, ..*with })?;
     if opened.data_end() > store.len() {
-        return Err(Error::misuse("the file was cut short: its headers are not changed")
-            .hint("Find a complete copy of the file."));
+        return Err(
+            Error::misuse("the file was cut short; nothing was changed").hint("Find a complete copy of the file.")
+        );
     }
     if opened.position.backup {
         return Err(restore_first(opened.position));

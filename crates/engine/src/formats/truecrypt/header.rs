@@ -146,7 +146,7 @@ pub(super) fn parse(plain: &[u8], at: u64, position: &Position, rules: &Rules) -
     };
     let version = be16(plain, VERSION);
     if version == 0 {
-        return Err(wrong("header version", VERSION, "there is no version 0".into()));
+        return Err(wrong("header version", VERSION, "version 0 does not exist".into()));
     }
     if version >= 4 && crc32fast::hash(&plain[MAGIC..HEADER_CRC]) != be32(plain, HEADER_CRC) {
         let what = "the checksum does not match: the header was changed after it was written".into();
@@ -164,13 +164,13 @@ pub(super) fn parse(plain: &[u8], at: u64, position: &Position, rules: &Rules) -
     if required_program > rules.newest_program || !has_backups && !rules.before_backups {
         let (major, minor) = (required_program >> 8, required_program & 0xff);
         return Err(Error::unsupported(format!(
-            "a volume of version {major:x}.{minor:02x}; this program knows those up to {}",
+            "volume version {major:x}.{minor:02x}; the newest known is {}",
             rules.program
         )));
     }
     let sector_size = if version >= 5 { be32(plain, SECTOR_SIZE) } else { 512 };
     if !(512..=4096).contains(&sector_size) || !sector_size.is_multiple_of(512) {
-        let what = format!("{sector_size} bytes is no sector size");
+        let what = format!("{sector_size} bytes is not a valid sector size");
         return Err(wrong("sector size", SECTOR_SIZE, what));
     }
     // Where it lies tells what a header is of; the flag, which has a checksum since version 4, has to agree. A hidden system is
@@ -200,15 +200,13 @@ pub(super) fn parse(plain: &[u8], at: u64, position: &Position, rules: &Rules) -
     }
     if flag != system && !(flag && position.hidden) {
         return Err(match system {
-            true => {
-                wrong("flags", FLAGS, "the header is where that of a system is, but says that it is of none".into())
-            }
-            false => Error::unsupported("the header of an encrypted system, in the place of a volume's")
-                .hint("Open the whole disk that the system starts from."),
+            true => wrong("flags", FLAGS, "the header is at a system header's position, but is not one".into()),
+            false => Error::unsupported("this is the header of an encrypted system, not of a volume")
+                .hint("Open the system's whole boot disk."),
         });
     }
     if fields.volume_size == 0 || !fields.volume_size.is_multiple_of(UNIT) || fields.volume_size > i64::MAX as u64 {
-        let what = format!("{} bytes is no size of a volume", fields.volume_size);
+        let what = format!("{} bytes is not a valid volume size", fields.volume_size);
         return Err(wrong("size of the volume", VOLUME_SIZE, what));
     }
     if fields.hidden_size != 0 && fields.hidden_size != fields.volume_size {
@@ -220,7 +218,7 @@ pub(super) fn parse(plain: &[u8], at: u64, position: &Position, rules: &Rules) -
     let before = if system { super::system::BOOT_LOADER } else { super::HEADER_GROUP };
     let starts_well = fields.data_start >= before && fields.data_start.is_multiple_of(UNIT);
     if !starts_well || fields.data_start > i64::MAX as u64 - fields.volume_size {
-        let what = format!("no data of a volume begin at byte {}", fields.data_start);
+        let what = format!("volume data cannot begin at byte {}", fields.data_start);
         return Err(wrong("beginning of the data", DATA_START, what));
     }
     // A system's header may say less, and then the rest is in the clear, or more (cryptsetup's image `sys_vc_1_mbr_part` does),
@@ -232,10 +230,10 @@ pub(super) fn parse(plain: &[u8], at: u64, position: &Position, rules: &Rules) -
     }
     if encrypted != fields.volume_size && !system {
         return Err(Error::unsupported(format!(
-            "a volume of which only {encrypted} of {} bytes have been encrypted so far",
+            "a partly encrypted volume ({encrypted} of {} bytes)",
             fields.volume_size
         ))
-        .hint("Let the program that began it finish encrypting it in place."));
+        .hint("Finish the encryption with the program that began it."));
     }
     Ok(fields)
 }

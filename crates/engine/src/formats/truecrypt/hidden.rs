@@ -158,24 +158,23 @@ impl Outer {
         let Tried { found, .. } = locked.tried(with)?;
         let copy = &locked.copies[found.copy];
         if copy.position.hidden {
-            return Err(Error::misuse("this password opens a hidden volume, and there is no room in one for another")
-                .hint("Give the password of the outer volume. What is hidden was not touched."));
+            return Err(Error::misuse("this password opens a hidden volume, which cannot contain another")
+                .hint("Give the outer volume's password. Nothing was changed."));
         }
         if !found.fields.has_backups {
-            return Err(Error::unsupported("new hidden volumes in a volume that was made before TrueCrypt 6.0"));
+            return Err(Error::unsupported("new hidden volumes in volumes made before TrueCrypt 6.0"));
         }
         let data = DataArea::of(&found.fields, copy, store.len())?;
         if copy.position.system || data.end().checked_add(HEADER_GROUP).is_none_or(|end| end > store.len()) {
-            return Err(Error::unsupported("hidden volumes in a volume that has no place for their headers"));
+            return Err(Error::unsupported("hidden volumes in a volume without room for their headers"));
         }
         if data.end() + HEADER_GROUP < store.len() && !its_backup_opens(&locked, &found, with)? {
             let ends = data.end() + HEADER_GROUP;
             return Err(Error::unsupported(format!(
-                "hidden volumes in a volume that ends at byte {ends} of {}: the backup of their header belongs at the very end, \
-                 where there may be something else",
+                "hidden volumes in a volume that ends before its file (byte {ends} of {})",
                 store.len()
             ))
-            .hint("Copy the volume to a file or partition of exactly its size. Nothing was changed."));
+            .hint("Nothing was changed. Copy the volume to a file or partition of exactly its size."));
         }
         let layout = data.layout(&found, copy, &**store, with, &mut Vec::new())?.read_only();
         let tail = free_tail(&Volume::new(Arc::clone(store), layout))?;
@@ -217,15 +216,15 @@ impl Outer {
         let end = self.end(size);
         if largest < smallest {
             return Err(Error::misuse(format!(
-                "no room for a hidden volume: the free space at the end of the {filesystem} file system holds {largest} bytes \
-                 of one, {smallest} are needed"
+                "no room for a hidden volume: it needs {smallest} bytes, but only {largest} are free at the end of \
+                 the {filesystem} file system"
             ))
-            .hint("Free space between files does not count. Move the files to the front, or take some away."));
+            .hint("Free space between files does not count. Defragment the file system, or remove files."));
         }
         if size < smallest || !size.is_multiple_of(UNIT) || self.start().checked_add(size).is_none_or(|e| e > end) {
             return Err(Error::misuse(format!(
-                "{size} bytes: a hidden volume here has {smallest} to {largest}, in whole sectors of {UNIT}. What the \
-                 {filesystem} file system of the outer volume has in use would be lost otherwise"
+                "a hidden volume here can have {smallest} to {largest} bytes in whole sectors of {UNIT}, not \
+                 {size}: more would overwrite the outer {filesystem} file system"
             )));
         }
         Ok(self.data.start + end - size..self.data.start + end)
@@ -236,8 +235,8 @@ impl Outer {
         let chosen = self.locked.family.chosen(spec)?;
         let with = Unlock { hash: Some(chosen.1.kdf.name), pim: spec.pim, cancel: spec.cancel, ..Unlock::with(first) };
         match self.locked.hidden_only().tried(&with).map_err(|e| e.kind) {
-            Ok(_) => Err(Error::misuse("this password opens a hidden volume that is there already")
-                .hint("Nothing was changed. To replace it, create the new one with another password.")),
+            Ok(_) => Err(Error::misuse("this password already opens an existing hidden volume")
+                .hint("Nothing was changed. To replace that volume, create the new one with another password.")),
             Err(ErrorKind::Cancelled) => Err(ErrorKind::Cancelled.into()),
             Err(_) => Ok(()),
         }
@@ -248,8 +247,8 @@ impl Outer {
 
 /// The first password opened the hidden volume, and not the outer one.
 pub(super) fn swapped() -> Error {
-    Error::new(ErrorKind::WrongHiddenCredential("it opens with what was given for the outer volume".into()))
-        .hint("The outer volume is what is opened: give its password, and the hidden volume's to protect it.")
+    Error::new(ErrorKind::WrongHiddenCredential("the credential given for the outer volume opens it".into()))
+        .hint("Give the outer volume's password to open it, and the hidden volume's to protect that.")
 }
 
 impl HeaderCopies {

@@ -271,7 +271,8 @@ fn too_little_memory(error: argon2::Error) -> Error {
     match error {
         argon2::Error::TooLittleMemory { needed, available } => {
             Error::new(ErrorKind::TooLittleMemory { needed, available }).hint(
-                "Argon2id could not be tried. Free some memory, or allow more; if the volume has another derivation, name it.",
+                "Argon2id could not be tried. Free some memory, allow more, or name the volume's key derivation if \
+                 it is another one.",
             )
         }
         other => Error::misuse(other.to_string()),

@@ -33,7 +33,7 @@ pub(super) fn password(family: &Family, credentials: &[Credential]) -> Result<Se
             }
             Credential::Passphrase(text) => passphrase = Some(text),
             Credential::Keyfile(contents) if contents.is_empty() => {
-                return Err(Error::misuse(format!("a keyfile is empty; {name} takes none of 0 bytes")));
+                return Err(Error::misuse(format!("a keyfile is empty, which {name} does not accept")));
             }
             Credential::Keyfile(contents) => keyfiles.push(contents),
             other => {
@@ -44,11 +44,11 @@ pub(super) fn password(family: &Family, credentials: &[Credential]) -> Result<Se
     let passphrase: &[u8] = passphrase.map_or(&[], |p| p);
     if passphrase.len() > family.password_max {
         return Err(Error::misuse(format!(
-            "the passphrase has {} bytes; {name} takes at most {}",
+            "the passphrase has {} bytes, but {name} takes at most {}",
             passphrase.len(),
             family.password_max
         ))
-        .hint("Letters outside ASCII count two bytes or more each."));
+        .hint("Characters outside ASCII take two or more bytes each."));
     }
     if keyfiles.is_empty() {
         return match passphrase {

@@ -126,20 +126,20 @@ impl Format for Family {
     fn identify(&self, store: &dyn Store) -> Result<Verdict> {
         let len = store.len();
         if len < SMALLEST {
-            return Ok(Verdict::No(format!("{len} bytes are too few, {SMALLEST} is the smallest volume")));
+            return Ok(Verdict::No(format!("{len} bytes are too few: the smallest volume has {SMALLEST}")));
         }
         let mut start = [0; 512];
         store.read_at(0, &mut start)?;
         if let Some(other) = magic::compressed_or_encrypted(&start) {
-            return Ok(Verdict::No(format!("it begins as {other} does")));
+            return Ok(Verdict::No(format!("it begins with {other}")));
         }
         // The first sector alone: what follows may be sparse in a container that was formatted quickly.
         if !magic::looks_random(&start) {
             return system::identify(self, store, &start);
         }
-        let mut why = format!("it begins with random-looking bytes; {} volumes have no other mark", self.name);
+        let mut why = format!("it begins with random-looking bytes, the only sign of {} volumes", self.name);
         if !len.is_multiple_of(UNIT) {
-            why += &format!("; its {len} bytes are not whole sectors: if it is a volume, it was cut short");
+            why += &format!("; its {len} bytes are not whole sectors, so if it is a volume, it was cut short");
         }
         Ok(Verdict::Possible(why))
     }
@@ -232,7 +232,7 @@ impl Family {
         }
         copies.extend(system::header(self, store)?);
         if copies.is_empty() {
-            return Err(ErrorKind::NotThisFormat("no sector that could be a header has anything in it".into()).into());
+            return Err(ErrorKind::NotThisFormat("all sectors that could be headers are empty".into()).into());
         }
         Ok(HeaderCopies { family: *self, copies })
     }
@@ -435,7 +435,7 @@ impl HeaderCopies {
             warnings.push(
                 format!(
                     "Only the {} header opens with this password: the {primary} is damaged or has another password. \
-                 Once the header is restored from the backup, both open with this password.",
+                     To make both open, restore the header from the backup.",
                     position.name
                 )
                 .into(),
@@ -504,9 +504,11 @@ impl DataArea {
             Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc if copy.position.hidden => {
                 let counted = hidden_cbc_numbering(store, &*cipher, start, len)?;
                 if counted.is_none() {
-                    warnings.push("Read-only: hidden CBC volumes count their sectors in one of two ways, and the data do not show which. \
-                         What is read may be wrong."
-                            .into());
+                    warnings.push(
+                        "Read-only: hidden CBC volumes number their sectors in one of two ways, and the \
+                         data do not show which. Data may read wrong."
+                            .into(),
+                    );
                     writable = false;
                 }
                 counted.unwrap_or(OLD_HEADER / UNIT)
@@ -588,7 +590,7 @@ impl DataArea {
         match beyond {
             ..0 => Some(
                 format!(
-                    "The file is cut short behind the data: {} bytes are missing, and it has no complete backup headers.",
+                    "The file is cut short after the data: {} bytes and the complete backup headers are missing.",
                     -beyond
                 )
                 .into(),
@@ -597,8 +599,8 @@ impl DataArea {
             _ if copy.position.hidden => None,
             _ => Some(
                 Warning::from(format!(
-                    "The file has {beyond} bytes behind the volume, which its header does not know of. Backup headers are looked for at \
-                     the end of the file, and so are not found."
+                    "The file has {beyond} extra bytes after the volume. Programs look for backup headers at the \
+                     end of the file, so they do not find them."
                 ))
                 .advise(Advice::CutOff { len: end as u64 }),
             ),
@@ -620,20 +622,20 @@ impl DataArea {
 fn shifted_warning(shift: i64, missing: u64) -> Warning {
     let by = shift.unsigned_abs();
     let what = match shift {
-        ..0 => format!(
-            "{by} bytes are missing in front: they are not in the file, so all of the volume lies {by} bytes too early."
-        ),
-        _ => format!("The file has {by} bytes in front that are not the volume's: all of it lies {by} bytes too late."),
+        ..0 => {
+            format!("{by} bytes are missing at the front of the file, so the whole volume lies {by} bytes too early.")
+        }
+        _ => format!("The file has {by} extra bytes in front, so the whole volume lies {by} bytes too late."),
     };
-    let whole = if missing == 0 { " All of its data are there." } else { "" };
-    Warning::from(format!("{what}{whole} It is read from where the data are, and can only be read."))
+    let whole = if missing == 0 { " All of its data are present." } else { "" };
+    Warning::from(format!("{what}{whole} It is read from there and is read-only."))
 }
 
 fn unclear_warning(shift: i64) -> Warning {
     let (by, how) = (shift.unsigned_abs(), if shift < 0 { "shorter" } else { "longer" });
     Warning::from(format!(
-        "The file is {by} bytes {how} than its header says, and the data are noise where they belong as well as {by} bytes away: bytes \
-         are missing or too many in its middle, or it is empty. It can only be read."
+        "Read-only: the file is {by} bytes {how} than its header says, and no data were recognised. Its middle \
+         lacks or has extra bytes, or the volume is empty."
     ))
 }
 
@@ -661,32 +663,32 @@ fn hidden_cbc_numbering(store: &dyn Store, cipher: &dyn SectorCipher, start: u64
 }
 
 fn wrong_credential(family: &Family, with: &Unlock<'_>, trials: u64, took: Duration) -> Error {
-    let mut tries = vec!["check the passphrase, its keyboard layout and the keyfiles (all of them, and no other)"];
+    let mut tries = vec!["check the passphrase, its keyboard layout and the keyfiles (exactly the right set)"];
     if with.hash.is_some() || with.cipher.is_some() {
-        tries.push("leave out the cipher and the hash");
+        tries.push("omit the cipher and the hash");
     }
     if family.takes.opens_with(Parameter::Pim) && with.pim.is_none() {
         tries.push("give the PIM, if the volume has one");
     } else if with.pim.is_some() {
-        tries.push("leave out the PIM");
+        tries.push("omit the PIM");
     }
     if with.header != HeaderChoice::Any {
         tries.push("try all copies of the header");
     }
     Error::new(ErrorKind::WrongCredential(format!(
-        "nothing opens, after {trials} trials in {:.2} s. {name} volumes have no signature: a wrong passphrase, wrong keyfiles, \
-         damaged headers and a file that is no {name} volume look the same",
+        "nothing opens after {trials} trials in {:.2} s. {name} volumes have no signature: a wrong passphrase, \
+         wrong keyfiles, damaged headers and a file of another kind look the same",
         took.as_secs_f64(),
         name = family.name
     )))
-    .hint(format!("To try: {}; a copy of the headers that was saved elsewhere.", tries.join("; ")))
+    .hint(format!("To try: {}; restore a header backup.", tries.join("; ")))
 }
 
 /// The row of a table with that name.
 fn by_name<T>(kind: &str, table: &'static [T], name_of: impl Fn(&T) -> &'static str, name: &str) -> Result<&'static T> {
     table.iter().find(|row| same_name(name_of(row), name)).ok_or_else(|| {
         let all: Vec<_> = table.iter().map(name_of).collect();
-        Error::misuse(format!("no {kind} is called {name}; there are: {}", all.join(", ")))
+        Error::misuse(format!("no {kind} is called {name}; known: {}", all.join(", ")))
     })
 }
 
@@ -697,7 +699,7 @@ impl Family {
         let suite = by_name("cipher", self.suites, |s| s.name, spec.cipher.unwrap_or(choices.ciphers[0]))?;
         let kdf = by_name("hash", self.kdfs, |k| k.name, spec.hash.unwrap_or(choices.hashes[0]))?;
         let refused = |name: &str, they_can: &[&str]| {
-            Error::misuse(format!("new volumes cannot have {name}; they can: {}", they_can.join(", ")))
+            Error::misuse(format!("new volumes cannot use {name}; use one of: {}", they_can.join(", ")))
         };
         if !suite.creatable() {
             return Err(refused(suite.name, &choices.ciphers));
@@ -714,7 +716,7 @@ impl Family {
 fn check_pim(pim: Option<u32>) -> Result<()> {
     match pim {
         Some(pim) if pim > kdfs::PIM_MAX => {
-            Err(Error::misuse(format!("the PIM {pim} is too large: {} is the largest", kdfs::PIM_MAX)))
+            Err(Error::misuse(format!("the PIM {pim} is too large: at most {}", kdfs::PIM_MAX)))
         }
         _ => Ok(()),
     }

@@ -60,12 +60,12 @@ struct Sizes {
 fn refuse(family: &Family, store: &dyn Store, opened: &OpenedVolumeHeader, with: &Unlock<'_>) -> Result<()> {
     if opened.data_end() > store.len() {
         return Err(
-            Error::misuse("the file was cut short: its size is not changed").hint("Find a complete copy of the file.")
+            Error::misuse("the file was cut short; nothing was changed").hint("Find a complete copy of the file.")
         );
     }
     if opened.position.hidden {
-        return Err(Error::unsupported("changing the size of a hidden volume")
-            .hint("It lies between the files of the outer volume and its end. Nothing was changed."));
+        return Err(Error::unsupported("resizing a hidden volume")
+            .hint("Nothing was changed. A hidden volume lies between the outer volume's files and its end."));
     }
     if opened.position.backup {
         return Err(restore_first(opened.position).hint("Restore it from the embedded backup first."));
@@ -73,13 +73,13 @@ fn refuse(family: &Family, store: &dyn Store, opened: &OpenedVolumeHeader, with:
     // Sizes that count have been in headers since version 4 (7.1a, Volumes.c, `ReadVolumeHeader`).
     if opened.found.fields.has_backups && opened.found.fields.version < 4 {
         let version = opened.found.fields.version;
-        return Err(Error::unsupported(format!("changing the size in a header of version {version}")));
+        return Err(Error::unsupported(format!("resizing volumes with header version {version}")));
     }
     if let Some(protect) = &with.protect {
         family.locked(store)?.protection(protect, with, &opened.data, store.len())?;
-        return Err(Error::misuse("there is a hidden volume in this one: its size is not changed").hint(
-            "A longer outer volume leaves the hidden one without a backup of its header and in the way of the outer file \
-             system, a shorter one cuts it off. Make a new volume of the size that you want, and copy the files of both.",
+        return Err(Error::misuse("this volume contains a hidden volume; nothing was changed").hint(
+            "Enlarging the outer volume would lose the hidden volume's backup header; shrinking would cut it off. \
+             Create a new volume of the right size and copy the files of both.",
         ));
     }
     Ok(())
@@ -89,7 +89,7 @@ fn refuse(family: &Family, store: &dyn Store, opened: &OpenedVolumeHeader, with:
 fn stored_len(family: &Family, opened: &OpenedVolumeHeader, size: u64) -> Result<u64> {
     let sector = u64::from(opened.found.fields.sector_size).max(UNIT);
     if !size.is_multiple_of(sector) {
-        return Err(Error::misuse(format!("{size} bytes are no whole sectors of {sector} bytes")));
+        return Err(Error::misuse(format!("{size} bytes is not a whole number of {sector}-byte sectors")));
     }
     let has_backups = opened.found.fields.has_backups;
     let around = if has_backups { opened.data.start + HEADER_GROUP } else { OLD_HEADER };
@@ -98,7 +98,7 @@ fn stored_len(family: &Family, opened: &OpenedVolumeHeader, size: u64) -> Result
         true => create::data_size(family, len).map(|_| len),
         false if (SMALLEST..=create::MAX_LEN).contains(&len) => Ok(len),
         false => Err(Error::misuse(format!(
-            "{size} bytes: a volume from before TrueCrypt 6.0 has {SMALLEST} to {} with its header",
+            "a volume from before TrueCrypt 6.0 has {SMALLEST} to {} bytes with its header, not {size}",
             create::MAX_LEN
         ))),
     }

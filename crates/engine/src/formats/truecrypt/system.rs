@@ -61,8 +61,8 @@ const BORDER_LAG: u64 = 64 << 20;
 const LOADERS: [(&str, &[u8]); 2] = [("TrueCrypt", b"TrueCrypt Boot"), ("VeraCrypt", b"VeraCrypt Boot")];
 
 /// What to know where the header of a system is written.
-pub(super) const ONE_HEADER: &str = "An encrypted system has one header and no backup of it on the disk: it is written at once, as one \
-                                     sector. The copy on a rescue disk stays as it was: make a new one, or a header backup.";
+pub(super) const ONE_HEADER: &str = "An encrypted system has only one header on the disk, and the copy on a rescue \
+     disk is now outdated. Make a new rescue disk or a header backup.";
 
 /// Where a rescue disk for computers with a BIOS has what belongs at the beginning of the disk, its header included, in bytes of
 /// its image (Boot/Windows/BootCommon.h, `TC_CD_BOOTSECTOR_OFFSET`; Common/BootEncryption.cpp, `CreateRescueIsoImage`).
@@ -85,12 +85,12 @@ const PIM_MAX: u32 = 65_535;
 /// What a look at a disk tells whose first sector is no volume's.
 pub(super) fn identify(family: &Family, store: &dyn Store, start: &[u8; 512]) -> Result<Verdict> {
     if header(family, store)?.is_none() {
-        return Ok(Verdict::No("it does not begin with random-looking bytes, as salt and encrypted header do".into()));
+        return Ok(Verdict::No("it does not begin with random-looking bytes".into()));
     }
-    let sector = "its sector 62 looks random, as the header of an encrypted system does";
+    let sector = "its sector 62 looks random, like the header of an encrypted system";
     Ok(match loader(start) {
         Some(name) if name == family.name => {
-            Verdict::Possible(format!("the boot loader of {name} is on it, and {sector}"))
+            Verdict::Possible(format!("it has the boot loader of {name}, and {sector}"))
         }
         Some(name) => Verdict::No(format!("it has the boot loader of {name}")),
         None => Verdict::Possible(format!("it is a disk with partitions, and {sector}")),
@@ -131,12 +131,12 @@ pub(super) fn check_disk(family: &Family, store: &dyn Store) -> Result<()> {
         return Ok(());
     }
     let what = format!(
-        "a backup for an encrypted system of {name}. What it would be written to is no disk with partitions, or has the boot loader \
-         of another program than {name}",
+        "this is a backup of an encrypted {name} system, but the target is not a partitioned disk or has another \
+         program's boot loader",
         name = family.name
     );
     Err(Error::new(ErrorKind::NotThisFormat(what))
-        .hint("Give the whole disk. If its partition table is gone, bring that back first."))
+        .hint("Give the whole disk. If its partition table is lost, restore that first."))
 }
 
 /// Where the header of a system is in a file, in bytes, if the file can only be the backup of one or the image of a rescue disk.
@@ -199,29 +199,27 @@ impl Loader {
     pub fn check(&self, credentials: &[Credential], changed: Option<&Kdf>, pim: Option<u32>) -> Result<()> {
         if let Some(kdf) = changed {
             // As in VeraCrypt 1.26 (Common/BootEncryption.cpp, `ChangePassword`).
-            return Err(Error::unsupported(format!("{} instead of the hash that the system's header has", kdf.name))
-                .hint(
-                    "A boot loader knows one, and has to be replaced with it: decrypt and encrypt the system anew.",
-                ));
+            return Err(Error::unsupported(format!("{} instead of the hash of the system's header", kdf.name))
+                .hint("A boot loader supports only one hash. To change it, decrypt the system and encrypt it anew."));
         }
         for credential in credentials {
             match credential {
-                Credential::Keyfile(_) => return Err(Error::misuse("boot loaders know no keyfiles")),
+                Credential::Keyfile(_) => return Err(Error::misuse("boot loaders do not support keyfiles")),
                 Credential::Passphrase(text) => self.check_typed(text)?,
                 _ => {}
             }
         }
         let pim = pim.unwrap_or(0);
         if pim > PIM_MAX {
-            return Err(Error::misuse(format!("the PIM {pim} is too large: {PIM_MAX} is the largest of a system")));
+            return Err(Error::misuse(format!("the PIM {pim} is too large: at most {PIM_MAX} for a system")));
         }
         match self.pim.filter(|stored| *stored != pim) {
             None => Ok(()),
             Some(stored) => Err(Error::misuse(format!(
-                "the boot loader does not ask for the PIM: it takes {stored}, which is in the boot sector, and with {pim} the \
+                "the boot loader does not ask for the PIM but uses {stored} from the boot sector: with {pim} the \
                  system would not start"
             ))
-            .hint("Change the PIM in VeraCrypt, or let its boot loader ask for it first.")),
+            .hint("Change the PIM in VeraCrypt, or first configure its boot loader to ask for it.")),
         }
     }
 
@@ -229,12 +227,12 @@ impl Loader {
     /// Common/Password.c, `CheckPasswordCharEncoding`; Boot/Windows/BootMain.cpp, `AskPassword`).
     fn check_typed(&self, passphrase: &[u8]) -> Result<()> {
         if !passphrase.iter().all(|byte| (0x20..0x7f).contains(byte)) {
-            return Err(Error::misuse("the passphrase of a system can have printable characters of ASCII only")
-                .hint("It is typed on an American keyboard when the computer starts."));
+            return Err(Error::misuse("a system passphrase can contain only printable ASCII characters")
+                .hint("At boot it is typed with the US keyboard layout."));
         }
         if self.bios && passphrase.len() > PASSWORD_MAX {
             return Err(Error::misuse(format!(
-                "the passphrase has {} characters; the boot loader takes at most {PASSWORD_MAX}",
+                "the passphrase has {} characters, but the boot loader takes at most {PASSWORD_MAX}",
                 passphrase.len()
             )));
         }
@@ -261,7 +259,7 @@ pub(super) fn layout(
         let what = format!("the encrypted part ends at byte {end}, but the disk has {disk}");
         let offset = HEADER_AT + header::VOLUME_SIZE as u64;
         return Err(Error::new(ErrorKind::Malformed { field: "size of the volume", offset, what })
-            .hint("If this is a partition or a part of the disk, open the whole disk."));
+            .hint("If this is only a part of the disk, open the whole disk."));
     }
     let encrypted = header::encrypted_size(&found.plain);
     warnings.extend(unusual_border(encrypted, len).map(Warning::from));
@@ -284,15 +282,14 @@ pub(super) fn layout(
 fn unusual_border(encrypted: u64, len: u64) -> Option<String> {
     if encrypted > len {
         return Some(format!(
-            "The header says that {encrypted} bytes are encrypted, but that there are only {len} to encrypt: what follows them \
-             is taken to be in the clear."
+            "The header records {encrypted} encrypted bytes, but only {len} to encrypt; the rest is treated as \
+             unencrypted."
         ));
     }
     (encrypted < len).then(|| {
         format!(
-            "Only {encrypted} of the system's {len} bytes are encrypted: the others are read and written in the clear, as the \
-             program that encrypts or decrypts it does. If the computer went off while that was going on, the header may \
-             be behind by up to {} MiB, and what is read there is noise.",
+            "Only {encrypted} of the system's {len} bytes are encrypted; the rest is read and written in the clear. \
+             If the encryption was interrupted by a power cut, up to {} MiB at the boundary may read as noise.",
             BORDER_LAG >> 20
         )
     })
@@ -669,7 +666,7 @@ mod tests {
         assert!(misuse(refused(&disk, &NewCredential { pim: Some(65_536), ..to(&new) })).contains("65535"));
         // A short passphrase takes as many iterations as usual: those of a system come to a PIM of 98.
         let short = passphrase("short");
-        assert!(misuse(refused(&disk, &NewCredential { pim: Some(97), ..to(&short) })).contains("too cheap"));
+        assert!(misuse(refused(&disk, &NewCredential { pim: Some(97), ..to(&short) })).contains("too low"));
         refused(&disk, &NewCredential { pim: Some(98), ..to(&short) }).expect("as usual");
 
         disk[6..][..22].copy_from_slice(b" VeraCrypt Boot Loader");
@@ -786,12 +783,12 @@ mod tests {
             editor.restore(&store, from, &part.hints(&credentials), unproven)
         };
         let what = misuse(restored(&disk, &file, false));
-        assert!(what.contains("524288 bytes are encrypted, that in the backup 1048576"), "{what}");
+        assert!(what.contains("524288 encrypted bytes, the backup 1048576"), "{what}");
         restored(&disk, &file, true).expect("forced");
         let mut wiped = disk.clone();
         wiped[HEADER_AT as usize..][..512].fill(0);
         let what = misuse(restored(&wiped, &file, false));
-        assert!(what.contains("the end of that is in the clear"), "{what}");
+        assert!(what.contains("its end is in the clear"), "{what}");
         restored(&wiped, &file, true).expect("forced");
         let right = MemoryStore::new(disk[HEADER_AT as usize..][..512].to_vec());
         restored(&wiped, &right, false).expect("it is right");

@@ -35,9 +35,9 @@ pub(super) fn verify(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> R
     } else if let Shift::Unclear(shift) = shift {
         warnings.push(unclear_warning(shift));
     } else if opened.data_end() > store.len() {
-        warnings.push(format!("The file is cut short: the data end at byte {}.", opened.data_end()).into());
+        warnings.push(format!("The file is cut short: its data end at byte {}.", opened.data_end()).into());
     } else if has_backup_areas(&opened) && opened.data_end() + HEADER_GROUP > store.len() {
-        warnings.push("The file is cut short behind the data: it has no complete backup headers.".into());
+        warnings.push("The file is cut short after the data: it has no complete backup headers.".into());
     }
     warnings.extend(areas.iter().filter_map(what_shows).map(Warning::from));
     let damaged = damaged || opened.data_end() > store.len() || shift != Shift::None;
@@ -183,14 +183,12 @@ fn what_shows(area: &AreaReport) -> Option<String> {
         n => format!("{n} of them zeros"),
     };
     let shows = if *name == ENCRYPTED {
-        "A solid-state disk shows what its system gave up (TRIM) like this; all else was written past the encryption."
+        "Discarded blocks on a solid-state disk (TRIM) look like this; anything else bypassed the encryption."
     } else if *name != DATA {
-        "Something was written over them: the header of a hidden volume, if there was one there, is gone."
+        "They were overwritten: if there was a hidden volume's header, it is lost."
     } else {
-        "The volume was formatted quickly, or something was written over it: whoever sees the file can tell which parts have \
-         been used, and a hidden volume in it might show."
+        "The volume was quick-formatted or partly overwritten: the file shows which parts are in use, which may \
+         reveal a hidden volume."
     };
-    Some(format!(
-        "In the {name}, {not_random} of {sectors} sectors that were looked at do not look random ({what}). {shows}"
-    ))
+    Some(format!("In the {name}, {not_random} of {sectors} sampled sectors do not look random ({what}). {shows}"))
 }

@@ -71,7 +71,7 @@ pub fn begin(stores: &HeaderAndData<'_>, with: &Unlock<'_>, request: &Request<'_
     }
     doubts::must_have_no_header_in_front(stores, old.offset.0)?;
     if moving::record(&header.metadata).is_some() {
-        return Err(Error::misuse("this header is moving from the front of its data, which become plaintext")
+        return Err(Error::misuse("a decryption is moving this header to a separate file")
             .hint("Nothing was changed.")
             .advise(Advice::ResumeDecryption));
     }
@@ -139,7 +139,7 @@ pub fn begin_decryption(
     let (old, opened) = the_volume(&header, &HeaderAndData { header: &memory, data, detached: false }, with)?;
     let end = validate::header_end(&header.metadata, header.binary.hdr_size);
     if header_to.len() != end {
-        return Err(Error::misuse(format!("the header's file has to have {end} bytes")));
+        return Err(Error::misuse(format!("the header file must have {end} bytes")));
     }
     let shift = old.offset.0;
     let mut plan = NewReencryption {
@@ -196,7 +196,7 @@ pub(super) fn encryption_header(
     moved: Option<(Range<u64>, u64)>,
 ) -> Result<Vec<u8>> {
     let len_in_memory = usize::try_from(len).ok().filter(|len| *len <= 256 << 20);
-    let memory = MemoryStore::new(vec![0; len_in_memory.ok_or_else(|| Error::misuse("no header is so long"))?]);
+    let memory = MemoryStore::new(vec![0; len_in_memory.ok_or_else(|| Error::misuse("it is too long"))?]);
     let offset = if moved.is_some() { len } else { 0 };
     let spec = Spec {
         data: Some(data),
@@ -242,7 +242,7 @@ pub(super) fn encryption_header(
 pub(super) fn image_steps(image: &[u8]) -> Result<Vec<Step>> {
     let size = image.get(8..16).and_then(|b| b.try_into().ok()).map(u64::from_be_bytes);
     let size = size.and_then(|size| usize::try_from(size).ok()).filter(|size| *size < image.len() / 2);
-    let size = size.ok_or_else(|| Error::misuse("this is no whole header"))?;
+    let size = size.ok_or_else(|| Error::misuse("this is not a complete header"))?;
     let step =
         |what: &str, at: Range<usize>| Step { what: what.into(), at: at.start as u64, bytes: image[at].to_vec() };
     Ok(vec![
@@ -256,11 +256,11 @@ pub(super) fn image_steps(image: &[u8]) -> Result<Vec<Step>> {
 fn the_volume(header: &ReadHeader, stores: &HeaderAndData<'_>, with: &Unlock<'_>) -> Result<(Segment, OpenedKey)> {
     change::nothing_required(&header.metadata)?;
     let [(0, segment)] = header.metadata.segments.iter().map(|(n, s)| (*n, s)).collect::<Vec<_>>()[..] else {
-        return Err(Error::unsupported("reencryption of a volume of several segments"));
+        return Err(Error::unsupported("reencryption of a volume with several segments"));
     };
     if segment.integrity.is_some() {
         return Err(Error::unsupported("reencryption of a volume with integrity protection")
-            .hint("Its tags lie between its data. Make a new volume and copy."));
+            .hint("Its tags are interleaved with its data. Copy the data to a new volume."));
     }
     if segment.kind != "crypt" || segment.size != Size::Dynamic || segment.iv_tweak != Some(Decimal(0)) {
         return Err(Error::unsupported("reencryption of a volume that is not one encrypted segment of dynamic size"));
@@ -283,18 +283,18 @@ fn the_volume(header: &ReadHeader, stores: &HeaderAndData<'_>, with: &Unlock<'_>
 /// "LUKS2 decryption is supported with detached header device only (with data offset set to 0)".)
 fn may_be_plaintext_in_place(stores: &HeaderAndData<'_>, segment: &Segment) -> Result<()> {
     if !stores.detached {
-        return Err(Error::misuse("the header is where plaintext would have to be: it needs a file of its own"));
+        return Err(Error::misuse("the header lies where plaintext belongs: move it to a separate file"));
     }
     let offset = segment.offset.0;
     if offset == 0 {
         return Ok(());
     }
     Err(Error::misuse(format!(
-        "the data begin at byte {offset}: decrypted where they are, they would be plaintext in the wrong place"
+        "the data begin at byte {offset}: decrypted in place, the plaintext would be in the wrong position"
     ))
     .hint(
-        "With the header in front of them, they move to the beginning: name a file for the header that does not exist yet. \
-         If the header in front is lost, it has to be put back first. Nothing was changed.",
+        "Nothing was changed. Restore the header in front if it is lost; then give a new file for the header, and \
+         the data move to the beginning.",
     )
     .advise(Advice::RestoreHeader))
 }
@@ -313,11 +313,11 @@ fn encrypted(old: &Segment, opened: &OpenedKey, request: &Request<'_>) -> Result
     let len = len.filter(fits).filter(|_| request.key_bits.is_none_or(|bits| bits.is_multiple_of(8)));
     let len = len.ok_or_else(|| {
         let all: Vec<_> = sizes.iter().map(|size| (size * 8).to_string()).collect();
-        Error::misuse(format!("{text} takes no such key")).hint(format!("It takes one of {} bits.", all.join(", ")))
+        Error::misuse(format!("{text} takes no such key")).hint(format!("It takes a key of {} bits.", all.join(", ")))
     })?;
     let sector_size = request.sector_size.or(old.sector_size);
     if !sector_size.is_some_and(|size| matches!(size, 512 | 1024 | 2048 | 4096)) {
-        return Err(Error::misuse("an encryption sector has 512, 1024, 2048 or 4096 bytes"));
+        return Err(Error::misuse("the encryption sector size must be 512, 1024, 2048 or 4096 bytes"));
     }
     Ok((Segment { encryption: Some(text), sector_size, ..old.clone() }, len))
 }
@@ -336,7 +336,10 @@ fn new_key(
     write::random(&mut key)?;
     let number = slots::free_number(&metadata.keyslots);
     let number = number.ok_or_else(|| {
-        Error::misuse("all keyslots are taken, and the new key needs one").hint("Remove one that is not needed.")
+        Error::misuse("all keyslots are in use, but the new key needs one").hint(
+            "Remove one that is no longer \
+             needed.",
+        )
     })?;
     let hash = keyslots::hash_of(request.hash)?;
     let like = opened.keyslot.and_then(|slot| metadata.keyslots.get(&slot));
@@ -387,12 +390,15 @@ impl NewReencryption {
     ) -> Result<()> {
         let number = slots::free_number(&metadata.keyslots);
         let number = number.ok_or_else(|| {
-            Error::misuse("all keyslots are taken, and a reencryption needs one").hint("Remove one that is not needed.")
+            Error::misuse("all keyslots are in use, but a reencryption needs one").hint(
+                "Remove one that is no \
+                 longer needed.",
+            )
         })?;
         let block = self.block();
         if self.size == 0 || !self.size.is_multiple_of(block) {
-            let what = format!("the data have {} bytes, which are no whole number of {block} bytes", self.size);
-            return Err(Error::misuse(what).hint("Choose a smaller sector size, or enlarge the file to whole sectors."));
+            let what = format!("the data have {} bytes, which is not a multiple of {block}", self.size);
+            return Err(Error::misuse(what).hint("Choose a smaller sector size, or extend the file to whole sectors."));
         }
         let keyslot = self.keyslot(metadata, hdr_size, request)?;
         metadata.keyslots.insert(number, keyslot);
@@ -408,14 +414,14 @@ impl NewReencryption {
     fn check(&self, metadata: &Metadata, data_len: u64) -> Result<()> {
         let state = State::of(metadata, data_len)?;
         let state = state.filter(|state| state.size == self.size && state.hot.is_none() && state.done.is_empty());
-        let state =
-            state.ok_or_else(|| Error::misuse("the reencryption would be read as another one; nothing was changed"))?;
+        let state = state
+            .ok_or_else(|| Error::misuse("the reencryption would not read back as written; nothing was changed"))?;
         let first = if self.direction == Direction::Forward { state.moved_end() } else { self.size - 1 };
         let least =
             if self.mode == Mode::Decrypt && self.moved.is_some() { state.moved_end() } else { state.alignment() };
         if state.zone_limit(first.min(self.size - 1)) < state.alignment() || state.zone_limit(0) < least {
-            return Err(Error::misuse("the keyslots area has too little room left for what protects a zone")
-                .hint("Remove a keyslot that is not needed, or choose another resilience mode."));
+            return Err(Error::misuse("the keyslots area has too little room to protect a zone")
+                .hint("Remove a keyslot that is no longer needed, or choose another resilience mode."));
         }
         Ok(())
     }
@@ -428,8 +434,8 @@ impl NewReencryption {
             ("checksum" | "journal", Some(_), Direction::Forward) => format!("datashift-{asked}"),
             ("checksum" | "journal" | "none", None, _) => asked.to_owned(),
             _ => {
-                return Err(Error::misuse(format!("the resilience mode {asked} is none for this"))
-                    .hint("There are: checksum, journal, none."));
+                return Err(Error::misuse(format!("the resilience mode {asked} is not possible here"))
+                    .hint("Use checksum, journal or none."));
             }
         };
         let (offset, size) = match kind.as_str() {
@@ -439,7 +445,7 @@ impl NewReencryption {
         let mut other = Map::new();
         if kind.ends_with("checksum") {
             let hash = hash::by_name(request.checksum.unwrap_or("sha256"));
-            let hash = hash.ok_or_else(|| Error::misuse("no hash for checksums has that name"))?;
+            let hash = hash.ok_or_else(|| Error::misuse("no checksum hash has that name"))?;
             other.insert("hash".into(), json!(keyslots::header_name(hash)?));
             other.insert("sector_size".into(), json!(self.block()));
         }
@@ -522,8 +528,8 @@ fn widest_gap(metadata: &Metadata, hdr_size: u64) -> Result<(u64, u64)> {
         free = slots::next_block(free.max(offset.saturating_add(size)));
     }
     if widest.1 == 0 {
-        return Err(Error::misuse("the keyslots area has no room for what protects a zone")
-            .hint("Remove a keyslot that is not needed, or choose the resilience mode none."));
+        return Err(Error::misuse("the keyslots area has no room to protect a zone")
+            .hint("Remove a keyslot that is no longer needed, or choose the resilience mode none."));
     }
     Ok(widest)
 }

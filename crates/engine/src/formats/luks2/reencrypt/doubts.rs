@@ -46,9 +46,10 @@ pub(super) fn must_be_empty(header: &dyn Store, len: u64) -> Result<()> {
 
 /// The error for a header's file with something in it.
 pub(super) fn not_empty() -> Error {
-    Error::misuse("something is in the file that the new header is for").hint(
-        "Name one that does not exist. If an interruption has left this one, see first whether the volume opens with it: what it \
-             has encrypted is lost without it. Delete it only if the volume is as it was. Nothing was changed.",
+    Error::misuse("the file for the new header is not empty").hint(
+        "Nothing was changed. Give a file that does not exist. If an interrupted run left this one, first try to \
+         open the volume with it; without it, data already encrypted are lost. Delete it only if the volume is \
+         unchanged.",
     )
 }
 
@@ -66,8 +67,8 @@ pub(super) fn may_belong_together(
         return Ok(());
     }
     let no = |what: String| {
-        Err(Error::misuse(format!("{what}: the header is another volume's"))
-            .hint("Is it the right file or device, and the right detached header? Nothing was changed."))
+        Err(Error::misuse(format!("{what}: the header belongs to another volume"))
+            .hint("Nothing was changed. Check that the file or device and the detached header are the right ones."))
     };
     for at in encrypted {
         let mut start = vec![0; stores.data.len().saturating_sub(at).min(MARKS) as usize];
@@ -75,10 +76,10 @@ pub(super) fn may_belong_together(
         // Few marks are so long that no ciphertext ever has them.
         let random = start.first_chunk::<4096>().is_none_or(|start| magic::looks_random(start));
         if let Some(what) = magic::known(&start).filter(|_| !random) {
-            return no(format!("where encrypted data have to be, at byte {at}, there is {what}"));
+            return no(format!("byte {at}, where encrypted data belong, holds {what}"));
         }
         if at > 0 && in_front(stores.data)?.is_some_and(|uuid| uuid != header.binary.uuid) {
-            return no("in front of the data there is a LUKS2 header with another UUID".to_owned());
+            return no("the LUKS2 header in front of the data has another UUID".to_owned());
         }
     }
     Ok(())
@@ -134,11 +135,12 @@ pub(super) fn encrypted_as_said(segment: &Segment, key: &Secret, data: &dyn Stor
     for (cipher, size, offset) in ciphers.chain(sizes).chain(offsets) {
         if sensible(cipher, size, offset)? > enough {
             let what = format!(
-                "the data are not encrypted as the header says: they make sense as {cipher} in sectors of {size} bytes from byte {offset} on"
+                "the header is wrong about the data: they decrypt with {cipher} in {size}-byte sectors from byte \
+                 {offset} on"
             );
             return Err(Error::from(ErrorKind::Malformed { field: "segments", offset: at, what }).hint(
-                "Somebody changed the header, or it was damaged. Nothing was changed. A header backup brings back what it said: \
-                 `claviger header restore --from BACKUP VOLUME`.",
+                "Nothing was changed. The header was tampered with or damaged. Restore a header backup: `claviger \
+                 header restore --from BACKUP VOLUME`.",
             ));
         }
     }
@@ -189,7 +191,7 @@ pub(super) fn header_to_move(header_to: &dyn Store, data: &dyn Store) -> Result<
     }
     if !front.warnings().is_empty() {
         return Err(Error::misuse("one of the two copies of the header is damaged; nothing was changed")
-            .hint("If an earlier decryption was interrupted, name the file that its header was moving to.")
+            .hint("If an earlier decryption was interrupted, give the file its header was moving to.")
             .advise(Advice::RepairHeader));
     }
     Ok(Some(Moving::Fresh(image)))
@@ -217,8 +219,8 @@ pub(super) fn must_have_no_header_in_front(stores: &HeaderAndData<'_>, data_offs
     if !stores.detached || data_offset == 0 || in_front(stores.data)?.is_none() {
         return Ok(());
     }
-    Err(Error::misuse("there is a LUKS2 header in front of the data, and another one was named")
-        .hint("Name no detached header, or put that one in front first. Nothing was changed.")
+    Err(Error::misuse("a detached header was given, but the data have a LUKS2 header in front")
+        .hint("Nothing was changed. Omit the detached header, or restore it to the front first.")
         .advise(Advice::RestoreHeader))
 }
 

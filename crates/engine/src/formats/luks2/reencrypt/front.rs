@@ -39,7 +39,7 @@ pub fn begin_encryption(
         return Ok(());
     }
     if !matches!(read(data).map_err(|e| e.kind), Err(ErrorKind::NotThisFormat(_))) {
-        return Err(Error::misuse("there is a LUKS2 header in it already").hint("Nothing was changed."));
+        return Err(Error::misuse("it already has a LUKS2 header").hint("Nothing was changed."));
     }
     let moved = front.moved..front.moved + front.part;
     let image = begin::encryption_header(front.len, data, spec, first, request, Some((moved, front.size)))?;
@@ -71,16 +71,16 @@ struct Front {
 impl Front {
     fn of(data: &dyn Store, reduce: u64) -> Result<Self> {
         if reduce == 0 || !reduce.is_multiple_of(2 * ALIGNMENT) {
-            return Err(Error::misuse(format!("{reduce} bytes cannot be made free for the header"))
-                .hint("Twice the header's size is needed, in multiples of 128 KiB: 32 MiB are usual."));
+            return Err(Error::misuse(format!("{reduce} bytes cannot be freed for the header"))
+                .hint("Use at least twice the header's size, in multiples of 128 KiB; 32 MiB is usual."));
         }
         let size = data.len().checked_sub(reduce).filter(|size| *size > 0);
-        let size = size.ok_or_else(|| Error::misuse(format!("there are only {} bytes in it", data.len())))?;
+        let size = size.ok_or_else(|| Error::misuse(format!("it has only {} bytes", data.len())))?;
         let len = reduce / 2;
         if size < len {
             // What is free at the end would be a part of the front.
             return Err(Error::misuse(format!("{size} bytes are too few to make room for a header of {len}"))
-                .hint("Reduce it by less, or give the header a file of its own."));
+                .hint("Reduce it by less, or put the header in a separate file."));
         }
         Ok(Self { len, size, part: size.min(len), spare: size, moved: size + len })
     }

@@ -127,12 +127,12 @@ impl<'a> Reencryption<'a> {
         let ciphers = Ciphers::new(&state, &keys, with.acceleration)?;
         let alignment = state.alignment();
         if !state.size.is_multiple_of(alignment) {
-            let what = format!("the volume's {} bytes are no whole number of blocks of {alignment} bytes", state.size);
-            return Err(Error::misuse(what).hint("Cut or enlarge the file to whole blocks. Nothing was changed."));
+            let what = format!("the volume's {} bytes are not a multiple of {alignment}", state.size);
+            return Err(Error::misuse(what).hint("Nothing was changed. Truncate or extend the file to whole blocks."));
         }
         let zone = zone.unwrap_or_else(|| usual_zone(&state));
         if zone < alignment || zone > MAX_ZONE || !zone.is_multiple_of(alignment) {
-            let what = format!("a zone has {alignment} bytes or a multiple of them, up to {MAX_ZONE}, not {zone}");
+            let what = format!("the zone must be a multiple of {alignment} bytes up to {MAX_ZONE}, not {zone}");
             return Err(Error::misuse(what));
         }
         let pool = Pool::for_this_machine(Duration::ZERO);
@@ -158,7 +158,7 @@ impl<'a> Reencryption<'a> {
     pub fn run(mut self, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()> {
         let HeaderAndData { data, header, .. } = self.record.stores;
         if !data.writable() || !header.writable() {
-            return Err(Error::misuse("it was opened for reading only; nothing was changed"));
+            return Err(Error::misuse("it was opened read-only; nothing was changed"));
         }
         self.recover()?;
         let mut ahead = None;
@@ -328,7 +328,7 @@ impl OpenVolume {
         let ReencryptionProgress { done, size, interrupted } = self.progress;
         let percent = u128::from(done) * 100 / u128::from(size.max(1));
         let so = match interrupted {
-            true => "was interrupted in the middle of a zone: read-only until it goes on.",
+            true => "was interrupted in the middle of a zone. The volume is read-only until it resumes.",
             false => "is not finished.",
         };
         let what = format!("The reencryption of this volume ({percent} % done) {so}");
@@ -433,8 +433,8 @@ fn volume_keys(
     let (previous, last) = (state.previous.digest, state.last.digest);
     let same = previous == last;
     if let ([Credential::VolumeKey(_)], Some(_), Some(_), false) = (with.credentials, previous, last, same) {
-        return Err(Error::misuse("two volume keys are needed while a volume is reencrypted")
-            .hint("Give a passphrase, which opens a keyslot of each."));
+        return Err(Error::misuse("during a reencryption, two volume keys are needed")
+            .hint("Give a passphrase that opens a keyslot of each."));
     }
     let any_slot = Unlock { keyslot: None, ..*with };
     if !matches!(with.credentials, [Credential::VolumeKey(_)]) {
@@ -446,9 +446,9 @@ fn volume_keys(
     let open = |digest: Option<u32>| {
         let opened = digest.map(|digest| open_key(header, store, &any_slot, digest)).transpose();
         opened.map_err(|e| match e.kind {
-            ErrorKind::WrongCredential(_) if !same && previous.is_some() && last.is_some() => e.hint(
-                "While a volume is reencrypted, the passphrase has to open a keyslot of the old and of the new key.",
-            ),
+            ErrorKind::WrongCredential(_) if !same && previous.is_some() && last.is_some() => {
+                e.hint("During a reencryption, the passphrase must open a keyslot of both the old and the new key.")
+            }
             _ => e,
         })
     };

@@ -31,8 +31,8 @@ pub(in crate::formats::luks2) fn record(metadata: &Metadata) -> Option<&Map<Stri
 pub(super) fn put(metadata: &mut Metadata, moved: Range<u64>, data: &dyn Store) -> Result<()> {
     let number = slots::free_number(&metadata.tokens);
     let number = number.ok_or_else(|| {
-        Error::misuse("all numbers of tokens are taken, and the move of the header needs one")
-            .hint("Remove a token that is not needed.")
+        Error::misuse("all token numbers are in use, but moving the header needs one")
+            .hint("Remove a token that is no longer needed.")
     })?;
     let (from, len) = (moved.start, moved.end - moved.start);
     let sum = hex::digits(&digest(data, from, len)?);

@@ -41,8 +41,10 @@ pub(super) fn is_requirement(name: &str) -> bool {
 pub(super) fn check(metadata: &Metadata, keyslot: u32, keys: &VolumeKeys, with: &Unlock<'_>) -> Result<()> {
     let version = version(metadata)?;
     if version < 2 {
-        return Err(Error::unsupported("a reencryption that nothing protects from changes")
-            .hint("cryptsetup before 2.4.3 began it: finish it with `cryptsetup repair` and `cryptsetup reencrypt`."));
+        return Err(Error::unsupported("a reencryption that is not protected against tampering").hint(
+            "It was started by cryptsetup before 2.4.3. Finish it with `cryptsetup repair` and `cryptsetup \
+                 reencrypt`.",
+        ));
     }
     let digest = metadata.digests.values().find(|digest| digest.keyslots.contains(&Id(keyslot)));
     let digest = digest.ok_or_else(|| wrong("digests", "the state of the reencryption has none"))?;
@@ -52,8 +54,8 @@ pub(super) fn check(metadata: &Metadata, keyslot: u32, keys: &VolumeKeys, with: 
     if !sum.is_empty() && sum.same_as(&digest.digest.0) {
         return Ok(());
     }
-    Err(wrong("digests", "that of the reencryption is wrong: its state was changed without the volume's keys")
-        .hint("Nothing was changed. Restore a header backup, or use the program that changed it."))
+    Err(wrong("digests", "that of the reencryption is wrong: its state was tampered with")
+        .hint("Nothing was changed. Restore a header backup, or use the program that changed the header."))
 }
 
 /// Puts a new digest into the metadata, in place of the one that is there.
@@ -85,7 +87,7 @@ pub(super) fn seal(metadata: &mut Metadata, keyslot: u32, keys: &VolumeKeys) -> 
 fn version(metadata: &Metadata) -> Result<u8> {
     let required = metadata.config.requirements.as_ref().map_or(&[][..], |r| &r.mandatory);
     let version = required.iter().find_map(|name| VERSIONS.iter().find(|(known, _)| known == name));
-    version.map(|(_, version)| *version).ok_or_else(|| wrong("requirements", "no reencryption is said to go on"))
+    version.map(|(_, version)| *version).ok_or_else(|| wrong("requirements", "no reencryption is in progress"))
 }
 
 fn derive(digest: &Digest, material: &[u8], out: &mut [u8], go_on: &dyn Fn() -> bool) -> Result<()> {
@@ -167,6 +169,6 @@ fn put_segment(out: &mut Vec<u8>, segment: &Segment) -> Result<()> {
 
 fn put_text(out: &mut Vec<u8>, text: Option<&str>) -> Result<()> {
     let text = text.filter(|text| (1..=TEXT).contains(&text.len()));
-    out.extend(text.ok_or_else(|| wrong("keyslots", "the state of the reencryption is not said in text"))?.bytes());
+    out.extend(text.ok_or_else(|| wrong("keyslots", "the state of the reencryption is not text"))?.bytes());
     Ok(())
 }

@@ -59,7 +59,7 @@ pub(super) fn runs(state: &State, stores: &HeaderAndData<'_>, ciphers: &Ciphers)
         Resilience::Shift => Ok(vec![Run { at: hot, source: Source::Before }]),
         Resilience::Journal => Ok(vec![Run { at: hot, source: Source::Journal }]),
         Resilience::Checksum(sums) => by_checksums(state, stores, ciphers, &hot, sums),
-        Resilience::None => Err(wrong("segments", "a zone is being rewritten, and nothing says how far that has come")),
+        Resilience::None => Err(wrong("segments", "a zone is being rewritten, but its progress is not recorded")),
     }
 }
 
@@ -73,7 +73,7 @@ fn by_checksums(
 ) -> Result<Vec<Run>> {
     let Checksums { hash, block } = sums;
     if !(hot.end - hot.start).is_multiple_of(block) {
-        return Err(wrong("sector_size", "the zone that is being rewritten is no whole number of blocks"));
+        return Err(wrong("sector_size", "the zone being rewritten is not a whole number of blocks"));
     }
     let (mut runs, mut looked_into) = (Vec::new(), 0);
     let by = PIECE.max(block);
@@ -188,11 +188,9 @@ fn recovered(state: &State, stores: &HeaderAndData<'_>, ciphers: &Ciphers, run: 
         Source::Rewritten => segment(state, ciphers, What::Last, &run.at),
         Source::Before => segment(state, ciphers, state.was(run.at.start), &run.at),
         Source::Journal if stores.detached => {
-            return Err(Error::unsupported(
-                "opening a volume of which a part is only in the journal of its detached header",
-            )
-            .hint("Going on, with the same detached header, brings that part back.")
-            .advise(Advice::ResumeReencryption));
+            return Err(Error::unsupported("opening a volume with a part only in its detached header's journal")
+                .hint("Resume the reencryption with the same detached header to restore that part.")
+                .advise(Advice::ResumeReencryption));
         }
         Source::Torn(bytes) => {
             let mut plaintext = bytes.to_vec();

@@ -144,7 +144,7 @@ impl State {
         };
         let side = |flag| Side::by_flag(metadata, flag);
         let (Some(previous), Some(last)) = (side(PREVIOUS)?, side(FINAL)?) else {
-            return Err(wrong("segments", "what the volume was, or is to be, is not said"));
+            return Err(wrong("segments", "the old or new state of the volume is not recorded"));
         };
         let mut state = Self::beginning(*number, keyslot, (previous, last, side(MOVED)?), 0, false)?;
         state.check_sides()?;
@@ -384,14 +384,17 @@ impl State {
             (Some(shift), Direction::Forward) => is_to_be.checked_add(shift) == Some(was),
         };
         if !fits {
-            let what = format!("the data go from byte {was} to byte {is_to_be}, which is not how far they are moved");
+            let what = format!(
+                "the data move from byte {was} to byte {is_to_be}, which does not match the recorded \
+                 distance"
+            );
             return Err(wrong("segments", what));
         }
         let needs_moved = self.shift.is_some() && self.mode != Mode::Reencrypt;
         match &self.moved {
             Some(moved) if needs_moved && moved.segment.kind == self.previous.segment.kind && moved.end > 0 => Ok(()),
             None if !needs_moved => Ok(()),
-            _ => Err(wrong("segments", "a part that was moved is missing, or has no place here")),
+            _ => Err(wrong("segments", "a moved part is missing or misplaced")),
         }
     }
 
@@ -434,7 +437,7 @@ impl State {
         let ends = previous_ends.max(self.last.offset().saturating_add(size)).max(moved_ends);
         if size == 0 || ends > data_len {
             let what = format!("the volume's data would end at byte {ends}, and there are {data_len} bytes");
-            return Err(wrong("segments", what).hint("It was cut short, or the header is another volume's."));
+            return Err(wrong("segments", what).hint("It was cut short, or the header belongs to another volume."));
         }
         Ok(size)
     }
@@ -459,7 +462,7 @@ impl State {
         if fits && moved.end <= self.size && self.shift.is_some_and(|shift| moved.end <= shift) {
             return Ok(());
         }
-        Err(wrong("segments", format!("the part that was moved cannot be at byte {}", moved.offset())))
+        Err(wrong("segments", format!("the moved part cannot be at byte {}", moved.offset())))
     }
 
     /// Whether what is done, and what is hot, is where the order has it.
@@ -480,7 +483,7 @@ impl State {
         if good {
             return Ok(());
         }
-        let what = format!("bytes {}..{} of the plaintext cannot be what is rewritten by now", done.start, done.end);
+        let what = format!("bytes {}..{} of the plaintext cannot be the rewritten part", done.start, done.end);
         Err(wrong("segments", what))
     }
 
@@ -498,7 +501,7 @@ impl State {
                 _ => linked == digests,
             };
             if !same_place(segment, expected) || !fits {
-                return Err(wrong("segments", format!("segment {number} is not what it has to be by now")));
+                return Err(wrong("segments", format!("segment {number} does not match the recorded progress")));
             }
         }
         Ok(())
@@ -574,7 +577,7 @@ fn mode(keyslot: &Keyslot) -> Result<Mode> {
         Some("reencrypt") => Ok(Mode::Reencrypt),
         Some("encrypt") => Ok(Mode::Encrypt),
         Some("decrypt") => Ok(Mode::Decrypt),
-        _ => Err(wrong("mode", "the keyslot of the reencryption does not say what is done")),
+        _ => Err(wrong("mode", "the reencryption keyslot does not name the operation")),
     }
 }
 
@@ -582,7 +585,7 @@ fn direction(keyslot: &Keyslot) -> Result<Direction> {
     match keyslot.other.get("direction").and_then(Value::as_str) {
         Some("forward") => Ok(Direction::Forward),
         Some("backward") => Ok(Direction::Backward),
-        _ => Err(wrong("direction", "the keyslot of the reencryption does not say from where to where")),
+        _ => Err(wrong("direction", "the reencryption keyslot does not name the direction")),
     }
 }
 
@@ -608,7 +611,7 @@ fn resilience(keyslot: &Keyslot) -> Result<(Resilience, Resilience)> {
         other => Err(Error::unsupported(format!("the resilience mode {}", other.escape_debug()))),
     };
     if keyslot.area.kind.starts_with("datashift") != shifted {
-        return Err(wrong("shift_size", "it is said for a resilience mode that has none, or the other way round"));
+        return Err(wrong("shift_size", "it does not fit the resilience mode"));
     }
     found
 }
@@ -620,7 +623,7 @@ fn checksums(keyslot: &Keyslot) -> Result<Checksums> {
         hash::by_name(hash).ok_or_else(|| Error::unsupported(format!("checksums by {}", hash.escape_debug())))?;
     let block = keyslot.area.other.get("sector_size").and_then(Value::as_u64);
     let block = block.filter(|block| block.is_power_of_two() && (512..=1 << 20).contains(block));
-    let block = block.ok_or_else(|| wrong("sector_size", "no block that checksums are of has this size"))?;
+    let block = block.ok_or_else(|| wrong("sector_size", "checksummed blocks cannot have this size"))?;
     Ok(Checksums { hash, block })
 }
 

@@ -76,7 +76,7 @@ impl Zone {
     pub fn write_protection(&mut self, state: &State, stores: &HeaderAndData<'_>) -> Result<()> {
         let protection = &mut self.room.protection;
         if protection.len() as u64 > state.area.end - state.area.start {
-            return Err(wrong("area", "it is too small for what protects a zone"));
+            return Err(wrong("area", "it is too small to protect a zone"));
         }
         if protection.is_empty() {
             return Ok(());
