@@ -14,26 +14,25 @@ pub const SECURE_BOOT: Pcrs = Pcrs { bank: Bank::Sha256, mask: 1 << 7 };
 /// What to bind to.
 #[derive(clap::Args)]
 pub struct BindArgs {
-    /// What is added can be found only where this tang server is reached, as clevis does it: http://HOST:PORT. May be repeated:
-    /// see --bind-threshold
+    /// Bind to this tang server, as clevis does: http://HOST:PORT. May be repeated: see --bind-threshold
     #[arg(long, value_name = "URL", group = "bound")]
     bind_tang: Vec<String>,
 
-    /// The tang server is the one with this key, as `tang-show-keys` shows it. Without this it is shown, and a question asked.
-    /// May be repeated
+    /// Trust the tang server with this key thumbprint (`tang-show-keys`). Without it, you are shown the keys and
+    /// asked. May be repeated
     // One of 64 thumbprints begins with a hyphen.
     #[arg(long, value_name = "THUMBPRINT", requires = "bind_tang", allow_hyphen_values = true)]
     tang_thumbprint: Vec<String>,
 
-    /// The same with this machine's TPM, or that of --tpm2-device, as clevis does it
+    /// Bind to this machine's TPM, or to --tpm2-device, as clevis does
     #[arg(long, groups = ["bound", "to_tpm"])]
     bind_tpm2: bool,
 
-    /// Of several, as many as N have to help [default: all of them]
+    /// How many of several servers or TPMs are needed [default: all]
     #[arg(long, value_name = "N", requires = "bound")]
     bind_threshold: Option<usize>,
 
-    /// The PCRs that have to be as they are now for a TPM: 7, or several as 0+7. An empty text is none [default: 7]
+    /// PCRs that must keep their current values: 7, or several as 0+7; empty for none [default: 7]
     #[arg(long = "tpm2-pcrs", value_name = "PCRS", requires = "to_tpm", value_parser = pcrs)]
     pub pcrs: Option<Pcrs>,
 }
@@ -74,12 +73,14 @@ impl BindArgs {
         match &self.tang_thumbprint[..] {
             known if known.iter().any(|known| said.thumbprints.contains(known)) => Ok(said),
             [_, ..] => Err(at(Error::new(ErrorKind::WrongCredential(
-                "this is another tang server: it has no such key".into(),
+                "this is a different tang server: it lacks that key".into(),
             ))
-            .hint(format!("Its keys have the thumbprints {}.", said.thumbprints.join(", "))))),
+            .hint(format!("Its key thumbprints are {}.", said.thumbprints.join(", "))))),
             [] => {
-                let question =
-                    format!("The tang server has the keys {}. Is it yours? (yes/no) ", said.thumbprints.join(", "));
+                let question = format!(
+                    "The tang server's key thumbprints are {}. Trust it? (yes/no) ",
+                    said.thumbprints.join(", ")
+                );
                 prompt::consent(&question, "--tang-thumbprint THUMBPRINT", |why| {
                     Error::misuse(format!("the tang server is not trusted{why}"))
                 })?;

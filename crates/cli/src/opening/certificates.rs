@@ -26,11 +26,11 @@ pub struct CertificateArgs {
     #[arg(long = "certificate", value_name = "FILE", id = "certificates")]
     files: Vec<PathBuf>,
 
-    /// The profile of a Windows user, whose own key store is used: a folder that was copied, or on the disk itself :/Users/NAME
+    /// Use the key store in this Windows user profile: a copied folder, or :/Users/NAME on the disk itself
     #[arg(long, value_name = "FOLDER")]
     windows_profile: Option<PathBuf>,
 
-    /// Read the NT hash of the Windows user from FILE, instead of the password: 32 hexadecimal digits
+    /// Read the Windows user's NT hash (32 hexadecimal digits) from FILE instead of the password
     #[arg(long, value_name = "FILE", requires = "windows_profile", conflicts_with = "certificate_password")]
     windows_hash_file: Option<PathBuf>,
 
@@ -38,16 +38,16 @@ pub struct CertificateArgs {
     #[arg(long, value_name = "FILE")]
     pkcs11_module: Option<PathBuf>,
 
-    /// The label of the smart card, where several are there
+    /// Label of the smart card, if there are several
     #[arg(long, value_name = "LABEL", requires = "pkcs11_module")]
     pkcs11_token: Option<String>,
 
-    /// Read what opens the private keys from FILE instead of asking: the password of the certificate's file or of the Windows user,
-    /// or the smart card's PIN; `-` is standard input
+    /// Read the password of the certificate file or Windows user, or the smart card's PIN, from FILE instead of
+    /// asking; `-` is standard input
     #[arg(long, value_name = "FILE", group = "certificate_password")]
     certificate_password_file: Option<PathBuf>,
 
-    /// Read what opens the private keys from this open file descriptor
+    /// Read that password or PIN from this open file descriptor
     #[arg(long, value_name = "N", group = "certificate_password")]
     certificate_password_fd: Option<i32>,
 }
@@ -78,8 +78,8 @@ impl CertificateArgs {
     /// `Misuse` if they name no module; those of [`pkcs11::open`].
     pub fn smart_card(&self, label: Option<&str>) -> Result<Vec<Arc<dyn PrivateKey>>> {
         let module = self.pkcs11_module.as_deref().ok_or_else(|| {
-            Error::misuse("a smart card is to open it, and no module for one is named")
-                .hint("Name it with --pkcs11-module FILE.")
+            Error::misuse("a smart card should open it, but no PKCS#11 module was given")
+                .hint("Give one with --pkcs11-module FILE.")
         })?;
         let said = Said { args: self, read: OnceCell::new() };
         let mut ask = |label: &str| said.password(&format!("PIN of {label}: "));
@@ -89,8 +89,8 @@ impl CertificateArgs {
     /// The private keys, asking for what opens them. `disk` is where a profile lies whose path begins with a colon.
     pub fn read(&self, disk: &(dyn Tree + 'static)) -> Result<Vec<Credential>> {
         if self.given() && !self.names_one() {
-            return Err(Error::misuse("a password is given for a private key, and no private key")
-                .hint("Name one with --certificate, --windows-profile or --pkcs11-module."));
+            return Err(Error::misuse("a password for a private key was given, but no private key")
+                .hint("Give one with --certificate, --windows-profile or --pkcs11-module."));
         }
         let said = Said { args: self, read: OnceCell::new() };
         let mut keys = Vec::new();

@@ -9,23 +9,23 @@ use crate::terminal::size;
 #[derive(clap::Args, Default)]
 #[command(next_help_heading = "Cost of a new passphrase (LUKS)")]
 pub struct CostArgs {
-    /// Key derivation: argon2id, argon2i or pbkdf2. LUKS1 has pbkdf2 only
+    /// Key derivation: argon2id, argon2i or pbkdf2 (LUKS1: only pbkdf2)
     #[arg(long, value_name = "NAME")]
     kdf: Option<String>,
 
-    /// How long one derivation should take on this machine, in milliseconds; the cost is measured
+    /// Target time of one key derivation on this machine, in milliseconds
     #[arg(long, value_name = "MS", conflicts_with = "iterations")]
     iter_time: Option<u32>,
 
-    /// Iterations of PBKDF2, or passes over Argon2's memory, exactly
+    /// Exact number of PBKDF2 iterations or Argon2 passes, instead of --iter-time
     #[arg(long, value_name = "N")]
     iterations: Option<u32>,
 
-    /// Argon2's memory: 512M, 1GiB. The most where the cost is measured
+    /// Argon2 memory: 512M, 1GiB. With --iter-time, an upper limit
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     kdf_memory: Option<u64>,
 
-    /// Argon2's parallel lanes: 1 to 4
+    /// Argon2 parallel lanes: 1 to 4
     #[arg(long, value_name = "N")]
     kdf_parallel: Option<u32>,
 }
@@ -34,23 +34,23 @@ pub struct CostArgs {
 #[derive(clap::Args, Default)]
 #[command(next_help_heading = "Cost of the new passphrase (LUKS)")]
 pub struct NewCostArgs {
-    /// Key derivation: argon2id, argon2i or pbkdf2. LUKS1 has pbkdf2 only
+    /// Key derivation: argon2id, argon2i or pbkdf2 (LUKS1: only pbkdf2)
     #[arg(long, value_name = "NAME")]
     new_kdf: Option<String>,
 
-    /// How long one derivation should take on this machine, in milliseconds; the cost is measured
+    /// Target time of one key derivation on this machine, in milliseconds
     #[arg(long, value_name = "MS", conflicts_with = "new_iterations")]
     new_iter_time: Option<u32>,
 
-    /// Iterations of PBKDF2, or passes over Argon2's memory, exactly
+    /// Exact number of PBKDF2 iterations or Argon2 passes, instead of --iter-time
     #[arg(long, value_name = "N")]
     new_iterations: Option<u32>,
 
-    /// Argon2's memory: 512M, 1GiB. The most where the cost is measured
+    /// Argon2 memory: 512M, 1GiB. With --iter-time, an upper limit
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     new_kdf_memory: Option<u64>,
 
-    /// Argon2's parallel lanes: 1 to 4
+    /// Argon2 parallel lanes: 1 to 4
     #[arg(long, value_name = "N")]
     new_kdf_parallel: Option<u32>,
 }

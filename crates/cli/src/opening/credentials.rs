@@ -23,11 +23,11 @@ const VOLUME_KEY_MAX: usize = 4096;
 #[derive(clap::Args, Clone, Default)]
 #[command(next_help_heading = "Password and keyfiles")]
 pub struct CredentialArgs {
-    /// Read the password from FILE instead of asking; `-` is standard input. One newline at the end is not part of it
+    /// Read the password from FILE instead of asking; `-` is standard input. One trailing newline is ignored
     #[arg(long, value_name = "FILE", group = "password")]
     password_file: Option<PathBuf>,
 
-    /// Read the password from this open file descriptor. One newline at the end is not part of it
+    /// Read the password from this open file descriptor. One trailing newline is ignored
     #[arg(long, value_name = "N", group = "password")]
     password_fd: Option<i32>,
 
@@ -39,7 +39,7 @@ pub struct CredentialArgs {
     #[arg(long = "keyfile", value_name = "FILE", id = "keyfiles")]
     keyfiles: Vec<PathBuf>,
 
-    /// Offset of the key in the keyfile, which may be a device: bytes, or 100M
+    /// Offset of the key in the keyfile or device: bytes, or 100M
     #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "keyfiles")]
     keyfile_offset: Option<u64>,
 
@@ -47,8 +47,8 @@ pub struct CredentialArgs {
     #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "keyfiles")]
     keyfile_size: Option<u64>,
 
-    /// Read the volume key itself from FILE: it opens a LUKS, BitLocker or FileVault 2 volume without a password; `create` uses it
-    /// for the new volume
+    /// Read the volume key itself from FILE. It opens a LUKS, BitLocker or FileVault 2 volume without a password;
+    /// `create` uses it for the new volume
     #[arg(long, value_name = "FILE")]
     volume_key_file: Option<PathBuf>,
 
@@ -61,31 +61,31 @@ pub struct CredentialArgs {
 #[derive(clap::Args)]
 #[command(next_help_heading = "New password and keyfiles")]
 pub struct NewCredentialArgs {
-    /// Read the new password from FILE instead of asking; `-` is standard input. One newline at the end is not part of it
+    /// Read the new password from FILE instead of asking; `-` is standard input. One trailing newline is ignored
     #[arg(long, value_name = "FILE", group = "new_password")]
     new_password_file: Option<PathBuf>,
 
-    /// Read the new password from this open file descriptor. One newline at the end is not part of it
+    /// Read the new password from this open file descriptor. One trailing newline is ignored
     #[arg(long, value_name = "N", group = "new_password")]
     new_password_fd: Option<i32>,
 
-    /// No password from now on, only keyfiles
+    /// Use no password from now on, only keyfiles
     #[arg(long, group = "new_password")]
     no_new_password: bool,
 
-    /// The password stays as it is
+    /// Keep the current password
     #[arg(long, group = "new_password")]
     keep_password: bool,
 
-    /// A keyfile from now on, or a folder: all files in it but hidden ones. May be repeated
+    /// A new keyfile, or a folder of keyfiles (hidden files are ignored). May be repeated
     #[arg(long = "new-keyfile", value_name = "FILE", id = "new_keyfiles", group = "new_keyfile")]
     new_keyfiles: Vec<PathBuf>,
 
-    /// No keyfiles from now on
+    /// Use no keyfiles from now on
     #[arg(long, group = "new_keyfile")]
     no_new_keyfiles: bool,
 
-    /// The keyfiles stay as they are
+    /// Keep the current keyfiles
     #[arg(long, group = "new_keyfile")]
     keep_keyfiles: bool,
 }
@@ -94,20 +94,20 @@ pub struct NewCredentialArgs {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Password and keyfiles of the new volume")]
 pub struct DestinationCredentialArgs {
-    /// Read the new volume's password from FILE instead of asking; `-` is standard input. One newline at the end is not part of
-    /// it
+    /// Read the new volume's password from FILE instead of asking; `-` is standard input. One trailing newline is
+    /// ignored
     #[arg(long, value_name = "FILE", group = "new_password")]
     new_password_file: Option<PathBuf>,
 
-    /// Read the new volume's password from this open file descriptor. One newline at the end is not part of it
+    /// Read the new volume's password from this open file descriptor. One trailing newline is ignored
     #[arg(long, value_name = "N", group = "new_password")]
     new_password_fd: Option<i32>,
 
-    /// The new volume has no password, only keyfiles
+    /// Give the new volume no password, only keyfiles
     #[arg(long, group = "new_password", requires = "new_keyfiles")]
     no_new_password: bool,
 
-    /// A keyfile of the new volume, or a folder: all files in it but hidden ones. May be repeated
+    /// A keyfile of the new volume, or a folder of keyfiles (hidden files are ignored). May be repeated
     #[arg(long = "new-keyfile", value_name = "FILE", id = "new_keyfiles")]
     new_keyfiles: Vec<PathBuf>,
 }
@@ -163,7 +163,7 @@ impl CredentialArgs {
     fn read_checked(&self, asks: impl FnOnce(&[Credential]) -> bool, must_come: bool) -> Result<Vec<Credential>> {
         if let Some(bits) = self.random_key {
             if bits as usize / 8 > VOLUME_KEY_MAX {
-                return Err(Error::misuse(format!("a key of {bits} bits: none has more than {}", VOLUME_KEY_MAX * 8)));
+                return Err(Error::misuse(format!("a key of {bits} bits is too long: at most {}", VOLUME_KEY_MAX * 8)));
             }
             let mut key = Secret::zeroed((bits / 8) as usize);
             random::fill(&mut key)?;
@@ -175,7 +175,7 @@ impl CredentialArgs {
         };
         if self.gives_password() || !self.keyfiles.is_empty() {
             return Err(Error::misuse("a volume key opens by itself")
-                .hint("Leave out either --volume-key-file, or passwords and keyfiles."));
+                .hint("Omit either --volume-key-file, or passwords and keyfiles."));
         }
         Ok(vec![Credential::VolumeKey(read_volume_key(path)?)])
     }
@@ -261,7 +261,7 @@ impl NewCredentialArgs {
         let has_keyfiles = current.iter().any(|c| kept(c) == keyfile);
         let said = self.keep_keyfiles || self.no_new_keyfiles || !self.new_keyfiles.is_empty();
         if has_keyfiles && !said {
-            return Err(Error::misuse("the volume has keyfiles: say what to do with them")
+            return Err(Error::misuse("the volume has keyfiles: choose if they stay")
                 .hint("Use --keep-keyfiles, --new-keyfile FILE or --no-new-keyfiles."));
         }
         let source = Source { none: self.no_new_password || self.keep_password, ..self.source() };
@@ -355,9 +355,9 @@ pub fn hide(path: &Path) -> Result<()> {
 /// Asks for a password twice.
 fn twice(asker: &Asker, question: &str) -> Result<Secret> {
     let first = asker.password(question)?;
-    let again = asker.password("Repeat it: ")?;
+    let again = asker.password("Repeat: ")?;
     if !first.same_as(&again) {
-        return Err(Error::misuse("the two passwords are not the same"));
+        return Err(Error::misuse("the two passwords differ"));
     }
     Ok(first)
 }
@@ -435,8 +435,8 @@ impl Source<'_> {
         let Some(empty) = credentials.iter().find(|credential| credential.is_empty()) else { return Ok(credentials) };
         let Self { prefix, .. } = self;
         let hint = match empty {
-            Credential::Keyfile(_) => "`claviger keyfile` makes one.".to_owned(),
-            _ if self.alone => "Whoever has the file would need nothing else.".to_owned(),
+            Credential::Keyfile(_) => "To create one: claviger keyfile FILE".to_owned(),
+            _ if self.alone => "Otherwise the file alone would open it.".to_owned(),
             _ => format!("For a volume without a password, use --no-{prefix}password with --{prefix}keyfile FILE."),
         };
         Err(Error::misuse(format!("the new {} is empty", empty.kind())).hint(hint))
@@ -500,8 +500,8 @@ fn read_volume_key(path: &Path) -> Result<Secret> {
     let key = read_secret(file.as_fd(), VOLUME_KEY_MAX + 1).map_err(|e| e.at(path))?;
     match key.len() {
         1..=VOLUME_KEY_MAX => Ok(key),
-        0 => Err(Error::misuse("it is empty: no volume key").at(path)),
-        _ => Err(Error::misuse(format!("longer than {VOLUME_KEY_MAX} bytes: no volume key")).at(path)),
+        0 => Err(Error::misuse("it is empty, not a volume key").at(path)),
+        _ => Err(Error::misuse(format!("longer than {VOLUME_KEY_MAX} bytes, not a volume key")).at(path)),
     }
 }
 
@@ -510,12 +510,12 @@ fn read_volume_key(path: &Path) -> Result<Secret> {
 fn read_password(file: BorrowedFd<'_>, name: &Path, must_come: bool) -> Result<Secret> {
     let mut secret = read_secret(file, PASSWORD_MAX + 1).map_err(|e| e.at(name))?;
     if secret.len() > PASSWORD_MAX {
-        return Err(Error::misuse(format!("longer than {PASSWORD_MAX} bytes: not a password")).at(name));
+        return Err(Error::misuse(format!("longer than {PASSWORD_MAX} bytes, not a password")).at(name));
     }
     if secret.is_empty() && must_come && !is_regular(file)? {
         return Err(Error::misuse("the input ended before a password was read")
             .at(name)
-            .hint("An empty line is an empty password."));
+            .hint("For an empty password, give an empty line."));
     }
     if secret.last() == Some(&b'\n') {
         secret = Secret::copy_from(&secret[..secret.len() - 1]);

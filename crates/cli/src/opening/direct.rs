@@ -13,8 +13,7 @@ use crate::terminal::output;
 /// Past the cache or through it.
 #[derive(clap::Args, Clone, Default)]
 pub struct DirectArgs {
-    /// Whether data go past the system's page cache, so that they are not in memory twice [default: yes for block devices and
-    /// for reencryption]
+    /// Bypass the system's page cache (O_DIRECT) [default: yes for block devices and for reencryption]
     #[arg(long, value_name = "yes|no", num_args = 0..=1, require_equals = true, default_missing_value = "yes", value_parser = BoolishValueParser::new(), hide_possible_values = true)]
     direct: Option<bool>,
 }
@@ -24,7 +23,10 @@ impl DirectArgs {
     /// `default`. Nobody may use the store yet.
     pub fn apply(&self, what: Bypass, default: bool, path: &Path, store: &dyn Store) {
         if self.direct.unwrap_or(default) && !store.bypass_cache(what) && self.direct == Some(true) {
-            output::warn(&format!("{}: its file system has no way past the page cache.", path.display()));
+            output::warn(&format!(
+                "{}: its file system does not support direct I/O; the page cache is used.",
+                path.display()
+            ));
         }
     }
 }

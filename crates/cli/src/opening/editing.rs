@@ -84,7 +84,7 @@ pub fn is_public(format: &dyn Format) -> bool {
 pub fn editor_of(format: &'static dyn Format) -> claviger_engine::Result<&'static dyn HeaderEditor> {
     format
         .editor()
-        .ok_or_else(|| Error::unsupported(format!("changing, saving or checking headers of {}", format.name())))
+        .ok_or_else(|| Error::unsupported(format!("changing, backing up or checking headers of {}", format.name())))
 }
 
 impl Editing<'_> {
@@ -138,7 +138,7 @@ pub struct HeaderArgs {
     #[arg(value_name = "VOLUME")]
     pub path: PathBuf,
 
-    /// Take it as a volume of this format
+    /// Treat it as a volume of this format
     #[arg(long, value_name = "NAME")]
     format: Option<String>,
 

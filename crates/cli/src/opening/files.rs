@@ -86,7 +86,7 @@ impl InsideArgs {
     fn inside(&self, open: &OpenArgs, opened: Opened, path: &OsStr) -> anyhow::Result<Inside> {
         let inside = match opened {
             Opened::Files(_) if self.inner_partition.is_some() || self.logical_volume.given() => {
-                return Err(Error::misuse("a folder has no partitions or logical volumes inside")
+                return Err(Error::misuse("an encrypted folder has no partitions or logical volumes")
                     .at(&open.path)
                     .into());
             }
@@ -111,8 +111,7 @@ impl InsideArgs {
         let outer = self.outer(open, opened)?;
         outer.tree.warnings().iter().for_each(|w| output::warn(w));
         let folder = open.open_inner_folder(&outer.tree, path, outer.in_clear, true)?;
-        let none =
-            || Error::new(ErrorKind::NotThisFormat(format!("{} is in no folder of encrypted files", shown(path))));
+        let none = || Error::new(ErrorKind::NotThisFormat(format!("{} is not in an encrypted folder", shown(path))));
         Ok(folder.ok_or_else(|| none().at(&open.path))?)
     }
 
@@ -147,7 +146,7 @@ impl InsideArgs {
         match partitions::read(store) {
             Ok(Some(table)) if self.inner_partition.is_none() && error.hint.is_none() => {
                 let numbers: Vec<_> = table.partitions.iter().map(|p| p.number.to_string()).collect();
-                error.hint(format!("It holds partitions: --inner-partition takes one of {}.", numbers.join(", ")))
+                error.hint(format!("It holds partitions. Choose one with --inner-partition: {}.", numbers.join(", ")))
             }
             _ => error,
         }
@@ -181,7 +180,7 @@ impl Inside {
         let below = Path::new(path).strip_prefix(&self.begins).map(Path::as_os_str);
         below.map_err(|_| {
             let (path, folder) = (shown(path), shown(self.begins.as_os_str()));
-            Error::misuse(format!("{path} is not in the folder of encrypted files that was opened, {folder}"))
+            Error::misuse(format!("{path} is not in the opened encrypted folder, {folder}"))
         })
     }
 
@@ -207,7 +206,7 @@ impl Inside {
         // A tree that does not read something for a reason says it.
         let read = self.tree.read_at(node, 0, &mut [0]).err();
         let why = read.filter(|e| !matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::IsADirectory));
-        why.map_or_else(|| Error::unsupported("it is a device, a pipe or a socket, which has no contents"), Error::from)
+        why.map_or_else(|| Error::unsupported("it is a device, pipe or socket"), Error::from)
     }
 }
 

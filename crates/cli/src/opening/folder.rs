@@ -14,24 +14,24 @@ use crate::terminal::output;
 #[derive(clap::Args, Clone, Default)]
 #[command(next_help_heading = "Encrypted folders: eCryptfs")]
 pub struct FolderArgs {
-    /// Read the password of a folder inside an encrypted volume, which has a password of its own, from FILE; `-` is standard input
+    /// Read the password of an encrypted folder inside an encrypted volume from FILE; `-` is standard input
     #[arg(long, value_name = "FILE", group = "folder_password")]
     folder_password_file: Option<PathBuf>,
 
-    /// Read the password of a folder inside an encrypted volume from this open file descriptor
+    /// Read the password of an encrypted folder inside an encrypted volume from this open file descriptor
     #[arg(long, value_name = "N", group = "folder_password")]
     folder_password_fd: Option<i32>,
 
-    /// The file in which the folder's passphrase is wrapped, by the login password: ~/.ecryptfs/wrapped-passphrase. A second one is that of
-    /// names; both may be in one file. The key file of a Synology NAS (.key) needs no password
+    /// File with the folder's passphrase, wrapped by the login password: ~/.ecryptfs/wrapped-passphrase. A second one
+    /// wraps the name passphrase; one file may hold both. A Synology NAS key file (.key) needs no password
     #[arg(long, value_name = "FILE")]
     wrapped_passphrase: Vec<PathBuf>,
 
-    /// File names have a password of their own: read it from FILE
+    /// Read the separate password of file names from FILE
     #[arg(long, value_name = "FILE", group = "name_password")]
     name_password_file: Option<PathBuf>,
 
-    /// File names have a password of their own: read it from this open file descriptor
+    /// Read the separate password of file names from this open file descriptor
     #[arg(long, value_name = "N", group = "name_password")]
     name_password_fd: Option<i32>,
 
@@ -39,15 +39,15 @@ pub struct FolderArgs {
     #[arg(long, conflicts_with = "name_password")]
     no_name_encryption: bool,
 
-    /// Show files that are not encrypted, too
+    /// Also show unencrypted files
     #[arg(long)]
     passthrough: bool,
 
-    /// Show each file as it is stored, with its header in front
+    /// Show each file as stored, with its header in front
     #[arg(long)]
     encrypted_view: bool,
 
-    /// Keep the headers of new files in extended attributes
+    /// Store the headers of new files in extended attributes
     #[arg(long)]
     xattr_metadata: bool,
 
@@ -105,8 +105,8 @@ impl FolderArgs {
         match &self.wrapped_passphrase[..] {
             [] => Ok(None),
             [one] => Ok(Some(one.clone())),
-            _ => Err(Error::misuse("one file of wrapped passphrases is changed at a time")
-                .hint("Name them one after the other with --wrapped-passphrase.")),
+            _ => Err(Error::misuse("only one file of wrapped passphrases can be changed at a time")
+                .hint("Run the command once for each --wrapped-passphrase.")),
         }
     }
 
@@ -141,8 +141,8 @@ impl FolderArgs {
     /// `Misuse`.
     pub fn refuse(&self) -> Result<()> {
         match self.given() {
-            true => Err(Error::misuse("options for encrypted folders mean nothing here")
-                .hint("`ls`, `tree`, `cp`, `cat --file`, `info` and `mount` take them.")),
+            true => Err(Error::misuse("options for encrypted folders do not apply here")
+                .hint("Use them with `ls`, `tree`, `cp`, `cat --file`, `info` or `mount`.")),
             false => Ok(()),
         }
     }
@@ -198,7 +198,12 @@ impl FolderArgs {
     }
 
     fn name_source(&self) -> Source<'_> {
-        Source::password("name-", "Password of the names: ", self.name_password_file.as_deref(), self.name_password_fd)
+        Source::password(
+            "name-",
+            "Password of the file names: ",
+            self.name_password_file.as_deref(),
+            self.name_password_fd,
+        )
     }
 }
 

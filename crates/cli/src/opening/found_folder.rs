@@ -92,16 +92,14 @@ impl OpenArgs {
             Ok(locked) => locked,
             Err(_) if !asked && !password => return Ok(None),
             Err(e) if !asked && matches!(e.kind, claviger_engine::ErrorKind::NotThisFormat(_)) => {
-                let what = "it holds a file system that is not encrypted, and takes no password there";
+                let what = "it holds an unencrypted file system, which takes no password";
                 return Err(Error::new(claviger_engine::ErrorKind::NotThisFormat(what.into())).at(&self.path).into());
             }
             Err(e) => return Err(e.at(&self.path).into()),
         };
         if let (false, Some(format)) = (asked || password, locked.file_format()) {
             let name = format.name();
-            output::note(&format!(
-                "this is in a folder of {name} and shown as it is stored; --format {name} decrypts it"
-            ));
+            output::note(&format!("this is in a {name} folder and shown as stored; --format {name} decrypts it"));
             return Ok(None);
         }
         let found = self.found(locked, if in_clear { FolderLocation::InClear } else { FolderLocation::InVolume })?;
@@ -117,7 +115,7 @@ impl FoundFolder<'_> {
         let args = self.args;
         if self.place == FolderLocation::InVolume && args.credentials.on_stdin() && args.how.folder.source().on_stdin()
         {
-            return Err(Error::misuse("standard input can give one password, not both").into());
+            return Err(Error::misuse("only one password can come from standard input").into());
         }
         let own = args.how.folder.gives_password() || self.place == FolderLocation::InVolume;
         let without = args.how.folder.as_stored() || self.given.opens_itself();

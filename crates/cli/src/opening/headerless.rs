@@ -19,32 +19,32 @@ pub struct HeaderlessArgs {
     #[arg(long, value_name = "BITS")]
     key_size: Option<u32>,
 
-    /// Where the data begin: bytes, or sectors of 512 bytes with `s` (2048s). loop-AES numbers sectors from the
-    /// beginning of the file, or with a leading `@` (@8192) from the beginning of the data
+    /// Offset of the data: bytes, or 512-byte sectors with `s` (2048s). loop-AES numbers sectors from the start of
+    /// the file, or with a leading `@` (@8192) from the start of the data
     #[arg(long, value_name = "[@]SIZE", value_parser = Offset::parse)]
     data_offset: Option<Offset>,
 
-    /// The number of the first sector, in sectors of 512 bytes: cryptsetup's --skip
+    /// Number of the first sector, counted in 512-byte sectors, as cryptsetup's --skip
     #[arg(long, value_name = "SECTORS")]
     skip: Option<u64>,
 
-    /// Size of the data: bytes, or with `s` sectors of 512 bytes [default: to the end]
+    /// Size of the data: bytes, or 512-byte sectors with `s` [default: to the end]
     #[arg(long, value_name = "SIZE", value_parser = size_or_sectors)]
     data_size: Option<u64>,
 
-    /// Size of the sectors that are encrypted, in bytes
+    /// Size of an encryption sector, in bytes
     #[arg(long, value_name = "BYTES")]
     sector_size: Option<u32>,
 
-    /// Initialisation vectors count sectors of --sector-size, not of 512 bytes
+    /// Count IVs in sectors of --sector-size instead of 512 bytes
     #[arg(long)]
     iv_large_sectors: bool,
 
-    /// Iterations of a loop-AES volume that is opened by a passphrase, in thousands (its itercountk)
+    /// Passphrase iterations of a loop-AES volume, in thousands (its itercountk)
     #[arg(long, value_name = "N")]
     itercountk: Option<u32>,
 
-    /// The file with the seed of a loop-AES volume (its pseed). A newline at the end is ignored
+    /// File with the seed of a loop-AES volume (its pseed). One trailing newline is ignored
     #[arg(long = "pseed-file", value_name = "FILE", value_parser = Seed::read)]
     seed: Option<Seed>,
 }
@@ -118,8 +118,8 @@ impl HeaderlessArgs {
         let asked = with.parameters();
         let Some(name) = format else {
             let what = asked.first().map_or("this", |parameter| parameter.name());
-            return Err(Error::misuse(format!("{what}: only formats without a header take that")).hint(
-                "Name one: --format plain, cryptoloop or loop-AES (which alone has --itercountk and --pseed-file).",
+            return Err(Error::misuse(format!("{what}: only formats without a header support this")).hint(
+                "Add --format plain, cryptoloop or loop-AES (only loop-AES has --itercountk and --pseed-file).",
             ));
         };
         let format = formats::by_name(name)?;

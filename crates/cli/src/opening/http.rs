@@ -41,10 +41,9 @@ pub fn ask(url: &str, path: &str, body: Option<&[u8]>) -> Result<Vec<u8>> {
 
 impl<'a> UrlParts<'a> {
     fn parse(url: &'a str) -> Result<Self> {
-        let wrong =
-            || Error::misuse("this is no URL of a tang server: it is written http://HOST:PORT").at(url.as_ref());
+        let wrong = || Error::misuse("this is not a tang server's URL: use http://HOST:PORT").at(url.as_ref());
         if url.starts_with("https://") {
-            return Err(Error::unsupported("a tang server by https: the exchange needs none").at(url.as_ref()));
+            return Err(Error::unsupported("tang servers over https (tang needs no TLS; use http)").at(url.as_ref()));
         }
         let rest = url.strip_prefix("http://").unwrap_or(url);
         // Nothing else gets into the request than a URL.
@@ -87,7 +86,7 @@ fn exchange(place: &UrlParts<'_>, path: &str, body: Option<&[u8]>) -> std::io::R
 
 fn answer(stream: impl Read) -> std::io::Result<Vec<u8>> {
     let odd = |what: &str| {
-        std::io::Error::new(std::io::ErrorKind::InvalidData, format!("what the server answers is no HTTP: {what}"))
+        std::io::Error::new(std::io::ErrorKind::InvalidData, format!("the server's answer is not HTTP: {what}"))
     };
     let mut reader = BufReader::new(stream.take(LONGEST));
     let mut line = String::new();
@@ -98,11 +97,11 @@ fn answer(stream: impl Read) -> std::io::Result<Vec<u8>> {
         Some("200") if version => {}
         Some("404") if version => {
             return Err(std::io::Error::other(
-                "the server does not know this key: it was rotated, or is another server",
+                "the server does not know this key: it was rotated, or this is another server",
             ));
         }
         Some(status) if version => {
-            return Err(std::io::Error::other(format!("the server answers with the status {status:.3}")));
+            return Err(std::io::Error::other(format!("the server answered with status {status:.3}")));
         }
         _ => return Err(odd("it has no status")),
     }

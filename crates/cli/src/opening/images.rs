@@ -21,7 +21,7 @@ pub fn steps(mark: &Mark, path: &str) -> Vec<(String, Option<String>)> {
             let inside = inside.replace("IMAGE", &name);
             vec![
                 (
-                    format!("This is {what}: evidence, which is only read. Mount it on an empty folder:"),
+                    format!("This is {what}, which is opened read-only as evidence. Mount it on an empty folder:"),
                     Some(output::command([program, path, "FOLDER"])),
                 ),
                 ("Then open the disk in it:".to_owned(), explain(&format!("FOLDER/{inside}"))),
@@ -31,7 +31,7 @@ pub fn steps(mark: &Mark, path: &str) -> Vec<(String, Option<String>)> {
             let words = command.split(' ').chain([path]);
             vec![
                 (format!("This is {what}. Unpack it:"), Some(output::command(words) + " > COPY")),
-                ("Then see what is in it:".to_owned(), explain("COPY")),
+                ("Then identify its contents:".to_owned(), explain("COPY")),
             ]
         }
         _ => vec![(format!("This is {what}, which claviger does not open. Use {by}."), None)],

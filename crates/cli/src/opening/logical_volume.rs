@@ -10,7 +10,7 @@ use crate::terminal::output;
 /// Which one.
 #[derive(clap::Args, Clone, Default)]
 pub struct LogicalVolumeArgs {
-    /// The logical volume inside, where the volume holds LVM2: GROUP/VOLUME, or VOLUME alone
+    /// The logical volume inside, if the volume holds LVM2: GROUP/VOLUME or VOLUME
     #[arg(long, value_name = "NAME")]
     logical_volume: Option<String>,
 }
@@ -29,7 +29,7 @@ impl LogicalVolumeArgs {
         group.warnings.iter().for_each(|warning| output::warn(warning));
         let mapped = volume.open(store)?;
         if let Some(why) = volume.read_only.as_ref().filter(|_| to_write) {
-            output::warn(&format!("Nothing can be written to {}: {why}.", volume.full_name()));
+            output::warn(&format!("{} is read-only: {why}.", volume.full_name()));
         }
         // What cannot be read is no reason not to use the rest.
         let own = mapped.sector_size();

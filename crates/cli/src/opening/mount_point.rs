@@ -88,16 +88,16 @@ pub fn empty_folder(dir: &Path) -> Result<PathBuf> {
         let path = dir.canonicalize()?;
         // Resolving a path asks no server: what a dead one left shows only now.
         if !fs::metadata(&path)?.is_dir() {
-            return Err(Error::misuse("not a folder").hint("The volume comes first, and then the folder."));
+            return Err(Error::misuse("not a folder").hint("Give the volume first, then the folder."));
         }
         if let Some(there) = session(|record| record.dir.as_ref() == Some(&path)) {
             let unmount = output::command([OsStr::new("claviger"), OsStr::new("unmount"), path.as_os_str()]);
-            return Err(Error::misuse(format!("{} is mounted here already", escape(&there.record.volume)))
-                .hint(format!("Its files are in it. `{unmount}` ends that.")));
+            return Err(Error::misuse(format!("{} is already mounted here", escape(&there.record.volume)))
+                .hint(format!("Its files are there. To unmount: {unmount}")));
         }
         if fs::read_dir(&path)?.next().is_some() {
             return Err(Error::misuse("this folder is not empty")
-                .hint("Mounting would hide what is in it: choose an empty one, or name none."));
+                .hint("Mounting would hide its contents. Choose an empty folder, or omit it."));
         }
         Ok(path)
     };
@@ -105,10 +105,10 @@ pub fn empty_folder(dir: &Path) -> Result<PathBuf> {
         let e = e.at(dir);
         match &e.kind {
             ErrorKind::Io(io) if io.kind() == io::ErrorKind::NotConnected => {
-                e.hint("A killed server has left this mount. Run `claviger unmount` with this folder to clean it up.")
+                e.hint("A killed server left this mount. To clean up, run `claviger unmount` with this folder.")
             }
             ErrorKind::Io(io) if io.kind() == io::ErrorKind::NotFound => {
-                e.hint("Make the folder first, with mkdir, or name none.")
+                e.hint("Create the folder first with mkdir, or omit it.")
             }
             _ => e,
         }
@@ -135,8 +135,8 @@ pub fn say_where(error: anyhow::Error) -> anyhow::Error {
     let place = dir.as_deref().map_or(OsStr::new(&uri), Path::as_os_str);
     let unmount = output::command([OsStr::new("claviger"), OsStr::new("unmount"), place]);
     let hint = match dir.as_deref().map(escape) {
-        Some(dir) => format!("It is mounted at {dir}: work with its files there, or end that with `{unmount}`."),
-        None => format!("It is served at {}. `{unmount}` ends that.", output::printable(&uri)),
+        Some(dir) => format!("It is mounted at {dir}. Use its files there, or unmount it: {unmount}"),
+        None => format!("It is served at {}. To end that: {unmount}", output::printable(&uri)),
     };
     error.hint(hint).into()
 }

@@ -86,8 +86,8 @@ fn ask(time: Duration) -> Result<()> {
     let time_told = size::duration(time);
     let refused = |why: &str| {
         Error::misuse(format!(
-            "trying one password on all keyslots of this volume would take about {time_told} of CPU time, and {} is the limit; \
-             nothing was tried{why}",
+            "trying one password on all keyslots would take about {time_told} of CPU time, more than the limit of \
+             {}; nothing was tried{why}",
             size::duration(LONG)
         ))
     };
@@ -95,8 +95,8 @@ fn ask(time: Duration) -> Result<()> {
         return Err(refused(""));
     }
     let question = format!(
-        "Trying a password on all keyslots of this volume takes about {time_told} of CPU time; ordinary volumes take seconds. \
-         Ctrl-C stops it. Begin? (yes/no) "
+        "Trying a password on all keyslots takes about {time_told} of CPU time; ordinary volumes take seconds. \
+         Ctrl-C stops it. Start? (yes/no) "
     );
     let answer = prompt::consent(&question, OPTION, refused);
     match answer {

@@ -24,25 +24,25 @@ const SIGNATURES_MAX: u64 = 1 << 20;
 
 /// What may be asked for a passphrase.
 #[derive(clap::Args, Clone, Default)]
-#[command(next_help_heading = "Tokens of LUKS2: what releases the passphrase")]
+#[command(next_help_heading = "LUKS2 tokens")]
 pub struct TokenArgs {
-    /// Ask only what a token in the header names, and nobody for a password: this machine's TPM, a smart card (--pkcs11-module)
+    /// Open only by a token in the header (this machine's TPM, a smart card with --pkcs11-module), without a password
     #[arg(long)]
     token_only: bool,
 
-    /// Ask this TPM before a password is asked for: auto, /dev/tpmrm0, swtpm:host=HOST,port=N or swtpm:path=FILE
+    /// Try this TPM before asking for a password: auto, /dev/tpmrm0, swtpm:host=HOST,port=N or swtpm:path=FILE
     #[arg(long, value_name = "DEVICE")]
     tpm2_device: Option<Address>,
 
-    /// Read the PIN that the TPM takes from FILE instead of asking; `-` is standard input
+    /// Read the TPM's PIN from FILE instead of asking; `-` is standard input
     #[arg(long, value_name = "FILE")]
     tpm2_pin_file: Option<PathBuf>,
 
-    /// The file with signatures of PCRs, where the TPM is to see them signed [default: where systemd looks for it]
+    /// File with PCR signatures for the TPM [default: systemd's paths]
     #[arg(long, value_name = "FILE")]
     tpm2_signature: Option<PathBuf>,
 
-    /// Ask this tang server before a password is asked for, if clevis has bound the volume to it: http://HOST:PORT. May be
+    /// Try this tang server before asking for a password, if clevis bound the volume to it: http://HOST:PORT. May be
     /// repeated
     #[arg(long, value_name = "URL")]
     tang: Vec<String>,
@@ -96,8 +96,10 @@ impl TokenArgs {
         let mut sealed = header.sealed();
         sealed.retain(|sealed| keyslot.is_none_or(|wanted| sealed.keyslots.contains(&wanted)));
         if sealed.is_empty() {
-            return Err(Error::misuse("no token in its header leads to a passphrase")
-                .hint("Leave out --token-only. Only LUKS2 has tokens; `claviger token list` shows them. Of BitLocker's protectors only the TPM by itself is one."));
+            return Err(Error::misuse("no token in its header yields a passphrase").hint(
+                "Omit --token-only. Only LUKS2 has tokens (see `claviger token list`), and BitLocker has its \
+                     plain TPM protector.",
+            ));
         }
         let (mut refused, mut failed) = (None, None);
         for sealed in &sealed {
@@ -165,7 +167,7 @@ impl TokenArgs {
 impl Helpers for TokenArgs {
     fn tpm(&self) -> Result<Tpm> {
         if !self.token_only && self.tpm2_device.is_none() {
-            return Err(Error::misuse("a token takes a TPM, and none was named").hint("Name it with --tpm2-device."));
+            return Err(Error::misuse("a token needs a TPM, but none was given").hint("Give one with --tpm2-device."));
         }
         Self::tpm(self)
     }
@@ -173,10 +175,10 @@ impl Helpers for TokenArgs {
     fn tang(&self, url: &str, path: &str, body: &[u8]) -> Result<Vec<u8>> {
         if !self.tang.iter().any(|named| http::same(named, url)) {
             return Err(Error::misuse(format!(
-                "a token names the tang server {}, which was not allowed",
+                "a token names the tang server {}, which is not allowed",
                 output::printable(url)
             ))
-            .hint("If you trust whoever made the header, allow it with --tang URL."));
+            .hint("If you trust the header's author, allow it with --tang URL."));
         }
         http::ask(url, path, Some(body))
     }
@@ -197,7 +199,7 @@ pub fn pin(file: Option<&Path>, new: bool) -> Result<Secret> {
 pub fn read(file: &Path) -> Result<Vec<u8>> {
     let read = || {
         if std::fs::metadata(file)?.len() > SIGNATURES_MAX {
-            return Err(Error::misuse("too long for a file of signatures or a key"));
+            return Err(Error::misuse("too long for a signature or key file"));
         }
         Ok(std::fs::read(file)?)
     };
@@ -206,6 +208,6 @@ pub fn read(file: &Path) -> Result<Vec<u8>> {
 
 fn cannot_be_used(sealed: &[Sealed]) -> Error {
     let each = sealed.iter().map(|sealed| format!("token {}: {}", sealed.token, sealed.needs));
-    Error::unsupported(format!("what its tokens take ({})", each.collect::<Vec<_>>().join("; ")))
-        .hint("A passphrase or a recovery key of another keyslot opens the volume without --token-only.")
+    Error::unsupported(format!("the devices that its tokens need ({})", each.collect::<Vec<_>>().join("; ")))
+        .hint("Omit --token-only to open the volume with a passphrase or recovery key of another keyslot.")
 }

@@ -53,8 +53,8 @@ impl BackgroundArgs {
         match self.caller {
             Some(caller) => Ok(caller),
             // This one's parent is the process in front, which ends soon.
-            None if self.background() => Err(Error::unsupported("watching the process that started this one")
-                .hint("It has ended, or /proc hides it (hidepid).")
+            None if self.background() => Err(Error::unsupported("watching the parent process")
+                .hint("It has exited, or /proc hides it (hidepid).")
                 .into()),
             None => parent(),
         }
@@ -74,13 +74,13 @@ impl BackgroundArgs {
         rustix::stdio::dup2_stdin(&null)?;
         rustix::stdio::dup2_stdout(&null)?;
         rustix::stdio::dup2_stderr(&null)?;
-        pipe.write_all(b"1").context("the process that started this one has gone")
+        pipe.write_all(b"1").context("the parent process is gone")
     }
 }
 
 /// The process that started this one.
 fn parent() -> anyhow::Result<Process> {
-    let gone = || Error::new(ErrorKind::Cancelled).hint("The process that started this one has ended.");
+    let gone = || Error::new(ErrorKind::Cancelled).hint("The parent process has exited.");
     let pid = getppid().ok_or_else(gone)?;
     Ok(Process::of(pid.as_raw_pid().cast_unsigned()).map_err(|_| gone())?)
 }

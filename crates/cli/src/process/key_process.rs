@@ -45,8 +45,7 @@ use crate::terminal::{advice, cancel, output, progress, prompt};
 /// Where the keys are.
 #[derive(clap::Args, Clone)]
 pub struct KeyProcessArgs {
-    /// Keep the keys in a process of their own, which opens no files and runs no programs: the one that does the rest never has
-    /// them
+    /// Keep the keys in a separate key process, which opens no files and runs no programs
     #[arg(long)]
     isolate_keys: bool,
 
@@ -58,8 +57,8 @@ pub struct KeyProcessArgs {
 /// Where the round keys are.
 #[derive(clap::Args, Clone, Default)]
 pub struct RegisterArgs {
-    /// With --isolate-keys: derive the round keys of AES anew for each piece of data, in vector registers alone, so that memory holds
-    /// the key once and nothing that is made of it. For XTS and CBC with keys of 128 and 256 bits
+    /// With --isolate-keys: keep AES round keys only in vector registers, deriving them anew for each piece of data.
+    /// For AES-128 and AES-256 in XTS and CBC
     #[arg(long, conflicts_with = "no_aes")]
     keys_in_registers: bool,
 }
@@ -113,15 +112,14 @@ struct OpenedFolderReport {
 
 /// What is to be said of folders where their keys cannot be in a key process.
 pub fn no_folders() -> Error {
-    Error::unsupported("keys in a process of their own for an encrypted folder")
+    Error::unsupported("a key process for this encrypted folder")
 }
 
 impl RegisterArgs {
     /// Fails where no process of their own has the keys.
     pub fn check(&self, key_process: &KeyProcessArgs) -> Result<()> {
         match self.keys_in_registers && !key_process.asked() {
-            true => Err(Error::misuse("only a process that has nothing but the keys keeps them in registers")
-                .hint("Say --isolate-keys, too.")),
+            true => Err(Error::misuse("only a key process can keep keys in registers").hint("Add --isolate-keys.")),
             false => Ok(()),
         }
     }
@@ -132,10 +130,8 @@ impl RegisterArgs {
     /// `Unsupported` for this processor.
     fn begin(&self) -> Result<()> {
         match self.keys_in_registers && !keys_in_registers() {
-            true => {
-                Err(Error::unsupported("round keys in registers alone on this processor (it takes VAES and AVX-512)")
-                    .hint("Leave out --keys-in-registers: then they are in memory that is locked or hidden."))
-            }
+            true => Err(Error::unsupported("round keys in registers only on this processor (needs VAES and AVX-512)")
+                .hint("Omit --keys-in-registers: the keys are then in locked or hidden memory.")),
             false => Ok(()),
         }
     }
@@ -149,10 +145,10 @@ impl RegisterArgs {
         let known = facts.cipher.eq_ignore_ascii_case("AES") && modes && matches!(bits, 128 | 256);
         match self.keys_in_registers && !known {
             true => Err(Error::unsupported(format!(
-                "keys in registers alone for {}-{} with {} bits",
+                "keys in registers only for {}-{} with {} bits",
                 facts.cipher, facts.mode, facts.key_bits
             ))
-            .hint("Only AES-128 and AES-256 in XTS or CBC mode are supported. Leave out --keys-in-registers.")),
+            .hint("Only AES-128 and AES-256 in XTS or CBC mode are supported. Omit --keys-in-registers.")),
             false => Ok(()),
         }
     }
@@ -172,7 +168,7 @@ impl KeyProcessArgs {
 
     /// Fails if the keys were lost on the way.
     pub fn check(&self) -> anyhow::Result<()> {
-        lost_keys().map_or(Ok(()), |e| Err(e.hint("What was not yet written is lost, as in a crash.").into()))
+        lost_keys().map_or(Ok(()), |e| Err(e.hint("Unwritten data are lost, as in a crash.").into()))
     }
 
     /// Those of a process that holds the keys, told of its channel.
@@ -270,11 +266,10 @@ impl InKeyProcess {
     pub fn without(&self) -> Vec<String> {
         let mut missing = self.missing.borrow().clone();
         if not_hidden() > 0 {
-            let what =
-                "enough memory that may be locked: some secrets are or were where root can read them (ulimit -l)";
+            let what = "enough lockable memory (ulimit -l; some secrets are or were in memory that root can read)";
             missing.push(what.to_owned());
         }
-        let said = || format!("This machine does not let the process with the keys have {}.", missing.join(", "));
+        let said = || format!("The key process runs without {}.", missing.join(", "));
         if missing.is_empty() { Vec::new() } else { vec![said()] }
     }
 
@@ -401,7 +396,7 @@ pub fn start(ends: [BorrowedFd<'_>; 2], words: &[OsString], which: Which, out: S
     command.args(&words[2..]).stdout(out);
     inherited::pass_on_all();
     ends.iter().try_for_each(|end| fcntl_setfd(end, FdFlags::empty()))?;
-    let child = command.spawn().context("starting the process that is to hold the keys");
+    let child = command.spawn().context("starting the key process");
     ends.iter().try_for_each(|end| fcntl_setfd(end, FdFlags::CLOEXEC))?;
     child
 }
@@ -429,14 +424,14 @@ fn how_ended(status: ExitStatus) -> anyhow::Error {
         _ if cancel::cancelled() => Error::from(ErrorKind::Cancelled).into(),
         (_, signal) => {
             let how = signal.map(|signal| format!(" by signal {signal}")).unwrap_or_default();
-            io::Error::other(format!("the process that was to hold the keys was ended{how}")).into()
+            io::Error::other(format!("the key process was killed{how}")).into()
         }
     }
 }
 
 /// The error, if a key process went before it was let go.
 pub fn lost_keys() -> Option<Error> {
-    let lost = || Error::from(io::Error::other("the process that held the keys has ended"));
+    let lost = || Error::from(io::Error::other("the key process has exited"));
     LOST.load(Ordering::SeqCst).then(lost)
 }
 
@@ -487,8 +482,6 @@ impl Locking {
 /// Ends this process as a signal would: politely, with everything below written.
 fn lost() {
     LOST.store(true, Ordering::SeqCst);
-    output::warn(
-        "The process that held the keys has ended. Whatever is read or written from now on fails, and this ends.",
-    );
+    output::warn("The key process has exited. All further reads and writes fail, and this program ends.");
     let _ = kill_process(getpid(), Signal::TERM);
 }

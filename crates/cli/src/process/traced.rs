@@ -31,7 +31,7 @@ impl TraceArgs {
     /// `Misuse`.
     pub fn refuse(&self) -> Result<()> {
         match self.trace {
-            Some(_) => Err(Error::misuse("--trace is for volumes: what is done with a folder has no offsets")),
+            Some(_) => Err(Error::misuse("--trace works only for volumes: encrypted folders have no offsets")),
             None => Ok(()),
         }
     }
@@ -97,7 +97,7 @@ impl Drop for Traced {
         let flushed = record.file.flush();
         record.failed(flushed);
         if let Some(e) = &record.failure {
-            output::warn(&format!("{}: the record of requests is not whole: {e}", self.path.display()));
+            output::warn(&format!("{}: the request log is incomplete: {e}", self.path.display()));
         }
     }
 }

@@ -7,45 +7,42 @@ use crate::terminal::output;
 /// What is said of it: one sentence or several.
 pub fn say(advice: &Advice) -> String {
     match advice {
-        Advice::AllowUnencrypted => "--write-unencrypted allows writing.",
-        Advice::BackUpHeader => "Save them with `claviger header backup` if they may still be wanted.",
+        Advice::AllowUnencrypted => "To allow writing, add --write-unencrypted.",
+        Advice::BackUpHeader => "If you may still need it, back it up first: `claviger header backup`.",
         Advice::ChooseLogicalVolume(names) if !names.is_empty() => {
-            return format!("It holds logical volumes: --logical-volume takes one of {}.", names.join(", "));
+            return format!("It holds logical volumes. Choose one with --logical-volume: {}.", names.join(", "));
         }
         Advice::ChoosePartition(numbers) if !numbers.is_empty() => {
             let numbers: Vec<_> = numbers.iter().map(u32::to_string).collect();
             return format!(
-                "This is a disk with partitions. Choose one with --partition; these could be volumes: {}.",
+                "This is a partitioned disk. Choose one with --partition; these could be volumes: {}.",
                 numbers.join(", ")
             );
         }
         Advice::CompleteCopy { .. } | Advice::CutOff { .. } => {
-            return format!("In a new file: `{}`.", of_copy(advice, "VOLUME", "COPY").unwrap_or_default());
+            return format!("To make a complete copy: `{}`.", of_copy(advice, "VOLUME", "COPY").unwrap_or_default());
         }
-        Advice::ConvertToLuks2 => "`claviger header convert --to LUKS2` makes it a LUKS2 header.",
+        Advice::ConvertToLuks2 => "To convert the header: `claviger header convert --to LUKS2`.",
         Advice::GivePrivateKey => {
-            "Give the private key: --certificate FILE takes an exported one (PFX, PEM), --windows-profile :/Users/NAME the key store of \
-             that user on the disk. `claviger ls -l` shows for whom a file is encrypted."
+            "Give an exported private key (PFX, PEM) with --certificate FILE, or the user's key store on the disk \
+             with --windows-profile :/Users/NAME. `claviger ls -l` shows for whom a file is encrypted."
         }
-        Advice::GiveAsPassphrase => "If its contents were hashed, give the file by --password-file instead of --keyfile.",
-        Advice::GiveCredential => "Give what opens the volume; in a script by --password-file or --keyfile.",
-        Advice::ListKeyslots => "`claviger keyslot list` shows those that there are.",
-        Advice::NameFormat => "Name its format: the option is --format.",
-        Advice::NameHeader => {
-            "Name the file or device with the data as the volume, and this one as its header. The option is --header."
+        Advice::GiveAsPassphrase => {
+            "If its contents were hashed, give the file with --password-file instead of \
+             --keyfile."
         }
-        Advice::NameKeyslot => "The option is --slot N.",
-        Advice::OpenReadOnly => {
-            "You may not write to it. To read it, use --read-only with `mount` and `serve`; other verbs that read never write."
-        }
-        Advice::OpenTruncated => {
-            "What is left can be read if a truncated volume is allowed. The option is --truncated."
-        }
-        Advice::RepairHeader => "`claviger header repair` writes anew what is damaged.",
-        Advice::RestoreHeader => "`claviger header restore` puts a header back from a file.",
-        Advice::ResumeDecryption => "`claviger reencrypt --decrypt` with the same --header goes on with it.",
-        Advice::ResumeReencryption => "`claviger reencrypt --resume` goes on with it.",
-        Advice::UseFiles => "`claviger ls`, `claviger cp` and `claviger mount` reach its files.",
+        Advice::GiveCredential => "Give a credential; in a script, with --password-file or --keyfile.",
+        Advice::ListKeyslots => "To list them: `claviger keyslot list`.",
+        Advice::NameFormat => "Name its format with --format.",
+        Advice::NameHeader => "Give the file or device with the data as the volume, and this one with --header.",
+        Advice::NameKeyslot => "Choose one with --slot N.",
+        Advice::OpenReadOnly => "You may not write to it. To only read it, add --read-only to `mount` or `serve`.",
+        Advice::OpenTruncated => "To read what is left, add --truncated.",
+        Advice::RepairHeader => "To repair it: `claviger header repair`.",
+        Advice::RestoreHeader => "To restore the header from a backup: `claviger header restore`.",
+        Advice::ResumeDecryption => "To resume: `claviger reencrypt --decrypt` with the same --header.",
+        Advice::ResumeReencryption => "To resume: `claviger reencrypt --resume`.",
+        Advice::UseFiles => "Use `claviger ls`, `claviger cp` or `claviger mount` for its files.",
         // No command is the better word for the others, and for those that this program has not heard of.
         other => return other.to_string(),
     }

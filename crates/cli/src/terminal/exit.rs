@@ -20,13 +20,13 @@ pub struct Code {
 /// Every exit code, the number being the index.
 pub static CODES: &[Code] = &[
     code(0, "done", "done"),
-    code(1, "misuse", "the command makes no sense: an unknown option, a size that does not fit, a refused overwrite"),
-    code(2, "wrong-credential", "none of the passwords and keyfiles given opens the volume"),
+    code(1, "misuse", "wrong usage: an unknown option, a size that does not fit, a refused overwrite"),
+    code(2, "wrong-credential", "the passwords and keyfiles do not open the volume"),
     code(3, "not-this-format", "not a volume of the requested format, or of any known one"),
-    code(4, "damaged", "recognised, but damaged or cut short"),
-    code(5, "unsupported", "recognised, but this program cannot do it"),
+    code(4, "damaged", "recognised, but damaged or truncated"),
+    code(5, "unsupported", "recognised, but not supported"),
     code(6, "io", "a file or device could not be read or written"),
-    code(7, "too-little-memory", "the key derivation needs more memory than is available"),
+    code(7, "too-little-memory", "the key derivation needs more memory than is free"),
     code(8, "cancelled", "cancelled (Ctrl-C, SIGTERM)"),
     code(9, "in-use", "another process has the volume open"),
 ];

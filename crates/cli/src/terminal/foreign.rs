@@ -28,13 +28,13 @@ pub fn told(error: &clap::Error) -> Option<Error> {
     let verb = given(ContextKind::InvalidSubcommand).filter(|_| error.kind() == ErrorKind::InvalidSubcommand);
     let of_verb = |verb| FOREIGN.iter().find(|(others, _)| others.contains(&verb)).map(|(_, ours)| (verb, ours));
     if let Some((verb, ours)) = verb.and_then(of_verb) {
-        return Some(Error::misuse(format!("there is no verb {verb}")).hint(format!("Here it is `claviger {ours}`.")));
+        return Some(Error::misuse(format!("unknown command '{verb}'")).hint(format!("Use `claviger {ours}`.")));
     }
     let password =
         given(ContextKind::InvalidArg).is_some_and(|arg| ["--password", "-p", "--passphrase"].contains(&arg));
     password.then(|| {
-        Error::misuse("a password is never taken from the command line, which others can read")
-            .hint("Leave it out, and it is asked for. For scripts there are --password-file and --password-fd.")
+        Error::misuse("passwords are not accepted on the command line, which others can read")
+            .hint("Omit it to be asked. In scripts, use --password-file or --password-fd.")
     })
 }
 

@@ -18,7 +18,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
         "M" | "MIB" => 1 << 20,
         "G" | "GIB" => 1 << 30,
         "T" | "TIB" => 1 << 40,
-        _ => return Err(format!("{text:?} has a unit that is none of K, M, G, T, KB, MB, GB, TB, KiB, MiB, GiB, TiB")),
+        _ => return Err(format!("{text:?} has an unknown unit; use K, M, G, T, KB, MB, GB, TB, KiB, MiB, GiB or TiB")),
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let bad = || format!("{text:?} is not a size");

@@ -20,32 +20,32 @@ const REPEATS: usize = 7;
                         claviger benchmark --buffer all --csv > speeds.csv\n  claviger benchmark --kdf\n  \
                         claviger benchmark --cipher aes-xts-plain64 --cipher serpent-cbc-essiv:sha256 --sector 4096")]
 pub struct Args {
-    /// Size of the buffer; TrueCrypt's sizes are 100KB, 500KB, 1MB, 5MB, 10MB, 50MB, 100MB, 200MB, 500MB and 1GB, and `all`
-    /// takes them all. As in TrueCrypt, a KB has 1024 bytes here
+    /// Size of the buffer: TrueCrypt's are 100KB, 500KB, 1MB, 5MB, 10MB, 50MB, 100MB, 200MB, 500MB and 1GB, or `all`
+    /// of them. As in TrueCrypt, a KB has 1024 bytes
     #[arg(long, value_name = "SIZE", default_value = "5MB", value_parser = buffers)]
     buffer: Vec<Buffers>,
-    /// Only this cipher or cascade, or this specification of dm-crypt: aes-cbc-essiv:sha256 (may be given again)
+    /// Measure only this cipher, cascade or dm-crypt specification: aes-cbc-essiv:sha256. May be repeated
     #[arg(long, value_name = "NAME")]
     cipher: Vec<String>,
-    /// Size of the key of dm-crypt's specifications, in bits [default: 256 for each key]
+    /// Key size of dm-crypt specifications, in bits [default: 256 per key]
     #[arg(long, value_name = "BITS", requires = "cipher")]
     key_size: Option<u32>,
-    /// Threads that share the buffer [default: one for each processor]
+    /// Threads that share the buffer [default: one per processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
     /// Bytes in a sector
     #[arg(long, value_name = "BYTES", default_value = "512", value_parser = sector)]
     sector: usize,
-    /// Do without the processor's AES instructions
+    /// Do not use the processor's AES instructions
     #[arg(long)]
     no_aes: bool,
-    /// Samples for each figure, of which the median is shown
+    /// Samples for each figure; the median is shown
     #[arg(long, value_name = "N", default_value_t = REPEATS as u16, value_parser = clap::value_parser!(u16).range(1..=1000))]
     repeats: u16,
-    /// What the rows are sorted by
+    /// Column to sort by
     #[arg(long, value_enum, default_value_t = Sort::Mean)]
     sort: Sort,
-    /// Measure what TrueCrypt's key derivations cost, instead of the ciphers
+    /// Measure TrueCrypt's key derivations instead of the ciphers
     #[arg(long, conflicts_with_all = ["buffer", "cipher", "sector", "no_aes", "sort"])]
     kdf: bool,
     /// Print JSON
@@ -129,7 +129,7 @@ fn buffers(text: &str) -> Result<Buffers, String> {
     let bytes = size::parse(binary)?;
     match usize::try_from(bytes) {
         Ok(bytes) if bytes >= 512 => Ok(Buffers(vec![bytes])),
-        _ => Err("a buffer has at least 512 bytes".into()),
+        _ => Err("a buffer must have at least 512 bytes".into()),
     }
 }
 

@@ -58,8 +58,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return file(args, files::inside(path));
     }
     if io::stdout().is_terminal() {
-        return Err(Error::misuse("what the volume holds is binary, and would go to the terminal")
-            .hint("Send it to a file or a program: `> image.img`, `| xxd`. One file: `claviger cat VOLUME :/FILE`; `claviger ls` lists them.")
+        return Err(Error::misuse("the volume's contents are binary and would go to the terminal")
+            .hint(
+                "Send them to a file or program: `> image.img`, `| xxd`. To print one file: `claviger cat VOLUME \
+                 :/FILE`.",
+            )
             .into());
     }
     let opened = args.open.open(Access::ReadOnly)?;
@@ -113,7 +116,7 @@ fn file(args: &Args, path: &OsStr) -> anyhow::Result<()> {
         return Err(opened.why_special(node).at(format!("{} in the volume", files::shown(path)).as_ref()).into());
     }
     if attributes.kind != NodeKind::File {
-        return Err(misuse(format!("in the volume is not a file but a {}", files::kind_name(attributes.kind))));
+        return Err(misuse(format!("in the volume is a {}, not a file", files::kind_name(attributes.kind))));
     }
     let size = attributes.size;
     let length = args.length.unwrap_or(size.saturating_sub(args.offset));

@@ -10,13 +10,13 @@ use crate::terminal::output::{self, Report};
 
 /// Remove volumes from the kernel
 ///
-/// Removes mappings set up by `claviger attach --kernel` or cryptsetup. The kernel writes everything first; mappings in
-/// use stay. Volumes mounted or served without --kernel are closed by `claviger unmount`.
+/// Removes mappings set up by `claviger attach --kernel` or cryptsetup. The kernel writes everything first; mappings
+/// in use stay. To close volumes mounted or served without --kernel, use `claviger unmount`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger detach backup")]
 pub struct Args {
-    /// Names of mappings: what is behind /dev/mapper/
+    /// Names of mappings, as in /dev/mapper/NAME
     #[arg(value_name = "NAME", required = true)]
     names: Vec<String>,
 

@@ -37,13 +37,14 @@ use crate::verbs::tree::DEEPEST;
 /// Bytes of standard input that are held in memory, at most.
 const LARGEST_INPUT: u64 = 1 << 30;
 
-/// Encrypt files of an NTFS as Windows does (EFS), and change for whom they are
+/// Encrypt NTFS files as Windows does (EFS), and share them
 ///
-/// The disk or image may be unencrypted, a partition, or a volume of any format here, such as BitLocker. Nobody else may use it meanwhile.
-/// Takes ntfs-3g, which writes the NTFS, and FUSE; no root where users may share FUSE mounts (user_allow_other in /etc/fuse.conf).
+/// The NTFS may be on an unencrypted disk, image or partition, or in an encrypted volume such as BitLocker. Nobody
+/// else may use it meanwhile. Needs ntfs-3g and FUSE, and root unless /etc/fuse.conf has user_allow_other.
 ///
-/// Each file is written anew beside the old one, compared, and then takes its name: whoever is stopped leaves the file as it was.
-/// Everything is looked at before the first file is changed. To read such files, `cp`, `cat --file` and `mount` take --certificate.
+/// All files are checked before the first one is changed. Each file is rewritten beside the old one, compared, and
+/// then replaces it; an interruption leaves the old file. To read such files, give --certificate to `cp`, `cat
+/// --file` or `mount`.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -78,19 +79,20 @@ struct DiskArgs {
 
 #[derive(clap::Args)]
 struct PathArgs {
-    /// The files on the NTFS: `:/Users/me/letter.txt`
+    /// Files on the NTFS: `:/Users/me/letter.txt`
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<OsString>,
 
-    /// Of folders, all files in them
+    /// Also process all files in folders
     #[arg(short, long)]
     recursive: bool,
 }
 
 /// Encrypt files for one or several certificates
 ///
-/// A certificate is a public key: .cer, .crt, PEM, or a PFX file of which only that is used. `claviger keyfile --efs` makes one. Keep the
-/// private key of at least one of them: nothing else opens the files. What a file held may stay in free space of the disk, as with Windows.
+/// A certificate holds a public key: .cer, .crt, PEM or PFX. Create one with `claviger keyfile --efs`. Keep the
+/// private key of at least one certificate: nothing else opens the files. As on Windows, old contents may remain in
+/// the disk's free space.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger efs encrypt disk.img :/Users/me/letter.txt --for me.cer
@@ -102,22 +104,22 @@ struct EncryptArgs {
     #[command(flatten)]
     paths: PathArgs,
 
-    /// A certificate of who is to read the files. May be repeated
+    /// Certificate of a user who can read the files. May be repeated
     #[arg(long = "for", value_name = "CERT", required = true)]
     users: Vec<PathBuf>,
 
-    /// A certificate of who is to recover the files. May be repeated
+    /// Certificate of a recovery agent. May be repeated
     #[arg(long = "agent", value_name = "CERT")]
     agents: Vec<PathBuf>,
 
-    /// The cipher of the files: AES-256, or for Windows 2000 3DES or DESX
+    /// Cipher of the files: AES-256, or 3DES or DESX for Windows 2000
     #[arg(long, value_name = "NAME", default_value = "AES-256", value_parser = cipher)]
     file_cipher: EfsCipher,
 }
 
-/// Let others read encrypted files, or recover them
+/// Give other users or recovery agents access to encrypted files
 ///
-/// Takes a private key that opens the files: --certificate, --windows-profile or --pkcs11-module.
+/// Needs a private key that opens the files: --certificate, --windows-profile or --pkcs11-module.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger efs share --certificate me.pfx disk.img :/Users/me/letter.txt --for you.cer")]
@@ -128,18 +130,18 @@ struct ShareArgs {
     #[command(flatten)]
     paths: PathArgs,
 
-    /// A certificate of who is to read the files, too. May be repeated
+    /// Certificate of another user who can read the files. May be repeated
     #[arg(long = "for", value_name = "CERT", required_unless_present = "agents")]
     users: Vec<PathBuf>,
 
-    /// A certificate of who is to recover the files. May be repeated
+    /// Certificate of a recovery agent. May be repeated
     #[arg(long = "agent", id = "agents", value_name = "CERT")]
     agents: Vec<PathBuf>,
 }
 
-/// Take the keys of files away from somebody
+/// Revoke a user's access to encrypted files
 ///
-/// Whoever has read a file may have kept its key. Contents that are to be secret from now on belong into a new file.
+/// A user who has read a file may have kept its key. Put new secrets into a new file.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger efs unshare disk.img :/Users/me/letter.txt --for you.cer
@@ -151,12 +153,12 @@ struct UnshareArgs {
     #[command(flatten)]
     paths: PathArgs,
 
-    /// The certificate whose key is removed, of a user or a recovery agent, or its thumbprint, which `info` shows. May be repeated
+    /// Certificate of the user or recovery agent to remove, or its thumbprint (see `info`). May be repeated
     #[arg(long = "for", value_name = "CERT", required = true)]
     whom: Vec<PathBuf>,
 }
 
-/// Replace the contents of an encrypted file; it stays encrypted for the same people
+/// Replace the contents of an encrypted file, for the same users
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger efs change --certificate me.pfx disk.img :/Users/me/letter.txt new.txt
@@ -174,7 +176,7 @@ struct ChangeArgs {
     from: PathBuf,
 }
 
-/// Decrypt files for good, after a confirmation
+/// Decrypt files permanently, after a confirmation
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger efs decrypt --certificate me.pfx disk.img :/Users/me/letter.txt
@@ -236,7 +238,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.what {
         What::Encrypt(args) => {
             if args.disk.open.how.folder.certificates.given() {
-                let hint = "--for names the certificates of those who are to read the files.";
+                let hint = "Give the users' certificates with --for.";
                 return Err(Error::misuse("encrypting takes no private key").hint(hint).into());
             }
             let (users, agents) = (recipients(&args.users)?, recipients(&args.agents)?);
@@ -255,7 +257,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let open = &args.disk.open;
             let piped = args.from.as_os_str() == "-";
             if piped && (open.password_on_stdin() || open.how.folder.certificates.on_stdin()) {
-                return Err(Error::misuse("standard input can give a password or the contents, not both").into());
+                return Err(Error::misuse("standard input can supply a password or the contents, not both").into());
             }
             let contents = if piped { input()? } else { Box::new(FileStore::open(&args.from, Access::ReadOnly)?) };
             let paths = PathArgs { paths: vec![args.file.clone()], recursive: false };
@@ -281,7 +283,7 @@ fn recipients(paths: &[PathBuf]) -> Result<Vec<Recipient>> {
         let mut ask = || Source::password("", &format!("Password of {}: ", path.display()), None, None).secret();
         let certificates = private_keys::read_file(path, &mut ask)?.certificates;
         if certificates.is_empty() {
-            return Err(Error::misuse("there is no certificate in it").at(path));
+            return Err(Error::misuse("it contains no certificate").at(path));
         }
         for certificate in &certificates {
             let one = Recipient::of(certificate).map_err(|e| e.at(path))?;
@@ -311,8 +313,8 @@ fn input() -> Result<Box<dyn Store>> {
     let mut bytes = Vec::new();
     io::stdin().lock().take(LARGEST_INPUT + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LARGEST_INPUT {
-        let what = format!("standard input is held in memory, and has more than {}", size::exact(LARGEST_INPUT));
-        return Err(Error::misuse(what).hint("Name a file instead."));
+        let what = format!("standard input is held in memory and exceeds {}", size::exact(LARGEST_INPUT));
+        return Err(Error::misuse(what).hint("Give a file instead."));
     }
     Ok(Box::new(MemoryStore::new(bytes)))
 }
@@ -327,10 +329,10 @@ impl Job {
             return Ok((!matches!(self, Self::Encrypt { .. })).then_some("not encrypted"));
         };
         match self {
-            Self::Encrypt { .. } => return Ok(Some("encrypted already")),
+            Self::Encrypt { .. } => return Ok(Some("already encrypted")),
             Self::Share { users, agents } => {
                 if missing(users, info).is_empty() && missing(agents, info).is_empty() {
-                    return Ok(Some("encrypted for these certificates already"));
+                    return Ok(Some("already encrypted for these certificates"));
                 }
             }
             Self::Unshare { thumbprints } => match &*there(thumbprints, info) {
@@ -396,13 +398,13 @@ impl DiskArgs {
     fn change(&self, paths: &PathArgs, job: &Job, sure: bool) -> anyhow::Result<()> {
         let path = &self.open.path;
         if path.is_dir() {
-            let what = Error::misuse("a folder is encrypted on the disk that it is on").at(path);
-            return Err(what.hint("Name the disk or image, then the path on it: disk.img :/Users/me.").into());
+            let what = Error::misuse("a folder can only be encrypted through its disk").at(path);
+            return Err(what.hint("Give the disk or image, then the path on it: disk.img :/Users/me").into());
         }
         let certificates = &self.open.how.folder.certificates;
         if job.takes_key() && !certificates.given() {
-            let what = Error::misuse("this takes a private key that opens the files");
-            return Err(what.hint("Name one with --certificate, --windows-profile or --pkcs11-module.").into());
+            let what = Error::misuse("a private key that opens the files is needed");
+            return Err(what.hint("Give one with --certificate, --windows-profile or --pkcs11-module.").into());
         }
         let runtime = Runtime::of_this_user()?;
         mount::clean_all(&runtime)?;
@@ -410,7 +412,7 @@ impl DiskArgs {
         let opened = self.open.open_for_files_protecting(Access::ReadWrite, &self.protect)?;
         let (store, in_clear) = self.which.bytes(&self.open, opened)?;
         if !store.writable() {
-            return Err(Error::misuse("it can only be read").at(path).into());
+            return Err(Error::misuse("it is read-only").at(path).into());
         }
         let inside = self.inside(&store, in_clear)?;
         inside.tree.warnings().iter().for_each(|w| output::warn(w));
@@ -458,7 +460,7 @@ impl DiskArgs {
             Some(found) if found.kind == Kind::Ntfs => Ok(inside),
             found => {
                 let what = found.as_ref().map_or("something else", |found| found.kind.described());
-                let what = ErrorKind::NotThisFormat(format!("it holds {what}, and only an NTFS has such files"));
+                let what = ErrorKind::NotThisFormat(format!("it holds {what}; only NTFS has EFS files"));
                 Err(Error::new(what).at(&self.open.path).into())
             }
         }
@@ -468,7 +470,8 @@ impl DiskArgs {
 fn consent(path: &Path, files: usize) -> Result<()> {
     let (plural, are) = if files == 1 { ("", "is") } else { ("s", "are") };
     let question = format!(
-        "{files} file{plural} of {} {are} decrypted for good: whoever has the disk can read them. Decrypt? (yes/no) ",
+        "{files} file{plural} of {} will be decrypted permanently: anybody with the disk can read them. Decrypt? \
+         (yes/no) ",
         output::printable(&path.to_string_lossy())
     );
     prompt::consent(&question, "--yes", |why| Error::misuse(format!("nothing was decrypted{why}")))
@@ -492,7 +495,10 @@ impl Plan<'_> {
         let attributes = self.inside.attributes(node, path)?;
         match attributes.kind {
             NodeKind::Folder if !self.recursive => {
-                return Err(Error::misuse(format!("{} is a folder", files::shown(path))).hint("-r takes all in it."));
+                return Err(Error::misuse(format!("{} is a folder", files::shown(path))).hint(
+                    "To include all files \
+                     in it, add -r.",
+                ));
             }
             NodeKind::Folder if depth < DEEPEST => {
                 let list = self.inside.list(node, path)?;
@@ -509,7 +515,7 @@ impl Plan<'_> {
             }
             NodeKind::File => {}
             kind if named => {
-                let what = format!("{} is no file: {}", files::shown(path), files::kind_name(kind));
+                let what = format!("{} is not a file: {}", files::shown(path), files::kind_name(kind));
                 return Err(Error::misuse(what));
             }
             kind => {
@@ -527,8 +533,7 @@ impl Plan<'_> {
                 let item = Item { path: path.to_owned(), size: attributes.size, info, named };
                 match tree.streams(node).map_err(|e| tree_error(e, path))?.first() {
                     Some(stream) => {
-                        let what =
-                            format!("changing a file that has streams beside its contents: {}", files::shown(stream));
+                        let what = format!("changing a file with alternate data streams: {}", files::shown(stream));
                         self.changed.refuse(&item, Error::unsupported(what))?;
                     }
                     None => self.items.push(item),
@@ -625,7 +630,11 @@ fn change_all(
     }
     let (largest, free) = (left.iter().map(|item| job.size(item)).max().unwrap_or(0), folder.space()?.free);
     if largest > free {
-        let what = format!("a file of {} is written anew, and {} are free", size::exact(largest), size::exact(free));
+        let what = format!(
+            "rewriting a file of {} needs as much space, but only {} are free",
+            size::exact(largest),
+            size::exact(free)
+        );
         return Err(io::Error::new(io::ErrorKind::StorageFull, what).into());
     }
     for (before, item) in left.iter().enumerate() {
@@ -635,7 +644,7 @@ fn change_all(
             let e = if matches!(e.kind, ErrorKind::Cancelled) { e } else { e.at(Path::new(&files::shown(&item.path))) };
             match before {
                 0 => e.hint("Nothing was changed."),
-                _ => e.hint(format!("{before} of {} files were changed before, and no other.", left.len())),
+                _ => e.hint(format!("{before} of {} files were changed before that.", left.len())),
             }
         })?;
     }
@@ -673,11 +682,11 @@ impl Report for Changed {
             writeln!(out, "{done}: {path}, {}{}", size::exact(*size), output::printable(&keys))?;
         }
         if files.is_empty() {
-            writeln!(out, "nothing was to be done")?;
+            writeln!(out, "nothing to do")?;
         }
         left_out.iter().try_for_each(|what| writeln!(out, "left out: {what}"))?;
         if *done == "encrypted" && !files.is_empty() {
-            writeln!(out, "What the files held before may still be in free space of the disk.")?;
+            writeln!(out, "Their old contents may still be in the disk's free space.")?;
         }
         Ok(())
     }

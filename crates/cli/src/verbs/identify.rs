@@ -19,8 +19,8 @@ use crate::terminal::size;
 
 /// Identify files and devices, without a password
 ///
-/// Some formats have no signature: without the password, such a volume looks like random bytes, and is reported as
-/// "possibly" a volume. On a disk, each partition is examined too. Nothing is written.
+/// Formats without a signature look like random bytes and are reported as "possibly" a volume. On a disk, each
+/// partition is examined too. Nothing is written.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger identify old.tc
@@ -164,8 +164,8 @@ impl Report for Vec<Identified> {
             let names = file.candidates.join(" or ");
             let path = output::printable(&file.path);
             match (file.verdict, file.format) {
-                ("yes", Some(_)) if file.is_folder() => writeln!(out, "{path}: a folder of {names}")?,
-                (_, None) if file.is_folder() => writeln!(out, "{path}: a folder of no known format")?,
+                ("yes", Some(_)) if file.is_folder() => writeln!(out, "{path}: an encrypted folder: {names}")?,
+                (_, None) if file.is_folder() => writeln!(out, "{path}: not an encrypted folder of any known format")?,
                 ("yes", Some(_)) => writeln!(out, "{path}: {names}")?,
                 (_, Some(_)) => writeln!(out, "{path}: possibly {names}")?,
                 (_, None) if file.promising() => writeln!(out, "{path}: a disk with partitions that could be volumes")?,
@@ -182,7 +182,7 @@ impl Report for Vec<Identified> {
             if file.could_be_headerless() {
                 let names: Vec<_> = without_header.iter().map(|o| o.format).collect();
                 let names = names.join(", ");
-                writeln!(out, "  {names}: they have no header; only `claviger explain --format NAME` can tell")?;
+                writeln!(out, "  {names}: no header; only `claviger explain --format NAME` can tell")?;
             }
             for candidate in file.partitions.iter().flatten() {
                 writeln!(out, "  {}", line_of(candidate))?;
@@ -204,7 +204,7 @@ fn line_of(candidate: &Candidate) -> String {
     let name = p.name.as_ref().map(|name| format!(" {name:?}")).unwrap_or_default();
     let kind = p.usual.map_or_else(|| format!("type {}", p.kind), str::to_owned);
     let verdict = match &candidate.formats[..] {
-        [] => "no volume of any known format".to_owned(),
+        [] => "not a volume of any known format".to_owned(),
         formats => format!("possibly {} (--partition {})", formats.join(" or "), p.number),
     };
     format!("partition {}{name}, {}, {kind}: {verdict}", p.number, size::short(p.len))

@@ -24,14 +24,14 @@ const LONGEST: usize = 1 << 20;
 
 /// Create a keyfile of random bytes, seal one to a TPM, or create a certificate for EFS
 ///
-/// From the system's random generator, readable by you alone (mode 0600). A file that exists is never overwritten. Keep a
-/// copy somewhere else: without its keyfiles, no password opens a volume.
+/// The keyfile comes from the system's random generator and is readable only by you (mode 0600). Existing files are
+/// never overwritten. Keep a copy somewhere else: without its keyfiles, no password opens a volume.
 ///
-/// With --bind-tpm2 or --bind-tang it is sealed, as `clevis encrypt` does it: so a password or keyfile of any format can be.
-/// --open writes what is sealed in FILE to standard output, for --password-file - of another verb.
+/// With --bind-tpm2 or --bind-tang, the keyfile or the password given with --seal is sealed, as by `clevis encrypt`.
+/// --open writes the unsealed secret to standard output; pipe it into --password-file - of another verb.
 ///
-/// With --efs it is a private key and its certificate, in a PFX file under a new password, as Windows imports it: Windows
-/// 10 1709, Server 2019 and later. The certificate alone, which others need to encrypt for you, lies beside it (.cer).
+/// With --efs, a private key and its certificate are created in a PFX file under a new password, for Windows 10 1709,
+/// Server 2019 and later. The certificate alone (.cer), which others need to encrypt for you, is put beside it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger keyfile key.bin
@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(value_name = "FILE")]
     path: PathBuf,
 
-    /// Size, at most 1M, which is as much as any format reads
+    /// Size, at most 1M
     #[arg(long, value_name = "SIZE", default_value = "64", value_parser = size::parse)]
     size: u64,
 
@@ -71,7 +71,7 @@ struct SealedArgs {
     #[command(flatten)]
     bind: BindArgs,
 
-    /// Write what is sealed in FILE to standard output
+    /// Write the secret sealed in FILE to standard output
     #[arg(long, conflicts_with_all = ["size", "efs", "json"])]
     open: bool,
 
@@ -87,15 +87,15 @@ struct SealedArgs {
 #[derive(clap::Args)]
 #[command(next_help_heading = "A certificate for EFS")]
 struct CertificateArgs {
-    /// Make a private key and a certificate for EFS, valid for ten years
+    /// Create a private key and a certificate for EFS, valid for ten years
     #[arg(long, conflicts_with = "size")]
     efs: bool,
 
-    /// The certificate is to recover files of others: a data recovery agent's
+    /// Make it a recovery agent's certificate, for other users' files
     #[arg(long, requires = "efs")]
     recovery: bool,
 
-    /// The name in the certificate [default: yours]
+    /// Name in the certificate [default: yours]
     #[arg(long, value_name = "NAME", requires = "efs")]
     name: Option<String>,
 
@@ -103,11 +103,11 @@ struct CertificateArgs {
     #[arg(long, value_name = "BITS", requires = "efs", default_value = "2048")]
     bits: usize,
 
-    /// Replace files that exist. What was encrypted for the key in them alone is then lost
+    /// Replace existing files. Data encrypted only for the old key are then lost
     #[arg(long, requires = "efs")]
     force: bool,
 
-    /// Read the new password from FILE instead of asking; `-` is standard input. One newline at the end is not part of it
+    /// Read the new password from FILE instead of asking; `-` is standard input. One trailing newline is ignored
     #[arg(long, value_name = "FILE", group = "password", requires = "efs")]
     password_file: Option<PathBuf>,
 
@@ -169,7 +169,7 @@ impl SealedArgs {
 
     fn write_opened(&self, path: &Path) -> anyhow::Result<()> {
         if io::stdout().is_terminal() {
-            return Err(Error::misuse("a secret is not shown on a terminal")
+            return Err(Error::misuse("secrets are not shown on a terminal")
                 .hint("Pipe it into the command that uses it: | claviger mount --password-file - VOLUME")
                 .into());
         }
@@ -185,9 +185,9 @@ impl CertificateArgs {
     fn make(&self, path: &Path, json: bool) -> anyhow::Result<()> {
         let beside = path.with_extension("cer");
         if beside == path {
-            return Err(Error::misuse("the certificate alone is to be in a file of this name")
+            return Err(Error::misuse("the certificate alone would get the same file name")
                 .at(path)
-                .hint("Choose a name for the PFX that ends in .pfx.")
+                .hint("Choose a file name ending in .pfx.")
                 .into());
         }
         if !self.force {
@@ -245,7 +245,7 @@ impl Report for MadeCertificate {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, certificate, subject, thumbprint, bits } = self;
         writeln!(out, "{path}: RSA key of {bits} bits with its certificate. Keep a copy of it somewhere else.")?;
-        writeln!(out, "{certificate}: the certificate alone, for others who encrypt for you")?;
+        writeln!(out, "{certificate}: the certificate alone, for people who encrypt for you")?;
         writeln!(out, "Subject:    {subject}")?;
         writeln!(out, "Thumbprint: {thumbprint}")
     }

@@ -30,8 +30,8 @@ use crate::verbs::change;
 
 /// List, add, change, remove and test the passphrases of a LUKS or BitLocker volume
 ///
-/// A keyslot holds the volume's key, encrypted with a passphrase or a key file: LUKS1 has 8 of them, LUKS2 up to 32. BitLocker calls
-/// them protectors: passwords, recovery passwords, startup keys (.BEK files), and what a TPM or a smart card opens.
+/// A keyslot holds the volume key, encrypted with a passphrase or key file. LUKS1 has 8 keyslots, LUKS2 up to 32.
+/// BitLocker calls them protectors: passwords, recovery passwords, startup keys (.BEK files), TPMs and smart cards.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -47,30 +47,30 @@ enum What {
     Kill(KillArgs),
     Test(TestArgs),
     Priority(PriorityArgs),
-    /// Let the key of a BitLocker volume lie open, so that anybody can open it, until `keyslot resume`
+    /// Suspend BitLocker protection: anybody can open the volume until `keyslot resume`
     ///
-    /// As Windows does it for an update. The data stay encrypted, and all protectors stay.
+    /// As Windows does for an update. The data stay encrypted, and all protectors stay.
     #[command(after_help = "Examples:
   claviger keyslot suspend disk.bitlocker")]
     Suspend(ProtectionArgs),
-    /// Protect the key of a suspended BitLocker volume again
+    /// Resume suspended BitLocker protection
     ///
-    /// The volume gets a new volume master key, in case somebody noted the one that lay open. All protectors stay as they are for those who
-    /// use them; nothing of them is asked for.
+    /// The volume gets a new volume master key, in case somebody copied the exposed one. All protectors keep working
+    /// and are not asked for.
     #[command(after_help = "Examples:
   claviger keyslot resume disk.bitlocker")]
     Resume(ProtectionArgs),
     /// Give a BitLocker volume a new volume master key
     ///
-    /// Whoever noted the old one opens nothing with it any more. All protectors stay as they are for those who use them. The key of the data
-    /// stays, too: only a new volume has another one.
+    /// A copy of the old one no longer opens the volume. All protectors keep working. The key of the data does not
+    /// change; only a new volume has another one.
     #[command(after_help = "Examples:
   claviger keyslot renew disk.bitlocker")]
     Renew(ProtectionArgs),
     Recovery(RecoveryArgs),
 }
 
-/// Show the keyslots. No passphrase is needed
+/// List the keyslots, without a passphrase
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger keyslot list disk.luks
@@ -84,10 +84,10 @@ struct ListArgs {
     json: bool,
 }
 
-/// Add a passphrase, a key file, a recovery password, a startup key or what a TPM has sealed, which opens the volume too
+/// Add a passphrase, key file, recovery password, startup key or TPM
 ///
-/// The old passphrases work at every moment: of LUKS, the new key is written to a free area before the header refers to it; BitLocker's
-/// metadata have three copies, which are written one after the other.
+/// The old passphrases work at every moment: LUKS writes the new key to a free area before the header refers to it,
+/// and BitLocker's three metadata copies are written one by one.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger keyslot add disk.luks
@@ -107,11 +107,11 @@ struct AddArgs {
     #[command(flatten)]
     cost: CostArgs,
 
-    /// The number of the new keyslot [default: the first free one]
+    /// Number of the new keyslot [default: the first free one]
     #[arg(long, value_name = "N")]
     at: Option<u32>,
 
-    /// Hash of PBKDF2 and of the splitter
+    /// Hash of PBKDF2 and the anti-forensic splitter
     #[arg(long, value_name = "NAME")]
     new_hash: Option<String>,
 
@@ -121,7 +121,7 @@ struct AddArgs {
     #[command(flatten)]
     sealed: SealedArgs,
 
-    /// Store a new key of this many bits that is not the volume key (unbound). Only asks for the new passphrase
+    /// Store a new unbound key of this many bits instead of the volume key, asking only for the new passphrase
     #[arg(long, value_name = "BITS")]
     unbound: Option<u32>,
 
@@ -132,18 +132,19 @@ struct AddArgs {
 
 /// What is made for a new protector of a BitLocker volume, or a new keyslot of a LUKS2 one.
 #[derive(clap::Args)]
-#[command(next_help_heading = "Made for the volume (BitLocker, LUKS2)")]
+#[command(next_help_heading = "Recovery and startup keys (BitLocker, LUKS2)")]
 struct FreshArgs {
-    /// Add a recovery password: eight groups of six digits, which are made now and shown once
+    /// Generate and add a recovery password of eight groups of six digits, shown once
     #[arg(long, conflicts_with_all = ["new_password", "new_keyfile", "unbound"])]
     recovery_password: bool,
 
-    /// The same, but write it to FILE, which must not exist, readable by you alone, and do not show it
+    /// Generate and add a recovery password, and write it to the new FILE, readable only by you, instead of showing
+    /// it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["new_password", "new_keyfile", "unbound"])]
     recovery_password_file: Option<PathBuf>,
 
-    /// Add a recovery key to a LUKS2 volume, as systemd-cryptenroll does: eight groups of eight letters, which are written to FILE, which
-    /// must not exist, readable by you alone
+    /// Generate and add a LUKS2 recovery key of eight groups of eight letters, as systemd-cryptenroll does, and write
+    /// it to the new FILE, readable only by you
     #[arg(
         long,
         value_name = "FILE",
@@ -151,7 +152,7 @@ struct FreshArgs {
     )]
     recovery_key_file: Option<PathBuf>,
 
-    /// Add a startup key: a file GUID.BEK with a new key, made in FOLDER, readable by you alone
+    /// Generate and add a startup key, and write it to a new file GUID.BEK in FOLDER, readable only by you
     #[arg(
         long,
         value_name = "FOLDER",
@@ -176,20 +177,20 @@ const ELSEWHERE: [&str; 7] = [
 #[command(next_help_heading = "Sealed to hardware (LUKS2)")]
 #[command(group = binding::group().conflicts_with_all(ELSEWHERE).conflicts_with("tpm2"))]
 struct SealedArgs {
-    /// Add a passphrase that only this machine's TPM releases, or that of --tpm2-device, as systemd-cryptenroll does it
+    /// Add a passphrase that only this machine's TPM (or --tpm2-device) releases, as systemd-cryptenroll does
     #[arg(long, group = "to_tpm", conflicts_with_all = ELSEWHERE)]
     tpm2: bool,
 
-    /// PCRs may also change, if the key in FILE (PEM, RSA) has signed their values, as systemd-measure does it: so an update takes
-    /// a new signature and no new keyslot. No PCR then has to be as it is now, but for --tpm2-pcrs
+    /// Accept PCR values signed by the key in FILE (PEM, RSA), as by systemd-measure. An update then needs a new
+    /// signature, not a new keyslot. Only PCRs of --tpm2-pcrs must keep their values
     #[arg(long, value_name = "FILE", requires = "tpm2")]
     tpm2_public_key: Option<PathBuf>,
 
-    /// The PCRs whose values are signed
+    /// PCRs whose values are signed
     #[arg(long, value_name = "PCRS", requires = "tpm2_public_key", default_value = "11", value_parser = binding::pcrs)]
     tpm2_public_key_pcrs: Pcrs,
 
-    /// The TPM takes a PIN, too, which is asked for. After a few wrong ones it takes none for a while
+    /// Also require a PIN, which you are asked for. After a few wrong PINs the TPM locks for a while
     #[arg(long, requires = "tpm2")]
     tpm2_with_pin: bool,
 
@@ -203,7 +204,7 @@ struct SealedArgs {
 
 /// Remove the keyslot that a passphrase opens
 ///
-/// Its place is overwritten. The last one is not removed without --last.
+/// The keyslot is overwritten. The last one is removed only with --last.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger keyslot remove disk.luks")]
@@ -211,11 +212,11 @@ struct RemoveArgs {
     #[command(flatten)]
     open: OpenArgs,
 
-    /// Remove it even if it is the last one: the data are then lost
+    /// Remove even the last keyslot, losing the data
     #[arg(long)]
     last: bool,
 
-    /// Answer the question with yes
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 
@@ -226,7 +227,7 @@ struct RemoveArgs {
 
 /// Remove a keyslot by its number, without its passphrase
 ///
-/// Asks for the passphrase of another keyslot, which stays.
+/// Asks for the passphrase of a keyslot that stays.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger keyslot kill disk.luks 1
@@ -243,11 +244,11 @@ struct KillArgs {
     #[arg(long)]
     unproven: bool,
 
-    /// Remove it even if it is the last one: the data are then lost
+    /// Remove even the last keyslot, losing the data
     #[arg(long, requires = "unproven")]
     last: bool,
 
-    /// Answer the question with yes
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 
@@ -256,7 +257,7 @@ struct KillArgs {
     json: bool,
 }
 
-/// Say which keyslot a passphrase opens
+/// Show which keyslot a passphrase opens
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger keyslot test disk.luks
@@ -270,7 +271,7 @@ struct TestArgs {
     json: bool,
 }
 
-/// Say which keyslots are tried first, and which only if they are named
+/// Set a keyslot's priority: tried first, normally, or only if named
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger keyslot priority disk.luks 1 prefer")]
@@ -302,9 +303,9 @@ struct ProtectionArgs {
     json: bool,
 }
 
-/// Show the recovery passwords of a BitLocker volume again, or save them
+/// Show or save the recovery passwords of a BitLocker volume
 ///
-/// Whoever opens the volume with anything can read them in it. Print them and keep them elsewhere.
+/// Any credential that opens the volume reveals them. Print them and keep them somewhere else.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger keyslot recovery disk.bitlocker
@@ -313,7 +314,7 @@ struct RecoveryArgs {
     #[command(flatten)]
     open: OpenArgs,
 
-    /// Write them to FILE, which must not exist, readable by you alone
+    /// Write them to the new FILE, readable only by you
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -326,7 +327,7 @@ struct RecoveryArgs {
 enum Priority {
     /// Tried only if it is named
     Ignore,
-    /// Tried in its turn
+    /// Tried in order
     Normal,
     /// Tried before the others
     Prefer,
@@ -406,7 +407,7 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
 
 fn add(args: &AddArgs) -> anyhow::Result<()> {
     if args.open.password_on_stdin() && args.new.on_stdin() {
-        return Err(Error::misuse("standard input can give one password, not both").into());
+        return Err(Error::misuse("only one password can come from standard input").into());
     }
     let cost = args.cost.cost()?;
     if args.unbound.is_some() {
@@ -486,7 +487,7 @@ impl SealedArgs {
             return Ok(Policy { pcrs: self.bind.pcrs.unwrap_or(SECURE_BOOT), ..Policy::default() });
         };
         if self.tpm2_public_key_pcrs.mask == 0 {
-            return Err(Error::misuse("there has to be a PCR whose values are signed"));
+            return Err(Error::misuse("at least one PCR must be signed"));
         }
         let signed = Signed::new(tokens::read(file)?, self.tpm2_public_key_pcrs).map_err(|e| e.at(file))?;
         Ok(Policy { pcrs: self.bind.pcrs.unwrap_or_default(), signed: Some(signed), ..Policy::default() })
@@ -499,7 +500,7 @@ impl FreshArgs {
         if let Some(file) = self.recovery_password_file.as_ref().or(self.recovery_key_file.as_ref()) {
             new_file::must_be_new(file)?;
         } else if self.recovery_password && json {
-            return Err(Error::misuse("a recovery password is not printed as JSON")
+            return Err(Error::misuse("recovery passwords are not printed as JSON")
                 .hint("Write it to a file with --recovery-password-file FILE.")
                 .into());
         }
@@ -560,10 +561,7 @@ impl Fresh {
     fn show(&self) -> anyhow::Result<()> {
         let Self::Recovery(password, None) = self else { return Ok(()) };
         let mut stdout = output::raw()?;
-        output::write(
-            &mut stdout,
-            b"Its recovery password, which opens the volume without anything else. Keep it elsewhere:\n",
-        )?;
+        output::write(&mut stdout, b"Its recovery password, which alone opens the volume. Keep it somewhere else:\n")?;
         output::write(&mut stdout, &new_file::line(password))
     }
 }
@@ -581,7 +579,7 @@ fn recovery(args: &RecoveryArgs) -> anyhow::Result<()> {
     let all = editing.editor.recovery_passwords(&*editing.store, &editing.narrow()).map_err(at)?;
     if all.is_empty() {
         return Err(at(Error::misuse("no recovery password opens this volume")
-            .hint("`claviger keyslot add --recovery-password` adds one."))
+            .hint("To add one: claviger keyslot add --recovery-password"))
         .into());
     }
     let path = editing.path().display().to_string();
@@ -598,8 +596,8 @@ fn recovery(args: &RecoveryArgs) -> anyhow::Result<()> {
 fn recovery_text(path: &str, all: &[RecoveryPassword]) -> Secret {
     let mut parts: Vec<Cow<'_, [u8]>> = Vec::new();
     let head = format!(
-        "BitLocker recovery\n\nVolume: {}\n\nWindows shows an identifier when it asks for a recovery password. If it begins as one of \
-         these does,\nthe recovery password below it opens the volume.\n",
+        "BitLocker recovery\n\nVolume: {}\n\nWindows shows an identifier when it asks for a recovery password. If \
+         it begins like one of these,\nthe recovery password below it opens the volume.\n",
         output::printable(path)
     );
     parts.push(head.into_bytes().into());
@@ -654,7 +652,7 @@ fn consent(yes: bool, path: &str, keyslot: Option<u32>) -> claviger_engine::Resu
     }
     let number = keyslot.map(|n| n.to_string()).unwrap_or_default();
     let question = format!(
-        "Keyslot {number} of {path} is overwritten: its passphrase will open nothing any more. Remove it? (yes/no) "
+        "Keyslot {number} of {path} will be overwritten, and its passphrase will no longer work. Remove it? (yes/no) "
     );
     prompt::consent(&question, "--yes", |why| Error::misuse(format!("the keyslot was not removed{why}")))
 }
@@ -734,7 +732,7 @@ impl Report for Added {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         self.written.text(out)?;
         match &self.file {
-            Some(file) => writeln!(out, "{file}: opens the volume, without anything else. Keep it elsewhere."),
+            Some(file) => writeln!(out, "{file}: it alone opens the volume. Keep it somewhere else."),
             None => Ok(()),
         }
     }
@@ -747,7 +745,7 @@ impl Report for Recovered {
         let what =
             if count == 1 { "the recovery password".to_owned() } else { format!("the {count} recovery passwords") };
         let (file, path) = (output::printable(file), output::printable(path));
-        writeln!(out, "{file}: {what} of {path}. Keep it elsewhere.")
+        writeln!(out, "{file}: {what} of {path}. Keep it somewhere else.")
     }
 }
 

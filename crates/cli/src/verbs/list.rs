@@ -11,7 +11,7 @@ use crate::terminal::size;
 
 /// List the volumes that you have mounted or serve
 ///
-/// Shows where each one is, its format and cipher, since when it is open, and how much was read and written.
+/// Shows the place, format, cipher, opening time, and amount read and written of each one.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger list
@@ -86,10 +86,10 @@ impl Report for List {
                 }
             }
             if status.is_some_and(|status| status.locked) {
-                line("locked", "its keys are forgotten until `claviger unlock`".to_owned())?;
+                line("locked", "locked: its keys are forgotten until `claviger unlock`".to_owned())?;
             }
             match *state {
-                "dead" => line("state", "its server was killed; `claviger unmount` cleans up what it left".to_owned())?,
+                "dead" => line("state", "its server was killed; to clean up: claviger unmount".to_owned())?,
                 "silent" => line("state", format!("its server, process {}, does not answer", record.server.pid))?,
                 _ => {}
             }

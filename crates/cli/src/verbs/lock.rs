@@ -18,9 +18,9 @@ use crate::verbs::unmount;
 
 /// Forget the keys of volumes that stay mounted, until `claviger unlock`
 ///
-/// For a machine that is suspended or left alone. Everything is written first; then the process that held the keys ends. What is read
-/// or written from now on waits. Takes volumes that were mounted or served with --isolate-keys. What programs have read may still be
-/// in their memory and in the kernel's.
+/// For a machine that is suspended or left alone. Everything is written first; then the key process exits, and
+/// further reads and writes wait. Works for volumes mounted or served with --isolate-keys. Data that programs have
+/// read may remain in their memory and the kernel's.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger lock /mnt/old
@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "targets")]
     all: bool,
 
-    /// What is read or written fails instead of waiting. A file system that cannot write may have to be mounted anew
+    /// Let reads and writes fail instead of waiting. The file system may need remounting after failed writes
     #[arg(long)]
     fail: bool,
 
@@ -110,8 +110,8 @@ pub fn said(error: io::Error, session: &Session) -> Error {
         }
         true if session.alive() => Error::misuse("its keys are in the process that serves it")
             .at(volume)
-            .hint("Only a volume that was mounted or served with --isolate-keys can be locked. Unmount it instead."),
-        true => Error::misuse("its server was killed").at(volume).hint("`claviger unmount` cleans up what it left."),
+            .hint("Only volumes mounted or served with --isolate-keys can be locked. Unmount it instead."),
+        true => Error::misuse("its server was killed").at(volume).hint("To clean up: claviger unmount"),
         false if error.kind() == io::ErrorKind::PermissionDenied => {
             Error::new(ErrorKind::WrongCredential(error.to_string())).at(volume)
         }
@@ -130,7 +130,7 @@ impl Report for Locked {
             writeln!(out, "{volume} stays open: its keys cannot be forgotten while it is in use.")?;
         }
         if locked.is_empty() && open.is_empty() {
-            writeln!(out, "There is nothing to lock.")?;
+            writeln!(out, "Nothing to lock.")?;
         }
         Ok(())
     }

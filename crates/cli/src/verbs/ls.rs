@@ -17,12 +17,12 @@ use crate::terminal::output::{self, Report};
 
 /// List a folder inside a volume, without mounting it
 ///
-/// Reads FAT, exFAT, NTFS, ext2, ext3 and ext4. Nothing is written. Control characters in names are shown escaped. Files that an NTFS keeps
-/// encrypted (EFS) are marked; --long says for whom, by the beginnings of thumbprints. Names that cannot be shown, such as encrypted ones that
-/// somebody has changed, are named on standard error, and the exit status is not 0.
+/// Reads FAT, exFAT, NTFS, ext2, ext3 and ext4. Nothing is written. Control characters in names are escaped. Files
+/// encrypted by NTFS (EFS) are marked; --long shows for whom, by shortened thumbprints. Names that cannot be shown,
+/// such as altered encrypted ones, are reported on standard error, and the exit status is not 0.
 ///
-/// VOLUME may also be an encrypted folder, or an image that is not encrypted; with an option for such
-/// folders, the one in it into which PATH leads is opened.
+/// VOLUME may also be an encrypted folder or an unencrypted image. With an option for encrypted folders, the one on
+/// PATH is opened.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger ls old.tc
@@ -36,7 +36,7 @@ pub struct Args {
     #[arg(value_name = "PATH", default_value = "/")]
     inside: OsString,
 
-    /// Show sizes and times, too
+    /// Also show sizes and times
     #[arg(short, long)]
     long: bool,
 

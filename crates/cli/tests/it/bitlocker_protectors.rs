@@ -111,7 +111,7 @@ fn protection_is_suspended_resumed_and_renewed() {
     let told = run(["info", "--password-file", &password, path]).succeeds().text();
     assert!(told.contains("SHA-256, 1048576 iterations (BitLocker's stretch)"), "{told}");
     let told = run(["info", "--no-password", "--keyfile", &of.startup_key(), path]).succeeds().text();
-    assert!(told.contains("none: the key is what was given"), "{told}");
+    assert!(told.contains("none: the given key is used directly"), "{told}");
 }
 
 #[test]

@@ -167,7 +167,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
     disk.efs("encrypt", &[letter, "--for", &mine]).succeeds();
     let (key, other) = (pem(&disk.me), pem(&disk.friend));
     let clear = ":/Users/me/Docs/big";
-    disk.unchanged("encrypt", &[clear, letter, "--for", &mine], 1, &["encrypted already"]);
+    disk.unchanged("encrypt", &[clear, letter, "--for", &mine], 1, &["already encrypted"]);
     disk.unchanged("encrypt", &[":/Users", "--for", &mine], 1, &["is a folder", "-r"]);
     disk.unchanged("encrypt", &[":/nothing", "--for", &mine], 1, &["there is no"]);
     disk.unchanged("encrypt", &[clear, "--certificate", &key, "--for", &mine], 1, &["takes no private key", "--for"]);
@@ -198,7 +198,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
             .contains("\"encrypted\": false")
     );
     let folder = disk.place.dir("folder");
-    disk.place.run(["efs", "encrypt", &folder, ":/x", "--for", &mine]).fails(1, &["Name the disk"]);
+    disk.place.run(["efs", "encrypt", &folder, ":/x", "--for", &mine]).fails(1, &["Give the disk"]);
     let fat = disk.place.folder.str("large");
     tools::run(Command::new("mkfs.vfat").arg(&fat));
     disk.place.run(["efs", "encrypt", &fat, ":/x", "--for", &mine]).fails(3, &["FAT", "NTFS"]);
@@ -278,7 +278,7 @@ fn killed_after(pause: Duration) -> Option<()> {
     // The next one tidies up; until then the image may still be held.
     wait_until("it can be used again", || {
         let done = disk.efs("encrypt", &[":/Users/me/letter.txt", "--for", &mine]);
-        done.code == 0 || done.err.contains("encrypted already")
+        done.code == 0 || done.err.contains("already encrypted")
     });
     assert!(!mounted("/files") && !mounted("/image"));
     assert!(disk.read(&disk.me, FILES[1].0).succeeds().out == plain(1_300_001), "old or new");

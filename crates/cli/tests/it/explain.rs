@@ -196,7 +196,7 @@ fn what_is_no_volume_is_told_without_a_password() {
         (file("tiny", b"abc"), 3, "too few"),
         (file("zeros", &[0; 1 << 20]), 3, "only zeros"),
         (file("text", &b"some text ".repeat(10_000)), 3, "Nothing in it looks encrypted"),
-        (file("noise", &noise), 2, "looks random from the beginning to the end"),
+        (file("noise", &noise), 2, "looks random from beginning to end"),
         (file("half", &[&noise[..], &[0; 1 << 20]].concat()), 2, "random up to byte 1048576"),
         (file("gzip", &[b"\x1f\x8b\x08\0", &noise[..]].concat()), 3, "It is gzip data"),
         (file("salted", &[b"Salted__", &noise[..]].concat()), 5, "openssl enc"),

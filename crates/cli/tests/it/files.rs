@@ -112,7 +112,7 @@ fn files_go_into_a_fat_and_come_out_as_they_were() {
     // What makes no sense.
     claviger_on(&folder, &["cat", "--file", "/source"], &volume, &[]).fails(1, &["not a file but a folder"]);
     claviger_on(&folder, &["ls"], &volume, &["/none"]).fails(1, &["there is no /none in the volume"]);
-    claviger_on(&folder, &["cp"], &volume, &[":/source", &out]).fails(1, &["-r copies folders"]);
+    claviger_on(&folder, &["cp"], &volume, &[":/source", &out]).fails(1, &["To copy folders, add -r"]);
     claviger_on(&folder, &["cp"], &volume, &[&out, &out]).fails(1, &["begin with a colon"]);
     claviger_on(&folder, &["cp"], &volume, &[":/a", ":/b"]).fails(1, &["begin with a colon"]);
     let after = (sha256(&fs::read(&volume).expect("there")), fs::metadata(&volume).expect("there").mtime_nsec());

@@ -213,7 +213,7 @@ fn a_folder_inside_an_image_or_a_volume_opens_with_a_secret_of_its_own() {
     assert!(
         run(["ls", "--password-file", &outer, &volume, "/home/me/.Private"]).succeeds().text().contains("ECRYPTFS")
     );
-    run(["info", "--password-file", &outer, "--passthrough", &volume]).fails(1, &["mean nothing here"]);
+    run(["info", "--password-file", &outer, "--passthrough", &volume]).fails(1, &["do not apply here"]);
 }
 
 #[test]

@@ -81,7 +81,7 @@ fn a_password_is_changed() {
     let it = Setting::new();
     let old = it.bytes();
     let text = it.run(&["change"], &["--new-password-file", &it.new]).succeeds().text();
-    for words in ["opens with the new password", "the primary header, the backup header", "header backup"] {
+    for words in ["opens only with the new password", "the primary header, the backup header", "header backup"] {
         assert!(text.contains(words), "{text}");
     }
     it.run(&["info"], &[]).fails(2, &[]);
@@ -250,7 +250,7 @@ fn a_new_password_is_asked_twice_and_a_restoration_is_asked_for() {
     let steps = |second: &str| {
         json!([{"expect": "Password: "}, {"echo": false}, {"send": format!("{PASSWORD}\n")},
                {"expect": "New password: "}, {"echo": false}, {"send": format!("{NEW}\n")},
-               {"expect": "Repeat it: "}, {"echo": false}, {"send": format!("{second}\n")}])
+               {"expect": "Repeat: "}, {"echo": false}, {"send": format!("{second}\n")}])
     };
     let before = it.bytes();
     let change = ["change", "--truecrypt", &it.volume];

@@ -100,7 +100,7 @@ fn info_tells_of_the_logical_volumes() {
     let Some(Laptop { luks, .. }) = laptop(&folder, "512") else { return };
     let text = run(["info", "--password-file", &folder.password, &luks]).succeeds().text();
     assert!(text.contains("logical volume  vg/root, 4 MiB\n"), "{text}");
-    assert!(text.contains("vg/thin, 72 KiB; cannot be opened here: it is of the type thin\n"), "{text}");
+    assert!(text.contains("vg/thin, 72 KiB; cannot be opened: it is of the type thin\n"), "{text}");
     let json = run(["info", "--json", "--password-file", &folder.password, &luks]).succeeds().json();
     let volumes = &json["logical_volumes"]["volumes"];
     assert_eq!((&volumes[0]["name"], &volumes[0]["len"]), (&"fat".into(), &((FAT * EXTENT) as u64).into()));

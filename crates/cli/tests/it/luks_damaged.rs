@@ -285,7 +285,7 @@ fn a_backup_is_restored_where_its_key_shows_that_it_belongs_there() {
         run([&restore[..], &["--password-file", &wrong, &path]].concat()).fails(2, &[]);
         run([&restore[..], &["--password-file", &folder.password, &path]].concat()).succeeds();
         run([&restore[..], &[&path]].concat()).succeeds();
-        assert!(fs::read(&path).expect("a volume") == whole, "{format}: nothing was to be done");
+        assert!(fs::read(&path).expect("a volume") == whole, "{format}: nothing to do");
         // Without one, only what decrypts shows it.
         edit(&path, |image| image[..65536].fill(0));
         let wiped = fs::read(&path).expect("a volume");

@@ -232,7 +232,7 @@ fn a_volume_is_mounted_once() {
     place.mount(&volume, &other, &[]).fails(9, &["in-use", "mounted", &dir]);
     place.mount(&volume, &other, &["--read-only"]).fails(9, &["in-use", &dir]);
     let again = place.ext4("w.tc");
-    place.mount(&again, &dir, &[]).fails(1, &["mounted here already", &volume]);
+    place.mount(&again, &dir, &[]).fails(1, &["already mounted here", &volume]);
     assert_eq!(place.list().len(), 1);
     place.unmount(&dir).succeeds();
     place.mount(&volume, &other, &[]).succeeds();

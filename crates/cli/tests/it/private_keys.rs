@@ -229,6 +229,6 @@ fn a_new_certificate_never_takes_the_place_of_another() {
     run(["keyfile", "--efs", &new, "--name", "Me"]).fails(1, &["no terminal"]);
     run(["keyfile", "--efs", &new, "--bits", "1024", "--name", "Me", "--password-file", &folder.password])
         .fails(1, &["1024 bits"]);
-    run(["keyfile", "--efs", &cer, "--name", "Me", "--password-file", &folder.password]).fails(1, &["ends in .pfx"]);
+    run(["keyfile", "--efs", &cer, "--name", "Me", "--password-file", &folder.password]).fails(1, &["ending in .pfx"]);
     assert!(!folder.path("new.pfx").exists() && !folder.path("new.cer").exists());
 }

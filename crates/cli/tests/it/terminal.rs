@@ -68,7 +68,7 @@ fn a_new_password_is_asked_twice() {
     let create = ["create", "--format", "TrueCrypt", "--quick", "--size", "1M", &path];
     let steps = |second: &str| {
         json!([{"expect": "Password of the new volume: "}, {"echo": false}, {"send": format!("{PASSWORD}\n")},
-               {"expect": "Repeat it: "}, {"echo": false}, {"send": format!("{second}\n")}])
+               {"expect": "Repeat: "}, {"echo": false}, {"send": format!("{second}\n")}])
     };
     let Some((output, code, _)) = on_terminal(steps("Open sesame"), &create) else { return };
     assert_eq!(code, 1, "{output}");
@@ -194,8 +194,9 @@ fn mistakes_are_told_with_what_to_do() {
     run(["info", &folder.str("empty")]).fails(3, &["it is empty"]);
     run(["info", &folder.str("a.zip")]).fails(3, &["not an encrypted volume (it holds a zip archive"]);
     run(["info", &place]).fails(3, &["give its file"]);
-    run(["mount", &place, &volume]).fails(1, &["not a folder", "The volume comes first"]);
-    run(["cp", &volume, ":/hello.txt"]).fails(1, &["from where to where", "claviger cp VOLUME :/FILE"]);
+    run(["mount", &place, &volume]).fails(1, &["not a folder", "Give the volume first"]);
+    run(["cp", &volume, ":/hello.txt"])
+        .fails(1, &["the source or the destination is missing", "claviger cp VOLUME :/FILE"]);
     run(["luksOpen", &volume, "name"]).fails(1, &["`claviger mount VOLUME`"]);
     run(["info", "--password=secret", &volume]).fails(1, &["never taken from the command line"]);
     let gone = run(["info", &folder.str("gone.tc")]).fails(6, &["gone.tc: No such file or directory"]);

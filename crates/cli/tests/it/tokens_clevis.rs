@@ -110,7 +110,7 @@ fn clevis_opens_what_was_bound_here() {
     assert!(String::from_utf8_lossy(&listed).contains(&url));
     // Another server than the one that was meant, one that nobody vouches for, and none at all.
     for other in ["AAAA", "-AAA"] {
-        run(add.into_iter().chain(["--tang-thumbprint", other])).fails(2, &["another tang server", &thumbprint]);
+        run(add.into_iter().chain(["--tang-thumbprint", other])).fails(2, &["a different tang server", &thumbprint]);
     }
     run(add).fails(1, &["--tang-thumbprint", "no terminal"]);
     drop(tang);

@@ -138,7 +138,7 @@ impl Case {
         if wiped {
             let gone_on = self.convert(store, Some(self.becomes), &|_| false);
             match gone_on {
-                Err(e) if e.to_string().contains("encrypted already") => return,
+                Err(e) if e.to_string().contains("already fully encrypted") => return,
                 gone_on => gone_on.unwrap_or_else(|e| panic!("{}, {what}: {e}", self.name)),
             }
         }
@@ -207,7 +207,7 @@ fn encrypted(name: &str, plain: Vec<u8>) -> Scenario {
             Ok(now)
         }),
         finish: Box::new(move |store| match encrypt(store, &with(&key)) {
-            Err(e) if e.to_string().contains("encrypted already") => Ok(()),
+            Err(e) if e.to_string().contains("already fully encrypted") => Ok(()),
             done => done,
         }),
     }

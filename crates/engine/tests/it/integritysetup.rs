@@ -148,7 +148,7 @@ fn linux_and_we_read_what_the_other_writes() {
     for (i, kind) in KINDS.iter().enumerate() {
         let store: Arc<dyn Store> = Arc::new(FileStore::open(&images.paths[i], Access::ReadWrite).expect("the image"));
         let (volume, warnings) = open(&store, kind);
-        assert!(warnings[0].contains("Nothing encrypts") && warnings.len() == 1, "{warnings:?}");
+        assert!(warnings[0].contains("This volume is not encrypted") && warnings.len() == 1, "{warnings:?}");
         assert_eq!(warnings[0].contains("no key"), !kind.key);
         let mut all = vec![0; volume.len() as usize];
         volume.read_at(0, &mut all).unwrap_or_else(|e| panic!("{} {}: {e}", kind.options, kind.format));

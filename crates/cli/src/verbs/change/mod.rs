@@ -18,17 +18,17 @@ use crate::terminal::{advice, cancel};
 
 /// Change the password, the keyfiles or the key derivation of a volume
 ///
-/// Every copy of its header is encrypted anew, one after the other: each is written, flushed and read back before the next, so
-/// that a crash at any moment leaves one that opens, with the old password or the new one. The data and their key stay as
-/// they are. With the password of a hidden volume, that one's headers are changed and no others.
+/// Each copy of the header is re-encrypted, flushed and read back before the next, so a crash always leaves one that
+/// opens, with the old or the new password. The data and their key do not change. With a hidden volume's password,
+/// only its headers are changed.
 ///
-/// Of an encrypted system it is the header in sector 62 of the disk, and nothing else is written. The passphrase, typed on an
-/// American keyboard when the computer starts, and the PIM have to be such as the boot loader takes. The hash stays.
+/// For an encrypted system, only the header in sector 62 of the disk is changed. The boot loader must accept the
+/// passphrase, typed with the US keyboard layout, and the PIM. The hash does not change.
 ///
-/// Of a folder of eCryptfs in a home, its passphrase, which stays, is wrapped by a new login password.
+/// For an eCryptfs home folder, the unchanged passphrase is wrapped with a new login password.
 ///
-/// Whoever has an old copy of the header, such as a header backup, and knows the old password still opens the volume. Where
-/// that matters, make a new volume and copy the files. On an SSD, or a file system that keeps old blocks, the old header
+/// Anybody with an old copy of the header, such as a header backup, and the old password can still open the volume.
+/// If that matters, create a new volume and copy the files. On SSDs and copy-on-write file systems, the old header
 /// itself may survive, too.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -43,11 +43,11 @@ pub struct Args {
     #[command(flatten)]
     new: NewCredentialArgs,
 
-    /// Hash of the key derivation from now on, or Argon2id
+    /// New hash of the key derivation, or Argon2id
     #[arg(long, value_name = "NAME", help_heading = "New password and keyfiles")]
     new_hash: Option<String>,
 
-    /// PIM from now on; 0 is the default number of iterations
+    /// New PIM; 0 for the default number of iterations
     #[arg(long, value_name = "N", help_heading = "New password and keyfiles")]
     new_pim: Option<u32>,
 
@@ -78,11 +78,11 @@ struct Changed {
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.open.password_on_stdin() && args.new.on_stdin() {
-        return Err(Error::misuse("standard input can give one password, not both").into());
+        return Err(Error::misuse("only one password can come from standard input").into());
     }
     if args.open.path.is_dir() {
         if args.new_hash.is_some() || args.new_pim.is_some() || !args.cost.cost()?.parameters().is_empty() {
-            return Err(Error::misuse("a wrapped passphrase has no hash, PIM or cost to choose").into());
+            return Err(Error::misuse("a wrapped passphrase has no hash, PIM or cost").into());
         }
         return folder::run(&args.open, &args.new, args.json);
     }
@@ -124,7 +124,7 @@ impl Report for Changed {
         let whose = if *hidden { "hidden volume" } else { "volume" };
         writeln!(
             out,
-            "{}: the {whose} opens with the new password or keyfiles only, and has been opened with them.",
+            "{}: the {whose} now opens only with the new password or keyfiles. Checked by opening it.",
             output::printable(path)
         )?;
         match iterations {
@@ -132,12 +132,12 @@ impl Report for Changed {
             _ => writeln!(out, "Written: {}; {hash}, {iterations} iterations.", written.join(", "))?,
         }
         if *sealed {
-            return writeln!(out, "Whoever has an older copy of the volume still opens that with the old ones.");
+            return writeln!(out, "Older copies of the volume still open with the old ones.");
         }
         writeln!(
             out,
-            "A header backup made earlier still opens it with the old ones: destroy it, and make a new one with `claviger \
-             header backup`."
+            "Earlier header backups still open it with the old ones. Destroy them, and make a new one: claviger \
+             header backup"
         )
     }
 }

@@ -32,16 +32,17 @@ const PIECE: usize = 4 << 20;
 
 /// Copy files out of a volume or into it, without mounting it
 ///
-/// A path inside the volume begins with a colon; other paths are on this machine. Either the destination or all sources
-/// are inside the volume. Reads FAT, exFAT, NTFS, ext2, ext3 and ext4, and writes FAT and exFAT. Nothing is overwritten without --force.
-/// Symbolic links are copied as such, after all else, and never followed. A file appears under its name only when it is complete.
+/// A path inside the volume begins with a colon; other paths are on this machine. Either the destination or all
+/// sources are inside the volume. Reads FAT, exFAT, NTFS, ext2, ext3 and ext4, and writes FAT and exFAT. Nothing is
+/// overwritten without --force. Symbolic links are copied last and never followed. A file appears under its name only
+/// when it is complete.
 ///
-/// What cannot be copied is named, and the rest goes on: files that cannot be read or decrypted, names that the destination cannot hold, pipes,
-/// sockets and devices. The exit status is then not 0: 4 if something is damaged, else 6, 2 or 5. Of an NTFS, contents are copied, and streams
-/// beside them are only counted.
+/// Files that cannot be copied are listed, and copying continues: unreadable or undecryptable files, names that the
+/// destination cannot hold, pipes, sockets and devices. The exit status is then 4 if something is damaged, else 6, 2
+/// or 5. From NTFS, contents are copied; alternate data streams are only counted.
 ///
-/// VOLUME may also be an encrypted folder, or an image that is not encrypted; with an option for such
-/// folders, the one in it into which the paths lead is opened.
+/// VOLUME may also be an encrypted folder or an unencrypted image. With an option for encrypted folders, the one on
+/// the path is opened.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger cp old.tc :/letters/1998.doc .
@@ -66,8 +67,8 @@ pub struct Args {
     #[arg(short, long)]
     force: bool,
 
-    /// Copy what is left of files that are damaged or cut short, and files whose names do not decrypt under the stored name, out of the
-    /// volume; ends with 4 if there are some
+    /// Also copy out what is left of damaged files, and files whose names do not decrypt, under their stored names;
+    /// exit with 4 if there are any
     #[arg(long)]
     salvage: bool,
 
@@ -180,8 +181,8 @@ impl<'a> Source<'a> {
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let Some((to, from)) = args.paths.split_last().filter(|(_, from)| !from.is_empty()) else {
-        return Err(Error::misuse("from where to where?")
-            .hint("Out of the volume: `claviger cp VOLUME :/FILE FOLDER`. Into it: `claviger cp VOLUME FILE :/`.")
+        return Err(Error::misuse("the source or the destination is missing")
+            .hint("To copy out: `claviger cp VOLUME :/FILE FOLDER`. To copy in: `claviger cp VOLUME FILE :/`.")
             .into());
     };
     let is_inside = |path: &OsString| path.as_bytes().starts_with(b":");
@@ -194,18 +195,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         (_, false, true) => {
             let opened = args.which.open_protecting(&args.open, Access::ReadWrite, &args.protect, files::inside(to))?;
             if opened.in_clear {
-                let what = "it is not encrypted: everybody could read what is copied into it";
+                let what = "it is not encrypted: anybody could read files copied into it";
                 return Err(Error::misuse(what).at(&args.open.path).into());
             }
             if args.salvage {
-                return Err(Error::misuse("--salvage is for copying out of the volume").into());
+                return Err(Error::misuse("--salvage only works for copying out of the volume").into());
             }
             if !opened.tree.writable() {
                 let what = format!(
-                    "{} can only be read without the kernel",
+                    "{} is read-only without the kernel",
                     opened.filesystem.as_ref().map_or("this folder", |f| f.kind.name())
                 );
-                let hint = "Of the file systems that can be read without the kernel, only FAT and exFAT can be written; `mount` can do more.";
+                let hint = "Without the kernel, only FAT and exFAT can be written. For others, use `claviger mount`.";
                 return Err(Error::unsupported(what).hint(hint).at(&args.open.path).into());
             }
             let copied = into(args, &opened, from, files::inside(to));
@@ -249,19 +250,19 @@ impl Report for Copied {
             let all = self.streams.len();
             writeln!(
                 out,
-                "not copied: {all} stream{} beside the contents of files, such as {first}{}",
+                "not copied: {all} alternate data stream{}, such as {first}{}",
                 plural(all as u64),
                 if all > 1 { " (--json lists them)" } else { "" }
             )?;
         }
         self.left_out.tell(out)?;
         self.salvaged.iter().try_for_each(|file| match (file.copied, file.lost) {
-            _ if file.as_stored => writeln!(out, "saved as it is stored: {} ({})", file.path, file.why),
-            (0, _) => writeln!(out, "nothing left of {}: {}", file.path, file.why),
-            (copied, 0) => writeln!(out, "{copied} of {} bytes left of {}: {}", file.size, file.path, file.why),
+            _ if file.as_stored => writeln!(out, "saved under its stored name: {} ({})", file.path, file.why),
+            (0, _) => writeln!(out, "nothing salvaged of {}: {}", file.path, file.why),
+            (copied, 0) => writeln!(out, "salvaged {copied} of {} bytes of {}: {}", file.size, file.path, file.why),
             (copied, lost) => writeln!(
                 out,
-                "{copied} of {} bytes left of {}, {lost} of them are zeros: {}",
+                "salvaged {copied} of {} bytes of {}, {lost} of them zeros: {}",
                 file.size, file.path, file.why
             ),
         })
@@ -273,10 +274,10 @@ impl Report for Copied {
 fn out(args: &Args, opened: &Inside, from: &[OsString], to: &Path) -> anyhow::Result<Copied> {
     let into_folder = to.is_dir();
     if !into_folder && !args.recursive && to.as_os_str().as_bytes().ends_with(b"/") {
-        return Err(Error::misuse("there is no such folder").at(to).hint("Make it first: mkdir.").into());
+        return Err(Error::misuse("there is no such folder").at(to).hint("Create it first with mkdir.").into());
     }
     if from.len() > 1 && !into_folder {
-        return Err(Error::misuse("several files need a folder as their destination").at(to).into());
+        return Err(Error::misuse("to copy several files, the destination must be a folder").at(to).into());
     }
     if let (true, Some(folder)) = (args.salvage, &opened.folder) {
         folder.tree.show_stored_names();
@@ -360,7 +361,7 @@ impl<'a> Plan<'a> {
         let found = from.held(self.opened, path).map_err(Trouble::One)?;
         let node = found.node();
         if self.above.contains(&node) || self.above.len() >= DEEPEST {
-            return Err(Trouble::One(malformed("folder", "it is in itself, or too deep")));
+            return Err(Trouble::One(malformed("folder", "it contains itself or is nested too deep")));
         }
         let attributes = self.opened.attributes(node, path).map_err(Trouble::One)?;
         let (from_path, size) = (path.to_owned(), attributes.size);
@@ -375,7 +376,7 @@ impl<'a> Plan<'a> {
             NodeKind::Special => return Err(Trouble::One(self.opened.why_special(node))),
             NodeKind::Folder if !self.args.recursive => {
                 let what = format!("{} is a folder", files::shown(path));
-                return Err(Error::misuse(what).hint("-r copies folders.").into());
+                return Err(Error::misuse(what).hint("To copy folders, add -r.").into());
             }
             NodeKind::Folder => {
                 let to = item.to.clone();
@@ -434,7 +435,7 @@ fn make_folder(path: &Path, named: bool) -> Done<bool> {
 }
 
 fn exists(path: &Path) -> Error {
-    Error::misuse("it already exists").at(path).hint("--force overwrites files.")
+    Error::misuse("it already exists").at(path).hint("To overwrite files, add --force.")
 }
 
 /// Whether a file or link may get this name: nothing that is there is lost without --force.
@@ -466,7 +467,7 @@ fn link_out<F>(args: &Args, item: &Item<F>, target: &OsStr) -> Done<()> {
         io::ErrorKind::AlreadyExists => exists(to).into(),
         io::ErrorKind::StorageFull => Error::from(e).at(to).into(),
         // A file system without links, or a target that is no path, such as an empty one.
-        _ => Trouble::One(Error::unsupported(format!("making a symbolic link there: {e}"))),
+        _ => Trouble::One(Error::unsupported(format!("creating a symbolic link there: {e}"))),
     })
 }
 
@@ -588,7 +589,7 @@ fn into(args: &Args, opened: &Inside, from: &[OsString], to: &OsStr) -> anyhow::
     let into_folder = existing == Some(NodeKind::Folder);
     if from.len() > 1 && !into_folder {
         return Err(Error::misuse(format!(
-            "several files need a folder as their destination, and {} is none",
+            "to copy several files, the destination must be a folder, and {} is none",
             files::shown(to)
         ))
         .into());
@@ -608,7 +609,7 @@ fn into(args: &Args, opened: &Inside, from: &[OsString], to: &OsStr) -> anyhow::
     let all: u64 = items.iter().map(|item| item.size).sum();
     let free = opened.tree.space().map_err(Error::from)?.free;
     if all > free {
-        let what = format!("{} do not fit into the {} of free space", size::exact(all), size::exact(free));
+        let what = format!("{} do not fit into {} of free space", size::exact(all), size::exact(free));
         return Err(Error::from(io::Error::new(io::ErrorKind::StorageFull, what)).at(&args.open.path).into());
     }
     let bar = Progress::bytes("Copying");
@@ -665,10 +666,10 @@ fn plan_in(
     let metadata = if depth == 0 { fs::metadata(path) } else { fs::symlink_metadata(path) }.map_err(unread)?;
     let is_folder = metadata.is_dir();
     if is_folder && !args.recursive {
-        return Err(Error::misuse("it is a folder").at(path).hint("-r copies folders.").into());
+        return Err(Error::misuse("it is a folder").at(path).hint("To copy folders, add -r.").into());
     }
     if depth >= DEEPEST {
-        return Err(Trouble::One(Error::unsupported("it is too deep")));
+        return Err(Trouble::One(Error::unsupported("it is nested too deep")));
     }
     let (from, from_path) = (path.to_owned(), path.as_os_str().to_owned());
     let item = Item { from, from_path, to, is_folder, size: 0, target: None, stored_name: false };
@@ -688,7 +689,7 @@ fn plan_in(
     } else if metadata.is_file() {
         items.push(Item { size: metadata.len(), ..item });
     } else {
-        return Err(Trouble::One(Error::unsupported("it is a device, a pipe or a socket, which has no contents")));
+        return Err(Trouble::One(Error::unsupported("it is a device, pipe or socket")));
     }
     Ok(())
 }
@@ -735,8 +736,8 @@ fn may_take_inside(
             Err(Error::misuse(format!("{} in the volume is a folder", files::shown(to))).into())
         }
         Ok(_) if !args.force => {
-            let what = format!("{} is in the volume already", files::shown(to));
-            Err(Error::misuse(what).hint("--force overwrites files.").into())
+            let what = format!("{} is already in the volume", files::shown(to));
+            Err(Error::misuse(what).hint("To overwrite files, add --force.").into())
         }
         _ => Ok(()),
     }

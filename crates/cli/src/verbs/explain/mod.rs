@@ -30,16 +30,15 @@ use crate::terminal::{advice, cancel, size};
 
 /// Explain why a volume does not open
 ///
-/// Examines the bytes: do they look random, is there a file system, another format, a partition table, or nothing? Then
-/// tries the password, and what it becomes with common mistakes: another keyboard layout, Caps Lock, another Unicode
-/// form or encoding, a keyfile left out. The variant that opens is described, but no password is shown. Each variant
-/// takes as long as opening does; --format and --hash speed it up. Nothing is written.
+/// Examines the bytes: random data, a file system, another format, a partition table, or nothing. Then tries the
+/// password and variants by common mistakes: another keyboard layout, Caps Lock, another Unicode form or encoding, a
+/// missing keyfile. It describes the variant that opens, but shows no password. Each variant takes as long as opening
+/// does; --format and --hash speed it up. Nothing is written.
 ///
-/// Formats like TrueCrypt and VeraCrypt have no signature: a wrong password and a file of random bytes look the same.
-/// LUKS has one.
+/// Formats such as TrueCrypt and VeraCrypt have no signature: a wrong password and a file of random bytes look the
+/// same. LUKS has a signature.
 ///
-/// Of an encrypted folder: for which keys its files are, which are damaged, what is missing beside it,
-/// and whether the password opens it.
+/// For an encrypted folder, it shows the keys of its files, damaged and missing files, and if the password opens it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger explain old.tc
@@ -150,7 +149,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 /// What can be done where there is nobody to ask.
 fn with_less(mut error: Error) -> Error {
     if let (ErrorKind::Misuse(_), Some(hint)) = (&error.kind, &mut error.hint) {
-        hint.push_str(" --without-password shows what can be found out without one.");
+        hint.push_str(" To examine it without a password, add --without-password.");
     }
     error
 }
@@ -230,12 +229,13 @@ fn announce(format: &str, step: SearchStep, may_take: Option<&(dyn Fn(Duration) 
     let told = size::duration(time);
     if may_take.is_some_and(|may_take| may_take(time).is_err()) {
         output::note(&format!(
-            "{forms} variants as {format} were not tried: that would take about {told}; use --allow-slow"
+            "{forms} variants as {format} were not tried, as they would take about {told}. To try them, add \
+             --allow-slow"
         ));
         return false;
     }
     output::note(&format!(
-        "nothing opens it as given; trying {forms} variants as {format}: about {told}, Ctrl-C stops"
+        "the given credential does not open it; trying {forms} variants as {format} for about {told} (Ctrl-C stops)"
     ));
     true
 }
@@ -284,10 +284,10 @@ impl Explained {
             }
             _ => {
                 if self.diagnosis.content.is_some_and(|c| c.begins == Look::Zeros && c.until.is_none()) {
-                    self.advise("If it should hold data, the copy or the disk has failed: look for another copy.", &[]);
+                    self.advise("If it should hold data, the copy or the disk has failed. Look for another copy.", &[]);
                 } else if self.diagnosis.mark.is_none() && self.diagnosis.size >= 1 << 16 {
                     self.advise(
-                        "If it was a volume, its headers are gone: a header backup saved elsewhere may help.",
+                        "If it was a volume, its headers are lost. A header backup may help.",
                         &["claviger", "header", "restore", &path, "--from", "BACKUP"],
                     );
                 }
@@ -306,7 +306,7 @@ impl Explained {
             ));
             let (offset, path) = (at.to_string(), self.path.clone());
             self.advise(
-                "To make a device of it, which is then opened as any other (as root):",
+                "To make a device of it, as root:",
                 &["losetup", "--find", "--show", "--read-only", "--offset", &offset, &path],
             );
             let copy = engine::Advice::CompleteCopy { shift: at.cast_signed() };
@@ -324,7 +324,7 @@ impl Explained {
         }
         let error = Error { hint: None, advice: None, ..error };
         self.findings.push(format!("Its header cannot be used: {error}."));
-        self.restore_from_backup("If a backup of its header was saved:", formats);
+        self.restore_from_backup("If you have a header backup:", formats);
         code
     }
 
@@ -342,10 +342,7 @@ impl Explained {
         for target in targets {
             let damage = target.header.damage();
             if damage.iter().any(|warning| warning.advice == Some(engine::Advice::RepairHeader)) {
-                self.advise(
-                    "To write anew what is damaged:",
-                    &["claviger", "header", "repair", "--format", target.format, &path],
-                );
+                self.advise("To repair it:", &["claviger", "header", "repair", "--format", target.format, &path]);
             }
             self.findings.extend(damage.into_iter().map(|warning| warning.what));
         }
@@ -355,11 +352,11 @@ impl Explained {
     fn may_have_no_header(&mut self) {
         let path = self.path.clone();
         self.findings.push(format!(
-            "Volumes without a header look like this too ({}); they are only tried if you name the format.",
+            "Volumes without a header ({}) look like this too; they are tried only if you give the format.",
             without_header()
         ));
         self.advise(
-            "If it may be one, name the format, and if known the cipher, the hash, the key size and the data offset:",
+            "If it may be one, give the format and, if known, the cipher, hash, key size and data offset:",
             &[
                 "claviger",
                 "explain",
@@ -381,19 +378,19 @@ impl Explained {
         let path = self.path.clone();
         if self.diagnosis.sure() {
             self.header_of_its_own();
-            self.advise("To see whether a passphrase opens it:", &["claviger", "explain", &path]);
+            self.advise("To test a passphrase:", &["claviger", "explain", &path]);
             self.exit_code = exit::number_of(&ErrorKind::WrongCredential(String::new()));
             return;
         }
         if self.diagnosis.beginning_lost() && targets.iter().any(|t| t.partition.is_none()) {
             self.findings.push(format!(
-                "Its beginning is not that of a volume, but near its end there is what could be a backup of a header ({names})."
+                "It does not begin like a volume, but near its end there may be a backup header ({names})."
             ));
         }
         self.findings.push(format!(
-            "It could be a volume: {names}. Without the password nobody can tell, because such volumes have no signature."
+            "It could be a volume: {names}. Only the password can tell, because such volumes have no signature."
         ));
-        self.advise("To see whether a password opens it:", &["claviger", "explain", &path]);
+        self.advise("To test a password:", &["claviger", "explain", &path]);
         if self.diagnosis.could_be_headerless() && !all_without_header(targets) {
             self.may_have_no_header();
         }
@@ -408,19 +405,18 @@ impl Explained {
         };
         self.findings.extend(self.diagnosis.formats.iter().filter_map(yes));
         let path = self.path.clone();
-        self.advise("To see what its header says:", &["claviger", "header", "show", &path]);
+        self.advise("To show its header:", &["claviger", "header", "show", &path]);
     }
 
     /// Nothing that was tried makes sense of a volume without a header.
     fn not_recognised(&mut self) {
         self.findings.push(
-            "More cannot be known: such volumes have no header. A wrong password, key file, cipher, hash, key size or place of the \
-             data, a volume that is still empty and a file of random bytes look the same."
+            "Such volumes have no header, so a wrong password, key file, cipher, hash, key size or offset, an empty \
+             volume and a file of random bytes look the same."
                 .to_owned(),
         );
         self.advise(
-            "Think of the cipher, the hash, the key's size, and where the data begin, as well as of the password: the options are \
-             --cipher, --hash, --key-size, --data-offset and --skip.",
+            "Besides other passwords, try other values of --cipher, --hash, --key-size, --data-offset and --skip.",
             &[],
         );
     }
@@ -456,7 +452,7 @@ impl Explained {
         let mut facts = None;
         match unlocked {
             Ok((known, warnings)) => {
-                let it = target.partition.map_or("It".to_owned(), |n| format!("Partition {n} of it"));
+                let it = target.partition.map_or("It".to_owned(), |n| format!("Its partition {n}"));
                 self.findings.push(format!(
                     "{it} opens as a {format} volume with {how}: {} in {} mode, {}, {}.",
                     known.cipher,
@@ -510,12 +506,12 @@ impl Explained {
         moved: bool,
     ) -> Result<()> {
         if facts.cipher == "cipher_null" {
-            self.findings.push("Nothing encrypts its keyslots and data: any password opens it.".to_owned());
+            self.findings.push("Its keyslots and data are not encrypted: any password opens it.".to_owned());
         }
         if facts.hidden {
             self.findings.push(
-                "This is the password of a hidden volume. The outer volume around it has another one; writing to that one \
-                 without protection destroys this one."
+                "This is a hidden volume's password. The outer volume has another one; writing there without \
+                 protection destroys this volume."
                     .to_owned(),
             );
         }
@@ -528,8 +524,8 @@ impl Explained {
         };
         self.findings.extend(overwritten.as_ref().map(|what| {
             format!(
-                "The header in front was overwritten by {what}. Whatever else was written into the volume's data is lost there, so check \
-                 its file system before you write to it."
+                "The header in front was overwritten by {what}, and some data may be, too. Check the file system \
+                 before you write to it."
             )
         }));
         let mount = self.how_to("mount --read-only --backup-header", facts, args);
@@ -540,13 +536,11 @@ impl Explained {
         let restore = self.how_to("header restore --embedded", facts, args);
         let why = match overwritten {
             Some(_) => "The header in front was overwritten; the backup opens.",
-            None => "The header in front is damaged or has another password; the backup is good.",
+            None => "The header in front is damaged or has another password; the backup opens.",
         };
-        let also = if overwritten.is_some() { ", which overwrites what is there now" } else { "" };
+        let also = if overwritten.is_some() { ", which overwrites its current contents" } else { "" };
         self.advise_words(
-            format!(
-                "{why} Copy the whole volume first; then restore the header from the backup that is in the volume{also}:"
-            ),
+            format!("{why} Copy the whole volume first; then restore the header from the embedded backup{also}:"),
             &restore,
         );
         Ok(())
@@ -571,16 +565,13 @@ impl Explained {
                 let by_backup = facts.filter(|facts| facts.header.contains("backup"));
                 let info = by_backup.map(|facts| self.how_to("info --backup-header", facts, args));
                 let info = info.unwrap_or_else(|| ["claviger", "info", &path].map(str::to_owned).to_vec());
-                self.advise_words("To see its properties:", &info);
+                self.advise_words("To show its properties:", &info);
             }
             Difference::WithoutHints => {
-                self.advise(
-                    "Leave out the hash, the cipher, the PIM or the header option:",
-                    &["claviger", "info", &path],
-                );
+                self.advise("Omit the hash, cipher, PIM or header option:", &["claviger", "info", &path]);
             }
             Difference::Password(_) => self.advise(
-                "Type it in that form, or write that form into a file that only you can read, and give the file:",
+                "Type it in that form, or put that form into a file that only you can read, and give the file:",
                 &["claviger", "info", "--password-file", "FILE", &path],
             ),
             Difference::Nothing => {
@@ -588,17 +579,17 @@ impl Explained {
                 // Of one that is decrypted there is nothing to protect.
                 if facts.is_some_and(|facts| facts.derivation.is_some()) {
                     self.advise(
-                        "To protect its key again, with the protectors that it has:",
+                        "To protect its key again with the existing protectors:",
                         &["claviger", "keyslot", "resume", &path],
                     );
                 }
             }
-            Difference::NoKeyfiles => self.advise("Leave out the keyfiles:", &["claviger", "info", &path]),
+            Difference::NoKeyfiles => self.advise("Omit the keyfiles:", &["claviger", "info", &path]),
             Difference::NoPassword => self.advise("Use --no-password.", &[]),
-            Difference::WithoutKeyfile(_) => self.advise("Leave out that keyfile.", &[]),
+            Difference::WithoutKeyfile(_) => self.advise("Omit that keyfile.", &[]),
         }
         if !matches!(how, Difference::AsGiven) && args.open.password_on_stdin() {
-            self.advise("A script may send different bytes than a person types: compare them.", &[]);
+            self.advise("A script may send other bytes than you type: compare them.", &[]);
         }
     }
 
@@ -612,7 +603,7 @@ impl Explained {
                     self.tried_on_keyslots(&error);
                 }
                 self.findings.push(format!(
-                    "Nothing opens it as {}: neither the credentials given nor variants of them ({} trials).",
+                    "Nothing opens it as {}: neither the given credentials nor their variants ({} trials).",
                     names(targets),
                     self.trials
                 ));
@@ -625,16 +616,16 @@ impl Explained {
                     return;
                 }
                 self.findings.push(
-                    "More cannot be known, because such volumes have no signature. A wrong password, wrong keyfiles, damaged headers and \
-                     a file of random bytes look the same."
+                    "Such volumes have no signature, so a wrong password, wrong keyfiles, damaged headers and a \
+                     file of random bytes look the same."
                         .to_owned(),
                 );
                 self.advise(
-                    "Try other passwords, keyfiles (all of them and no others) and PIMs, and other copies of the volume.",
+                    "Try other passwords, keyfiles (exactly the right set), PIMs and copies of the volume.",
                     &[],
                 );
                 let formats: Vec<_> = targets.iter().map(|target| target.format).collect();
-                self.restore_from_backup("If a backup of its headers was saved:", &formats);
+                self.restore_from_backup("If you have a header backup:", &formats);
                 if self.diagnosis.could_be_headerless() {
                     self.may_have_no_header();
                 }
@@ -644,9 +635,7 @@ impl Explained {
                     self.advise(hint, &[]);
                 }
                 let error = Error { hint: None, advice: None, ..error };
-                self.findings.push(format!(
-                    "The credentials given could not be tried, so nothing is known about them: {error}."
-                ));
+                self.findings.push(format!("The given credentials could not be tried and may be right: {error}."));
             }
         }
     }
@@ -705,15 +694,15 @@ fn looks(diagnosis: &Diagnosis) -> Vec<String> {
     let Some(content) = content else { return vec!["It is empty (0 bytes).".to_owned()] };
     if diagnosis.beyond_sectors > 0 && (content.begins == Look::Random || filesystem.is_some()) {
         findings.push(format!(
-            "Its {size} bytes are not whole sectors of 512 bytes: if it is a volume or a disk, it was cut short or something was \
-             added to it."
+            "Its {size} bytes are not whole 512-byte sectors. If it is a volume or disk, it was cut short or \
+             extended."
         ));
     }
     match (filesystem, mark) {
         (Some(filesystem), _) => {
             let label = filesystem.label.as_ref().map(|l| format!(", called {}", printable(l))).unwrap_or_default();
             findings.push(format!(
-                "It holds {} that is not encrypted{label}, and can be mounted as it is.",
+                "It holds {}{label}, which is not encrypted and can be mounted as is.",
                 filesystem.kind.described()
             ));
         }
@@ -747,7 +736,7 @@ fn looks(diagnosis: &Diagnosis) -> Vec<String> {
     if partitions.is_empty() && !sure && !mark.as_ref().is_some_and(|m| m.looks_random) {
         for why in reasons {
             let names: Vec<_> = formats.iter().filter(|o| no(o).as_ref() == Some(&why)).map(|o| o.format).collect();
-            findings.push(format!("No {} volume begins like this: {why}.", names.join(" or ")));
+            findings.push(format!("It does not begin like a {} volume: {why}.", names.join(" or ")));
         }
     }
     findings
@@ -773,17 +762,16 @@ fn content_sentence(content: &Content, size: u64) -> String {
     let (begins, until) = (content.begins, content.until);
     match (begins, until, content.then) {
         (Look::Random, None, _) => {
-            "It looks random from the beginning to the end, as an encrypted volume does, or a disk that was wiped."
-                .to_owned()
+            "It looks random from beginning to end, like an encrypted volume or a wiped disk.".to_owned()
         }
         (Look::Zeros, None, _) => "It contains only zeros, according to samples.".to_owned(),
         (Look::Ordered, None, _) => "Nothing in it looks encrypted, according to samples.".to_owned(),
         (Look::Random, Some(at), Some(Look::Zeros)) => format!(
-            "It looks random up to byte {at}; there are zeros from there on, of {size} bytes: a volume that was formatted \
-             quickly looks so, and a copy that was broken off."
+            "It looks random up to byte {at} of {size}, then zeros: this is typical of a quick format or an \
+             interrupted copy."
         ),
         (_, Some(at), then) => format!(
-            "It begins with {}; from byte {at} on there are {}.",
+            "It begins with {}; from byte {at} on, it holds {}.",
             look(begins),
             then.map_or("other bytes", look)
         ),

@@ -17,8 +17,8 @@ use crate::terminal::size;
 
 /// Open a volume and show its properties
 ///
-/// Prints format, cipher, key derivation, sizes, which copy of the header opened, and how long that took. Of a folder whose
-/// files are encrypted one by one, and of a file in it, for which keys they are. Nothing is written.
+/// Prints format, cipher, key derivation, sizes, the copy of the header that opened, and the time it took. For an
+/// encrypted folder or a file in it, prints the keys it is encrypted for. Nothing is written.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger info old.tc
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut opened = args.open.open(Access::ReadOnly)?;
     let logical_volumes = logical_volumes::read(&opened.volume).unwrap_or_else(|e| {
         // It is one more thing that is known of the volume, and no reason to say nothing of the rest.
-        opened.warnings.push(format!("The logical volumes in it cannot be told: {}.", e.kind));
+        opened.warnings.push(format!("Its logical volumes cannot be listed: {}.", e.kind));
         None
     });
     opened.warnings.extend(logical_volumes.iter().flat_map(|group| group.warnings.clone()));
@@ -99,7 +99,7 @@ impl Report for Info {
             let kind = if facts.hidden {
                 "hidden volume"
             } else {
-                "normal volume; a hidden one inside it would not be visible"
+                "normal volume (a hidden volume inside would not be visible)"
             };
             line("kind", kind.to_owned())?;
         }
@@ -118,7 +118,7 @@ impl Report for Info {
             line("header written", date(written))?;
         }
         for volume in self.logical_volumes.iter().flat_map(|group| &group.volumes) {
-            let state = volume.refused.as_ref().map(|why| format!("; cannot be opened here: {why}"));
+            let state = volume.refused.as_ref().map(|why| format!("; cannot be opened: {why}"));
             let state = state.or_else(|| Some(format!("; read-only: {}", volume.read_only.as_ref()?)));
             let (name, len) = (volume.full_name(), size::short(volume.len));
             line("logical volume", format!("{name}, {len}{}", state.unwrap_or_default()))?;
@@ -135,7 +135,7 @@ fn derivation(facts: &Facts) -> String {
         _ => {}
     }
     match (&*facts.header, &*facts.hash, facts.iterations) {
-        (_, "none", _) => return "none: the key is what was given".to_owned(),
+        (_, "none", _) => return "none: the given key is used directly".to_owned(),
         ("none", hash, 0 | 1) => return format!("{hash}, once"),
         ("none", hash, iterations) => return format!("{hash}, {iterations} iterations"),
         _ => {}
