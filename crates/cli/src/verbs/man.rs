@@ -22,35 +22,37 @@ pub struct Args {
 const FILES: &[(&str, &str)] = &[
     (
         "/run/claviger, $XDG_RUNTIME_DIR/claviger",
-        "Root's and a user's runtime folder, which belongs to them alone: records of what is mounted or served, and the socket of \
-         a served volume without --socket or --tcp, NAME.sock. Without XDG_RUNTIME_DIR a user's is /run/user/UID/claviger, and \
-         where that is not there, /tmp/claviger-UID. CLAVIGER_RUNTIME_DIR in the environment names another one.",
+        "Root's and a user's private runtime folder: records of mounted and served volumes, and the default socket \
+         NAME.sock of a served volume. Without XDG_RUNTIME_DIR, a user's is /run/user/UID/claviger or, if that is \
+         missing, /tmp/claviger-UID. CLAVIGER_RUNTIME_DIR sets another one.",
     ),
-    ("/etc/crypttab", "Volumes that `claviger attach` knows by name (crypttab(5)); --crypttab names another file."),
+    ("/etc/crypttab", "Volumes that `claviger attach` opens by name (crypttab(5)); --crypttab gives another file."),
     (
         "~/.config/claviger/favourites.toml",
-        "Volumes of the user's own that `claviger attach` mounts: for each [NAME] the keys volume, dir and options, the last a \
+        "The user's favourites, which `claviger attach` mounts: for each [NAME] the keys volume, dir and options, a \
          list of options of `claviger mount`.",
     ),
-    ("/dev/tty", "Where passwords are asked for, whatever standard input is."),
+    ("/dev/tty", "The terminal on which passwords are asked for."),
 ];
 
 /// What the program does for secrets, and what it cannot.
 const SECURITY: &[&str] = &[
-    "Passwords are never taken from the command line, which every process can read. A --password-file should be readable by \
-     its owner only. A new password is never empty; a volume with keyfiles alone is made with --no-password. No program that is \
-     started, such as that of `serve --run`, can read a password or key again from the descriptor or the standard input that gave it.",
-    "Passwords and keys are kept in memory that is locked (not written to swap, as far as the limit on locked memory goes), \
-     left out of core dumps and wiped as soon as it is not needed. While a volume is open, the process makes no core dumps and \
-     other processes of the same user cannot read its memory. Root can, and a suspended machine writes all of its memory.",
-    "A served volume is plaintext to whoever can open the socket. The default socket is in a folder of the user's own; a TCP \
-     port is open to every user of the machine. With --tls clients have to show a certificate, and other machines can connect; the private \
-     key for that is in ordinary memory.",
-    "While a LUKS2 volume in a file is open for writing, cryptsetup, which takes the same lock, waits until it is closed: nobody \
-     else is to write to it. `cryptsetup --disable-locks luksDump` looks at its header all the same. Beside a volume that is open \
-     with --read-only, cryptsetup waits only to change the header.",
-    "A wrong password and a damaged header cannot be told apart in formats that have no mark: the header looks random in both \
-     cases.",
+    "Passwords are never accepted on the command line, which every process can read. A --password-file should be \
+     readable only by its owner. A new password is never empty; for a volume with keyfiles alone, use \
+     --no-password. Started programs, such as that of `serve --run`, cannot read passwords or keys again from the \
+     descriptor or standard input that supplied them.",
+    "Passwords and keys are kept in locked memory, which is not swapped within the limit on locked memory. It is \
+     excluded from core dumps and wiped when no longer needed. While a volume is open, the process makes no core \
+     dumps, and the user's other processes cannot read its memory. Root can, and hibernation writes all memory to \
+     disk.",
+    "Anybody who can open the socket of a served volume sees the plaintext. The default socket is in the user's \
+     private folder; a TCP port is open to every user of the machine. With --tls, other machines can connect, and \
+     clients need a certificate; the server's private key is in ordinary memory.",
+    "While a LUKS2 volume in a file is open for writing, cryptsetup, which takes the same lock, waits until it is \
+     closed. `cryptsetup --disable-locks luksDump` still shows its header. If the volume is open with --read-only, \
+     cryptsetup waits only to change the header.",
+    "In formats without a signature, a wrong password and a damaged header look the same: the header looks random \
+     in both cases.",
 ];
 
 pub fn run(args: &Args) -> anyhow::Result<()> {

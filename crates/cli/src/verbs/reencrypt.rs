@@ -39,23 +39,23 @@ const HEADER: u64 = 16 << 20;
 
 /// Change the key, cipher or sector size of a LUKS2 volume in place; encrypt and decrypt in place
 ///
-/// The volume is rewritten zone by zone. It can be interrupted at any moment, by Ctrl-C or a power cut: the volume
-/// still opens, and --resume continues. It also resumes what cryptsetup has begun, and vice versa. Nobody else may use
-/// the volume meanwhile.
+/// The volume is rewritten zone by zone. After an interruption by Ctrl-C or a power cut, the volume still opens, and
+/// --resume continues. Claviger and cryptsetup can resume each other's reencryptions. Nobody else may use the volume
+/// meanwhile.
 ///
-/// A new key gets a keyslot for the password that is given. Keyslots with other passwords will be removed with the old key.
+/// The new key gets a keyslot for the given password. Keyslots with other passwords will be removed with the old key.
 ///
-/// --encrypt turns plaintext into a volume: with --header FILE the header goes to a new file and the data stay as long
-/// as they are. Without, --reduce-device-size makes room for it: that many bytes at the end must be unused, so make the
-/// file system smaller before. --decrypt leaves only plaintext; the header of a volume that has it in front goes to a
-/// new file, --header FILE, and the plaintext begins at the beginning.
+/// --encrypt turns plaintext into a volume. With --header FILE, the header goes to a new file, and the data keep
+/// their size. Otherwise, first shrink the file system; --reduce-device-size then makes room for the header from
+/// unused bytes at the end. --decrypt leaves only plaintext. A header in front of the data moves to a new file,
+/// --header FILE, and the plaintext then begins at byte 0.
 ///
-/// A BitLocker volume is decrypted with --decrypt: the file system is left, as if nothing had been there. What Windows or
-/// an interruption left half-way goes on with --resume, or turns round with --encrypt and --decrypt. Its log needs no
-/// options, and a crash loses nothing. --encrypt --format BitLocker also makes a recovery password, as `claviger create` does.
+/// For BitLocker, --decrypt leaves only the file system. If Windows or an interruption left a conversion unfinished,
+/// --resume continues it, and --encrypt or --decrypt sets its direction. Its log needs no options, and a crash loses
+/// nothing. --encrypt --format BitLocker also creates a recovery password, like `claviger create`.
 ///
-/// In the resilience modes checksum and journal a crash loses nothing; in none it costs the zone that was being
-/// rewritten. Make a backup all the same.
+/// With the resilience modes checksum and journal, a crash loses nothing; with none, it loses the zone being
+/// rewritten. Make a backup anyway.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger reencrypt disk.luks
@@ -73,15 +73,15 @@ pub struct Args {
     #[command(flatten)]
     credentials: CredentialArgs,
 
-    /// The detached header, in a file or elsewhere; a new file where there is none yet
+    /// The detached header in a file or a remote store, or a new file for it
     #[arg(long, value_name = "FILE")]
     header: Option<PathBuf>,
 
-    /// Encrypt what is plaintext now
+    /// Encrypt plaintext in place
     #[arg(long, group = "what")]
     encrypt: bool,
 
-    /// Leave only plaintext
+    /// Decrypt in place, leaving only plaintext
     #[arg(long, group = "what")]
     decrypt: bool,
 
@@ -89,22 +89,22 @@ pub struct Args {
     #[arg(long, group = "what")]
     resume: bool,
 
-    /// What plaintext becomes: LUKS2, BitLocker
+    /// Format of the new volume for --encrypt: LUKS2 or BitLocker
     #[arg(long, value_name = "FORMAT", requires = "encrypt")]
     format: Option<String>,
 
     #[command(flatten)]
     patience: PatienceArgs,
 
-    /// Only begin; leave the rest to --resume
+    /// Only start; --resume does the rest
     #[arg(long, conflicts_with = "resume")]
     init_only: bool,
 
-    /// How many bytes at the end are unused and make room for the header: 32M
+    /// Unused bytes at the end that make room for the header: 32M
     #[arg(long, value_name = "SIZE", value_parser = size::parse, requires = "encrypt", conflicts_with = "header")]
     reduce_device_size: Option<u64>,
 
-    /// Cipher from now on: aes, serpent-xts-plain64
+    /// New cipher: aes, serpent-xts-plain64
     #[arg(long, value_name = "NAME", conflicts_with_all = ["resume", "decrypt"])]
     new_cipher: Option<String>,
 
@@ -112,16 +112,16 @@ pub struct Args {
     #[arg(long, value_name = "BITS", conflicts_with_all = ["resume", "decrypt"])]
     new_key_size: Option<u32>,
 
-    /// Size of an encryption sector from now on: 512, 1024, 2048, 4096
+    /// New size of an encryption sector: 512, 1024, 2048, 4096
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["resume", "decrypt"])]
     new_sector_size: Option<u32>,
 
-    /// What saves the zone that is being rewritten: checksum, journal, none. By itself checksum, where that can mend a torn
-    /// sector, or else journal
+    /// Protection of the zone being rewritten: checksum, journal or none [default: checksum if it can repair a torn
+    /// sector, else journal]
     #[arg(long, value_name = "MODE", conflicts_with = "resume")]
     resilience: Option<String>,
 
-    /// Hash of the checksums
+    /// Hash for resilience checksums
     #[arg(long, value_name = "NAME", conflicts_with = "resume")]
     resilience_hash: Option<String>,
 
@@ -129,7 +129,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["resume", "decrypt"])]
     backward: bool,
 
-    /// The most bytes of a zone: 16M
+    /// Maximum size of a zone: 16M
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     hotzone_size: Option<u64>,
 
@@ -142,7 +142,7 @@ pub struct Args {
     #[command(flatten)]
     protectors: ProtectorArgs,
 
-    /// Answer the question with yes
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 
@@ -252,7 +252,7 @@ fn carry_out(
 /// All secrets are there: a process that has them for another one can do nothing else from now on.
 fn alone(in_key_process: Option<&InKeyProcess>) -> anyhow::Result<()> {
     let Some(keeping) = in_key_process else { return Ok(()) };
-    keeping.alone().context("the process that is to hold the keys")?;
+    keeping.alone().context("the key process")?;
     keeping.without().iter().for_each(|missing| warn(missing));
     Ok(())
 }
@@ -379,7 +379,7 @@ impl Args {
         }
         match reencrypt::status(stores.header).map_err(at)? {
             Some(true) => {
-                let begun = Error::misuse("its reencryption has already begun").hint("--resume continues it.");
+                let begun = Error::misuse("its reencryption has already begun").hint("To continue it, add --resume.");
                 return Err(at(begun).into());
             }
             _ if self.encrypt => {
@@ -393,7 +393,7 @@ impl Args {
         if !beginning.ending.is_empty() {
             let slots: Vec<_> = beginning.ending.iter().map(u32::to_string).collect();
             warn(&format!(
-                "keyslots {} will be removed with the old key: add their passwords again afterwards.",
+                "keyslots {} will be removed with the old key. Add their passwords again afterwards.",
                 slots.join(", ")
             ));
         }
@@ -427,9 +427,8 @@ impl Args {
             return Ok(());
         }
         let Some(reduce) = self.reduce_device_size else {
-            return Err(at(Error::misuse("the header needs room").hint(
-                "Say --reduce-device-size 32M after making the file system smaller by that, or --header FILE.",
-            ))
+            return Err(at(Error::misuse("the header needs room")
+                .hint("Shrink the file system by 32 MiB and add --reduce-device-size 32M, or add --header FILE."))
             .into());
         };
         self.consent_unless(asked)?;
@@ -440,8 +439,8 @@ impl Args {
     fn nothing_begun(&self, data: &dyn Store) -> Error {
         let holds = filesystems::detect(data).ok().flatten();
         let what =
-            holds.map_or("nothing known is in it".to_owned(), |found| format!("it holds {}", found.kind.described()));
-        Error::new(ErrorKind::NotThisFormat(format!("nothing was begun that could be resumed: {what}")))
+            holds.map_or("its contents are unknown".to_owned(), |found| format!("it holds {}", found.kind.described()));
+        Error::new(ErrorKind::NotThisFormat(format!("there is no reencryption to resume: {what}")))
             .hint("To encrypt it in place: `claviger reencrypt --encrypt`, with --format BitLocker for BitLocker.")
     }
 
@@ -450,9 +449,9 @@ impl Args {
         let read = stores.header.read_at(0, &mut start);
         let error = Error::new(ErrorKind::NotThisFormat("it has no LUKS2 header".into()));
         if read.is_ok() && start == *b"LUKS\xba\xbe\0\x01" {
-            return error.hint("It is a LUKS1 volume: `claviger header convert` turns its header into one of LUKS2.");
+            return error.hint("It is a LUKS1 volume. To convert its header: claviger header convert --to LUKS2");
         }
-        error.hint("To encrypt plaintext, say --encrypt.")
+        error.hint("To encrypt plaintext, add --encrypt.")
     }
 
     fn request(&self) -> Result<Request<'_>> {
@@ -494,14 +493,14 @@ impl Report for Reencrypted {
         let Self { path, finished, size, seconds, ended_keyslots, protectors: _ } = self;
         let path = output::printable(path);
         if !finished {
-            return writeln!(out, "{path}: begun. `claviger reencrypt --resume` goes on.");
+            return writeln!(out, "{path}: started. To continue: claviger reencrypt --resume");
         }
         let rate = *size as f64 / seconds.max(1e-3) / 1e6;
         writeln!(out, "{path}: done, {} in {seconds:.1} s, {rate:.0} MB/s.", size::short(*size))?;
         if !ended_keyslots.is_empty() {
             let slots: Vec<_> = ended_keyslots.iter().map(u32::to_string).collect();
-            writeln!(out, "Keyslots {} have ended with the old key.", slots.join(", "))?;
+            writeln!(out, "Keyslots {} were removed with the old key.", slots.join(", "))?;
         }
-        writeln!(out, "Header backups made before no longer work: destroy them, and make a new one.")
+        writeln!(out, "Earlier header backups no longer work. Destroy them, and make a new one.")
     }
 }

@@ -17,19 +17,20 @@ use crate::terminal::{advice, cancel, prompt, size};
 /// Less than this is what is left of a volume of whole sectors, in bytes.
 const SECTOR: u64 = 4096;
 
-/// Make a volume in a file longer or shorter
+/// Resize a volume in a file
 ///
-/// For LUKS, TrueCrypt and VeraCrypt. The file system inside is not touched: it is to be made smaller before, or larger afterwards.
-/// What is cut off is lost. A LUKS volume takes no passphrase; TrueCrypt's and VeraCrypt's headers say the size where only the
-/// password reads it. Both copies of such a header are written anew, and the backup lies at the new end.
+/// For LUKS, TrueCrypt and VeraCrypt. The file system inside is not resized: shrink it before, or grow it afterwards.
+/// Data that are cut off are lost. LUKS needs no passphrase; TrueCrypt and VeraCrypt do, since their encrypted
+/// headers record the size. Both header copies are rewritten, and the backup moves to the new end.
 ///
-/// Nothing but its password shows a hidden volume, so without it nothing can be done for one. In a longer outer volume it is
-/// stranded: it still opens by its header in front, but the backup of that header is gone, and the outer file system, once it is
-/// larger, writes over it. One from before TrueCrypt 6.0 has its only header at the end of the file and is lost. A shorter outer volume
-/// cuts a hidden one off. With --protect-hidden the size is not changed if there is one.
+/// A hidden volume shows only by its password. Growing the outer volume loses the hidden header's backup, and the
+/// grown outer file system overwrites the hidden volume. A hidden volume from before TrueCrypt 6.0, whose only header
+/// is at the end, is lost. Shrinking cuts a hidden volume off. With --protect-hidden, nothing is changed if there is
+/// one.
 ///
-/// New room is taken at once, and filled with random-looking bytes as that of a new volume is: inside it reads as noise. If there
-/// is too little room, or on Ctrl-C, the volume keeps its size. Killed, it may be left longer than before; the same command goes on.
+/// New space is allocated at once and filled with random-looking bytes, which read as noise inside. If space runs
+/// out, or on Ctrl-C, the volume keeps its size. If the program is killed, the file may stay longer; repeat the
+/// command to continue.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger resize --size 2G disk.luks
@@ -41,15 +42,15 @@ pub struct Args {
     #[command(flatten)]
     protect: ProtectArgs,
 
-    /// Size of the plaintext from now on
+    /// New size of the plaintext
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     size: u64,
 
-    /// Do not fill the new room. Faster, but shows which parts of it have been used
+    /// Do not fill the new space. Faster, but reveals which parts are in use
     #[arg(long)]
     quick: bool,
 
-    /// Answer the question with yes
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 
@@ -113,30 +114,33 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Of what is elsewhere its owner says how large it is.
 fn no_file() -> Error {
-    Error::unsupported("resizing what is not in a file here")
-        .hint("A LUKS volume of dynamic size adapts to the size of what it is in by itself.")
+    Error::unsupported("resizing a volume that is not in a local file")
+        .hint("A LUKS volume of dynamic size follows the size of its store automatically.")
 }
 
 /// Refuses what the format need not be asked about.
 fn refuse(args: &Args, named: &Named) -> claviger_engine::Result<()> {
     if args.open.files().len() > 1 {
-        return Err(Error::misuse("a volume with a detached header follows the size of its file or device by itself")
-            .hint("Leave out --header to change what the file itself holds."));
+        return Err(Error::misuse(
+            "a volume with a detached header follows the size of its file or device \
+             automatically",
+        )
+        .hint("To resize the file's own volume, omit --header."));
     }
     let Some(file) = &named.file else { return Err(no_file()) };
     if file.is_block_device() {
         let hint = match named.editor.size_sealed() {
-            true => "Copy what is on it to a container of the size that you want.",
-            false => "A volume of dynamic size adapts to the size of its device by itself.",
+            true => "Copy its contents to a container of the size that you want.",
+            false => "A volume of dynamic size follows the size of its device automatically.",
         };
         return Err(Error::unsupported("resizing a block device").hint(hint));
     }
     if args.open.header_args().in_partition() {
-        return Err(Error::misuse("the size of a partition is set by its partition table"));
+        return Err(Error::misuse("a partition's size is set by its partition table"));
     }
     if args.protect.asked() && !named.editor.size_sealed() {
         return Err(
-            Error::misuse(format!("{} has no hidden volumes", named.format.name())).hint("Leave out --protect-hidden.")
+            Error::misuse(format!("{} has no hidden volumes", named.format.name())).hint("Omit --protect-hidden.")
         );
     }
     if args.protect.on_stdin() && args.open.password_on_stdin() {
@@ -148,8 +152,8 @@ fn refuse(args: &Args, named: &Named) -> claviger_engine::Result<()> {
 /// What the bytes of a file behind its volume look like.
 fn left_behind(file: &FileStore, end: u64) -> claviger_engine::Result<&'static str> {
     Ok(match diagnosis::looks_random(file, end..file.len())? {
-        true => "They look random, as an interrupted `claviger resize` leaves them.",
-        false => "They do not look as an interrupted `claviger resize` leaves them.",
+        true => "They look random, like the leftovers of an interrupted `claviger resize`.",
+        false => "They do not look like the leftovers of an interrupted `claviger resize`.",
     })
 }
 
@@ -165,16 +169,17 @@ impl Args {
             let (lost, path) = (size::exact(lost), output::printable(&resized.path));
             let question = match (self.size < resizing.before, resizing.len < file.len()) {
                 (true, _) => format!(
-                    "The last {lost} of {path} are cut off and lost.{also_lost} Has its file system been shrunk already? (yes/no) "
+                    "The last {lost} of {path} will be cut off and lost.{also_lost} Did you already shrink its file \
+                     system? (yes/no) "
                 ),
                 (false, true) => format!(
-                    "{path} has {lost} behind the volume's end, which are cut off. Whatever is stored there is lost.{also_lost} Go on? \
+                    "{path} has {lost} after the volume's end, which will be cut off and lost.{also_lost} Continue? \
                      (yes/no) "
                 ),
                 // The volume grows into what the file has already.
                 (false, false) => format!(
-                    "{path} has {lost} behind the volume, which become part of it and are filled. {} Whatever else is stored there is \
-                     lost; no file in the volume is.{also_lost} Go on? (yes/no) ",
+                    "{path} has {lost} after the volume, which will be overwritten and become part of it. {} \
+                     Anything stored there is lost, but no file in the volume.{also_lost} Continue? (yes/no) ",
                     left_behind(file, resizing.end).map_err(at)?
                 ),
             };
@@ -195,6 +200,6 @@ impl Report for Resized {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, format: _, before, size, stored: _ } = self;
         let path = output::printable(path);
-        writeln!(out, "{path}: {} for files, {} before", size::exact(*size), size::exact(*before))
+        writeln!(out, "{path}: {} for files, previously {}", size::exact(*size), size::exact(*before))
     }
 }

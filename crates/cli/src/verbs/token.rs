@@ -19,8 +19,8 @@ const TOKEN_MAX: u64 = 4 << 20;
 
 /// List, show, import, export, assign and remove the tokens of a LUKS2 volume
 ///
-/// systemd, clevis and others record there where to find a passphrase: in a TPM, on a FIDO2 key, in the kernel's
-/// keyring. Tokens are passed on unchanged.
+/// In tokens, systemd, clevis and others record where to find a passphrase: in a TPM, on a FIDO2 key, in the kernel's
+/// keyring. Tokens are stored unchanged.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -39,7 +39,7 @@ enum What {
     Export(ExportArgs),
     /// Remove a token
     Remove(RemoveArgs),
-    /// Say which keyslot a token is for
+    /// Assign a token to a keyslot
     Assign(AssignArgs),
 }
 
@@ -75,7 +75,7 @@ struct ImportArgs {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Its number; the first free one, if not given
+    /// Its number [default: the first free one]
     #[arg(long, value_name = "N")]
     at: Option<u32>,
 
@@ -134,7 +134,7 @@ struct AssignArgs {
     #[arg(value_name = "KEYSLOT")]
     keyslot: u32,
 
-    /// It is not for this keyslot any more
+    /// Unassign the token from this keyslot
     #[arg(long)]
     not: bool,
 
@@ -200,7 +200,7 @@ fn read(file: &std::path::Path) -> claviger_engine::Result<Value> {
             return Err(Error::misuse("too long for a token"));
         }
         let bytes = std::fs::read(file)?;
-        serde_json::from_slice(&bytes).map_err(|e| ErrorKind::Misuse(format!("no JSON: {e}")).into())
+        serde_json::from_slice(&bytes).map_err(|e| ErrorKind::Misuse(format!("not JSON: {e}")).into())
     };
     read().map_err(|e| e.at(file))
 }

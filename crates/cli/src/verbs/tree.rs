@@ -20,7 +20,7 @@ pub const DEEPEST: usize = 256;
 
 /// Show all folders and files inside a volume, without mounting it
 ///
-/// Reads FAT, exFAT, NTFS, ext2, ext3 and ext4. Nothing is written. Control characters in names are shown escaped.
+/// Reads FAT, exFAT, NTFS, ext2, ext3 and ext4. Nothing is written. Control characters in names are escaped.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger tree old.tc
@@ -127,7 +127,13 @@ fn branch(
     if entry.kind == NodeKind::Folder {
         whole.folders += 1;
         if above.contains(&node) || above.len() >= DEEPEST {
-            let what = ErrorKind::Malformed { field: "folder", offset: 0, what: "it is in itself, or too deep".into() };
+            let what = ErrorKind::Malformed {
+                field: "folder",
+                offset: 0,
+                what: "it contains itself or is nested \
+                 too deep"
+                    .into(),
+            };
             whole.left_out.add(path, what)?;
         } else {
             above.push(node);

@@ -16,10 +16,10 @@ use crate::terminal::cancel;
 use crate::terminal::output::{self, Report};
 use crate::verbs::{lock, unmount};
 
-/// Open a volume again that `claviger lock` has locked
+/// Unlock a volume that `claviger lock` has locked
 ///
-/// Asks for its password, or takes what it was opened with: give it the same options. A process of its own holds the keys again, and
-/// whoever waits for the volume goes on.
+/// Give the same options as when it was opened, or type its password. A new key process then holds the keys, and
+/// waiting programs continue.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger unlock /mnt/old

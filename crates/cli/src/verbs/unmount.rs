@@ -14,9 +14,9 @@ use crate::terminal::exit::{self, Silent};
 use crate::terminal::output::{self, Report};
 use crate::terminal::{cancel, duration};
 
-/// Unmount a volume, or end serving it
+/// Unmount a volume, or stop serving it
 ///
-/// Writes everything, waits until the volume is closed, and names the processes that keep it busy. Cleans up after a
+/// Writes everything, waits until the volume is closed, and names processes that still use it. Cleans up after a
 /// killed server.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "targets")]
     all: bool,
 
-    /// Hide the mount even if it is in use; it ends when nobody uses it any more
+    /// Detach the mount even if it is in use; it ends with its last user
     #[arg(long)]
     force: bool,
 
@@ -107,7 +107,7 @@ fn unlocked(session: &Session, force: bool) -> Result<()> {
         Some(status) if status.locked && force => Ok(locking::give_up(&session.folder)?),
         Some(status) if status.locked => Err(Error::misuse("it is locked")
             .at(&session.record.volume)
-            .hint("`claviger unlock` first, or --force: then what was not written before it was locked is lost.")),
+            .hint("Run `claviger unlock` first. Or add --force, which loses data not written before the lock.")),
         _ => Ok(()),
     }
 }
@@ -126,7 +126,7 @@ pub fn find<'a>(sessions: &'a [Session], target: &Path) -> Result<&'a Session> {
     let written = std::path::absolute(target).ok();
     let found = means(target).or_else(|| means(&written?)).or_else(|| means(&target.canonicalize().ok()?));
     found.ok_or_else(|| {
-        Error::misuse("you have not mounted or served this").at(target).hint("`claviger list` shows what is.")
+        Error::misuse("you have not mounted or served this").at(target).hint("To list them: claviger list")
     })
 }
 
@@ -146,8 +146,8 @@ impl Report for Unmounted {
         for One { volume, dir, how } in &self.unmounted {
             let place = dir.as_ref().map(|dir| format!(" at {dir}")).unwrap_or_default();
             let how = match *how {
-                "lazily" => "is hidden; its server runs until nobody uses it any more",
-                "cleaned-up" => "had lost its server; its remains have been removed",
+                "lazily" => "is detached; its server runs until its last user is gone",
+                "cleaned-up" => "had lost its server and was cleaned up",
                 _ => "is closed",
             };
             writeln!(out, "{volume}{place} {how}.")?;

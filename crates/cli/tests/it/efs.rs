@@ -171,7 +171,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
     disk.unchanged("encrypt", &[":/Users", "--for", &mine], 1, &["is a folder", "-r"]);
     disk.unchanged("encrypt", &[":/nothing", "--for", &mine], 1, &["there is no"]);
     disk.unchanged("encrypt", &[clear, "--certificate", &key, "--for", &mine], 1, &["takes no private key", "--for"]);
-    disk.unchanged("encrypt", &[clear, "--for", "/dev/null"], 3, &["no file of keys"]);
+    disk.unchanged("encrypt", &[clear, "--for", "/dev/null"], 3, &["not a key or certificate file"]);
     disk.unchanged("share", &[letter, "--for", &mine], 1, &["private key", "--certificate"]);
     disk.unchanged("share", &[letter, "--for", &mine, "--certificate", &other], 1, &["already"]);
     disk.unchanged("share", &[letter, "--for", &other, "--certificate", &other], 2, &["does not open it"]);

@@ -127,7 +127,7 @@ fn a_folder_is_converted_into_ecryptfs_and_out_of_it() {
     assert_eq!(number("out/same"), number("out/Documents/letter.txt"), "one file with two names");
     assert_eq!(fs::metadata(folder.path("out/empty")).expect("a file").mode() & 0o777, 0o640);
     on(&["convert", "--raw"], &[&out]).fails(1, &["already exists"]);
-    on(&["convert", "--raw"], &[&format!("{lower}/inside")]).fails(1, &["inside the one that is copied"]);
+    on(&["convert", "--raw"], &[&format!("{lower}/inside")]).fails(1, &["inside the source folder"]);
     on(&["convert", "--raw", "--resume"], &[&folder.str("other")]).fails(1, &["no interrupted conversion"]);
 }
 
@@ -489,14 +489,14 @@ fn a_wrapped_passphrase_of_another_folder_is_said_to_be_that() {
     let at = |name: &str| case.path().join(name).display().to_string();
     let (lower, password) = (at("home/.ecryptfs/me/.Private"), at("password"));
     let said = "the wrapped passphrase beside the folder opens with it, but belongs to another folder";
-    run(["ls", "--password-file", &password, &lower]).fails(2, &[said, "older file wrapped-passphrase"]);
+    run(["ls", "--password-file", &password, &lower]).fails(2, &[said, "older wrapped-passphrase file"]);
     let text = run(["explain", "--password-file", &password, &lower]).fails(2, &[]).text();
-    assert!(text.contains("is right for the wrapped passphrase") && text.contains(said), "{text}");
-    assert!(text.contains("older file wrapped-passphrase") && !text.contains("neither the login passphrase"), "{text}");
+    assert!(text.contains("opens the wrapped passphrase") && text.contains(said), "{text}");
+    assert!(text.contains("older wrapped-passphrase file") && !text.contains("neither the login passphrase"), "{text}");
     let other = case.folder().join("other");
     fs::write(&other, "not the password").expect("a file");
     let text = run(["explain", "--password-file", &other.display().to_string(), &lower]).fails(2, &[]).text();
-    assert!(text.contains("neither the login passphrase") && !text.contains("is right for"), "{text}");
+    assert!(text.contains("neither the login passphrase") && !text.contains("opens the wrapped"), "{text}");
 }
 
 /// A Synology NAS wraps every passphrase by the same one, which scripts of people who mount such folders elsewhere name.
@@ -513,5 +513,5 @@ fn the_key_file_of_a_synology_nas_opens_its_folder_without_a_password() {
     }
     fs::write(&key, maker::wrapped("another", "$1$5YN01o9y", None)).expect("a file");
     run(["ls", "--wrapped-passphrase", &key, &lower])
-        .fails(2, &["the unwrapped passphrase opens no file", "older file"]);
+        .fails(2, &["the unwrapped passphrase opens no file", "older wrapped-passphrase file"]);
 }

@@ -291,7 +291,7 @@ fn what_the_kernel_cannot_do_is_said_before_a_password_is_asked_for() {
     if has_device_mapper() {
         return;
     }
-    run(["attach", "--kernel", &volume, "x"]).fails(5, &["device-mapper", "Without --kernel"]);
+    run(["attach", "--kernel", &volume, "x"]).fails(5, &["device-mapper", "omit --kernel"]);
     run(["attach", "--hash", "SHA-512", &volume, "x"]).fails(1, &["--kernel"]);
     run(["detach", "x"]).fails(5, &["device-mapper"]);
     run(["detach", "../x"]).fails(1, &["cannot be a mapping's name"]);

@@ -313,7 +313,7 @@ fn without_its_key_process_a_server_says_so_and_ends() {
     let mut err = String::new();
     std::io::Read::read_to_string(&mut served.child.stderr.take().expect("a pipe"), &mut err).expect("text");
     assert_eq!(status.code(), Some(6), "{err}");
-    assert!(err.contains("held the keys has ended"), "{err}");
+    assert!(err.contains("the key process has exited"), "{err}");
     client.wait().expect("its request failed");
     // The volume is one that a crash has left: it opens.
     run(["cat", "--length", "512", "--password-file", &folder.password, &volume]).succeeds();
@@ -380,7 +380,7 @@ fn what_is_attached_by_name_keeps_its_keys_elsewhere_too() {
         wait_until("the key process has gone", || ended(key_process));
     }
     let refused = place.run(["attach", ISOLATED, "--kernel", "--crypttab", &table, "line"]);
-    refused.fails(1, &["--isolate-keys", "the kernel does the work"]);
+    refused.fails(1, &["--isolate-keys", "the kernel needs the key"]);
 }
 
 /// The program at work, alone: signals are for it.

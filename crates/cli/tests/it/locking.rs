@@ -140,7 +140,7 @@ fn a_wrong_password_unlocks_nothing_even_where_no_header_knows_it() {
     assert!(wrote, "{said}");
     run(["lock", &volume]).succeeds();
     let with = |password: &str| run([&["unlock"][..], &how, &[password, &volume]].concat());
-    with(&bad).fails(2, &["not those that it had"]);
+    with(&bad).fails(2, &["not its previous keys"]);
     assert!(locked(&volume));
     with(&folder.password).succeeds();
     let (read, said) = qemu_io(&served.uri, "read -P 7 0 64k").expect("as before");

@@ -87,7 +87,7 @@ fn files_in_logical_volumes_are_reached_by_name() {
         tools::run(Command::new(fsck).arg("-n").arg(fat));
     }
 
-    on(&["ls", "--logical-volume", "vg/thin"], &[]).fails(5, &["vg/thin: it is of the type thin"]);
+    on(&["ls", "--logical-volume", "vg/thin"], &[]).fails(5, &["vg/thin: it is of type thin"]);
     on(&["ls", "--logical-volume", "home"], &[]).fails(1, &["there is no logical volume home", "vg/root"]);
     let files = folder.str("files");
     run(["ls", "--format", "clear", "--logical-volume", "root", &files])
@@ -100,7 +100,7 @@ fn info_tells_of_the_logical_volumes() {
     let Some(Laptop { luks, .. }) = laptop(&folder, "512") else { return };
     let text = run(["info", "--password-file", &folder.password, &luks]).succeeds().text();
     assert!(text.contains("logical volume  vg/root, 4 MiB\n"), "{text}");
-    assert!(text.contains("vg/thin, 72 KiB; cannot be opened: it is of the type thin\n"), "{text}");
+    assert!(text.contains("vg/thin, 72 KiB; cannot be opened: it is of type thin\n"), "{text}");
     let json = run(["info", "--json", "--password-file", &folder.password, &luks]).succeeds().json();
     let volumes = &json["logical_volumes"]["volumes"];
     assert_eq!((&volumes[0]["name"], &volumes[0]["len"]), (&"fat".into(), &((FAT * EXTENT) as u64).into()));

@@ -78,8 +78,8 @@ fn what_does_not_fit_is_refused_before_anything_is_made() {
     let folder = Folder::new();
     let path = folder.str("v");
     for (options, why) in [
-        (&["--format", "BitLocker", "--filesystem", "ext4"][..], "no room for what the format keeps"),
-        (&["--format", "LUKS2", "--filesystem", "exfat", "--sector-size", "4096"], "sectors of 512 bytes alone"),
+        (&["--format", "BitLocker", "--filesystem", "ext4"][..], "leave room for the format's reserved areas"),
+        (&["--format", "LUKS2", "--filesystem", "exfat", "--sector-size", "4096"], "only 512-byte sectors"),
         (&["--format", "LUKS2", "--filesystem", "ext4", "--label", "seventeen letters"], "at most 16 bytes"),
         (&["--format", "TrueCrypt", "--filesystem", "fat", "--label", "twelve chars"], "at most 11 characters"),
         (&["--format", "TrueCrypt", "--label", "one"], "takes no label"),

@@ -207,7 +207,7 @@ fn plaintext_gets_a_detached_header() {
     let password = ["--yes", "--password-file", folder.password.as_str(), "--header", &header];
     let cheap = ["--new-kdf", "pbkdf2", "--new-iterations", "1000"];
     run([&["reencrypt", "--encrypt", "--resilience", "hope", &path][..], &password].concat()).fails(1, &["checksum"]);
-    assert!(!folder.path("header").exists(), "nothing was begun");
+    assert!(!folder.path("header").exists(), "no reencryption to resume");
     run([&["reencrypt", "--encrypt", "--init-only", &path][..], &password, &cheap].concat()).succeeds();
     assert!(contents(&folder, &["--header", &header, &path]) == plain, "nothing is encrypted yet");
     run([&["reencrypt", "--resume", &path][..], &password].concat()).succeeds();

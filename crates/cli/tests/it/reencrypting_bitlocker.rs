@@ -216,7 +216,7 @@ fn resuming_what_never_began_says_so() {
     let folder = Folder::new();
     let Some((path, plain)) = file_system(&folder, "disk") else { return };
     let resumed = run(["reencrypt", "--resume", "--password-file", &folder.password, &path]);
-    resumed.fails(3, &["nothing was begun", "FAT", "reencrypt --encrypt"]);
+    resumed.fails(3, &["no reencryption to resume", "FAT", "reencrypt --encrypt"]);
     assert!(fs::read(&path).expect("it is there").starts_with(&plain));
 }
 

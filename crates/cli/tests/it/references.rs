@@ -128,7 +128,7 @@ fn images_that_name_other_files_are_refused_and_neither_is_touched() {
         ] {
             let done = run(&verb);
             assert!(done.code == 5 && done.err.contains(&names), "{verb:?}: {done:?}");
-            assert!(done.err.contains("names another file"), "{verb:?}: {done:?}");
+            assert!(done.err.contains("refers to another file"), "{verb:?}: {done:?}");
         }
         assert!(bytes(&image) == was, "{name}");
     }
@@ -236,7 +236,7 @@ fn a_row_of_ones_own_that_listens_is_refused() {
     fs::write(folder.path("claviger/helpers.toml"), row).expect("written");
     let mut command = claviger();
     command.args(["identify", "tape:x"]).env("XDG_CONFIG_HOME", folder.path(""));
-    done(command.output().expect("it starts")).fails(6, &["tape:x", "listen on a socket of its own"]);
+    done(command.output().expect("it starts")).fails(6, &["tape:x", "listen on its own socket"]);
     assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
 }
 

@@ -68,7 +68,7 @@ fn every_verb_takes_what_is_elsewhere() {
     run(["verify", "--password-file", pw, uri]).fails(2, &[]);
     run(["header", "restore", "--yes", "--from", &folder.str("backup"), uri]).succeeds();
     run(["verify", "--password-file", pw, uri]).succeeds();
-    run(["resize", "--size", "2M", uri]).fails(5, &["not in a file here"]);
+    run(["resize", "--size", "2M", uri]).fails(5, &["not in a local file"]);
 
     let plain = run(["cat", "--password-file", pw, uri]).succeeds().out;
     assert_eq!(plain.len(), 7 << 20);
@@ -207,7 +207,7 @@ fn nothing_is_written_where_somebody_came_while_the_helper_was_away() {
     let mut serve = Command::new(env!("CARGO_BIN_EXE_claviger"));
     serve.args(["serve", "--raw", "--run", &format!("script {here}"), "rbd:pool/image"]).env("PATH", path);
     let done = done(serve.stdin(Stdio::null()).output().expect("it starts"));
-    assert!(done.code != 0 && done.err.contains("somebody else may write there now"), "{done:?}");
+    assert!(done.code != 0 && done.err.contains("another client may write there now"), "{done:?}");
     let image = fs::read(folder.path("image")).expect("a file");
     assert!(image[..4096] == [1; 4096] && image[4096..8192] == [2; 4096] && image[8192..12288] == [0; 4096]);
 }

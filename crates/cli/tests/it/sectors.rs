@@ -116,7 +116,7 @@ serve() {{
     {claviger} serve --password-file {password} --socket /run/s $1 >/run/said 2>&1 &
     server=$!
     while ! grep Ctrl-C /run/said; do sleep 0.1; done
-    client=$(sed -n 's/^As a disk, being root: *//p' /run/said)
+    client=$(sed -n 's/^As a disk (root): *//p' /run/said)
     ${{2:-$client}} >/run/client 2>&1
 }}
 stop() {{

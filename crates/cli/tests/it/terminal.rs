@@ -198,7 +198,7 @@ fn mistakes_are_told_with_what_to_do() {
     run(["cp", &volume, ":/hello.txt"])
         .fails(1, &["the source or the destination is missing", "claviger cp VOLUME :/FILE"]);
     run(["luksOpen", &volume, "name"]).fails(1, &["`claviger mount VOLUME`"]);
-    run(["info", "--password=secret", &volume]).fails(1, &["never taken from the command line"]);
+    run(["info", "--password=secret", &volume]).fails(1, &["not accepted on the command line"]);
     let gone = run(["info", &folder.str("gone.tc")]).fails(6, &["gone.tc: No such file or directory"]);
     assert!(!gone.err.contains("os error"), "{}", gone.err);
     let Some((output, code, _)) = on_terminal(json!([]), &["cat", "--password-file", &folder.password, &volume]) else {

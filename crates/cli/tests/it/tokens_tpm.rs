@@ -105,7 +105,7 @@ fn what_systemd_has_sealed_opens() {
 
     // Another state of the machine: the first does not open any more, and the last one never asked for it.
     setting.tpm.tool("tpm2_pcrextend", &[&format!("7:sha256={}", "5a".repeat(32))]);
-    setting.test(&["--token-only", "--slot", "1"]).fails(2, &["started in another way", "PCRs"]);
+    setting.test(&["--token-only", "--slot", "1"]).fails(2, &["booted differently", "PCRs"]);
     setting.opens(3, &[]);
     // Without --token-only a password is asked for after that; here there is no terminal.
     setting.test(&["--slot", "1"]).fails(1, &["No token opens it", "PCRs", "no terminal"]);
@@ -269,7 +269,7 @@ fn what_windows_has_sealed_opens() {
     open(&["cat", "--slot", "2"]).fails(1, &["no token"]);
     tpm.assert_empty();
     tpm.tool("tpm2_pcrextend", &[&format!("11:sha256={}", "5a".repeat(32))]);
-    open(&["cat"]).fails(2, &["started in another way"]);
+    open(&["cat"]).fails(2, &["booted differently"]);
     tpm.assert_empty();
 }
 

@@ -639,7 +639,7 @@ fn a_block_device_is_taken_whole() {
         refused.fails(9, &["in use", "mounted"]);
         there.fails(1, &["a device of 2097152 bytes", "ext4"]);
     }
-    sized.fails(1, &["leave out --size"]);
+    sized.fails(1, &["omit --size"]);
     unasked.fails(1, &["a device of 2097152 bytes", "only zeros", "--force"]);
     assert_eq!(created.succeeds().json()["stored"], 2 << 20);
     assert_eq!(info.succeeds().json()["stored"], 2 << 20);

@@ -120,7 +120,7 @@ impl<'a> Fs<'a> {
         if (2..self.clusters + 2).contains(&cluster) {
             return Ok(());
         }
-        Err(malformed("cluster", self.fat, format!("there is no cluster {cluster}")))
+        Err(malformed("cluster", self.fat, format!("cluster {cluster} does not exist")))
     }
 
     /// The cluster after this one in its file, or `None`.

@@ -64,7 +64,7 @@ pub fn free_tail(store: &dyn Store) -> Result<FreeTail> {
     if ends_early(len, end) {
         let what = format!("a file system ({filesystem}) that ends {} bytes before the volume does", len - end);
         return Err(Error::unsupported(what)
-            .hint("The space after it may be used by something else. Grow the file system to the whole volume."));
+            .hint("Something else may use the space after it. Grow the file system to the whole volume."));
     }
     Ok(FreeTail { at: used, end: if keeps_rest { end } else { len }, filesystem })
 }
@@ -96,15 +96,12 @@ fn found(store: &dyn Store) -> Result<TailReport> {
         }
         return Ok(found);
     }
-    Err(Error::unsupported(
-        "finding the free space of what the volume holds, which is no FAT, exFAT, NTFS or ext file system",
-    )
-    .hint("Make one of these in the volume first, and put files in it that you can show."))
+    Err(Error::unsupported("finding free space outside FAT, exFAT, NTFS and ext file systems")
+        .hint("First create one of these in the volume, and put presentable files in it."))
 }
 
 /// What to try if a file system is damaged or not clean.
-const CHECK: &str =
-    "Run the file system's own check (fsck, chkdsk), or mount it once and unmount it. Nothing was changed.";
+const CHECK: &str = "Nothing was changed. Check the file system (fsck, chkdsk), or mount and unmount it once.";
 
 /// A file system that its own programs have to repair first.
 fn not_clean(filesystem: &str, why: &str) -> Error {

@@ -114,7 +114,7 @@ impl<'a> Fs<'a> {
         }
         match u16_at(&info, 10) & NOT_CLEAN {
             0 => Ok(()),
-            _ => Err(not_clean(NAME, "it was not unmounted, or Windows wants to check it")),
+            _ => Err(not_clean(NAME, "it was not unmounted, or is marked for a check by Windows")),
         }
     }
 
@@ -249,7 +249,7 @@ impl<'a> Fs<'a> {
     /// The unnamed attribute of a type, all of it.
     fn attribute(&self, at: u64, record: &[u8], kind: u32) -> Result<Option<Contents>> {
         if self.first_extent(at, record, ATTRIBUTE_LIST)?.is_some() {
-            return Err(not_understood(NAME, "a system file that is split over several records"));
+            return Err(not_understood(NAME, "a system file split over several records"));
         }
         self.first_extent(at, record, kind)
     }
@@ -283,7 +283,7 @@ impl<'a> Fs<'a> {
             return Err(wrong());
         }
         if u16_at(attribute, 12) != 0 {
-            return Err(not_understood(NAME, "a system file that is compressed, encrypted or sparse"));
+            return Err(not_understood(NAME, "a compressed, encrypted or sparse system file"));
         }
         let runs = attribute.get(u16_at(attribute, 32) as usize..).ok_or_else(wrong)?;
         Ok(Contents::Runs(u64_at(attribute, 48), self.runs(runs).ok_or_else(wrong)?))

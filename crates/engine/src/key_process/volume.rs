@@ -157,7 +157,7 @@ impl Part {
                 room: area.room(),
             },
             Payload::KeyProcess(_) | Payload::KeyProcessTagged { .. } => {
-                return Err(Error::misuse("another process has the keys already"));
+                return Err(Error::misuse("another process already has the keys"));
             }
         };
         Ok(Self { at, len, stored_at, writable, holds })

@@ -103,7 +103,7 @@ fn label(sector: &[u8; SECTOR as usize], number: u64, len: u64) -> Result<Label>
     };
     let uuid = &body[..UUID];
     if !uuid.iter().all(|c| of_uuid(*c)) {
-        return Err(malformed("UUID of the physical volume", at + rest as u64, "it has other characters than it may"));
+        return Err(malformed("UUID of the physical volume", at + rest as u64, "it has invalid characters"));
     }
     let mut lists = areas(&body[UUID + 8..], at)?.into_iter();
     let (_data, metadata) = (lists.next(), lists.next().unwrap_or_default());
@@ -151,7 +151,7 @@ impl Label {
     /// Those of the store. `Unsupported` if there is no area.
     pub fn texts(&self, store: &dyn Store) -> Result<Vec<Result<Text>>> {
         if self.areas.is_empty() {
-            return Err(Error::unsupported("a physical volume of LVM2 whose metadata are only on other ones"));
+            return Err(Error::unsupported("an LVM2 physical volume whose metadata are only on others"));
         }
         let mut texts = Vec::new();
         for area in &self.areas {
@@ -170,14 +170,14 @@ fn text(store: &dyn Store, area: &Range<u64>) -> Result<Option<Text>> {
     let mut header = [0; SECTOR as usize];
     store.read_at(at, &mut header)?;
     if header[4..20] != *MARK {
-        return Err(malformed("header of the metadata area", at, "its mark is not there"));
+        return Err(malformed("header of the metadata area", at, "its signature is missing"));
     }
     if crc(&header[4..]) != u32_at(&header, 0) {
         return Err(malformed("checksum of the metadata area's header", at, "it does not match"));
     }
     let (version, start, size) = (u32_at(&header, 20), u64_at(&header, 24), u64_at(&header, 32));
     if version != VERSION {
-        return Err(Error::unsupported(format!("metadata of LVM2 of version {version}")));
+        return Err(Error::unsupported(format!("LVM2 metadata version {version}")));
     }
     if start != at || size > area.end - at || size < 2 * SECTOR {
         let what = format!("{size} bytes at byte {start}; the label has bytes {at} to {}", area.end);

@@ -62,7 +62,7 @@ impl TextOffset {
     }
 
     fn number(self, of: &Section, field: &'static str) -> Result<u64> {
-        of.number(field).ok_or_else(|| self.malformed(field, "it is missing, or is no number"))
+        of.number(field).ok_or_else(|| self.malformed(field, "it is missing or not a number"))
     }
 
     fn section<'a>(self, of: &'a Section, field: &'static str) -> Result<&'a Section> {
@@ -74,14 +74,14 @@ impl TextOffset {
         let usual = |c: char| c.is_ascii_alphanumeric() || "_.+-".contains(c);
         let allowed = !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(usual);
         let allowed = allowed && !name.starts_with('-') && name != "." && name != "..";
-        allowed.then_some(name).ok_or_else(|| self.malformed(field, "it is no name that LVM2 allows"))
+        allowed.then_some(name).ok_or_else(|| self.malformed(field, "it is not a valid LVM2 name"))
     }
 
     /// A UUID with its hyphens.
     fn uuid(self, of: &Section) -> Result<String> {
         let uuid = of.text("id").unwrap_or_default();
         let known = plain(uuid).len() == 32 && uuid.bytes().all(|c| super::label::of_uuid(c) || c == b'-');
-        known.then(|| uuid.to_owned()).ok_or_else(|| self.malformed("id", "it is no UUID of LVM2"))
+        known.then(|| uuid.to_owned()).ok_or_else(|| self.malformed("id", "it is not an LVM2 UUID"))
     }
 }
 
@@ -125,11 +125,11 @@ pub(super) fn group(text: &[u8], at: u64, on: &On<'_>) -> Result<Group> {
     }
     let mut sections = parsed.sections();
     let (Some((name, vg)), None) = (sections.next(), sections.next()) else {
-        return Err(place.malformed("volume group", "the text has to tell of one"));
+        return Err(place.malformed("volume group", "the text must contain one"));
     };
     let name = place.name("name of the volume group", name)?;
     if vg.text("format").is_some_and(|format| format != "lvm2") {
-        return Err(Error::unsupported(format!("the volume group {name}: it is not of LVM2's own format")));
+        return Err(Error::unsupported(format!("the volume group {name}, which is not in LVM2's native format")));
     }
     let sectors = place.number(vg, "extent_size")?;
     let extent_size = sectors.checked_mul(SECTOR).filter(|size| *size > 0 && *size <= on.len);
@@ -142,8 +142,8 @@ pub(super) fn group(text: &[u8], at: u64, on: &On<'_>) -> Result<Group> {
     let volumes = volumes.unwrap_or_default();
     if volumes.iter().any(|v| v.refused.as_deref() == Some(PAST_THE_END)) {
         warnings.push(
-            "Some logical volumes reach past the end of the volume that they are in: either it was cut short, or \
-             the physical volume was made in a larger one."
+            "Some logical volumes extend past the end of their volume: it was cut short, or the physical volume was \
+             created in a larger one."
                 .into(),
         );
     }
@@ -169,18 +169,18 @@ fn physical_volumes<'a>(
             return Err(place.malformed("pe_count", format!("{extents} extents from sector {start} on")));
         };
         if here && pv.texts("status").contains(&"MISSING") {
-            warnings.push("LVM2 has recorded that this physical volume was missing: its data may be old.".into());
+            warnings.push("LVM2 recorded this physical volume as missing: its data may be outdated.".into());
         }
         known.insert(name, Physical { start, extents, here });
     }
     match known.values().filter(|pv| pv.here).count() {
         1 => Ok((known, warnings)),
-        _ => Err(place.malformed("physical_volumes", "the one that holds this text is not told of, or twice")),
+        _ => Err(place.malformed("physical_volumes", "the one holding this text is not listed, or listed twice")),
     }
 }
 
 /// Why a logical volume is refused in a store that has become too small.
-pub(super) const PAST_THE_END: &str = "it reaches past the end of the volume that it is in";
+pub(super) const PAST_THE_END: &str = "it extends past the end of its volume";
 
 impl Context<'_> {
     /// The logical volumes that are more than parts of others.
@@ -248,13 +248,13 @@ impl Context<'_> {
             segments.push(self.segment(name, segment)?);
         }
         if lv.number("segment_count") != Some(segments.len() as u64) || segments.is_empty() {
-            return Err(malformed("segment_count", "it is not the number of segments"));
+            return Err(malformed("segment_count", "it does not match the number of segments"));
         }
         segments.sort_by_key(|segment| segment.start);
         let mut end = 0;
         for segment in &segments {
             if segment.start != end {
-                return Err(malformed("start_extent", "segments do not follow each other"));
+                return Err(malformed("start_extent", "segments are not contiguous"));
             }
             end =
                 segment.start.checked_add(segment.count).ok_or_else(|| malformed("extent_count", "it is too large"))?;
@@ -270,8 +270,7 @@ impl Context<'_> {
         };
         let kind = segment.text("type").unwrap_or_default();
         self.text.name("type", kind)?;
-        let mut made =
-            Segment { start, count, kind, extent: Err(format!("it is of the type {kind}")), used: Vec::new() };
+        let mut made = Segment { start, count, kind, extent: Err(format!("it is of type {kind}")), used: Vec::new() };
         match kind {
             "striped" | "linear" => self.striped(name, segment, len, &mut made)?,
             // It has whole copies, and is told of only so that nothing else may lie there.
@@ -394,14 +393,14 @@ impl Use<'_> {
 
     fn read_only(&self) -> Option<String> {
         let what = if self.kind == "snapshot" { "a snapshot" } else { "a thin volume" };
-        self.only_read().then(|| format!("{what} shows what it has in common with it"))
+        self.only_read().then(|| format!("{what} shows their shared data"))
     }
 
     fn refused(&self) -> String {
         match (self.kind, self.merging) {
             ("snapshot", true) => "a snapshot is being merged into its origin".to_owned(),
-            ("snapshot", false) => "it is of the type snapshot".to_owned(),
-            (kind, _) => format!("it is a part of {}, which is of the type {kind}", self.by),
+            ("snapshot", false) => "it is of type snapshot".to_owned(),
+            (kind, _) => format!("it is a part of {}, which is of type {kind}", self.by),
         }
     }
 }

@@ -113,7 +113,7 @@ pub fn read(store: &dyn Store) -> Result<Option<Group>> {
             Ok(Some(group))
         }
         None => Err(wrong.next().unwrap_or_else(|| {
-            ErrorKind::NotThisFormat("it is a physical volume of LVM2 that belongs to no volume group".into()).into()
+            ErrorKind::NotThisFormat("it is an LVM2 physical volume without a volume group".into()).into()
         })),
     }
 }
@@ -124,8 +124,8 @@ pub fn read(store: &dyn Store) -> Result<Option<Group>> {
 /// `Misuse` if there is none; those of [`read`].
 pub fn find(store: &dyn Store, name: &str) -> Result<(Group, LogicalVolume)> {
     let group = read(store)?.ok_or_else(|| {
-        let what = format!("there is no logical volume {name}, because there is no physical volume of LVM2");
-        Error::misuse(what).hint("If a file system is there, open it without a name.")
+        let what = format!("there is no logical volume {name}: this is not an LVM2 physical volume");
+        Error::misuse(what).hint("If it holds a file system, omit the logical volume's name.")
     })?;
     let (of, own) = name.split_once('/').unwrap_or((&group.name, name));
     let found = group.volumes.iter().find(|v| of == group.name && v.name == own).cloned();
@@ -136,7 +136,7 @@ pub fn find(store: &dyn Store, name: &str) -> Result<(Group, LogicalVolume)> {
         }
         None => {
             let known: Vec<_> = group.volumes.iter().map(LogicalVolume::full_name).collect();
-            Err(Error::misuse(format!("there is no logical volume {name}; there are: {}", known.join(", "))))
+            Err(Error::misuse(format!("there is no logical volume {name}; existing: {}", known.join(", "))))
         }
     }
 }

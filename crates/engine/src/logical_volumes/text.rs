@@ -148,7 +148,7 @@ impl Reader<'_> {
                     self.at += 1;
                     Entry::Value(self.value()?)
                 }
-                Some(b'{') if depth == DEEPEST => return self.wrong("there are too many sections in sections"),
+                Some(b'{') if depth == DEEPEST => return self.wrong("sections are nested too deep"),
                 Some(b'{') => {
                     self.at += 1;
                     Entry::Section(self.section(depth + 1)?)
@@ -156,7 +156,7 @@ impl Reader<'_> {
                 _ => return self.wrong("a name has no value"),
             };
             if section.0.insert(name, entry).is_some() {
-                return self.wrong("a name stands twice in a section");
+                return self.wrong("a name occurs twice in a section");
             }
         }
     }
@@ -226,7 +226,7 @@ impl Reader<'_> {
                 (byte, _) => bytes.push(*byte),
             }
         }
-        self.wrong("a text in quotation marks is not closed")
+        self.wrong("a quoted text is not closed")
     }
 
     fn number(&mut self) -> Result<Value, Wrong> {
@@ -236,7 +236,7 @@ impl Reader<'_> {
         match (text.parse(), text.parse::<f64>()) {
             (Ok(number), _) => Ok(Value::Number(number)),
             (Err(_), Ok(_)) if text.contains('.') => Ok(Value::Other),
-            _ => self.wrong("a number is none, or too large"),
+            _ => self.wrong("a number is invalid or too large"),
         }
     }
 }

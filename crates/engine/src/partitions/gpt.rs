@@ -62,8 +62,8 @@ pub(super) fn read(store: &dyn Store) -> Result<Table> {
             return table(size, &backup, Some(format!("The partition table was read from its backup: {why}.")));
         }
     }
-    let wrong = wrong.expect("no copy was right");
-    Err(wrong.hint("The backup at the end of the disk is damaged or missing too. gdisk may repair the table."))
+    let wrong = wrong.expect("no copy is valid");
+    Err(wrong.hint("The backup at the end of the disk is damaged or missing, too. Repair the table with gdisk."))
 }
 
 /// Reads the table of a disk whose first sector was cleared.
@@ -91,7 +91,7 @@ fn marked(store: &dyn Store, size: u64) -> Result<bool> {
 fn second(store: &dyn Store, size: u64, primary: &Copy) -> Option<String> {
     match copy(store, size, primary.other) {
         Ok(backup) if backup.entries == primary.entries => None,
-        Ok(_) => Some("The two copies of the partition table differ; the first was used.".to_owned()),
+        Ok(_) => Some("The two copies of the partition table differ; the first is used.".to_owned()),
         Err(e) => Some(format!("The backup of the partition table cannot be used: {}.", e.kind)),
     }
 }
@@ -126,7 +126,7 @@ fn copy(store: &dyn Store, size: u64, at: u64) -> Result<Copy> {
     let (first_usable, last_usable, entries_at) = (le64(40), le64(48), le64(72));
     let (count, entry_size) = (u64::from(le32(80)), le32(84) as usize);
     if first_usable > last_usable || last_usable >= sectors {
-        let what = format!("{first_usable} to {last_usable}, the disk has {sectors} sectors");
+        let what = format!("{first_usable} to {last_usable}, but the disk has {sectors} sectors");
         return Err(wrong("usable sectors of the GPT", what));
     }
     let bytes = count.checked_mul(entry_size as u64).filter(|bytes| *bytes <= MOST_BYTES_OF_ENTRIES);
@@ -155,7 +155,7 @@ fn table(size: u64, copy: &Copy, warning: Option<String>) -> Result<Table> {
         let (first, last) = (le64(32), le64(40));
         if first > last || first < copy.first_usable || last > copy.last_usable {
             let what = format!(
-                "partition {number} has sectors {first} to {last}, usable are {} to {}",
+                "partition {number} has sectors {first} to {last}, outside the usable {} to {}",
                 copy.first_usable, copy.last_usable
             );
             return Err(malformed("position of a partition", first.saturating_mul(size), what));

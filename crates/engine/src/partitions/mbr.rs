@@ -100,7 +100,7 @@ fn logical(store: &dyn Store, extended: &Partition) -> Result<Vec<Partition>> {
     while seen.len() < MOST_LOGICAL as usize {
         let wrong = |what: &str| malformed("chain of logical partitions", at, what.to_owned());
         if seen.contains(&at) {
-            return Err(wrong("it goes in circles"));
+            return Err(wrong("it forms a loop"));
         }
         if !inside(at) || at > store.len() - SECTOR {
             return Err(wrong("it leaves the extended partition or the disk"));

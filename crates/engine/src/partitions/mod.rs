@@ -103,8 +103,8 @@ pub fn slice(store: Arc<dyn Store>, number: u32) -> Result<SliceStore> {
 /// Those of [`slice`](fn@slice).
 pub fn find(store: &dyn Store, number: u32) -> Result<Partition> {
     let table = read(store)?.ok_or_else(|| {
-        Error::misuse(format!("there is no partition {number}, because there is no partition table"))
-            .hint("If this is a partition itself, open it without a number.")
+        Error::misuse(format!("there is no partition {number}: there is no partition table"))
+            .hint("If this is a partition itself, omit the partition number.")
     })?;
     let known: Vec<String> = table.partitions.iter().filter(|p| !p.extended).map(|p| p.number.to_string()).collect();
     let partition = table.partitions.into_iter().find(|p| p.number == number);
@@ -117,7 +117,7 @@ pub fn find(store: &dyn Store, number: u32) -> Result<Partition> {
         None if known.is_empty() => {
             Err(Error::misuse(format!("there is no partition {number}: the partition table is empty")))
         }
-        None => Err(Error::misuse(format!("there is no partition {number}; there are: {}", known.join(", ")))),
+        None => Err(Error::misuse(format!("there is no partition {number}; existing: {}", known.join(", ")))),
     }
 }
 

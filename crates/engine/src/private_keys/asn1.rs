@@ -73,7 +73,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// `Malformed`, which names `field`, if there is none or it is longer than what is left.
     pub fn any(&mut self, field: &'static str) -> Result<Item<'a>> {
-        let item = split(self.bytes, self.at, DEPTH).ok_or_else(|| self.damaged(field, "no whole value is there"))?;
+        let item = split(self.bytes, self.at, DEPTH).ok_or_else(|| self.damaged(field, "the value is incomplete"))?;
         self.bytes = &self.bytes[item.whole.len()..];
         self.at += item.whole.len();
         Ok(item)
@@ -164,7 +164,7 @@ impl<'a> Reader<'a> {
     pub fn bits(&mut self, field: &'static str) -> Result<&'a [u8]> {
         match self.expect(tag::BITS, field)?.content {
             [0, bytes @ ..] => Ok(bytes),
-            _ => Err(self.damaged(field, "no whole bytes")),
+            _ => Err(self.damaged(field, "not whole bytes")),
         }
     }
 

@@ -88,10 +88,10 @@ impl Certificate {
     /// `Unsupported` if it is not RSA's; `Misuse` if the message is too long for the key; `Io` without random bytes.
     pub fn encrypt(&self, message: &[u8]) -> Result<Vec<u8>> {
         let public = self.public.as_ref().ok_or_else(|| {
-            Error::unsupported(format!("encryption for a certificate whose key is not RSA's ({})", self.subject))
+            Error::unsupported(format!("encryption for certificates with non-RSA keys ({})", self.subject))
         })?;
         let ciphertext = public.encrypt(message, random::fill)?;
-        ciphertext.ok_or_else(|| Error::misuse("the RSA key is too short for what it is to encrypt"))
+        ciphertext.ok_or_else(|| Error::misuse("the RSA key is too short for the data"))
     }
 }
 

@@ -29,9 +29,7 @@ impl SoftKey {
     /// larger ones. `Io` if the system has no random bytes.
     pub fn generate(bits: usize) -> Result<Self> {
         if !matches!(bits, 2048 | 3072 | 4096) {
-            return Err(
-                Error::misuse(format!("an RSA key of {bits} bits")).hint("New keys have 2048, 3072 or 4096 bits.")
-            );
+            return Err(Error::misuse(format!("RSA keys of {bits} bits")).hint("Use 2048, 3072 or 4096 bits."));
         }
         let mut failed = None;
         let key = rsa::PrivateKey::generate(bits, &mut |bytes| {
@@ -51,7 +49,7 @@ impl SoftKey {
     pub fn pkcs1(bytes: &[u8], origin: &str) -> Result<Self> {
         let mut fields = Reader::new(bytes).sequence("private key")?;
         if fields.small("version of the private key")? != 0 {
-            return Err(Error::unsupported("an RSA key of more than two primes"));
+            return Err(Error::unsupported("RSA keys with more than two primes"));
         }
         let (modulus, exponent) = (fields.integer("modulus")?, fields.integer("public exponent")?);
         fields.integer("private exponent")?;
@@ -66,7 +64,7 @@ impl SoftKey {
     pub(super) fn of_numbers(modulus: &[u8], exponent: &[u8], numbers: [&[u8]; 5], origin: &str) -> Result<Self> {
         let public = rsa::PublicKey::new(modulus, exponent);
         let key = public.and_then(|public| rsa::PrivateKey::new(public, numbers));
-        Ok(Self::new(key.ok_or_else(|| damaged("the numbers of the RSA key do not belong together"))?, origin))
+        Ok(Self::new(key.ok_or_else(|| damaged("the numbers of the RSA key do not match"))?, origin))
     }
 
     /// From a modulus, a public exponent and two primes, all big-endian.
@@ -117,7 +115,7 @@ impl SoftKey {
     pub(super) fn sign(&self, digest: &[u8; 32]) -> Result<Vec<u8>> {
         let algorithm = asn1::algorithm(oids::SHA256, &asn1::value(tag::NULL, &[]));
         let info = asn1::sequence(&[&algorithm, &asn1::value(tag::OCTETS, &[digest])]);
-        self.key.sign(&info).ok_or_else(|| Error::unsupported("a signature with so short a key"))
+        self.key.sign(&info).ok_or_else(|| Error::unsupported("signatures with so short a key"))
     }
 
     /// Notes the name that it was stored under.
@@ -160,7 +158,7 @@ pub(super) fn not_rsa(what: &str, algorithm: &[u8]) -> Error {
         oids::EC => " (elliptic curves)".to_owned(),
         other => format!(" (algorithm {})", asn1::dotted(other)),
     };
-    Error::unsupported(format!("{what} that is not RSA's{name}"))
+    Error::unsupported(format!("{what} other than RSA{name}"))
 }
 
 /// A key that is not whole.

@@ -128,7 +128,12 @@ impl Contents {
             self.certificates.iter().any(|certificate| key.certified(certificate));
         }
         if self.keys.is_empty() {
-            let none = || Error::misuse("there is no private key").hint("A certificate alone decrypts nothing.");
+            let none = || {
+                Error::misuse("there is no private key").hint(
+                    "Give a private key: a certificate alone \
+                 cannot decrypt.",
+                )
+            };
             return Err(self.refused.into_iter().next().unwrap_or_else(none));
         }
         Ok(self.keys.into_iter().map(|key| Arc::new(key) as Arc<dyn PrivateKey>).collect())
@@ -184,7 +189,7 @@ pub fn files(path: &Path) -> Result<Vec<PathBuf>> {
         }
         files.sort();
         if files.is_empty() {
-            return Err(Error::misuse("this folder has no certificate in it")
+            return Err(Error::misuse("this folder contains no certificate")
                 .hint(format!("Only files ending in {} are read.", ENDINGS.join(", "))));
         }
         Ok(files)
@@ -218,8 +223,8 @@ pub fn read(bytes: &[u8], origin: &str, ask: &mut dyn FnMut() -> Result<Secret>)
 }
 
 fn nothing_of_ours() -> Error {
-    Error::new(ErrorKind::NotThisFormat("no file of keys or certificates".to_owned()))
-        .hint("PFX (PKCS#12), PEM and DER are read.")
+    Error::new(ErrorKind::NotThisFormat("not a key or certificate file".to_owned()))
+        .hint("Use PFX (PKCS#12), PEM or DER.")
 }
 
 /// Reads bytes as everything that keys and certificates come in.

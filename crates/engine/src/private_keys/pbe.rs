@@ -58,8 +58,7 @@ impl Password {
 /// # Errors
 /// `Misuse` if it is not UTF-8.
 pub fn utf16(text: &[u8]) -> Result<Secret> {
-    let text = std::str::from_utf8(text)
-        .map_err(|_| Error::misuse("the password is not UTF-8, in which alone Windows' passwords can be told"))?;
+    let text = std::str::from_utf8(text).map_err(|_| Error::misuse("a Windows password must be UTF-8"))?;
     let mut wide = Secret::zeroed(2 * text.encode_utf16().count());
     for (room, unit) in wide.chunks_exact_mut(2).zip(text.encode_utf16()) {
         room.copy_from_slice(&unit.to_le_bytes());
@@ -90,7 +89,7 @@ pub fn decrypt(mut algorithm: Reader<'_>, ciphertext: &[u8], password: &Password
 pub(super) fn decrypted(cipher: &dyn BlockCipher, iv: &[u8; 16], ciphertext: &[u8]) -> Result<Secret> {
     let block = cipher.block_size();
     if ciphertext.is_empty() || !ciphertext.len().is_multiple_of(block) {
-        let what = format!("{} bytes are no whole blocks of {block}", ciphertext.len());
+        let what = format!("{} bytes are not whole {block}-byte blocks", ciphertext.len());
         return Err(ErrorKind::Malformed { field: "ciphertext", offset: 0, what }.into());
     }
     let mut plain = Secret::copy_from(ciphertext);
@@ -104,7 +103,7 @@ pub(super) fn decrypted(cipher: &dyn BlockCipher, iv: &[u8; 16], ciphertext: &[u
 
 /// What is said where a password opens nothing.
 pub fn wrong_password() -> Error {
-    ErrorKind::WrongCredential("wrong password, or the file is damaged".to_owned()).into()
+    ErrorKind::WrongCredential("wrong password, or a damaged file".to_owned()).into()
 }
 
 /// A count of iterations that is to be done.
@@ -129,7 +128,7 @@ fn pkcs12_scheme(
         4 => triple_des(&derive(Purpose::Key, 16)),
         5 => legacy::rc2(&derive(Purpose::Key, 16), 128),
         6 => legacy::rc2(&derive(Purpose::Key, 5), 40),
-        1 | 2 => return Err(Error::unsupported("keys that are encrypted with RC4")),
+        1 | 2 => return Err(Error::unsupported("RC4-encrypted keys")),
         other => return Err(Error::unsupported(format!("PKCS#12's encryption scheme {other}"))),
     };
     let mut iv = [0; 16];
@@ -222,7 +221,7 @@ fn pbes2(mut parameters: Reader<'_>, password: &Password) -> Result<(Box<dyn Blo
     if let Some(len) = kdf.optional(tag::INTEGER, "length of the key")?
         && len.content != [key_len as u8]
     {
-        return Err(kdf.damaged("length of the key", "not that of the cipher's"));
+        return Err(kdf.damaged("length of the key", "not the cipher's"));
     }
     let hash = match kdf.is_empty() {
         true => &hash::SHA1,

@@ -47,10 +47,10 @@ pub fn read(bytes: &[u8], origin: &str, ask: &mut dyn FnMut() -> Result<Secret>)
             }
         };
         if !ended {
-            return Err(damaged("the PEM has a beginning without an end"));
+            return Err(damaged("the PEM has a begin line without an end line"));
         }
         let mut der = Secret::zeroed(len.div_ceil(4) * 3);
-        let len = STANDARD.decode_slice(&text[..len], &mut der).map_err(|_| damaged("the PEM is no base64"))?;
+        let len = STANDARD.decode_slice(&text[..len], &mut der).map_err(|_| damaged("the PEM is not base64"))?;
         block(label, &der[..len], key_info, origin, ask, &mut contents)?;
     }
     Ok(contents)
@@ -111,7 +111,7 @@ fn decrypted(ciphertext: &[u8], info: &[u8], password: &[u8]) -> Result<Secret> 
     let len = if triple_des { 8 } else { 16 };
     let digit = |byte: u8| char::from(byte).to_digit(16);
     if digits.len() != 2 * len || !digits.iter().all(|byte| digit(*byte).is_some()) {
-        return Err(damaged("the initialisation vector of the PEM has a wrong length"));
+        return Err(damaged("the initialisation vector of the PEM has the wrong length"));
     }
     for (byte, pair) in iv.iter_mut().zip(digits.chunks_exact(2)) {
         *byte = pair.iter().fold(0, |sum, byte| sum << 4 | digit(*byte).unwrap_or(0) as u8);

@@ -65,7 +65,7 @@ impl<'a> File<'a> {
         let mut content = fields.sequence("authenticated safe")?;
         let kind = content.oid("authenticated safe")?;
         if kind != oids::DATA {
-            return Err(Error::unsupported("a PFX that a certificate protects, and no password"));
+            return Err(Error::unsupported("a PFX protected by a certificate instead of a password"));
         }
         let safe = content.inside(tag::CONTEXT_0, "authenticated safe")?.octets("authenticated safe")?;
         let mac = fields.optional(tag::SEQUENCE, "MAC")?.map(|mac| Mac::read(mac.reader())).transpose()?;
@@ -101,7 +101,7 @@ impl<'a> File<'a> {
                     let bags = pbe::decrypt(algorithm, &ciphertext.octets("encrypted part")?, password)?;
                     read_bags(&bags, password, origin, into, DEPTH)?;
                 }
-                _ => into.refuse(Error::unsupported("a part of a PFX that is encrypted for a certificate")),
+                _ => into.refuse(Error::unsupported("a part of a PFX encrypted for a certificate")),
             }
         }
         Ok(())

@@ -30,8 +30,8 @@ pub fn open(
     ask: &mut dyn FnMut(&str) -> Result<Secret>,
 ) -> Result<Vec<Arc<dyn PrivateKey>>> {
     if cfg!(target_feature = "crt-static") {
-        return Err(Error::unsupported("loading a PKCS#11 module: this is the program that is all in one file")
-            .hint("One that is linked with the system's libraries can: a package, or `cargo install claviger`."));
+        return Err(Error::unsupported("loading PKCS#11 modules in the static program")
+            .hint("Use a dynamically linked claviger: a package, or `cargo install claviger`."));
     }
     let mut open = || {
         let context = Pkcs11::new(module).map_err(|e| failed(&e))?;
@@ -62,8 +62,8 @@ fn choose(context: &Pkcs11, wanted: Option<&str>) -> Result<(Slot, String)> {
     match (&found[..], wanted) {
         ([_], _) => Ok(found.remove(0)),
         ([], Some(wanted)) => Err(Error::misuse(format!("no token is called {wanted}"))),
-        ([], None) => Err(Error::misuse("no smart card or other token is there")),
-        _ => Err(Error::misuse(format!("several tokens are there: {}", labels())).hint("Say which one, by its label.")),
+        ([], None) => Err(Error::misuse("no smart card or other token was found")),
+        _ => Err(Error::misuse(format!("several tokens were found: {}", labels())).hint("Choose one by its label.")),
     }
 }
 
@@ -88,7 +88,7 @@ fn log_in(
         CardError::Pkcs11(RvError::UserAlreadyLoggedIn, _) => Ok(()),
         CardError::Pkcs11(RvError::PinIncorrect | RvError::PinInvalid | RvError::PinLenRange, _) => {
             let what = format!("wrong PIN for the token {label}");
-            Err(Error::new(ErrorKind::WrongCredential(what)).hint("A few wrong ones lock the card."))
+            Err(Error::new(ErrorKind::WrongCredential(what)).hint("A few wrong PINs lock the card."))
         }
         CardError::Pkcs11(RvError::PinLocked, _) => {
             Err(ErrorKind::WrongCredential(format!("the token {label} is locked after too many wrong PINs")).into())
@@ -204,7 +204,7 @@ impl PrivateKey for Key {
 
 fn failed(error: &CardError) -> Error {
     let what = match error {
-        CardError::LibraryLoading(e) => format!("no PKCS#11 module: {e}"),
+        CardError::LibraryLoading(e) => format!("not a PKCS#11 module: {e}"),
         e => format!("the smart card's module says: {e}"),
     };
     ErrorKind::Io(std::io::Error::other(what)).into()

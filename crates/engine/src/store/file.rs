@@ -57,7 +57,7 @@ impl FileStore {
                 if io.kind() == io::ErrorKind::PermissionDenied
                     && rustix::fs::access(path, rustix::fs::Access::READ_OK).is_err() =>
             {
-                e.at(path).hint("You may neither read nor write it: only its owner, its group and root may.")
+                e.at(path).hint("You have no permission to read or write it. Ask its owner, or run as root.")
             }
             ErrorKind::Io(io)
                 if access == Access::ReadWrite
@@ -137,7 +137,7 @@ impl FileStore {
         match moved.map_err(|e| Error::from(e).at(to))? {
             true => Ok(()),
             false => {
-                let holder = Some("another file has taken its place".to_owned());
+                let holder = Some("another file has replaced it".to_owned());
                 Err(Error::new(ErrorKind::InUse { holder }).at(to))
             }
         }
@@ -228,7 +228,7 @@ impl FileStore {
         store.lock()?;
         // Another process may have replaced the file between open and lock.
         if !Self::same(store.file.metadata(), fs::metadata(path)) {
-            return Err(Error::new(ErrorKind::InUse { holder: Some("another file has just taken its place".into()) })
+            return Err(Error::new(ErrorKind::InUse { holder: Some("another file has just replaced it".into()) })
                 .hint("Try again."));
         }
         if let Some(device) = store.loop_device().filter(|_| access == Access::ReadWrite) {
@@ -333,7 +333,7 @@ impl FileStore {
         if now >= needed {
             return Ok(());
         }
-        let what = format!("the file was cut short while it was open: of {needed} bytes, {now} are left");
+        let what = format!("the file was cut short while open: {now} of {needed} bytes are left");
         Err(io::Error::other(what))
     }
 }
@@ -448,7 +448,7 @@ impl Store for FileStore {
 
     fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         if self.access == Access::ReadOnly {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "opened for reading only"));
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "opened read-only"));
         }
         // A container must not grow: what lies past its end is not part of the volume. Nor may one that was truncated
         // while open be stretched again.

@@ -30,28 +30,31 @@ pub fn failure(code: u32) -> Error {
     match kind(code) {
         LOCKOUT => refused(
             "the TPM is locked after too many wrong PINs",
-            "It takes PINs again after a while, which may be hours. Until then, a passphrase or a recovery key opens the volume.",
+            "Wait until it accepts PINs again, possibly for hours, or open the volume with a passphrase or recovery \
+             key.",
         ),
-        AUTH_FAIL | BAD_AUTH => {
-            refused("wrong PIN", "After a few wrong ones the TPM takes none for a while, not even the right one.")
-        }
+        AUTH_FAIL | BAD_AUTH => refused("wrong PIN", "After a few wrong PINs, the TPM locks for a while."),
         POLICY_FAIL => other_state(),
         INTEGRITY | HANDLE => refused(
-            "another TPM has sealed it, or this one was cleared since",
-            "A passphrase or a recovery key opens the volume; then it can be sealed anew.",
+            "another TPM sealed it, or this one was cleared since",
+            "Open the volume with a passphrase or recovery key, and seal it anew.",
         ),
-        SIGNATURE => refused("the signature of the TPM's policy is wrong", "Is it the file for this volume's key?"),
+        SIGNATURE => refused(
+            "the signature of the TPM's policy is wrong",
+            "Check that the signature file is for \
+             this volume's key.",
+        ),
         OBJECT_MEMORY | SESSION_MEMORY => Error::from(io::Error::other("the TPM has no room left"))
-            .hint("Another program has left something in it: `tpm2_flushcontext -t` and `-l` remove that."),
-        kind => io::Error::other(format!("the TPM has failed, with code {code:#05x} ({kind:#05x})")).into(),
+            .hint("Remove leftovers of other programs with `tpm2_flushcontext -t` and `-l`."),
+        kind => io::Error::other(format!("the TPM failed with code {code:#05x} ({kind:#05x})")).into(),
     }
 }
 
 /// The PCRs are not those that it was sealed for.
 pub fn other_state() -> Error {
-    let what = "the machine has started in another way than when this was sealed: PCRs of its TPM differ";
+    let what = "the machine booted differently than when this was sealed: the TPM's PCRs differ";
     Error::new(ErrorKind::WrongCredential(what.into())).hint(
-        "After an update of the firmware, the boot loader or their settings that is normal. A passphrase or a recovery key opens the \
-         volume; then it can be sealed anew.",
+        "After an update of the firmware, the boot loader or their settings that is normal. Open the volume with a \
+         passphrase or recovery key, and seal it anew.",
     )
 }

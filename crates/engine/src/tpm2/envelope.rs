@@ -56,7 +56,7 @@ impl Envelope {
     pub fn open(&self, tpm: &mut Tpm, pin: Option<&[u8]>) -> Result<Secret> {
         let pin = match (self.policy.pin, pin, &self.salt) {
             (false, ..) => Pin::none(),
-            (true, None, _) => return Err(Error::misuse("the TPM takes a PIN for it")),
+            (true, None, _) => return Err(Error::misuse("the TPM needs a PIN for it")),
             (true, Some(pin), None) => Pin::hashed(pin),
             (true, Some(pin), Some(salt)) => {
                 let mut salted = Secret::zeroed(32);
@@ -74,18 +74,18 @@ impl Envelope {
     /// `Malformed`, and `Unsupported` for what is sealed in a way that is not known here.
     pub fn parse(token: &Map<String, Value>) -> Result<Self> {
         if token.get("tpm2_pcrlock").and_then(Value::as_bool) == Some(true) {
-            return Err(Error::unsupported("a TPM's policy that systemd-pcrlock keeps in its memory"));
+            return Err(Error::unsupported("systemd-pcrlock policies in the TPM"));
         }
         let text = |name: &'static str| field(token, name, Value::as_str);
         let bytes = |name: &'static str| -> Result<Option<Vec<u8>>> {
-            text(name)?.map(|text| STANDARD.decode(text).map_err(|_| malformed(name, "it is no base64"))).transpose()
+            text(name)?.map(|text| STANDARD.decode(text).map_err(|_| malformed(name, "it is not base64"))).transpose()
         };
         if token.get("tpm2-blob").is_some_and(Value::is_array) {
-            return Err(Error::unsupported("a passphrase that a TPM has sealed in several parts"));
+            return Err(Error::unsupported("a passphrase sealed by a TPM in several parts"));
         }
         let blob = bytes("tpm2-blob")?.ok_or_else(|| malformed("tpm2-blob", "it is missing"))?;
         let bank = text("tpm2-pcr-bank")?.map_or(Some(Bank::Sha256), Bank::named);
-        let bank = bank.ok_or_else(|| malformed("tpm2-pcr-bank", "there is no such bank of PCRs"))?;
+        let bank = bank.ok_or_else(|| malformed("tpm2-pcr-bank", "no such PCR bank"))?;
         let parent = match (bytes("tpm2_srk")?, text("tpm2-primary-alg")?) {
             (Some(srk), _) => storage_key(&srk)?,
             (None, Some("ecc") | None) => Parent::Ecc,
@@ -137,7 +137,7 @@ impl Envelope {
     /// `Misuse` for what is no such file.
     pub fn take_signatures(&mut self, file: &[u8]) -> Result<()> {
         let Some(signed) = &mut self.policy.signed else { return Ok(()) };
-        let no_file = || Error::misuse("this is no file with signatures for a TPM");
+        let no_file = || Error::misuse("this is not a PCR signature file");
         let file: Value = serde_json::from_slice(file).map_err(|_| no_file())?;
         let of_bank = file.as_object().ok_or_else(no_file)?.get(signed.pcrs.bank.name());
         for entry in of_bank.and_then(Value::as_array).into_iter().flatten() {
@@ -164,7 +164,7 @@ impl Signed {
         let key = rsa_public_key(&pem)?;
         // What a TPM's command has room for.
         let key = key.filter(|key| matches!(key.modulus().len(), 128..=512));
-        let key = key.ok_or_else(|| Error::unsupported("a TPM's policy that a key other than RSA signs"))?;
+        let key = key.ok_or_else(|| Error::unsupported("TPM policies signed by keys other than RSA"))?;
         let exponent =
             u32::try_from(key.exponent()).map_err(|_| malformed("tpm2_pubkey", "its exponent is too large"))?;
         let (modulus, fingerprint) = (key.modulus().to_vec(), rsa_fingerprint(&key));
@@ -192,7 +192,7 @@ fn field<'a, T>(
 }
 
 fn pcrs(token: &Map<String, Value>, name: &'static str, bank: Bank) -> Result<Pcrs> {
-    let wrong = || malformed(name, "there are no such PCRs");
+    let wrong = || malformed(name, "no such PCRs");
     let Some(numbers) = field(token, name, Value::as_array)? else { return Ok(Pcrs { bank, mask: 0 }) };
     let numbers = numbers.iter().map(|number| number.as_u64().ok_or_else(wrong)).collect::<Result<Vec<_>>>()?;
     Pcrs::new(bank, numbers).ok_or_else(wrong)
@@ -203,7 +203,7 @@ fn storage_key(bytes: &[u8]) -> Result<Parent> {
     let mut reader = Reader(bytes);
     let (handle, name) = (reader.u32()?, reader.sized()?);
     if handle >> 24 != 0x81 {
-        return Err(odd("it is sealed under a key that does not stay in the TPM"));
+        return Err(odd("it is sealed under a non-persistent key"));
     }
     Ok(Parent::Persistent { handle, name: Some(name.to_vec()) })
 }

@@ -442,7 +442,7 @@ impl Tpm {
         let nothing_sensitive = |bytes: Bytes| bytes.sized(&[]).sized(&[]);
         let parameters = Bytes::new().within(nothing_sensitive).sized(&template).sized(&[]).u32(0);
         let answer = self.by_password(CREATE_PRIMARY, OWNER, parameters).map_err(|e| match e.kind {
-            ErrorKind::WrongCredential(_) => Error::unsupported("a TPM whose owner hierarchy has a password"),
+            ErrorKind::WrongCredential(_) => Error::unsupported("TPMs with an owner hierarchy password"),
             _ => e,
         })?;
         let mut reader = answer.reader();
@@ -525,9 +525,9 @@ impl Tpm {
         let of_state = signed.signatures.iter().find(|(policy, _)| *policy == approved);
         let (_, signature) = of_state.ok_or_else(|| {
             Error::new(ErrorKind::WrongCredential(
-                "nobody has signed the way in which this machine has started, which its TPM is to see signed".into(),
+                "no signature matches this machine's PCRs, as its TPM requires".into(),
             ))
-            .hint("Name the file with the signatures with --tpm2-signature FILE.")
+            .hint("Give the signature file with --tpm2-signature FILE.")
         })?;
         let answer = self.plain(LOAD_EXTERNAL, Bytes::new().sized(&[]).sized(&signed.public()).u32(OWNER))?;
         let key = answer.reader().u32()?;
@@ -599,7 +599,7 @@ impl Tpm {
             let mut reader = Reader(&answer.0);
             let (_tag, size, code) = (reader.u16()?, reader.u32()?, reader.u32()?);
             if size as usize != answer.0.len() {
-                return Err(odd("its length is not what it says"));
+                return Err(odd("its length field is wrong"));
             }
             match code {
                 0 => return Ok(answer),

@@ -71,7 +71,7 @@ impl<'a> Exchange<'a> {
         let mut right = Secret::zeroed(SIZE);
         SHA256.hmac(&self.hmac_key, &[of, nonce, &self.nonce, &[attributes]], &mut right);
         if !right.same_as(hmac) {
-            return Err(odd("somebody between this program and the TPM has changed it"));
+            return Err(odd("it was tampered with on its way from the TPM"));
         }
         Ok(nonce.to_vec())
     }
@@ -125,21 +125,21 @@ pub fn salt(public: &[u8]) -> Result<(Secret, Vec<u8>)> {
         || [area.u16()?, area.u16()?, area.u16()?] != [ALG_AES, 128, ALG_CFB]
         || area.u16()? != ALG_NULL
     {
-        return Err(odd("its key is none for AES-128 and SHA-256"));
+        return Err(odd("its key is not for AES-128 and SHA-256"));
     }
     match kind {
         ALG_ECC => {
             let (curve, kdf) = (area.u16()?, area.u16()?);
             let (x, y) = (area.sized()?, area.sized()?);
             let point = Point::new(Curve::P256, x, y).filter(|_| curve == P256 && kdf == ALG_NULL);
-            salt_ecc(&point.ok_or_else(|| odd("its key is no point of P-256"))?)
+            salt_ecc(&point.ok_or_else(|| odd("its key is not a point on P-256"))?)
         }
         ALG_RSA => {
             let (_bits, exponent) = (area.u16()?, area.u32()?);
             // The default is written as none (Part 2, 12.2.3.5).
             let exponent = if exponent == 0 { 65537 } else { exponent };
             let key = rsa::PublicKey::new(area.sized()?, &exponent.to_be_bytes());
-            salt_rsa(&key.ok_or_else(|| odd("its key is none of RSA"))?)
+            salt_rsa(&key.ok_or_else(|| odd("its key is not RSA"))?)
         }
         _ => Err(odd("its key is of an unknown kind")),
     }
@@ -148,7 +148,7 @@ pub fn salt(public: &[u8]) -> Result<(Secret, Vec<u8>)> {
 fn salt_ecc(point: &Point) -> Result<(Secret, Vec<u8>)> {
     let own = scalar(Curve::P256, random::fill)?;
     let public = Point::generated(Curve::P256, &own).expect("it is a scalar");
-    let shared = point.times(&own).ok_or_else(|| odd("its key is no point of P-256"))?;
+    let shared = point.times(&own).ok_or_else(|| odd("its key is not a point on P-256"))?;
     let shared = Secret::from_vec(shared.x().to_vec());
     let mut salt = Secret::zeroed(SIZE);
     SHA256.digest(&[&1u32.to_be_bytes(), &shared, b"SECRET\0", public.x(), point.x()], &mut salt);

@@ -133,7 +133,7 @@ impl Budget {
 fn not_there(e: io::Error, path: &Path) -> Error {
     if e.kind() == io::ErrorKind::NotFound {
         return Error::misuse(format!("there is no TPM at {}", path.display()))
-            .hint("Name one with --tpm2-device. It may be switched off in the firmware's settings.");
+            .hint("Give one with --tpm2-device, or enable the TPM in the firmware settings.");
     }
     Error::from(e).at(path)
 }
@@ -174,7 +174,7 @@ impl Transport for Stream {
             exchange.read_exact(&mut header)?;
             let len = u32::from_be_bytes([header[2], header[3], header[4], header[5]]) as usize;
             if !(HEADER..=LONGEST).contains(&len) {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "this is no TPM: its answer has no length"));
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "this is not a TPM: its answer has no length"));
             }
             let mut answer = vec![0; len];
             answer[..HEADER].copy_from_slice(&header);

@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
 
     /// Nothing must be left.
     pub fn end(&self) -> Result<()> {
-        if self.0.is_empty() { Ok(()) } else { Err(odd("there is more in it than there should be")) }
+        if self.0.is_empty() { Ok(()) } else { Err(odd("it has extra data")) }
     }
 }
 
@@ -102,5 +102,5 @@ fn cut_off() -> Error {
 
 /// What cannot be an answer of a TPM, or something that one made.
 pub fn odd(why: &str) -> Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("what a TPM has made cannot be read: {why}")).into()
+    io::Error::new(io::ErrorKind::InvalidData, format!("the TPM's data cannot be read: {why}")).into()
 }

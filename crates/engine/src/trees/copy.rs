@@ -299,7 +299,7 @@ impl Comparing<'_> {
         let (names, copies) = (all(self.from, from)?, all(self.to, to)?);
         let has = |entries: &[Entry]| -> Vec<OsString> { entries.iter().map(|e| e.name.clone()).collect() };
         if has(&names) != has(&copies) {
-            return Err(differ("the copy has other names in it", path));
+            return Err(differ("the copy has different names in it", path));
         }
         for (entry, copy) in names.iter().zip(&copies) {
             let path = path.join(&entry.name);
@@ -316,7 +316,7 @@ impl Comparing<'_> {
                 self.done.files += 1;
                 self.done.bytes = self.done.bytes.saturating_add(if of.kind == NodeKind::File { of.size } else { 0 });
             } else {
-                return Err(differ("the copy is not the same", &path));
+                return Err(differ("the copy differs", &path));
             }
             (self.each)(self.done)?;
         }

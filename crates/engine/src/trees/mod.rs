@@ -613,5 +613,5 @@ pub fn damaged(field: &'static str, offset: u64, what: impl Into<String>) -> io:
 
 /// The answer of a tree that cannot be written.
 pub fn read_only() -> io::Error {
-    io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "this file system can only be read")
+    io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "this file system is read-only")
 }

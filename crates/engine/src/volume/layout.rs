@@ -141,7 +141,7 @@ impl Segment {
         let refused = || {
             io::Error::new(
                 io::ErrorKind::PermissionDenied,
-                "the volume keeps its metadata in this place: nothing was written",
+                "the volume's metadata are stored here; nothing was written",
             )
         };
         kept.then_some(()).ok_or_else(refused)

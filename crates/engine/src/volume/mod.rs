@@ -145,7 +145,7 @@ impl Volume {
             prevented.store(true, Ordering::Release);
             return Err(io::Error::other("write refused to protect the hidden volume; the volume is now read-only"));
         }
-        let what = "read-only, because a write was refused to protect the hidden volume";
+        let what = "read-only since a write was refused to protect the hidden volume";
         Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
     }
 

@@ -253,7 +253,7 @@ fn suspending_opens_the_volume_to_all_until_it_is_resumed() {
     let refused = misuse(editor().remove(&store, Removal::Opened(&nothing), false));
     assert!(refused.contains("suspended"), "{refused}");
     // A forgotten password can be replaced now.
-    let replaced = passphrase("while it was open");
+    let replaced = passphrase("while open");
     done(editor().change(&store, &nothing, &new(&replaced)), &store);
     done(editor().protect(&store, &nothing, Protection::Resume), &store);
     let image = store.to_vec();

@@ -255,8 +255,8 @@ fn what_is_not_understood_is_refused_by_name() {
     fs::write(&images.paths[2], bytes).expect("the image");
     for (i, what) in [
         (0, "not supported: a journal of dm-integrity with a MAC"),
-        (1, "damaged: it belongs to no journal, or the journal is encrypted (field commit id of the journal"),
-        (2, "not supported: tags that dm-integrity is still computing"),
+        (1, "damaged: it does not belong to the journal, or the journal is encrypted (field commit id of the journal"),
+        (2, "not supported: tags still being computed by dm-integrity"),
         (3, "not supported: dm-integrity's bitmap mode"),
     ] {
         let store = memory(&images.paths[i]);

@@ -252,30 +252,27 @@ fn other_kinds_are_refused_by_name_and_type() {
     let other = |name, rest: &str| volume(name, &[(2, rest)]);
     let elsewhere = "pv1 { id = \"112345-6789-abcd-efgh-ijAB-CDEF-GHIJxy\" pe_start = 128 pe_count = 4 } pv0 {";
     for (volumes, says) in [
-        (segment("type = \"raid1\"\nraids = [\"x_rmeta_0\", \"x_rimage_0\"]"), "of the type raid1"),
-        (segment("type = \"thin\"\nthin_pool = \"pool\""), "of the type thin"),
-        (segment("type = \"cache\"\norigin = \"x_corig\""), "of the type cache"),
-        (segment("type = \"integrity\"\norigin = \"x_iorig\""), "of the type integrity"),
-        (segment("type = \"writecache\"\norigin = \"x_wcorig\""), "of the type writecache"),
-        (segment("type = \"vdo\"\nvdo_pool = \"pool\""), "of the type vdo"),
-        (segment("type = \"error\""), "of the type error"),
-        (segment("type = \"mirror\"\nmirrors = [\"pv0\", 0, \"pv0\", 4]"), "of the type mirror"),
+        (segment("type = \"raid1\"\nraids = [\"x_rmeta_0\", \"x_rimage_0\"]"), "of type raid1"),
+        (segment("type = \"thin\"\nthin_pool = \"pool\""), "of type thin"),
+        (segment("type = \"cache\"\norigin = \"x_corig\""), "of type cache"),
+        (segment("type = \"integrity\"\norigin = \"x_iorig\""), "of type integrity"),
+        (segment("type = \"writecache\"\norigin = \"x_wcorig\""), "of type writecache"),
+        (segment("type = \"vdo\"\nvdo_pool = \"pool\""), "of type vdo"),
+        (segment("type = \"error\""), "of type error"),
+        (segment("type = \"mirror\"\nmirrors = [\"pv0\", 0, \"pv0\", 4]"), "of type mirror"),
         (segment("type = \"striped\"\nstripe_count = 1\nstripes = [\"pv1\", 0]"), "on another physical volume"),
         (segment("type = \"striped\"\nstripe_count = 1\nstripes = [\"pvmove0\", 0]"), "it lies on pvmove0"),
         (plain.replace("\"WRITE\"", "\"WRITE\", \"LOCKED\""), "in the state LOCKED"),
         (plain.replace("\"WRITE\"", "\"WRITE\", \"a\\\"b c\""), "in the state abc"),
         (
             plain.clone() + &other("pool", "type = \"thin-pool\"\npool = \"x\""),
-            "a part of pool, which is of the type thin-pool",
+            "a part of pool, which is of type thin-pool",
         ),
         (
             plain.clone() + &other("y", "type = \"new\"\nsomething = [\"a\", \"x\"]"),
-            "a part of y, which is of the type new",
+            "a part of y, which is of type new",
         ),
-        (
-            hidden(&plain) + &other("s0", "type = \"snapshot\"\norigin = \"o\"\ncow_store = \"x\""),
-            "of the type snapshot",
-        ),
+        (hidden(&plain) + &other("s0", "type = \"snapshot\"\norigin = \"o\"\ncow_store = \"x\""), "of type snapshot"),
         (plain.clone() + &other("s0", "type = \"snapshot\"\norigin = \"x\"\nmerging_store = \"c\""), "being merged"),
     ] {
         let recipe = Recipe::new(EXTENTS, &(volumes + &volume("sound", &[(1, &linear(9))])));
@@ -493,11 +490,11 @@ fn other_kinds_that_lvm2_makes_are_refused() {
         [
             ("away", "a part of it is on another physical volume"),
             ("both", "a part of it is on another physical volume"),
-            ("mirror", "it is of the type mirror"),
-            ("pool", "it is of the type thin-pool"),
-            ("raid", "it is of the type raid1"),
-            ("snap", "it is of the type snapshot"),
-            ("thin", "it is of the type thin"),
+            ("mirror", "it is of type mirror"),
+            ("pool", "it is of type thin-pool"),
+            ("raid", "it is of type raid1"),
+            ("snap", "it is of type snapshot"),
+            ("thin", "it is of type thin"),
         ]
     );
     let (origin, _) = logical_volumes::open(below, "vg/origin").expect("it opens");

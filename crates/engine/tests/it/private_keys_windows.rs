@@ -174,7 +174,7 @@ fn what_is_missing_is_named() {
     let profile = dpapi::Profile::new(PASSWORD, Era::Seven, Account::Local);
     let folder = written(&profile, &[]);
     let none = unlock(folder.path(), &password(PASSWORD)).expect_err("no key");
-    assert!(none.to_string().contains("no private key lies in this profile"), "{none}");
+    assert!(none.to_string().contains("this profile has no private key"), "{none}");
     // Keys of another master key than the one that is there.
     let other = dpapi::Profile { seed: 2, ..profile.clone() };
     let folder = written(&other, &[key(&pki, "alice", Kind::Capi)]);

@@ -219,15 +219,15 @@ impl Entry {
     /// Refuses keys that are made by something else, or that lie where this program does not look.
     fn refuse_other_keys(&self) -> Result<()> {
         if self.named("keyscript") {
-            return Err(Error::unsupported("a key that a program makes (keyscript=)")
-                .hint("Pipe it: `KEYSCRIPT | claviger mount --password-file - VOLUME DIR`."));
+            return Err(Error::unsupported("keys from a program (keyscript=)")
+                .hint("Pipe the key instead: `KEYSCRIPT | claviger mount --password-file - VOLUME DIR`."));
         }
         let sealing =
             ["pkcs11-uri", "fido2-device", "fido2-cid", "tpm2-device"].into_iter().find(|name| self.named(name));
         if let (Some(name), Some(key)) = (sealing, &self.key) {
-            return Err(Error::unsupported(format!("a key file that is sealed ({name}=)")).at(key).hint(
-                "Remove the key file from the line: the header's token is used, or you are asked for the password.",
-            ));
+            return Err(Error::unsupported(format!("sealed key files ({name}=)"))
+                .at(key)
+                .hint("Remove the key file from the line to use the header's token or be asked for the password."));
         }
         let others = self.key.iter().map(|key| key.as_path()).chain(self.value("header").map(Path::new));
         match others.into_iter().find(|path| is_on_a_device(path)) {
@@ -259,7 +259,7 @@ impl Entry {
             Kind::Unknown if Start::of(&self.device).is_none() => Key::Keyfile,
             Kind::Unknown => {
                 return Err(Error::misuse(
-                    "the line names no kind of volume, and the device does not begin as LUKS does",
+                    "the line gives no kind of volume, and the device has no LUKS signature",
                 )
                 .at(&self.device)
                 .hint(
@@ -272,16 +272,16 @@ impl Entry {
     fn check_random(&self, kind: Kind, invocation: &Invocation) -> Result<()> {
         let random = invocation.key == Key::Random;
         if self.named(TMP) {
-            return Err(Error::unsupported("a file system that is made anew each time (tmp)")
-                .hint("Remove tmp, run `claviger attach --kernel NAME`, and run mkfs on the device that it prints."));
+            return Err(Error::unsupported("a new file system each time (tmp)")
+                .hint("Remove tmp, run `claviger attach --kernel NAME`, and run mkfs on the printed device."));
         }
         if invocation.swap && !random {
-            return Err(Error::unsupported("a swap area whose key is not a random one")
-                .hint("Write /dev/urandom in the place of the key, or leave out the option swap."));
+            return Err(Error::unsupported("a swap area without a random key")
+                .hint("Use /dev/urandom as the key, or remove the option swap."));
         }
         if random && kind != Kind::Plain {
             return Err(Error::misuse("a random key opens no volume with contents")
-                .hint("The options plain and swap are for it."));
+                .hint("Use the option plain or swap with it."));
         }
         Ok(())
     }
@@ -561,7 +561,7 @@ mod tests {
             assert!(error.contains("random key"), "{options}: {error}");
         }
         for swap in [invocation("swap"), key_with("swap")] {
-            assert!(swap.expect_err("no random key").to_string().contains("not a random one"));
+            assert!(swap.expect_err("no random key").to_string().contains("without a random key"));
         }
     }
 

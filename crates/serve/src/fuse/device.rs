@@ -92,7 +92,7 @@ impl Channel {
                 self.reply(request.unique, &Answer::Refused(Errno(71)))?; // EPROTO
                 let (major, minor) = offer.version;
                 return Err(Error::new(ErrorKind::Unsupported { what: format!("FUSE {major}.{minor}") })
-                    .hint("Linux 4.20 is the oldest that will do."));
+                    .hint("Linux 4.20 or later is needed."));
             }
             let (len, agreed) = offer.accept(wanted, &mut self.buffer[DATA..]);
             self.reply(request.unique, &Answer::Done(len))?;

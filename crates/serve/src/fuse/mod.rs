@@ -202,7 +202,7 @@ fn serve(wish: &Wish<'_>, served: Box<dyn Answers>, options: Options) -> Result<
 
 fn no_uring() -> Error {
     Error::unsupported("FUSE over io_uring")
-        .hint("It takes Linux 6.14 or later, and root to allow it: echo Y >/sys/module/fuse/parameters/enable_uring")
+        .hint("It needs Linux 6.14 or later, enabled by root: echo Y >/sys/module/fuse/parameters/enable_uring")
 }
 
 impl Mounted {
@@ -248,8 +248,7 @@ impl Mounted {
             });
             shared.control.supervise(&self.place, shared.options.grace);
             for thread in threads {
-                let ended =
-                    thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread of the server has panicked")));
+                let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a server thread panicked")));
                 result = result.and(ended);
             }
             // It is missed by nobody who asks for fsync.

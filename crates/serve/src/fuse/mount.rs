@@ -66,12 +66,11 @@ pub enum Gone {
 pub fn available() -> Result<()> {
     let Err(errno) = access(DEVICE, Access::READ_OK | Access::WRITE_OK) else { return Ok(()) };
     let why = match errno {
-        Errno::NOENT => "The kernel has no FUSE here (modprobe fuse), or a container hides it.",
-        _ => "You may not use FUSE here: ask who looks after this machine.",
+        Errno::NOENT => "FUSE is not available: load it with `modprobe fuse`, or expose /dev/fuse to the container.",
+        _ => "You have no permission to use FUSE: ask the administrator.",
     };
     let error = Error::from(io::Error::from(errno)).at(DEVICE.as_ref());
-    Err(error
-        .hint(format!("{why} `claviger ls` and `claviger cp` reach files without it, `claviger serve` makes a disk.")))
+    Err(error.hint(format!("{why} Without FUSE, use `claviger ls`, `claviger cp` or `claviger serve`.")))
 }
 
 /// Mounts. The kernel's first request waits in the descriptor, which never blocks.
@@ -193,7 +192,7 @@ fn mount_with_help(wish: &Wish<'_>, dir: &Path) -> Result<OwnedFd> {
     })
     .map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => Error::new(ErrorKind::Io(io::Error::other(
-            "only root may mount, and the program that mounts for others, fusermount3, is not installed",
+            "only root may mount, and fusermount3, which mounts for other users, is not installed",
         )))
         .hint("Install fuse3, or run this as root."),
         _ => e.into(),

@@ -102,7 +102,7 @@ pub fn detach(name: &str) -> Result<()> {
         _ => e.into(),
     })?;
     if !request::text(&status, field::UUID).starts_with(UUID_PREFIX) {
-        return Err(Error::misuse(format!("the mapping {name} is not an encrypted volume: it is left alone")));
+        return Err(Error::misuse(format!("the mapping {name} is not an encrypted volume; nothing was changed")));
     }
     let below = mapper.below(name)?;
     mapper.remove(name)?;
@@ -127,10 +127,10 @@ impl Mapper {
             e.kind() == io::ErrorKind::NotFound || matches!(behind, Some(Errno::NODEV | Errno::NXIO))
         };
         let control = opened.map_err(|e| match e.kind() {
-            _ if absent(&e) => Error::unsupported("the device-mapper, which this kernel does not have")
-                .hint("`modprobe dm-mod` may load it. Without --kernel this program does the work itself."),
+            _ if absent(&e) => Error::unsupported("the device-mapper in this kernel")
+                .hint("Load it with `modprobe dm-mod`, or omit --kernel to let this program do the work."),
             io::ErrorKind::PermissionDenied => Error::from(e).at(&path).hint(
-                "The kernel's mappings are for root only. Without --kernel this program does the work itself, without root.",
+                "Only root can use the kernel's mappings. Omit --kernel to let this program do the work without root.",
             ),
             _ => Error::from(e).at(&path),
         })?;
@@ -187,7 +187,7 @@ impl Mapper {
                 Err(e) if busy(&e) && begin.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(50)),
                 Err(e) if busy(&e) => {
                     return Err(Error::new(ErrorKind::InUse { holder: None })
-                        .hint("Unmount it first; if it is swap, `swapoff` ends that.")
+                        .hint("Unmount it first; for swap, use `swapoff`.")
                         .at(&Path::new(FOLDER).join(name)));
                 }
                 Err(e) => return Err(Error::from(e).at(&Path::new(FOLDER).join(name))),
@@ -346,9 +346,9 @@ fn refused(error: io::Error, request: &Request<'_>) -> Error {
         Some(Errno::BUSY) => Error::new(ErrorKind::InUse { holder: Some("mounted, or part of another device".into()) })
             .hint("Unmount it first. Nothing was changed."),
         Some(Errno::INVAL | Errno::NOENT | Errno::NXIO | Errno::NOSYS) => {
-            Error::unsupported(format!("{}, which this kernel's dm-crypt refuses ({error})", ciphers.join(" with "))).hint(
-                "`dmesg` says more; a module for dm-crypt or for a cipher may be missing. Without --kernel this program does \
-                 the work itself.",
+            Error::unsupported(format!("{} in this kernel's dm-crypt ({error})", ciphers.join(" with "))).hint(
+                "See `dmesg`; a module for dm-crypt or a cipher may be missing. Or omit --kernel to let this \
+                 program do the work.",
             )
         }
         _ => error.into(),

@@ -186,7 +186,7 @@ impl KeyClient {
 
     fn slot(&self, len: usize) -> io::Result<Slot<'_>> {
         if len > ROOM {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "more than the key process takes at a time"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "more than the key process takes at once"));
         }
         Ok(self.shared.slots.take())
     }
@@ -349,11 +349,11 @@ impl Drop for InFlight<'_> {
 
 /// What a request comes to when there is nobody to carry it out.
 fn gone() -> io::Error {
-    io::Error::other("the process that held the keys has ended")
+    io::Error::other("the key process has exited")
 }
 
 fn refused() -> io::Error {
-    io::Error::new(io::ErrorKind::PermissionDenied, "the process that holds the keys refuses this")
+    io::Error::new(io::ErrorKind::PermissionDenied, "the key process refuses this")
 }
 
 fn wake(request: &Request) {

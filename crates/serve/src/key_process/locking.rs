@@ -221,7 +221,7 @@ enum Said {
 impl Said {
     fn error(self) -> io::Error {
         match self {
-            Self::Wrong => io::Error::new(io::ErrorKind::PermissionDenied, "these keys are not those that it had"),
+            Self::Wrong => io::Error::new(io::ErrorKind::PermissionDenied, "these are not its previous keys"),
             Self::Refused(why) => io::Error::new(io::ErrorKind::InvalidInput, why),
             Self::Failed(why) => io::Error::other(why),
             Self::Done(_) | Self::Channel | Self::Ended => io::ErrorKind::InvalidData.into(),
@@ -296,7 +296,7 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
             }
             Wish::Unlock => match unlocking.try_lock() {
                 Ok(_alone) => self.reopen(socket, stop).unwrap_or_else(failed),
-                Err(_) => Said::Refused("somebody else is unlocking it".to_owned()),
+                Err(_) => Said::Refused("another process is unlocking it".to_owned()),
             },
         };
         let _ = send(socket, &said);
@@ -323,7 +323,7 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
         let (outline, warnings) = (self.of)(&kept);
         if *outline != self.outline {
             io_side.end();
-            return Ok(Said::Refused("this opens another volume than the one that was locked".to_owned()));
+            return Ok(Said::Refused("this opens another volume than the locked one".to_owned()));
         }
         let client = io_side.opened(self.lost)?;
         // Not every format knows a wrong password. What waits to be written would be encrypted with its key.

@@ -438,7 +438,7 @@ impl Store for ForwardedStore {
 }
 
 fn denied() -> io::Error {
-    io::Error::new(io::ErrorKind::PermissionDenied, "the process that holds the keys writes nothing")
+    io::Error::new(io::ErrorKind::PermissionDenied, "the key process writes nothing")
 }
 
 /// Whether it is the other side's end.
@@ -450,7 +450,7 @@ fn ended(error: &io::Error) -> bool {
 pub(super) fn send(mut socket: &UnixStream, message: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     let len = u32::try_from(text.len()).ok().filter(|len| *len as usize <= LONGEST).ok_or_else(|| {
-        let what = "a message between the two processes would be too long: what is to be said of the volume is large";
+        let what = "a message to the key process would be too long";
         io::Error::new(io::ErrorKind::InvalidData, what)
     })?;
     socket.write_all(&[&len.to_le_bytes()[..], &text].concat())

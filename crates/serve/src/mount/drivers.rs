@@ -185,14 +185,14 @@ pub fn way_by_name(name: &str, root: bool, read_only: bool) -> Result<Way> {
     match root {
         true if in_kernel(name) => Ok(Way::Kernel { kind: name.to_owned(), unreplayed: None }),
         true => Err(Error::unsupported(format!("the kernel knows no file system called {name}"))),
-        false => Err(Error::unsupported(format!("there is no known way to mount {name} without root")).hint(WITHOUT)),
+        false => Err(Error::unsupported(format!("{name} cannot be mounted without root")).hint(WITHOUT)),
     }
 }
 
-const WITHOUT: &str = "The kernel may be able to mount it as root; --filesystem none shows the plaintext as one file.";
+const WITHOUT: &str = "Mount it as root, or show the plaintext as one file with --filesystem none.";
 
 fn unsupported(kind: Kind, root: bool) -> Error {
-    let who = if root { "this kernel has no support for it" } else { "this takes a program, or root" };
+    let who = if root { "this kernel has no support for it" } else { "a driver program or root is needed" };
     Error::unsupported(format!("{} cannot be mounted: {who}", kind.described()))
 }
 
@@ -207,12 +207,12 @@ impl Program {
     fn obstacle(&self, root: bool) -> Option<String> {
         let Self { name, package, setuid, arguments: _ } = self;
         if find(name).is_none() {
-            return Some(format!("{name} is not installed: `apt install {package}` (the Debian package {package})."));
+            return Some(format!("{name} is not installed: apt install {package} (Debian package)."));
         }
         if *setuid && !root && !sharing_allowed() {
-            let why = format!("{name} is setuid root, which the kernel keeps out of a user's FUSE files");
+            let why = format!("{name} is setuid root, so the kernel denies it access to a user's FUSE files");
             return Some(format!(
-                "{why}: the administrator can allow it with the line user_allow_other in /etc/fuse.conf."
+                "{why}. To allow it, the administrator can add the line user_allow_other to /etc/fuse.conf."
             ));
         }
         None

@@ -93,7 +93,7 @@ impl Served {
         match self.thread.take().map(JoinHandle::join) {
             None => Ok(()),
             Some(Ok(served)) => served,
-            Some(Err(_)) => Err(io::Error::other("a thread of the server has panicked").into()),
+            Some(Err(_)) => Err(io::Error::other("a server thread panicked").into()),
         }
     }
 }

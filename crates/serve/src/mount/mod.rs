@@ -189,10 +189,12 @@ pub fn mount(store: Arc<CountedStore<Arc<dyn Store>>>, request: &Request, mut li
 /// Why a file system that was to be written is read-only.
 fn why_read_only(store: &Arc<dyn Store>, name: &str) -> String {
     match filesystems::is_hibernated(store) {
-        Ok(true) => "The mount is read-only: Windows is hibernated in this file system, or was shut down by its fast startup. Start \
-                     Windows and shut it down for good: `shutdown /s /f /t 0`."
+        Ok(true) => "The mount is read-only: Windows is hibernated or used fast startup. Start Windows and shut it \
+             down fully: `shutdown /s /f /t 0`."
             .to_owned(),
-        _ => format!("The mount is read-only: the {name} driver found the file system unsafe to write. Check it (chkdsk, fsck)."),
+        _ => format!(
+            "The mount is read-only: the {name} driver found the file system unsafe to write. Check it (chkdsk, fsck)."
+        ),
     }
 }
 
@@ -206,13 +208,14 @@ pub fn mount_folder(tree: Arc<Stacked>, name: &str, request: &Request, live: Liv
         [] => false,
         [option] if option == "dev" && geteuid().is_root() => true,
         _ => {
-            return Err(
-                Error::misuse("an encrypted folder has no such mount options").hint("Only `-o dev` is one, for root.")
-            );
+            return Err(Error::misuse("an encrypted folder does not support these mount options").hint(
+                "Only root can use \
+                     one, `-o dev`.",
+            ));
         }
     };
     if request.filesystem != Choice::Auto {
-        return Err(Error::misuse("an encrypted folder holds no file system").hint("Leave out --filesystem."));
+        return Err(Error::misuse("an encrypted folder holds no file system").hint("Omit --filesystem."));
     }
     let source = escape(&live.session().record.volume);
     let options = Options { source, shared: geteuid().is_root(), ..Options::default() };
@@ -236,16 +239,16 @@ pub fn has_program(kind: Kind) -> Result<()> {
 /// The kind of file system in the store.
 fn detect(store: &dyn Store) -> Result<Kind> {
     let found = filesystems::detect(store)?;
-    let none = "A new volume has none before one is made in it: by `claviger create --filesystem` together with the volume, \
-                or by your system's tools on the file that --filesystem none shows.";
+    let none = "A new volume has no file system yet. Create one with `claviger create --filesystem` together with \
+         the volume, or with mkfs on the file shown by --filesystem none.";
     match found {
         Some(found) if found.kind.holds_files() => Ok(found.kind),
         Some(found) if found.kind == Kind::Lvm => {
-            Err(filesystems::instead_of_files(store).hint("--filesystem none shows the plaintext as one file."))
+            Err(filesystems::instead_of_files(store).hint("To show the plaintext as one file, use --filesystem none."))
         }
         Some(found) => Err(Error::unsupported(format!("it holds {}, which cannot be mounted", found.kind.described()))
-            .hint("--filesystem none shows the plaintext as one file.")),
-        None => Err(Error::new(ErrorKind::NotThisFormat("no file system was found inside".into())).hint(none)),
+            .hint("To show the plaintext as one file, use --filesystem none.")),
+        None => Err(Error::new(ErrorKind::NotThisFormat("no file system was found in it".into())).hint(none)),
     }
 }
 
@@ -292,8 +295,7 @@ impl Mounting<'_> {
         // Replaying a journal writes. On a read-only mount its changes are left out.
         let Some(option) = unreplayed.filter(|_| self.read_only) else { return Err(first) };
         self.kernel_mount(kind, device.path(), Some(option)).map_err(|_| first)?;
-        let warning = "the journal was not replayed when the file system was last used, and cannot be on a read-only \
-                       mount: files may be older than they should be";
+        let warning = "the journal was not replayed, and cannot be on a read-only mount: files may be outdated";
         Ok((served, vec![warning.to_owned()]))
     }
 
@@ -372,7 +374,7 @@ fn listen(mut from: ChildStderr) -> thread::JoinHandle<Vec<u8>> {
 fn said(who: &str, words: &[u8]) -> Error {
     let words = String::from_utf8_lossy(words);
     let lines: Vec<_> = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let words = if lines.is_empty() { "it ended without a message".to_owned() } else { lines.join(" ") };
+    let words = if lines.is_empty() { "it exited without a message".to_owned() } else { lines.join(" ") };
     let words = words.replace(char::is_control, "?");
     Error::new(ErrorKind::Io(io::Error::other(format!("{who} failed: {words}"))))
 }
@@ -645,6 +647,6 @@ mod tests {
     fn what_programs_say_is_fit_to_print() {
         let error = said("mount", b"  mount: /x: bad \x1b[2J superblock\n\n  dmesg(1) may\n");
         assert_eq!(error.to_string(), "mount failed: mount: /x: bad ?[2J superblock dmesg(1) may");
-        assert_eq!(said("x", b"").to_string(), "x failed: it ended without a message");
+        assert_eq!(said("x", b"").to_string(), "x failed: it exited without a message");
     }
 }

@@ -99,10 +99,10 @@ pub fn end(session: &Session, force: bool, patience: Duration) -> Result<Ended> 
         server.signal(Signal::TERM);
     }
     if !server.wait_for_end(Some(patience))? {
-        let what = format!("its server, process {}, has not ended after {} s", server.pid, patience.as_secs());
+        let what = format!("its server, process {}, has not exited after {} s", server.pid, patience.as_secs());
         return Err(Error::new(ErrorKind::Io(io::Error::other(what)))
             .at(&session.record.volume)
-            .hint("It may still be writing: check `claviger list`, and try again."));
+            .hint("It may still be writing. Check `claviger list`, and try again."));
     }
     outcome(session)
 }
@@ -213,7 +213,7 @@ fn busy(dir: &Path) -> Error {
     }
     let holder = (!who.is_empty()).then(|| who.join("; "));
     Error::new(ErrorKind::InUse { holder }).at(dir).hint(
-        "End these processes or close the files and try again. --force hides the mount now; it ends \
-         when nobody uses it any more.",
+        "End these processes or close the files, and try again. To detach the mount now, add --force; it ends with \
+         its last user.",
     )
 }

@@ -94,7 +94,7 @@ impl Greeting<'_> {
         let answers = self.ask(option::GO, &request)?;
         let ((len, flags), blocks) = match (answers.kind, answers.export) {
             (reply::ACK, Some(export)) => (export, answers.blocks),
-            (reply::ACK, None) => return Err(broken("it does not say how large the export is")),
+            (reply::ACK, None) => return Err(broken("it does not give the export's size")),
             (reply::ERR_UNSUP, _) => (self.export_name(name)?, None),
             _ => return Err(answers.refusal(export)),
         };
@@ -128,7 +128,7 @@ impl Greeting<'_> {
             self.socket.receive_by(self.deadline, &mut header)?;
             let (kind, len) = (be32(&header, 12), be32(&header, 16) as usize);
             if be64(&header, 0) != OPTION_REPLY_MAGIC || be32(&header, 8) != option || len > MAX_ANSWER {
-                return Err(broken("what came is no answer to an option"));
+                return Err(broken("it did not answer an option"));
             }
             let mut data = vec![0; len];
             self.socket.receive_by(self.deadline, &mut data)?;
@@ -163,12 +163,12 @@ impl Answers {
                 (io::ErrorKind::NotFound, format!("the server has no export called {export:?}{said}"))
             }
             reply::ERR_TLS_REQD => {
-                (io::ErrorKind::PermissionDenied, format!("the server demands TLS: say nbds instead of nbd{said}"))
+                (io::ErrorKind::PermissionDenied, format!("the server requires TLS: use nbds instead of nbd{said}"))
             }
             reply::ERR_BLOCK_SIZE_REQD => {
-                (io::ErrorKind::Unsupported, format!("the server cannot do without other block sizes{said}"))
+                (io::ErrorKind::Unsupported, format!("the server requires other block sizes{said}"))
             }
-            kind => (io::ErrorKind::PermissionDenied, format!("the server refuses, with {kind:#x}{said}")),
+            kind => (io::ErrorKind::PermissionDenied, format!("the server refuses with {kind:#x}{said}")),
         };
         io::Error::new(kind, what)
     }

@@ -53,9 +53,10 @@ impl Listener {
     fn tcp(address: SocketAddr, encrypted: bool) -> Result<Self> {
         if !encrypted && !address.ip().is_loopback() {
             return Err(Error::misuse(format!(
-                "{address} can be reached from other machines, and without TLS what it serves would cross the network in the clear"
+                "other machines can reach {address}, and without TLS the plaintext would cross the network in the \
+                 clear"
             ))
-            .hint("Serve with TLS, or on 127.0.0.1 or a Unix socket and tunnel that with ssh."));
+            .hint("Add --tls, or serve on 127.0.0.1 or a Unix socket and tunnel it with ssh."));
         }
         let listener = TcpListener::bind(address).map_err(|e| match e.kind() {
             io::ErrorKind::AddrInUse => in_use(&format!("another program listens on {address}")),
@@ -152,7 +153,7 @@ fn locked(folder: &fs::File) -> bool {
 /// Removes a socket left by a dead server, and nothing else.
 fn remove_stale(path: &Path) -> Result<()> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
-        return Err(Error::misuse("this exists already and is not a socket"));
+        return Err(Error::misuse("already exists and is not a socket"));
     }
     match UnixStream::connect(path) {
         Ok(_) => Err(in_use("another server answers on this socket")),

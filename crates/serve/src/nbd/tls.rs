@@ -94,8 +94,7 @@ impl ClientTls {
         match kind {
             reply::ACK if len == 0 => {}
             reply::ERR_UNSUP | reply::ERR_POLICY => {
-                let why =
-                    "the server does not offer TLS, and without it everything would cross the network in the clear";
+                let why = "the server does not offer TLS, without which all data would cross the network in the clear";
                 return Err(refused(why));
             }
             _ => return Err(refused(&format!("the server does not start TLS: reply type {kind:#x}"))),
@@ -197,7 +196,7 @@ pub(super) fn explained(error: &rustls::Error) -> io::Error {
                 "the list in ca-crl.pem is out of date".to_owned()
             }
             Certificate::NotValidForNameContext { presented, .. } if presented.is_empty() => {
-                "its certificate has no subjectAltName, and the common name does not count".to_owned()
+                "its certificate has no subjectAltName (the common name is not used)".to_owned()
             }
             Certificate::NotValidForNameContext { expected, presented } => {
                 format!("its certificate is for {}, not for {}", presented.join(", "), expected.to_str())
@@ -207,13 +206,13 @@ pub(super) fn explained(error: &rustls::Error) -> io::Error {
             }
             other => format!("its certificate cannot be accepted: {other}"),
         },
-        Tls::NoCertificatesPresented => "it has shown no certificate".to_owned(),
+        Tls::NoCertificatesPresented => "it sent no certificate".to_owned(),
         Tls::AlertReceived(alert) => match alert {
             Alert::CertificateRequired => {
-                return refused("the peer demands a certificate (client-cert.pem and client-key.pem)");
+                return refused("the peer requires a certificate (client-cert.pem and client-key.pem)");
             }
             Alert::UnknownCA => {
-                return refused("the peer does not know the authority that our certificate is from");
+                return refused("the peer does not trust our certificate's authority");
             }
             Alert::CertificateExpired => return refused("the peer says that our certificate has expired"),
             Alert::CertificateRevoked => return refused("the peer says that our certificate has been revoked"),
@@ -222,19 +221,20 @@ pub(super) fn explained(error: &rustls::Error) -> io::Error {
             | Alert::DecryptError
             | Alert::AccessDenied
             | Alert::CertificateUnknown => {
-                return refused("the peer does not accept our certificate, or that there is none");
+                return refused("the peer does not accept our certificate, or requires one");
             }
             Alert::HandshakeFailure | Alert::InsufficientSecurity => {
                 return refused(
-                    "the peer found nothing in common with us; it may demand a pre-shared key, which is not supported, or a certificate",
+                    "no common TLS parameters with the peer; it may require a certificate or a pre-shared key (not \
+                     supported)",
                 );
             }
-            alert => return refused(&format!("the peer ended it: {alert:?}")),
+            alert => return refused(&format!("the peer ended the connection: {alert:?}")),
         },
-        Tls::PeerIncompatible(why) => format!("there is nothing in common with it: {why:?}"),
+        Tls::PeerIncompatible(why) => format!("no common TLS parameters: {why:?}"),
         other => return io::Error::new(io::ErrorKind::InvalidData, format!("TLS: {other}")),
     };
-    refused(&format!("the peer is refused: {why}"))
+    refused(&format!("the peer was refused: {why}"))
 }
 
 fn refused(why: &str) -> io::Error {
@@ -282,8 +282,11 @@ fn certificates(path: &Path) -> Result<Option<Vec<CertificateDer<'static>>>> {
 fn private_key(path: &Path) -> Result<Option<PrivateKeyDer<'static>>> {
     match fs::metadata(path) {
         Ok(found) if found.permissions().mode() & 0o007 != 0 => {
-            Err(Error::misuse("everybody on this machine may use this private key")
-                .hint(format!("Make it yours alone (chmod 600 {}), and a new one if it matters.", path.display()))
+            Err(Error::misuse("everybody on this machine can read this private key")
+                .hint(format!(
+                    "Protect it with chmod 600 {}, and replace it if somebody may have read it.",
+                    path.display()
+                ))
                 .at(path))
         }
         _ => Ok(parsed(path, "a private key without a password")?.and_then(|keys| keys.into_iter().next())),
@@ -302,17 +305,18 @@ fn parsed<T: PemObject>(path: &Path, what: &str) -> Result<Option<Vec<T>>> {
         Err(e) => return Err(unreadable(e)),
     };
     match found.is_empty() {
-        true => Err(Error::misuse(format!("there is not {what} in this PEM file")).at(path)),
+        true => Err(Error::misuse(format!("this PEM file does not contain {what}")).at(path)),
         false => Ok(Some(found)),
     }
 }
 
 fn missing(path: &Path, what: &str) -> Error {
-    Error::misuse(format!("TLS takes {what} from this file, and there is none")).at(path)
+    Error::misuse(format!("TLS needs {what} in this file, which does not exist")).at(path)
 }
 
 fn unfit(error: &rustls::Error, folder: &Path, who: &str) -> Error {
-    Error::misuse(format!("certificate and key cannot be used: {error}")).at(&folder.join(format!("{who}-cert.pem")))
+    Error::misuse(format!("the certificate and key cannot be used: {error}"))
+        .at(&folder.join(format!("{who}-cert.pem")))
 }
 
 fn unverifiable(error: &VerifierBuilderError, folder: &Path) -> Error {

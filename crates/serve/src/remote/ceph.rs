@@ -30,16 +30,16 @@ pub(super) fn writers(mut command: Command, image: &str, deadline: Deadline) -> 
     let start = |command| walls::spawn(command, Walls::NoListenerRefused);
     let Output { ended, out, err } = walls::output(command, deadline, start).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => Error::new(ErrorKind::Io(e))
-            .hint("Whether somebody else writes to the image is asked by rbd: install the package ceph-common."),
+            .hint("The rbd tool is needed to check for other writers: install the package ceph-common."),
         _ => e.into(),
     })?;
     let succeeded = match ended {
         Err(e) if is_cancelled(&e) => return Err(e.into()),
         ended => ended.is_ok_and(|status| status.success()),
     };
-    let unknown = |why: String| io::Error::other(format!("who else writes to the image is not known: {why}"));
+    let unknown = |why: String| io::Error::other(format!("other writers of the image cannot be determined: {why}"));
     if !succeeded {
-        let last = err.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("rbd has not ended").to_owned();
+        let last = err.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("rbd did not finish").to_owned();
         return Err(unknown(last).into());
     }
     let told: Status = serde_json::from_str(&out).map_err(|e| unknown(e.to_string()))?;
@@ -56,7 +56,7 @@ pub(super) fn one_writer(writers: &[String], own: &[String]) -> Result<()> {
     match others.len() {
         0 | 1 => Ok(()),
         _ => Err(Error::new(ErrorKind::InUse { holder: Some(format!("this one and another: {}", others.join(", "))) })
-            .hint("Close it there, or open it with --read-only. Ceph takes half a minute to forget a client that was killed.")),
+            .hint("Close it there, or add --read-only. Ceph forgets a killed client after half a minute.")),
     }
 }
 

@@ -206,7 +206,7 @@ impl Helper {
             Some((rest, query)) if !self.options.is_empty() => (rest, query),
             _ => (rest, ""),
         };
-        let form = || Error::misuse(format!("such a place is named so: {}:{}", self.scheme, self.form));
+        let form = || Error::misuse(format!("write such an address as {}:{}", self.scheme, self.form));
         let values = matched(&self.form, rest).ok_or_else(form)?;
         let fill = |word: &String| {
             values.iter().fold(word.clone(), |word, (name, value)| word.replace(&format!("{{{name}}}"), value))
@@ -218,7 +218,7 @@ impl Helper {
             let name = pair.split('=').next().unwrap_or(pair);
             if !pair.contains('=') || !self.options.iter().any(|option| option == name) {
                 let known = self.options.join(", ");
-                return Err(Error::misuse(format!("{pair:?} behind the ?: {}: takes {known}", self.scheme)));
+                return Err(Error::misuse(format!("{pair:?} after the ?: {}: takes {known}", self.scheme)));
             }
             arguments.push(pair.to_owned());
         }
@@ -362,13 +362,13 @@ impl Reach for Helped {
         let status = running.child.try_wait().ok().flatten();
         let Helper { program, package, .. } = &self.helper;
         if status.and_then(|status| status.code()) == Some(127) {
-            let what = format!("{program} is not there: install the package {package}");
+            let what = format!("{program} is not installed: install the package {package}");
             return io::Error::new(io::ErrorKind::NotFound, what);
         }
         if listened(status) {
             let what = format!(
-                "{program} was killed because it tried to listen on a socket of its own, where others could reach it. A helper \
-                 must serve on the socket that it is given (LISTEN_FDS)"
+                "{program} was killed because it tried to listen on its own socket. A helper must serve on the \
+                 socket it is given (LISTEN_FDS)"
             );
             return io::Error::new(io::ErrorKind::PermissionDenied, what);
         }
@@ -381,7 +381,7 @@ impl Reach for Helped {
         let said: Vec<_> = said.lines().map(|line| its(line.trim())).filter(|line| !line.is_empty()).collect();
         let what = match (&said[said.len().saturating_sub(3)..], status) {
             ([], None) => return error,
-            ([], Some(status)) => format!("{program} has ended: {status}"),
+            ([], Some(status)) => format!("{program} exited: {status}"),
             (last, _) => format!("{program}: {}", last.join("; ")),
         };
         io::Error::new(error.kind(), what)

@@ -94,7 +94,7 @@ impl Image {
         let program = qemu_img.get_program().to_string_lossy().into_owned();
         let missing = |e: io::Error| match e.kind() {
             io::ErrorKind::NotFound => {
-                io::Error::new(e.kind(), format!("{program} is not there: install the package {package}"))
+                io::Error::new(e.kind(), format!("{program} is not installed: install the package {package}"))
             }
             _ => e,
         };
@@ -147,11 +147,11 @@ impl Image {
         let quoted = |text: &str| format!("'{}'", text.replace('\'', r"'\''"));
         let command = format!("qemu-img convert -f {format} -O raw {} whole.img", quoted(called));
         Error::unsupported(format!(
-            "this image names another file: the {what} {other:?}. That file was neither read nor written"
+            "this image refers to another file: the {what} {other:?}, which was neither read nor written"
         ))
         .hint(format!(
-            "Only the file that you name is opened. If the image is from somebody you trust and {other:?} belongs to it, make one file of \
-             both: {command}"
+            "Only the given file is opened. If you trust the image's author and {other:?} belongs to it, merge both \
+             into one file: {command}"
         ))
     }
 }

@@ -88,22 +88,22 @@ impl RemoteAddress {
 }
 
 fn utf8(text: &OsStr) -> Result<&str> {
-    text.to_str().ok_or_else(|| Error::misuse("no UTF-8").at(Path::new(text)))
+    text.to_str().ok_or_else(|| Error::misuse("not UTF-8").at(Path::new(text)))
 }
 
 fn only_read(scheme: &str) -> Error {
-    let why = format!("{scheme}: is only read: on a write, most servers would replace the whole file");
+    let why = format!("{scheme}: is read-only, since most servers would replace the whole file on a write");
     Error::new(ErrorKind::Io(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, why)))
-        .hint("`mount` and `serve` take --read-only. To change it, download it, change the copy, and upload that.")
+        .hint("Add --read-only to `mount` or `serve`. To change it, download it, change the copy, and upload that.")
 }
 
 fn told(error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => {
-            Error::new(ErrorKind::Io(error)).hint("No server answers there: has it been started?")
+            Error::new(ErrorKind::Io(error)).hint("No server answers there. Check that it is running.")
         }
         io::ErrorKind::ReadOnlyFilesystem => {
-            Error::new(ErrorKind::Io(error)).hint("Open it only for reading: --read-only.")
+            Error::new(ErrorKind::Io(error)).hint("To open it read-only, add --read-only.")
         }
         _ => error.into(),
     }
@@ -134,9 +134,10 @@ fn certificates() -> Result<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let at_home = [".config/pki/libnbd", ".pki/libnbd"].map(|folder| home.as_ref().map(|home| home.join(folder)));
     let folders = at_home.into_iter().flatten().chain([PathBuf::from("/etc/pki/libnbd")]);
-    folders.into_iter().find(|folder| folder.is_dir()).ok_or_else(|| {
-        Error::misuse("there are no certificates for TLS").hint("Say where they are: ?tls-certificates=FOLDER.")
-    })
+    folders
+        .into_iter()
+        .find(|folder| folder.is_dir())
+        .ok_or_else(|| Error::misuse("no certificates for TLS were given").hint("Add ?tls-certificates=FOLDER."))
 }
 
 impl Reach for Dialled {

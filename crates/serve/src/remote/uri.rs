@@ -59,7 +59,7 @@ impl Uri {
         let (scheme, rest) = text.split_once("://").ok_or_else(|| Error::misuse("an NBD URI begins with nbd://"))?;
         let known = SCHEMES.iter().find(|(name, ..)| *name == scheme);
         let &(_, tls, unix) = known.ok_or_else(|| {
-            Error::unsupported(format!("{scheme}:")).hint("Say nbd://, nbds://, nbd+unix:// or nbds+unix://.")
+            Error::unsupported(format!("{scheme}:")).hint("Use nbd://, nbds://, nbd+unix:// or nbds+unix://.")
         })?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, export) = rest.split_once('/').unwrap_or((rest, ""));
@@ -75,15 +75,15 @@ impl Uri {
                     return Err(no_preshared_keys());
                 }
                 "tls-certificates" | "tls-hostname" => {
-                    return Err(Error::misuse(format!("{name} without TLS: say nbds instead of nbd")));
+                    return Err(Error::misuse(format!("{name} without TLS: use nbds instead of nbd")));
                 }
                 other => return Err(Error::unsupported(format!("{other:?} in an NBD URI"))),
             }
         }
         let server = match (unix, socket) {
             (true, Some(path)) if authority.is_empty() => Server::Unix(path),
-            (true, _) => return Err(Error::misuse("a Unix socket is named so: nbd+unix:///EXPORT?socket=PATH")),
-            (false, Some(_)) => return Err(Error::misuse("?socket= belongs to nbd+unix://")),
+            (true, _) => return Err(Error::misuse("write a Unix socket as nbd+unix:///EXPORT?socket=PATH")),
+            (false, Some(_)) => return Err(Error::misuse("?socket= is only for nbd+unix://")),
             (false, None) => host(authority)?,
         };
         Ok(Self { server, export: text_of(export)?, tls: tls.then_some(with) })
@@ -93,9 +93,9 @@ impl Uri {
 fn host(authority: &str) -> Result<Server> {
     // A user is a name of TLS with pre-shared keys.
     if authority.contains('@') {
-        return Err(Error::unsupported("a user in an NBD URI").hint("Certificates say who the client is."));
+        return Err(Error::unsupported("a user in an NBD URI").hint("Identify the client by a certificate."));
     }
-    let wrong = || Error::misuse(format!("{authority:?} is no host"));
+    let wrong = || Error::misuse(format!("{authority:?} is not a host"));
     let (host, port) = match authority.strip_prefix('[') {
         Some(rest) => {
             let (address, after) = rest.split_once(']').ok_or_else(wrong)?;
@@ -125,7 +125,7 @@ fn decoded(text: &str) -> Result<OsString> {
                 let byte = digits.and_then(|d| u8::from_str_radix(d, 16).ok());
                 rest = &after[2.min(after.len())..];
                 byte.filter(|byte| *byte != 0)
-                    .ok_or_else(|| Error::misuse(format!("{text:?}: % and two digits are expected")))?
+                    .ok_or_else(|| Error::misuse(format!("{text:?}: % must be followed by two digits")))?
             }
             other => *other,
         });
@@ -134,7 +134,7 @@ fn decoded(text: &str) -> Result<OsString> {
 }
 
 fn text_of(text: &str) -> Result<String> {
-    decoded(text)?.into_string().map_err(|_| Error::misuse(format!("{text:?} is no UTF-8")))
+    decoded(text)?.into_string().map_err(|_| Error::misuse(format!("{text:?} is not UTF-8")))
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ pub(super) fn spawn(mut command: Command, walls: Walls) -> io::Result<Walled> {
         let _ = started.send(begun);
         let _ = end.recv();
     })?;
-    let child = child.recv().map_err(|_| io::Error::other("the thread that starts a helper has ended"))??;
+    let child = child.recv().map_err(|_| io::Error::other("the thread that starts helpers has stopped"))??;
     Ok(Walled { child, parent })
 }
 

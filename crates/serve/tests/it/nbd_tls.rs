@@ -113,7 +113,7 @@ fn clients_without_the_right_certificate_are_refused() {
     // None, one of another authority, one that is over, and one that is for servers.
     fs::create_dir(at("none")).expect("a folder");
     fs::copy(folder.path().join("ca-cert.pem"), at("none").join("ca-cert.pem")).expect("copied");
-    refused(&at("none"), "demands a certificate");
+    refused(&at("none"), "requires a certificate");
     stranger.lend("client", &authority, &at("strange"));
     refused(&at("strange"), "authority");
     authority.issue("client", "", -1);

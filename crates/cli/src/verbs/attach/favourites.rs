@@ -28,8 +28,8 @@ pub fn parse(text: &str) -> Result<BTreeMap<String, Favourite>> {
     for (name, favourite) in &all {
         // Anything else would be taken as another volume or folder.
         if let Some(option) = favourite.options.iter().find(|o| !o.starts_with('-') || *o == "--") {
-            return Err(Error::misuse(format!("{name}: {option:?} is no option of `claviger mount`"))
-                .hint("Values stand with their option: \"--hash=SHA-512\"."));
+            return Err(Error::misuse(format!("{name}: {option:?} is not an option of `claviger mount`"))
+                .hint("Write values together with their option: \"--hash=SHA-512\"."));
         }
     }
     Ok(all)

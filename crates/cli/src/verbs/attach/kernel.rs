@@ -52,15 +52,15 @@ pub fn attach(mut open: OpenArgs, name: &str, read_only: bool, json: bool) -> an
 pub fn set_up(open: &OpenArgs, opened: OpenedVolume, name: &str, read_only: bool) -> anyhow::Result<Attached> {
     let Facts { format, cipher, uuid, .. } = &opened.facts;
     let cannot = || {
-        Error::unsupported(format!("{cipher} as this volume has it, in the kernel: its dm-crypt has no such thing"))
-            .hint("Without --kernel this program does the work itself.")
+        Error::unsupported(format!("{cipher} of this volume in the kernel's dm-crypt"))
+            .hint("Omit --kernel to let this program do the work.")
             .in_format(format)
             .at(&open.path)
     };
     let mapping = opened.mapping.as_ref().ok_or_else(cannot)?;
     let all_writable = mapping.parts.iter().all(|part| part.writable);
     if !read_only && !all_writable {
-        output::warn("Part of it may not be written, and the kernel cannot express that: it is attached read-only.");
+        output::warn("It is attached read-only: part of it must not be written, which the kernel cannot express.");
     }
     let size = opened.volume.len();
     // The kernel wants what it is in for itself.
@@ -69,7 +69,10 @@ pub fn set_up(open: &OpenArgs, opened: OpenedVolume, name: &str, read_only: bool
     let request = Request { name, store, mapping, uuid: uuid.as_deref(), read_only: read_only || !all_writable };
     let attached = kernel::attach(&request)?;
     if !attached.keyring {
-        output::warn("The kernel's keyring did not accept the key: it is in the mapping's table, which root can read.");
+        output::warn(
+            "The kernel's keyring did not accept the key, so it is in the mapping's table, which root can \
+             read.",
+        );
     }
     Ok(Attached {
         name: name.to_owned(),
@@ -106,6 +109,6 @@ impl Report for Attached {
         if *swap {
             writeln!(out, "To swap to it: swapon {}", output::command([device]))?;
         }
-        writeln!(out, "To take it down: claviger detach {}", output::command([name]))
+        writeln!(out, "To detach: claviger detach {}", output::command([name]))
     }
 }

@@ -32,10 +32,9 @@ pub fn run(open: &OpenArgs, new: &NewCredentialArgs, json: bool) -> anyhow::Resu
     let own = named.is_none();
     let file = named.or(beside.folder.as_ref().map(|folder| folder.join(ecryptfs::WRAPPED)));
     let Some(file) = file else {
-        let what =
-            "there is no wrapped passphrase beside it: its passphrase is that of every file, and cannot be changed";
+        let what = "it has no wrapped passphrase, so its passphrase cannot be changed";
         return Err(Error::unsupported(what)
-            .hint("`claviger convert` copies its files into a new folder with another one.")
+            .hint("To copy its files to a new folder with another passphrase: claviger convert")
             .at(&open.path)
             .into());
     };
@@ -72,8 +71,8 @@ fn is_of(signatures: &[String], passphrase: &Secret) -> Result<bool> {
 impl Report for Changed {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let written: Vec<_> = self.written.iter().map(|file| Path::display(file).to_string()).collect();
-        writeln!(out, "{}: the new password opens the folder, and the old one does not.", self.path)?;
-        writeln!(out, "Written: {}. The files and their keys are as they were.", written.join(", "))?;
-        writeln!(out, "Whoever has an older copy of that file still opens the folder with the old password.")
+        writeln!(out, "{}: now only the new password opens the folder.", self.path)?;
+        writeln!(out, "Written: {}. The files and their keys are unchanged.", written.join(", "))?;
+        writeln!(out, "Older copies of that file still open the folder with the old password.")
     }
 }

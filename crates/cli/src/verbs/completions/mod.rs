@@ -68,7 +68,7 @@ pub fn answer() {
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let shells = SHELLS;
-    let shell = shells.completer(&args.shell).expect("no other is taken");
+    let shell = shells.completer(&args.shell).expect("no other shell is possible");
     let mut script = Vec::new();
     shell.write_registration(ASKED, "claviger", "claviger", "claviger", &mut script)?;
     output::write(&mut output::raw()?, &script)

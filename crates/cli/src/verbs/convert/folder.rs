@@ -52,8 +52,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let begun = part.exists();
     if begun != args.resume {
         let (what, hint) = match begun {
-            true => ("a conversion into it was interrupted", "Go on with --resume, or remove the folder first."),
-            false => ("there is no interrupted conversion", "Leave out --resume."),
+            true => ("a conversion to it was interrupted", "Continue with --resume, or remove the folder first."),
+            false => ("there is no interrupted conversion", "Omit --resume."),
         };
         return Err(Error::misuse(what).at(&part).hint(hint).into());
     }
@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let converted = Converted { source, destination, left_out, from, to, copied };
     output::print(&converted, args.json)?;
     if !converted.left_out.is_empty() {
-        output::warn("not everything is in the copy: keep the source");
+        output::warn("the copy is incomplete: keep the source");
     }
     converted.left_out.end()
 }
@@ -149,7 +149,7 @@ fn apart(source: &Path, destination: &Path) -> Result<()> {
     let parent = parent.canonicalize().map_err(|e| Error::from(e).at(parent))?;
     let source = source.canonicalize().map_err(|e| Error::from(e).at(source))?;
     match parent.starts_with(&source) {
-        true => Err(Error::misuse("the new folder would be inside the one that is copied").at(destination)),
+        true => Err(Error::misuse("the new folder would be inside the source folder").at(destination)),
         false => Ok(()),
     }
 }
@@ -161,7 +161,8 @@ impl Report for Converted {
         let named = |format: &Option<&'static str>| format.unwrap_or("not encrypted");
         writeln!(
             out,
-            "{source} ({}) was copied to {destination} ({}): {files} and {folders}, {}; both were read and are the same.",
+            "{source} ({}) was copied to {destination} ({}): {files} and {folders}, {}; both were compared and are \
+             identical.",
             named(from),
             named(to),
             size::exact(copied.bytes)

@@ -111,8 +111,8 @@ impl Destination {
         if resume {
             let none = || {
                 let what = match &self.state {
-                    Some(state) => format!("{} is not there", state.display()),
-                    None => "what a device's conversion has come to is only known with --state".to_owned(),
+                    Some(state) => format!("{} does not exist", state.display()),
+                    None => "resuming a conversion to a device needs --state".to_owned(),
                 };
                 Error::misuse(format!("there is no conversion to resume: {what}")).at(&self.to)
             };
@@ -126,14 +126,14 @@ impl Destination {
         }
         let left = part.into_iter().chain(self.state.as_ref().filter(|_| earlier.is_some()));
         let remove = output::command(["rm", "--"].map(Path::new).into_iter().chain(left.map(PathBuf::as_path)));
-        let anew = format!("To begin anew, remove what it has left, and give the same command again:\n  {remove}");
+        let anew = format!("To start over, remove its leftovers and repeat the command:\n  {remove}");
         let hint = match earlier {
             Some(_) => {
                 let (verb, rest) = words.split_at(2);
                 let resume = output::command(verb.iter().chain([&"--resume".into()]).chain(rest));
-                format!("To go on with it:\n  {resume}\n{anew}")
+                format!("To continue it:\n  {resume}\n{anew}")
             }
-            None => format!("Nothing says how far it has come: --resume cannot go on with it.\n{anew}"),
+            None => format!("Its progress is not recorded, so --resume cannot continue it.\n{anew}"),
         };
         Err(Error::misuse("an earlier conversion has not been finished").at(&self.to).hint(hint))
     }
@@ -157,7 +157,7 @@ impl Destination {
         // What an earlier attempt left before there was anything in it.
         match fs::symlink_metadata(&self.at) {
             Ok(metadata) if metadata.is_file() => fs::remove_file(&self.at).map_err(|e| Error::from(e).at(&self.at))?,
-            Ok(_) => return Err(Error::misuse("no file of an earlier conversion").at(&self.at)),
+            Ok(_) => return Err(Error::misuse("not a file of an earlier conversion").at(&self.at)),
             Err(_) => {}
         }
         let made = if sparse { FileStore::create_sparse(&self.at, len) } else { FileStore::create(&self.at, len) };
@@ -231,7 +231,7 @@ impl Target {
     pub fn left(&self) -> String {
         match &self.state {
             Some(_) => "Repeat the command with --resume to continue.".to_owned(),
-            None => "What was written is no whole volume; without --state it cannot go on.".to_owned(),
+            None => "The written part is not a complete volume; without --state it cannot be continued.".to_owned(),
         }
     }
 
@@ -254,7 +254,7 @@ impl Target {
     pub fn finish(self) -> Result<()> {
         let Self { file, to, at, state, old, .. } = self;
         if let Some(file) = file.as_ref().filter(|_| at != to) {
-            let whole = |e: Error| e.hint(format!("The copy is whole and called {}.", at.display()));
+            let whole = |e: Error| e.hint(format!("The copy is complete and called {}.", at.display()));
             file.rename(&at, &to, old.as_ref()).map_err(whole)?;
         }
         let tidy = || {
@@ -262,7 +262,7 @@ impl Target {
             state.as_deref().map_or(Ok(()), fs::remove_file)
         };
         if let Err(e) = tidy() {
-            output::warn(&format!("{}: it is whole, but its name may not survive a power cut: {e}", to.display()));
+            output::warn(&format!("{}: it is complete, but its name may not survive a power cut: {e}", to.display()));
         }
         Ok(())
     }

@@ -57,11 +57,11 @@ impl State {
         let text = match fs::metadata(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Ok(metadata) if metadata.is_file() && metadata.len() <= MAX => fs::read(path).map_err(at)?,
-            Ok(_) => return Err(Error::misuse("no file that this program keeps about a conversion").at(path)),
+            Ok(_) => return Err(Error::misuse("not a conversion state file").at(path)),
             Err(e) => return Err(at(e)),
         };
         let state = serde_json::from_slice::<Self>(&text).ok().filter(|s| s.claviger_conversion == VERSION);
-        let foreign = || Error::misuse("no file that this program keeps about a conversion, or of another version");
+        let foreign = || Error::misuse("not a conversion state file, or one of another version");
         state.map(Some).ok_or_else(|| foreign().at(path))
     }
 

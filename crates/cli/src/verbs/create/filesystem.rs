@@ -21,17 +21,17 @@ use rustix::fs::SeekFrom as Extent;
 /// What can be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FileSystem {
-    /// Linux's own
+    /// The usual one on Linux
     Ext4,
-    /// From 300 MiB on
+    /// At least 300 MiB
     Xfs,
-    /// From 110 MiB on
+    /// At least 110 MiB
     Btrfs,
-    /// With files where the format keeps something, as Windows has them
+    /// For Windows; reserved areas become files
     Ntfs,
     /// Smaller than the volume
     Exfat,
-    /// With clusters that are marked as bad where the format keeps something
+    /// For all systems; reserved areas become bad clusters
     Fat,
 }
 
@@ -157,12 +157,12 @@ impl Wish<'_> {
         use FileSystem::{Btrfs, Exfat, Ext4, Fat, Ntfs, Xfs};
         let Kind { name, program: makes, label: (_, longest), utf16, .. } = self.kind.kind();
         if keeps && matches!(self.kind, Ext4 | Xfs | Btrfs) {
-            return Err(Error::misuse(format!("{name} leaves no room for what the format keeps to itself"))
-                .hint("NTFS, exFAT and FAT do: --filesystem ntfs."));
+            return Err(Error::misuse(format!("{name} cannot leave room for the format's reserved areas"))
+                .hint("Use NTFS, exFAT or FAT: --filesystem ntfs."));
         }
         if self.sector != 512 && (self.kind == Exfat || (keeps && self.kind == Fat)) {
-            return Err(Error::misuse(format!("{name} is made with sectors of 512 bytes alone"))
-                .hint("Use another file system, or leave out --sector-size."));
+            return Err(Error::misuse(format!("{name} supports only 512-byte sectors"))
+                .hint("Use another file system, or omit --sector-size."));
         }
         let len = |label: &str| match self.kind {
             Fat => label.chars().count(),
@@ -172,11 +172,11 @@ impl Wish<'_> {
         if let Some(label) = self.label.filter(|label| len(label) > *longest) {
             let unit = if *utf16 || self.kind == Fat { "characters" } else { "bytes" };
             return Err(Error::misuse(format!(
-                "a label of {name} has at most {longest} {unit}, and {label:?} has more"
+                "the label {label:?} is too long: {name} allows at most {longest} {unit}"
             )));
         }
         if let Some(label) = self.label.filter(|label| label.chars().any(char::is_control)) {
-            return Err(Error::misuse(format!("a label of {name} is text on one line, and {label:?} is not")));
+            return Err(Error::misuse(format!("the label {label:?} is not a single line of text, as {name} needs")));
         }
         if let (Fat, Some(label)) = (self.kind, self.label) {
             fat_label(label)?;
@@ -232,7 +232,7 @@ impl Wish<'_> {
         let dir = tempfile::tempdir()?;
         let mounted = fuse::mount(fuse::Image::new(Arc::clone(&volume)), dir.path(), fuse::Options::default());
         let mounted = mounted
-            .map_err(|e| e.hint("A file system is made through FUSE. Without --filesystem it is not needed."))?;
+            .map_err(|e| e.hint("Creating a file system needs FUSE. Without --filesystem, FUSE is not needed."))?;
         let handle = mounted.handle();
         let serving = thread::spawn(move || mounted.run());
         let made = self.command().and_then(|command| self.run(command, &dir.path().join("volume")));
@@ -318,12 +318,12 @@ fn fat_label(label: &str) -> Result<[u8; 11]> {
     let mut stored = [b' '; 11];
     for (c, room) in label.chars().zip(&mut stored) {
         *room = byte(c).ok_or_else(|| {
-            Error::misuse(format!("a label of FAT cannot have {c:?}, and {label:?} has it"))
-                .hint("Use exFAT, or a label of letters, digits, blanks and hyphens: --filesystem exfat.")
+            Error::misuse(format!("the label {label:?} contains {c:?}, which FAT does not allow"))
+                .hint("Use letters, digits, spaces and hyphens, or exFAT: --filesystem exfat.")
         })?;
     }
     match label.starts_with(' ') {
-        true => Err(Error::misuse(format!("a label of FAT does not begin with a blank, and {label:?} does"))),
+        true => Err(Error::misuse(format!("the label {label:?} begins with a space, which FAT does not allow"))),
         false => Ok(stored),
     }
 }
@@ -505,7 +505,7 @@ impl Mounted {
             let _ = server.stderr.take().map(|mut stderr| stderr.read_to_string(&mut said));
         }
         Error::from(io::Error::other(format!("ntfs-3g did not mount the new file system: {}", said.trim())))
-            .hint("It takes /dev/fuse. --filesystem exfat and --filesystem fat need no mount.")
+            .hint("NTFS needs /dev/fuse. Use --filesystem exfat or --filesystem fat, which do not.")
     }
 
     /// Unmounts it; then everything is in the image.
@@ -543,7 +543,7 @@ impl Drop for Mounted {
 fn program(name: &str, package: &str) -> Result<PathBuf> {
     find_program(name).ok_or_else(|| {
         Error::unsupported(format!("{name} is not installed"))
-            .hint(format!("`apt install {package}` (the Debian package {package})."))
+            .hint(format!("To install it: apt install {package} (Debian package)."))
     })
 }
 

@@ -35,7 +35,7 @@ struct Created {
 pub fn run(args: &Args, format: &'static dyn FileFormat, path: &Path) -> anyhow::Result<()> {
     guard::no_dumps();
     if format.name() != ecryptfs::ECRYPTFS.name() {
-        return Err(Error::unsupported(format!("making folders of {}", format.name())).into());
+        return Err(Error::unsupported(format!("creating {} folders", format.name())).into());
     }
     args.check_for_folder()?;
     empty_or_none(path)?;
@@ -43,7 +43,7 @@ pub fn run(args: &Args, format: &'static dyn FileFormat, path: &Path) -> anyhow:
     let options = FolderOptions { cipher, key_bytes, ..FolderOptions::default() };
     let credentials = args.credentials.read_new(|_| true)?;
     let [Credential::Passphrase(password)] = &credentials[..] else {
-        return Err(Error::misuse("a folder of eCryptfs takes a password and nothing else").into());
+        return Err(Error::misuse("an eCryptfs folder takes a password and nothing else").into());
     };
     let created = match args.home {
         true => home(path, password)?,
@@ -111,7 +111,7 @@ fn empty_or_none(path: &Path) -> Result<()> {
         Ok(true) => Ok(()),
         Ok(false) => Err(Error::misuse("this folder is not empty")
             .at(path)
-            .hint("Choose a new name; `claviger convert` copies files into a new encrypted folder.")),
+            .hint("Choose a new name. To copy existing files to a new encrypted folder: claviger convert")),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(e) => Err(Error::from(e).at(path)),
     }
@@ -134,16 +134,17 @@ fn make(path: &Path) -> Result<()> {
 impl Report for Created {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, format, signatures: _, mount_point, opened_with } = self;
-        writeln!(out, "{path}: a new folder of {format}, which is empty.")?;
+        writeln!(out, "{path}: new empty {format} folder.")?;
         let to = mount_point.as_deref().unwrap_or("DIR");
         match mount_point {
             Some(_) => writeln!(
                 out,
-                "Its passphrase is random, and lies wrapped by the password in .ecryptfs beside it: keep a copy of that."
+                "Its random passphrase is stored in .ecryptfs beside it, wrapped by the password. Keep a copy of \
+                 that."
             )?,
             None => writeln!(
                 out,
-                "As long as it is empty nothing in it tells a wrong password: take the same one when it is mounted first."
+                "While it is empty, a wrong password cannot be detected: use the same one at the first mount."
             )?,
         }
         let mut words = vec!["claviger".to_owned(), "mount".to_owned()];

@@ -21,11 +21,11 @@ pub(crate) struct ProtectorArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "no_recovery_password")]
     recovery_password_file: Option<PathBuf>,
 
-    /// Make no recovery password: if the password is forgotten, what is in the volume is lost
+    /// Create no recovery password: a forgotten password then loses the data
     #[arg(long)]
     no_recovery_password: bool,
 
-    /// Make a startup key, too: a new file GUID.BEK in this folder, which opens the volume without the password
+    /// Also create a startup key: a new file GUID.BEK in this folder, which opens the volume without the password
     #[arg(long, value_name = "FOLDER")]
     startup_key: Option<PathBuf>,
 }
@@ -99,7 +99,7 @@ impl ProtectorArgs {
             return Err(Error::misuse("there is no such folder for the startup key").at(folder));
         }
         if json && self.recovers(takes) && self.recovery_password_file.is_none() {
-            return Err(Error::misuse("a recovery password is not printed as JSON, which others keep")
+            return Err(Error::misuse("recovery passwords are not printed as JSON, which is often stored")
                 .hint("Use --recovery-password-file FILE or --no-recovery-password."));
         }
         Ok(())

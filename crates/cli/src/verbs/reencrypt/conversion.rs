@@ -48,8 +48,8 @@ impl Args {
         takes::check(format.name(), &format.takes(), Purpose::Creating, &asked).map_err(at)?;
         let (credentials, protectors) = match exists {
             true if !asked.is_empty() => {
-                let there = Error::misuse("it is a volume already, with what opens it");
-                return Err(at(there.hint("`claviger keyslot add` adds a recovery password or a startup key.")).into());
+                let there = Error::misuse("it is already a volume and has its protectors");
+                return Err(at(there.hint("To add a recovery password or startup key: claviger keyslot add")).into());
             }
             true => {
                 let header = format.open(&store).map_err(at)?;
@@ -58,7 +58,7 @@ impl Args {
                 (self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?, ProtectorReport::default())
             }
             false if self.encrypt => self.begin_encryption(&store, of, in_key_process)?,
-            false => return Err(at(Error::misuse(format!("it is no {} volume", format.name()))).into()),
+            false => return Err(at(Error::misuse(format!("it is not a {} volume", format.name()))).into()),
         };
         if exists {
             alone(in_key_process)?;
@@ -87,11 +87,8 @@ impl Args {
             () if self.encrypt => Ok(Some(Towards::Encrypted)),
             () if self.decrypt => Ok(Some(Towards::Plain)),
             () if self.resume => Ok(None),
-            () => Err(Error::misuse(format!(
-                "a {} volume keeps its key: nothing else is put in its place",
-                format.name()
-            ))
-            .hint("Say --decrypt to leave only plaintext, --encrypt to encrypt the rest, or --resume.")),
+            () => Err(Error::misuse(format!("a {} volume keeps its key and cannot be reencrypted", format.name()))
+                .hint("Use --decrypt to leave only plaintext, --encrypt to encrypt the rest, or --resume.")),
         }
     }
 

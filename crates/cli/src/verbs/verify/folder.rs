@@ -48,9 +48,9 @@ impl Report for Checked {
         match problems.len() as u64 {
             0 => writeln!(
                 out,
-                "Every file has a sound header, and all of its contents are there and can be read. What they are was not checked."
+                "Every file has a sound header and complete, readable contents. Their correctness was not checked."
             ),
-            some => writeln!(out, "{} found. `claviger cp -r --salvage` copies what is left.", count(some, "problem")),
+            some => writeln!(out, "{} found. To copy what is left: claviger cp -r --salvage", count(some, "problem")),
         }
     }
 }

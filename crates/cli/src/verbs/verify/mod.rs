@@ -17,21 +17,20 @@ use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::verbs::deniability::{self, DeniabilityArgs};
 
-/// Check every copy of a volume's header, and whether its parts look random
+/// Check all copies of a volume's header, and look for non-random sectors
 ///
-/// Tries the password on each copy and checks that it opens, its checksums are right and it agrees with its twin. Then
-/// samples sectors all over the volume for zeros and patterns, which would show anybody where data lie. Nothing is
-/// written.
+/// Checks that each header copy opens with the password, has correct checksums and agrees with its twin. Then samples
+/// sectors across the volume for zeros and patterns, which would reveal where data lie. Nothing is written.
 ///
 /// Copies that do not open are tried in every way; --hash and --cipher speed that up.
 ///
-/// Of an encrypted folder, every name and every file's header is checked, and whether all of its contents are there
-/// and can be read.
+/// In an encrypted folder, checks every name and every file's header, and that its contents are complete and
+/// readable.
 ///
-/// With --deniability it says instead what an observer can tell: from a copy of the volume, from two of different times, with its
-/// password, and from the file system and the machine around it. Of each claim it says how sure it is.
+/// With --deniability, reports instead what an observer can tell from one or two copies of the volume, with its
+/// password, and from the file system and machine around it. Each finding has a degree of certainty.
 ///
-/// Ends with 4 if a copy of the header that opens is damaged or missing its twin, or a file is damaged.
+/// Exits with 4 if a header copy that opens is damaged or lacks its twin, or a file is damaged.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger verify old.tc
@@ -99,7 +98,7 @@ impl Report for Checked {
                 CopyState::Differs(what) => format!("OPENS, BUT DIFFERS: {what}"),
                 CopyState::Damaged(what) => format!("DAMAGED: {what}"),
                 CopyState::DoesNotOpen => "does not open with this password; looks random".to_owned(),
-                CopyState::NoHeader => "no header: what is there does not look random".to_owned(),
+                CopyState::NoHeader => "no header: its place does not look random".to_owned(),
             };
             writeln!(out, "  {:<14} at byte {:<12} {state}", copy.name, copy.at)?;
         }
@@ -118,8 +117,8 @@ impl Report for Checked {
         let end = match damaged {
             true if *repair_told => "Damaged.",
             true => {
-                "Damaged. `claviger header restore --embedded` repairs the header in front from the backup at the end; where the \
-                 backup is the damaged one, `claviger change` writes both anew."
+                "Damaged. To repair the header in front from the backup at the end: `claviger header restore \
+                 --embedded`. To rewrite a damaged backup: `claviger change`."
             }
             false => "All headers are sound.",
         };

@@ -39,7 +39,7 @@ impl<'a> Blob<'a> {
         let version = fields.u32("version of the blob")?;
         let provider = fields.guid("provider")?;
         if (version, &provider[..]) != (1, PROVIDER) {
-            return Err(Error::unsupported(format!("a DPAPI blob of version {version} by provider {provider}")));
+            return Err(Error::unsupported(format!("DPAPI blob version {version} by provider {provider}")));
         }
         let from = fields.at();
         fields.u32("version of the master key")?;
@@ -78,7 +78,7 @@ impl<'a> Blob<'a> {
         wipe_stack();
         let key = self.key(session, block);
         pbe::decrypted(&*self.cipher.with_key(&key), &[0; 16], self.ciphertext)
-            .map_err(|_| damaged("what decrypts has no end"))
+            .map_err(|_| damaged("the decrypted data have no terminator"))
     }
 
     /// The cipher's key: the session key, made longer where it is too short as CryptDeriveKey does (Microsoft's documentation of

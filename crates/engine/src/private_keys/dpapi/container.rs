@@ -75,7 +75,7 @@ fn read_cng(mut fields: Fields<'_>, keys: &MasterKeys, origin: &str) -> Result<V
 fn capi_key(bytes: &[u8], origin: &str) -> Result<SoftKey> {
     let mut fields = Fields::new(bytes);
     if fields.take(4, "private key")? != b"RSA2" {
-        return Err(Error::unsupported("a private key of CryptoAPI that is not RSA's"));
+        return Err(Error::unsupported("CryptoAPI private keys other than RSA"));
     }
     let stored = fields.u32("length of the modulus")? as usize;
     let bits = fields.u32("bits of the modulus")? as usize;
@@ -106,7 +106,7 @@ fn cng_key(bytes: &[u8], origin: &str) -> Result<SoftKey> {
     let mut fields = Fields::new(bytes);
     let magic = fields.take(4, "private key")?;
     if magic != b"RSA2" && magic != b"RSA3" {
-        return Err(Error::unsupported("a private key of CNG that is not RSA's"));
+        return Err(Error::unsupported("CNG private keys other than RSA"));
     }
     fields.u32("bits of the modulus")?;
     let mut lens = [0; 4];

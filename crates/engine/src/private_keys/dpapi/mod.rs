@@ -108,7 +108,7 @@ impl Profile {
             }
         }
         let Some((steps, protect)) = found else {
-            return Err(no_profile(&shown, "no folder of master keys, AppData/Roaming/Microsoft/Protect"));
+            return Err(no_profile(&shown, "no master key folder AppData/Roaming/Microsoft/Protect"));
         };
         let at = |more: &[&str]| below(&[steps, more].concat());
         let mut store = Self {
@@ -172,8 +172,8 @@ impl Profile {
         contents.certificates = certificates.into_iter().map(|stored| stored.certificate).collect();
         contents.refused = self.refused;
         if contents.keys.is_empty() && contents.refused.is_empty() {
-            return Err(Error::misuse("no private key lies in this profile")
-                .hint("EFS's may have been exported and removed, or be on a smart card."));
+            return Err(Error::misuse("this profile has no private key")
+                .hint("The EFS key may have been exported and removed, or be on a smart card."));
         }
         contents.into_keys()
     }
@@ -198,8 +198,8 @@ impl Profile {
             let users: Vec<_> = self.users.iter().map(|(sid, _)| &sid[..]).collect();
             let what = format!("the {what} opens none of the {} master keys of {}", keys.closed, users.join(", "));
             return Err(Error::new(ErrorKind::WrongCredential(what)).hint(
-                "It has to be the Windows password itself, not a PIN. A Microsoft account's password does not open them, nor does one that \
-                 an administrator has set; an NT hash opens only those of a domain.",
+                "Give the Windows password itself, not a PIN. Passwords of Microsoft accounts or set by an \
+                 administrator do not open them; an NT hash opens only domain keys.",
             ));
         }
         Ok(keys)
@@ -228,8 +228,7 @@ impl MasterKeys {
     fn open(&self, bytes: &[u8], entropy: &[u8]) -> Result<Secret> {
         let blob = blob::Blob::read(bytes)?;
         let Some(key) = self.open.get(&blob.master_key) else {
-            let what =
-                format!("it is encrypted with the master key {}, which is not among those that open", blob.master_key);
+            let what = format!("it is encrypted with the master key {}, which does not open", blob.master_key);
             return Err(Error::new(ErrorKind::WrongCredential(what)).hint(format!(
                 "{} open, {} do not.",
                 self.open.len(),
@@ -249,9 +248,9 @@ fn described(key: SoftKey, certificates: &[certificates::Stored]) -> SoftKey {
 }
 
 fn no_profile(path: &str, what: &str) -> Error {
-    Error::new(ErrorKind::NotThisFormat(format!("no key store of Windows: {what}")))
+    Error::new(ErrorKind::NotThisFormat(format!("not a Windows key store: {what}")))
         .at(path.as_ref())
-        .hint("Name the folder of a user: /Users/NAME, or Documents and Settings/NAME before Windows Vista.")
+        .hint("Give a user's folder: /Users/NAME, or Documents and Settings/NAME before Windows Vista.")
 }
 
 /// The folder some steps further down, whatever the case of their letters: a copy may lie where that counts.
@@ -314,7 +313,7 @@ impl<'a> Fields<'a> {
     /// The next `len` bytes.
     pub fn take(&mut self, len: usize, field: &'static str) -> Result<&'a [u8]> {
         let bytes = self.bytes.get(self.at..).and_then(|rest| rest.get(..len));
-        let bytes = bytes.ok_or_else(|| self.damaged(field, format!("{len} bytes, but the file ends before")))?;
+        let bytes = bytes.ok_or_else(|| self.damaged(field, format!("{len} bytes, but the file is shorter")))?;
         self.at += len;
         Ok(bytes)
     }

@@ -77,9 +77,9 @@ pub(super) fn read(geometry: &Geometry, store: &dyn Store, base: u64) -> Result<
         for (i, sector) in bytes.chunks(SECTOR as usize).enumerate() {
             let number = number_of(section, i as u64, sector).ok_or_else(|| {
                 let offset = base + geometry.section_at(section) + i as u64 * SECTOR + (SECTOR - COMMIT_ID as u64);
-                let what = "it belongs to no journal, or the journal is encrypted".to_owned();
+                let what = "it does not belong to the journal, or the journal is encrypted".to_owned();
                 Error::new(ErrorKind::Malformed { field: "commit id of the journal", offset, what })
-                    .hint("The journal may hold the newest writes, so nothing is read without it.")
+                    .hint("The journal may hold the newest writes, so the volume does not open without it.")
             })?;
             newest_of[usize::from(number)] = Some(section);
             whole = if i == 0 { Some(number) } else { whole.filter(|w| *w == number) };

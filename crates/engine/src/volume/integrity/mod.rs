@@ -526,9 +526,7 @@ impl TaggedSectors {
 
     fn unless_failed(&self) -> io::Result<()> {
         let failed = |why: &String| {
-            io::Error::other(format!(
-                "nothing more is written until the volume is reopened, because a write failed: {why}"
-            ))
+            io::Error::other(format!("writing has stopped until the volume is reopened, because a write failed: {why}"))
         };
         self.failure.get().map_or(Ok(()), |why| Err(failed(why)))
     }

@@ -84,14 +84,13 @@ impl Geometry {
             |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes")),
         );
         if &bytes[..8] != MAGIC {
-            return Err(bad("integrity magic", 0, "there is no dm-integrity superblock".into()).hint(
-                "The data area has no tags, or its beginning was overwritten and nothing in it can be verified.",
-            ));
+            return Err(bad("integrity magic", 0, "there is no dm-integrity superblock".into())
+                .hint("The data area has no tags, or its beginning was overwritten, so its data cannot be verified."));
         }
         match bytes[8] {
             1..=NEWEST_VERSION => {}
             0 => return Err(bad("integrity version", 8, "it is 0".into())),
-            newer => return Err(Error::unsupported(format!("version {newer} of dm-integrity"))),
+            newer => return Err(Error::unsupported(format!("dm-integrity version {newer}"))),
         }
         // Linux leaves the flag there when it is done.
         let computed = le64(32) >= le64(16);
@@ -99,7 +98,7 @@ impl Geometry {
         let tag = usize::from(le16(10));
         match made {
             Some((made, _)) if made != tag => {
-                return Err(bad("integrity tag size", 10, format!("tags of {tag} bytes, and the cipher makes {made}")));
+                return Err(bad("integrity tag size", 10, format!("tags of {tag} bytes, but the cipher makes {made}")));
             }
             None if tag == 0 || tag > MAX_TAG => {
                 return Err(bad("integrity tag size", 10, format!("tags of {tag} bytes")));
@@ -108,7 +107,7 @@ impl Geometry {
         }
         let log2_interleave = bytes[9];
         if log2_interleave == 0 {
-            return Err(Error::unsupported("data on another device than the tags (dm-integrity's meta_device)"));
+            return Err(Error::unsupported("tags on a separate device (dm-integrity's meta_device)"));
         }
         if !LOG2_INTERLEAVE.contains(&log2_interleave) {
             return Err(bad("interleave sectors", 9, format!("2^{log2_interleave}")));
@@ -116,7 +115,7 @@ impl Geometry {
         let block_sectors = 1u64.checked_shl(bytes[28].into()).filter(|sectors| *sectors <= LONGEST_BLOCK);
         let block_sectors = match made {
             Some((_, block)) if block_sectors != Some(block as u64 / SECTOR) => {
-                let what = format!("2^{}, and the cipher's are {block} bytes", bytes[28]);
+                let what = format!("2^{}, but the cipher's are {block} bytes", bytes[28]);
                 return Err(bad("sectors per block", 28, what));
             }
             _ => block_sectors.ok_or_else(|| bad("sectors per block", 28, format!("2^{}", bytes[28])))?,
@@ -139,8 +138,8 @@ impl Geometry {
             let end = u128::from(at) + geometry.end() * u128::from(SECTOR);
             let what = format!("{} sectors reach past the end, to byte {end}", geometry.provided);
             return Err(bad("provided data sectors", 16, what).hint(
-                "If it was cut short, find a complete copy. Or give a copy of it that length again, with `truncate --size`: what was \
-                 cut off stays lost, and the rest can be read.",
+                "If it was cut short, find a complete copy. Or extend a copy to that length with `truncate --size` \
+                 to read the rest.",
             ));
         }
         if !geometry.is_aligned() {
@@ -310,10 +309,10 @@ fn supported(flags: u32, computed: bool) -> Result<()> {
     let known = FLAG_FIXED_PADDING | FLAG_FIXED_HMAC | if computed { FLAG_RECALCULATING } else { 0 };
     let what = match flags & !known {
         0 => return Ok(()),
-        f if f & FLAG_INLINE != 0 => "tags in the sectors of the disk itself (dm-integrity's inline mode)".to_owned(),
+        f if f & FLAG_INLINE != 0 => "tags in the disk's own sectors (dm-integrity's inline mode)".to_owned(),
         f if f & FLAG_JOURNAL_MAC != 0 => "a journal of dm-integrity with a MAC".to_owned(),
         f if f & FLAG_DIRTY_BITMAP != 0 => "dm-integrity's bitmap mode".to_owned(),
-        f if f & FLAG_RECALCULATING != 0 => "tags that dm-integrity is still computing".to_owned(),
+        f if f & FLAG_RECALCULATING != 0 => "tags still being computed by dm-integrity".to_owned(),
         f => format!("dm-integrity's flag {f:#x}"),
     };
     Err(Error::unsupported(what))
@@ -372,13 +371,13 @@ mod tests {
         assert_eq!(with(28, &[0]), "sectors per block 28");
         assert_eq!(with(28, &[200]), "sectors per block 28");
         assert_eq!(with(24, &[0x9]), "a journal of dm-integrity with a MAC");
-        assert_eq!(with(24, &[0xa]), "tags that dm-integrity is still computing");
+        assert_eq!(with(24, &[0xa]), "tags still being computed by dm-integrity");
         let done = [&[0xa, 0, 0, 0, 3, 15, 0, 0][..], &plan.provided.to_le_bytes()].concat();
         assert!(with(24, &done).starts_with("Ok("), "all tags are made");
         let nearly = [&[0xa, 0, 0, 0, 3, 15, 0, 0][..], &(plan.provided - 8).to_le_bytes()].concat();
-        assert_eq!(with(24, &nearly), "tags that dm-integrity is still computing");
+        assert_eq!(with(24, &nearly), "tags still being computed by dm-integrity");
         assert_eq!(with(24, &[0xc]), "dm-integrity's bitmap mode");
-        assert_eq!(with(24, &[0x28]), "tags in the sectors of the disk itself (dm-integrity's inline mode)");
+        assert_eq!(with(24, &[0x28]), "tags in the disk's own sectors (dm-integrity's inline mode)");
         assert_eq!(with(24, &[0x88]), "dm-integrity's flag 0x80");
     }
 

@@ -474,7 +474,7 @@ impl Line {
                 Ok(None)
             }
             STRUCTURED_REPLY_MAGIC if self.agreed.structured => self.next_chunk(inbox, buffers, deadline),
-            _ => Err(broken("what came is not a reply")),
+            _ => Err(broken("not a reply")),
         }
     }
 
@@ -664,7 +664,7 @@ impl Inbox {
 fn some(socket: &Socket, to: &mut [u8], deadline: Deadline) -> io::Result<usize> {
     loop {
         match socket.receive_now(to)? {
-            Some(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server has ended the connection")),
+            Some(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
             // A server that sends a byte now and then is not received from for ever.
             Some(received) => return deadline.left().map(|_| received),
             None => drop(socket.wait(Some(deadline.tick()?))?),
@@ -674,7 +674,7 @@ fn some(socket: &Socket, to: &mut [u8], deadline: Deadline) -> io::Result<usize>
 
 fn too_late(error: io::Error) -> io::Error {
     match error.kind() {
-        io::ErrorKind::TimedOut => io::Error::new(io::ErrorKind::TimedOut, "the server has not answered in time"),
+        io::ErrorKind::TimedOut => io::Error::new(io::ErrorKind::TimedOut, "the server did not answer in time"),
         _ => error,
     }
 }

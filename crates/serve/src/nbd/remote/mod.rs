@@ -140,7 +140,7 @@ impl Remote {
         })?;
         let agreed = line.agreed;
         if access == Access::ReadWrite && agreed.has(export::READ_ONLY) {
-            return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the server lets nobody write to it"));
+            return Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the server does not allow writing"));
         }
         Ok(Self {
             server,
@@ -244,13 +244,13 @@ impl Remote {
         if !same {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "the export is not what it was: its size, its blocks or who may write have changed",
+                "the export has changed its size, blocks or write access",
             ));
         }
         // A server that was begun anew may find somebody else there, who has written meanwhile.
         match if self.writable { self.alone() } else { Ok(()) } {
             Err(e) if matches!(e.kind, ErrorKind::InUse { .. }) => {
-                Err(io::Error::new(io::ErrorKind::ResourceBusy, format!("somebody else may write there now: {e}")))
+                Err(io::Error::new(io::ErrorKind::ResourceBusy, format!("another client may write there now: {e}")))
             }
             alone => alone.map(|()| line).map_err(io::Error::other),
         }
@@ -277,7 +277,7 @@ impl Remote {
         lines.iter().for_each(|line| drop(line.fail(error)));
         self.ahead().forget();
         if error.kind() == io::ErrorKind::TimedOut && self.unflushed().has_undone() {
-            let why = "whether it will still carry out what was to be written, nobody knows; so nothing is sent to it any more";
+            let why = "pending writes may still take effect, so nothing more is sent to it";
             return Err(self.end(io::ErrorKind::TimedOut, &format!("{error}, and {why}")));
         }
         // A server that takes connections and answers nothing is not tried for ever.
@@ -561,7 +561,7 @@ impl Store for Remote {
                 (Some(errno), _) => {
                     let error = of_errno(errno);
                     let why = format!(
-                        "a flush has failed ({error}): what was written since the one before may be lost, and nothing more is written"
+                        "a flush failed ({error}): writes since the last one may be lost, and writing has stopped"
                     );
                     return Err(io::Error::new(error.kind(), self.unwritable.get_or_init(|| why).clone()));
                 }
