@@ -468,7 +468,7 @@ impl DiskArgs {
 }
 
 fn consent(path: &Path, files: usize) -> Result<()> {
-    let (plural, are) = if files == 1 { ("", "is") } else { ("s", "are") };
+    let plural = if files == 1 { "" } else { "s" };
     let question = format!(
         "{files} file{plural} of {} will be decrypted permanently: anybody with the disk can read them. Decrypt? \
          (yes/no) ",

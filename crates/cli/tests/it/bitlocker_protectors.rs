@@ -75,7 +75,7 @@ fn protectors_are_listed_changed_and_removed() {
     run(["change", "--password-file", &forgotten, "--new-password-file", &new, path]).succeeds();
     assert!(of.opens(&new) && !of.opens(&password));
     let told = run(["change", "--password-file", &new, "--new-password-file", &password, path]).succeeds().text();
-    assert!(told.contains("1048576 iterations") && told.contains("older copy") && !told.contains("backup"), "{told}");
+    assert!(told.contains("1048576 iterations") && told.contains("lder copies") && !told.contains("backup"), "{told}");
     let added = run(["keyslot", "add", "--json", "--password-file", &password, "--new-password-file", &new, path]);
     assert_eq!(added.succeeds().json()["keyslot"], 3);
     run(["keyslot", "kill", "--yes", "--password-file", &new, path, "2"]).succeeds();

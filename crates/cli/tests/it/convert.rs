@@ -71,7 +71,7 @@ fn another_format_another_password_and_more_room() {
     let args = ["convert", "--truecrypt", "--password-file", &folder.password, "--new-password-file", &other];
     let more = ["--new-pim", "1", "--new-cipher", "serpent-aes", "--new-hash", "SHA-512", "--new-size", "1M"];
     let text = run(args.iter().chain(&more).chain(&[&*volume, &*new])).succeeds().text();
-    assert!(text.contains("They are followed by") && text.contains("both are the same"), "{text}");
+    assert!(text.contains("They are followed by") && text.contains("both are identical"), "{text}");
     let args = ["cat", "--veracrypt", "--pim", "1", "--hash", "SHA-512", "--password-file", &other, &new];
     let contents = run(args).succeeds().out;
     let mut padded = plaintext(&folder, &volume);

@@ -134,7 +134,7 @@ fn a_plain_volume_does_not_open_where_no_password_came() {
     let info = |source: &[&str]| [&["info", "--format", "plain"], source, &[&*volume]].concat().join(" ");
     let words = |line: String| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
     for source in [&["--password-file", "-"][..], &["--password-fd", "0"], &["--password-file", "/dev/stdin"]] {
-        run_with(b"", words(info(source))).fails(1, &["the input ended", "An empty line"]);
+        run_with(b"", words(info(source))).fails(1, &["the input ended", "give an empty line"]);
         run_with(b"\n", words(info(source))).succeeds();
     }
     run(words(info(&["--password-file", &none]))).succeeds();

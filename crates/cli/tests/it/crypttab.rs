@@ -103,7 +103,7 @@ fn a_key_file_of_a_plain_volume_is_hashed_where_the_line_says_so() {
     let hashed = run(plain.iter().chain(&hashed)).succeeds().out;
     let bare = run(plain.iter().chain(&["--keyfile", &key, "--keyfile-offset", "4", &volume])).succeeds().out;
     assert!(table.plaintext("hashed") == hashed && table.plaintext("bare") == bare && bare != hashed);
-    table.attach("short").fails(1, &["key of 32 bytes", "has 10"]);
+    table.attach("short").fails(1, &["should have 32 bytes", "has only 10"]);
 }
 
 #[test]

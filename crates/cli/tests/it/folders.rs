@@ -103,7 +103,7 @@ fn a_folder_is_converted_into_ecryptfs_and_out_of_it() {
     let known = run(["identify", "--json", &lower]).succeeds().json();
     assert_eq!((known[0]["format"].as_str(), known[0]["verdict"].as_str()), (Some("eCryptfs"), Some("yes")), "{known}");
     let text = run(["identify", &lower]).succeeds().text();
-    assert!(text.contains("a folder of eCryptfs") && !text.contains("EFS:"), "{text}");
+    assert!(text.contains("an encrypted folder: eCryptfs") && !text.contains("EFS:"), "{text}");
     run(["identify", &folder.str("plain")]).fails(3, &[]);
     let info = on(&["info", "--json"], &[]).succeeds().json();
     assert_eq!((info["files"].as_u64(), info["ciphers"]["AES-128"].as_u64()), (Some(4), Some(4)), "{info}");
@@ -112,7 +112,7 @@ fn a_folder_is_converted_into_ecryptfs_and_out_of_it() {
     assert_eq!(file["keys"][0], info["signatures"][0]);
     let sound = on(&["verify", "--json"], &[]).succeeds().json();
     assert_eq!((sound["damaged"].as_bool(), sound["files"].as_u64()), (Some(false), Some(4)), "{sound}");
-    assert!(on(&["explain"], &[]).succeeds().text().contains("opens with what was given"));
+    assert!(on(&["explain"], &[]).succeeds().text().contains("opens with the given credential"));
     // Files go in, too, and nothing but files.
     fs::write(folder.path("new"), "new").expect("a file");
     on(&["cp"], &[&folder.str("new"), ":/Documents"]).succeeds();

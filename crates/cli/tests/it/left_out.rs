@@ -132,8 +132,8 @@ fn verify_looks_before_it_calls_a_file_sound() {
         ("nothing salvaged", encrypted("nothing"), Vec::new(), "header is missing"),
         ("only zeros", encrypted("blank"), vec![0; 8192], "missing or zeros"),
         ("cut short", encrypted("cut"), sound[..12_288].to_vec(), "cut short"),
-        ("garbage behind", encrypted("garbage"), [&sound[..], &[9; 4096]].concat(), "behind its end"),
-        ("a few bytes behind", encrypted("bytes"), [&sound[..], &[9; 3]].concat(), "behind its end"),
+        ("garbage behind", encrypted("garbage"), [&sound[..], &[9; 4096]].concat(), "data was appended"),
+        ("a few bytes behind", encrypted("bytes"), [&sound[..], &[9; 3]].concat(), "data was appended"),
         ("another key", encrypted("other"), maker::File::new("another", AES, b"x").stored(), "another key"),
         ("in clear", lower.join("clear.txt"), b"in clear".to_vec(), "not encrypted"),
     ];

@@ -113,7 +113,7 @@ fn only_the_volume_that_was_locked_unlocks_it() {
 
     // Who is still asked for a password holds up the others no longer than that.
     let mut first = asked(volume);
-    unlock(volume, &folder.password).fails(1, &["somebody else is unlocking it"]);
+    unlock(volume, &folder.password).fails(1, &["another process is unlocking it"]);
     first.kill().expect("killed");
     first.wait().expect("it has ended");
 

@@ -66,7 +66,7 @@ fn files_in_logical_volumes_are_reached_by_name() {
     let folder = Folder::new();
     let Some(Laptop { luks, ext, .. }) = laptop(&folder, "512") else { return };
     let on = |verb: &[&str], rest: &[&str]| run([verb, &["--password-file", &folder.password, &luks], rest].concat());
-    on(&["ls"], &[]).fails(3, &["a physical volume of LVM2", "--logical-volume takes one of vg/fat, vg/root."]);
+    on(&["ls"], &[]).fails(3, &["a physical volume of LVM2", "Choose one with --logical-volume: vg/fat, vg/root."]);
     for name in ["root", "vg/root"] {
         let list = on(&["ls", "--json", "--logical-volume", name], &[]).succeeds().json();
         assert_eq!(list["filesystem"]["kind"], "ext4", "{list}");
@@ -139,7 +139,7 @@ fn logical_volumes_are_mounted_by_the_kernel() {
         let plain = mount(&[&password[..], &[&luks]].concat());
         plain.fails(3, &["--logical-volume takes one of vg/fat, vg/root", "--filesystem none"]);
         let done = mount(&[&password[..], isolate, &["--logical-volume", "root", &luks]].concat()).succeeds();
-        assert!(!done.err.contains("made for sectors"), "{}", done.err);
+        assert!(!done.err.contains("The file system expects"), "{}", done.err);
         let report = done.json();
         assert_eq!(
             (&report["filesystem"], &report["sector_size"]),
@@ -157,7 +157,7 @@ fn logical_volumes_are_mounted_by_the_kernel() {
 
         // What was made for smaller sectors mounts, with a warning.
         let fat = mount(&[&password[..], &["--logical-volume", "fat", "--read-only", &luks]].concat()).succeeds();
-        assert_eq!(fat.err.contains("made for sectors of 512 bytes"), sector == "4096", "{}", fat.err);
+        assert_eq!(fat.err.contains("The file system expects of 512 bytes"), sector == "4096", "{}", fat.err);
         place.unmount(&dir).succeeds();
         // In the clear; and as one file.
         mount(&["--raw", "--read-only", "--logical-volume", "vg/root", &clear]).succeeds();

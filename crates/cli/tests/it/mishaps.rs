@@ -329,7 +329,7 @@ fn what_lies_open_shows_nothing_of_a_password() {
     let json = explained(&wrong).succeeds().json();
     assert_eq!(json["opens"]["with"].as_str(), Some("nothing"), "{json:#}");
     let text = run(["explain", "--password-file", &wrong, path]).text();
-    assert!(text.contains("no password at all") && text.contains("what was given opens nothing"), "{text}");
+    assert!(text.contains("no password at all") && text.contains("the given one opens nothing"), "{text}");
 }
 
 /// A volume of each format whose header something happened to, and its advice carried out: no verb says that the format does not have

@@ -139,11 +139,11 @@ fn on_a_terminal_it_is_asked_about_and_ctrl_c_ends_it_at_once() {
         let (output, code, _) =
             on_terminal(json!([asked, {"send": "yes\n"}, {"works": 0.5}, {"send": "\u{3}"}]), &info)
                 .expect("as before");
-        assert!(code == 8 && output.matches("Begin?").count() == 1, "{what}: {code} {output}");
+        assert!(code == 8 && output.matches("Start?").count() == 1, "{what}: {code} {output}");
         // An option answers.
         let allowed = [&info[..], &["--allow-slow"]].concat();
         let (output, code, _) = on_terminal(json!([{"works": 0.5}, {"send": "\u{3}"}]), &allowed).expect("as before");
-        assert!(code == 8 && !output.contains("Begin?"), "{what}: {code} {output}");
+        assert!(code == 8 && !output.contains("Start?"), "{what}: {code} {output}");
     }
 }
 

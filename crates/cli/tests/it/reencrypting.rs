@@ -194,7 +194,7 @@ fn a_decryption_that_was_killed_early_is_run_again() {
     fs::write(&header, &before[..HEADER]).expect("a backup");
     run(["header", "set", "--label", "changed since", &path]).succeeds();
     let left = fs::read(&path).expect("it is there");
-    run(decrypt(&header)).fails(1, &["wrong place", "does not exist yet"]);
+    run(decrypt(&header)).fails(1, &["wrong position", "a new file for the header"]);
     assert!(fs::read(&path).expect("it is there") == left, "nothing was changed");
 }
 

@@ -256,7 +256,7 @@ fn images_and_archives_are_told_from_volumes() {
             &["ewfmount", "d.E01 FOLDER", "FOLDER/ewf1", "only read"][..],
         ),
         ("d.Ex01", filler(b"EVF2\x0d\x0a\x81\0\x02", b""), &["ewfmount", "FOLDER/ewf1"]),
-        ("d.L01", filler(b"LVF\x09\x0d\x0a\xff\0\x01", b""), &["EnCase", "no disk"]),
+        ("d.L01", filler(b"LVF\x09\x0d\x0a\xff\0\x01", b""), &["EnCase", "not a disk"]),
         ("d.aff", filler(b"AFF10\x0d\x0a\0", b""), &["affuse", "FOLDER/d.raw"]),
         ("d.aff4", filler(&aff4, b""), &["AFF4"]),
         ("d.dmg", filler(b"", &trailer(b"koly\0\0\0\x04\0\0\x02\0")), &["DMG"]),

@@ -72,7 +72,7 @@ fn a_new_password_is_asked_twice() {
     };
     let Some((output, code, _)) = on_terminal(steps("Open sesame"), &create) else { return };
     assert_eq!(code, 1, "{output}");
-    assert!(output.contains("not the same") && !folder.path("v.tc").exists(), "{output}");
+    assert!(output.contains("passwords differ") && !folder.path("v.tc").exists(), "{output}");
     let (output, code, echo) = on_terminal(steps(PASSWORD), &create).expect("as before");
     assert_eq!((code, echo), (0, true), "{output}");
     assert!(!output.contains(PASSWORD));

@@ -135,7 +135,7 @@ fn what_is_created_opens() {
     }
     let old = folder.str("old");
     let create = ["create", "--format", "cryptoloop", "--size", "1M", "--password-file", &folder.password, &old];
-    run(create).fails(5, &["cryptoloop", "only opened"]);
+    run(create).fails(5, &["cryptoloop", "creating cryptoloop volumes"]);
     assert!(!folder.path("old").exists());
     let path = folder.str("new.tc");
     let create = [
@@ -332,7 +332,7 @@ fn veracrypt_volumes_say_what_they_are() {
     let json = info(&[&known[..], &["--json"]].concat()).succeeds().json();
     assert_eq!((json["format"].as_str(), json["pim"].as_u64()), (Some("VeraCrypt"), Some(1)));
     assert_eq!((json["memory"].as_u64(), json["iterations"].as_u64()), (Some(64 << 20), Some(3)));
-    info(&[&known[..], &["--memory", "32M"]].concat()).fails(7, &["too little memory", "67108864"]);
+    info(&[&known[..], &["--memory", "32M"]].concat()).fails(7, &["not enough memory", "67108864"]);
     info(&["--veracrypt", "--truecrypt"]).fails(1, &["cannot be used with"]);
     info(&["--truecrypt", "--pim", "1"]).fails(1, &["TrueCrypt takes no PIM"]);
     // Before anybody is asked for a password.
@@ -695,7 +695,7 @@ fn a_volume_that_nothing_encrypts_is_read_only() {
     if let Some((wrote, said)) = qemu_io(&served.uri, "write -P 0x41 512 512") {
         assert!(wrote, "{said}");
     }
-    assert!(served.stop().err.contains("lies on the disk in clear"));
+    assert!(served.stop().err.contains("stored unencrypted"));
     assert!(fs::read(&path).expect("it is there")[1024..] == text[1024..]);
     assert!(run([&["cat"], &how[..]].concat()).succeeds().out == fs::read(&path).expect("it is there"));
 }

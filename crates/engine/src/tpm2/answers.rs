@@ -54,7 +54,7 @@ pub fn failure(code: u32) -> Error {
 pub fn other_state() -> Error {
     let what = "the machine booted differently than when this was sealed: the TPM's PCRs differ";
     Error::new(ErrorKind::WrongCredential(what.into())).hint(
-        "After an update of the firmware, the boot loader or their settings that is normal. Open the volume with a \
+        "This is normal after an update of the firmware, boot loader or their settings. Open the volume with a \
          passphrase or recovery key, and seal it anew.",
     )
 }

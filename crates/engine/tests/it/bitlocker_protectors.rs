@@ -372,7 +372,7 @@ fn what_makes_no_sense_is_refused() {
     let both = [passphrase("long enough"), keyfile(&startup_key(3))];
     let both = NewCredential { credentials: &both, ..NewCredential::default() };
     let with = Unlock::with(std::slice::from_ref(&startup));
-    assert!(misuse(editor().add(&store, &with, &both, None)).contains("one thing"));
+    assert!(misuse(editor().add(&store, &with, &both, None)).contains("takes one"));
     let one = passphrase("long enough");
     assert!(misuse(editor().add(&store, &with, &new(&one), Some(7))).contains("the new one is 3"));
     let hashed = NewCredential { hash: Some("SHA-512"), ..new(&one) };

@@ -46,7 +46,7 @@ fn a_step_that_fails_is_undone_and_ends_the_edit() {
                 let error = edit().carry_out(&store).expect_err("planted");
                 assert!(matches!(error.kind, ErrorKind::Io(_)), "{error}");
                 let text = error.to_string();
-                assert!(text.contains("planted") && text.contains("written back"), "{text}");
+                assert!(text.contains("planted") && text.contains("were restored"), "{text}");
                 let bytes = inner.to_vec();
                 for (i, at) in [0, 4096, 2048].into_iter().enumerate() {
                     let expected = if (i as u64) < nth { NEW } else { OLD };

@@ -113,7 +113,7 @@ fn every_cipher_and_size_reads_as_ntfsdecrypt_reads_it() {
     // As long as nobody asks for it, ciphertext is not read as contents.
     let error = read_fails(&*lower, "/Aes256 513");
     assert!(
-        matches!(error.kind, Blame::Unsupported { .. }) && error.to_string().contains("encrypted (EFS)"),
+        matches!(error.kind, Blame::Unsupported { .. }) && error.to_string().contains("encrypted by EFS"),
         "{error}"
     );
     assert_eq!(lower.attributes(node(&*lower, "/Aes256 513")).expect("attributes").size, 513);

@@ -232,7 +232,7 @@ fn a_fat_file_system_that_is_not_clean_or_not_understood_is_refused() {
     again(first_fat + 3, 0x7f, &["FAT16", "not unmounted"]);
     again(second_fat + 9, 1, &["FAT16", "differ"]);
     again(22, 1, &["too few"]);
-    again(11, 1, &["no FAT"]);
+    again(11, 1, &["outside FAT"]);
     assert_eq!(image.tail().filesystem, "FAT16");
 
     let image = self::fat(40 * MIB, "-F 32 -s 1");

@@ -67,7 +67,7 @@ fn fields_that_cannot_be_are_named() {
         ("key bytes", 108, 108, &be(u32::MAX)),
         ("key bytes", 108, 108, &be(513)),
         ("key bytes", 108, 108, &be(33)),
-        ("iterations of the digest", 164, 164, &be(0)),
+        ("digest iterations", 164, 164, &be(0)),
         ("iterations", 212, SLOT[0] + ITERATIONS, &be(0)),
         ("key material offset", 248, SLOT[0] + OFFSET, &be(0)),
         ("key material offset", 248, SLOT[0] + OFFSET, &be(1)),

@@ -396,7 +396,7 @@ fn a_header_that_is_moving_is_told_from_a_backup() {
         let bed = Bed::of(&image, header);
         assert!(!bed.with(|stores| reencrypt::moves_header(stores.header, stores.data)).expect("it can be read"));
         assert!(misuse(way.begin(&bed)).contains("the file for the new header is not empty"));
-        assert!(misuse(decrypt(&bed, DECRYPT_IN_PLACE)).contains("wrong place"));
+        assert!(misuse(decrypt(&bed, DECRYPT_IN_PLACE)).contains("wrong position"));
         assert!(read_all(&*bed.all) == image, "nothing was written");
     };
     refused(&|data| data.copy_within(SMALL_FRONT..2 * SMALL_FRONT, 0));
@@ -429,7 +429,7 @@ fn a_volume_whose_header_is_moving_is_read_only_and_goes_on_alone() {
     let mut changed = read_all(&*memory);
     changed[header + SMALL_FRONT] ^= 1;
     let bed = Bed::of(&changed, header);
-    assert!(misuse(decrypt(&bed, DECRYPT_IN_PLACE)).contains("wrong place"));
+    assert!(misuse(decrypt(&bed, DECRYPT_IN_PLACE)).contains("wrong position"));
     assert!(read_all(&*bed.all) == changed, "nothing was written");
 
     let bed = Bed::new(memory, header);
@@ -522,7 +522,7 @@ fn an_older_header_backup_decrypts_nothing() {
     changed.edit.carry_out(&*data).expect("it is changed");
     let before = read_all(&*bed.all);
     let refused = misuse(decrypt(&bed, DECRYPT_IN_PLACE));
-    assert!(refused.contains("wrong place"), "{refused}");
+    assert!(refused.contains("wrong position"), "{refused}");
     assert!(read_all(&*bed.all) == before, "nothing was written");
     assert!(misuse(DECRYPT_IN_PLACE.begin(&bed)).contains("the file for the new header is not empty"));
     assert!(read_all(&*bed.all) == before, "nothing was written");

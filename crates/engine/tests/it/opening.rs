@@ -196,7 +196,7 @@ fn a_detached_header_of_another_key_is_warned_of() {
             let opening = with_header(data.store(), header.store());
             header.unlock(opening).expect("it opens").warnings
         };
-        let told = |header, data| warnings(header, data).iter().any(|w| w.what.contains("another volume key"));
+        let told = |header, data| warnings(header, data).iter().any(|w| w.what.contains("different volume key"));
         assert!(told(&old, &new));
         assert!(!told(&new, &new), "a copy of the header in front");
     }

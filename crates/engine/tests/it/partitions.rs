@@ -257,7 +257,7 @@ fn a_master_boot_record_that_lies_is_refused() {
         ("position of a partition", "the disk has", 446 + 12, &0u32.to_le_bytes()),
         ("position of a partition", "overlap", 446 + 12, &4096u32.to_le_bytes()),
         ("partition types", "several extended", 446 + 4, &[5]),
-        ("chain of logical partitions", "circles", second + 462 + 8, &0u32.to_le_bytes()),
+        ("chain of logical partitions", "loop", second + 462 + 8, &0u32.to_le_bytes()),
         ("chain of logical partitions", "leaves", extended + 462 + 8, &u32::MAX.to_le_bytes()),
         ("chain of logical partitions", "no signature", second + 510, &[0]),
         ("chain of logical partitions", "before its own entry", extended + 446 + 8, &0u32.to_le_bytes()),

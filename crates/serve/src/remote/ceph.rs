@@ -121,7 +121,7 @@ mod tests {
             }
         }
         for (script, word) in
-            [("echo no; echo why >&2; exit 2", "why"), ("echo '{}'", "watchers"), ("sleep 9", "not ended")]
+            [("echo no; echo why >&2; exit 2", "why"), ("echo '{}'", "watchers"), ("sleep 9", "not finish")]
         {
             let error = rbd(script).expect_err(script);
             assert!(matches!(error.kind, ErrorKind::Io(_)) && error.to_string().contains(word), "{script}: {error}");

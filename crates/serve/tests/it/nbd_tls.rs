@@ -125,7 +125,7 @@ fn clients_without_the_right_certificate_are_refused() {
     refused(&at("expired"), "does not accept our certificate");
     // And in the clear.
     let error = Client::connect(&serving.address, "disk").err().expect("it is refused");
-    assert!(error.to_string().contains("demands TLS"), "{error}");
+    assert!(error.to_string().contains("requires TLS"), "{error}");
     authority.issue("client", "", 30);
     client(folder.path(), "localhost", &serving.address).expect("the right one is still let in");
 
@@ -237,7 +237,7 @@ fn servers_of_others_are_read_and_written() {
         let error = Client::connect_over(Some(&tls), address, name, Replies::Structured).err().expect("it is refused");
         assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
         let error = Client::connect(address, name).err().expect("it is refused");
-        assert!(error.to_string().contains("demands TLS"), "{error}");
+        assert!(error.to_string().contains("requires TLS"), "{error}");
     };
     if let Some(nbdkit) = program("nbdkit") {
         let (_running, address) = Other::start(|port| {

@@ -107,7 +107,7 @@ mod tests {
     fn contradictions_are_errors() {
         let mut out = [0; 4096];
         for (data, what) in [
-            (&[0xff, 0xbf, 0][..], "behind the data"),
+            (&[0xff, 0xbf, 0][..], "after the data"),
             (&[0x02, 0xb0, 0x01, 0, 0], "before its chunk"),
             (&[0x01, 0xb0, 0x01, 0], "cut short"),
             (&[0x03, 0xb0, 0x02, b'a', 0xff, 0x0f], "than 4096"),
