@@ -154,8 +154,9 @@ impl CredentialArgs {
         self.read_checked(asks, false)
     }
 
-    /// The same for a volume that any password opens, to noise: an input that ends without a byte gives none, not an empty one.
-    /// An empty line is an empty password. cryptsetup does the same (lib/utils.c, `crypt_keyfile_device_read`).
+    /// The same for a volume that any password opens, to noise: an input that ends without a byte gives none, not an
+    /// empty one. For an empty password, give an empty line. cryptsetup does the same (lib/utils.c,
+    /// `crypt_keyfile_device_read`).
     pub fn read_for_headerless(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<Vec<Credential>> {
         self.read_checked(asks, true)
     }

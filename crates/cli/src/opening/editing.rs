@@ -197,7 +197,7 @@ impl Named {
     /// What is about to be written, for a question.
     pub fn announcement(&self, prepared: &Prepared) -> String {
         let steps: Vec<_> = prepared.edit.steps.iter().map(|step| step.what.as_str()).collect();
-        format!("{} is a {} volume. To be written: {}.", self.path(), self.format.name(), steps.join(", "))
+        format!("{} is a {} volume. This will be written: {}.", self.path(), self.format.name(), steps.join(", "))
     }
 
     /// Carries the change out and tells of it.

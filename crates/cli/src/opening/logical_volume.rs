@@ -47,8 +47,8 @@ impl LogicalVolumeArgs {
 /// The warning where what is inside was made for sectors of `inside` bytes, and those of the volume have `own`.
 pub fn smaller_sectors(inside: u64, own: u64) -> String {
     format!(
-        "What is inside was made for sectors of {inside} bytes, and those of the volume have {own}. Here that does no harm; with \
-         dm-crypt, and so with cryptsetup, it does not mount. To change that, copy the files, make a file system for sectors of \
-         {own} bytes, and copy them back."
+        "The file system expects {inside}-byte sectors, but the volume has {own}-byte ones. That works here, but \
+         dm-crypt and cryptsetup cannot mount it. To fix it, copy the files out, create a file system with \
+         {own}-byte sectors, and copy them back."
     )
 }

@@ -9,7 +9,7 @@ use crate::terminal::{prompt, size};
 /// The options of verbs that replace files and devices.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Overwrite {
-    /// Replace what is there, after a confirmation
+    /// Replace existing data, after a confirmation
     #[arg(long)]
     pub force: bool,
 
@@ -25,7 +25,7 @@ impl Overwrite {
     /// `Misuse` without `--force`, or if nobody wants it.
     pub fn check(self, path: &Path, old: &dyn Store, thing: &str) -> Result<()> {
         let there = formats::occupied(old).map_err(|e| e.at(path))?;
-        let holds = there.unwrap_or_else(|| "only zeros where it was examined".to_owned());
+        let holds = there.unwrap_or_else(|| "only zeros in the sampled places".to_owned());
         let named = format!("a {thing} of {} that holds {holds}", size::exact(old.len()));
         if !self.force {
             return Err(Error::misuse(format!("already exists, {named}")).at(path).hint("To replace it, add --force."));

@@ -59,13 +59,13 @@ pub fn sentence(plan: &UnlockPlan) -> String {
     let memory = match plan.needed() {
         0 => String::new(),
         needed if needed > plan.available => format!(
-            " and up to {} of memory; only {} is available, so that some cannot be tried",
+            " and up to {} of memory; only {} is free, so some cannot be tried",
             size::short(needed),
             size::short(plan.available)
         ),
         needed => format!(" and up to {} of memory", size::short(needed)),
     };
-    format!("{slots} takes at most about {time} of one processor{memory}.")
+    format!("{slots} takes at most about {time} on one processor{memory}.")
 }
 
 /// What was answered before.

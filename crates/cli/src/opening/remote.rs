@@ -41,10 +41,10 @@ pub fn remote(name: &Path) -> Result<Option<RemoteAddress>> {
     let place = RemoteAddress::parse(name.as_os_str(), &all_helpers()?);
     if !matches!(place, Ok(None)) && name.symlink_metadata().is_ok() {
         let scheme = name.to_string_lossy().split(':').next().unwrap_or_default().to_owned();
-        return Err(Error::misuse(format!("a file here has this name, but {scheme}: also has another meaning"))
+        return Err(Error::misuse(format!("a file here has this name, but {scheme}: also names a remote store"))
             .at(name)
             .hint(format!(
-                "To open the file, write ./{}. For the other meaning, run claviger in another folder.",
+                "To open the file, write ./{}. To open the remote store, run claviger in another folder.",
                 name.display()
             )));
     }
@@ -83,7 +83,7 @@ pub fn must_be_here(name: &Path, what: &str) -> Result<()> {
     match is_remote(name) {
         true => Err(Error::unsupported(format!("{what} in a remote store"))
             .at(name)
-            .hint("Make it in a file here, and copy that there.")),
+            .hint("Create it in a local file, and copy that there.")),
         false => Ok(()),
     }
 }
@@ -108,7 +108,7 @@ fn opened(name: &Path, place: &RemoteAddress, access: Access) -> Result<Arc<dyn 
     if access == Access::ReadWrite && place.writers() == Writers::Unknown {
         TOLD.call_once(|| {
             warn(&format!(
-                "{}: nothing there keeps another machine from writing at the same time, which would destroy what is in it.",
+                "{} has no lock: if another machine writes to it at the same time, its contents are destroyed.",
                 name.display()
             ));
         });
@@ -151,7 +151,7 @@ fn own_helpers(text: &str) -> Result<Vec<Helper>> {
             scheme.len() > 1 && scheme.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
         if !plain || scheme.starts_with("nbd") {
             return Err(Error::misuse(format!(
-                "{scheme:?}: a scheme has two or more of a-z, 0-9 and -, and is not NBD's"
+                "{scheme:?}: a scheme has two or more of a-z, 0-9 and -, and must not be one of NBD's"
             )));
         }
         let Row { form, program, arguments, read_only, options, environment } = row;
@@ -161,9 +161,9 @@ fn own_helpers(text: &str) -> Result<Vec<Helper>> {
             arguments.windows(2).any(raw) || arguments.iter().any(|word| matches!(&**word, "--format=raw" | "-fraw"));
         if Path::new(&program).ends_with("qemu-nbd") && !is_raw {
             return Err(Error::misuse(format!(
-                "{scheme:?}: qemu-nbd without --format=raw reads and writes files that an image names"
+                "{scheme:?}: qemu-nbd without --format=raw reads and writes other files named in an image"
             ))
-            .hint("The schemes qcow2:, vmdk:, vhdx:, vpc:, vdi:, qed: and parallels: open images without that."));
+            .hint("To open images safely, use the schemes qcow2:, vmdk:, vhdx:, vpc:, vdi:, qed: and parallels:."));
         }
         let package = format!("that has {program}");
         Ok(Helper {

@@ -37,16 +37,16 @@ pub fn session() -> &'static Session {
 /// Who is asked for passwords.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Ask {
-    /// Whoever sits at this terminal
+    /// On this terminal
     #[default]
     Terminal,
-    /// An agent for passwords of systemd's: of the desktop, of the console, of another terminal
+    /// Through a systemd password agent: on the desktop, the console or another terminal
     Systemd,
-    /// Nobody, and no question is asked either: for programs that start this one
+    /// Nowhere, and ask no questions: for programs that start this one
     Nobody,
 }
 
-/// How it is shown how far long work is.
+/// How to show progress.
 #[derive(Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Shown {
     /// A bar on standard error, where that is a terminal
@@ -61,27 +61,27 @@ pub enum Shown {
 /// The options that every verb has.
 #[derive(clap::Args)]
 pub struct SessionArgs {
-    /// Who is asked for passwords and PINs that no option gives
+    /// Where to ask for passwords and PINs that no option gives
     #[arg(long, global = true, value_name = "WHO", value_enum, default_value_t)]
     ask: Ask,
 
-    /// How it is shown how far long work is
+    /// How to show progress
     #[arg(long, global = true, value_name = "HOW", value_enum, default_value_t, hide_short_help = true)]
     progress: Shown,
 
-    /// Write to this open file descriptor how far the work is, in lines as those of --progress json
+    /// Write progress to this open file descriptor, in lines like those of --progress json
     #[arg(long, global = true, value_name = "N", hide_short_help = true)]
     progress_fd: Option<RawFd>,
 
-    /// How long a server may take to answer [default: 2m]
+    /// Timeout for a server's answer [default: 2m]
     #[arg(long, help_heading = "Remote stores (nbd://HOST, rbd:POOL/IMAGE …)", global = true, value_name = "TIME", value_parser = duration::parse, hide_short_help = true)]
     timeout: Option<Duration>,
 
-    /// How long a lost connection may take to come back; 0s: not at all [default: 1m]
+    /// How long to retry a lost connection; 0s for not at all [default: 1m]
     #[arg(long, help_heading = "Remote stores (nbd://HOST, rbd:POOL/IMAGE …)", global = true, value_name = "TIME", value_parser = duration::parse_or_none, hide_short_help = true)]
     reconnect: Option<Duration>,
 
-    /// The most connections, where a server allows several [default: 4]
+    /// Maximum number of connections, if a server allows several [default: 4]
     #[arg(long, help_heading = "Remote stores (nbd://HOST, rbd:POOL/IMAGE …)", global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64), hide_short_help = true)]
     connections: Option<u16>,
 }

@@ -32,8 +32,8 @@ use crate::terminal::{cancel, duration};
 
 /// Mount a volume's files on a folder
 ///
-/// Detects the file system inside and mounts it: as root with the kernel's drivers, otherwise with programs that work
-/// without root (fuse2fs for ext2, ext3 and ext4, ntfs-3g for NTFS; FAT and exFAT need none). It stays in the background until
+/// Detects the file system inside and mounts it. Root uses the kernel's drivers; other users need fuse2fs for ext2,
+/// ext3 and ext4, and ntfs-3g for NTFS, but nothing for FAT and exFAT. The mount stays in the background until
 /// `claviger unmount` or `umount` writes everything and ends it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
@@ -53,8 +53,7 @@ pub struct Args {
     #[command(flatten)]
     open: OpenArgs,
 
-    /// The mount point: an empty folder. By itself one with the volume's name is made where removable drives are mounted, and removed
-    /// in the end
+    /// Mount point, an empty folder [default: a new folder with the volume's name where removable drives are mounted]
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
 
@@ -66,7 +65,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     folder: Option<OsString>,
 
-    /// Change nothing, neither the volume's bytes nor its timestamps
+    /// Mount read-only, without changing the volume's bytes or timestamps
     #[arg(long)]
     read_only: bool,
 
@@ -126,7 +125,7 @@ struct MountReport {
     read_only: bool,
     /// Whether a hidden volume in it is protected.
     protects_hidden: bool,
-    /// What people should know before they rely on it, such as why it can only be read.
+    /// What people should know before they rely on it, such as why it is read-only.
     warnings: Vec<String>,
     /// The process that serves it.
     pid: u32,
@@ -143,7 +142,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     }
     let is_folder = args.open.path.is_dir();
     if is_folder && served.logical_volume.given() {
-        return Err(Error::misuse("a folder has no logical volumes inside").at(&args.open.path).into());
+        return Err(Error::misuse("an encrypted folder has no logical volumes").at(&args.open.path).into());
     }
     if served.key_process.asked() && args.wants_folder() && !is_folder {
         return Err(key_process::no_folders().at(&args.open.path).into());
@@ -183,8 +182,8 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
             }
             Opened::Bytes(volume) => served.volume(&args.open, OpenedVolume::from(*volume), access, None)?,
             Opened::Clear(_) => {
-                let what = ErrorKind::NotThisFormat("it holds a file system that is not encrypted".into());
-                let hint = "--raw mounts it as it is; --folder names a folder in it whose files are encrypted.";
+                let what = ErrorKind::NotThisFormat("it holds an unencrypted file system".into());
+                let hint = "To mount it as is, add --raw. To mount an encrypted folder in it, add --folder PATH.";
                 return Err(Error::new(what).hint(hint).at(&args.open.path).into());
             }
         },
@@ -284,7 +283,7 @@ fn signals() -> io::Result<UnixStream> {
 fn apart(lower: &Path, dir: &Path) -> anyhow::Result<()> {
     let (Ok(lower), Ok(to)) = (lower.canonicalize(), dir.canonicalize()) else { return Ok(()) };
     match lower.is_dir() && to.starts_with(&lower) {
-        true => Err(Error::misuse("a folder is not mounted over or inside itself")
+        true => Err(Error::misuse("a folder cannot be mounted over or inside itself")
             .at(dir)
             .hint("Choose an empty folder elsewhere.")
             .into()),
@@ -307,7 +306,7 @@ impl Report for MountReport {
                     // A file has no sectors, so the programs that make file systems cannot know.
                     writeln!(
                         out,
-                        "A file system in it should be made for sectors of {sector_size} bytes: mkfs.ext4 -b {sector_size}, \
+                        "Create a file system in it with {sector_size}-byte sectors: mkfs.ext4 -b {sector_size}, \
                          mkfs.vfat -S {sector_size}, mkfs.xfs -s size={sector_size}."
                     )?;
                 }

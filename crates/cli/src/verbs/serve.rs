@@ -33,8 +33,8 @@ use crate::terminal::{cancel, size};
 /// Serve the decrypted volume to other programs over NBD
 ///
 /// Other programs read and write the volume through a socket while this runs; Ctrl-C or SIGTERM writes everything to
-/// the disk and ends it. Whoever can open the socket sees the plaintext; the default socket is in a folder that only
-/// you can enter.
+/// the disk and ends it. Anybody who can open the socket sees the plaintext; the default socket is in your private
+/// folder.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger serve old.tc
@@ -53,18 +53,18 @@ pub struct Args {
     #[arg(long, value_name = "PATH", conflicts_with = "tcp")]
     socket: Option<PathBuf>,
 
-    /// Serve on a TCP port of this machine; every user of it can connect, and with --tls other machines
+    /// Serve on a TCP port. All users of this machine can connect; with --tls, other machines can, too
     #[arg(long, value_name = "ADDRESS:PORT")]
     tcp: Option<SocketAddr>,
 
-    /// Demand TLS of every client, with server-cert.pem, server-key.pem and ca-cert.pem in FOLDER
+    /// Require TLS, with server-cert.pem, server-key.pem and ca-cert.pem in FOLDER
     ///
-    /// The files have the names that libnbd, nbdkit and qemu use. Clients have to show a certificate of an authority in
-    /// ca-cert.pem that is not in ca-crl.pem, if there is such a file.
+    /// The files have the same names as for libnbd, nbdkit and qemu. Clients need a certificate from an authority in
+    /// ca-cert.pem that is not revoked in ca-crl.pem, if that exists.
     #[arg(long, value_name = "FOLDER")]
     tls: Option<PathBuf>,
 
-    /// Let clients in that show no certificate: whoever can connect sees the plaintext
+    /// Accept clients without a certificate: anybody who can connect sees the plaintext
     #[arg(long, requires = "tls")]
     tls_no_verify_peer: bool,
 
@@ -170,7 +170,8 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let ended_well = server.run();
     if store.damage_prevented() {
         output::warn(
-            "A write that would have damaged the hidden volume was refused, as were all later ones. The last writes are missing from the outer volume; check its file system.",
+            "A write that would have damaged the hidden volume was refused, and so were all later ones. The outer \
+             volume lacks the last writes: check its file system.",
         );
     }
     client.terminate();
@@ -311,7 +312,7 @@ impl Report for Serving {
                 let large: &[&str] = if *sector_size > SMALLEST_SECTOR { &["-b", &blocks] } else { &[] };
                 let command = [&["nbd-client"], large, &["-unix", path, "/dev/nbd0"]].concat();
                 let command = output::command(command);
-                writeln!(out, "As a disk, being root:  {command}")?;
+                writeln!(out, "As a disk (root):       {command}")?;
             }
             None => {
                 let drive = format!("file={uri},format=raw");

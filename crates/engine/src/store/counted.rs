@@ -139,7 +139,7 @@ impl<S: Store> Store for CountedStore<S> {
 
     fn flush(&self) -> io::Result<()> {
         // The kernel reports a writeback error once and calls the next attempt a success: what was lost stays lost.
-        let what = || "flushing what was written".to_owned();
+        let what = || "flushing".to_owned();
         self.inner.flush().inspect_err(|e| self.failed(e, self.inner.writable(), what))
     }
 
@@ -229,7 +229,7 @@ mod tests {
         let store =
             CountedStore::new(Full(true)).telling(move |what| hears.lock().expect("whole").push(what.to_owned()));
         assert!(store.write_clobbering(512, &mut [1; 7]).is_err() && store.flush().is_err());
-        let expected = ["writing 7 bytes at byte 512", "flushing what was written"];
+        let expected = ["writing 7 bytes at byte 512", "flushing"];
         assert_eq!(*said.lock().expect("whole"), expected.map(|what| format!("{what} failed: no storage space")));
         let store = CountedStore::new(Full(false));
         assert!(store.write_clobbering(0, &mut [1]).is_err(), "read-only");

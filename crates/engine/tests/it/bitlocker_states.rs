@@ -384,7 +384,7 @@ fn what_says_that_it_is_decrypted_and_is_not_is_never_written() {
         let store = store(&made.image);
         let with = Unlock { write_unencrypted: true, ..Unlock::with(&[]) };
         let unlocked = opened(&store, &with).expect("it opens");
-        assert!(unlocked.warnings.iter().any(|warning| warning.what.contains("can only be read")), "{kind:?}");
+        assert!(unlocked.warnings.iter().any(|warning| warning.what.contains("read-only")), "{kind:?}");
         assert!(!Volume::new(Arc::clone(&store), unlocked.layout).writable(), "{kind:?}");
     }
 }

@@ -26,20 +26,19 @@ use random_key::RandomKeyArgs;
 
 /// Open volumes by their names in /etc/crypttab or among your favourites
 ///
-/// A favourite, from ~/.config/claviger/favourites.toml, is mounted. A line of /etc/crypttab is opened: its plaintext
-/// becomes the file `volume` in a folder of that name in your runtime folder or, without FUSE, an NBD socket there.
-/// `claviger list` shows where, `claviger unmount` ends it.
+/// A favourite from ~/.config/claviger/favourites.toml is mounted. A line of /etc/crypttab is opened: its plaintext
+/// becomes the file NAME/volume in your runtime folder or, without FUSE, an NBD socket there. `claviger list` shows
+/// where; `claviger unmount` ends it.
 ///
-/// With --kernel, as root, the kernel's device-mapper and dm-crypt do the work: the plaintext is the block device
-/// /dev/mapper/NAME, until `claviger detach NAME`. Name a line of the table or, with the options of other
-/// verbs that open volumes, a VOLUME and a NAME for it. The key reaches the kernel through its keyring, and so there is no --isolate-keys.
+/// With --kernel, as root, the kernel's dm-crypt does the work: the plaintext is the block device /dev/mapper/NAME
+/// until `claviger detach NAME`. Give the name of a line of the table, or a VOLUME and a NAME with options that open
+/// volumes. The kernel gets the key through its keyring, so --isolate-keys does not apply.
 ///
-/// With --random-key it is a device whose contents nobody is to read again, such as swap: the key comes from the kernel's
-/// random numbers each time, and nobody keeps it. What is on the device is lost. It is refused where something is recognised
-/// there: another volume, a file system, a partition table, a system put to sleep, data that do not look random. A swap area,
-/// zeros and what looks random are taken without a question, and what looks random may be a volume without any mark: TrueCrypt,
-/// VeraCrypt, plain dm-crypt. Be sure of the device's name. The line of the table for it:
-/// `swap /dev/disk/by-partuuid/… /dev/urandom swap,cipher=aes-xts-plain64,size=512`
+/// With --random-key, the device gets a new random key each time, which is never stored, as for swap. All data on the
+/// device are lost. The device is refused if it holds another volume, a file system, a partition table, a hibernated
+/// system or data that do not look random. A swap area, zeros and random-looking data are overwritten without asking,
+/// and the latter may be a TrueCrypt, VeraCrypt or plain dm-crypt volume: check the device's name. A line of the
+/// table for swap: `swap /dev/disk/by-partuuid/… /dev/urandom swap,cipher=aes-xts-plain64,size=512`
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger attach diary
@@ -54,11 +53,11 @@ A favourite in ~/.config/claviger/favourites.toml:
   dir = \"~/diary\"
   options = [\"--hash=SHA-512\", \"--idle=10m\"]")]
 pub struct Args {
-    /// Names of favourites or of lines of the table; with --kernel, a volume and a name for it
+    /// Names of favourites or lines of the table; with --kernel, also a volume and a name for it
     #[arg(value_name = "NAME", required_unless_present = "all")]
     names: Vec<String>,
 
-    /// Every line of the table without noauto, and every favourite
+    /// Open every line of the table without noauto, and every favourite
     #[arg(long, conflicts_with = "names")]
     all: bool,
 
@@ -70,27 +69,26 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     favourites: Option<PathBuf>,
 
-    /// Let the kernel do the work, as root
+    /// Attach as a block device through the kernel's dm-crypt (root)
     #[arg(long, conflicts_with = "favourites")]
     kernel: bool,
 
-    /// With --kernel: nothing can be written
+    /// With --kernel: attach read-only
     #[arg(long, requires = "kernel")]
     read_only: bool,
 
     #[command(flatten)]
     random_key: RandomKeyArgs,
 
-    /// Keep the keys in a process of their own, which opens no files and runs no programs: the one that does the rest never has
-    /// them
+    /// Keep the keys in a separate key process, which opens no files and runs no programs
     #[arg(long)]
     isolate_keys: bool,
 
-    /// With --isolate-keys: round keys of AES are in vector registers alone
+    /// With --isolate-keys: keep AES round keys only in vector registers
     #[arg(long, requires = "isolate_keys")]
     keys_in_registers: bool,
 
-    /// Print JSON: an object for each that is attached
+    /// Print JSON, one object per volume
     #[arg(long)]
     pub json: bool,
 
@@ -137,7 +135,9 @@ pub fn run(args: &Args, global: &[OsString]) -> anyhow::Result<()> {
     for (name, what) in chosen {
         cancel::check()?;
         let attached = match &what {
-            Known::Favourite(_) if args.kernel => Err(Error::misuse("a favourite is mounted without --kernel").into()),
+            Known::Favourite(_) if args.kernel => {
+                Err(Error::misuse("favourites cannot be attached with --kernel").into())
+            }
             Known::Favourite(favourite) => mount(favourite, args, global),
             Known::Entry(entry) => attach(entry, args, global),
         };
@@ -170,10 +170,8 @@ impl Args {
     /// Refuses what cannot be, before anything is read.
     fn check_key_process(&self) -> Result<()> {
         match self.kernel && self.isolate_keys {
-            true => Err(Error::misuse(
-                "--isolate-keys does not go with --kernel: the kernel does the work, so it gets the key",
-            )
-            .hint("Leave out one of the two.")),
+            true => Err(Error::misuse("--isolate-keys does not go with --kernel: the kernel needs the key")
+                .hint("Omit one of the two.")),
             false => Ok(()),
         }
     }
@@ -182,8 +180,8 @@ impl Args {
     fn volume(&self, entries: &[Entry]) -> Result<Option<(&str, &str)>> {
         let options = self.credentials.is_some() || self.how.given() || self.random_key.random_key;
         if options && !self.kernel {
-            return Err(Error::misuse("options that open a volume only go with --kernel, a VOLUME and a NAME")
-                .hint("What a line of the table or a favourite needs is written there."));
+            return Err(Error::misuse("options that open a volume need --kernel, a VOLUME and a NAME")
+                .hint("Put options for a line of the table or a favourite there."));
         }
         if self.how.keep_times {
             return Err(Error::misuse("--keep-times does not go with --kernel: the kernel writes to the volume"));
@@ -192,7 +190,7 @@ impl Args {
             [volume, name] if self.kernel && (options || entries.iter().all(|e| e.name != *volume)) => {
                 Ok(Some((volume, name)))
             }
-            _ if options => Err(Error::misuse("options that open a volume take a VOLUME and a NAME")),
+            _ if options => Err(Error::misuse("options that open a volume need a VOLUME and a NAME")),
             _ => Ok(None),
         }
     }
@@ -203,7 +201,7 @@ fn known<'a>(name: &str, favourites: &'a BTreeMap<String, Favourite>, entries: &
     let entry = || entries.iter().find(|e| e.name == name).map(Known::Entry);
     favourite.or_else(entry).ok_or_else(|| {
         let names: Vec<_> = favourites.keys().map(String::as_str).chain(entries.iter().map(|e| &*e.name)).collect();
-        let hint = if names.is_empty() { "None is known.".to_owned() } else { format!("Known: {}.", names.join(", ")) };
+        let hint = if names.is_empty() { "None are known.".to_owned() } else { format!("Known: {}.", names.join(", ")) };
         Error::misuse(format!("there is no favourite or line of the table called {}", output::printable(name)))
             .hint(hint)
     })
@@ -285,15 +283,15 @@ fn attach(entry: &Entry, args: &Args, global: &[OsString]) -> anyhow::Result<()>
     if invocation.key == Key::Random && !args.kernel {
         return Err(Error::unsupported("a volume with a random key without --kernel")
             .at(device)
-            .hint("What is in it is gone when its server ends: let the kernel do the work.")
+            .hint("Its contents would be lost when its server ends. Add --kernel.")
             .into());
     }
     let (more, stdin) = key(&invocation, entry.key.as_deref())?;
     options.extend(more);
     if args.kernel && options.iter().any(|option| option == PROTECT) {
-        return Err(Error::misuse("the kernel protects no hidden volume")
+        return Err(Error::misuse("the kernel cannot protect a hidden volume")
             .at(device)
-            .hint("Leave out --kernel.")
+            .hint("Omit --kernel.")
             .into());
     }
     if args.kernel {
@@ -350,8 +348,12 @@ fn key(invocation: &Invocation, file: Option<&Path>) -> anyhow::Result<(Vec<OsSt
         Key::Hashed { offset, size } => {
             let bytes = read(path, offset, Some(size))?;
             if bytes.len() as u64 != size {
-                let what = format!("a key of {size} bytes at byte {offset}, where the file has {}", bytes.len());
-                return Err(Error::misuse(what).at(path).hint("The option size= of the table says its bits.").into());
+                let what =
+                    format!("the key should have {size} bytes at byte {offset}, but the file has only {}", bytes.len());
+                return Err(Error::misuse(what)
+                    .at(path)
+                    .hint("Check the table's option size=, which is in bits.")
+                    .into());
             }
             piped(&bytes)
         }

@@ -20,15 +20,15 @@ const MARKS: u64 = 1 << 20;
 /// The options for such a device.
 #[derive(clap::Args)]
 pub struct RandomKeyArgs {
-    /// With --kernel: a new random key, which nobody keeps, for a plain volume. What is on the device is lost
+    /// With --kernel: use a new random key that is never stored, for a plain volume. All data on the device are lost
     #[arg(long, requires = "kernel", conflicts_with_all = ["read_only", "crypttab"])]
     pub random_key: bool,
 
-    /// With --random-key: make a swap area of it, for swapon
+    /// With --random-key: create a swap area in it, for swapon
     #[arg(long, requires = "random_key")]
     swap: bool,
 
-    /// With --random-key: also where something is recognised on the device, after a confirmation
+    /// With --random-key: overwrite recognised data on the device, after a confirmation
     #[arg(long, requires = "random_key")]
     force: bool,
 
@@ -68,8 +68,8 @@ impl RandomKeyArgs {
         let Some(what) = worth_keeping(&store, area).map_err(at)? else { return Ok(false) };
         let named = format!("it has {} and holds {what}", size::exact(store.len()));
         if !self.force {
-            return Err(at(Error::misuse(format!("{named}, which would be lost: nothing was changed"))
-                .hint("Is it the right device? To use it all the same, add --force.")));
+            return Err(at(Error::misuse(format!("{named}, which would be lost; nothing was changed"))
+                .hint("Check the device. To use it anyway, add --force.")));
         }
         if !self.yes {
             let path = output::printable(&open.path.to_string_lossy());
@@ -97,7 +97,7 @@ fn area(open: &OpenArgs, len: u64) -> Result<Range<u64>> {
     let end = asked.size.map_or(Some(len), |size| start.checked_add(size));
     match end.filter(|end| *end <= len && start < *end) {
         Some(end) => Ok(start..end),
-        None => Err(Error::misuse(format!("the data would reach past the end, at byte {len}"))),
+        None => Err(Error::misuse(format!("the data would extend past the end, byte {len}"))),
     }
 }
 

@@ -11,20 +11,20 @@ use crate::opening::{OpenArgs, takes_no};
 use crate::process::key_process::KeyProcessArgs;
 use crate::terminal::size;
 
-/// Convert a volume into a new one of another format, password or cipher
+/// Copy a volume to a new one with another format, password or cipher
 ///
-/// All of the plaintext of VOLUME is written into a new volume, and then both are read and compared. VOLUME itself is only
-/// read. With --raw the new file is the plaintext itself, with holes where it is zeros; with --raw-source VOLUME is such a
-/// file, or a disk.
+/// All plaintext of VOLUME is copied to a new volume; then both are read and compared. VOLUME is only read. With
+/// --raw, the new file is the plaintext itself, with holes for zeros; with --raw-source, VOLUME is such a file or a
+/// disk.
 ///
-/// A new volume is always written whole: what was not written would not read as zeros. It is as large as it must be for the
-/// same plaintext, or for --new-size, and what is behind the copy reads as zeros.
+/// A new volume is always written completely, since unwritten parts would not read as zeros. It has the size needed
+/// for the plaintext, or --new-size with zeros after the copy.
 ///
-/// An encrypted folder is copied file by file into a new folder, of eCryptfs or with --raw in clear; with
-/// --raw-source VOLUME is a folder in clear.
+/// An encrypted folder is copied file by file to a new eCryptfs folder, or with --raw to an unencrypted one. With
+/// --raw-source, VOLUME is an unencrypted folder.
 ///
-/// Until it is whole a new file is called DESTINATION.part. An interrupted conversion goes on with --resume, after what is
-/// there has been compared with the source. Where the destination is a block device, that takes --state.
+/// Until it is complete, a new file is called DESTINATION.part. To continue an interrupted conversion, use --resume,
+/// which first compares the copied part with the source. For a block device, this needs --state.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger convert old.tc new.hc
@@ -42,11 +42,11 @@ pub struct Args {
     #[arg(value_name = "DESTINATION")]
     pub destination: PathBuf,
 
-    /// VOLUME is no volume but plaintext: a disk image, a disk
+    /// Treat VOLUME as plaintext: a disk image or disk
     #[arg(long)]
     pub raw_source: bool,
 
-    /// DESTINATION is to be the plaintext itself
+    /// Write plaintext to DESTINATION
     #[arg(long, conflicts_with_all = ["raw_source", "new_format", "new_cipher", "new_hash", "new_pim", "new_password", "new_keyfiles"])]
     pub raw: bool,
 
@@ -54,7 +54,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME", help_heading = "The new volume")]
     pub new_format: Option<String>,
 
-    /// Size of the plaintext in the new volume, if it is to be larger than that of the old one
+    /// Size of the plaintext in the new volume, if larger than the old one
     #[arg(long, value_name = "SIZE", value_parser = size::parse, help_heading = "The new volume")]
     pub new_size: Option<u64>,
 
@@ -62,7 +62,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME", help_heading = "The new volume")]
     pub new_cipher: Option<String>,
 
-    /// Hash of its key derivation; see `claviger create --list`
+    /// Hash of the new key derivation; see `claviger create --list`
     #[arg(long, value_name = "NAME", help_heading = "The new volume")]
     pub new_hash: Option<String>,
 
@@ -78,7 +78,7 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", conflicts_with = "raw", help_heading = "The new volume")]
     pub new_sector_size: Option<u32>,
 
-    /// Size of the new volume key, in bits, where the format has several
+    /// Size of the new volume key, in bits, if the format has several
     #[arg(long, value_name = "BITS", conflicts_with = "raw", help_heading = "The new volume")]
     pub new_key_size: Option<u32>,
 
@@ -88,11 +88,11 @@ pub struct Args {
     #[command(flatten)]
     pub new: DestinationCredentialArgs,
 
-    /// Go on with a conversion that was interrupted
+    /// Continue an interrupted conversion
     #[arg(long)]
     pub resume: bool,
 
-    /// Where to keep how far it has come, instead of DESTINATION.part.json
+    /// File for the progress state, instead of DESTINATION.part.json
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
 

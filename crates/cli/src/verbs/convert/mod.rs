@@ -116,7 +116,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     guard::no_dumps();
     let cancel = cancel::install()?;
     if args.open.password_on_stdin() && args.new.source().on_stdin() {
-        return Err(Error::misuse("standard input can give one password, not both").into());
+        return Err(Error::misuse("only one password can come from standard input").into());
     }
     let kind = args.kind()?;
     let place = Destination::find(&args.destination, args.state.as_deref(), args.overwrite, args.resume)?;
@@ -258,7 +258,7 @@ impl Args {
         let kind = self.kind()?.ok_or_else(|| Error::misuse("plaintext has no keys"))?;
         let make = matches!(keeping.key_side.told()?, DestinationTask::Make);
         let credentials = if make { self.new.source().read_new()? } else { self.new.source().read()? };
-        keeping.alone().context("the process that is to hold the keys")?;
+        keeping.alone().context("the key process")?;
         let disk = keeping.key_side.disk();
         let opened = || {
             if make {
@@ -310,18 +310,18 @@ impl Args {
         let wanted = self.new_size.unwrap_or(len);
         if wanted < len {
             let (wanted, len) = (size::exact(wanted), size::exact(len));
-            return Err(Error::misuse(format!("--new-size {wanted} is too small: there are {len} to copy"))
-                .hint("Make the file system inside smaller first, then copy its files to a new volume."));
+            return Err(Error::misuse(format!("--new-size {wanted} is too small for {len} of data"))
+                .hint("Create a smaller new volume, and copy the files to it."));
         }
         let needed = kind.map_or(Ok(wanted), |kind| kind.creator.stored_len(wanted, &kind.spec))?;
         match place.device_len() {
             None => Ok((needed, wanted)),
             Some(_) if self.new_size.is_some() => {
-                Err(Error::misuse("the size of a block device is fixed: leave out --new-size"))
+                Err(Error::misuse("the size of a block device is fixed: omit --new-size"))
             }
             Some(device) if device >= needed => Ok((device, wanted)),
             Some(device) => Err(Error::misuse(format!(
-                "the device is too small: {} of the {} that are needed",
+                "the device is too small: {} of the needed {}",
                 size::exact(device),
                 size::exact(needed)
             ))),
@@ -369,8 +369,8 @@ fn made(started: Started, target: &Target, make: bool) -> anyhow::Result<Volume>
 fn another(state: &State) -> Error {
     let What { source, format, .. } = &state.what;
     let format = format.as_deref().unwrap_or("plaintext");
-    Error::misuse(format!("the conversion that was begun is another one: of {} into {format}", source.display()))
-        .hint("To go on, give the same options; the source must have its size still.")
+    Error::misuse(format!("the interrupted conversion is another one: from {} to {format}", source.display()))
+        .hint("To continue, give the same options; the source must still have its size.")
 }
 
 /// Both volumes, open.
@@ -418,7 +418,7 @@ impl Report for Converted {
         let rate = |seconds: f64| size::rate(*new_size, Duration::from_secs_f64(seconds));
         writeln!(
             out,
-            "Copied at {}, then compared: both are the same ({}). The source is unchanged.",
+            "Copied at {}, then compared: both are identical ({}). The source is unchanged.",
             rate(self.copying_seconds),
             rate(self.comparing_seconds)
         )

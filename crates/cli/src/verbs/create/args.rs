@@ -15,15 +15,15 @@ use crate::terminal::size;
 
 /// Create an encrypted volume
 ///
-/// Creates a new file, whose space is allocated at once, or uses a whole block device. The volume is filled with
-/// random-looking bytes, so that nobody can tell how much of it is in use. Nothing that exists is overwritten without
-/// --force and a confirmation.
+/// Creates a new file, allocating its space at once, or uses a whole block device. The volume is filled with
+/// random-looking bytes to hide how much of it is in use. Existing data are overwritten only with --force and a
+/// confirmation.
 ///
-/// With --hidden, the volume is made inside an existing one, in the free space after the files of its FAT, exFAT, NTFS
-/// or ext file system. Without its password nobody can tell that it is there. Options without `hidden` in their names,
-/// except --size and --quick, then say how to open the outer volume.
+/// With --hidden, the volume is created inside an existing one, in the free space after the files of its FAT, exFAT,
+/// NTFS or ext file system. Without its password, nobody can tell that it exists. Options without `hidden` in their
+/// names, except --size and --quick, then apply to opening the outer volume.
 ///
-/// Of a format that encrypts file by file it is a new folder, which is empty.
+/// With an encrypted folder format, a new empty folder is created.
 ///
 /// Sizes are bytes, or a number with K, M, G, T or KiB, MiB … (powers of 1024) or KB, MB … (powers of 1000).
 #[derive(clap::Args)]
@@ -54,7 +54,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     pub format: Option<String>,
 
-    /// Make a volume that this program opens, too. LUKS2 unless --format says LUKS1
+    /// Create a volume that this program can open, too: LUKS2, or LUKS1 with --format
     #[arg(long = "for", value_name = "PROGRAM", conflicts_with_all = ["hidden", "header", "integrity", "home", "to_go"])]
     pub made_for: Option<Program>,
 
@@ -66,15 +66,15 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     pub hash: Option<String>,
 
-    /// PIM of a VeraCrypt volume: more or fewer iterations than usual. It is needed each time the volume is opened
+    /// PIM of a VeraCrypt volume, for more or fewer iterations; needed each time the volume is opened
     #[arg(long, value_name = "N")]
     pub pim: Option<u32>,
 
-    /// Size of the volume key, in bits, where the format has several
+    /// Size of the volume key, in bits, if the format has several
     #[arg(long, value_name = "BITS")]
     pub key_size: Option<u32>,
 
-    /// Size of the sectors that are encrypted, in bytes, where the format has several
+    /// Size of an encryption sector, in bytes, where the format has several
     #[arg(long, value_name = "BYTES")]
     pub sector_size: Option<u32>,
 
@@ -82,7 +82,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "keyfiles")]
     pub fresh_keyfile: Option<PathBuf>,
 
-    /// Do not encrypt the new key file: whoever has it can open the volume
+    /// Do not encrypt the new key file: it alone opens the volume
     #[arg(long, requires = "fresh_keyfile", conflicts_with = "password")]
     pub unencrypted_keyfile: bool,
 
@@ -97,8 +97,8 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["path", "size", "cipher", "hash", "pim", "quick", "force", "hidden"])]
     pub list: bool,
 
-    /// Make a home's encrypted folder in VOLUME, as ecryptfs-setup-private does: .Private, .ecryptfs with a random passphrase that the
-    /// password unwraps, and Private to mount it at. eCryptfs
+    /// Set up an encrypted home folder in VOLUME, as ecryptfs-setup-private does: .Private, .ecryptfs with a random
+    /// passphrase that the password unwraps, and Private as mount point. eCryptfs only
     #[arg(long, conflicts_with_all = ["cipher", "key_size"])]
     pub home: bool,
 
@@ -115,12 +115,12 @@ pub struct Args {
     #[command(flatten)]
     pub protectors: ProtectorArgs,
 
-    /// Put a discovery volume in front: any system shows a text there that says what the volume is
+    /// Put a discovery volume in front, whose text tells any system what the volume is
     #[arg(long, help_heading = "BitLocker")]
     pub to_go: bool,
 
-    /// Make this file system in the volume, with the label of --label. It takes mkfs.ext4, mkfs.xfs and so on; BitLocker volumes
-    /// have ntfs, exfat or fat, with what BitLocker keeps to itself left out
+    /// Create this file system in the volume, with --label. Needs mkfs.ext4, mkfs.xfs and so on. BitLocker takes
+    /// ntfs, exfat or fat
     #[arg(long, value_name = "KIND")]
     pub filesystem: Option<FileSystem>,
 
@@ -135,15 +135,15 @@ pub struct Args {
 #[derive(clap::Args)]
 #[command(next_help_heading = "LUKS")]
 pub struct LuksArgs {
-    /// The label. LUKS2, BitLocker, and the file system of --filesystem
+    /// Label of a LUKS2 or BitLocker volume, and of the file system
     #[arg(long, value_name = "TEXT")]
     pub label: Option<String>,
 
-    /// The subsystem, a second label. LUKS2 only
+    /// Subsystem, a second label. LUKS2 only
     #[arg(long, value_name = "TEXT")]
     pub subsystem: Option<String>,
 
-    /// The UUID [default: random]
+    /// UUID [default: random]
     #[arg(long, value_name = "UUID")]
     pub uuid: Option<String>,
 
@@ -152,11 +152,11 @@ pub struct LuksArgs {
     #[arg(long, value_name = "NAME")]
     pub integrity: Option<String>,
 
-    /// Put the header into this new file, and only data into the volume
+    /// Put the header into this new file, leaving only data in the volume
     #[arg(long, value_name = "FILE")]
     pub header: Option<PathBuf>,
 
-    /// Where the data begin: 16M, 4M
+    /// Offset of the data: 16M, 4M
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub offset: Option<u64>,
 
@@ -164,7 +164,7 @@ pub struct LuksArgs {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub metadata_size: Option<u64>,
 
-    /// Size of the area of all keyslots: up to 128M. LUKS2 only
+    /// Size of the keyslots area: up to 128M. LUKS2 only
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub keyslots_size: Option<u64>,
 }
@@ -172,8 +172,8 @@ pub struct LuksArgs {
 /// What the hidden volume is to be.
 #[derive(clap::Args)]
 pub struct HiddenVolumeArgs {
-    /// Create a hidden volume inside VOLUME, as large as is safe or with --size for its files. Overwrites the file
-    /// system's free space there, including any existing hidden volume
+    /// Create a hidden volume inside VOLUME, as large as is safe or --size. Overwrites the file system's free space
+    /// there, including any existing hidden volume
     #[arg(long)]
     pub hidden: bool,
 

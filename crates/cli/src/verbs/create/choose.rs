@@ -11,7 +11,5 @@ pub fn choose<'a>(what: &str, name: Option<&'a str>, all: &[&'static str], compl
     }
     let Some(name) = name else { return Ok(all.first().copied()) };
     let found = all.iter().copied().find(|n| formats::same_name(n, name));
-    found
-        .map(Some)
-        .ok_or_else(|| Error::misuse(format!("there is no {what} called {name}; use one of: {}", all.join(", "))))
+    found.map(Some).ok_or_else(|| Error::misuse(format!("no {what} is called {name}; use one of: {}", all.join(", "))))
 }

@@ -71,8 +71,8 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
     let room = format.hidden_room(&store, &outer).map_err(at)?;
     if !room.looks_random {
         output::warn(
-            "The free space of the outer volume does not look random, as if it had been made with --quick: whoever sees the \
-             file sees that something else is there now. A volume made without --quick hides it.",
+            "The outer volume's free space does not look random, as after --quick, so the file reveals the new \
+             data. To hide them, use an outer volume made without --quick.",
         );
     }
     consent(args, path, &room)?;
@@ -102,7 +102,7 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
     let done = format.create_hidden(&store, &outer, &Spec { progress: Some(&show), ..spec }, &credentials);
     bar.clear();
     done.map_err(|e| match &e.kind {
-        ErrorKind::Cancelled => at(e).hint("The outer volume and its files are as they were."),
+        ErrorKind::Cancelled => at(e).hint("The outer volume and its files are unchanged."),
         _ => at(e),
     })?;
     let end = Instant::now();
@@ -134,12 +134,12 @@ fn consent(args: &Args, path: &Path, room: &HiddenRoom) -> claviger_engine::Resu
         return Ok(());
     }
     let HiddenRoom { largest, filesystem, .. } = room;
-    let room = format!("behind the files of its {filesystem} file system there is room for {}", size::exact(*largest));
+    let room = format!("after the files of its {filesystem} file system there is room for {}", size::exact(*largest));
     let question = format!(
-        "{}: {room}.\nIf a hidden volume is there already, it will be lost. Make a new one? (yes/no) ",
+        "{}: {room}.\nAny existing hidden volume there will be lost. Create a new one? (yes/no) ",
         path.display()
     );
-    let refused = |why: &str| Error::misuse(format!("no hidden volume was made{why}; {room}")).at(path);
+    let refused = |why: &str| Error::misuse(format!("no hidden volume was created{why}; {room}")).at(path);
     prompt::consent(&question, "--force --yes", refused)
 }
 
@@ -149,7 +149,7 @@ impl Report for Hidden {
         let path = output::printable(path);
         writeln!(out, "{path}: hidden {format} volume, {cipher}, {hash}, {} for files", size::exact(*size))?;
         let largest = size::exact(room.largest);
-        writeln!(out, "The free space of the outer {} file system had room for {largest}.", room.filesystem)?;
+        writeln!(out, "The outer {} file system had free space for {largest}.", room.filesystem)?;
         tell_filling(out, *size, *seconds, *filling_seconds)?;
         if let Some(name) = self.filesystem {
             writeln!(out, "It holds an empty {name} file system.")?;

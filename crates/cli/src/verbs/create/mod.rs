@@ -52,7 +52,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         return folder::run(args, format, path);
     }
     if args.home {
-        return Err(Error::misuse("only a folder can be a home's").hint("Name its format: --format eCryptfs.").into());
+        return Err(Error::misuse("only an encrypted folder can be a home folder")
+            .hint("Add --format eCryptfs.")
+            .into());
     }
     let format = formats::by_name(name)?;
     let key = args.credentials.new_volume_key()?;
@@ -247,7 +249,7 @@ fn fresh_keyfile(args: &Args, creator: &dyn Creator, path: &Path) -> anyhow::Res
     }
     let mut credentials = args.credentials.read_new(|_| true)?;
     let [Credential::Passphrase(passphrase)] = &credentials[..] else {
-        return Err(Error::misuse("gpg encrypts the key file with a password").into());
+        return Err(Error::misuse("gpg needs a password to encrypt the key file").into());
     };
     let file = creator.locked_keyfile(&text, passphrase)?;
     new_file::write(path, &file)?;

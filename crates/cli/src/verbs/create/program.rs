@@ -6,7 +6,7 @@ use claviger_engine::{Error, Result};
 /// Who else opens the volume.
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub enum Program {
-    /// Ceph's librbd, and qemu above it: LUKS1 or LUKS2 in AES-XTS, whose data begin on an object of 4 MiB
+    /// Ceph's librbd, also through qemu: LUKS1 or LUKS2 with AES-XTS and data aligned to 4 MiB objects
     Rbd,
 }
 
@@ -25,18 +25,18 @@ impl Program {
     /// # Errors
     /// `Misuse` if it would not open the volume.
     pub(super) fn data_offset(self, format: &str, cipher: Option<&str>, offset: Option<u64>) -> Result<u64> {
-        let refused = |what: String| Err(Error::misuse(format!("librbd opens no {what}")));
+        let refused = |what: String| Err(Error::misuse(format!("librbd cannot open a {what}")));
         let Some((_, usual)) = BEGINNINGS.into_iter().find(|(name, _)| same_name(name, format)) else {
-            return refused(format!("{format} volume")).map_err(|e| e.hint("It takes --format LUKS1 or LUKS2."));
+            return refused(format!("{format} volume")).map_err(|e| e.hint("Use --format LUKS1 or LUKS2."));
         };
         if let Some(cipher) = cipher.filter(|cipher| !same_name("aes-xts-plain64", cipher)) {
-            return refused(format!("volume in {cipher}")).map_err(|e| e.hint("It takes --cipher aes-xts-plain64."));
+            return refused(format!("volume in {cipher}")).map_err(|e| e.hint("Use --cipher aes-xts-plain64."));
         }
         let offset = offset.unwrap_or(usual);
         match offset > 0 && offset.is_multiple_of(OBJECT) {
             true => Ok(offset),
             false => refused(format!("volume whose data begin at byte {offset}"))
-                .map_err(|e| e.hint("They begin at a multiple of 4M.")),
+                .map_err(|e| e.hint("Use a --data-offset that is a multiple of 4M.")),
         }
     }
 }

@@ -59,17 +59,14 @@ impl Report for Created {
         writeln!(out, "{shown}: {format} volume, {cipher}, {hash}, {} for files", size::exact(*size))?;
         tell_filling(out, *size, *seconds, *filling_seconds)?;
         if let Some(keyfile) = keyfile {
-            writeln!(
-                out,
-                "{keyfile}: its key file. Without it the volume cannot be opened: keep a copy somewhere else."
-            )?;
+            writeln!(out, "{keyfile}: its key file. Without it the volume does not open: keep a copy somewhere else.")?;
         }
         self.protectors.text(out)?;
         self.tell_kept(out)?;
         if !opened_with.is_empty() {
             writeln!(
                 out,
-                "The volume does not record how it was made. To open it, use: {}",
+                "The volume does not record its parameters. To open it, use: {}",
                 output::command(opened_with)
             )?;
         }
@@ -81,13 +78,11 @@ impl Created {
     fn tell_kept(&self, out: &mut dyn Write) -> io::Result<()> {
         match (self.filesystem, self.kept.iter().map(|part| part.offset).min()) {
             (Some(name), _) => writeln!(out, "It holds an empty {name} file system."),
-            (None, Some(end)) => writeln!(
-                out,
-                "A file system in it may take the first {end} bytes ({}) and nothing behind them.",
-                size::short(end)
-            ),
+            (None, Some(end)) => {
+                writeln!(out, "A file system in it may use only the first {end} bytes ({}).", size::short(end))
+            }
             (None, None) => {
-                writeln!(out, "There is no file system in it yet: --filesystem makes one together with a new volume.")
+                writeln!(out, "It has no file system yet. To create one with a new volume, use --filesystem.")
             }
         }
     }

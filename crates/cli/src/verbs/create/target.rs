@@ -54,7 +54,7 @@ impl<'a> NewVolume<'a> {
         };
         if remote::is_remote(path) {
             if size.is_some() {
-                return Err(Error::misuse("the size of a remote store is fixed: leave out --size").at(path));
+                return Err(Error::misuse("the size of a remote store is fixed: omit --size").at(path));
             }
             let old = remote::open(path, Access::ReadWrite)?;
             overwrite.check(path, &*old, "device")?;
@@ -64,14 +64,14 @@ impl<'a> NewVolume<'a> {
         let metadata = match fs::metadata(path) {
             Ok(metadata) => metadata,
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let need = || Error::misuse("the size is missing; for example --size 100M").at(path);
+                let need = || Error::misuse("the size is missing; add it, for example --size 100M").at(path);
                 return Ok(Self::New { path, len: fits(whole(size.ok_or_else(need)?))? });
             }
             Err(e) => return Err(Error::from(e).at(path)),
         };
         let device = metadata.file_type().is_block_device();
         if device && size.is_some() {
-            return Err(Error::misuse("the size of a block device is fixed: leave out --size").at(path));
+            return Err(Error::misuse("the size of a block device is fixed: omit --size").at(path));
         }
         // Takes the lock: a volume that somebody has open is not replaced.
         let old = FileStore::open(path, Access::ReadWrite)?;
@@ -129,8 +129,8 @@ impl Target {
     pub fn left(&self) -> &'static str {
         match &self.file {
             Some(file) if file.at == file.to => "No file was left behind.",
-            Some(_) => "The old file is as it was.",
-            None => "If writing had begun, the old contents of the device are lost.",
+            Some(_) => "The old file is unchanged.",
+            None => "The device's old contents may be partly overwritten.",
         }
     }
 

@@ -83,13 +83,13 @@ impl Explained {
     fn no_folder(&mut self, path: &Path, inside: Option<&OsStr>) -> anyhow::Result<()> {
         self.exit_code = exit::number_of(&ErrorKind::NotThisFormat(String::new()));
         if inside.is_some() || !path.is_dir() {
-            self.say("Nothing on the way there is an encrypted folder.");
+            self.say("No encrypted folder is on that path.");
             return Ok(());
         }
         let tree = HostFolder::open(path, Access::ReadOnly)?;
         for format in FILE_FORMATS.iter().filter(|format| format.name() != CLEAR.name()) {
             if let Verdict::No(why) | Verdict::Possible(why) = format.identify(&tree)? {
-                self.say(format!("As a folder of {}: {why}.", format.name()));
+                self.say(format!("As {}: {why}.", format.name()));
             }
         }
         // A home, or the folder that the plaintext is shown in.
@@ -100,7 +100,7 @@ impl Explained {
         } else {
             let path = path.display().to_string();
             self.advise(
-                "If it is such a folder all the same, name the format:",
+                "If it is one nevertheless, give the format:",
                 &["claviger", "explain", "--format", "eCryptfs", &path],
             );
         }
@@ -115,7 +115,7 @@ impl Explained {
         };
         self.format = Some(format.name());
         let (Verdict::Yes(why) | Verdict::Possible(why) | Verdict::No(why)) = format.identify(&**lower)?;
-        self.say(format!("As a folder of {}: {why}.", format.name()));
+        self.say(format!("As {}: {why}.", format.name()));
         let survey = survey::of(format, &**lower, None)?;
         self.counts(&survey);
         self.lies_beside(beside);
@@ -128,7 +128,7 @@ impl Explained {
         }
         if without_password {
             let [path, inside] = self.words.clone();
-            self.advise("To see whether a password opens it:", &["claviger", "explain", &path, &inside]);
+            self.advise("To test a password:", &["claviger", "explain", &path, &inside]);
         } else {
             self.tries(found)?;
         }
@@ -139,9 +139,9 @@ impl Explained {
         let (files, folders) = (count(survey.files, "file"), count(survey.folders, "folder"));
         self.say(format!("It has {files} and {folders}."));
         match survey.keys.len() {
-            0 => self.say("No file says whose key it needs, so that nothing in it tells whether a password is right."),
-            1 => self.say(format!("All its encrypted files are for one key: {}.", survey::shares(&survey.keys))),
-            _ => self.say(format!("Its files are for several keys: {}.", survey::shares(&survey.keys))),
+            0 => self.say("No file records its key, so a password cannot be checked."),
+            1 => self.say(format!("All its encrypted files use one key: {}.", survey::shares(&survey.keys))),
+            _ => self.say(format!("Its files use several keys: {}.", survey::shares(&survey.keys))),
         }
         if survey.clear > 0 {
             self.say(format!("Not encrypted: {}; --passthrough shows them.", count(survey.clear, "file")));
@@ -153,15 +153,17 @@ impl Explained {
         let folder = files::shown(folder.as_os_str());
         match beside.wrapped_passphrase {
             Some(_) => self.say(format!(
-                "Its passphrase lies wrapped in {folder}/wrapped-passphrase: the login password of the time when it was last changed \
-                 opens it."
+                "Its passphrase is wrapped in {folder}/wrapped-passphrase. The login password at the time of its \
+                 last change opens it."
             )),
             None => {
-                self.say(format!("There is no wrapped passphrase in {folder}: the login password alone cannot open it."));
+                self.say(format!(
+                    "There is no wrapped passphrase in {folder}: the login password alone cannot open it."
+                ));
                 let [path, inside] = self.words.clone();
                 self.advise(
-                    "Look for a copy of wrapped-passphrase in a backup, or for the mount passphrase, which people were told to write \
-                     down (32 letters and digits). With the copy:",
+                    "Look for a copy of wrapped-passphrase in a backup, or for the written-down mount passphrase \
+                     (32 letters and digits). With the copy:",
                     &["claviger", "cp", "-r", "--wrapped-passphrase", "FILE", &path, &inside, "OUT"],
                 );
             }
@@ -181,7 +183,7 @@ impl Explained {
         if !problems.is_empty() {
             let [path, inside] = self.words.clone();
             self.advise(
-                "To copy all that is left, with a report of what is not:",
+                "To copy everything readable and report the rest:",
                 &["claviger", "cp", "-r", "--salvage", &path, &inside, "OUT"],
             );
         }
@@ -229,10 +231,7 @@ impl Explained {
             keys.sort_unstable();
             keys.dedup();
             let of = count(others.len() as u64, "file");
-            self.say(format!(
-                "Another password is needed for {of}; the keys have the signatures {}.",
-                survey::few(&keys)
-            ));
+            self.say(format!("Another password is needed for {of}; their key signatures are {}.", survey::few(&keys)));
         }
         // Damage that shows without the key was reported above.
         let more: Vec<_> = survey.problems.iter().filter(|p| p.needs_key && !p.other_key).cloned().collect();
@@ -241,13 +240,13 @@ impl Explained {
             self.exit_code = exit::number_of(&damage());
         }
         if survey.foreign_names > 0 {
-            self.advise("If names have a password of their own, give it with --name-password-file.", &[]);
+            self.advise("If file names have a separate password, give it with --name-password-file.", &[]);
         }
         let [path, inside] = self.words.clone();
         match how {
-            Difference::AsGiven => self.advise("To see its files:", &["claviger", "ls", &path, &inside]),
+            Difference::AsGiven => self.advise("To list its files:", &["claviger", "ls", &path, &inside]),
             _ => self.advise(
-                "Type it in that form, or write that form into a file that only you can read:",
+                "Type it in that form, or put that form into a file that only you can read:",
                 &["claviger", "ls", "--password-file", "FILE", &path, &inside],
             ),
         }
@@ -260,19 +259,19 @@ impl Explained {
         self.exit_code = exit::number_of(&error.kind);
         match &error.kind {
             ErrorKind::WrongCredential(why) if unwraps => {
-                self.say(format!("The password that was given is right for the wrapped passphrase: {why}."));
+                self.say(format!("The given password opens the wrapped passphrase: {why}."));
                 let [path, inside] = self.words.clone();
                 self.advise(
-                    "Look for an older file wrapped-passphrase, such as in a backup of that home: the folder may have had another passphrase \
-                     before, or the file is from another installation. With it:",
+                    "Look for an older wrapped-passphrase file, for example in a backup of that home. The folder \
+                     may have had another passphrase before, or the file is from another installation. With it:",
                     &["claviger", "cp", "-r", "--wrapped-passphrase", "FILE", &path, &inside, "OUT"],
                 );
             }
             ErrorKind::WrongCredential(why) => {
-                self.say(format!("Neither the password that was given nor a variant of it opens it: {why}."));
+                self.say(format!("Neither the given password nor a variant of it opens it: {why}."));
                 self.advise(
-                    "It opens with the login password at the time when it was last changed, which unwraps its passphrase, or with the mount \
-                     passphrase itself.",
+                    "It opens with the login password at the time of its last change, or with the mount passphrase \
+                     itself.",
                     &[],
                 );
             }
@@ -280,7 +279,7 @@ impl Explained {
                 if let Some(hint) = error.to_try(advice::say) {
                     self.advise(hint, &[]);
                 }
-                self.say(format!("What was given could not be tried: {}.", error.kind));
+                self.say(format!("The given credential could not be tried: {}.", error.kind));
             }
         }
     }

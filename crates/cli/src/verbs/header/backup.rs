@@ -15,15 +15,15 @@ use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel};
 
-/// Save the headers in a file
+/// Back up the headers to a file
 ///
-/// If its header is destroyed, a volume is lost, whatever is left of its data. The file has the format of TrueCrypt and
-/// VeraCrypt, looks random, and will always open with the volume's present password: keep it as safe as the volume.
-/// Never overwrites a file.
+/// Without its header, a volume is lost, even if its data are intact. The backup has the format of TrueCrypt and
+/// VeraCrypt, looks random, and always opens with the current password: keep it as safe as the volume. Never
+/// overwrites a file.
 ///
-/// Of an encrypted system its header in sector 62 of the disk is saved, 512 bytes, as VeraCrypt has it on its rescue disks.
+/// For an encrypted system, the header in sector 62 of the disk is saved (512 bytes), as on VeraCrypt's rescue disks.
 ///
-/// With --with-hidden the header of a hidden volume is saved too. Without, random bytes take its place.
+/// With --with-hidden, the header of a hidden volume is saved too; otherwise random bytes take its place.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger header backup old.tc old.tc.header
@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Save the header of the hidden volume too; its password is asked for
+    /// Also save the hidden volume's header, asking for its password
     #[arg(long = "with-hidden", id = "hidden")]
     hidden: bool,
 
@@ -54,7 +54,7 @@ pub struct Args {
 }
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.open.password_on_stdin() && args.hidden_credentials.source().on_stdin() {
-        return Err(Error::misuse("standard input can give one password, not both").into());
+        return Err(Error::misuse("only one password can come from standard input").into());
     }
     new_file::must_be_new(&args.file)?;
     let (path, HeaderBackup { bytes, format, headers, warnings, .. }) = match without_passphrase(args)? {
@@ -112,9 +112,6 @@ impl Report for Saved {
         let Self { path, file, format: _, headers, warnings: _ } = self;
         let (file, path) = (output::printable(file), output::printable(path));
         writeln!(out, "{file}: backup of {path}, with the {} header", headers.join(" and the "))?;
-        writeln!(
-            out,
-            "It opens with the passwords that the volume has now, whatever is changed later. Keep it elsewhere."
-        )
+        writeln!(out, "It will always open with the volume's current passwords. Keep it somewhere else.")
     }
 }

@@ -9,10 +9,10 @@ use crate::opening::editing::HeaderArgs;
 use crate::opening::new_file;
 use crate::terminal::{advice, prompt};
 
-/// Turn a LUKS1 header into one of LUKS2, or back, with the same key, data and passphrases
+/// Convert a LUKS1 header to LUKS2 or back, with the same key, data and passphrases
 ///
-/// To LUKS1 only what that can say: keyslots of PBKDF2, sectors of 512 bytes, no tokens. At any moment one of the two headers opens,
-/// as long as a disk writes a sector whole or not at all. A header backup is made all the same.
+/// LUKS1 supports only PBKDF2 keyslots, 512-byte sectors and no tokens. If interrupted, one of the two headers still
+/// opens, provided the disk writes sectors atomically. A header backup is made anyway.
 #[derive(clap::Args)]
 #[command(group = clap::ArgGroup::new("backup_or_not").required(true), after_help = "Examples:
   claviger header convert --to LUKS2 --backup old-header.bin disk.luks
@@ -21,23 +21,23 @@ pub struct Args {
     #[command(flatten)]
     header: HeaderArgs,
 
-    /// The format from now on: LUKS1 or LUKS2
+    /// New format: LUKS1 or LUKS2
     #[arg(long, value_name = "NAME")]
     to: String,
 
-    /// Save the header as it is in this file, which must not exist
+    /// Back up the current header to this new file
     #[arg(long, value_name = "FILE", group = "backup_or_not")]
     backup: Option<PathBuf>,
 
-    /// Save nothing
+    /// Make no header backup
     #[arg(long, group = "backup_or_not")]
     no_backup: bool,
 
-    /// It is a detached header: the file holds nothing else
+    /// Treat the file as a detached header, which holds nothing else
     #[arg(long)]
     detached: bool,
 
-    /// Answer the question with yes
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 
@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let named = args.header.find(Access::ReadWrite)?;
     let prepared = named.editor.convert(&*named.store, &args.to, args.detached).map_err(at)?;
     if !args.yes {
-        let question = format!("{} Turn it into {}? (yes/no) ", named.announcement(&prepared), prepared.format);
+        let question = format!("{} Convert it to {}? (yes/no) ", named.announcement(&prepared), prepared.format);
         prompt::consent(&question, "--yes", |why| at(Error::misuse(format!("nothing was changed{why}"))))?;
     }
     if let Some(file) = &args.backup {

@@ -11,14 +11,15 @@ use crate::process::guard;
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, prompt};
 
-/// Put right what is damaged in a header, where it can be told without a passphrase
+/// Repair a damaged header, mostly without a passphrase
 ///
-/// BitLocker has three copies of its metadata, and a first sector that leads to them. What is damaged is written anew from a copy that
-/// is whole; if the first sector is gone, name the format. Only where whole copies differ does it take a password to tell which counts.
+/// BitLocker has three copies of its metadata, and a first sector that points to them. Damaged copies are rewritten
+/// from an intact one. If the first sector is lost, give the format. If intact copies differ, a password decides
+/// which one is valid.
 ///
-/// LUKS2 has two copies of its header: one that is damaged or old is written anew, as the other one is, or as its checksum proves that
-/// it was (`wipefs` takes only a few bytes). Of LUKS1 those fields are put right of which only one value can be meant; if its first
-/// bytes are gone, a password has to show that the rest is whole. Keys are never touched: a keyslot that is overwritten is lost.
+/// LUKS2 has two copies of its header: a damaged or outdated one is rewritten from the other, or restored if its
+/// checksum proves it (`wipefs` erases only a few bytes). LUKS1 fields are repaired where only one value is possible;
+/// if its signature is lost, a password must prove the rest. Keys are never touched: an overwritten keyslot is lost.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger header repair disk.luks
@@ -31,14 +32,14 @@ pub struct Args {
     #[command(flatten)]
     credentials: CredentialArgs,
 
-    /// Disable this keyslot, whose record is damaged beyond repair, for good. LUKS1 only
+    /// Permanently disable this keyslot, whose record is damaged beyond repair. LUKS1 only
     #[arg(long = "disable-slot", value_name = "N")]
     lost: Vec<u32>,
 
     #[command(flatten)]
     patience: PatienceArgs,
 
-    /// Answer the question with yes
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 

@@ -20,14 +20,14 @@ use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, prompt};
 
-/// Bring a header back, from a file or from the backup at the end of the volume
+/// Restore a header from a file or from the backup at the end of the volume
 ///
-/// The password is that which the header in the backup has. Whether the normal or the hidden volume's header is restored
-/// depends on which of them it opens. Nothing is written unless the header opens, fits the volume, and something shows that it
-/// belongs to it: the volume's own header, or data that decrypt to more than noise.
+/// Give the password of the header in the backup; it selects the normal or the hidden volume's header. Nothing is
+/// written unless the header opens, fits the volume, and is proven to belong to it by the volume's own header or by
+/// data that decrypt to more than noise.
 ///
-/// The header of an encrypted system is taken from such a backup, from `EFI/VeraCrypt/svh_bak` of a rescue disk for EFI, or from the
-/// image of a rescue disk for a BIOS. Its boot loader and partition table stay as they are.
+/// An encrypted system's header is restored from such a backup, from `EFI/VeraCrypt/svh_bak` of an EFI rescue disk,
+/// or from a BIOS rescue disk image. The boot loader and the partition table do not change.
 #[derive(clap::Args)]
 #[command(group = clap::ArgGroup::new("source").required(true), after_help = "Examples:
   claviger header restore --embedded old.tc
@@ -37,19 +37,19 @@ pub struct Args {
     #[command(flatten)]
     open: OpenArgs,
 
-    /// A header backup, or of an encrypted system the image of its rescue disk
+    /// A header backup, or an encrypted system's rescue disk image
     #[arg(long, value_name = "FILE", group = "source")]
     from: Option<PathBuf>,
 
-    /// Take the backup header at the end of the volume
+    /// Use the backup header at the end of the volume
     #[arg(long, group = "source")]
     embedded: bool,
 
-    /// Restore it although nothing shows that it belongs to this volume
+    /// Restore it even if nothing proves that it belongs to this volume
     #[arg(long)]
     force: bool,
 
-    /// Answer the question with yes
+    /// Do not ask for confirmation
     #[arg(long)]
     yes: bool,
 
@@ -153,17 +153,17 @@ fn consent(args: &Args, path: &Path, prepared: &Prepared, public: bool, table: b
     let from = args.from.as_deref().map_or("the backup at its end".to_owned(), |f| f.display().to_string());
     let whose = if prepared.hidden { "hidden volume's header" } else { "header" };
     let lost = if table {
-        "There is a partition table, which is overwritten: a partition is chosen by --partition. "
+        "There is a partition table, which will be overwritten; to choose a partition, use --partition. "
     } else {
         ""
     };
     let opens_with = match public {
-        true => "the passphrases that the backup has, and no longer with others",
-        false => "the password that you have just given, and no longer with another one",
+        true => "only the passphrases of the backup",
+        false => "only the password you have just given",
     };
     let question = format!(
-        "{lost}The {whose} of {} is replaced by that in {from}. From then on the volume opens with {opens_with} that it may have now. \
-         Replace it? (yes/no) ",
+        "{lost}The {whose} of {} will be replaced by the one in {from}. The volume will then open with \
+         {opens_with}. Replace it? (yes/no) ",
         output::printable(&path.to_string_lossy())
     );
     prompt::consent(&question, "--yes", |why| Error::misuse(format!("the header was not replaced{why}")).at(path))
@@ -218,15 +218,19 @@ impl Report for Restored {
         let Self { path, written, hidden, tried, .. } = self;
         let whose = if *hidden { "hidden volume" } else { "volume" };
         let proof = match tried {
-            true => format!("the {whose} has been opened with it"),
-            false => "it can be read; no passphrase was tried".to_owned(),
+            true => format!("checked by opening the {whose}"),
+            false => "it is readable; no passphrase was tried".to_owned(),
         };
         let path = output::printable(path);
         match &written[..] {
-            [] if *tried => writeln!(out, "{path}: nothing to do, the {whose}'s header in front opens and is the same"),
+            [] if *tried => writeln!(
+                out,
+                "{path}: nothing to do: the {whose}'s header in front is identical and \
+                 opens"
+            ),
             [] => writeln!(
                 out,
-                "{path}: nothing to do, the {whose}'s header in front is the same; no passphrase was tried"
+                "{path}: nothing to do: the {whose}'s header in front is identical; no passphrase was tried"
             ),
             written => writeln!(out, "{path}: restored {}; {proof}", written.join(", ")),
         }

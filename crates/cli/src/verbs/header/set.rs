@@ -7,7 +7,7 @@ use crate::opening::OpenArgs;
 
 /// Set the UUID, label, subsystem and flags of a LUKS volume, or the label of a BitLocker volume
 ///
-/// A LUKS header is changed without a passphrase. BitLocker's metadata are sealed: what opens the volume is asked for.
+/// LUKS needs no passphrase for this. BitLocker's metadata are sealed, so you are asked for a credential.
 #[derive(clap::Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true), after_help = "Examples:
   claviger header set --label backup disk.luks
@@ -17,24 +17,24 @@ pub struct Args {
     #[command(flatten)]
     open: OpenArgs,
 
-    /// The UUID from now on
+    /// New UUID
     #[arg(long, value_name = "UUID", group = "what")]
     uuid: Option<String>,
 
-    /// The label from now on; empty for none. LUKS2 and BitLocker only
+    /// New label; empty for none. LUKS2 and BitLocker only
     #[arg(long, value_name = "TEXT", group = "what")]
     label: Option<String>,
 
-    /// The subsystem from now on, a second label. LUKS2 only
+    /// New subsystem, a second label. LUKS2 only
     #[arg(long, value_name = "TEXT", group = "what")]
     subsystem: Option<String>,
 
-    /// A flag that is kept with the volume, all of them being named: allow-discards, same-cpu-crypt, submit-from-crypt-cpus,
-    /// no-journal, no-read-workqueue, no-write-workqueue. LUKS2 only
+    /// Set the stored flags to exactly those given: allow-discards, same-cpu-crypt, submit-from-crypt-cpus,
+    /// no-journal, no-read-workqueue, no-write-workqueue. May be repeated. LUKS2 only
     #[arg(long = "flag", value_name = "FLAG", group = "what")]
     flags: Vec<String>,
 
-    /// No flags from now on
+    /// Remove all stored flags
     #[arg(long, group = "what", conflicts_with = "flags")]
     no_flags: bool,
 

@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, requires = "device")]
     force: bool,
 
-    /// Answer the question with yes
+    /// Do not ask for confirmation
     #[arg(long, requires = "force")]
     yes: bool,
 

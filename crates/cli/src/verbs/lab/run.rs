@@ -77,7 +77,7 @@ pub struct Args {
     /// Use the device although its contents will be lost, after a confirmation
     #[arg(long, requires = "loses")]
     force: bool,
-    /// Answer the question with yes
+    /// Do not ask for confirmation
     #[arg(long, requires = "force")]
     yes: bool,
     /// Share of the size of the studies' data sets [default: 0.01, 0.05 or 1, by level, or what a study says]
