@@ -590,7 +590,8 @@ impl DataArea {
         match beyond {
             ..0 => Some(
                 format!(
-                    "The file is cut short after the data: {} bytes and the complete backup headers are missing.",
+                    "The file is cut short after the data: {} bytes are missing, and it has no complete backup \
+                     headers.",
                     -beyond
                 )
                 .into(),
