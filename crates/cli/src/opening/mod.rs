@@ -175,8 +175,7 @@ impl OpenArgs {
         protect: &'a ProtectArgs,
     ) -> claviger_engine::Result<Option<&'a HiddenArgs>> {
         if protect.protect && (access == Access::ReadOnly || self.how.truncated) {
-            return Err(Error::misuse("a volume that is opened read-only needs no protection")
-                .hint("Leave out --protect-hidden."));
+            return Err(Error::misuse("a volume opened read-only needs no protection").hint("Omit --protect-hidden."));
         }
         if protect.on_stdin() && self.password_on_stdin() {
             return Err(Error::misuse("only one of the two passwords can come from standard input"));
@@ -276,7 +275,7 @@ impl OpenArgs {
         let protect = hidden.zip(hidden_credentials.as_deref()).map(|(args, credentials)| args.protect(credentials));
         if let Some(alone) = alone {
             locked.check_key_process(&credentials)?;
-            alone().context("the process that is to hold the keys")?;
+            alone().context("the key process")?;
         }
         let bar = Progress::trials("Opening");
         let in_use = AtomicU64::new(0);
@@ -312,8 +311,8 @@ pub fn takes_no(what: &str, options: impl IntoIterator<Item = (bool, &'static st
 /// The verb that says more, for verbs that open a volume and could not.
 fn with_explain(mut error: Error) -> Error {
     let more = match &error.kind {
-        ErrorKind::NotThisFormat(_) => "`claviger explain` says what it is.",
-        ErrorKind::WrongCredential(_) => "`claviger explain` also tries other keyboard layouts and Unicode forms.",
+        ErrorKind::NotThisFormat(_) => "To find out what it is: claviger explain",
+        ErrorKind::WrongCredential(_) => "To also try other keyboard layouts and Unicode forms: claviger explain",
         _ => return error,
     };
     let before = error.to_try(advice::say).map(|before| format!("{before} ")).unwrap_or_default();

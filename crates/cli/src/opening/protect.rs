@@ -30,7 +30,7 @@ impl HiddenArgs {
 /// Protection of a hidden volume in the one that is opened, for verbs that write.
 #[derive(clap::Args)]
 pub struct ProtectArgs {
-    /// Protect the hidden volume in this one, with both passwords: a write that would damage it is refused, and the
+    /// Protect the hidden volume in this one, using both passwords: a write that would damage it is refused, and the
     /// volume becomes read-only. Without this, writing to the outer volume may destroy the hidden one
     #[arg(long = "protect-hidden", id = "hidden")]
     pub(super) protect: bool,

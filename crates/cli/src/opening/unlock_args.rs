@@ -36,7 +36,7 @@ pub struct UnlockArgs {
     #[arg(long, value_name = "N")]
     pub(super) pim: Option<u32>,
 
-    /// Memory that a key derivation may use: 512M, 2GiB [default: what is available]
+    /// Memory that a key derivation may use: 512M, 2GiB [default: all that is free]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(super) memory: Option<u64>,
 
@@ -51,33 +51,31 @@ pub struct UnlockArgs {
     #[arg(long)]
     pub(super) backup_header: bool,
 
-    /// Use only this copy of the header (primary, hidden, backup or hidden-backup), or only the keyslot with this
-    /// number
+    /// Use only this copy of the header (primary, hidden, backup or hidden-backup), or only this keyslot number
     #[arg(long, value_name = "SLOT", conflicts_with = "backup_header", value_parser = Slot::parse)]
     pub(super) slot: Option<Slot>,
 
-    /// The header is detached: it is in FILE, or elsewhere; the data are in VOLUME
+    /// Use the detached header in FILE or a remote store; the data are in VOLUME
     #[arg(long = "header", value_name = "FILE")]
     pub(super) header_file: Option<PathBuf>,
 
-    /// The volume in this partition of the disk, or this partition of an encrypted system
+    /// Open the volume in this partition, or this partition of an encrypted system
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub partition: Option<u32>,
 
-    /// Do without the processor's AES instructions
+    /// Do not use the processor's AES instructions
     #[arg(long)]
     pub(super) no_aes: bool,
 
-    /// Open a truncated volume: what is left can be read, nothing can be written
+    /// Open a truncated volume read-only
     #[arg(long)]
     pub(super) truncated: bool,
 
-    /// Allow writing to a volume that is not encrypted (cipher_null); otherwise it is read-only
+    /// Allow writing to an unencrypted volume (cipher_null), which is otherwise read-only
     #[arg(long)]
     pub(super) write_unencrypted: bool,
 
-    /// When the file is closed, put its times of access and modification back. Backups that go by these miss what was
-    /// changed
+    /// Restore the file's access and modification times on closing. Backups that rely on them miss the changes
     #[arg(long)]
     pub(crate) keep_times: bool,
 
@@ -235,10 +233,10 @@ impl UnlockArgs {
     /// `Misuse` for another format, and for what such a key does not have.
     pub fn with_random_key(mut self) -> Result<(Self, u32)> {
         if let Some(other) = self.format().filter(|name| !name.eq_ignore_ascii_case("plain")) {
-            return Err(Error::misuse(format!("--random-key: a volume of the format {other} has a key of its own")));
+            return Err(Error::misuse(format!("--random-key: {other} volumes have their own key")));
         }
         if self.header_file.is_some() || self.hash.is_some() {
-            return Err(Error::misuse("--random-key: there is neither a header nor a hash"));
+            return Err(Error::misuse("--random-key takes no header and no hash"));
         }
         self.format = Some("plain".to_owned());
         let cipher = self.cipher.get_or_insert_with(|| "aes-xts-plain64".to_owned());

@@ -161,7 +161,7 @@ fn headers_come_back_from_a_file() {
     it.run(&restore, &[]).fails(1, &["nothing shows", "force"]);
     it.run(&restore, &["--force"]).fails(1, &["no terminal", "--yes"]);
     it.run_as(&it.new, &restore, &["--force", "--yes"]).fails(2, &[]);
-    it.run(&["header", "restore", "--from", &it.new], &["--yes"]).fails(3, &["no header backup"]);
+    it.run(&["header", "restore", "--from", &it.new], &["--yes"]).fails(3, &["not a header backup"]);
     it.run(&["header", "restore", "--embedded"], &["--yes"]).fails(3, &[]);
     it.run(&["header", "restore"], &["--yes"]).fails(1, &["--from"]);
     assert!(it.bytes() == wiped, "nothing was written so far");
@@ -255,7 +255,7 @@ fn a_new_password_is_asked_twice_and_a_restoration_is_asked_for() {
     let before = it.bytes();
     let change = ["change", "--truecrypt", &it.volume];
     let Some((output, code, _)) = on_terminal(steps("something"), &change) else { return };
-    assert!(code == 1 && output.contains("not the same"), "{output}");
+    assert!(code == 1 && output.contains("passwords differ"), "{output}");
     assert!(it.bytes() == before);
     let (output, code, _) = on_terminal(steps(NEW), &change).expect("as before");
     assert_eq!(code, 0, "{output}");

@@ -335,7 +335,7 @@ fn the_boot_sector_says_which_kind_it_is() {
     let store = store(&made.image);
     let (_, header) = formats::open(&store, None).expect("a volume");
     let about = described(&*header);
-    assert_eq!(about["made_by"], "Windows 10 or later, encrypted as it is written");
+    assert_eq!(about["made_by"], "Windows 10 or later, encrypt-on-write");
 }
 
 /// All copies of the metadata, sealed by somebody with the key, say another state and how much is encrypted.

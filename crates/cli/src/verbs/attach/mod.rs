@@ -201,7 +201,8 @@ fn known<'a>(name: &str, favourites: &'a BTreeMap<String, Favourite>, entries: &
     let entry = || entries.iter().find(|e| e.name == name).map(Known::Entry);
     favourite.or_else(entry).ok_or_else(|| {
         let names: Vec<_> = favourites.keys().map(String::as_str).chain(entries.iter().map(|e| &*e.name)).collect();
-        let hint = if names.is_empty() { "None are known.".to_owned() } else { format!("Known: {}.", names.join(", ")) };
+        let hint =
+            if names.is_empty() { "None are known.".to_owned() } else { format!("Known: {}.", names.join(", ")) };
         Error::misuse(format!("there is no favourite or line of the table called {}", output::printable(name)))
             .hint(hint)
     })

@@ -14,10 +14,10 @@ use crate::terminal::date::date;
 use crate::terminal::output::{self, Report, printable};
 use crate::terminal::size;
 
-/// Show what a header says, without a password
+/// Show a header's contents, without a password
 ///
-/// Keyslots, ciphers, key derivations, tokens, labels, and whether both copies of a header are sound. No secret is shown, and
-/// nothing is written. The headers of TrueCrypt and VeraCrypt are encrypted as a whole: `claviger info` shows those.
+/// Shows keyslots, ciphers, key derivations, tokens, labels and the state of both header copies. No secret is shown,
+/// and nothing is written. TrueCrypt and VeraCrypt headers are entirely encrypted; use `claviger info` for those.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   claviger header show disk.luks
@@ -48,8 +48,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let path = &args.header.path;
     let HeaderFound { format, header, .. } = args.header.opening()?.find_header()?;
     let told = header.describe().ok_or_else(|| {
-        let what = format!("showing what cannot be read without a password, as the headers of {}", format.name());
-        Error::unsupported(what).hint("`claviger info` opens the volume and says what it is made of.").at(path)
+        let what = format!("showing headers of {} without a password", format.name());
+        Error::unsupported(what).hint("To open the volume and show its properties: claviger info").at(path)
     })?;
     let path = path.display().to_string();
     output::print(
@@ -136,7 +136,7 @@ fn with_unit(unit: Option<Unit>, number: &Number) -> String {
         Some(Unit::Bytes) => size::exact(positive),
         Some(Unit::Offset) => format!("byte {number}"),
         Some(Unit::Time) => date(number.as_i64().unwrap_or_default()),
-        Some(Unit::Microseconds) => format!("about {:.2} s of one processor", positive as f64 / 1e6),
+        Some(Unit::Microseconds) => format!("about {:.2} s on one processor", positive as f64 / 1e6),
         _ => number.to_string(),
     }
 }
