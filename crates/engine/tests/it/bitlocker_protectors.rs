@@ -294,7 +294,7 @@ fn the_label_changes() {
         assert_eq!(described(&store.to_vec())["label"], text);
         assert_eq!(opens(&store.to_vec(), &made.plaintext, &[startup_key_of(&made)]), Some(0));
     }
-    assert!(misuse(label(&store, &startup, &"x".repeat(40_000))).contains("room"));
+    assert!(misuse(label(&store, &startup, &"x".repeat(40_000))).contains("more than fit"));
     let to = HeaderAttributes { label: Some("x"), ..HeaderAttributes::default() };
     assert!(editor().set(&store, None, &to).is_err(), "the metadata are sealed");
     let to = HeaderAttributes { uuid: Some("8f595209-f5b9-49a0-85d4-cb8f80258c27"), ..HeaderAttributes::default() };
@@ -347,7 +347,7 @@ fn what_cannot_be_wrapped_anew_is_told_before_anything_is_written() {
         let store = MemoryStore::new(made.image.clone());
         for refused in [remove(&store, 2, &startup), protect(&store, &startup, Protection::NewKey)] {
             let refused = refused.expect_err("it cannot follow");
-            assert!(refused.to_string().contains("cannot be given the new one: 1 "), "{refused}");
+            assert!(refused.to_string().contains("cannot take the new one: 1 "), "{refused}");
             assert!(refused.hint.is_some());
         }
         // What needs no new key works, and so does removing it.
@@ -378,7 +378,7 @@ fn what_makes_no_sense_is_refused() {
     let hashed = NewCredential { hash: Some("SHA-512"), ..new(&one) };
     assert!(misuse(editor().add(&store, &with, &hashed, None)).contains("takes no hash"));
     let unbound = NewCredential { unbound_bits: Some(256), ..new(&one) };
-    assert!(misuse(editor().add(&store, &with, &unbound, None)).contains("no other"));
+    assert!(misuse(editor().add(&store, &with, &unbound, None)).contains("only the volume's own key"));
     assert!(misuse(remove(&store, 9, &startup)).contains("no protector 9"));
     assert!(misuse(remove(&store, 0, &startup)).contains("itself"));
     assert!(misuse(editor().remove(&store, Removal::Number(0, None), false)).contains("is needed"));
@@ -524,7 +524,7 @@ fn metadata_that_do_not_fit_are_refused() {
         Some(refused)
     });
     let refused = refused.expect("the room comes to an end");
-    assert!(refused.to_string().contains("room"), "{refused}");
+    assert!(refused.to_string().contains("more than fit"), "{refused}");
     assert_eq!(opens(&store.to_vec(), &made.plaintext, &[startup]), Some(0));
 }
 

@@ -13,7 +13,7 @@ use claviger_testkit::bitlocker::eow::IDENTIFIER;
 use claviger_testkit::bitlocker::maker::{self, EncryptOnWrite, Kind, Made, Protector, State};
 use claviger_testkit::fsx::{Plan, StoreDisk, exercise, seed};
 
-const LOST: &str = "the encryption bitmaps are lost";
+const LOST: &str = "Read-only: the encryption bitmaps are lost";
 
 /// A volume that opens without a password: none has to be stretched.
 fn clear(volume: maker::Volume) -> Made {
@@ -215,7 +215,7 @@ fn one_copy_of_what_records_the_encryption_is_enough() {
             image[*at as usize + record * 512 + 36] ^= 1;
         }
         let (volume, warnings) = open(&store(&image));
-        let said: Vec<_> = warnings.iter().filter(|warning| warning.starts_with("the bitmaps for bytes")).collect();
+        let said: Vec<_> = warnings.iter().filter(|warning| warning.starts_with("Read-only: the bitmaps for bytes")).collect();
         assert_eq!(said.len(), 1, "region {region}: {warnings:?}");
         assert!(!volume.writable());
     }
