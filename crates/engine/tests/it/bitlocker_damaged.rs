@@ -155,7 +155,10 @@ fn copies_that_were_changed_without_the_key_are_told_by_it() {
     let mut image = made.image.clone();
     (0..3).for_each(|copy| put(&mut image, &made, copy, &relabelled(&made, b'A' + copy as u8), None));
     let (writable, warnings) = reads(&image, &made);
-    assert!(!writable && warnings.iter().any(|warning| warning.contains("do not match their sealed hash")), "{warnings:?}");
+    assert!(
+        !writable && warnings.iter().any(|warning| warning.contains("do not match their sealed hash")),
+        "{warnings:?}"
+    );
     let error = repaired(&image, &vmk(&made)).expect_err("no copy is proven");
     assert!(matches!(error.kind, ErrorKind::Malformed { .. }), "{error}");
 }

@@ -215,7 +215,8 @@ fn one_copy_of_what_records_the_encryption_is_enough() {
             image[*at as usize + record * 512 + 36] ^= 1;
         }
         let (volume, warnings) = open(&store(&image));
-        let said: Vec<_> = warnings.iter().filter(|warning| warning.starts_with("Read-only: the bitmaps for bytes")).collect();
+        let said: Vec<_> =
+            warnings.iter().filter(|warning| warning.starts_with("Read-only: the bitmaps for bytes")).collect();
         assert_eq!(said.len(), 1, "region {region}: {warnings:?}");
         assert!(!volume.writable());
     }
