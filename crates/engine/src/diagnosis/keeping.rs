@@ -118,7 +118,7 @@ mod tests {
         used.extend(b"something else. ".repeat((LEN - 4096) / 16));
         assert_eq!(kept(&used, 0), None);
         swap[4086..4096].copy_from_slice(b"S1SUSPEND\0");
-        assert!(kept(&swap, 0).expect("refused").contains("sleep"));
+        assert!(kept(&swap, 0).expect("refused").contains("hibernated"));
     }
 
     #[test]

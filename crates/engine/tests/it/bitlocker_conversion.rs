@@ -335,8 +335,8 @@ fn without_room_or_a_file_system_nothing_is_encrypted() {
             assert!(error.contains(expected), "{name}: {error}");
             assert!(read_all(&*store) == bytes, "{name}: nothing was changed");
         };
-        refused(plain.clone(), "smaller");
-        refused([&plain[..], &vec![0; 64 << 10]].concat(), "smaller");
+        refused(plain.clone(), "Shrink");
+        refused([&plain[..], &vec![0; 64 << 10]].concat(), "Shrink");
         refused(vec![7; SIZE as usize], "anything but NTFS");
     }
 }

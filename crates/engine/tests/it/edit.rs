@@ -63,7 +63,7 @@ fn what_cannot_be_undone_is_said() {
     let fault = Fault { operation: Operation::Write, nth: 1, for_good: true, transferred: 0 };
     let store = FaultStore::new(inner, Some(fault));
     let text = edit().carry_out(&store).expect_err("planted").to_string();
-    for words in ["two could not be written", "are now unknown", "Already written: one", "Not touched: three"] {
+    for words in ["two could not be written", "are now unknown", "Already written: one", "Unchanged: three"] {
         assert!(text.contains(words), "{text}");
     }
 }
@@ -86,7 +86,7 @@ fn a_store_that_forgets_is_noticed() {
         }
     }
     let text = edit().carry_out(&Forgetful(MemoryStore::new(vec![OLD; 8192]))).expect_err("noticed").to_string();
-    assert!(text.contains("one could not be written: the data read back differ from what was written"), "{text}");
+    assert!(text.contains("one could not be written: the data read back differ from the data written"), "{text}");
 }
 
 #[test]

@@ -284,7 +284,7 @@ fn each_kind_of_refusal_is_told_apart() {
     };
     let unsupported: [Refused; 6] = [
         ("version 2", |image| number(&mut image.header, 8, 2, 2)),
-        ("key of 32 bytes", |image| number(&mut image.header, 168, 4, 32)),
+        ("32-byte key", |image| number(&mut image.header, 168, 4, 32)),
         ("no passphrase", |image| {
             replace(image.block(0x0019), "PassphraseWrappedKEKStruct", "PassphraseWrappedKEKStrukt")
         }),
@@ -366,7 +366,7 @@ fn copies_stand_in_for_what_is_damaged() {
     still_opens(&labels[..3], "label 4 was used");
     let blocks = image.blocks.len();
     for block in 0..blocks {
-        still_opens(&[(Image::place(block, 0) + 4000, 1)], "1 blocks of the metadata are damaged");
+        still_opens(&[(Image::place(block, 0) + 4000, 1)], "1 metadata blocks are damaged");
     }
     still_opens(&[(Image::place(0, 0), 8192 * blocks)], "their second copies");
     // A block that does not matter, in both copies.

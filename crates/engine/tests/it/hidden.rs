@@ -249,7 +249,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
     // Not inside a hidden one, and not with the password of the one that is there.
     TRUECRYPT.hide(&inner, &Spec { quick: true, ..size(room.smallest) }).expect("the smallest one");
     assert!(open(INNER, "third").expect_err("refused").to_string().contains("opens a hidden volume"));
-    assert!(open(OUTER, INNER).expect_err("refused").to_string().contains("there already"));
+    assert!(open(OUTER, INNER).expect_err("refused").to_string().contains("existing hidden volume"));
     assert_eq!(store.count(Operation::Write), 0);
     // No room, and no file system.
     let Some(full) = fat(2 * MIB, 2_040_000) else { return };

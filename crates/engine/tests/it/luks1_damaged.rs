@@ -94,7 +94,7 @@ fn what_is_no_luks1_or_not_known_says_so() {
     assert!(not(&with(&good, 6, &[0, 2])) && not(&good[..591]) && not(&[]));
     assert!(not(&with(&with(&good, 0, b"M"), 8, &[0])), "without a magic only what is whole is one");
     let warned = opens(&with(&good, 0, b"M"), "right").expect("all else is there").warnings;
-    assert!(warned.iter().any(|warning| warning.what.contains("magic")), "{warned:?}");
+    assert!(warned.iter().any(|warning| warning.what.contains("signature")), "{warned:?}");
     for (at, value, what) in [
         (6, &[0u8, 9][..], "version 9"),
         (8, b"rot13\0", "rot13"),
@@ -115,7 +115,7 @@ fn other_keyslots_open_beside_a_damaged_one() {
     let be = u32::to_be_bytes;
     for (what, at, value) in [
         ("0x12345678", SLOT[1], be(0x1234_5678)),
-        ("in the header", SLOT[1] + OFFSET, be(0)),
+        ("inside the header", SLOT[1] + OFFSET, be(0)),
         ("the file at byte", SLOT[1] + OFFSET, be(u32::MAX)),
         ("overlaps", SLOT[1] + OFFSET, be(9)),
         ("the data begin", SLOT[1] + OFFSET, be(3600)),

@@ -221,7 +221,7 @@ fn trials_never_take_more_memory_than_planned() {
     assert!(most <= 8 << 20, "{most}");
     let unlocked = result.expect("keyslot 7 fits");
     assert_eq!(unlocked.facts.keyslot, Some(7));
-    assert!(unlocked.warnings.iter().any(|w| w.what.starts_with("Keyslot 4 could not be tried: too little memory")));
+    assert!(unlocked.warnings.iter().any(|w| w.what.starts_with("Keyslot 4 could not be tried: not enough memory")));
     for text in ["passphrase 4", "wrong"] {
         let (_, most, result) = watch(Some(10 << 20), text);
         let error = result.err().expect("it is not opened");

@@ -216,7 +216,7 @@ fn keyslots_come_change_and_go() {
     for (text, slot) in [("one", 0), ("two", 1), ("three", 7)] {
         assert_eq!(opens(&store.to_vec(), text), Some(slot));
     }
-    assert!(misuse(add(&store, "one", "x", Some(7))).contains("taken"));
+    assert!(misuse(add(&store, "one", "x", Some(7))).contains("in use"));
     assert!(misuse(add(&store, "one", "x", Some(32))).contains("0 to 31"));
     let old = metadata(&store.to_vec()).keyslots[&1].area.clone();
     assert_eq!(done(change(&store, "two", "zwei"), &store).keyslot, Some(1));
@@ -347,7 +347,7 @@ fn labels_flags_priorities_are_kept() {
     let to = |to: HeaderAttributes<'_>| misuse(editor().set(&store, None, &to));
     assert!(to(HeaderAttributes { uuid: Some("x"), ..HeaderAttributes::default() }).contains("not a UUID"));
     assert!(to(HeaderAttributes { label: Some(&"x".repeat(48)), ..HeaderAttributes::default() }).contains("label"));
-    assert!(to(HeaderAttributes { label: Some("a\nb"), ..HeaderAttributes::default() }).contains("one line"));
+    assert!(to(HeaderAttributes { label: Some("a\nb"), ..HeaderAttributes::default() }).contains("single line"));
     assert!(
         to(HeaderAttributes { priority: Some((0, 3)), ..HeaderAttributes::default() })
             .contains("3 is not a keyslot priority")
@@ -372,7 +372,7 @@ fn tokens_are_put_in_and_taken_out_as_they_are() {
     assert_eq!(editor().tokens(&store).expect("they can be read").keys().collect::<Vec<_>>(), [&0]);
     for no_token in [json!(1), json!({}), json!({"type": "x"}), json!({"type": "x", "keyslots": ["9"]})] {
         let change = TokenChange::Import { token: &no_token, at: None, replace: false };
-        assert!(misuse(editor().change_tokens(&store, change)).contains("no token"), "{no_token}");
+        assert!(misuse(editor().change_tokens(&store, change)).contains("not a token"), "{no_token}");
     }
     assert!(misuse(editor().change_tokens(&store, TokenChange::Remove(4))).contains("no token 4"));
     assert!(opens(&store.to_vec(), "one").is_some());
@@ -490,7 +490,7 @@ fn a_damaged_copy_is_repaired_from_the_other() {
     bytes[510..512].copy_from_slice(&[0x55, 0xaa]);
     let store = MemoryStore::new(bytes.clone());
     assert!(misuse(editor().repair(&store, None, &[])).contains("the primary header's position holds"));
-    assert!(misuse(add(&store, "one", "two", None)).contains("Nothing was changed"));
+    assert!(misuse(add(&store, "one", "two", None)).contains("nothing was changed"));
     assert_eq!(store.to_vec(), bytes);
     let mut neither = whole;
     neither[100] ^= 1;
@@ -547,7 +547,7 @@ fn header_backups_bring_headers_back() {
     assert!(misuse(editor().restore(&rekeyed, from, &none, false)).contains("another key"));
     let short = MemoryStore::new(whole[..DATA as usize - 4096].to_vec());
     let error = misuse(editor().restore(&short, from, &none, true));
-    assert!(error.contains("room"), "{error}");
+    assert!(error.contains("fit"), "{error}");
     let no_backup = MemoryStore::new(noise(DATA as usize, 3));
     assert!(editor().restore(&store, RestoreFrom::Backup(&no_backup), &none, true).is_err());
     assert!(misuse(editor().restore(&store, RestoreFrom::Embedded, &none, false)).contains("second copy"));
@@ -593,16 +593,16 @@ fn what_cannot_be_made_is_refused_before_anything_is_written() {
     let all: [(Spec<'_>, &str); 12] = [
         (Spec { pim: Some(1), ..spec() }, "PIM"),
         (Spec { cipher: Some("no-such-cipher"), ..spec() }, "no-such-cipher"),
-        (Spec { key_bits: Some(100), ..spec() }, "100 bits"),
-        (Spec { key_bits: Some(72), ..spec() }, "72 bits"),
+        (Spec { key_bits: Some(100), ..spec() }, "100"),
+        (Spec { key_bits: Some(72), ..spec() }, "72-bit key"),
         (Spec { volume_key: Some(&key), ..spec() }, "128 bits"),
         (Spec { sector_size: Some(1000), ..spec() }, "1000"),
         (Spec { data_offset: Some(1000), ..spec() }, "4096"),
-        (Spec { data_offset: Some(32_768), ..spec() }, "room"),
+        (Spec { data_offset: Some(32_768), ..spec() }, "available"),
         (Spec { data_offset: None, ..spec() }, "room"),
         (Spec { metadata_size: Some(20_000), ..spec() }, "20000"),
         (Spec { keyslots_size: Some(1 << 30), ..spec() }, "128 MiB"),
-        (Spec { label: Some("\u{7}"), ..spec() }, "one line"),
+        (Spec { label: Some("\u{7}"), ..spec() }, "single line"),
     ];
     for (spec, word) in all {
         let store = FaultStore::new(Arc::new(MemoryStore::new(noise(LEN, 1))), None);

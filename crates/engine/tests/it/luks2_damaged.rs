@@ -141,7 +141,7 @@ const BINARY: &[Case] = &[
         Refuses,
     ),
     ("the second magic in front", |i| i.put(0, b"SKUL"), Opens("secondary", "the signature of the primary"), Take),
-    ("version 3", |i| i.both(6, &[0, 3]), Unsupported("version 3 of LUKS"), Refuses),
+    ("version 3", |i| i.both(6, &[0, 3]), Unsupported("LUKS version 3"), Refuses),
     (
         "version 0 in front",
         |i| {
@@ -204,7 +204,7 @@ const BINARY: &[Case] = &[
             i.put(24, b"x");
             i.sum()
         },
-        Opens("primary", "something else"),
+        Opens("primary", "but differs"),
         Take,
     ),
     ("a label without an end", |i| i.both(24, &[b'x'; 48]), Opens("primary", ""), Take),

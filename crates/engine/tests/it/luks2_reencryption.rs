@@ -456,7 +456,7 @@ fn a_detached_header_is_not_used_behind_another() {
         .expect("it ends");
     let before = read_all(&*bed.all);
     let refused = misuse(bed.with(|stores| reencrypt::begin(&stores, &with, &request, false)));
-    assert!(refused.contains("in front of the data"), "{refused}");
+    assert!(refused.contains("LUKS2 header in front"), "{refused}");
     assert!(read_all(&*bed.all) == before, "nothing was written");
 }
 
@@ -567,7 +567,7 @@ fn other_data_are_refused_where_it_shows() {
     let luks = |data: &mut [u8]| data[..4096].copy_from_slice(&volume(512, false, FRONT, DATA)[..4096]);
     for begun in [false, true] {
         for (what, refused) in [("ext", other(begun, &ext)), ("LUKS2", other(begun, &luks))] {
-            assert!(refused.contains(what) && refused.contains("another volume's"), "{begun}: {refused}");
+            assert!(refused.contains(what) && refused.contains("another volume"), "{begun}: {refused}");
         }
     }
 }

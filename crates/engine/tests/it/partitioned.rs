@@ -31,7 +31,7 @@ fn the_system_that_veracrypt_encrypted_opens_whole_and_by_partition() {
     assert_eq!((facts.size, facts.data_offset, facts.hidden), (store.len(), 2048 * 512, false));
     assert_eq!((unlocked.trials, unlocked.derivations), (1, 1));
     let warnings = &unlocked.warnings;
-    assert!(warnings.len() == 1 && warnings[0].what.contains("64422412288 bytes are encrypted"), "{warnings:?}");
+    assert!(warnings.len() == 1 && warnings[0].what.contains("64422412288 encrypted bytes"), "{warnings:?}");
     let whole = plaintext(Arc::clone(&store), unlocked);
     let one = partitions::find(&MemoryStore::new(whole.clone()), 1).expect("the table is in the clear");
     let of_whole = &whole[one.start as usize..][..one.len as usize];

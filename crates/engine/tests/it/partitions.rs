@@ -141,7 +141,7 @@ fn a_slice_is_the_partition_and_nothing_else() {
     store.read_at(six.start - 1, &mut there).expect("it can be read");
     assert_eq!((there[0], &there[1..513], there[513]), (0, &[7; 512][..], 0));
 
-    for (number, what) in [(0, "there are: 1, 5, 6"), (3, "only contains logical ones"), (9, "no partition 9")] {
+    for (number, what) in [(0, "existing: 1, 5, 6"), (3, "only contains logical ones"), (9, "no partition 9")] {
         let error = partitions::slice(Arc::clone(&store), number).err().expect("there is none").to_string();
         assert!(error.contains(what), "{number}: {error}");
     }

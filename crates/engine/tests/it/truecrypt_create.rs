@@ -106,7 +106,7 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
     };
     let spec = |cipher, hash| Spec { cipher, hash, ..Spec::default() };
     assert!(refused(MIN - 512, Spec::default(), "pw").contains("299008"));
-    assert!(refused(MIN + 100, Spec::default(), "pw").contains("whole sectors"));
+    assert!(refused(MIN + 100, Spec::default(), "pw").contains("whole number of"));
     assert!(refused(MIN, spec(Some("Rot13"), None), "pw").contains("AES-Twofish-Serpent"));
     assert!(refused(MIN, spec(Some("Blowfish"), None), "pw").contains("new volumes"));
     assert!(refused(MIN, spec(None, Some("SHA-1")), "pw").contains("Whirlpool"));

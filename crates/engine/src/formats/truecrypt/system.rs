@@ -464,7 +464,7 @@ mod tests {
             assert!(plaintext(unlocked, store) == clear[start * MIB..][..MIB], "partition {number}");
         }
         let error = system.unlock_partition(&disk, 7).err().expect("there is none");
-        assert!(error.to_string().contains("there are: 1, 2, 5, 6"), "{error}");
+        assert!(error.to_string().contains("existing: 1, 2, 5, 6"), "{error}");
     }
 
     #[test]

@@ -357,7 +357,7 @@ mod tests {
         };
         assert_eq!(with(0, b"I"), "integrity magic 0");
         assert_eq!(with(8, &[0]), "integrity version 8");
-        assert_eq!(with(8, &[6]), "version 6 of dm-integrity");
+        assert_eq!(with(8, &[6]), "dm-integrity version 6");
         assert_eq!(with(9, &[2]), "interleave sectors 9");
         assert_eq!(with(9, &[32]), "interleave sectors 9");
         assert_eq!(with(9, &[255]), "interleave sectors 9");
