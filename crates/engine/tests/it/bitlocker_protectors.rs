@@ -381,7 +381,7 @@ fn what_makes_no_sense_is_refused() {
     assert!(misuse(editor().add(&store, &with, &unbound, None)).contains("only the volume's own key"));
     assert!(misuse(remove(&store, 9, &startup)).contains("no protector 9"));
     assert!(misuse(remove(&store, 0, &startup)).contains("the one to remove"));
-    assert!(misuse(editor().remove(&store, Removal::Number(0, None), false)).contains("is needed"));
+    assert!(misuse(editor().remove(&store, Removal::Number(0, None), false)).contains("give a password"));
     let fvek = [Credential::VolumeKey(Secret::copy_from(&made.fvek))];
     assert!(misuse(editor().add(&store, &Unlock::with(&fvek), &new(&one), None)).contains("FVEK"));
     let wrong = change(&store, &passphrase("wrong password"), &one).expect_err("wrong");

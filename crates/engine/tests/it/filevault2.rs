@@ -303,7 +303,7 @@ fn each_kind_of_refusal_is_told_apart() {
     }
     let malformed: [Refused; 7] = [
         ("it is 0", |image| number(&mut image.header, 96, 4, 0)),
-        ("no size", |image| replace(image.block(0x001a), ">0x4000<", ">0x4001<")),
+        ("not a valid size", |image| replace(image.block(0x001a), ">0x4000<", ">0x4001<")),
         ("it has no size", |image| replace(image.block(0x001a), "lv.size", "lv.sise")),
         ("UUID of its family", |image| {
             replace(image.block(0x001a), "lv.familyUUID</key><string>", "lv.familyUUID</key><string>X")

@@ -307,11 +307,11 @@ fn what_luks1_does_not_have_is_refused_and_nothing_written() {
         (Spec { hash: Some("md5"), ..none() }, "md5"),
         (Spec { cipher: Some("aes"), ..none() }, "specification"),
         (Spec { key_bits: Some(128), ..none() }, "128-bit key"),
-        (Spec { key_bits: Some(257), ..none() }, "whole bytes"),
+        (Spec { key_bits: Some(257), ..none() }, "whole number of bytes"),
         (Spec { volume_key: Some(&key), ..none() }, "504-bit key"),
         (Spec { data_offset: Some(1 << 20), ..none() }, "keyslots end"),
         (Spec { data_offset: Some((2 << 20) + 1), ..none() }, "sectors of 512"),
-        (Spec { data_offset: Some(4 << 20), ..none() }, "at least"),
+        (Spec { data_offset: Some(4 << 20), ..none() }, "too few"),
         (Spec { uuid: Some("x"), ..none() }, "UUID"),
     ] {
         let store = MemoryStore::new(vec![7; 3 << 20]);

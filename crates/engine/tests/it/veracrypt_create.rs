@@ -101,7 +101,7 @@ fn what_veracrypt_does_not_have_is_refused() {
     let with = |hash| Spec { hash: Some(hash), ..Spec::default() };
     assert!(misuse(&with("RIPEMD-160"), "pw").contains("new volumes cannot use RIPEMD-160"));
     assert!(misuse(&with("SHA-1"), "pw").contains("known: SHA-512"));
-    assert!(misuse(&Spec { pim: Some(2_147_469), ..Spec::default() }, LONG).contains("2147468 is the largest"));
+    assert!(misuse(&Spec { pim: Some(2_147_469), ..Spec::default() }, LONG).contains("at most 2147468"));
     assert!(misuse(&Spec::default(), &"x".repeat(129)).contains("at most 128"));
     let store = MemoryStore::new(vec![0; MIN]);
     let error = create(&store, &Spec { pim: Some(485), ..Spec::default() }, &[passphrase(LONG)]).expect_err("refused");
