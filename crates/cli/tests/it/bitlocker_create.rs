@@ -35,7 +35,7 @@ fn a_recovery_password_is_printed_once_or_written_for_its_owner_alone() {
     let text = create(&["--size", "1M"], &volume).succeeds().text();
     let printed = text.lines().find_map(|line| line.split("only now: ").nth(1)).expect("it is printed");
     assert_eq!(printed.len(), 55);
-    assert!(text.contains("may take the first 778240 bytes"), "{text}");
+    assert!(text.contains("may use only the first 778240 bytes"), "{text}");
     assert!(plaintext(printed, &volume) == plaintext(PASSWORD, &volume));
 
     create(&["--size", "1M", "--json"], &dir.path().join("none")).fails(1, &["--recovery-password-file"]);
@@ -234,7 +234,7 @@ fn a_fat_goes_round_what_is_kept() {
     }
     let refused = dir.path().join("refused");
     create(&["--size=8M", "--no-recovery-password", "--filesystem=fat", "--sector-size=4096"], &refused)
-        .fails(1, &["512 bytes"]);
+        .fails(1, &["512-byte sectors"]);
     assert!(!refused.exists());
 }
 

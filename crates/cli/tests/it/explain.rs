@@ -61,7 +61,7 @@ fn what_opens_is_told_and_no_password_is_shown() {
         ("open sesame\r", "open sesame", "ends", "with a carriage return at its end"),
         ("Schlu\u{308}ssel", "Schl\u{fc}ssel", "unicode-form", "in the Unicode form NFD"),
         ("Schl\u{fc}ssel", "Schlu\u{308}ssel", "unicode-form", "in the Unicode form NFC"),
-        ("open sesame", "open sesame", "as-given", "what was given"),
+        ("open sesame", "open sesame", "as-given", "with the given credential"),
     ]
     .into_iter()
     .enumerate()
@@ -140,7 +140,7 @@ fn a_hidden_volume_and_one_cut_short_are_told() {
     OpenOptions::new().write(true).open(&path).and_then(|f| f.set_len(500_001)).expect("cut");
     let (code, json) = explained(&path, PASSWORD, &[]);
     assert_eq!(code, 4, "{json:#}");
-    assert!(findings(&json).contains("whole sectors") && findings(&json).contains("cut short"), "{json:#}");
+    assert!(findings(&json).contains("whole 512-byte sectors") && findings(&json).contains("cut short"), "{json:#}");
     assert!(json["advice"].to_string().contains("--truncated"), "{json:#}");
 }
 
@@ -165,7 +165,7 @@ fn volumes_without_a_header_are_mentioned_and_never_said_to_open_to_noise() {
     fs::write(&noise, Random::new(5).bytes(1 << 20)).expect("noise");
     let (code, text) = seen(Path::new(&noise));
     assert!(code == 2 && text.contains("plain, cryptoloop, loop-AES") && text.contains("--format plain"), "{text}");
-    assert!(run(["identify", &noise]).succeeds().text().contains("plain, cryptoloop, loop-AES: they have no header"));
+    assert!(run(["identify", &noise]).succeeds().text().contains("plain, cryptoloop, loop-AES: no header"));
     let options =
         ["--format", "plain", "--cipher", "aes-xts-plain64", "--hash", "sha256", "--key-size", "512", "--json"];
     let done = explain(&noise, "a password", &options);
@@ -212,7 +212,7 @@ fn other_formats_and_file_systems_are_named_with_what_opens_them() {
     let folder = Folder::new();
     for (program, args, words) in [
         ("mkfs.vfat", &["-n", "LABEL"][..], "FAT"),
-        ("mkfs.ext4", &["-q", "-L", "LABEL"], "an ext4 file system that is not encrypted, called LABEL"),
+        ("mkfs.ext4", &["-q", "-L", "LABEL"], "an ext4 file system, called LABEL, which is not encrypted"),
     ] {
         let Some(mkfs) = tools::program(program) else { continue };
         let path = folder.path(program);

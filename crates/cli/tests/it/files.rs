@@ -110,7 +110,7 @@ fn files_go_into_a_fat_and_come_out_as_they_were() {
         claviger_on(&folder, &["cat", "--file", "/source/small", "--offset", "3", "--length", "4"], &volume, &[]);
     assert_eq!(part.succeeds().out, fs::read(folder.path("source/small")).expect("there")[3..7]);
     // What makes no sense.
-    claviger_on(&folder, &["cat", "--file", "/source"], &volume, &[]).fails(1, &["not a file but a folder"]);
+    claviger_on(&folder, &["cat", "--file", "/source"], &volume, &[]).fails(1, &["is a folder, not a file"]);
     claviger_on(&folder, &["ls"], &volume, &["/none"]).fails(1, &["there is no /none in the volume"]);
     claviger_on(&folder, &["cp"], &volume, &[":/source", &out]).fails(1, &["To copy folders, add -r"]);
     claviger_on(&folder, &["cp"], &volume, &[&out, &out]).fails(1, &["begin with a colon"]);

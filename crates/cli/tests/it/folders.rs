@@ -75,7 +75,7 @@ fn files_of_an_image_that_nothing_encrypts_are_reached() {
     let info = run(["info", "--json", &image, ":/inner/one"]).succeeds().json();
     assert_eq!((info["state"].as_str(), info["size"].as_u64()), (Some("clear"), Some(5)), "{info}");
     // Whoever gives a password, or asks for bytes, believes that it is encrypted.
-    run(["ls", "--password-file", &folder.password, &image]).fails(3, &["not encrypted", "no password"]);
+    run(["ls", "--password-file", &folder.password, &image]).fails(3, &["unencrypted", "no password"]);
     run(["ls", "--hash", "SHA-512", &image]).fails(3, &["not encrypted", "hash"]);
     run(["ls", "--format", "TrueCrypt", "--hash", "SHA-512", "--password-file", &folder.password, &image])
         .fails(2, &[]);

@@ -173,7 +173,7 @@ fn what_cannot_be_isolated_is_refused_before_anything_is_asked() {
     fs::create_dir(&files).expect("a folder");
     fs::create_dir(folder.path("at")).expect("a folder");
     // There are no keys that could be anywhere.
-    run(["mount", ISOLATED, "--format", "clear", &files, &folder.str("at")]).fails(5, &["of their own", "clear"]);
+    run(["mount", ISOLATED, "--format", "clear", &files, &folder.str("at")]).fails(5, &["a key process", "clear"]);
     let volume = folder.volume("v.tc", "1M", &[]);
     run(["mount", ISOLATED, "--folder", "/x", &volume, &folder.str("at")]).fails(5, &["encrypted folder"]);
 }

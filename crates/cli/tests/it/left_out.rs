@@ -126,7 +126,7 @@ fn verify_looks_before_it_calls_a_file_sound() {
     let mut hole = sound.clone();
     hole[12_288..16_384].fill(0);
     let wrong: [(&str, PathBuf, Vec<u8>, &str); 10] = [
-        ("a hole", encrypted("hole"), hole, "4096 bytes of its contents are zeros"),
+        ("a hole", encrypted("hole"), hole, "4096 stored bytes of its contents are zeros"),
         ("zeros in front", encrypted("zeros"), [&[0; 8192][..], &sound[8192..]].concat(), "destroyed"),
         ("noise in front", encrypted("noise"), [&Random::new(5).bytes(8192)[..], &sound[8192..]].concat(), "destroyed"),
         ("nothing salvaged", encrypted("nothing"), Vec::new(), "header is missing"),
@@ -255,7 +255,7 @@ point('alias.exe', 0x8000001b, b'1234')"
     assert_eq!(fs::read_link(folder.path("out/junction")).expect("a link"), Path::new("C:\\ProgramData"));
     // Streams are named and no failure: contents are what a copy is of.
     let text = run(["cp", "-r", &image, ":/folder", &folder.str("one")]).succeeds().text();
-    assert!(text.contains("not copied: 1 stream") && text.contains("Zone.Identifier"), "{text}");
+    assert!(text.contains("not copied: 1 alternate data stream") && text.contains("Zone.Identifier"), "{text}");
 }
 
 #[test]

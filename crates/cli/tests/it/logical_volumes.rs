@@ -137,7 +137,7 @@ fn logical_volumes_are_mounted_by_the_kernel() {
         let password = ["--password-file", &place.folder.password];
         let mount = |more: &[&str]| place.run([&["mount", "--json"][..], more, &[&dir]].concat());
         let plain = mount(&[&password[..], &[&luks]].concat());
-        plain.fails(3, &["--logical-volume takes one of vg/fat, vg/root", "--filesystem none"]);
+        plain.fails(3, &["--logical-volume: vg/fat, vg/root", "--filesystem none"]);
         let done = mount(&[&password[..], isolate, &["--logical-volume", "root", &luks]].concat()).succeeds();
         assert!(!done.err.contains("The file system expects"), "{}", done.err);
         let report = done.json();

@@ -150,12 +150,12 @@ fn a_file_that_lost_or_got_bytes_says_how_many_and_is_made_whole_by_the_command(
     let Some(volume) = VeraCrypt::new() else { return };
     let whole = &volume.whole;
     for (name, bytes, words) in [
-        ("short", whole[4096..].to_vec(), "4096 bytes are missing in front"),
-        ("a sector short", whole[512..].to_vec(), "512 bytes are missing in front"),
-        ("odd", whole[1001..].to_vec(), "1001 bytes are missing in front"),
-        ("long", [&Random::new(2).bytes(8192), &whole[..]].concat(), "8192 bytes in front that are not the volume's"),
-        ("long by one", [b"\n", &whole[..]].concat(), "1 bytes in front that are not the volume's"),
-        ("more", [&whole[..], &[7; 70_000]].concat(), "70000 bytes behind the volume"),
+        ("short", whole[4096..].to_vec(), "4096 bytes are missing at the front"),
+        ("a sector short", whole[512..].to_vec(), "512 bytes are missing at the front"),
+        ("odd", whole[1001..].to_vec(), "1001 bytes are missing at the front"),
+        ("long", [&Random::new(2).bytes(8192), &whole[..]].concat(), "8192 extra bytes in front"),
+        ("long by one", [b"\n", &whole[..]].concat(), "1 extra bytes in front"),
+        ("more", [&whole[..], &[7; 70_000]].concat(), "70000 extra bytes after the volume"),
     ] {
         let path = volume.file(name, &bytes);
         let (code, json) = volume.explained(&path);
