@@ -197,7 +197,7 @@ mod tests {
             ("[nbd]\nform='x'\nprogram='y'\narguments=[]", "NBD"),
             ("[ab]\nprogram='y'\narguments=[]", "form"),
             ("[ab]\nform='x'\nprogram='y'\narguments=[]\nkey='z'", "key"),
-            ("[ab]\nform='{x}'\nprogram='/usr/bin/qemu-nbd'\narguments=['-f', 'qed', '{x}']", "an image names"),
+            ("[ab]\nform='{x}'\nprogram='/usr/bin/qemu-nbd'\narguments=['-f', 'qed', '{x}']", "--format=raw"),
         ] {
             let error = own_helpers(wrong).expect_err(wrong).to_string();
             assert!(error.contains(word), "{wrong}: {error}");

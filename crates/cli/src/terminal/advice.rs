@@ -126,7 +126,7 @@ mod tests {
             }
             let words = text.split(|c: char| c.is_whitespace() || c == '`' || c == ';');
             for option in words.filter_map(|word| word.strip_prefix("--")) {
-                assert!(has_option(&program, option.trim_end_matches(['.', ','])), "{text}: --{option}");
+                assert!(has_option(&program, option.trim_end_matches(['.', ',', ':'])), "{text}: --{option}");
             }
         }
         assert!(commands > 5);

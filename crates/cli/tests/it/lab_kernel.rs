@@ -20,7 +20,7 @@ fn what_the_kernel_encrypts_is_checked_and_measured_in_user_mode_linux() {
     let script = format!(
         "modprobe -a ecryptfs cbc ecb dm-crypt fuse
          {program} lab check --json --dir /dev/shm --size 8M dm-crypt/LUKS2 dm-crypt/LUKS1 dm-crypt/plain eCryptfs files/eCryptfs || exit
-         {program} lab run --workload dd-tresorsgx --repeats 1 --size 16M --out {} \
+         {program} lab run --workload dd-tresorsgx --repeats 1 --size 64M --out {} \
              --facility dm-crypt/LUKS2 --facility dm-crypt/plain --facility eCryptfs --facility files/eCryptfs || exit
          ls /dev/mapper; losetup; grep claviger /proc/mounts; ls /dev/shm",
         out.display()

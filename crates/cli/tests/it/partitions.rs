@@ -70,7 +70,7 @@ fn a_partition_opens_as_the_volume_that_it_is() {
     assert!(there.out == alone.out && there.out.len() == (1 << 20) - 262_144);
     assert_eq!(sha256(&fs::read(&disk).expect("the disk")), before);
 
-    with(&["info"], &["--partition", "7"], &disk).fails(1, &["there is no partition 7; there are: 1, 2"]);
+    with(&["info"], &["--partition", "7"], &disk).fails(1, &["there is no partition 7; existing: 1, 2"]);
     with(&["info"], &["--partition", "0"], &disk).fails(1, &["--partition"]);
     with(&["info"], &["--partition", "1"], &volume).fails(1, &["there is no partition table"]);
 }

@@ -143,7 +143,7 @@ fn what_does_not_open_says_why() {
     disk.cat(&["--windows-profile", ":/Users/you", "--certificate-password-file", &wrong])
         .fails(3, &["/Users/you", "no such folder"]);
     disk.cat(&["--certificate-password-file", &wrong]).fails(1, &["no private key", "--pkcs11-module"]);
-    disk.cat(&["--pkcs11-module", "/nonexistent.so"]).fails(6, &["no PKCS#11 module"]);
+    disk.cat(&["--pkcs11-module", "/nonexistent.so"]).fails(6, &["not a PKCS#11 module"]);
     // Another key opens the disk, and says for whom the file is.
     let other = disk.str("other.pfx");
     run(["keyfile", "--efs", &other, "--name", "Other", "--password-file", &disk.str("windows")]).succeeds();

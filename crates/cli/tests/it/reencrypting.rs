@@ -168,7 +168,7 @@ fn a_decryption_that_was_killed_early_is_run_again() {
             }
             let left = fs::read(&path).expect("it is there");
             let again = run(decrypt(&header));
-            let begun = again.err.contains("--resume continues");
+            let begun = again.err.contains("To continue it, add --resume");
             match begun {
                 true => run(decrypt(&header).map(|arg| if arg == "--decrypt" { "--resume" } else { arg })).succeeds(),
                 false => again.succeeds(),

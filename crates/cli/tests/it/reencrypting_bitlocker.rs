@@ -97,7 +97,7 @@ fn a_file_system_becomes_a_volume_and_again_a_file_system() {
     let plain = fs::read(&path).expect("it is there");
     let encrypt =
         ["reencrypt", "--encrypt", "--format", "BitLocker", "--yes", "--password-file", &folder.password, &path];
-    run(encrypt).fails(1, &["larger"]);
+    run(encrypt).fails(1, &["enlarge the file"]);
     fs::OpenOptions::new().write(true).open(&path).and_then(|file| file.set_len(5 << 20)).expect("room");
     run(encrypt).succeeds();
     let info = run(["info", "--json", "--password-file", &folder.password, &path]).succeeds().json();

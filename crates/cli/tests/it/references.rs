@@ -215,7 +215,7 @@ fn nothing_is_written_over_http_and_nobody_is_asked() {
         vec!["header", "restore", "--from", &volume, &place],
     ] {
         let done = run(&verb);
-        assert!(done.code == 6 && done.err.contains("only read"), "{verb:?}: {done:?}");
+        assert!(done.code == 6 && done.err.contains("is read-only"), "{verb:?}: {done:?}");
     }
     run(["verify", "--password-file", pw, &place]).succeeds();
     run(["header", "backup", &place, &folder.str("backup")]).succeeds();
@@ -253,7 +253,7 @@ fn images_and_archives_are_told_from_volumes() {
         (
             "d.E01",
             filler(b"EVF\x09\x0d\x0a\xff\0\x01", b""),
-            &["ewfmount", "d.E01 FOLDER", "FOLDER/ewf1", "only read"][..],
+            &["ewfmount", "d.E01 FOLDER", "FOLDER/ewf1", "read-only"][..],
         ),
         ("d.Ex01", filler(b"EVF2\x0d\x0a\x81\0\x02", b""), &["ewfmount", "FOLDER/ewf1"]),
         ("d.L01", filler(b"LVF\x09\x0d\x0a\xff\0\x01", b""), &["EnCase", "not a disk"]),

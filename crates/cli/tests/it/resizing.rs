@@ -291,7 +291,7 @@ fn a_truecrypt_volume_is_resized_by_whoever_opens_it() {
     let hidden =
         ["--size", "2M", "--protect-hidden", "--hidden-password-file", &folder.password, "--hidden-hash=SHA-512"];
     resize(&hidden).fails(2, &[]);
-    resize(&["--size", "100", "--yes"]).fails(1, &["whole sectors"]);
+    resize(&["--size", "100", "--yes"]).fails(1, &["512-byte sectors"]);
     let wrong = folder.str("wrong");
     fs::write(&wrong, "wrong").expect("a file");
     run([&["resize"], &TRUECRYPT[..], &["--size=2M", "--password-file", &wrong, &path]].concat()).fails(2, &[]);

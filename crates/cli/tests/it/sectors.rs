@@ -47,7 +47,7 @@ fn nbd_clients_see_the_sectors_of_the_volume_or_those_of_what_is_in_it() {
         let small = sector == "512";
         assert_eq!(blocks(&served.uri), Some(if small { (1, 4096) } else { (1024, 4096) }), "{sector}");
         let said = served.stop().succeeds().err;
-        assert_eq!(said.contains("sectors of 1024 bytes") && said.contains("cryptsetup"), !small, "{said}");
+        assert_eq!(said.contains("expects 1024-byte sectors") && said.contains("cryptsetup"), !small, "{said}");
     }
 }
 
@@ -76,7 +76,11 @@ fn mounted_it_shows_them_too() {
 
         // What was made for smaller sectors is mounted all the same.
         let said = mount(&[]).err;
-        assert_eq!(said.contains("sectors of 1024 bytes") && said.contains("cryptsetup"), blocks == "1024", "{said}");
+        assert_eq!(
+            said.contains("expects 1024-byte sectors") && said.contains("cryptsetup"),
+            blocks == "1024",
+            "{said}"
+        );
         let device = place.list()[0]["loop_device"].as_str().expect("a loop device").to_owned();
         assert_eq!(text("blockdev", &["--getss", &device]), sectors);
         fs::write(format!("{dir}/file"), name).expect("written");
@@ -148,7 +152,7 @@ mkdir /mnt/x
              cmp /bin/sh /mnt/x/sh
              umount /mnt/x
              stop
-             ! grep 'made for sectors' /run/said\n"
+             ! grep 'The file system expects' /run/said\n"
         );
     }
     // One of before: a FAT of 512 bytes, which mounts here, and not with cryptsetup.
@@ -165,7 +169,7 @@ mkdir /mnt/x
          cp /bin/sh /mnt/x/sh
          umount /mnt/x
          stop
-         grep 'made for sectors of 512 bytes' /run/said
+         grep 'expects 512-byte sectors' /run/said
          echo all is well\n"
     );
     let Some(done) = uml::run(&script, &[] as &[&Path], 240) else { return };

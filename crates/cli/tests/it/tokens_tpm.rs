@@ -317,7 +317,9 @@ fn signed_states_open() {
     setting.add(&["--tpm2-public-key", &at("pin")]).fails(5, &["pin", "RSA"]);
     setting.add(&[&public_key[..], &["--tpm2-public-key-pcrs", ""]].concat()).fails(1, &["PCR"]);
     setting.tpm.tool("tpm2_pcrextend", &[&format!("11:sha256={}", "5a".repeat(32))]);
-    setting.test(&["--token-only", "--tpm2-signature", &at("first.json")]).fails(2, &["signed", "--tpm2-signature"]);
+    setting
+        .test(&["--token-only", "--tpm2-signature", &at("first.json")])
+        .fails(2, &["no signature", "--tpm2-signature"]);
     sign("second.json");
     setting.opens(1, &["--tpm2-signature", &at("second.json")]);
     setting.test(&["--token-only", "--slot", "2", "--tpm2-signature", &at("first.json")]).fails(2, &["signed"]);

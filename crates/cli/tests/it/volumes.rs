@@ -274,7 +274,7 @@ fn misuse_is_1() {
         &folder.password,
         &folder.str("n"),
     ];
-    run(cipher).fails(1, &["there is no cipher called ROT13", "Twofish"]);
+    run(cipher).fails(1, &["no cipher is called ROT13", "Twofish"]);
     assert!(!folder.path("n").exists());
 }
 
