@@ -164,7 +164,7 @@ fn the_kernel_opens_what_was_changed_or_restored() {
     // The hidden volume of a volume of TrueCrypt 7.1a. The outer one still opens.
     let original = std::fs::read(sample).expect("a sample");
     let hidden = [passphrase("hidden pass")];
-    let bytes = changed("TrueCrypt", &original, &hints(&hidden, "Whirlpool", "AES-Twofish-Serpent"), &new, None, None);
+    let bytes = changed("TrueCrypt", &original, &hints(&hidden, "Whirlpool", "Serpent-Twofish-AES"), &new, None, None);
     let plain_of = |with: &Unlock<'_>| {
         let store = Arc::new(MemoryStore::new(bytes.clone()));
         let unlocked = unlock(Arc::clone(&store), with).expect("it opens");
@@ -172,7 +172,7 @@ fn the_kernel_opens_what_was_changed_or_restored() {
     };
     let options = "--tcrypt-hidden --cipher aes-twofish-serpent --hash whirlpool";
     let mut case =
-        Case::new(dir.path(), "hidden", &bytes, &plain_of(&hints(&new, "Whirlpool", "AES-Twofish-Serpent")), options);
+        Case::new(dir.path(), "hidden", &bytes, &plain_of(&hints(&new, "Whirlpool", "Serpent-Twofish-AES")), options);
     case.old = "hidden pass";
     cases.push(case);
     let outer = [passphrase("outer pass")];
