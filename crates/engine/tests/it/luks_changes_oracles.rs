@@ -258,7 +258,7 @@ fn what_luks1_cannot_say_stays_luks2() {
     };
     refused(Spec { sector_size: Some(4096), ..cheap() }, "512 bytes");
     refused(Spec { sector_size: Some(512), cost: argon2, ..cheap() }, "PBKDF2");
-    refused(Spec { sector_size: Some(512), key_bits: Some(512), data_offset: Some(1 << 20), ..cheap() }, "room");
+    refused(Spec { sector_size: Some(512), key_bits: Some(512), data_offset: Some(1 << 20), ..cheap() }, "do not fit");
     assert!(editor("LUKS2").convert(&store, "TrueCrypt", false).is_err());
 }
 
