@@ -125,7 +125,7 @@ fn what_http_serves_is_only_read() {
         }
         let rest = format!("//127.0.0.1:{}/disk", web.port);
         let error = open(helper.clone(), &rest, Access::ReadWrite).err().expect("it is only read");
-        assert!(error.to_string().contains("only read"), "{error}");
+        assert!(error.to_string().contains("is read-only"), "{error}");
         assert_eq!(web.asked(), "", "nothing was asked for");
         let store = open(helper, &rest, Access::ReadOnly).expect("it opens");
         let mut read = [0; 512];

@@ -473,14 +473,14 @@ fn files_that_do_not_fit_are_named() {
         fs::write(at(file), b"-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n").expect("written");
         says(file, "PEM");
         fs::write(at(file), b"").expect("written");
-        says(file, "there is not a");
+        says(file, "does not contain a");
         fs::remove_file(at(file)).expect("removed");
-        says(file, "there is none");
+        says(file, "does not exist");
         fs::write(at(file), whole).expect("written");
         fs::set_permissions(at(file), fs::Permissions::from_mode(0o600)).expect("made private");
     }
     fs::write(at("ca-crl.pem"), b"x").expect("written");
-    says("ca-crl.pem", "there is not a list");
+    says("ca-crl.pem", "does not contain a list");
     fs::remove_file(at("ca-crl.pem")).expect("removed");
     fs::set_permissions(at("server-key.pem"), fs::Permissions::from_mode(0o644)).expect("made public");
     says("server-key.pem", "everybody");
