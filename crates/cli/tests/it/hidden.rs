@@ -88,7 +88,7 @@ fn a_hidden_volume_is_made_and_opens_with_its_own_password() {
     assert_eq!((&facts["hidden"], &facts["size"]), (&true.into(), &(1 << 20).into()), "{facts}");
     assert_eq!(of(&hiding.folder.password)["hidden"], false);
     // Once more, with the same password: that would be the end of what is in it.
-    run(hiding.create(&yes)).fails(1, &["there already"]);
+    run(hiding.create(&yes)).fails(1, &["already opens an existing hidden volume"]);
     // The outer files are as they were.
     let outer = hiding.plain("TrueCrypt", &hiding.folder.password);
     let free = made["room"]["free_at"].as_u64().expect("bytes") as usize;

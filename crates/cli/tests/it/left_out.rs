@@ -129,7 +129,7 @@ fn verify_looks_before_it_calls_a_file_sound() {
         ("a hole", encrypted("hole"), hole, "4096 stored bytes of its contents are zeros"),
         ("zeros in front", encrypted("zeros"), [&[0; 8192][..], &sound[8192..]].concat(), "destroyed"),
         ("noise in front", encrypted("noise"), [&Random::new(5).bytes(8192)[..], &sound[8192..]].concat(), "destroyed"),
-        ("nothing salvaged", encrypted("nothing"), Vec::new(), "header is missing"),
+        ("nothing salvaged", encrypted("nothing"), Vec::new(), "has no header"),
         ("only zeros", encrypted("blank"), vec![0; 8192], "missing or zeros"),
         ("cut short", encrypted("cut"), sound[..12_288].to_vec(), "cut short"),
         ("garbage behind", encrypted("garbage"), [&sound[..], &[9; 4096]].concat(), "data was appended"),

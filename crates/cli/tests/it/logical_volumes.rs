@@ -157,7 +157,7 @@ fn logical_volumes_are_mounted_by_the_kernel() {
 
         // What was made for smaller sectors mounts, with a warning.
         let fat = mount(&[&password[..], &["--logical-volume", "fat", "--read-only", &luks]].concat()).succeeds();
-        assert_eq!(fat.err.contains("The file system expects of 512 bytes"), sector == "4096", "{}", fat.err);
+        assert_eq!(fat.err.contains("The file system expects 512-byte sectors"), sector == "4096", "{}", fat.err);
         place.unmount(&dir).succeeds();
         // In the clear; and as one file.
         mount(&["--raw", "--read-only", "--logical-volume", "vg/root", &clear]).succeeds();

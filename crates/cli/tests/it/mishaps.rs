@@ -173,9 +173,7 @@ fn a_file_that_lost_or_got_bytes_says_how_many_and_is_made_whole_by_the_command(
         assert!(read.out == volume.plain && read.err.is_empty(), "{name}: {}", read.err);
         assert!(fs::read(&path).expect("readable") == bytes, "{name}: nothing is written");
         if name != "more" {
-            volume
-                .with(&["header", "restore", "--embedded", "--yes", &path])
-                .fails(1, &["in front", "Nothing was changed"]);
+            volume.with(&["header", "restore", "--embedded", "--yes", &path]).fails(1, &["; nothing was changed"]);
             assert!(fs::read(&path).expect("readable") == bytes, "{name}: nothing is written");
         }
     }
