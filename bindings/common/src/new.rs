@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use claviger_engine::spec::Cost;
 use claviger_engine::internal::files;
+use claviger_engine::spec::Cost;
 use claviger_engine::store::FileStore;
 use claviger_engine::{Credential, Error, Result, Spec, Store, formats};
 

@@ -459,7 +459,8 @@ mod native {
         progress: Option<&Bound<'_, PyAny>>,
         new: &Bound<'_, PyDict>,
     ) -> PyResult<()> {
-        let (options, made, secrets) = (OptionsDict(new).options()?, OptionsDict(new).new_volume(size)?, OptionsDict(given).secrets()?);
+        let (options, made, secrets) =
+            (OptionsDict(new).options()?, OptionsDict(new).new_volume(size)?, OptionsDict(given).secrets()?);
         watched(py, progress, |job| claviger_bindings::create(&path, &made, &options, &secrets, job))
     }
 }
