@@ -86,7 +86,7 @@ struct Explained {
 struct Opens {
     format: &'static str,
     partition: Option<u32>,
-    /// Difference it differs from what was given, in a word.
+    /// How it differs from what was given, in a word.
     with: &'static str,
     /// The end of "it opens with …".
     with_what: String,

@@ -295,15 +295,15 @@ impl Opening {
 
     /// The same volume for a process that opens no files: `disk` is what is at the path, and `header` what the detached header is in.
     pub fn over_stores(self, disk: Arc<dyn Store>, header: Option<Arc<dyn Store>>) -> Self {
-        let lend = |source, store| match source {
+        let opened = |source, store| match source {
             Source::Path(path) | Source::Remote(path, _) => Source::Opened(path, store),
             other => other,
         };
         let header = match (self.header, header) {
-            (Some(source), Some(store)) => Some(lend(source, store)),
+            (Some(source), Some(store)) => Some(opened(source, store)),
             (source, _) => source,
         };
-        Self { source: lend(self.source, disk), header, ..self }
+        Self { source: opened(self.source, disk), header, ..self }
     }
 
     /// The same folder for a process that opens no files.
@@ -315,7 +315,7 @@ impl Opening {
         Self { source, ..self }
     }
 
-    /// Opens what it is about, reads nothing but a table of partitions, and unlocks nothing: for a process that lends it to the one
+    /// Opens what it is about, reads nothing but a table of partitions, and unlocks nothing: for a process that opens it for the one
     /// that does.
     ///
     /// # Errors

@@ -6,13 +6,13 @@ use std::sync::{PoisonError, RwLock};
 
 use crate::key_process::{BufferPool, Room};
 
-/// Who lends memory for new buffers, if anybody does: all servers of a process have the same, as they have one allocator.
+/// The pool that new buffers are in, if there is one: all servers of a process have the same, as they have one allocator.
 static POOL: RwLock<Option<BufferPool>> = RwLock::new(None);
 
 /// How often that has changed.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
-/// Has buffers lie in memory of this pool until the value is dropped, or another one is lending.
+/// Has buffers lie in memory of this pool until the value is dropped, or another one is in use.
 pub struct PoolInUse(u64);
 
 impl PoolInUse {
@@ -46,7 +46,7 @@ pub struct Aligned {
 enum Memory {
     /// Ours, from so many bytes on.
     Own(Vec<u8>, usize),
-    Lent(Room),
+    Pooled(Room),
 }
 
 impl Default for Memory {
@@ -69,7 +69,7 @@ impl Aligned {
         new
     }
 
-    /// Makes it at least `len` bytes long, and in memory of whoever lends now. Growing and moving discard the contents.
+    /// Makes it at least `len` bytes long, and in the pool in use now. Growing and moving discard the contents.
     pub fn reserve(&mut self, len: usize) {
         let changes = CHANGES.load(Ordering::SeqCst);
         if self.len >= len && self.changes == changes {
@@ -79,7 +79,7 @@ impl Aligned {
         *self = Self::default(); // freed first
         let pool = POOL.read().unwrap_or_else(PoisonError::into_inner).clone();
         self.memory = match pool.and_then(|pool| pool.allocate(len)) {
-            Some(room) => Memory::Lent(room),
+            Some(room) => Memory::Pooled(room),
             None => {
                 let own = vec![0; len + Self::PAGE];
                 let skip = (own.as_ptr() as usize).wrapping_neg() % Self::PAGE;
@@ -95,7 +95,7 @@ impl Deref for Aligned {
     fn deref(&self) -> &[u8] {
         match &self.memory {
             Memory::Own(own, skip) => &own[*skip..*skip + self.len],
-            Memory::Lent(room) => &room[..self.len],
+            Memory::Pooled(room) => &room[..self.len],
         }
     }
 }
@@ -104,7 +104,7 @@ impl DerefMut for Aligned {
     fn deref_mut(&mut self) -> &mut [u8] {
         match &mut self.memory {
             Memory::Own(own, skip) => &mut own[*skip..*skip + self.len],
-            Memory::Lent(room) => &mut room[..self.len],
+            Memory::Pooled(room) => &mut room[..self.len],
         }
     }
 }

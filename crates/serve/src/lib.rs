@@ -54,7 +54,7 @@
 //!
 //! Whoever can open the socket or the mounted folder sees the plaintext. Unix sockets and mounts are for one user and root, and TCP is for
 //! this machine only: [`nbd::Server::bind`] refuses any other address.
-#![deny(unsafe_code)] // allowed in fuse::sys, fuse::uring_sys, key process::shared_sys, key process::cage_sys, kernel::dm_sys, landlock, last_signal, mount::loop_sys and inherited only, for what the kernel demands
+#![deny(unsafe_code)] // allowed in fuse::sys, fuse::uring_sys, key_process::shared_sys, key_process::cage_sys, kernel::dm_sys, landlock, last_signal, mount::loop_sys and inherited only, for what the kernel demands
 
 mod aligned;
 pub mod crypttab;

@@ -84,12 +84,12 @@ pub struct Mark {
     pub opened_by: Option<&'static str>,
     /// Whether it is encrypted or compressed: that explains why it looks random.
     pub looks_random: bool,
-    /// Difference the disk in it is reached, where that is known.
+    /// How the disk in it is reached, where that is known.
     #[serde(skip)]
     pub way: Option<Way>,
 }
 
-/// Difference the disk in an image is reached.
+/// How the disk in an image is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// An image of a virtual disk, which qemu opens. The name is qemu's of the format.

@@ -11,7 +11,7 @@ use super::forms::{Change, forms};
 use crate::credential::Credential;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Difference what opens a volume differs from what was given.
+/// How what opens a volume differs from what was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Difference {
     /// Not at all.
@@ -91,7 +91,7 @@ pub struct SearchStep {
     pub done: u64,
     /// See `done`.
     pub all: u64,
-    /// Difference long the credentials took that were given.
+    /// How long the credentials took that were given.
     pub each: Duration,
 }
 

@@ -125,7 +125,7 @@ impl KeylessLayout {
         })
     }
 
-    /// The layout again, over the same `store`, whose keys `key process` holds. The superblocks and journals of sectors with tags are read
+    /// The layout again, over the same `store`, whose keys `key_process` holds. The superblocks and journals of sectors with tags are read
     /// anew.
     ///
     /// # Errors

@@ -54,7 +54,7 @@ pub struct FilledTable<'a> {
     /// The study's table.
     #[serde(skip)]
     pub table: &'a StudyTable,
-    /// StudyRow by row, each with its columns. Those that neither the study nor this run can have are left out.
+    /// Row by row, each with its columns. Those that neither the study nor this run can have are left out.
     pub cells: Vec<StudyCell<'a>>,
 }
 

@@ -242,7 +242,7 @@ impl Mounted {
                     }
                 }
             }
-            let key_process = shared.served.flushed_every().map(|time| {
+            let flusher = shared.served.flushed_every().map(|time| {
                 let keep = move || shared.keep_durable(time);
                 thread::Builder::new().name("flush".into()).spawn_scoped(scope, keep)
             });
@@ -252,7 +252,7 @@ impl Mounted {
                 result = result.and(ended);
             }
             // It is missed by nobody who asks for fsync.
-            drop(key_process.map(|key_process| key_process.map(thread::ScopedJoinHandle::join)));
+            drop(flusher.map(|flusher| flusher.map(thread::ScopedJoinHandle::join)));
             result
         });
         Ok(served.and(shared.served.finish())?)

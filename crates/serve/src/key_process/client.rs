@@ -374,7 +374,7 @@ mod tests {
 
     const LEN: usize = 3 * SLOTS * PART + 512;
 
-    /// Of each of these the key process works on what is pooled in place, in memory of its own, or in pieces of another size than a part has.
+    /// Of each of these the key process works in place on what is pooled, in memory of its own, or in pieces of another size than a part has.
     const CIPHERS: [(&str, usize); 4] =
         [("aes-xts-plain64", 64), ("serpent-xts-plain64", 64), ("aes-cbc-essiv:sha256", 32), ("aes:64-cbc-lmk", 2048)];
 
@@ -387,13 +387,13 @@ mod tests {
             .expect("a layout")
     }
 
-    /// A key process in threads of this process, who asks it, and who lends its memory.
+    /// A key process in threads of this process, who asks it, and the pool of its memory.
     fn key_process(layout: &Layout) -> (Arc<KeyServer>, KeyClient, BufferPool, UnixStream) {
         let (kept, other) = started(Keys::of(layout, true));
         let slots = Slots::new(other);
         let buffer_pool = slots.buffer_pool();
-        let (socket, key_processes) = UnixStream::pair().expect("a socket");
-        (kept, KeyClient::new(slots, socket, || ()).expect("a thread"), buffer_pool, key_processes)
+        let (socket, key_end) = UnixStream::pair().expect("a socket");
+        (kept, KeyClient::new(slots, socket, || ()).expect("a thread"), buffer_pool, key_end)
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Until a folder is open: the key process looks through it by way of the other process, as it reads a volume. Only what unlocking looks at
-//! is lent.
+//! is shared.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};

@@ -180,7 +180,7 @@ impl Proof {
     /// That of the keys which this key process has.
     ///
     /// # Errors
-    /// Those of client it.
+    /// Those of asking the key process.
     pub fn of(outline: &KeylessLayout, client: &KeyClient) -> io::Result<Self> {
         let decrypted = |(segment, sector)| {
             let mut out = vec![0; sector];
@@ -307,9 +307,9 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
         if !self.key_process.locked() {
             return Ok(Said::Refused("it is not locked".to_owned()));
         }
-        let (io_side, key_processes) = IoSide::new()?;
-        give(socket, [key_processes.as_fd(), io_side.memory()])?;
-        drop(key_processes);
+        let (io_side, key_end) = IoSide::new()?;
+        give(socket, [key_end.as_fd(), io_side.memory()])?;
+        drop(key_end);
         let again = || self.key_process.times() != times;
         let gone = || stop.load(Ordering::SeqCst) || again() || has_gone(socket);
         let kept = match io_side.serve_until_open::<T>(&self.stores, &Terms::reading(&gone)) {

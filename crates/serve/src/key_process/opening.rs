@@ -43,9 +43,9 @@ const TICK: Duration = Duration::from_millis(100);
 pub(super) struct Hello {
     disk: SharedStore,
     header: Option<SharedStore>,
-    /// Where it is a folder that is lent, and nothing else.
+    /// Where it is a folder that is shared, and nothing else.
     folder: Option<Folder>,
-    /// Whether it may write to what is lent for writing.
+    /// Whether it may write to what is shared for writing.
     writes: bool,
     /// What else there is to say.
     told: Value,
@@ -58,7 +58,7 @@ impl Hello {
     }
 }
 
-/// A store that is lent.
+/// A store that the other process reads and writes for this one.
 #[derive(Clone, Serialize, Deserialize)]
 struct SharedStore {
     len: u64,
@@ -133,10 +133,10 @@ impl IoSide {
     /// # Errors
     /// `Io` if the system has no more descriptors or memory.
     pub fn new() -> io::Result<(Self, OwnedFd)> {
-        let (socket, key_processes) = UnixStream::pair()?;
+        let (socket, key_end) = UnixStream::pair()?;
         // Of a message that has begun the rest comes soon.
         socket.set_read_timeout(Some(PATIENCE))?;
-        Ok((Self { socket, slots: Slots::new(Shared::create()?) }, key_processes.into()))
+        Ok((Self { socket, slots: Slots::new(Shared::create()?) }, key_end.into()))
     }
 
     /// The memory that the key process is to have, too.
@@ -176,7 +176,7 @@ impl IoSide {
         })
     }
 
-    /// Tells the key process what is lent, and does `each` thing that it wants of that until all is open.
+    /// Tells the key process what is shared, and does `each` thing that it wants of that until all is open.
     pub(super) fn attend<T: DeserializeOwned>(
         &self,
         hello: &Hello,
@@ -300,7 +300,7 @@ impl KeySide {
         Some(self.forwarded(self.header.clone()?, true))
     }
 
-    /// The folder, where that is what is lent: for reading alone.
+    /// The folder, where that is what is shared: for reading alone.
     pub fn folder(&self) -> Option<FoundFolder> {
         self.folder.as_ref().map(|folder| folder.found_folder(&self.socket))
     }

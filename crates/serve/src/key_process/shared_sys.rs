@@ -30,7 +30,7 @@ pub const ROOM: usize = 1 << 20;
 /// Bytes in front of the data: what is asked, for each slot.
 const HEAD: usize = 8192;
 
-/// Bytes for data: each slot's, and then what is free. Only what is used takes memory.
+/// Bytes for data: each slot's, and then the buffer pool's. Only what is used takes memory.
 pub const DATA: usize = 256 << 20;
 
 const LEN: usize = HEAD + DATA;
@@ -194,7 +194,7 @@ impl Slots {
         Some(Slot { slots: self, number, turn })
     }
 
-    /// What lends memory of this channel.
+    /// The pool of this channel's memory.
     pub fn buffer_pool(&self) -> BufferPool {
         BufferPool { shared: Arc::clone(&self.shared), free: Arc::clone(&self.unallocated) }
     }
@@ -270,10 +270,10 @@ impl BufferPool {
     }
 
     fn give_back(&self, range: Range<usize>) {
-        // It takes no memory until it is free again, and is zeroed then.
+        // It takes no memory until it is allocated again, and is zeroed then.
         let (from, len) = ((HEAD + range.start) as u64, range.len() as u64);
         if fallocate(&self.shared.fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, from, len).is_err() {
-            return; // then it is free no more
+            return; // then it is never allocated again
         }
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let after = free.0.partition_point(|part| part.start < range.start);
@@ -289,7 +289,7 @@ impl BufferPool {
     }
 }
 
-/// Memory that was free. It stays as long as this value, also when the key process has gone.
+/// Memory from a pool. It stays as long as this value, also when the key process has gone.
 pub struct Room {
     buffer_pool: BufferPool,
     range: Range<usize>,

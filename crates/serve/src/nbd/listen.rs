@@ -56,7 +56,7 @@ impl Listener {
                 "other machines can reach {address}, and without TLS the plaintext would cross the network in the \
                  clear"
             ))
-            .hint("Add --tls, or serve on 127.0.0.1 or a Unix socket and tunnel it with ssh."));
+            .hint("Add --tls FOLDER, or serve on 127.0.0.1 or a Unix socket and tunnel it with ssh."));
         }
         let listener = TcpListener::bind(address).map_err(|e| match e.kind() {
             io::ErrorKind::AddrInUse => in_use(&format!("another program listens on {address}")),

@@ -33,7 +33,7 @@ const VERSION: u32 = 2;
 /// The extended attribute with the access control list of a file, which a new one gets from the old one.
 const ACCESS: &str = "system.ntfs_acl";
 
-/// Transfer the names of extended attributes begin that are streams in truth, and of those that are other names of `system.ntfs_…`.
+/// How the names of extended attributes begin that are streams in truth, and of those that are other names of `system.ntfs_…`.
 const STREAM: &str = "user.";
 const ALIAS: &str = "user.ntfs.";
 

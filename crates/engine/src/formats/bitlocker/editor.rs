@@ -459,7 +459,7 @@ fn removable(change: &Change<'_>) -> Result<u32> {
     }
 }
 
-/// OpenedKeys by another protector than `number`: who removes one shows that they are left with another.
+/// Opened by another protector than `number`: who removes one shows that they are left with another.
 fn opened_by_another<'a>(store: &dyn Store, with: &'a Unlock<'a>, number: u32) -> Result<(Change<'a>, Option<u32>)> {
     let change = Change::of(store, with).map_err(|error| match error.kind {
         ErrorKind::Misuse(_) if with.credentials.is_empty() && error.advice.is_none() => {

@@ -25,7 +25,7 @@ pub(super) struct Change<'a> {
     pub after: Vec<Step>,
     /// The keyslot that it is about.
     pub keyslot: Option<u32>,
-    /// KeyslotParameters its key is derived from now on.
+    /// How its key is derived from now on.
     pub derivation: Option<Derivation>,
     /// What a person must know.
     pub warnings: Vec<Warning>,

@@ -99,7 +99,7 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
 /// Bytes of store for `plain` bytes of plaintext behind both copies of the header and the keyslots.
 pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
     if spec.integrity.is_some() {
-        // KeyslotParameters many tags and how long a journal there will be depends on the store's size in turn.
+        // How many tags and how long a journal there will be depends on the store's size in turn.
         return Err(Error::unsupported("sizing a volume with integrity protection by its contents")
             .hint("Create the volume first, about 10 % larger than its contents."));
     }

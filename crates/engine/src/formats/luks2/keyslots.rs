@@ -30,7 +30,7 @@ pub(super) const SALT: usize = 32;
 /// `luks2-keyslot-cipher`, `luks2-keyslot-keybits`).
 const CIPHER: (&str, usize) = ("aes-xts-plain64", 64);
 
-/// KeyslotParameters long the digest of a key takes, in milliseconds (cryptsetup's luks.h, `LUKS_MKD_ITERATIONS_MS`).
+/// How long the digest of a key takes, in milliseconds (cryptsetup's luks.h, `LUKS_MKD_ITERATIONS_MS`).
 const DIGEST_MS: u32 = 125;
 
 /// The keyslot of that number.
@@ -189,7 +189,7 @@ fn free(metadata: &Metadata, wanted: Option<u32>) -> Result<u32> {
     }
 }
 
-/// KeyslotParameters a new keyslot is made.
+/// How a new keyslot is made.
 pub(super) struct KeyslotParameters {
     /// Of PBKDF2 and of the splitter.
     pub hash: &'static Hash,

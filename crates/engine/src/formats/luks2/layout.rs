@@ -207,7 +207,7 @@ impl Making<'_> {
         Ok(payload.with_kernel(self.with.for_kernel.then(layer)))
     }
 
-    /// KeyslotParameters long a segment with tags is: as its superblock says, unless the segment says less.
+    /// How long a segment with tags is: as its superblock says, unless the segment says less.
     fn len_in_area(&self, number: u32, segment: &metadata::Segment, area: u64) -> Result<u64> {
         match segment.size {
             Size::Dynamic => Ok(area),
@@ -218,7 +218,7 @@ impl Making<'_> {
         }
     }
 
-    /// KeyslotParameters long a segment is, in bytes, and whether all of it is there to be written.
+    /// How long a segment is, in bytes, and whether all of it is there to be written.
     fn len(&mut self, number: u32, segment: &metadata::Segment, sector: u64) -> Result<(u64, bool)> {
         let (start, there) = (segment.offset.0, self.data.len());
         match segment.size {

@@ -40,10 +40,10 @@ pub struct Keyslot {
     pub priority: Option<u32>,
     /// Where it is, and how it is encrypted.
     pub area: Area,
-    /// KeyslotParameters its key is derived. Keyslots of the type `luks2` have it.
+    /// How its key is derived. Keyslots of the type `luks2` have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kdf: Option<Kdf>,
-    /// KeyslotParameters the key is split. Keyslots of the type `luks2` have it.
+    /// How the key is split. Keyslots of the type `luks2` have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub af: Option<Af>,
     /// What is not known here; `mode` and `direction` of the type `reencrypt`.
@@ -106,7 +106,7 @@ pub struct Af {
     /// `luks1`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// KeyslotParameters often the key is split: 4000.
+    /// How often the key is split: 4000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stripes: Option<u32>,
     /// The splitter's hash.

@@ -31,11 +31,11 @@ use std::time::Instant;
 
 use claviger_crypto::Secret;
 
-#[doc(hidden)]
 pub use describe::{
     Luks2Copy, Luks2Digest, Luks2Facts, Luks2Kdf, Luks2Keyslot, Luks2Opens, Luks2Priority, Luks2Segment, Luks2Size,
     Luks2Token,
 };
+#[doc(hidden)]
 pub use read::{CopyState, ReadHeader, read, read_secondary};
 
 use super::header_facts::HeaderFacts;

@@ -9,7 +9,7 @@ use super::validate::NUMBERS;
 use crate::error::{Error, Result};
 use crate::formats::unencrypted;
 
-/// KeyslotParameters often a key is split (cryptsetup's luks.h, `LUKS_STRIPES`).
+/// How often a key is split (cryptsetup's luks.h, `LUKS_STRIPES`).
 pub(super) const STRIPES: u32 = 4000;
 
 /// What areas of keyslots begin and end at, in bytes.

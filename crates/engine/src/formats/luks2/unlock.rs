@@ -20,7 +20,7 @@ use crate::formats::luks::{Area, cipher_error, passphrase};
 use crate::formats::plan::{PlannedSlot, UnlockPlan};
 use crate::store::Store;
 
-/// KeyslotParameters often a key is split, whatever the header says of it: cryptsetup's `LUKS_STRIPES`, the only number that it uses.
+/// How often a key is split, whatever the header says of it: cryptsetup's `LUKS_STRIPES`, the only number that it uses.
 const STRIPES: u32 = 4000;
 
 /// Bytes of a digest that LUKS1 made (`LUKS_DIGESTSIZE`): one that was converted keeps it.

@@ -201,7 +201,7 @@ pub(super) fn parse(plain: &[u8], at: u64, position: &Position, rules: &Rules) -
     if flag != system && !(flag && position.hidden) {
         return Err(match system {
             true => wrong("flags", FLAGS, "the header is at a system header's position, but is not one".into()),
-            false => Error::unsupported("this is the header of an encrypted system, not of a volume")
+            false => Error::unsupported("opening the header of an encrypted system as a volume")
                 .hint("Open the system's whole boot disk."),
         });
     }

@@ -162,7 +162,7 @@ pub(super) enum Moving {
     Begun(Vec<u8>),
 }
 
-/// KeyslotParameters far the header in front of the data has moved to `header_to`: nothing if `header_to` holds anything that an interrupted
+/// How far the header in front of the data has moved to `header_to`: nothing if `header_to` holds anything that an interrupted
 /// beginning does not leave, a header backup of this volume or another for instance.
 ///
 /// Once the record of the move is in `header_to` and tells of these data, what is there counts. Before, the header in front is whole

@@ -104,7 +104,7 @@ struct Record<'a> {
     unsaid: bool,
 }
 
-/// KeyslotParameters far a reencryption has come.
+/// How far a reencryption has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReencryptionProgress {
     /// Bytes of the plaintext that are rewritten.
@@ -140,7 +140,7 @@ impl<'a> Reencryption<'a> {
         Ok(Self { record, ciphers, pool, zone, spare: Room::default() })
     }
 
-    /// KeyslotParameters far it has come.
+    /// How far it has come.
     pub fn progress(&self) -> ReencryptionProgress {
         self.record.state.progress()
     }
@@ -357,7 +357,7 @@ pub fn moves_header(header: &dyn Store, data: &dyn Store) -> Result<bool> {
     Ok(doubts::header_to_move(header, data)?.is_some())
 }
 
-/// KeyslotParameters long a file has to be that takes the header of a volume, in bytes.
+/// How long a file has to be that takes the header of a volume, in bytes.
 ///
 /// # Errors
 /// Those of [`read`](fn@read).
@@ -483,7 +483,7 @@ pub(crate) fn fuzz_metadata(json: &[u8]) {
     }
 }
 
-/// KeyslotParameters large a zone is if nobody says.
+/// How large a zone is if nobody says.
 fn usual_zone(state: &State) -> u64 {
     let protected = !matches!(state.resilience, Resilience::None);
     if protected && memory::available() / 32 >= LARGE_ZONE { LARGE_ZONE } else { ZONE }

@@ -61,7 +61,7 @@ pub(super) fn tells_of(record: &Map<String, Value>, data: &dyn Store) -> Result<
     Ok(record.get("sha256").and_then(Value::as_str) == Some(&hex::digits(&digest(data, from, len)?)))
 }
 
-/// KeyslotParameters many bytes are copied to the front.
+/// How many bytes are copied to the front.
 pub(super) fn len(record: &Map<String, Value>) -> Option<u64> {
     number(record, "size")
 }
@@ -70,7 +70,7 @@ fn number(record: &Map<String, Value>, name: &str) -> Option<u64> {
     record.get(name)?.as_str()?.parse().ok()
 }
 
-/// KeyslotParameters many bytes behind the header can be copied over it, where the data begin at byte `from`.
+/// How many bytes behind the header can be copied over it, where the data begin at byte `from`.
 pub(super) fn first_part(data: &dyn Store, from: u64) -> u64 {
     data.len().saturating_sub(from).min(from)
 }

@@ -230,7 +230,7 @@ impl State {
         }
     }
 
-    /// KeyslotParameters far it has come.
+    /// How far it has come.
     pub fn progress(&self) -> ReencryptionProgress {
         ReencryptionProgress { done: self.done.end - self.done.start, size: self.size, interrupted: self.hot.is_some() }
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use claviger_engine::{Error, Result};
 
-use super::content::{self, BLOCK, JournalEntry, Shape};
+use super::content::{self, BLOCK, Shape, TreeFile};
 use super::{by_level, in_fresh_folder, read, remove, size_for, written};
 use crate::measure::lab::Lab;
 use crate::measure::workloads::{On, Workload, WorkloadOutcome};
@@ -75,10 +75,10 @@ struct Trees<'a> {
     lab: &'a Lab,
     /// Their folders.
     roots: Vec<PathBuf>,
-    sources: Vec<JournalEntry>,
+    sources: Vec<TreeFile>,
     /// The sources that a patch changes, as they are afterwards.
-    patched: Vec<JournalEntry>,
-    objects: Vec<JournalEntry>,
+    patched: Vec<TreeFile>,
+    objects: Vec<TreeFile>,
     random: Random,
 }
 
@@ -86,20 +86,19 @@ impl<'a> Trees<'a> {
     fn new(folder: &'a Path, trees: usize, size: u64, lab: &'a Lab) -> Self {
         let mut random = Random::new(lab.plan.seed);
         let sources = SOURCE.tree(size, lab.plan.seed);
-        let mut chosen = |share: usize| -> Vec<JournalEntry> {
-            sources.iter().filter(|_| random.below(100) < share).cloned().collect()
-        };
+        let mut chosen =
+            |share: usize| -> Vec<TreeFile> { sources.iter().filter(|_| random.below(100) < share).cloned().collect() };
         let (patched, compiled) = (chosen(PATCHED), chosen(COMPILED));
         // What is written anew comes from behind the sources in the lab's data, so that it differs.
         let mut from = sources.last().map_or(0, |last| last.from + last.len).next_multiple_of(SECTOR as u64);
         let mut anew = |path: PathBuf, len: u64| {
-            let entry = JournalEntry { path, len, from };
+            let entry = TreeFile { path, len, from };
             from += len.next_multiple_of(SECTOR as u64);
             entry
         };
         let patched = patched.into_iter().map(|source| anew(source.path, source.len)).collect();
         let object =
-            |source: JournalEntry| anew(source.path.with_extension("o"), source.len * (1 + random.below(8) as u64));
+            |source: TreeFile| anew(source.path.with_extension("o"), source.len * (1 + random.below(8) as u64));
         let objects = compiled.into_iter().map(object).collect();
         let roots = (0..trees).map(|tree| folder.join(format!("tree-{tree:02}"))).collect();
         Self { folder, lab, roots, sources, patched, objects, random }
@@ -148,7 +147,7 @@ impl<'a> Trees<'a> {
     }
 
     /// Writes files into folders that are there.
-    fn overwrite(&self, root: &Path, files: &[JournalEntry]) -> Result<()> {
+    fn overwrite(&self, root: &Path, files: &[TreeFile]) -> Result<()> {
         files.iter().try_for_each(|entry| content::write_file(&root.join(&entry.path), entry, BLOCK, self.lab))
     }
 
@@ -173,7 +172,7 @@ impl<'a> Trees<'a> {
     fn compare(&self) -> Result<()> {
         let changed: BTreeSet<&Path> = self.patched.iter().map(|e| e.path.as_path()).collect();
         let unchanged = self.sources.iter().filter(|e| !changed.contains(e.path.as_path())).cloned();
-        let all: Vec<JournalEntry> = unchanged.chain(self.patched.iter().cloned()).collect();
+        let all: Vec<TreeFile> = unchanged.chain(self.patched.iter().cloned()).collect();
         self.roots.iter().try_for_each(|root| content::compare(root, &all, self.lab))
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Shape {
 
 /// A file of a tree.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct JournalEntry {
+pub(super) struct TreeFile {
     /// Below the folder of the tree.
     pub path: PathBuf,
     /// Bytes.
@@ -41,12 +41,12 @@ pub(super) struct JournalEntry {
 impl Shape {
     /// Files of `total` bytes together, in the order in which they are written. No file has more than an eighth of it,
     /// so that a small tree is a tree, too.
-    pub(super) fn tree(&self, total: u64, seed: u64) -> Vec<JournalEntry> {
+    pub(super) fn tree(&self, total: u64, seed: u64) -> Vec<TreeFile> {
         let mut random = Random::new(seed);
         let (mut entries, mut left, mut from) = (Vec::new(), total, 0);
         while left > 0 {
             let len = self.size(&mut random).min(total.div_ceil(8)).min(left);
-            entries.push(JournalEntry { path: self.path(entries.len()), len, from });
+            entries.push(TreeFile { path: self.path(entries.len()), len, from });
             left -= len;
             from += len.next_multiple_of(SECTOR as u64);
         }
@@ -75,12 +75,12 @@ impl Shape {
 }
 
 /// The bytes of all files.
-pub(super) fn bytes(tree: &[JournalEntry]) -> u64 {
+pub(super) fn bytes(tree: &[TreeFile]) -> u64 {
     tree.iter().map(|entry| entry.len).sum()
 }
 
 /// Writes the tree into `folder`, which lacks it.
-pub(super) fn write(folder: &Path, tree: &[JournalEntry], lab: &Lab) -> Result<()> {
+pub(super) fn write(folder: &Path, tree: &[TreeFile], lab: &Lab) -> Result<()> {
     let mut there = BTreeSet::new();
     for entry in tree {
         lab.go_on()?;
@@ -95,14 +95,14 @@ pub(super) fn write(folder: &Path, tree: &[JournalEntry], lab: &Lab) -> Result<(
 }
 
 /// Writes one file, in calls of `block` bytes.
-pub(super) fn write_file(path: &Path, entry: &JournalEntry, block: usize, lab: &Lab) -> Result<()> {
+pub(super) fn write_file(path: &Path, entry: &TreeFile, block: usize, lab: &Lab) -> Result<()> {
     let failed = |e: io::Error| Error::from(e).at(path);
     let mut file = File::create(path).map_err(failed)?;
     in_blocks(entry, block, lab, |data| file.write_all(data).map_err(failed))
 }
 
 /// Reads every file of the tree, in calls of `block` bytes.
-pub(super) fn read(folder: &Path, tree: &[JournalEntry], block: usize, lab: &Lab) -> Result<()> {
+pub(super) fn read(folder: &Path, tree: &[TreeFile], block: usize, lab: &Lab) -> Result<()> {
     let mut buffer = vec![0; block];
     for entry in tree {
         let path = folder.join(&entry.path);
@@ -124,7 +124,7 @@ pub(super) fn read(folder: &Path, tree: &[JournalEntry], block: usize, lab: &Lab
 }
 
 /// Compares every file of the tree with what was written.
-pub(super) fn compare(folder: &Path, tree: &[JournalEntry], lab: &Lab) -> Result<()> {
+pub(super) fn compare(folder: &Path, tree: &[TreeFile], lab: &Lab) -> Result<()> {
     let mut buffer = vec![0; BLOCK];
     for entry in tree {
         let path = folder.join(&entry.path);
@@ -170,7 +170,7 @@ pub(super) fn differs(path: &Path) -> Error {
 }
 
 /// Gives the contents of a file, piece by piece.
-fn in_blocks(entry: &JournalEntry, block: usize, lab: &Lab, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+fn in_blocks(entry: &TreeFile, block: usize, lab: &Lab, mut each: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let mut buffer = vec![0; block.min((entry.len as usize).next_multiple_of(SECTOR))];
     let mut done = 0;
     while done < entry.len {

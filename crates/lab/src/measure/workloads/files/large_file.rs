@@ -6,7 +6,7 @@ use std::path::Path;
 
 use claviger_engine::{Error, Result};
 
-use super::content::{self, JournalEntry};
+use super::content::{self, TreeFile};
 use super::{SIZE, in_fresh_folder, read, size_for, written};
 use crate::measure::lab::Lab;
 use crate::measure::workloads::{On, Workload, WorkloadOutcome};
@@ -45,7 +45,7 @@ fn size(plan: &Plan) -> u64 {
 }
 
 fn write_read_copy(folder: &Path, size: u64, lab: &Lab) -> Result<WorkloadOutcome> {
-    let entry = |name: &str| JournalEntry { path: name.into(), len: size, from: 0 };
+    let entry = |name: &str| TreeFile { path: name.into(), len: size, from: 0 };
     let (file, copied) = (entry("large"), entry("copy"));
     let write = written(folder, || content::write_file(&folder.join(&file.path), &file, BLOCK, lab))?;
     let reading = read(lab, || content::read(folder, std::slice::from_ref(&file), BLOCK, lab))?;

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use claviger_engine::{Error, Result};
 
-use super::content::{self, JournalEntry};
+use super::content::{self, TreeFile};
 use super::{in_fresh_folder, read, remove, scaled, written};
 use crate::measure::lab::Lab;
 use crate::measure::program;
@@ -53,7 +53,7 @@ fn files(plan: &Plan) -> u64 {
 }
 
 fn create_list_read_delete(folder: &Path, files: u64, lab: &Lab) -> Result<WorkloadOutcome> {
-    let entries: Vec<JournalEntry> = (0..files).map(entry).collect();
+    let entries: Vec<TreeFile> = (0..files).map(entry).collect();
     let root = folder.join("small");
     fs::create_dir(&root).map_err(|e| Error::from(e).at(&root))?;
     let create = written(folder, || content::write(&root, &entries, lab))?;
@@ -73,17 +73,13 @@ fn create_list_read_delete(folder: &Path, files: u64, lab: &Lab) -> Result<Workl
 }
 
 /// The file of this number. Lengths are spread by a step that has no divisor in common with their number.
-fn entry(number: u64) -> JournalEntry {
+fn entry(number: u64) -> TreeFile {
     let len = 1 + number * 1237 % LARGEST;
-    JournalEntry {
-        path: format!("file-{number:06}").into(),
-        len,
-        from: number * LARGEST.next_multiple_of(SECTOR as u64),
-    }
+    TreeFile { path: format!("file-{number:06}").into(), len, from: number * LARGEST.next_multiple_of(SECTOR as u64) }
 }
 
 /// Fails unless `ls -l` told each name and its size.
-fn check(listing: &str, entries: &[JournalEntry], root: &Path) -> Result<()> {
+fn check(listing: &str, entries: &[TreeFile], root: &Path) -> Result<()> {
     // Mode, links, owner, group, size, three words of the time, name; before them stands the line with the total.
     let told = listing.lines().skip(1).map(|line| {
         let mut words = line.split_whitespace();
@@ -113,14 +109,14 @@ mod tests {
 
     #[test]
     fn a_listing_that_lacks_a_file_or_tells_another_size_is_noticed() {
-        let entries: Vec<JournalEntry> = (0..3).map(entry).collect();
-        let line = |e: &JournalEntry| format!("-rw-r--r-- 1 root root {} Nov 22 22:00 {}\n", e.len, e.path.display());
+        let entries: Vec<TreeFile> = (0..3).map(entry).collect();
+        let line = |e: &TreeFile| format!("-rw-r--r-- 1 root root {} Nov 22 22:00 {}\n", e.len, e.path.display());
         let listing = |lines: &[String]| format!("total 12\n{}", lines.concat());
         let mut lines: Vec<String> = entries.iter().map(line).collect();
         let told = |lines: &[String]| check(&listing(lines), &entries, Path::new("/x"));
         told(&lines).unwrap();
         assert!(told(&lines[..2]).is_err());
-        lines[1] = line(&JournalEntry { len: entries[1].len + 1, ..entries[1].clone() });
+        lines[1] = line(&TreeFile { len: entries[1].len + 1, ..entries[1].clone() });
         assert!(told(&lines).is_err());
     }
 

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use claviger_engine::Result;
 
-use super::content::{self, JournalEntry, Shape};
+use super::content::{self, Shape, TreeFile};
 use super::{in_fresh_folder, made_once, remove, size_for, warm, written};
 use crate::measure::lab::Lab;
 use crate::measure::program;
@@ -84,7 +84,7 @@ fn unpack_delete(folder: &Path, size: u64, lab: &Lab) -> Result<WorkloadOutcome>
 }
 
 /// The archive in the lab's own folder, made unless it is there.
-fn archive(size: u64, tree: &[JournalEntry], lab: &Lab) -> Result<PathBuf> {
+fn archive(size: u64, tree: &[TreeFile], lab: &Lab) -> Result<PathBuf> {
     let (suffix, how) = if compressed(&lab.plan) { ("tar.bz2", "-cjf") } else { ("tar", "-cf") };
     made_once(lab, &format!("unpack-{size}-{}.{suffix}", lab.plan.seed), |folder| {
         content::write(&folder.join("tree"), tree, lab)?;
