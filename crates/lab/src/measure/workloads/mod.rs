@@ -5,7 +5,7 @@ pub mod costs;
 pub mod files;
 pub mod filesystems;
 
-use claviger_engine::Result;
+use claviger_engine::{Error, Result};
 
 use crate::measure::facility::FacilityTarget;
 use crate::measure::lab::Lab;
@@ -48,7 +48,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// One that needs no program and no parameter, for others to begin with.
+    /// Needs no program and no parameter; others begin with it. It cannot be run: each workload has steps of its own.
     const PLAIN: Self = Self {
         name: "",
         title: "",
@@ -61,7 +61,7 @@ impl Workload {
         estimate_s: |_| 0.0,
         once_s: || 0.0,
         room: |_| 0,
-        run: |_, _| Ok(WorkloadOutcome::default()),
+        run: |_, _| Err(Error::unsupported("a workload without steps")),
     };
 }
 
@@ -98,5 +98,13 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn every_workload_says_what_it_is() {
+        for workload in all() {
+            let Workload { name, title, not, .. } = workload;
+            assert!(!name.is_empty() && !title.is_empty() && !not.is_empty(), "{name}");
+        }
     }
 }
