@@ -545,6 +545,17 @@ pub fn read_up_to(file: BorrowedFd<'_>, max: usize) -> Result<Secret> {
     Ok(credential::read_up_to(max, read)?)
 }
 
+/// Fails if two passwords come from standard input.
+///
+/// # Errors
+/// `Misuse`.
+pub fn one_on_stdin(one: bool, other: bool) -> Result<()> {
+    match one && other {
+        true => Err(Error::misuse("only one password can come from standard input")),
+        false => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,6 +10,7 @@ use claviger_engine::store::Access;
 use claviger_engine::trees::Tree;
 use claviger_engine::{Credential, Error, Opened, Opening, Unlock};
 
+use crate::opening::credentials::one_on_stdin;
 use crate::opening::files::{self, InsideArgs};
 use crate::opening::folder::FolderGiven;
 use crate::opening::{OpenArgs, with_explain};
@@ -113,11 +114,9 @@ impl FoundFolder<'_> {
     pub fn credentials(&self) -> anyhow::Result<Vec<Credential>> {
         self.locked.check(&self.with(&[])).map_err(|e| e.at(Path::new(&self.path)))?;
         let args = self.args;
-        if self.place == FolderLocation::InVolume && args.credentials.on_stdin() && args.how.folder.source().on_stdin()
-        {
-            return Err(Error::misuse("only one password can come from standard input").into());
-        }
-        let own = args.how.folder.gives_password() || self.place == FolderLocation::InVolume;
+        let in_volume = self.place == FolderLocation::InVolume;
+        one_on_stdin(in_volume && args.credentials.on_stdin(), args.how.folder.source().on_stdin())?;
+        let own = args.how.folder.gives_password() || in_volume;
         let without = args.how.folder.as_stored() || self.given.opens_itself();
         let asks = |keyfiles: &[Credential]| !without && self.locked.asks_passphrase(keyfiles);
         let mut credentials = match own {

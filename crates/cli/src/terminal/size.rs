@@ -74,6 +74,11 @@ pub fn rate(bytes: u64, took: Duration) -> String {
     if rate < 10.0 { format!("{rate:.1} MB/s") } else { format!("{rate:.0} MB/s") }
 }
 
+/// A count of things: `1 file`, `2 files`.
+pub fn count(n: u64, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -468,10 +468,10 @@ impl DiskArgs {
 }
 
 fn consent(path: &Path, files: usize) -> Result<()> {
-    let plural = if files == 1 { "" } else { "s" };
     let question = format!(
-        "{files} file{plural} of {} will be decrypted permanently: anybody with the disk can read them. Decrypt? \
+        "{} of {} will be decrypted permanently: anybody with the disk can read them. Decrypt? \
          (yes/no) ",
+        size::count(files as u64, "file"),
         output::printable(&path.to_string_lossy())
     );
     prompt::consent(&question, "--yes", |why| Error::misuse(format!("nothing was decrypted{why}")))

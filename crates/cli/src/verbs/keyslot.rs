@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 use crate::opening::OpenArgs;
 use crate::opening::binding::{self, BindArgs, SECURE_BOOT};
 use crate::opening::cost::CostArgs;
-use crate::opening::credentials::NewCredentialArgs;
+use crate::opening::credentials::{NewCredentialArgs, one_on_stdin};
 use crate::opening::editing::{Editing, HeaderArgs, Written};
 use crate::opening::{cost, new_file, tokens};
 use crate::process::guard;
@@ -62,8 +62,8 @@ enum What {
     Resume(ProtectionArgs),
     /// Give a BitLocker volume a new volume master key
     ///
-    /// A copy of the old one no longer opens the volume. All protectors keep working. The key of the data does not
-    /// change; only a new volume has another one.
+    /// Copies of the old header no longer open the volume. All protectors keep working. The key of the data stays; only a
+    /// new volume gets another one.
     #[command(after_help = "Examples:
   claviger keyslot renew disk.bitlocker")]
     Renew(ProtectionArgs),
@@ -406,9 +406,7 @@ fn list(args: &ListArgs) -> anyhow::Result<()> {
 }
 
 fn add(args: &AddArgs) -> anyhow::Result<()> {
-    if args.open.password_on_stdin() && args.new.on_stdin() {
-        return Err(Error::misuse("only one password can come from standard input").into());
-    }
+    one_on_stdin(args.open.password_on_stdin(), args.new.on_stdin())?;
     let cost = args.cost.cost()?;
     if args.unbound.is_some() {
         guard::no_dumps();
@@ -678,15 +676,11 @@ fn priority(args: &PriorityArgs) -> anyhow::Result<()> {
     named.carry_out(prepared, args.json)
 }
 
-fn counted(keyslots: usize) -> String {
-    format!("{keyslots} keyslot{}", if keyslots == 1 { "" } else { "s" })
-}
-
 impl Report for Listed {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, format, keyslots } = self;
         let path = output::printable(path);
-        writeln!(out, "{path}: {format}, {} in use", counted(keyslots.len()))?;
+        writeln!(out, "{path}: {format}, {} in use", size::count(keyslots.len() as u64, "keyslot"))?;
         for slot in keyslots {
             writeln!(out, "  {}", row(slot))?;
         }

@@ -1,4 +1,4 @@
-//! What all files of an encrypted folder are: looked at and told, for `info`, `explain` and `verify`.
+//! Examines all files of an encrypted folder, for `info`, `explain` and `verify`.
 
 use std::io::{self, Write};
 
@@ -8,6 +8,7 @@ use claviger_engine::{FileFormat, Result, trees::Tree};
 use crate::opening::files;
 use crate::terminal::cancel;
 use crate::terminal::progress::Progress;
+use crate::terminal::size::count;
 
 /// Problems that are told one by one as text. JSON has all.
 const TOLD: usize = 50;
@@ -32,7 +33,7 @@ fn show(bar: &Progress, so_far: &Survey) -> Result<()> {
     Ok(())
 }
 
-/// Tells what is wrong, a line for each file.
+/// Prints what is wrong, a line for each file.
 pub fn tell(problems: &[Problem], out: &mut dyn Write) -> io::Result<()> {
     for problem in problems.iter().take(TOLD) {
         writeln!(
@@ -46,11 +47,6 @@ pub fn tell(problems: &[Problem], out: &mut dyn Write) -> io::Result<()> {
         None | Some(0) => Ok(()),
         Some(more) => writeln!(out, "  and {more} more; --json lists all"),
     }
-}
-
-/// A count of things: `1 file`, `2 files`.
-pub fn count(n: u64, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 /// How many files each of these has: `3 by 0123456789abcdef`.

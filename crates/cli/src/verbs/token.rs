@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::opening::editing::HeaderArgs;
 use crate::opening::new_file;
 use crate::terminal::output::{self, Report};
+use crate::terminal::size;
 
 /// More than a header has room for.
 const TOKEN_MAX: u64 = 4 << 20;
@@ -215,7 +216,7 @@ impl Report for Listed {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, tokens, needs } = self;
         let path = output::printable(path);
-        writeln!(out, "{path}: {} token{}", tokens.len(), if tokens.len() == 1 { "" } else { "s" })?;
+        writeln!(out, "{path}: {}", size::count(tokens.len() as u64, "token"))?;
         for (number, token) in tokens {
             let kind = token.get("type").and_then(Value::as_str).unwrap_or_default();
             let keyslots = token.get("keyslots").and_then(Value::as_array);

@@ -130,9 +130,7 @@ fn branch(
             let what = ErrorKind::Malformed {
                 field: "folder",
                 offset: 0,
-                what: "it contains itself or is nested \
-                 too deep"
-                    .into(),
+                what: "it contains itself or is nested too deep".into(),
             };
             whole.left_out.add(path, what)?;
         } else {
@@ -156,15 +154,8 @@ impl Report for Whole {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}", self.path)?;
         draw(&self.entries, "", out)?;
-        let plural = |n: u64| if n == 1 { "" } else { "s" };
-        let (folders, files) = (self.folders, self.files);
-        writeln!(
-            out,
-            "\n{folders} folder{}, {files} file{}, {}",
-            plural(folders),
-            plural(files),
-            size::exact(self.bytes)
-        )
+        let (folders, files) = (size::count(self.folders, "folder"), size::count(self.files, "file"));
+        writeln!(out, "\n{folders}, {files}, {}", size::exact(self.bytes))
     }
 }
 

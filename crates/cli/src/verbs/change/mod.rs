@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::opening::OpenArgs;
 use crate::opening::cost::CostArgs;
-use crate::opening::credentials::NewCredentialArgs;
+use crate::opening::credentials::{NewCredentialArgs, one_on_stdin};
 use crate::terminal::output::{self, Report};
 use crate::terminal::{advice, cancel};
 
@@ -77,9 +77,7 @@ struct Changed {
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    if args.open.password_on_stdin() && args.new.on_stdin() {
-        return Err(Error::misuse("only one password can come from standard input").into());
-    }
+    one_on_stdin(args.open.password_on_stdin(), args.new.on_stdin())?;
     if args.open.path.is_dir() {
         if args.new_hash.is_some() || args.new_pim.is_some() || !args.cost.cost()?.parameters().is_empty() {
             return Err(Error::misuse("a wrapped passphrase has no hash, PIM or cost").into());

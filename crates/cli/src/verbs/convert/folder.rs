@@ -22,8 +22,8 @@ use crate::opening::new_file;
 use crate::process::guard;
 use crate::terminal::left_out::LeftOut;
 use crate::terminal::output::{self, Report};
+use crate::terminal::size::count;
 use crate::terminal::{cancel, progress, size};
-use crate::verbs::survey::count;
 
 /// The format of new folders, where none is named.
 const DEFAULT_FORMAT: &str = "eCryptfs";

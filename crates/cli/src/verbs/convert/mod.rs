@@ -27,6 +27,7 @@ use claviger_serve::inherited;
 use claviger_serve::key_process::Terms;
 use serde::{Deserialize, Serialize};
 
+use crate::opening::credentials::one_on_stdin;
 use crate::process::guard;
 use crate::process::key_process::{self, RegisterArgs, Started, Which};
 use crate::terminal::output::{self, Report};
@@ -62,7 +63,7 @@ struct Converted {
     comparing_seconds: f64,
 }
 
-/// What the key process of a new volume is told.
+/// The task of the key process of a new volume.
 #[derive(Serialize, Deserialize)]
 enum DestinationTask {
     /// It is to make it.
@@ -115,9 +116,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     }
     guard::no_dumps();
     let cancel = cancel::install()?;
-    if args.open.password_on_stdin() && args.new.source().on_stdin() {
-        return Err(Error::misuse("only one password can come from standard input").into());
-    }
+    one_on_stdin(args.open.password_on_stdin(), args.new.source().on_stdin())?;
     let kind = args.kind()?;
     let place = Destination::find(&args.destination, args.state.as_deref(), args.overwrite, args.resume)?;
     let earlier = place.earlier(args.resume, words)?;

@@ -101,7 +101,7 @@ struct Copied {
 }
 
 impl Copied {
-    /// Whether nothing came out.
+    /// True if nothing was copied.
     fn nothing(&self) -> bool {
         self.files + self.folders + self.links == 0 && self.salvaged.is_empty()
     }
@@ -234,24 +234,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 impl Report for Copied {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
-        let plural = |n: u64| if n == 1 { "" } else { "s" };
-        let (files, folders) = (self.files, self.folders);
-        let (files_s, folders_s) = (plural(files), plural(folders));
+        let (files, folders) = (size::count(self.files, "file"), size::count(self.folders, "folder"));
         let links = match self.links {
             0 => String::new(),
-            links => format!(", {links} symbolic link{}", plural(links)),
+            links => format!(", {}", size::count(links, "symbolic link")),
         };
-        writeln!(
-            out,
-            "{files} file{files_s} and {folders} folder{folders_s} copied, {}{links}",
-            size::exact(self.bytes)
-        )?;
+        writeln!(out, "{files} and {folders} copied, {}{links}", size::exact(self.bytes))?;
         if let Some(first) = self.streams.first() {
             let all = self.streams.len();
             writeln!(
                 out,
-                "not copied: {all} alternate data stream{}, such as {first}{}",
-                plural(all as u64),
+                "not copied: {}, such as {first}{}",
+                size::count(all as u64, "alternate data stream"),
                 if all > 1 { " (--json lists them)" } else { "" }
             )?;
         }

@@ -12,14 +12,16 @@ use claviger_engine::trees::host::HostFolder;
 use claviger_engine::{Error, ErrorKind, FileFormat, Unlock, Verdict};
 use serde::Serialize;
 
+use super::{Advice, sentences};
 use crate::opening::OpenArgs;
 use crate::opening::files;
 use crate::opening::found_folder::FoundFolder;
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
+use crate::terminal::size::count;
 use crate::terminal::{advice, cancel};
-use crate::verbs::survey::{self, count};
+use crate::verbs::survey;
 
 /// Files whose trouble is told one by one.
 const TOLD: usize = 20;
@@ -43,13 +45,6 @@ struct Explained {
     /// What to do.
     advice: Vec<Advice>,
     exit_code: u8,
-}
-
-#[derive(Serialize)]
-struct Advice {
-    what: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    command: Option<String>,
 }
 
 /// Explains the folder itself, or the one into which `inside` leads.
@@ -292,15 +287,6 @@ fn damage() -> ErrorKind {
 impl Report for Explained {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}", output::printable(&self.path))?;
-        for finding in &self.findings {
-            writeln!(out, "  {finding}")?;
-        }
-        for advice in &self.advice {
-            writeln!(out, "\n{}", advice.what)?;
-            if let Some(command) = &advice.command {
-                writeln!(out, "  {command}")?;
-            }
-        }
-        Ok(())
+        sentences(out, &self.findings, &self.advice)
     }
 }

@@ -781,15 +781,20 @@ fn content_sentence(content: &Content, size: u64) -> String {
 impl Report for Explained {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}: {}", printable(&self.path), size::exact(self.diagnosis.size))?;
-        for finding in &self.findings {
-            writeln!(out, "  {finding}")?;
-        }
-        for advice in &self.advice {
-            writeln!(out, "\n{}", advice.what)?;
-            if let Some(command) = &advice.command {
-                writeln!(out, "  {command}")?;
-            }
-        }
-        Ok(())
+        sentences(out, &self.findings, &self.advice)
     }
+}
+
+/// Prints the findings, then each piece of advice with its command.
+fn sentences(out: &mut dyn Write, findings: &[String], advice: &[Advice]) -> io::Result<()> {
+    for finding in findings {
+        writeln!(out, "  {finding}")?;
+    }
+    for Advice { what, command } in advice {
+        writeln!(out, "\n{what}")?;
+        if let Some(command) = command {
+            writeln!(out, "  {command}")?;
+        }
+    }
+    Ok(())
 }

@@ -3,12 +3,12 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use claviger_engine::Unlock;
 use claviger_engine::formats::HeaderBackup;
 use claviger_engine::store::Access;
-use claviger_engine::{Error, Unlock};
 use serde::Serialize;
 
-use crate::opening::credentials::HiddenCredentialArgs;
+use crate::opening::credentials::{HiddenCredentialArgs, one_on_stdin};
 use crate::opening::{OpenArgs, new_file};
 use crate::process::guard;
 use crate::terminal::output::{self, Report};
@@ -53,9 +53,7 @@ pub struct Args {
     json: bool,
 }
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    if args.open.password_on_stdin() && args.hidden_credentials.source().on_stdin() {
-        return Err(Error::misuse("only one password can come from standard input").into());
-    }
+    one_on_stdin(args.open.password_on_stdin(), args.hidden_credentials.source().on_stdin())?;
     new_file::must_be_new(&args.file)?;
     let (path, HeaderBackup { bytes, format, headers, warnings, .. }) = match without_passphrase(args)? {
         Some(backup) => (args.open.path.clone(), backup),
@@ -68,7 +66,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     output::print(&Saved { path, file, format, headers, warnings }, args.json)
 }
 
-/// The backup of a header that can be saved by whoever can read it.
+/// Backs up a header that needs no passphrase for that; `None` if it needs one.
 fn without_passphrase(args: &Args) -> anyhow::Result<Option<HeaderBackup>> {
     guard::no_dumps();
     cancel::install()?;
@@ -80,7 +78,7 @@ fn without_passphrase(args: &Args) -> anyhow::Result<Option<HeaderBackup>> {
     Ok(Some(named.editor.back_up(&*named.store, &Unlock::with(&[]), None).map_err(|e| e.at(&header.path))?))
 }
 
-/// The backup of a header that has to be opened for that, and where it is.
+/// Opens the volume and backs up its headers. Returns its path, too.
 fn with_passphrase(args: &Args) -> anyhow::Result<(PathBuf, HeaderBackup)> {
     let editing = args.open.edit(Access::ReadOnly)?;
     let hidden = args.hidden.then(|| args.hidden_credentials.source().read()).transpose()?;

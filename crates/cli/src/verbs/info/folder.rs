@@ -15,7 +15,8 @@ use crate::opening::OpenArgs;
 use crate::opening::files::{self, Inside, InsideArgs};
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
-use crate::verbs::survey::{self, count};
+use crate::terminal::size::count;
+use crate::verbs::survey;
 
 #[derive(Serialize)]
 struct FolderInfo {

@@ -11,7 +11,8 @@ use crate::opening::OpenArgs;
 use crate::terminal::exit::Silent;
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
-use crate::verbs::survey::{self, count};
+use crate::terminal::size::count;
+use crate::verbs::survey;
 
 #[derive(Serialize)]
 struct Checked {
