@@ -194,7 +194,7 @@ impl Named {
         self.path.display().to_string()
     }
 
-    /// What is about to be written, for a question.
+    /// The planned writes, for the confirmation.
     pub fn announcement(&self, prepared: &Prepared) -> String {
         let steps: Vec<_> = prepared.edit.steps.iter().map(|step| step.what.as_str()).collect();
         format!("{} is a {} volume. This will be written: {}.", self.path(), self.format.name(), steps.join(", "))

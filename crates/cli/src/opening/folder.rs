@@ -77,7 +77,7 @@ impl FolderGiven {
 }
 
 impl FolderArgs {
-    /// Whether one of the options was given.
+    /// True if any of these options was given.
     pub fn given(&self) -> bool {
         let Self {
             folder_password_file,

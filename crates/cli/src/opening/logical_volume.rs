@@ -44,7 +44,7 @@ impl LogicalVolumeArgs {
     }
 }
 
-/// The warning where what is inside was made for sectors of `inside` bytes, and those of the volume have `own`.
+/// The warning that the file system inside expects `inside`-byte sectors, but the volume has `own`-byte ones.
 pub fn smaller_sectors(inside: u64, own: u64) -> String {
     format!(
         "The file system expects {inside}-byte sectors, but the volume has {own}-byte ones. That works here, but \

@@ -84,7 +84,7 @@ impl OpenArgs {
         self.credentials.on_stdin()
     }
 
-    /// The format that it is to be taken as, if that was said.
+    /// The format that the options name.
     pub fn format(&self) -> Option<&str> {
         self.how.format()
     }
@@ -159,7 +159,7 @@ impl OpenArgs {
         if self.path.is_dir() || card { Ok(()) } else { self.how.folder.refuse() }
     }
 
-    /// Opens what has files in it: a volume, an encrypted folder, or what is not encrypted.
+    /// Opens a volume, an encrypted folder or an unencrypted file system, to reach its files.
     pub fn open_for_files(&self, access: Access) -> anyhow::Result<Opened> {
         self.open_with(self.how.opening_for_files(&self.path)?, access, None, None)
     }
@@ -300,7 +300,7 @@ impl OpenArgs {
     }
 }
 
-/// Refuses the first option of these that was given.
+/// Fails if one of these options was given.
 pub fn takes_no(what: &str, options: impl IntoIterator<Item = (bool, &'static str)>) -> claviger_engine::Result<()> {
     match options.into_iter().find(|(given, _)| *given) {
         Some((_, option)) => Err(Error::misuse(format!("{what} takes no {option}"))),

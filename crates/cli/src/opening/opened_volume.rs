@@ -1,4 +1,4 @@
-//! A volume that has been opened, and what is served of it.
+//! An opened volume and its plaintext.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use crate::terminal::{advice, output};
 /// A volume that has been opened.
 pub struct OpenedVolume {
     pub volume: Volume,
-    /// What is known about it.
+    /// Its format, cipher and sizes.
     pub facts: Facts,
     /// Size of the file or device.
     pub stored: u64,
-    /// What a person must know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
     /// Header decryptions that were tried.
     pub trials: u64,
-    /// How long that took.
+    /// The time that these took.
     pub took: Duration,
-    /// What the kernel needs to do the same, if that was asked for and it can.
+    /// The parameters for dm-crypt, if they were requested and it supports the volume.
     pub mapping: Option<Mapping>,
-    /// What the header is in, where it is detached: nobody changes it for as long as the volume is open.
+    /// The detached header's store. It stays locked while this value lives.
     pub _header: Option<Arc<dyn Store>>,
 }
 
@@ -40,14 +40,13 @@ impl From<OpenVolume> for OpenedVolume {
 }
 
 impl OpenedVolume {
-    /// Tells the warnings.
+    /// Prints the warnings.
     pub fn warn(&self) {
         self.warnings.iter().for_each(|w| output::warn(w));
     }
 
-    /// Its plaintext for other programs, or that of the logical volume in it, and its warnings told. Sectors are shown as large
-    /// as the volume has them, unless something is inside that was made for smaller ones, which no disk of larger ones could
-    /// hold.
+    /// The plaintext for other programs, or that of a logical volume in it; prints the warnings. Sectors have the volume's size,
+    /// unless a file system inside was made for smaller ones: a disk with larger sectors could not hold it.
     pub fn into_served(mut self, within: &LogicalVolumeArgs, to_write: bool) -> Result<Arc<dyn Store>> {
         if within.given() {
             self.warn();
@@ -60,7 +59,7 @@ impl OpenedVolume {
         Ok(Arc::new(self.with_threads().volume))
     }
 
-    /// The size of sectors that what is inside was made for, if the volume has larger ones. Warns of it.
+    /// The smaller sector size that the file system inside expects, if any. Adds a warning.
     pub fn smaller_inside(&mut self) -> Option<u64> {
         let own = self.volume.sector_size();
         if own == SMALLEST_SECTOR {

@@ -1,4 +1,4 @@
-//! What is there may be lost: `--force`, and the question after it.
+//! `--force`, and the confirmation before existing data are overwritten.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ impl Overwrite {
     /// Asks before `old`, a `thing` at `path`, is lost.
     ///
     /// # Errors
-    /// `Misuse` without `--force`, or if nobody wants it.
+    /// `Misuse` without `--force`, or if the user declines.
     pub fn check(self, path: &Path, old: &dyn Store, thing: &str) -> Result<()> {
         let there = formats::occupied(old).map_err(|e| e.at(path))?;
         let holds = there.unwrap_or_else(|| "only zeros in the sampled places".to_owned());

@@ -42,14 +42,14 @@ pub fn announce(plan: Option<UnlockPlan>, with: &Unlock<'_>) -> Result<()> {
     with.may_take.map_or(Ok(()), |may_take| may_take(Duration::from_micros(plan.microseconds())))
 }
 
-/// Whether trying the keyslots costs so much that a person should know before.
+/// True if trying the keyslots costs enough to say so first.
 fn worth_telling(plan: &UnlockPlan) -> bool {
     const MEMORY: u64 = 256 << 20;
     const TIME: Duration = Duration::from_secs(5);
     plan.needed() >= MEMORY.min(plan.available) || Duration::from_micros(plan.microseconds()) >= TIME
 }
 
-/// What trying the keyslots costs, as a sentence.
+/// The cost of trying the keyslots, as a sentence.
 pub fn sentence(plan: &UnlockPlan) -> String {
     let time = size::duration(Duration::from_micros(plan.microseconds()).max(Duration::from_secs(1)));
     let slots = match plan.keyslots.len() {

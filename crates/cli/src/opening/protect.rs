@@ -1,10 +1,10 @@
-//! The hidden volume in the one that is opened: what opens it, and that nothing is written over it.
+//! Protects a hidden volume against writes to its outer volume.
 
 use claviger_engine::{Credential, Protect, Result};
 
 use crate::opening::credentials::HiddenCredentialArgs;
 
-/// What opens the hidden volume, for verbs with an option of the id `hidden`.
+/// The credentials of the hidden volume, for verbs with an option whose id is `hidden`.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Password and keyfiles of the hidden volume")]
 pub struct HiddenArgs {
@@ -45,7 +45,7 @@ impl ProtectArgs {
         self.protect
     }
 
-    /// What opens the hidden volume, asked where needed, if protection is asked for.
+    /// Reads the credentials of the hidden volume and asks where needed; `None` without `--protect-hidden`.
     pub fn read(&self) -> Result<Option<Vec<Credential>>> {
         self.protect.then(|| self.hidden.credentials.source().read()).transpose()
     }

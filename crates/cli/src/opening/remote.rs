@@ -1,4 +1,4 @@
-//! From what a person writes to what is there: a file or device of this machine, or a remote store.
+//! Resolves a name to a file or device of this machine, or to a remote store.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
@@ -75,7 +75,7 @@ pub fn opening(name: &Path, header: Option<&Path>) -> Result<Opening> {
     })
 }
 
-/// Fails if the name is that of a remote store where `what` is made anew.
+/// Fails if the name is that of a remote store: `what` can be created only on this machine.
 ///
 /// # Errors
 /// `Unsupported`.

@@ -1,4 +1,4 @@
-//! What narrows the trials, and how a volume or folder is opened: the options that all verbs share which open something.
+//! The options for opening a volume or folder, which all verbs that open one share.
 
 use std::path::{Path, PathBuf};
 
@@ -79,7 +79,7 @@ pub struct UnlockArgs {
     #[arg(long)]
     pub(crate) keep_times: bool,
 
-    /// Whether to say what the kernel needs.
+    /// Whether to return the parameters for dm-crypt, too.
     #[arg(skip)]
     pub(crate) for_kernel: bool,
 
@@ -99,7 +99,7 @@ impl UnlockArgs {
         Self { format, cipher, hash, pim, ..Self::default() }
     }
 
-    /// Whether one of the options was given. All of them are named here, so that a new one does not compile before somebody has decided.
+    /// True if any of these options was given. It names every field, so that a new option does not compile until it is decided here.
     pub fn given(&self) -> bool {
         let Self {
             format,
@@ -189,7 +189,7 @@ impl UnlockArgs {
         self.header_file.as_deref()
     }
 
-    /// Whether only backups are to be tried, so that it does not matter what the volume begins with.
+    /// Whether to try only backup headers. The start of the volume does not matter then.
     fn by_backup(&self) -> bool {
         matches!(self.header(), HeaderChoice::Backup | HeaderChoice::One { backup: true, .. })
     }
@@ -209,7 +209,7 @@ impl UnlockArgs {
         Ok(opening.keep_times(self.keep_times).by_backup(self.by_backup()))
     }
 
-    /// The same for verbs that want files: what is not encrypted will do, and the format may be that of a folder in it.
+    /// The same for verbs that read files: also an unencrypted file system, and a format of encrypted folders inside.
     pub(super) fn opening_for_files(&self, path: &Path) -> Result<Opening> {
         match self.folder_format() {
             Some(_) if !path.is_dir() => {
@@ -221,13 +221,13 @@ impl UnlockArgs {
         }
     }
 
-    /// The format of folders that it is to be taken as, if it is one.
+    /// The format, if the options name one of encrypted folders.
     pub(super) fn folder_format(&self) -> Option<&str> {
         self.format().filter(|name| file_formats::named(name).is_ok())
     }
 
-    /// The same for a key that nobody keeps, and how many bits that has: plain dm-crypt, AES in XTS mode unless another cipher is
-    /// named.
+    /// The same for a random key, and its size in bits. The format is plain dm-crypt, and the cipher AES-XTS unless the options name
+    /// another.
     ///
     /// # Errors
     /// `Misuse` for another format, and for what such a key does not have.
@@ -250,7 +250,7 @@ impl UnlockArgs {
         self.partition
     }
 
-    /// The format that it is to be taken as.
+    /// The format that the options name.
     pub fn format(&self) -> Option<&str> {
         match (self.truecrypt, self.veracrypt) {
             (true, _) => Some("TrueCrypt"),

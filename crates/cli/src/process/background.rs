@@ -22,10 +22,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, pidfd_send_s
 use crate::terminal::cancel;
 use crate::terminal::exit::Silent;
 
-/// What the process in the background is told by the one that started it. Nothing for people.
+/// Options that the background process gets from the one that started it. Not for people.
 #[derive(clap::Args, Clone)]
 pub struct BackgroundArgs {
-    /// The descriptor to say on that it works
+    /// The descriptor on which to report success
     #[arg(long, hide = true, value_name = "N")]
     ready_fd: Option<i32>,
 
@@ -44,7 +44,7 @@ fn parse_process(text: &str) -> Result<Process, String> {
 
 impl BackgroundArgs {
     /// Whether this is the process in the background.
-    pub fn background(&self) -> bool {
+    pub fn in_background(&self) -> bool {
         self.ready_fd.is_some()
     }
 
@@ -53,7 +53,7 @@ impl BackgroundArgs {
         match self.caller {
             Some(caller) => Ok(caller),
             // This one's parent is the process in front, which ends soon.
-            None if self.background() => Err(Error::unsupported("watching the parent process")
+            None if self.in_background() => Err(Error::unsupported("watching the parent process")
                 .hint("It has exited, or /proc hides it (hidepid).")
                 .into()),
             None => parent(),

@@ -6,13 +6,13 @@ use std::ffi::{OsStr, OsString};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 
-/// What was understood.
+/// A parsed command line, as words for another process.
 pub struct Understood {
     /// All of it: `claviger VERB OPTION… -- NAME…`.
     pub words: Vec<OsString>,
     /// Of the same, the options that every verb takes.
     pub global: Vec<OsString>,
-    /// Whether errors are told as JSON.
+    /// Whether to print errors as JSON.
     pub json: bool,
 }
 
@@ -27,7 +27,7 @@ impl Understood {
             inner = below;
         }
         let asked = inner.try_get_one::<bool>("json").ok().flatten().is_some_and(|json| *json);
-        // What that prints is JSON in any case.
+        // `token show` always prints JSON.
         let json = asked || words[1..] == ["token", "show"];
         let (named, places): (Vec<_>, Vec<_>) = given(verb, inner).partition(|arg| !arg.is_positional());
         words.extend(in_order(inner, named));

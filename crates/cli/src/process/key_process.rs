@@ -78,16 +78,16 @@ pub enum Which {
     Made,
 }
 
-/// The key process's side, before it is alone.
+/// The key process before it enters its sandbox.
 pub struct InKeyProcess {
-    /// What is shared with it.
+    /// Its end of the channel.
     pub key_side: KeySide,
     null: File,
-    /// What this machine does not let it have, which is told once the volume is open.
+    /// Protections that this machine does not offer; printed once the volume is open.
     missing: RefCell<Vec<String>>,
 }
 
-/// Whether the key process went before it was let go.
+/// True if the key process exited unexpectedly.
 static LOST: AtomicBool = AtomicBool::new(false);
 
 /// What the key process says of the volume once it is open.
@@ -110,7 +110,7 @@ struct OpenedFolderReport {
     warnings: Vec<String>,
 }
 
-/// What is to be said of folders where their keys cannot be in a key process.
+/// The error for encrypted folders, where a verb has no key process for them.
 pub fn no_folders() -> Error {
     Error::unsupported("a key process for this encrypted folder")
 }
@@ -183,7 +183,7 @@ impl KeyProcessArgs {
         started.open(args, access)
     }
 
-    /// Opens an encrypted folder, and whose keys another process holds.
+    /// Opens an encrypted folder whose keys a key process holds.
     pub fn open_folder(&self, args: &OpenArgs, access: Access, words: &[OsString]) -> anyhow::Result<OpenFolder> {
         let started = Started::new(words, Which::Opened, Stdio::null())?;
         inherited::hide_all()?;
@@ -410,7 +410,7 @@ pub fn or_cancelled(error: anyhow::Error) -> anyhow::Error {
     cancel::check().err().map_or(error, Into::into)
 }
 
-/// What this process ends with where the key process has ended before the volume was open.
+/// The error after the key process exited before the volume was open.
 pub fn ended(mut child: Child) -> anyhow::Result<anyhow::Error> {
     Ok(how_ended(child.wait()?))
 }
@@ -423,25 +423,25 @@ fn how_ended(status: ExitStatus) -> anyhow::Error {
         (_, Some(signal)) if cancel::SIGNALS.contains(&signal) => Error::from(ErrorKind::Cancelled).into(),
         _ if cancel::cancelled() => Error::from(ErrorKind::Cancelled).into(),
         (_, signal) => {
-            let how = signal.map(|signal| format!(" by signal {signal}")).unwrap_or_default();
-            io::Error::other(format!("the key process was killed{how}")).into()
+            let how = signal.map_or("exited too early".to_owned(), |signal| format!("was killed by signal {signal}"));
+            io::Error::other(format!("the key process {how}")).into()
         }
     }
 }
 
-/// The error, if a key process went before it was let go.
+/// The error, if the key process exited unexpectedly.
 pub fn lost_keys() -> Option<Error> {
     let lost = || Error::from(io::Error::other("the key process has exited"));
     LOST.load(Ordering::SeqCst).then(lost)
 }
 
-/// The layout, whose keys the key process has.
+/// The layout, with its keys in the key process.
 pub fn layout(io_side: IoSide, outline: KeylessLayout, store: &dyn Store) -> Result<Layout> {
     let asking: Arc<dyn KeyProcess> = Arc::new(io_side.opened(lost)?);
     outline.with_key_process(&asking, store)
 }
 
-/// The volume, of which the key process has the keys.
+/// The volume, with its keys in the key process.
 fn opened(io_side: IoSide, stores: Stores, kept: OpenedVolumeReport) -> Result<(OpenedVolume, Locking)> {
     let OpenedVolumeReport { outline, format, cipher, mode, stored, warnings, trials, took } = kept;
     // Once a signal has come, whoever waits for an unlocking would hold up the end.

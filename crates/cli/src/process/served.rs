@@ -1,4 +1,4 @@
-//! What `mount` and `serve` have in common: options, the way to what is served, and what others hear of it.
+//! `mount` and `serve` share this: options, opening, and the status for other processes.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::process::key_process::{KeyProcessArgs, Locking, RegisterArgs};
 use crate::process::traced::TraceArgs;
 use crate::terminal::output::{self, ReaderGone, Report};
 
-/// What stands for a file system in an encrypted folder.
+/// The file system in the record of an encrypted folder.
 pub const FILES: &str = "files";
 
 /// The options of verbs that serve a volume.
@@ -49,19 +49,19 @@ pub struct ServedArgs {
     registers: RegisterArgs,
 
     #[command(flatten)]
-    pub told: BackgroundArgs,
+    pub background: BackgroundArgs,
 }
 
 /// A volume's plaintext, or with `--raw` a file as it is.
 pub struct ServedVolume {
-    /// What is known of the volume.
+    /// Its format and cipher; `None` with `--raw`.
     pub facts: Option<Facts>,
     pub store: Arc<dyn Store>,
-    /// Where another process has its keys.
+    /// Locks the volume, if a key process holds its keys.
     pub locking: Option<Locking>,
 }
 
-/// The same with counts of what was read and written.
+/// A store that counts reads and writes.
 pub type Counted = CountedStore<Arc<dyn Store>>;
 
 /// Answers other processes as long as it lives.
@@ -83,7 +83,7 @@ impl ServedArgs {
         Ok(true)
     }
 
-    /// Opens what is taken as it is, or what another process has the keys of, if either is asked for. `words` is the command line.
+    /// Opens the file as it is (`--raw`) or through a key process; `None` if neither was requested. `words` is the command line.
     pub fn open_otherwise(
         &self,
         open: &OpenArgs,
@@ -102,7 +102,7 @@ impl ServedArgs {
         Ok(Some(self.volume(open, opened, access, Some(keys))?))
     }
 
-    /// What is served of an open volume. Its warnings are told.
+    /// The plaintext of an open volume; prints its warnings.
     pub fn volume(
         &self,
         open: &OpenArgs,
@@ -115,7 +115,7 @@ impl ServedArgs {
         Ok(ServedVolume { facts, store: store.map_err(|e: Error| e.at(&open.path))?, locking })
     }
 
-    /// The store with its counts, and past the system's cache if the options say so, or nothing and `bypass` for a block device.
+    /// Adds counts. Bypasses the page cache if the options say so, or if they say nothing and `bypass` is set for a block device.
     pub fn counted(&self, open: &OpenArgs, store: Arc<dyn Store>, bypass: bool) -> Result<Counted> {
         self.direct.apply(Bypass::All, bypass && is_block_device(&open.path), &open.path, &*store);
         Ok(CountedStore::new(self.trace.over(store)?))
@@ -128,13 +128,13 @@ impl ServedArgs {
             Err(e) if e.is::<ReaderGone>() => {}
             printed => printed?,
         }
-        self.told.ready()
+        self.background.ready()
     }
 }
 
-/// Answers whoever asks how it is with the volume, and whoever locks it.
+/// Answers other processes that ask for the status of the volume or lock it.
 pub fn answer(live: &Live, store: &Arc<Counted>, locking: Option<Locking>) -> anyhow::Result<Answering> {
-    // Whoever asks does not keep the volume open, and locked, when it is not served any more.
+    // Weak, so that a status request does not keep the volume open and locked after it was served.
     let counted = Arc::downgrade(store);
     let locked = locking.as_ref().map(Locking::locked);
     let status = move |store: Arc<Counted>| Status {

@@ -17,7 +17,7 @@ pub const HANDLED: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, last_signal::TIMER];
 
 #[derive(Default)]
 struct Flags {
-    /// Whether signals set the others.
+    /// Set once the signal handlers are installed.
     installed: OnceLock<()>,
     /// The person wants it to end.
     cancelled: Arc<AtomicBool>,

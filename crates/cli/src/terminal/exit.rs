@@ -137,8 +137,8 @@ pub fn report(error: &anyhow::Error, json: bool) {
     let message = message(error);
     let text = if json {
         let &Code { number, name, meaning: _ } = classify(error);
-        let told = ErrorReport { error: Failure { kind: name, message, exit_code: number } };
-        serde_json::to_string(&told).expect("strings and a number are JSON")
+        let report = ErrorReport { error: Failure { kind: name, message, exit_code: number } };
+        serde_json::to_string(&report).expect("strings and a number are JSON")
     } else {
         format!("claviger: {message}")
     };

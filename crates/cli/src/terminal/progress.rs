@@ -22,18 +22,18 @@ const PACE: Duration = Duration::from_millis(50);
 
 /// What other programs are told by, if they are.
 pub fn told() -> Option<BorrowedFd<'static>> {
-    session().told.as_ref().map(AsFd::as_fd)
+    session().progress_file.as_ref().map(AsFd::as_fd)
 }
 
 /// Tells another program, if there is one. One write of a line: it is there whole, or not at all where nobody reads.
 fn write_line(told: &Value) {
-    let _ = session().told.as_ref().map(|mut to| to.write(format!("{told}\n").as_bytes()));
+    let _ = session().progress_file.as_ref().map(|mut to| to.write(format!("{told}\n").as_bytes()));
 }
 
 /// Whether somebody wants to know how far it is with what goes to `output`: not where a pager or another program has the terminal.
 pub fn wanted(output: &File) -> bool {
     let stored = |kind: FileType| kind.is_file() || kind.is_block_device();
-    session().told.is_some() || output.metadata().is_ok_and(|about| stored(about.file_type()))
+    session().progress_file.is_some() || output.metadata().is_ok_and(|about| stored(about.file_type()))
 }
 
 /// A bar that appears when its work takes long, and goes when it is dropped.

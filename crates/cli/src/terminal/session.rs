@@ -1,5 +1,4 @@
-//! What every verb works with: who is asked, who is told, and how long servers may take. `main` makes it of the options that
-//! every verb has; nothing changes it after that.
+//! The global options: where to ask, how to show progress, and how long servers may take. `main` sets them once.
 
 use std::fs::File;
 use std::io;
@@ -16,25 +15,25 @@ use crate::terminal::duration;
 
 static SESSION: OnceLock<Session> = OnceLock::new();
 
-/// What the options that every verb has come to.
+/// The values of the global options.
 #[derive(Default)]
 pub struct Session {
-    /// Who is asked for passwords.
+    /// Where passwords are asked for.
     pub ask: Ask,
-    /// Whether people see bars.
+    /// How progress is shown.
     pub shown: Shown,
-    /// Where other programs are told how far the work is.
-    pub told: Option<File>,
+    /// Gets the progress as lines of JSON.
+    pub progress_file: Option<File>,
     /// How long to wait for remote stores.
     pub remote: Options,
 }
 
-/// That of this process.
+/// The session of this process.
 pub fn session() -> &'static Session {
     SESSION.get_or_init(Session::default)
 }
 
-/// Who is asked for passwords.
+/// Where passwords are asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Ask {
     /// On this terminal
@@ -87,10 +86,10 @@ pub struct SessionArgs {
 }
 
 impl SessionArgs {
-    /// From now on they count.
+    /// Puts these options into effect.
     ///
     /// # Errors
-    /// If nothing has been inherited under the number of `--progress-fd`.
+    /// If the descriptor of `--progress-fd` was not inherited.
     pub fn begin(&self) -> Result<()> {
         let usual = Options::default();
         let remote = Options {
@@ -99,11 +98,12 @@ impl SessionArgs {
             connections: self.connections.map_or(usual.connections, usize::from),
             ..usual
         };
-        let _ = SESSION.set(Session { ask: self.ask, shown: self.progress, told: self.told()?, remote });
+        let session = Session { ask: self.ask, shown: self.progress, progress_file: self.progress_file()?, remote };
+        assert!(SESSION.set(session).is_ok(), "nobody uses the session before its options are known");
         Ok(())
     }
 
-    fn told(&self) -> Result<Option<File>> {
+    fn progress_file(&self) -> Result<Option<File>> {
         let Some(number) = self.progress_fd else {
             let json = (self.progress == Shown::Json).then(|| io::stderr().as_fd().try_clone_to_owned()).transpose()?;
             return Ok(json.map(File::from));

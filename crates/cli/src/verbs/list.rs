@@ -86,7 +86,7 @@ impl Report for List {
                 }
             }
             if status.is_some_and(|status| status.locked) {
-                line("locked", "locked: its keys are forgotten until `claviger unlock`".to_owned())?;
+                line("locked", "its keys are forgotten until `claviger unlock`".to_owned())?;
             }
             match *state {
                 "dead" => line("state", "its server was killed; to clean up: claviger unmount".to_owned())?,

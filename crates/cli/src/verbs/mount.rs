@@ -125,7 +125,7 @@ struct MountReport {
     read_only: bool,
     /// Whether a hidden volume in it is protected.
     protects_hidden: bool,
-    /// What people should know before they rely on it, such as why it is read-only.
+    /// Warnings, such as why it is read-only.
     warnings: Vec<String>,
     /// The process that serves it.
     pid: u32,
@@ -148,7 +148,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         return Err(key_process::no_folders().at(&args.open.path).into());
     }
     fuse::available()?;
-    if !args.foreground && !served.told.background() {
+    if !args.foreground && !served.background.in_background() {
         // What a killed server left is no reason to refuse its folder.
         mount::clean_all(&Runtime::of_this_user()?)?;
         // What can be seen from here should not take a process.
@@ -159,7 +159,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     }
     guard::no_dumps();
     cancel::install()?;
-    let parent = if args.with_parent { Some(served.told.caller()?) } else { None };
+    let parent = if args.with_parent { Some(served.background.caller()?) } else { None };
     let runtime = Runtime::of_this_user()?;
     mount::clean_all(&runtime)?;
     let point = MountPoint::new(args.dir.as_deref(), &args.open.path, &runtime)?;

@@ -198,8 +198,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     carry_out(args, opened, None, &|| args.forget_header(made.as_deref()))
 }
 
-/// Carries it out where the stores are open, by whoever has the keys: in a process of its own with `in_key_process`. Calls `forget` if it
-/// could not begin.
+/// Carries it out on the open stores; `in_key_process` is set in the key process. Calls `forget` if it could not begin.
 fn carry_out(
     args: &Args,
     opened: ReencryptionTarget,

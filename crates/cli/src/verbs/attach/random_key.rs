@@ -60,7 +60,7 @@ impl RandomKeyArgs {
         output::print(&attached, json)
     }
 
-    /// Refuses, or asks, where somebody may want to keep what is there. Whether there is such a thing, and it may be lost.
+    /// Refuses, or asks, if the device holds recognised data. True if these will be lost.
     fn may_be_lost(&self, open: &OpenArgs) -> Result<bool> {
         let at = |e: Error| e.at(&open.path);
         let store = open.raw(Access::ReadWrite)?;

@@ -131,7 +131,7 @@ pub struct Args {
     pub hidden: HiddenVolumeArgs,
 }
 
-/// What only LUKS volumes have.
+/// Options for LUKS volumes.
 #[derive(clap::Args)]
 #[command(next_help_heading = "LUKS")]
 pub struct LuksArgs {
@@ -169,7 +169,7 @@ pub struct LuksArgs {
     pub keyslots_size: Option<u64>,
 }
 
-/// What the hidden volume is to be.
+/// Options for the hidden volume.
 #[derive(clap::Args)]
 pub struct HiddenVolumeArgs {
     /// Create a hidden volume inside VOLUME, as large as is safe or --size. Overwrites the file system's free space

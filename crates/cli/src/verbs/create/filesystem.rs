@@ -372,7 +372,7 @@ fn bad_blocks(reserved: &[Reserved]) -> impl Iterator<Item = u64> {
     reserved.iter().flat_map(|part| part.offset / 1024..(part.offset + part.size).div_ceil(1024))
 }
 
-/// How often fragmented files are made again.
+/// Attempts to make files in one piece.
 const ATTEMPTS: usize = 8;
 
 /// Makes a file for each part that the format keeps, and tells where they are. One that is in pieces is made anew while it still takes the

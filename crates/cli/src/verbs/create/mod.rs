@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     make(args, path, plan)
 }
 
-/// A volume that can be made: checked before a password is asked for, and before anything is there.
+/// A checked plan for a new volume: nothing has been written or asked yet.
 struct Plan<'a> {
     format: &'static dyn Format,
     creator: &'static dyn Creator,
@@ -70,9 +70,9 @@ struct Plan<'a> {
     spec: Spec<'a>,
     /// The file system in it.
     wish: Option<Wish<'a>>,
-    /// Whether the format has a place in the plaintext, which the file system has to know of before the volume is made.
+    /// True if the format reserves areas in the plaintext, which the file system must leave free.
     reserves: bool,
-    /// Bytes that the file or device has at least.
+    /// The smallest size of the file or device, in bytes.
     min_len: u64,
 }
 
@@ -212,7 +212,7 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
     output::print(&created, args.json)
 }
 
-/// Opens what was made, as whoever wants its contents will.
+/// Opens the new volume with the same credentials, as a check.
 fn reopened(
     format: &dyn Format,
     data: &Arc<dyn Store>,

@@ -41,13 +41,13 @@ pub struct Created {
     /// The key file that was made for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keyfile: Option<String>,
-    /// What else opens it.
+    /// Other protectors.
     #[serde(flatten)]
     pub protectors: ProtectorReport,
     /// The file system that was made in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filesystem: Option<&'static str>,
-    /// What no file system in it may use.
+    /// Areas that no file system may use.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<Reserved>,
 }

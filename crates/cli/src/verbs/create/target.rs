@@ -22,7 +22,7 @@ pub enum NewVolume<'a> {
     New { path: &'a Path, len: u64 },
     /// A file that exists and may be replaced. It stays locked, and as it is, until its successor is whole.
     Instead { path: PathBuf, len: u64, old: FileStore },
-    /// What has its size already: a block device, or something elsewhere.
+    /// A block device or a remote store, whose size is fixed.
     Device(Arc<dyn Store>),
 }
 
@@ -43,7 +43,7 @@ struct NewFile {
 }
 
 impl<'a> NewVolume<'a> {
-    /// Looks at `path`, which is left as it is. `size` is that of a new file, which has to be `min_len` at least.
+    /// Checks `path` and changes nothing. `size` is that of a new file, at least `min_len`.
     pub fn find(path: &'a Path, size: Option<u64>, overwrite: Overwrite, min_len: u64) -> Result<Self> {
         let fits = |len: u64| {
             if len >= min_len {
@@ -116,7 +116,7 @@ impl Target {
         Ok(Self { store, file: Some(file) })
     }
 
-    /// Where a file system for it is made: where there is room for that.
+    /// A folder with room for the image of a new file system.
     pub fn temporary_folder(&self) -> PathBuf {
         match self.file.as_ref().and_then(|file| file.to.parent()) {
             Some(folder) if folder.as_os_str().is_empty() => PathBuf::from("."),
@@ -125,7 +125,7 @@ impl Target {
         }
     }
 
-    /// What is there after a failure.
+    /// Says what is left after a failure.
     pub fn left(&self) -> &'static str {
         match &self.file {
             Some(file) if file.at == file.to => "No file was left behind.",
@@ -134,7 +134,7 @@ impl Target {
         }
     }
 
-    /// The volume is whole.
+    /// Keeps the finished volume.
     pub fn keep(self) -> Result<()> {
         match self.file {
             Some(file) => file.keep(),

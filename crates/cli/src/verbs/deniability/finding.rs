@@ -11,17 +11,17 @@ use crate::terminal::output;
 pub struct Finding {
     /// For programs, and to look it up in the guide.
     pub name: &'static str,
-    /// What it is seen from.
+    /// Where it is visible.
     pub seen_from: View,
-    /// What it gives away, if anything.
+    /// What it reveals, if anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gives_away: Option<What>,
-    /// How surely it does.
+    /// How certain that is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sure: Option<Sure>,
-    /// What is seen. Whole sentences.
+    /// The observation, in whole sentences.
     pub sees: String,
-    /// What to do about it.
+    /// Advice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to_do: Option<&'static str>,
 }
@@ -58,7 +58,7 @@ pub enum Sure {
 }
 
 impl Finding {
-    /// What gives nothing away.
+    /// A finding that reveals nothing.
     pub fn nothing(name: &'static str, seen_from: View, sees: impl Into<String>) -> Self {
         Self { name, seen_from, gives_away: None, sure: None, sees: sees.into(), to_do: None }
     }

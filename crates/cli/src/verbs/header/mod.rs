@@ -1,4 +1,4 @@
-//! `claviger header`: what a volume's headers say, and what is done to them.
+//! `claviger header`: shows and changes a volume's headers.
 
 mod backup;
 mod convert;

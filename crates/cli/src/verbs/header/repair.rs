@@ -1,4 +1,4 @@
-//! `claviger header repair`: what is damaged in a header, from what is whole.
+//! `claviger header repair`: repairs a header from its intact parts.
 
 use claviger_engine::formats::Prepared;
 use claviger_engine::store::Access;
@@ -60,7 +60,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     named.carry_out(prepared, args.json)
 }
 impl Args {
-    /// What is to be written. A sealed header may take a credential, which is asked for then.
+    /// Plans the repair, and asks for a credential if the header is sealed.
     fn prepared(&self, named: &Named) -> claviger_engine::Result<Prepared> {
         let cancel = cancel::install()?;
         let repaired = |credentials: &[Credential]| {

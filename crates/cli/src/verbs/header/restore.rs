@@ -194,7 +194,7 @@ fn opens(
     let with = Unlock { credentials, hash: prepared.derivation.map(|d| d.hash), header, progress: None, ..*with };
     format.open(store)?.unlock(&with).map(|_| ())
 }
-/// Whether the backup is of a format whose headers are restored without a passphrase.
+/// True if headers of the backup's format are restored without a passphrase.
 fn is_public(file: &Arc<dyn Store>) -> bool {
     formats::open(file, None).is_ok_and(|(format, _)| editing::is_public(format))
 }
@@ -204,12 +204,12 @@ struct Restored {
     path: String,
     format: &'static str,
     hidden: bool,
-    /// What was written, in order; nothing if all was as it should be.
+    /// The steps that were written, in order; empty if nothing was damaged.
     written: Vec<String>,
     #[serde(flatten)]
     derivation: Option<Derivation>,
     warnings: Vec<String>,
-    /// Whether a password opened the volume by it.
+    /// True if a password opened the restored header.
     #[serde(skip)]
     tried: bool,
 }

@@ -69,7 +69,7 @@ impl Report for Shown {
     }
 }
 
-/// What facts say, by the names that they have in JSON.
+/// The facts, by their names in JSON.
 fn members(facts: &HeaderFacts) -> io::Result<Map<String, Value>> {
     match serde_json::to_value(facts)? {
         Value::Object(members) => Ok(members),
@@ -129,7 +129,7 @@ fn shown(name: &str, value: &Value) -> Option<String> {
     }
 }
 
-/// A number with what it counts.
+/// A number with its unit.
 fn with_unit(unit: Option<Unit>, number: &Number) -> String {
     let positive = number.as_u64().unwrap_or_default();
     match unit {

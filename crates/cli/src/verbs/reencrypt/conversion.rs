@@ -1,4 +1,4 @@
-//! The same for formats with a [`InPlaceConverter`]: encrypted and decrypted where they lie, with the key that they have.
+//! In-place encryption and decryption for formats with an [`InPlaceConverter`], which keep their key.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
