@@ -247,7 +247,7 @@ fn sealed(sector: usize) {
         ("aes-xts-random", "hmac(sha256)"),
         ("aes-xts-random", "hmac(sha512)"),
     ] {
-        let specification = aead::Specification::parse(encryption, integrity).expect("it is known");
+        let specification = aead::AeadSpecification::parse(encryption, integrity).expect("it is known");
         let key = vec![7; *specification.key_sizes().last().expect("a size")];
         let sectors = Sectors { size: sector, ..Sectors::default() };
         let cipher = specification.with_key(&key, sectors, Acceleration::On).expect("the key fits");

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use claviger_engine::trees::{self, Attributes, Held, NewNode, NodeKind, Renaming, Tree, Use};
+use claviger_engine::trees::{self, Attributes, HeldNode, NewNode, NodeKind, Renaming, Tree, Use};
 use claviger_engine::{Error, ErrorKind, Result, Store, filesystems};
 
 use crate::Here;
@@ -20,7 +20,7 @@ pub struct Files {
 }
 
 /// A file or folder.
-type LockedVolume = Held<Arc<dyn Tree>>;
+type LockedVolume = HeldNode<Arc<dyn Tree>>;
 
 impl Files {
     pub(crate) fn new(
@@ -40,7 +40,7 @@ impl Files {
 
     fn find(&self, path: &OsStr) -> Result<LockedVolume> {
         let tree = self.tree.get()?;
-        Ok(Held::new(Arc::clone(tree), trees::find(&**tree, path)?))
+        Ok(HeldNode::new(Arc::clone(tree), trees::find(&**tree, path)?))
     }
 
     /// The folder that `path` is in, or is to be, and its name there.
@@ -79,7 +79,7 @@ impl Files {
     pub fn list(&self, path: &OsStr) -> Result<Vec<(OsString, Attributes)>> {
         let (tree, folder) = (self.tree.get()?, self.find(path)?);
         let named = |entry: trees::Entry| {
-            let node = Held::take(&**tree, folder.node(), &entry)?;
+            let node = HeldNode::take(&**tree, folder.node(), &entry)?;
             Ok((entry.name, tree.attributes(node.node())?))
         };
         tree.list(folder.node())?.into_iter().map(named).collect()
@@ -103,7 +103,7 @@ impl Files {
         let found = match self.find(path) {
             Err(e) if usage.write && is_missing(&e) => {
                 let (folder, name) = self.place(path)?;
-                Held::new(Arc::clone(tree), tree.create(folder.node(), name, &NewNode::default())?)
+                HeldNode::new(Arc::clone(tree), tree.create(folder.node(), name, &NewNode::default())?)
             }
             Ok(_) if new => return Err(std::io::Error::from(std::io::ErrorKind::AlreadyExists).into()),
             found => found?,
@@ -123,7 +123,7 @@ impl Files {
     /// Those of [`Tree::make_folder`].
     pub fn make_folder(&self, path: &OsStr) -> Result<()> {
         let (tree, (folder, name)) = (self.tree.get()?, self.place(path)?);
-        drop(Held::new(Arc::clone(tree), tree.make_folder(folder.node(), name, &NewNode::default())?));
+        drop(HeldNode::new(Arc::clone(tree), tree.make_folder(folder.node(), name, &NewNode::default())?));
         Ok(())
     }
 

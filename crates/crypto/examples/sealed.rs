@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use claviger_crypto::Acceleration;
 use claviger_crypto::dmcrypt::Sectors;
-use claviger_crypto::modes::aead::Specification;
+use claviger_crypto::modes::aead::AeadSpecification;
 
 /// Bytes of a run: less than any second-level cache.
 const RUN: usize = 64 << 10;
@@ -22,7 +22,7 @@ fn main() {
         ("aegis128-random", "aead"),
     ] {
         for size in [512, 4096] {
-            let specification = Specification::parse(encryption, integrity).expect("it is known");
+            let specification = AeadSpecification::parse(encryption, integrity).expect("it is known");
             let key = vec![0x5a; *specification.key_sizes().last().expect("a size")];
             let sectors = Sectors { size, ..Sectors::default() };
             let cipher = specification.with_key(&key, sectors, Acceleration::On).expect("the key fits");

@@ -47,7 +47,7 @@ pub struct Params<'a> {
 
 /// Why nothing was derived.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum Argon2Error {
     /// There is not enough memory.
     TooLittleMemory {
         /// Bytes needed.
@@ -61,7 +61,7 @@ pub enum Error {
     Stopped,
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for Argon2Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLittleMemory { needed, available } => {
@@ -73,7 +73,7 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Argon2Error {}
 
 impl Params<'_> {
     /// Bytes of memory that a derivation needs.
@@ -85,8 +85,8 @@ impl Params<'_> {
     ///
     /// # Errors
     /// `Parameters`.
-    pub fn check(&self, salt: usize, len: usize) -> Result<(), Error> {
-        let wrong = |why: String| Err(Error::Parameters(why));
+    pub fn check(&self, salt: usize, len: usize) -> Result<(), Argon2Error> {
+        let wrong = |why: String| Err(Argon2Error::Parameters(why));
         match self {
             Self { lanes: 0 | 0x100_0000.., .. } => wrong(format!("{} lanes", self.lanes)),
             Self { passes: 0, .. } => wrong("no pass over the memory".to_owned()),
@@ -113,21 +113,21 @@ impl Params<'_> {
         pool: &Pool,
         go_on: &(dyn Fn() -> bool + Sync),
         out: &mut [u8],
-    ) -> Result<(), Error> {
+    ) -> Result<(), Argon2Error> {
         self.check(salt.len(), out.len())?;
         let needed = self.memory();
         if needed > available {
-            return Err(Error::TooLittleMemory { needed, available });
+            return Err(Argon2Error::TooLittleMemory { needed, available });
         }
         let segment = (self.memory_kib / (4 * self.lanes)) as usize;
         let len = segment.checked_mul(SLICES * self.lanes as usize * BLOCK);
         let memory = len.and_then(Secret::try_zeroed);
-        let mut memory = memory.ok_or(Error::TooLittleMemory { needed, available: 0 })?;
+        let mut memory = memory.ok_or(Argon2Error::TooLittleMemory { needed, available: 0 })?;
         let matrix = Matrix::new(&mut memory, self, segment);
         let begun = matrix.begin(&self.first_hash(password, salt, out.len()), go_on);
         let filled = begun && matrix.fill(pool, go_on) && matrix.finish(go_on, out);
         wipe_stack();
-        if filled { Ok(()) } else { Err(Error::Stopped) }
+        if filled { Ok(()) } else { Err(Argon2Error::Stopped) }
     }
 
     /// H0 (section 3.2, step 1).

@@ -38,12 +38,12 @@ macro_rules! for_size {
 
 /// The public half of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PublicKey {
+pub struct RsaPublicKey {
     modulus: Vec<u8>,
     exponent: u64,
 }
 
-impl PublicKey {
+impl RsaPublicKey {
     /// From big-endian numbers, which may have zeros in front. None if they are no key: of a size out of [`BITS`], or even.
     pub fn new(modulus: &[u8], exponent: &[u8]) -> Option<Self> {
         let (modulus, exponent) = (trimmed(modulus), trimmed(exponent));
@@ -134,13 +134,13 @@ fn mask(seed: &[u8], what: &mut [u8]) {
 }
 
 /// A private key, with its public half.
-pub struct PrivateKey {
-    public: PublicKey,
+pub struct RsaPrivateKey {
+    public: RsaPublicKey,
     /// [`Part`]s, each as long as the longer prime.
     parts: Secret,
 }
 
-/// Where the numbers are in [`PrivateKey::parts`]: RFC 8017, 3.2, in the order of PKCS#1.
+/// Where the numbers are in [`RsaPrivateKey::parts`]: RFC 8017, 3.2, in the order of PKCS#1.
 #[derive(Clone, Copy)]
 enum Part {
     P,
@@ -150,16 +150,16 @@ enum Part {
     QInverse,
 }
 
-impl fmt::Debug for PrivateKey {
+impl fmt::Debug for RsaPrivateKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PrivateKey({} bits)", self.public.modulus.len() * 8)
     }
 }
 
-impl PrivateKey {
+impl RsaPrivateKey {
     /// From big-endian numbers as PKCS#1 has them: two primes, the two exponents and the coefficient (RFC 8017, A.1.2). They may have
     /// zeros in front. None if they do not belong together.
-    pub fn new(public: PublicKey, [p, q, dp, dq, q_inverse]: [&[u8]; 5]) -> Option<Self> {
+    pub fn new(public: RsaPublicKey, [p, q, dp, dq, q_inverse]: [&[u8]; 5]) -> Option<Self> {
         let numbers = [p, q, dp, dq, q_inverse].map(trimmed);
         let half = public.modulus.len().div_ceil(2);
         let len = numbers[0].len().max(numbers[1].len());
@@ -181,7 +181,7 @@ impl PrivateKey {
     }
 
     /// From the primes alone. None if they are not those of the modulus.
-    pub fn of_primes(public: PublicKey, p: &[u8], q: &[u8]) -> Option<Self> {
+    pub fn of_primes(public: RsaPublicKey, p: &[u8], q: &[u8]) -> Option<Self> {
         let (p, q) = (trimmed(p), trimmed(q));
         let len = p.len().max(q.len());
         let numbers = match len * 2 > *BITS.end() / 8 {
@@ -211,11 +211,11 @@ impl PrivateKey {
     }
 
     /// The public half.
-    pub fn public(&self) -> &PublicKey {
+    pub fn public(&self) -> &RsaPublicKey {
         &self.public
     }
 
-    /// The numbers that [`PrivateKey::new`] takes, in its order.
+    /// The numbers that [`RsaPrivateKey::new`] takes, in its order.
     pub fn numbers(&self) -> [&[u8]; 5] {
         [Part::P, Part::Q, Part::Dp, Part::Dq, Part::QInverse].map(|part| self.part(part))
     }
@@ -317,7 +317,7 @@ fn params<const L: usize>(modulus: &Uint<L>) -> FixedMontyParams<L> {
 }
 
 #[inline(never)]
-fn raise<const H: usize, const L: usize>(key: &PublicKey, number: &[u8]) -> Vec<u8> {
+fn raise<const H: usize, const L: usize>(key: &RsaPublicKey, number: &[u8]) -> Vec<u8> {
     let params = params(&uint::<L>(&key.modulus));
     let raised = FixedMontyForm::new(&uint::<L>(number), &params).pow_vartime(&Uint::<1>::from_u64(key.exponent));
     let mut out = vec![0; key.modulus.len()];
@@ -327,7 +327,7 @@ fn raise<const H: usize, const L: usize>(key: &PublicKey, number: &[u8]) -> Vec<
 
 /// By the Chinese remainder theorem (RFC 8017, 5.1.2).
 #[inline(never)]
-fn raise_privately<const H: usize, const L: usize>(key: &PrivateKey, number: &[u8]) -> Secret {
+fn raise_privately<const H: usize, const L: usize>(key: &RsaPrivateKey, number: &[u8]) -> Secret {
     let [p, q, dp, dq, q_inverse] = key.numbers().map(uint::<H>);
     let split = number.len().saturating_sub(H * 8);
     let (high, low) = (uint::<H>(&number[..split]), uint::<H>(&number[split..]));
@@ -355,7 +355,7 @@ fn raise_privately<const H: usize, const L: usize>(key: &PrivateKey, number: &[u
 
 /// The inverse of the exponent modulo the product of both primes less one.
 #[inline(never)]
-fn private_exponent<const H: usize, const L: usize>(key: &PrivateKey) -> Secret {
+fn private_exponent<const H: usize, const L: usize>(key: &RsaPrivateKey) -> Secret {
     let less_one = |part| uint::<L>(key.part(part)).wrapping_sub(&Uint::ONE);
     let order = less_one(Part::P).wrapping_mul(&less_one(Part::Q));
     let exponent = Uint::<L>::from_u64(key.public.exponent);
@@ -366,7 +366,7 @@ fn private_exponent<const H: usize, const L: usize>(key: &PrivateKey) -> Secret 
 }
 
 #[inline(never)]
-fn generate<const H: usize, const L: usize>(bits: usize, random: &mut dyn FnMut(&mut [u8])) -> Option<PrivateKey> {
+fn generate<const H: usize, const L: usize>(bits: usize, random: &mut dyn FnMut(&mut [u8])) -> Option<RsaPrivateKey> {
     const EXPONENT: u64 = 65537;
     let mut prime = || random_prime::<Uint<H>, _>(&mut Random(random), Flavor::Any, bits as u32 / 2);
     let (p, q) = (prime(), prime());
@@ -381,7 +381,7 @@ fn generate<const H: usize, const L: usize>(bits: usize, random: &mut dyn FnMut(
     write(&q, q_bytes);
     write(&modulus, &mut public);
     // An exponent that divides p - 1 has no inverse: another prime, then.
-    PrivateKey::of_primes(PublicKey::new(&public, &EXPONENT.to_be_bytes())?, p_bytes, q_bytes)
+    RsaPrivateKey::of_primes(RsaPublicKey::new(&public, &EXPONENT.to_be_bytes())?, p_bytes, q_bytes)
 }
 
 /// The numbers of a key, in the order of [`Part`], each as long as the longer prime.
@@ -443,7 +443,7 @@ mod tests {
         }
     }
 
-    fn encrypted(key: &PrivateKey, message: &[u8]) -> Vec<u8> {
+    fn encrypted(key: &RsaPrivateKey, message: &[u8]) -> Vec<u8> {
         let mut bytes = random(7);
         let fill = |out: &mut [u8]| -> Result<(), Infallible> {
             bytes(out);
@@ -455,7 +455,7 @@ mod tests {
     #[test]
     fn messages_of_every_length_come_back() {
         for bits in [512, 528, 1024, 1536, 2048] {
-            let key = PrivateKey::generate(bits, &mut random(bits as u64));
+            let key = RsaPrivateKey::generate(bits, &mut random(bits as u64));
             let len = key.public().modulus().len();
             for message in [0, 1, 32, len - PADDING_MIN] {
                 let message = vec![0x5a; message];
@@ -469,8 +469,8 @@ mod tests {
 
     #[test]
     fn whatever_is_wrong_has_one_answer() {
-        let key = PrivateKey::generate(1024, &mut random(1));
-        let other = PrivateKey::generate(1024, &mut random(2));
+        let key = RsaPrivateKey::generate(1024, &mut random(1));
+        let other = RsaPrivateKey::generate(1024, &mut random(2));
         let ciphertext = encrypted(&key, b"secret");
         assert!(other.decrypt(&ciphertext).is_none());
         assert!(key.decrypt(&[]).is_none() && key.decrypt(&[0xff; 128]).is_none() && key.decrypt(&[1; 129]).is_none());
@@ -497,31 +497,37 @@ mod tests {
 
     #[test]
     fn numbers_that_do_not_belong_together_are_no_key() {
-        let key = PrivateKey::generate(512, &mut random(3));
+        let key = RsaPrivateKey::generate(512, &mut random(3));
         let public = || key.public().clone();
         let [p, q, ..] = key.numbers();
-        assert!(PrivateKey::new(public(), key.numbers()).is_some() && PrivateKey::of_primes(public(), q, p).is_some());
-        assert!(PrivateKey::of_primes(public(), p, p).is_none() && PrivateKey::of_primes(public(), p, &[]).is_none());
+        assert!(
+            RsaPrivateKey::new(public(), key.numbers()).is_some() && RsaPrivateKey::of_primes(public(), q, p).is_some()
+        );
+        assert!(
+            RsaPrivateKey::of_primes(public(), p, p).is_none() && RsaPrivateKey::of_primes(public(), p, &[]).is_none()
+        );
         // Numbers of another size: no primes of it have this product.
-        assert!(PrivateKey::new(public(), [&[3], &[5], &[1], &[1], &[2]]).is_none());
+        assert!(RsaPrivateKey::new(public(), [&[3], &[5], &[1], &[1], &[2]]).is_none());
         for part in 0..5 {
             let mut changed = key.numbers().map(<[u8]>::to_vec);
             changed[part][7] ^= 4;
-            assert!(PrivateKey::new(public(), std::array::from_fn(|i| &changed[i][..])).is_none(), "{part}");
+            assert!(RsaPrivateKey::new(public(), std::array::from_fn(|i| &changed[i][..])).is_none(), "{part}");
             changed[part].clear();
-            assert!(PrivateKey::new(public(), std::array::from_fn(|i| &changed[i][..])).is_none(), "{part}");
+            assert!(RsaPrivateKey::new(public(), std::array::from_fn(|i| &changed[i][..])).is_none(), "{part}");
         }
         for (modulus, exponent) in
             [(&[0xff; 63][..], &[3][..]), (&[0xfe; 64], &[3]), (&[0xff; 64], &[2]), (&[0xff; 64], &[1]), (&[], &[3])]
         {
-            assert!(PublicKey::new(modulus, exponent).is_none(), "{exponent:?}");
+            assert!(RsaPublicKey::new(modulus, exponent).is_none(), "{exponent:?}");
         }
-        assert!(PublicKey::new(&[0xff; 64], &[0; 9]).is_none() && PublicKey::new(&[0xff; 64], &[255; 9]).is_none());
+        assert!(
+            RsaPublicKey::new(&[0xff; 64], &[0; 9]).is_none() && RsaPublicKey::new(&[0xff; 64], &[255; 9]).is_none()
+        );
     }
 
     #[test]
     fn signatures_verify_and_the_exponent_is_the_inverse() {
-        let key = PrivateKey::generate(1024, &mut random(4));
+        let key = RsaPrivateKey::generate(1024, &mut random(4));
         let signature = key.sign(b"digest").expect("short enough");
         assert!(key.public().verifies(b"digest", &signature) && !key.public().verifies(b"digesu", &signature));
         assert!(key.sign(&[0; 128 - 10]).is_none());

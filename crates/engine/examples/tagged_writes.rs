@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Instant;
 
 use claviger_crypto::dmcrypt::Sectors;
-use claviger_crypto::modes::aead::Specification;
+use claviger_crypto::modes::aead::AeadSpecification;
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::volume::integrity;
 use claviger_engine::{Acceleration, Layout, Result, Store, Volume};
@@ -57,7 +57,7 @@ fn main() -> Result<()> {
     };
     {
         let store = store()?;
-        let cipher = Specification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
+        let cipher = AeadSpecification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
         let sectors = Sectors { size: sector as usize, ..Sectors::default() };
         let cipher = cipher.with_key(&[7; 96], sectors, Acceleration::On).expect("it fits");
         integrity::format(&*store, 0, SIZE, &*cipher, &mut |_, _| Ok(()))?;

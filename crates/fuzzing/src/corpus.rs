@@ -1,7 +1,7 @@
 //! Initial inputs, made by this project's own code, or by hand where it cannot make them.
 
-use claviger_engine::file_formats::efs::{EfsInfo, KeyEntry, Owner};
-use claviger_engine::formats::luks2::reencrypt::{self, HeaderAndData, Request};
+use claviger_engine::file_formats::efs::{EfsInfo, KeyEntry, KeyOwner};
+use claviger_engine::formats::luks2::reencrypt::{self, HeaderAndData, ReencryptionRequest};
 use claviger_engine::formats::{loopaes, luks1, luks2};
 use claviger_engine::private_keys::{NewCertificate, SoftKey, write_pfx};
 use claviger_engine::spec::Cost;
@@ -92,7 +92,7 @@ pub fn reencryption() -> Vec<Vec<u8>> {
     let passphrase = [Credential::Passphrase(Secret::copy_from(b"passphrase"))];
     let with = Unlock::with(&passphrase);
     let cost = Cost { kdf: Some("pbkdf2"), iterations: Some(1000), ..Cost::default() };
-    let request = Request { cost, ..Request::default() };
+    let request = ReencryptionRequest { cost, ..ReencryptionRequest::default() };
     let volume = || {
         let spec = Spec { data_offset: Some(FRONT), sector_size: Some(512), ..Spec::default() };
         MemoryStore::new(created(&luks2::LUKS2, 3 * FRONT as usize, spec))
@@ -444,7 +444,7 @@ pub fn filesystems() -> Vec<Vec<u8>> {
 /// `$EFS` for two users and a recovery agent, one of whom has no thumbprint.
 pub fn efs() -> Vec<Vec<u8>> {
     let entry = |n: u8, thumbprint| {
-        let owner = Owner {
+        let owner = KeyOwner {
             thumbprint,
             sid: Some("S-1-5-21-1-2-3-1001".into()),
             container: Some("a container".into()),

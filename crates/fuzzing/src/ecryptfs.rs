@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use claviger_engine::file_formats::{self, FileFormat, Stacked, Stored};
+use claviger_engine::file_formats::{self, FileFormat, Stacked, StoredFile};
 use claviger_engine::trees::{Attributes, Entry, Node, NodeKind, Setting, Space, Tree};
 use claviger_engine::{Credential, Secret, Unlock};
 
@@ -108,7 +108,7 @@ pub fn header(bytes: &[u8]) {
     let (lower, tree) = &*folder;
     for (file, attribute) in [(bytes.to_vec(), None), (vec![9; 8192], Some(bytes.to_vec()))] {
         *lower.held() = Held { file, attribute, name: OsString::new() };
-        let of = Stored { tree: &**lower, file: FILE, contents: FILE };
+        let of = StoredFile { tree: &**lower, file: FILE, contents: FILE };
         let _ = file_formats::ECRYPTFS.facts(of);
         let size = tree.attributes(FILE).map_or(0, |of| of.size);
         for at in [0, 4090, size.saturating_sub(5)] {

@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::Path;
 
-use claviger_engine::trees::{Held, NewNode, NodeKind, Renaming, Tree};
+use claviger_engine::trees::{HeldNode, NewNode, NodeKind, Renaming, Tree};
 use sha2::{Digest, Sha256};
 
 use crate::random::Random;
@@ -200,19 +200,19 @@ fn border(random: &mut Random, extent: usize) -> usize {
 pub fn apply(tree: &(dyn Tree + 'static), operation: &Operation) -> io::Result<()> {
     const NEW: NewNode = NewNode { mode: Some(0o644), owner: None };
     const NEW_FOLDER: NewNode = NewNode { mode: Some(0o755), owner: None };
-    let at = |path: &OsStr| Held::find(tree, path);
+    let at = |path: &OsStr| HeldNode::find(tree, path);
     match operation {
         Operation::Folder(path) => {
             let (folder, name) = parent(tree, path)?;
-            tree.make_folder(folder.node(), &name, &NEW_FOLDER).map(|node| drop(Held::new(tree, node)))
+            tree.make_folder(folder.node(), &name, &NEW_FOLDER).map(|node| drop(HeldNode::new(tree, node)))
         }
         Operation::File(path) => {
             let (folder, name) = parent(tree, path)?;
-            tree.create(folder.node(), &name, &NEW).map(|node| drop(Held::new(tree, node)))
+            tree.create(folder.node(), &name, &NEW).map(|node| drop(HeldNode::new(tree, node)))
         }
         Operation::Link(path, target) => {
             let (folder, name) = parent(tree, path)?;
-            tree.make_link(folder.node(), &name, target, &NEW).map(|node| drop(Held::new(tree, node)))
+            tree.make_link(folder.node(), &name, target, &NEW).map(|node| drop(HeldNode::new(tree, node)))
         }
         Operation::Write(path, offset, data) => tree.write_at(at(path)?.node(), *offset, data),
         Operation::Append(path, data) => tree.append(at(path)?.node(), data),
@@ -223,7 +223,7 @@ pub fn apply(tree: &(dyn Tree + 'static), operation: &Operation) -> io::Result<(
         }
         Operation::AddName(of, path) => {
             let (file, (folder, name)) = (at(of)?, parent(tree, path)?);
-            tree.add_name(file.node(), folder.node(), &name).map(|node| drop(Held::new(tree, node)))
+            tree.add_name(file.node(), folder.node(), &name).map(|node| drop(HeldNode::new(tree, node)))
         }
         Operation::Remove(path) => {
             let (folder, name) = parent(tree, path)?;
@@ -232,11 +232,14 @@ pub fn apply(tree: &(dyn Tree + 'static), operation: &Operation) -> io::Result<(
     }
 }
 
-fn parent<'a>(tree: &'a (dyn Tree + 'static), path: &OsStr) -> io::Result<(Held<&'a (dyn Tree + 'static)>, OsString)> {
+fn parent<'a>(
+    tree: &'a (dyn Tree + 'static),
+    path: &OsStr,
+) -> io::Result<(HeldNode<&'a (dyn Tree + 'static)>, OsString)> {
     let path = Path::new(path);
     let folder = path.parent().map_or(OsStr::new(""), Path::as_os_str);
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    Ok((Held::find(tree, folder)?, name.to_owned()))
+    Ok((HeldNode::find(tree, folder)?, name.to_owned()))
 }
 
 /// All that a tree holds. Each file is read whole.
@@ -247,13 +250,13 @@ pub fn listing(tree: &(dyn Tree + 'static)) -> io::Result<Listing> {
     let mut all = Listing::new();
     let mut folders = vec![OsString::new()];
     while let Some(folder) = folders.pop() {
-        let node = Held::find(tree, &folder)?;
+        let node = HeldNode::find(tree, &folder)?;
         for entry in tree.list(node.node())? {
             let path: OsString = Path::new(&folder).join(&entry.name).into();
             if entry.kind == NodeKind::Folder {
                 folders.push(path.clone());
             }
-            let taken = Held::take(tree, node.node(), &entry)?;
+            let taken = HeldNode::take(tree, node.node(), &entry)?;
             let seen = seen(tree, taken.node()).unwrap_or_else(|e| Seen::Unreadable(e.raw_os_error()));
             all.insert(path, seen);
         }

@@ -12,7 +12,7 @@ use claviger_engine::file_formats::Stacked;
 use claviger_engine::filesystems::{self, Filesystem};
 use claviger_engine::opening::OpenFolder;
 use claviger_engine::store::Access;
-use claviger_engine::trees::{Attributes, Entry, Held, Listing, Node, NodeKind, Tree};
+use claviger_engine::trees::{Attributes, Entry, HeldNode, Listing, Node, NodeKind, Tree};
 use claviger_engine::{Error, ErrorKind, FileFormat, Opened, Store, partitions};
 use claviger_lab::model::words;
 
@@ -154,7 +154,7 @@ impl InsideArgs {
 }
 
 /// A node of the volume's files, as long as it is used.
-pub type FoundNode<'a> = Held<&'a (dyn Tree + 'static)>;
+pub type FoundNode<'a> = HeldNode<&'a (dyn Tree + 'static)>;
 
 impl Inside {
     fn of(folder: OpenFolder, filesystem: Option<Filesystem>) -> Self {
@@ -172,7 +172,7 @@ impl Inside {
 
     /// The node at a path inside the volume.
     pub fn find(&self, path: &OsStr) -> Result<FoundNode<'_>, Error> {
-        Held::find(&*self.tree, self.below(path)?).map_err(|e| tree_error(e, path))
+        HeldNode::find(&*self.tree, self.below(path)?).map_err(|e| tree_error(e, path))
     }
 
     /// The path from where the tree begins.
@@ -186,7 +186,7 @@ impl Inside {
 
     /// The node that an entry of `folder` names.
     pub fn take(&self, folder: Node, entry: &Entry, path: &OsStr) -> Result<FoundNode<'_>, Error> {
-        Held::take(&*self.tree, folder, entry).map_err(|e| tree_error(e, path))
+        HeldNode::take(&*self.tree, folder, entry).map_err(|e| tree_error(e, path))
     }
 
     /// What is known about it.

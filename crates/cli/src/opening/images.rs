@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use claviger_engine::diagnosis::{Mark, Way};
+use claviger_engine::diagnosis::{DiskAccess, Mark};
 
 use super::remote;
 use crate::terminal::output;
@@ -13,10 +13,10 @@ pub fn steps(mark: &Mark, path: &str) -> Vec<(String, Option<String>)> {
     let explain = |path: &str| Some(output::command(["claviger", "explain", path]));
     match way {
         // A scheme leads to a file here, and not to what another scheme leads to.
-        Some(Way::Image(format)) if !remote::is_remote(Path::new(path)) => {
+        Some(DiskAccess::Image(format)) if !remote::is_remote(Path::new(path)) => {
             vec![(format!("This is {what}. To open the disk in it:"), explain(&format!("{format}:{path}")))]
         }
-        Some(Way::Mounted { program, inside }) => {
+        Some(DiskAccess::Mounted { program, inside }) => {
             let name = Path::new(path).file_stem().unwrap_or_default().to_string_lossy();
             let inside = inside.replace("IMAGE", &name);
             vec![
@@ -27,7 +27,7 @@ pub fn steps(mark: &Mark, path: &str) -> Vec<(String, Option<String>)> {
                 ("Then open the disk in it:".to_owned(), explain(&format!("FOLDER/{inside}"))),
             ]
         }
-        Some(Way::Unpacked(command)) => {
+        Some(DiskAccess::Unpacked(command)) => {
             let words = command.split(' ').chain([path]);
             vec![
                 (format!("This is {what}. Unpack it:"), Some(output::command(words) + " > COPY")),

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use claviger_engine::clevis::Helpers;
 use claviger_engine::formats::{Releaser, Sealed};
-use claviger_engine::tpm2::{Address, Envelope, Tpm};
+use claviger_engine::tpm2::{Envelope, Tpm, TpmAddress};
 use claviger_engine::{Credential, Error, ErrorKind, Header, Result, Secret};
 
 use crate::opening::certificates::CertificateArgs;
@@ -32,7 +32,7 @@ pub struct TokenArgs {
 
     /// Try this TPM before asking for a password: auto, /dev/tpmrm0, swtpm:host=HOST,port=N or swtpm:path=FILE
     #[arg(long, value_name = "DEVICE")]
-    tpm2_device: Option<Address>,
+    tpm2_device: Option<TpmAddress>,
 
     /// Read the TPM's PIN from FILE instead of asking; `-` is standard input
     #[arg(long, value_name = "FILE")]
@@ -56,7 +56,7 @@ pub struct Released {
 
 impl TokenArgs {
     /// For what is sealed outside of a header: this TPM, or the machine's, and these tang servers may be asked.
-    pub fn of(tpm2_device: Option<Address>, tang: &[String]) -> Self {
+    pub fn of(tpm2_device: Option<TpmAddress>, tang: &[String]) -> Self {
         Self { tpm2_device: Some(tpm2_device.unwrap_or_default()), tang: tang.to_vec(), ..Self::default() }
     }
 

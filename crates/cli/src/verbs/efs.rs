@@ -13,12 +13,12 @@ use std::sync::Arc;
 
 use claviger_crypto::modes::efs::EfsCipher;
 use claviger_engine::file_formats::efs::{self, EFS, EfsInfo, RawFile, Recipient};
-use claviger_engine::file_formats::{FileFormat, Stored};
+use claviger_engine::file_formats::{FileFormat, StoredFile};
 use claviger_engine::filesystems::Kind;
 use claviger_engine::private_keys::{self, PrivateKey};
 use claviger_engine::store::{Access, CountedStore, FileStore, MemoryStore};
 use claviger_engine::trees::host::HostFolder;
-use claviger_engine::trees::{Held, NodeKind, Tree};
+use claviger_engine::trees::{HeldNode, NodeKind, Tree};
 use claviger_engine::{Credential, Error, ErrorKind, Result, Store};
 use claviger_serve::mount::{self, Choice, Mounted, Request, Until};
 use claviger_serve::sessions::Runtime;
@@ -565,7 +565,7 @@ impl Changed {
 fn look(inside: &Inside, path: &OsStr) -> Result<ChangedFile> {
     let found = inside.find(path)?;
     let node = found.node();
-    let facts = EFS.facts(Stored { tree: &*inside.tree, file: node, contents: node })?;
+    let facts = EFS.facts(StoredFile { tree: &*inside.tree, file: node, contents: node })?;
     if let Some(problem) = facts.problem {
         return Err(Error::new(ErrorKind::Io(io::Error::other(problem))).at(Path::new(&files::shown(path))));
     }
@@ -660,7 +660,7 @@ fn in_place(
 ) -> Result<()> {
     let path = Path::new(&item.path);
     let parent = path.parent().unwrap_or(Path::new("/"));
-    let parent = Held::find(folder, parent.as_os_str()).map_err(|e| tree_error(e, &item.path))?;
+    let parent = HeldNode::find(folder, parent.as_os_str()).map_err(|e| tree_error(e, &item.path))?;
     let name = path.file_name().ok_or_else(|| Error::misuse("it has no name"))?;
     let size = item.info.is_some().then_some(item.size);
     what(RawFile { tree: folder, folder: parent.node(), name, size, watch: Some(watch) })

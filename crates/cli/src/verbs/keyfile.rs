@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use claviger_engine::clevis::Jwe;
 use claviger_engine::internal::files;
 use claviger_engine::private_keys::{NewCertificate, SoftKey, write_pfx};
-use claviger_engine::tpm2::Address;
+use claviger_engine::tpm2::TpmAddress;
 use claviger_engine::{Credential, Error, Result};
 use serde::Serialize;
 
@@ -77,7 +77,7 @@ struct SealedArgs {
 
     /// The TPM: auto, /dev/tpmrm0, swtpm:host=HOST,port=N or swtpm:path=FILE
     #[arg(long, value_name = "DEVICE")]
-    tpm2_device: Option<Address>,
+    tpm2_device: Option<TpmAddress>,
 
     /// Ask this tang server, if FILE is bound to it: http://HOST:PORT. May be repeated
     #[arg(long, value_name = "URL", requires = "open")]

@@ -13,7 +13,7 @@ use std::time::Instant;
 use anyhow::Context;
 use claviger_engine::filesystems;
 use claviger_engine::formats;
-use claviger_engine::formats::luks2::reencrypt::{self, HeaderAndData, Reencryption, Request};
+use claviger_engine::formats::luks2::reencrypt::{self, HeaderAndData, Reencryption, ReencryptionRequest};
 use claviger_engine::formats::takes::{self, Purpose};
 use claviger_engine::internal::files;
 use claviger_engine::store::{Access, Bypass, FileStore};
@@ -404,7 +404,7 @@ impl Args {
     fn encryption(
         &self,
         stores: &HeaderAndData<'_>,
-        request: &Request<'_>,
+        request: &ReencryptionRequest<'_>,
         credentials: &[Credential],
         volume_key: Option<&Secret>,
         asked: bool,
@@ -453,8 +453,8 @@ impl Args {
         error.hint("To encrypt plaintext, add --encrypt.")
     }
 
-    fn request(&self) -> Result<Request<'_>> {
-        Ok(Request {
+    fn request(&self) -> Result<ReencryptionRequest<'_>> {
+        Ok(ReencryptionRequest {
             cipher: self.new_cipher.as_deref(),
             key_bits: self.new_key_size,
             sector_size: self.new_sector_size,

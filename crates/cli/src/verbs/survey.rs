@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use claviger_engine::file_formats::{Problem, Stacked, Survey};
+use claviger_engine::file_formats::{FolderSurvey, Problem, Stacked};
 use claviger_engine::{FileFormat, Result, trees::Tree};
 
 use crate::opening::files;
@@ -14,18 +14,18 @@ use crate::terminal::size::count;
 const TOLD: usize = 50;
 
 /// Looks at every file, with progress.
-pub fn of(format: &dyn FileFormat, lower: &(dyn Tree + 'static), upper: Option<&Stacked>) -> Result<Survey> {
+pub fn of(format: &dyn FileFormat, lower: &(dyn Tree + 'static), upper: Option<&Stacked>) -> Result<FolderSurvey> {
     let bar = Progress::spinner();
-    Survey::of(format, lower, upper, &mut |so_far| show(&bar, so_far))
+    FolderSurvey::of(format, lower, upper, &mut |so_far| show(&bar, so_far))
 }
 
 /// The same, and reads all of them.
-pub fn with_contents(format: &dyn FileFormat, lower: &(dyn Tree + 'static), upper: &Stacked) -> Result<Survey> {
+pub fn with_contents(format: &dyn FileFormat, lower: &(dyn Tree + 'static), upper: &Stacked) -> Result<FolderSurvey> {
     let bar = Progress::spinner();
-    Survey::with_contents(format, lower, upper, &mut |so_far| show(&bar, so_far))
+    FolderSurvey::with_contents(format, lower, upper, &mut |so_far| show(&bar, so_far))
 }
 
-fn show(bar: &Progress, so_far: &Survey) -> Result<()> {
+fn show(bar: &Progress, so_far: &FolderSurvey) -> Result<()> {
     cancel::check()?;
     if so_far.files.is_multiple_of(256) {
         bar.tell(format!("{} files", so_far.files));

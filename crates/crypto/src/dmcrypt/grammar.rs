@@ -1,7 +1,7 @@
 //! Parses specifications and writes them (`crypt_ctr_cipher_old`, `crypt_ctr_cipher_new` and `crypt_ctr_ivmode`).
 
 use super::iv::Iv;
-use super::{Error, Mode, Specification};
+use super::{DmCryptError, Mode, Specification};
 use crate::ciphers::{Cipher, aes, legacy, national, serpent, twofish};
 use crate::hash;
 use crate::modes::adiantum::Rounds;
@@ -60,7 +60,7 @@ const LMK_KEYS: usize = 64;
 const DEEPEST: usize = 4;
 
 /// Parses a specification.
-pub(super) fn parse(text: &str) -> Result<Specification, Error> {
+pub(super) fn parse(text: &str) -> Result<Specification, DmCryptError> {
     let lower = text.to_ascii_lowercase();
     let graphic = lower.bytes().all(|byte| byte.is_ascii_graphic());
     if lower.is_empty() || lower.len() > LONGEST || !graphic {
@@ -88,7 +88,7 @@ struct Term<'a> {
 }
 
 /// `cipher[:keycount]-mode-iv[:ivopts]`.
-fn classic(text: &str) -> Result<Draft<'_>, Error> {
+fn classic(text: &str) -> Result<Draft<'_>, DmCryptError> {
     if text.contains(['(', ')']) {
         return Err(syntax("parentheses belong to specifications that begin with capi:"));
     }
@@ -122,7 +122,7 @@ fn classic(text: &str) -> Result<Draft<'_>, Error> {
 }
 
 /// What follows `capi:`: a name from the kernel's crypto API, `-`, the IV.
-fn capi(text: &str) -> Result<Draft<'_>, Error> {
+fn capi(text: &str) -> Result<Draft<'_>, DmCryptError> {
     let (text, options) = match text.rsplit_once(':') {
         Some((text, options)) => (text, Some(options)),
         None => (text, None),
@@ -140,11 +140,11 @@ fn capi(text: &str) -> Result<Draft<'_>, Error> {
     Ok(Draft { term, key_count, iv, options })
 }
 
-fn parse_key_count(text: &str) -> Result<usize, Error> {
+fn parse_key_count(text: &str) -> Result<usize, DmCryptError> {
     let count = text.parse::<usize>().ok().filter(|count| count.is_power_of_two());
     let count = count.ok_or_else(|| syntax("the number of keys must be a power of two"))?;
     if count > MOST_KEYS {
-        return Err(Error::Unsupported(format!("has {count} keys; there are at most {MOST_KEYS} here")));
+        return Err(DmCryptError::Unsupported(format!("has {count} keys; there are at most {MOST_KEYS} here")));
     }
     Ok(count)
 }
@@ -155,7 +155,7 @@ impl<'a> Term<'a> {
     }
 
     /// Parses a term at the beginning of `text`.
-    fn take(text: &mut &'a str, depth: usize) -> Result<Self, Error> {
+    fn take(text: &mut &'a str, depth: usize) -> Result<Self, DmCryptError> {
         let end = text.find(['(', ')', ',']).unwrap_or(text.len());
         let (name, rest) = text.split_at(end);
         *text = rest;
@@ -182,8 +182,8 @@ impl<'a> Term<'a> {
 
 impl Draft<'_> {
     /// The meaning of the parts; `text` is the whole specification.
-    fn finish(self, text: &str) -> Result<Specification, Error> {
-        let unsupported = |why: String| Error::Unsupported(format!("{text}: {why}"));
+    fn finish(self, text: &str) -> Result<Specification, DmCryptError> {
+        let unsupported = |why: String| DmCryptError::Unsupported(format!("{text}: {why}"));
         let mut term = &self.term;
         let mut essiv = None;
         if let ("essiv", [inner, digest]) = (term.name, &term.arguments[..]) {
@@ -224,7 +224,10 @@ impl Draft<'_> {
 }
 
 /// The cipher and the mode.
-fn algorithm(term: &Term<'_>, unsupported: &dyn Fn(String) -> Error) -> Result<(Mode, &'static Cipher), Error> {
+fn algorithm(
+    term: &Term<'_>,
+    unsupported: &dyn Fn(String) -> DmCryptError,
+) -> Result<(Mode, &'static Cipher), DmCryptError> {
     let names = term.names();
     match (term.name, &names[..]) {
         (mode, _) if AUTHENTICATED.contains(&mode) => {
@@ -258,7 +261,7 @@ fn missing(kind: &str, name: &str) -> String {
 
 impl Specification {
     /// Refuses what the kernel refuses, and what makes no sense.
-    fn check(&mut self, unsupported: &dyn Fn(String) -> Error) -> Result<(), Error> {
+    fn check(&mut self, unsupported: &dyn Fn(String) -> DmCryptError) -> Result<(), DmCryptError> {
         let Self { mode, cipher, .. } = *self;
         if matches!(mode, Mode::Xts | Mode::Lrw) && cipher.block_size != 16 {
             return Err(unsupported("the mode requires a cipher with blocks of 16 bytes".into()));
@@ -317,8 +320,8 @@ impl Specification {
     }
 }
 
-fn syntax(why: &str) -> Error {
-    Error::Syntax(why.to_owned())
+fn syntax(why: &str) -> DmCryptError {
+    DmCryptError::Syntax(why.to_owned())
 }
 
 #[cfg(test)]
@@ -390,7 +393,7 @@ mod tests {
             "capi:aegis128-random",
             "capi:authenc(hmac(sha256),xts(aes))-random",
         ] {
-            let Err(Error::Unsupported(what)) = parse(text) else { panic!("{text}: {:?}", parse(text)) };
+            let Err(DmCryptError::Unsupported(what)) = parse(text) else { panic!("{text}: {:?}", parse(text)) };
             assert!(what.contains(text) && what.contains("tags"), "{what}");
         }
     }
@@ -418,7 +421,7 @@ mod tests {
             "capi:",
         ];
         for text in syntax {
-            assert!(matches!(parse(text), Err(Error::Syntax(_))), "{text}: {:?}", parse(text));
+            assert!(matches!(parse(text), Err(DmCryptError::Syntax(_))), "{text}: {:?}", parse(text));
         }
         let unsupported = [
             "rot13-cbc-plain",
@@ -440,7 +443,7 @@ mod tests {
             "xchacha12,aes-adiantum-essiv:sha256",
         ];
         for text in unsupported {
-            let Err(Error::Unsupported(what)) = parse(text) else { panic!("{text}: {:?}", parse(text)) };
+            let Err(DmCryptError::Unsupported(what)) = parse(text) else { panic!("{text}: {:?}", parse(text)) };
             assert!(what.contains(text) || what.contains("keys"), "{what}");
         }
         for (text, expected) in [
@@ -449,8 +452,8 @@ mod tests {
             ("rot13-cbc-plain", "no cipher called rot13"),
             ("blowfish-cbc-essiv:crc32", "crc32 is a checksum"),
         ] {
-            assert!(matches!(parse(text), Err(Error::Unsupported(what)) if what.contains(expected)), "{text}");
+            assert!(matches!(parse(text), Err(DmCryptError::Unsupported(what)) if what.contains(expected)), "{text}");
         }
-        assert!(matches!(parse(&"a".repeat(200)), Err(Error::Syntax(_))));
+        assert!(matches!(parse(&"a".repeat(200)), Err(DmCryptError::Syntax(_))));
     }
 }

@@ -62,7 +62,7 @@ pub struct Sectors {
 
 /// Why there is no cipher.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Error {
+pub enum DmCryptError {
     /// Not a specification, and why.
     Syntax(String),
     /// A specification that the kernel may support but this program does not, and why.
@@ -93,7 +93,7 @@ impl Specification {
     ///
     /// # Errors
     /// `Syntax`, `Unsupported`.
-    pub fn parse(text: &str) -> Result<Self, Error> {
+    pub fn parse(text: &str) -> Result<Self, DmCryptError> {
         grammar::parse(text)
     }
 
@@ -130,7 +130,12 @@ impl Specification {
     /// # Errors
     /// `KeySize`; `Unsupported` for sector sizes the mode does not support, and for modes that store tags beside the
     /// sectors.
-    pub fn with_key(&self, key: &[u8], sectors: Sectors, with: Acceleration) -> Result<Arc<dyn SectorCipher>, Error> {
+    pub fn with_key(
+        &self,
+        key: &[u8],
+        sectors: Sectors,
+        with: Acceleration,
+    ) -> Result<Arc<dyn SectorCipher>, DmCryptError> {
         if self.iv == Iv::Random {
             return Err(
                 self.unsupported("random initialisation vectors are stored beside the sectors, and there is no room")
@@ -141,7 +146,7 @@ impl Specification {
             return Err(self.unsupported(&format!("sectors of {} bytes are not possible", sectors.size)));
         }
         if !self.key_sizes().contains(&key.len()) {
-            return Err(Error::KeySize(key.len(), self.key_sizes()));
+            return Err(DmCryptError::KeySize(key.len(), self.key_sizes()));
         }
         let cipher = self.keyed(key, Numbers::new(sectors), with);
         wipe_stack();
@@ -208,8 +213,8 @@ impl Specification {
         sectors::Key { mode: mode.with_key(cipher, key, sector, self.iv.at_end(), with), salt }
     }
 
-    fn unsupported(&self, why: &str) -> Error {
-        Error::Unsupported(format!("{self}: {why}"))
+    fn unsupported(&self, why: &str) -> DmCryptError {
+        DmCryptError::Unsupported(format!("{self}: {why}"))
     }
 }
 
@@ -278,7 +283,7 @@ impl fmt::Debug for Specification {
     }
 }
 
-impl fmt::Display for Error {
+impl fmt::Display for DmCryptError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Syntax(why) => write!(f, "not a cipher specification: {why}"),
@@ -288,4 +293,4 @@ impl fmt::Display for Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for DmCryptError {}

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use claviger_crypto::argon2::{Error, Params, Variant};
+use claviger_crypto::argon2::{Argon2Error, Params, Variant};
 use claviger_crypto::ccm;
 use claviger_crypto::hash::{BLAKE2S_256, HASHES, STREEBOG_512};
 use claviger_crypto::pool::Pool;
@@ -98,7 +98,13 @@ fn random_salt(len: usize) -> usize {
 }
 
 /// On two threads.
-fn derive(params: &Params<'_>, password: &[u8], salt: &[u8], available: u64, key: &mut [u8]) -> Result<(), Error> {
+fn derive(
+    params: &Params<'_>,
+    password: &[u8],
+    salt: &[u8],
+    available: u64,
+    key: &mut [u8],
+) -> Result<(), Argon2Error> {
     params.derive(password, salt, available, &Pool::new(2, Duration::ZERO), &|| true, key)
 }
 
@@ -134,7 +140,7 @@ fn argon2_refuses_more_memory_than_there_is() {
     let params = Params { memory_kib: 64, passes: 1, lanes: 1, ..Params::default() };
     let mut key = [7; 32];
     let refused = derive(&params, b"", b"saltsalt", 65_535, &mut key);
-    assert_eq!(refused, Err(Error::TooLittleMemory { needed: 65_536, available: 65_535 }));
+    assert_eq!(refused, Err(Argon2Error::TooLittleMemory { needed: 65_536, available: 65_535 }));
     assert_eq!(key, [7; 32]);
     derive(&params, b"", b"saltsalt", 65_536, &mut key).expect("exactly enough");
     assert_ne!(key, [7; 32]);
@@ -155,11 +161,11 @@ fn argon2_refuses_parameters_that_make_no_sense() {
     ];
     for params in wrong {
         let refused = derive(&params, b"password", b"saltsalt", u64::MAX, &mut [0; 32]);
-        assert!(matches!(refused, Err(Error::Parameters(_))), "{params:?}: {refused:?}");
+        assert!(matches!(refused, Err(Argon2Error::Parameters(_))), "{params:?}: {refused:?}");
     }
     for (salt, len) in [(7, 32), (8, 3)] {
         let refused = derive(&right, b"password", &vec![0; salt], u64::MAX, &mut vec![0; len]);
-        assert!(matches!(refused, Err(Error::Parameters(_))), "{salt} {len}: {refused:?}");
+        assert!(matches!(refused, Err(Argon2Error::Parameters(_))), "{salt} {len}: {refused:?}");
     }
 }
 
@@ -172,7 +178,7 @@ fn argon2_can_be_stopped_on_every_thread() {
         let mut key = [7; 32];
         let pool = Pool::new(threads, Duration::ZERO);
         let stopped = params.derive(b"password", b"saltsalt", u64::MAX, &pool, &go_on, &mut key);
-        assert_eq!((stopped, key), (Err(Error::Stopped), [7; 32]));
+        assert_eq!((stopped, key), (Err(Argon2Error::Stopped), [7; 32]));
     }
 }
 
@@ -193,7 +199,7 @@ fn argon2_hears_at_once_that_it_is_to_stop() {
             let (asked, mut key) = (AtomicU32::new(0), [7; 32]);
             let go_on = || asked.fetch_add(1, Ordering::Relaxed) < last;
             let stopped = params.derive(b"password", b"saltsalt", u64::MAX, &pool, &go_on, &mut key);
-            assert_eq!((stopped, key), (Err(Error::Stopped), [7; 32]), "{last} of {all}");
+            assert_eq!((stopped, key), (Err(Argon2Error::Stopped), [7; 32]), "{last} of {all}");
             assert!(asked.into_inner() <= last + threads as u32, "{last} of {all}");
         }
     }

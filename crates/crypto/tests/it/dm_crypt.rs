@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use claviger_crypto::Acceleration;
-use claviger_crypto::dmcrypt::{Error, Sectors, Specification};
+use claviger_crypto::dmcrypt::{DmCryptError, Sectors, Specification};
 use claviger_testkit::random::Random;
 use claviger_testkit::reference::elephant::Elephant;
 use claviger_testkit::reference::legacy::crc32;
@@ -342,15 +342,15 @@ fn sectors_and_keys_that_do_not_fit_are_refused() {
         spec.with_key(&vec![1; key], Sectors { size, ..SMALL }, Acceleration::On).err().expect("it does not fit")
     };
     for size in [0, 1, 256, 513, 768, 8192, usize::MAX] {
-        assert!(matches!(refused("aes-xts-plain64", 64, size), Error::Unsupported(_)), "{size}");
+        assert!(matches!(refused("aes-xts-plain64", 64, size), DmCryptError::Unsupported(_)), "{size}");
     }
     for spec in ["aes-cbc-tcw", "aes:64-cbc-lmk"] {
-        assert!(matches!(refused(spec, 64, 4096), Error::Unsupported(_)), "{spec}");
+        assert!(matches!(refused(spec, 64, 4096), DmCryptError::Unsupported(_)), "{spec}");
     }
     for key in [0, 1, 16, 63, 65, 4096] {
-        assert_eq!(refused("aes-xts-plain64", key, 512), Error::KeySize(key, vec![32, 48, 64]));
+        assert_eq!(refused("aes-xts-plain64", key, 512), DmCryptError::KeySize(key, vec![32, 48, 64]));
     }
-    assert!(matches!(refused("aes-xts-random", 64, 512), Error::Unsupported(_)));
+    assert!(matches!(refused("aes-xts-random", 64, 512), DmCryptError::Unsupported(_)));
 }
 
 impl Case {

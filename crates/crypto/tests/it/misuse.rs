@@ -153,7 +153,7 @@ fn authenticated_sectors_have_a_tag_each() {
         ("chacha20-random", "poly1305"),
         ("aegis128-random", "aead"),
     ] {
-        let specification = aead::Specification::parse(encryption, integrity).expect("it is known");
+        let specification = aead::AeadSpecification::parse(encryption, integrity).expect("it is known");
         let key = vec![7; specification.key_sizes()[0]];
         let cipher = specification.with_key(&key, Sectors::default(), Acceleration::On).expect("it fits");
         let tag = cipher.tag_size();

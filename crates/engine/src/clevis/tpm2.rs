@@ -7,12 +7,12 @@ use serde_json::{Map, Value, json};
 
 use super::{base64url, direct, malformed};
 use crate::error::{Error, Result};
-use crate::tpm2::{Bank, Blob, Parent, Pcrs, Pin, Policy, Tpm};
+use crate::tpm2::{Bank, Parent, Pcrs, Pin, Policy, SealedObject, Tpm};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedKey {
     parent: Parent,
-    blob: Blob,
+    blob: SealedObject,
     pcrs: Pcrs,
 }
 
@@ -31,7 +31,7 @@ impl SealedKey {
         let numbers = numbers.map(|number| number.trim().parse().map_err(|_| no_pcrs())).collect::<Result<Vec<_>>>()?;
         Ok(Self {
             parent,
-            blob: Blob::parse(&[blob("jwk_priv")?, blob("jwk_pub")?].concat())?,
+            blob: SealedObject::parse(&[blob("jwk_priv")?, blob("jwk_pub")?].concat())?,
             pcrs: Pcrs::new(bank, numbers).ok_or_else(no_pcrs)?,
         })
     }

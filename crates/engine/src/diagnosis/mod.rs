@@ -86,12 +86,12 @@ pub struct Mark {
     pub looks_random: bool,
     /// How the disk in it is reached, where that is known.
     #[serde(skip)]
-    pub way: Option<Way>,
+    pub way: Option<DiskAccess>,
 }
 
 /// How the disk in an image is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum DiskAccess {
     /// An image of a virtual disk, which qemu opens. The name is qemu's of the format.
     Image(&'static str),
     /// A program mounts it on a folder. It is evidence, and only read.
@@ -259,7 +259,7 @@ fn mark(store: &dyn Store) -> Result<Option<Mark>> {
 }
 
 /// What a store could be a volume of, and the header of that, still locked.
-pub struct Target {
+pub struct UnlockTarget {
     /// The format.
     pub format: &'static str,
     /// The partition of the disk that it is in.
@@ -286,16 +286,16 @@ impl Diagnosis {
     ///
     /// # Errors
     /// Those of opening the format that is named; `Io`.
-    pub fn targets(&self, store: &Arc<dyn Store>, named: Option<&str>) -> Result<Vec<Target>> {
+    pub fn targets(&self, store: &Arc<dyn Store>, named: Option<&str>) -> Result<Vec<UnlockTarget>> {
         /// Partitions that are tried.
         const PARTITIONS: usize = 8;
-        let open = |format: &'static dyn Format| -> Result<Target> {
+        let open = |format: &'static dyn Format| -> Result<UnlockTarget> {
             let header = format.open(store).map_err(|e| e.in_format(format.name()))?;
-            Ok(Target { format: format.name(), partition: None, header })
+            Ok(UnlockTarget { format: format.name(), partition: None, header })
         };
         let overwritten = |format: &'static dyn Format| {
             let header = format.open_overwritten(store).ok().flatten()?;
-            Some(Target { format: format.name(), partition: None, header })
+            Some(UnlockTarget { format: format.name(), partition: None, header })
         };
         let only = named.map(|name| formats::named(&**store, name)).transpose()?;
         let candidates = only.map_or_else(|| self.candidates(&**store), |format| Ok(vec![format]))?;
@@ -318,7 +318,7 @@ impl Diagnosis {
             let formats = formats.iter().copied().chain(backed_up.into_iter().map(Format::name));
             for format in formats.filter(|name| only.is_none_or(|only| only.name() == *name)) {
                 if let Ok(header) = partition::open(store, partition.number, Some(format), false) {
-                    targets.push(Target { format, partition: Some(partition.number), header });
+                    targets.push(UnlockTarget { format, partition: Some(partition.number), header });
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::sync::Arc;
 
-use super::{FileFormat, FileKeys, FileKind, Stored};
+use super::{FileFormat, FileKeys, FileKind, StoredFile};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Verdict;
@@ -46,15 +46,15 @@ impl FileFormat for Clear {
 struct Nothing;
 
 impl FileKeys for Nothing {
-    fn layout(&self, _of: Stored<'_>) -> io::Result<FileKind> {
+    fn layout(&self, _of: StoredFile<'_>) -> io::Result<FileKind> {
         Ok(FileKind::Clear)
     }
 
-    fn begin(&self, _of: Stored<'_>) -> io::Result<FileKind> {
+    fn begin(&self, _of: StoredFile<'_>) -> io::Result<FileKind> {
         Ok(FileKind::Clear)
     }
 
-    fn set_size(&self, _of: Stored<'_>, _size: u64) -> io::Result<()> {
+    fn set_size(&self, _of: StoredFile<'_>, _size: u64) -> io::Result<()> {
         Err(Error::misuse("an unencrypted file has no header").into())
     }
 

@@ -22,7 +22,7 @@ pub use efs::EFS;
 pub use salvage::Salvage;
 use serde::Serialize;
 pub use stacked::Stacked;
-pub use survey::{Problem, Survey};
+pub use survey::{FolderSurvey, Problem};
 
 use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
@@ -109,7 +109,7 @@ pub trait FileFormat: Sync {
     ///
     /// # Errors
     /// Those of `each`.
-    fn check_contents(&self, _of: Stored<'_>, _each: &mut dyn FnMut() -> Result<()>) -> Result<Option<String>> {
+    fn check_contents(&self, _of: StoredFile<'_>, _each: &mut dyn FnMut() -> Result<()>) -> Result<Option<String>> {
         Ok(None)
     }
 
@@ -117,7 +117,7 @@ pub trait FileFormat: Sync {
     ///
     /// # Errors
     /// `Io`. What is wrong with the file is no error, but one of the facts.
-    fn facts(&self, of: Stored<'_>) -> Result<FileFacts> {
+    fn facts(&self, of: StoredFile<'_>) -> Result<FileFacts> {
         Ok(FileFacts::clear(of.tree.attributes(of.contents)?.size))
     }
 }
@@ -196,7 +196,7 @@ impl FileFacts {
 
 /// Where a file is kept.
 #[derive(Clone, Copy)]
-pub struct Stored<'a> {
+pub struct StoredFile<'a> {
     /// The tree below.
     pub tree: &'a dyn Tree,
     /// The file: what is kept beside its contents, in extended attributes or streams, is kept with it.
@@ -259,13 +259,13 @@ pub trait FileKeys: Send + Sync {
     ///
     /// # Errors
     /// Those of the tree below; [`damaged`] for a header with a value that it cannot have; `Unsupported`.
-    fn layout(&self, of: Stored<'_>) -> io::Result<FileKind>;
+    fn layout(&self, of: StoredFile<'_>) -> io::Result<FileKind>;
 
     /// Bytes of plaintext, where the file is encrypted and that can be told with less than all of its layout.
     ///
     /// # Errors
     /// Those of [`FileKeys::layout`].
-    fn size(&self, of: Stored<'_>) -> io::Result<Option<u64>> {
+    fn size(&self, of: StoredFile<'_>) -> io::Result<Option<u64>> {
         Ok(match self.layout(of)? {
             FileKind::Clear => None,
             FileKind::Encrypted(layout) => Some(layout.size()),
@@ -277,13 +277,13 @@ pub trait FileKeys: Send + Sync {
     ///
     /// # Errors
     /// Those of the tree below.
-    fn begin(&self, of: Stored<'_>) -> io::Result<FileKind>;
+    fn begin(&self, of: StoredFile<'_>) -> io::Result<FileKind>;
 
     /// Notes in the header how many bytes of plaintext there are. Called when the bytes are there, or before they go.
     ///
     /// # Errors
     /// Those of the tree below. The header is as it was then.
-    fn set_size(&self, of: Stored<'_>, size: u64) -> io::Result<()>;
+    fn set_size(&self, of: StoredFile<'_>, size: u64) -> io::Result<()>;
 
     /// The name that people see. None for what is not a name of this format, or of another key: it is left out.
     ///

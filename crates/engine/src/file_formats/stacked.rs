@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use claviger_crypto::pool::Pool;
 use rustix::io::Errno;
 
-use super::{FileKeys, FileKind, FileLayout, Salvage, Stored, no_name};
+use super::{FileKeys, FileKind, FileLayout, Salvage, StoredFile, no_name};
 use crate::error::{Error, Result};
 use crate::key_process::folder::{FolderKeys, KeylessFolder};
 use crate::store::{Counters, Store, Traffic};
@@ -250,8 +250,8 @@ impl Stacked {
         }
     }
 
-    fn stored(&self, file: Node) -> Stored<'_> {
-        Stored { tree: &*self.lower, file, contents: file }
+    fn stored(&self, file: Node) -> StoredFile<'_> {
+        StoredFile { tree: &*self.lower, file, contents: file }
     }
 
     fn stored_name(&self, name: &OsStr) -> io::Result<OsString> {

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::{FileFacts, FileFormat, FileState, Stacked, Stored};
+use super::{FileFacts, FileFormat, FileState, Stacked, StoredFile};
 use crate::error::{Error, ErrorKind, Result};
-use crate::trees::{Entry, Held, Listing, Node, NodeKind, Tree};
+use crate::trees::{Entry, HeldNode, Listing, Node, NodeKind, Tree};
 
 /// Folders in folders that are looked into. A damaged file system may have no end.
 const DEEPEST: usize = 256;
@@ -16,7 +16,7 @@ const DEEPEST: usize = 256;
 /// How many files a folder has, for whom they are encrypted, and what is wrong with some.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Survey {
+pub struct FolderSurvey {
     /// Files.
     pub files: u64,
     /// Folders, without the outermost.
@@ -51,7 +51,7 @@ pub struct Problem {
     pub needs_key: bool,
 }
 
-impl Survey {
+impl FolderSurvey {
     /// Looks at each file of `lower`, a folder of this format; with `upper`, its plaintext, also whether the key opens it, at names and at
     /// links. Contents are not read. `each` is told of the progress after each file, and its error ends it.
     ///
@@ -69,7 +69,7 @@ impl Survey {
     /// The same, and reads all that is stored of each file.
     ///
     /// # Errors
-    /// Those of [`Survey::of`].
+    /// Those of [`FolderSurvey::of`].
     pub fn with_contents(
         format: &dyn FileFormat,
         lower: &(dyn Tree + 'static),
@@ -90,10 +90,10 @@ struct Walk<'a> {
     format: &'a dyn FileFormat,
     lower: &'a (dyn Tree + 'static),
     upper: Option<&'a Stacked>,
-    each: &'a mut dyn FnMut(&Survey) -> Result<()>,
+    each: &'a mut dyn FnMut(&FolderSurvey) -> Result<()>,
     /// Whether all that is stored of files is read.
     reads_contents: bool,
-    survey: Survey,
+    survey: FolderSurvey,
 }
 
 /// The name of an entry.
@@ -130,7 +130,7 @@ impl Walk<'_> {
             if !names.insert(shown.name.clone()) {
                 self.wrong(&path, "Another name in this folder decrypts to the same name.");
             }
-            match Held::take(self.lower, folder, &entry) {
+            match HeldNode::take(self.lower, folder, &entry) {
                 Ok(found) => self.entry(found.node(), entry.kind, path, &shown, above)?,
                 Err(e) => self.wrong(&path, format!("It cannot be opened: {}.", Error::from(e).kind)),
             }
@@ -177,7 +177,7 @@ impl Walk<'_> {
     }
 
     fn file(&mut self, file: Node, path: PathBuf, shown: &Shown) -> Result<()> {
-        let of = Stored { tree: self.lower, file, contents: file };
+        let of = StoredFile { tree: self.lower, file, contents: file };
         let mut facts = match self.format.facts(of) {
             Ok(facts) => facts,
             Err(e) => {

@@ -40,14 +40,14 @@ fn silence() {
 }
 
 /// A store as a seekable file. The bytes read are bounded, so that a loop in the structures ends.
-pub struct Reader {
+pub struct StoreReader {
     store: Arc<dyn Store>,
     at: u64,
     left: u64,
 }
 
-impl Reader {
-    /// Nothing may be read until [`Reader::allow`] says how much.
+impl StoreReader {
+    /// Nothing may be read until [`StoreReader::allow`] says how much.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self { store, at: 0, left: 0 }
     }
@@ -58,7 +58,7 @@ impl Reader {
     }
 }
 
-impl Read for Reader {
+impl Read for StoreReader {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let len = (out.len() as u64).min(self.store.len().saturating_sub(self.at));
         self.left = self
@@ -71,7 +71,7 @@ impl Read for Reader {
     }
 }
 
-impl Seek for Reader {
+impl Seek for StoreReader {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         let to = match to {
             SeekFrom::Start(at) => Some(at),
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn no_more_is_read_than_allowed() {
-        let mut reader = Reader::new(Arc::new(MemoryStore::new(vec![7; 100])));
+        let mut reader = StoreReader::new(Arc::new(MemoryStore::new(vec![7; 100])));
         assert!(reader.read(&mut [0; 10]).is_err());
         reader.allow(150);
         let mut bytes = Vec::new();

@@ -16,7 +16,7 @@ use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::magic;
 use crate::logical_volumes::{self, Group};
-use crate::partitions::{self, Partition, Table, TableKind};
+use crate::partitions::{self, Partition, PartitionTable, TableKind};
 use crate::store::{AroundStore, SMALLEST_SECTOR, Store};
 use crate::trees::Tree;
 
@@ -112,7 +112,7 @@ pub fn sector_size(store: &dyn Store) -> Result<Option<u64>> {
 
 /// A master boot record does not record its sector size. It uses the larger one that `store` reports if its partitions
 /// fit then and nothing known is where they would be otherwise.
-fn may_count_smaller(store: &dyn Store, table: &Table) -> Result<Option<u64>> {
+fn may_count_smaller(store: &dyn Store, table: &PartitionTable) -> Result<Option<u64>> {
     let (own, small) = (store.sector_size(), SMALLEST_SECTOR);
     if own == small {
         return Ok(Some(small));

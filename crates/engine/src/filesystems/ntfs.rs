@@ -20,7 +20,7 @@ use ntfs::structured_values::{NtfsFileAttributeFlags, NtfsFileNamespace, NtfsVol
 use ntfs::{KnownNtfsFileRecordNumber, NtfsAttributeFlags, NtfsAttributeType, NtfsError, NtfsFile, NtfsTime};
 use stream::Stream;
 
-use super::guard::{Reader, guarded};
+use super::guard::{StoreReader, guarded};
 use crate::advice::Advice;
 use crate::error::{Error, Result};
 use crate::store::Store;
@@ -61,7 +61,7 @@ pub struct Ntfs {
 
 struct OpenedNtfs {
     ntfs: ntfs::Ntfs,
-    reader: Reader,
+    reader: StoreReader,
 }
 
 impl Ntfs {
@@ -70,7 +70,7 @@ impl Ntfs {
     /// # Errors
     /// `Malformed`, `Io`.
     pub fn open(store: Arc<dyn Store>) -> Result<Self> {
-        let mut reader = Reader::new(store.clone());
+        let mut reader = StoreReader::new(store.clone());
         reader.allow(ALLOWANCE);
         let (ntfs, warnings) = guarded(|| {
             let mut ntfs = ntfs::Ntfs::new(&mut reader).map_err(io_error)?;
@@ -115,7 +115,7 @@ impl Ntfs {
         &self,
         node: Node,
         allowed: u64,
-        work: impl FnOnce(&NtfsFile<'_>, &mut Reader) -> io::Result<T>,
+        work: impl FnOnce(&NtfsFile<'_>, &mut StoreReader) -> io::Result<T>,
     ) -> io::Result<T> {
         let mut volume = self.volume();
         let OpenedNtfs { ntfs, reader } = &mut *volume;
@@ -151,7 +151,7 @@ impl Ntfs {
     }
 
     /// The tag of the reparse point that a file or folder is; nothing in it if it cannot be read.
-    fn tag(&self, file: &NtfsFile<'_>, reader: &mut Reader) -> io::Result<Option<Option<u32>>> {
+    fn tag(&self, file: &NtfsFile<'_>, reader: &mut StoreReader) -> io::Result<Option<Option<u32>>> {
         let flags = file.info().map_err(io_error)?.file_attributes();
         if !flags.contains(NtfsFileAttributeFlags::REPARSE_POINT) {
             return Ok(None);
@@ -208,7 +208,7 @@ fn record(node: Node) -> u64 {
 }
 
 /// The name of the stream that a node is. The contents have none.
-fn stream_name(node: Node, file: &NtfsFile<'_>, reader: &mut Reader) -> io::Result<String> {
+fn stream_name(node: Node, file: &NtfsFile<'_>, reader: &mut StoreReader) -> io::Result<String> {
     match (node >> RECORD_BITS).checked_sub(1) {
         None => Ok(String::new()),
         Some(number) => {
@@ -218,7 +218,7 @@ fn stream_name(node: Node, file: &NtfsFile<'_>, reader: &mut Reader) -> io::Resu
     }
 }
 
-fn stream_names(file: &NtfsFile<'_>, reader: &mut Reader) -> io::Result<Vec<String>> {
+fn stream_names(file: &NtfsFile<'_>, reader: &mut StoreReader) -> io::Result<Vec<String>> {
     let names = stream::names(file, reader, NtfsAttributeType::Data)?;
     Ok(names.into_iter().filter(|name| !name.is_empty()).collect())
 }

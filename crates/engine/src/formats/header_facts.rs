@@ -98,7 +98,7 @@ impl Pbkdf2Facts {
 /// What a number in facts counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Unit {
+pub enum FactUnit {
     /// A size, in bytes.
     Bytes,
     /// A place in the store, in bytes from its beginning.
@@ -109,7 +109,7 @@ pub enum Unit {
     Microseconds,
 }
 
-impl Unit {
+impl FactUnit {
     /// What the numbers in the field of this name count, in the JSON of all [`HeaderFacts`]. Nothing where they are mere numbers.
     pub fn of_field(name: &str) -> Option<Self> {
         Some(match name {

@@ -84,13 +84,13 @@ pub(super) fn cipher_of(
     with: Acceleration,
 ) -> Result<std::sync::Arc<dyn SectorCipher>> {
     Specification::parse(text).and_then(|cipher| cipher.with_key(key, sectors, with)).map_err(|e| match e {
-        dmcrypt::Error::Unsupported(what) => Error::unsupported(format!("the cipher specification {what}")),
-        dmcrypt::Error::KeySize(len, fit) => {
+        dmcrypt::DmCryptError::Unsupported(what) => Error::unsupported(format!("the cipher specification {what}")),
+        dmcrypt::DmCryptError::KeySize(len, fit) => {
             let fit: Vec<_> = fit.iter().map(|size| (size * 8).to_string()).collect();
             Error::misuse(format!("{text} takes no key of {} bits; it takes {}", len * 8, fit.join(", ")))
                 .hint("Give the key size.")
         }
-        dmcrypt::Error::Syntax(_) => {
+        dmcrypt::DmCryptError::Syntax(_) => {
             Error::misuse(e.to_string()).hint("Examples: aes-xts-plain64, aes-cbc-essiv:sha256.")
         }
     })

@@ -1,6 +1,6 @@
 //! What a store holds, told from its first bytes: well-known marks, and whether bytes look random.
 
-use crate::diagnosis::Way;
+use crate::diagnosis::DiskAccess;
 use crate::filesystems::detect::{self, Kind};
 
 /// A mark that a format puts at a fixed place.
@@ -10,7 +10,7 @@ struct Mark {
     what: &'static str,
     /// The program that opens it, where that is no matter of course.
     opened_by: Option<&'static str>,
-    way: Option<Way>,
+    way: Option<DiskAccess>,
 }
 
 const fn mark(at: usize, bytes: &'static [u8], what: &'static str) -> Mark {
@@ -23,17 +23,17 @@ const fn opened(by: &'static str, mark: Mark) -> Mark {
 
 /// An image that qemu calls `format`.
 const fn image(format: &'static str, mark: Mark) -> Mark {
-    Mark { way: Some(Way::Image(format)), ..opened("qemu-img or qemu-nbd", mark) }
+    Mark { way: Some(DiskAccess::Image(format)), ..opened("qemu-img or qemu-nbd", mark) }
 }
 
 /// An image that `program` mounts on a folder; there the disk is in the file `inside`.
 const fn mounted(program: &'static str, inside: &'static str, mark: Mark) -> Mark {
-    Mark { way: Some(Way::Mounted { program, inside }), ..opened(program, mark) }
+    Mark { way: Some(DiskAccess::Mounted { program, inside }), ..opened(program, mark) }
 }
 
 /// What a command unpacks.
 const fn packed(command: &'static str, mark: Mark) -> Mark {
-    Mark { way: Some(Way::Unpacked(command)), ..opened(command, mark) }
+    Mark { way: Some(DiskAccess::Unpacked(command)), ..opened(command, mark) }
 }
 
 /// Formats that look random behind their mark. Marks of less than four bytes would turn up in random bytes too.
@@ -119,13 +119,13 @@ fn is_ecryptfs(start: &[u8]) -> bool {
 }
 
 /// The program that opens what begins with `start`, where it is a format that looks random but has a mark, and how.
-pub(crate) fn opened_by(start: &[u8]) -> (Option<&'static str>, Option<Way>) {
+pub(crate) fn opened_by(start: &[u8]) -> (Option<&'static str>, Option<DiskAccess>) {
     let marked = RANDOM_LOOKING.iter().find(|m| m.is_in(start)).map(|m| (m.opened_by, m.way));
     marked.unwrap_or_else(|| (is_ecryptfs(start).then_some(ECRYPTFS.1), None))
 }
 
 /// What the end of a store says of its format: some have their mark there. `last` is the last sector. What it is, what opens it, and how.
-pub(crate) fn at_the_end(last: &[u8]) -> Option<(&'static str, &'static str, Option<Way>)> {
+pub(crate) fn at_the_end(last: &[u8]) -> Option<(&'static str, &'static str, Option<DiskAccess>)> {
     AT_THE_END.iter().find(|m| m.is_in(last)).and_then(|m| Some((m.what, m.opened_by?, m.way)))
 }
 

@@ -47,7 +47,7 @@ pub use change::{
     RecoveryPassword, Removal, RestoreFrom, TokenChange, Verified,
 };
 pub use editor::HeaderEditor;
-pub use header_facts::{FormatFacts, HeaderFacts, KeyslotFacts, Pbkdf2Facts, Unit};
+pub use header_facts::{FactUnit, FormatFacts, HeaderFacts, KeyslotFacts, Pbkdf2Facts};
 pub use in_place::{InPlaceConversion, InPlaceConverter, Towards, convertible};
 pub use plan::{PlannedSlot, UnlockPlan};
 pub use resizing::Resizing;

@@ -1,6 +1,6 @@
 //! The GUID partition table: a header and an array of entries after the first sector, with a copy of both at the end.
 
-use super::{Partition, Table, TableKind, malformed};
+use super::{Partition, PartitionTable, TableKind, malformed};
 use crate::error::{ErrorKind, Result};
 use crate::hex;
 use crate::store::Store;
@@ -45,7 +45,7 @@ struct Copy {
 }
 
 /// Reads the table of a disk whose first sector says that it has one.
-pub(super) fn read(store: &dyn Store) -> Result<Table> {
+pub(super) fn read(store: &dyn Store) -> Result<PartitionTable> {
     let mut wrong = None;
     // The sector size shows in where the header is found; among several errors, that of a header that exists wins.
     for size in SECTOR_SIZES {
@@ -67,7 +67,7 @@ pub(super) fn read(store: &dyn Store) -> Result<Table> {
 }
 
 /// Reads the table of a disk whose first sector was cleared.
-pub(super) fn read_unprotected(store: &dyn Store) -> Result<Option<Table>> {
+pub(super) fn read_unprotected(store: &dyn Store) -> Result<Option<PartitionTable>> {
     for size in SECTOR_SIZES {
         if marked(store, size)? {
             let mut table = read(store)?;
@@ -145,7 +145,7 @@ fn copy(store: &dyn Store, size: u64, at: u64) -> Result<Copy> {
     Ok(Copy { first_usable, last_usable, entries, entry_size, other: le64(32) })
 }
 
-fn table(size: u64, copy: &Copy, warning: Option<String>) -> Result<Table> {
+fn table(size: u64, copy: &Copy, warning: Option<String>) -> Result<PartitionTable> {
     let mut partitions = Vec::new();
     for (number, entry) in (1..).zip(copy.entries.chunks_exact(copy.entry_size)) {
         if entry[..16] == [0; 16] {
@@ -175,7 +175,7 @@ fn table(size: u64, copy: &Copy, warning: Option<String>) -> Result<Table> {
         });
     }
     let warnings = warning.into_iter().collect();
-    Ok(Table { kind: TableKind::Gpt, sector_size: size as u32, partitions, warnings })
+    Ok(PartitionTable { kind: TableKind::Gpt, sector_size: size as u32, partitions, warnings })
 }
 
 fn usual(kind: &str) -> Option<&'static str> {

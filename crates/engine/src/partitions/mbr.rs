@@ -1,6 +1,6 @@
 //! The master boot record: four entries in the first sector of a disk, and a chain of sectors for logical partitions.
 
-use super::{Partition, SECTOR, Table, TableKind, malformed};
+use super::{Partition, PartitionTable, SECTOR, TableKind, malformed};
 use crate::error::Result;
 use crate::store::Store;
 
@@ -76,7 +76,7 @@ pub(super) fn classify(sector: &[u8; SECTOR as usize]) -> Kind {
     }
 }
 
-pub(super) fn read(store: &dyn Store, sector: &[u8; SECTOR as usize]) -> Result<Table> {
+pub(super) fn read(store: &dyn Store, sector: &[u8; SECTOR as usize]) -> Result<PartitionTable> {
     let mut partitions = Vec::new();
     for (number, entry) in (1..).zip(entries(sector)).filter(|(_, e)| e.kind != 0) {
         partitions.push(entry.partition(number, 0));
@@ -87,7 +87,7 @@ pub(super) fn read(store: &dyn Store, sector: &[u8; SECTOR as usize]) -> Result<
         [one] => partitions.extend(logical(store, one)?),
         _ => return Err(malformed("partition types", ENTRIES as u64, "there are several extended partitions".into())),
     }
-    Ok(Table { kind: TableKind::Mbr, sector_size: SECTOR as u32, partitions, warnings: Vec::new() })
+    Ok(PartitionTable { kind: TableKind::Mbr, sector_size: SECTOR as u32, partitions, warnings: Vec::new() })
 }
 
 /// The logical partitions: each has a sector like the first, with an entry for itself, relative to this sector, and one

@@ -16,7 +16,7 @@ const SECTOR: u64 = 512;
 /// The partition table of a disk.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
-pub struct Table {
+pub struct PartitionTable {
     /// MBR or GPT.
     pub kind: TableKind,
     /// The table's sector size, in bytes.
@@ -72,7 +72,7 @@ impl Partition {
 ///
 /// # Errors
 /// `Malformed` if there is a table that contradicts itself or the store; `Io`.
-pub fn read(store: &dyn Store) -> Result<Option<Table>> {
+pub fn read(store: &dyn Store) -> Result<Option<PartitionTable>> {
     if store.len() < 2 * SECTOR {
         return Ok(None);
     }
@@ -122,7 +122,7 @@ pub fn find(store: &dyn Store, number: u32) -> Result<Partition> {
 }
 
 /// Checks that apply to tables of every kind.
-fn checked(mut table: Table, len: u64) -> Result<Table> {
+fn checked(mut table: PartitionTable, len: u64) -> Result<PartitionTable> {
     table.partitions.sort_by_key(|p| p.number);
     for p in &table.partitions {
         let end = p.start.checked_add(p.len);

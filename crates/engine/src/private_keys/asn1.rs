@@ -47,12 +47,12 @@ pub struct Item<'a> {
 
 /// Values one after the other.
 #[derive(Clone)]
-pub struct Reader<'a> {
+pub struct DerReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> DerReader<'a> {
     /// Of all these bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
@@ -176,8 +176,8 @@ impl<'a> Reader<'a> {
 
 impl<'a> Item<'a> {
     /// The values in it.
-    pub fn reader(&self) -> Reader<'a> {
-        Reader { bytes: self.content, at: self.at }
+    pub fn reader(&self) -> DerReader<'a> {
+        DerReader { bytes: self.content, at: self.at }
     }
 
     /// The contents of a string, whose pieces are put together if it has some.
@@ -300,10 +300,10 @@ mod tests {
         for len in [0, 1, 127, 128, 255, 256, 65_535, 65_536] {
             let contents = vec![7; len];
             let written = value(tag::OCTETS, &[&contents]);
-            let mut reader = Reader::new(&written);
+            let mut reader = DerReader::new(&written);
             assert_eq!(&*reader.octets("it").expect("whole"), &contents[..]);
             assert!(reader.is_empty());
-            let cut = Reader::new(&written[..written.len() - 1]).any("it").expect_err("cut short");
+            let cut = DerReader::new(&written[..written.len() - 1]).any("it").expect_err("cut short");
             assert!(matches!(cut.kind, ErrorKind::Malformed { field: "it", .. }), "{cut}");
         }
     }
@@ -312,13 +312,13 @@ mod tests {
     fn ber_is_read_too() {
         // A sequence without a length, and in it a string in two pieces, then a number.
         let bytes = [0x30, 0x80, 0x24, 0x80, 4, 1, b'a', 4, 2, b'b', b'c', 0, 0, 2, 1, 5, 0, 0, 2, 1, 9];
-        let mut outer = Reader::new(&bytes);
+        let mut outer = DerReader::new(&bytes);
         let mut inner = outer.sequence("it").expect("whole");
         assert_eq!(&*inner.octets("it").expect("whole"), b"abc");
         assert_eq!((inner.small("it").expect("whole"), outer.small("it").expect("whole")), (5, 9));
         assert!(inner.is_empty() && outer.is_empty());
         let deep = [0x30, 0x80].repeat(1000);
-        assert!(Reader::new(&deep).any("it").is_err());
+        assert!(DerReader::new(&deep).any("it").is_err());
     }
 
     #[test]
@@ -328,8 +328,8 @@ mod tests {
         {
             assert_eq!(&**integer(bytes), written);
         }
-        assert!(Reader::new(&[2, 1, 0x80]).integer("it").is_err() && Reader::new(&[2, 0]).integer("it").is_err());
-        assert!(Reader::new(&[2, 5, 1, 0, 0, 0, 0]).small("it").is_err());
+        assert!(DerReader::new(&[2, 1, 0x80]).integer("it").is_err() && DerReader::new(&[2, 0]).integer("it").is_err());
+        assert!(DerReader::new(&[2, 5, 1, 0, 0, 0, 0]).small("it").is_err());
         assert_eq!(dotted(&[0x2b, 6, 1, 4, 1, 0x82, 0x37, 10, 3, 4]), "1.3.6.1.4.1.311.10.3.4");
     }
 }

@@ -6,7 +6,7 @@ use claviger_crypto::hash;
 use claviger_crypto::rsa;
 use zeroize::Zeroizing;
 
-use super::asn1::{self, Reader, tag};
+use super::asn1::{self, DerReader, tag};
 use super::key::SoftKey;
 use super::oids;
 use crate::error::{Error, Result};
@@ -25,7 +25,7 @@ pub struct Certificate {
     /// Whose it is: `CN=alice, OU=EFS File Encryption Certificate`.
     pub subject: String,
     /// Its public key. None for one that is not RSA's.
-    pub public: Option<rsa::PublicKey>,
+    pub public: Option<rsa::RsaPublicKey>,
     /// Its subject key identifier, where it has one.
     pub key_identifier: Option<Vec<u8>>,
     /// Whether it says that it is for EFS, or for recovering files of EFS, or for anything.
@@ -38,7 +38,7 @@ impl Certificate {
     /// # Errors
     /// `Malformed`.
     pub fn read(bytes: &[u8]) -> Result<Self> {
-        let mut outer = Reader::new(bytes);
+        let mut outer = DerReader::new(bytes);
         let whole = outer.expect(tag::SEQUENCE, "certificate")?;
         let mut fields = whole.reader().sequence("certificate")?;
         fields.optional(tag::CONTEXT_0, "version of the certificate")?;
@@ -70,10 +70,10 @@ impl Certificate {
                 };
                 match oid {
                     oids::KEY_IDENTIFIER => {
-                        let identifier = Reader::new(value).octets("subject key identifier")?;
+                        let identifier = DerReader::new(value).octets("subject key identifier")?;
                         key_identifier = Some(identifier.into_owned());
                     }
-                    oids::EXTENDED_KEY_USAGE => usages = Some(for_efs(Reader::new(value))?),
+                    oids::EXTENDED_KEY_USAGE => usages = Some(for_efs(DerReader::new(value))?),
                     _ => {}
                 }
             }
@@ -96,7 +96,7 @@ impl Certificate {
 }
 
 /// Whether one of the purposes is EFS's, or any (RFC 5280, 4.2.1.12).
-fn for_efs(mut purposes: Reader<'_>) -> Result<bool> {
+fn for_efs(mut purposes: DerReader<'_>) -> Result<bool> {
     const ANY: &[u8] = b"\x55\x1d\x25\x00";
     let mut purposes = purposes.sequence("extended key usage")?;
     let mut found = false;
@@ -107,22 +107,22 @@ fn for_efs(mut purposes: Reader<'_>) -> Result<bool> {
 }
 
 /// A key in a SubjectPublicKeyInfo by itself. None if it is not RSA's.
-pub(super) fn lone_public_key(der: &[u8]) -> Result<Option<rsa::PublicKey>> {
-    public_key(Reader::new(der).sequence("public key")?)
+pub(super) fn lone_public_key(der: &[u8]) -> Result<Option<rsa::RsaPublicKey>> {
+    public_key(DerReader::new(der).sequence("public key")?)
 }
 
 /// A key in a SubjectPublicKeyInfo. None if it is not RSA's.
-fn public_key(mut fields: Reader<'_>) -> Result<Option<rsa::PublicKey>> {
+fn public_key(mut fields: DerReader<'_>) -> Result<Option<rsa::RsaPublicKey>> {
     if fields.sequence("algorithm of the public key")?.oid("algorithm of the public key")? != oids::RSA {
         return Ok(None);
     }
-    let mut numbers = Reader::new(fields.bits("public key")?).sequence("public key")?;
+    let mut numbers = DerReader::new(fields.bits("public key")?).sequence("public key")?;
     let (modulus, exponent) = (numbers.integer("modulus")?, numbers.integer("public exponent")?);
-    Ok(rsa::PublicKey::new(modulus, exponent))
+    Ok(rsa::RsaPublicKey::new(modulus, exponent))
 }
 
 /// A name as text, the way RFC 4514 writes it but in the order in which it stands.
-fn name(mut parts: Reader<'_>) -> Result<String> {
+fn name(mut parts: DerReader<'_>) -> Result<String> {
     let mut all = Vec::new();
     while !parts.is_empty() {
         let mut set = parts.inside(tag::SET, "name")?;
@@ -205,7 +205,7 @@ impl NewCertificate<'_> {
         UNIX_EPOCH + Duration::from_secs(days(year + YEARS, month, day) * 86_400 + second)
     }
 
-    fn extensions(&self, public: &rsa::PublicKey) -> Zeroizing<Vec<u8>> {
+    fn extensions(&self, public: &rsa::RsaPublicKey) -> Zeroizing<Vec<u8>> {
         let extension =
             |oid, value: &[u8]| asn1::sequence(&[&asn1::value(tag::OID, &[oid]), &asn1::value(tag::OCTETS, &[value])]);
         let mut identifier = [0; 20];
@@ -221,12 +221,12 @@ impl NewCertificate<'_> {
 }
 
 /// A public key as PKCS#1 has it.
-pub(super) fn numbers(public: &rsa::PublicKey) -> Zeroizing<Vec<u8>> {
+pub(super) fn numbers(public: &rsa::RsaPublicKey) -> Zeroizing<Vec<u8>> {
     asn1::sequence(&[&asn1::integer(public.modulus()), &asn1::integer(&public.exponent().to_be_bytes())])
 }
 
 /// A SubjectPublicKeyInfo.
-fn public_info(public: &rsa::PublicKey) -> Zeroizing<Vec<u8>> {
+fn public_info(public: &rsa::RsaPublicKey) -> Zeroizing<Vec<u8>> {
     let algorithm = asn1::algorithm(oids::RSA, &asn1::value(tag::NULL, &[]));
     asn1::sequence(&[&algorithm, &asn1::value(tag::BITS, &[&[0], &numbers(public)])])
 }

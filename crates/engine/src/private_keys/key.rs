@@ -4,20 +4,20 @@ use claviger_crypto::Secret;
 use claviger_crypto::rsa;
 use zeroize::Zeroizing;
 
-use super::asn1::{self, Reader, tag};
+use super::asn1::{self, DerReader, tag};
 use super::{About, Certificate, PrivateKey, not_for_this_key, oids};
 use crate::error::{Error, ErrorKind, Result};
 
 /// A key whose numbers are in this process's memory: in a [`Secret`].
 #[derive(Debug)]
 pub struct SoftKey {
-    key: rsa::PrivateKey,
+    key: rsa::RsaPrivateKey,
     about: About,
 }
 
 impl SoftKey {
     /// A key that was found in `origin`.
-    pub(super) fn new(key: rsa::PrivateKey, origin: &str) -> Self {
+    pub(super) fn new(key: rsa::RsaPrivateKey, origin: &str) -> Self {
         let (modulus, origin) = (key.public().modulus().to_vec(), origin.to_owned());
         Self { key, about: About { modulus, origin, ..About::default() } }
     }
@@ -32,7 +32,7 @@ impl SoftKey {
             return Err(Error::misuse(format!("RSA keys of {bits} bits")).hint("Use 2048, 3072 or 4096 bits."));
         }
         let mut failed = None;
-        let key = rsa::PrivateKey::generate(bits, &mut |bytes| {
+        let key = rsa::RsaPrivateKey::generate(bits, &mut |bytes| {
             // Without randomness no prime would ever be found: it ends with anything, and is thrown away.
             if let Err(e) = crate::random::fill(bytes) {
                 failed.get_or_insert(e);
@@ -47,7 +47,7 @@ impl SoftKey {
     /// # Errors
     /// `Malformed`; `Unsupported` for a key of more than two primes.
     pub fn pkcs1(bytes: &[u8], origin: &str) -> Result<Self> {
-        let mut fields = Reader::new(bytes).sequence("private key")?;
+        let mut fields = DerReader::new(bytes).sequence("private key")?;
         if fields.small("version of the private key")? != 0 {
             return Err(Error::unsupported("RSA keys with more than two primes"));
         }
@@ -60,17 +60,17 @@ impl SoftKey {
         Self::of_numbers(modulus, exponent, numbers, origin)
     }
 
-    /// From big-endian numbers: modulus, public exponent, and what [`rsa::PrivateKey::new`] takes.
+    /// From big-endian numbers: modulus, public exponent, and what [`rsa::RsaPrivateKey::new`] takes.
     pub(super) fn of_numbers(modulus: &[u8], exponent: &[u8], numbers: [&[u8]; 5], origin: &str) -> Result<Self> {
-        let public = rsa::PublicKey::new(modulus, exponent);
-        let key = public.and_then(|public| rsa::PrivateKey::new(public, numbers));
+        let public = rsa::RsaPublicKey::new(modulus, exponent);
+        let key = public.and_then(|public| rsa::RsaPrivateKey::new(public, numbers));
         Ok(Self::new(key.ok_or_else(|| damaged("the numbers of the RSA key do not match"))?, origin))
     }
 
     /// From a modulus, a public exponent and two primes, all big-endian.
     pub(super) fn of_primes(modulus: &[u8], exponent: &[u8], p: &[u8], q: &[u8], origin: &str) -> Option<Self> {
-        let public = rsa::PublicKey::new(modulus, exponent)?;
-        rsa::PrivateKey::of_primes(public, p, q).map(|key| Self::new(key, origin))
+        let public = rsa::RsaPublicKey::new(modulus, exponent)?;
+        rsa::RsaPrivateKey::of_primes(public, p, q).map(|key| Self::new(key, origin))
     }
 
     /// Reads PKCS#8.
@@ -78,7 +78,7 @@ impl SoftKey {
     /// # Errors
     /// `Malformed`; `Unsupported` for a key that is not RSA's.
     pub fn pkcs8(bytes: &[u8], origin: &str) -> Result<Self> {
-        let mut fields = Reader::new(bytes).sequence("private key")?;
+        let mut fields = DerReader::new(bytes).sequence("private key")?;
         fields.small("version of the private key")?;
         let algorithm = fields.sequence("algorithm of the private key")?.oid("algorithm of the private key")?;
         if algorithm != oids::RSA {
@@ -107,7 +107,7 @@ impl SoftKey {
     }
 
     /// The public half.
-    pub fn public(&self) -> &rsa::PublicKey {
+    pub fn public(&self) -> &rsa::RsaPublicKey {
         self.key.public()
     }
 

@@ -27,7 +27,7 @@ pub use pfx::write as write_pfx;
 
 use crate::credential::read_up_to;
 use crate::error::{Error, ErrorKind, Result};
-use asn1::{Reader, tag};
+use asn1::{DerReader, tag};
 
 /// The longest file of keys and certificates that is read.
 const FILE_MAX: usize = 4 << 20;
@@ -141,12 +141,12 @@ impl Contents {
 }
 
 /// The RSA key in a PEM of a public key. None if it is another one.
-pub(crate) fn rsa_public_key(pem: &[u8]) -> Result<Option<claviger_crypto::rsa::PublicKey>> {
+pub(crate) fn rsa_public_key(pem: &[u8]) -> Result<Option<claviger_crypto::rsa::RsaPublicKey>> {
     pem::first(pem, "PUBLIC KEY").map_or(Ok(None), |der| certificate::lone_public_key(&der))
 }
 
 /// By what systemd knows an RSA key: the hash of it as PKCS#1 has it (systemd, src/shared/openssl-util.c, `pubkey_fingerprint`).
-pub(crate) fn rsa_fingerprint(key: &claviger_crypto::rsa::PublicKey) -> [u8; 32] {
+pub(crate) fn rsa_fingerprint(key: &claviger_crypto::rsa::RsaPublicKey) -> [u8; 32] {
     let mut hash = [0; 32];
     claviger_crypto::hash::SHA256.checksum(&[&certificate::numbers(key)], &mut hash);
     hash
@@ -205,7 +205,7 @@ pub fn read(bytes: &[u8], origin: &str, ask: &mut dyn FnMut() -> Result<Secret>)
     if pem::is_one(bytes) {
         return pem::read(bytes, origin, ask);
     }
-    let Ok(mut fields) = Reader::new(bytes).sequence("file") else { return Err(nothing_of_ours()) };
+    let Ok(mut fields) = DerReader::new(bytes).sequence("file") else { return Err(nothing_of_ours()) };
     let mut contents = Contents::default();
     // PKCS#12 and keys begin with a version; a certificate and an encrypted key with what was signed, and how it was encrypted.
     match (fields.any("file").map(|first| (first.tag, first.content)), fields.peek()) {

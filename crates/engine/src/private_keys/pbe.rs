@@ -7,7 +7,7 @@ use claviger_crypto::secret::wipe_stack;
 use claviger_crypto::{Acceleration, BlockCipher, Secret};
 use zeroize::Zeroizing;
 
-use super::asn1::{self, Reader, tag};
+use super::asn1::{self, DerReader, tag};
 use super::oids;
 use crate::error::{Error, ErrorKind, Result};
 use crate::random;
@@ -70,7 +70,7 @@ pub fn utf16(text: &[u8]) -> Result<Secret> {
 ///
 /// # Errors
 /// `WrongCredential`, mostly, where the password is wrong; `Unsupported`; `Malformed`.
-pub fn decrypt(mut algorithm: Reader<'_>, ciphertext: &[u8], password: &Password) -> Result<Secret> {
+pub fn decrypt(mut algorithm: DerReader<'_>, ciphertext: &[u8], password: &Password) -> Result<Secret> {
     let oid = algorithm.oid("encryption scheme")?;
     let mut parameters = algorithm.sequence("parameters of the encryption")?;
     let (cipher, iv) = match oid.split_last() {
@@ -107,7 +107,7 @@ pub fn wrong_password() -> Error {
 }
 
 /// A count of iterations that is to be done.
-pub(super) fn iterations(fields: &mut Reader<'_>, password: &Password) -> Result<u32> {
+pub(super) fn iterations(fields: &mut DerReader<'_>, password: &Password) -> Result<u32> {
     match fields.small("iterations")? {
         0 => Err(fields.damaged("iterations", "there is none")),
         count if count > password.patience => Err(fields.damaged("iterations", format!("{count} are too many"))),
@@ -199,7 +199,7 @@ pub(super) fn pkcs12_derive(
 }
 
 /// The cipher and initialisation vector of PBES2 (RFC 8018, A.4), whose parameters these are.
-fn pbes2(mut parameters: Reader<'_>, password: &Password) -> Result<(Box<dyn BlockCipher>, [u8; 16])> {
+fn pbes2(mut parameters: DerReader<'_>, password: &Password) -> Result<(Box<dyn BlockCipher>, [u8; 16])> {
     let mut kdf = parameters.sequence("key derivation")?;
     let mut scheme = parameters.sequence("cipher")?;
     let (cipher, key_len) = match scheme.oid("cipher")? {
@@ -291,8 +291,9 @@ mod tests {
         for len in [0, 15, 16, 17] {
             let plain = vec![7; len];
             let (algorithm, ciphertext) = encrypt(&plain, &right).expect("random bytes");
-            let open =
-                |password| decrypt(Reader::new(&algorithm).sequence("it").expect("a sequence"), &ciphertext, password);
+            let open = |password| {
+                decrypt(DerReader::new(&algorithm).sequence("it").expect("a sequence"), &ciphertext, password)
+            };
             assert!(open(&right).expect("the password is right").same_as(&plain));
             // One in 256 of wrong keys leaves something like padding behind.
             assert!(open(&wrong).map_or(true, |other| !other.same_as(&plain)));

@@ -4,7 +4,7 @@ use claviger_crypto::Secret;
 use claviger_crypto::hash::{self, Hash};
 use zeroize::Zeroizing;
 
-use super::asn1::{self, Reader, tag};
+use super::asn1::{self, DerReader, tag};
 use super::key::SoftKey;
 use super::pbe::{self, Password, Purpose};
 use super::{Certificate, Contents, certificate, oids};
@@ -52,12 +52,12 @@ struct Mac<'a> {
     value: std::borrow::Cow<'a, [u8]>,
     salt: std::borrow::Cow<'a, [u8]>,
     /// The fields from the iterations on.
-    rest: Reader<'a>,
+    rest: DerReader<'a>,
 }
 
 impl<'a> File<'a> {
     fn read(bytes: &'a [u8]) -> Result<Self> {
-        let mut fields = Reader::new(bytes).sequence("PFX")?;
+        let mut fields = DerReader::new(bytes).sequence("PFX")?;
         match fields.small("version of the PFX")? {
             3 => {}
             other => return Err(Error::unsupported(format!("PFX of version {other}"))),
@@ -78,7 +78,7 @@ impl<'a> File<'a> {
     }
 
     fn open(&self, password: &Password, origin: &str, into: &mut Contents) -> Result<()> {
-        let mut parts = Reader::new(&self.safe).sequence("authenticated safe")?;
+        let mut parts = DerReader::new(&self.safe).sequence("authenticated safe")?;
         while !parts.is_empty() {
             let mut part = parts.sequence("part of the safe")?;
             let kind = part.oid("part of the safe")?;
@@ -109,7 +109,7 @@ impl<'a> File<'a> {
 }
 
 impl<'a> Mac<'a> {
-    fn read(mut fields: Reader<'a>) -> Result<Self> {
+    fn read(mut fields: DerReader<'a>) -> Result<Self> {
         let mut digest = fields.sequence("MAC")?;
         let hash = match digest.sequence("hash of the MAC")?.oid("hash of the MAC")? {
             oids::SHA1 => &hash::SHA1,
@@ -136,7 +136,7 @@ impl<'a> Mac<'a> {
 
 /// Reads SafeContents.
 fn read_bags(bytes: &[u8], password: &Password, origin: &str, into: &mut Contents, depth: usize) -> Result<()> {
-    let mut bags = Reader::new(bytes).sequence("bags")?;
+    let mut bags = DerReader::new(bytes).sequence("bags")?;
     while !bags.is_empty() {
         let mut bag = bags.sequence("bag")?;
         let kind = bag.oid("kind of the bag")?;
@@ -171,13 +171,13 @@ fn read_bags(bytes: &[u8], password: &Password, origin: &str, into: &mut Content
 /// # Errors
 /// Those of [`pbe::decrypt`].
 pub fn encrypted_pkcs8(bytes: &[u8], password: &Password) -> Result<Secret> {
-    let mut fields = Reader::new(bytes).sequence("encrypted private key")?;
+    let mut fields = DerReader::new(bytes).sequence("encrypted private key")?;
     let algorithm = fields.sequence("encryption scheme")?;
     let ciphertext = fields.octets("encrypted private key")?;
     pbe::decrypt(algorithm, &ciphertext, password)
 }
 
-fn friendly_name(mut attributes: Reader<'_>) -> Result<Option<String>> {
+fn friendly_name(mut attributes: DerReader<'_>) -> Result<Option<String>> {
     let mut name = None;
     while !attributes.is_empty() {
         let mut attribute = attributes.sequence("attribute")?;

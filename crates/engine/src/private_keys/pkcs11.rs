@@ -119,7 +119,7 @@ fn keys(session: Session, label: &str) -> Result<Vec<Arc<dyn PrivateKey>>> {
             }
         }
         let modulus = |certificate: &Certificate| {
-            certificate.public.as_ref().is_some_and(|public: &rsa::PublicKey| public.modulus() == about.modulus)
+            certificate.public.as_ref().is_some_and(|public: &rsa::RsaPublicKey| public.modulus() == about.modulus)
         };
         let its_own = certificates.iter().find(|(_, certificate)| modulus(certificate));
         // Some cards do not tell the modulus of a private key.

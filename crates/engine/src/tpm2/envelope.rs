@@ -7,8 +7,8 @@ use claviger_crypto::Secret;
 use claviger_crypto::hash::SHA256;
 use serde_json::{Map, Value, json};
 
-use super::wire::{Reader, odd};
-use super::{Bank, Blob, Parent, Pcrs, Pin, Policy, Signed, Tpm};
+use super::wire::{WireReader, odd};
+use super::{Bank, Parent, Pcrs, Pin, Policy, SealedObject, Signed, Tpm};
 use crate::error::{Error, ErrorKind, Result};
 use crate::private_keys::{rsa_fingerprint, rsa_public_key};
 use crate::{hex, random};
@@ -28,7 +28,7 @@ pub struct Envelope {
     /// The key of the TPM.
     pub parent: Parent,
     /// What was sealed.
-    pub blob: Blob,
+    pub blob: SealedObject,
     /// What has to be so.
     pub policy: Policy,
     /// The digest of that.
@@ -102,7 +102,7 @@ impl Envelope {
         let pin = field(token, "tpm2-pin", Value::as_bool)?.unwrap_or(false);
         Ok(Self {
             parent,
-            blob: Blob::parse(&blob)?,
+            blob: SealedObject::parse(&blob)?,
             policy: Policy { pcrs: pcrs(token, "tpm2-pcrs", bank)?, signed, pin, pin_first: false },
             digest: digest.transpose()?,
             salt: bytes("tpm2_salt")?,
@@ -200,7 +200,7 @@ fn pcrs(token: &Map<String, Value>, name: &'static str, bank: Bank) -> Result<Pc
 
 /// What tpm2-tss keeps of a key in a TPM: its handle and its name, then what says the same again (tpm2-tss, `Esys_TR_Serialize`).
 fn storage_key(bytes: &[u8]) -> Result<Parent> {
-    let mut reader = Reader(bytes);
+    let mut reader = WireReader(bytes);
     let (handle, name) = (reader.u32()?, reader.sized()?);
     if handle >> 24 != 0x81 {
         return Err(odd("it is sealed under a non-persistent key"));

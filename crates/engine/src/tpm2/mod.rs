@@ -14,9 +14,9 @@ use claviger_crypto::hash::SHA256;
 use zeroize::Zeroizing;
 
 pub use self::envelope::{Envelope, TOKEN};
-use self::session::{CONTINUE, DECRYPT, ENCRYPT, Exchange, SIZE, Session};
-pub use self::transport::{Address, Transport};
-use self::wire::{Bytes, Reader, odd};
+use self::session::{CONTINUE, DECRYPT, ENCRYPT, SIZE, SessionExchange, TpmSession};
+pub use self::transport::{TpmAddress, TpmTransport};
+use self::wire::{Bytes, WireReader, odd};
 use crate::deadline::Cancel;
 use crate::error::{Error, ErrorKind, Result};
 use crate::random;
@@ -215,21 +215,21 @@ pub enum Parent {
 
 /// What a TPM has sealed: only it can make something of that.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blob {
+pub struct SealedObject {
     /// The encrypted half (`TPM2B_PRIVATE`, without its length).
     pub private: Vec<u8>,
     /// The public half (`TPM2B_PUBLIC`, without its length).
     pub public: Vec<u8>,
 }
 
-impl Blob {
+impl SealedObject {
     /// Both halves, each with its length, the encrypted one first: as systemd stores them.
     ///
     /// # Errors
     /// `Io` where it is cut off or goes on.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let (blob, rest) = Self::at_front(bytes)?;
-        Reader(rest).end()?;
+        WireReader(rest).end()?;
         Ok(blob)
     }
 
@@ -238,7 +238,7 @@ impl Blob {
     /// # Errors
     /// `Io` where it is cut off.
     pub(crate) fn at_front(bytes: &[u8]) -> Result<(Self, &[u8])> {
-        let mut reader = Reader(bytes);
+        let mut reader = WireReader(bytes);
         let blob = Self { private: reader.sized()?.to_vec(), public: reader.sized()?.to_vec() };
         // What a command has room for beside it.
         if blob.private.len() + blob.public.len() > wire::LONGEST / 2 {
@@ -247,7 +247,7 @@ impl Blob {
         Ok((blob, reader.0))
     }
 
-    /// The inverse of [`Blob::parse`].
+    /// The inverse of [`SealedObject::parse`].
     pub fn to_bytes(&self) -> Vec<u8> {
         Bytes::new().sized(&self.private).sized(&self.public).to_vec()
     }
@@ -286,7 +286,7 @@ impl Object {
 
     /// The digest of the policy that the TPM is to see satisfied: tpm2-tools make objects without one.
     fn policy(&self) -> Result<&[u8]> {
-        let mut area = Reader(&self.public);
+        let mut area = WireReader(&self.public);
         let (_kind, _name, _attributes) = (area.u16()?, area.u16()?, area.u32()?);
         area.sized()
     }
@@ -294,7 +294,7 @@ impl Object {
 
 /// What a public area is known by (Part 1, 16).
 fn name(public: &[u8]) -> Result<Vec<u8>> {
-    let mut area = Reader(public);
+    let mut area = WireReader(public);
     if (area.u16()?, area.u16()?).1 != ALG_SHA256 {
         return Err(odd("it has a name by another hash than SHA-256"));
     }
@@ -312,27 +312,27 @@ struct Answer(Zeroizing<Vec<u8>>);
 
 impl Answer {
     /// What is behind tag, size and code.
-    fn reader(&self) -> Reader<'_> {
-        Reader(&self.0[10..])
+    fn reader(&self) -> WireReader<'_> {
+        WireReader(&self.0[10..])
     }
 }
 
 /// A TPM.
 pub struct Tpm {
-    transport: Box<dyn Transport>,
+    transport: Box<dyn TpmTransport>,
 }
 
 impl Tpm {
     /// The one behind this.
-    pub fn new(transport: Box<dyn Transport>) -> Self {
+    pub fn new(transport: Box<dyn TpmTransport>) -> Self {
         Self { transport }
     }
 
     /// Connects to one. All that is exchanged with it ends as soon as `cancel` is set.
     ///
     /// # Errors
-    /// Those of [`Address::connect`].
-    pub fn connect(address: &Address, cancel: Cancel) -> Result<Self> {
+    /// Those of [`TpmAddress::connect`].
+    pub fn connect(address: &TpmAddress, cancel: Cancel) -> Result<Self> {
         Ok(Self::new(address.connect(cancel)?))
     }
 
@@ -340,7 +340,13 @@ impl Tpm {
     ///
     /// # Errors
     /// `Io` where the TPM fails, or does not let a storage key be made.
-    pub fn seal(&mut self, parent: &Parent, secret: &[u8], policy: &Policy, pin: &Pin) -> Result<(Blob, Vec<u8>)> {
+    pub fn seal(
+        &mut self,
+        parent: &Parent,
+        secret: &[u8],
+        policy: &Policy,
+        pin: &Pin,
+    ) -> Result<(SealedObject, Vec<u8>)> {
         let parent = self.parent(parent)?;
         self.with(parent.handle, |tpm| {
             let trial = tpm.start(Kind::Trial, None)?;
@@ -360,7 +366,7 @@ impl Tpm {
     pub fn unseal(
         &mut self,
         parent: &Parent,
-        blob: &Blob,
+        blob: &SealedObject,
         policy: &Policy,
         digest: Option<&[u8]>,
         pin: &Pin,
@@ -386,7 +392,7 @@ impl Tpm {
     /// The secret in a loaded object. None where this form of its policy does not lead to it.
     fn unseal_by(
         &mut self,
-        session: &Session,
+        session: &TpmSession,
         object: &Object,
         policy: &Policy,
         digest: Option<&[u8]>,
@@ -397,9 +403,9 @@ impl Tpm {
         if !free && self.satisfy(session, policy)? != digest.unwrap_or(wanted) {
             return Ok(None);
         }
-        let exchange = Exchange::new(session, &pin.0, policy.pin || free)?;
+        let exchange = SessionExchange::new(session, &pin.0, policy.pin || free)?;
         let answer = self.in_session(&exchange, ENCRYPT | CONTINUE, UNSEAL, object, Bytes::new())?;
-        Reader(&answer).sized().map(|secret| Some(Secret::copy_from(secret)))
+        WireReader(&answer).sized().map(|secret| Some(Secret::copy_from(secret)))
     }
 
     /// Does something with an object or a session and removes it from the TPM, if it does not stay there.
@@ -450,25 +456,32 @@ impl Tpm {
         Object::new(handle, reader.sized()?)
     }
 
-    fn load(&mut self, parent: &Object, blob: &Blob) -> Result<Object> {
+    fn load(&mut self, parent: &Object, blob: &SealedObject) -> Result<Object> {
         let parameters = Bytes::new().sized(&blob.private).sized(&blob.public);
         let answer = self.by_password(LOAD, parent.handle, parameters)?;
         Object::new(answer.reader().u32()?, &blob.public)
     }
 
-    fn create(&mut self, session: &Session, parent: &Object, secret: &[u8], policy: &[u8], pin: &Pin) -> Result<Blob> {
+    fn create(
+        &mut self,
+        session: &TpmSession,
+        parent: &Object,
+        secret: &[u8],
+        policy: &[u8],
+        pin: &Pin,
+    ) -> Result<SealedObject> {
         let public = Bytes::new().u16(ALG_KEYED_HASH).u16(ALG_SHA256).u32(FIXED_TPM | FIXED_PARENT).sized(policy);
         let public = public.u16(ALG_NULL).sized(&[]);
         let parameters =
             Bytes::new().within(|bytes| bytes.sized(&pin.0).sized(secret)).sized(&public).sized(&[]).u32(0);
-        let exchange = Exchange::new(session, &[], true)?;
+        let exchange = SessionExchange::new(session, &[], true)?;
         let answer = self.in_session(&exchange, DECRYPT | CONTINUE, CREATE, parent, parameters)?;
-        let mut reader = Reader(&answer);
-        Ok(Blob { private: reader.sized()?.to_vec(), public: reader.sized()?.to_vec() })
+        let mut reader = WireReader(&answer);
+        Ok(SealedObject { private: reader.sized()?.to_vec(), public: reader.sized()?.to_vec() })
     }
 
     /// Starts a session, salted for a key.
-    fn start(&mut self, kind: Kind, key: Option<&Object>) -> Result<Session> {
+    fn start(&mut self, kind: Kind, key: Option<&Object>) -> Result<TpmSession> {
         let mut nonce = [0; SIZE];
         random::fill(&mut nonce)?;
         let (salt, sealed) = key.map(|key| session::salt(&key.public)).transpose()?.unzip();
@@ -485,11 +498,11 @@ impl Tpm {
         if let Some(salt) = salt {
             session::kdf_a(&salt, b"ATH", &nonce_tpm, &nonce, &mut session_key);
         }
-        Ok(Session { handle, kind, key: session_key, nonce_tpm })
+        Ok(TpmSession { handle, kind, key: session_key, nonce_tpm })
     }
 
     /// Shows the TPM that the policy is satisfied, in the order in which systemd does it, and gives the digest that comes of it.
-    fn satisfy(&mut self, session: &Session, policy: &Policy) -> Result<Vec<u8>> {
+    fn satisfy(&mut self, session: &TpmSession, policy: &Policy) -> Result<Vec<u8>> {
         let trial = session.kind == Kind::Trial;
         let session = session.handle;
         match &policy.signed {
@@ -560,7 +573,7 @@ impl Tpm {
     /// A command on an object, authorised and encrypted by a session. Gives the parameters of the answer, decrypted.
     fn in_session(
         &mut self,
-        exchange: &Exchange<'_>,
+        exchange: &SessionExchange<'_>,
         attributes: u8,
         code: u32,
         object: &Object,
@@ -596,7 +609,7 @@ impl Tpm {
         }
         for _ in 0..ATTEMPTS {
             let answer = Answer(Zeroizing::new(self.transport.exchange(&command)?));
-            let mut reader = Reader(&answer.0);
+            let mut reader = WireReader(&answer.0);
             let (_tag, size, code) = (reader.u16()?, reader.u32()?, reader.u32()?);
             if size as usize != answer.0.len() {
                 return Err(odd("its length field is wrong"));
@@ -621,16 +634,16 @@ enum Kind {
 
 /// Where the first parameter is, which has its length in front.
 fn first_parameter(parameters: &[u8]) -> Result<std::ops::Range<usize>> {
-    let len = Reader(parameters).sized()?.len();
+    let len = WireReader(parameters).sized()?.len();
     Ok(2..2 + len)
 }
 
 /// Seals and unseals with a TPM that answers with parts of these bytes, each behind its length.
 pub(crate) fn fuzz_answers(bytes: &[u8]) {
     struct Answers(Vec<u8>, usize);
-    impl Transport for Answers {
+    impl TpmTransport for Answers {
         fn exchange(&mut self, _: &[u8]) -> std::io::Result<Vec<u8>> {
-            let answer = Reader(&self.0[self.1..]).sized().unwrap_or_default().to_vec();
+            let answer = WireReader(&self.0[self.1..]).sized().unwrap_or_default().to_vec();
             self.1 = (self.1 + 2 + answer.len()).min(self.0.len());
             if answer.is_empty() { Err(std::io::ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
         }
@@ -638,6 +651,6 @@ pub(crate) fn fuzz_answers(bytes: &[u8]) {
     let tpm = || Tpm::new(Box::new(Answers(bytes.to_vec(), 0)));
     let policy = Policy { pcrs: Pcrs { bank: Bank::Sha256, mask: 1 << 7 }, pin: true, ..Policy::default() };
     let _ = tpm().seal(&Parent::Ecc, &[7; 32], &policy, &Pin::hashed(b"pin"));
-    let blob = Blob { private: vec![1; 16], public: vec![0, 8, 0, 11, 0, 0, 0, 0, 0, 1, 5] };
+    let blob = SealedObject { private: vec![1; 16], public: vec![0, 8, 0, 11, 0, 0, 0, 0, 0, 1, 5] };
     let _ = tpm().unseal(&Parent::Rsa, &blob, &policy, None, &Pin::hashed(b"pin"));
 }

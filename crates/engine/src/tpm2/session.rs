@@ -6,7 +6,7 @@ use claviger_crypto::hash::SHA256;
 use claviger_crypto::rsa;
 use claviger_crypto::{Acceleration, CIPHERS, Secret};
 
-use super::wire::{Bytes, Reader, odd};
+use super::wire::{Bytes, WireReader, odd};
 use super::{ALG_AES, ALG_CFB, ALG_ECC, ALG_NULL, ALG_RSA, ALG_SHA256, Kind, P256};
 use crate::error::Result;
 use crate::random;
@@ -22,7 +22,7 @@ pub const DECRYPT: u8 = 0x20;
 pub const ENCRYPT: u8 = 0x40;
 
 /// A session that has been started.
-pub struct Session {
+pub struct TpmSession {
     /// Its handle.
     pub handle: u32,
     /// What it is for.
@@ -34,16 +34,16 @@ pub struct Session {
 }
 
 /// One command in a session: the session's key and that of what is authorised, and the nonces.
-pub struct Exchange<'a> {
-    session: &'a Session,
+pub struct SessionExchange<'a> {
+    session: &'a TpmSession,
     value: Secret,
     hmac_key: Secret,
     nonce: [u8; SIZE],
 }
 
-impl<'a> Exchange<'a> {
+impl<'a> SessionExchange<'a> {
     /// `auth` is what is known of what is authorised; where the policy does not ask for that it is not `proven`, and only encrypts.
-    pub fn new(session: &'a Session, auth: &[u8], proven: bool) -> Result<Self> {
+    pub fn new(session: &'a TpmSession, auth: &[u8], proven: bool) -> Result<Self> {
         let mut nonce = [0; SIZE];
         random::fill(&mut nonce)?;
         let value = joined(&session.key, auth);
@@ -65,7 +65,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Checks the part of an answer that authenticates it, and gives the TPM's new nonce.
-    pub fn check(&self, of: &[u8; SIZE], mut authorisation: Reader<'_>) -> Result<Vec<u8>> {
+    pub fn check(&self, of: &[u8; SIZE], mut authorisation: WireReader<'_>) -> Result<Vec<u8>> {
         let (nonce, attributes, hmac) = (authorisation.sized()?, authorisation.u8()?, authorisation.sized()?);
         authorisation.end()?;
         let mut right = Secret::zeroed(SIZE);
@@ -118,7 +118,7 @@ pub fn kdf_a(key: &[u8], label: &[u8], u: &[u8], v: &[u8], out: &mut [u8]) {
 
 /// A salt, and it for the TPM's eyes only: by the public area of one of its keys.
 pub fn salt(public: &[u8]) -> Result<(Secret, Vec<u8>)> {
-    let mut area = Reader(public);
+    let mut area = WireReader(public);
     let (kind, name, _attributes) = (area.u16()?, area.u16()?, area.u32()?);
     area.sized()?;
     if name != ALG_SHA256
@@ -138,7 +138,7 @@ pub fn salt(public: &[u8]) -> Result<(Secret, Vec<u8>)> {
             let (_bits, exponent) = (area.u16()?, area.u32()?);
             // The default is written as none (Part 2, 12.2.3.5).
             let exponent = if exponent == 0 { 65537 } else { exponent };
-            let key = rsa::PublicKey::new(area.sized()?, &exponent.to_be_bytes());
+            let key = rsa::RsaPublicKey::new(area.sized()?, &exponent.to_be_bytes());
             salt_rsa(&key.ok_or_else(|| odd("its key is not RSA"))?)
         }
         _ => Err(odd("its key is of an unknown kind")),
@@ -155,7 +155,7 @@ fn salt_ecc(point: &Point) -> Result<(Secret, Vec<u8>)> {
     Ok((salt, Bytes::new().sized(public.x()).sized(public.y()).to_vec()))
 }
 
-fn salt_rsa(key: &rsa::PublicKey) -> Result<(Secret, Vec<u8>)> {
+fn salt_rsa(key: &rsa::RsaPublicKey) -> Result<(Secret, Vec<u8>)> {
     let salt = random::secret(SIZE)?;
     let mut seed = [0; SIZE];
     random::fill(&mut seed)?;

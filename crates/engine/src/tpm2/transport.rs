@@ -32,7 +32,7 @@ const PATIENCE_FOR_SOFTWARE: Duration = Duration::from_secs(60);
 const HEADER: usize = 10;
 
 /// Something that takes one command and gives one answer.
-pub trait Transport {
+pub trait TpmTransport {
     /// Sends a whole command and receives a whole answer.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ pub trait Transport {
 /// Which TPM, as systemd and tpm2-tools name them: `auto`, a path, `device:/dev/tpmrm0`, `swtpm:host=127.0.0.1,port=2321` or
 /// `swtpm:path=/run/swtpm.sock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
+pub enum TpmAddress {
     /// A character device.
     Device(PathBuf),
     /// A TPM in software, by a port of some machine.
@@ -52,13 +52,13 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-impl Default for Address {
+impl Default for TpmAddress {
     fn default() -> Self {
         Self::Device(DEVICE.into())
     }
 }
 
-impl FromStr for Address {
+impl FromStr for TpmAddress {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
@@ -85,12 +85,12 @@ impl FromStr for Address {
     }
 }
 
-impl Address {
+impl TpmAddress {
     /// Connects to it. All that is exchanged ends as soon as `cancel` is set.
     ///
     /// # Errors
     /// `Misuse` if there is no such TPM, `Cancelled`, `Io`.
-    pub fn connect(&self, cancel: Cancel) -> Result<Box<dyn Transport>> {
+    pub fn connect(&self, cancel: Cancel) -> Result<Box<dyn TpmTransport>> {
         let mut budget = Budget { left: PATIENCE_FOR_SOFTWARE, cancel };
         match self {
             Self::Device(path) => {
@@ -144,7 +144,7 @@ struct Device {
     budget: Budget,
 }
 
-impl Transport for Device {
+impl TpmTransport for Device {
     fn exchange(&mut self, command: &[u8]) -> io::Result<Vec<u8>> {
         let Self { file, budget } = self;
         budget.spend(|deadline| {
@@ -164,7 +164,7 @@ struct Stream {
     budget: Budget,
 }
 
-impl Transport for Stream {
+impl TpmTransport for Stream {
     fn exchange(&mut self, command: &[u8]) -> io::Result<Vec<u8>> {
         let Self { socket, budget } = self;
         budget.spend(|deadline| {
@@ -190,14 +190,14 @@ mod tests {
 
     #[test]
     fn a_tpm_is_named_as_systemd_and_tpm2_tools_name_it() {
-        assert_eq!("auto".parse(), Ok(Address::Device("/dev/tpmrm0".into())));
-        assert_eq!("/dev/tpm1".parse(), Ok(Address::Device("/dev/tpm1".into())));
-        assert_eq!("device:/dev/tpm0".parse(), Ok(Address::Device("/dev/tpm0".into())));
-        assert_eq!("swtpm:".parse(), Ok(Address::Tcp("localhost".into(), 2321)));
-        assert_eq!("swtpm:host=127.0.0.1,port=7".parse(), Ok(Address::Tcp("127.0.0.1".into(), 7)));
-        assert_eq!("swtpm:path=/run/x".parse(), Ok(Address::Unix("/run/x".into())));
+        assert_eq!("auto".parse(), Ok(TpmAddress::Device("/dev/tpmrm0".into())));
+        assert_eq!("/dev/tpm1".parse(), Ok(TpmAddress::Device("/dev/tpm1".into())));
+        assert_eq!("device:/dev/tpm0".parse(), Ok(TpmAddress::Device("/dev/tpm0".into())));
+        assert_eq!("swtpm:".parse(), Ok(TpmAddress::Tcp("localhost".into(), 2321)));
+        assert_eq!("swtpm:host=127.0.0.1,port=7".parse(), Ok(TpmAddress::Tcp("127.0.0.1".into(), 7)));
+        assert_eq!("swtpm:path=/run/x".parse(), Ok(TpmAddress::Unix("/run/x".into())));
         for wrong in ["", "tpm0", "swtpm", "swtpm:port=x", "swtpm:7", "mssim:host=x", "device:tpm0"] {
-            assert!(wrong.parse::<Address>().is_err(), "{wrong}");
+            assert!(wrong.parse::<TpmAddress>().is_err(), "{wrong}");
         }
     }
 }

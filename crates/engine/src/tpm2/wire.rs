@@ -63,9 +63,9 @@ impl std::ops::Deref for Bytes {
 
 /// Reads bytes from the front.
 #[derive(Clone, Copy)]
-pub struct Reader<'a>(pub &'a [u8]);
+pub struct WireReader<'a>(pub &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> WireReader<'a> {
     pub fn take(&mut self, len: usize) -> Result<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(len).ok_or_else(cut_off)?;
         self.0 = rest;

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{Attributes, Entry, Held, Listing, NewNode, Node, NodeKind, OpenFile, Setting, Special, Tree, Use};
+use super::{Attributes, Entry, HeldNode, Listing, NewNode, Node, NodeKind, OpenFile, Setting, Special, Tree, Use};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes that are copied at a time.
@@ -126,7 +126,7 @@ impl<'a> Copying<'a> {
     }
 
     fn entry(&mut self, from: Node, entry: &Entry, to: Node, path: &Path, depth: usize) -> Copied<()> {
-        let source = Held::take(self.from, from, entry).map_err(Trouble::One)?;
+        let source = HeldNode::take(self.from, from, entry).map_err(Trouble::One)?;
         let of = self.from.attributes(source.node()).map_err(Trouble::One)?;
         if of.kind == NodeKind::Folder {
             let made = self.made_folder(to, &entry.name, &of).map_err(of_copy)?;
@@ -140,14 +140,14 @@ impl<'a> Copying<'a> {
         Ok(())
     }
 
-    fn made_folder(&self, to: Node, name: &OsStr, of: &Attributes) -> io::Result<Held<&'a Whole>> {
-        match Held::lookup(self.to, to, name) {
+    fn made_folder(&self, to: Node, name: &OsStr, of: &Attributes) -> io::Result<HeldNode<&'a Whole>> {
+        match HeldNode::lookup(self.to, to, name) {
             Ok(there) if self.to.attributes(there.node())?.kind == NodeKind::Folder => Ok(there),
             Ok(_) => Err(io::ErrorKind::NotADirectory.into()),
             // Until all is in it, its owner may write into it.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let new = NewNode { mode: of.mode.map(|mode| mode | 0o700), owner: None };
-                Ok(Held::new(self.to, self.to.make_folder(to, name, &new)?))
+                Ok(HeldNode::new(self.to, self.to.make_folder(to, name, &new)?))
             }
             Err(e) => Err(e),
         }
@@ -163,7 +163,7 @@ impl<'a> Copying<'a> {
             (None, NodeKind::File) => self.file(source, of, to, name)?,
             (None, NodeKind::Link) => {
                 let target = self.from.link_target(source).map_err(Trouble::One)?;
-                Held::new(self.to, self.to.make_link(to, name, &target, &NewNode::default()).map_err(of_copy)?)
+                HeldNode::new(self.to, self.to.make_link(to, name, &target, &NewNode::default()).map_err(of_copy)?)
             }
             (None, _) => self.special(source, of, to, name)?,
         };
@@ -176,14 +176,14 @@ impl<'a> Copying<'a> {
         self.finish(source, made.node(), of)
     }
 
-    fn special(&self, source: Node, of: &Attributes, to: Node, name: &OsStr) -> Copied<Held<&'a Whole>> {
+    fn special(&self, source: Node, of: &Attributes, to: Node, name: &OsStr) -> Copied<HeldNode<&'a Whole>> {
         let Some(special) = of.special else {
             // A tree that does not read something for a reason says it.
             let why = self.from.read_at(source, 0, &mut [0]).err();
             return Err(Trouble::One(why.unwrap_or_else(|| io::ErrorKind::Unsupported.into())));
         };
         let made = self.to.make_special(to, name, special, &NewNode { mode: of.mode, owner: None });
-        made.map(|made| Held::new(self.to, made)).map_err(|e| match e.kind() {
+        made.map(|made| HeldNode::new(self.to, made)).map_err(|e| match e.kind() {
             // Only root makes devices.
             io::ErrorKind::PermissionDenied => Trouble::One(e),
             _ => of_copy(e),
@@ -191,8 +191,8 @@ impl<'a> Copying<'a> {
     }
 
     fn one_more_name(&self, first: &Path, to: Node, name: &OsStr) -> io::Result<()> {
-        let known = Held::find(self.to, first.as_os_str())?;
-        if let Ok(there) = Held::lookup(self.to, to, name) {
+        let known = HeldNode::find(self.to, first.as_os_str())?;
+        if let Ok(there) = HeldNode::lookup(self.to, to, name) {
             if self.to.attributes(there.node())?.number == self.to.attributes(known.node())?.number {
                 return Ok(());
             }
@@ -204,8 +204,8 @@ impl<'a> Copying<'a> {
     }
 
     /// What is there from before, if it is the same; anything else goes.
-    fn kept(&self, source: Node, of: &Attributes, to: Node, name: &OsStr) -> io::Result<Option<Held<&'a Whole>>> {
-        let there = match Held::lookup(self.to, to, name) {
+    fn kept(&self, source: Node, of: &Attributes, to: Node, name: &OsStr) -> io::Result<Option<HeldNode<&'a Whole>>> {
+        let there = match HeldNode::lookup(self.to, to, name) {
             Ok(there) => there,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(e),
@@ -219,10 +219,10 @@ impl<'a> Copying<'a> {
         self.to.remove(to, name).map(|()| None)
     }
 
-    fn file(&self, source: Node, of: &Attributes, to: Node, name: &OsStr) -> Copied<Held<&'a Whole>> {
+    fn file(&self, source: Node, of: &Attributes, to: Node, name: &OsStr) -> Copied<HeldNode<&'a Whole>> {
         let usage = Use { read: false, write: true };
         let new = NewNode { mode: of.mode.map(|mode| mode & 0o777 | 0o600), owner: None };
-        let made = Held::new(self.to, self.to.create_open(to, name, &new, usage).map_err(of_copy)?);
+        let made = HeldNode::new(self.to, self.to.create_open(to, name, &new, usage).map_err(of_copy)?);
         let written = pieces(self.from, source, of.size, |at, piece| {
             self.to.write_at(made.node(), at, piece).map_err(|e| Trouble::All(e.into())).map(|()| true)
         });
@@ -303,8 +303,8 @@ impl Comparing<'_> {
         }
         for (entry, copy) in names.iter().zip(&copies) {
             let path = path.join(&entry.name);
-            let source = Held::take(self.from, from, entry).map_err(|e| at(e, &path))?;
-            let copied = Held::take(self.to, to, copy).map_err(|e| at(e, &path))?;
+            let source = HeldNode::take(self.from, from, entry).map_err(|e| at(e, &path))?;
+            let copied = HeldNode::take(self.to, to, copy).map_err(|e| at(e, &path))?;
             let of = self.from.attributes(source.node()).map_err(|e| at(e, &path))?;
             let has = self.to.attributes(copied.node()).map_err(|e| at(e, &path))?;
             if of.kind == NodeKind::Folder && has.kind == NodeKind::Folder {

@@ -7,12 +7,12 @@ use super::{Entry, Node, Tree, Use};
 use crate::store::Store;
 
 /// A node that is given back when this is dropped, and the tree that it is of: `&dyn Tree`, or an `Arc` or `Box` of one.
-pub struct Held<T: Deref<Target = dyn Tree>> {
+pub struct HeldNode<T: Deref<Target = dyn Tree>> {
     tree: T,
     node: Node,
 }
 
-impl<T: Deref<Target = dyn Tree>> Held<T> {
+impl<T: Deref<Target = dyn Tree>> HeldNode<T> {
     /// Takes over a node that `tree` has returned.
     pub fn new(tree: T, node: Node) -> Self {
         Self { tree, node }
@@ -24,7 +24,7 @@ impl<T: Deref<Target = dyn Tree>> Held<T> {
     }
 }
 
-impl<'a> Held<&'a (dyn Tree + 'static)> {
+impl<'a> HeldNode<&'a (dyn Tree + 'static)> {
     /// The node at `path` below the root. Empty steps and `.` mean nothing; `..` is no name.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ impl<'a> Held<&'a (dyn Tree + 'static)> {
     }
 }
 
-impl<T: Deref<Target = dyn Tree>> Drop for Held<T> {
+impl<T: Deref<Target = dyn Tree>> Drop for HeldNode<T> {
     fn drop(&mut self) {
         super::forget_but_root(&*self.tree, self.node);
     }

@@ -13,7 +13,7 @@ use std::io;
 use std::ops::Range;
 use std::time::SystemTime;
 
-pub use held::{Held, NodeStore, OpenFile};
+pub use held::{HeldNode, NodeStore, OpenFile};
 pub use read_only::ReadOnly;
 pub use subtree::Subtree;
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::{
-    Attributes, Ciphertext, Entry, Held, Listing, NewNode, Node, Renaming, Setting, Space, Special, Tree, Use,
+    Attributes, Ciphertext, Entry, HeldNode, Listing, NewNode, Node, Renaming, Setting, Space, Special, Tree, Use,
 };
 
 /// A folder of a tree as a tree of its own. Its nodes are those of the tree that it is in.
 pub struct Subtree {
     /// Keeps the folder's node for as long as this lives.
-    root: Held<Arc<dyn Tree>>,
+    root: HeldNode<Arc<dyn Tree>>,
     tree: Arc<dyn Tree>,
 }
 
@@ -21,7 +21,7 @@ impl Subtree {
     /// Those of [`Tree::lookup`].
     pub fn find(tree: &Arc<dyn Tree>, path: &OsStr) -> io::Result<Self> {
         let root = super::find(&**tree, path)?;
-        Ok(Self { root: Held::new(tree.clone(), root), tree: tree.clone() })
+        Ok(Self { root: HeldNode::new(tree.clone(), root), tree: tree.clone() })
     }
 }
 

@@ -5,8 +5,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use claviger_engine::file_formats::{self, FileState, Stacked, Stored, ecryptfs};
-use claviger_engine::trees::{Held, Setting, Tree};
+use claviger_engine::file_formats::{self, FileState, Stacked, StoredFile, ecryptfs};
+use claviger_engine::trees::{HeldNode, Setting, Tree};
 use claviger_engine::{ErrorKind, Secret};
 use claviger_testkit::ecryptfs::kernel::Mount;
 use claviger_testkit::ecryptfs::maker::{self, Cipher, EXTENT, File, HEADER, NAME_SALT, stretched, with_header};
@@ -51,9 +51,9 @@ impl Folder {
         self.dir.path().join("file")
     }
 
-    fn holding(&self, bytes: &[u8]) -> Held<&(dyn Tree + 'static)> {
+    fn holding(&self, bytes: &[u8]) -> HeldNode<&(dyn Tree + 'static)> {
         fs::write(self.path(), bytes).expect("there is room");
-        Held::find(&self.tree, OsStr::new("file")).expect("it is found")
+        HeldNode::find(&self.tree, OsStr::new("file")).expect("it is found")
     }
 
     fn holds(&self, bytes: &[u8]) -> bool {
@@ -61,8 +61,8 @@ impl Folder {
     }
 }
 
-fn found(tree: &Stacked) -> Held<&(dyn Tree + 'static)> {
-    Held::find(tree, OsStr::new("file")).expect("it is found")
+fn found(tree: &Stacked) -> HeldNode<&(dyn Tree + 'static)> {
+    HeldNode::find(tree, OsStr::new("file")).expect("it is found")
 }
 
 /// All that could change a file is refused, and so is reading it; it can be seen and removed all the same.
@@ -127,8 +127,8 @@ fn each_field_that_is_wrong_is_named() {
         assert!(answer.len() > 10, "{what}: {answer}");
         fs::write(folder.path(), bytes).expect("there is room");
         let lower = host(folder.dir.path());
-        let file = Held::find(&*lower, OsStr::new("file")).expect("it is there");
-        let of = Stored { tree: &*lower, file: file.node(), contents: file.node() };
+        let file = HeldNode::find(&*lower, OsStr::new("file")).expect("it is there");
+        let of = StoredFile { tree: &*lower, file: file.node(), contents: file.node() };
         let facts = file_formats::named("eCryptfs").and_then(|format| format.facts(of)).expect("it can be looked at");
         assert_ne!(facts.state, FileState::Encrypted, "{what}: {answer}");
     }
@@ -268,7 +268,7 @@ fn attributes_that_are_wrong_are_told() {
     }
     for value in &bad {
         drop(folder.holding(&contents_below));
-        let file = Held::find(&*lower, OsStr::new("file")).expect("it is there");
+        let file = HeldNode::find(&*lower, OsStr::new("file")).expect("it is there");
         match lower.set_extended(file.node(), attribute, value, Setting::Any) {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                 return tools::skip("the folder has no extended attributes").unwrap_or_default();
@@ -279,7 +279,7 @@ fn attributes_that_are_wrong_are_told() {
         assert!(error.to_string().len() > 10, "{error}");
     }
     drop(folder.holding(&contents_below));
-    let file = Held::find(&*lower, OsStr::new("file")).expect("it is there");
+    let file = HeldNode::find(&*lower, OsStr::new("file")).expect("it is there");
     lower.set_extended(file.node(), attribute, &metadata, Setting::Any).expect("set");
     let (tree, node) = (&folder.tree, folder.holding(&contents_below));
     assert!(contents(tree, node.node()).expect("read") == plain());
@@ -312,7 +312,7 @@ fn wrong_passphrases_are_told_and_change_nothing() {
     assert!(contents(&tree, found(&tree).node()).expect("read") == plain());
     // With names as they are stored.
     let tree = open_at(dir.path(), &at(PASSPHRASE, None));
-    let node = Held::find(&tree, OsStr::new(&name)).expect("it is found");
+    let node = HeldNode::find(&tree, OsStr::new(&name)).expect("it is found");
     assert!(contents(&tree, node.node()).expect("read") == plain());
     // Longer than any.
     let long = "x".repeat(65);
@@ -385,7 +385,7 @@ fn targets_that_do_not_decrypt_are_told() {
     }
     let tree = open_at(dir.path(), &mount(dir.path(), AES));
     for entry in tree.list(tree.root()).expect("listed").iter().filter(|entry| entry.name != "file") {
-        let node = Held::take(&tree, tree.root(), entry).expect("it is there");
+        let node = HeldNode::take(&tree, tree.root(), entry).expect("it is there");
         tree.attributes(node.node()).expect("it can be seen");
         match tree.link_target(node.node()) {
             Ok(target) => assert!(entry.name == "good" && target == "../target", "{entry:?}: {target:?}"),

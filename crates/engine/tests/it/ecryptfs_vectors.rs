@@ -11,10 +11,10 @@ use claviger_engine::credential::FolderOptions;
 use claviger_engine::file_formats::ecryptfs::{
     read_wrapped, rewrap_passphrase, signatures, unwrap_passphrase, wrap_passphrase,
 };
-use claviger_engine::file_formats::{self, ECRYPTFS, FileFacts, FileFormat, FileState, Stacked, Stored};
+use claviger_engine::file_formats::{self, ECRYPTFS, FileFacts, FileFormat, FileState, Stacked, StoredFile};
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
-use claviger_engine::trees::{Held, NewNode, Tree};
+use claviger_engine::trees::{HeldNode, NewNode, Tree};
 use claviger_engine::{Credential, ErrorKind as Kind, Secret, Unlock};
 
 const PASSPHRASE: &[u8] = b"correct horse";
@@ -179,7 +179,7 @@ fn names(tree: &dyn Tree) -> Vec<OsString> {
 }
 
 fn read(tree: &(dyn Tree + 'static), name: &str) -> std::io::Result<Vec<u8>> {
-    let file = Held::find(tree, OsStr::new(name))?;
+    let file = HeldNode::find(tree, OsStr::new(name))?;
     let mut bytes = vec![0xee; tree.attributes(file.node())?.size.min(1 << 20) as usize + 10];
     let len = tree.read_at(file.node(), 0, &mut bytes)?;
     bytes.truncate(len);
@@ -187,19 +187,19 @@ fn read(tree: &(dyn Tree + 'static), name: &str) -> std::io::Result<Vec<u8>> {
 }
 
 fn write(tree: &(dyn Tree + 'static), name: &str, bytes: &[u8]) -> std::io::Result<()> {
-    let file = Held::find(tree, OsStr::new(name))?;
+    let file = HeldNode::find(tree, OsStr::new(name))?;
     tree.write_at(file.node(), 0, bytes)
 }
 
 fn create(tree: &(dyn Tree + 'static), name: &str, bytes: &[u8]) {
-    drop(Held::new(tree, tree.create(tree.root(), OsStr::new(name), &NEW).expect("made")));
+    drop(HeldNode::new(tree, tree.create(tree.root(), OsStr::new(name), &NEW).expect("made")));
     write(tree, name, bytes).expect("written");
 }
 
 fn facts(folder: &Path, name: &str) -> FileFacts {
     let tree = host(folder);
-    let file = Held::find(&*tree, OsStr::new(name)).expect("found");
-    ECRYPTFS.facts(Stored { tree: &*tree, file: file.node(), contents: file.node() }).expect("told")
+    let file = HeldNode::find(&*tree, OsStr::new(name)).expect("found");
+    ECRYPTFS.facts(StoredFile { tree: &*tree, file: file.node(), contents: file.node() }).expect("told")
 }
 
 impl Vector {
@@ -451,7 +451,7 @@ fn files_of_every_state_are_what_they_are() {
         for more in [0, 1, 4095] {
             let cut = 8192 + extents * 4096 + more;
             fs::write(path.join("cut"), &whole[..cut]).expect("a file");
-            let file = Held::find(&tree as &dyn Tree, OsStr::new("cut")).expect("found");
+            let file = HeldNode::find(&tree as &dyn Tree, OsStr::new("cut")).expect("found");
             let mut bytes = vec![0; extents * 4096];
             assert_eq!(tree.read_at(file.node(), 0, &mut bytes).expect("what is there"), bytes.len());
             assert!(bytes == plaintext()[..bytes.len()]);
@@ -566,10 +566,10 @@ fn metadata_in_attributes_are_read_written_and_shown() {
     create(&tree, "file", &plaintext());
     let of_it = facts(path, "file");
     assert_eq!((of_it.state, of_it.size, of_it.stored), (FileState::Encrypted, Some(20_000), 20_480));
-    let file = Held::find(&*lower, OsStr::new("file")).expect("found");
+    let file = HeldNode::find(&*lower, OsStr::new("file")).expect("found");
     let header = lower.extended(file.node(), OsStr::new("user.ecryptfs")).expect("read").expect("there");
     assert_eq!((header.len(), &header[..8]), (81, &20_000u64.to_be_bytes()[..]));
-    let shown = Held::find(&tree as &dyn Tree, OsStr::new("file")).expect("found");
+    let shown = HeldNode::find(&tree as &dyn Tree, OsStr::new("file")).expect("found");
     assert_eq!(tree.list_extended(shown.node()).expect("listed"), Vec::<OsString>::new());
     drop(shown);
 

@@ -11,9 +11,9 @@ use std::time::SystemTime;
 use crate::support::fat::contents;
 use crate::support::ntfs::{Mounted, ntfs_image};
 use claviger_crypto::modes::efs::EfsCipher;
-use claviger_crypto::rsa::PublicKey;
-use claviger_engine::file_formats::efs::{self, EFS, Owner, RawFile, Recipient};
-use claviger_engine::file_formats::{self, FileFormat, FileState, Stacked, Stored};
+use claviger_crypto::rsa::RsaPublicKey;
+use claviger_engine::file_formats::efs::{self, EFS, KeyOwner, RawFile, Recipient};
+use claviger_engine::file_formats::{self, FileFormat, FileState, Stacked, StoredFile};
 use claviger_engine::filesystems;
 use claviger_engine::formats::Verdict;
 use claviger_engine::private_keys::{About, PrivateKey, not_for_this_key};
@@ -60,8 +60,8 @@ fn place<'a>(tree: &'a (dyn Tree + 'static), name: &'a str) -> RawFile<'a> {
 }
 
 fn recipient(of: &Identity) -> Recipient {
-    let owner = Owner { thumbprint: Some(of.thumbprint.into()), name: Some(of.name.clone()), ..Owner::default() };
-    Recipient { key: PublicKey::new(&of.modulus, &of.exponent).expect("a key"), owner }
+    let owner = KeyOwner { thumbprint: Some(of.thumbprint.into()), name: Some(of.name.clone()), ..KeyOwner::default() };
+    Recipient { key: RsaPublicKey::new(&of.modulus, &of.exponent).expect("a key"), owner }
 }
 
 fn stacked(lower: Arc<dyn Tree>, keys: &[&Arc<Identity>]) -> Stacked {
@@ -161,14 +161,14 @@ fn every_cipher_and_size_reads_as_ntfsdecrypt_reads_it() {
         assert!([said, "Me (", "Agent (", &hex(&me), &hex(&agent)].iter().all(|part| text.contains(part)), "{text}");
     }
     let file = node(&*lower, "/Desx 4096");
-    let facts = EFS.facts(Stored { tree: &*lower, file, contents: file }).expect("read");
+    let facts = EFS.facts(StoredFile { tree: &*lower, file, contents: file }).expect("read");
     assert_eq!(
         (facts.state, facts.size, facts.version, facts.keys.len()),
         (FileState::Encrypted, Some(4096), Some(2), 2)
     );
     assert!(facts.keys[0].contains(&hex(&me)) && facts.keys[1].starts_with("recovery agent Agent"));
     let file = node(&*lower, "/clear");
-    let facts = EFS.facts(Stored { tree: &*lower, file, contents: file }).expect("read");
+    let facts = EFS.facts(StoredFile { tree: &*lower, file, contents: file }).expect("read");
     assert_eq!((facts.state, facts.size), (FileState::Clear, Some(8)));
 }
 
@@ -224,7 +224,7 @@ fn whatever_is_wrong_with_a_key_has_one_answer() {
     assert!(matches!(read_fails(&tree, "/damaged").kind, Blame::Malformed { .. }));
     for (name, state) in [("newer", FileState::Unsupported), ("damaged", FileState::Damaged)] {
         let file = node(&*lower, name);
-        let facts = EFS.facts(Stored { tree: &*lower, file, contents: file }).expect("read");
+        let facts = EFS.facts(StoredFile { tree: &*lower, file, contents: file }).expect("read");
         assert!(facts.state == state && facts.problem.is_some(), "{facts:?}");
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use claviger_engine::opening::{OpenFolder, Opening};
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
-use claviger_engine::trees::{Held, NewNode, Subtree, Tree, copy};
+use claviger_engine::trees::{HeldNode, NewNode, Subtree, Tree, copy};
 use claviger_engine::{Credential, ErrorKind, Opened, Result, Unlock};
 
 use crate::support::passphrase;
@@ -45,7 +45,7 @@ fn the_folder_is_found_on_the_way_to_what_is_in_it() {
     for way in ["/home/me/.Private", "home/me/.Private/", "/home/me/.Private/inner/file", "/home/me/.Private/none"] {
         let folder = open(Opening::tree(tree.clone()).at(way)).expect(way);
         assert_eq!(Path::new(&folder.path), Path::new(way.split(".Private").next().expect("a part")).join(".Private"));
-        let file = Held::find(&folder.tree as &dyn Tree, "/inner/file".as_ref()).expect("a file");
+        let file = HeldNode::find(&folder.tree as &dyn Tree, "/inner/file".as_ref()).expect("a file");
         let mut read = [0; 9];
         assert_eq!(folder.tree.read_at(file.node(), 0, &mut read).expect("read"), 9);
         assert_eq!(&read, b"plaintext");
@@ -73,8 +73,8 @@ fn a_part_of_a_tree_is_a_tree() {
     part.forget(made, 1);
     assert!(dir.path().join("a/c").is_dir());
     drop(tree);
-    assert!(Held::find(&part as &dyn Tree, "b/one".as_ref()).is_ok());
-    assert!(Held::find(&part as &dyn Tree, "a/b/one".as_ref()).is_err());
+    assert!(HeldNode::find(&part as &dyn Tree, "b/one".as_ref()).is_ok());
+    assert!(HeldNode::find(&part as &dyn Tree, "a/b/one".as_ref()).is_err());
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
-use claviger_engine::trees::{Held, NewNode, Node, NodeKind, Renaming, Setting, Special, Tree, Use, find};
+use claviger_engine::trees::{HeldNode, NewNode, Node, NodeKind, Renaming, Setting, Special, Tree, Use, find};
 use claviger_testkit::random::Random;
 use claviger_testkit::tools::{much, root, skip};
 use rustix::fs::{CWD, Gid, RenameFlags, Uid, XattrFlags, renameat_with};
@@ -57,7 +57,7 @@ type Seen = BTreeMap<OsString, (NodeKind, u32, u64, Vec<u8>)>;
 fn seen_by_tree(tree: &HostFolder) -> Seen {
     fn walk(tree: &HostFolder, folder: Node, path: &OsStr, seen: &mut Seen) {
         for entry in tree.list(folder).expect("listed") {
-            let node = Held::take(tree, folder, &entry).expect("it is there");
+            let node = HeldNode::take(tree, folder, &entry).expect("it is there");
             let of = tree.attributes(node.node()).expect("known");
             let path = [path.as_bytes(), b"/", entry.name.as_bytes()].concat();
             let path = OsStr::from_bytes(&path);
@@ -134,7 +134,7 @@ fn exercise(ours: &Path, theirs: &Path, seed: u64) {
         let path =
             |folder: &str, last: &str| if folder.is_empty() { last.to_owned() } else { format!("{folder}/{last}") };
         let (here, there) = (path(folder, last), path(to_folder, to_last));
-        let holds = |path: &str| Held::find(&tree, name(path)).map_err(kind);
+        let holds = |path: &str| HeldNode::find(&tree, name(path)).map_err(kind);
         let result = |done: io::Result<()>| done.map_err(kind);
         let within =
             |path: &str, what: &dyn Fn(Node) -> io::Result<()>| holds(path).and_then(|at| result(what(at.node())));
@@ -350,7 +350,7 @@ fn a_folder_that_becomes_a_link_between_two_steps_leads_nowhere_else() {
         });
         let mut read = 0;
         for _ in 0..3000 {
-            let found = Held::find(&tree, name("a/file"));
+            let found = HeldNode::find(&tree, name("a/file"));
             let Ok(file) = found else { continue };
             let mut out = [0; 7];
             let len = tree.read_at(file.node(), 0, &mut out).expect("read");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use claviger_crypto::dmcrypt::Sectors;
 use claviger_crypto::modes::AuthenticatedCipher;
-use claviger_crypto::modes::aead::{Specification, WrongTag};
+use claviger_crypto::modes::aead::{AeadSpecification, WrongTag};
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::volume::integrity::{self, TaggedSectors};
 use claviger_engine::{Acceleration, ErrorKind, Layout, Result, Store, Volume};
@@ -366,7 +366,7 @@ fn requests_of_any_shape_agree_with_an_array() {
         ("aes-gcm-random", "aead", 512),
         ("chacha20-random", "poly1305", 1024),
     ] {
-        let specification = Specification::parse(encryption, kind).expect("it is known");
+        let specification = AeadSpecification::parse(encryption, kind).expect("it is known");
         let key = Random::new(1).bytes(*specification.key_sizes().last().expect("a size"));
         let sectors = Sectors { size: sector, ..Sectors::default() };
         let cipher = specification.with_key(&key, sectors, Acceleration::On).expect("it fits");
@@ -554,7 +554,7 @@ fn entries_of_a_hostile_journal_reach_nowhere() {
 
 #[test]
 fn there_is_no_volume_before_all_of_it_has_tags() {
-    let specification = Specification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
+    let specification = AeadSpecification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
     let cipher = specification.with_key(&[7; 96], Sectors::default(), Acceleration::On).expect("it fits");
     let inner: Arc<dyn Store> = Arc::new(MemoryStore::new(vec![0x55; 2 << 20]));
     integrity::format(&*inner, 4096, (2 << 20) - 4096, &*cipher, &mut |_, _| Ok(())).expect("there is room");

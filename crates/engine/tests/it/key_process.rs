@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use claviger_crypto::modes::aead::Specification;
+use claviger_crypto::modes::aead::AeadSpecification;
 use claviger_engine::key_process::volume::{KeyProcess, KeylessLayout, Keys, PartAccess, Refused, StoredAccess};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::volume::integrity;
@@ -193,7 +193,7 @@ fn sectors_with_tags_are_the_same_without_their_keys() {
     for (cipher, mode, key, sector) in
         [("aes-gcm-random", "aead", 32, 4096), ("aes-xts-plain64", "hmac(sha256)", 96, 512)]
     {
-        let specification = Specification::parse(cipher, mode).expect("it is known");
+        let specification = AeadSpecification::parse(cipher, mode).expect("it is known");
         let sectors = Sectors { size: sector, ..Sectors::default() };
         let cipher = specification.with_key(&vec![7; key], sectors, Acceleration::On).expect("it fits");
         let stored = Arc::new(MemoryStore::new(vec![0; LEN]));

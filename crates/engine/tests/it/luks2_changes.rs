@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::support::{noise, passphrase, shared};
 use crate::torture::{self, Key, Scenario, Subject, Verb};
-use claviger_engine::formats::luks2::{self, CopyState, binary::Which};
+use claviger_engine::formats::luks2::{self, Luks2CopyState, binary::Which};
 use claviger_engine::formats::{
     self, HeaderAttributes, HeaderEditor, NewCredential, Prepared, Removal, RestoreFrom, TokenChange,
 };
@@ -570,7 +570,7 @@ fn stale_copies_are_told_and_written_anew() {
     let mut bytes = store.to_vec();
     bytes[..16_384].copy_from_slice(&old[..16_384]);
     let header = read(&bytes);
-    assert!(matches!(header.primary, CopyState::Stale { .. }) && header.which == Which::Secondary);
+    assert!(matches!(header.primary, Luks2CopyState::Stale { .. }) && header.which == Which::Secondary);
     let store = MemoryStore::new(bytes);
     let prepared = done(add(&store, "one", "two", None), &store);
     assert_eq!(prepared.edit.steps[1].what, "the primary header", "first the copy that may be lost");

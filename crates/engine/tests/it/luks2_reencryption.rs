@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::support::shared;
 use crate::torture::{Scenario, Verb};
 use claviger_engine::formats::luks2::LUKS2;
-use claviger_engine::formats::luks2::reencrypt::{self, Beginning, HeaderAndData, Reencryption, Request, Resilience};
+use claviger_engine::formats::luks2::reencrypt::{
+    self, Beginning, HeaderAndData, Reencryption, ReencryptionRequest, Resilience,
+};
 use claviger_engine::formats::{Format, HeaderAttributes, Unlocked};
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{MemoryStore, SliceStore};
@@ -205,7 +207,7 @@ impl Way {
         }
     }
 
-    fn request(self) -> Request<'static> {
+    fn request(self) -> ReencryptionRequest<'static> {
         let (resilience, backward) = match self {
             Self::NewKey { backward, resilience } => (resilience, backward),
             Self::EncryptDetached { resilience }
@@ -213,7 +215,7 @@ impl Way {
             | Self::DecryptInPlace { resilience } => (resilience, false),
             Self::EncryptInPlace => ("checksum", false),
         };
-        Request { resilience: Some(resilience), backward, ..Request::default() }
+        ReencryptionRequest { resilience: Some(resilience), backward, ..ReencryptionRequest::default() }
     }
 
     fn begin(self, bed: &Bed) -> Result<()> {
@@ -446,7 +448,7 @@ fn a_detached_header_is_not_used_behind_another() {
     let volume = volume(512, false, FRONT, DATA);
     let bed = Bed::of(&[&volume[..FRONT], &volume].concat(), FRONT);
     let credentials = [passphrase()];
-    let (with, request) = (Unlock::with(&credentials), Request::default());
+    let (with, request) = (Unlock::with(&credentials), ReencryptionRequest::default());
     let data = bed.data();
     let attached = HeaderAndData::new(&*data, None);
     let begun = reencrypt::begin(&attached, &with, &request, false).expect("it can be begun");
@@ -657,29 +659,37 @@ fn it_stops_between_zones_and_goes_on_from_there() {
 fn another_cipher_and_another_sector_size() {
     let credentials = [passphrase()];
     let bed = Bed::of(&volume(512, false, FRONT, DATA), 0);
-    let begin = |request: &Request<'_>| {
+    let begin = |request: &ReencryptionRequest<'_>| {
         bed.with(|stores| {
             reencrypt::begin(&stores, &Unlock::with(&credentials), request, false)?.edit.carry_out(stores.header)
         })
     };
-    let request =
-        Request { cipher: Some("serpent"), key_bits: Some(256), sector_size: Some(4096), ..Request::default() };
+    let request = ReencryptionRequest {
+        cipher: Some("serpent"),
+        key_bits: Some(256),
+        sector_size: Some(4096),
+        ..ReencryptionRequest::default()
+    };
     begin(&request).expect("it begins");
     bed.resume().expect("it ends");
     let facts = bed.unlocked().expect("it opens").facts;
     assert_eq!((facts.cipher.as_str(), facts.sector_size, facts.key_bits), ("serpent", 4096, 256));
-    begin(&Request { cipher: Some("aes-xts-plain64"), sector_size: Some(512), ..Request::default() })
-        .expect("it begins");
+    begin(&ReencryptionRequest {
+        cipher: Some("aes-xts-plain64"),
+        sector_size: Some(512),
+        ..ReencryptionRequest::default()
+    })
+    .expect("it begins");
     bed.resume().expect("it ends");
     assert_eq!(bed.unlocked().expect("it opens").facts.sector_size, 512);
     assert!(bed.plaintext().expect("it opens") == contents(DATA));
 
     for wrong in [
-        Request { sector_size: Some(100), ..Request::default() },
-        Request { key_bits: Some(100), ..Request::default() },
-        Request { cipher: Some("enigma"), ..Request::default() },
-        Request { resilience: Some("hope"), ..Request::default() },
-        Request { checksum: Some("crc"), ..Request::default() },
+        ReencryptionRequest { sector_size: Some(100), ..ReencryptionRequest::default() },
+        ReencryptionRequest { key_bits: Some(100), ..ReencryptionRequest::default() },
+        ReencryptionRequest { cipher: Some("enigma"), ..ReencryptionRequest::default() },
+        ReencryptionRequest { resilience: Some("hope"), ..ReencryptionRequest::default() },
+        ReencryptionRequest { checksum: Some("crc"), ..ReencryptionRequest::default() },
     ] {
         let error = begin(&wrong).expect_err("it is refused");
         assert!(matches!(error.kind, ErrorKind::Misuse(_)), "{error}");
@@ -701,7 +711,11 @@ fn what_could_not_be_put_together_is_kept_whole() {
     for (cipher, sector_size, expected) in cases {
         let bed = Bed::of(&volume(512, false, FRONT, DATA), 0);
         let credentials = [passphrase()];
-        let request = Request { cipher: Some(cipher), sector_size: Some(sector_size), ..Request::default() };
+        let request = ReencryptionRequest {
+            cipher: Some(cipher),
+            sector_size: Some(sector_size),
+            ..ReencryptionRequest::default()
+        };
         let begun = bed.with(|stores| {
             let beginning = reencrypt::begin(&stores, &Unlock::with(&credentials), &request, false)?;
             beginning.edit.carry_out(stores.header)

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use claviger_engine::formats::Format;
 use claviger_engine::formats::luks2::LUKS2;
-use claviger_engine::formats::luks2::reencrypt::{self, HeaderAndData, Reencryption, Request};
+use claviger_engine::formats::luks2::reencrypt::{self, HeaderAndData, Reencryption, ReencryptionRequest};
 use claviger_engine::spec::Cost;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Credential, Result, Secret, Spec, Store, Unlock, Volume};
@@ -224,10 +224,10 @@ impl Ours {
         let data = bench.store("image")?;
         let cost = Cost { kdf: Some("pbkdf2"), iterations: Some(1000), ..Cost::default() };
         let spec = Spec { cost, key_bits: Some(256), sector_size: Some(4096), ..Spec::default() };
-        let request = Request::default();
+        let request = ReencryptionRequest::default();
         match self {
             Self::NewKey(mode, backward) => {
-                let request = Request { resilience: Some(mode), backward, ..request };
+                let request = ReencryptionRequest { resilience: Some(mode), backward, ..request };
                 reencrypt::begin(&HeaderAndData::new(&data, None), &with, &request, false)?.edit.carry_out(&data)
             }
             Self::EncryptDetached => {
@@ -237,7 +237,7 @@ impl Ours {
             }
             Self::EncryptInPlace => reencrypt::begin_encryption(&data, 2 << 20, &spec, &credentials, &request),
             Self::DecryptInPlace(mode) => {
-                let request = Request { resilience: Some(mode), ..request };
+                let request = ReencryptionRequest { resilience: Some(mode), ..request };
                 let header = FileStore::create(&bench.path("header"), reencrypt::header_len(&data)?)?;
                 reencrypt::begin_decryption(&header, &data, &with, &request)
             }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use crate::support::*;
-use claviger_engine::partitions::{self, Partition, Table, TableKind};
+use claviger_engine::partitions::{self, Partition, PartitionTable, TableKind};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{ErrorKind, Result, Store};
 use claviger_testkit::mounts::LoopDevice;
@@ -59,14 +59,14 @@ fn field<'a>(line: &'a str, after: &str) -> &'a str {
     line.split_once(after).expect("a field").1.trim()
 }
 
-fn ours(table: &Table) -> Vec<(u32, u64, u64, String, Option<String>)> {
+fn ours(table: &PartitionTable) -> Vec<(u32, u64, u64, String, Option<String>)> {
     // sfdisk prints the type of a master boot record without a leading zero.
     let kind =
         |p: &Partition| if p.kind.len() == 2 { p.kind.trim_start_matches('0').to_owned() } else { p.kind.clone() };
     table.partitions.iter().map(|p| (p.number, p.start, p.len, kind(p), p.name.clone())).collect()
 }
 
-fn read(bytes: &[u8]) -> Result<Option<Table>> {
+fn read(bytes: &[u8]) -> Result<Option<PartitionTable>> {
     partitions::read(&MemoryStore::new(bytes.to_vec()))
 }
 
@@ -197,7 +197,7 @@ fn a_damaged_gpt_is_read_from_its_backup() {
 }
 
 /// Changes a GPT and makes its checksums right again.
-fn with_gpt(good: &[u8], change: impl Fn(&mut [u8])) -> Result<Option<Table>> {
+fn with_gpt(good: &[u8], change: impl Fn(&mut [u8])) -> Result<Option<PartitionTable>> {
     let mut bytes = good.to_vec();
     let backup = bytes.len() - 512;
     bytes[backup..].fill(0);
@@ -294,7 +294,7 @@ fn what_has_no_table_is_told_apart() {
 }
 
 /// What holds for every table that is read, whoever wrote it.
-fn check(table: &Table, len: u64) {
+fn check(table: &PartitionTable, len: u64) {
     for p in &table.partitions {
         assert!(p.start > 0 && p.len > 0 && p.start.checked_add(p.len).is_some_and(|end| end <= len), "{p:?}");
         for q in table.partitions.iter().filter(|q| q.number != p.number && !p.extended && !q.extended) {

@@ -15,7 +15,7 @@ use claviger_engine::file_formats::{self, FileKeys, Stacked};
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
 use claviger_engine::trees::{
-    Attributes, Entry, Held, NewNode, Node, NodeKind, NodeStore, Renaming, Setting, Space, Tree, Use, copy, find,
+    Attributes, Entry, HeldNode, NewNode, Node, NodeKind, NodeStore, Renaming, Setting, Space, Tree, Use, copy, find,
 };
 use claviger_engine::{Credential, ErrorKind as Kind, Secret, Store, Unlock};
 use claviger_testkit::random::Random;
@@ -220,7 +220,7 @@ fn names_of_others_are_left_out_and_counted() {
     let stored = TestKeys::new(512, 1).stored_name(name("folder")).expect("a name");
     fs::write(folder.path().join(stored).join("in clear"), "").expect("written");
     for _ in 0..3 {
-        let inner = Held::lookup(&tree, tree.root(), name("folder")).expect("found");
+        let inner = HeldNode::lookup(&tree, tree.root(), name("folder")).expect("found");
         assert_eq!(tree.list(inner.node()).expect("listed").len(), 0);
         assert_eq!(tree.left_out(), 7);
     }
@@ -395,7 +395,7 @@ fn clear_takes_no_credential_and_is_never_found() {
 fn a_file_is_a_store() {
     let folder = tempfile::tempdir().expect("a folder");
     let tree = host(folder.path());
-    let file = Held::new(tree.clone(), tree.create(tree.root(), name("file"), &NEW).expect("created"));
+    let file = HeldNode::new(tree.clone(), tree.create(tree.root(), name("file"), &NEW).expect("created"));
     let store = NodeStore::new(tree.clone(), file.node());
     store.set_len(1000).expect("resized");
     store.write_clobbering(990, &mut [1; 10]).and_then(|()| store.flush()).expect("written");

@@ -431,7 +431,7 @@ mod tests {
 
     #[test]
     fn tags_without_room_are_refused_and_wrong_ones_are_named() {
-        let specification = aead::Specification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
+        let specification = aead::AeadSpecification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
         let cipher = specification.with_key(&[7; 96], Sectors::default(), Acceleration::On).expect("it fits");
         let store = MemoryStore::new(vec![0; 8 << 20]);
         integrity::format(&store, 0, 8 << 20, &*cipher, &mut |_, _| Ok(())).expect("there is room");

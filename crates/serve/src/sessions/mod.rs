@@ -138,7 +138,7 @@ impl Runtime {
     /// # Errors
     /// `Io`.
     pub fn begin(&self, record: Record) -> Result<Live> {
-        let folder = self.0.join(Owner::of(record.server).to_string());
+        let folder = self.0.join(FolderOwner::of(record.server).to_string());
         let begin = || {
             DirBuilder::new().mode(0o700).create(&folder)?;
             let live = Live { session: Session { folder: folder.clone(), record } };
@@ -174,7 +174,7 @@ impl Runtime {
         Ok(self.folders()?.filter(|(_, server)| server.has_ended()).map(|(folder, _)| folder).collect())
     }
 
-    fn folders(&self) -> Result<impl Iterator<Item = (PathBuf, Owner)>> {
+    fn folders(&self) -> Result<impl Iterator<Item = (PathBuf, FolderOwner)>> {
         let entries = fs::read_dir(&self.0).map_err(|e| Error::from(e).at(&self.0))?;
         Ok(entries.flatten().filter_map(|entry| Some((entry.path(), entry.file_name().to_str()?.parse().ok()?))))
     }

@@ -14,7 +14,7 @@ use super::Process;
 /// (a container) has processes of its own: which of them are alive cannot be told from here, and those from before a
 /// reboot of this machine look the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
+pub struct FolderOwner {
     /// The process.
     pub process: Process,
     /// A digest of what its ID and start time are relative to; [`UNKNOWN`] belongs to nobody.
@@ -24,7 +24,7 @@ pub struct Owner {
 /// The realm of a process that cannot read /proc.
 const UNKNOWN: u64 = 0;
 
-impl Owner {
+impl FolderOwner {
     /// This process.
     pub fn this() -> Self {
         // In an unknown realm, unknown values do not matter.
@@ -48,14 +48,14 @@ impl Owner {
 }
 
 /// `PID-TICKS-REALM`.
-impl fmt::Display for Owner {
+impl fmt::Display for FolderOwner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Process { pid, started } = self.process;
         write!(f, "{pid}-{started}-{:012x}", self.realm)
     }
 }
 
-impl FromStr for Owner {
+impl FromStr for FolderOwner {
     type Err = io::Error;
 
     fn from_str(text: &str) -> io::Result<Self> {
@@ -103,19 +103,19 @@ mod tests {
 
     #[test]
     fn a_name_says_whose_it_is() {
-        let this = Owner::this();
-        assert_eq!(this.to_string().parse::<Owner>().expect("an owner"), this);
+        let this = FolderOwner::this();
+        assert_eq!(this.to_string().parse::<FolderOwner>().expect("an owner"), this);
         assert!(this.is_here() && !this.has_ended());
-        let ended = Owner { process: Process { started: this.process.started + 1, ..this.process }, ..this };
+        let ended = FolderOwner { process: Process { started: this.process.started + 1, ..this.process }, ..this };
         assert!(ended.has_ended());
-        for elsewhere in [Owner { realm: this.realm ^ 1, ..ended }, Owner { realm: UNKNOWN, ..ended }] {
+        for elsewhere in [FolderOwner { realm: this.realm ^ 1, ..ended }, FolderOwner { realm: UNKNOWN, ..ended }] {
             assert!(!elsewhere.is_here() && !elsewhere.has_ended());
-            assert_eq!(elsewhere.to_string().parse::<Owner>().expect("an owner"), elsewhere);
+            assert_eq!(elsewhere.to_string().parse::<FolderOwner>().expect("an owner"), elsewhere);
         }
         for wrong in
             ["", "1-2", "1-2-3", "1-2-00000000000g", "+1-2-000000000003", "1-2-000000000003-4", "01-2-000000000003"]
         {
-            assert!(wrong.parse::<Owner>().is_err(), "{wrong}");
+            assert!(wrong.parse::<FolderOwner>().is_err(), "{wrong}");
         }
     }
 

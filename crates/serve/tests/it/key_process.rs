@@ -105,7 +105,7 @@ fn a_volume_whose_keys_are_elsewhere_reads_and_writes_as_before() {
 
 #[test]
 fn sectors_with_tags_are_read_written_and_verified_elsewhere() {
-    let specification = aead::Specification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
+    let specification = aead::AeadSpecification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
     let cipher = specification.with_key(&[7; 96], Sectors::default(), Acceleration::On).expect("it fits");
     let store = Arc::new(MemoryStore::new(vec![0; LEN]));
     integrity::format(&*store, 0, LEN as u64, &*cipher, &mut |_, _| Ok(())).expect("there is room");

@@ -11,7 +11,7 @@ use claviger_engine::file_formats::Stacked;
 use claviger_engine::key_process::folder::KeylessFolder;
 use claviger_engine::key_process::volume::Keys;
 use claviger_engine::store::Access;
-use claviger_engine::trees::{Held, NewNode, Tree, Use};
+use claviger_engine::trees::{HeldNode, NewNode, Tree, Use};
 use claviger_engine::{Credential, Opening, Result, Secret, Unlock};
 use claviger_serve::key_process::{IoSide, KeySide, Terms};
 use claviger_testkit::ecryptfs::kernel::{self, Case, Lower, Mount};
@@ -255,7 +255,7 @@ fn more_files_are_open_than_keys_are_loaded() {
     open.end();
     let open = Open::here(&lower, &mount).expect("it opens");
     for number in 0..4200_u64 {
-        let file = Held::find(&open.tree, format!("file {number}").as_ref()).expect("it is there");
+        let file = HeldNode::find(&open.tree, format!("file {number}").as_ref()).expect("it is there");
         let mut bytes = vec![0; 6000];
         let read = open.tree.read_at(file.node(), 0, &mut bytes).expect("read");
         assert!(bytes[..read] == contents(number, bytes[8]), "{number}");
@@ -282,7 +282,7 @@ fn a_key_process_that_may_not_write_encrypts_no_contents() {
         apply(&open.tree, &step).expect_err("the process with the keys refuses it");
     }
     assert!(stored() == before, "nothing has changed, and nothing is new");
-    let file = Held::find(&open.tree, "file".as_ref()).expect("it is there");
+    let file = HeldNode::find(&open.tree, "file".as_ref()).expect("it is there");
     let mut bytes = vec![0; 9000];
     assert_eq!(open.tree.read_at(file.node(), 0, &mut bytes).expect("read"), 9000);
     assert!(bytes == [7; 9000]);

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::common::{Faulty, Gated, Serving, memory, noise, volume, volume_on};
 use crate::steady::resident;
 use claviger_crypto::dmcrypt::Sectors;
-use claviger_crypto::modes::aead::Specification;
+use claviger_crypto::modes::aead::AeadSpecification;
 use claviger_engine::volume::integrity;
 use claviger_engine::{Acceleration, Error, ErrorKind, Layout, Store, Volume};
 use claviger_serve::nbd::{Address, Client, Export, Options, Server};
@@ -416,7 +416,7 @@ fn memory_is_given_back_when_idle() {
 
 #[test]
 fn a_sector_that_was_changed_by_others_is_an_error_and_the_rest_is_served() {
-    let specification = Specification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
+    let specification = AeadSpecification::parse("aes-xts-plain64", "hmac(sha256)").expect("it is known");
     let cipher = specification.with_key(&[7; 96], Sectors::default(), Acceleration::On).expect("it fits");
     let store = memory(&vec![0; 2 << 20]);
     integrity::format(&*store, 0, 2 << 20, &*cipher, &mut |_, _| Ok(())).expect("there is room");

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use claviger_engine::internal::files::{rename_new, sync_folder};
 use claviger_engine::store::Access;
-use claviger_engine::trees::{Entry, Held, NewNode, Node, NodeKind, OpenFile, Renaming, Use};
+use claviger_engine::trees::{Entry, HeldNode, NewNode, Node, NodeKind, OpenFile, Renaming, Use};
 use claviger_engine::{Error, ErrorKind};
 use serde::Serialize;
 
@@ -630,7 +630,7 @@ fn item_in(args: &Args, opened: &Inside, item: &Item<PathBuf>, copied: &mut Copi
     let found = opened.find(parent)?;
     let folder = found.node();
     if item.is_folder {
-        if !name.is_empty() && Held::lookup(&*opened.tree, folder, name).is_err() {
+        if !name.is_empty() && HeldNode::lookup(&*opened.tree, folder, name).is_err() {
             let made = opened.tree.make_folder(folder, name, &NewNode::default());
             opened.tree.forget(made.map_err(|e| of_destination(tree_error(e, to)))?, 1);
             copied.folders += 1;
@@ -704,7 +704,7 @@ fn link_in(
         io::ErrorKind::Unsupported => Trouble::One(Error::unsupported(format!("a symbolic link there: {e}"))),
         _ => inside(e),
     })?;
-    let made = Held::new(tree, made);
+    let made = HeldNode::new(tree, made);
     let how = if args.force { Renaming::Replace } else { Renaming::Keep };
     let renamed = tree.rename(folder, &temporary, folder, name, how).map_err(inside);
     drop(made);
@@ -725,7 +725,7 @@ fn may_take_inside(
 ) -> anyhow::Result<()> {
     let tree = &*opened.tree;
     let to = item.to.as_os_str();
-    match Held::lookup(tree, folder, name) {
+    match HeldNode::lookup(tree, folder, name) {
         Ok(there) if tree.attributes(there.node()).map_err(|e| tree_error(e, to))?.kind == NodeKind::Folder => {
             Err(Error::misuse(format!("{} in the volume is a folder", files::shown(to))).into())
         }
@@ -753,7 +753,7 @@ fn file_in(
     let temporary = OsString::from(format!("claviger-{}.part", std::process::id()));
     let usage = Use { read: false, write: true };
     let made = tree.create_open(folder, &temporary, &NewNode::default(), usage).map_err(inside)?;
-    let made = Held::new(tree, made);
+    let made = HeldNode::new(tree, made);
     let node = made.node();
     let copied = (|| -> Done<u64> {
         let size = contents_in(opened, file, item, node, show);

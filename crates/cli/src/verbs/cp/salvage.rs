@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
 
-use claviger_engine::file_formats::{FileState, Stored};
+use claviger_engine::file_formats::{FileState, StoredFile};
 use claviger_engine::trees::Node;
 use claviger_engine::{Error, Result};
 use serde::Serialize;
@@ -113,7 +113,7 @@ pub fn rest(
 
 /// Whether a file that does not decrypt is one that nobody has encrypted: it has no header, and its name is not encrypted either.
 fn in_clear(folder: &Folder, node: Node, stored_name: bool) -> bool {
-    let of = Stored { tree: &*folder.lower, file: node, contents: node };
+    let of = StoredFile { tree: &*folder.lower, file: node, contents: node };
     let clear = folder.format.facts(of).is_ok_and(|facts| facts.state == FileState::Clear);
     clear && (stored_name || !folder.tree.encrypts_names())
 }

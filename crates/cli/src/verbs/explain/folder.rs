@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use claviger_engine::diagnosis::{self, Difference, Search};
-use claviger_engine::file_formats::{Beside, CLEAR, FILE_FORMATS, Problem, Stacked, Survey};
+use claviger_engine::file_formats::{Beside, CLEAR, FILE_FORMATS, FolderSurvey, Problem, Stacked};
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
 use claviger_engine::{Error, ErrorKind, FileFormat, Unlock, Verdict};
@@ -34,7 +34,7 @@ struct Explained {
     words: [String; 2],
     format: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    survey: Option<Survey>,
+    survey: Option<FolderSurvey>,
     #[serde(skip_serializing_if = "Option::is_none")]
     beside: Option<Beside>,
     /// How what opens it differs from what was given, in a word.
@@ -130,7 +130,7 @@ impl Explained {
         Ok(())
     }
 
-    fn counts(&mut self, survey: &Survey) {
+    fn counts(&mut self, survey: &FolderSurvey) {
         let (files, folders) = (count(survey.files, "file"), count(survey.folders, "folder"));
         self.say(format!("It has {files} and {folders}."));
         match survey.keys.len() {

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use claviger_engine as engine;
 use claviger_engine::diagnosis::{
-    self, Content, Diagnosis, Difference, Look, LostPartition, Mark, Match, Opinion, Search, SearchStep, Target, Way,
+    self, Content, Diagnosis, Difference, DiskAccess, Look, LostPartition, Mark, Match, Opinion, Search, SearchStep,
+    UnlockTarget,
 };
 use claviger_engine::formats::HeaderEditor;
 use claviger_engine::formats::partition::Candidate;
@@ -157,12 +158,12 @@ fn with_less(mut error: Error) -> Error {
 type OpenedVolume = (Facts, Vec<Warning>);
 
 /// Tells what each costs, before anybody types a password. The error, if nobody wants to wait for any of them.
-fn all_take_too_long(args: &Args, targets: &[Target]) -> Option<Error> {
+fn all_take_too_long(args: &Args, targets: &[UnlockTarget]) -> Option<Error> {
     let refused = targets.iter().map(|target| args.open.announce(&*target.header).err());
     refused.collect::<Option<Vec<_>>>()?.pop()
 }
 
-fn try_all(args: &Args, targets: &[Target], credentials: &[Credential]) -> Result<Search<OpenedVolume>> {
+fn try_all(args: &Args, targets: &[UnlockTarget], credentials: &[Credential]) -> Result<Search<OpenedVolume>> {
     let cancel = cancel::flag();
     let bar = RefCell::new(None);
     let refused = RefCell::new(BTreeSet::new());
@@ -208,8 +209,8 @@ fn try_all(args: &Args, targets: &[Target], credentials: &[Credential]) -> Resul
 }
 
 /// What opens without any password, if something does: nobody would have to ask for one.
-fn without_any(targets: &[Target], mut search: Search<OpenedVolume>) -> Search<OpenedVolume> {
-    let open = |target: &Target| {
+fn without_any(targets: &[UnlockTarget], mut search: Search<OpenedVolume>) -> Search<OpenedVolume> {
+    let open = |target: &UnlockTarget| {
         let asks = target.header.asks_passphrase(&[]);
         let unlocked = (!asks).then(|| target.header.unlock(&Unlock::with(&[])).ok()).flatten()?;
         Some((unlocked.facts, unlocked.warnings))
@@ -274,7 +275,7 @@ impl Explained {
                 let steps = images::steps(mark, &path);
                 self.advice.extend(steps.into_iter().map(|(what, command)| Advice { what, command }));
                 match mark.way {
-                    Some(Way::Unpacked(_)) => ErrorKind::NotThisFormat(String::new()),
+                    Some(DiskAccess::Unpacked(_)) => ErrorKind::NotThisFormat(String::new()),
                     _ => ErrorKind::Unsupported { what: String::new() },
                 }
             }
@@ -337,7 +338,7 @@ impl Explained {
     }
 
     /// What is damaged although it can be tried, and what mends it.
-    fn is_damaged_in_part(&mut self, targets: &[Target]) {
+    fn is_damaged_in_part(&mut self, targets: &[UnlockTarget]) {
         let path = self.path.clone();
         for target in targets {
             let damage = target.header.damage();
@@ -373,7 +374,7 @@ impl Explained {
         );
     }
 
-    fn needs_password(&mut self, targets: &[Target]) {
+    fn needs_password(&mut self, targets: &[UnlockTarget]) {
         let names = names(targets);
         let path = self.path.clone();
         if self.diagnosis.sure() {
@@ -425,7 +426,7 @@ impl Explained {
         &mut self,
         args: &Args,
         store: &Arc<dyn Store>,
-        targets: &[Target],
+        targets: &[UnlockTarget],
         search: Search<OpenedVolume>,
     ) -> Result<()> {
         self.trials = search.tried;
@@ -443,7 +444,7 @@ impl Explained {
         &mut self,
         args: &Args,
         store: &Arc<dyn Store>,
-        target: &Target,
+        target: &UnlockTarget,
         found: Match<OpenedVolume>,
     ) -> Result<()> {
         let Match { how, target: _, unlocked } = found;
@@ -593,7 +594,7 @@ impl Explained {
         }
     }
 
-    fn nothing_opens(&mut self, targets: &[Target], error: Option<Error>) {
+    fn nothing_opens(&mut self, targets: &[UnlockTarget], error: Option<Error>) {
         let error = error.unwrap_or_else(|| ErrorKind::WrongCredential(String::new()).into());
         self.exit_code = exit::number_of(&error.kind);
         match &error.kind {
@@ -676,11 +677,11 @@ fn without_header() -> String {
 }
 
 /// Whether nothing but formats without a header was tried.
-fn all_without_header(targets: &[Target]) -> bool {
+fn all_without_header(targets: &[UnlockTarget]) -> bool {
     targets.iter().all(|t| FORMATS.iter().any(|f| f.name() == t.format && f.headerless()))
 }
 
-fn names(targets: &[Target]) -> String {
+fn names(targets: &[UnlockTarget]) -> String {
     let mut names: Vec<_> = targets.iter().map(|t| t.format).collect();
     names.sort_unstable();
     names.dedup();

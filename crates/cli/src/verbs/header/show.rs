@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use claviger_engine::formats::{HeaderFacts, Unit, UnlockPlan};
+use claviger_engine::formats::{FactUnit, HeaderFacts, UnlockPlan};
 use claviger_engine::opening::HeaderFound;
 use claviger_engine::{Error, Unlock};
 use serde::Serialize;
@@ -120,7 +120,7 @@ fn shown(name: &str, value: &Value) -> Option<String> {
         Value::String(text) if text.is_empty() => None,
         Value::String(text) => Some(printable(text)),
         Value::Bool(yes) => Some(if *yes { "yes" } else { "no" }.to_owned()),
-        Value::Number(number) => Some(with_unit(Unit::of_field(name), number)),
+        Value::Number(number) => Some(with_unit(FactUnit::of_field(name), number)),
         Value::Array(all) => {
             let all: Vec<_> = all.iter().filter_map(|value| shown("", value)).collect();
             (!all.is_empty()).then(|| all.join(", "))
@@ -130,13 +130,13 @@ fn shown(name: &str, value: &Value) -> Option<String> {
 }
 
 /// A number with its unit.
-fn with_unit(unit: Option<Unit>, number: &Number) -> String {
+fn with_unit(unit: Option<FactUnit>, number: &Number) -> String {
     let positive = number.as_u64().unwrap_or_default();
     match unit {
-        Some(Unit::Bytes) => size::exact(positive),
-        Some(Unit::Offset) => format!("byte {number}"),
-        Some(Unit::Time) => date(number.as_i64().unwrap_or_default()),
-        Some(Unit::Microseconds) => format!("about {:.2} s on one processor", positive as f64 / 1e6),
+        Some(FactUnit::Bytes) => size::exact(positive),
+        Some(FactUnit::Offset) => format!("byte {number}"),
+        Some(FactUnit::Time) => date(number.as_i64().unwrap_or_default()),
+        Some(FactUnit::Microseconds) => format!("about {:.2} s on one processor", positive as f64 / 1e6),
         _ => number.to_string(),
     }
 }

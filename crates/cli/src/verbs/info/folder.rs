@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use claviger_engine::file_formats::{Beside, FILE_FORMATS, FileFacts, FileState, Stored, Survey};
+use claviger_engine::file_formats::{Beside, FILE_FORMATS, FileFacts, FileState, FolderSurvey, StoredFile};
 use claviger_engine::opening::OpenFolder;
 use claviger_engine::store::Access;
 use claviger_engine::trees::NodeKind;
@@ -25,7 +25,7 @@ struct FolderInfo {
     /// The keys that were given, by their signatures.
     signatures: Vec<String>,
     #[serde(flatten)]
-    survey: Survey,
+    survey: FolderSurvey,
     beside: Beside,
     warnings: Vec<String>,
 }
@@ -75,7 +75,7 @@ fn file(open: &OpenArgs, opened: &Inside, node: u64, path: &OsStr, json: bool) -
     };
     let mut known = None;
     for format in formats {
-        let facts = format.facts(Stored { tree: &**tree, file: node, contents: node }).map_err(at)?;
+        let facts = format.facts(StoredFile { tree: &**tree, file: node, contents: node }).map_err(at)?;
         // An empty file may be anybody's, unless it is in a folder of the format.
         let unknown = facts.state == FileState::Unfinished && opened.folder.is_none();
         let clear = facts.state == FileState::Clear || unknown;

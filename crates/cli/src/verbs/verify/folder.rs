@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use claviger_engine::file_formats::Survey;
+use claviger_engine::file_formats::FolderSurvey;
 use claviger_engine::opening::OpenFolder;
 use claviger_engine::store::Access;
 use serde::Serialize;
@@ -19,7 +19,7 @@ struct Checked {
     path: String,
     format: &'static str,
     #[serde(flatten)]
-    survey: Survey,
+    survey: FolderSurvey,
     damaged: bool,
 }
 
@@ -39,7 +39,7 @@ pub fn run(open: &OpenArgs, inside: Option<&std::ffi::OsStr>, json: bool) -> any
 impl Report for Checked {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { path, format, survey, damaged: _ } = self;
-        let Survey { files, folders, bytes, clear, problems, .. } = survey;
+        let FolderSurvey { files, folders, bytes, clear, problems, .. } = survey;
         let (files, folders) = (count(*files, "file"), count(*folders, "folder"));
         writeln!(out, "{path}: {format}, {files} and {folders}, {}", size::exact(*bytes))?;
         survey::tell(problems, out)?;

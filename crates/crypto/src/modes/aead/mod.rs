@@ -19,7 +19,7 @@ pub(crate) use ciphers::BESIDE;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use ciphers::{Beside, NUMBER, Sectors};
 pub(crate) use ciphers::{Gcm, OneByOne};
-pub use specification::Specification;
+pub use specification::AeadSpecification;
 
 /// Encrypts whole sectors in place and computes their tags; verifies tags and decrypts.
 ///

@@ -13,14 +13,14 @@ use super::ciphers::{
 #[cfg(target_arch = "x86_64")]
 use crate::ciphers::aes::gcm::AesGcm;
 use crate::ciphers::{self, Acceleration, Cipher};
-use crate::dmcrypt::{Error, Sectors};
+use crate::dmcrypt::{DmCryptError, Sectors};
 use crate::hash::{self, Hash};
 use crate::modes::xts::Layer;
 use crate::secret::{LockedBox, Secret, wipe_stack};
 
 /// A cipher and what authenticates its sectors.
 #[derive(Clone)]
-pub struct Specification {
+pub struct AeadSpecification {
     mode: Mode,
     text: String,
 }
@@ -64,15 +64,15 @@ impl Mac {
     }
 }
 
-impl Specification {
+impl AeadSpecification {
     /// Parses a pair from a LUKS2 segment (cryptsetup, lib/luks2/luks2_json_format.c): `encryption`, such as
     /// `aes-xts-plain64`, and the type of `integrity`: `hmac(sha256)`, `hmac(sha512)`, `aead` or `poly1305`.
     ///
     /// # Errors
     /// `Syntax`, `Unsupported`.
-    pub fn parse(encryption: &str, integrity: &str) -> Result<Self, Error> {
+    pub fn parse(encryption: &str, integrity: &str) -> Result<Self, DmCryptError> {
         let text = format!("{encryption} with integrity {integrity}");
-        let unsupported = || Error::Unsupported(text.clone());
+        let unsupported = || DmCryptError::Unsupported(text.clone());
         let mode = match (encryption, integrity) {
             (_, "hmac(sha256)") => with_mac(encryption, Mac::Sha256).ok_or_else(unsupported)?,
             (_, "hmac(sha512)") => with_mac(encryption, Mac::Sha512).ok_or_else(unsupported)?,
@@ -89,13 +89,13 @@ impl Specification {
     ///
     /// # Errors
     /// `Unsupported`.
-    pub fn choose(cipher: Option<&str>, integrity: &str) -> Result<(Self, String, &'static str), Error> {
+    pub fn choose(cipher: Option<&str>, integrity: &str) -> Result<(Self, String, &'static str), DmCryptError> {
         let (kind, default) = match integrity {
             "hmac-sha256" | "hmac(sha256)" => ("hmac(sha256)", "aes-xts-plain64"),
             "hmac-sha512" | "hmac(sha512)" => ("hmac(sha512)", "aes-xts-plain64"),
             "aead" => ("aead", "aes-gcm-random"),
             "poly1305" => ("poly1305", "chacha20-random"),
-            other => return Err(Error::Unsupported(format!("integrity {other}"))),
+            other => return Err(DmCryptError::Unsupported(format!("integrity {other}"))),
         };
         let encryption = match cipher {
             None => default.to_owned(),
@@ -167,12 +167,12 @@ impl Specification {
         key: &[u8],
         sectors: Sectors,
         with: Acceleration,
-    ) -> Result<Arc<dyn AuthenticatedCipher>, Error> {
+    ) -> Result<Arc<dyn AuthenticatedCipher>, DmCryptError> {
         if !self.key_sizes().contains(&key.len()) {
-            return Err(Error::KeySize(key.len(), self.key_sizes()));
+            return Err(DmCryptError::KeySize(key.len(), self.key_sizes()));
         }
         if !matches!(sectors.size, 512 | 1024 | 2048 | 4096) {
-            return Err(Error::Unsupported(format!("{} with sectors of {} bytes", self.text, sectors.size)));
+            return Err(DmCryptError::Unsupported(format!("{} with sectors of {} bytes", self.text, sectors.size)));
         }
         let cipher = self.keyed(key, sectors, with);
         wipe_stack();
@@ -251,13 +251,13 @@ impl Kind {
     }
 }
 
-impl fmt::Display for Specification {
+impl fmt::Display for AeadSpecification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl fmt::Debug for Specification {
+impl fmt::Debug for AeadSpecification {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -336,14 +336,14 @@ mod tests {
             ("chacha20-random", "poly1305", 32, 28),
             ("aegis128-random", "aead", 16, 32),
         ] {
-            let specification = Specification::parse(encryption, integrity).expect("it is known");
+            let specification = AeadSpecification::parse(encryption, integrity).expect("it is known");
             assert!(specification.key_sizes().contains(&key), "{specification}");
             assert_eq!(specification.tag_size(), tag, "{specification}");
         }
         for (encryption, integrity) in
             [("aes-xts-plain64", "aead"), ("aes-ctr-random", "aead"), ("chacha20-random", "aead"), ("", "poly1305")]
         {
-            assert!(matches!(Specification::parse(encryption, integrity), Err(Error::Unsupported(_))));
+            assert!(matches!(AeadSpecification::parse(encryption, integrity), Err(DmCryptError::Unsupported(_))));
         }
     }
 
@@ -357,7 +357,7 @@ mod tests {
             ("chacha20-random", "poly1305"),
             ("aegis128-random", "aead"),
         ] {
-            let specification = Specification::parse(encryption, integrity).expect("it is known");
+            let specification = AeadSpecification::parse(encryption, integrity).expect("it is known");
             let key: Vec<u8> = (0..*specification.key_sizes().last().expect("a size") as u8).collect();
             let sectors = Sectors::default();
             let cipher = specification.with_key(&key, sectors, Acceleration::On).expect("the key fits");
@@ -402,7 +402,7 @@ mod tests {
             ("chacha20-random", "poly1305"),
             ("aegis128-random", "aead"),
         ] {
-            let specification = Specification::parse(encryption, integrity).expect("it is known");
+            let specification = AeadSpecification::parse(encryption, integrity).expect("it is known");
             let key = random.bytes(*specification.key_sizes().last().expect("a size"));
             for size in [512, 4096] {
                 let sectors = Sectors { size, ..Sectors::default() };
@@ -433,7 +433,7 @@ mod tests {
     fn hmacs_are_those_of_the_crate() {
         let (sectors, mut random) = (Sectors::default(), claviger_testkit::random::Random::new(2));
         for (integrity, hash) in [("hmac(sha256)", &hash::SHA256), ("hmac(sha512)", &hash::SHA512)] {
-            let specification = Specification::parse("aes-xts-plain64", integrity).expect("it is known");
+            let specification = AeadSpecification::parse("aes-xts-plain64", integrity).expect("it is known");
             let key = random.bytes(64 + hash.size);
             let cipher = specification.with_key(&key, sectors, Acceleration::On).expect("the key fits");
             let (mut run, mut tags) = (random.bytes(40 * 512), vec![0; 40 * hash.size]);
@@ -450,7 +450,7 @@ mod tests {
     /// number besides. Of each the first 8 bytes, the last 8, and the tag.
     #[test]
     fn ccm_is_that_of_openssl() {
-        let specification = Specification::parse("aes-ccm-random", "aead").expect("it is known");
+        let specification = AeadSpecification::parse("aes-ccm-random", "aead").expect("it is known");
         let key: Vec<u8> = (1..=19).collect();
         let cipher = specification.with_key(&key, Sectors::default(), Acceleration::On).expect("the key fits");
         let mut run: Vec<u8> = (0..1536u32).map(|i| (i * 7) as u8).collect();

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use crate::file_formats::Beside;
-use crate::trees::{Held, NodeKind, Tree};
+use crate::trees::{HeldNode, NodeKind, Tree};
 
 /// The encrypted folder that it belongs to. Another one in a home has nothing to do with it.
 pub const ENCRYPTED: &str = ".Private";
@@ -32,7 +32,7 @@ const MOST: usize = 4096;
 
 /// Looks for it in the folder in which the encrypted one is.
 pub(super) fn look(beside: &(dyn Tree + 'static)) -> io::Result<Beside> {
-    let folder = match Held::lookup(beside, beside.root(), OsStr::new(FOLDER)) {
+    let folder = match HeldNode::lookup(beside, beside.root(), OsStr::new(FOLDER)) {
         Ok(folder) if beside.attributes(folder.node())?.kind == NodeKind::Folder => folder,
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         Ok(_) | Err(_) => return Ok(Beside::default()),
@@ -49,7 +49,7 @@ pub(super) fn look(beside: &(dyn Tree + 'static)) -> io::Result<Beside> {
     let signatures = read(SIGNATURES).unwrap_or_default();
     let mount_point = read(MOUNT_POINT);
     let mount_point = mount_point.map(|text| PathBuf::from(OsStr::from_bytes(text.trim_ascii_end())));
-    let auto_mount = Held::lookup(beside, folder.node(), OsStr::new(AUTO_MOUNT)).is_ok();
+    let auto_mount = HeldNode::lookup(beside, folder.node(), OsStr::new(AUTO_MOUNT)).is_ok();
     Ok(Beside {
         folder: Some(FOLDER.into()),
         wrapped_passphrase,
@@ -62,7 +62,7 @@ pub(super) fn look(beside: &(dyn Tree + 'static)) -> io::Result<Beside> {
 
 /// The contents of a file, if there are any and not too many.
 fn contents(tree: &(dyn Tree + 'static), folder: u64, name: &str) -> io::Result<Option<Vec<u8>>> {
-    let file = Held::lookup(tree, folder, OsStr::new(name))?;
+    let file = HeldNode::lookup(tree, folder, OsStr::new(name))?;
     if tree.attributes(file.node())?.kind != NodeKind::File {
         return Ok(None);
     }

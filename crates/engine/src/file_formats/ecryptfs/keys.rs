@@ -17,7 +17,7 @@ use super::stored::{self, ATTRIBUTE, File};
 use super::suite::Suite;
 use super::token::{self, Signature, Token};
 use crate::error::{Error, ErrorKind, Result};
-use crate::file_formats::{FileKeys, FileKind, FileLayout, Stored, no_name};
+use crate::file_formats::{FileKeys, FileKind, FileLayout, StoredFile, no_name};
 use crate::key_process::folder::{FolderKeyHandle, FolderKeyProcess, FolderKeys, KeylessFolder};
 use crate::trees::{Setting, damaged};
 use crate::volume::{Layout, Payload, Segment};
@@ -185,7 +185,7 @@ impl Keys {
     }
 
     /// A file with this header, which opens. If it ends before its contents would begin, its making was cut short.
-    fn found(&self, of: Stored<'_>, place: HeaderLocation, header: &Header<'_>) -> Result<FileKind> {
+    fn found(&self, of: StoredFile<'_>, place: HeaderLocation, header: &Header<'_>) -> Result<FileKind> {
         let layout = self.open(header)?;
         let empty = place == HeaderLocation::File && header.size == 0;
         let unfinished = empty && of.tree.attributes(of.contents)?.size < header.data_at;
@@ -200,7 +200,7 @@ impl Keys {
     }
 
     /// A file as it is stored, whose header is in an attribute: in front of it.
-    fn with_header_in_front(of: Stored<'_>, attribute: &[u8]) -> Result<FileKind> {
+    fn with_header_in_front(of: StoredFile<'_>, attribute: &[u8]) -> Result<FileKind> {
         let stored = of.tree.attributes(of.contents)?.size;
         let header = header::in_front(attribute);
         let front = header.len() as u64;
@@ -257,7 +257,7 @@ fn not_for_us(header: &Header<'_>) -> Error {
 }
 
 impl FileKeys for Keys {
-    fn layout(&self, of: Stored<'_>) -> io::Result<FileKind> {
+    fn layout(&self, of: StoredFile<'_>) -> io::Result<FileKind> {
         let found = stored::look(of, |file| match (file, self.public.view) {
             (File::Encrypted(HeaderLocation::Attribute, _, bytes), View::Encrypted) => {
                 Self::with_header_in_front(of, bytes)
@@ -271,7 +271,7 @@ impl FileKeys for Keys {
         Ok(found?)
     }
 
-    fn size(&self, of: Stored<'_>) -> io::Result<Option<u64>> {
+    fn size(&self, of: StoredFile<'_>) -> io::Result<Option<u64>> {
         stored::look(of, |file| match (file, self.public.view) {
             (File::Encrypted(HeaderLocation::Attribute, ..), View::Encrypted) => {
                 of.tree.attributes(of.contents).map(|stored| Some(header::HEADER + stored.size))
@@ -283,7 +283,7 @@ impl FileKeys for Keys {
         })?
     }
 
-    fn begin(&self, of: Stored<'_>) -> io::Result<FileKind> {
+    fn begin(&self, of: StoredFile<'_>) -> io::Result<FileKind> {
         let (bytes, payload) = self.keys.create()?;
         let data_at = match self.public.place {
             HeaderLocation::File => {
@@ -298,7 +298,7 @@ impl FileKeys for Keys {
         Ok(FileKind::Encrypted(layout_of(payload, data_at, 0)?))
     }
 
-    fn set_size(&self, of: Stored<'_>, size: u64) -> io::Result<()> {
+    fn set_size(&self, of: StoredFile<'_>, size: u64) -> io::Result<()> {
         let attribute = stored::look(of, |file| match file {
             File::Encrypted(HeaderLocation::File, ..) => Ok(None),
             // All of it, also what is behind what is read of it.

@@ -28,7 +28,7 @@ use self::names::{NameKey, Names};
 use self::suite::Suite;
 use self::survey::{Limits, Survey};
 use self::token::{NAME_SALTS, SALT, Salt, Signature, Token};
-use super::{Beside, FileFacts, FileFormat, FileKeys, Stored};
+use super::{Beside, FileFacts, FileFormat, FileKeys, StoredFile};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Verdict;
@@ -155,11 +155,11 @@ impl FileFormat for Ecryptfs {
         Ok(Box::new(Keys::with_key_process(outline, key_process)?))
     }
 
-    fn facts(&self, of: Stored<'_>) -> Result<FileFacts> {
+    fn facts(&self, of: StoredFile<'_>) -> Result<FileFacts> {
         Ok(stored::facts(of)?)
     }
 
-    fn check_contents(&self, of: Stored<'_>, each: &mut dyn FnMut() -> Result<()>) -> Result<Option<String>> {
+    fn check_contents(&self, of: StoredFile<'_>, each: &mut dyn FnMut() -> Result<()>) -> Result<Option<String>> {
         stored::check_contents(of, each)
     }
 

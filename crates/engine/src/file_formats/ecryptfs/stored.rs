@@ -4,7 +4,7 @@ use std::io;
 
 use super::header::{self, HEADER, Header, HeaderLocation, NoHeader, READ};
 use super::suite::Suite;
-use crate::file_formats::{FileFacts, FileState, Stored};
+use crate::file_formats::{FileFacts, FileState, StoredFile};
 use crate::hex;
 
 /// The extended attribute that holds a header.
@@ -25,7 +25,7 @@ pub(super) enum File<'a> {
 }
 
 /// Calls `each` with what the file is. The kernel looks for a header in the same order: in front of the contents, then in the attribute.
-pub(super) fn look<T>(of: Stored<'_>, each: impl FnOnce(File<'_>) -> T) -> io::Result<T> {
+pub(super) fn look<T>(of: StoredFile<'_>, each: impl FnOnce(File<'_>) -> T) -> io::Result<T> {
     let mut room = [0; READ];
     let len = of.tree.read_at(of.contents, 0, &mut room)?;
     let bytes = &room[..len];
@@ -50,7 +50,7 @@ pub(super) fn look<T>(of: Stored<'_>, each: impl FnOnce(File<'_>) -> T) -> io::R
 }
 
 /// Nothing where a file has none, or its file system has no attributes.
-pub(super) fn attribute(of: Stored<'_>) -> io::Result<Option<Vec<u8>>> {
+pub(super) fn attribute(of: StoredFile<'_>) -> io::Result<Option<Vec<u8>>> {
     of.tree.extended(of.file, ATTRIBUTE.as_ref()).or_else(|e| match e.kind() {
         io::ErrorKind::Unsupported | io::ErrorKind::ReadOnlyFilesystem => Ok(None),
         _ => Err(e),
@@ -58,7 +58,7 @@ pub(super) fn attribute(of: Stored<'_>) -> io::Result<Option<Vec<u8>>> {
 }
 
 /// Whether the file, which begins with these bytes, is the beginning of a new header, or no longer than one and all zeros.
-fn is_blank(of: Stored<'_>, bytes: &[u8]) -> io::Result<bool> {
+fn is_blank(of: StoredFile<'_>, bytes: &[u8]) -> io::Result<bool> {
     if bytes.len() < 16 {
         return Ok(bytes.iter().take(8).all(|byte| *byte == 0));
     }
@@ -76,7 +76,7 @@ const PIECE: usize = 1 << 20;
 /// What is wrong with what is stored of a file's contents. An extent of zeros is what a crash or a hole leaves: no key encrypts anything to
 /// that.
 pub(super) fn check_contents(
-    of: Stored<'_>,
+    of: StoredFile<'_>,
     each: &mut dyn FnMut() -> crate::Result<()>,
 ) -> crate::Result<Option<String>> {
     let extent = u64::from(header::EXTENT);
@@ -109,7 +109,7 @@ pub(super) fn check_contents(
 }
 
 /// What can be said of a file without its key.
-pub(super) fn facts(of: Stored<'_>) -> io::Result<FileFacts> {
+pub(super) fn facts(of: StoredFile<'_>) -> io::Result<FileFacts> {
     let stored = of.tree.attributes(of.contents)?.size;
     let clear = FileFacts::clear(stored);
     look(of, |file| match file {

@@ -10,8 +10,8 @@ use super::stored::{self, File};
 use super::suite::Suite;
 use super::token::{Salt, Signature};
 use crate::error::Result;
-use crate::file_formats::Stored;
-use crate::trees::{Held, NodeKind, Tree};
+use crate::file_formats::StoredFile;
+use crate::trees::{HeldNode, NodeKind, Tree};
 
 /// How much is looked at, at most: there are folders with millions of files.
 #[derive(Clone, Copy)]
@@ -60,7 +60,7 @@ impl Survey {
     ) -> Result<Self> {
         let mut survey = Self::default();
         let (mut names, mut files) = (0, 0);
-        let mut folders = VecDeque::from([Held::new(tree, tree.root())]);
+        let mut folders = VecDeque::from([HeldNode::new(tree, tree.root())]);
         while let Some(folder) = folders.pop_front() {
             // One that is not ours to read says nothing.
             let Ok(entries) = tree.list(folder.node()) else { continue };
@@ -74,7 +74,7 @@ impl Survey {
                 if broken_off || entry.kind == NodeKind::Special || entry.kind == NodeKind::Link {
                     continue;
                 }
-                let Ok(held) = Held::take(tree, folder.node(), &entry) else { continue };
+                let Ok(held) = HeldNode::take(tree, folder.node(), &entry) else { continue };
                 if entry.kind == NodeKind::Folder {
                     if folders.len() < limits.folders {
                         folders.push_back(held);
@@ -82,7 +82,7 @@ impl Survey {
                     continue;
                 }
                 files += 1;
-                let of = Stored { tree, file: held.node(), contents: held.node() };
+                let of = StoredFile { tree, file: held.node(), contents: held.node() };
                 // A file that is not ours to read says nothing.
                 let Ok(found) = stored::look(of, |file| survey.note_file(file, encrypted)) else { continue };
                 for key in found {

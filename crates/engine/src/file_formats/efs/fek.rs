@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use claviger_crypto::modes::efs::{EfsCipher, EfsSectors};
-use claviger_crypto::rsa::PublicKey;
+use claviger_crypto::rsa::RsaPublicKey;
 use claviger_crypto::{Acceleration, Secret, SectorCipher};
 
 use super::info::{EfsInfo, KeyEntry};
@@ -103,7 +103,7 @@ impl Fek {
     ///
     /// # Errors
     /// `Misuse` if the key is too short; `Io` if the system has no random bytes.
-    pub fn encrypted_for(&self, key: &PublicKey) -> Result<Vec<u8>> {
+    pub fn encrypted_for(&self, key: &RsaPublicKey) -> Result<Vec<u8>> {
         let encrypted = key.encrypt(&self.bytes, random::fill)?;
         let mut encrypted = encrypted.ok_or_else(|| Error::misuse("the certificate's key is too short for EFS"))?;
         encrypted.reverse();

@@ -55,12 +55,12 @@ pub struct KeyEntry {
     /// How the key is encrypted: 0 by RSA, 1 by AES under a key that a smart card makes.
     pub flags: u32,
     /// Whose it is.
-    pub owner: Owner,
+    pub owner: KeyOwner,
 }
 
 /// Who a key is for, as far as the entry tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Owner {
+pub struct KeyOwner {
     /// SHA-1 of the certificate, as a rule.
     pub thumbprint: Option<Vec<u8>>,
     /// The Windows account: `S-1-5-21-…`.
@@ -160,7 +160,7 @@ impl EfsInfo {
 
 impl KeyEntry {
     /// An entry for `owner`, whose key `encrypted` is, as it is stored.
-    pub fn new(owner: Owner, encrypted: &[u8]) -> Self {
+    pub fn new(owner: KeyOwner, encrypted: &[u8]) -> Self {
         let thumbprint = owner.thumbprint.as_deref().unwrap_or_default();
         let texts = [&owner.container, &owner.provider, &owner.name];
         let mut certificate = vec![0; CERTIFICATE];
@@ -203,7 +203,7 @@ fn put(bytes: &mut [u8], at: usize, value: usize) {
     bytes[at..at + 4].copy_from_slice(&(value as u32).to_le_bytes());
 }
 
-impl std::fmt::Display for Owner {
+impl std::fmt::Display for KeyOwner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let named = self.name.as_ref().or(self.sid.as_ref()).or(self.container.as_ref());
         match (named, self.hex()) {
@@ -215,7 +215,7 @@ impl std::fmt::Display for Owner {
     }
 }
 
-impl Owner {
+impl KeyOwner {
     /// The thumbprint in hex.
     pub fn hex(&self) -> Option<String> {
         self.thumbprint.as_deref().map(hex)
@@ -300,7 +300,7 @@ impl<'a> Part<'a> {
         Ok(KeyEntry { bytes: self.bytes.to_vec(), key, flags: self.u32(16), owner: owner.owner()? })
     }
 
-    fn owner(&self) -> Result<Owner> {
+    fn owner(&self) -> Result<KeyOwner> {
         self.fixed("length of an owner", OWNER)?;
         let sid = match self.u32(4) {
             0 => None,
@@ -314,14 +314,14 @@ impl<'a> Part<'a> {
                 let [container, provider, name] = [(8, "container"), (12, "provider"), (16, "name")]
                     .map(|(field_at, field)| certificate.text(field, CERTIFICATE, certificate.u32(field_at)));
                 let thumbprint = (!thumbprint.bytes.is_empty()).then(|| thumbprint.bytes.to_vec());
-                Ok(Owner { thumbprint, sid, container: container?, provider: provider?, name: name? })
+                Ok(KeyOwner { thumbprint, sid, container: container?, provider: provider?, name: name? })
             }
             BY_CONTAINER => {
                 let container = self.text("container", OWNER, self.u32(12))?;
                 let provider = self.text("provider", OWNER, self.u32(16))?;
-                Ok(Owner { sid, container, provider, ..Owner::default() })
+                Ok(KeyOwner { sid, container, provider, ..KeyOwner::default() })
             }
-            _ => Ok(Owner { sid, ..Owner::default() }),
+            _ => Ok(KeyOwner { sid, ..KeyOwner::default() }),
         }
     }
 
@@ -367,8 +367,8 @@ fn sid_bytes(text: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    fn owner(n: u8) -> Owner {
-        Owner {
+    fn owner(n: u8) -> KeyOwner {
+        KeyOwner {
             thumbprint: Some(vec![n; 20]),
             sid: Some(format!("S-1-5-21-1-2-3-{n}")),
             container: Some("container".into()),
@@ -379,7 +379,7 @@ mod tests {
 
     fn info() -> EfsInfo {
         let entry = |n| KeyEntry::new(owner(n), &[n; 256]);
-        let other = KeyEntry::new(Owner { thumbprint: Some(vec![9; 20]), ..Owner::default() }, &[4; 128]);
+        let other = KeyEntry::new(KeyOwner { thumbprint: Some(vec![9; 20]), ..KeyOwner::default() }, &[4; 128]);
         EfsInfo { version: 2, id: [7; 16], users: vec![entry(1), entry(2)], agents: vec![entry(3), other] }
     }
 

@@ -15,10 +15,10 @@ use std::{io, iter};
 
 use claviger_crypto::{Acceleration, SectorCipher};
 use fek::Fek;
-pub use info::{EfsInfo, KeyEntry, Owner};
+pub use info::{EfsInfo, KeyEntry, KeyOwner};
 pub use write::{RawFile, Recipient, change, check, decrypt, encrypt, share, unshare};
 
-use super::{FileFacts, FileFormat, FileKeys, FileKind, FileLayout, FileState, Stored};
+use super::{FileFacts, FileFormat, FileKeys, FileKind, FileLayout, FileState, StoredFile};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Verdict;
@@ -77,7 +77,7 @@ impl FileFormat for Efs {
         Ok(Box::new(Keys { keys, acceleration: with.acceleration }))
     }
 
-    fn facts(&self, of: Stored<'_>) -> Result<FileFacts> {
+    fn facts(&self, of: StoredFile<'_>) -> Result<FileFacts> {
         let stored = of.tree.attributes(of.contents)?.size;
         let Some(bytes) = attribute(of.tree, of.file, EFS_INFO)? else { return Ok(FileFacts::clear(stored)) };
         let facts = FileFacts {
@@ -126,7 +126,7 @@ struct Shape {
     stored: Vec<Range<u64>>,
 }
 
-fn shape(of: Stored<'_>) -> io::Result<Shape> {
+fn shape(of: StoredFile<'_>) -> io::Result<Shape> {
     if let Some(kept) = of.tree.ciphertext(of.contents)? {
         return Ok(Shape { size: kept.size, stored: kept.stored });
     }
@@ -187,24 +187,24 @@ struct Keys {
 }
 
 impl FileKeys for Keys {
-    fn layout(&self, of: Stored<'_>) -> io::Result<FileKind> {
+    fn layout(&self, of: StoredFile<'_>) -> io::Result<FileKind> {
         let Some(info) = info(of.tree, of.file)? else { return Ok(FileKind::Clear) };
         let fek = Fek::open(&info, &self.keys).map_err(|e| e.in_format("EFS"))?;
         shape(of)?.layout(&fek.sectors(self.acceleration)).map(FileKind::Encrypted)
     }
 
-    fn size(&self, of: Stored<'_>) -> io::Result<Option<u64>> {
+    fn size(&self, of: StoredFile<'_>) -> io::Result<Option<u64>> {
         match attribute(of.tree, of.file, EFS_INFO)? {
             None => Ok(None),
             Some(_) => shape(of).map(|shape| Some(shape.size)),
         }
     }
 
-    fn begin(&self, _of: Stored<'_>) -> io::Result<FileKind> {
+    fn begin(&self, _of: StoredFile<'_>) -> io::Result<FileKind> {
         Err(not_here())
     }
 
-    fn set_size(&self, _of: Stored<'_>, _size: u64) -> io::Result<()> {
+    fn set_size(&self, _of: StoredFile<'_>, _size: u64) -> io::Result<()> {
         Err(not_here())
     }
 

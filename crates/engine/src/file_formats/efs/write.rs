@@ -9,19 +9,19 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use claviger_crypto::modes::efs::EfsCipher;
-use claviger_crypto::rsa::PublicKey;
+use claviger_crypto::rsa::RsaPublicKey;
 use claviger_crypto::{Acceleration, SectorCipher};
 
 use super::fek::Fek;
 use super::info::hex;
-use super::{EfsInfo, KeyEntry, Owner, SECTOR, TRAILER, attribute, info, shape};
+use super::{EfsInfo, KeyEntry, KeyOwner, SECTOR, TRAILER, attribute, info, shape};
 use crate::error::{Error, ErrorKind, Result};
-use crate::file_formats::Stored;
+use crate::file_formats::StoredFile;
 use crate::private_keys::{Certificate, PrivateKey};
 use crate::random;
 use crate::store::Store;
 use crate::trees::{
-    Attributes, EFS_INFO, Held, NTFS_ATTRIBUTES, NewNode, Node, NodeKind, Renaming, Setting, Tree, Use,
+    Attributes, EFS_INFO, HeldNode, NTFS_ATTRIBUTES, NewNode, Node, NodeKind, Renaming, Setting, Tree, Use,
 };
 
 /// Bytes that are copied at a time: whole sectors.
@@ -41,9 +41,9 @@ const ALIAS: &str = "user.ntfs.";
 #[derive(Clone, Debug)]
 pub struct Recipient {
     /// The public key of the certificate.
-    pub key: PublicKey,
+    pub key: RsaPublicKey,
     /// What the file says of the owner. Windows and ntfsdecrypt find a key by its thumbprint.
-    pub owner: Owner,
+    pub owner: KeyOwner,
 }
 
 impl Recipient {
@@ -56,7 +56,7 @@ impl Recipient {
             Error::unsupported(format!("EFS for certificates with non-RSA keys ({})", certificate.subject))
         })?;
         let (thumbprint, name) = (Some(certificate.thumbprint.into()), Some(certificate.subject.clone()));
-        Ok(Self { key, owner: Owner { thumbprint, name, ..Owner::default() } })
+        Ok(Self { key, owner: KeyOwner { thumbprint, name, ..KeyOwner::default() } })
     }
 }
 
@@ -299,7 +299,7 @@ impl Contents<'_> {
 /// The file as it is.
 struct Old<'a> {
     place: RawFile<'a>,
-    node: Held<&'a (dyn Tree + 'static)>,
+    node: HeldNode<&'a (dyn Tree + 'static)>,
     attributes: Attributes,
     info: Option<EfsInfo>,
 }
@@ -307,7 +307,7 @@ struct Old<'a> {
 impl<'a> Old<'a> {
     fn open(place: RawFile<'a>) -> Result<Self> {
         let tree = place.tree;
-        let node = Held::lookup(tree, place.folder, place.name)?;
+        let node = HeldNode::lookup(tree, place.folder, place.name)?;
         let attributes = tree.attributes(node.node())?;
         if attributes.kind != NodeKind::File {
             return Err(Error::misuse("only files can be encrypted"));
@@ -338,7 +338,7 @@ impl<'a> Old<'a> {
 
     /// Bytes of plaintext of an encrypted file.
     fn size(&self) -> Result<u64> {
-        let stored = Stored { tree: self.place.tree, file: self.node.node(), contents: self.node.node() };
+        let stored = StoredFile { tree: self.place.tree, file: self.node.node(), contents: self.node.node() };
         let end = self.attributes.size.saturating_sub(TRAILER);
         match self.place.size {
             Some(size) if size.checked_next_multiple_of(SECTOR) == Some(end) => Ok(size),
@@ -375,7 +375,7 @@ impl<'a> Old<'a> {
         let temporary = beside()?;
         let new = NewNode { mode: self.attributes.mode, owner: self.attributes.owner };
         let node = tree.create_open(folder, &temporary, &new, Use { read: true, write: true })?;
-        let node = Held::new(tree, node);
+        let node = HeldNode::new(tree, node);
         let written = contents.write(tree, node.node());
         let released = tree.release(node.node());
         let done = written.and(released).map_err(Error::from).and_then(|()| {

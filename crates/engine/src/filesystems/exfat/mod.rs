@@ -19,7 +19,7 @@ pub(super) use boot::{DIRTY, PERCENT};
 
 use super::fat::Fat;
 use super::fat::boot::Boot;
-use super::fat::layout::{FoundEntry, Layout, Parsed, Record};
+use super::fat::layout::{EntryLayout, FoundEntry, Parsed, Record};
 use super::fat::name::Alias;
 use super::fat::node::{ROOT, State};
 use super::fat::pages::Pages;
@@ -162,7 +162,7 @@ struct ExFat {
     upcase: UpCase,
 }
 
-impl Layout for ExFat {
+impl EntryLayout for ExFat {
     fn name(&self) -> &'static str {
         "exFAT"
     }

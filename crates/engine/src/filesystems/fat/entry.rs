@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::io;
 use std::time::SystemTime;
 
-use super::layout::{Damaged, FoundEntry, Layout, Parsed, Record, usable};
+use super::layout::{Damaged, EntryLayout, FoundEntry, Parsed, Record, usable};
 use super::name::{self, Alias};
 use super::time::Stamp;
 
@@ -43,9 +43,9 @@ const LEAVING: u8 = 0x40;
 
 /// The entry that locates a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry(pub [u8; LEN]);
+pub struct FatEntry(pub [u8; LEN]);
 
-impl Entry {
+impl FatEntry {
     /// An entry for something new, created now.
     pub fn new(alias: Alias, attributes: u8, first: u32, now: SystemTime) -> Self {
         let mut entry = Self([0; LEN]);
@@ -108,7 +108,7 @@ impl Entry {
     }
 }
 
-impl Record for Entry {
+impl Record for FatEntry {
     fn copy(&self) -> Box<dyn Record> {
         Box::new(*self)
     }
@@ -195,9 +195,9 @@ impl Record for Entry {
 }
 
 /// FAT's entries and names.
-pub struct Plain;
+pub struct FatLayout;
 
-impl Layout for Plain {
+impl EntryLayout for FatLayout {
     fn name(&self) -> &'static str {
         "FAT"
     }
@@ -228,12 +228,12 @@ impl Layout for Plain {
     }
 
     fn new_record(&self, is_folder: bool, now: SystemTime) -> Box<dyn Record> {
-        Box::new(Entry::new([b' '; 11], if is_folder { FOLDER } else { ARCHIVE }, 0, now))
+        Box::new(FatEntry::new([b' '; 11], if is_folder { FOLDER } else { ARCHIVE }, 0, now))
     }
 
     fn named(&self, name: &str, record: &dyn Record, aliases: &HashSet<Alias>) -> io::Result<(FoundEntry, Vec<u8>)> {
         let (alias, enough) = name::alias(name, aliases)?;
-        let mut entry = Entry([0; LEN]);
+        let mut entry = FatEntry([0; LEN]);
         entry.0.copy_from_slice(&record.bytes());
         let entry = entry.renamed(alias);
         let mut slots = if enough { Vec::new() } else { long_name(name, &alias) };
@@ -250,7 +250,7 @@ impl Layout for Plain {
     }
 
     fn dots(&self, cluster: u32, above: u32, now: SystemTime) -> Vec<u8> {
-        [Entry::new(*b".          ", FOLDER, cluster, now).0, Entry::new(*b"..         ", FOLDER, above, now).0]
+        [FatEntry::new(*b".          ", FOLDER, cluster, now).0, FatEntry::new(*b"..         ", FOLDER, above, now).0]
             .concat()
     }
 }
@@ -294,7 +294,7 @@ pub fn parse(folder: &[u8], is_root: bool) -> Parsed {
             let begin = long.as_ref().map_or(at + 1, |long| long.begin);
             parsed.stray_names.extend(before..begin);
         } else {
-            let entry = Entry(*bytes);
+            let entry = FatEntry(*bytes);
             let before = long.as_ref().map_or(at, |long| long.begin);
             let long = long.take().filter(|l| l.belongs_to(&entry));
             let begin = long.as_ref().map_or(at, |l| l.begin);
@@ -344,7 +344,7 @@ impl LongName {
         Some(name)
     }
 
-    fn belongs_to(&self, entry: &Entry) -> bool {
+    fn belongs_to(&self, entry: &FatEntry) -> bool {
         self.part == 1 && self.checksum == name::checksum(&entry.alias())
     }
 
@@ -365,7 +365,7 @@ mod tests {
         for len in 1..=255 {
             let name: String = "long näme 🦀 of a file.with dots ".chars().cycle().take(len).collect();
             let name = if name.encode_utf16().count() > 255 { "n".repeat(len) } else { name };
-            let entry = Entry::new(*b"LONGN~1 TXT", ARCHIVE, 7, SystemTime::now());
+            let entry = FatEntry::new(*b"LONGN~1 TXT", ARCHIVE, 7, SystemTime::now());
             let mut folder = long_name(&name, &entry.alias()).concat();
             folder.extend(entry.0);
             let Parsed { found, end, damaged, stray_names } = parse(&folder, false);
@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn long_names_that_belong_to_nothing_are_left_out() {
-        let entry = Entry::new(*b"SHORT   TXT", ARCHIVE, 0, SystemTime::UNIX_EPOCH);
+        let entry = FatEntry::new(*b"SHORT   TXT", ARCHIVE, 0, SystemTime::UNIX_EPOCH);
         let parts = long_name("a long name of three parts, not two", &entry.alias());
         let folder = |parts: &[[u8; LEN]]| [parts.concat(), entry.0.to_vec()].concat();
         let mut other = parts.clone();

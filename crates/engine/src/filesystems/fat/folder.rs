@@ -5,14 +5,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::entry::LEN;
-use super::layout::{FoundEntry, Layout, Parsed};
+use super::layout::{EntryLayout, FoundEntry, Parsed};
 use super::name::{Alias, shown};
 use crate::trees::Node;
 
 /// A folder that has been read.
 pub struct Folder {
     /// Its contents, by the index of the entry with which their record begins.
-    pub held: BTreeMap<u32, Held>,
+    pub held: BTreeMap<u32, FolderItem>,
     by_name: HashMap<String, u32>,
     by_alias: HashMap<String, u32>,
     /// Aliases in use.
@@ -21,7 +21,7 @@ pub struct Folder {
     used: Vec<bool>,
     /// The number of entries it has space for.
     slots: u32,
-    layout: Arc<dyn Layout>,
+    layout: Arc<dyn EntryLayout>,
     /// What is wrong with entries that may have been a file or folder.
     damage: Option<&'static str>,
     /// Whether there are parts of names without a file.
@@ -29,7 +29,7 @@ pub struct Folder {
 }
 
 /// A file or folder in a folder.
-pub struct Held {
+pub struct FolderItem {
     pub name: String,
     pub node: Node,
     /// Indexes of its entries.
@@ -40,7 +40,7 @@ pub struct Held {
 impl Folder {
     /// A folder of these bytes that has space for `slots` entries; `node` gives each of its entries a number.
     pub fn new(
-        layout: &Arc<dyn Layout>,
+        layout: &Arc<dyn EntryLayout>,
         bytes: &[u8],
         parsed: Parsed,
         slots: u32,
@@ -90,12 +90,12 @@ impl Folder {
             self.used.resize(found.slots.end as usize, false);
         }
         self.used[found.slots.start as usize..found.slots.end as usize].fill(true);
-        let held = Held { name: found.name.clone(), node, slots: found.slots.clone(), alias: found.alias };
+        let held = FolderItem { name: found.name.clone(), node, slots: found.slots.clone(), alias: found.alias };
         self.held.insert(found.at, held);
     }
 
     /// Removes that whose record begins at entry `at`.
-    pub fn remove(&mut self, at: u32) -> Option<Held> {
+    pub fn remove(&mut self, at: u32) -> Option<FolderItem> {
         let held = self.held.remove(&at)?;
         self.used[held.slots.start as usize..held.slots.end as usize].fill(false);
         let alias = held.alias.map(|alias| shown(&alias, 0)).unwrap_or_default();
@@ -112,7 +112,7 @@ impl Folder {
     }
 
     /// Finds a name, ignoring case: the index of the entry with which its record begins, and the file or folder.
-    pub fn find(&self, name: &str) -> Option<(u32, &Held)> {
+    pub fn find(&self, name: &str) -> Option<(u32, &FolderItem)> {
         let folded = self.layout.folded(name);
         let at = self.by_name.get(&folded).or_else(|| self.by_alias.get(&folded))?;
         Some((*at, self.held.get(at)?))

@@ -100,7 +100,7 @@ pub struct Damaged {
 }
 
 /// Entries and names of a file system.
-pub trait Layout: Send + Sync {
+pub trait EntryLayout: Send + Sync {
     /// The file system's name.
     fn name(&self) -> &'static str;
 

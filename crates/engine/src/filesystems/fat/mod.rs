@@ -34,7 +34,7 @@ use crate::error::Result;
 use crate::store::Store;
 use crate::trees::{self, Attributes, Entry, NewNode, Node, NodeKind, Renaming, Space, Tree, Use};
 use boot::Boot;
-use layout::Layout;
+use layout::EntryLayout;
 use node::{OldName, State};
 
 pub(crate) use time::date_of;
@@ -56,7 +56,7 @@ pub struct Fat {
     fills: AtomicUsize,
     /// Held for reading while contents are read without the state's lock, and for writing while clusters become free.
     moving: RwLock<()>,
-    layout: Arc<dyn Layout>,
+    layout: Arc<dyn EntryLayout>,
     /// Whether the store is shorter than the file system, which forbids writing.
     cut_short: bool,
     /// What else forbids writing.
@@ -78,7 +78,7 @@ impl Fat {
         if boot.data + u64::from(boot.cluster) > store.len() {
             return Err(trees::damaged("number of sectors", 32, "the store ends before the first file").into());
         }
-        let state = State::new(store.clone(), boot, Arc::new(entry::Plain))?;
+        let state = State::new(store.clone(), boot, Arc::new(entry::FatLayout))?;
         Self::of(store, state, Vec::new())
     }
 

@@ -8,9 +8,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
 
 use super::boot::{Boot, Root, Width};
-use super::entry::{self, Entry};
+use super::entry::{self, FatEntry};
 use super::folder::Folder;
-use super::layout::{FoundEntry, Layout, Record};
+use super::layout::{EntryLayout, FoundEntry, Record};
 use super::name;
 use super::table::{Chain, ChainEnd, Link, Table};
 use crate::store::Store;
@@ -32,7 +32,7 @@ const FOLDER_PIECE: usize = 64 << 10;
 pub struct State {
     pub(super) store: Arc<dyn Store>,
     pub(super) boot: Boot,
-    pub layout: Arc<dyn Layout>,
+    pub layout: Arc<dyn EntryLayout>,
     pub table: Table,
     /// Changed sectors of folders, by offset.
     pub(super) sectors: BTreeMap<u64, Vec<u8>>,
@@ -91,7 +91,7 @@ impl Known {
 }
 
 impl State {
-    pub fn new(store: Arc<dyn Store>, boot: Boot, layout: Arc<dyn Layout>) -> io::Result<Self> {
+    pub fn new(store: Arc<dyn Store>, boot: Boot, layout: Arc<dyn EntryLayout>) -> io::Result<Self> {
         let table = Table::new(store.clone(), &boot);
         let mut entry = layout.new_record(true, SystemTime::UNIX_EPOCH);
         if let Root::Cluster(first) = boot.root {
@@ -991,7 +991,7 @@ impl State {
         }
         let place = self.slot_at(node, 1)?;
         let number = self.number_above(parent)?;
-        let mut above = Entry(self.bytes_at(place)?);
+        let mut above = FatEntry(self.bytes_at(place)?);
         if above.alias() == *b"..         " {
             above.set_first(number);
             self.put_bytes(place, &above.0)?;

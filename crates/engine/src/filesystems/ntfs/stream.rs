@@ -12,7 +12,7 @@ use ntfs::structured_values::NtfsAttributeList;
 use ntfs::{NtfsAttribute, NtfsAttributeFlags, NtfsAttributeType, NtfsFile};
 
 use super::lznt1;
-use crate::filesystems::guard::Reader;
+use crate::filesystems::guard::StoreReader;
 use crate::little_endian::u64_at;
 use crate::store::Store;
 use crate::trees::damaged;
@@ -73,7 +73,7 @@ impl Stream {
     /// Those of the store; [`damaged`].
     pub fn find(
         file: &NtfsFile<'_>,
-        reader: &mut Reader,
+        reader: &mut StoreReader,
         of: NtfsAttributeType,
         name: &str,
     ) -> io::Result<Option<Self>> {
@@ -93,7 +93,11 @@ impl Stream {
     ///
     /// # Errors
     /// Those of the store; [`damaged`].
-    pub fn head(file: &NtfsFile<'_>, reader: &mut Reader, name: &str) -> io::Result<Option<(u64, NtfsAttributeFlags)>> {
+    pub fn head(
+        file: &NtfsFile<'_>,
+        reader: &mut StoreReader,
+        name: &str,
+    ) -> io::Result<Option<(u64, NtfsAttributeFlags)>> {
         let mut found = None;
         pieces(file, reader, NtfsAttributeType::Data, &mut |piece_name, piece, _| {
             if piece_name == name {
@@ -104,7 +108,7 @@ impl Stream {
         Ok(found)
     }
 
-    fn begin(piece: &NtfsAttribute<'_, '_>, file: &NtfsFile<'_>, reader: &mut Reader) -> io::Result<Self> {
+    fn begin(piece: &NtfsAttribute<'_, '_>, file: &NtfsFile<'_>, reader: &mut StoreReader) -> io::Result<Self> {
         let flags = piece.flags();
         let (size, written, kept) = match piece.value(reader).map_err(super::io_error)? {
             NtfsAttributeValue::Resident(_) if flags.contains(NtfsAttributeFlags::ENCRYPTED) => {
@@ -135,7 +139,7 @@ impl Stream {
         &mut self,
         piece: &NtfsAttribute<'_, '_>,
         file: &NtfsFile<'_>,
-        reader: &mut Reader,
+        reader: &mut StoreReader,
     ) -> io::Result<()> {
         let StreamData::Runs { runs, .. } = &mut self.kept else {
             return Err(damaged("attribute", 0, "a resident stream has more than one piece"));
@@ -309,7 +313,7 @@ struct Header {
 }
 
 impl Header {
-    fn read(piece: &NtfsAttribute<'_, '_>, reader: &mut Reader) -> io::Result<Self> {
+    fn read(piece: &NtfsAttribute<'_, '_>, reader: &mut StoreReader) -> io::Result<Self> {
         let at = piece.position().value().ok_or_else(|| damaged("attribute", 0, "it has no position"))?.get();
         let mut bytes = [0; 64];
         reader.seek(SeekFrom::Start(at))?;
@@ -336,7 +340,7 @@ impl Header {
 ///
 /// # Errors
 /// Those of the store; [`damaged`].
-pub fn names(file: &NtfsFile<'_>, reader: &mut Reader, of: NtfsAttributeType) -> io::Result<Vec<String>> {
+pub fn names(file: &NtfsFile<'_>, reader: &mut StoreReader, of: NtfsAttributeType) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     pieces(file, reader, of, &mut |name, _, _| {
         if !names.iter().any(|known| known == name) {
@@ -348,10 +352,10 @@ pub fn names(file: &NtfsFile<'_>, reader: &mut Reader, of: NtfsAttributeType) ->
 }
 
 /// What is called with each piece, its name and the attribute, and says whether to go on.
-type Each<'a> = dyn FnMut(&str, &NtfsAttribute<'_, '_>, &mut Reader) -> io::Result<bool> + 'a;
+type Each<'a> = dyn FnMut(&str, &NtfsAttribute<'_, '_>, &mut StoreReader) -> io::Result<bool> + 'a;
 
 /// Calls `each` with all attributes of the type `of`, wherever they are. Those of one stream come in order.
-fn pieces(file: &NtfsFile<'_>, reader: &mut Reader, of: NtfsAttributeType, each: &mut Each<'_>) -> io::Result<()> {
+fn pieces(file: &NtfsFile<'_>, reader: &mut StoreReader, of: NtfsAttributeType, each: &mut Each<'_>) -> io::Result<()> {
     for attribute in file.attributes_raw() {
         let attribute = attribute.map_err(super::io_error)?;
         match attribute.ty() {
@@ -372,7 +376,7 @@ fn pieces(file: &NtfsFile<'_>, reader: &mut Reader, of: NtfsAttributeType, each:
 fn listed(
     file: &NtfsFile<'_>,
     list: &NtfsAttribute<'_, '_>,
-    reader: &mut Reader,
+    reader: &mut StoreReader,
     of: NtfsAttributeType,
     each: &mut Each<'_>,
 ) -> io::Result<()> {

@@ -10,7 +10,7 @@ use super::protectors::{Kind, Protector};
 use crate::credential::Credential;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::{Releaser, Sealed};
-use crate::tpm2::{Bank, Blob, Parent, Pcrs, Pin, Policy, Tpm};
+use crate::tpm2::{Bank, Parent, Pcrs, Pin, Policy, SealedObject, Tpm};
 
 /// The shared storage key (TCG, TPM v2.0 Provisioning Guidance, table 2).
 const STORAGE_KEY: u32 = 0x8100_0001;
@@ -18,7 +18,7 @@ const STORAGE_KEY: u32 = 0x8100_0001;
 /// The volume master key as a TPM has sealed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedMasterKey {
-    blob: Blob,
+    blob: SealedObject,
     pcrs: Pcrs,
 }
 
@@ -41,7 +41,7 @@ impl SealedMasterKey {
     fn parse(bytes: &[u8]) -> Result<Self> {
         let wrong =
             || Error::new(ErrorKind::Malformed { field: "TPM blob", offset: 0, what: "it is malformed".into() });
-        let (blob, rest) = Blob::at_front(bytes)?;
+        let (blob, rest) = SealedObject::at_front(bytes)?;
         let digest = rest.first_chunk().map(|len| usize::from(u16::from_be_bytes(*len))).ok_or_else(wrong)?;
         let [3, mask @ ..] = rest.get(2 + digest..).ok_or_else(wrong)? else { return Err(wrong()) };
         let [a, b, c] = *mask.first_chunk().ok_or_else(wrong)?;

@@ -227,19 +227,19 @@ impl Drop for InUse<'_, '_> {
     }
 }
 
-fn argon2_error(error: argon2::Error) -> Error {
+fn argon2_error(error: argon2::Argon2Error) -> Error {
     match error {
-        argon2::Error::TooLittleMemory { needed, available } => {
+        argon2::Argon2Error::TooLittleMemory { needed, available } => {
             Error::new(ErrorKind::TooLittleMemory { needed, available }).hint(
                 "The keyslot could not be tried, so the passphrase may be right. Free some memory, allow more, or \
                  use a machine with more. Other keyslots may need less.",
             )
         }
-        argon2::Error::Parameters(what) => {
+        argon2::Argon2Error::Parameters(what) => {
             ErrorKind::Malformed { field: "key derivation", offset: 0, what: format!("Argon2 cannot have {what}") }
                 .into()
         }
-        argon2::Error::Stopped => ErrorKind::Cancelled.into(),
+        argon2::Argon2Error::Stopped => ErrorKind::Cancelled.into(),
     }
 }
 

@@ -186,9 +186,9 @@ pub(super) fn sensible(data: &dyn Store, at: u64, cipher: &dyn SectorCipher) -> 
 }
 
 /// What a cipher specification in a header comes to that this program cannot use.
-pub(super) fn cipher_error(error: dmcrypt::Error, offset: u64) -> Error {
+pub(super) fn cipher_error(error: dmcrypt::DmCryptError, offset: u64) -> Error {
     match error {
-        dmcrypt::Error::Unsupported(what) => Error::unsupported(format!("the cipher specification {what}")),
+        dmcrypt::DmCryptError::Unsupported(what) => Error::unsupported(format!("the cipher specification {what}")),
         other => ErrorKind::Malformed { field: "cipher specification", offset, what: other.to_string() }.into(),
     }
 }

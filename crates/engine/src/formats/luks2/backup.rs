@@ -9,7 +9,7 @@ use super::binary::{Binary, Which};
 use super::change::nothing_required;
 use super::layout::sectors_of;
 use super::metadata::Metadata;
-use super::read::{self, CopyState, ReadHeader};
+use super::read::{self, Luks2CopyState, ReadHeader};
 use super::{slots, unlock, validate, write};
 use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
@@ -98,14 +98,14 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
 pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     let header = read::read(store)?;
     key_in(store, &header, with)?;
-    let report = |which: Which, state: &CopyState| {
+    let report = |which: Which, state: &Luks2CopyState| {
         let state = match state {
-            CopyState::Current => formats::CopyState::Opens,
-            CopyState::Stale { .. } | CopyState::Differs => {
+            Luks2CopyState::Current => formats::CopyState::Opens,
+            Luks2CopyState::Stale { .. } | Luks2CopyState::Differs => {
                 formats::CopyState::Differs("it differs from the other copy".to_owned())
             }
-            CopyState::Damaged(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => formats::CopyState::NoHeader,
-            CopyState::Damaged(e) => formats::CopyState::Damaged(e.to_string()),
+            Luks2CopyState::Damaged(e) if matches!(e.kind, ErrorKind::NotThisFormat(_)) => formats::CopyState::NoHeader,
+            Luks2CopyState::Damaged(e) => formats::CopyState::Damaged(e.to_string()),
         };
         CopyReport { name: which.name(), at: which.offset(header.binary.hdr_size), state }
     };

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::binary::{Binary, SIZES};
 use super::change::Change;
-use super::metadata::{Af, Area, Base64, Config, Decimal, Digest, Id, Kdf, Keyslot, Metadata, Segment, Size};
+use super::metadata::{Af, Area, Base64, Config, Decimal, Digest, Id, Kdf, Keyslot, Metadata, MetadataSegment, Size};
 use super::{NAME, binary, slots, validate, write};
 use crate::advice::Warning;
 use crate::edit::{Edit, Step};
@@ -246,7 +246,7 @@ fn metadata_of(header: &Phdr, end: u64, cipher: &str) -> Result<Metadata> {
     if header.active().any(|(_, slot)| slot.stripes != STRIPES) {
         return Err(Error::unsupported(format!("converting keyslots with other than {STRIPES} stripes to LUKS2")));
     }
-    let segment = Segment {
+    let segment = MetadataSegment {
         kind: "crypt".into(),
         offset: Decimal(header.data_start()),
         size: Size::Dynamic,
@@ -322,7 +322,7 @@ fn not(why: &str) -> Error {
 
 /// What a LUKS2 header says that LUKS1 can say too.
 struct Said<'a> {
-    segment: &'a Segment,
+    segment: &'a MetadataSegment,
     cipher: &'a str,
     hash: &'a str,
     key_len: usize,

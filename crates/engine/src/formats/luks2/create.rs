@@ -8,7 +8,7 @@ use claviger_crypto::{Acceleration, Secret};
 
 use super::binary::{Binary, SIZES};
 use super::keyslots::{self, KeyslotParameters};
-use super::metadata::{Config, Decimal, Id, Integrity, Metadata, Segment, Size};
+use super::metadata::{Config, Decimal, Id, Integrity, Metadata, MetadataSegment, Size};
 use super::{change, slots, validate, write};
 use crate::credential::{Credential, Unlock};
 use crate::edit::Edit;
@@ -114,7 +114,7 @@ fn data_offset(room: u64, key_len: usize) -> u64 {
 }
 
 /// What makes tags, and what LUKS2 calls it.
-type Tagged = (aead::Specification, &'static str);
+type Tagged = (aead::AeadSpecification, &'static str);
 
 /// Where everything is to be.
 struct NewLuks2 {
@@ -183,8 +183,8 @@ impl NewLuks2 {
         2 * self.hdr_size + self.keyslots_size
     }
 
-    fn segment(&self) -> Segment {
-        Segment {
+    fn segment(&self) -> MetadataSegment {
+        MetadataSegment {
             kind: "crypt".into(),
             offset: Decimal(self.data_offset),
             size: Size::Dynamic,
@@ -251,7 +251,7 @@ fn authenticated(spec: &Spec<'_>, name: &str) -> Result<(String, Tagged, usize)>
         return Err(Error::misuse(format!("{name} includes its cipher")).hint("Omit the cipher."));
     }
     let (cipher, name) = alone.map_or((spec.cipher, name), |(cipher, name)| (Some(cipher), name));
-    let known = aead::Specification::choose(cipher, name);
+    let known = aead::AeadSpecification::choose(cipher, name);
     let (specification, cipher, kind) = known.map_err(|e| {
         Error::misuse(e.to_string()).hint(
             "Use hmac-sha256 or hmac-sha512 with a cipher such as aes-xts-random; aead with aes-gcm-random, \

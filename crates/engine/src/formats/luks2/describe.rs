@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::binary::Which;
-use super::metadata::{self, Digest, Id, Keyslot, Segment, Size};
-use super::read::{CopyState, ReadHeader};
+use super::metadata::{self, Digest, Id, Keyslot, MetadataSegment, Size};
+use super::read::{Luks2CopyState, ReadHeader};
 use super::validate::{digests_of, printable, requirements};
 use super::{derivation, layout};
 use crate::formats::header_facts::{FormatFacts, HeaderFacts, KeyslotFacts};
@@ -278,18 +278,18 @@ pub(super) fn describe(header: &ReadHeader) -> HeaderFacts {
     HeaderFacts::new(Some(keyslots.collect()), FormatFacts::Luks2(facts))
 }
 
-fn copy(header: &ReadHeader, which: Which, state: &CopyState) -> Luks2Copy {
+fn copy(header: &ReadHeader, which: Which, state: &Luks2CopyState) -> Luks2Copy {
     let state = match state {
-        CopyState::Current => "sound".to_owned(),
-        CopyState::Stale { seqid } => format!("sound, but older: sequence number {seqid}"),
-        CopyState::Differs => "sound, but not the same".to_owned(),
-        CopyState::Damaged(error) => error.to_string(),
+        Luks2CopyState::Current => "sound".to_owned(),
+        Luks2CopyState::Stale { seqid } => format!("sound, but older: sequence number {seqid}"),
+        Luks2CopyState::Differs => "sound, but not the same".to_owned(),
+        Luks2CopyState::Damaged(error) => error.to_string(),
     };
     Luks2Copy { name: which.name(), at: which.offset(header.binary.hdr_size), state, used: which == header.which }
 }
 
-fn segment(number: u32, segment: &Segment) -> Luks2Segment {
-    let Segment { kind, offset, size, iv_tweak, encryption, sector_size, integrity, flags, other: _ } = segment;
+fn segment(number: u32, segment: &MetadataSegment) -> Luks2Segment {
+    let MetadataSegment { kind, offset, size, iv_tweak, encryption, sector_size, integrity, flags, other: _ } = segment;
     Luks2Segment {
         number,
         kind: kind.clone(),

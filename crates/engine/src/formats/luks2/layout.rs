@@ -28,7 +28,7 @@ pub struct LaidOut {
 }
 
 /// The segments that make up the volume, with their numbers, in order.
-pub fn parts(header: &ReadHeader) -> Vec<(u32, &metadata::Segment)> {
+pub fn parts(header: &ReadHeader) -> Vec<(u32, &metadata::MetadataSegment)> {
     header.metadata.segments.iter().map(|(n, s)| (*n, s)).filter(|(_, s)| !is_backup(s)).collect()
 }
 
@@ -114,7 +114,7 @@ struct Making<'a> {
 }
 
 impl Making<'_> {
-    fn add(&mut self, number: u32, segment: &metadata::Segment, key: Option<&Secret>) -> Result<()> {
+    fn add(&mut self, number: u32, segment: &metadata::MetadataSegment, key: Option<&Secret>) -> Result<()> {
         let sector_size = segment.sector_size.unwrap_or(512);
         let (mut len, mut writable) = self.len(number, segment, u64::from(sector_size))?;
         let payload = match segment.kind.as_str() {
@@ -147,7 +147,7 @@ impl Making<'_> {
         Ok(())
     }
 
-    fn crypt(&self, number: u32, segment: &metadata::Segment, key: Option<&Secret>) -> Result<Payload> {
+    fn crypt(&self, number: u32, segment: &metadata::MetadataSegment, key: Option<&Secret>) -> Result<Payload> {
         let encryption = segment.encryption.as_deref().unwrap_or_default();
         let key = key.ok_or_else(|| self.malformed(format!("segment {number} has no key")))?;
         let sectors = sectors_of(segment);
@@ -165,7 +165,7 @@ impl Making<'_> {
     fn authenticated(
         &mut self,
         number: u32,
-        segment: &metadata::Segment,
+        segment: &metadata::MetadataSegment,
         by: &metadata::Integrity,
         key: Option<&Secret>,
     ) -> Result<Payload> {
@@ -175,7 +175,7 @@ impl Making<'_> {
         let encryption = segment.encryption.as_deref().unwrap_or_default();
         let key = key.ok_or_else(|| self.malformed(format!("segment {number} has no key")))?;
         let (sectors, at) = (sectors_of(segment), json_at(self.header));
-        let specification = aead::Specification::parse(encryption, &by.kind).map_err(|e| cipher_error(e, at))?;
+        let specification = aead::AeadSpecification::parse(encryption, &by.kind).map_err(|e| cipher_error(e, at))?;
         let cipher = specification.with_key(key, sectors, self.with.acceleration).map_err(|e| cipher_error(e, at))?;
         if specification.repeats_vectors() {
             self.warnings.push(
@@ -208,7 +208,7 @@ impl Making<'_> {
     }
 
     /// How long a segment with tags is: as its superblock says, unless the segment says less.
-    fn len_in_area(&self, number: u32, segment: &metadata::Segment, area: u64) -> Result<u64> {
+    fn len_in_area(&self, number: u32, segment: &metadata::MetadataSegment, area: u64) -> Result<u64> {
         match segment.size {
             Size::Dynamic => Ok(area),
             Size::Fixed(len) if len <= area => Ok(len),
@@ -219,7 +219,7 @@ impl Making<'_> {
     }
 
     /// How long a segment is, in bytes, and whether all of it is there to be written.
-    fn len(&mut self, number: u32, segment: &metadata::Segment, sector: u64) -> Result<(u64, bool)> {
+    fn len(&mut self, number: u32, segment: &metadata::MetadataSegment, sector: u64) -> Result<(u64, bool)> {
         let (start, there) = (segment.offset.0, self.data.len());
         match segment.size {
             Size::Dynamic => {
@@ -276,7 +276,7 @@ impl Making<'_> {
     }
 }
 
-pub(super) fn sectors_of(segment: &metadata::Segment) -> Sectors {
+pub(super) fn sectors_of(segment: &metadata::MetadataSegment) -> Sectors {
     Sectors {
         size: segment.sector_size.unwrap_or(512) as usize,
         // Numbers count units of 512 bytes whatever the size of a sector is (lib/setup.c, `LUKS2_activate`).

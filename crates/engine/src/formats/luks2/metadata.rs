@@ -17,7 +17,7 @@ pub struct Metadata {
     /// Tokens by their number, 0 to 31: kept as they are.
     pub tokens: BTreeMap<u32, Map<String, Value>>,
     /// Segments of the volume by their number.
-    pub segments: BTreeMap<u32, Segment>,
+    pub segments: BTreeMap<u32, MetadataSegment>,
     /// Digests of volume keys by their number.
     pub digests: BTreeMap<u32, Digest>,
     /// Sizes, flags and requirements.
@@ -119,7 +119,7 @@ pub struct Af {
 
 /// A part of the volume.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Segment {
+pub struct MetadataSegment {
     /// `crypt`, `linear`, `hw-opal`, `hw-opal-crypt`.
     #[serde(rename = "type")]
     pub kind: String,
@@ -147,7 +147,7 @@ pub struct Segment {
     pub other: Map<String, Value>,
 }
 
-impl Segment {
+impl MetadataSegment {
     /// Whether the plaintext itself is stored.
     pub fn in_clear(&self) -> bool {
         self.kind == "linear" || self.encryption.as_deref().is_some_and(unencrypted::is_null)

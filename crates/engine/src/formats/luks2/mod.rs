@@ -36,7 +36,7 @@ pub use describe::{
     Luks2Token,
 };
 #[doc(hidden)]
-pub use read::{CopyState, ReadHeader, read, read_secondary};
+pub use read::{Luks2CopyState, ReadHeader, read, read_secondary};
 
 use super::header_facts::HeaderFacts;
 use super::luks::{Stored, opened_by};

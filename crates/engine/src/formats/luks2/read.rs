@@ -25,9 +25,9 @@ pub struct ReadHeader {
     /// Which copy counts: the newer one of those that are sound, the primary one where both are.
     pub which: Which,
     /// What the primary copy is like.
-    pub primary: CopyState,
+    pub primary: Luks2CopyState,
     /// What the secondary copy is like.
-    pub secondary: CopyState,
+    pub secondary: Luks2CopyState,
     /// The binary headers of the copies that are sound, as they were read. Their checksums are over the metadata too, and each
     /// change gives them new salts: with them an edit knows what it was made for.
     pub seen: Vec<Seen>,
@@ -35,7 +35,7 @@ pub struct ReadHeader {
 
 /// What a copy of the header is like.
 #[derive(Debug)]
-pub enum CopyState {
+pub enum Luks2CopyState {
     /// Sound, and the newest.
     Current,
     /// Sound, but older: changing the header was interrupted.
@@ -49,7 +49,7 @@ pub enum CopyState {
     Damaged(Error),
 }
 
-impl CopyState {
+impl Luks2CopyState {
     /// Whether it may stay as it is.
     pub fn is_current(&self) -> bool {
         matches!(self, Self::Current)
@@ -59,17 +59,17 @@ impl CopyState {
 impl ReadHeader {
     /// What a person must know about the copies. Whole sentences.
     pub fn warnings(&self) -> Vec<Warning> {
-        let about = |which: Which, state: &CopyState| {
+        let about = |which: Which, state: &Luks2CopyState| {
             let what = match state {
-                CopyState::Current => return None,
-                CopyState::Stale { seqid } => {
+                Luks2CopyState::Current => return None,
+                Luks2CopyState::Stale { seqid } => {
                     format!(
                         "is older than the other one ({seqid}, not {}): a change of it was interrupted",
                         self.binary.seqid
                     )
                 }
-                CopyState::Differs => "has the same sequence number as the other one, but differs".to_owned(),
-                CopyState::Damaged(error) => format!("cannot be used ({error})"),
+                Luks2CopyState::Differs => "has the same sequence number as the other one, but differs".to_owned(),
+                Luks2CopyState::Damaged(error) => format!("cannot be used ({error})"),
             };
             let used = match which == self.which {
                 true => "Its repaired form is used, which its checksum confirms".to_owned(),
@@ -133,18 +133,18 @@ fn damaged_but_sized(store: &dyn Store) -> Option<u64> {
 fn choose(primary: Result<Copy>, secondary: Result<Copy>) -> Result<ReadHeader> {
     let seen = [&primary, &secondary].into_iter().flatten().map(|copy| copy.seen.clone()).collect();
     // One that was put together is as good as any to read, and is to be written anew.
-    let current = |copy: &mut Copy| copy.mended.take().map_or(CopyState::Current, CopyState::Damaged);
+    let current = |copy: &mut Copy| copy.mended.take().map_or(Luks2CopyState::Current, Luks2CopyState::Damaged);
     let (copy, which, one, other) = match (primary, secondary) {
         (Ok(mut one), Ok(mut other)) => {
             let (a, b) = (one.binary.seqid, other.binary.seqid);
             let same = a == b && one.says_the_same(&other);
             // What is whole as it is counts before what was put together.
             let use_other = a < b || same && one.mended.is_some() && other.mended.is_none();
-            let first = if a < b { CopyState::Stale { seqid: a } } else { current(&mut one) };
+            let first = if a < b { Luks2CopyState::Stale { seqid: a } } else { current(&mut one) };
             let second = match () {
-                () if a > b => CopyState::Stale { seqid: b },
+                () if a > b => Luks2CopyState::Stale { seqid: b },
                 () if a < b || same => current(&mut other),
-                () => CopyState::Differs,
+                () => Luks2CopyState::Differs,
             };
             match use_other {
                 true => (other, Which::Secondary, first, second),
@@ -153,11 +153,11 @@ fn choose(primary: Result<Copy>, secondary: Result<Copy>) -> Result<ReadHeader> 
         }
         (Ok(mut one), Err(e)) => {
             let state = current(&mut one);
-            (one, Which::Primary, state, CopyState::Damaged(e))
+            (one, Which::Primary, state, Luks2CopyState::Damaged(e))
         }
         (Err(e), Ok(mut other)) => {
             let state = current(&mut other);
-            (other, Which::Secondary, CopyState::Damaged(e), state)
+            (other, Which::Secondary, Luks2CopyState::Damaged(e), state)
         }
         (Err(one), Err(other)) => return Err(neither(one, other)),
     };

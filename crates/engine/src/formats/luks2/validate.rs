@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::binary;
-use super::metadata::{Config, Digest, Id, Keyslot, Metadata, Segment, Size};
+use super::metadata::{Config, Digest, Id, Keyslot, Metadata, MetadataSegment, Size};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Numbers of keyslots, tokens, digests and segments are below this (`LUKS2_KEYSLOTS_MAX` and its likes in luks2.h).
@@ -59,7 +59,7 @@ pub fn unmet(metadata: &Metadata) -> Option<Error> {
 }
 
 /// Whether a segment is kept for the end of a reencryption instead of being a part of the volume (specification, section 3.3).
-pub fn is_backup(segment: &Segment) -> bool {
+pub fn is_backup(segment: &MetadataSegment) -> bool {
     segment.flags.iter().any(|flag| flag.starts_with("backup-"))
 }
 
@@ -185,7 +185,7 @@ fn segments(metadata: &Metadata, hdr_size: u64) -> Checked {
 }
 
 /// Those that make up the volume: before all backups, and all of them numbered from 0 on without a gap.
-fn regular_segments(metadata: &Metadata) -> std::result::Result<Vec<(u32, &Segment)>, Wrong> {
+fn regular_segments(metadata: &Metadata) -> std::result::Result<Vec<(u32, &MetadataSegment)>, Wrong> {
     let parts: Vec<_> = metadata.segments.iter().map(|(n, s)| (*n, s)).take_while(|(_, s)| !is_backup(s)).collect();
     if parts.is_empty() {
         return Err(Wrong("segments", "there is no segment".into()));
@@ -200,7 +200,7 @@ fn regular_segments(metadata: &Metadata) -> std::result::Result<Vec<(u32, &Segme
     Ok(parts)
 }
 
-fn one_segment(number: u32, segment: &Segment, metadata: &Metadata) -> Checked {
+fn one_segment(number: u32, segment: &MetadataSegment, metadata: &Metadata) -> Checked {
     let offset = segment.offset.0;
     if !offset.is_multiple_of(SECTOR) {
         return wrong("segments", format!("segment {number} begins at byte {offset}, inside a sector"));
@@ -240,8 +240,8 @@ fn one_segment(number: u32, segment: &Segment, metadata: &Metadata) -> Checked {
     Ok(())
 }
 
-fn overlap(one: &Segment, other: &Segment) -> bool {
-    let end = |s: &Segment| match s.size {
+fn overlap(one: &MetadataSegment, other: &MetadataSegment) -> bool {
+    let end = |s: &MetadataSegment| match s.size {
         Size::Dynamic => u64::MAX,
         Size::Fixed(size) => s.offset.0.saturating_add(size),
     };

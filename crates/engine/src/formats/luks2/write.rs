@@ -8,7 +8,7 @@
 
 use super::binary::{Binary, SALT, Which};
 use super::metadata::Metadata;
-use super::read::{self, CopyState, ReadHeader};
+use super::read::{self, Luks2CopyState, ReadHeader};
 use super::{binary, validate};
 use crate::advice::Advice;
 use crate::edit::Step;
@@ -96,7 +96,7 @@ pub(super) fn salt() -> Result<[u8; SALT]> {
 
 /// Where the primary copy is gone, what is there may be something else that was made in its place: that is not written over.
 fn nothing_else_in_front(store: &dyn Store, header: &ReadHeader) -> Result<()> {
-    let CopyState::Damaged(error) = &header.primary else { return Ok(()) };
+    let Luks2CopyState::Damaged(error) = &header.primary else { return Ok(()) };
     if header.which == Which::Primary {
         // Its checksum is right once it is put together: nothing else is there.
         return Ok(());

@@ -22,10 +22,10 @@ use key::Hashing;
 pub use cryptoloop::CRYPTOLOOP;
 
 /// Plain dm-crypt.
-pub static PLAIN: Plain = Plain;
+pub static PLAIN: PlainDmCrypt = PlainDmCrypt;
 
 /// See [`PLAIN`].
-pub struct Plain;
+pub struct PlainDmCrypt;
 
 /// The cipher where none is given, as in cryptsetup 1.0 to 2.6 (2.6.1, configure.ac, `plain-cipher`, `plain-mode`).
 const CIPHER: &str = "aes-cbc-essiv:sha256";
@@ -42,7 +42,7 @@ const CRYPTMOUNT_CIPHER: &str = "aes-cbc-plain";
 /// The longest key, in bits: 64 keys of AES-256 and one more.
 const KEY_BITS_MAX: u32 = 65 * 256;
 
-impl Format for Plain {
+impl Format for PlainDmCrypt {
     fn name(&self) -> &'static str {
         "plain"
     }
@@ -83,7 +83,7 @@ impl Format for Plain {
     }
 }
 
-impl Creator for Plain {
+impl Creator for PlainDmCrypt {
     fn choices(&self) -> Choices {
         Choices {
             ciphers: vec![

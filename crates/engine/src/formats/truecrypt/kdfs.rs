@@ -259,7 +259,7 @@ impl Derivation {
                 // One lane is work for one thread.
                 match params.derive(password, salt, available, &Pool::new(1, Duration::ZERO), go_on, out) {
                     Ok(()) => Ok(true),
-                    Err(argon2::Error::Stopped) => Ok(false),
+                    Err(argon2::Argon2Error::Stopped) => Ok(false),
                     Err(error) => Err(too_little_memory(error)),
                 }
             }
@@ -267,9 +267,9 @@ impl Derivation {
     }
 }
 
-fn too_little_memory(error: argon2::Error) -> Error {
+fn too_little_memory(error: argon2::Argon2Error) -> Error {
     match error {
-        argon2::Error::TooLittleMemory { needed, available } => {
+        argon2::Argon2Error::TooLittleMemory { needed, available } => {
             Error::new(ErrorKind::TooLittleMemory { needed, available }).hint(
                 "Argon2id could not be tried. Free some memory, allow more, or name the volume's key derivation if \
                  it is another one.",

@@ -26,14 +26,14 @@ pub const SHA512: HashAlgorithm = (&hash::SHA512, 128);
 
 /// A cipher, always in CBC mode.
 #[derive(Clone, Copy)]
-pub struct Cipher {
+pub struct CbcCipher {
     /// Bytes of its key.
     pub key: usize,
     /// Bytes of its blocks, and of its initialisation vector.
     pub block: usize,
 }
 
-impl Cipher {
+impl CbcCipher {
     /// The cipher of that number.
     pub fn by_number(number: u32) -> Result<Self> {
         match number {

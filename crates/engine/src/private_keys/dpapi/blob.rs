@@ -8,7 +8,7 @@ use claviger_crypto::Secret;
 use claviger_crypto::secret::wipe_stack;
 
 use super::Fields;
-use super::algorithms::{self, Cipher, HashAlgorithm};
+use super::algorithms::{self, CbcCipher, HashAlgorithm};
 use crate::error::{Error, ErrorKind, Result};
 use crate::private_keys::pbe;
 
@@ -16,10 +16,10 @@ use crate::private_keys::pbe;
 const PROVIDER: &str = "df9d8cd0-1501-11d1-8c7a-00c04fc297eb";
 
 /// A blob.
-pub struct Blob<'a> {
+pub struct DpapiBlob<'a> {
     /// The GUID of its master key.
     pub master_key: String,
-    cipher: Cipher,
+    cipher: CbcCipher,
     salt: &'a [u8],
     hash: HashAlgorithm,
     mac_salt: &'a [u8],
@@ -29,7 +29,7 @@ pub struct Blob<'a> {
     mac: &'a [u8],
 }
 
-impl<'a> Blob<'a> {
+impl<'a> DpapiBlob<'a> {
     /// Reads one.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ impl<'a> Blob<'a> {
         let master_key = fields.guid("master key")?;
         fields.u32("flags")?;
         fields.counted("description")?;
-        let cipher = Cipher::by_number(fields.u32("cipher")?)?;
+        let cipher = CbcCipher::by_number(fields.u32("cipher")?)?;
         fields.u32("bits of the key")?;
         let salt = fields.counted("salt")?;
         fields.counted("second key")?;

@@ -13,7 +13,7 @@ const FRIENDLY_NAME: u32 = 11;
 const CERTIFICATE: u32 = 32;
 
 /// A certificate as it is stored.
-pub struct Stored {
+pub struct StoredCertificate {
     /// The certificate.
     pub certificate: Certificate,
     /// The container of its private key.
@@ -26,7 +26,7 @@ pub struct Stored {
 ///
 /// # Errors
 /// `Malformed`.
-pub fn read(bytes: &[u8]) -> Result<Stored> {
+pub fn read(bytes: &[u8]) -> Result<StoredCertificate> {
     let mut fields = Fields::new(bytes);
     let (mut certificate, mut container, mut name) = (None, None, None);
     while !fields.rest().is_empty() {
@@ -45,5 +45,5 @@ pub fn read(bytes: &[u8]) -> Result<Stored> {
         }
     }
     let certificate = certificate.ok_or_else(|| fields.damaged("certificate", "there is none in the file"))?;
-    Ok(Stored { certificate, container, name })
+    Ok(StoredCertificate { certificate, container, name })
 }

@@ -9,7 +9,7 @@ use claviger_crypto::Secret;
 use claviger_crypto::hash;
 use claviger_crypto::secret::wipe_stack;
 
-use super::algorithms::{self, Cipher, HashAlgorithm};
+use super::algorithms::{self, CbcCipher, HashAlgorithm};
 use super::{Fields, Login, wide_text};
 use crate::error::{Error, Result};
 use crate::private_keys::pbe::utf16;
@@ -61,7 +61,7 @@ pub struct MasterKeyFile {
     salt: [u8; 16],
     iterations: u32,
     hash: HashAlgorithm,
-    cipher: Cipher,
+    cipher: CbcCipher,
     ciphertext: Vec<u8>,
 }
 
@@ -90,7 +90,7 @@ impl MasterKeyFile {
             return Err(key.damaged("iterations", format!("{iterations}")));
         }
         let hash = algorithms::hash(key.u32("hash")?, algorithms::SHA1)?;
-        let cipher = Cipher::by_number(key.u32("cipher")?)?;
+        let cipher = CbcCipher::by_number(key.u32("cipher")?)?;
         let ciphertext = key.rest().to_vec();
         if !ciphertext.len().is_multiple_of(cipher.block) || ciphertext.len() < 16 + hash.0.size + KEY {
             return Err(key.damaged("master key", format!("{} bytes of ciphertext", ciphertext.len())));
@@ -110,7 +110,7 @@ impl MasterKeyFile {
 
     fn open_with(&self, candidate: &Secret) -> Option<Secret> {
         let (hash, _) = self.hash;
-        let Cipher { key, block } = self.cipher;
+        let CbcCipher { key, block } = self.cipher;
         let mut derived = Secret::zeroed(key + block);
         self.derive(candidate, &mut derived);
         let mut iv = [0; 16];

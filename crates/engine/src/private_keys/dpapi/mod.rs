@@ -28,7 +28,7 @@ use super::key::SoftKey;
 use super::{Certificate, Contents, PrivateKey};
 use crate::error::{Error, ErrorKind, Result};
 use crate::hex;
-use crate::trees::{Held, Node, NodeKind, Tree};
+use crate::trees::{HeldNode, Node, NodeKind, Tree};
 
 use master_key::{Candidates, MasterKeyFile};
 
@@ -84,7 +84,7 @@ pub struct Profile {
     users: Vec<(String, Vec<MasterKeyFile>)>,
     /// Files of private keys, each with its name.
     containers: Vec<(String, Secret)>,
-    certificates: Vec<certificates::Stored>,
+    certificates: Vec<certificates::StoredCertificate>,
     refused: Vec<Error>,
 }
 
@@ -95,7 +95,7 @@ impl Profile {
     /// `NotThisFormat` if there is none; `Io`, `Malformed`.
     pub fn read(tree: &(dyn Tree + 'static), path: &OsStr) -> Result<Self> {
         let shown = path.to_string_lossy().into_owned();
-        let profile = Held::find(tree, path).map_err(|e| match e.kind() {
+        let profile = HeldNode::find(tree, path).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => no_profile(&shown, "no such folder"),
             _ => Error::from(e).at(path.as_ref()),
         })?;
@@ -226,7 +226,7 @@ impl MasterKeys {
     /// # Errors
     /// `WrongCredential` if its master key is not open, `Malformed`, `Unsupported`.
     fn open(&self, bytes: &[u8], entropy: &[u8]) -> Result<Secret> {
-        let blob = blob::Blob::read(bytes)?;
+        let blob = blob::DpapiBlob::read(bytes)?;
         let Some(key) = self.open.get(&blob.master_key) else {
             let what = format!("it is encrypted with the master key {}, which does not open", blob.master_key);
             return Err(Error::new(ErrorKind::WrongCredential(what)).hint(format!(
@@ -240,7 +240,7 @@ impl MasterKeys {
 }
 
 /// The key with the name that its certificate has in the store.
-fn described(key: SoftKey, certificates: &[certificates::Stored]) -> SoftKey {
+fn described(key: SoftKey, certificates: &[certificates::StoredCertificate]) -> SoftKey {
     let name = key.about().container.as_deref();
     let stored = certificates.iter().find(|stored| stored.container.is_some() && stored.container.as_deref() == name);
     let name = stored.and_then(|stored| stored.name.clone());
@@ -258,7 +258,7 @@ fn descend<'a>(
     tree: &'a (dyn Tree + 'static),
     from: Node,
     steps: &[&str],
-) -> Result<Option<Held<&'a (dyn Tree + 'static)>>> {
+) -> Result<Option<HeldNode<&'a (dyn Tree + 'static)>>> {
     let (mut node, mut held) = (from, None);
     for step in steps {
         let entries = tree.list(node)?;
@@ -266,7 +266,7 @@ fn descend<'a>(
         let Some(entry) = entries.iter().find(|e| folder(e.kind) && e.name.eq_ignore_ascii_case(step)) else {
             return Ok(None);
         };
-        let next = Held::take(tree, node, entry)?;
+        let next = HeldNode::take(tree, node, entry)?;
         node = next.node();
         held = Some(next);
     }
@@ -274,9 +274,14 @@ fn descend<'a>(
 }
 
 /// The folders in a folder, with their names.
-fn folders<'a>(tree: &'a (dyn Tree + 'static), folder: Node) -> Result<Vec<(String, Held<&'a (dyn Tree + 'static)>)>> {
+fn folders<'a>(
+    tree: &'a (dyn Tree + 'static),
+    folder: Node,
+) -> Result<Vec<(String, HeldNode<&'a (dyn Tree + 'static)>)>> {
     let entries = tree.list(folder)?.into_iter().filter(|entry| entry.kind == NodeKind::Folder);
-    entries.map(|entry| Ok((entry.name.to_string_lossy().into_owned(), Held::take(tree, folder, &entry)?))).collect()
+    entries
+        .map(|entry| Ok((entry.name.to_string_lossy().into_owned(), HeldNode::take(tree, folder, &entry)?)))
+        .collect()
 }
 
 /// The files of a folder whose names `wanted` takes, but for empty and overlong ones.
@@ -287,7 +292,7 @@ fn files(tree: &(dyn Tree + 'static), folder: Node, wanted: impl Fn(&str) -> boo
         if !wanted(&name) {
             continue;
         }
-        let file = Held::take(tree, folder, &entry)?;
+        let file = HeldNode::take(tree, folder, &entry)?;
         let size = tree.attributes(file.node())?.size;
         if (1..=FILE_MAX).contains(&size) {
             let mut bytes = Secret::zeroed(size as usize);
@@ -371,7 +376,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     let _ = certificates::read(bytes);
     let keys = MasterKeys::default();
     let _ = container::read(bytes, &keys, "here");
-    if let Ok(blob) = blob::Blob::read(bytes) {
+    if let Ok(blob) = blob::DpapiBlob::read(bytes) {
         let _ = blob.open(&Secret::zeroed(64), &[]);
     }
     container::fuzz(bytes);

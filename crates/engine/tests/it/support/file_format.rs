@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use claviger_crypto::ciphers::aes::AES;
 use claviger_crypto::modes::xts::{Layer, Xts};
-use claviger_engine::file_formats::{FileKeys, FileKind, FileLayout, Stored};
+use claviger_engine::file_formats::{FileKeys, FileKind, FileLayout, StoredFile};
 use claviger_engine::trees::damaged;
 use claviger_engine::{Acceleration, Layout, Payload, SectorCipher, Segment};
 
@@ -76,7 +76,7 @@ pub fn sum(header: &[u8]) -> u64 {
 }
 
 impl FileKeys for TestKeys {
-    fn layout(&self, of: Stored<'_>) -> io::Result<FileKind> {
+    fn layout(&self, of: StoredFile<'_>) -> io::Result<FileKind> {
         self.layouts.fetch_add(1, Ordering::Relaxed);
         let mut header = [0; 104];
         match of.tree.read_at(of.contents, 0, &mut header)? {
@@ -86,7 +86,7 @@ impl FileKeys for TestKeys {
         }
     }
 
-    fn begin(&self, of: Stored<'_>) -> io::Result<FileKind> {
+    fn begin(&self, of: StoredFile<'_>) -> io::Result<FileKind> {
         let mut key = [0; 64];
         getrandom::fill(&mut key).expect("random bytes");
         let mut header = vec![0; HEADER as usize];
@@ -101,7 +101,7 @@ impl FileKeys for TestKeys {
         self.found(&header).map(FileKind::Encrypted)
     }
 
-    fn set_size(&self, of: Stored<'_>, size: u64) -> io::Result<()> {
+    fn set_size(&self, of: StoredFile<'_>, size: u64) -> io::Result<()> {
         of.tree.write_at(of.contents, 16, &size.to_le_bytes())
     }
 

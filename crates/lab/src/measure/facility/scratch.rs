@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use claviger_engine::internal::random;
 use claviger_engine::{Error, ErrorKind, Result};
 use claviger_serve::mount::mountinfo;
-use claviger_serve::sessions::Owner;
+use claviger_serve::sessions::FolderOwner;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
@@ -59,7 +59,7 @@ impl Scratch {
                 Err(e) => return Err(Error::from(e).at(folder)),
                 Ok(()) => {
                     let scratch = Self { path };
-                    private_file(&scratch.path.join(OWNER), Owner::this().to_string().as_bytes())?;
+                    private_file(&scratch.path.join(OWNER), FolderOwner::this().to_string().as_bytes())?;
                     return Ok(scratch);
                 }
             }
@@ -93,7 +93,7 @@ fn tidy_one(folder: &Path, tag: &str) -> Option<String> {
     let metadata = fs::symlink_metadata(folder).ok()?;
     let own = metadata.is_dir() && metadata.uid() == geteuid().as_raw() && metadata.mode() & 0o077 == 0;
     // Without an owner's mark it is somebody else's, or was just created.
-    let owner = own.then(|| fs::read_to_string(folder.join(OWNER)).ok()?.parse::<Owner>().ok()).flatten()?;
+    let owner = own.then(|| fs::read_to_string(folder.join(OWNER)).ok()?.parse::<FolderOwner>().ok()).flatten()?;
     if !owner.is_here() {
         let folder = folder.display();
         return Some(format!(
@@ -187,7 +187,7 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("a mode");
             path
         };
-        let this = Owner::this();
+        let this = FolderOwner::this();
         let mut ended = this;
         ended.process.started += 1;
         let (this, ended) = (this.to_string(), ended.to_string());

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::doubts::Moving;
 use super::keys::VolumeKeys;
-use super::state::{Direction, FINAL, MOVED, Mode, PREVIOUS, Side, State};
+use super::state::{Direction, FINAL, MOVED, Mode, PREVIOUS, ReencryptionState, Side};
 use super::{HeaderAndData, doubts};
 use super::{moving, proof};
 use crate::advice::Advice;
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::formats::luks::kdf::{self, Kdf};
 use crate::formats::luks::{data_elsewhere, passphrase};
 use crate::formats::luks2::keyslots::{self, KeyslotParameters};
-use crate::formats::luks2::metadata::{Area, Decimal, Id, Keyslot, Metadata, Requirements, Segment, Size};
+use crate::formats::luks2::metadata::{Area, Decimal, Id, Keyslot, Metadata, MetadataSegment, Requirements, Size};
 use crate::formats::luks2::read::{ReadHeader, read};
 use crate::formats::luks2::unlock::{OpenedKey, json_at, open_key};
 use crate::formats::luks2::{change, create, derivation, slots, validate, write};
@@ -27,7 +27,7 @@ use crate::store::{MemoryStore, Store};
 
 /// What a volume is to become. What is `None` stays as it is, or takes the default.
 #[derive(Clone, Copy, Default)]
-pub struct Request<'a> {
+pub struct ReencryptionRequest<'a> {
     /// Cipher specification: `aes-xts-plain64`.
     pub cipher: Option<&'a str>,
     /// Size of the new volume key, in bits.
@@ -61,7 +61,12 @@ pub struct Beginning {
 ///
 /// # Errors
 /// Those of unlocking; `Misuse` for what does not fit, `Unsupported` for volumes of several segments or with integrity protection.
-pub fn begin(stores: &HeaderAndData<'_>, with: &Unlock<'_>, request: &Request<'_>, decrypt: bool) -> Result<Beginning> {
+pub fn begin(
+    stores: &HeaderAndData<'_>,
+    with: &Unlock<'_>,
+    request: &ReencryptionRequest<'_>,
+    decrypt: bool,
+) -> Result<Beginning> {
     let header = read(stores.header)?;
     let (old, opened) = the_volume(&header, stores, with)?;
     let mut metadata = header.metadata.clone();
@@ -110,7 +115,7 @@ pub fn begin_detached_encryption(
     stores: &HeaderAndData<'_>,
     spec: &Spec<'_>,
     first: &[Credential],
-    request: &Request<'_>,
+    request: &ReencryptionRequest<'_>,
 ) -> Result<Beginning> {
     let image = encryption_header(stores.header.len(), stores.data, spec, first, request, None)?;
     doubts::must_be_empty(stores.header, image.len() as u64)?;
@@ -127,7 +132,7 @@ pub fn begin_decryption(
     header_to: &dyn Store,
     data: &dyn Store,
     with: &Unlock<'_>,
-    request: &Request<'_>,
+    request: &ReencryptionRequest<'_>,
 ) -> Result<()> {
     let (image, begun) = match doubts::header_to_move(header_to, data)? {
         Some(Moving::Fresh(image)) => (image, false),
@@ -159,7 +164,7 @@ pub fn begin_decryption(
     let record = if begun { Vec::new() } else { record_steps(&memory, &header, shift..shift + first, data)? };
     Edit::new(record.clone()).carry_out(&memory)?;
     let header = read(&memory)?;
-    plan.moved = Some((Segment { offset: Decimal(0), size: Size::Fixed(first), ..old }, Some(opened.digest)));
+    plan.moved = Some((MetadataSegment { offset: Decimal(0), size: Size::Fixed(first), ..old }, Some(opened.digest)));
     let mut metadata = header.metadata.clone();
     moving::take_out(&mut metadata);
     let keys = VolumeKeys { previous: Some(opened.key), last: None, same: false };
@@ -192,7 +197,7 @@ pub(super) fn encryption_header(
     data: &dyn Store,
     spec: &Spec<'_>,
     first: &[Credential],
-    request: &Request<'_>,
+    request: &ReencryptionRequest<'_>,
     moved: Option<(Range<u64>, u64)>,
 ) -> Result<Vec<u8>> {
     let len_in_memory = usize::try_from(len).ok().filter(|len| *len <= 256 << 20);
@@ -253,7 +258,11 @@ pub(super) fn image_steps(image: &[u8]) -> Result<Vec<Step>> {
 }
 
 /// The one segment that is to be rewritten, and its key.
-fn the_volume(header: &ReadHeader, stores: &HeaderAndData<'_>, with: &Unlock<'_>) -> Result<(Segment, OpenedKey)> {
+fn the_volume(
+    header: &ReadHeader,
+    stores: &HeaderAndData<'_>,
+    with: &Unlock<'_>,
+) -> Result<(MetadataSegment, OpenedKey)> {
     change::nothing_required(&header.metadata)?;
     let [(0, segment)] = header.metadata.segments.iter().map(|(n, s)| (*n, s)).collect::<Vec<_>>()[..] else {
         return Err(Error::unsupported("reencryption of a volume with several segments"));
@@ -281,7 +290,7 @@ fn the_volume(header: &ReadHeader, stores: &HeaderAndData<'_>, with: &Unlock<'_>
 /// Plaintext begins where its store does. Data that begin further behind lie behind their header or behind what is left of one, and
 /// move to the front when they are decrypted: left where they are, nobody would find them. (cryptsetup refuses the same:
 /// "LUKS2 decryption is supported with detached header device only (with data offset set to 0)".)
-fn may_be_plaintext_in_place(stores: &HeaderAndData<'_>, segment: &Segment) -> Result<()> {
+fn may_be_plaintext_in_place(stores: &HeaderAndData<'_>, segment: &MetadataSegment) -> Result<()> {
     if !stores.detached {
         return Err(Error::misuse("the header lies where plaintext belongs: move it to a separate file"));
     }
@@ -300,7 +309,11 @@ fn may_be_plaintext_in_place(stores: &HeaderAndData<'_>, segment: &Segment) -> R
 }
 
 /// The segment as it is to be, and the bytes of its key.
-fn encrypted(old: &Segment, opened: &OpenedKey, request: &Request<'_>) -> Result<(Segment, usize)> {
+fn encrypted(
+    old: &MetadataSegment,
+    opened: &OpenedKey,
+    request: &ReencryptionRequest<'_>,
+) -> Result<(MetadataSegment, usize)> {
     let text = match request.cipher {
         Some(name) if !name.contains('-') => format!("{}-xts-plain64", name.to_ascii_lowercase()),
         Some(name) => name.to_owned(),
@@ -319,7 +332,7 @@ fn encrypted(old: &Segment, opened: &OpenedKey, request: &Request<'_>) -> Result
     if !sector_size.is_some_and(|size| matches!(size, 512 | 1024 | 2048 | 4096)) {
         return Err(Error::misuse("the encryption sector size must be 512, 1024, 2048 or 4096 bytes"));
     }
-    Ok((Segment { encryption: Some(text), sector_size, ..old.clone() }, len))
+    Ok((MetadataSegment { encryption: Some(text), sector_size, ..old.clone() }, len))
 }
 
 /// A new volume key with a keyslot that opens with the same passphrase, its digest, and the step that writes it.
@@ -328,7 +341,7 @@ fn new_key(
     metadata: &mut Metadata,
     opened: &OpenedKey,
     with: &Unlock<'_>,
-    request: &Request<'_>,
+    request: &ReencryptionRequest<'_>,
     key_len: usize,
 ) -> Result<(u32, Secret, Step)> {
     let passphrase = passphrase(with.credentials)?;
@@ -373,9 +386,9 @@ struct NewReencryption {
     direction: Direction,
     shift: Option<u64>,
     size: u64,
-    previous: (Segment, Option<u32>),
-    last: (Segment, Option<u32>),
-    moved: Option<(Segment, Option<u32>)>,
+    previous: (MetadataSegment, Option<u32>),
+    last: (MetadataSegment, Option<u32>),
+    moved: Option<(MetadataSegment, Option<u32>)>,
 }
 
 impl NewReencryption {
@@ -384,7 +397,7 @@ impl NewReencryption {
         self,
         metadata: &mut Metadata,
         hdr_size: u64,
-        request: &Request<'_>,
+        request: &ReencryptionRequest<'_>,
         keys: &VolumeKeys,
         data_len: u64,
     ) -> Result<()> {
@@ -412,7 +425,7 @@ impl NewReencryption {
 
     /// Reads it as any program will, before it is written.
     fn check(&self, metadata: &Metadata, data_len: u64) -> Result<()> {
-        let state = State::of(metadata, data_len)?;
+        let state = ReencryptionState::of(metadata, data_len)?;
         let state = state.filter(|state| state.size == self.size && state.hot.is_none() && state.done.is_empty());
         let state = state
             .ok_or_else(|| Error::misuse("the reencryption would not read back as written; nothing was changed"))?;
@@ -426,7 +439,7 @@ impl NewReencryption {
         Ok(())
     }
 
-    fn keyslot(&self, metadata: &Metadata, hdr_size: u64, request: &Request<'_>) -> Result<Keyslot> {
+    fn keyslot(&self, metadata: &Metadata, hdr_size: u64, request: &ReencryptionRequest<'_>) -> Result<Keyslot> {
         let asked = self.resilience(request);
         let kind = match (asked, self.shift, self.direction) {
             // What is moved backward never is where it was written.
@@ -473,17 +486,17 @@ impl NewReencryption {
 
     /// The larger sector of both sides, in bytes.
     fn block(&self) -> u64 {
-        let sector = |(segment, _): &(Segment, _)| u64::from(segment.sector_size.unwrap_or(512));
+        let sector = |(segment, _): &(MetadataSegment, _)| u64::from(segment.sector_size.unwrap_or(512));
         sector(&self.previous).max(sector(&self.last))
     }
 
-    fn resilience<'a>(&self, request: &Request<'a>) -> &'a str {
+    fn resilience<'a>(&self, request: &ReencryptionRequest<'a>) -> &'a str {
         request.resilience.unwrap_or(if self.can_be_untorn() { "checksum" } else { "journal" })
     }
 
     /// Whether a block that a disk has written in part is old in some atoms and new in the others, and nothing worse.
     fn can_be_untorn(&self) -> bool {
-        let stands_alone = |(segment, _): &(Segment, _)| {
+        let stands_alone = |(segment, _): &(MetadataSegment, _)| {
             let cipher = segment.encryption.as_deref().map(Specification::parse);
             cipher.is_none_or(|cipher| cipher.is_ok_and(|cipher| cipher.blocks_stand_alone()))
         };
@@ -491,7 +504,7 @@ impl NewReencryption {
     }
 
     /// The longest part that is moved and then rewritten at once, in bytes: a journal has to have room for it.
-    fn longest_at_once(&self, header: &ReadHeader, request: &Request<'_>) -> Result<u64> {
+    fn longest_at_once(&self, header: &ReadHeader, request: &ReencryptionRequest<'_>) -> Result<u64> {
         if self.resilience(request) != "journal" {
             return Ok(u64::MAX);
         }
@@ -499,9 +512,9 @@ impl NewReencryption {
         Ok(room / self.block() * self.block())
     }
 
-    fn state(&self, number: u32, keyslot: &Keyslot) -> Result<State> {
-        let side = |(segment, digest): &(Segment, Option<u32>), flag: &str| Side {
-            segment: Segment { flags: vec![flag.to_owned()], ..segment.clone() },
+    fn state(&self, number: u32, keyslot: &Keyslot) -> Result<ReencryptionState> {
+        let side = |(segment, digest): &(MetadataSegment, Option<u32>), flag: &str| Side {
+            segment: MetadataSegment { flags: vec![flag.to_owned()], ..segment.clone() },
             digest: *digest,
             end: if let Size::Fixed(size) = segment.size { size } else { 0 },
         };
@@ -509,7 +522,7 @@ impl NewReencryption {
         let last = side(&self.last, FINAL);
         let moved = self.moved.as_ref().map(|moved| side(moved, MOVED));
         let fixed = self.mode == Mode::Encrypt && moved.is_some();
-        State::beginning(number, keyslot, (previous, last, moved), self.size, fixed)
+        ReencryptionState::beginning(number, keyslot, (previous, last, moved), self.size, fixed)
     }
 }
 
@@ -534,8 +547,8 @@ fn widest_gap(metadata: &Metadata, hdr_size: u64) -> Result<(u64, u64)> {
     Ok(widest)
 }
 
-fn linear(offset: u64, size: Size) -> Segment {
-    Segment {
+fn linear(offset: u64, size: Size) -> MetadataSegment {
+    MetadataSegment {
         kind: "linear".into(),
         offset: Decimal(offset),
         size,

@@ -4,12 +4,12 @@
 use claviger_crypto::dmcrypt::{Sectors, Specification};
 use claviger_crypto::{Acceleration, Secret};
 
-use super::state::{State, What};
+use super::state::{ReencryptionState, What};
 use super::{HeaderAndData, moving};
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks2::layout::sectors_of;
-use crate::formats::luks2::metadata::Segment;
+use crate::formats::luks2::metadata::MetadataSegment;
 use crate::formats::luks2::read::{ReadHeader, read};
 use crate::formats::{luks, luks2::validate, magic};
 use crate::store::{MemoryStore, Store};
@@ -114,7 +114,7 @@ const OFFSETS: [u64; 5] = [1 << 20, 2 << 20, 4 << 20, 16 << 20, 32 << 20];
 ///
 /// # Errors
 /// `Malformed` if they make sense in another way; `Io`.
-pub(super) fn encrypted_as_said(segment: &Segment, key: &Secret, data: &dyn Store, at: u64) -> Result<()> {
+pub(super) fn encrypted_as_said(segment: &MetadataSegment, key: &Secret, data: &dyn Store, at: u64) -> Result<()> {
     let said = segment.encryption.as_deref().unwrap_or_default();
     if !segment.is_encrypted() || said.is_empty() {
         return Ok(());
@@ -148,7 +148,7 @@ pub(super) fn encrypted_as_said(segment: &Segment, key: &Secret, data: &dyn Stor
 }
 
 /// Where ciphertext has to be by now, in bytes of the data's store.
-pub(super) fn encrypted_by_now(state: &State) -> Vec<u64> {
+pub(super) fn encrypted_by_now(state: &ReencryptionState) -> Vec<u64> {
     let encrypted = |what: What| state.side(what).segment.is_encrypted();
     let pieces = state.pieces().into_iter().filter(|piece| piece.what != What::Hot && encrypted(piece.what));
     pieces.map(|piece| state.side(piece.what).offset().saturating_add(piece.at.start)).collect()

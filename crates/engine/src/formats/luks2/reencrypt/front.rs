@@ -7,8 +7,8 @@
 //! Writing the header over the first part takes many sectors, and a crash in between would leave neither. So a copy of the header
 //! goes to the free part at the end first: what is in front is then known to be made of the header and of the part that was moved.
 
-use super::begin::{self, Request};
-use super::state::State;
+use super::begin::{self, ReencryptionRequest};
+use super::state::ReencryptionState;
 use crate::credential::Credential;
 use crate::edit::{Edit, Step};
 use crate::error::{Error, ErrorKind, Result};
@@ -32,7 +32,7 @@ pub fn begin_encryption(
     reduce: u64,
     spec: &Spec<'_>,
     first: &[Credential],
-    request: &Request<'_>,
+    request: &ReencryptionRequest<'_>,
 ) -> Result<()> {
     let front = Front::of(data, reduce)?;
     if finish_interrupted(data, &front)? {
@@ -90,7 +90,7 @@ impl Front {
 fn finish_interrupted(data: &dyn Store, front: &Front) -> Result<bool> {
     let spare = Part { store: data, at: front.spare, len: front.len };
     let Ok(header) = read(&spare) else { return Ok(false) };
-    let state = match State::of(&header.metadata, data.len()) {
+    let state = match ReencryptionState::of(&header.metadata, data.len()) {
         Ok(Some(state)) if state.done.is_empty() && state.hot.is_none() => state,
         _ => return Ok(false),
     };

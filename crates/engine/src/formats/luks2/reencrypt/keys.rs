@@ -5,7 +5,7 @@ use std::sync::Arc;
 use claviger_crypto::dmcrypt::{Sectors, Specification};
 use claviger_crypto::{Acceleration, Secret, SectorCipher};
 
-use super::state::{Side, State, What};
+use super::state::{ReencryptionState, Side, What};
 use crate::error::Result;
 use crate::formats::luks::cipher_error;
 
@@ -43,7 +43,7 @@ impl Ciphers {
     ///
     /// # Errors
     /// `Unsupported` and `Malformed` where a cipher is not known or does not fit its key.
-    pub fn new(state: &State, keys: &VolumeKeys, with: Acceleration) -> Result<Self> {
+    pub fn new(state: &ReencryptionState, keys: &VolumeKeys, with: Acceleration) -> Result<Self> {
         let cipher = |side: Option<&Side>, key: &Option<Secret>| match (side, key) {
             (Some(side), Some(key)) => side_cipher(side, key, with),
             _ => Ok(None),

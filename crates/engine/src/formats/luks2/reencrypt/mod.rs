@@ -35,7 +35,7 @@ use claviger_crypto::Secret;
 use claviger_crypto::pool::Pool;
 
 use super::metadata::{Id, Metadata, Size};
-use super::read::{self, CopyState, ReadHeader, read};
+use super::read::{self, Luks2CopyState, ReadHeader, read};
 use super::unlock::{OpenedKey, keyslots_of, open_key, plan};
 use super::{binary, slots, validate, write};
 use crate::advice::{Advice, Warning};
@@ -50,10 +50,10 @@ use keys::Ciphers;
 use state::{What, wrong};
 use zone::{Room, Zone};
 
-pub use begin::{Beginning, Request, begin, begin_decryption, begin_detached_encryption};
+pub use begin::{Beginning, ReencryptionRequest, begin, begin_decryption, begin_detached_encryption};
 pub use front::begin_encryption;
 pub use keys::VolumeKeys;
-pub use state::{Direction, Mode, Resilience, State};
+pub use state::{Direction, Mode, ReencryptionState, Resilience};
 
 /// The largest zone, in bytes (cryptsetup's luks2.h, `LUKS2_REENCRYPT_MAX_HOTZONE_LENGTH`).
 pub const MAX_ZONE: u64 = 1 << 30;
@@ -99,7 +99,7 @@ pub struct Reencryption<'a> {
 struct Record<'a> {
     stores: HeaderAndData<'a>,
     header: ReadHeader,
-    state: State,
+    state: ReencryptionState,
     /// Whether more is done than the header on the disk says.
     unsaid: bool,
 }
@@ -146,7 +146,7 @@ impl<'a> Reencryption<'a> {
     }
 
     /// Its state.
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &ReencryptionState {
         &self.record.state
     }
 
@@ -197,7 +197,7 @@ impl<'a> Reencryption<'a> {
     fn step(&mut self, zone: Zone) -> Result<Option<Zone>> {
         let Self { record, ciphers, pool, spare, .. } = self;
         let (stores, at) = (record.stores, zone.at.clone());
-        let after = State { hot: None, done: record.state.done_with(&at), ..record.state.copy() };
+        let after = ReencryptionState { hot: None, done: record.state.done_with(&at), ..record.state.copy() };
         let next = next_zone(&after, self.zone);
         // Where the data move, the next zone may lie where this one goes.
         let goes = record.state.written_at(&at);
@@ -234,7 +234,7 @@ impl<'a> Reencryption<'a> {
 }
 
 /// Whether one change of the header can say that a zone is done and the next one hot.
-fn said_with(state: &State, ciphers: &Ciphers, zone: &Range<u64>, next: &Range<u64>) -> bool {
+fn said_with(state: &ReencryptionState, ciphers: &Ciphers, zone: &Range<u64>, next: &Range<u64>) -> bool {
     let summed = |zone: &Range<u64>| matches!(state.resilience_at(zone.start), Resilience::Checksum(_));
     ciphers.of(What::Last).is_some() && summed(zone) && summed(next)
 }
@@ -308,7 +308,7 @@ impl Record<'_> {
         Edit::new(steps).made_for(std::mem::replace(&mut self.header.seen, seen)).carry_out(self.stores.header)?;
         self.header.binary.seqid += 1;
         self.header.metadata = metadata;
-        (self.header.primary, self.header.secondary) = (CopyState::Current, CopyState::Current);
+        (self.header.primary, self.header.secondary) = (Luks2CopyState::Current, Luks2CopyState::Current);
         Ok(())
     }
 }
@@ -385,13 +385,13 @@ pub(super) fn open(header: &ReadHeader, stores: &HeaderAndData<'_>, with: &Unloc
 
 /// A state, with the digest over it checked, and its keys.
 struct Unlocked {
-    state: State,
+    state: ReencryptionState,
     keys: VolumeKeys,
     key: OpenedKey,
 }
 
 fn unlocked(header: &ReadHeader, stores: &HeaderAndData<'_>, with: &Unlock<'_>) -> Result<Unlocked> {
-    let state = State::of(&header.metadata, stores.data.len())?
+    let state = ReencryptionState::of(&header.metadata, stores.data.len())?
         .ok_or_else(|| Error::misuse("this volume is not being reencrypted"))?;
     let required = validate::requirements(&header.metadata);
     if let Some(unknown) = required.iter().find(|name| !proof::is_requirement(name)) {
@@ -412,7 +412,7 @@ fn unlocked(header: &ReadHeader, stores: &HeaderAndData<'_>, with: &Unlock<'_>) 
 }
 
 /// Data that are to be where the header is are another store's.
-fn must_be_attached(header: &ReadHeader, state: &State) -> Result<()> {
+fn must_be_attached(header: &ReadHeader, state: &ReencryptionState) -> Result<()> {
     let end = validate::header_end(&header.metadata, header.binary.hdr_size);
     let reaches = |what: What, from: u64| state.side(what).offset().saturating_add(from) < end;
     let hot_or_done = state.last.offset() < end;
@@ -426,7 +426,7 @@ fn must_be_attached(header: &ReadHeader, state: &State) -> Result<()> {
 /// The keys of both sides, and the last of them as it was opened.
 fn volume_keys(
     header: &ReadHeader,
-    state: &State,
+    state: &ReencryptionState,
     store: &dyn Store,
     with: &Unlock<'_>,
 ) -> Result<(VolumeKeys, OpenedKey)> {
@@ -473,7 +473,7 @@ pub(crate) fn fuzz_metadata(json: &[u8]) {
         return;
     }
     for data_len in [0, 64 << 10, 1 << 20, 1 << 40, u64::MAX] {
-        let Ok(Some(state)) = State::of(&metadata, data_len) else { continue };
+        let Ok(Some(state)) = ReencryptionState::of(&metadata, data_len) else { continue };
         let covered: u64 = state.pieces().iter().map(|piece| piece.at.end - piece.at.start).sum();
         assert_eq!(covered, state.size, "the parts make up the whole");
         let (_, _, _) = (state.progress(), doubts::encrypted_by_now(&state), finished(&metadata, &state));
@@ -484,12 +484,12 @@ pub(crate) fn fuzz_metadata(json: &[u8]) {
 }
 
 /// How large a zone is if nobody says.
-fn usual_zone(state: &State) -> u64 {
+fn usual_zone(state: &ReencryptionState) -> u64 {
     let protected = !matches!(state.resilience, Resilience::None);
     if protected && memory::available() / 32 >= LARGE_ZONE { LARGE_ZONE } else { ZONE }
 }
 
-fn next_zone(state: &State, most: u64) -> Option<Range<u64>> {
+fn next_zone(state: &ReencryptionState, most: u64) -> Option<Range<u64>> {
     // What begins where is known only when the zone is: first a guess, then its own limit.
     let alignment = state.alignment();
     let aligned = |most: u64| (most / alignment * alignment).max(alignment);
@@ -498,7 +498,7 @@ fn next_zone(state: &State, most: u64) -> Option<Range<u64>> {
 }
 
 /// The metadata when all is done, and which areas are to be wiped then.
-fn finished(metadata: &Metadata, state: &State) -> (Metadata, Vec<(u32, Range<u64>)>) {
+fn finished(metadata: &Metadata, state: &ReencryptionState) -> (Metadata, Vec<(u32, Range<u64>)>) {
     let mut new = metadata.clone();
     let mut segment = state.last.segment.clone();
     segment.flags.clear();

@@ -9,7 +9,7 @@ use super::keys::VolumeKeys;
 use super::state::{FINAL, MOVED, PREVIOUS, wrong};
 use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::luks2::metadata::{Base64, Digest, Id, Keyslot, Metadata, Segment, Size};
+use crate::formats::luks2::metadata::{Base64, Digest, Id, Keyslot, Metadata, MetadataSegment, Size};
 use crate::formats::luks2::unlock::effort;
 use crate::random;
 
@@ -149,7 +149,7 @@ fn put_keyslot(out: &mut Vec<u8>, slot: &Keyslot) -> Result<()> {
     Ok(())
 }
 
-fn put_segment(out: &mut Vec<u8>, segment: &Segment) -> Result<()> {
+fn put_segment(out: &mut Vec<u8>, segment: &MetadataSegment) -> Result<()> {
     put_text(out, Some(&segment.kind))?;
     out.extend(segment.offset.0.to_be_bytes());
     match segment.size {

@@ -8,7 +8,7 @@ use claviger_crypto::SectorCipher;
 
 use super::HeaderAndData;
 use super::keys::Ciphers;
-use super::state::{Checksums, Resilience, State, What, wrong};
+use super::state::{Checksums, ReencryptionState, Resilience, What, wrong};
 use super::zone::convert_back;
 use crate::advice::Advice;
 use crate::error::{Error, Result};
@@ -53,7 +53,7 @@ const MOST_TORN: usize = 4096;
 ///
 /// # Errors
 /// `Io`; `Unsupported` where nothing saves the zone.
-pub(super) fn runs(state: &State, stores: &HeaderAndData<'_>, ciphers: &Ciphers) -> Result<Vec<Run>> {
+pub(super) fn runs(state: &ReencryptionState, stores: &HeaderAndData<'_>, ciphers: &Ciphers) -> Result<Vec<Run>> {
     let Some(hot) = state.hot.clone() else { return Ok(Vec::new()) };
     match state.resilience_at(hot.start) {
         Resilience::Shift => Ok(vec![Run { at: hot, source: Source::Before }]),
@@ -65,7 +65,7 @@ pub(super) fn runs(state: &State, stores: &HeaderAndData<'_>, ciphers: &Ciphers)
 
 /// Of each block: whether it still is what it was when its checksum was made, is what it was to become, or is torn.
 fn by_checksums(
-    state: &State,
+    state: &ReencryptionState,
     stores: &HeaderAndData<'_>,
     ciphers: &Ciphers,
     hot: &Range<u64>,
@@ -119,13 +119,13 @@ fn all_sums(Checksums { hash, block }: Checksums, bytes: &[u8]) -> Vec<u8> {
 /// The checksums of the zone that comes next, as far as `part` of the hot one: they replace those of the hot zone as soon as that is on
 /// the disk, and before the header says so.
 fn sums_of_next(
-    state: &State,
+    state: &ReencryptionState,
     stores: &HeaderAndData<'_>,
     hot: &Range<u64>,
     part: Range<u64>,
     sums: Checksums,
 ) -> Result<Vec<u8>> {
-    let after = State { hot: None, done: state.done_with(hot), ..state.copy() };
+    let after = ReencryptionState { hot: None, done: state.done_with(hot), ..state.copy() };
     let Some(next) = after.next_zone(hot.end - hot.start) else { return Ok(Vec::new()) };
     let begins = next.start.saturating_add(part.start - hot.start);
     let zone = begins..next.end.min(begins.saturating_add(part.end - part.start));
@@ -167,7 +167,7 @@ fn add(runs: &mut Vec<Run>, run: Run) {
 ///
 /// # Errors
 /// Those of [`runs`]; `Unsupported` where the journal of a detached header would have to be read as a part of the volume.
-pub(super) fn layout(state: &State, stores: &HeaderAndData<'_>, ciphers: &Ciphers) -> Result<Layout> {
+pub(super) fn layout(state: &ReencryptionState, stores: &HeaderAndData<'_>, ciphers: &Ciphers) -> Result<Layout> {
     let mut segments = Vec::new();
     for piece in state.pieces() {
         match piece.what {
@@ -183,7 +183,7 @@ pub(super) fn layout(state: &State, stores: &HeaderAndData<'_>, ciphers: &Cipher
     Ok(if state.hot.is_some() { layout.read_only() } else { layout })
 }
 
-fn recovered(state: &State, stores: &HeaderAndData<'_>, ciphers: &Ciphers, run: &Run) -> Result<Segment> {
+fn recovered(state: &ReencryptionState, stores: &HeaderAndData<'_>, ciphers: &Ciphers, run: &Run) -> Result<Segment> {
     Ok(match &run.source {
         Source::Rewritten => segment(state, ciphers, What::Last, &run.at),
         Source::Before => segment(state, ciphers, state.was(run.at.start), &run.at),
@@ -207,7 +207,7 @@ fn recovered(state: &State, stores: &HeaderAndData<'_>, ciphers: &Ciphers, run: 
     })
 }
 
-fn segment(state: &State, ciphers: &Ciphers, what: What, at: &Range<u64>) -> Segment {
+fn segment(state: &ReencryptionState, ciphers: &Ciphers, what: What, at: &Range<u64>) -> Segment {
     let stored_at = state.side(what).offset() + at.start;
     Segment {
         at: at.start,

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::ReencryptionProgress;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::luks2::metadata::{Decimal, Digest, Id, Keyslot, Metadata, Segment, Size};
+use crate::formats::luks2::metadata::{Decimal, Digest, Id, Keyslot, Metadata, MetadataSegment, Size};
 use crate::formats::luks2::validate::is_backup;
 
 /// Flag of the segment that is being rewritten.
@@ -68,7 +68,7 @@ pub struct Checksums {
 }
 
 /// The state of a reencryption.
-pub struct State {
+pub struct ReencryptionState {
     /// What is done.
     pub mode: Mode,
     /// From where to where.
@@ -103,7 +103,7 @@ pub struct State {
 #[derive(Clone)]
 pub struct Side {
     /// As the metadata have it.
-    pub segment: Segment,
+    pub segment: MetadataSegment,
     /// The digest of its key.
     pub digest: Option<u32>,
     /// Where it ends in the plaintext, for the moved part.
@@ -132,7 +132,7 @@ pub enum What {
     Last,
 }
 
-impl State {
+impl ReencryptionState {
     /// What `metadata` say about a reencryption; nothing if there is none. `data_len` is the size of the store of the data, in
     /// bytes.
     ///
@@ -196,7 +196,7 @@ impl State {
     }
 
     /// The segments of the metadata, in order: with or without a hot zone. Flags other than that of the hot zone are not set.
-    pub fn segments(&self, done: &Range<u64>, hot: Option<Range<u64>>) -> Vec<Segment> {
+    pub fn segments(&self, done: &Range<u64>, hot: Option<Range<u64>>) -> Vec<MetadataSegment> {
         let pieces = self.pieces_with(done, hot);
         let all_done = pieces.iter().all(|piece| piece.what == What::Last);
         let count = pieces.len();
@@ -215,7 +215,7 @@ impl State {
     /// Writes segments, and which digest each has, into the metadata: backups behind the parts of the volume.
     pub fn put(&self, metadata: &mut Metadata, done: &Range<u64>, hot: Option<Range<u64>>) {
         let pieces = self.pieces_with(done, hot.clone());
-        let mut all: Vec<(Segment, Vec<u32>)> = Vec::new();
+        let mut all: Vec<(MetadataSegment, Vec<u32>)> = Vec::new();
         for (segment, piece) in self.segments(done, hot).into_iter().zip(&pieces) {
             let digests = self.digests(piece.what, segment.kind == "crypt");
             all.push((segment, digests));
@@ -225,7 +225,8 @@ impl State {
         }
         metadata.segments = (0..).zip(all.iter().map(|(segment, _)| segment.clone())).collect();
         for (number, digest) in &mut metadata.digests {
-            let has = |(id, (_, digests)): (u32, &(Segment, Vec<u32>))| digests.contains(number).then_some(Id(id));
+            let has =
+                |(id, (_, digests)): (u32, &(MetadataSegment, Vec<u32>))| digests.contains(number).then_some(Id(id));
             digest.segments = (0..).zip(&all).filter_map(has).collect();
         }
     }
@@ -424,7 +425,7 @@ impl State {
     }
 
     /// Size of the plaintext: what the segments say, or as much as the store has room for on both sides.
-    fn size_of(&self, parts: &[(&u32, &Segment)], data_len: u64) -> Result<u64> {
+    fn size_of(&self, parts: &[(&u32, &MetadataSegment)], data_len: u64) -> Result<u64> {
         let mut size = 0u64;
         for (_, segment) in parts {
             size = match segment.size {
@@ -443,7 +444,7 @@ impl State {
     }
 
     /// Whether a part has been rewritten. What it was may look the same but for the key.
-    fn is_last(&self, number: u32, segment: &Segment, at: u64, metadata: &Metadata) -> bool {
+    fn is_last(&self, number: u32, segment: &MetadataSegment, at: u64, metadata: &Metadata) -> bool {
         let encrypted = segment.kind == "crypt";
         same_place(segment, &self.last.segment_at(at, segment.size))
             && (!encrypted
@@ -487,7 +488,7 @@ impl State {
         Err(wrong("segments", what))
     }
 
-    fn check_segments(&self, metadata: &Metadata, parts: &[(&u32, &Segment)]) -> Result<()> {
+    fn check_segments(&self, metadata: &Metadata, parts: &[(&u32, &MetadataSegment)]) -> Result<()> {
         let expected = self.segments(&self.done, self.hot.clone());
         let pieces = self.pieces();
         if expected.len() != parts.len() {
@@ -553,15 +554,15 @@ impl Side {
     }
 
     /// The segment that begins at this byte of the plaintext.
-    fn segment_at(&self, at: u64, size: Size) -> Segment {
+    fn segment_at(&self, at: u64, size: Size) -> MetadataSegment {
         let iv_tweak = self.segment.iv_tweak.map(|tweak| Decimal(tweak.0.saturating_add(at / 512)));
         let offset = Decimal(self.offset().saturating_add(at));
-        Segment { offset, size, iv_tweak, flags: Vec::new(), ..self.segment.clone() }
+        MetadataSegment { offset, size, iv_tweak, flags: Vec::new(), ..self.segment.clone() }
     }
 }
 
 /// Whether two segments are at the same place with the same cipher, however long they are.
-fn same_place(one: &Segment, other: &Segment) -> bool {
+fn same_place(one: &MetadataSegment, other: &MetadataSegment) -> bool {
     (&one.kind, one.offset, one.iv_tweak, &one.encryption, one.sector_size)
         == (&other.kind, other.offset, other.iv_tweak, &other.encryption, other.sector_size)
         && one.integrity == other.integrity

@@ -9,7 +9,7 @@ use claviger_crypto::pool::{Pool, for_each_piece};
 use super::HeaderAndData;
 use super::keys::Ciphers;
 use super::recovery::{Run, Source};
-use super::state::{Checksums, Resilience, State, What, wrong};
+use super::state::{Checksums, ReencryptionState, Resilience, What, wrong};
 use crate::error::Result;
 use crate::store::Pages;
 
@@ -42,7 +42,7 @@ impl Zone {
     /// # Errors
     /// `Io`.
     pub fn prepare(
-        state: &State,
+        state: &ReencryptionState,
         stores: &HeaderAndData<'_>,
         ciphers: &Ciphers,
         at: Range<u64>,
@@ -73,7 +73,7 @@ impl Zone {
     ///
     /// # Errors
     /// `Malformed` if the keyslot's area is too small for it; `Io`.
-    pub fn write_protection(&mut self, state: &State, stores: &HeaderAndData<'_>) -> Result<()> {
+    pub fn write_protection(&mut self, state: &ReencryptionState, stores: &HeaderAndData<'_>) -> Result<()> {
         let protection = &mut self.room.protection;
         if protection.len() as u64 > state.area.end - state.area.start {
             return Err(wrong("area", "it is too small to protect a zone"));
@@ -90,7 +90,7 @@ impl Zone {
     ///
     /// # Errors
     /// `Io`.
-    pub fn write(mut self, state: &State, stores: &HeaderAndData<'_>) -> Result<Room> {
+    pub fn write(mut self, state: &ReencryptionState, stores: &HeaderAndData<'_>) -> Result<Room> {
         let to = state.written_at(&self.at).start;
         for (piece, at) in self.room.bytes.chunks_mut(WRITTEN).zip((to..).step_by(WRITTEN)) {
             stores.data.write_clobbering(at, piece)?;
@@ -107,7 +107,7 @@ impl Zone {
 /// # Errors
 /// `Io`.
 pub(super) fn recover(
-    state: &State,
+    state: &ReencryptionState,
     stores: &HeaderAndData<'_>,
     ciphers: &Ciphers,
     runs: &[Run],
@@ -143,12 +143,12 @@ pub(super) fn recover(
 }
 
 /// From what it was to what it is to be.
-pub(super) fn convert(state: &State, ciphers: &Ciphers, at: u64, piece: &mut [u8]) {
+pub(super) fn convert(state: &ReencryptionState, ciphers: &Ciphers, at: u64, piece: &mut [u8]) {
     recipher(ciphers, (state.was(at), What::Last), at, piece);
 }
 
 /// From what it is to be to what it was.
-pub(super) fn convert_back(state: &State, ciphers: &Ciphers, at: u64, piece: &mut [u8]) {
+pub(super) fn convert_back(state: &ReencryptionState, ciphers: &Ciphers, at: u64, piece: &mut [u8]) {
     recipher(ciphers, (What::Last, state.was(at)), at, piece);
 }
 
