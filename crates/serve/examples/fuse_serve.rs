@@ -28,7 +28,7 @@ use claviger_engine::trees::host::HostFolder;
 use claviger_engine::{Credential, Error, Layout, Payload, Result, Secret, Segment, Store, Unlock, Volume};
 use claviger_engine::{file_formats, filesystems};
 use claviger_serve::fuse::tree::Showing;
-use claviger_serve::fuse::{self, Handle, Image, Options, Transport};
+use claviger_serve::fuse::{self, FuseHandle, FuseOptions, FuseTransport, Image};
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -45,7 +45,7 @@ pub fn serve(args: &[String]) -> Result<()> {
         Some(mib) => Arc::new(MemoryStore::new(vec![0; mib << 20])),
         None => Arc::new(FileStore::open(Path::new(path), access)?),
     };
-    let mut options = Options::default();
+    let mut options = FuseOptions::default();
     let mut trouble = Trouble::default();
     let mut image = Image::new(Arc::new(MemoryStore::new(Vec::new())));
     let mut tree = false;
@@ -62,8 +62,8 @@ pub fn serve(args: &[String]) -> Result<()> {
             "ecryptfs" => encrypted = true,
             "no-devices" => devices = false,
             "read-only" => image.read_only = true,
-            "device" => options.transport = Transport::Device,
-            "uring" => options.transport = Transport::Uring,
+            "device" => options.transport = FuseTransport::Device,
+            "uring" => options.transport = FuseTransport::Uring,
             "threads" => options.threads = number()? as usize,
             "spin" => options.spin = Duration::from_micros(number()?),
             "uid" => image.uid = number()? as u32,
@@ -97,7 +97,7 @@ pub fn serve(args: &[String]) -> Result<()> {
     mounted.run()
 }
 
-fn serve_tree(tree: Arc<dyn Tree>, showing: Showing, folder: &str, options: Options) -> Result<()> {
+fn serve_tree(tree: Arc<dyn Tree>, showing: Showing, folder: &str, options: FuseOptions) -> Result<()> {
     let mounted = fuse::tree::mount(tree, showing, Path::new(folder), options)?;
     println!("{}", if mounted.uses_uring() { "uring" } else { "device" });
     io::stdout().flush()?;
@@ -105,7 +105,7 @@ fn serve_tree(tree: Arc<dyn Tree>, showing: Showing, folder: &str, options: Opti
     mounted.run()
 }
 
-fn stop_with_input(handle: Handle) {
+fn stop_with_input(handle: FuseHandle) {
     std::thread::spawn(move || {
         let _ = io::stdin().read_to_end(&mut Vec::new());
         handle.stop();

@@ -15,13 +15,13 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use claviger_serve::nbd::{Address, Client, ClientTls, Replies};
+use claviger_serve::nbd::{Client, ClientTls, NbdAddress, Replies};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// What is asked for.
 struct Load {
-    address: Address,
+    address: NbdAddress,
     tls: Option<ClientTls>,
     random: bool,
     writes: bool,
@@ -36,7 +36,7 @@ fn main() -> Result<()> {
     };
     let (random, mode) = mode.strip_prefix("rand").map_or((false, &**mode), |mode| (true, mode));
     let writes = mode == "write";
-    let address = socket.parse().map_or_else(|_| Address::Unix(socket.into()), Address::Tcp);
+    let address = socket.parse().map_or_else(|_| NbdAddress::Unix(socket.into()), NbdAddress::Tcp);
     let tls = env::var_os("TLS").map(|folder| ClientTls::new(folder.as_ref(), "localhost")).transpose()?;
     let load = Load { address, tls, random, writes, block: block.parse()?, depth: depth.parse()? };
     let (connections, time) = (connections.parse()?, Duration::from_secs_f64(seconds.parse()?));

@@ -19,7 +19,7 @@ use claviger_crypto::pool::Pool;
 use claviger_crypto::{Acceleration, ciphers};
 use claviger_engine::store::{Access, Bypass, FileStore, MemoryStore};
 use claviger_engine::{Error, Layout, Payload, Result, SectorCipher, Segment, Store, Volume};
-use claviger_serve::nbd::{Address, Export, Options, Server};
+use claviger_serve::nbd::{Export, NbdAddress, Server, ServerOptions};
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -29,8 +29,8 @@ fn main() -> Result<()> {
         ));
     };
     let address = match address.split_once(':') {
-        Some(("unix", path)) => Address::Unix(path.into()),
-        Some(("tcp", address)) => Address::Tcp(address.parse().map_err(|_| Error::misuse("no address"))?),
+        Some(("unix", path)) => NbdAddress::Unix(path.into()),
+        Some(("tcp", address)) => NbdAddress::Tcp(address.parse().map_err(|_| Error::misuse("no address"))?),
         _ => return Err(Error::misuse("unix:PATH or tcp:ADDRESS:PORT")),
     };
     let read_only = words.iter().any(|w| w == "read-only");
@@ -40,7 +40,7 @@ fn main() -> Result<()> {
         None => Arc::new(FileStore::open(Path::new(path), access)?),
     };
     let mut name = String::new();
-    let mut options = Options::default();
+    let mut options = ServerOptions::default();
     for word in words {
         match word.split_once('=').unwrap_or((word, "")) {
             ("direct", _) if store.bypass_cache(Bypass::All) => {}

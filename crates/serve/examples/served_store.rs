@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::{io, thread};
 
 use claviger_engine::Store;
-use claviger_serve::nbd::{Address, Client, Export, Options, Server};
+use claviger_serve::nbd::{Client, Export, NbdAddress, Server, ServerOptions};
 
 /// A disk of 64 MiB with nothing behind it: each byte is the low byte of its offset.
 struct Counting;
@@ -38,8 +38,8 @@ impl Store for Counting {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Port 0 takes any free one. Other users of this machine can connect to it; with Address::Unix they cannot.
-    let address = Address::Tcp(([127, 0, 0, 1], 0).into());
-    let server = Server::bind(&address, vec![Export::new("counting", Arc::new(Counting))], Options::default())?;
+    let address = NbdAddress::Tcp(([127, 0, 0, 1], 0).into());
+    let server = Server::bind(&address, vec![Export::new("counting", Arc::new(Counting))], ServerOptions::default())?;
     println!("Serving {}", server.uri("counting"));
     let (address, handle) = (server.address().clone(), server.handle());
     let serving = thread::spawn(move || server.run());

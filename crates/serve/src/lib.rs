@@ -28,11 +28,11 @@
 //! ```
 //! use std::sync::Arc;
 //! use claviger_engine::store::MemoryStore;
-//! use claviger_serve::nbd::{Address, Client, Export, Options, Server};
+//! use claviger_serve::nbd::{Client, Export, NbdAddress, Server, ServerOptions};
 //!
 //! let store = Arc::new(MemoryStore::new(b"What is in memory.".repeat(512)));
-//! let address = Address::Tcp(([127, 0, 0, 1], 0).into()); // port 0: any that is free
-//! let server = Server::bind(&address, vec![Export::new("memory", store)], Options::default())?;
+//! let address = NbdAddress::Tcp(([127, 0, 0, 1], 0).into()); // port 0: any that is free
+//! let server = Server::bind(&address, vec![Export::new("memory", store)], ServerOptions::default())?;
 //! println!("nbdcopy {} copy.img", server.uri("memory"));
 //!
 //! let (address, handle) = (server.address().clone(), server.handle());

@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use claviger_engine::{Error, ErrorKind, Result};
-use claviger_serve::sessions::{Record, Runtime, Session, escape};
+use claviger_serve::sessions::{Runtime, Session, SessionRecord, escape};
 
 use crate::opening::remote;
 use crate::terminal::output;
@@ -116,7 +116,7 @@ pub fn empty_folder(dir: &Path) -> Result<PathBuf> {
 }
 
 /// Of what is mounted and served, the first of which this is true.
-fn session(wanted: impl Fn(&Record) -> bool) -> Option<Session> {
+fn session(wanted: impl Fn(&SessionRecord) -> bool) -> Option<Session> {
     let sessions = Runtime::of_this_user().and_then(|runtime| runtime.sessions()).unwrap_or_default();
     sessions.into_iter().find(|session| wanted(&session.record) && session.alive())
 }
@@ -130,7 +130,7 @@ pub fn say_where(error: anyhow::Error) -> anyhow::Error {
     };
     let path = error.path.as_deref().and_then(|path| remote::absolute(path).ok());
     let there = path.and_then(|path| session(|record| record.volume == path));
-    let Some(Session { record: Record { dir, uri, .. }, .. }) = there else { return error.into() };
+    let Some(Session { record: SessionRecord { dir, uri, .. }, .. }) = there else { return error.into() };
     let uri = uri.unwrap_or_default();
     let place = dir.as_deref().map_or(OsStr::new(&uri), Path::as_os_str);
     let unmount = output::command([OsStr::new("claviger"), OsStr::new("unmount"), place]);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Once};
 
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::{Error, Opening, Result, Store};
-use claviger_serve::nbd::remote::Options;
+use claviger_serve::nbd::remote::RemoteOptions;
 use claviger_serve::remote::{Helper, RemoteAddress, Writers, helpers};
 use serde::Deserialize;
 
@@ -127,8 +127,8 @@ pub fn absolute(name: &Path) -> Result<PathBuf> {
     }
 }
 
-fn options() -> Options {
-    Options { cancel: cancel::waits(), ..session().remote }
+fn options() -> RemoteOptions {
+    RemoteOptions { cancel: cancel::waits(), ..session().remote }
 }
 
 /// The user's own, which may stand in place of ours, and ours.

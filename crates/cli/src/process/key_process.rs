@@ -29,7 +29,7 @@ use claviger_engine::store::Access;
 use claviger_engine::trees::Tree;
 use claviger_engine::{Error, ErrorKind, Layout, Opened, Result, Store, Volume, memory};
 use claviger_serve::inherited;
-use claviger_serve::key_process::locking::{Listening, Lockable, Locks, Proof};
+use claviger_serve::key_process::locking::{LockListener, Lockable, Locks, Proof};
 use claviger_serve::key_process::{FileNumber, IoSide, KeySide, Terms, cage};
 use claviger_serve::sessions::Session;
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -474,7 +474,7 @@ impl Locking {
     }
 
     /// Answers `claviger lock` and `claviger unlock` as long as what is returned lives.
-    pub fn listen(self, session: &Session) -> Result<Listening> {
+    pub fn listen(self, session: &Session) -> Result<LockListener> {
         self.0.listen(&session.folder).map_err(|e| Error::from(e).at(&session.folder))
     }
 }

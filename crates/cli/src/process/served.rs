@@ -8,8 +8,8 @@ use std::time::SystemTime;
 use claviger_engine::formats::Facts;
 use claviger_engine::store::{Access, Bypass, CountedStore};
 use claviger_engine::{Error, Result, Store};
-use claviger_serve::key_process::locking::Listening;
-use claviger_serve::sessions::{Control, Live, Process, Record, Status};
+use claviger_serve::key_process::locking::LockListener;
+use claviger_serve::sessions::{Control, Live, Process, SessionRecord, Status};
 
 use crate::opening::direct::{DirectArgs, is_block_device};
 use crate::opening::logical_volume::LogicalVolumeArgs;
@@ -65,7 +65,7 @@ pub struct ServedVolume {
 pub type Counted = CountedStore<Arc<dyn Store>>;
 
 /// Answers other processes as long as it lives.
-pub type Answering = (Control, Option<Listening>);
+pub type Answering = (Control, Option<LockListener>);
 
 impl ServedArgs {
     /// Does the key process's work, to the end, if this is that process.
@@ -148,9 +148,9 @@ pub fn answer(live: &Live, store: &Arc<Counted>, locking: Option<Locking>) -> an
 }
 
 /// The record of a volume, or of a file that is not decrypted, which this process serves from now on.
-pub fn record(path: &Path, facts: Option<&Facts>, size: u64) -> anyhow::Result<Record> {
+pub fn record(path: &Path, facts: Option<&Facts>, size: u64) -> anyhow::Result<SessionRecord> {
     const NONE: &str = "none";
-    Ok(Record {
+    Ok(SessionRecord {
         volume: remote::absolute(path)?,
         dir: None,
         uri: None,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use claviger_engine::{Error, Result};
 use claviger_serve::inherited;
-use claviger_serve::nbd::remote::Options;
+use claviger_serve::nbd::remote::RemoteOptions;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::terminal::duration;
@@ -25,7 +25,7 @@ pub struct Session {
     /// Gets the progress as lines of JSON.
     pub progress_file: Option<File>,
     /// How long to wait for remote stores.
-    pub remote: Options,
+    pub remote: RemoteOptions,
 }
 
 /// The session of this process.
@@ -91,8 +91,8 @@ impl SessionArgs {
     /// # Errors
     /// If the descriptor of `--progress-fd` was not inherited.
     pub fn begin(&self) -> Result<()> {
-        let usual = Options::default();
-        let remote = Options {
+        let usual = RemoteOptions::default();
+        let remote = RemoteOptions {
             timeout: self.timeout.unwrap_or(usual.timeout),
             reconnect: self.reconnect.unwrap_or(usual.reconnect),
             connections: self.connections.map_or(usual.connections, usize::from),

@@ -20,7 +20,7 @@ use claviger_engine::store::{Access, CountedStore, FileStore, MemoryStore};
 use claviger_engine::trees::host::HostFolder;
 use claviger_engine::trees::{HeldNode, NodeKind, Tree};
 use claviger_engine::{Credential, Error, ErrorKind, Result, Store};
-use claviger_serve::mount::{self, Choice, Mounted, Request, Until};
+use claviger_serve::mount::{self, Choice, MountRequest, MountedVolume, Until};
 use claviger_serve::sessions::Runtime;
 use serde::Serialize;
 
@@ -588,7 +588,7 @@ fn carry_out(
     fs::create_dir(&dir).map_err(|e| Error::from(e).at(&dir))?;
     let dir = dir.canonicalize()?;
     live.update(|record| record.dir = Some(dir.clone()))?;
-    let request = Request {
+    let request = MountRequest {
         dir: dir.clone(),
         filesystem: Choice::Program(Kind::Ntfs),
         read_only: false,
@@ -667,7 +667,7 @@ fn in_place(
 }
 
 /// Unmounts, and waits until all is written.
-fn end(mounted: Mounted) -> Result<()> {
+fn end(mounted: MountedVolume) -> Result<()> {
     // As a signal would ask it to.
     let (asked, ask) = UnixStream::pair()?;
     (&ask).write_all(b"1")?;

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use claviger_serve::sessions::{Record, Runtime, Session, Status, escape};
+use claviger_serve::sessions::{Runtime, Session, SessionRecord, Status, escape};
 use serde::Serialize;
 
 use crate::terminal::date::date;
@@ -30,7 +30,7 @@ struct List {
 #[derive(Serialize)]
 struct One {
     #[serde(flatten)]
-    record: Record,
+    record: SessionRecord,
     /// `alive`, `silent` (it does not answer) or `dead`: killed, and not cleaned up.
     state: &'static str,
     /// What the server says of itself, if it does.

@@ -16,8 +16,8 @@ use claviger_engine::store::{Access, SMALLEST_SECTOR};
 use claviger_engine::trees::Tree;
 use claviger_engine::{Error, ErrorKind, Opened};
 use claviger_serve::fuse;
-use claviger_serve::mount::{self, Choice, Mounted, Request, Until};
-use claviger_serve::sessions::{Process, Record, Runtime, Status, escape};
+use claviger_serve::mount::{self, Choice, MountRequest, MountedVolume, Until};
+use claviger_serve::sessions::{Process, Runtime, SessionRecord, Status, escape};
 use serde::Serialize;
 
 use crate::opening::files::{self, InsideArgs};
@@ -102,13 +102,13 @@ impl Args {
         if self.read_only { Access::ReadOnly } else { Access::ReadWrite }
     }
 
-    fn request(&self, dir: PathBuf) -> Request {
+    fn request(&self, dir: PathBuf) -> MountRequest {
         let filesystem = match &*self.filesystem {
             "auto" => Choice::Auto,
             "none" => Choice::None,
             name => Choice::Named(name.to_owned()),
         };
-        Request { dir, filesystem, read_only: self.read_only, options: self.options.clone() }
+        MountRequest { dir, filesystem, read_only: self.read_only, options: self.options.clone() }
     }
 }
 
@@ -190,7 +190,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     };
     let ServedVolume { facts, store, locking } = volume;
     let record = record(&args.open.path, facts.as_ref(), store.len())?;
-    let record = Record { dir: Some(dir.clone()), ..record };
+    let record = SessionRecord { dir: Some(dir.clone()), ..record };
     let sector_size = store.sector_size();
     // The kernel's file systems have a cache above. Those that are programs, and our own, may rely on the one below.
     let cached_above = args.filesystem == "none" || rustix::process::geteuid().is_root();
@@ -221,8 +221,8 @@ fn serve_folder(
     args.served.trace.refuse()?;
     let OpenFolder { tree, format, .. } = folder;
     let size = tree.space()?.total;
-    let record = Record { dir: Some(dir.clone()), ..record(&args.open.path, None, size)? };
-    let record = Record { format: format.name().to_owned(), ..record };
+    let record = SessionRecord { dir: Some(dir.clone()), ..record(&args.open.path, None, size)? };
+    let record = SessionRecord { format: format.name().to_owned(), ..record };
     let tree = Arc::new(tree.with_pool(Arc::new(Pool::for_this_machine(Duration::ZERO))));
     let signals = signals()?;
     cancel::check()?;
@@ -239,7 +239,7 @@ fn serve_folder(
 /// Says what is mounted where, and serves it to the end.
 fn serve(
     args: &Args,
-    mounted: Mounted,
+    mounted: MountedVolume,
     sector_size: u64,
     signals: UnixStream,
     parent: Option<Process>,
@@ -247,7 +247,7 @@ fn serve(
 ) -> anyhow::Result<()> {
     cancel::serving();
     mounted.warnings().iter().for_each(|w| output::warn(w));
-    let Record { volume, dir, filesystem, format, size, read_only, server, .. } =
+    let SessionRecord { volume, dir, filesystem, format, size, read_only, server, .. } =
         mounted.live().session().record.clone();
     let report = MountReport {
         volume: escape(&volume),

@@ -16,8 +16,8 @@ use claviger_engine::formats::Facts;
 use claviger_engine::store::{Access, SMALLEST_SECTOR};
 use claviger_engine::{Error, Store};
 use claviger_serve::inherited;
-use claviger_serve::nbd::{Address, Export, Handle, Options, Server, ServerTls};
-use claviger_serve::sessions::{Live, Record, Runtime};
+use claviger_serve::nbd::{Export, NbdAddress, Server, ServerHandle, ServerOptions, ServerTls};
+use claviger_serve::sessions::{Live, Runtime, SessionRecord};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde::Serialize;
 use signal_hook::iterator::Signals;
@@ -124,21 +124,21 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let store = Arc::new(served.counted(&args.open, store, true)?.telling(complaints()));
 
     let address = match (&args.socket, args.tcp) {
-        (Some(path), _) => Address::Unix(path.clone()),
-        (None, Some(address)) => Address::Tcp(address),
-        (None, None) => Address::Unix(default_socket(&args.open.path)?),
+        (Some(path), _) => NbdAddress::Unix(path.clone()),
+        (None, Some(address)) => NbdAddress::Tcp(address),
+        (None, None) => NbdAddress::Unix(default_socket(&args.open.path)?),
     };
     let read_only = args.read_only || !store.writable();
     let size = store.len();
     let export = Export { read_only, ..Export::new(args.export.clone(), Arc::<Counted>::clone(&store)) };
     let tls = args.tls.as_deref().map(|folder| ServerTls::new(folder, !args.tls_no_verify_peer)).transpose()?;
-    let server = Server::bind(&address, vec![export], Options { tls, ..Options::default() })?;
+    let server = Server::bind(&address, vec![export], ServerOptions { tls, ..ServerOptions::default() })?;
     let serving = Serving {
         volume: args.open.path.display().to_string(),
         uri: server.uri(&args.export),
         socket: match server.address() {
-            Address::Unix(path) => Some(std::path::absolute(path)?.display().to_string()),
-            Address::Tcp(_) => None,
+            NbdAddress::Unix(path) => Some(std::path::absolute(path)?.display().to_string()),
+            NbdAddress::Tcp(_) => None,
         },
         size,
         sector_size: store.sector_size(),
@@ -212,13 +212,13 @@ fn list(
     locking: Option<Locking>,
 ) -> anyhow::Result<(Answering, Live)> {
     let record = served::record(path, Some(facts), serving.size)?;
-    let record = Record { uri: Some(serving.uri.clone()), read_only: serving.read_only, ..record };
+    let record = SessionRecord { uri: Some(serving.uri.clone()), read_only: serving.read_only, ..record };
     let live = Runtime::of_this_user()?.begin(record)?;
     Ok((served::answer(&live, store, locking)?, live))
 }
 
 /// The first signal ends the command, or else the server.
-fn watch_signals(server: Handle, client: Arc<Running>) -> io::Result<signal_hook::iterator::Handle> {
+fn watch_signals(server: ServerHandle, client: Arc<Running>) -> io::Result<signal_hook::iterator::Handle> {
     let mut signals = Signals::new(cancel::SIGNALS)?;
     cancel::serving();
     let handle = signals.handle();

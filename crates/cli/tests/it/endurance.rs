@@ -19,7 +19,7 @@ use crate::key_process::{ISOLATED, key_process_of};
 use claviger_engine::store::Access;
 use claviger_engine::{Credential, Opening, Secret, Store, Unlock};
 use claviger_serve::fuse;
-use claviger_serve::nbd::{Address, Client, Export, Options, Server};
+use claviger_serve::nbd::{Client, Export, NbdAddress, Server, ServerOptions};
 use claviger_testkit::bitlocker::maker::{Kind, Protector, Volume};
 use claviger_testkit::random::Random;
 use claviger_testkit::{mounts, tools, uml};
@@ -206,8 +206,9 @@ fn opened_once(folder: &Path, name: &str, round: u64) {
             store.read_at(at, &mut read).expect("read");
         }
         1 => {
-            let address = Address::Unix(folder.join("s"));
-            let server = Server::bind(&address, vec![Export::new("", store)], Options::default()).expect("it listens");
+            let address = NbdAddress::Unix(folder.join("s"));
+            let server =
+                Server::bind(&address, vec![Export::new("", store)], ServerOptions::default()).expect("it listens");
             let handle = server.handle();
             let runs = thread::spawn(move || server.run());
             let mut client = Client::connect(&address, "").expect("it answers");
@@ -219,7 +220,7 @@ fn opened_once(folder: &Path, name: &str, round: u64) {
         }
         _ if Path::new("/dev/fuse").exists() && tools::root().is_some() => {
             let dir = folder.join("d");
-            let mounted = fuse::mount(fuse::Image::new(store), &dir, fuse::Options::default()).expect("it mounts");
+            let mounted = fuse::mount(fuse::Image::new(store), &dir, fuse::FuseOptions::default()).expect("it mounts");
             let handle = mounted.handle();
             let runs = thread::spawn(move || mounted.run());
             let file = File::options().read(true).write(true).open(dir.join("volume")).expect("a file");
@@ -245,7 +246,7 @@ fn clients_without_manners(lasts: Lasts) {
     let volume = folder.volume("v.tc", "12M", &[]);
     let hints = ["--format", "TrueCrypt", "--hash", "SHA-512", "--password-file", &folder.password];
     let served = Served::start(hints.iter().copied().chain(["--socket", &folder.str("s"), &volume]));
-    let address = Address::Unix(served.socket.clone());
+    let address = NbdAddress::Unix(served.socket.clone());
     let before = memory(served.pid, "RssAnon:");
     let (over, all_there) = (AtomicBool::new(false), Barrier::new(2 * CLIENTS));
     let [good, bad] = [AtomicU64::new(0), AtomicU64::new(0)];
@@ -412,7 +413,7 @@ fn standing_still(lasts: Lasts, pause: Duration) {
     let report = place.mount(&mounted, &dir, &["--filesystem", "none"]).succeeds().json();
     let hints = ["--format", "TrueCrypt", "--hash", "SHA-512", "--password-file", &place.folder.password];
     let served = Served::start(hints.iter().copied().chain([ISOLATED, "--socket", &place.folder.str("s"), &isolated]));
-    let address = Address::Unix(served.socket.clone());
+    let address = NbdAddress::Unix(served.socket.clone());
     let all = [report["pid"].as_u64().expect("a pid") as u32, served.pid, key_process_of(served.pid)];
     let (over, writes) = (AtomicBool::new(false), AtomicU64::new(0));
     let (mut stops, mut models) = (0, Vec::new());

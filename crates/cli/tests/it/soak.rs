@@ -13,7 +13,7 @@ use std::{env, fs, thread};
 
 use crate::common::mounts::MountSpace;
 use crate::common::{Done, Served, done};
-use claviger_serve::nbd::{Address, Client};
+use claviger_serve::nbd::{Client, NbdAddress};
 use claviger_testkit::fsx::{self, Disk, FileDisk, Folder, Plan};
 use claviger_testkit::mounts::{self, abort_fuse_connection};
 use claviger_testkit::tools;
@@ -379,12 +379,12 @@ fn with_transport<T>(uring: bool, mount: impl FnOnce() -> T) -> T {
 
 /// What `claviger serve` serves, through a client of ours.
 struct NbdDisk {
-    address: Address,
+    address: NbdAddress,
     client: Client,
 }
 
 impl NbdDisk {
-    fn connect(address: Address) -> io::Result<Self> {
+    fn connect(address: NbdAddress) -> io::Result<Self> {
         let client = Client::connect(&address, "")?;
         Ok(Self { address, client })
     }
@@ -418,7 +418,7 @@ fn nbd(end: Instant, seed: u64) {
     let (mut rounds, mut operations) = (0, 0);
     while rounds == 0 || Instant::now() < end {
         let served = Served::start(serve);
-        let mut disk = NbdDisk::connect(Address::Unix(served.socket.clone())).expect("it answers");
+        let mut disk = NbdDisk::connect(NbdAddress::Unix(served.socket.clone())).expect("it answers");
         let mut now = vec![0; served.size as usize];
         now.chunks_mut(1 << 20).enumerate().for_each(|(i, part)| {
             disk.read((i << 20) as u64, part).expect("it can be read");

@@ -11,7 +11,7 @@ use claviger_engine::{Error, Result};
 
 /// A line: a name, a device, a file with the password, options.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct CrypttabEntry {
     /// What the opened volume is to be called.
     pub name: String,
     /// The device or file, tags such as `UUID=` resolved.
@@ -31,7 +31,7 @@ pub struct Invocation {
     /// Options of `claviger mount` and `claviger serve`.
     pub options: Vec<String>,
     /// What opens it.
-    pub key: Key,
+    pub key: CrypttabKey,
     /// Whether nothing may be written.
     pub read_only: bool,
     /// Whether it is then made a swap area.
@@ -42,7 +42,7 @@ pub struct Invocation {
 
 /// What the key of a line is, of which each kind of volume has its own idea.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Key {
+pub enum CrypttabKey {
     /// A password that somebody is asked for.
     #[default]
     Asked,
@@ -120,12 +120,12 @@ const PLAIN_KEY_BITS: u64 = 256;
 ///
 /// # Errors
 /// `Misuse`, with the line, where there is no device or no name that can be a file's.
-pub fn parse(text: &str) -> Result<Vec<Entry>> {
+pub fn parse(text: &str) -> Result<Vec<CrypttabEntry>> {
     let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line.trim()));
     lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(|(n, line)| entry(n, line)).collect()
 }
 
-fn entry(number: usize, line: &str) -> Result<Entry> {
+fn entry(number: usize, line: &str) -> Result<CrypttabEntry> {
     let wrong = |what: &str| Error::misuse(format!("line {number}: {what}"));
     let mut fields = line.split_whitespace();
     let name = fields.next().unwrap_or_default().to_owned();
@@ -137,7 +137,7 @@ fn entry(number: usize, line: &str) -> Result<Entry> {
     let options = fields.next().unwrap_or_default();
     let options =
         options.split(',').filter(|o| !o.is_empty() && *o != "-" && *o != "none").map(str::to_owned).collect();
-    Ok(Entry { name, device: device_path(device), key: key.map(PathBuf::from), options })
+    Ok(CrypttabEntry { name, device: device_path(device), key: key.map(PathBuf::from), options })
 }
 
 /// The device that a tag names, where udev keeps links to it.
@@ -166,7 +166,7 @@ fn udev_name(label: &str) -> String {
     label.chars().map(encode).collect()
 }
 
-impl Entry {
+impl CrypttabEntry {
     /// Whether the option is there.
     pub fn has(&self, option: &str) -> bool {
         self.options.iter().any(|o| o == option)
@@ -239,24 +239,24 @@ impl Entry {
     }
 
     /// What the key is to a volume of this kind (crypttab(5), and crypt_activate_by_keyfile_device_offset of libcryptsetup).
-    fn key(&self, kind: Kind) -> Result<Key> {
+    fn key(&self, kind: Kind) -> Result<CrypttabKey> {
         const RANDOM: [&str; 4] = ["/dev/urandom", "/dev/random", "/dev/hwrng", "/dev/hw_random"];
-        let Some(key) = &self.key else { return Ok(Key::Asked) };
+        let Some(key) = &self.key else { return Ok(CrypttabKey::Asked) };
         if RANDOM.iter().any(|random| key == Path::new(random)) {
-            return Ok(Key::Random);
+            return Ok(CrypttabKey::Random);
         }
         let offset = self.number("keyfile-offset")?.unwrap_or(0);
         Ok(match kind {
-            Kind::TrueCrypt if key == Path::new("/dev/null") => Key::Empty,
-            Kind::TrueCrypt => Key::FirstLine,
-            Kind::BitLocker if Start::of(key).is_some_and(|start| start.is_startup_key()) => Key::Keyfile,
-            Kind::BitLocker | Kind::FileVault => Key::Password { offset, size: self.number("keyfile-size")? },
+            Kind::TrueCrypt if key == Path::new("/dev/null") => CrypttabKey::Empty,
+            Kind::TrueCrypt => CrypttabKey::FirstLine,
+            Kind::BitLocker if Start::of(key).is_some_and(|start| start.is_startup_key()) => CrypttabKey::Keyfile,
+            Kind::BitLocker | Kind::FileVault => CrypttabKey::Password { offset, size: self.number("keyfile-size")? },
             Kind::Plain if self.value("hash").is_some_and(|hash| hash != "plain") => {
                 // As much of it as the key is long, whatever keyfile-size says.
-                Key::Hashed { offset, size: self.number("size")?.unwrap_or(PLAIN_KEY_BITS) / 8 }
+                CrypttabKey::Hashed { offset, size: self.number("size")?.unwrap_or(PLAIN_KEY_BITS) / 8 }
             }
-            Kind::Luks | Kind::Plain | Kind::LoopAes => Key::Keyfile,
-            Kind::Unknown if Start::of(&self.device).is_none() => Key::Keyfile,
+            Kind::Luks | Kind::Plain | Kind::LoopAes => CrypttabKey::Keyfile,
+            Kind::Unknown if Start::of(&self.device).is_none() => CrypttabKey::Keyfile,
             Kind::Unknown => {
                 return Err(Error::misuse(
                     "the line gives no kind of volume, and the device has no LUKS signature",
@@ -270,7 +270,7 @@ impl Entry {
     }
 
     fn check_random(&self, kind: Kind, invocation: &Invocation) -> Result<()> {
-        let random = invocation.key == Key::Random;
+        let random = invocation.key == CrypttabKey::Random;
         if self.named(TMP) {
             return Err(Error::unsupported("a new file system each time (tmp)")
                 .hint("Remove tmp, run `claviger attach --kernel NAME`, and run mkfs on the printed device."));
@@ -362,20 +362,22 @@ impl Entry {
             ) => {}
             // Its password is a line.
             ("keyfile-offset" | "keyfile-size", Kind::TrueCrypt) => {}
-            ("keyfile-offset" | "keyfile-size", Kind::Luks | Kind::LoopAes) if invocation.key == Key::Keyfile => {
+            ("keyfile-offset" | "keyfile-size", Kind::Luks | Kind::LoopAes)
+                if invocation.key == CrypttabKey::Keyfile =>
+            {
                 invocation.options.push(format!("--{name}={}", value()?));
             }
-            ("keyfile-offset", Kind::Plain) if invocation.key == Key::Keyfile => {
+            ("keyfile-offset", Kind::Plain) if invocation.key == CrypttabKey::Keyfile => {
                 invocation.options.push(format!("--{name}={}", value()?));
             }
             // Taken with the key.
             ("keyfile-offset" | "keyfile-size", _)
-                if matches!(invocation.key, Key::Password { .. } | Key::Hashed { .. }) => {}
+                if matches!(invocation.key, CrypttabKey::Password { .. } | CrypttabKey::Hashed { .. }) => {}
             // As much of it is read as the key is long (crypttab(5), `keyfile-size`).
             ("keyfile-size", Kind::Plain) => {}
             // A random key is what it is, and a key file that is not hashed, too.
-            ("hash" | "keyfile-offset", Kind::Plain) if invocation.key == Key::Random => {}
-            ("hash", Kind::Plain) if invocation.key == Key::Keyfile => {}
+            ("hash" | "keyfile-offset", Kind::Plain) if invocation.key == CrypttabKey::Random => {}
+            ("hash", Kind::Plain) if invocation.key == CrypttabKey::Keyfile => {}
             ("cipher" | "hash", Kind::Plain | Kind::LoopAes) => {
                 invocation.options.push(format!("--{name}={}", value()?))
             }
@@ -500,13 +502,13 @@ mod tests {
             let got = with_key(options);
             assert_eq!(
                 (got.options, got.key),
-                (ours.iter().map(|o| (*o).to_owned()).collect(), Key::FirstLine),
+                (ours.iter().map(|o| (*o).to_owned()).collect(), CrypttabKey::FirstLine),
                 "{options}"
             );
         }
         let empty = parse("v /no/device /dev/null tcrypt-veracrypt").expect("an entry")[0].invocation();
-        assert_eq!(empty.expect("how to open it").key, Key::Empty);
-        assert_eq!(with_key("tcrypt,luks").key, Key::Keyfile, "the last one counts");
+        assert_eq!(empty.expect("how to open it").key, CrypttabKey::Empty);
+        assert_eq!(with_key("tcrypt,luks").key, CrypttabKey::Keyfile, "the last one counts");
     }
 
     #[test]
@@ -517,11 +519,14 @@ mod tests {
             let got = with_key(options);
             assert_eq!(
                 (got.options, got.key),
-                (vec![format!("--format={format}")], Key::Password { offset: 0, size: None })
+                (vec![format!("--format={format}")], CrypttabKey::Password { offset: 0, size: None })
             );
         }
-        assert_eq!(with_key("bitlk,keyfile-offset=4,keyfile-size=9").key, Key::Password { offset: 4, size: Some(9) });
-        assert_eq!(invocation("bitlk").expect("how to open it").key, Key::Asked);
+        assert_eq!(
+            with_key("bitlk,keyfile-offset=4,keyfile-size=9").key,
+            CrypttabKey::Password { offset: 4, size: Some(9) }
+        );
+        assert_eq!(invocation("bitlk").expect("how to open it").key, CrypttabKey::Asked);
         assert!(invocation("bitlk,keyfile-size=x").is_ok() && key_with("bitlk,keyfile-size=x").is_err());
     }
 
@@ -535,9 +540,9 @@ mod tests {
             let table = format!("v /no/device {} bitlk", file.path().display());
             parse(&table).expect("an entry")[0].invocation().expect("how to open it").key
         };
-        assert_eq!(key(&bytes), Key::Keyfile);
-        assert_eq!(key(&bytes[..150]), Key::Password { offset: 0, size: None });
-        assert_eq!(key(b"a password\n"), Key::Password { offset: 0, size: None });
+        assert_eq!(key(&bytes), CrypttabKey::Keyfile);
+        assert_eq!(key(&bytes[..150]), CrypttabKey::Password { offset: 0, size: None });
+        assert_eq!(key(b"a password\n"), CrypttabKey::Password { offset: 0, size: None });
     }
 
     fn with_random_key(options: &str) -> Result<Invocation> {
@@ -551,11 +556,11 @@ mod tests {
         let swap = swap.expect("how to open it");
         let ours = ["--format=plain", "--cipher=aes-xts-plain64", "--key-size=512", "--data-offset=2048s"];
         assert_eq!((&swap.options[..], swap.ignored.len()), (&ours.map(str::to_owned)[..], 0));
-        assert!(swap.key == Key::Random && swap.swap);
+        assert!(swap.key == CrypttabKey::Random && swap.swap);
         let plain = with_random_key("plain,sector-size=4096").expect("how to open it");
         assert_eq!(plain.options, ["--format=plain", "--sector-size=4096"]);
-        assert!(plain.key == Key::Random && !plain.swap);
-        assert_eq!(with_random_key("cipher=aes-xts-plain64").expect("plain is meant").key, Key::Random);
+        assert!(plain.key == CrypttabKey::Random && !plain.swap);
+        assert_eq!(with_random_key("cipher=aes-xts-plain64").expect("plain is meant").key, CrypttabKey::Random);
         for options in ["", "luks", "tcrypt", "loop-AES", "bitlk"] {
             let error = with_random_key(options).expect_err("no such thing").to_string();
             assert!(error.contains("random key"), "{options}: {error}");
@@ -577,11 +582,11 @@ mod tests {
     fn options_of_luks_become_ours() {
         for options in ["luks", "", "discard"] {
             let bare = invocation(options).expect("how to open it");
-            assert_eq!((bare.options, bare.key), (Vec::new(), Key::Asked), "{options}");
+            assert_eq!((bare.options, bare.key), (Vec::new(), CrypttabKey::Asked), "{options}");
         }
         let all = with_key("luks,header=/h,key-slot=3,keyfile-offset=512,keyfile-size=64,cipher=aes,size=256,tries=1");
         assert_eq!(all.options, ["--header=/h", "--slot=3", "--keyfile-offset=512", "--keyfile-size=64"]);
-        assert!(all.key == Key::Keyfile && all.ignored.len() == 1, "{:?}", all.ignored);
+        assert!(all.key == CrypttabKey::Keyfile && all.ignored.len() == 1, "{:?}", all.ignored);
         for implied in ["key-slot=3", "keyslot=3"] {
             assert_eq!(with_key(implied).options, ["--slot=3"]);
         }
@@ -613,12 +618,12 @@ mod tests {
         let key = with_key("plain,keyfile-offset=4,keyfile-size=99,hash=plain");
         assert_eq!(
             (key.key, key.options),
-            (Key::Keyfile, ["--format=plain", "--keyfile-offset=4"].map(String::from).into())
+            (CrypttabKey::Keyfile, ["--format=plain", "--keyfile-offset=4"].map(String::from).into())
         );
         let hashed = with_key("plain,hash=sha256,size=512,keyfile-offset=4,keyfile-size=99");
         assert_eq!(hashed.options, ["--format=plain", "--hash=sha256", "--key-size=512"]);
-        assert_eq!((hashed.key, hashed.ignored.len()), (Key::Hashed { offset: 4, size: 64 }, 0));
-        assert_eq!(with_key("plain,hash=sha1").key, Key::Hashed { offset: 0, size: 32 });
+        assert_eq!((hashed.key, hashed.ignored.len()), (CrypttabKey::Hashed { offset: 4, size: 64 }, 0));
+        assert_eq!(with_key("plain,hash=sha1").key, CrypttabKey::Hashed { offset: 0, size: 32 });
         let loop_aes = with_key("loop-AES,cipher=aes,size=128,offset=@16,hash=sha256,sector-size=512");
         assert_eq!(
             loop_aes.options,
@@ -639,7 +644,7 @@ mod tests {
         std::fs::write(file.path(), b"\xeb\x58\x90-FVE-FS-\0\x02\x08\0\0").expect("it is written");
         assert_eq!(first().as_deref(), Some("--format=BitLocker"));
         let bitlocker = of(format!("v {device} /key discard")).expect("how to open it");
-        assert_eq!(bitlocker.key, Key::Password { offset: 0, size: None });
+        assert_eq!(bitlocker.key, CrypttabKey::Password { offset: 0, size: None });
         for version in [1, 2] {
             std::fs::write(file.path(), [&b"LUKS\xba\xbe\0"[..], &[version; 20]].concat()).expect("it is written");
             assert_eq!(first(), Some(format!("--format=LUKS{version}")));
@@ -648,7 +653,7 @@ mod tests {
         std::fs::write(file.path(), [7; 4096]).expect("it is written");
         let error = of(format!("v {device} /key discard")).expect_err("no kind").to_string();
         assert!(error.contains("no kind of volume") && error.contains("tcrypt-veracrypt"), "{error}");
-        assert_eq!(of(format!("v {device} none discard")).expect("it is asked for").key, Key::Asked);
+        assert_eq!(of(format!("v {device} none discard")).expect("it is asked for").key, CrypttabKey::Asked);
         assert_eq!(of(format!("v {device} /key luks")).expect("how to open it").options, ["--format=LUKS2"]);
     }
 
@@ -678,7 +683,10 @@ mod tests {
         let key = folder.path().join("key:UUID=x");
         std::fs::write(&key, "k").expect("a file");
         let line = format!("v /no/device {} luks", key.display());
-        assert_eq!(parse(&line).expect("an entry")[0].invocation().expect("a file of this name").key, Key::Keyfile);
+        assert_eq!(
+            parse(&line).expect("an entry")[0].invocation().expect("a file of this name").key,
+            CrypttabKey::Keyfile
+        );
     }
 
     #[test]

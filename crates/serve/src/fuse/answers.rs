@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::protocol::{Errno, Request};
+use super::protocol::{Errno, FuseRequest};
 
 /// What becomes of a request.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub trait Answers: Send + Sync {
 
     /// Carries a request out. `payload` begins with the `data` bytes of names and data that came with it, and takes those
     /// of the answer; it has room for [`MAX_DATA`](super::protocol::MAX_DATA).
-    fn answer(&self, request: &Request, payload: &mut [u8], data: usize) -> Answer;
+    fn answer(&self, request: &FuseRequest, payload: &mut [u8], data: usize) -> Answer;
 
     /// How often what was written is to be made durable, if nobody asks for it.
     fn flushed_every(&self) -> Option<Duration> {

@@ -35,7 +35,7 @@ pub struct Channel {
 }
 
 /// What the kernel and this program have agreed on.
-pub struct Agreed {
+pub struct FuseFeatures {
     /// Whether requests come over io_uring once its queues are there.
     pub uring: bool,
 }
@@ -71,7 +71,7 @@ impl Channel {
     ///
     /// # Errors
     /// `Unsupported` for a kernel that is too old, and `Io`.
-    pub fn negotiate(&mut self, wanted: u64, uring: bool) -> Result<Agreed> {
+    pub fn negotiate(&mut self, wanted: u64, uring: bool) -> Result<FuseFeatures> {
         let mut wanted = wanted
             | init::ASYNC_READ
             | init::BIG_WRITES
@@ -84,7 +84,7 @@ impl Channel {
         }
         loop {
             let n = self.first_message()?;
-            let request = Request::of_message(&self.buffer[MESSAGE..MESSAGE + n]).map(|(request, _)| request);
+            let request = FuseRequest::of_message(&self.buffer[MESSAGE..MESSAGE + n]).map(|(request, _)| request);
             let request = request.filter(|r| r.opcode == opcode::INIT);
             let request = request.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
             let offer = Offer::of(&request);
@@ -98,7 +98,7 @@ impl Channel {
             self.reply(request.unique, &Answer::Done(len))?;
             // A newer kernel asks once more, in the version that it was told.
             if offer.version.0 == VERSION.0 {
-                return Ok(Agreed { uring: agreed & init::OVER_IO_URING != 0 });
+                return Ok(FuseFeatures { uring: agreed & init::OVER_IO_URING != 0 });
             }
         }
     }
@@ -197,7 +197,7 @@ impl Channel {
 /// What becomes of the message of `n` bytes in a worker's buffer, and which one it is. What is answered lies at [`DATA`]. Nothing if it is
 /// no message.
 fn answer(buffer: &mut [u8], n: usize, served: &dyn Answers) -> Option<(u64, Answer)> {
-    let (request, skip) = Request::of_message(&buffer[MESSAGE..MESSAGE + n])?;
+    let (request, skip) = FuseRequest::of_message(&buffer[MESSAGE..MESSAGE + n])?;
     if MESSAGE + skip != DATA {
         // Names. The data of a WRITE lie there already.
         buffer.copy_within(MESSAGE + skip..MESSAGE + n, DATA);

@@ -9,7 +9,7 @@ use claviger_engine::Store;
 
 use super::Image;
 use super::answers::{Answer, Answers};
-use super::protocol::{Errno, Request, Writer, init, opcode, opened, set, split_name};
+use super::protocol::{Errno, FuseRequest, Writer, init, opcode, opened, set, split_name};
 use crate::durable::Durable;
 
 /// The file's name.
@@ -38,7 +38,7 @@ const COARSE: u64 = 1_000_000;
 const ATTRIBUTES: usize = 88;
 
 /// The folder with its file.
-pub struct Served {
+pub struct ServedImage {
     store: Arc<dyn Store>,
     len: u64,
     sector_size: u32,
@@ -51,7 +51,7 @@ pub struct Served {
     written: AtomicU64,
 }
 
-impl Served {
+impl ServedImage {
     pub fn new(Image { store, read_only, uid, gid }: Image) -> Self {
         let read_only = read_only || !store.writable();
         let (len, since) = (store.len(), now());
@@ -70,7 +70,7 @@ impl Served {
     }
 }
 
-impl Answers for Served {
+impl Answers for ServedImage {
     fn wants(&self) -> u64 {
         init::DIRECT_IO_ALLOW_MMAP
     }
@@ -79,7 +79,7 @@ impl Answers for Served {
         if self.read_only { Ok(()) } else { self.durable.flush(&*self.store) }
     }
 
-    fn answer(&self, request: &Request, payload: &mut [u8], data: usize) -> Answer {
+    fn answer(&self, request: &FuseRequest, payload: &mut [u8], data: usize) -> Answer {
         let answered = match request.opcode {
             opcode::FORGET | opcode::BATCH_FORGET => return Answer::None,
             opcode::READ => self.read(request, payload),
@@ -106,9 +106,9 @@ impl Answers for Served {
     }
 }
 
-impl Served {
+impl ServedImage {
     /// READ (`struct fuse_read_in`).
-    fn read(&self, request: &Request, payload: &mut [u8]) -> Result<usize, Errno> {
+    fn read(&self, request: &FuseRequest, payload: &mut [u8]) -> Result<usize, Errno> {
         let (offset, size) = (request.u64(8), request.u32(16) as usize);
         let size = size.min(usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX));
         let out = payload.get_mut(..size).ok_or(Errno::EINVAL)?;
@@ -122,7 +122,7 @@ impl Served {
     }
 
     /// WRITE (`struct fuse_write_in`). What reaches past the end is cut off, as on a disk.
-    fn write(&self, request: &Request, payload: &mut [u8], data: usize) -> Result<usize, Errno> {
+    fn write(&self, request: &FuseRequest, payload: &mut [u8], data: usize) -> Result<usize, Errno> {
         let (offset, size) = (request.u64(8), request.u32(16) as usize);
         if size != data || request.node != FILE {
             return Err(Errno::EINVAL);
@@ -147,7 +147,7 @@ impl Served {
     }
 
     /// LOOKUP, with the name: `struct fuse_entry_out`.
-    fn look_up(&self, request: &Request, payload: &mut [u8], data: usize) -> Result<usize, Errno> {
+    fn look_up(&self, request: &FuseRequest, payload: &mut [u8], data: usize) -> Result<usize, Errno> {
         if request.node != FOLDER {
             return Err(Errno::ENOTDIR);
         }
@@ -192,7 +192,7 @@ impl Served {
     }
 
     /// SETATTR (`struct fuse_setattr_in`): times are accepted and forgotten, all else stays.
-    fn change(&self, request: &Request) -> Result<(), Errno> {
+    fn change(&self, request: &FuseRequest) -> Result<(), Errno> {
         let (what, size) = (request.u32(0), request.u64(16));
         if what & set::SIZE != 0 && size != self.len {
             return Err(if size > self.len { Errno::EFBIG } else { self.fixed() });
@@ -208,7 +208,7 @@ impl Served {
     }
 
     /// OPEN (`struct fuse_open_in`, `struct fuse_open_out`).
-    fn open(&self, request: &Request, payload: &mut [u8]) -> Result<usize, Errno> {
+    fn open(&self, request: &FuseRequest, payload: &mut [u8]) -> Result<usize, Errno> {
         const O_ACCMODE: u32 = 3;
         if request.node != FILE {
             return Err(Errno::EISDIR);
@@ -222,7 +222,7 @@ impl Served {
     }
 
     /// READDIR (`struct fuse_read_in`): as many `struct fuse_dirent` as fit.
-    fn list(&self, request: &Request, payload: &mut [u8]) -> Result<usize, Errno> {
+    fn list(&self, request: &FuseRequest, payload: &mut [u8]) -> Result<usize, Errno> {
         if request.node != FOLDER {
             return Err(Errno::ENOTDIR);
         }
@@ -250,7 +250,7 @@ impl Served {
     }
 
     /// LSEEK (`struct fuse_lseek_in`, `struct fuse_lseek_out`): data everywhere, and a hole at the end.
-    fn seek(&self, request: &Request, payload: &mut [u8]) -> Result<usize, Errno> {
+    fn seek(&self, request: &FuseRequest, payload: &mut [u8]) -> Result<usize, Errno> {
         const SEEK_DATA: u32 = 3;
         const SEEK_HOLE: u32 = 4;
         let offset = request.u64(8);

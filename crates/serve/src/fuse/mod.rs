@@ -7,10 +7,10 @@
 //! ```no_run
 //! use std::sync::Arc;
 //! use claviger_engine::store::{Access, FileStore};
-//! use claviger_serve::fuse::{self, Image, Options};
+//! use claviger_serve::fuse::{self, FuseOptions, Image};
 //!
 //! let store = FileStore::open("disk.img".as_ref(), Access::ReadWrite)?;
-//! let mounted = fuse::mount(Image::new(Arc::new(store)), "/mnt/disk".as_ref(), Options::default())?;
+//! let mounted = fuse::mount(Image::new(Arc::new(store)), "/mnt/disk".as_ref(), FuseOptions::default())?;
 //! let handle = mounted.handle(); // .stop() ends it, from any thread
 //! mounted.run()?;
 //! # Ok::<(), claviger_engine::Error>(())
@@ -45,7 +45,7 @@ use crate::spin::Awake;
 use answers::Answers;
 use device::{Channel, End};
 pub use image::NAME;
-use image::Served;
+use image::ServedImage;
 use listening::Listening;
 pub use mount::available;
 use mount::{Gone, MountedFolder, Wish};
@@ -73,7 +73,7 @@ impl Image {
 
 /// How requests come from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Transport {
+pub enum FuseTransport {
     /// The fastest that the kernel allows.
     #[default]
     Auto,
@@ -85,9 +85,9 @@ pub enum Transport {
 
 /// Tuning. The defaults are right for most.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct FuseOptions {
     /// How requests come from the kernel.
-    pub transport: Transport,
+    pub transport: FuseTransport,
     /// Threads that serve requests from /dev/fuse, and so requests that the store works on at a time. All but two rest as long
     /// as these are not busy. There are 64 at least where the store goes past the page cache.
     pub threads: usize,
@@ -102,10 +102,10 @@ pub struct Options {
     pub grace: Duration,
 }
 
-impl Default for Options {
+impl Default for FuseOptions {
     fn default() -> Self {
         Self {
-            transport: Transport::Auto,
+            transport: FuseTransport::Auto,
             threads: thread::available_parallelism().map_or(2, usize::from).clamp(2, 8),
             source: "claviger".into(),
             shared: false,
@@ -116,7 +116,7 @@ impl Default for Options {
 }
 
 /// A mounted image or tree. Dropping it unmounts.
-pub struct Mounted {
+pub struct FuseMount {
     // Unmounted before the connection is closed.
     place: MountedFolder,
     workers: Mutex<Vec<Worker>>,
@@ -124,17 +124,17 @@ pub struct Mounted {
     uring: bool,
 }
 
-/// Stops serving, from any thread. It keeps nothing open: when [`Mounted::run`] returns, the store is let go.
+/// Stops serving, from any thread. It keeps nothing open: when [`FuseMount::run`] returns, the store is let go.
 #[derive(Clone)]
-pub struct Handle(Arc<Control>);
+pub struct FuseHandle(Arc<Control>);
 
-/// Mounts `image` on the folder `dir`. Programs that use it wait until [`Mounted::run`] is called.
+/// Mounts `image` on the folder `dir`. Programs that use it wait until [`FuseMount::run`] is called.
 ///
 /// Root mounts by itself, others through the program fusermount3.
 ///
 /// # Errors
 /// `Io` where that is not possible, `Unsupported` for a kernel that is too old or has not the transport that is asked for.
-pub fn mount(image: Image, dir: &Path, options: Options) -> Result<Mounted> {
+pub fn mount(image: Image, dir: &Path, options: FuseOptions) -> Result<FuseMount> {
     let read_only = image.read_only || !image.store.writable();
     let wish = Wish {
         dir,
@@ -146,43 +146,43 @@ pub fn mount(image: Image, dir: &Path, options: Options) -> Result<Mounted> {
         setuid: false,
     };
     let options = options_for(&*image.store, options.clone());
-    serve(&wish, Box::new(Served::new(image)), options)
+    serve(&wish, Box::new(ServedImage::new(image)), options)
 }
 
 /// The options for a store. Where each request waits for a disk, a disk is busy only if many are under way, each on a thread; over
 /// io_uring one thread serves all requests of a processor.
-fn options_for(store: &dyn Store, options: Options) -> Options {
+fn options_for(store: &dyn Store, options: FuseOptions) -> FuseOptions {
     /// Requests that the kernel keeps under way for itself.
     const DEPTH: usize = 64;
     if !store.bypasses_cache() {
         return options;
     }
-    let transport = if options.transport == Transport::Auto { Transport::Device } else { options.transport };
-    Options { threads: options.threads.max(DEPTH), transport, ..options }
+    let transport = if options.transport == FuseTransport::Auto { FuseTransport::Device } else { options.transport };
+    FuseOptions { threads: options.threads.max(DEPTH), transport, ..options }
 }
 
 /// Answers messages of the kernel for an image: [`crate::fuzzing`].
 pub(crate) fn fuzz(image: Image, messages: &[u8]) {
-    device::fuzz(&Served::new(image), messages);
+    device::fuzz(&ServedImage::new(image), messages);
 }
 
 /// Mounts what `served` answers for.
-fn serve(wish: &Wish<'_>, served: Box<dyn Answers>, options: Options) -> Result<Mounted> {
-    if options.transport == Transport::Uring && !uring::is_allowed() {
+fn serve(wish: &Wish<'_>, served: Box<dyn Answers>, options: FuseOptions) -> Result<FuseMount> {
+    if options.transport == FuseTransport::Uring && !uring::is_allowed() {
         return Err(no_uring());
     }
     let control = Control::new()?;
     let (place, fd) = mount::mount(wish)?;
     let mut channel = Channel::new(fd);
     let queues = match options.transport {
-        Transport::Device => Vec::new(),
+        FuseTransport::Device => Vec::new(),
         // Where it is not to be had, it is not missed.
-        Transport::Auto if uring::is_allowed() => uring::processors(channel.fd()).unwrap_or_default(),
-        Transport::Auto => Vec::new(),
-        Transport::Uring => uring::processors(channel.fd())?,
+        FuseTransport::Auto if uring::is_allowed() => uring::processors(channel.fd()).unwrap_or_default(),
+        FuseTransport::Auto => Vec::new(),
+        FuseTransport::Uring => uring::processors(channel.fd())?,
     };
     let uring = channel.negotiate(served.wants(), !queues.is_empty()).map_err(|e| e.at(wish.dir))?.uring;
-    if options.transport == Transport::Uring && !uring {
+    if options.transport == FuseTransport::Uring && !uring {
         return Err(no_uring());
     }
     let mut workers = Vec::new();
@@ -197,7 +197,7 @@ fn serve(wish: &Wish<'_>, served: Box<dyn Answers>, options: Options) -> Result<
     workers.push(Worker::Device(channel));
     let listening = Listening::new(workers.iter().filter(|worker| matches!(worker, Worker::Device(_))).count());
     let shared = Shared { served, options, control: Arc::new(control), awake: Awake::new(), listening };
-    Ok(Mounted { place, workers: Mutex::new(workers), shared: Arc::new(shared), uring })
+    Ok(FuseMount { place, workers: Mutex::new(workers), shared: Arc::new(shared), uring })
 }
 
 fn no_uring() -> Error {
@@ -205,10 +205,10 @@ fn no_uring() -> Error {
         .hint("It needs Linux 6.14 or later, enabled by root: echo Y >/sys/module/fuse/parameters/enable_uring")
 }
 
-impl Mounted {
+impl FuseMount {
     /// What stops it.
-    pub fn handle(&self) -> Handle {
-        Handle(Arc::clone(&self.shared.control))
+    pub fn handle(&self) -> FuseHandle {
+        FuseHandle(Arc::clone(&self.shared.control))
     }
 
     /// Whether requests come over io_uring.
@@ -216,7 +216,7 @@ impl Mounted {
         self.uring
     }
 
-    /// Serves until it is unmounted or [`Handle::stop`] is called. Whatever happens, it is not mounted any more on return,
+    /// Serves until it is unmounted or [`FuseHandle::stop`] is called. Whatever happens, it is not mounted any more on return,
     /// and what was written is durable, or this fails.
     ///
     /// # Errors
@@ -259,10 +259,10 @@ impl Mounted {
     }
 }
 
-impl Handle {
-    /// Stops serving: [`Mounted::run`] returns when all is done. Never waits.
+impl FuseHandle {
+    /// Stops serving: [`FuseMount::run`] returns when all is done. Never waits.
     ///
-    /// It unmounts as soon as nobody uses the folder, and after [`Options::grace`] anyway.
+    /// It unmounts as soon as nobody uses the folder, and after [`FuseOptions::grace`] anyway.
     pub fn stop(&self) {
         self.0.state().stop = true;
         self.0.changed.notify_all();
@@ -287,7 +287,7 @@ impl Worker {
 /// What the threads of a server share.
 struct Shared {
     served: Box<dyn Answers>,
-    options: Options,
+    options: FuseOptions,
     control: Arc<Control>,
     /// Threads that do not sleep.
     awake: Awake,

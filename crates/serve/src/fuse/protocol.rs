@@ -149,7 +149,7 @@ impl Errno {
 }
 
 /// A request without its names and data.
-pub struct Request {
+pub struct FuseRequest {
     pub opcode: u32,
     pub unique: u64,
     pub node: u64,
@@ -159,7 +159,7 @@ pub struct Request {
     arguments: [u8; ARGUMENTS],
 }
 
-impl Request {
+impl FuseRequest {
     /// Parses a `struct fuse_in_header` and takes over the arguments behind it, as far as they are of interest.
     pub fn parse(header: &[u8], arguments: &[u8]) -> Option<Self> {
         let header = header.first_chunk::<IN_HEADER>()?;
@@ -269,7 +269,7 @@ pub struct Offer {
 
 impl Offer {
     /// Reads the arguments of INIT.
-    pub fn of(request: &Request) -> Self {
+    pub fn of(request: &FuseRequest) -> Self {
         let mut flags = u64::from(request.u32(12));
         if flags & init::INIT_EXT != 0 {
             flags |= u64::from(request.u32(16)) << 32;
@@ -318,7 +318,7 @@ mod tests {
         }
         let mut header = [0; IN_HEADER];
         header[4..8].copy_from_slice(&opcode::INIT.to_ne_bytes());
-        let request = Request::parse(&header, &message).expect("a header");
+        let request = FuseRequest::parse(&header, &message).expect("a header");
         let offer = Offer::of(&request);
         assert_eq!((offer.version, offer.flags), ((7, 45), 0x3f2_73ff_fffb));
         let mut out = [0xff; 128];
@@ -330,10 +330,10 @@ mod tests {
 
     #[test]
     fn short_messages_are_no_requests() {
-        assert!(Request::parse(&[0; IN_HEADER - 1], &[]).is_none());
+        assert!(FuseRequest::parse(&[0; IN_HEADER - 1], &[]).is_none());
         let mut message = [0; IN_HEADER + 15];
         message[4..8].copy_from_slice(&opcode::RENAME2.to_ne_bytes());
-        assert!(Request::of_message(&message).is_none());
+        assert!(FuseRequest::of_message(&message).is_none());
     }
 
     #[test]
@@ -344,12 +344,12 @@ mod tests {
             [&message, rest].concat()
         };
         let rename = message(opcode::RENAME, b"\x07\0\0\0\0\0\0\0from\0to\0");
-        let (request, at) = Request::of_message(&rename).expect("a request");
+        let (request, at) = FuseRequest::of_message(&rename).expect("a request");
         assert_eq!((request.u64(0), at), (7, IN_HEADER + 8));
         let (from, rest) = split_name(&rename[at..]).expect("a name");
         assert_eq!((from, split_name(rest).map(|(to, _)| to)), (&b"from"[..], Ok(&b"to"[..])));
         assert_eq!(split_name(b"no end"), Err(Errno::EINVAL));
         let read = message(opcode::READ, &[1; 40]);
-        assert_eq!(Request::of_message(&read).expect("a request").1, read.len());
+        assert_eq!(FuseRequest::of_message(&read).expect("a request").1, read.len());
     }
 }

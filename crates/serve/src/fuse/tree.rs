@@ -1,6 +1,6 @@
 //! A tree of names as a mounted folder.
 //!
-//! What a volume holds belongs to one user, who alone may use it, besides root where [`Options::shared`] says so; a folder of
+//! What a volume holds belongs to one user, who alone may use it, besides root where [`FuseOptions::shared`] says so; a folder of
 //! this machine keeps its owners and modes, and the kernel enforces them ([`Showing`]).
 //!
 //! What the kernel may keep depends on who else changes the tree ([`Tree::changes_elsewhere`]). Where nobody does, all of it,
@@ -21,8 +21,10 @@ use rustix::process::{getegid, geteuid};
 
 use super::answers::{Answer, Answers};
 use super::mount::Wish;
-use super::protocol::{Errno, Request, WRITE_CACHE, WRITE_KILL_SUIDGID, Writer, init, opcode, opened, set, split_name};
-use super::{Mounted, Options, Transport, sys};
+use super::protocol::{
+    Errno, FuseRequest, WRITE_CACHE, WRITE_KILL_SUIDGID, Writer, init, opcode, opened, set, split_name,
+};
+use super::{FuseMount, FuseOptions, FuseTransport, sys};
 
 /// What was written is lost by a crash for no longer than this.
 const EVERY: Duration = Duration::from_secs(5);
@@ -33,7 +35,7 @@ const ALONE: Duration = Duration::from_secs(3600);
 /// How long it relies on what others can change, too: they are seen after that at the latest.
 const SHARED: Duration = Duration::from_secs(1);
 
-/// Threads besides those of [`Options::threads`]: so many programs may wait for a disk that takes its time, and all others
+/// Threads besides those of [`FuseOptions::threads`]: so many programs may wait for a disk that takes its time, and all others
 /// are served nevertheless. They rest while the first are not busy.
 const WAITING: usize = 14;
 
@@ -103,19 +105,24 @@ impl Showing {
     }
 }
 
-/// Mounts `tree` on the folder `dir` for the user of this process. Programs that use it wait until [`Mounted::run`] is called.
+/// Mounts `tree` on the folder `dir` for the user of this process. Programs that use it wait until [`FuseMount::run`] is called.
 ///
 /// # Errors
 /// `Io` where that is not possible, `Unsupported` for a kernel that is too old or has not the transport that is asked for.
-pub fn mount(tree: Arc<dyn Tree>, showing: Showing, dir: &Path, options: Options) -> claviger_engine::Result<Mounted> {
+pub fn mount(
+    tree: Arc<dyn Tree>,
+    showing: Showing,
+    dir: &Path,
+    options: FuseOptions,
+) -> claviger_engine::Result<FuseMount> {
     let shown = Shown::new(tree, showing);
     let (read_only, uid) = (shown.showing.read_only, shown.user.0);
     let Showing { devices, setuid, .. } = showing;
     let wish = Wish { dir, source: &options.source, read_only, uid, shared: options.shared, devices, setuid };
     // Over io_uring all that programs of one processor ask for waits while one of them waits for its fsync.
-    let transport = if options.transport == Transport::Auto { Transport::Device } else { options.transport };
+    let transport = if options.transport == FuseTransport::Auto { FuseTransport::Device } else { options.transport };
     let threads = options.threads + WAITING;
-    super::serve(&wish, Box::new(shown), Options { threads, transport, ..options.clone() })
+    super::serve(&wish, Box::new(shown), FuseOptions { threads, transport, ..options.clone() })
 }
 
 /// Answers messages of the kernel for a tree: [`crate::fuzzing`].
@@ -189,7 +196,7 @@ impl Answers for Shown {
         wanted
     }
 
-    fn answer(&self, request: &Request, payload: &mut [u8], data: usize) -> Answer {
+    fn answer(&self, request: &FuseRequest, payload: &mut [u8], data: usize) -> Answer {
         let answered = match request.opcode {
             opcode::FORGET => {
                 self.forget(request.node, request.u64(0));
@@ -370,7 +377,7 @@ impl Shown {
     }
 
     /// LOOKUP, with the name.
-    fn look_up(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
+    fn look_up(&self, request: &FuseRequest, payload: &mut [u8], data: usize) -> Answered {
         let (name, _) = name(&payload[..data])?;
         match self.tree.lookup(self.node(request.node), name) {
             Err(e) if e.kind() == ErrorKind::NotFound && !self.cache_times.absence.is_zero() => {
@@ -387,7 +394,7 @@ impl Shown {
     }
 
     /// SETATTR (`struct fuse_setattr_in`).
-    fn change(&self, request: &Request, payload: &mut [u8]) -> Answered {
+    fn change(&self, request: &FuseRequest, payload: &mut [u8]) -> Answered {
         let node = self.node(request.node);
         let what = request.u32(0);
         let wanted = |flag| what & flag != 0;
@@ -432,7 +439,7 @@ impl Shown {
         if mode & taken == 0 { Ok(()) } else { self.tree.set_mode(node, mode & !taken) }
     }
 
-    fn link_target(&self, request: &Request, payload: &mut [u8]) -> Answered {
+    fn link_target(&self, request: &FuseRequest, payload: &mut [u8]) -> Answered {
         let target = self.tree.link_target(self.node(request.node)).map_err(errno)?;
         Ok(Writer::new(payload).bytes(target.as_bytes()).len())
     }
@@ -452,7 +459,7 @@ impl Shown {
 /// Names.
 impl Shown {
     /// What a node begins with that the program of this request makes. The kernel has applied its umask.
-    fn new_node(&self, request: &Request, mode: u32) -> NewNode {
+    fn new_node(&self, request: &FuseRequest, mode: u32) -> NewNode {
         match self.showing.owners {
             Owners::User => NewNode::default(),
             Owners::Tree => NewNode { mode: Some(mode as u16 & 0o7777), owner: Some(request.owner) },
@@ -460,7 +467,7 @@ impl Shown {
     }
 
     /// MKNOD (`struct fuse_mknod_in`), with the name.
-    fn make_node(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
+    fn make_node(&self, request: &FuseRequest, payload: &mut [u8], data: usize) -> Answered {
         let (folder, (name, _)) = (self.node(request.node), name(&payload[..data])?);
         let (mode, device) = (request.u32(0), u64::from(request.u32(4)));
         let new = self.new_node(request, mode);
@@ -481,14 +488,14 @@ impl Shown {
     }
 
     /// MKDIR (`struct fuse_mkdir_in`), with the name.
-    fn make_folder(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
+    fn make_folder(&self, request: &FuseRequest, payload: &mut [u8], data: usize) -> Answered {
         let (folder, (name, _)) = (self.node(request.node), name(&payload[..data])?);
         let new = self.new_node(request, request.u32(0));
         self.entry(self.tree.make_folder(folder, name, &new), payload)
     }
 
     /// SYMLINK, with the name and the target.
-    fn make_link(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
+    fn make_link(&self, request: &FuseRequest, payload: &mut [u8], data: usize) -> Answered {
         let folder = self.node(request.node);
         let (link, rest) = name(&payload[..data])?;
         let (target, _) = name(rest)?;
@@ -498,13 +505,13 @@ impl Shown {
     }
 
     /// LINK (`struct fuse_link_in`), with the name.
-    fn add_name(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
+    fn add_name(&self, request: &FuseRequest, payload: &mut [u8], data: usize) -> Answered {
         let (name, _) = name(&payload[..data])?;
         let made = self.tree.add_name(self.node(request.u64(0)), self.node(request.node), name);
         self.entry(made, payload).map_err(not_permitted)
     }
 
-    fn remove(&self, request: &Request, data: &[u8]) -> Answered {
+    fn remove(&self, request: &FuseRequest, data: &[u8]) -> Answered {
         let (folder, (name, _)) = (self.node(request.node), name(data)?);
         let known = self.as_it_is(request, folder, name)?;
         match known.map(|known| known.kind == NodeKind::Folder) {
@@ -516,7 +523,7 @@ impl Shown {
 
     /// What a name that is about to go means now, where others change the tree, too: the kernel has judged what it meant up to
     /// a second ago. In a folder like /tmp it may be somebody else's by now (inode(7), the sticky bit).
-    fn as_it_is(&self, request: &Request, folder: Node, name: &OsStr) -> Result<Option<Attributes>, Errno> {
+    fn as_it_is(&self, request: &FuseRequest, folder: Node, name: &OsStr) -> Result<Option<Attributes>, Errno> {
         if !self.tree.changes_elsewhere() {
             return Ok(None);
         }
@@ -534,7 +541,7 @@ impl Shown {
     }
 
     /// RENAME (`struct fuse_rename_in`) and RENAME2 (`struct fuse_rename2_in`), with both names.
-    fn rename(&self, request: &Request, data: &[u8], flags: u32) -> Answered {
+    fn rename(&self, request: &FuseRequest, data: &[u8], flags: u32) -> Answered {
         const NOREPLACE: u32 = 1 << 0;
         const EXCHANGE: u32 = 1 << 1;
         let (from, rest) = name(data)?;
@@ -562,7 +569,7 @@ impl Shown {
 /// Files that are open.
 impl Shown {
     /// CREATE (`struct fuse_create_in`), with the name: `struct fuse_entry_out` and `struct fuse_open_out`.
-    fn create(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
+    fn create(&self, request: &FuseRequest, payload: &mut [u8], data: usize) -> Answered {
         const O_EXCL: u32 = 0o200;
         let (folder, (name, _)) = (self.node(request.node), name(&payload[..data])?);
         let (flags, mode) = (request.u32(0), request.u32(4));
@@ -577,7 +584,7 @@ impl Shown {
     }
 
     /// OPEN (`struct fuse_open_in`).
-    fn open(&self, request: &Request, payload: &mut [u8]) -> Answered {
+    fn open(&self, request: &FuseRequest, payload: &mut [u8]) -> Answered {
         let node = self.node(request.node);
         self.tree.open(node, usage(request.u32(0))).map_err(errno)?;
         let flags = if self.is_as_it_was(node) { opened::KEEP_CACHE } else { 0 };
@@ -602,13 +609,13 @@ impl Shown {
     }
 
     /// READ (`struct fuse_read_in`).
-    fn read(&self, request: &Request, payload: &mut [u8]) -> Answered {
+    fn read(&self, request: &FuseRequest, payload: &mut [u8]) -> Answered {
         let out = payload.get_mut(..request.u32(16) as usize).ok_or(Errno::EINVAL)?;
         self.tree.read_at(self.node(request.node), request.u64(8), out).map_err(errno)
     }
 
     /// WRITE (`struct fuse_write_in`): `struct fuse_write_out`.
-    fn write(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
+    fn write(&self, request: &FuseRequest, payload: &mut [u8], data: usize) -> Answered {
         const O_APPEND: u32 = 0o2000;
         let (node, size) = (self.node(request.node), request.u32(16) as usize);
         if size != data {
@@ -632,7 +639,7 @@ impl Shown {
     }
 
     /// Fills a file with zeros up to where a program writes, or up to its new size, until that is done or the program is interrupted.
-    fn fill(&self, request: &Request, node: Node, to: u64, writes: bool) -> Result<(), Errno> {
+    fn fill(&self, request: &FuseRequest, node: Node, to: u64, writes: bool) -> Result<(), Errno> {
         if !self.tree.must_fill(node, to, writes).map_err(errno)? {
             return Ok(());
         }
@@ -657,7 +664,7 @@ impl Shown {
     }
 
     /// FSYNC and FSYNCDIR (`struct fuse_fsync_in`).
-    fn sync(&self, request: &Request) -> Answered {
+    fn sync(&self, request: &FuseRequest) -> Answered {
         const CONTENTS_ONLY: u32 = 1 << 0;
         done(self.tree.sync(self.node(request.node), request.u32(8) & CONTENTS_ONLY != 0))
     }
@@ -669,7 +676,7 @@ impl Shown {
         lock(&self.listings)
     }
 
-    fn open_folder(&self, request: &Request, payload: &mut [u8]) -> Answered {
+    fn open_folder(&self, request: &FuseRequest, payload: &mut [u8]) -> Answered {
         let folder = self.node(request.node);
         let number = self.tree.attributes(folder).map_err(errno)?.number;
         let entries = Mutex::new(Arc::new(self.tree.list(folder).map_err(errno)?));
@@ -680,7 +687,7 @@ impl Shown {
 
     /// READDIR and READDIRPLUS (`struct fuse_read_in`): as many `struct fuse_dirent` as fit, each behind a
     /// `struct fuse_entry_out` in the latter.
-    fn list(&self, request: &Request, payload: &mut [u8], plus: bool) -> Answered {
+    fn list(&self, request: &FuseRequest, payload: &mut [u8], plus: bool) -> Answered {
         let folder = self.node(request.node);
         let (handle, offset, size) = (request.u64(0), request.u64(8), request.u32(16) as usize);
         let listing = self.listings().get(&handle).cloned().ok_or(Errno::EBADF)?;
@@ -735,14 +742,14 @@ impl Listing {
 /// Extended attributes. Where the tree has none at all, ENOSYS: the kernel asks before each write otherwise.
 impl Shown {
     /// GETXATTR (`struct fuse_getxattr_in`), with the name.
-    fn extended(&self, request: &Request, payload: &mut [u8], data: usize) -> Answered {
+    fn extended(&self, request: &FuseRequest, payload: &mut [u8], data: usize) -> Answered {
         let (name, _) = name(&payload[..data])?;
         let value = self.tree.extended(self.node(request.node), name).map_err(none_at_all)?;
         sized(&value.ok_or(Errno::ENODATA)?, request.u32(0), payload)
     }
 
     /// LISTXATTR (`struct fuse_getxattr_in`).
-    fn list_extended(&self, request: &Request, payload: &mut [u8]) -> Answered {
+    fn list_extended(&self, request: &FuseRequest, payload: &mut [u8]) -> Answered {
         let names = self.tree.list_extended(self.node(request.node)).map_err(none_at_all)?;
         // Those are root's, and nobody else is to know of them (xattr(7)).
         let all = request.owner.0 == 0;
@@ -752,7 +759,7 @@ impl Shown {
     }
 
     /// SETXATTR (`struct fuse_setxattr_in` as it was at first), with the name and the value.
-    fn set_extended(&self, request: &Request, data: &[u8]) -> Answered {
+    fn set_extended(&self, request: &FuseRequest, data: &[u8]) -> Answered {
         const CREATE: u32 = 1;
         const REPLACE: u32 = 2;
         let (name, rest) = name(data)?;
@@ -784,7 +791,7 @@ impl Shown {
         }
     }
 
-    fn remove_extended(&self, request: &Request, data: &[u8]) -> Answered {
+    fn remove_extended(&self, request: &FuseRequest, data: &[u8]) -> Answered {
         let (name, _) = name(data)?;
         self.tree.remove_extended(self.node(request.node), name).map(|()| 0).map_err(none_at_all)
     }

@@ -11,7 +11,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use super::Shared;
 use super::answers::Answer;
 use super::device::End;
-use super::protocol::{Request, out_header};
+use super::protocol::{FuseRequest, out_header};
 use super::uring_sys::{Event, Queue};
 
 /// An answer with at least this many bytes is handed over at once: somebody could be working on it.
@@ -71,7 +71,8 @@ impl Processor {
         let mut delivered = self.queue.delivered(slot);
         let data = delivered.payload_len();
         // Names count as payload, also where there is nothing before them.
-        let request = Request::parse(delivered.header(), delivered.arguments()).ok_or(io::ErrorKind::InvalidData)?;
+        let request =
+            FuseRequest::parse(delivered.header(), delivered.arguments()).ok_or(io::ErrorKind::InvalidData)?;
         let answer = shared.served.answer(&request, delivered.payload, data);
         let (error, len) = match answer {
             // No such request comes this way; if one did, it would have to be answered: the slot is bound to it.

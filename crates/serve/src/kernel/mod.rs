@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use crate::mount::loop_device::LoopDevice;
 use dm_sys::{Command, KeyringKey, NAME_MAX, READ_ONLY, SECURE_DATA, UUID_MAX, call, field};
-use request::{Key, Target, UNIT};
+use request::{KeyLocation, MappingTarget, UNIT};
 
 /// The folder of the device nodes.
 const FOLDER: &str = "/dev/mapper";
@@ -36,7 +36,7 @@ const PRIMARY_SOURCE: u32 = 0x40 << 16;
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A volume for the kernel to open.
-pub struct Request<'a> {
+pub struct MapRequest<'a> {
     /// Name of the mapping.
     pub name: &'a str,
     /// The file or block device that holds the volume. Nobody may hold it exclusively.
@@ -73,7 +73,7 @@ pub fn available() -> Result<()> {
 /// # Errors
 /// `Misuse` for an invalid name, `InUse` if it is taken or the store is in use, `Unsupported` if there is no
 /// device-mapper or it lacks a cipher, `Io`.
-pub fn attach(request: &Request<'_>) -> Result<Attached> {
+pub fn attach(request: &MapRequest<'_>) -> Result<Attached> {
     check_name(request.name)?;
     let mapper = Mapper::open()?;
     let Backing { path, number, .. } = &Backing::of(request.store, request.read_only)?;
@@ -237,7 +237,7 @@ struct Stack<'a> {
 }
 
 impl Stack<'_> {
-    fn build(&mut self, request: &Request<'_>, store: &str) -> Result<()> {
+    fn build(&mut self, request: &MapRequest<'_>, store: &str) -> Result<()> {
         let parts = &request.mapping.parts;
         // First, the lower devices of cascades.
         let mut tops = Vec::new();
@@ -264,7 +264,7 @@ impl Stack<'_> {
         let mut start = 0;
         for (i, (part, (device, at))) in parts.iter().zip(&tops).enumerate() {
             targets.push(match part.layers.first() {
-                None => Target {
+                None => MappingTarget {
                     start,
                     len: part.len / UNIT,
                     kind: "linear",
@@ -301,17 +301,17 @@ impl Stack<'_> {
         key: &Option<(String, KeyringKey)>,
         device: &str,
         at: u64,
-    ) -> Result<Target> {
-        let key = key.as_ref().map_or(Key::Table, |(description, _)| Key::Keyring(description));
+    ) -> Result<MappingTarget> {
+        let key = key.as_ref().map_or(KeyLocation::Table, |(description, _)| KeyLocation::Keyring(description));
         let parameters = request::crypt(layer, &key, device, at / UNIT).map_err(|e| match e.kind() {
             io::ErrorKind::Unsupported => Error::unsupported(format!("{e} in the kernel")),
             _ => e.into(),
         })?;
-        Ok(Target { start, len: part.len / UNIT, kind: "crypt", parameters })
+        Ok(MappingTarget { start, len: part.len / UNIT, kind: "crypt", parameters })
     }
 
     /// Creates a device with that table. Returns its number as `MAJOR:MINOR`.
-    fn device(&mut self, name: &str, request: &Request<'_>, targets: &[Target]) -> Result<String> {
+    fn device(&mut self, name: &str, request: &MapRequest<'_>, targets: &[MappingTarget]) -> Result<String> {
         let uuid = uuid(request.mapping.kind, request.uuid, name);
         let taken = || {
             let holder = Some(format!("the kernel already has a mapping called {name}, or one of this volume"));
@@ -339,7 +339,7 @@ impl Drop for Stack<'_> {
 }
 
 /// Why the kernel refuses a table.
-fn refused(error: io::Error, request: &Request<'_>) -> Error {
+fn refused(error: io::Error, request: &MapRequest<'_>) -> Error {
     let ciphers = request.mapping.parts.iter().flat_map(|part| &part.layers).map(|layer| &*layer.specification);
     let ciphers: Vec<_> = ciphers.collect();
     match error.raw_os_error().map(Errno::from_raw_os_error) {

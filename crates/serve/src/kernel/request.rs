@@ -21,7 +21,7 @@ pub const UNIT: u64 = 512;
 const ANSWER: usize = 16 << 10;
 
 /// A line of a table.
-pub struct Target {
+pub struct MappingTarget {
     /// Start and length, in units of 512 bytes.
     pub start: u64,
     pub len: u64,
@@ -42,8 +42,8 @@ pub fn asking(name: &str) -> Secret {
 }
 
 /// A request with a table.
-pub fn table(name: &str, flags: u32, targets: &[Target]) -> Secret {
-    let padded = |t: &Target| (TARGET + t.parameters.len() + 1).next_multiple_of(8);
+pub fn table(name: &str, flags: u32, targets: &[MappingTarget]) -> Secret {
+    let padded = |t: &MappingTarget| (TARGET + t.parameters.len() + 1).next_multiple_of(8);
     let mut request = with_room(name, "", flags, targets.iter().map(padded).sum());
     put(&mut request, field::TARGET_COUNT, &(targets.len() as u32).to_ne_bytes());
     let mut at = HEADER;
@@ -95,7 +95,7 @@ pub fn text(answer: &Secret, at: usize) -> String {
 }
 
 /// Where a layer's key is.
-pub enum Key<'a> {
+pub enum KeyLocation<'a> {
     /// In the keyring, with this description.
     Keyring(&'a str),
     /// In the table, as hexadecimal digits.
@@ -104,7 +104,7 @@ pub enum Key<'a> {
 
 /// The parameters of `crypt` (dm-crypt.rst): cipher, key, number of the first sector, device, offset there in units of
 /// 512 bytes, options.
-pub fn crypt(layer: &KernelCipher, key: &Key<'_>, device: &str, at: u64) -> io::Result<Secret> {
+pub fn crypt(layer: &KernelCipher, key: &KeyLocation<'_>, device: &str, at: u64) -> io::Result<Secret> {
     let KernelCipher { specification, key: bytes, sectors, integrity } = layer;
     if let Some((name, _)) = integrity {
         return Err(io::Error::new(io::ErrorKind::Unsupported, format!("the integrity protection {name}")));
@@ -121,10 +121,10 @@ pub fn crypt(layer: &KernelCipher, key: &Key<'_>, device: &str, at: u64) -> io::
     let mut rest = &mut text[..];
     write!(rest, "{specification} ")?;
     match key {
-        Key::Keyring(description) => write!(rest, ":{}:logon:{description}", bytes.len())?,
+        KeyLocation::Keyring(description) => write!(rest, ":{}:logon:{description}", bytes.len())?,
         // A cipher without a key.
-        Key::Table if bytes.is_empty() => write!(rest, "-")?,
-        Key::Table => bytes.iter().try_for_each(|byte| write!(rest, "{byte:02x}"))?,
+        KeyLocation::Table if bytes.is_empty() => write!(rest, "-")?,
+        KeyLocation::Table => bytes.iter().try_for_each(|byte| write!(rest, "{byte:02x}"))?,
     }
     write!(rest, " {} {device} {at}", sectors.iv_offset)?;
     if !options.is_empty() {
@@ -152,13 +152,13 @@ mod tests {
     #[test]
     fn parameters_are_as_the_kernel_reads_them() {
         let small = layer(Sectors { size: 512, large_iv: false, iv_offset: 256 }, &[0xab, 1]);
-        let text = crypt(&small, &Key::Table, "7:0", 9).expect("text");
+        let text = crypt(&small, &KeyLocation::Table, "7:0", 9).expect("text");
         assert_eq!(&*text, b"aes-xts-plain64 ab01 256 7:0 9");
         let large = layer(Sectors { size: 4096, large_iv: true, iv_offset: 0 }, &[0; 32]);
-        let text = crypt(&large, &Key::Keyring("claviger:x"), "7:0", 0).expect("text");
+        let text = crypt(&large, &KeyLocation::Keyring("claviger:x"), "7:0", 0).expect("text");
         assert_eq!(&*text, b"aes-xts-plain64 :32:logon:claviger:x 0 7:0 0 2 sector_size:4096 iv_large_sectors");
         assert_eq!(
-            &*crypt(&layer(Sectors::default(), b""), &Key::Table, "7:0", 0).expect("text"),
+            &*crypt(&layer(Sectors::default(), b""), &KeyLocation::Table, "7:0", 0).expect("text"),
             b"aes-xts-plain64 - 0 7:0 0"
         );
     }
@@ -166,7 +166,8 @@ mod tests {
     /// The layout of `struct dm_target_spec`, in either byte order.
     #[test]
     fn a_table_is_a_chain_of_aligned_targets() {
-        let target = |start, text: &[u8]| Target { start, len: 8, kind: "linear", parameters: Secret::copy_from(text) };
+        let target =
+            |start, text: &[u8]| MappingTarget { start, len: 8, kind: "linear", parameters: Secret::copy_from(text) };
         let request = table("name", 1, &[target(0, b"7:0 0"), target(8, b"7:0 16 and more")]);
         assert_eq!(number(&request, field::TARGET_COUNT), Some(2));
         assert_eq!(text(&request, field::NAME), "name");

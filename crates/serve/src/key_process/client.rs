@@ -17,7 +17,7 @@ use rustix::thread::futex::{self, Flags};
 use rustix::time::Timespec;
 
 use super::files;
-use super::shared_sys::{ROOM, Request, SLOTS, Slot, Slots, TURNS};
+use super::shared_sys::{KeyRequest, ROOM, SLOTS, Slot, Slots, TURNS};
 use super::{ANSWERED, ASKED, DECRYPT, DONE, ENCRYPT, WIPED, WRONG};
 use crate::aligned;
 use crate::wait::wait;
@@ -206,7 +206,7 @@ impl Connected {
     }
 
     /// Says what is to be done with a range of the data.
-    fn post(&self, request: &Request, [order, segment]: [u32; 2], into: u64, data: Range<usize>) {
+    fn post(&self, request: &KeyRequest, [order, segment]: [u32; 2], into: u64, data: Range<usize>) {
         request.order.store(order, Ordering::Relaxed);
         request.segment.store(segment, Ordering::Relaxed);
         request.into.store(into, Ordering::Relaxed);
@@ -220,7 +220,7 @@ impl Connected {
     }
 
     /// Waits until it is done.
-    fn answer(&self, request: &Request) -> io::Result<Option<u32>> {
+    fn answer(&self, request: &KeyRequest) -> io::Result<Option<u32>> {
         let begun = Instant::now();
         while request.state.load(Ordering::Acquire) != ANSWERED {
             if begun.elapsed() < SPIN {
@@ -356,7 +356,7 @@ fn refused() -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, "the key process refuses this")
 }
 
-fn wake(request: &Request) {
+fn wake(request: &KeyRequest) {
     let _ = futex::wake(&request.state, Flags::empty(), 1);
 }
 

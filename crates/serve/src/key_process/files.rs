@@ -10,7 +10,7 @@ use claviger_engine::key_process::volume::{Keys, Refused};
 
 use super::client::KeyClient;
 
-/// [`super::shared_sys::Request::order`]: opens the file whose key is said, and answers its number.
+/// [`super::shared_sys::KeyRequest::order`]: opens the file whose key is said, and answers its number.
 pub(super) const OPEN: u32 = 16;
 /// Answers the number of a new file, and its header.
 pub(super) const CREATE: u32 = 17;

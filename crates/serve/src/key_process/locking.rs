@@ -246,7 +246,7 @@ pub struct Locks<T> {
 }
 
 /// Answers [`lock`] and [`Reopening`] for its lifetime.
-pub struct Listening {
+pub struct LockListener {
     listener: Arc<UnixListener>,
     ending: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
@@ -257,7 +257,7 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
     ///
     /// # Errors
     /// `Io`.
-    pub fn listen(self, folder: &Path) -> io::Result<Listening> {
+    pub fn listen(self, folder: &Path) -> io::Result<LockListener> {
         let (_held, path) = short_name(folder, SOCKET)?;
         let listener = Arc::new(UnixListener::bind(path)?);
         let ending = Arc::new(AtomicBool::new(false));
@@ -274,7 +274,7 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
             });
         };
         let thread = thread::Builder::new().name("keys".into()).stack_size(64 << 10).spawn(answer)?;
-        Ok(Listening { listener, ending, thread: Some(thread) })
+        Ok(LockListener { listener, ending, thread: Some(thread) })
     }
 
     /// One who asks. If it cannot be told how it came out, it has gone.
@@ -339,7 +339,7 @@ fn locked_again() -> Said {
     Said::Refused("it was locked again meanwhile".to_owned())
 }
 
-impl Drop for Listening {
+impl Drop for LockListener {
     fn drop(&mut self) {
         self.ending.store(true, Ordering::SeqCst);
         let _ = shutdown(&*self.listener, Shutdown::Both);

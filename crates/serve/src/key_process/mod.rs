@@ -28,16 +28,16 @@ pub use client::KeyClient;
 pub use opening::{FileNumber, IoSide, KeySide, Terms};
 pub(crate) use shared_sys::{BufferPool, Room};
 
-/// [`shared_sys::Request::state`]: it is the asker's turn. What new memory begins with.
+/// [`shared_sys::KeyRequest::state`]: it is the asker's turn. What new memory begins with.
 const ANSWERED: u32 = 0;
 /// It is the key process's.
 const ASKED: u32 = 1;
 
-/// [`shared_sys::Request::order`].
+/// [`shared_sys::KeyRequest::order`].
 const DECRYPT: u32 = 1;
 const ENCRYPT: u32 = 2;
 
-/// [`shared_sys::Request::answer`].
+/// [`shared_sys::KeyRequest::answer`].
 const DONE: u32 = 0;
 const REFUSED: u32 = 1;
 /// The keys have been wiped.

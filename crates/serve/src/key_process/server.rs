@@ -12,7 +12,7 @@ use claviger_engine::key_process::volume::{KeyRange, Keys, Refused, wipe_traces}
 use rustix::thread::futex::{self, Flags};
 
 use super::files;
-use super::shared_sys::{DATA, ROOM, Request, SLOTS, Shared, TURNS};
+use super::shared_sys::{DATA, KeyRequest, ROOM, SLOTS, Shared, TURNS};
 use super::{ANSWERED, ASKED, DECRYPT, DONE, ENCRYPT, REFUSED, WIPED, WRONG};
 use crate::spin::{Awake, Running, Sleeping, Spinner};
 
@@ -79,7 +79,7 @@ impl KeyServer {
         }
     }
 
-    fn wait_for(&self, request: &Request, spinner: &mut Spinner) {
+    fn wait_for(&self, request: &KeyRequest, spinner: &mut Spinner) {
         let asked = || request.state.load(Ordering::SeqCst) == ASKED;
         let spun = spinner.spin(&self.awake, SPIN, || Ok(asked().then_some(())));
         if asked() || spun.is_ok_and(|found| found.is_some()) {
@@ -98,7 +98,7 @@ impl KeyServer {
     }
 
     /// Carries out what is asked. Each field is read once: what it says later counts for nothing.
-    fn answer(&self, request: &Request, room: &mut [u8]) -> u32 {
+    fn answer(&self, request: &KeyRequest, room: &mut [u8]) -> u32 {
         let order = request.order.load(Ordering::Acquire);
         let of_folder = files::is_order(order);
         if !of_folder && order != DECRYPT && order != ENCRYPT {

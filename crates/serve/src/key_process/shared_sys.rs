@@ -40,7 +40,7 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 
 /// What is asked. Whoever asks writes all but `answer` and `key_process_sleeps`.
 #[repr(C, align(128))]
-pub struct Request {
+pub struct KeyRequest {
     /// Whose turn it is: a futex.
     pub state: AtomicU32,
     pub asker_sleeps: AtomicU32,
@@ -56,7 +56,8 @@ pub struct Request {
     pub answer: AtomicU32,
 }
 
-const _: () = assert!(SLOTS * TURNS * size_of::<Request>() <= HEAD && SLOTS * ROOM < DATA && DATA <= u32::MAX as usize);
+const _: () =
+    assert!(SLOTS * TURNS * size_of::<KeyRequest>() <= HEAD && SLOTS * ROOM < DATA && DATA <= u32::MAX as usize);
 
 /// The mapped memory. Unmapped on drop.
 pub struct Shared {
@@ -99,11 +100,11 @@ impl Shared {
     }
 
     /// What is asked in a slot at this turn.
-    pub fn request(&self, slot: usize, turn: usize) -> &Request {
+    pub fn request(&self, slot: usize, turn: usize) -> &KeyRequest {
         assert!(slot < SLOTS && turn < TURNS);
         // SAFETY: the requests are at the beginning of the mapping, whose alignment is a page; every byte pattern is a value of
         // atomics, and these may change at any time.
-        unsafe { &*self.at.as_ptr().cast::<Request>().add(slot * TURNS + turn) }
+        unsafe { &*self.at.as_ptr().cast::<KeyRequest>().add(slot * TURNS + turn) }
     }
 
     /// Copies out what is there in the data. What comes is whatever the other process makes of it meanwhile.
@@ -214,13 +215,13 @@ impl<'a> Slot<'a> {
     }
 
     /// That request, which is to be made now.
-    pub fn next(&mut self) -> &'a Request {
+    pub fn next(&mut self) -> &'a KeyRequest {
         let turn = self.turn;
         self.turn = (turn + 1) % TURNS;
         self.request(turn)
     }
 
-    pub fn request(&self, turn: usize) -> &'a Request {
+    pub fn request(&self, turn: usize) -> &'a KeyRequest {
         self.slots.shared.request(self.number, turn)
     }
 

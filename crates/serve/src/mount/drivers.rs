@@ -94,7 +94,7 @@ pub static DRIVERS: &[Driver] = &[
 ];
 
 /// How a file system will be mounted.
-pub enum Way {
+pub enum MountMethod {
     /// By the kernel, on a loop device, as a file system of this type.
     Kernel {
         /// The type for `mount -t`.
@@ -119,11 +119,11 @@ pub enum Way {
 ///
 /// # Errors
 /// `Unsupported`, with what to install.
-pub fn way(kind: Kind, root: bool, read_only: bool) -> Result<Way> {
+pub fn way(kind: Kind, root: bool, read_only: bool) -> Result<MountMethod> {
     let Some(driver) = DRIVERS.iter().find(|d| d.kinds.contains(&kind)) else {
         let name = kind.mount_type();
         if root && in_kernel(name) {
-            return Ok(Way::Kernel { kind: name.to_owned(), unreplayed: None });
+            return Ok(MountMethod::Kernel { kind: name.to_owned(), unreplayed: None });
         }
         return Err(unsupported(kind, root).hint(WITHOUT));
     };
@@ -131,23 +131,23 @@ pub fn way(kind: Kind, root: bool, read_only: bool) -> Result<Way> {
     let own_name = driver.kernel.iter().filter(|name| **name == kind.mount_type());
     let kernel = own_name.chain(driver.kernel).find(|name| root && in_kernel(name));
     if let Some(kind) = kernel {
-        return Ok(Way::Kernel { kind: (*kind).to_owned(), unreplayed: driver.unreplayed });
+        return Ok(MountMethod::Kernel { kind: (*kind).to_owned(), unreplayed: driver.unreplayed });
     }
     if driver.own == Own::Writes {
-        return Ok(Way::Own(kind));
+        return Ok(MountMethod::Own(kind));
     }
     let obstacle = match &driver.program {
         Some(program) => match program.obstacle(root) {
             None => {
                 let path = find(program.name).unwrap_or_else(|| program.name.into());
-                return Ok(Way::Program { path, program, kind });
+                return Ok(MountMethod::Program { path, program, kind });
             }
             obstacle => obstacle,
         },
         None => None,
     };
     if driver.own == Own::Reads && read_only {
-        return Ok(Way::Own(kind));
+        return Ok(MountMethod::Own(kind));
     }
     let reads = if driver.own == Own::Reads { "--read-only works without it. " } else { "" };
     let obstacle = obstacle.map(|obstacle| format!("{obstacle} {reads}")).unwrap_or_default();
@@ -158,13 +158,13 @@ pub fn way(kind: Kind, root: bool, read_only: bool) -> Result<Way> {
 ///
 /// # Errors
 /// `Unsupported`, with what to install.
-pub fn way_by_program(kind: Kind, root: bool) -> Result<Way> {
+pub fn way_by_program(kind: Kind, root: bool) -> Result<MountMethod> {
     let program = DRIVERS.iter().find(|d| d.kinds.contains(&kind)).and_then(|driver| driver.program.as_ref());
     let program = program.ok_or_else(|| unsupported(kind, root))?;
     match program.obstacle(root) {
         None => {
             let path = find(program.name).unwrap_or_else(|| program.name.into());
-            Ok(Way::Program { path, program, kind })
+            Ok(MountMethod::Program { path, program, kind })
         }
         Some(obstacle) => {
             Err(Error::unsupported(format!("{} takes {} for this", kind.described(), program.name)).hint(obstacle))
@@ -177,13 +177,13 @@ pub fn way_by_program(kind: Kind, root: bool) -> Result<Way> {
 ///
 /// # Errors
 /// `Unsupported`.
-pub fn way_by_name(name: &str, root: bool, read_only: bool) -> Result<Way> {
+pub fn way_by_name(name: &str, root: bool, read_only: bool) -> Result<MountMethod> {
     let called = |kind: &Kind| kind.mount_type() == name || kind.name().eq_ignore_ascii_case(name);
     if let Some(kind) = Kind::ALL.iter().copied().find(called) {
         return way(kind, root, read_only);
     }
     match root {
-        true if in_kernel(name) => Ok(Way::Kernel { kind: name.to_owned(), unreplayed: None }),
+        true if in_kernel(name) => Ok(MountMethod::Kernel { kind: name.to_owned(), unreplayed: None }),
         true => Err(Error::unsupported(format!("the kernel knows no file system called {name}"))),
         false => Err(Error::unsupported(format!("{name} cannot be mounted without root")).hint(WITHOUT)),
     }
@@ -300,7 +300,7 @@ mod tests {
     fn without_root_the_kernel_mounts_nothing() {
         for kind in Kind::ALL {
             match way(*kind, false, false) {
-                Ok(way) => assert!(!matches!(way, Way::Kernel { .. }), "{kind:?}"),
+                Ok(way) => assert!(!matches!(way, MountMethod::Kernel { .. }), "{kind:?}"),
                 Err(e) => assert!(e.hint.is_some_and(|hint| hint.contains("--filesystem none")), "{kind:?}"),
             }
         }

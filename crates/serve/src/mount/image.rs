@@ -14,30 +14,35 @@ use claviger_engine::{Result, Store};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::fuse::tree::Showing;
-use crate::fuse::{self, Handle, Image, Options};
+use crate::fuse::{self, FuseHandle, FuseOptions, Image};
 use crate::wait::wait;
 
 pub use crate::fuse::NAME;
 
 /// A mount served by this process. Dropping it unmounts it, even if it is in use.
-pub struct Served {
-    handle: Handle,
+pub struct ServedMount {
+    handle: FuseHandle,
     read_only: bool,
     thread: Option<JoinHandle<Result<()>>>,
     /// Reaches its end when the thread does.
     end: UnixStream,
 }
 
-impl Served {
+impl ServedMount {
     /// Shows the store as a file in `dir`.
-    pub fn image(store: Arc<dyn Store>, read_only: bool, dir: &Path, options: Options) -> Result<Self> {
+    pub fn image(store: Arc<dyn Store>, read_only: bool, dir: &Path, options: FuseOptions) -> Result<Self> {
         let image = Image { read_only, ..Image::new(store) };
         let mounted = fuse::mount(image, dir, options)?;
         Self::start(mounted.handle(), read_only, move || mounted.run())
     }
 
     /// Mounts the file system in the store; also returns warnings for the user.
-    pub fn tree(store: Arc<dyn Store>, read_only: bool, dir: &Path, options: Options) -> Result<(Self, Vec<String>)> {
+    pub fn tree(
+        store: Arc<dyn Store>,
+        read_only: bool,
+        dir: &Path,
+        options: FuseOptions,
+    ) -> Result<(Self, Vec<String>)> {
         let (_, tree) = filesystems::open(store)?;
         let (warnings, read_only) = (tree.warnings(), read_only || !tree.writable());
         let mounted = fuse::tree::mount(Arc::from(tree), Showing::volume(read_only), dir, options)?;
@@ -45,13 +50,13 @@ impl Served {
     }
 
     /// Mounts a folder's plaintext.
-    pub fn folder(tree: Arc<dyn Tree>, showing: Showing, dir: &Path, options: Options) -> Result<Self> {
+    pub fn folder(tree: Arc<dyn Tree>, showing: Showing, dir: &Path, options: FuseOptions) -> Result<Self> {
         let read_only = showing.read_only || !tree.writable();
         let mounted = fuse::tree::mount(tree, Showing { read_only, ..showing }, dir, options)?;
         Self::start(mounted.handle(), read_only, move || mounted.run())
     }
 
-    fn start(handle: Handle, read_only: bool, run: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Self> {
+    fn start(handle: FuseHandle, read_only: bool, run: impl FnOnce() -> Result<()> + Send + 'static) -> Result<Self> {
         let (end, ours) = UnixStream::pair()?;
         let serve = move || {
             let _ours = ours; // closed when this ends, even by a panic
@@ -98,7 +103,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for ServedMount {
     fn drop(&mut self) {
         self.stop();
         let _ = self.join();

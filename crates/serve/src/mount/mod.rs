@@ -32,10 +32,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, geteuid};
 
 use crate::fuse::tree::Showing;
-use crate::fuse::{Options, Transport};
+use crate::fuse::{FuseOptions, FuseTransport};
 use crate::sessions::{Live, Process, escape};
-use drivers::{Call, Program, Way};
-use image::Served;
+use drivers::{Call, MountMethod, Program};
+use image::ServedMount;
 use unmount::{Detached, InView, detach, flush, in_view};
 
 pub use apart::apart;
@@ -61,7 +61,7 @@ pub enum Choice {
 }
 
 /// What to mount, where and how.
-pub struct Request {
+pub struct MountRequest {
     /// An empty folder, as an absolute path without symbolic links.
     pub dir: PathBuf,
     /// The file system inside.
@@ -85,11 +85,11 @@ pub struct Until<'a> {
 }
 
 /// A mounted volume.
-pub struct Mounted {
+pub struct MountedVolume {
     source: Source,
     dir: PathBuf,
     /// What this process serves: the file, or the file system itself.
-    served: Served,
+    served: ServedMount,
     /// What is mounted on top of the file.
     top: Top,
     /// Warnings for the user.
@@ -144,7 +144,11 @@ enum Top {
 /// # Errors
 /// `Misuse` if the folder is not empty; `NotThisFormat` if no file system is found; `Unsupported` if nothing can mount
 /// it here; `Io`. Nothing stays mounted.
-pub fn mount(store: Arc<CountedStore<Arc<dyn Store>>>, request: &Request, mut live: Live) -> Result<Mounted> {
+pub fn mount(
+    store: Arc<CountedStore<Arc<dyn Store>>>,
+    request: &MountRequest,
+    mut live: Live,
+) -> Result<MountedVolume> {
     let root = geteuid().is_root();
     let read_only = request.read_only || !store.writable();
     let way = match &request.filesystem {
@@ -156,26 +160,26 @@ pub fn mount(store: Arc<CountedStore<Arc<dyn Store>>>, request: &Request, mut li
     let dir = &request.dir;
     let to_write = matches!(request.filesystem, Choice::Program(_));
     // The memory of a ring is a process's as long as one of its threads lives, and holds the connection: see [`apart`].
-    let transport = if to_write { Transport::Device } else { Transport::Auto };
+    let transport = if to_write { FuseTransport::Device } else { FuseTransport::Auto };
     let mut mounting =
         Mounting { dir, read_only, options: &request.options, transport, store: &store, live: &mut live };
     let (served, top, name, warnings) = match way {
         None => (mounting.image_at(dir, false)?, Top::Nothing, "none".to_owned(), Vec::new()),
-        Some(Way::Own(kind)) => {
+        Some(MountMethod::Own(kind)) => {
             let (served, warnings) = mounting.own()?;
             (served, Top::Nothing, kind.mount_type().to_owned(), warnings)
         }
-        Some(Way::Kernel { kind, unreplayed }) => {
+        Some(MountMethod::Kernel { kind, unreplayed }) => {
             let (served, warnings) = mounting.kernel(&kind, unreplayed)?;
             (served, Top::Kernel, kind, warnings)
         }
-        Some(Way::Program { path, program, kind }) => {
+        Some(MountMethod::Program { path, program, kind }) => {
             let (served, child) = mounting.program(&path, program, to_write)?;
             (served, Top::Program(child), kind.mount_type().to_owned(), Vec::new())
         }
     };
     let source = Source::Bytes(Arc::clone(&store));
-    let mut mounted = Mounted { live, source, dir: dir.clone(), served, top, warnings };
+    let mut mounted = MountedVolume { live, source, dir: dir.clone(), served, top, warnings };
     let turned =
         !matches!(mounted.top, Top::Nothing) && !read_only && mountinfo::at(dir)?.is_some_and(|mount| mount.read_only);
     // Those who asked for it need no reason.
@@ -203,7 +207,7 @@ fn why_read_only(store: &Arc<dyn Store>, name: &str) -> String {
 ///
 /// # Errors
 /// `Misuse` for a file system or other options, which only volumes have; `Io`. Nothing stays mounted.
-pub fn mount_folder(tree: Arc<Stacked>, name: &str, request: &Request, live: Live) -> Result<Mounted> {
+pub fn mount_folder(tree: Arc<Stacked>, name: &str, request: &MountRequest, live: Live) -> Result<MountedVolume> {
     let devices = match &request.options[..] {
         [] => false,
         [option] if option == "dev" && geteuid().is_root() => true,
@@ -218,13 +222,13 @@ pub fn mount_folder(tree: Arc<Stacked>, name: &str, request: &Request, live: Liv
         return Err(Error::misuse("an encrypted folder holds no file system").hint("Omit --filesystem."));
     }
     let source = escape(&live.session().record.volume);
-    let options = Options { source, shared: geteuid().is_root(), ..Options::default() };
+    let options = FuseOptions { source, shared: geteuid().is_root(), ..FuseOptions::default() };
     let showing = Showing { devices, ..Showing::folder(request.read_only) };
-    let served = Served::folder(Arc::clone(&tree) as _, showing, &request.dir, options)?;
+    let served = ServedMount::folder(Arc::clone(&tree) as _, showing, &request.dir, options)?;
     // Names at the top that cannot be shown are told at once; for those further down somebody would have to wait.
     let _ = tree.list(tree.root());
     let (dir, warnings) = (request.dir.clone(), tree.warnings());
-    let mounted = Mounted { live, source: Source::Files(tree), dir, served, top: Top::Nothing, warnings };
+    let mounted = MountedVolume { live, source: Source::Files(tree), dir, served, top: Top::Nothing, warnings };
     mounted.named(name.to_owned(), false)
 }
 
@@ -257,37 +261,37 @@ struct Mounting<'a> {
     dir: &'a Path,
     read_only: bool,
     options: &'a [String],
-    transport: Transport,
+    transport: FuseTransport,
     store: &'a Arc<CountedStore<Arc<dyn Store>>>,
     live: &'a mut Live,
 }
 
 impl Mounting<'_> {
     /// The plaintext as a file in `dir`.
-    fn image_at(&self, dir: &Path, shared: bool) -> Result<Served> {
+    fn image_at(&self, dir: &Path, shared: bool) -> Result<ServedMount> {
         let store: Arc<dyn Store> = Arc::<CountedStore<_>>::clone(self.store);
-        Served::image(store, self.read_only, dir, self.options(shared))
+        ServedMount::image(store, self.read_only, dir, self.options(shared))
     }
 
     /// The plaintext as a file in this session's private folder, and the file's path.
-    fn private_image(&self, shared: bool) -> Result<(Served, PathBuf)> {
+    fn private_image(&self, shared: bool) -> Result<(ServedMount, PathBuf)> {
         let dir = self.live.session().image_dir();
         fs::create_dir(&dir).map_err(|e| Error::from(e).at(&dir))?;
         Ok((self.image_at(&dir, shared)?, dir.join(image::NAME)))
     }
 
-    fn own(&self) -> Result<(Served, Vec<String>)> {
+    fn own(&self) -> Result<(ServedMount, Vec<String>)> {
         let store: Arc<dyn Store> = Arc::<CountedStore<_>>::clone(self.store);
-        Served::tree(store, self.read_only, self.dir, self.options(false))
+        ServedMount::tree(store, self.read_only, self.dir, self.options(false))
     }
 
     /// The volume appears in the system's list of mounts.
-    fn options(&self, shared: bool) -> Options {
+    fn options(&self, shared: bool) -> FuseOptions {
         let source = escape(&self.live.session().record.volume);
-        Options { transport: self.transport, source, shared, ..Options::default() }
+        FuseOptions { transport: self.transport, source, shared, ..FuseOptions::default() }
     }
 
-    fn kernel(&mut self, kind: &str, unreplayed: Option<&str>) -> Result<(Served, Vec<String>)> {
+    fn kernel(&mut self, kind: &str, unreplayed: Option<&str>) -> Result<(ServedMount, Vec<String>)> {
         let (served, image) = self.private_image(false)?;
         let device = LoopDevice::attach(&image, self.read_only, Some(self.store.sector_size()))?;
         self.live.update(|record| record.loop_device = Some(device.path().to_owned()))?;
@@ -314,7 +318,7 @@ impl Mounting<'_> {
         Err(said(&format!("mounting {kind}"), &output.stderr).at(self.dir))
     }
 
-    fn program(&mut self, path: &Path, program: &Program, to_write: bool) -> Result<(Served, Child)> {
+    fn program(&mut self, path: &Path, program: &Program, to_write: bool) -> Result<(ServedMount, Child)> {
         let (served, image) = self.private_image(program.setuid && !geteuid().is_root())?;
         let call = Call { image: &image, dir: self.dir, read_only: self.read_only, options: self.options };
         let mut child = program.command(path, &call).spawn().map_err(|e| Error::from(e).at(path))?;
@@ -379,7 +383,7 @@ fn said(who: &str, words: &[u8]) -> Error {
     Error::new(ErrorKind::Io(io::Error::other(format!("{who} failed: {words}"))))
 }
 
-impl Mounted {
+impl MountedVolume {
     /// `turned`: what is on top became read-only although it was to be writable.
     fn named(mut self, filesystem: String, turned: bool) -> Result<Self> {
         let read_only = self.served.read_only() || turned;
@@ -570,7 +574,7 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
+impl Drop for MountedVolume {
     /// Nothing may stay mounted without a server.
     fn drop(&mut self) {
         if !matches!(self.top, Top::Nothing) {

@@ -14,7 +14,7 @@ use super::drivers::find;
 use super::holders::holders;
 use super::loop_device::detach_below;
 use super::mountinfo;
-use crate::sessions::{self, Record, Runtime, Session, escape};
+use crate::sessions::{self, Runtime, Session, SessionRecord, escape};
 
 /// How long to look for processes that keep a mount busy.
 const LOOK: Duration = Duration::from_secs(3);
@@ -180,7 +180,7 @@ pub(super) enum InView {
 
 /// Checks what is mounted where the record says. Mount and device numbers of a killed server are reused, so mounts are
 /// told apart by their source.
-pub(super) fn in_view(record: &Record) -> io::Result<InView> {
+pub(super) fn in_view(record: &SessionRecord) -> io::Result<InView> {
     let Some(dir) = &record.dir else { return Ok(InView::Nothing) };
     let Some(mount) = mountinfo::at(dir)? else { return Ok(InView::Nothing) };
     let ours = match (&record.loop_device, record.driver) {

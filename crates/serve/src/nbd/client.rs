@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use claviger_engine::deadline::Deadline;
 
-use super::Address;
-use super::greet::{self, Agreed, broken};
+use super::NbdAddress;
+use super::greet::{self, RemoteExport, broken};
 use super::listen::connect;
 use super::protocol::*;
 use super::socket::Socket;
@@ -74,7 +74,7 @@ impl Client {
     /// # Errors
     /// `NotFound` if there is no such export, `InvalidData` for a server that breaks the protocol, `Unsupported` for
     /// one without fixed newstyle, and whatever the socket reports.
-    pub fn connect(address: &Address, name: &str) -> io::Result<Self> {
+    pub fn connect(address: &NbdAddress, name: &str) -> io::Result<Self> {
         Self::connect_with(address, name, Replies::Structured)
     }
 
@@ -82,7 +82,7 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::connect`].
-    pub fn connect_with(address: &Address, name: &str, replies: Replies) -> io::Result<Self> {
+    pub fn connect_with(address: &NbdAddress, name: &str, replies: Replies) -> io::Result<Self> {
         Self::connect_over(None, address, name, replies)
     }
 
@@ -90,10 +90,15 @@ impl Client {
     ///
     /// # Errors
     /// As [`Client::connect`], and `PermissionDenied` if one of the two does not accept the other.
-    pub fn connect_over(tls: Option<&ClientTls>, address: &Address, name: &str, replies: Replies) -> io::Result<Self> {
+    pub fn connect_over(
+        tls: Option<&ClientTls>,
+        address: &NbdAddress,
+        name: &str,
+        replies: Replies,
+    ) -> io::Result<Self> {
         let socket = Socket::new(connect(address)?);
         let structured = replies == Replies::Structured;
-        let Agreed { len, flags, structured, .. } =
+        let RemoteExport { len, flags, structured, .. } =
             greet::greet(&socket, tls, name, structured, Deadline::within(HANDSHAKE, None))?;
         let mut client = Self {
             socket,
@@ -269,7 +274,7 @@ impl Client {
         let cookie = self.next_cookie;
         self.next_cookie += 1;
         let reads = if command == command::READ { offset..offset.saturating_add(len.into()) } else { 0..0 };
-        self.outgoing.extend_from_slice(&Request { flags: 0, command, cookie, offset, len }.to_bytes());
+        self.outgoing.extend_from_slice(&NbdRequest { flags: 0, command, cookie, offset, len }.to_bytes());
         self.pending.insert(cookie, Pending { reads });
         cookie
     }

@@ -16,7 +16,7 @@ const MAX_ANSWERS: usize = 64;
 
 /// What was agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Agreed {
+pub struct RemoteExport {
     /// Size of the export, in bytes.
     pub len: u64,
     /// "Transmission flags".
@@ -29,7 +29,7 @@ pub struct Agreed {
     pub largest: u32,
 }
 
-impl Agreed {
+impl RemoteExport {
     pub fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }
@@ -46,7 +46,7 @@ pub fn greet(
     export: &str,
     structured: bool,
     deadline: Deadline,
-) -> io::Result<Agreed> {
+) -> io::Result<RemoteExport> {
     let mut greeting = [0; 18];
     socket.receive_by(deadline, &mut greeting)?;
     if be64(&greeting, 0) != MAGIC {
@@ -83,7 +83,7 @@ struct Answers {
 }
 
 impl Greeting<'_> {
-    fn ask_for(&self, export: &str, structured: bool) -> io::Result<Agreed> {
+    fn ask_for(&self, export: &str, structured: bool) -> io::Result<RemoteExport> {
         let structured = structured && self.ask(option::STRUCTURED_REPLY, &[])?.kind == reply::ACK;
         let name = export.as_bytes();
         if name.len() > MAX_STRING {
@@ -108,7 +108,7 @@ impl Greeting<'_> {
         if i64::try_from(len).is_err() {
             return Err(broken("an impossible size"));
         }
-        Ok(Agreed { len, flags, structured, smallest, largest })
+        Ok(RemoteExport { len, flags, structured, smallest, largest })
     }
 
     /// The way of servers that do not know `OPT_GO`. They end the connection where there is no such export.

@@ -24,7 +24,7 @@ const MEMORY: usize = 2;
 const STACK: usize = 256 << 10;
 
 /// The threads, and what they are to do.
-pub struct Helpers<J> {
+pub struct WorkerThreads<J> {
     state: Mutex<State<J>>,
     /// Notified when there is more to do, or all is over.
     more: Condvar,
@@ -44,7 +44,7 @@ struct State<J> {
     over: bool,
 }
 
-impl<J: Send> Helpers<J> {
+impl<J: Send> WorkerThreads<J> {
     pub fn new(patience: Duration) -> Self {
         let state = State { jobs: VecDeque::new(), threads: 0, waiting: 0, over: false };
         let (more, done) = (Condvar::new(), Condvar::new());
@@ -143,7 +143,7 @@ impl<J> State<J> {
 }
 
 /// Counts a thread out whose work panics.
-struct Missed<'a, J: Send>(&'a Helpers<J>);
+struct Missed<'a, J: Send>(&'a WorkerThreads<J>);
 
 impl<J: Send> Drop for Missed<'_, J> {
     fn drop(&mut self) {

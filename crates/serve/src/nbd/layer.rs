@@ -23,7 +23,7 @@ const INCOMING: usize = 128 << 10;
 const OUTGOING: usize = 256 << 10;
 
 /// TLS over a socket, from the end of the handshake on.
-pub struct Layer {
+pub struct TlsLayer {
     connection: Mutex<Connection>,
     incoming: Mutex<Incoming>,
     /// Whether we said that no more is to come: then an end is an end.
@@ -38,7 +38,7 @@ struct Incoming {
     more: bool,
 }
 
-impl Layer {
+impl TlsLayer {
     /// Carries the handshake out. `wait` waits for the socket to be ready, or fails.
     ///
     /// # Errors

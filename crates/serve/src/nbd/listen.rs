@@ -15,7 +15,7 @@ use rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with};
 
-use super::Address;
+use super::NbdAddress;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 64;
@@ -23,7 +23,7 @@ const BACKLOG: i32 = 64;
 /// A listening socket. A Unix socket's file is removed with it.
 pub struct Listener {
     fd: OwnedFd,
-    address: Address,
+    address: NbdAddress,
     file: Option<SocketFile>,
 }
 
@@ -33,15 +33,15 @@ impl Listener {
     /// # Errors
     /// `Misuse` for a TCP address that other machines can reach unless all is `encrypted`, a path that is too long, or one where something other
     /// than a socket exists; `InUse` if another server answers; `Io`.
-    pub fn new(address: &Address, encrypted: bool) -> Result<Self> {
+    pub fn new(address: &NbdAddress, encrypted: bool) -> Result<Self> {
         match address {
-            Address::Unix(path) => Self::unix(path).map_err(|e| e.at(path)),
-            Address::Tcp(address) => Self::tcp(*address, encrypted),
+            NbdAddress::Unix(path) => Self::unix(path).map_err(|e| e.at(path)),
+            NbdAddress::Tcp(address) => Self::tcp(*address, encrypted),
         }
     }
 
     /// The address it listens on; port 0 has been replaced by the real one.
-    pub fn address(&self) -> &Address {
+    pub fn address(&self) -> &NbdAddress {
         &self.address
     }
 
@@ -62,7 +62,7 @@ impl Listener {
             io::ErrorKind::AddrInUse => in_use(&format!("another program listens on {address}")),
             _ => e.into(),
         })?;
-        let address = Address::Tcp(listener.local_addr()?);
+        let address = NbdAddress::Tcp(listener.local_addr()?);
         Ok(Self { fd: listener.into(), address, file: None })
     }
 
@@ -89,7 +89,7 @@ impl Listener {
         }
         let file = SocketFile::new(path)?;
         listen(&fd, BACKLOG).map_err(io::Error::from)?;
-        Ok(Self { fd, address: Address::Unix(path.to_owned()), file: Some(file) })
+        Ok(Self { fd, address: NbdAddress::Unix(path.to_owned()), file: Some(file) })
     }
 }
 
@@ -107,10 +107,10 @@ impl Drop for Listener {
 }
 
 /// Connects to a server.
-pub fn connect(address: &Address) -> io::Result<OwnedFd> {
+pub fn connect(address: &NbdAddress) -> io::Result<OwnedFd> {
     Ok(match address {
-        Address::Unix(path) => UnixStream::connect(path)?.into(),
-        Address::Tcp(address) => TcpStream::connect(address)?.into(),
+        NbdAddress::Unix(path) => UnixStream::connect(path)?.into(),
+        NbdAddress::Tcp(address) => TcpStream::connect(address)?.into(),
     })
 }
 

@@ -6,11 +6,11 @@
 //! ```no_run
 //! use std::sync::Arc;
 //! use claviger_engine::store::{Access, FileStore};
-//! use claviger_serve::nbd::{Address, Export, Options, Server};
+//! use claviger_serve::nbd::{Export, NbdAddress, Server, ServerOptions};
 //!
 //! let store = FileStore::open("disk.img".as_ref(), Access::ReadWrite)?;
 //! let export = Export::new("disk", Arc::new(store));
-//! let server = Server::bind(&Address::Unix("/run/user/1000/disk".into()), vec![export], Options::default())?;
+//! let server = Server::bind(&NbdAddress::Unix("/run/user/1000/disk".into()), vec![export], ServerOptions::default())?;
 //! println!("{}", server.uri("disk"));
 //! let handle = server.handle(); // .stop() ends it, from any thread
 //! server.run()?;
@@ -56,7 +56,7 @@ pub use tls::{ClientTls, ServerTls, no_preshared_keys};
 
 /// A server's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
+pub enum NbdAddress {
     /// A Unix socket that only this user can connect to.
     Unix(PathBuf),
     /// An address of this machine, a loopback one unless there is TLS. Port 0 takes any free one.
@@ -88,7 +88,7 @@ impl Export {
 
 /// Limits and tuning. The defaults suit a personal machine.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ServerOptions {
     /// Simultaneous connections that have chosen an export; further ones are closed at once.
     pub max_connections: usize,
     /// Simultaneous connections that have not chosen one yet. A further one takes the place of the oldest, so that nobody keeps others
@@ -107,7 +107,7 @@ pub struct Options {
     pub tls: Option<ServerTls>,
 }
 
-impl Default for Options {
+impl Default for ServerOptions {
     fn default() -> Self {
         Self {
             max_connections: 64,
@@ -129,7 +129,7 @@ pub struct Server {
 
 /// Stops a server from any thread. It keeps nothing open: when [`Server::run`] returns, the stores are released.
 #[derive(Clone)]
-pub struct Handle(Arc<Control>);
+pub struct ServerHandle(Arc<Control>);
 
 impl Server {
     /// Listens at `address`. Clients can connect from now on, but are only served once [`Server::run`] is called.
@@ -139,14 +139,14 @@ impl Server {
     /// # Errors
     /// `Misuse` for invalid exports and, without TLS, for a TCP address that other machines can reach, `InUse` if another server
     /// answers at the address, and `Io`.
-    pub fn bind(address: &Address, exports: Vec<Export>, options: Options) -> Result<Self> {
+    pub fn bind(address: &NbdAddress, exports: Vec<Export>, options: ServerOptions) -> Result<Self> {
         let encrypted = options.tls.is_some();
         let shared = Arc::new(Shared::new(Exports::new(exports)?, options)?);
         Ok(Self { listener: Listener::new(address, encrypted)?, shared })
     }
 
     /// The address it listens on; port 0 has been replaced by the real one.
-    pub fn address(&self) -> &Address {
+    pub fn address(&self) -> &NbdAddress {
         self.listener.address()
     }
 
@@ -161,10 +161,10 @@ impl Server {
         let tls = self.shared.options.tls.as_ref();
         let certificates = tls.map(|tls| format!("tls-certificates={}", encoded(tls.folder())));
         match (self.address(), certificates) {
-            (Address::Unix(path), None) => format!("nbd+unix:///{name}?socket={}", encoded(path)),
-            (Address::Unix(path), Some(tls)) => format!("nbds+unix:///{name}?socket={}&{tls}", encoded(path)),
-            (Address::Tcp(address), None) => format!("nbd://{address}/{name}"),
-            (Address::Tcp(address), Some(certificates)) => {
+            (NbdAddress::Unix(path), None) => format!("nbd+unix:///{name}?socket={}", encoded(path)),
+            (NbdAddress::Unix(path), Some(tls)) => format!("nbds+unix:///{name}?socket={}&{tls}", encoded(path)),
+            (NbdAddress::Tcp(address), None) => format!("nbd://{address}/{name}"),
+            (NbdAddress::Tcp(address), Some(certificates)) => {
                 let host = tls.map_or_else(String::new, |tls| tls.host(address.ip()));
                 format!("nbds://{host}:{}/{name}?{certificates}", address.port())
             }
@@ -172,11 +172,11 @@ impl Server {
     }
 
     /// A handle that stops it.
-    pub fn handle(&self) -> Handle {
-        Handle(Arc::clone(&self.shared.control))
+    pub fn handle(&self) -> ServerHandle {
+        ServerHandle(Arc::clone(&self.shared.control))
     }
 
-    /// Serves until [`Handle::stop`]. Then requests already sent are answered, connections are closed, all threads end,
+    /// Serves until [`ServerHandle::stop`]. Then requests already sent are answered, connections are closed, all threads end,
     /// and writes are made durable.
     ///
     /// # Errors
@@ -198,14 +198,14 @@ impl Server {
     }
 }
 
-impl Handle {
+impl ServerHandle {
     /// Stops the server: [`Server::run`] returns when everything is done. Never blocks.
     pub fn stop(&self) {
         self.0.enter(Phase::Stopping);
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for NbdAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => path.display().fmt(f),
@@ -250,7 +250,7 @@ impl Control {
 /// State shared by a server's threads.
 struct Shared {
     exports: Exports,
-    options: Options,
+    options: ServerOptions,
     control: Arc<Control>,
     connections: Mutex<Connections>,
     /// Notified when a connection ends.
@@ -276,7 +276,7 @@ impl Connections {
     }
 
     /// Takes in a connection that begins its handshake.
-    fn begin(&mut self, socket: Arc<Socket>, options: &Options) -> Option<u64> {
+    fn begin(&mut self, socket: Arc<Socket>, options: &ServerOptions) -> Option<u64> {
         if self.open.len() >= options.max_connections {
             return None;
         }
@@ -290,7 +290,7 @@ impl Connections {
     }
 
     /// Whether there is room for the connection, which has chosen an export. It cannot be displaced any more then.
-    fn admit(&mut self, id: u64, options: &Options) -> bool {
+    fn admit(&mut self, id: u64, options: &ServerOptions) -> bool {
         let Some(socket) = self.greeting.remove(&id) else { return false };
         let room = self.open.len() < options.max_connections;
         if room {
@@ -301,7 +301,7 @@ impl Connections {
 }
 
 impl Shared {
-    fn new(exports: Exports, options: Options) -> Result<Self> {
+    fn new(exports: Exports, options: ServerOptions) -> Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?;
         let control = Arc::new(Control { wake, phase: AtomicU8::new(Phase::Serving as u8) });
         let (connections, ended, awake) = (Mutex::default(), Condvar::new(), Awake::new());
@@ -498,7 +498,10 @@ pub(crate) fn fuzz(exports: Vec<Export>, bytes: &[u8]) -> Result<u64> {
     // All of it fits into the socket: nobody has to wait, and nobody writes to who has gone.
     clients.write_all(&bytes[..bytes.len().min(64 << 10)])?;
     clients.shutdown(Shutdown::Write)?;
-    let shared = Arc::new(Shared::new(Exports::new(exports)?, Options { spin: Duration::ZERO, ..Options::default() })?);
+    let shared = Arc::new(Shared::new(
+        Exports::new(exports)?,
+        ServerOptions { spin: Duration::ZERO, ..ServerOptions::default() },
+    )?);
     let sent = thread::scope(|scope| {
         let client = scope.spawn(|| received(&mut clients));
         // Closed before the client is waited for, even if this panics.

@@ -16,7 +16,7 @@ const MAX_OPTION: u32 = 64 << 10;
 const MAX_OPTIONS: usize = 1024;
 
 /// The result of the handshake.
-pub struct Agreed<'a> {
+pub struct ChosenExport<'a> {
     pub export: &'a Exported,
     pub structured: bool,
     /// Requests must be multiples of this many bytes: 1 for a client that was told nothing ("Block size constraints").
@@ -36,7 +36,7 @@ pub fn negotiate<'a>(
     tls: Option<&ServerTls>,
     deadline: Deadline,
     admit: &dyn Fn() -> bool,
-) -> io::Result<Option<Agreed<'a>>> {
+) -> io::Result<Option<ChosenExport<'a>>> {
     Handshake { socket, exports, tls, deadline, admit, structured: false }.run()
 }
 
@@ -50,7 +50,7 @@ struct Handshake<'s, 'a> {
 }
 
 impl<'a> Handshake<'_, 'a> {
-    fn run(mut self) -> io::Result<Option<Agreed<'a>>> {
+    fn run(mut self) -> io::Result<Option<ChosenExport<'a>>> {
         let offered = handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES;
         let mut greeting = [0; 18];
         greeting[..8].copy_from_slice(&MAGIC.to_be_bytes());
@@ -120,14 +120,14 @@ impl<'a> Handshake<'_, 'a> {
     }
 
     /// `OPT_EXPORT_NAME`: has no error reply, so an unknown export ends the connection.
-    fn export_name(&self, name: &[u8], no_zeroes: bool) -> io::Result<Agreed<'a>> {
+    fn export_name(&self, name: &[u8], no_zeroes: bool) -> io::Result<ChosenExport<'a>> {
         let export = self.exports.find(name).ok_or_else(|| broken("no such export"))?;
         self.let_in()?;
         let mut answer = [0; 134];
         answer[..8].copy_from_slice(&export.len.to_be_bytes());
         answer[8..10].copy_from_slice(&export.flags(self.structured).to_be_bytes());
         self.send(&answer[..if no_zeroes { 10 } else { 134 }])?;
-        Ok(Agreed { export, structured: self.structured, smallest_block: 1 })
+        Ok(ChosenExport { export, structured: self.structured, smallest_block: 1 })
     }
 
     fn list(&self, data: &[u8]) -> io::Result<()> {
@@ -145,7 +145,7 @@ impl<'a> Handshake<'_, 'a> {
     }
 
     /// Answers `OPT_INFO` and `OPT_GO`; returns what was agreed on if the export was found.
-    fn info(&self, option: u32, data: &[u8]) -> io::Result<Option<Agreed<'a>>> {
+    fn info(&self, option: u32, data: &[u8]) -> io::Result<Option<ChosenExport<'a>>> {
         let Some(request) = InfoRequest::parse(data) else {
             self.answer(option, reply::ERR_INVALID, b"the lengths do not add up")?;
             return Ok(None);
@@ -178,7 +178,7 @@ impl<'a> Handshake<'_, 'a> {
         push_option_reply(&mut answer, option, reply::ACK, &[]);
         self.send(&answer)?;
         let smallest_block = if request.asks_for(info::BLOCK_SIZE) { export.smallest_block } else { 1 };
-        Ok(Some(Agreed { export, structured: self.structured, smallest_block }))
+        Ok(Some(ChosenExport { export, structured: self.structured, smallest_block }))
     }
 
     fn let_in(&self) -> io::Result<()> {

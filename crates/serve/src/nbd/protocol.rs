@@ -104,9 +104,9 @@ pub mod chunk {
 
 /// A protocol error number ("Error values"), independent of this system's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Errno(pub u32);
+pub struct NbdErrno(pub u32);
 
-impl Errno {
+impl NbdErrno {
     pub const EPERM: Self = Self(1);
     pub const EIO: Self = Self(5);
     pub const ENOMEM: Self = Self(12);
@@ -157,7 +157,7 @@ impl Errno {
 ///  24  4     length, in bytes
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct NbdRequest {
     pub flags: u16,
     pub command: u16,
     pub cookie: u64,
@@ -165,7 +165,7 @@ pub struct Request {
     pub len: u32,
 }
 
-impl Request {
+impl NbdRequest {
     /// Its size on the wire, in bytes.
     pub const SIZE: usize = 28;
 
@@ -267,7 +267,7 @@ impl Chunk {
     }
 
     /// The chunk that ends a reply with an error.
-    pub fn error(cookie: u64, error: Errno) -> Vec<u8> {
+    pub fn error(cookie: u64, error: NbdErrno) -> Vec<u8> {
         let text = error.text().as_bytes();
         let len = 6 + text.len() as u32;
         let mut bytes = Self { flags: chunk::DONE, kind: chunk::ERROR, cookie, len }.to_bytes().to_vec();
@@ -378,20 +378,20 @@ mod tests {
 
     #[test]
     fn a_request_comes_back_as_it_was() {
-        let request = Request { flags: 5, command: 6, cookie: 0x0102_0304_0506_0708, offset: u64::MAX - 9, len: 77 };
+        let request = NbdRequest { flags: 5, command: 6, cookie: 0x0102_0304_0506_0708, offset: u64::MAX - 9, len: 77 };
         let bytes = request.to_bytes();
         assert_eq!(bytes[..8], [0x25, 0x60, 0x95, 0x13, 0, 5, 0, 6]);
         assert_eq!(bytes[8..16], [1, 2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!(Request::parse(&bytes), Some(request));
+        assert_eq!(NbdRequest::parse(&bytes), Some(request));
     }
 
     #[test]
     fn every_wrong_bit_of_the_magic_is_seen() {
-        let request = Request { flags: 0, command: 0, cookie: 0, offset: 0, len: 0 };
+        let request = NbdRequest { flags: 0, command: 0, cookie: 0, offset: 0, len: 0 };
         for bit in 0..32 {
             let mut bytes = request.to_bytes();
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Request::parse(&bytes), None);
+            assert_eq!(NbdRequest::parse(&bytes), None);
         }
         for bit in 0..64 {
             let mut bytes = OptionHeader { option: 1, len: 0 }.to_bytes();
@@ -409,7 +409,7 @@ mod tests {
         let data = Chunk::data(7, 0x100, 512, true);
         assert_eq!(data[..8], [0x66, 0x8e, 0x33, 0xef, 0, 1, 0, 1]);
         assert_eq!((be64(&data, 8), be32(&data, 16), be64(&data, 20)), (7, 520, 0x100));
-        let error = Chunk::error(7, Errno::EIO);
+        let error = Chunk::error(7, NbdErrno::EIO);
         assert_eq!(be16(&error, 6), 0x8001);
         assert_eq!((be32(&error, 16) as usize, be32(&error, 20)), (error.len() - Chunk::SIZE, 5));
         assert_eq!(usize::from(be16(&error, 24)), error.len() - 26);
@@ -442,11 +442,17 @@ mod tests {
     #[test]
     fn errors_of_stores_are_told_apart() {
         use std::io::{Error, ErrorKind};
-        let cases = [(13, Errno::EPERM), (30, Errno::EPERM), (5, Errno::EIO), (12, Errno::ENOMEM), (22, Errno::EINVAL)];
-        let cases = cases.into_iter().chain([(28, Errno::ENOSPC), (122, Errno::ENOSPC), (27, Errno::ENOSPC)]);
-        for (number, expected) in cases.chain([(95, Errno::ENOTSUP), (110, Errno::EIO)]) {
-            assert_eq!(Errno::of(&Error::from_raw_os_error(number)), expected, "{number}");
+        let cases = [
+            (13, NbdErrno::EPERM),
+            (30, NbdErrno::EPERM),
+            (5, NbdErrno::EIO),
+            (12, NbdErrno::ENOMEM),
+            (22, NbdErrno::EINVAL),
+        ];
+        let cases = cases.into_iter().chain([(28, NbdErrno::ENOSPC), (122, NbdErrno::ENOSPC), (27, NbdErrno::ENOSPC)]);
+        for (number, expected) in cases.chain([(95, NbdErrno::ENOTSUP), (110, NbdErrno::EIO)]) {
+            assert_eq!(NbdErrno::of(&Error::from_raw_os_error(number)), expected, "{number}");
         }
-        assert_eq!(Errno::of(&ErrorKind::UnexpectedEof.into()), Errno::EIO);
+        assert_eq!(NbdErrno::of(&ErrorKind::UnexpectedEof.into()), NbdErrno::EIO);
     }
 }

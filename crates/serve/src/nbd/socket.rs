@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg, shutdown, sockopt};
 
-use super::layer::Layer;
+use super::layer::TlsLayer;
 pub use crate::wait::wait;
 
 /// Kernel buffer size in each direction, in bytes. A whole request of 1 MiB and the next one fit, so that neither side
@@ -23,7 +23,7 @@ const KERNEL_BUFFER: usize = 4 << 20;
 pub struct Socket {
     fd: OwnedFd,
     turn: Mutex<()>,
-    tls: OnceLock<Layer>,
+    tls: OnceLock<TlsLayer>,
 }
 
 impl Socket {
@@ -45,9 +45,9 @@ impl Socket {
     /// use any more.
     ///
     /// # Errors
-    /// Those of [`Layer::start`], and `TimedOut`.
+    /// Those of [`TlsLayer::start`], and `TimedOut`.
     pub fn start_tls(&self, connection: rustls::Connection, deadline: Deadline) -> io::Result<()> {
-        let layer = Layer::start(connection, self.fd.as_fd(), |flags| deadline.wait(&self.fd, flags))?;
+        let layer = TlsLayer::start(connection, self.fd.as_fd(), |flags| deadline.wait(&self.fd, flags))?;
         self.tls.set(layer).map_err(|_| io::Error::other("TLS has begun already"))
     }
 
@@ -202,7 +202,7 @@ impl Socket {
 
     /// Waits for data or the end of the stream. Returns `false` if `timeout` passes first.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
-        if self.tls.get().is_some_and(Layer::holds_more) {
+        if self.tls.get().is_some_and(TlsLayer::holds_more) {
             return Ok(true);
         }
         wait(&mut [PollFd::new(&self.fd, PollFlags::IN)], timeout)

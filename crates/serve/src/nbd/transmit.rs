@@ -2,7 +2,7 @@
 //!
 //! One thread receives as many requests as the client has sent, carries them out one after another, and sends their
 //! replies together. Nothing is held back while the thread waits for anything. Where the store is slow, it hands requests over to
-//! [`Helpers`], each of which sends its own replies.
+//! [`WorkerThreads`], each of which sends its own replies.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -10,8 +10,8 @@ use std::thread::{self, Scope};
 
 use claviger_engine::volume::SPLIT;
 
-use super::helpers::Helpers;
-use super::negotiate::Agreed;
+use super::helpers::WorkerThreads;
+use super::negotiate::ChosenExport;
 use super::protocol::*;
 use super::socket::Socket;
 use super::{Exported, Phase, Shared};
@@ -43,9 +43,9 @@ const BATCH_REPLIES: usize = 64;
 /// # Errors
 /// `InvalidData` for a client that breaks the protocol, and whatever the socket reports. The connection is to be dropped
 /// then.
-pub fn transmit(socket: &Socket, agreed: &Agreed<'_>, shared: &Shared) -> io::Result<()> {
+pub fn transmit(socket: &Socket, agreed: &ChosenExport<'_>, shared: &Shared) -> io::Result<()> {
     let _running = Running::new(&shared.awake);
-    let helpers = Helpers::new(shared.options.idle_after);
+    let helpers = WorkerThreads::new(shared.options.idle_after);
     thread::scope(|scope| {
         let connection = Connection {
             socket,
@@ -73,7 +73,7 @@ struct Connection<'s, 'e> {
     /// Bytes that requests are multiples of.
     smallest_block: u64,
     shared: &'s Shared,
-    helpers: &'s Helpers<Job>,
+    helpers: &'s WorkerThreads<Job>,
     scope: &'s Scope<'s, 'e>,
     inbox: Inbox,
     outbox: Outbox,
@@ -83,7 +83,7 @@ struct Connection<'s, 'e> {
 
 /// A READ, or a WRITE with what is to be written, of at most a chunk: memory for many of them is in hand at once.
 struct Job {
-    request: Request,
+    request: NbdRequest,
     payload: Aligned,
 }
 
@@ -93,14 +93,14 @@ struct Desk<'s> {
     socket: &'s Socket,
     export: &'s Exported,
     structured: bool,
-    helpers: &'s Helpers<Job>,
+    helpers: &'s WorkerThreads<Job>,
 }
 
 impl<'s> Connection<'s, '_> {
     fn run(mut self) -> io::Result<()> {
         loop {
             if let Some(bytes) = self.inbox.take_header() {
-                let request = Request::parse(&bytes).ok_or(io::ErrorKind::InvalidData)?;
+                let request = NbdRequest::parse(&bytes).ok_or(io::ErrorKind::InvalidData)?;
                 if request.command == command::DISC {
                     self.helpers.wait();
                     return self.outbox.send(self.socket);
@@ -143,7 +143,7 @@ impl<'s> Connection<'s, '_> {
         spinner.spin(&shared.awake, shared.options.spin, || inbox.receive_now(socket))
     }
 
-    fn handle(&mut self, request: &Request) -> io::Result<()> {
+    fn handle(&mut self, request: &NbdRequest) -> io::Result<()> {
         let checked = self.check(request);
         match request.command {
             command::READ => match checked {
@@ -161,8 +161,8 @@ impl<'s> Connection<'s, '_> {
     }
 
     /// Whether the request can be carried out at all ("Error values").
-    fn check(&self, request: &Request) -> Result<(), Errno> {
-        let Request { flags, command, cookie: _, offset, len } = *request;
+    fn check(&self, request: &NbdRequest) -> Result<(), NbdErrno> {
+        let NbdRequest { flags, command, cookie: _, offset, len } = *request;
         let allowed = flag::FUA
             | match command {
                 command::READ if self.structured => flag::DF,
@@ -172,24 +172,24 @@ impl<'s> Connection<'s, '_> {
         let writes = match command {
             command::READ | command::FLUSH => false,
             command::WRITE | command::TRIM | command::WRITE_ZEROES => true,
-            _ => return Err(Errno::EINVAL),
+            _ => return Err(NbdErrno::EINVAL),
         };
         let inside = offset.checked_add(u64::from(len)).is_some_and(|end| end <= self.export.len);
         match command {
-            _ if flags & !allowed != 0 => Err(Errno::EINVAL),
-            _ if writes && self.export.read_only => Err(Errno::EPERM),
-            command::FLUSH if offset != 0 || len != 0 => Err(Errno::EINVAL),
-            command::READ if len > MAX_PAYLOAD && flags & flag::DF != 0 => Err(Errno::EOVERFLOW),
-            command::READ if len > MAX_PAYLOAD => Err(Errno::EINVAL),
-            _ if !inside => Err(if writes { Errno::ENOSPC } else { Errno::EINVAL }),
+            _ if flags & !allowed != 0 => Err(NbdErrno::EINVAL),
+            _ if writes && self.export.read_only => Err(NbdErrno::EPERM),
+            command::FLUSH if offset != 0 || len != 0 => Err(NbdErrno::EINVAL),
+            command::READ if len > MAX_PAYLOAD && flags & flag::DF != 0 => Err(NbdErrno::EOVERFLOW),
+            command::READ if len > MAX_PAYLOAD => Err(NbdErrno::EINVAL),
+            _ if !inside => Err(if writes { NbdErrno::ENOSPC } else { NbdErrno::EINVAL }),
             // "Block size constraints": who was told must keep to it, and SHOULD get this error otherwise.
-            _ if !(offset | u64::from(len)).is_multiple_of(self.smallest_block) => Err(Errno::EINVAL),
+            _ if !(offset | u64::from(len)).is_multiple_of(self.smallest_block) => Err(NbdErrno::EINVAL),
             _ => Ok(()),
         }
     }
 
-    fn read(&mut self, request: &Request) -> io::Result<()> {
-        let Request { flags, command: _, cookie, offset: _, len } = *request;
+    fn read(&mut self, request: &NbdRequest) -> io::Result<()> {
+        let NbdRequest { flags, command: _, cookie, offset: _, len } = *request;
         let len = len as usize;
         if len > CHUNK {
             // Its reply may have to be sent in one piece.
@@ -230,8 +230,8 @@ impl<'s> Connection<'s, '_> {
     }
 
     /// A READ that is larger than a chunk: each chunk is sent before the next is read.
-    fn read_in_chunks(&mut self, request: &Request) -> io::Result<()> {
-        let Request { flags, command: _, cookie, offset, len } = *request;
+    fn read_in_chunks(&mut self, request: &NbdRequest) -> io::Result<()> {
+        let NbdRequest { flags, command: _, cookie, offset, len } = *request;
         let end = offset + u64::from(len);
         let whole = !self.structured || flags & flag::DF != 0;
         self.outbox.send(self.socket)?;
@@ -249,12 +249,12 @@ impl<'s> Connection<'s, '_> {
                     self.outbox.commit(at, &Chunk::data(cookie, offset, len as usize, false), part);
                 }
                 Ok(()) => self.outbox.commit(at, &SimpleReply { error: 0, cookie }.to_bytes(), part),
-                Err(e) if from == offset || !whole => return self.refuse(request, Errno::of(&e)),
+                Err(e) if from == offset || !whole => return self.refuse(request, NbdErrno::of(&e)),
                 // The header has promised success ("Request types", NBD_CMD_READ, simple replies).
                 Err(e) if !self.structured => return Err(e),
                 Err(e) => {
                     self.pad((end - from) as usize)?;
-                    return self.refuse(request, Errno::of(&e));
+                    return self.refuse(request, NbdErrno::of(&e));
                 }
             }
             self.outbox.send(self.socket)?;
@@ -281,8 +281,8 @@ impl<'s> Connection<'s, '_> {
     }
 
     /// Receives all of a WRITE before the store sees any of it: a client that vanishes leaves nothing half-written.
-    fn write(&mut self, request: &Request, checked: Result<(), Errno>) -> io::Result<()> {
-        let Request { flags, command: _, cookie: _, offset, len } = *request;
+    fn write(&mut self, request: &NbdRequest, checked: Result<(), NbdErrno>) -> io::Result<()> {
+        let NbdRequest { flags, command: _, cookie: _, offset, len } = *request;
         if len > MAX_PAYLOAD {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -321,36 +321,36 @@ impl<'s> Connection<'s, '_> {
     }
 
     /// Requests without a payload that answer without data.
-    fn carry_out(&mut self, request: &Request) -> Result<(), Errno> {
-        let Request { flags, command, cookie: _, offset, len } = *request;
+    fn carry_out(&mut self, request: &NbdRequest) -> Result<(), NbdErrno> {
+        let NbdRequest { flags, command, cookie: _, offset, len } = *request;
         match command {
             command::FLUSH => return self.flush(),
             command::TRIM => {
-                self.export.store.discard(offset, u64::from(len)).map_err(|e| Errno::of(&e))?;
+                self.export.store.discard(offset, u64::from(len)).map_err(|e| NbdErrno::of(&e))?;
             }
             command::WRITE_ZEROES => self.write_zeroes(offset, offset + u64::from(len))?,
-            _ => return Err(Errno::EINVAL),
+            _ => return Err(NbdErrno::EINVAL),
         }
         if flags & flag::FUA != 0 { self.flush() } else { Ok(()) }
     }
 
-    fn write_zeroes(&mut self, mut from: u64, end: u64) -> Result<(), Errno> {
+    fn write_zeroes(&mut self, mut from: u64, end: u64) -> Result<(), NbdErrno> {
         while from < end {
             if self.shared.control.phase_is(Phase::Cutting) {
-                return Err(Errno::ESHUTDOWN);
+                return Err(NbdErrno::ESHUTDOWN);
             }
             let to = chunk_end(from, end);
             // Filled each time: a volume encrypts in place.
             let zeros = self.payload.scratch((to - from) as usize);
             zeros.fill(0);
-            self.export.store.write_clobbering(from, zeros).map_err(|e| Errno::of(&e))?;
+            self.export.store.write_clobbering(from, zeros).map_err(|e| NbdErrno::of(&e))?;
             from = to;
         }
         Ok(())
     }
 
-    fn flush(&self) -> Result<(), Errno> {
-        self.export.flush().map_err(|e| Errno::of(&e))
+    fn flush(&self) -> Result<(), NbdErrno> {
+        self.export.flush().map_err(|e| NbdErrno::of(&e))
     }
 
     /// Receives `len` bytes and forgets them.
@@ -365,11 +365,11 @@ impl<'s> Connection<'s, '_> {
         Ok(())
     }
 
-    fn answer(&mut self, request: &Request, done: Result<(), Errno>) -> io::Result<()> {
+    fn answer(&mut self, request: &NbdRequest, done: Result<(), NbdErrno>) -> io::Result<()> {
         self.desk().answer(request, done, &mut self.outbox)
     }
 
-    fn refuse(&mut self, request: &Request, error: Errno) -> io::Result<()> {
+    fn refuse(&mut self, request: &NbdRequest, error: NbdErrno) -> io::Result<()> {
         self.desk().refuse(request, error, &mut self.outbox)
     }
 }
@@ -382,7 +382,7 @@ impl Desk<'_> {
             command::WRITE => {
                 let mut written = self.write(request.offset, payload);
                 if request.flags & flag::FUA != 0 && written.is_ok() {
-                    written = self.export.flush().map_err(|e| Errno::of(&e));
+                    written = self.export.flush().map_err(|e| NbdErrno::of(&e));
                 }
                 self.answer(request, written, outbox)
             }
@@ -395,24 +395,26 @@ impl Desk<'_> {
     }
 
     /// A READ of at most a chunk.
-    fn read(&self, request: &Request, outbox: &mut Outbox) -> io::Result<()> {
-        let Request { flags: _, command: _, cookie, offset, len } = *request;
+    fn read(&self, request: &NbdRequest, outbox: &mut Outbox) -> io::Result<()> {
+        let NbdRequest { flags: _, command: _, cookie, offset, len } = *request;
         let len = len as usize;
         let at = outbox.make_room(self.socket, len)?;
         match self.helpers.timed(len, || self.export.store.read_at(offset, &mut outbox.buffer[at..at + len])) {
             Ok(()) if self.structured => outbox.commit(at, &Chunk::data(cookie, offset, len, true), len),
             Ok(()) => outbox.commit(at, &SimpleReply { error: 0, cookie }.to_bytes(), len),
-            Err(e) => return self.refuse(request, Errno::of(&e), outbox),
+            Err(e) => return self.refuse(request, NbdErrno::of(&e), outbox),
         }
         Ok(())
     }
 
-    fn write(&self, offset: u64, data: &mut [u8]) -> Result<(), Errno> {
-        self.helpers.timed(data.len(), || self.export.store.write_clobbering(offset, data)).map_err(|e| Errno::of(&e))
+    fn write(&self, offset: u64, data: &mut [u8]) -> Result<(), NbdErrno> {
+        self.helpers
+            .timed(data.len(), || self.export.store.write_clobbering(offset, data))
+            .map_err(|e| NbdErrno::of(&e))
     }
 
     /// Answers any request but a successful READ.
-    fn answer(&self, request: &Request, done: Result<(), Errno>, outbox: &mut Outbox) -> io::Result<()> {
+    fn answer(&self, request: &NbdRequest, done: Result<(), NbdErrno>, outbox: &mut Outbox) -> io::Result<()> {
         match done {
             Err(error) if self.structured => self.refuse(request, error, outbox),
             _ => {
@@ -423,7 +425,7 @@ impl Desk<'_> {
     }
 
     /// Answers any request with an error.
-    fn refuse(&self, request: &Request, error: Errno, outbox: &mut Outbox) -> io::Result<()> {
+    fn refuse(&self, request: &NbdRequest, error: NbdErrno, outbox: &mut Outbox) -> io::Result<()> {
         let cookie = request.cookie;
         if self.structured {
             outbox.push(self.socket, &Chunk::error(cookie, error))
@@ -462,11 +464,11 @@ struct Inbox {
 
 impl Inbox {
     /// A header that begins here has its payload at a multiple of 64.
-    const START: usize = Aligned::LINE - Request::SIZE;
+    const START: usize = Aligned::LINE - NbdRequest::SIZE;
 
-    fn take_header(&mut self) -> Option<[u8; Request::SIZE]> {
-        let header = *self.buffer[self.held.clone()].first_chunk::<{ Request::SIZE }>()?;
-        self.held.start += Request::SIZE;
+    fn take_header(&mut self) -> Option<[u8; NbdRequest::SIZE]> {
+        let header = *self.buffer[self.held.clone()].first_chunk::<{ NbdRequest::SIZE }>()?;
+        self.held.start += NbdRequest::SIZE;
         Some(header)
     }
 
@@ -488,7 +490,7 @@ impl Inbox {
 
     /// Receives what the client has sent, behind less than a header that may be here. `None` if there is nothing.
     fn receive_now(&mut self, socket: &Socket) -> io::Result<Option<usize>> {
-        debug_assert!(self.held.len() < Request::SIZE);
+        debug_assert!(self.held.len() < NbdRequest::SIZE);
         if self.buffer.is_empty() {
             self.buffer.reserve(INBOX);
         }
@@ -496,7 +498,7 @@ impl Inbox {
             self.buffer.copy_within(self.held.clone(), Self::START);
             self.held = Self::START..Self::START + self.held.len();
         }
-        let end = if self.large { Self::START + Request::SIZE } else { self.buffer.len() };
+        let end = if self.large { Self::START + NbdRequest::SIZE } else { self.buffer.len() };
         let received = socket.receive_now(&mut self.buffer[self.held.end..end])?;
         self.held.end += received.unwrap_or(0);
         Ok(received)

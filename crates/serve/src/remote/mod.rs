@@ -18,11 +18,11 @@ use claviger_engine::store::Access;
 use claviger_engine::{Error, ErrorKind, Result, Store};
 
 use crate::nbd::ClientTls;
-use crate::nbd::remote::{Options, Reach, Remote};
+use crate::nbd::remote::{Reach, Remote, RemoteOptions};
 use crate::nbd::socket::Socket;
 use helper::Helped;
 pub use helper::{Helper, Writers, helpers};
-pub use uri::{Server, Tls, Uri};
+pub use uri::{ServerAddress, Tls, Uri};
 
 /// A place that is no path.
 #[derive(Clone, Debug)]
@@ -59,7 +59,7 @@ impl RemoteAddress {
     /// # Errors
     /// `Io` with what the server or the helper says, `InUse` where somebody else is known to write there, `Misuse`;
     /// `Unsupported`, too, where an image names other files.
-    pub fn open(&self, access: Access, options: Options) -> Result<Arc<dyn Store>> {
+    pub fn open(&self, access: Access, options: RemoteOptions) -> Result<Arc<dyn Store>> {
         let (server, export): (Box<dyn Reach>, _) = match self {
             Self::Nbd(uri) => (Box::new(Dialled::new(uri)?), uri.export.as_str()),
             Self::Helped(helper, rest) => {
@@ -111,7 +111,7 @@ fn told(error: io::Error) -> Error {
 
 /// A server that is reached by its address.
 struct Dialled {
-    server: Server,
+    server: ServerAddress,
     tls: Option<ClientTls>,
 }
 
@@ -119,8 +119,8 @@ impl Dialled {
     fn new(uri: &Uri) -> Result<Self> {
         let tls = uri.tls.as_ref().map(|tls| {
             let host = match &uri.server {
-                Server::Tcp(host, _) => host,
-                Server::Unix(_) => "localhost",
+                ServerAddress::Tcp(host, _) => host,
+                ServerAddress::Unix(_) => "localhost",
             };
             let folder = tls.certificates.clone().map_or_else(certificates, Ok)?;
             ClientTls::new(&folder, tls.hostname.as_deref().unwrap_or(host))
@@ -147,8 +147,8 @@ impl Reach for Dialled {
 
     fn reach(&self, deadline: Deadline) -> io::Result<Socket> {
         Ok(Socket::new(match &self.server {
-            Server::Unix(path) => deadline.connect_unix(path)?,
-            Server::Tcp(host, port) => deadline.connect_tcp(host, *port)?,
+            ServerAddress::Unix(path) => deadline.connect_unix(path)?,
+            ServerAddress::Tcp(host, port) => deadline.connect_tcp(host, *port)?,
         }))
     }
 }

@@ -19,7 +19,7 @@ const SCHEMES: [(&str, bool, bool); 4] =
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uri {
     /// Where the server is.
-    pub server: Server,
+    pub server: ServerAddress,
     /// The name of the export; the empty one is the default.
     pub export: String,
     /// What TLS is made with, where it is demanded.
@@ -28,7 +28,7 @@ pub struct Uri {
 
 /// Where a server is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Server {
+pub enum ServerAddress {
     /// A Unix socket.
     Unix(PathBuf),
     /// A host, by its name or address, and a port.
@@ -81,7 +81,7 @@ impl Uri {
             }
         }
         let server = match (unix, socket) {
-            (true, Some(path)) if authority.is_empty() => Server::Unix(path),
+            (true, Some(path)) if authority.is_empty() => ServerAddress::Unix(path),
             (true, _) => return Err(Error::misuse("write a Unix socket as nbd+unix:///EXPORT?socket=PATH")),
             (false, Some(_)) => return Err(Error::misuse("?socket= is only for nbd+unix://")),
             (false, None) => host(authority)?,
@@ -90,7 +90,7 @@ impl Uri {
     }
 }
 
-fn host(authority: &str) -> Result<Server> {
+fn host(authority: &str) -> Result<ServerAddress> {
     // A user is a name of TLS with pre-shared keys.
     if authority.contains('@') {
         return Err(Error::unsupported("a user in an NBD URI").hint("Identify the client by a certificate."));
@@ -110,7 +110,7 @@ fn host(authority: &str) -> Result<Server> {
         return Err(wrong());
     }
     let port = if port.is_empty() { PORT } else { port.parse().map_err(|_| wrong())? };
-    Ok(Server::Tcp(host, port))
+    Ok(ServerAddress::Tcp(host, port))
 }
 
 /// Percent-decoded ("percent-encoding" of RFC 3986, section 2.1).
@@ -141,20 +141,20 @@ fn text_of(text: &str) -> Result<String> {
 mod tests {
     use super::*;
 
-    fn uri(server: Server, export: &str) -> Uri {
+    fn uri(server: ServerAddress, export: &str) -> Uri {
         Uri { server, export: export.into(), tls: None }
     }
 
     #[test]
     fn each_kind_of_uri_comes_to_its_parts() {
-        let tcp = |host: &str, port| Server::Tcp(host.into(), port);
+        let tcp = |host: &str, port| ServerAddress::Tcp(host.into(), port);
         for (text, expected) in [
             ("nbd://example.com", uri(tcp("example.com", 10809), "")),
             ("nbd://example.com:1/", uri(tcp("example.com", 1), "")),
             ("nbd://[::1]:2/a%20b/c", uri(tcp("::1", 2), "a b/c")),
             ("nbd://[::1]", uri(tcp("::1", 10809), "")),
-            ("nbd+unix:///?socket=/run/a%26b", uri(Server::Unix("/run/a&b".into()), "")),
-            ("nbd+unix:///disk?socket=s", uri(Server::Unix("s".into()), "disk")),
+            ("nbd+unix:///?socket=/run/a%26b", uri(ServerAddress::Unix("/run/a&b".into()), "")),
+            ("nbd+unix:///disk?socket=s", uri(ServerAddress::Unix("s".into()), "disk")),
         ] {
             assert_eq!(Uri::parse(text).expect(text), expected, "{text}");
         }

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use crate::key_process::locking;
 
 pub use control::Control;
-pub use owner::Owner;
+pub use owner::FolderOwner;
 pub use process::Process;
 pub(crate) use process::Stat;
 pub use text::{escape, unescape};
@@ -46,7 +46,7 @@ const RECORD_MAX: u64 = 64 << 10;
 
 /// What is recorded about a volume that is served.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Record {
+pub struct SessionRecord {
     /// The file or device that holds the volume.
     #[serde(with = "text::path")]
     pub volume: PathBuf,
@@ -137,7 +137,7 @@ impl Runtime {
     ///
     /// # Errors
     /// `Io`.
-    pub fn begin(&self, record: Record) -> Result<Live> {
+    pub fn begin(&self, record: SessionRecord) -> Result<Live> {
         let folder = self.0.join(FolderOwner::of(record.server).to_string());
         let begin = || {
             DirBuilder::new().mode(0o700).create(&folder)?;
@@ -186,7 +186,7 @@ pub struct Session {
     /// The server's folder.
     pub folder: PathBuf,
     /// The record in it.
-    pub record: Record,
+    pub record: SessionRecord,
 }
 
 impl Session {
@@ -244,7 +244,7 @@ impl Live {
     ///
     /// # Errors
     /// `Io`.
-    pub fn update(&mut self, change: impl FnOnce(&mut Record)) -> Result<()> {
+    pub fn update(&mut self, change: impl FnOnce(&mut SessionRecord)) -> Result<()> {
         change(&mut self.session.record);
         self.session.write().map_err(|e| Error::from(e).at(&self.session.folder))
     }
@@ -309,8 +309,8 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn record() -> Record {
-        Record {
+    fn record() -> SessionRecord {
+        SessionRecord {
             volume: "/a b/c\n.tc".into(),
             dir: Some("/mnt".into()),
             uri: None,

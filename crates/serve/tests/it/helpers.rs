@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use claviger_engine::store::Access;
 use claviger_engine::{ErrorKind, Store};
-use claviger_serve::nbd::remote::Options;
+use claviger_serve::nbd::remote::RemoteOptions;
 use claviger_serve::remote::{Helper, RemoteAddress, Writers, helpers};
 use claviger_testkit::certificates::Authority;
 use claviger_testkit::tools::{program, run, skip};
 use claviger_testkit::web::Web;
 
-const QUICK: Options =
-    Options { timeout: Duration::from_secs(20), reconnect: Duration::from_secs(5), connections: 3, cancel: None };
+const QUICK: RemoteOptions =
+    RemoteOptions { timeout: Duration::from_secs(20), reconnect: Duration::from_secs(5), connections: 3, cancel: None };
 
 fn row(scheme: &str) -> Helper {
     helpers().into_iter().find(|helper| helper.scheme == scheme).expect("a row")

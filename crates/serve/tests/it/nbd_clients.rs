@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use crate::common::{Faulty, Random, Serving, memory, noise, volume};
 use claviger_engine::Store;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
-use claviger_serve::nbd::{Address, Client, Export, Options, Replies};
+use claviger_serve::nbd::{Client, Export, NbdAddress, Replies, ServerOptions};
 use claviger_testkit::tools::{program, run};
 
 const MIB: usize = 1 << 20;
@@ -29,7 +29,7 @@ fn nbdinfo_sees_what_there_is() {
     let Some(nbdinfo) = program("nbdinfo") else { return };
     let one = Export { description: "the first".into(), ..Export::new("disk", memory(&[0; 5000])) };
     let two = Export { read_only: true, block_size: 512, ..Export::new("a b/ü?", memory(&[0; 512])) };
-    let serving = Serving::with(vec![one, two], Options::default());
+    let serving = Serving::with(vec![one, two], ServerOptions::default());
     let output = run(Command::new(nbdinfo).args(["--json", "--list", serving.uri()]));
     let json: String = String::from_utf8_lossy(&output.stdout).split_whitespace().collect();
     let expected = [
@@ -78,7 +78,7 @@ impl Store for Large {
 #[test]
 fn clients_are_told_of_large_sectors_and_those_who_ask_keep_to_them() {
     let export = Export { block_size: 512, ..Export::new("disk", Arc::new(Large(memory(&noise(MIB, 1))))) };
-    let serving = Serving::with(vec![export], Options::default());
+    let serving = Serving::with(vec![export], ServerOptions::default());
     let Some(nbdinfo) = program("nbdinfo") else { return };
     let output = run(Command::new(nbdinfo).args(["--json", serving.uri()]));
     let json: String = String::from_utf8_lossy(&output.stdout).split_whitespace().collect();
@@ -237,7 +237,7 @@ fn a_read_only_export_stays_as_it_is() {
     for access in [Access::ReadOnly, Access::ReadWrite] {
         let store = Arc::new(FileStore::open(&path, access).expect("it opens"));
         let export = Export { read_only: access == Access::ReadWrite, ..Export::new("disk", store) };
-        let serving = Serving::with(vec![export], Options::default());
+        let serving = Serving::with(vec![export], ServerOptions::default());
         let script = "
 import errno
 assert h.is_read_only()
@@ -318,10 +318,10 @@ fn fio_verifies_what_it_wrote() {
 fn tcp_on_loopback_serves_too() {
     for address in ["127.0.0.1:0", "[::1]:0"] {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let address = Address::Tcp(address.parse().expect("an address"));
+        let address = NbdAddress::Tcp(address.parse().expect("an address"));
         let content = noise(3 * MIB, 1);
         let export = vec![Export::new("disk", memory(&content))];
-        let serving = Serving::at(&address, dir, export, Options::default());
+        let serving = Serving::at(&address, dir, export, ServerOptions::default());
         let mut read = vec![0; 3 * MIB];
         serving.client().read_at(0, &mut read).expect("it reads");
         assert!(read == content);

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::common::{Faulty, Random, Serving, memory, more_descriptors, noise};
-use claviger_serve::nbd::{Address, Client, Export, Options};
+use claviger_serve::nbd::{Client, Export, NbdAddress, ServerOptions};
 
 const LEN: usize = 300_000;
 const READ: u16 = 0;
@@ -24,7 +24,7 @@ struct Raw(UnixStream);
 
 impl Raw {
     fn connect(serving: &Serving) -> Self {
-        let Address::Unix(path) = &serving.address else { unreachable!("tests use Unix sockets") };
+        let NbdAddress::Unix(path) = &serving.address else { unreachable!("tests use Unix sockets") };
         let stream = UnixStream::connect(path).expect("the server listens");
         // Not a measurement: a server that hangs is to fail the test, not to hang it.
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
@@ -416,7 +416,7 @@ fn mutated_sessions_harm_nothing() {
     let content = noise(LEN, 1);
     // Read-only: what a mutation makes may well be a proper WRITE.
     let export = Export { read_only: true, ..Export::new("disk", memory(&content)) };
-    let serving = Serving::with(vec![export], Options::default());
+    let serving = Serving::with(vec![export], ServerOptions::default());
     let session = [
         vec![0, 0, 0, 3],
         option(8, b""),
@@ -550,7 +550,7 @@ fn a_client_that_does_not_listen_holds_up_nobody_else() {
 fn unfinished_handshakes_keep_nobody_out() {
     more_descriptors();
     let content = noise(LEN, 1);
-    let options = Options { handshake_timeout: Duration::from_secs(600), ..Options::default() };
+    let options = ServerOptions { handshake_timeout: Duration::from_secs(600), ..ServerOptions::default() };
     let serving = Serving::with(vec![Export::new("disk", memory(&content))], options);
     let mut one = serving.client();
     for many in [64, 500] {
@@ -584,7 +584,7 @@ fn unfinished_handshakes_keep_nobody_out() {
 #[test]
 fn names_are_compared_as_they_are() {
     let exports = ["disk", "Disk", "disk ", "über"].map(|n| Export::new(n, memory(&[0; 512])));
-    let serving = Serving::with(exports.into(), Options::default());
+    let serving = Serving::with(exports.into(), ServerOptions::default());
     for (name, there) in [("disk", true), ("DISK", false), ("disk ", true), ("über", true), ("", true), ("dis", false)]
     {
         let connected = Client::connect(&serving.address, name);

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use claviger_engine::store::{Access, FileStore};
-use claviger_serve::nbd::{Address, Export, Options, Server};
+use claviger_serve::nbd::{Export, NbdAddress, Server, ServerOptions};
 use claviger_testkit::tools::{program, run};
 use claviger_testkit::uml;
 
@@ -22,10 +22,10 @@ fn serve_in_the_guest() {
         Export::new("volume", crate::common::volume(Path::new(&word("VOLUME")))),
     ];
     let address = match word("ADDRESS").strip_prefix("unix:") {
-        Some(path) => Address::Unix(path.into()),
-        None => Address::Tcp(word("ADDRESS").parse().expect("an address")),
+        Some(path) => NbdAddress::Unix(path.into()),
+        None => NbdAddress::Tcp(word("ADDRESS").parse().expect("an address")),
     };
-    let server = Server::bind(&address, exports, Options::default()).expect("it listens");
+    let server = Server::bind(&address, exports, ServerOptions::default()).expect("it listens");
     fs::write(word("READY"), b"ready\n").expect("somebody waits");
     let handle = server.handle();
     std::thread::spawn(move || {

@@ -17,7 +17,7 @@ use claviger_crypto::dmcrypt::Sectors;
 use claviger_crypto::modes::aead::AeadSpecification;
 use claviger_engine::volume::integrity;
 use claviger_engine::{Acceleration, Error, ErrorKind, Layout, Store, Volume};
-use claviger_serve::nbd::{Address, Client, Export, Options, Server};
+use claviger_serve::nbd::{Client, Export, NbdAddress, Server, ServerOptions};
 use claviger_testkit::stores::CachedStore;
 use claviger_testkit::tools;
 
@@ -26,7 +26,7 @@ fn disk() -> Vec<Export> {
 }
 
 fn bind(path: &Path) -> Result<Server, Error> {
-    Server::bind(&Address::Unix(path.to_owned()), disk(), Options::default())
+    Server::bind(&NbdAddress::Unix(path.to_owned()), disk(), ServerOptions::default())
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn the_socket_is_private_and_goes_with_the_server() {
     let server = bind(&path).expect("it listens again");
     let handle = server.handle();
     let running = thread::spawn(move || server.run());
-    drop(Client::connect(&Address::Unix(path.clone()), "disk").expect("it answers"));
+    drop(Client::connect(&NbdAddress::Unix(path.clone()), "disk").expect("it answers"));
     handle.stop();
     handle.stop(); // twice is once
     running.join().expect("no panic").expect("all is durable");
@@ -106,24 +106,24 @@ fn of_many_servers_that_begin_at_once_one_listens() {
 #[test]
 fn tcp_stays_on_this_machine() {
     for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:10809", "[2001:db8::1]:10809", "8.8.8.8:10809"] {
-        let address = Address::Tcp(address.parse().expect("an address"));
-        let error = Server::bind(&address, disk(), Options::default()).err().expect("it is refused");
+        let address = NbdAddress::Tcp(address.parse().expect("an address"));
+        let error = Server::bind(&address, disk(), ServerOptions::default()).err().expect("it is refused");
         assert!(matches!(error.kind, ErrorKind::Misuse(_)) && error.to_string().contains("TLS"), "{error}");
     }
-    let first =
-        Server::bind(&Address::Tcp(([127, 0, 0, 1], 0).into()), disk(), Options::default()).expect("it listens");
+    let first = Server::bind(&NbdAddress::Tcp(([127, 0, 0, 1], 0).into()), disk(), ServerOptions::default())
+        .expect("it listens");
     assert!(first.uri("a b").starts_with("nbd://127.0.0.1:") && first.uri("a b").ends_with("/a%20b"));
-    let error = Server::bind(first.address(), disk(), Options::default()).err().expect("it is taken");
+    let error = Server::bind(first.address(), disk(), ServerOptions::default()).err().expect("it is taken");
     assert!(matches!(error.kind, ErrorKind::InUse { .. }), "{error}");
 }
 
 #[test]
 fn exports_without_sense_are_refused() {
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let address = Address::Unix(dir.path().join("socket"));
+    let address = NbdAddress::Unix(dir.path().join("socket"));
     let twice = disk().into_iter().chain(disk()).collect();
     for exports in [vec![], twice] {
-        let error = Server::bind(&address, exports, Options::default()).err().expect("it is refused");
+        let error = Server::bind(&address, exports, ServerOptions::default()).err().expect("it is refused");
         assert!(matches!(error.kind, ErrorKind::Misuse(_)), "{error}");
     }
     assert_eq!(fs::read_dir(dir.path()).expect("a folder").count(), 0, "and nothing is left");
@@ -131,8 +131,8 @@ fn exports_without_sense_are_refused() {
 
 #[test]
 fn connections_are_limited() {
-    let serving = Serving::with(disk(), Options { max_connections: 3, ..Options::default() });
-    let Address::Unix(path) = &serving.address else { unreachable!() };
+    let serving = Serving::with(disk(), ServerOptions { max_connections: 3, ..ServerOptions::default() });
+    let NbdAddress::Unix(path) = &serving.address else { unreachable!() };
     let mut clients: Vec<Client> = (0..3).map(|_| serving.client()).collect();
     let mut one_more = UnixStream::connect(path).expect("it listens");
     assert_eq!(one_more.read(&mut [0; 1]).expect("it is closed"), 0);
@@ -143,9 +143,10 @@ fn connections_are_limited() {
 
 #[test]
 fn a_handshake_takes_only_so_long() {
-    let options = Options { handshake_timeout: Duration::from_millis(50), max_connections: 1, ..Options::default() };
+    let options =
+        ServerOptions { handshake_timeout: Duration::from_millis(50), max_connections: 1, ..ServerOptions::default() };
     let serving = Serving::with(disk(), options);
-    let Address::Unix(path) = &serving.address else { unreachable!() };
+    let NbdAddress::Unix(path) = &serving.address else { unreachable!() };
     // Silent; and one that sends options for ever, one byte at a time.
     let mut silent = UnixStream::connect(path).expect("it listens");
     silent.read_to_end(&mut Vec::new()).expect("it is closed");
@@ -179,7 +180,7 @@ fn stopping_lets_requests_finish_and_ends_the_idle() {
     let serving = Serving::store(store.clone());
     let mut idle = serving.client();
     idle.read_at(0, &mut [0; 16]).expect("it reads");
-    let Address::Unix(path) = serving.address.clone() else { unreachable!() };
+    let NbdAddress::Unix(path) = serving.address.clone() else { unreachable!() };
     let mut half_open = UnixStream::connect(&path).expect("it listens");
     half_open.read_exact(&mut [0; 18]).expect("it is greeted");
     let mut writer = serving.client();
@@ -220,7 +221,7 @@ fn requests_that_were_sent_before_the_stop_are_answered() {
 
 #[test]
 fn what_takes_longer_than_the_grace_is_cut_off() {
-    let options = Options { grace: Duration::from_millis(20), ..Options::default() };
+    let options = ServerOptions { grace: Duration::from_millis(20), ..ServerOptions::default() };
     let export = Export::new("disk", memory(&vec![0; 32 << 20]));
     let serving = Serving::with(vec![export], options);
     let mut client = serving.client();
@@ -236,7 +237,7 @@ fn stopping_flushes_every_store_that_can_be_written() {
         read_only: name == "b",
         ..Export::new(name, Arc::clone(store) as Arc<dyn Store>)
     });
-    let serving = Serving::with(exports.collect(), Options::default());
+    let serving = Serving::with(exports.collect(), ServerOptions::default());
     serving.stop().expect("all is durable");
     let flushes = stores.map(|s| s.flushes.load(Ordering::SeqCst));
     assert_eq!(flushes, [1, 0, 1]);
@@ -325,7 +326,7 @@ fn a_panic_in_a_store_ends_one_connection_only() {
     }
     let serving = Serving::with(
         vec![Export::new("disk", Arc::new(Panicky))],
-        Options { max_connections: 2, ..Options::default() },
+        ServerOptions { max_connections: 2, ..ServerOptions::default() },
     );
     for _ in 0..5 {
         let (mut good, mut bad) = (client_when_free(&serving), client_when_free(&serving));
@@ -351,9 +352,9 @@ fn client_when_free(serving: &Serving) -> Client {
 #[ignore = "run by memory_is_given_back_when_idle"]
 fn a_server_of_its_own() {
     let path = std::env::var("CLAVIGER_NBD_FILE").expect("a volume");
-    let options = Options { idle_after: Duration::from_millis(50), ..Options::default() };
+    let options = ServerOptions { idle_after: Duration::from_millis(50), ..ServerOptions::default() };
     let serving = Serving::with(vec![Export::new("disk", volume(Path::new(&path)))], options);
-    let Address::Unix(socket) = &serving.address else { unreachable!() };
+    let NbdAddress::Unix(socket) = &serving.address else { unreachable!() };
     println!("socket {}", socket.display());
     std::io::stdin().read_to_end(&mut Vec::new()).expect("it ends");
     serving.stop().expect("all is durable");
@@ -362,7 +363,7 @@ fn a_server_of_its_own() {
 /// That process.
 pub struct Apart {
     pub child: Child,
-    pub address: Address,
+    pub address: NbdAddress,
 }
 
 impl Apart {
@@ -378,7 +379,7 @@ impl Apart {
         let socket = lines.find_map(|line| line.split_once("socket ").map(|(_, socket)| socket.to_owned()));
         // The test harness still has something to say at the end.
         thread::spawn(move || lines.for_each(drop));
-        Self { child, address: Address::Unix(socket.expect("it says where").into()) }
+        Self { child, address: NbdAddress::Unix(socket.expect("it says where").into()) }
     }
 
     pub fn client(&self) -> Client {

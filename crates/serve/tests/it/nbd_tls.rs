@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::common::{Serving, memory, more_descriptors, noise};
 use claviger_engine::Store;
 use claviger_engine::store::MemoryStore;
-use claviger_serve::nbd::{Address, Client, ClientTls, Export, Options, Replies, ServerTls};
+use claviger_serve::nbd::{Client, ClientTls, Export, NbdAddress, Replies, ServerOptions, ServerTls};
 use claviger_testkit::certificates::Authority;
 use claviger_testkit::tools::{program, run};
 use tempfile::TempDir;
@@ -23,8 +23,8 @@ const MIB: usize = 1 << 20;
 /// A server with TLS on a port of its own.
 fn serving(authority: &Authority, verify_peers: bool, store: Arc<dyn Store>) -> Serving {
     let tls = ServerTls::new(authority.folder(), verify_peers).expect("certificates");
-    let options = Options { tls: Some(tls), ..Options::default() };
-    let anywhere = Address::Tcp(([127, 0, 0, 1], 0).into());
+    let options = ServerOptions { tls: Some(tls), ..ServerOptions::default() };
+    let anywhere = NbdAddress::Tcp(([127, 0, 0, 1], 0).into());
     Serving::at(&anywhere, temporary(), vec![Export::new("disk", store)], options)
 }
 
@@ -32,19 +32,19 @@ fn temporary() -> TempDir {
     tempfile::tempdir().expect("a temporary folder")
 }
 
-fn port(address: &Address) -> u16 {
-    let Address::Tcp(address) = address else { panic!("TCP") };
+fn port(address: &NbdAddress) -> u16 {
+    let NbdAddress::Tcp(address) = address else { panic!("TCP") };
     address.port()
 }
 
 /// Our client, with the certificates in `folder`.
-fn client(folder: &Path, name: &str, address: &Address) -> io::Result<Client> {
+fn client(folder: &Path, name: &str, address: &NbdAddress) -> io::Result<Client> {
     let tls = ClientTls::new(folder, name).expect("certificates");
     Client::connect_over(Some(&tls), address, "disk", Replies::Structured)
 }
 
 /// Why our client fails, at the latest when it first reads.
-fn failure(folder: &Path, name: &str, address: &Address) -> String {
+fn failure(folder: &Path, name: &str, address: &NbdAddress) -> String {
     let read = client(folder, name, address).and_then(|mut c| c.read_at(0, &mut [0; 512]));
     read.expect_err("it is refused").to_string()
 }
@@ -142,8 +142,9 @@ fn unfinished_handshakes_keep_nobody_out() {
     let Some(authority) = Authority::with_both(folder.path()) else { return };
     more_descriptors();
     let tls = ServerTls::new(authority.folder(), true).expect("certificates");
-    let options = Options { tls: Some(tls), handshake_timeout: Duration::from_secs(600), ..Options::default() };
-    let anywhere = Address::Tcp(([127, 0, 0, 1], 0).into());
+    let options =
+        ServerOptions { tls: Some(tls), handshake_timeout: Duration::from_secs(600), ..ServerOptions::default() };
+    let anywhere = NbdAddress::Tcp(([127, 0, 0, 1], 0).into());
     let serving = Serving::at(&anywhere, temporary(), vec![Export::new("disk", memory(&[7; MIB]))], options);
     let begin_tls = [&[0, 0, 0, 3][..], b"IHAVEOPT", &[0, 0, 0, 5, 0, 0, 0, 0]].concat();
     for many in [64, 500] {
@@ -199,7 +200,7 @@ struct Other(Child);
 
 impl Other {
     /// Starts it on a free port, once it listens there.
-    fn start(command: impl FnOnce(u16) -> Command) -> (Self, Address) {
+    fn start(command: impl FnOnce(u16) -> Command) -> (Self, NbdAddress) {
         // Free until somebody else takes it, which is unlikely.
         let address = TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr()).expect("a port");
         let mut child = command(address.port()).spawn().expect("it starts");
@@ -208,7 +209,7 @@ impl Other {
             assert!(child.try_wait().expect("a child").is_none() && Instant::now() < until, "it does not listen");
             thread::sleep(Duration::from_millis(10));
         }
-        (Self(child), Address::Tcp(address))
+        (Self(child), NbdAddress::Tcp(address))
     }
 }
 
@@ -224,7 +225,7 @@ fn servers_of_others_are_read_and_written() {
     let (folder, strangers) = (temporary(), temporary());
     let Some(authority) = Authority::with_both(folder.path()) else { return };
     let Some(_) = Authority::with_both(strangers.path()) else { return };
-    let there_and_back = |address: &Address, name: &str| {
+    let there_and_back = |address: &NbdAddress, name: &str| {
         let tls = ClientTls::new(authority.folder(), "localhost").expect("certificates");
         let mut client = Client::connect_over(Some(&tls), address, name, Replies::Structured).expect("it lets us in");
         let (data, mut back) = (noise(3 * MIB + 512, 5), vec![0; 3 * MIB + 512]);
@@ -266,14 +267,14 @@ fn servers_of_others_are_read_and_written() {
 }
 
 /// A server with TLS on a Unix socket.
-fn on_a_socket(authority: &Authority, options: Options) -> Serving {
+fn on_a_socket(authority: &Authority, options: ServerOptions) -> Serving {
     let tls = ServerTls::new(authority.folder(), true).expect("certificates");
-    Serving::with(vec![Export::new("disk", memory(&noise(4 * MIB, 9)))], Options { tls: Some(tls), ..options })
+    Serving::with(vec![Export::new("disk", memory(&noise(4 * MIB, 9)))], ServerOptions { tls: Some(tls), ..options })
 }
 
 /// A client of it that has said what it can, and no more.
 fn greeted(serving: &Serving) -> UnixStream {
-    let Address::Unix(path) = &serving.address else { panic!("a Unix socket") };
+    let NbdAddress::Unix(path) = &serving.address else { panic!("a Unix socket") };
     let mut stream = UnixStream::connect(path).expect("the server listens");
     stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
     assert_eq!(hear(&mut stream, 18), b"NBDMAGICIHAVEOPT\x00\x03");
@@ -312,7 +313,7 @@ fn nothing_is_told_in_the_clear() {
     const TLS_REQUIRED: u32 = (1 << 31) + 5;
     let folder = temporary();
     let Some(authority) = Authority::with_both(folder.path()) else { return };
-    let serving = on_a_socket(&authority, Options::default());
+    let serving = on_a_socket(&authority, ServerOptions::default());
     let mut client = greeted(&serving);
     // LIST, INFO, GO, structured replies, metadata contexts, and one that nobody knows.
     for number in [3, 6, 7, 8, 10, 99] {
@@ -347,8 +348,10 @@ fn nothing_is_told_in_the_clear() {
 fn silent_clients_keep_nobody_out_for_long() {
     let folder = temporary();
     let Some(authority) = Authority::with_both(folder.path()) else { return };
-    let serving =
-        on_a_socket(&authority, Options { handshake_timeout: Duration::from_millis(300), ..Options::default() });
+    let serving = on_a_socket(
+        &authority,
+        ServerOptions { handshake_timeout: Duration::from_millis(300), ..ServerOptions::default() },
+    );
     let silent: Vec<_> = (0..64)
         .map(|_| {
             let mut client = greeted(&serving);
@@ -363,11 +366,11 @@ fn silent_clients_keep_nobody_out_for_long() {
 
 /// Stands between a client and a server, and does something to what the server sends: `tamper` sees each piece and how much came before,
 /// and says whether to go on.
-fn between(serving: &Serving, tamper: impl Fn(&mut [u8], usize) -> bool + Send + 'static) -> (TempDir, Address) {
+fn between(serving: &Serving, tamper: impl Fn(&mut [u8], usize) -> bool + Send + 'static) -> (TempDir, NbdAddress) {
     let dir = temporary();
     let path = dir.path().join("between");
     let listener = UnixListener::bind(&path).expect("a socket");
-    let Address::Unix(server) = serving.address.clone() else { panic!("a Unix socket") };
+    let NbdAddress::Unix(server) = serving.address.clone() else { panic!("a Unix socket") };
     thread::spawn(move || {
         let (mut client, _) = listener.accept()?;
         let mut server = UnixStream::connect(server)?;
@@ -384,15 +387,15 @@ fn between(serving: &Serving, tamper: impl Fn(&mut [u8], usize) -> bool + Send +
             before += len;
         }
     });
-    (dir, Address::Unix(path))
+    (dir, NbdAddress::Unix(path))
 }
 
 #[test]
 fn what_is_cut_or_changed_on_the_way_is_noticed() {
     let folder = temporary();
     let Some(authority) = Authority::with_both(folder.path()) else { return };
-    let serving = on_a_socket(&authority, Options::default());
-    let read = |address: &Address| {
+    let serving = on_a_socket(&authority, ServerOptions::default());
+    let read = |address: &NbdAddress| {
         let mut data = vec![0; MIB];
         client(folder.path(), "localhost", address)?.read_at(0, &mut data)?;
         assert!(data == noise(MIB, 9));
@@ -417,7 +420,7 @@ fn what_is_cut_or_changed_on_the_way_is_noticed() {
 }
 
 /// A server that answers the demand for TLS with `reply`, and whatever the client does then with what follows.
-fn pretender(reply: u32, what_follows: &'static [u8]) -> (TempDir, Address, thread::JoinHandle<Vec<u8>>) {
+fn pretender(reply: u32, what_follows: &'static [u8]) -> (TempDir, NbdAddress, thread::JoinHandle<Vec<u8>>) {
     let dir = temporary();
     let path = dir.path().join("pretender");
     let listener = UnixListener::bind(&path).expect("a socket");
@@ -432,7 +435,7 @@ fn pretender(reply: u32, what_follows: &'static [u8]) -> (TempDir, Address, thre
         let _ = client.shutdown(std::net::Shutdown::Write);
         rest(client)
     });
-    (dir, Address::Unix(path), thread)
+    (dir, NbdAddress::Unix(path), thread)
 }
 
 #[test]

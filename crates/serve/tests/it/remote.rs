@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use claviger_engine::store::{Access, CountedStore, MemoryStore};
 use claviger_engine::{ErrorKind, Store};
-use claviger_serve::nbd::remote::Options;
-use claviger_serve::nbd::{Export, Options as ServerOptions};
+use claviger_serve::nbd::remote::RemoteOptions;
+use claviger_serve::nbd::{Export, ServerOptions};
 use claviger_serve::remote::{Helper, RemoteAddress, Writers, helpers};
 use claviger_testkit::random::Random;
 use claviger_testkit::tools::{program, run};
@@ -25,10 +25,14 @@ use crate::common::{Faulty, Serving, memory, noise};
 const MIB: usize = 1 << 20;
 
 /// Little patience, so that tests end.
-const QUICK: Options =
-    Options { timeout: Duration::from_secs(20), reconnect: Duration::from_secs(20), connections: 3, cancel: None };
+const QUICK: RemoteOptions = RemoteOptions {
+    timeout: Duration::from_secs(20),
+    reconnect: Duration::from_secs(20),
+    connections: 3,
+    cancel: None,
+};
 
-fn open(place: &str, access: Access, options: Options) -> claviger_engine::Result<Arc<dyn Store>> {
+fn open(place: &str, access: Access, options: RemoteOptions) -> claviger_engine::Result<Arc<dyn Store>> {
     let place = RemoteAddress::parse(OsStr::new(place), &helpers())?.expect("it is no path");
     place.open(access, options)
 }
@@ -262,11 +266,11 @@ struct Proxy {
 impl Proxy {
     fn start(
         dir: &Path,
-        server: &claviger_serve::nbd::Address,
+        server: &claviger_serve::nbd::NbdAddress,
         seed: u64,
         between: impl Fn() + Send + 'static,
     ) -> Self {
-        let claviger_serve::nbd::Address::Unix(server) = server.clone() else { panic!("a Unix socket") };
+        let claviger_serve::nbd::NbdAddress::Unix(server) = server.clone() else { panic!("a Unix socket") };
         let socket = dir.join("proxy");
         let listener = UnixListener::bind(&socket).expect("it listens");
         let (cuts, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
@@ -329,7 +333,7 @@ fn what_a_server_forgets_when_its_connections_end_is_written_again() {
         crash.crash();
     });
     let uri = format!("nbd+unix:///disk?socket={}", proxy.socket.display());
-    let store = open(&uri, Access::ReadWrite, Options { connections: 1, ..QUICK }).expect("it opens");
+    let store = open(&uri, Access::ReadWrite, RemoteOptions { connections: 1, ..QUICK }).expect("it opens");
     let expected = exercise(&store, 21, 60);
     assert!(whole(&*store) == expected);
     assert!(proxy.cuts.load(Ordering::SeqCst) > 5, "there were hardly any cuts");
@@ -421,7 +425,7 @@ fn servers_that_break_the_protocol_are_errors_and_nothing_else() {
     for (what, reply) in replies {
         let dir = tempfile::tempdir().expect("a folder");
         let uri = strange(dir.path(), 1, move |client, request| client.write_all(&reply(request)).is_ok());
-        let impatient = Options {
+        let impatient = RemoteOptions {
             timeout: Duration::from_millis(700),
             reconnect: Duration::from_millis(300),
             connections: 1,
@@ -448,8 +452,12 @@ fn servers_that_break_the_protocol_are_errors_and_nothing_else() {
 fn nobody_waits_for_ever_and_what_may_still_be_written_ends_the_store() {
     let dir = tempfile::tempdir().expect("a folder");
     let uri = strange(dir.path(), 1, |_, _| true);
-    let impatient =
-        Options { timeout: Duration::from_millis(300), reconnect: Duration::from_millis(500), connections: 1, ..QUICK };
+    let impatient = RemoteOptions {
+        timeout: Duration::from_millis(300),
+        reconnect: Duration::from_millis(500),
+        connections: 1,
+        ..QUICK
+    };
     let begun = Instant::now();
     let store = open(&uri, Access::ReadOnly, impatient).expect("it opens");
     let error = store.read_at(0, &mut [0; 512]).expect_err("it never answers");
@@ -465,7 +473,7 @@ fn nobody_waits_for_ever_and_what_may_still_be_written_ends_the_store() {
         counted.fetch_add(1, Ordering::SeqCst);
         client.read_exact(&mut vec![0; u32::from_be_bytes(request[24..].try_into().expect("four")) as usize]).is_ok()
     });
-    let store = open(&uri, Access::ReadWrite, Options { timeout: impatient.timeout, ..QUICK }).expect("it opens");
+    let store = open(&uri, Access::ReadWrite, RemoteOptions { timeout: impatient.timeout, ..QUICK }).expect("it opens");
     let error = store.write_clobbering(0, &mut [0; 512]).expect_err("it never answers");
     assert!(error.to_string().contains("may still take effect"), "{error}");
     assert!(store.write_clobbering(512, &mut [0; 512]).is_err() && store.flush().is_err());
@@ -509,7 +517,7 @@ fn dripping(dir: &Path) -> Vec<(&'static str, String)> {
 fn a_server_that_drips_is_not_waited_for_longer_than_a_silent_one() {
     let dir = tempfile::tempdir().expect("a folder");
     for (what, uri) in dripping(dir.path()) {
-        let impatient = Options { timeout: Duration::from_millis(700), reconnect: Duration::ZERO, ..QUICK };
+        let impatient = RemoteOptions { timeout: Duration::from_millis(700), reconnect: Duration::ZERO, ..QUICK };
         let begun = Instant::now();
         let read = open(&uri, Access::ReadOnly, impatient)
             .and_then(|store| Ok(store.read_at(0, &mut [0; 4096])?))
@@ -525,7 +533,7 @@ fn whoever_waits_for_a_server_hears_of_the_end() {
     let mute = strange(dir.path(), 1, |_, _| true);
     for (what, uri) in dripping(dir.path()).into_iter().chain([("silence", mute)]) {
         let cancel: &'static AtomicBool = Box::leak(Box::default());
-        let patient = Options { timeout: Duration::from_secs(600), cancel: Some(cancel), ..QUICK };
+        let patient = RemoteOptions { timeout: Duration::from_secs(600), cancel: Some(cancel), ..QUICK };
         let soon = thread::spawn(|| {
             thread::sleep(Duration::from_millis(300));
             cancel.store(true, Ordering::SeqCst);
@@ -555,7 +563,7 @@ fn what_is_being_written_is_completed_all_the_same() {
         let data = vec![9; if writes { 0 } else { len }];
         client.write_all(&[simple(request, 0), data].concat()).is_ok()
     });
-    let store = open(&uri, Access::ReadWrite, Options { cancel: Some(cancel), ..QUICK }).expect("it opens");
+    let store = open(&uri, Access::ReadWrite, RemoteOptions { cancel: Some(cancel), ..QUICK }).expect("it opens");
     store.write_clobbering(0, &mut [1; 512]).expect("it is written");
     let mut read = [0; 512];
     store.read_at(512, &mut read).expect("what was written is read back");

@@ -10,7 +10,7 @@ use claviger_engine::formats::Facts;
 use claviger_engine::store::Access;
 use claviger_engine::{Error, Store};
 use claviger_serve::inherited;
-use claviger_serve::kernel::{self, Request};
+use claviger_serve::kernel::{self, MapRequest};
 use serde::Serialize;
 
 use crate::opening::{OpenArgs, OpenedVolume};
@@ -66,7 +66,7 @@ pub fn set_up(open: &OpenArgs, opened: OpenedVolume, name: &str, read_only: bool
     // The kernel wants what it is in for itself.
     drop(opened.volume);
     let store = open.store_path();
-    let request = Request { name, store, mapping, uuid: uuid.as_deref(), read_only: read_only || !all_writable };
+    let request = MapRequest { name, store, mapping, uuid: uuid.as_deref(), read_only: read_only || !all_writable };
     let attached = kernel::attach(&request)?;
     if !attached.keyring {
         output::warn(

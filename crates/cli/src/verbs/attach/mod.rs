@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use claviger_engine::{Error, Result, Secret, credential};
-use claviger_serve::crypttab::{self, Entry, Invocation, Key};
+use claviger_serve::crypttab::{self, CrypttabEntry, CrypttabKey, Invocation};
 use claviger_serve::sessions::Runtime;
 
 use crate::opening::credentials::CredentialArgs;
@@ -102,7 +102,7 @@ pub struct Args {
 /// Something with a name.
 enum Known<'a> {
     Favourite(&'a Favourite),
-    Entry(&'a Entry),
+    CrypttabEntry(&'a CrypttabEntry),
 }
 
 /// Carries the verb out. `global` are the options that every verb takes, for the processes that it starts.
@@ -177,7 +177,7 @@ impl Args {
     }
 
     /// The volume for the kernel and the name that it is to have, where the names are not those of lines of the table.
-    fn volume(&self, entries: &[Entry]) -> Result<Option<(&str, &str)>> {
+    fn volume(&self, entries: &[CrypttabEntry]) -> Result<Option<(&str, &str)>> {
         let options = self.credentials.is_some() || self.how.given() || self.random_key.random_key;
         if options && !self.kernel {
             return Err(Error::misuse("options that open a volume need --kernel, a VOLUME and a NAME")
@@ -196,7 +196,11 @@ impl Args {
     }
 }
 
-fn known<'a>(name: &str, favourites: &'a BTreeMap<String, Favourite>, entries: &'a [Entry]) -> Result<Known<'a>> {
+fn known<'a>(
+    name: &str,
+    favourites: &'a BTreeMap<String, Favourite>,
+    entries: &'a [CrypttabEntry],
+) -> Result<Known<'a>> {
     let favourite = favourites.get(name).map(Known::Favourite);
     let entry = || entries.iter().find(|e| e.name == name).map(Known::Entry);
     favourite.or_else(entry).ok_or_else(|| {
@@ -218,7 +222,7 @@ fn text(named: Option<&Path>, usual: &Path) -> Result<Option<String>> {
     }
 }
 
-fn entries(table: Option<&Path>) -> Result<Vec<Entry>> {
+fn entries(table: Option<&Path>) -> Result<Vec<CrypttabEntry>> {
     let usual = Path::new("/etc/crypttab");
     let path = table.unwrap_or(usual);
     let text = text(table, usual)?;
@@ -262,7 +266,7 @@ fn mount(favourite: &Favourite, args: &Args, global: &[OsString]) -> anyhow::Res
     background::start(&words, Stdio::inherit())
 }
 
-fn attach(entry: &Entry, args: &Args, global: &[OsString]) -> anyhow::Result<()> {
+fn attach(entry: &CrypttabEntry, args: &Args, global: &[OsString]) -> anyhow::Result<()> {
     let invocation = entry.invocation()?;
     invocation.ignored.iter().for_each(|what| output::warn(what));
     let runtime = Runtime::of_this_user()?;
@@ -281,7 +285,7 @@ fn attach(entry: &Entry, args: &Args, global: &[OsString]) -> anyhow::Result<()>
     if args.keys_in_registers {
         options.push(REGISTERS.into());
     }
-    if invocation.key == Key::Random && !args.kernel {
+    if invocation.key == CrypttabKey::Random && !args.kernel {
         return Err(Error::unsupported("a volume with a random key without --kernel")
             .at(device)
             .hint("Its contents would be lost when its server ends. Add --kernel.")
@@ -327,26 +331,26 @@ fn key(invocation: &Invocation, file: Option<&Path>) -> anyhow::Result<(Vec<OsSt
         false => Ok((vec!["--password-file=-".into()], pipe(bytes)?)),
     };
     match invocation.key {
-        Key::Asked => Ok((Vec::new(), Stdio::inherit())),
-        Key::Empty => Ok((vec!["--no-password".into()], Stdio::null())),
-        Key::Random => {
+        CrypttabKey::Asked => Ok((Vec::new(), Stdio::inherit())),
+        CrypttabKey::Empty => Ok((vec!["--no-password".into()], Stdio::null())),
+        CrypttabKey::Random => {
             let swap = invocation.swap.then(|| "--swap".into());
             Ok((["--random-key".into()].into_iter().chain(swap).collect(), Stdio::null()))
         }
-        Key::Keyfile => {
+        CrypttabKey::Keyfile => {
             let mut option = OsString::from("--keyfile=");
             option.push(path);
             Ok((vec![option], Stdio::inherit()))
         }
-        Key::FirstLine => {
+        CrypttabKey::FirstLine => {
             let bytes = read(path, 0, None)?;
             piped(bytes.split(|b| *b == b'\n').next().unwrap_or_default())
         }
-        Key::Password { offset, size } => {
+        CrypttabKey::Password { offset, size } => {
             let bytes = read(path, offset, size)?;
             piped(bytes.strip_suffix(b"\n").unwrap_or(&bytes))
         }
-        Key::Hashed { offset, size } => {
+        CrypttabKey::Hashed { offset, size } => {
             let bytes = read(path, offset, Some(size))?;
             if bytes.len() as u64 != size {
                 let what =

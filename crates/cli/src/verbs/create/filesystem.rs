@@ -230,7 +230,7 @@ impl Wish<'_> {
     pub fn make_in(&self, volume: Volume) -> Result<()> {
         let volume: Arc<dyn Store> = Arc::new(volume);
         let dir = tempfile::tempdir()?;
-        let mounted = fuse::mount(fuse::Image::new(Arc::clone(&volume)), dir.path(), fuse::Options::default());
+        let mounted = fuse::mount(fuse::Image::new(Arc::clone(&volume)), dir.path(), fuse::FuseOptions::default());
         let mounted = mounted
             .map_err(|e| e.hint("Creating a file system needs FUSE. Without --filesystem, FUSE is not needed."))?;
         let handle = mounted.handle();

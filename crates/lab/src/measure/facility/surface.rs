@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use claviger_engine::{Error, Result};
-use claviger_serve::nbd::{Address, Client};
+use claviger_serve::nbd::{Client, NbdAddress};
 
 use crate::measure::memory::Buffer;
 use crate::measure::transfer::{Device, FileDevice};
@@ -54,7 +54,7 @@ impl Surface {
     /// # Errors
     /// `Io`.
     pub fn of_nbd(socket: &Path, len: u64) -> Result<Self> {
-        let client = Client::connect(&Address::Unix(socket.to_owned()), "");
+        let client = Client::connect(&NbdAddress::Unix(socket.to_owned()), "");
         let there = client.map_err(|e| Error::from(e).at(socket))?.len();
         Ok(Self { way: SurfaceKind::Nbd(socket.to_owned()), len: whole(there.min(len)), direct: true })
     }
@@ -69,7 +69,7 @@ impl Surface {
                 Box::new(FileDevice::open(path, self.direct).map_err(|e| Error::from(e).at(path))?)
             }
             SurfaceKind::Nbd(socket) => {
-                let address = Address::Unix(socket.clone());
+                let address = NbdAddress::Unix(socket.clone());
                 Box::new(Client::connect(&address, "").map_err(|e| Error::from(e).at(socket))?)
             }
         })

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use claviger_engine::deadline::{Cancel, Deadline};
 
-use crate::nbd::greet::{self, Agreed, broken};
+use crate::nbd::greet::{self, RemoteExport, broken};
 use crate::nbd::protocol::*;
 use crate::nbd::socket::Socket;
 use crate::nbd::tls::ClientTls;
@@ -35,7 +35,7 @@ const SPARE: usize = 8;
 pub struct Line {
     socket: Socket,
     /// What was agreed on with the server.
-    pub agreed: Agreed,
+    pub agreed: RemoteExport,
     /// How long an answer may take.
     timeout: Duration,
     /// Nobody waits any longer once it is set.
@@ -113,7 +113,7 @@ pub struct Wanted {
 }
 
 /// The result of a request: the server's error number, if it failed.
-pub type Answer = Result<(), u32>;
+pub type RequestResult = Result<(), u32>;
 
 impl Line {
     /// Greets the server at the other end and asks for the export.
@@ -211,7 +211,7 @@ impl Line {
         self.writing.fetch_add(usize::from(command == command::WRITE), Ordering::Relaxed);
         self.written.fetch_add(u64::from(command == command::WRITE), Ordering::SeqCst);
         self.large.fetch_add(usize::from(reads >= LARGE), Ordering::Relaxed);
-        let header = Request { flags: 0, command, cookie, offset, len: len as u32 }.to_bytes();
+        let header = NbdRequest { flags: 0, command, cookie, offset, len: len as u32 }.to_bytes();
         let sent = {
             let _turn = self.socket.turn();
             let patience = self.patience();
@@ -229,7 +229,7 @@ impl Line {
     ///
     /// # Errors
     /// Whatever the connection failed with; `TimedOut` if the answer takes too long, which ends the connection, too.
-    pub fn answer(&self, cookie: u64, out: &mut [u8]) -> io::Result<Answer> {
+    pub fn answer(&self, cookie: u64, out: &mut [u8]) -> io::Result<RequestResult> {
         self.answers(&[Wanted { cookie, at: 0..out.len() }], out)
     }
 
@@ -237,7 +237,7 @@ impl Line {
     ///
     /// # Errors
     /// Those of [`Line::answer`]. [`Line::arrived`] says what is there all the same.
-    pub fn answers(&self, wanted: &[Wanted], out: &mut [u8]) -> io::Result<Answer> {
+    pub fn answers(&self, wanted: &[Wanted], out: &mut [u8]) -> io::Result<RequestResult> {
         let mut deadline = self.patience();
         let mut missing = usize::MAX;
         loop {
@@ -278,7 +278,7 @@ impl Line {
     }
 
     /// Puts what others have received where it belongs.
-    fn all_here(&self, wanted: &[Wanted], answers: Vec<Asked>, out: &mut [u8]) -> io::Result<Answer> {
+    fn all_here(&self, wanted: &[Wanted], answers: Vec<Asked>, out: &mut [u8]) -> io::Result<RequestResult> {
         let mut error = None;
         for (w, answer) in wanted.iter().zip(answers) {
             self.ended(&answer);
@@ -288,7 +288,7 @@ impl Line {
                 self.state().spare(bytes);
             }
         }
-        if error == Some(Errno::ESHUTDOWN.0) {
+        if error == Some(NbdErrno::ESHUTDOWN.0) {
             return Err(self.fail(&io::Error::new(io::ErrorKind::ConnectionAborted, "the server is shutting down")));
         }
         Ok(error.map_or(Ok(()), Err))
@@ -326,7 +326,7 @@ impl Line {
                 break;
             }
         }
-        let bytes = Request { flags: 0, command: command::DISC, cookie: 0, offset: 0, len: 0 }.to_bytes();
+        let bytes = NbdRequest { flags: 0, command: command::DISC, cookie: 0, offset: 0, len: 0 }.to_bytes();
         let _ = self.socket.send_by(self.patience().at_most(GOODBYE), &bytes);
         self.fail(&io::ErrorKind::NotConnected.into());
     }
@@ -505,7 +505,7 @@ impl Line {
                 let error = be32(inbox.look(&self.socket, len, buffers, deadline)?, 0);
                 inbox.skip(len);
                 // A server that fails with no error has failed all the same.
-                self.state().of(cookie)?.error.get_or_insert(if error == 0 { Errno::EIO.0 } else { error });
+                self.state().of(cookie)?.error.get_or_insert(if error == 0 { NbdErrno::EIO.0 } else { error });
             }
             _ => return Err(broken("an invalid chunk")),
         }
@@ -590,7 +590,7 @@ impl State {
         }
         asked.finish();
         // One that is shutting down does nothing any more.
-        self.answered |= asked.error != Some(Errno::ESHUTDOWN.0);
+        self.answered |= asked.error != Some(NbdErrno::ESHUTDOWN.0);
         Ok(())
     }
 }
@@ -609,7 +609,7 @@ impl Asked {
 
     fn finish(&mut self) {
         if self.error.is_none() && self.missing > 0 {
-            self.error = Some(Errno::EIO.0);
+            self.error = Some(NbdErrno::EIO.0);
         }
         self.done = true;
         if let Some(waiter) = self.waiter.take() {

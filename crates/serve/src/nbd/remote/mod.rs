@@ -24,7 +24,7 @@ use super::protocol::{command, export};
 use super::socket::Socket;
 use super::tls::ClientTls;
 use ahead::{Ahead, Part, parts};
-use line::{Answer, Line, Wanted};
+use line::{Line, RequestResult, Wanted};
 use unflushed::Unflushed;
 
 /// How long the handshake may take.
@@ -44,7 +44,7 @@ const PAUSES: [u64; 6] = [50, 200, 500, 1000, 2000, 5000];
 
 /// How patient a client is, and how many connections it makes.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct RemoteOptions {
     /// How long an answer may take.
     pub timeout: Duration,
     /// How long a lost connection may take to come back. Zero: it is final.
@@ -55,7 +55,7 @@ pub struct Options {
     pub cancel: Cancel,
 }
 
-impl Default for Options {
+impl Default for RemoteOptions {
     fn default() -> Self {
         Self { timeout: Duration::from_secs(120), reconnect: Duration::from_secs(60), connections: 4, cancel: None }
     }
@@ -100,7 +100,7 @@ struct Vain {
 pub struct Remote {
     server: Box<dyn Reach>,
     export: String,
-    options: Options,
+    options: RemoteOptions,
     len: u64,
     flags: u16,
     /// Requests must be multiples of it, in bytes.
@@ -130,7 +130,12 @@ impl Remote {
     /// # Errors
     /// `NotFound`, `PermissionDenied` and `Unsupported` as the server refuses; `ReadOnlyFilesystem` if it is to be written and cannot be; `InvalidData` if it breaks
     /// the protocol; `TimedOut`; whatever connecting reports.
-    pub(crate) fn open(server: Box<dyn Reach>, export: &str, access: Access, options: Options) -> io::Result<Self> {
+    pub(crate) fn open(
+        server: Box<dyn Reach>,
+        export: &str,
+        access: Access,
+        options: RemoteOptions,
+    ) -> io::Result<Self> {
         let line = dial(&*server, export, options, options.cancel, HANDSHAKE).map_err(|e| match e {
             e if deadline::is_cancelled(&e) => {
                 server.give_up();
@@ -314,7 +319,7 @@ impl Remote {
             return Ok(());
         }
         let carry_out = |command, offset, data: &[u8]| -> io::Result<()> {
-            let answer: Answer = line.answer(line.ask(command, offset, data.len(), data)?, &mut [])?;
+            let answer: RequestResult = line.answer(line.ask(command, offset, data.len(), data)?, &mut [])?;
             answer.map_err(of_errno)
         };
         let flush = || if self.has(export::SEND_FLUSH) { carry_out(command::FLUSH, 0, &[]) } else { Ok(()) };
@@ -605,7 +610,13 @@ struct Piece<'a> {
     number: Option<u64>,
 }
 
-fn dial(server: &dyn Reach, export: &str, options: Options, cancel: Cancel, within: Duration) -> io::Result<Line> {
+fn dial(
+    server: &dyn Reach,
+    export: &str,
+    options: RemoteOptions,
+    cancel: Cancel,
+    within: Duration,
+) -> io::Result<Line> {
     let deadline = Deadline::within(within.min(options.timeout), cancel);
     Line::open(server.reach(deadline)?, server.tls(), export, options.timeout, cancel, deadline)
 }

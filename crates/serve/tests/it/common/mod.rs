@@ -9,27 +9,27 @@ use std::thread::{self, JoinHandle};
 
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{Layout, Payload, Result, SectorCipher, Segment, Store, Volume};
-use claviger_serve::nbd::{Address, Client, Export, Handle, Options, Server};
+use claviger_serve::nbd::{Client, Export, NbdAddress, Server, ServerHandle, ServerOptions};
 pub use claviger_testkit::random::{Random, noise};
 use tempfile::TempDir;
 
 /// A server on a Unix socket of its own, in a thread of this process.
 pub struct Serving {
-    pub address: Address,
-    pub handle: Handle,
+    pub address: NbdAddress,
+    pub handle: ServerHandle,
     _dir: TempDir,
     uri: String,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
 impl Serving {
-    pub fn with(exports: Vec<Export>, options: Options) -> Self {
+    pub fn with(exports: Vec<Export>, options: ServerOptions) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let address = Address::Unix(dir.path().join("socket"));
+        let address = NbdAddress::Unix(dir.path().join("socket"));
         Self::at(&address, dir, exports, options)
     }
 
-    pub fn at(address: &Address, dir: TempDir, exports: Vec<Export>, options: Options) -> Self {
+    pub fn at(address: &NbdAddress, dir: TempDir, exports: Vec<Export>, options: ServerOptions) -> Self {
         let server = Server::bind(address, exports, options).expect("it listens");
         let (address, handle, uri) = (server.address().clone(), server.handle(), server.uri("disk"));
         let thread = Some(thread::spawn(move || server.run()));
@@ -38,7 +38,7 @@ impl Serving {
 
     /// One export, called `disk`.
     pub fn store(store: Arc<dyn Store>) -> Self {
-        Self::with(vec![Export::new("disk", store)], Options::default())
+        Self::with(vec![Export::new("disk", store)], ServerOptions::default())
     }
 
     pub fn uri(&self) -> &str {
