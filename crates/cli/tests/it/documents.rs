@@ -1,5 +1,6 @@
 //! Man pages, completions, and the pages that people read.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -169,6 +170,36 @@ fn links_of_the_readme_and_the_guide_resolve() {
         let in_the_book = summary.contains(&format!("]({name})")) || (!name.ends_with(".md") && linked.contains(file));
         assert!(name == "SUMMARY.md" || in_the_book, "{name} is not in the book");
     }
+}
+
+/// All files of source code below a folder.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    entries.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
+}
+
+/// The name of the public type that a line declares.
+fn public_type(line: &str) -> Option<&str> {
+    let rest = line.trim_start().strip_prefix("pub ")?;
+    let (kind, name) = rest.strip_prefix("unsafe ").unwrap_or(rest).split_once(' ')?;
+    let is_type = ["struct", "enum", "trait", "type", "union"].contains(&kind);
+    is_type.then(|| name.split(|c: char| !c.is_alphanumeric()).next().expect("a part"))
+}
+
+/// docs/api has no lab in it and is only as new as the last `make api`: the sources count.
+#[test]
+fn no_two_public_types_share_a_name() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut places: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for path in ["crypto", "engine", "serve", "lab"].iter().flat_map(|name| sources(&crates.join(name).join("src"))) {
+        let Ok(text) = fs::read_to_string(&path) else { continue };
+        for name in text.lines().filter_map(public_type) {
+            places.entry(name.to_owned()).or_default().push(path.clone());
+        }
+    }
+    assert!(places.len() > 400, "only {} types were found", places.len());
+    places.retain(|_, places| places.len() > 1);
+    assert!(places.is_empty(), "types that share a name: {places:#?}");
 }
 
 /// apt is a script here: at first somebody else has its lock, then it does as asked, or fails for another reason.

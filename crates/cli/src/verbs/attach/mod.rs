@@ -102,7 +102,7 @@ pub struct Args {
 /// Something with a name.
 enum Known<'a> {
     Favourite(&'a Favourite),
-    CrypttabEntry(&'a CrypttabEntry),
+    Entry(&'a CrypttabEntry),
 }
 
 /// Carries the verb out. `global` are the options that every verb takes, for the processes that it starts.
