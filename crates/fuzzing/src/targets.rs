@@ -154,7 +154,7 @@ fn filesystems(bytes: &[u8]) {
     let sealed = Some(sealed).filter(|sealed| sealed != bytes);
     for bytes in [Some(bytes), sealed.as_deref()].into_iter().flatten() {
         let store = store(bytes, 64 << 10);
-        let _ = filesystems::detect::detect(&*store);
+        let _ = filesystems::detect(&*store);
         if let Ok((_, tree)) = filesystems::open(store) {
             walk(&*tree);
         }

@@ -2,11 +2,11 @@
 
 pub mod adiantum;
 pub mod aead;
-pub mod cascade;
+mod cascade;
 pub mod cbc;
 mod ecryptfs;
 pub mod efs;
-pub mod lrw;
+mod lrw;
 pub(crate) mod md5;
 mod simple;
 pub mod xts;

@@ -1,6 +1,6 @@
 //! File systems, without the kernel: detecting which one a store holds, and reading its folders and files.
 
-pub mod detect;
+pub(crate) mod detect;
 mod exfat;
 pub mod ext;
 pub mod fat;

@@ -145,7 +145,7 @@ fn what_is_known_of_it_is_told_and_nothing_secret() {
             assert_eq!(unlocked.warnings.len(), usize::from(recipe.conversion != "Complete"), "{what}");
             let volume = Volume::new(Arc::clone(&store), unlocked.layout);
             assert!(volume.write_clobbering(0, &mut [0; 512]).is_err(), "it is only read");
-            let found = filesystems::detect::detect(&volume).expect("it can be read").expect("a file system");
+            let found = filesystems::detect(&volume).expect("it can be read").expect("a file system");
             assert_eq!(found.kind.name(), "HFS+");
         }
     }
