@@ -118,7 +118,7 @@ impl Done {
 
     fn of(status: ExitStatus, out: &[u8], err: &str) -> Self {
         #[derive(Deserialize)]
-        struct Told {
+        struct ErrorLine {
             error: Failure,
         }
         #[derive(Deserialize)]
@@ -129,7 +129,7 @@ impl Done {
         let mut done = Self { code, out: serde_json::from_slice(out).unwrap_or(Value::Null), ..Self::default() };
         for line in err.lines().filter(|line| !line.trim().is_empty()) {
             let line = line.trim_start_matches("claviger: ").trim_start_matches("warning: ");
-            match serde_json::from_str::<Told>(line) {
+            match serde_json::from_str::<ErrorLine>(line) {
                 Ok(told) => done.error = Some(told.error.message),
                 Err(_) => done.warnings.push(line.to_owned()),
             }

@@ -135,7 +135,7 @@ pub struct ClavigerError {
 }
 
 /// Where a function says what went wrong.
-type Told<'a> = Option<&'a mut MaybeUninit<*mut ClavigerError>>;
+type ErrorOut<'a> = Option<&'a mut MaybeUninit<*mut ClavigerError>>;
 
 const TEXTS: &[ClavigerText] = {
     use ClavigerText::{Cipher, Format, Hash, Header, HiddenKeyfile, Kdf, Keyfile, Label, LogicalVolume};
@@ -179,7 +179,7 @@ fn text(text: impl Into<Vec<u8>>) -> CString {
 }
 
 /// Carries out `work` and says in `told` what goes wrong, which may be a panic.
-fn carried_out<T>(told: Told<'_>, work: impl FnOnce() -> Result<T, Error>) -> Result<T, c_int> {
+fn carried_out<T>(told: ErrorOut<'_>, work: impl FnOnce() -> Result<T, Error>) -> Result<T, c_int> {
     let (code, error) = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(e)) => (e.kind.code(), e),
@@ -212,7 +212,7 @@ fn path_of<'a>(pointer: *const c_char) -> Result<&'a Path, Error> {
 
 fn as_json(
     json: Option<&mut MaybeUninit<*mut c_char>>,
-    told: Told<'_>,
+    told: ErrorOut<'_>,
     work: impl FnOnce() -> Result<String, Error>,
 ) -> c_int {
     code(carried_out(told, || {

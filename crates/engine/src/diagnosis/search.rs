@@ -207,14 +207,14 @@ enum Outcome<T> {
 }
 
 /// A way to try the credentials.
-struct Way {
+struct Attempt {
     how: Difference,
     /// The password, if it is not the one that was given.
     password: Option<Secret>,
 }
 
 /// Every way but the one that was given, those first that people err in most.
-fn ways(credentials: &[Credential], hinted: bool) -> Vec<Way> {
+fn ways(credentials: &[Credential], hinted: bool) -> Vec<Attempt> {
     let is_keyfile = |c: &&Credential| matches!(c, Credential::Keyfile(_));
     let keyfiles = credentials.iter().filter(is_keyfile).count();
     let passphrase = credentials.iter().find_map(|c| match c {
@@ -222,7 +222,7 @@ fn ways(credentials: &[Credential], hinted: bool) -> Vec<Way> {
         _ => None,
     });
     let mut ways = Vec::new();
-    let mut plain = |how| ways.push(Way { how, password: None });
+    let mut plain = |how| ways.push(Attempt { how, password: None });
     if hinted {
         plain(Difference::WithoutHints);
     }
@@ -234,11 +234,11 @@ fn ways(credentials: &[Credential], hinted: bool) -> Vec<Way> {
         (0..keyfiles).for_each(|n| plain(Difference::WithoutKeyfile(n)));
     }
     let forms = passphrase.map(|text| forms(text)).unwrap_or_default();
-    ways.extend(forms.into_iter().map(|f| Way { how: Difference::Password(f.change), password: Some(f.password) }));
+    ways.extend(forms.into_iter().map(|f| Attempt { how: Difference::Password(f.change), password: Some(f.password) }));
     ways
 }
 
-impl Way {
+impl Attempt {
     /// The credentials in this way. Copies, as long as they are tried: a keyfile may have a megabyte.
     fn credentials(&self, given: &[Credential]) -> Vec<Credential> {
         let mut keyfile = 0;

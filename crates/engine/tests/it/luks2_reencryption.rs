@@ -33,7 +33,7 @@ const MOVING: usize = 3 * SMALL_FRONT;
 
 /// What is done to the volume, in one of the ways that there are.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum Reencrypting {
     /// A new key, header in front; or from the end on.
     NewKey { backward: bool, resilience: &'static str },
     /// Plaintext into ciphertext with the header in a store of its own.
@@ -46,20 +46,20 @@ enum Way {
     DecryptInPlace { resilience: &'static str },
 }
 
-const WAYS: [Way; 10] = [
-    Way::NewKey { backward: false, resilience: "checksum" },
-    Way::NewKey { backward: true, resilience: "checksum" },
-    Way::NewKey { backward: false, resilience: "journal" },
-    Way::NewKey { backward: false, resilience: "none" },
-    Way::EncryptDetached { resilience: "checksum" },
-    Way::EncryptDetached { resilience: "journal" },
-    Way::DecryptDetached { resilience: "checksum" },
-    Way::EncryptInPlace,
-    Way::DecryptInPlace { resilience: "checksum" },
-    Way::DecryptInPlace { resilience: "journal" },
+const WAYS: [Reencrypting; 10] = [
+    Reencrypting::NewKey { backward: false, resilience: "checksum" },
+    Reencrypting::NewKey { backward: true, resilience: "checksum" },
+    Reencrypting::NewKey { backward: false, resilience: "journal" },
+    Reencrypting::NewKey { backward: false, resilience: "none" },
+    Reencrypting::EncryptDetached { resilience: "checksum" },
+    Reencrypting::EncryptDetached { resilience: "journal" },
+    Reencrypting::DecryptDetached { resilience: "checksum" },
+    Reencrypting::EncryptInPlace,
+    Reencrypting::DecryptInPlace { resilience: "checksum" },
+    Reencrypting::DecryptInPlace { resilience: "journal" },
 ];
 
-const DECRYPT_IN_PLACE: Way = Way::DecryptInPlace { resilience: "checksum" };
+const DECRYPT_IN_PLACE: Reencrypting = Reencrypting::DecryptInPlace { resilience: "checksum" };
 
 fn passphrase() -> Credential {
     Credential::Passphrase(Secret::copy_from(b"correct horse"))
@@ -179,7 +179,7 @@ fn read_all(store: &dyn Store) -> Vec<u8> {
     all
 }
 
-impl Way {
+impl Reencrypting {
     /// What is there before: bytes of both stores, and how many of them are the header's.
     fn before(self) -> (Vec<u8>, usize) {
         match self {
@@ -269,7 +269,7 @@ fn every_way_comes_to_the_same_contents() {
 /// Without protection the zone is lost that was being rewritten, and no other.
 #[test]
 fn without_protection_a_crash_loses_one_zone_at_most() {
-    let way = Way::NewKey { backward: false, resilience: "none" };
+    let way = Reencrypting::NewKey { backward: false, resilience: "none" };
     let (before, header) = way.before();
     let crash = Arc::new(CrashStore::new(before));
     let bed = Bed::new(Arc::clone(&crash) as Arc<dyn Store>, header);
@@ -287,19 +287,19 @@ fn without_protection_a_crash_loses_one_zone_at_most() {
 
 pub fn scenarios() -> Vec<Scenario> {
     // Without protection a zone may be lost, which nobody who asks for it is told otherwise.
-    let ways = WAYS.into_iter().filter(|way| !matches!(way, Way::NewKey { resilience: "none", .. }));
+    let ways = WAYS.into_iter().filter(|way| !matches!(way, Reencrypting::NewKey { resilience: "none", .. }));
     ways.map(scenario).collect()
 }
 
-fn scenario(way: Way) -> Scenario {
+fn scenario(way: Reencrypting) -> Scenario {
     let (before, header) = way.before();
     let bed = move |store: &Arc<dyn Store>| Bed::new(Arc::clone(store), header);
     Scenario {
         format: "LUKS2",
         verb: match way {
-            Way::NewKey { .. } => Verb::Reencrypt,
-            Way::EncryptDetached { .. } | Way::EncryptInPlace => Verb::Encrypt,
-            Way::DecryptDetached { .. } | Way::DecryptInPlace { .. } => Verb::Decrypt,
+            Reencrypting::NewKey { .. } => Verb::Reencrypt,
+            Reencrypting::EncryptDetached { .. } | Reencrypting::EncryptInPlace => Verb::Encrypt,
+            Reencrypting::DecryptDetached { .. } | Reencrypting::DecryptInPlace { .. } => Verb::Decrypt,
         },
         name: format!("{way:?}"),
         before,
@@ -314,7 +314,7 @@ fn scenario(way: Way) -> Scenario {
     }
 }
 
-impl Way {
+impl Reencrypting {
     /// What is in the volume, whether it has begun, goes on or is done.
     fn now(self, bed: &Bed) -> Result<Vec<u8>> {
         let contents = self.contents();
@@ -463,7 +463,7 @@ fn a_detached_header_is_not_used_behind_another() {
 }
 
 /// What `claviger reencrypt --decrypt --header FILE` does, from the beginning or once more.
-fn decrypt(bed: &Bed, way: Way) -> Result<()> {
+fn decrypt(bed: &Bed, way: Reencrypting) -> Result<()> {
     let credentials = [passphrase()];
     let (with, request) = (Unlock::with(&credentials), way.request());
     bed.with(|stores| {
@@ -483,11 +483,11 @@ fn decrypt(bed: &Bed, way: Way) -> Result<()> {
 #[test]
 fn a_decryption_whose_beginning_is_interrupted_is_run_again() {
     for resilience in ["checksum", "journal"] {
-        interrupted_and_run_again(Way::DecryptInPlace { resilience });
+        interrupted_and_run_again(Reencrypting::DecryptInPlace { resilience });
     }
 }
 
-fn interrupted_and_run_again(way: Way) {
+fn interrupted_and_run_again(way: Reencrypting) {
     let (before, header) = way.before();
     let crash = Arc::new(CrashStore::new(before));
     way.begin(&Bed::new(Arc::clone(&crash) as Arc<dyn Store>, header)).expect("it begins");
@@ -532,7 +532,7 @@ fn an_older_header_backup_decrypts_nothing() {
 
 #[test]
 fn a_new_header_goes_only_where_nothing_is() {
-    for way in [Way::EncryptDetached { resilience: "checksum" }, DECRYPT_IN_PLACE] {
+    for way in [Reencrypting::EncryptDetached { resilience: "checksum" }, DECRYPT_IN_PLACE] {
         let (mut image, header) = way.before();
         image[header - 1] = 1;
         let bed = Bed::of(&image, header);
@@ -545,7 +545,7 @@ fn a_new_header_goes_only_where_nothing_is() {
 #[test]
 fn other_data_are_refused_where_it_shows() {
     let other = |begun: bool, data: &dyn Fn(&mut [u8])| {
-        let way = Way::DecryptDetached { resilience: "checksum" };
+        let way = Reencrypting::DecryptDetached { resilience: "checksum" };
         let (before, header) = way.before();
         let bed = Bed::of(&before, header);
         if begun {
@@ -585,14 +585,14 @@ fn misuse<T>(result: Result<T>) -> String {
 /// next flush succeeds without it. Going on writes it once more, so that a crash after the end loses nothing.
 #[test]
 fn what_never_reached_the_disk_is_written_again() {
-    for way in WAYS.into_iter().filter(|way| !matches!(way, Way::NewKey { resilience: "none", .. })) {
+    for way in WAYS.into_iter().filter(|way| !matches!(way, Reencrypting::NewKey { resilience: "none", .. })) {
         let (before, header) = way.before();
         let goes_on =
             |bed: &Bed| bed.with(|stores| reencrypt::status(stores.header)).map(|status| status == Some(true));
         // From the beginning, or on from where an interruption has left it.
         let whole = |bed: &Bed| {
             if !goes_on(bed)? {
-                if let (Way::EncryptDetached { .. }, Some(header)) = (way, bed.header()) {
+                if let (Reencrypting::EncryptDetached { .. }, Some(header)) = (way, bed.header()) {
                     // Keyslots without a header: the error says to delete that file, since the data are as they were.
                     header.write_clobbering(0, &mut vec![0; FRONT])?;
                 }
@@ -737,7 +737,7 @@ fn what_could_not_be_put_together_is_kept_whole() {
 
 #[test]
 fn a_state_that_was_changed_without_the_keys_is_refused() {
-    let way = Way::NewKey { backward: false, resilience: "checksum" };
+    let way = Reencrypting::NewKey { backward: false, resilience: "checksum" };
     let (before, _) = way.before();
     let bed = Bed::of(&before, 0);
     way.begin(&bed).expect("it begins");

@@ -81,7 +81,7 @@ impl Format for Cryptoloop {
 struct CryptoloopHeader(Arc<dyn Store>);
 
 /// One way to open a volume.
-struct Way {
+struct Trial {
     cipher: String,
     hash: &'static str,
     bits: u32,
@@ -137,7 +137,7 @@ impl Header for CryptoloopHeader {
 const WEAK: &str = "Cryptoloop is weak: its IVs are predictable, so outsiders can recognise specially prepared \
      contents, and its passphrase is hashed once without salt. Copy the contents to a volume of another format.";
 
-fn nothing_opens(ways: &[Way]) -> Error {
+fn nothing_opens(ways: &[Trial]) -> Error {
     let what = format!(
         "none of the {} ways tried gave anything recognisable. Cryptoloop volumes have no signature: a wrong \
          passphrase, an untried cipher or offset, and a file of another kind look the same",
@@ -150,7 +150,7 @@ fn nothing_opens(ways: &[Way]) -> Error {
 }
 
 /// The ways that the options leave open.
-fn ways(with: &Unlock<'_>) -> Result<Vec<Way>> {
+fn ways(with: &Unlock<'_>) -> Result<Vec<Trial>> {
     let ciphers: Vec<(String, Vec<u32>)> = match with.cipher {
         None => CIPHERS.iter().map(|(name, sizes)| (format!("{name}-cbc-plain"), sizes.to_vec())).collect(),
         Some(cipher) => {
@@ -173,13 +173,13 @@ fn ways(with: &Unlock<'_>) -> Result<Vec<Way>> {
     for (cipher, sizes) in ciphers {
         let sizes = with.headerless.key_bits.map_or(sizes, |bits| vec![bits]);
         for hash in &hashes {
-            ways.extend(sizes.iter().map(|bits| Way { cipher: cipher.clone(), hash, bits: *bits }));
+            ways.extend(sizes.iter().map(|bits| Trial { cipher: cipher.clone(), hash, bits: *bits }));
         }
     }
     Ok(ways)
 }
 
-impl Way {
+impl Trial {
     fn open(
         &self,
         store: &dyn Store,

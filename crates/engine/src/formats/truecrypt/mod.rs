@@ -382,7 +382,7 @@ impl HeaderCopies {
             kdfs.map(|k| k.derivation(with.pim, position.system)).collect()
         };
         let ways = |position: &Position| {
-            let right = |(s, _): &trials::Way| suite.is_none_or(|only| std::ptr::eq(only, *s));
+            let right = |(s, _): &trials::SuiteInMode| suite.is_none_or(|only| std::ptr::eq(only, *s));
             position.ways(family.suites).filter(right).collect()
         };
         Ok(HeaderTrials::new(family.rules, &self.copies, derivations, ways))
@@ -816,7 +816,7 @@ mod tests {
         Ok((TRUECRYPT.open(&shared)?.unlock(&with)?, store))
     }
 
-    fn all_ways() -> impl Iterator<Item = trials::Way> {
+    fn all_ways() -> impl Iterator<Item = trials::SuiteInMode> {
         positions::TRUECRYPT[0].ways(suites::TRUECRYPT)
     }
 

@@ -1,7 +1,7 @@
 //! The places where headers can be.
 
 use super::suites::{Mode, Suite};
-use super::trials::Way;
+use super::trials::SuiteInMode;
 use super::{HEADER_AREA, HEADER_GROUP, OLD_HEADER, OLD_HIDDEN_HEADER};
 
 /// A place where a header can be.
@@ -77,7 +77,7 @@ impl Position {
     }
 
     /// Those of `suites`, with their modes, that a header here can have, the newest modes first.
-    pub fn ways(&self, suites: &'static [Suite]) -> impl Iterator<Item = Way> {
+    pub fn ways(&self, suites: &'static [Suite]) -> impl Iterator<Item = SuiteInMode> {
         let modes = if self.old { &Mode::ALL[..] } else { &[Mode::Xts] };
         modes.iter().flat_map(|mode| suites.iter().filter(|s| s.modes.contains(mode)).map(|suite| (suite, *mode)))
     }

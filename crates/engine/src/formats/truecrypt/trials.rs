@@ -48,7 +48,7 @@ pub(super) struct Outcome {
 }
 
 /// A suite in a mode.
-pub(super) type Way = (&'static Suite, Mode);
+pub(super) type SuiteInMode = (&'static Suite, Mode);
 
 /// All that is to be tried.
 pub(super) struct HeaderTrials<'a> {
@@ -63,7 +63,7 @@ struct Task<'a> {
     /// The headers whose salt this is, the preferred first. More than one only where a file repeats itself.
     copies: Vec<(usize, &'a HeaderCopy)>,
     /// What to try the key with, the shortest keys first.
-    ways: Vec<Way>,
+    ways: Vec<SuiteInMode>,
     key_len: usize,
 }
 
@@ -80,7 +80,7 @@ impl<'a> HeaderTrials<'a> {
         rules: &'static Rules,
         copies: &'a [HeaderCopy],
         derivations: impl Fn(&'static Position) -> Vec<Derivation>,
-        ways: impl Fn(&'static Position) -> Vec<Way>,
+        ways: impl Fn(&'static Position) -> Vec<SuiteInMode>,
     ) -> Self {
         let mut tasks: Vec<Task<'a>> = Vec::new();
         for (rank, copy) in copies.iter().enumerate() {
@@ -297,7 +297,7 @@ impl Search<'_> {
         }
     }
 
-    fn try_way(&self, derivation: Derivation, rank: usize, copy: &HeaderCopy, way: Way, keys: &SharedKeys<'_>) {
+    fn try_way(&self, derivation: Derivation, rank: usize, copy: &HeaderCopy, way: SuiteInMode, keys: &SharedKeys<'_>) {
         let (suite, mode) = way;
         self.trials.fetch_add(1, Ordering::Relaxed);
         let encrypted = &copy.bytes[header::SALT..];
