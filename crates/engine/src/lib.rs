@@ -119,7 +119,6 @@ pub mod error;
 pub mod file_formats;
 pub mod filesystems;
 pub mod formats;
-pub mod free_tail;
 #[doc(hidden)]
 pub mod fuzzing;
 mod hex;

@@ -5,7 +5,8 @@
 
 use std::io;
 
-use super::fat::boot::{Boot, Root, Width};
+use super::fat::boot_sector::{BootSector, NAMES, SIGNATURE};
+use super::{exfat, ntfs};
 use crate::hex;
 use crate::store::{SMALLEST_SECTOR, Store};
 
@@ -97,8 +98,8 @@ pub const LOOKED_AT: usize = 0x10000 + 4096;
 
 /// Marks at fixed places that alone decide.
 static MARKS: &[(usize, &[u8], Kind)] = &[
-    (3, b"NTFS    ", Kind::Ntfs),
-    (3, b"EXFAT   ", Kind::ExFat),
+    (ntfs::boot_sector::NAME.0, ntfs::boot_sector::NAME.1, Kind::Ntfs),
+    (exfat::boot_sector::NAME.0, exfat::boot_sector::NAME.1, Kind::ExFat),
     (3, b"ReFS\0\0\0\0", Kind::ReFs),
     (0, b"XFSB", Kind::Xfs),
     (0x10040, b"_BHRfS_M", Kind::Btrfs),
@@ -130,7 +131,7 @@ pub fn detect(store: &dyn Store) -> io::Result<Option<Filesystem>> {
     let start = Start(&start);
     let (label, uuid) = match kind {
         Kind::Fat12 | Kind::Fat16 | Kind::Fat32 => fat(store, &start)?,
-        Kind::ExFat => (exfat_label(store, &start)?, start.u32(100).map(short_serial)),
+        Kind::ExFat => (exfat_label(store)?, start.u32(100).map(short_serial)),
         Kind::Ntfs => (ntfs_label(store, &start)?, start.u64(72).map(|serial| format!("{serial:016X}"))),
         Kind::Ext2 | Kind::Ext3 | Kind::Ext4 | Kind::ExtJournal => (start.text(0x478, 16), start.uuid(0x468)),
         Kind::Xfs => (start.text(108, 12), start.uuid(32)),
@@ -182,16 +183,17 @@ pub(crate) fn kind(start: &[u8]) -> Option<Kind> {
     marked.or_else(|| ext_kind(&start)).or_else(|| fat_kind(&start)).or_else(|| hfs_kind(&start))
 }
 
+/// Whether a boot sector of FAT, exFAT or NTFS says which one it is.
+pub(crate) fn names_itself(sector: &[u8]) -> bool {
+    let names = NAMES.into_iter().chain([ntfs::boot_sector::NAME, exfat::boot_sector::NAME]);
+    names.into_iter().any(|(at, name)| Start(sector).has(at, name))
+}
+
 /// ext2, ext3 and ext4 differ in the features their superblock lists (libblkid's ext.c). The magic number has only two
 /// bytes, so other fields must make sense too.
 fn ext_kind(start: &Start<'_>) -> Option<Kind> {
     const SUPERBLOCK: usize = 0x400;
-    const HAS_JOURNAL: u32 = 0x4;
     const JOURNAL_DEVICE: u32 = 0x8;
-    /// Read-only compatible features of ext3: sparse superblocks, large files, hashed directories.
-    const EXT3_READ_ONLY: u32 = 0x7;
-    /// Incompatible features of ext3: file types in directories, a journal to replay, meta groups.
-    const EXT3_INCOMPATIBLE: u32 = 0x16;
     let u32_at = |at| start.u32(SUPERBLOCK + at);
     if !start.has(SUPERBLOCK + 0x38, b"\x53\xef") || u32_at(0x18)? > 6 || u32_at(0x4c)? > 1 {
         return None;
@@ -202,29 +204,36 @@ fn ext_kind(start: &Start<'_>) -> Option<Kind> {
         Kind::ExtJournal
     } else if inodes_of_a_group == 0 {
         return None;
-    } else if read_only & !EXT3_READ_ONLY != 0 || incompatible & !EXT3_INCOMPATIBLE != 0 {
+    } else {
+        ext_kind_of(compatible, incompatible, read_only)
+    })
+}
+
+/// Which ext has these features.
+pub(super) fn ext_kind_of(compatible: u32, incompatible: u32, read_only: u32) -> Kind {
+    const HAS_JOURNAL: u32 = 0x4;
+    /// Read-only compatible features of ext3: sparse superblocks, large files, hashed directories.
+    const EXT3_READ_ONLY: u32 = 0x7;
+    /// Incompatible features of ext3: file types in directories, a journal to replay, meta groups.
+    const EXT3_INCOMPATIBLE: u32 = 0x16;
+    if read_only & !EXT3_READ_ONLY != 0 || incompatible & !EXT3_INCOMPATIBLE != 0 {
         Kind::Ext4
     } else if compatible & HAS_JOURNAL != 0 {
         Kind::Ext3
     } else {
         Kind::Ext2
-    })
+    }
 }
 
 /// FAT has no magic number common to all: a jump, and fields that make sense together.
 fn fat_kind(start: &Start<'_>) -> Option<Kind> {
     let jumps = start.has(0, b"\xeb") || start.has(0, b"\xe9");
-    let named = [(82, b"FAT32   "), (54, b"FAT12   "), (54, b"FAT16   "), (54, b"FAT     ")];
-    let named = named.iter().any(|(at, name)| start.has(*at, *name));
-    let boots = jumps && start.has(510, b"\x55\xaa");
+    let named = NAMES.iter().any(|(at, name)| start.has(*at, name));
+    let boots = jumps && start.has(510, &SIGNATURE);
     if !named && !boots {
         return None;
     }
-    Some(match Boot::parse(start.0).ok()?.width {
-        Width::Bits12 => Kind::Fat12,
-        Width::Bits16 => Kind::Fat16,
-        Width::Bits32 | Width::ExFat => Kind::Fat32,
-    })
+    Some(BootSector::parse(start.0).ok()?.width.kind())
 }
 
 /// HFS has a magic number of only two bytes; its blocks are multiples of 512 bytes.
@@ -239,11 +248,8 @@ fn fat(store: &dyn Store, start: &Start<'_>) -> io::Result<(Option<String>, Opti
     const LOOKED_AT: u64 = 16 << 10;
     const VOLUME_LABEL: u8 = 0x08;
     const LONG_NAME: u8 = 0x0f;
-    let Ok(boot) = Boot::parse(start.0) else { return Ok((None, None)) };
-    let (at, len) = match boot.root {
-        Root::Fixed { at, len } => (at, len),
-        Root::Cluster(first) => (boot.cluster_at(first), u64::from(boot.cluster)),
-    };
+    let Ok(boot) = BootSector::parse(start.0) else { return Ok((None, None)) };
+    let (at, len) = boot.root_part();
     let folder = read(store, at, len.min(LOOKED_AT))?;
     let entries = folder.chunks_exact(32).take_while(|e| e[0] != 0).filter(|e| e[0] != 0xe5);
     let mut labels = entries.filter(|e| e[11] & LONG_NAME != LONG_NAME && e[11] & VOLUME_LABEL != 0);
@@ -259,15 +265,11 @@ fn short_serial(serial: u32) -> String {
 }
 
 /// The label is an entry of type 0x83 in the root folder (Microsoft's exFAT specification, section 7.3).
-fn exfat_label(store: &dyn Store, start: &Start<'_>) -> io::Result<Option<String>> {
+fn exfat_label(store: &dyn Store) -> io::Result<Option<String>> {
     const LABEL: u8 = 0x83;
-    let (Some(heap), Some(root)) = (start.u32(88), start.u32(96)) else { return Ok(None) };
-    let Some([sector, cluster]) = start.bytes::<2>(108) else { return Ok(None) };
-    if *sector > 12 || *cluster > 25 - *sector || root < 2 {
-        return Ok(None);
-    }
-    let at = (u64::from(heap) << sector) + (u64::from(root - 2) << (sector + cluster));
-    let folder = read(store, at, 4096.min(1 << (sector + cluster)))?;
+    let Ok((boot, _)) = exfat::boot_sector::read(store) else { return Ok(None) };
+    let (at, len) = boot.root_part();
+    let folder = read(store, at, len.min(4096))?;
     let label = folder.chunks_exact(32).take_while(|e| e[0] != 0).find(|e| e[0] == LABEL);
     Ok(label.and_then(|e| Start(e).utf16(2, usize::from(e[1].min(11)) * 2)))
 }
@@ -276,20 +278,9 @@ fn exfat_label(store: &dyn Store, start: &Start<'_>) -> io::Result<Option<String
 fn ntfs_label(store: &dyn Store, start: &Start<'_>) -> io::Result<Option<String>> {
     const NAME: u32 = 0x60;
     const END: u32 = 0xffff_ffff;
-    let Some(&[a, b, per_cluster]) = start.bytes::<3>(11) else { return Ok(None) };
-    let sector = u64::from(u16::from_le_bytes([a, b]));
-    let (Some(table), Some(&[size])) = (start.u64(48), start.bytes::<1>(64)) else { return Ok(None) };
-    // A value over 0x80 is a negative power of two.
-    let per_cluster =
-        if per_cluster > 0x80 { 1 << (256 - u32::from(per_cluster)).min(31) } else { u64::from(per_cluster) };
-    let cluster = sector * per_cluster;
-    let record_len = if size > 0x80 { 1 << (256 - u32::from(size)).min(31) } else { u64::from(size) * cluster };
-    if !(512..=65536).contains(&record_len) {
-        return Ok(None);
-    }
-    let at = table.checked_mul(cluster).and_then(|at| at.checked_add(3 * record_len));
-    let Some(at) = at else { return Ok(None) };
-    let record = read(store, at, record_len)?;
+    let Ok(boot) = ntfs::boot_sector::BootSector::parse(start.0) else { return Ok(None) };
+    let Some(at) = boot.mft.checked_add(3 * boot.record) else { return Ok(None) };
+    let record = read(store, at, boot.record)?;
     let record = Start(&record);
     if !record.has(0, b"FILE") {
         return Ok(None);
@@ -300,7 +291,7 @@ fn ntfs_label(store: &dyn Store, start: &Start<'_>) -> io::Result<Option<String>
             let value = record.u16(at + 20).unwrap_or(0) as usize;
             return Ok(record.utf16(at + value, record.u32(at + 16).unwrap_or(0).min(256) as usize));
         }
-        if kind == END || len < 16 || len as u64 > record_len {
+        if kind == END || len < 16 || len as u64 > boot.record {
             break;
         }
         at += len as usize;

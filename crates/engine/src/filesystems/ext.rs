@@ -3,6 +3,8 @@
 //! The crate reads an unreplayed journal as if it were replayed, without writing. Its types cannot leave the thread
 //! that made them, so a dedicated thread does all the reading; it ends with the tree.
 
+pub(super) mod free_tail;
+
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};

@@ -4,6 +4,7 @@ pub(crate) mod detect;
 mod exfat;
 pub mod ext;
 pub mod fat;
+pub mod free_tail;
 mod guard;
 pub mod ntfs;
 pub mod swap;

@@ -3,6 +3,8 @@
 //! The crate finds records and names; where the bytes of a stream are is found out here. Reparse points are read where their data are in the
 //! file itself, and encrypted files (EFS) only by who asks for their ciphertext.
 
+pub(crate) mod boot_sector;
+pub(super) mod free_tail;
 mod lznt1;
 mod reparse;
 mod stream;

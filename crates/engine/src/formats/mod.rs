@@ -145,7 +145,7 @@ pub trait Format: Sync {
     /// How large a hidden volume the volume that `outer` opens has room for, as far as the file system in it tells.
     ///
     /// # Errors
-    /// Those of [`Header::unlock`] and [`crate::free_tail::free_tail`]; `Misuse` where there can be none.
+    /// Those of [`Header::unlock`] and [`crate::filesystems::free_tail::free_tail`]; `Misuse` where there can be none.
     fn hidden_room(&self, store: &Arc<dyn Store>, outer: &Unlock<'_>) -> Result<HiddenRoom> {
         let creator = self.creator().ok_or_else(|| not_created(self.name()))?;
         takes::check(self.name(), &self.takes(), Purpose::Creating, &[Parameter::HiddenVolume])?;

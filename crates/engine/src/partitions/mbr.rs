@@ -2,6 +2,7 @@
 
 use super::{Partition, PartitionTable, SECTOR, TableKind, malformed};
 use crate::error::Result;
+use crate::filesystems::detect;
 use crate::store::Store;
 
 // The sector. Numbers are little-endian; source: UEFI specification 2.10, 5.2.1, and util-linux,
@@ -62,11 +63,9 @@ pub(super) fn classify(sector: &[u8; SECTOR as usize]) -> Kind {
     if sector[SIGNATURE..] != [0x55, 0xaa] || entries.iter().any(|e| e.active & 0x7f != 0) {
         return Kind::None;
     }
-    // The boot sectors of FAT, exFAT and NTFS begin with a jump and a name.
-    let file_system = [(3, &b"NTFS    "[..]), (3, b"EXFAT   "), (54, b"FAT"), (82, b"FAT32   ")];
     let used: Vec<&Entry> = entries.iter().filter(|e| e.kind != 0).collect();
     let sensible = used.iter().all(|e| e.start > 0 && e.len > 0);
-    if !sensible && file_system.iter().any(|(at, mark)| sector[*at..].starts_with(mark)) {
+    if !sensible && detect::names_itself(sector) {
         return Kind::None;
     }
     match used.iter().any(|e| e.kind == PROTECTIVE) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::support::*;
-use claviger_engine::free_tail::{FreeTail, free_tail};
+use claviger_engine::filesystems::free_tail::{FreeTail, free_tail};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{ErrorKind, Store};
 use claviger_testkit::mounts::LoopDevice;

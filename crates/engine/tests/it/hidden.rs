@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::support::*;
 use crate::torture::{Scenario, Verb};
 use claviger_engine::credential::HeaderChoice;
-use claviger_engine::free_tail::free_tail;
+use claviger_engine::filesystems::free_tail::free_tail;
 use claviger_engine::store::{Access, FileStore, MemoryStore};
 use claviger_engine::{
     Credential, ErrorKind, Format, HiddenRoom, Layout, Protect, Result, Spec, Store, Unlock, Unlocked, Volume, formats,

@@ -11,9 +11,10 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use crate::support::fat::{Image, mkfs, mkfs_exfat, open};
+use claviger_engine::filesystems::free_tail;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::trees::{Entry, NewNode, Node, NodeKind, Renaming, Tree, Use};
-use claviger_engine::{Store, diagnosis, filesystems, free_tail, partitions};
+use claviger_engine::{Store, diagnosis, filesystems, partitions};
 use claviger_testkit::exfat;
 use claviger_testkit::random::Random;
 use claviger_testkit::tools;

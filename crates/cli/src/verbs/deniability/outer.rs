@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use claviger_engine::diagnosis::observer::is_noise;
+use claviger_engine::filesystems::free_tail::{FreeTail, behind_its_end, free_tail};
 use claviger_engine::filesystems::{self, Kind};
 use claviger_engine::formats::Facts;
-use claviger_engine::free_tail::{FreeTail, behind_its_end, free_tail};
 use claviger_engine::trees::{Node, NodeKind, Tree};
 use claviger_engine::{Error, ErrorKind, Result, Volume};
 

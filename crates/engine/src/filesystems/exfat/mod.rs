@@ -5,8 +5,9 @@
 //! always linked in the table; files whose clusters follow each other without it stay so until they grow.
 
 mod bitmap;
-mod boot;
+pub(super) mod boot_sector;
 mod entry;
+pub(super) mod free_tail;
 mod upcase;
 
 use std::collections::HashSet;
@@ -15,10 +16,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 pub(super) use bitmap::Bitmap;
-pub(super) use boot::{DIRTY, PERCENT};
+pub(super) use boot_sector::{DIRTY, PERCENT};
 
 use super::fat::Fat;
-use super::fat::boot::Boot;
+use super::fat::boot_sector::BootSector;
 use super::fat::layout::{EntryLayout, FoundEntry, Parsed, Record};
 use super::fat::name::Alias;
 use super::fat::node::{ROOT, State};
@@ -46,14 +47,14 @@ const BENIGN: u8 = 0x20;
 /// # Errors
 /// `Malformed`, `Unsupported`, `Io`.
 pub fn open(store: Arc<dyn Store>) -> Result<Fat> {
-    let (boot, from_copy) = boot::read(&*store)?;
+    let (boot, from_copy) = boot_sector::read(&*store)?;
     let plain = Arc::new(ExFat { per_sector: boot.sector / entry::LEN as u32, upcase: UpCase::unicode() });
     let mut state = State::new(store.clone(), boot.clone(), plain)?;
     let mut faults = Vec::new();
     if from_copy {
         faults.push("its main boot sectors are damaged; their copy is used".to_owned());
     }
-    if boot.state_byte & boot::FAILURE != 0 {
+    if boot.state_byte & boot_sector::FAILURE != 0 {
         faults.push("it is marked as a failing medium".to_owned());
     }
     if boot.tables != 1 {
@@ -110,7 +111,7 @@ impl System {
         system
     }
 
-    fn bitmap(&self, store: &Arc<dyn Store>, boot: &Boot, state: &mut State) -> io::Result<(Bitmap, Chain)> {
+    fn bitmap(&self, store: &Arc<dyn Store>, boot: &BootSector, state: &mut State) -> io::Result<(Bitmap, Chain)> {
         let needed = u64::from(boot.clusters).div_ceil(8);
         let chain = self.chain(self.bitmap, "allocation bitmap", needed..=u64::MAX, boot, state)?;
         let pieces = chain.runs().map(|run| (boot.cluster_at(run.start), run.len() as u64 * u64::from(boot.cluster)));
@@ -121,7 +122,7 @@ impl System {
         Ok((bitmap, chain))
     }
 
-    fn upcase(&self, store: &Arc<dyn Store>, boot: &Boot, state: &mut State) -> io::Result<(UpCase, Chain)> {
+    fn upcase(&self, store: &Arc<dyn Store>, boot: &BootSector, state: &mut State) -> io::Result<(UpCase, Chain)> {
         let chain = self.chain(self.upcase, "up-case table", 2..=upcase::LONGEST, boot, state)?;
         let mut bytes = vec![0; self.upcase.map_or(0, |entry| u64_at(&entry, 24)) as usize];
         let mut rest = &mut bytes[..];
@@ -140,7 +141,7 @@ impl System {
         entry: Option<[u8; entry::LEN]>,
         what: &'static str,
         sound: std::ops::RangeInclusive<u64>,
-        boot: &Boot,
+        boot: &BootSector,
         state: &mut State,
     ) -> io::Result<Chain> {
         let entry = entry.ok_or_else(|| damaged(what, 0, "the root folder does not locate it"))?;

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{PoisonError, RwLock};
 
-use super::boot::Width;
+use super::boot_sector::Width;
 use super::node::State;
 use super::table::Link;
 use crate::filesystems::exfat;

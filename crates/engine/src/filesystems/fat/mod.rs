@@ -11,10 +11,11 @@
 //! before that it goes, and is removed when the file system is opened the next time (`survey`). Two names of the same
 //! clusters that do not say which is the old one come from others: then nothing is written.
 
-pub mod boot;
+pub(crate) mod boot_sector;
 mod commit;
 mod entry;
 mod folder;
+pub(super) mod free_tail;
 pub(super) mod layout;
 pub(super) mod name;
 pub(super) mod node;
@@ -33,7 +34,7 @@ use std::time::{Duration, SystemTime};
 use crate::error::Result;
 use crate::store::Store;
 use crate::trees::{self, Attributes, Entry, NewNode, Node, NodeKind, Renaming, Space, Tree, Use};
-use boot::Boot;
+use boot_sector::BootSector;
 use layout::EntryLayout;
 use node::{OldName, State};
 
@@ -72,9 +73,9 @@ impl Fat {
     /// # Errors
     /// `Malformed`, `Unsupported`, `Io`.
     pub fn open(store: Arc<dyn Store>) -> Result<Self> {
-        let mut bytes = vec![0; store.len().min(boot::LEN as u64) as usize];
+        let mut bytes = vec![0; store.len().min(boot_sector::LEN as u64) as usize];
         store.read_at(0, &mut bytes)?;
-        let boot = Boot::parse(&bytes)?;
+        let boot = BootSector::parse(&bytes)?;
         if boot.data + u64::from(boot.cluster) > store.len() {
             return Err(trees::damaged("number of sectors", 32, "the store ends before the first file").into());
         }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::SystemTime;
 
-use super::boot::{Boot, Root, Width};
+use super::boot_sector::{BootSector, Root, Width};
 use super::entry::{self, FatEntry};
 use super::folder::Folder;
 use super::layout::{EntryLayout, FoundEntry, Record};
@@ -31,7 +31,7 @@ const FOLDER_PIECE: usize = 64 << 10;
 /// What is known about the file system, including changes that are not yet durable.
 pub struct State {
     pub(super) store: Arc<dyn Store>,
-    pub(super) boot: Boot,
+    pub(super) boot: BootSector,
     pub layout: Arc<dyn EntryLayout>,
     pub table: Table,
     /// Changed sectors of folders, by offset.
@@ -91,7 +91,7 @@ impl Known {
 }
 
 impl State {
-    pub fn new(store: Arc<dyn Store>, boot: Boot, layout: Arc<dyn EntryLayout>) -> io::Result<Self> {
+    pub fn new(store: Arc<dyn Store>, boot: BootSector, layout: Arc<dyn EntryLayout>) -> io::Result<Self> {
         let table = Table::new(store.clone(), &boot);
         let mut entry = layout.new_record(true, SystemTime::UNIX_EPOCH);
         if let Root::Cluster(first) = boot.root {
@@ -1097,7 +1097,7 @@ fn too_large() -> io::Error {
 }
 
 /// Where the bytes `from..to` of a file are in the store, in order, with neighbouring pieces merged.
-fn split(boot: &Boot, chain: &Chain, from: u64, to: u64) -> io::Result<Vec<(u64, usize)>> {
+fn split(boot: &BootSector, chain: &Chain, from: u64, to: u64) -> io::Result<Vec<(u64, usize)>> {
     let cluster = u64::from(boot.cluster);
     let mut pieces = Vec::new();
     let mut at = from;

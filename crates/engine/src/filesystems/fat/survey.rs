@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 
-use super::boot::Boot;
+use super::boot_sector::BootSector;
 use super::entry::LEN;
 use super::layout::{FoundEntry, Parsed, Record};
 use super::node::{ROOT, State};
@@ -96,7 +96,7 @@ trait Visitor {
 struct Slots {
     begin: u64,
     chain: Option<Chain>,
-    boot: Boot,
+    boot: BootSector,
 }
 
 impl Slots {

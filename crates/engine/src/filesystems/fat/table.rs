@@ -5,9 +5,10 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::boot::{Boot, Width};
+use super::boot_sector::{BootSector, Width};
 use super::pages::Pages;
 use crate::filesystems::exfat::Bitmap;
+use crate::little_endian::{u16_at, u32_at};
 use crate::store::Store;
 use crate::trees::damaged;
 
@@ -22,6 +23,34 @@ pub enum Link {
     End,
     /// The cluster is unusable.
     Bad,
+}
+
+impl Width {
+    /// The offset of an entry in the table.
+    pub fn place(self, cluster: u32) -> u64 {
+        match self {
+            Self::Bits12 => u64::from(cluster) + u64::from(cluster / 2),
+            Self::Bits16 => u64::from(cluster) * 2,
+            Self::Bits32 | Self::ExFat => u64::from(cluster) * 4,
+        }
+    }
+
+    /// How many bytes from there on have something of it.
+    pub fn len(self) -> usize {
+        if matches!(self, Self::Bits12 | Self::Bits16) { 2 } else { 4 }
+    }
+
+    /// The value of an entry, from the bytes at its place: 28 bits at most, but for exFAT.
+    pub fn value(self, cluster: u32, bytes: &[u8]) -> u32 {
+        match self {
+            Self::Bits12 if cluster.is_multiple_of(2) => u32::from(u16_at(bytes, 0)) & 0xfff,
+            Self::Bits12 => u32::from(u16_at(bytes, 0)) >> 4,
+            Self::Bits16 => u16_at(bytes, 0).into(),
+            // The highest four bits are reserved.
+            Self::Bits32 => u32_at(bytes, 0) & 0x0fff_ffff,
+            Self::ExFat => u32_at(bytes, 0),
+        }
+    }
 }
 
 /// How a chain of clusters ends.
@@ -54,7 +83,7 @@ pub struct Table {
 
 impl Table {
     /// The table of the file system described by `boot`.
-    pub fn new(store: Arc<dyn Store>, boot: &Boot) -> Self {
+    pub fn new(store: Arc<dyn Store>, boot: &BootSector) -> Self {
         let numbers = boot.only_table.map_or(0..boot.tables, |only| only..only + 1);
         let copies: Vec<_> =
             numbers.map(|n| vec![(boot.table + u64::from(n) * boot.table_len, boot.table_len)]).collect();
@@ -288,23 +317,13 @@ impl Table {
         Ok(self.pages.write_out()? || bitmap)
     }
 
-    /// The value of an entry: 28 bits at most, but for exFAT.
     fn raw(&mut self, cluster: u32) -> io::Result<u32> {
-        let bytes = self.pages.bytes(self.place(cluster))?;
-        let byte = |i: usize| u32::from(bytes[i]);
-        Ok(match self.width {
-            Width::Bits12 if cluster.is_multiple_of(2) => byte(0) | (byte(1) & 0x0f) << 8,
-            Width::Bits12 => byte(0) >> 4 | byte(1) << 4,
-            Width::Bits16 => byte(0) | byte(1) << 8,
-            Width::Bits32 => byte(0) | byte(1) << 8 | byte(2) << 16 | (byte(3) & 0x0f) << 24,
-            Width::ExFat => byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24,
-        })
+        Ok(self.width.value(cluster, self.pages.bytes(self.width.place(cluster))?))
     }
 
     fn set_raw(&mut self, cluster: u32, value: u32) -> io::Result<()> {
         let width = self.width;
-        let len = if matches!(width, Width::Bits12 | Width::Bits16) { 2 } else { 4 };
-        let bytes = self.pages.change(self.place(cluster), len)?;
+        let bytes = self.pages.change(width.place(cluster), width.len())?;
         let new = value.to_le_bytes();
         match width {
             Width::Bits12 if cluster.is_multiple_of(2) => {
@@ -326,17 +345,8 @@ impl Table {
         Ok(())
     }
 
-    /// The offset of an entry in the table.
-    fn place(&self, cluster: u32) -> u64 {
-        match self.width {
-            Width::Bits12 => u64::from(cluster) + u64::from(cluster / 2),
-            Width::Bits16 => u64::from(cluster) * 2,
-            Width::Bits32 | Width::ExFat => u64::from(cluster) * 4,
-        }
-    }
-
     fn wrong(&self, cluster: u32, what: String) -> io::Error {
-        damaged("file allocation table", self.begin + self.place(cluster), what)
+        damaged("file allocation table", self.begin + self.width.place(cluster), what)
     }
 }
 

@@ -13,6 +13,7 @@ use super::datum::{kind, role};
 use super::metadata::{Metadata, State, VISTA, area};
 use crate::error::{Error, ErrorKind, Result};
 use crate::filesystems::detect;
+use crate::filesystems::ntfs::boot_sector;
 use crate::little_endian::u64_at;
 use crate::store::{SMALLEST_SECTOR, Store};
 use crate::volume::{Layout, Payload, Segment};
@@ -59,13 +60,6 @@ const LONGEST_HEADER: u64 = 64 << 20;
 
 /// Sectors at the beginning of one of Vista's volumes that are in clear.
 const VISTA_CLEAR: u64 = 16;
-
-/// What an NTFS boot sector has where one of Vista's volumes has the metadata: its name, and the cluster of the MFT's mirror.
-const NTFS_NAME: (usize, &[u8; 8]) = (3, b"NTFS    ");
-const NTFS_MIRROR: usize = 56;
-/// Its sectors in a cluster, and the cluster of the MFT.
-const NTFS_CLUSTER: usize = 13;
-const NTFS_MFT: usize = 48;
 
 /// Bytes of a volume's beginning that tell what file system it has.
 const HEADER_LOOK: u64 = 8192;
@@ -213,8 +207,8 @@ impl Places {
         }
         let mut boot = [0; SMALLEST_SECTOR as usize];
         store.read_at(0, &mut boot)?;
-        let cluster = u64::from(boot[NTFS_CLUSTER]) * self.sector;
-        Ok(u64_at(&boot, NTFS_MFT).checked_mul(cluster).and_then(|at| Some(at..at.checked_add(self.sector)?)))
+        let ntfs = boot_sector::BootSector::parse(&boot).ok();
+        Ok(ntfs.and_then(|ntfs| Some(ntfs.mft..ntfs.mft.checked_add(self.sector)?)))
     }
 
     /// The layout.
@@ -293,13 +287,14 @@ impl Segments<'_> {
         self.push(range.end - border, border, Payload::Clear);
     }
 
-    /// The beginning of one of Vista's volumes: the boot sector as NTFS has it, and 15 sectors in clear.
+    /// The beginning of one of Vista's volumes: the boot sector as NTFS has it, and 15 sectors in clear. In the volume, the metadata are
+    /// where NTFS has its name, and the cluster of the MFT's mirror.
     fn vista_header(&mut self, metadata: &Metadata, store: &dyn Store) -> Result<()> {
         let mut sector = vec![0; self.places.sector as usize];
         store.read_at(0, &mut sector)?;
-        let (name_at, name) = NTFS_NAME;
+        let (name_at, name) = boot_sector::NAME;
         sector[name_at..][..name.len()].copy_from_slice(name);
-        sector[NTFS_MIRROR..][..8].copy_from_slice(&metadata.header_place.to_le_bytes());
+        sector[boot_sector::MIRROR..][..8].copy_from_slice(&metadata.header_place.to_le_bytes());
         self.push(sector.len() as u64, 0, Payload::Fixed(sector.into()));
         self.push(self.places.header - self.places.sector, self.places.sector, Payload::Clear);
         Ok(())

@@ -17,8 +17,8 @@ use super::{
 };
 use crate::credential::{Credential, HeaderChoice, Protect, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::filesystems::free_tail::{FreeTail, free_tail};
 use crate::formats::filling::{cancelled, not_cancelled};
-use crate::free_tail::{FreeTail, free_tail};
 use crate::random;
 use crate::spec::Spec;
 use crate::store::Store;

@@ -9,11 +9,11 @@ use crate::credential::Credential;
 use crate::edit::Step;
 use crate::error::{Error, Result};
 use crate::filesystems;
+use crate::filesystems::free_tail::{end_by_boot_sector, free_tail};
 use crate::formats::bitlocker::create::Plan;
 use crate::formats::bitlocker::metadata::{Metadata, State};
 use crate::formats::bitlocker::protect::Opener;
 use crate::formats::bitlocker::{VMK, write};
-use crate::free_tail::free_tail;
 use crate::random;
 use crate::spec::{ReservedAt, Spec};
 use crate::store::{SliceStore, Store};
@@ -47,9 +47,7 @@ pub(super) fn encryption(store: &Arc<dyn Store>, spec: &Spec<'_>, first: &[Crede
 
 /// Checks that there is a file system that Windows encrypts, sound, and that it ends at `begin` at the latest.
 fn has_room(store: &Arc<dyn Store>, begin: u64) -> Result<()> {
-    let mut boot = [0; 512];
-    store.read_at(0, &mut boot)?;
-    let end = end_of_filesystem(&boot).ok_or_else(|| {
+    let end = end_by_boot_sector(&**store)?.ok_or_else(|| {
         Error::unsupported("encrypting anything but NTFS, exFAT or FAT in place").hint("Nothing was changed.")
     })?;
     let len = store.len();
@@ -65,25 +63,4 @@ fn has_room(store: &Arc<dyn Store>, begin: u64) -> Result<()> {
     let inside: Arc<dyn Store> = Arc::new(SliceStore::new(Arc::clone(store), 0, end)?);
     filesystems::must_not_be_hibernated(&inside)?;
     free_tail(&*inside).map(drop)
-}
-
-/// Where a file system ends, as its boot sector says. NTFS: 40 sectors, without the one at the end, which is a copy of this. exFAT: 72
-/// sectors, 108 log2 of their size. FAT: 19 or 32 sectors.
-fn end_of_filesystem(boot: &[u8; 512]) -> Option<u64> {
-    let u16_at = |at: usize| u64::from(u16::from_le_bytes([boot[at], boot[at + 1]]));
-    let u32_at = |at: usize| u16_at(at) | u16_at(at + 2) << 16;
-    let u64_at = |at: usize| u32_at(at) | u32_at(at + 4) << 32;
-    if boot[510..] != [0x55, 0xaa] {
-        return None;
-    }
-    match &boot[3..11] {
-        b"NTFS    " => u64_at(40).checked_add(1)?.checked_mul(u16_at(11)),
-        b"EXFAT   " => u64_at(72).checked_mul(1u64.checked_shl(boot[108].into())?),
-        _ if &boot[54..57] == b"FAT" || &boot[82..85] == b"FAT" => {
-            let sectors = if u16_at(19) > 0 { u16_at(19) } else { u32_at(32) };
-            sectors.checked_mul(u16_at(11))
-        }
-        _ => None,
-    }
-    .filter(|end| *end > 0)
 }

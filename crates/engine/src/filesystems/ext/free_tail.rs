@@ -1,12 +1,15 @@
-//! ext2, ext3 and ext4.
+//! Where the free space at the end of an ext2, ext3 or ext4 begins.
 //!
 //! Source: Linux, Documentation/filesystems/ext4 ("The Super Block", "Block Group Descriptors", "Bitmaps") and
 //! fs/ext4/balloc.c.
 
 use std::ops::Range;
 
-use super::{TailReport, count_bits, in_store, last_bit, malformed, not_clean, not_understood, read};
 use crate::error::Result;
+use crate::filesystems::detect;
+use crate::filesystems::free_tail::{
+    TailReport, count_bits, in_store, last_bit, malformed, not_clean, not_understood, read,
+};
 use crate::little_endian::{u16_at, u32_at};
 use crate::store::Store;
 
@@ -74,7 +77,7 @@ const RO_COMPAT_KNOWN: u32 = SPARSE_SUPER
 /// A group's flag: its block bitmap was never written, because it only holds metadata.
 const BLOCK_UNINIT: u16 = 2;
 
-pub(super) fn find(store: &dyn Store) -> Result<Option<TailReport>> {
+pub fn find(store: &dyn Store, _first: &[u8]) -> Result<Option<TailReport>> {
     if store.len() < SUPERBLOCK + SUPERBLOCK_LEN as u64 {
         return Ok(None);
     }
@@ -140,7 +143,7 @@ impl<'a> Fs<'a> {
         // Revision 0 has no features: the later feature fields mean nothing.
         let feature = |at| if revision == 0 { 0 } else { u32_at(s, at) };
         let (compat, incompat, ro_compat) = (feature(92), feature(96), feature(100));
-        let name = name(compat, incompat, ro_compat);
+        let name = detect::ext_kind_of(compat, incompat, ro_compat).name();
         check_clean(s, name, incompat, ro_compat)?;
         let unknown = (incompat & !INCOMPAT_KNOWN, ro_compat & !RO_COMPAT_KNOWN);
         if unknown != (0, 0) || revision > 1 {
@@ -364,16 +367,4 @@ fn check_clean(s: &[u8], name: &str, incompat: u32, ro_compat: u32) -> Result<()
         return Err(not_clean(name, "it has deleted files not yet removed"));
     }
     Ok(())
-}
-
-/// The usual name: ext4 has features that ext3 does not know, ext3 has a journal.
-fn name(compat: u32, incompat: u32, ro_compat: u32) -> &'static str {
-    const JOURNAL: u32 = 0x4;
-    if incompat & !(FILETYPE | RECOVER | META_BG) != 0 || ro_compat & !(SPARSE_SUPER | 0x2 | 0x4) != 0 {
-        "ext4"
-    } else if compat & JOURNAL != 0 {
-        "ext3"
-    } else {
-        "ext2"
-    }
 }

@@ -13,9 +13,15 @@
 //! mounted, comes from Windows NT (`FAT_STATE_DIRTY` in Linux's msdos_fs.h).
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::filesystems::Kind;
+use crate::little_endian::{u16_at, u32_at};
 
 /// Size of the boot sector's fields, in bytes.
 pub const LEN: usize = 512;
+/// What the last two bytes of a boot sector are.
+pub const SIGNATURE: [u8; 2] = [0x55, 0xaa];
+/// Where most of them say that they are FAT.
+pub const NAMES: [(usize, &[u8]); 2] = [(82, b"FAT32   "), (54, b"FAT")];
 
 /// Width of the entries of the file allocation table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,9 +36,21 @@ pub enum Width {
     ExFat,
 }
 
+impl Width {
+    /// The file system whose table has such entries.
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Bits12 => Kind::Fat12,
+            Self::Bits16 => Kind::Fat16,
+            Self::Bits32 => Kind::Fat32,
+            Self::ExFat => Kind::ExFat,
+        }
+    }
+}
+
 /// The boot sector, validated. Offsets and lengths are in bytes of the store.
 #[derive(Clone, Debug)]
-pub struct Boot {
+pub struct BootSector {
     /// Width of the table's entries.
     pub width: Width,
     /// Size of a sector, in bytes: 512, 1024, 2048 or 4096.
@@ -89,7 +107,7 @@ const FAT16_END: u64 = 65525;
 /// FAT32 table entries from here on have special meanings.
 const FAT32_END: u64 = 0x0fff_fff6 - 2;
 
-impl Boot {
+impl BootSector {
     /// Parses a boot sector; [`LEN`] bytes are enough.
     ///
     /// # Errors
@@ -98,8 +116,7 @@ impl Boot {
         if bytes.len() < LEN {
             return Err(wrong("boot sector", 0, "cut short"));
         }
-        let u16_at = |at: usize| u32::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
-        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let (u16_at, u32_at) = (|at| u32::from(u16_at(bytes, at)), |at| u32_at(bytes, at));
         let sector = u16_at(11);
         if !matches!(sector, 512 | 1024 | 2048 | 4096) {
             return Err(wrong("bytes of a sector", 11, format!("{sector}")));
@@ -201,7 +218,7 @@ impl Boot {
         })
     }
 
-    /// Offset of a cluster, which must be one of `2 .. 2 + clusters`.
+    /// Offset of a cluster, which must be one of `2 .. 2 + clusters`, or of the end of the last one.
     pub fn cluster_at(&self, cluster: u32) -> u64 {
         self.data + u64::from(cluster - 2) * u64::from(self.cluster)
     }
@@ -209,6 +226,14 @@ impl Boot {
     /// Whether a cluster of that number exists.
     pub fn has(&self, cluster: u32) -> bool {
         (2..self.clusters + 2).contains(&cluster)
+    }
+
+    /// Offset and length of the root folder, or of the first cluster of it.
+    pub fn root_part(&self) -> (u64, u64) {
+        match self.root {
+            Root::Fixed { at, len } => (at, len),
+            Root::Cluster(first) => (self.cluster_at(first), self.cluster.into()),
+        }
     }
 }
 

@@ -1,20 +1,17 @@
-//! NTFS.
+//! Where the free space at the end of an NTFS begins.
 //!
 //! Source: Linux-NTFS project, "NTFS Documentation", and the structures of ntfs-3g (include/ntfs-3g/layout.h,
 //! logfile.h).
 
-use super::{TailReport, in_store, last_bit, malformed, not_clean, not_understood, pieces, read};
+use super::boot_sector::{self, BootSector};
 use crate::error::Result;
+use crate::filesystems::free_tail::{
+    TailReport, checked, in_store, last_bit, malformed, not_clean, not_understood, pieces, read,
+};
 use crate::little_endian::{u16_at, u32_at, u64_at};
 use crate::store::Store;
 
 const NAME: &str = "NTFS";
-
-// The boot sector.
-//
-//   3 "NTFS    "  11 bytes per sector  13 sectors per cluster  40 number of sectors  48 cluster of the MFT
-//  56 cluster of its mirror  64 clusters per record, or -log2 of its bytes  510 55 AA
-const MARK: &[u8] = b"NTFS    ";
 
 /// Record numbers in the MFT.
 const MFT: u64 = 0;
@@ -34,15 +31,13 @@ const NOT_CLEAN: u16 = 0x0001 | 0x4000 | 0x8000;
 /// Bytes of the bitmap that are read at a time.
 const PIECE: u64 = 1 << 20;
 
-pub(super) fn find(store: &dyn Store) -> Result<Option<TailReport>> {
-    if store.len() < 512 {
+pub fn find(store: &dyn Store, first: &[u8]) -> Result<Option<TailReport>> {
+    if !boot_sector::is_one(first) {
         return Ok(None);
     }
-    let boot = read(store, "boot sector", 0, 512)?;
-    if &boot[3..11] != MARK || boot[510..] != [0x55, 0xaa] {
-        return Ok(None);
-    }
-    let fs = Fs::of(store, &boot)?;
+    let BootSector { cluster, clusters, mft, record, len, .. } = checked(BootSector::parse(first))?;
+    in_store(store, "number of sectors", 0, len)?;
+    let fs = Fs { store, cluster, clusters, mft, record };
     fs.check_volume()?;
     fs.check_log()?;
     let used = fs.last_used()? * fs.cluster;
@@ -72,35 +67,7 @@ struct Run {
     len: u64,
 }
 
-impl<'a> Fs<'a> {
-    fn of(store: &'a dyn Store, boot: &[u8]) -> Result<Self> {
-        let sector = u64::from(u16_at(boot, 11));
-        // For clusters over 64 KiB this is -log2 of their sectors (Windows 10).
-        let per_cluster = match boot[13] {
-            n @ 0..=0x80 => u64::from(n),
-            n => 1u64.checked_shl(256 - u32::from(n)).unwrap_or(0),
-        };
-        if !matches!(sector, 512 | 1024 | 2048 | 4096) || !per_cluster.is_power_of_two() || per_cluster > 4096 {
-            return Err(malformed("sizes of sectors and clusters", 11, format!("{sector}, {per_cluster}")));
-        }
-        let cluster = sector * per_cluster;
-        let record = match boot[64].cast_signed() {
-            n @ 0.. => u64::from(n.cast_unsigned()) * cluster,
-            n @ -31..=-1 => 1 << -n,
-            _ => 0,
-        };
-        if !(512..=65536).contains(&record) || !record.is_power_of_two() {
-            return Err(malformed("size of a record", 64, format!("{record} bytes")));
-        }
-        let sectors = u64_at(boot, 40);
-        let total = sectors.checked_mul(sector);
-        let total = total.ok_or_else(|| malformed("number of sectors", 40, "too large for any volume"))?;
-        in_store(store, "number of sectors", 0, total)?;
-        let mft = u64_at(boot, 48).checked_mul(cluster).filter(|mft| *mft > 0);
-        let mft = mft.ok_or_else(|| malformed("cluster of the MFT", 48, "outside the volume"))?;
-        Ok(Self { store, cluster, clusters: sectors / per_cluster, mft, record })
-    }
-
+impl Fs<'_> {
     fn check_volume(&self) -> Result<()> {
         let (at, record) = self.record(VOLUME)?;
         let Some(Contents::Resident(info)) = self.attribute(at, &record, VOLUME_INFORMATION)? else {

@@ -3,13 +3,10 @@
 //! What lies there will be overwritten, so nothing is guessed: a file system that is unknown, not understood in every
 //! respect that matters, damaged or not cleanly unmounted is an error.
 
-mod exfat;
-mod ext;
-mod fat;
-mod ntfs;
-
 use std::ops::Range;
 
+use super::fat::boot_sector::{self, BootSector};
+use super::{Kind, detect, exfat, ext, fat, ntfs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 
@@ -37,21 +34,22 @@ impl FreeTail {
 }
 
 /// What a finder reports.
-struct TailReport {
-    filesystem: &'static str,
+pub(super) struct TailReport {
+    pub filesystem: &'static str,
     /// The end of the last block in use, in bytes.
-    used: u64,
+    pub used: u64,
     /// The end of the file system's blocks, in bytes.
-    end: u64,
+    pub end: u64,
     /// Whether the bytes after its blocks belong to it.
-    keeps_rest: bool,
+    pub keeps_rest: bool,
 }
 
-/// Looks for a file system; `None` if the store does not hold one of its kind.
-type Finder = fn(&dyn Store) -> Result<Option<TailReport>>;
+/// Looks for a file system, of which it gets the first 512 bytes; `None` if the store does not hold one of its kind.
+type Finder = fn(&dyn Store, &[u8]) -> Result<Option<TailReport>>;
 
 /// Every supported file system. exFAT and NTFS come first: their boot sectors resemble that of FAT.
-static FINDERS: &[Finder] = &[exfat::find, ntfs::find, ext::find, fat::find];
+static FINDERS: &[Finder] =
+    &[exfat::free_tail::find, ntfs::free_tail::find, ext::free_tail::find, fat::free_tail::find];
 
 /// Finds the free space at the end of the file system in `store`, the plaintext of a volume.
 ///
@@ -85,8 +83,9 @@ fn ends_early(len: u64, end: u64) -> bool {
 }
 
 fn found(store: &dyn Store) -> Result<TailReport> {
-    for find in FINDERS {
-        let Some(found) = find(store)? else { continue };
+    let first = first_sector(store)?;
+    for find in FINDERS.iter().filter(|_| !first.is_empty()) {
+        let Some(found) = find(store, &first)? else { continue };
         let TailReport { filesystem, used, end, .. } = found;
         let len = store.len();
         if used > end || end > len {
@@ -100,26 +99,51 @@ fn found(store: &dyn Store) -> Result<TailReport> {
         .hint("First create one of these in the volume, and put presentable files in it."))
 }
 
+/// Where the file system in `store` ends by its boot sector, with all that belongs to it. `None` if it is not FAT, exFAT or NTFS.
+///
+/// # Errors
+/// `Malformed`; `Unsupported` for a later version; `Io`.
+pub(crate) fn end_by_boot_sector(store: &dyn Store) -> Result<Option<u64>> {
+    let first = first_sector(store)?;
+    checked(match detect(store)?.map(|found| found.kind) {
+        Some(Kind::Ntfs) => ntfs::boot_sector::BootSector::parse(&first).map(|boot| boot.len.checked_add(boot.sector)),
+        Some(Kind::ExFat) => exfat::boot_sector::region(store, None).map(|boot| Some(boot.len)),
+        Some(Kind::Fat12 | Kind::Fat16 | Kind::Fat32) => BootSector::parse(&first).map(|boot| Some(boot.len)),
+        _ => Ok(None),
+    })
+}
+
+/// The first 512 bytes of a store; nothing of one that is smaller.
+fn first_sector(store: &dyn Store) -> Result<Vec<u8>> {
+    let len = if store.len() < boot_sector::LEN as u64 { 0 } else { boot_sector::LEN };
+    read(store, "boot sector", 0, len)
+}
+
 /// What to try if a file system is damaged or not clean.
 const CHECK: &str = "Nothing was changed. Check the file system (fsck, chkdsk), or mount and unmount it once.";
 
 /// A file system that its own programs have to repair first.
-fn not_clean(filesystem: &str, why: &str) -> Error {
+pub(super) fn not_clean(filesystem: &str, why: &str) -> Error {
     Error::unsupported(format!("{filesystem} that is not clean: {why}")).hint(CHECK)
 }
 
 /// A feature that is not supported here.
-fn not_understood(filesystem: &str, what: impl std::fmt::Display) -> Error {
+pub(super) fn not_understood(filesystem: &str, what: impl std::fmt::Display) -> Error {
     Error::unsupported(format!("{filesystem} with {what}: the blocks in use cannot be determined"))
 }
 
 /// A field with an impossible value.
-fn malformed(field: &'static str, offset: u64, what: impl Into<String>) -> Error {
+pub(super) fn malformed(field: &'static str, offset: u64, what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Malformed { field, offset, what: what.into() }).hint(CHECK)
 }
 
+/// What a parser says of a boot sector, with what to try if that is damaged.
+pub(super) fn checked<T>(parsed: Result<T>) -> Result<T> {
+    parsed.map_err(|e| if matches!(e.kind, ErrorKind::Malformed { .. }) { e.hint(CHECK) } else { e })
+}
+
 /// Reads a range that comes from the file system's own numbers.
-fn read(store: &dyn Store, field: &'static str, offset: u64, len: usize) -> Result<Vec<u8>> {
+pub(super) fn read(store: &dyn Store, field: &'static str, offset: u64, len: usize) -> Result<Vec<u8>> {
     in_store(store, field, offset, len as u64)?;
     let mut bytes = vec![0; len];
     store.read_at(offset, &mut bytes)?;
@@ -127,7 +151,7 @@ fn read(store: &dyn Store, field: &'static str, offset: u64, len: usize) -> Resu
 }
 
 /// Fails unless the range lies within the store.
-fn in_store(store: &dyn Store, field: &'static str, offset: u64, len: u64) -> Result<()> {
+pub(super) fn in_store(store: &dyn Store, field: &'static str, offset: u64, len: u64) -> Result<()> {
     match offset.checked_add(len) {
         Some(end) if end <= store.len() => Ok(()),
         _ => Err(malformed(field, offset, format!("{len} bytes there reach past the end of the volume"))),
@@ -135,13 +159,13 @@ fn in_store(store: &dyn Store, field: &'static str, offset: u64, len: u64) -> Re
 }
 
 /// A long range in pieces, so that its length costs no memory.
-fn pieces(range: Range<u64>, piece: u64) -> impl Iterator<Item = Range<u64>> {
+pub(super) fn pieces(range: Range<u64>, piece: u64) -> impl Iterator<Item = Range<u64>> {
     let Range { start, end } = range;
     (0..(end - start).div_ceil(piece)).map(move |i| start + i * piece..end.min(start + (i + 1) * piece))
 }
 
 /// The last set bit below `bits` in a bitmap whose lowest bit comes first.
-fn last_bit(bitmap: &[u8], bits: u64) -> Option<u64> {
+pub(super) fn last_bit(bitmap: &[u8], bits: u64) -> Option<u64> {
     (0..bits.div_ceil(8)).rev().find_map(|i| {
         let byte = bitmap[i as usize] & mask(bits - i * 8);
         (byte != 0).then(|| i * 8 + u64::from(byte.ilog2()))
@@ -149,7 +173,7 @@ fn last_bit(bitmap: &[u8], bits: u64) -> Option<u64> {
 }
 
 /// How many bits below `bits` are set.
-fn count_bits(bitmap: &[u8], bits: u64) -> u64 {
+pub(super) fn count_bits(bitmap: &[u8], bits: u64) -> u64 {
     let byte = |i: u64| u64::from((bitmap[i as usize] & mask(bits - i * 8)).count_ones());
     (0..bits.div_ceil(8)).map(byte).sum()
 }

@@ -9,10 +9,12 @@
 //! ```
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::filesystems::fat::boot::{Boot, Root, Width};
+use crate::filesystems::fat::boot_sector::{BootSector, Root, SIGNATURE, Width};
 use crate::little_endian::{u32_at, u64_at};
 use crate::store::Store;
 
+/// What begins a boot sector, and where.
+pub const NAME: (usize, &[u8]) = (3, b"EXFAT   ");
 /// Sectors of the region in front of the one with its checksums (3.4), and of all of it (3.1.6 and 2).
 const SUMMED: usize = 11;
 const SECTORS: usize = 12;
@@ -30,6 +32,8 @@ pub const SECOND: u8 = 1;
 pub const DIRTY: u8 = 2;
 /// The medium failed.
 pub const FAILURE: u8 = 4;
+/// Offset of the number of tables.
+pub const TABLES: usize = 110;
 /// Offset of how many percent of the clusters are in use (3.1.18).
 pub const PERCENT: u64 = 112;
 
@@ -37,7 +41,7 @@ pub const PERCENT: u64 = 112;
 ///
 /// # Errors
 /// What is wrong with the first, if neither is whole; `Unsupported` for a later version.
-pub fn read(store: &dyn Store) -> Result<(Boot, bool)> {
+pub fn read(store: &dyn Store) -> Result<(BootSector, bool)> {
     let first = match region(store, None) {
         Ok(boot) => return Ok((boot, false)),
         Err(e) => e,
@@ -48,7 +52,10 @@ pub fn read(store: &dyn Store) -> Result<(Boot, bool)> {
 }
 
 /// The region at the beginning, or its copy if sectors have this size.
-fn region(store: &dyn Store, copy: Option<u8>) -> Result<Boot> {
+///
+/// # Errors
+/// `Malformed`; `Unsupported` for a later version; `Io`.
+pub fn region(store: &dyn Store, copy: Option<u8>) -> Result<BootSector> {
     let begin = copy.map_or(0, |log2| (SECTORS as u64) << log2);
     let mut first = [0; 512];
     in_store(store, begin, &mut first)?;
@@ -75,8 +82,13 @@ fn in_store(store: &dyn Store, at: u64, bytes: &mut [u8]) -> Result<()> {
     Ok(store.read_at(at, bytes)?)
 }
 
-fn parse(bytes: &[u8; 512]) -> Result<Boot> {
-    if &bytes[3..11] != b"EXFAT   " || bytes[510..] != [0x55, 0xaa] {
+/// Whether 512 bytes are a boot sector of exFAT.
+pub fn is_one(sector: &[u8]) -> bool {
+    sector[NAME.0..].starts_with(NAME.1) && sector[510..] == SIGNATURE
+}
+
+fn parse(bytes: &[u8; 512]) -> Result<BootSector> {
+    if !is_one(bytes) {
         return Err(wrong("file system name", 3, "it is not EXFAT"));
     }
     if bytes[11..64].iter().any(|byte| *byte != 0) {
@@ -85,7 +97,7 @@ fn parse(bytes: &[u8; 512]) -> Result<Boot> {
     if bytes[105] != 1 {
         return Err(Error::unsupported(format!("exFAT version {}.{:02}", bytes[105], bytes[104])));
     }
-    let (sector, per_cluster, tables) = (u32::from(bytes[108]), u32::from(bytes[109]), bytes[110]);
+    let (sector, per_cluster, tables) = (u32::from(bytes[108]), u32::from(bytes[109]), bytes[TABLES]);
     if per_cluster > 25 - sector {
         return Err(wrong("sectors of a cluster", 109, format!("2^{per_cluster}")));
     }
@@ -108,7 +120,7 @@ fn parse(bytes: &[u8; 512]) -> Result<Boot> {
     if table < FIRST_TABLE || u64::from(table) + u64::from(table_sectors) * u64::from(tables) > u64::from(heap) {
         return Err(wrong("first sector of the FAT", 80, "it overlaps its neighbours"));
     }
-    let boot = Boot {
+    let boot = BootSector {
         width: Width::ExFat,
         sector: 1 << sector,
         cluster: 1 << (sector + per_cluster),
