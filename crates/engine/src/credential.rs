@@ -417,7 +417,7 @@ mod tests {
         }
         for (offset, len) in [(0, Some(0)), (1, Some(100_000)), (100_000, None), (1 << 40, None), (0, Some(9 << 20))] {
             assert!(
-                matches!(part(offset, len).map_err(|e| e.kind), Err(crate::ErrorKind::Misuse(_))),
+                matches!(part(offset, len).map_err(|e| e.kind), Err(crate::error::ErrorKind::Misuse(_))),
                 "{offset} {len:?}"
             );
         }

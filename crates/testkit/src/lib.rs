@@ -11,6 +11,7 @@ pub mod exfat;
 #[cfg(target_arch = "x86_64")]
 pub mod faults;
 pub mod filevault2;
+pub mod floors;
 pub mod fsx;
 pub mod log_writes;
 pub mod lvm2;

@@ -14,9 +14,10 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::filesystems::{self, Filesystem};
+pub use crate::filesystems::magic::DiskAccess;
+use crate::filesystems::{self, Filesystem, magic};
 use crate::formats::partition::{self, Candidate};
-use crate::formats::{self, FORMATS, Format, Header, Verdict, magic};
+use crate::formats::{self, FORMATS, Format, Header, Verdict};
 use crate::partitions;
 use crate::store::{SliceStore, Store};
 pub use content::{Content, Look};
@@ -87,22 +88,6 @@ pub struct Mark {
     /// How the disk in it is reached, where that is known.
     #[serde(skip)]
     pub way: Option<DiskAccess>,
-}
-
-/// How the disk in an image is reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DiskAccess {
-    /// An image of a virtual disk, which qemu opens. The name is qemu's of the format.
-    Image(&'static str),
-    /// A program mounts it on a folder. It is evidence, and only read.
-    Mounted {
-        /// The program, which takes the image and the folder.
-        program: &'static str,
-        /// The file in the folder that is the disk; `IMAGE` stands for the image's name.
-        inside: &'static str,
-    },
-    /// A command, which takes its name, writes what is in it to standard output.
-    Unpacked(&'static str),
 }
 
 /// What one format says.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::error::Result;
-use crate::formats::magic::looks_random;
+use crate::filesystems::magic::looks_random;
 use crate::store::Store;
 
 /// What is told from one another, in bytes.

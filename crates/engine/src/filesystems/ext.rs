@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ext4_view::{Ext4, Ext4Error, Ext4Read, File, FileType, Metadata, Path};
 
 use super::guard::guarded;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::Store;
 use crate::trees::{Attributes, Entry, LeftOut, Listing, Node, NodeKind, Space, Tree, damaged, is_name};
 
@@ -312,7 +312,7 @@ impl Worker {
     fn within_reach(&self, offset: u64) -> io::Result<()> {
         if offset / self.unit > (self.len / self.unit).max(FAR) {
             let what = "reading this far into a file whose holes exceed the volume";
-            return Err(crate::Error::unsupported(what).into());
+            return Err(Error::unsupported(what).into());
         }
         Ok(())
     }
@@ -399,7 +399,7 @@ fn time(time: ext4_view::Timestamp) -> Option<SystemTime> {
 fn told_of_reading(error: Ext4Error) -> io::Error {
     match &error {
         Ext4Error::Corrupt(what) if what.to_string().contains("from block 0 (originally 0)") => {
-            crate::Error::unsupported("reading a file with a large hole and no extents").into()
+            Error::unsupported("reading a file with a large hole and no extents").into()
         }
         _ => io_error(error),
     }
@@ -412,8 +412,8 @@ fn io_error(error: Ext4Error) -> io::Error {
             Ok(e) => *e,
             Err(e) => io::Error::other(e),
         },
-        Ext4Error::Encrypted => crate::Error::unsupported("reading a file encrypted by fscrypt").into(),
-        Ext4Error::Incompatible(what) => crate::Error::unsupported(format!("this ext file system: {what}")).into(),
+        Ext4Error::Encrypted => Error::unsupported("reading a file encrypted by fscrypt").into(),
+        Ext4Error::Incompatible(what) => Error::unsupported(format!("this ext file system: {what}")).into(),
         Ext4Error::Corrupt(what) => damaged("ext", 0, what.to_string()),
         other => other.into(),
     }

@@ -6,6 +6,7 @@ pub mod ext;
 pub mod fat;
 pub mod free_tail;
 mod guard;
+pub(crate) mod magic;
 pub mod ntfs;
 pub mod swap;
 
@@ -15,7 +16,6 @@ pub use detect::{Filesystem, Kind, detect};
 
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::magic;
 use crate::logical_volumes::{self, Group};
 use crate::partitions::{self, Partition, PartitionTable, TableKind};
 use crate::store::{AroundStore, SMALLEST_SECTOR, Store};

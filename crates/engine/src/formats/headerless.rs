@@ -5,11 +5,11 @@ use std::time::Instant;
 use claviger_crypto::dmcrypt::{self, Sectors, Specification};
 use claviger_crypto::{Acceleration, Secret, SectorCipher};
 
-use super::{Facts, Unlocked, Verdict, filling, magic, unencrypted};
+use super::{Facts, Unlocked, Verdict, filling, unencrypted};
 use crate::advice::Warning;
 use crate::credential::{Headerless, Unlock};
 use crate::error::{Error, Result};
-use crate::filesystems::detect;
+use crate::filesystems::{detect, magic};
 use crate::spec::Spec;
 use crate::store::Store;
 use crate::volume::{KernelCipher, Layout, Payload, Segment};

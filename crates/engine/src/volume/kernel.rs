@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn whoever_carries_a_layout_out_keeps_no_key_for_the_kernel() {
-        let volume = crate::Volume::new(Arc::new(crate::store::MemoryStore::default()), two());
+        let volume = crate::volume::Volume::new(Arc::new(crate::store::MemoryStore::default()), two());
         let kept = |s: &Segment| matches!(&s.payload, Payload::Crypt { kernel: Some(_), .. });
         assert!(!volume.layout().segments().iter().any(kept) && Mapping::of(volume.layout()).is_none());
     }

@@ -19,6 +19,7 @@ mod filesystems_detect;
 mod filesystems_fat;
 mod filesystems_read;
 mod filevault2;
+mod floors;
 mod folders_inside;
 mod free_tail;
 mod fsx;

@@ -4,6 +4,7 @@ use std::io;
 
 use super::header::{self, HEADER, Header, HeaderLocation, NoHeader, READ};
 use super::suite::Suite;
+use crate::error::{Error, Result};
 use crate::file_formats::{FileFacts, FileState, StoredFile};
 use crate::hex;
 
@@ -75,10 +76,7 @@ const PIECE: usize = 1 << 20;
 
 /// What is wrong with what is stored of a file's contents. An extent of zeros is what a crash or a hole leaves: no key encrypts anything to
 /// that.
-pub(super) fn check_contents(
-    of: StoredFile<'_>,
-    each: &mut dyn FnMut() -> crate::Result<()>,
-) -> crate::Result<Option<String>> {
+pub(super) fn check_contents(of: StoredFile<'_>, each: &mut dyn FnMut() -> Result<()>) -> Result<Option<String>> {
     let extent = u64::from(header::EXTENT);
     let stored = look(of, |file| match file {
         File::Encrypted(_, header, _) => header.data_at..header.data_at + header.size.next_multiple_of(extent),
@@ -127,7 +125,7 @@ pub(super) fn facts(of: StoredFile<'_>) -> io::Result<FileFacts> {
                 NoHeader::Unsupported(_) => FileState::Unsupported,
                 NoHeader::Other | NoHeader::CutShort { .. } | NoHeader::Damaged { .. } => FileState::Damaged,
             };
-            let problem = Some(format!("Its header cannot be read: {}.", crate::Error::from(why).kind));
+            let problem = Some(format!("Its header cannot be read: {}.", Error::from(why).kind));
             FileFacts { state, size: None, problem, ..clear }
         }
     })

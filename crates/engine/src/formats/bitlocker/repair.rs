@@ -14,7 +14,8 @@ use crate::credential::Unlock;
 use crate::edit::{Edit, Seen, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::filesystems::detect::{self, Kind};
-use crate::formats::{Prepared, magic};
+use crate::filesystems::magic;
+use crate::formats::Prepared;
 use crate::store::Store;
 
 /// How much of the beginning is looked at for what else it may be.

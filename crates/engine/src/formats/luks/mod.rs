@@ -13,7 +13,7 @@ use claviger_crypto::{Acceleration, Secret, SectorCipher, afsplit};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, whole_keyfile};
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::magic;
+use crate::filesystems::magic;
 use crate::random;
 use crate::store::Store;
 

@@ -12,8 +12,9 @@ use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
 use crate::edit::{Edit, Seen, Step};
 use crate::error::{Error, ErrorKind, Result};
+use crate::filesystems::magic;
 use crate::formats::luks::{self, Doubt};
-use crate::formats::{HeaderBackup, Prepared, RestoreFrom, magic};
+use crate::formats::{HeaderBackup, Prepared, RestoreFrom};
 use crate::store::Store;
 
 /// The contents of a backup.

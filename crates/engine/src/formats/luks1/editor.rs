@@ -12,7 +12,7 @@ use super::{LUKS1, Luks1, NAME, backup, not_in_luks1, repair};
 use crate::advice::Warning;
 use crate::credential::{Credential, Unlock};
 use crate::edit::{Edit, Seen, Step};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::kdf::Kdf;
 use crate::formats::luks::{passphrase, uuid};
 use crate::formats::luks2;
@@ -216,7 +216,7 @@ fn another_opens(header: &Phdr, store: &dyn Store, with: &Unlock<'_>, number: us
     // Without the keyslot: its passphrase may be that of another one too.
     let others = header.with_slot(number, Slot { active: false, ..header.slots[number].clone() });
     match open_key(&others, store, with) {
-        Err(e) if matches!(e.kind, crate::ErrorKind::WrongCredential(_)) => {
+        Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) => {
             // Only to say what it is.
             let only = Unlock { keyslot: Some(number as u32), progress: None, ..*with };
             Err(if open_key(header, store, &only).is_ok() { own() } else { e })

@@ -14,9 +14,9 @@ use super::header::{DIGEST, Phdr, SECTOR, SLOTS, Slot, Trouble};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::filesystems::magic;
 use crate::formats::luks::kdf::Kdf;
 use crate::formats::luks::passphrase;
-use crate::formats::magic;
 use crate::formats::plan::{PlannedSlot, UnlockPlan};
 use crate::store::Store;
 

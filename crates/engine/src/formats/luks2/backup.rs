@@ -15,8 +15,9 @@ use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
 use crate::edit::{Edit, Step};
 use crate::error::{Error, ErrorKind, Result};
+use crate::filesystems::magic;
 use crate::formats::luks::{self, Doubt};
-use crate::formats::{self, CopyReport, HeaderBackup, Prepared, RestoreFrom, Verified, magic};
+use crate::formats::{self, CopyReport, HeaderBackup, Prepared, RestoreFrom, Verified};
 use crate::store::Store;
 
 /// Bytes of the keyslots area that one step writes: as many of them as differ.

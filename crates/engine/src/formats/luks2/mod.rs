@@ -42,11 +42,10 @@ use super::header_facts::HeaderFacts;
 use super::luks::{Stored, opened_by};
 use super::plan::UnlockPlan;
 use super::takes::{Parameter, Takes, check_opening};
-use super::{
-    Choices, Creator, Derivation, Facts, Format, Header, HeaderEditor, KeyMark, Sealed, Unlocked, Verdict, magic,
-};
+use super::{Choices, Creator, Derivation, Facts, Format, Header, HeaderEditor, KeyMark, Sealed, Unlocked, Verdict};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, Result};
+use crate::filesystems::magic;
 use crate::spec::Spec;
 use crate::store::Store;
 use binary::Which;

@@ -13,7 +13,7 @@ use super::{binary, validate};
 use crate::advice::Advice;
 use crate::edit::Step;
 use crate::error::{Error, ErrorKind, Result};
-use crate::formats::magic;
+use crate::filesystems::magic;
 pub(super) use crate::random::fill as random;
 use crate::store::Store;
 

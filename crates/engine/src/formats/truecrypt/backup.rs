@@ -11,12 +11,12 @@ use super::editor::{OpenedVolumeHeader, copy_at, step};
 use super::seal::Seal;
 use super::shifted::Shift;
 use super::{
-    Family, HEADER_AREA, HEADER_GROUP, HeaderCopies, HeaderCopy, OLD_HEADER, UNIT, header, keyfiles, magic, positions,
-    system,
+    Family, HEADER_AREA, HEADER_GROUP, HeaderCopies, HeaderCopy, OLD_HEADER, UNIT, header, keyfiles, positions, system,
 };
 use crate::advice::{Advice, Warning};
 use crate::credential::{HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::filesystems::magic;
 use crate::formats::{HeaderBackup, Prepared, RestoreFrom};
 use crate::random;
 use crate::store::Store;

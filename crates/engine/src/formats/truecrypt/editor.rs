@@ -16,7 +16,7 @@ use super::{
 use crate::advice::Warning;
 use crate::credential::{HeaderChoice, Unlock};
 use crate::edit::{Edit, Step};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::formats::editor::fixed_size;
 use crate::formats::takes::check_new;
 use crate::formats::{
@@ -212,7 +212,7 @@ impl OpenedVolumeHeader {
         let header = HeaderChoice::One { hidden: self.position.hidden, backup: true };
         match Self::of(family, store, &self.narrowed(with, header)) {
             Ok(twin) => Ok(twin.same_volume_as(self)),
-            Err(e) if matches!(e.kind, crate::ErrorKind::Cancelled | crate::ErrorKind::Io(_)) => Err(e),
+            Err(e) if matches!(e.kind, ErrorKind::Cancelled | ErrorKind::Io(_)) => Err(e),
             Err(_) => Ok(false),
         }
     }

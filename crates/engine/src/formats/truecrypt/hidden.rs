@@ -13,11 +13,12 @@ use super::positions::Position;
 use super::seal::Seal;
 use super::suites::{Mode, UNIT};
 use super::{
-    DataArea, Family, HEADER_AREA, HEADER_GROUP, HeaderCopies, HiddenRoom, OpenedHeader, Tried, header, keyfiles, magic,
+    DataArea, Family, HEADER_AREA, HEADER_GROUP, HeaderCopies, HiddenRoom, OpenedHeader, Tried, header, keyfiles,
 };
 use crate::credential::{Credential, HeaderChoice, Protect, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::filesystems::free_tail::{FreeTail, free_tail};
+use crate::filesystems::magic;
 use crate::formats::filling::{cancelled, not_cancelled};
 use crate::random;
 use crate::spec::Spec;

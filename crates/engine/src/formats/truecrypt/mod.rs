@@ -28,10 +28,11 @@ use claviger_crypto::SectorCipher;
 use claviger_crypto::secret::wipe_stack;
 
 use super::takes::{Parameter, Takes, check_opening};
-use super::{Choices, Creator, Facts, Format, Header, HeaderEditor, HiddenRoom, Unlocked, Verdict, magic, same_name};
+use super::{Choices, Creator, Facts, Format, Header, HeaderEditor, HiddenRoom, Unlocked, Verdict, same_name};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, ErrorKind, Result};
+use crate::filesystems::magic;
 use crate::spec::Spec;
 use crate::store::Store;
 use crate::volume::{KernelCipher, Layout, Payload, Segment};

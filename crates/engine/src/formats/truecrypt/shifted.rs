@@ -10,8 +10,9 @@ use claviger_crypto::SectorCipher;
 
 use super::header::Fields;
 use super::positions::Position;
-use super::{DataArea, HEADER_AREA, HEADER_GROUP, UNIT, magic};
+use super::{DataArea, HEADER_AREA, HEADER_GROUP, UNIT};
 use crate::error::Result;
+use crate::filesystems::magic;
 use crate::store::Store;
 
 /// Room between a hidden volume and the end of the outer one.

@@ -4,12 +4,12 @@ use super::editor::OpenedVolumeHeader;
 use super::shifted::Shift;
 use super::suites::UNIT;
 use super::{
-    Family, HEADER_GROUP, HeaderCopies, HeaderCopy, OLD_HEADER, header, magic, positions, shifted_warning,
-    unclear_warning,
+    Family, HEADER_GROUP, HeaderCopies, HeaderCopy, OLD_HEADER, header, positions, shifted_warning, unclear_warning,
 };
 use crate::advice::{Advice, Warning};
 use crate::credential::{HeaderChoice, Unlock};
 use crate::error::{ErrorKind, Result};
+use crate::filesystems::magic;
 use crate::formats::{AreaReport, CopyReport, CopyState, Verified};
 use crate::store::Store;
 

@@ -8,10 +8,11 @@ use super::state::{ReencryptionState, What};
 use super::{HeaderAndData, moving};
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
+use crate::filesystems::magic;
 use crate::formats::luks2::layout::sectors_of;
 use crate::formats::luks2::metadata::MetadataSegment;
 use crate::formats::luks2::read::{ReadHeader, read};
-use crate::formats::{luks, luks2::validate, magic};
+use crate::formats::{luks, luks2::validate};
 use crate::store::{MemoryStore, Store};
 
 /// Bytes that are looked at at a time.

@@ -1,7 +1,22 @@
 //! What a store holds, told from its first bytes: well-known marks, and whether bytes look random.
 
-use crate::diagnosis::DiskAccess;
-use crate::filesystems::detect::{self, Kind};
+use super::detect::{self, Kind};
+
+/// How the disk in an image is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskAccess {
+    /// An image of a virtual disk, which qemu opens. The name is qemu's of the format.
+    Image(&'static str),
+    /// A program mounts it on a folder. It is evidence, and only read.
+    Mounted {
+        /// The program, which takes the image and the folder.
+        program: &'static str,
+        /// The file in the folder that is the disk; `IMAGE` stands for the image's name.
+        inside: &'static str,
+    },
+    /// A command, which takes its name, writes what is in it to standard output.
+    Unpacked(&'static str),
+}
 
 /// A mark that a format puts at a fixed place.
 struct Mark {

@@ -1,0 +1,32 @@
+//! The four floors of the engine: each knows only those below it.
+
+use std::path::Path;
+
+use claviger_testkit::floors;
+
+/// From the ground up: bytes and what encrypts them; what lies in a volume, and what opens one; formats; what joins formats.
+const FLOORS: &[&[&str]] = &[
+    &[
+        "advice",
+        "crc32c",
+        "deadline",
+        "edit",
+        "error",
+        "hex",
+        "internal",
+        "key_process",
+        "little_endian",
+        "memory",
+        "shards",
+        "store",
+        "volume",
+    ],
+    &["clevis", "credential", "filesystems", "logical_volumes", "partitions", "private_keys", "spec", "tpm2", "trees"],
+    &["file_formats", "formats"],
+    &["copy_volume", "diagnosis", "fuzzing", "opening"],
+];
+
+#[test]
+fn no_floor_knows_one_above_it() {
+    floors::check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), FLOORS);
+}
