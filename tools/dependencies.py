@@ -40,6 +40,19 @@ All crates that are linked into `claviger`, or run while it is built, on Linux. 
 *Unsafe* counts the word in the crate's own source without tests. *May* lists what the names in that source could do: open files, connect to a
 network, start programs, read the environment, call foreign functions. Most of this code is for other platforms, or behind disabled features.
 
+## Written here all the same
+
+A crate is used where it does what is needed and keeps its promises on hostile input. Where a crate was considered and is not used, this is why:
+
+| Ours | Crate | Why |
+| --- | --- | --- |
+| `private_keys/asn1.rs` | `der` 0.8 | It is linked, but refuses BER strings in pieces whose length is given (`bytes.rs`), and its errors name no field. |
+| `private_keys/pem.rs` | `pem-rfc7468` 1.0 | It refuses headers in a block (`HeaderDisallowed`), with which OpenSSL wrote encrypted keys before PKCS#8. |
+| `partitions/gpt.rs` | `gptman` 3.1 | It allocates as many entries as a header claims, up to 2^32, before anything proves them; it multiplies sectors unchecked, compares no copies, and adds 8 crates. |
+| `partitions/mbr.rs` | `mbrman` 0.6 | It adds sectors unchecked, follows logical partitions out of the extended one, has no limit for their number, and adds 11 crates. |
+| `opening/http.rs` in `cli` | `ureq` 3.5 | It has timeouts, but nothing ends a request that a person cancels; it adds 7 crates for one request over plain HTTP. |
+| `model/random.rs` in `lab` | `fastrand` 2 | It is linked, but its numbers for a seed changed in a minor version (2.1.0). A published run must be repeatable from its seed. |
+
 """
 
 

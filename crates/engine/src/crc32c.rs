@@ -1,46 +1,16 @@
 //! CRC-32C, the polynomial of Castagnoli, without the inversions that most who use it have at both ends: Core Storage continues a seed that
 //! is stored beside the sum (libfvde, "FileVault Drive Encryption (FVDE)", section "Checksum algorithms").
 
-/// The polynomial, its lowest power in the highest bit (RFC 3720, section 12.1).
-const POLYNOMIAL: u32 = 0x82f6_3b78;
+use crc::{Algorithm, CRC_32_ISCSI, Crc, Table};
 
-/// Of each byte, followed by as many zeros as the table's number says.
-static TABLES: [[u32; 256]; 8] = tables();
+/// Its tables are for 16 bytes at a time.
+static CRC32C: Crc<u32, Table<16>> = Crc::<u32, Table<16>>::new(&Algorithm { xorout: 0, ..CRC_32_ISCSI });
 
-const fn tables() -> [[u32; 256]; 8] {
-    let mut tables = [[0; 256]; 8];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut rest = byte as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            rest = if rest & 1 == 1 { rest >> 1 ^ POLYNOMIAL } else { rest >> 1 };
-            bit += 1;
-        }
-        tables[0][byte] = rest;
-        byte += 1;
-    }
-    let mut zeros = 1;
-    while zeros < 8 {
-        let mut byte = 0;
-        while byte < 256 {
-            let before: u32 = tables[zeros - 1][byte];
-            tables[zeros][byte] = before >> 8 ^ tables[0][before as u8 as usize];
-            byte += 1;
-        }
-        zeros += 1;
-    }
-    tables
-}
-
-/// The sum of `bytes`, continued from `seed`. Eight bytes at a time, so that one step waits for the one before it only once.
+/// The sum of `bytes`, continued from `seed`.
 pub(crate) fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
-    let (words, rest) = bytes.as_chunks::<8>();
-    let sum = words.iter().fold(seed, |sum, word| {
-        let word = (u64::from_le_bytes(*word) ^ u64::from(sum)).to_le_bytes();
-        (0..8).fold(0, |sum, i| sum ^ TABLES[7 - i][usize::from(word[i])])
-    });
-    rest.iter().fold(sum, |sum, byte| sum >> 8 ^ TABLES[0][usize::from(sum as u8 ^ byte)])
+    let mut sum = CRC32C.digest_with_initial(seed.reverse_bits());
+    sum.update(bytes);
+    sum.finalize()
 }
 
 #[cfg(test)]

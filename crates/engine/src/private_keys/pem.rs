@@ -10,6 +10,7 @@ use super::key::{SoftKey, damaged};
 use super::pbe::{self, Password};
 use super::{Certificate, Contents, pfx};
 use crate::error::{Error, Result};
+use crate::hex;
 
 /// What begins a block.
 const BEGIN: &[u8] = b"-----BEGIN ";
@@ -109,12 +110,8 @@ fn decrypted(ciphertext: &[u8], info: &[u8], password: &[u8]) -> Result<Secret> 
     let triple_des = name == b"DES-EDE3-CBC";
     let mut iv = [0; 16];
     let len = if triple_des { 8 } else { 16 };
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    if digits.len() != 2 * len || !digits.iter().all(|byte| digit(*byte).is_some()) {
+    if digits.len() != 2 * len || hex::decode(digits, &mut iv).is_err() {
         return Err(damaged("the initialisation vector of the PEM has the wrong length"));
-    }
-    for (byte, pair) in iv.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = pair.iter().fold(0, |sum, byte| sum << 4 | digit(*byte).unwrap_or(0) as u8);
     }
     let mut key = Secret::zeroed(32);
     hash::MD5.digest(&[password, &iv[..8]], &mut key[..16]);

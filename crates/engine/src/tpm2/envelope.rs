@@ -93,8 +93,8 @@ impl Envelope {
             (None, Some(_)) => return Err(malformed("tpm2-primary-alg", "it is neither ecc nor rsa")),
         };
         let digest = text("tpm2-policy-hash")?;
-        let digest =
-            digest.map(|digits| unhex(digits).ok_or_else(|| malformed("tpm2-policy-hash", "it is not hexadecimal")));
+        let digest = digest
+            .map(|digits| hex::decode_vec(digits).map_err(|_| malformed("tpm2-policy-hash", "it is not hexadecimal")));
         let signed = match (bytes("tpm2_pubkey")?, pcrs(token, "tpm2_pubkey_pcrs", bank)?) {
             (Some(pem), pcrs) => Some(Signed::new(pem, pcrs)?),
             (None, _) => None,
@@ -143,8 +143,8 @@ impl Envelope {
         for entry in of_bank.and_then(Value::as_array).into_iter().flatten() {
             let entry = entry.as_object().ok_or_else(no_file)?;
             let text = |name| entry.get(name).and_then(Value::as_str).ok_or_else(no_file);
-            let key = unhex(text("pkfp")?).ok_or_else(no_file)?;
-            let policy = unhex(text("pol")?).ok_or_else(no_file)?;
+            let key = hex::decode_vec(text("pkfp")?).map_err(|_| no_file())?;
+            let policy = hex::decode_vec(text("pol")?).map_err(|_| no_file())?;
             let signature = STANDARD.decode(text("sig")?).map_err(|_| no_file())?;
             let of_key = key == signed.fingerprint && signature.len() == signed.modulus.len();
             if of_key && pcrs(entry, "pcrs", signed.pcrs.bank)? == signed.pcrs {
@@ -206,12 +206,4 @@ fn storage_key(bytes: &[u8]) -> Result<Parent> {
         return Err(odd("it is sealed under a non-persistent key"));
     }
     Ok(Parent::Persistent { handle, name: Some(name.to_vec()) })
-}
-
-fn unhex(digits: &str) -> Option<Vec<u8>> {
-    let digit = |byte: &u8| char::from(*byte).to_digit(16);
-    let pairs = digits.as_bytes().chunks(2);
-    pairs
-        .map(|pair| if let [high, low] = pair { Some((digit(high)? << 4 | digit(low)?) as u8) } else { None })
-        .collect()
 }

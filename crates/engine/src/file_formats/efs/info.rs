@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::hex;
 use crate::little_endian::u32_at;
 
 /// Bytes of the fixed part.
@@ -218,12 +219,8 @@ impl std::fmt::Display for KeyOwner {
 impl KeyOwner {
     /// The thumbprint in hex.
     pub fn hex(&self) -> Option<String> {
-        self.thumbprint.as_deref().map(hex)
+        self.thumbprint.as_deref().map(hex::digits)
     }
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A part of `$EFS`, from its place `at` on.

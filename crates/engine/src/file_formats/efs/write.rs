@@ -13,10 +13,10 @@ use claviger_crypto::rsa::RsaPublicKey;
 use claviger_crypto::{Acceleration, SectorCipher};
 
 use super::fek::Fek;
-use super::info::hex;
 use super::{EfsInfo, KeyEntry, KeyOwner, SECTOR, TRAILER, attribute, info, shape};
 use crate::error::{Error, ErrorKind, Result};
 use crate::file_formats::StoredFile;
+use crate::hex;
 use crate::private_keys::{Certificate, PrivateKey};
 use crate::random;
 use crate::store::Store;
@@ -189,8 +189,10 @@ impl EfsInfo {
             info.users.retain(stays);
             info.agents.retain(stays);
             if info.entries().count() == before {
-                let what =
-                    format!("the file is not encrypted for the certificate with the thumbprint {}", hex(thumbprint));
+                let what = format!(
+                    "the file is not encrypted for the certificate with the thumbprint {}",
+                    hex::digits(thumbprint)
+                );
                 return Err(Error::misuse(what));
             }
         }

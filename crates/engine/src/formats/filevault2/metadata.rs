@@ -27,10 +27,11 @@ use claviger_crypto::modes::xts::{Layer, Xts};
 use claviger_crypto::{Acceleration, SectorCipher};
 
 use super::context::{Context, Trouble};
-use super::header::{VolumeHeader, array, checksum_matches, number};
+use super::header::{VolumeHeader, checksum_matches, number};
 use super::plist::Plist;
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::uuid;
+use crate::hex;
 use crate::store::Store;
 
 /// Bytes of a metadata block.
@@ -483,8 +484,5 @@ fn first_block(block: &Block) -> Result<u64> {
 /// A UUID as it is hashed.
 pub(super) fn binary_uuid(text: &str) -> Option<[u8; 16]> {
     let digits = uuid::parse(text.trim()).ok()?.replace('-', "");
-    let bytes = digits.as_bytes().as_chunks::<2>().0;
-    let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    let bytes: Vec<u8> = bytes.iter().map(byte).collect::<Option<_>>()?;
-    (bytes.len() == 16).then(|| array(&bytes, 0))
+    hex::decode_vec(digits).ok()?.try_into().ok()
 }

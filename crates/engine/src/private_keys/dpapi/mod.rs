@@ -64,15 +64,11 @@ impl Login {
     pub fn nt_hash(text: &[u8]) -> Result<Self> {
         let text = text.trim_ascii();
         let digits = text.rsplit(|byte| *byte == b':').next().unwrap_or_default();
-        let digit = |byte: u8| char::from(byte).to_digit(16);
-        if digits.len() != 32 || !digits.iter().all(|byte| digit(*byte).is_some()) {
-            return Err(Error::misuse("an NT hash has 32 hexadecimal digits"));
-        }
         let mut hash = Secret::zeroed(16);
-        for (byte, pair) in hash.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = pair.iter().fold(0, |sum, byte| sum << 4 | digit(*byte).unwrap_or(0) as u8);
+        match hex::decode(digits, &mut hash) {
+            Ok(_) if digits.len() == 32 => Ok(Self::NtHash(hash)),
+            _ => Err(Error::misuse("an NT hash has 32 hexadecimal digits")),
         }
-        Ok(Self::NtHash(hash))
     }
 }
 
