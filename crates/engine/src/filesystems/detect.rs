@@ -278,7 +278,7 @@ fn exfat_label(store: &dyn Store) -> io::Result<Option<String>> {
 fn ntfs_label(store: &dyn Store, start: &Start<'_>) -> io::Result<Option<String>> {
     const NAME: u32 = 0x60;
     const END: u32 = 0xffff_ffff;
-    let Ok(boot) = ntfs::boot_sector::BootSector::parse(start.0) else { return Ok(None) };
+    let Ok(boot) = ntfs::boot_sector::NtfsBootSector::parse(start.0) else { return Ok(None) };
     let Some(at) = boot.mft.checked_add(3 * boot.record) else { return Ok(None) };
     let record = read(store, at, boot.record)?;
     let record = Start(&record);

@@ -106,7 +106,9 @@ fn found(store: &dyn Store) -> Result<TailReport> {
 pub(crate) fn end_by_boot_sector(store: &dyn Store) -> Result<Option<u64>> {
     let first = first_sector(store)?;
     checked(match detect(store)?.map(|found| found.kind) {
-        Some(Kind::Ntfs) => ntfs::boot_sector::BootSector::parse(&first).map(|boot| boot.len.checked_add(boot.sector)),
+        Some(Kind::Ntfs) => {
+            ntfs::boot_sector::NtfsBootSector::parse(&first).map(|boot| boot.len.checked_add(boot.sector))
+        }
         Some(Kind::ExFat) => exfat::boot_sector::region(store, None).map(|boot| Some(boot.len)),
         Some(Kind::Fat12 | Kind::Fat16 | Kind::Fat32) => BootSector::parse(&first).map(|boot| Some(boot.len)),
         _ => Ok(None),

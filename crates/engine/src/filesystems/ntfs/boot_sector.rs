@@ -21,7 +21,7 @@ pub fn is_one(sector: &[u8]) -> bool {
 }
 
 /// What it says. Offsets and lengths are in bytes of the store.
-pub struct BootSector {
+pub struct NtfsBootSector {
     /// Size of a sector.
     pub sector: u64,
     /// Size of a cluster.
@@ -36,7 +36,7 @@ pub struct BootSector {
     pub len: u64,
 }
 
-impl BootSector {
+impl NtfsBootSector {
     /// Parses a boot sector, whatever its name: [`LEN`] bytes are enough.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 //! Source: Linux-NTFS project, "NTFS Documentation", and the structures of ntfs-3g (include/ntfs-3g/layout.h,
 //! logfile.h).
 
-use super::boot_sector::{self, BootSector};
+use super::boot_sector::{self, NtfsBootSector};
 use crate::error::Result;
 use crate::filesystems::free_tail::{
     TailReport, checked, in_store, last_bit, malformed, not_clean, not_understood, pieces, read,
@@ -35,7 +35,7 @@ pub fn find(store: &dyn Store, first: &[u8]) -> Result<Option<TailReport>> {
     if !boot_sector::is_one(first) {
         return Ok(None);
     }
-    let BootSector { cluster, clusters, mft, record, len, .. } = checked(BootSector::parse(first))?;
+    let NtfsBootSector { cluster, clusters, mft, record, len, .. } = checked(NtfsBootSector::parse(first))?;
     in_store(store, "number of sectors", 0, len)?;
     let fs = Fs { store, cluster, clusters, mft, record };
     fs.check_volume()?;

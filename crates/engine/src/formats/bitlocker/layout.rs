@@ -207,7 +207,7 @@ impl Places {
         }
         let mut boot = [0; SMALLEST_SECTOR as usize];
         store.read_at(0, &mut boot)?;
-        let ntfs = boot_sector::BootSector::parse(&boot).ok();
+        let ntfs = boot_sector::NtfsBootSector::parse(&boot).ok();
         Ok(ntfs.and_then(|ntfs| Some(ntfs.mft..ntfs.mft.checked_add(self.sector)?)))
     }
 
