@@ -755,6 +755,14 @@ pub struct OpenVolume {
     pub header: Option<Arc<dyn Store>>,
 }
 
+impl OpenVolume {
+    /// One whose keys are elsewhere: nothing was tried here, and nothing warned of. `stored` is in bytes.
+    pub fn new(volume: Volume, facts: Facts, stored: u64) -> Self {
+        let (warnings, trials, took) = (Vec::new(), 0, Duration::ZERO);
+        Self { volume, facts, stored, warnings, trials, took, recognised: true, mapping: None, header: None }
+    }
+}
+
 /// A header, for whoever looks after it.
 pub struct HeaderFound {
     /// The file or device itself, with its lock, where a path was given.

@@ -17,8 +17,9 @@ use claviger_engine::{Error, ErrorKind, FileFormat, Opened, Store, partitions};
 use claviger_lab::model::words;
 
 use crate::opening::logical_volume::LogicalVolumeArgs;
-use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
-use crate::terminal::output;
+use crate::opening::plaintext::with_threads;
+use crate::opening::{OpenArgs, ProtectArgs};
+use crate::terminal::{advice, output};
 
 /// Which of the file systems inside.
 #[derive(clap::Args, Default)]
@@ -126,9 +127,9 @@ impl InsideArgs {
         let (store, in_clear): (Arc<dyn Store>, _) = match opened {
             Opened::Clear(store) => (store, true),
             volume => {
-                let opened = OpenedVolume::from(volume.bytes()?).with_threads();
-                opened.warn();
-                (Arc::new(opened.volume), false)
+                let opened = volume.bytes()?;
+                advice::warn(&opened.warnings);
+                (Arc::new(with_threads(opened.volume)), false)
             }
         };
         Ok((self.part(open, store)?, in_clear))

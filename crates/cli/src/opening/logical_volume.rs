@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use claviger_engine::Store;
 use claviger_engine::logical_volumes;
-use claviger_engine::{Store, filesystems};
 
+use crate::opening::plaintext::smaller_sectors;
 use crate::terminal::output;
 
 /// Which one.
@@ -31,24 +32,9 @@ impl LogicalVolumeArgs {
         if let Some(why) = volume.read_only.as_ref().filter(|_| to_write) {
             output::warn(&format!("{} is read-only: {why}.", volume.full_name()));
         }
-        // What cannot be read is no reason not to use the rest.
-        let own = mapped.sector_size();
-        let inside = filesystems::sector_size(&mapped).ok().flatten().filter(|inside| *inside < own);
-        Ok(match inside {
-            Some(inside) => {
-                output::warn(&smaller_sectors(inside, own));
-                Arc::new(mapped.with_sector_size(inside))
-            }
+        Ok(match smaller_sectors(&mapped) {
+            Some(inside) => Arc::new(mapped.with_sector_size(inside)),
             None => Arc::new(mapped),
         })
     }
-}
-
-/// The warning that the file system inside expects `inside`-byte sectors, but the volume has `own`-byte ones.
-pub fn smaller_sectors(inside: u64, own: u64) -> String {
-    format!(
-        "The file system expects {inside}-byte sectors, but the volume has {own}-byte ones. That works here, but \
-         dm-crypt and cryptsetup cannot mount it. To fix it, copy the files out, create a file system with \
-         {own}-byte sectors, and copy them back."
-    )
 }

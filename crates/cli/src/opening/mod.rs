@@ -15,9 +15,9 @@ pub mod images;
 pub mod logical_volume;
 pub mod mount_point;
 pub mod new_file;
-mod opened_volume;
 pub mod overwrite;
 pub mod patience;
+pub mod plaintext;
 mod protect;
 pub mod remote;
 pub mod tokens;
@@ -30,11 +30,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context;
 use claviger_engine::credential::HeaderChoice;
-use claviger_engine::opening::{Locked, Stores};
+use claviger_engine::opening::{Locked, OpenVolume, Stores};
 use claviger_engine::store::Access;
 use claviger_engine::{Credential, Error, ErrorKind, Header, Opened, Opening, Store, Unlock};
 use claviger_serve::key_process::KeySide;
-pub use opened_volume::OpenedVolume;
 pub use protect::{HiddenArgs, ProtectArgs};
 pub use unlock_args::UnlockArgs;
 
@@ -138,19 +137,19 @@ impl OpenArgs {
     }
 
     /// Opens a volume, for verbs that need its bytes. The password is asked once it is known that there is something to open.
-    pub fn open(&self, access: Access) -> anyhow::Result<OpenedVolume> {
+    pub fn open(&self, access: Access) -> anyhow::Result<OpenVolume> {
         self.bytes(access, None)
     }
 
     /// Opens a volume, and protects the hidden one in it if that is asked for.
-    pub fn open_protecting(&self, access: Access, protect: &ProtectArgs) -> anyhow::Result<OpenedVolume> {
+    pub fn open_protecting(&self, access: Access, protect: &ProtectArgs) -> anyhow::Result<OpenVolume> {
         self.bytes(access, self.protected(access, protect)?)
     }
 
-    fn bytes(&self, access: Access, hidden: Option<&HiddenArgs>) -> anyhow::Result<OpenedVolume> {
+    fn bytes(&self, access: Access, hidden: Option<&HiddenArgs>) -> anyhow::Result<OpenVolume> {
         self.refuse_folder_options()?;
         let opened = self.open_with(self.how.opening(&self.path)?, access, hidden, None)?;
-        Ok(opened.bytes().map_err(|e| e.at(&self.path))?.into())
+        Ok(opened.bytes().map_err(|e| e.at(&self.path))?)
     }
 
     /// Options of folders mean nothing to a volume, but that a smart card is a token's, too.

@@ -27,7 +27,7 @@ use claviger_engine::key_process::volume::{KeyProcess, KeylessLayout, Keys};
 use claviger_engine::opening::{OpenFolder, OpenVolume, Stores};
 use claviger_engine::store::Access;
 use claviger_engine::trees::Tree;
-use claviger_engine::{Error, ErrorKind, Layout, Opened, Result, Store, Volume, memory};
+use claviger_engine::{Error, ErrorKind, Layout, Opened, Result, Store, Volume, Warning, memory};
 use claviger_serve::inherited;
 use claviger_serve::key_process::locking::{LockListener, Lockable, Locks, Proof};
 use claviger_serve::key_process::{FileNumber, IoSide, KeySide, Terms, cage};
@@ -38,7 +38,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
+use crate::opening::{OpenArgs, ProtectArgs};
 use crate::terminal::exit::Silent;
 use crate::terminal::{advice, cancel, output, progress, prompt};
 
@@ -177,7 +177,7 @@ impl KeyProcessArgs {
     }
 
     /// Opens a volume whose keys another process holds, and lets it be locked. `words` is the command line, as the verb sees it.
-    pub fn open(&self, args: &OpenArgs, access: Access, words: &[OsString]) -> anyhow::Result<(OpenedVolume, Locking)> {
+    pub fn open(&self, args: &OpenArgs, access: Access, words: &[OsString]) -> anyhow::Result<(OpenVolume, Locking)> {
         let started = Started::new(words, Which::Opened, Stdio::null())?;
         inherited::hide_all()?;
         started.open(args, access)
@@ -305,7 +305,7 @@ impl Started {
     }
 
     /// Opens the volume with it. Programs must inherit nothing any more that secrets are read from: [`inherited::hide_all`].
-    pub fn open(self, args: &OpenArgs, access: Access) -> anyhow::Result<(OpenedVolume, Locking)> {
+    pub fn open(self, args: &OpenArgs, access: Access) -> anyhow::Result<(OpenVolume, Locking)> {
         let stores = match args.stores(access) {
             Ok(stores) => stores,
             Err(e) => return Err(self.give_up(e)),
@@ -442,7 +442,7 @@ pub fn layout(io_side: IoSide, outline: KeylessLayout, store: &dyn Store) -> Res
 }
 
 /// The volume, with its keys in the key process.
-fn opened(io_side: IoSide, stores: Stores, kept: OpenedVolumeReport) -> Result<(OpenedVolume, Locking)> {
+fn opened(io_side: IoSide, stores: Stores, kept: OpenedVolumeReport) -> Result<(OpenVolume, Locking)> {
     let OpenedVolumeReport { outline, format, cipher, mode, stored, warnings, trials, took } = kept;
     // Once a signal has come, whoever waits for an unlocking would hold up the end.
     let asking = io_side.opened(lost)?;
@@ -451,7 +451,9 @@ fn opened(io_side: IoSide, stores: Stores, kept: OpenedVolumeReport) -> Result<(
     let layout = outline.clone().with_key_process(&(Arc::clone(&key_process) as Arc<dyn KeyProcess>), &stores.data)?;
     let facts = Facts::new(by_name(&format)?.name(), cipher, mode, &layout);
     let volume = Volume::new(Arc::clone(&stores.data), layout);
-    let _header = stores.header.clone();
+    let mut open = OpenVolume::new(volume, facts, stored);
+    (open.trials, open.took, open.header) = (trials, took, stores.header.clone());
+    open.warnings = warnings.into_iter().map(Warning::from).collect();
     let locking = Locking(Locks {
         key_process,
         stores,
@@ -460,7 +462,7 @@ fn opened(io_side: IoSide, stores: Stores, kept: OpenedVolumeReport) -> Result<(
         of: |kept: &OpenedVolumeReport| (&kept.outline, &kept.warnings),
         lost,
     });
-    Ok((OpenedVolume { volume, facts, stored, warnings, trials, took, mapping: None, _header }, locking))
+    Ok((open, locking))
 }
 
 /// The way to lock what was opened.

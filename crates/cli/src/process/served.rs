@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use claviger_engine::formats::Facts;
+use claviger_engine::opening::OpenVolume;
 use claviger_engine::store::{Access, Bypass, CountedStore};
 use claviger_engine::{Error, Result, Store};
 use claviger_serve::key_process::locking::LockListener;
@@ -13,7 +14,7 @@ use claviger_serve::sessions::{Control, Live, Process, SessionRecord, Status};
 
 use crate::opening::direct::{DirectArgs, is_block_device};
 use crate::opening::logical_volume::LogicalVolumeArgs;
-use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs, remote};
+use crate::opening::{OpenArgs, ProtectArgs, plaintext, remote};
 use crate::process::background::BackgroundArgs;
 use crate::process::key_process::{KeyProcessArgs, Locking, RegisterArgs};
 use crate::process::traced::TraceArgs;
@@ -106,12 +107,12 @@ impl ServedArgs {
     pub fn volume(
         &self,
         open: &OpenArgs,
-        opened: OpenedVolume,
+        opened: OpenVolume,
         access: Access,
         locking: Option<Locking>,
     ) -> Result<ServedVolume> {
         let facts = Some(opened.facts.clone());
-        let store = opened.into_served(&self.logical_volume, access == Access::ReadWrite);
+        let store = plaintext::served(opened, &self.logical_volume, access == Access::ReadWrite);
         Ok(ServedVolume { facts, store: store.map_err(|e: Error| e.at(&open.path))?, locking })
     }
 

@@ -12,7 +12,7 @@ use claviger_engine::trees::{NodeKind, OpenFile};
 use crate::opening::OpenArgs;
 use crate::opening::files::{self, InsideArgs};
 use crate::terminal::progress::{self, Progress};
-use crate::terminal::{cancel, output, size};
+use crate::terminal::{advice, cancel, output, size};
 
 /// Bytes of a file that are read at a time.
 const CHUNK: u64 = 4 << 20;
@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             .into());
     }
     let opened = args.open.open(Access::ReadOnly)?;
-    opened.warn();
+    advice::warn(&opened.warnings);
     let store = args.which.part(&args.open, Arc::new(opened.volume))?;
     let size = store.len();
     let past = |what: String| Error::misuse(format!("{what} of {size} bytes")).at(&args.open.path);

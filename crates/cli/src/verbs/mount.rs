@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use crate::opening::files::{self, InsideArgs};
 use crate::opening::mount_point::{self, MountPoint};
-use crate::opening::{OpenArgs, OpenedVolume, ProtectArgs};
+use crate::opening::{OpenArgs, ProtectArgs};
 use crate::process::background;
 use crate::process::guard;
 use crate::process::key_process::{self, Locking};
@@ -180,7 +180,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
                 let folder = within.folder(&args.open, opened, files::inside(path))?;
                 return serve_folder(args, folder, dir, parent, &runtime);
             }
-            Opened::Bytes(volume) => served.volume(&args.open, OpenedVolume::from(*volume), access, None)?,
+            Opened::Bytes(volume) => served.volume(&args.open, *volume, access, None)?,
             Opened::Clear(_) => {
                 let what = ErrorKind::NotThisFormat("it holds an unencrypted file system".into());
                 let hint = "To mount it as is, add --raw. To mount an encrypted folder in it, add --folder PATH.";

@@ -7,13 +7,16 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context;
 use claviger_engine::formats::Facts;
+use claviger_engine::opening::OpenVolume;
 use claviger_engine::store::Access;
 use claviger_engine::{Error, Store};
 use claviger_serve::inherited;
 use claviger_serve::kernel::{self, MapRequest};
 use serde::Serialize;
 
-use crate::opening::{OpenArgs, OpenedVolume};
+use crate::opening::OpenArgs;
+use crate::opening::plaintext::smaller_sectors;
+use crate::terminal::advice;
 use crate::terminal::exit::Silent;
 use crate::terminal::output::{self, Report};
 
@@ -42,14 +45,14 @@ pub fn attach(mut open: OpenArgs, name: &str, read_only: bool, json: bool) -> an
     kernel::available()?;
     open.how.for_kernel = true;
     let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
-    let mut opened = open.open(access)?;
-    opened.smaller_inside();
-    opened.warn();
+    let opened = open.open(access)?;
+    advice::warn(&opened.warnings);
+    smaller_sectors(&opened.volume);
     output::print(&set_up(&open, opened, name, read_only)?, json)
 }
 
 /// Hands an open volume to the kernel.
-pub fn set_up(open: &OpenArgs, opened: OpenedVolume, name: &str, read_only: bool) -> anyhow::Result<Attached> {
+pub fn set_up(open: &OpenArgs, opened: OpenVolume, name: &str, read_only: bool) -> anyhow::Result<Attached> {
     let Facts { format, cipher, uuid, .. } = &opened.facts;
     let cannot = || {
         Error::unsupported(format!("{cipher} of this volume in the kernel's dm-crypt"))

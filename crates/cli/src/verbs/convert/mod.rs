@@ -28,6 +28,7 @@ use claviger_serve::key_process::Terms;
 use serde::{Deserialize, Serialize};
 
 use crate::opening::credentials::one_on_stdin;
+use crate::opening::plaintext::with_threads;
 use crate::process::guard;
 use crate::process::key_process::{self, RegisterArgs, Started, Which};
 use crate::terminal::output::{self, Report};
@@ -293,9 +294,8 @@ impl Args {
             Some(started) => started.open(&self.open, Access::ReadOnly)?.0,
             None => self.open.open(Access::ReadOnly)?,
         };
-        let opened = opened.with_threads();
-        opened.warn();
-        Ok(Source { store: opened.volume, format: Some(opened.facts.format) })
+        advice::warn(&opened.warnings);
+        Ok(Source { store: with_threads(opened.volume), format: Some(opened.facts.format) })
     }
 
     /// Sizes of the new file or device and of the plaintext in it, in bytes: at least, for a volume that fills a device.

@@ -5,6 +5,7 @@ mod folder;
 use std::ffi::OsString;
 use std::io::{self, Write};
 
+use claviger_engine::Warning;
 use claviger_engine::formats::Facts;
 use claviger_engine::logical_volumes::{self, Group};
 use claviger_engine::store::Access;
@@ -13,7 +14,7 @@ use serde::Serialize;
 use crate::opening::{OpenArgs, files};
 use crate::terminal::date::date;
 use crate::terminal::output::{self, Report};
-use crate::terminal::size;
+use crate::terminal::{advice, size};
 
 /// Open a volume and show its properties
 ///
@@ -64,11 +65,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut opened = args.open.open(Access::ReadOnly)?;
     let logical_volumes = logical_volumes::read(&opened.volume).unwrap_or_else(|e| {
         // It is one more thing that is known of the volume, and no reason to say nothing of the rest.
-        opened.warnings.push(format!("Its logical volumes cannot be listed: {}.", e.kind));
+        opened.warnings.push(format!("Its logical volumes cannot be listed: {}.", e.kind).into());
         None
     });
-    opened.warnings.extend(logical_volumes.iter().flat_map(|group| group.warnings.clone()));
-    opened.warn();
+    opened.warnings.extend(logical_volumes.iter().flat_map(|group| group.warnings.clone()).map(Warning::from));
+    let warnings = advice::warn(&opened.warnings);
     let info = Info {
         path: args.open.path.display().to_string(),
         stored: opened.stored,
@@ -76,7 +77,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         trials: opened.trials,
         seconds: opened.took.as_secs_f64(),
         facts: opened.facts,
-        warnings: opened.warnings,
+        warnings,
         logical_volumes,
     };
     output::print(&info, args.json)

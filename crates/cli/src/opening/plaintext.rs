@@ -1,0 +1,49 @@
+//! The plaintext of an open volume, as other programs get it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use claviger_crypto::pool::Pool;
+use claviger_engine::opening::OpenVolume;
+use claviger_engine::store::SMALLEST_SECTOR;
+use claviger_engine::{Result, Store, Volume, filesystems};
+
+use crate::opening::logical_volume::LogicalVolumeArgs;
+use crate::terminal::{advice, output};
+
+/// The plaintext to serve, or that of a logical volume in it; prints the warnings. Sectors have the volume's size, unless a file
+/// system inside was made for smaller ones: a disk with larger sectors could not hold it.
+pub fn served(opened: OpenVolume, within: &LogicalVolumeArgs, to_write: bool) -> Result<Arc<dyn Store>> {
+    advice::warn(&opened.warnings);
+    let volume = with_threads(opened.volume);
+    if within.given() {
+        return within.within(Arc::new(volume), to_write);
+    }
+    Ok(match smaller_sectors(&volume) {
+        Some(inside) => Arc::new(volume.with_sector_size(inside)),
+        None => Arc::new(volume),
+    })
+}
+
+/// The smaller sector size that the file system inside expects, if any, in bytes. Warns of it.
+pub fn smaller_sectors(store: &dyn Store) -> Option<u64> {
+    let own = store.sector_size();
+    if own == SMALLEST_SECTOR {
+        return None;
+    }
+    // What cannot be read is no reason not to serve the rest: sectors with tags may never have been written.
+    let inside = filesystems::sector_size(store).ok().flatten().filter(|inside| *inside < own)?;
+    output::warn(&format!(
+        "The file system expects {inside}-byte sectors, but the volume has {own}-byte ones. That works here, but \
+         dm-crypt and cryptsetup cannot mount it. To fix it, copy the files out, create a file system with \
+         {own}-byte sectors, and copy them back."
+    ));
+    Some(inside)
+}
+
+/// With the threads of this machine, for large reads.
+pub fn with_threads(volume: Volume) -> Volume {
+    // Between two large reads there is a write to standard output: an idle helper may sleep.
+    let pool = Pool::for_this_machine(Duration::ZERO);
+    volume.with_pool(Arc::new(pool))
+}
