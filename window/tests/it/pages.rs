@@ -63,7 +63,7 @@ fn a_volume_is_mounted_locked_unlocked_and_unmounted() {
     window.click(T.unmount);
     window.sees(T.nothing_mounted);
     window.until("the folder is gone", |_| !dir.exists());
-    window.sees("v.luks (opened before)");
+    window.sees("v.luks (opened recently)");
 }
 
 /// A wrong password is explained, with progress, and that can be cancelled.
@@ -268,7 +268,7 @@ fn a_partition_is_opened_and_changed() {
     window.click(T.mount);
     window.sees(T.open_folder);
     window.click(T.unmount);
-    window.click("disk.img, Partition 1 (opened before)");
+    window.click("disk.img, Partition 1 (opened recently)");
     window.sees("LUKS2.");
 }
 
@@ -308,7 +308,7 @@ fn a_folder_is_made_and_opened() {
     window.types(T.again, 0, PASSWORD);
     window.click(T.create);
     window.sees(T.created);
-    window.click("letters (opened before)");
+    window.click("letters (opened recently)");
     window.sees("eCryptfs.");
     window.types(T.password, 0, PASSWORD);
     window.click(T.mount);

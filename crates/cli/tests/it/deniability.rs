@@ -101,7 +101,8 @@ fn what_was_never_filled_shows_and_what_was_filled_does_not() {
         let (gives, sees) = finding(&audit, "noise");
         assert_eq!(gives.is_some(), !zero.is_empty() || !other.is_empty(), "{sees}");
         if gives.is_some() {
-            let count = format!("Of 8192 sectors {} are zeros, and {} are no noise", zero.len(), other.len());
+            let count =
+                format!("Of 8192 sectors {} are zeros, and {} more do not look like noise", zero.len(), other.len());
             assert!(sees.contains(&count), "{count}: {sees}");
         }
         let (gives, sees) = finding(&audit, "holes");

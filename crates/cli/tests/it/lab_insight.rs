@@ -49,7 +49,7 @@ fn questions_and_options_give_the_same_answer() {
         let steps = json!([
             {"expect": "Which systems must be able to read and write it?"}, {"expect": "> "}, {"send": "amiga\n"},
             {"expect": "not one of the choices"}, {"expect": "> "}, {"send": format!("{}\n", answers[0])},
-            {"expect": "What is to be encrypted?"}, {"expect": "> "}, {"send": format!("{}\n", answers[1])},
+            {"expect": "What do you want to encrypt?"}, {"expect": "> "}, {"send": format!("{}\n", answers[1])},
             {"expect": "What should it protect against?"}, {"expect": "> "}, {"send": format!("{}\n", answers[2])},
             {"expect": "Can you be root"}, {"expect": "> "}, {"send": format!("{}\n", answers[3])},
         ]);

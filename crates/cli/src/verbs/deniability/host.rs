@@ -38,19 +38,19 @@ const SEARCHED: u64 = 64 << 20;
 
 /// File systems that keep what was overwritten or copy it elsewhere, and why.
 const KEEPS: &[(&str, &str)] = &[
-    ("btrfs", "writes never where it was before, and may have snapshots"),
-    ("bcachefs", "writes never where it was before, and may have snapshots"),
-    ("zfs", "writes never where it was before, and may have snapshots"),
-    ("nilfs2", "writes never where it was before, and keeps checkpoints"),
-    ("f2fs", "writes mostly where it was not before"),
-    ("overlay", "keeps the file as it was in the layer below"),
-    ("xfs", "may share blocks with copies of the file from before"),
-    ("nfs", "is another machine's, which may have snapshots and backups"),
-    ("cifs", "is another machine's, which may have snapshots and backups"),
-    ("ceph", "is another machine's, which may have snapshots and backups"),
-    ("9p", "is another machine's, which may have snapshots and backups"),
-    ("virtiofs", "is another machine's, which may have snapshots and backups"),
-    ("fuse", "is a program's, which may keep copies or send them elsewhere"),
+    ("btrfs", "never overwrites in place and may have snapshots"),
+    ("bcachefs", "never overwrites in place and may have snapshots"),
+    ("zfs", "never overwrites in place and may have snapshots"),
+    ("nilfs2", "never overwrites in place and keeps checkpoints"),
+    ("f2fs", "rarely overwrites in place"),
+    ("overlay", "keeps the original file in the layer below"),
+    ("xfs", "may share blocks with earlier copies of the file"),
+    ("nfs", "belongs to another machine, which may have snapshots and backups"),
+    ("cifs", "belongs to another machine, which may have snapshots and backups"),
+    ("ceph", "belongs to another machine, which may have snapshots and backups"),
+    ("9p", "belongs to another machine, which may have snapshots and backups"),
+    ("virtiofs", "belongs to another machine, which may have snapshots and backups"),
+    ("fuse", "is served by a program, which may keep copies or send them elsewhere"),
 ];
 
 /// Where the machine's own files are, and a home folder.
@@ -88,16 +88,16 @@ impl Host {
         let uuids = self.uuids(device);
         let has = |kind: &str| uuids.iter().any(|uuid| uuid.starts_with(kind));
         if has("LVM-") {
-            let sees = "It is on a logical volume: a snapshot of that, or of a thin one, has the volume as it was.";
+            let sees = "It is on a logical volume. A snapshot of that contains an earlier state.";
             return Finding::nothing("disk", View::FileSystem, sees)
                 .gives(What::Use, Sure::Possible)
-                .advised("Look with `lvs`; remove snapshots from before.");
+                .advised("To list snapshots: `lvs`. Remove the old ones.");
         }
         let below = match has("CRYPT-") {
-            true => "an encrypted disk, which hides all of this while it is locked, lies below it",
-            false => "no logical volume of LVM, whose snapshots would be older copies, lies below it",
+            true => "it is on an encrypted disk, which hides all of this while it is locked",
+            false => "it is not on a logical volume, whose snapshots would be older copies",
         };
-        Finding::nothing("disk", View::FileSystem, format!("As far as this machine knows, {below}."))
+        Finding::nothing("disk", View::FileSystem, format!("According to this machine, {below}."))
     }
 
     /// Device-mapper's UUIDs of a device and of all below it.
@@ -114,16 +114,16 @@ impl Host {
         let areas = text.lines().skip(1).filter_map(|line| line.split_whitespace().next());
         let open: Vec<_> = areas.filter(|area| !self.is_safe(Path::new(area))).map(printable).collect();
         if open.is_empty() {
-            return Finding::nothing("swap", View::Host, "There is no swap area on a disk that is not encrypted.");
+            return Finding::nothing("swap", View::Host, "No swap area is on an unencrypted disk.");
         }
         let sees = format!(
-            "Memory is swapped to {}, which is not known to be encrypted. Passwords and keys are not; what programs read from the \
-             volume, and its names, may be.",
+            "Memory is swapped to {}, which may be unencrypted. Passwords and keys are never swapped. Data and names that programs \
+             read from the volume may be.",
             open.join(", ")
         );
         Finding::nothing("swap", View::Host, sees)
             .gives(What::Use, Sure::Possible)
-            .advised("Encrypt it: `claviger attach --random-key`, or zram instead of a disk.")
+            .advised("Encrypt the swap area (`claviger attach --random-key`) or use zram.")
     }
 
     /// Whether a swap area is in memory or on an encrypted disk.
@@ -141,12 +141,12 @@ impl Host {
             return Finding::nothing(
                 "hibernation",
                 View::Host,
-                "This machine does not write its memory to a disk to sleep.",
+                "This machine does not hibernate: it never writes its memory to a disk.",
             );
         }
-        let sees = "This machine can write all of its memory to a disk to sleep, keys of open volumes with it.";
+        let sees = "This machine can hibernate, which writes all memory to a disk, including keys of open volumes.";
         Finding::nothing("hibernation", View::Host, sees).gives(What::Use, Sure::Possible).advised(
-            "Unmount before it sleeps, `claviger lock` what was mounted with --isolate-keys, or encrypt the swap area.",
+            "Before hibernation, unmount the volume, or lock it (`claviger lock`) if its keys are isolated. Or encrypt the swap area.",
         )
     }
 
@@ -166,13 +166,12 @@ impl Host {
         let words = [name.as_bytes(), escaped.as_bytes()];
         let found: Vec<_> = all.filter(|path| stands_in(path, words)).map(|path| path.display().to_string()).collect();
         if found.is_empty() {
-            let sees = "Its name is in no history, list of favourites, table of mounts or command line that was looked at: those of \
-                        this user and of the machine.";
+            let sees = "Its name is in no history, list of favourites, mount table or command line of this user and this machine.";
             return Finding::nothing("names", View::Host, sees);
         }
-        Finding::nothing("names", View::Host, format!("Its name stands in {}.", found.join(", ")))
+        Finding::nothing("names", View::Host, format!("Its name is in {}.", found.join(", ")))
             .gives(What::Encryption, Sure::Certain)
-            .advised("Remove it there; mount by `claviger attach NAME`, or begin the command with a space where the shell then keeps none.")
+            .advised("Remove it there. In future use `claviger attach NAME`, or begin the command with a space if your shell then does not record it.")
     }
 
     /// This process and those that it was started by: their command lines name the volume because it is audited.
@@ -209,19 +208,19 @@ fn times(metadata: &fs::Metadata) -> [Finding; 2] {
         date(changed)
     );
     let times = Finding::nothing("times", View::FileSystem, sees).gives(What::Use, Sure::Certain).advised(
-        "--read-only leaves all three as they are. --keep-times puts the first two back when the volume is closed; backups then \
-         miss what was changed, and the third, which nobody can set, shows that.",
+        "--read-only leaves all three unchanged. --keep-times restores the first two when the volume is closed. The third then shows \
+         that, and backup programs miss the changes.",
     );
     let back = "times-put-back";
     let put_back = if changed - modified > 1 {
-        let sees = "Its entry was changed after its contents: it was renamed, moved or copied, got other permissions, or its times \
-                    were put back.";
+        let sees = "Its entry was changed after its contents: it was renamed, moved or copied, its permissions were changed, or its \
+                    times were set back.";
         Finding::nothing(back, View::FileSystem, sees).gives(What::Use, Sure::Possible)
     } else {
         Finding::nothing(
             back,
             View::FileSystem,
-            "Its entry was last changed as its contents were: no time was put back.",
+            "Its entry and its contents were last changed together: no time was set back.",
         )
     };
     [times, put_back]
@@ -235,14 +234,18 @@ fn around(mount: &Mount) -> Finding {
         .find(|(name, _)| kind.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '4'])));
     let Some((_, keeps)) = keeps else {
         let sees = format!(
-            "It is in a file system of the kind {kind}, which overwrites where it was. A journal may keep times and sizes, and \
-             ext3 and ext4 with data=journal contents."
+            "It is in a file system of the kind {kind}, which overwrites in place. A journal may keep times and sizes; with \
+             data=journal, ext3 and ext4 keep contents, too."
         );
         return Finding::nothing("around", View::FileSystem, sees);
     };
-    Finding::nothing("around", View::FileSystem, format!("It is in a file system of the kind {kind}, which {keeps}: older copies may exist."))
-        .gives(What::Use, Sure::Possible)
-        .advised("Keep the volume where what is overwritten is gone: on a disk or partition of its own, or on ext4, and without snapshots.")
+    Finding::nothing(
+        "around",
+        View::FileSystem,
+        format!("It is in a file system of the kind {kind}, which {keeps}. Older copies may exist."),
+    )
+    .gives(What::Use, Sure::Possible)
+    .advised("Keep the volume on a disk or partition of its own, or on ext4, without snapshots.")
 }
 
 /// Whether one of the `words` stands in the file by itself.

@@ -26,20 +26,19 @@ use crate::terminal::{cancel, prompt};
 use finding::{Finding, View};
 use host::Host;
 
-/// What is to be audited besides the volume.
+/// What an audit looks at besides the volume.
 #[derive(clap::Args)]
 #[command(next_help_heading = "What an observer can tell")]
 pub struct DeniabilityArgs {
-    /// Say what an observer can tell instead: from a copy of the file, and from the file system and the machine around it. Without
-    /// a password nothing is asked for
+    /// List what an observer can tell from the volume, the surrounding file system and this machine. Asks for no password
     #[arg(long, conflicts_with = "inside")]
     pub deniability: bool,
 
-    /// An older copy of the same volume: what was changed since, and where
+    /// An older copy of the volume, to list what was changed since
     #[arg(long, value_name = "COPY", requires = "deniability")]
     earlier: Option<PathBuf>,
 
-    /// Ask for the password, and say what whoever had it from you sees too. Giving one by another option does the same
+    /// Ask for the password, and list what it reveals as well. Giving a password by another option does the same
     #[arg(long, requires = "deniability")]
     open: bool,
 }
@@ -104,11 +103,11 @@ impl Report for Audit {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}", output::printable(&self.path))?;
         for (from, heading) in [
-            (View::OneCopy, "From a copy of it"),
+            (View::OneCopy, "From a copy of the volume"),
             (View::TwoCopies, "From two copies of different times"),
             (View::Password, "With the password"),
-            (View::FileSystem, "From the file system around it"),
-            (View::Host, "From the machine"),
+            (View::FileSystem, "From the surrounding file system"),
+            (View::Host, "From this machine"),
         ] {
             let mut seen = self.findings.iter().filter(|finding| finding.seen_from == from).peekable();
             if seen.peek().is_some() {
@@ -117,9 +116,6 @@ impl Report for Audit {
             seen.try_for_each(|finding| finding.text(out))?;
         }
         let (shown, all) = (self.findings.iter().filter(|f| f.gives_away.is_some()).count(), self.findings.len());
-        writeln!(
-            out,
-            "{shown} of {all} give something away. Whether something is hidden here only its own password tells."
-        )
+        writeln!(out, "{shown} of {all} findings give something away. Only its password reveals a hidden volume.")
     }
 }

@@ -27,11 +27,11 @@ const SLACK: Duration = Duration::from_secs(26 * 3600);
 pub fn findings(path: &Path, volume: &Arc<Volume>, facts: &Facts) -> Result<Vec<Finding>> {
     let (at, len) = (facts.data_offset, facts.size);
     if facts.hidden {
-        let sees = format!("It opens a hidden volume: bytes {at} to {}.", at + len);
+        let sees = format!("The password opens a hidden volume at bytes {at} to {}.", at + len);
         return Ok(vec![
             Finding::nothing("hidden", View::Password, sees).gives(What::Hidden, Sure::Certain).advised(
-                "Give this password to nobody. Open the outer volume with --read-only or --protect-hidden alone: its file system \
-                 would write over this one, and a journal (ext4, NTFS) does so without a file being written.",
+                "Give this password to nobody. Open the outer volume only with --read-only or --protect-hidden. Otherwise its file \
+                 system overwrites the hidden volume; a journal (ext4, NTFS) does so even if you write no file.",
             ),
         ]);
     }
@@ -46,30 +46,30 @@ pub fn findings(path: &Path, volume: &Arc<Volume>, facts: &Facts) -> Result<Vec<
 fn end_of_its_files(volume: &Volume) -> Result<Finding> {
     let name = "free-space";
     if let Ok(Some(behind)) = behind_its_end(volume) {
-        let sees = format!("Its file system ends {} before the volume does. What is that for?", size::exact(behind));
+        let sees = format!("Its file system ends {} before the volume. An observer may ask why.", size::exact(behind));
         return Ok(Finding::nothing(name, View::Password, sees).gives(What::Hidden, Sure::Likely).advised(
-            "Let the outer file system be as large as its volume, and keep it from what is hidden by --protect-hidden.",
+            "Make the outer file system as large as its volume, and always write to it with --protect-hidden.",
         ));
     }
     let tail = match free_tail(volume) {
         Err(Error { kind: ErrorKind::Io(e), .. }) => return Err(e.into()),
         Err(e) => {
-            let sees = format!("Where its file system has free space cannot be told: {}.", e.kind);
+            let sees = format!("The free space of its file system is unknown: {}.", e.kind);
             return Ok(Finding::nothing(name, View::Password, sees));
         }
         Ok(tail) => tail,
     };
     let FreeTail { at, end, filesystem } = tail;
     let sees = format!(
-        "Its {filesystem} has free space from byte {at} to its end, {}. Something may be hidden there, as in every volume that was \
-         filled with noise, or nothing.",
+        "Its {filesystem} has free space from byte {at} to its end, {}. A hidden volume may be there, as in every volume that was \
+         filled with noise.",
         size::exact(end - at)
     );
     let detected = filesystems::detect(volume)?;
     let journal = detected.is_some_and(|found| matches!(found.kind, Kind::Ntfs | Kind::Ext3 | Kind::Ext4));
     let finding = Finding::nothing(name, View::Password, sees);
     Ok(if journal {
-        finding.advised("It has a journal, and is written when it is mounted, even to be looked at: use --read-only or --protect-hidden.")
+        finding.advised("Mounting a file system with a journal writes to it. Use --read-only or --protect-hidden.")
     } else {
         finding
     })
@@ -80,14 +80,14 @@ fn times(volume: &Arc<Volume>, modified: i64) -> Option<Finding> {
     let (_, tree) = filesystems::open(Arc::clone(volume) as _).ok()?;
     let newest = newest(&*tree)?;
     let seconds = newest.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs() as i64;
-    let sees = format!("The newest time in it is {}; its file was last written {}.", date(seconds), date(modified));
+    let sees = format!("The newest time inside is {}. The file was last written {}.", date(seconds), date(modified));
     let finding = Finding::nothing("inner-times", View::Password, sees);
     if modified - seconds <= SLACK.as_secs() as i64 {
         return Some(finding);
     }
     Some(finding.gives(What::Hidden, Sure::Possible).advised(
-        "Use the outer volume as often as the hidden one, or write with --keep-times, which leaves the file's times as they were; \
-         backups then miss what was changed.",
+        "Use the outer volume as often as the hidden one. Or write with --keep-times, which restores the file's times; backup \
+         programs then miss the changes.",
     ))
 }
 
@@ -148,8 +148,8 @@ impl Free {
     pub fn finding(self) -> Finding {
         let Self { range, noise, other, .. } = self;
         let sees = format!(
-            "Of the sectors from byte {} on, which its file system uses in neither copy, {} were changed: {noise} decrypt to noise with \
-             this password, {other} to what could have been a file.",
+            "Of the sectors from byte {} on, free in both copies, {} were changed: {noise} decrypt to noise with this password, \
+             {other} to data that could be a file's.",
             range.start,
             noise + other
         );
@@ -158,8 +158,8 @@ impl Free {
             return finding;
         }
         finding.gives(What::Hidden, Sure::Likely).advised(
-            "That is how a hidden volume is found. Destroy the copies from before it was written; or say what a file was that is \
-             encrypted or compressed, and was deleted since.",
+            "This reveals a hidden volume. Destroy the older copies, or be ready to name an encrypted or compressed file that you \
+             deleted since.",
         )
     }
 }

@@ -24,20 +24,20 @@ const BACKUP_HEADERS: u64 = 128 << 10;
 pub fn says_what_it_is(store: &Arc<dyn Store>) -> Result<Option<Finding>> {
     let seen = diagnosis::look(store)?;
     if let Some(sure) = seen.formats.iter().find(|opinion| matches!(opinion.verdict, Verdict::Yes(_))) {
-        let sees = format!("It is a volume of {}, and says so. No more was looked at.", sure.format);
+        let sees = format!("It is a {} volume: its header has a signature. Nothing else was checked.", sure.format);
         return Ok(Some(Finding::nothing("mark", View::OneCopy, sees).gives(What::Encryption, Sure::Certain).advised(
-            "Nobody can deny that. Volumes without any mark are those of TrueCrypt, VeraCrypt and plain dm-crypt, and of LUKS2 \
-             without its detached header.",
+            "This cannot be denied. TrueCrypt, VeraCrypt and plain dm-crypt volumes have no signature, nor has LUKS2 with a detached \
+             header.",
         )));
     }
     let kind = seen.filesystem.map(|found| found.kind.described().to_owned());
     let begins = seen.content.map_or(Look::Zeros, |content| content.begins);
     let sees = match seen.mark.map(|mark| mark.what).or(kind) {
         Some(what) => {
-            format!("It begins as {what} does: no volume, unless one is hidden as that. No more was looked at.")
+            format!("It begins like {what}, so it does not look encrypted. Nothing else was checked.")
         }
         None if begins == Look::Random => return Ok(None),
-        None => "It does not begin with noise, as every volume without a mark does. No more was looked at.".to_owned(),
+        None => "It does not begin with noise, so it does not look like a volume. Nothing else was checked.".to_owned(),
     };
     Ok(Some(Finding::nothing("mark", View::OneCopy, sees)))
 }
@@ -59,15 +59,15 @@ fn shape(path: &Path, len: u64, noise: &Noise) -> Finding {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let named = ["tc", "hc"].iter().any(|usual| extension.eq_ignore_ascii_case(usual));
     let whole = if len.is_multiple_of(512) { "a multiple" } else { "not a multiple" };
-    let name = if named { ", and its name ends as theirs usually do" } else { "" };
+    let name = if named { ", and its name has a usual extension" } else { "" };
     let sees = format!(
-        "{}, {whole} of 512, without a mark, and it begins with noise{name}. So do volumes of TrueCrypt, VeraCrypt and plain \
-         dm-crypt; a disk that was wiped, or a file of random bytes, would as well.",
+        "{}, {whole} of 512. It has no signature and begins with noise{name}. TrueCrypt, VeraCrypt and plain dm-crypt volumes look \
+         like this. So do a wiped disk and a file of random bytes.",
         size::exact(len)
     );
     let sure = if named || noise.first.is_none() && len.is_multiple_of(512) { Sure::Likely } else { Sure::Possible };
     Finding::nothing("shape", View::OneCopy, sees).gives(What::Encryption, sure).advised(
-        "Nothing hides that. Have a reason why such a file is there, or a whole disk that was wiped instead of a file.",
+        "This cannot be hidden. Have a reason for such a file, or use a whole disk, which may have been wiped.",
     )
 }
 
@@ -75,28 +75,26 @@ fn holes(file: &FileStore) -> Result<Finding> {
     let holes = file.unwritten()?;
     let bytes: u64 = holes.iter().map(|hole| hole.end - hole.start).sum();
     let Some(first) = holes.first() else {
-        let sees = "As far as its file system tells, every byte was written once: there is no hole.";
+        let sees = "According to its file system every byte has been written: there are no holes.";
         return Ok(Finding::nothing("holes", View::OneCopy, sees));
     };
     let (bytes, at) = (size::exact(bytes), first.start);
-    let sees = format!("{bytes} of the file were never written, the first from byte {at} on: nothing can be there.");
+    let sees = format!("{bytes} of the file were never written, the first at byte {at}. No data can be there.");
     Ok(Finding::nothing("holes", View::OneCopy, sees).gives(What::Use, Sure::Certain).advised(FILL))
 }
 
-const FILL: &str = "Make the volume anew without --quick, which fills it with noise, and move the files there. A copy made with \
-                    `cp --sparse=always`, a disk that got TRIM, and a quick creation leave such places; this program never passes \
-                    TRIM on.";
+const FILL: &str = "Create a new volume without --quick, which fills it with noise, and move the files there. Quick creation, \
+                    `cp --sparse=always` and TRIM leave such places. This program never passes TRIM on.";
 
 fn not_noise(noise: &Noise) -> Finding {
     let Noise { sectors, zeros, ordered, first, .. } = noise;
     let Some(first) = first else {
-        let sees =
-            format!("All {sectors} sectors are like noise, each by itself (of noise, less than one in 10^9 fails).");
+        let sees = format!("All {sectors} sectors look like noise (fewer than one random sector in 10^9 would not).");
         return Finding::nothing("noise", View::OneCopy, sees);
     };
     let sees = format!(
-        "Of {sectors} sectors {zeros} are zeros, and {ordered} are no noise either (of noise, less than one in 10^9 fails); the \
-         first is at byte {first}. All others hold something."
+        "Of {sectors} sectors {zeros} are zeros, and {ordered} more do not look like noise (fewer than one random sector in 10^9 \
+         would not). The first is at byte {first}. All others contain data."
     );
     Finding::nothing("noise", View::OneCopy, sees).gives(What::Use, Sure::Certain).advised(FILL)
 }
@@ -104,8 +102,8 @@ fn not_noise(noise: &Noise) -> Finding {
 fn frequencies(noise: &Noise) -> Finding {
     let deviation = noise.deviation;
     let sees = format!(
-        "How often each byte value occurs in all that is like noise is {deviation:+.1} standard deviations from noise; beyond 4.9, up \
-         or down, noise is once in 10^6."
+        "In the sectors that look like noise, the frequencies of byte values deviate from noise by {deviation:+.1} standard \
+         deviations. Noise deviates by more than 4.9 once in 10^6 times."
     );
     let finding = Finding::nothing("frequencies", View::OneCopy, sees);
     if deviation.abs() <= 4.9 {
@@ -113,7 +111,7 @@ fn frequencies(noise: &Noise) -> Finding {
     }
     finding
         .gives(What::Use, Sure::Likely)
-        .advised("Make the volume anew with a program that fills it with encrypted zeros or noise.")
+        .advised("Create a new volume with a program that fills it with encrypted zeros or noise.")
 }
 
 fn headers(store: &dyn Store) -> Result<Finding> {
@@ -126,13 +124,13 @@ fn headers(store: &dyn Store) -> Result<Finding> {
         }
     }
     if other.is_empty() {
-        let sees = "Where headers of a volume, of a hidden one and of their backups would be there is noise. So there is in every \
-                    volume: without a password nobody knows what it is.";
+        let sees = "There is noise where headers, a hidden volume's headers and their backups would be. Every volume has noise there: \
+                    only a password tells what it is.";
         return Ok(Finding::nothing("headers", View::OneCopy, sees));
     }
-    let sees = format!("There is no noise, and so no header, at byte {}.", other.join(" and "));
+    let sees = format!("There is no noise, and therefore no header, at byte {}.", other.join(" and "));
     Ok(Finding::nothing("headers", View::OneCopy, sees).gives(What::Use, Sure::Certain).advised(
-        "In a volume of TrueCrypt 6 or later, or VeraCrypt, that is damage: `claviger verify` says of which copy.",
+        "In a VeraCrypt volume, or one of TrueCrypt 6 or later, this is damage. To see which copy: `claviger verify`.",
     ))
 }
 
@@ -158,7 +156,7 @@ pub fn two_copies(earlier: &dyn Store, later: &dyn Store, mut free: Option<Free>
 fn changed(changes: &Changes, same_size: bool) -> Finding {
     let Changes { sectors, changed, parts } = changes;
     let map: String = parts.iter().map(|count| if *count > 0 { '#' } else { '.' }).collect();
-    let size = if same_size { "" } else { " Their sizes differ; what both have was compared." };
+    let size = if same_size { "" } else { " Their sizes differ; only the common part was compared." };
     match changed {
         0 => Finding::nothing("changes", View::TwoCopies, format!("None of {sectors} sectors was changed.{size}")),
         _ => {
@@ -167,8 +165,8 @@ fn changed(changes: &Changes, same_size: bool) -> Finding {
                 parts.len()
             );
             Finding::nothing("changes", View::TwoCopies, sees).gives(What::Use, Sure::Certain).advised(
-                "Who sees a volume twice sees where it was written. Keep backups of its files, not of the volume, or make a new \
-                 volume for each copy; and no snapshots below it.",
+                "Two copies show where the volume was written. Back up its files instead of the volume, or create a new volume for each \
+                 copy. Keep no snapshots below it.",
             )
         }
     }
@@ -176,18 +174,18 @@ fn changed(changes: &Changes, same_size: bool) -> Finding {
 
 fn hidden_headers(changed: &[String], front: bool) -> Finding {
     if changed.is_empty() {
-        let sees = "Where a hidden volume's header or its backup would be, nothing was changed.";
+        let sees = "Nothing was changed where a hidden volume's header or its backup would be.";
         return Finding::nothing("hidden-header", View::TwoCopies, sees);
     }
     let sees = format!(
-        "Where a hidden volume's header or its backup would be, at byte {}, something was changed. That happens when a hidden \
-         volume is made or its password changed, and when a volume is made anew or a backup of its headers restored.",
+        "The place of a hidden volume's header or its backup, at byte {}, was changed. This happens when a hidden volume is \
+         created or its password changed. It also happens when a volume is created anew or its header backup restored.",
         changed.join(" and ")
     );
     // The header in front changes where all headers do.
     Finding::nothing("hidden-header", View::TwoCopies, sees)
         .gives(What::Hidden, if front { Sure::Possible } else { Sure::Likely })
-        .advised("Destroy all copies from before. Make a hidden volume before the first copy of the outer one is made.")
+        .advised("Destroy all older copies. Create a hidden volume before you first copy the outer one.")
 }
 
 /// Something that reads `len` bytes, with a bar.

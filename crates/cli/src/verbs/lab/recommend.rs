@@ -15,7 +15,7 @@ use crate::verbs::benchmark::print;
 
 /// Find the facility that fits
 ///
-/// Asks what is to be encrypted and against what, on the terminal or by options, and answers with its reasons: a table of what each facility
+/// Asks what to encrypt and what it should protect against, and recommends a facility with its reasons: a table of what each facility
 /// can do, and what this machine measured. Without a run, the ciphers are measured for a few seconds.
 #[derive(clap::Args)]
 #[command(
@@ -23,7 +23,7 @@ use crate::verbs::benchmark::print;
                         --root no\n  claviger lab recommend --table"
 )]
 pub struct Args {
-    /// What is to be encrypted
+    /// What to encrypt
     #[arg(long = "for", value_name = "WHAT", value_parser = words(EncryptionPurpose::WORDS))]
     purpose: Option<EncryptionPurpose>,
     /// Other systems that must read and write it; linux alone means none
@@ -32,10 +32,10 @@ pub struct Args {
     /// What it should protect against
     #[arg(long, value_name = "WHOM", value_parser = words(Threat::WORDS))]
     threat: Option<Threat>,
-    /// Whether you can be root here
+    /// Whether you have root rights on this machine
     #[arg(long, value_name = "YES|NO", value_parser = words(ROOT))]
     root: Option<bool>,
-    /// A run of the lab: what its facilities lost counts
+    /// A run of the lab, whose measured losses are then considered
     #[arg(long, value_name = "RUN")]
     run: Option<PathBuf>,
     /// Print the table of features and known weaknesses
@@ -78,7 +78,7 @@ impl Args {
             Some(systems) => systems.clone(),
             None => several("Which systems must be able to read and write it?", "--share-with", Platform::WORDS)?,
         };
-        let purpose = one(self.purpose, "What is to be encrypted?", "--for", EncryptionPurpose::WORDS)?;
+        let purpose = one(self.purpose, "What do you want to encrypt?", "--for", EncryptionPurpose::WORDS)?;
         let threat = one(self.threat, "What should it protect against?", "--threat", Threat::WORDS)?;
         let root = one(self.root, "Can you be root on this machine?", "--root", ROOT)?;
         share_with.retain(|&platform| platform != Platform::Linux);
@@ -113,7 +113,7 @@ fn several<T: Copy>(question: &str, option: &str, words: &[Word<T>]) -> anyhow::
         let meant: Option<Vec<T>> = parts.map(|part| meant(words, part)).collect();
         meant.filter(|all| !all.is_empty())
     };
-    ask(&format!("{question} Several are separated by commas."), option, words, each)
+    ask(&format!("{question} Separate several by commas."), option, words, each)
 }
 
 /// Shows the choices and asks until one is made, three times at most.
