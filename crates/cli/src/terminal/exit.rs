@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
 use claviger_engine::{Error, ErrorKind};
 use serde::Serialize;
 
@@ -87,19 +88,19 @@ pub fn usage(error: &clap::Error, json: bool) -> ExitCode {
         report(&known.into(), json);
         return number(MISUSE);
     }
-    if json && error.use_stderr() {
-        let text = error.render().to_string();
-        let what = text.trim().trim_start_matches("error: ").to_owned();
-        report(&Error::misuse(what).into(), true);
-        return number(MISUSE);
-    }
     // clap shows words of the command line as they are: it is to see them as they can be shown.
     let words: Vec<_> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     let shown: Vec<_> = words.iter().map(|word| output::printable(word)).collect();
     let again = if shown == words { None } else { crate::command().try_get_matches_from(shown).err() };
     let error = again.as_ref().unwrap_or(error);
-    let printed = error.print();
-    match printed {
+    // Without a verb the help is the answer, as text.
+    let is_help = error.kind() == DisplayHelpOnMissingArgumentOrSubcommand && !json;
+    if error.use_stderr() && !is_help {
+        let text = error.render().to_string();
+        report(&Error::misuse(text.trim().trim_start_matches("error: ")).into(), json);
+        return number(MISUSE);
+    }
+    match error.print() {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => number(IO),
         _ if error.use_stderr() => number(MISUSE),
         _ => number(DONE),

@@ -1,13 +1,14 @@
 //! Standard output: text and JSON of the same structs, and a reader that goes away.
 
 use std::ffi::OsStr;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::{fmt, fs::File};
 
 use anyhow::Context;
 use claviger_lab::model::words;
+use rustix::termios::tcgetwinsize;
 use serde::ser::{self, Serialize, Serializer};
 
 /// Bytes in a pipe: the most that users may have (pipe(7), pipe-max-size).
@@ -84,9 +85,37 @@ pub fn note(note: &str) {
     say(&format!("claviger: {note}"));
 }
 
-/// Lines on standard error. Names in them are untrusted, and a terminal would obey them.
+/// Lines on standard error, wrapped at words if that is a terminal. Names in them are untrusted, and a terminal would obey them.
 pub fn say(text: &str) {
-    let _ = writeln!(io::stderr(), "{}", words::printable(text));
+    let text = words::printable(text);
+    let size = if io::stderr().is_terminal() { tcgetwinsize(io::stderr()).ok() } else { None };
+    let text = match size.map_or(0, |size| usize::from(size.ws_col)) {
+        // A terminal that is so narrow, or does not know its width, breaks lines by itself.
+        ..40 => text,
+        // The help is no wider either.
+        columns => text.split('\n').map(|line| wrapped(line, columns.min(100))).collect::<Vec<_>>().join("\n"),
+    };
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// The line, broken at words after `columns` characters. A command in backticks stays in one line, to be copied.
+fn wrapped(line: &str, columns: usize) -> String {
+    let (mut out, mut column, mut in_command) = (String::with_capacity(line.len()), 0, false);
+    let at_words = |c: char| {
+        in_command ^= c == '`';
+        c == ' ' && !in_command
+    };
+    for (i, word) in line.split(at_words).enumerate() {
+        let len = word.chars().count();
+        let fits = column + 1 + len <= columns;
+        if i > 0 {
+            out.push(if fits { ' ' } else { '\n' });
+            column = if fits { column + 1 } else { 0 };
+        }
+        out.push_str(word);
+        column += len;
+    }
+    out
 }
 
 /// A command for people to copy: its words, quoted where a shell would read them otherwise. This is the one place that quotes for
@@ -123,6 +152,15 @@ pub fn printable(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_are_wrapped_at_words_and_commands_stay_whole() {
+        let line = "claviger: v: the header is damaged. To repair it: `claviger header repair v`.";
+        let lines = ["claviger: v: the", "header is damaged.", "To repair it:", "`claviger header repair v`."];
+        assert_eq!(wrapped(line, 20), lines.join("\n"));
+        assert_eq!(wrapped("  -x  two", 20), "  -x  two");
+        assert_eq!(wrapped("one_word_that_is_longer and", 10), "one_word_that_is_longer\nand");
+    }
 
     #[test]
     fn words_are_quoted_for_the_shell() {
