@@ -6,6 +6,7 @@
 //! reported; and at the end the buffer must hold its original contents, which proves that all of it was really
 //! encrypted and decrypted.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use claviger_crypto::pool::{Pool, for_each_piece};
@@ -120,6 +121,12 @@ pub fn sort(rows: &mut [CipherSpeed], by: Sort) {
 }
 
 impl BenchmarkPlan {
+    /// The suites with AES instructions, where there are any, in sectors of 512 bytes, by one thread for each processor, three times.
+    pub fn new(suites: Vec<Suite>, buffers: &[usize]) -> Self {
+        let (threads, acceleration) = (machine::cpus(), Acceleration::On);
+        Self { suites, buffers: buffers.to_vec(), threads, sector: 512, acceleration, repeats: 3 }
+    }
+
     fn check(&self) -> Result<()> {
         let reason = match () {
             () if self.repeats == 0 => "at least one repeat is required",
@@ -215,7 +222,7 @@ fn measure_buffer(plan: &BenchmarkPlan, size: usize, pool: &Pool, progress: &dyn
 /// A suite that is being measured.
 struct Subject<'a> {
     suite: &'a Suite,
-    cipher: Box<dyn SectorCipher>,
+    cipher: Arc<dyn SectorCipher>,
     shape: Shape,
     encryption: Vec<f64>,
     decryption: Vec<f64>,

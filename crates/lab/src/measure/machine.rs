@@ -9,34 +9,19 @@ use crate::model::machine::{Machine, Moment};
 use crate::model::words::date_and_time;
 
 /// The processor features worth telling: what AES, XTS and bit-sliced kernels choose by.
-const FEATURES: &[&str] = &[
-    "sse2",
-    "ssse3",
-    "sse4_1",
-    "aes",
-    "pclmulqdq",
-    "avx",
-    "avx2",
-    "vaes",
-    "vpclmulqdq",
-    "avx512f",
-    "avx512bw",
-    "avx512vl",
-    "gfni",
-    "asimd",
-    "pmull",
-];
+const FEATURES: &str =
+    "sse2 ssse3 sse4_1 aes pclmulqdq avx avx2 vaes vpclmulqdq avx512f avx512bw avx512vl gfni asimd pmull";
 
 impl Machine {
     /// This machine.
     pub fn this() -> Self {
         let cpuinfo = read("/proc/cpuinfo");
         let flags = field(&cpuinfo, "flags").or_else(|| field(&cpuinfo, "Features")).unwrap_or_default();
-        let has = |f: &&&str| flags.split_whitespace().any(|flag| flag == **f);
+        let has = |f: &&str| flags.split_whitespace().any(|flag| flag == *f);
         Self {
             cpu_model: field(&cpuinfo, "model name").unwrap_or_else(|| "unknown".into()),
             cpus: cpus(),
-            cpu_features: FEATURES.iter().filter(has).map(ToString::to_string).collect(),
+            cpu_features: FEATURES.split(' ').filter(has).map(str::to_owned).collect(),
             cipher_kernels: suites::chosen(),
             kernel: format!("Linux {}", read("/proc/sys/kernel/osrelease").trim()),
             memory_bytes: memory("MemTotal"),

@@ -107,17 +107,17 @@ impl Suite {
 
     /// Its cipher for sectors of `sector_size` bytes, in XTS unless it is specified otherwise, under a fixed key: speed
     /// does not depend on it.
-    pub fn keyed(&self, sector_size: usize, acceleration: Acceleration) -> Box<dyn SectorCipher> {
+    pub fn keyed(&self, sector_size: usize, acceleration: Acceleration) -> Arc<dyn SectorCipher> {
         if let Some((known, len)) = &self.specified {
             let sectors = Sectors { size: sector_size, ..Sectors::default() };
             let cipher = known.with_key(&key_of(*len), sectors, acceleration);
-            return Box::new(Specified(cipher.expect("the key and the sectors were tried before")));
+            return cipher.expect("the key and the sectors were tried before");
         }
         let layer = |cipher: &&'static Cipher| Layer {
             data: cipher.with_key(&[0x35; KEY], acceleration),
             tweak: cipher.with_key(&[0x36; KEY], acceleration),
         };
-        Box::new(Xts::new(self.ciphers.iter().rev().map(layer).collect(), sector_size))
+        Arc::new(Xts::new(self.ciphers.iter().rev().map(layer).collect(), sector_size))
     }
 
     /// The kernels that do the work, in the order of the name: `vaes256`, or `aesni + portable` for a cascade.
@@ -147,23 +147,6 @@ pub fn chosen() -> Vec<CipherKernels> {
 /// A key whose parts are not the same.
 fn key_of(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + 0x35) as u8).collect()
-}
-
-/// A cipher that others may hold too.
-struct Specified(Arc<dyn SectorCipher>);
-
-impl SectorCipher for Specified {
-    fn sector_size(&self) -> usize {
-        self.0.sector_size()
-    }
-
-    fn encrypt(&self, first: u64, run: &mut [u8]) {
-        self.0.encrypt(first, run);
-    }
-
-    fn decrypt(&self, first: u64, run: &mut [u8]) {
-        self.0.decrypt(first, run);
-    }
 }
 
 fn parts(name: &str) -> Vec<&'static Cipher> {

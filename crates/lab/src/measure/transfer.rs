@@ -11,10 +11,8 @@ use rustix::fs::OFlags;
 use serde::Serialize;
 
 use crate::measure::memory::Buffer;
+use crate::model::parameters::SECTOR;
 use crate::model::random::Random;
-
-/// Every block and every size is a multiple of this, in bytes.
-pub const SECTOR: usize = 512;
 
 /// Bytes of random data that are repeated: small enough to stay in the second-level cache, so that making data costs
 /// little against moving it.

@@ -107,6 +107,17 @@ pub enum Level {
     Thorough,
 }
 
+impl Level {
+    /// The value for this level.
+    pub(crate) fn choose<T>(self, [quick, standard, thorough]: [T; 3]) -> T {
+        match self {
+            Self::Quick => quick,
+            Self::Standard => standard,
+            Self::Thorough => thorough,
+        }
+    }
+}
+
 /// Where containers lie.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "kind", content = "path")]
@@ -188,9 +199,6 @@ impl Plan {
     }
 
     /// Fails unless the media can be told apart: figures would stand under each other's names.
-    ///
-    /// # Errors
-    /// `Misuse`.
     pub(crate) fn check_media(&self) -> Result<()> {
         let labels: Vec<String> = self.media().map(Backing::label).collect();
         if labels.len() > MOST_MEDIA {

@@ -247,11 +247,7 @@ impl StudyColumn {
 impl Study {
     /// How much of it is done at this level.
     pub fn extent(&self, level: Level) -> StudyExtent {
-        match level {
-            Level::Quick => self.quick,
-            Level::Standard => self.standard,
-            Level::Thorough => self.thorough,
-        }
+        level.choose([self.quick, self.standard, self.thorough])
     }
 
     /// What of it decides what is done.
@@ -261,9 +257,6 @@ impl Study {
     }
 
     /// Checks its numbers and texts: a stored run is untrusted.
-    ///
-    /// # Errors
-    /// `Malformed`.
     pub(crate) fn check(&self) -> Result<()> {
         let wrong = |what: String| Err(ErrorKind::Malformed { field: "study", offset: 0, what }.into());
         let json = serde_json::to_value(self).map_err(|e| Error::misuse(e.to_string()))?;

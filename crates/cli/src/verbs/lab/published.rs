@@ -1,7 +1,8 @@
 //! `claviger lab published`
 
-use claviger_engine::{Acceleration, Error};
-use claviger_lab::measure::{benchmark, machine, suites};
+use claviger_engine::Error;
+use claviger_lab::measure::benchmark::{BenchmarkPlan, DEFAULT_BUFFER};
+use claviger_lab::measure::{benchmark, suites};
 use claviger_lab::show::published::{self, PublishedLoss, Query};
 use claviger_lab::show::report::{Text, csv};
 
@@ -74,14 +75,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn ciphers(args: &Args) -> anyhow::Result<()> {
-    let plan = benchmark::BenchmarkPlan {
-        suites: suites::all(),
-        buffers: vec![benchmark::DEFAULT_BUFFER],
-        threads: machine::cpus(),
-        sector: 512,
-        acceleration: Acceleration::On,
-        repeats: REPEATS,
-    };
+    let plan = BenchmarkPlan::new(suites::all(), &[DEFAULT_BUFFER]);
+    let plan = BenchmarkPlan { repeats: REPEATS, ..plan };
     let progress = Progress::steps("measuring");
     let rows = benchmark::measure(&plan, &|done, total| progress.at(done, total))?;
     progress.clear();

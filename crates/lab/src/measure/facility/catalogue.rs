@@ -11,39 +11,19 @@ use rustix::process::geteuid;
 
 use super::{Facility, config_folder, ours, words};
 
+/// Files of data/peers by their names: each name with the file's text.
+macro_rules! peers {
+    ($($name:literal),*) => { &[$(($name, include_str!(concat!("../../../data/peers/", $name, ".toml")))),*] };
+}
+
 /// The facilities of others and the same layers without encryption: `(file name, its text)`.
-const PEERS: &[(&str, &str)] = &[
-    ("folder", include_str!("../../../data/peers/folder.toml")),
-    ("loop", include_str!("../../../data/peers/loop.toml")),
-    ("ext4", include_str!("../../../data/peers/ext4.toml")),
-    ("dm-crypt-luks2", include_str!("../../../data/peers/dm-crypt-luks2.toml")),
-    ("dm-crypt-luks2-serpent", include_str!("../../../data/peers/dm-crypt-luks2-serpent.toml")),
-    ("dm-crypt-luks1", include_str!("../../../data/peers/dm-crypt-luks1.toml")),
-    ("dm-crypt-plain", include_str!("../../../data/peers/dm-crypt-plain.toml")),
-    ("dm-crypt-plain-cbc", include_str!("../../../data/peers/dm-crypt-plain-cbc.toml")),
-    ("dm-crypt-plain-cbc-128", include_str!("../../../data/peers/dm-crypt-plain-cbc-128.toml")),
-    ("isolation-one-process", include_str!("../../../data/peers/isolation-one-process.toml")),
-    ("isolation-isolated", include_str!("../../../data/peers/isolation-isolated.toml")),
-    ("isolation-registers", include_str!("../../../data/peers/isolation-registers.toml")),
-    ("veracrypt", include_str!("../../../data/peers/veracrypt.toml")),
-    ("truecrypt", include_str!("../../../data/peers/truecrypt.toml")),
-    ("gocryptfs", include_str!("../../../data/peers/gocryptfs.toml")),
-    ("gocryptfs-xchacha", include_str!("../../../data/peers/gocryptfs-xchacha.toml")),
-    ("encfs", include_str!("../../../data/peers/encfs.toml")),
-    ("encfs-paranoia", include_str!("../../../data/peers/encfs-paranoia.toml")),
-    ("cryfs", include_str!("../../../data/peers/cryfs.toml")),
-    ("cryfs-aes", include_str!("../../../data/peers/cryfs-aes.toml")),
-    ("securefs", include_str!("../../../data/peers/securefs.toml")),
-    ("ecryptfs", include_str!("../../../data/peers/ecryptfs.toml")),
-    ("ntfs-3g", include_str!("../../../data/peers/ntfs-3g.toml")),
-    ("qemu-nbd", include_str!("../../../data/peers/qemu-nbd.toml")),
-    ("qemu-nbd-luks", include_str!("../../../data/peers/qemu-nbd-luks.toml")),
-    ("nbdkit", include_str!("../../../data/peers/nbdkit.toml")),
-    ("nbdkit-luks", include_str!("../../../data/peers/nbdkit-luks.toml")),
-    ("dislocker", include_str!("../../../data/peers/dislocker.toml")),
-    ("zfs-plain", include_str!("../../../data/peers/zfs-plain.toml")),
-    ("zfs", include_str!("../../../data/peers/zfs.toml")),
-    ("fscrypt", include_str!("../../../data/peers/fscrypt.toml")),
+#[rustfmt::skip]
+const PEERS: &[(&str, &str)] = peers![
+    "folder", "loop", "ext4", "dm-crypt-luks2", "dm-crypt-luks2-serpent", "dm-crypt-luks1", "dm-crypt-plain",
+    "dm-crypt-plain-cbc", "dm-crypt-plain-cbc-128", "isolation-one-process", "isolation-isolated",
+    "isolation-registers", "veracrypt", "truecrypt", "gocryptfs", "gocryptfs-xchacha", "encfs", "encfs-paranoia",
+    "cryfs", "cryfs-aes", "securefs", "ecryptfs", "ntfs-3g", "qemu-nbd", "qemu-nbd-luks", "nbdkit", "nbdkit-luks",
+    "dislocker", "zfs-plain", "zfs", "fscrypt"
 ];
 
 /// The longest file of a facility, in bytes.

@@ -51,9 +51,6 @@ impl MountedFilesystem {
 
     /// Mounts the one in a file or block device on `dir`: as root by the kernel, through a loop device with direct I/O
     /// if it is a file; else by fuse2fs, which only knows ext4.
-    ///
-    /// # Errors
-    /// As [`MountedFilesystem::make`].
     pub fn mount(kind: FilesystemKind, on: &Path, dir: &Path, runner: &Runner) -> Result<Self> {
         fs::create_dir_all(dir).map_err(|e| Error::from(e).at(dir))?;
         let is_file = fs::metadata(on).map_err(|e| Error::from(e).at(on))?.is_file();

@@ -367,9 +367,6 @@ pub fn retry<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
 }
 
 /// A file that is not there to be looked at by others.
-///
-/// # Errors
-/// `Io`.
 pub fn private_file(path: &Path, contents: &[u8]) -> Result<()> {
     files::replace(path, contents, 0o600).map_err(|e| Error::from(e).at(path))
 }

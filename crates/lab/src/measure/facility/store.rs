@@ -85,9 +85,6 @@ impl FacilityStore {
     }
 
     /// Makes it empty.
-    ///
-    /// # Errors
-    /// `Io`.
     pub fn clear(&mut self, runner: &Runner) -> Result<()> {
         match (&self.device, self.kind) {
             (Some(device), StoreKind::Folder) => {
@@ -165,9 +162,6 @@ impl FacilityStore {
     }
 
     /// Waits until everything is on the backing store.
-    ///
-    /// # Errors
-    /// `Io`.
     pub fn sync(&self) -> Result<()> {
         let path = self.path();
         let sync = || match self.kind {

@@ -118,9 +118,6 @@ pub fn try_out(facility: &Facility, lab: &Lab) -> Result<FacilityTrial> {
 }
 
 /// Whether these bytes stand anywhere in the file or device, or in a file below the folder.
-///
-/// # Errors
-/// `Io`.
 pub fn holds(path: &Path, bytes: &[u8]) -> Result<bool> {
     let metadata = fs::symlink_metadata(path).map_err(|e| Error::from(e).at(path))?;
     if metadata.is_symlink() {

@@ -70,9 +70,6 @@ impl Words {
     }
 
     /// The words with what their names stand for.
-    ///
-    /// # Errors
-    /// As [`Words::text`].
     pub fn words(&self, words: &[String]) -> Result<Vec<String>> {
         let mut out = Vec::new();
         for word in words {
@@ -86,9 +83,6 @@ impl Words {
     }
 
     /// The step with what its names stand for.
-    ///
-    /// # Errors
-    /// As [`Words::text`].
     pub fn step(&self, step: &CommandStep) -> Result<CommandStep> {
         let CommandStep { run, stdin, until_there, env } = step;
         Ok(CommandStep {

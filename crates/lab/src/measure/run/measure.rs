@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use claviger_crypto::Acceleration;
 use claviger_engine::{Error, Result};
 
-use crate::measure::benchmark::Sort;
+use crate::measure::benchmark::{BenchmarkPlan, Sort};
 use crate::measure::facility::{Catalogue, Scratch, tidy};
 use crate::measure::lab::Lab;
 use crate::measure::run::bench::Real;
@@ -18,7 +17,7 @@ use crate::measure::run::watch::idle_cpu;
 use crate::measure::run::{plan, schedule};
 use crate::measure::transfer::Data;
 use crate::measure::workloads::Workload;
-use crate::measure::{benchmark, machine, suites};
+use crate::measure::{benchmark, suites};
 use crate::model::ciphers::CipherSpeed;
 use crate::model::figures::{GeneratorRate, Run, SCHEMA, Sitting};
 use crate::model::machine::{Machine, Moment};
@@ -156,19 +155,8 @@ fn difference(run: &Run, prepared: &PreparedRun, here: &Machine) -> Option<Strin
 
 /// How fast the ciphers are in memory, as `claviger benchmark` measures it.
 fn ciphers(level: Level) -> Result<Vec<CipherSpeed>> {
-    let buffers: &[usize] = match level {
-        Level::Quick => &[100 << 10, 1 << 20],
-        Level::Standard => &[100 << 10, 1 << 20, 5 << 20],
-        Level::Thorough => &[100 << 10, 500 << 10, 1 << 20, 5 << 20, 10 << 20, 50 << 20, 100 << 20],
-    };
-    let plan = benchmark::BenchmarkPlan {
-        suites: suites::all(),
-        buffers: buffers.to_vec(),
-        threads: machine::cpus(),
-        sector: 512,
-        acceleration: Acceleration::On,
-        repeats: 3,
-    };
+    let buffers: [&[usize]; 3] = [&[100 << 10, 1 << 20], &[100 << 10, 1 << 20, 5 << 20], &benchmark::BUFFERS[..7]];
+    let plan = BenchmarkPlan::new(suites::all(), level.choose(buffers));
     let mut rows = benchmark::measure(&plan, &|_, _| {})?;
     benchmark::sort(&mut rows, Sort::Mean);
     Ok(rows)

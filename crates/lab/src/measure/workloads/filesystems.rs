@@ -1,13 +1,8 @@
 //! Workloads on files that a study repeats on several file systems.
 
-use claviger_engine::Result;
-
-use super::{Workload, WorkloadOutcome};
-use crate::measure::facility::{FacilityTarget, Gives};
-use crate::measure::lab::Lab;
-use crate::model::figures::{Case, Measure};
+use crate::measure::facility::Gives;
+use crate::measure::workloads::prelude::*;
 use crate::model::parameters::FilesystemKind;
-use crate::model::plan::Plan;
 
 /// The parameter by which a study names them.
 pub const FILESYSTEMS: &str = "filesystems";
@@ -112,8 +107,7 @@ mod tests {
             let folder = target.folder_of(kind)?;
             seen.push((kind, statfs(&folder).expect("mounted").f_type));
             std::fs::write(folder.join("a file"), "text")?;
-            let measure =
-                Measure::time(Case::new("unpack").of("series"), 1, crate::measure::meter::Meter::start().elapsed());
+            let measure = Measure::time(Case::new("unpack").of("series"), 1, Meter::start().elapsed());
             Ok(WorkloadOutcome { measures: vec![measure], ..WorkloadOutcome::default() })
         });
         (done.expect("done"), seen)

@@ -5,12 +5,23 @@ pub mod costs;
 pub mod files;
 pub mod filesystems;
 
-use claviger_engine::{Error, Result};
+use crate::model::figures::Trace;
+use prelude::*;
 
-use crate::measure::facility::FacilityTarget;
-use crate::measure::lab::Lab;
-use crate::model::figures::{Measure, Trace};
-use crate::model::plan::Plan;
+/// What nearly every workload uses.
+mod prelude {
+    pub(super) use claviger_engine::{Error, Result};
+
+    pub(super) use super::{On, Workload, WorkloadOutcome};
+    pub(super) use crate::measure::facility::FacilityTarget;
+    pub(super) use crate::measure::lab::Lab;
+    pub(super) use crate::measure::memory::Buffer;
+    pub(super) use crate::measure::meter::Meter;
+    pub(super) use crate::measure::program;
+    pub(super) use crate::model::figures::{Axis, Case, Elapsed, Measure, Unit};
+    pub(super) use crate::model::plan::{Level, Plan};
+    pub(super) use crate::model::random::Random;
+}
 
 /// All workloads, in the order of a report.
 pub fn all() -> impl Iterator<Item = &'static Workload> {

@@ -2,17 +2,11 @@
 
 use std::time::Duration;
 
-use claviger_engine::Result;
-
-use super::{LARGE, MIB, cache_note, demand, drop_caches, long_enough, mark, sequential, smallest};
-use crate::measure::facility::FacilityTarget;
-use crate::measure::lab::Lab;
+use super::{LARGE, MIB, cache_note, capped, demand, drop_caches, long_enough, mark, sequential, smallest};
 use crate::measure::run::plan::at_scale;
 use crate::measure::transfer::{Data, Device, Transfer, TransferDirection, WrittenPasses};
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::model::figures::{Axis, Case, Measure};
+use crate::measure::workloads::prelude::*;
 use crate::model::parameters::{Parameters, WrittenContent};
-use crate::model::plan::{Level, Plan};
 use crate::model::statistics::median;
 use crate::model::words::size;
 
@@ -43,11 +37,8 @@ struct Extent {
 
 impl Extent {
     fn of_sweep(plan: &Plan) -> Self {
-        let (blocks, size, limit_s) = match plan.level {
-            Level::Quick => (QUICK_BLOCKS, 32 * MIB, 0.15),
-            Level::Standard => (BLOCKS, 128 * MIB, 1.0),
-            Level::Thorough => (BLOCKS, 500_000_000, 30.0),
-        };
+        let levels = [(QUICK_BLOCKS, 32 * MIB, 0.15), (BLOCKS, 128 * MIB, 1.0), (BLOCKS, 500_000_000, 30.0)];
+        let (blocks, size, limit_s) = plan.level.choose(levels);
         let level = Self {
             blocks: blocks.to_vec(),
             size: at_level(size, plan),
@@ -59,11 +50,8 @@ impl Extent {
     }
 
     fn of_tresor_sgx(plan: &Plan) -> Self {
-        let (size, limit_s, repetitions) = match plan.level {
-            Level::Quick => (16 * MIB, 0.5, 3),
-            Level::Standard => (100_000_000, 2.0, 5),
-            Level::Thorough => (100_000_000, 10.0, 24),
-        };
+        let levels = [(16 * MIB, 0.5, 3), (100_000_000, 2.0, 5), (100_000_000, 10.0, 24)];
+        let (size, limit_s, repetitions) = plan.level.choose(levels);
         let level =
             Self { blocks: vec![LARGE], size: at_level(size, plan), limit_s, repetitions, data: RANDOM.to_vec() };
         level.with(plan.parameters(TRESOR_SGX.name), plan)
@@ -72,7 +60,7 @@ impl Extent {
     /// With what a study sets: what it does not is the level's.
     fn with(self, study: Option<&Parameters>, plan: &Plan) -> Self {
         let Some(study) = study else { return self };
-        let size = study.size.map_or(self.size, |size| cap(((size as f64 * plan.scale) as u64).max(MIB), plan));
+        let size = study.size.map_or(self.size, |size| capped(((size as f64 * plan.scale) as u64).max(MIB), plan));
         let mut blocks = if study.blocks.is_empty() { self.blocks } else { study.blocks.clone() };
         blocks.iter_mut().for_each(|block| *block = (*block).min(size as usize));
         Self {
@@ -96,12 +84,7 @@ impl Extent {
 
 /// A size of the level, at the plan's scale.
 fn at_level(size: u64, plan: &Plan) -> u64 {
-    cap(at_scale(size, plan).max(MIB), plan)
-}
-
-/// A size in whole large blocks, with which the volume is not full.
-fn cap(size: u64, plan: &Plan) -> u64 {
-    size.min(plan.size / 4 * 3) / MIB * MIB
+    capped(at_scale(size, plan).max(MIB), plan)
 }
 
 /// The sweep over block sizes.

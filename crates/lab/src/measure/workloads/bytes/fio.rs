@@ -7,16 +7,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 
-use claviger_engine::{Error, Result};
 use serde::Deserialize;
 
-use super::{MIB, cache_note, drop_caches};
-use crate::measure::facility::{FacilityTarget, Surface, SurfaceKind};
-use crate::measure::lab::Lab;
-use crate::measure::program;
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::model::figures::{Case, Measure, Unit};
-use crate::model::plan::{Level, Plan};
+use super::{MIB, cache_note, capped, drop_caches};
+use crate::measure::facility::{Surface, SurfaceKind};
+use crate::measure::workloads::prelude::*;
 
 /// What fio is asked to do.
 struct Job {
@@ -50,21 +45,12 @@ const PERCENTILES: &[(f64, &str)] = &[(50.0, "50 %"), (99.0, "99 %"), (99.9, "99
 
 /// Seconds of a job.
 fn runtime_s(plan: &Plan) -> f64 {
-    match plan.level {
-        Level::Quick => 0.3,
-        Level::Standard => 3.0,
-        Level::Thorough => 30.0,
-    }
+    plan.level.choose([0.3, 3.0, 30.0])
 }
 
 /// Bytes that requests go to.
 fn region(plan: &Plan) -> u64 {
-    let size = match plan.level {
-        Level::Quick => 64 * MIB,
-        Level::Standard => 512 * MIB,
-        Level::Thorough => 4096 * MIB,
-    };
-    size.min(plan.size / 4 * 3) / MIB * MIB
+    capped(plan.level.choose([64 * MIB, 512 * MIB, 4096 * MIB]), plan)
 }
 
 /// What fio measures.
@@ -151,17 +137,10 @@ fn engine(surface: &Surface, list: &str, io_uring: bool) -> Result<&'static str>
 
 /// A run of fio that moves nothing.
 fn nothing() -> Command {
+    const OPTIONS: &str =
+        "--name=nothing --ioengine=null --thread=1 --size=4k --rw=read --bs=4k --eta=never --output-format=json";
     let mut command = Command::new("fio");
-    command.args([
-        "--name=nothing",
-        "--ioengine=null",
-        "--thread=1",
-        "--size=4k",
-        "--rw=read",
-        "--bs=4k",
-        "--eta=never",
-    ]);
-    command.arg("--output-format=json");
+    command.args(OPTIONS.split(' '));
     command
 }
 
@@ -173,23 +152,11 @@ fn carry_out(job: &Job, place: &FioTarget, idle_s: f64, lab: &Lab) -> Result<Vec
 }
 
 fn command(job: &Job, place: &FioTarget, runtime_s: f64) -> Command {
+    const OPTIONS: &str = "--output-format=json --eta=never --thread=1 --allow_file_create=0 --randrepeat=0 --norandommap=1 \
+        --refill_buffers=1 --buffer_compress_percentage=0 --iomem_align=4096 --time_based=1 --end_fsync=1 --rwmixread=70 \
+        --clat_percentiles=0 --lat_percentiles=1";
     let mut command = Command::new("fio");
-    command.args([
-        "--output-format=json",
-        "--eta=never",
-        "--thread=1",
-        "--allow_file_create=0",
-        "--randrepeat=0",
-        "--norandommap=1",
-        "--refill_buffers=1",
-        "--buffer_compress_percentage=0",
-        "--iomem_align=4096",
-        "--time_based=1",
-        "--end_fsync=1",
-        "--rwmixread=70",
-        "--clat_percentiles=0",
-        "--lat_percentiles=1",
-    ]);
+    command.args(OPTIONS.split(' '));
     let list: Vec<String> = PERCENTILES.iter().map(|(share, _)| share.to_string()).collect();
     command.arg(format!("--percentile_list={}", list.join(":")));
     command.arg(format!("--name={}", job.pattern)).arg(format!("--rw={}", job.pattern));

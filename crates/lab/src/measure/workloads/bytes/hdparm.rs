@@ -5,18 +5,11 @@ use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
 use std::process::Command;
 
-use claviger_engine::{Error, Result};
 use rustix::fs::{Advice, fadvise};
 
 use super::{LARGE, MIB, drop_caches, long_enough};
-use crate::measure::facility::{FacilityTarget, Surface, SurfaceKind};
-use crate::measure::lab::Lab;
-use crate::measure::memory::Buffer;
-use crate::measure::meter::Meter;
-use crate::measure::program;
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::model::figures::{Case, Elapsed, Measure};
-use crate::model::plan::{Level, Plan};
+use crate::measure::facility::{Surface, SurfaceKind};
+use crate::measure::workloads::prelude::*;
 
 /// What hdparm reads at a time.
 const BUFFER: usize = 2 << 20;
@@ -33,20 +26,14 @@ struct Times {
 
 impl Times {
     fn of(plan: &Plan) -> Self {
-        match plan.level {
-            Level::Quick => Self { buffered_s: 0.4, cached_s: 0.2 },
-            Level::Standard | Level::Thorough => Self { buffered_s: 3.0, cached_s: 2.0 },
-        }
+        let (buffered_s, cached_s) = if plan.level == Level::Quick { (0.4, 0.2) } else { (3.0, 2.0) };
+        Self { buffered_s, cached_s }
     }
 }
 
 /// Bytes that are read: in 3 s more may be read than a small volume has.
 fn region(plan: &Plan) -> u64 {
-    let size = match plan.level {
-        Level::Quick => 64 * MIB,
-        Level::Standard => 512 * MIB,
-        Level::Thorough => 4096 * MIB,
-    };
+    let size = plan.level.choose([64 * MIB, 512 * MIB, 4096 * MIB]);
     size.min(plan.size / 4 * 3) / BUFFER as u64 * BUFFER as u64
 }
 

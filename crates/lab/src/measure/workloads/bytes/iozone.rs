@@ -5,19 +5,11 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use claviger_engine::{Error, Result};
-
 use super::{MIB, SAMPLE, cache_note, damaged, drop_caches, long_enough, mark, smallest};
-use crate::measure::facility::{FacilityTarget, Gives, Surface};
-use crate::measure::lab::Lab;
-use crate::measure::memory::Buffer;
-use crate::measure::meter::Meter;
+use crate::measure::facility::{Gives, Surface};
 use crate::measure::transfer::Device;
-use crate::measure::workloads::filesystems::FILESYSTEMS;
-use crate::measure::workloads::{On, Workload, WorkloadOutcome, filesystems};
-use crate::model::figures::{Axis, Case, Elapsed, Measure};
-use crate::model::plan::{Level, Plan};
-use crate::model::random::Random;
+use crate::measure::workloads::filesystems::{self, FILESYSTEMS};
+use crate::measure::workloads::prelude::*;
 
 /// The clock is looked at after this many bytes.
 const LOOK: u64 = 64 << 10;
@@ -99,11 +91,11 @@ impl Extent {
         let powers = |from: u64, to: u64, factor: u64| {
             std::iter::successors(Some(from), |size| Some(size * factor)).take_while(|&size| size <= to).collect()
         };
-        let (files, records, limit_s): (Vec<u64>, Vec<u64>, _) = match plan.level {
-            Level::Quick => (vec![8 * MIB], vec![4 << 10, 64 << 10, MIB], 0.1),
-            Level::Standard => (powers(MIB, 64 * MIB, 8), powers(4 << 10, 16 * MIB, 8), 0.2),
-            Level::Thorough => (powers(64 << 10, 1 << 30, 2), powers(4 << 10, 16 * MIB, 2), 2.0),
-        };
+        let (files, records, limit_s): (Vec<u64>, Vec<u64>, _) = plan.level.choose([
+            (vec![8 * MIB], vec![4 << 10, 64 << 10, MIB], 0.1),
+            (powers(MIB, 64 * MIB, 8), powers(4 << 10, 16 * MIB, 8), 0.2),
+            (powers(64 << 10, 1 << 30, 2), powers(4 << 10, 16 * MIB, 2), 2.0),
+        ]);
         let study = plan.parameters(IOZONE_LIKE.name);
         let files = study.filter(|study| !study.files.is_empty()).map_or(files, |study| {
             let largest = study.files.iter().copied().max().unwrap_or_default() as f64 * plan.scale;

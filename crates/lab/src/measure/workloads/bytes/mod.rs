@@ -25,7 +25,7 @@ use crate::measure::lab::Lab;
 use crate::measure::meter::Meter;
 use crate::measure::transfer::{self, Compared, Data, Device, Transfer, WrittenPasses};
 use crate::model::figures::Elapsed;
-use crate::model::plan::Backing;
+use crate::model::plan::{Backing, Plan};
 
 /// All of them.
 pub(super) static WORKLOADS: &[&Workload] = &[
@@ -54,6 +54,11 @@ const MOST: Duration = Duration::from_millis(500);
 
 /// Bytes that are compared with what was written.
 const SAMPLE: u64 = 2 * MIB;
+
+/// A size in whole MiB, with which the volume is not full.
+fn capped(size: u64, plan: &Plan) -> u64 {
+    size.min(plan.size / 4 * 3) / MIB * MIB
+}
 
 /// Drops the page cache before reads, if the plan says so and something that is read can be in it: around it, of
 /// encrypted data that are in memory anyway, nothing can. `direct` says whether reads go around it.

@@ -3,18 +3,9 @@
 use std::fs;
 use std::time::Instant;
 
-use claviger_engine::{Error, Result};
-
-use super::{MIB, cache_note, drop_caches};
-use crate::measure::facility::FacilityTarget;
-use crate::measure::lab::Lab;
-use crate::measure::memory::Buffer;
-use crate::measure::meter::Meter;
+use super::{MIB, cache_note, capped, drop_caches};
 use crate::measure::transfer::{Device, TransferDirection};
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::model::figures::{Axis, Case, Elapsed, Measure, Unit};
-use crate::model::plan::{Level, Plan};
-use crate::model::random::Random;
+use crate::measure::workloads::prelude::*;
 use crate::model::statistics::median;
 
 /// Bytes of a request.
@@ -22,12 +13,8 @@ const BLOCK: usize = 4096;
 
 /// Requests of each direction, and the bytes among which they go.
 fn extent(plan: &Plan) -> (usize, u64) {
-    let (count, size) = match plan.level {
-        Level::Quick => (500, 16 * MIB),
-        Level::Standard => (5000, 64 * MIB),
-        Level::Thorough => (20_000, 256 * MIB),
-    };
-    (count, size.min(plan.size / 4 * 3) / MIB * MIB)
+    let (count, size) = plan.level.choose([(500, 16 * MIB), (5000, 64 * MIB), (20_000, 256 * MIB)]);
+    (count, capped(size, plan))
 }
 
 /// Single requests, one after the other.

@@ -3,18 +3,9 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use claviger_engine::Result;
-
 use super::{MIB, cache_note, drop_caches};
-use crate::measure::facility::FacilityTarget;
-use crate::measure::lab::Lab;
-use crate::measure::memory::Buffer;
-use crate::measure::meter::Meter;
 use crate::measure::transfer::Device;
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::model::figures::{Case, Elapsed, Measure};
-use crate::model::plan::{Level, Plan};
-use crate::model::random::Random;
+use crate::measure::workloads::prelude::*;
 
 /// Square matrices in square tiles.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,11 +24,7 @@ const MATRICES: usize = 3;
 
 impl Shape {
     fn of(plan: &Plan) -> Self {
-        let (side, tiles) = match plan.level {
-            Level::Quick => (256, 4),
-            Level::Standard => (256, 8),
-            Level::Thorough => (384, 12),
-        };
+        let (side, tiles) = plan.level.choose([(256, 4), (256, 8), (384, 12)]);
         let whole = Self { side, tiles };
         let fits = |tiles: &usize| Self { tiles: *tiles, ..whole }.len() <= plan.size / 4 * 3;
         Self { tiles: (1..=tiles).rev().find(fits).unwrap_or(1), ..whole }

@@ -6,19 +6,14 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use claviger_engine::{Error, ErrorKind, Result};
+use claviger_engine::ErrorKind;
 
 use super::events::Events;
-use super::{MIB, demand, drop_caches, mark, sequential};
-use crate::measure::facility::{FacilityTarget, Surface};
-use crate::measure::lab::Lab;
-use crate::measure::memory::Buffer;
-use crate::measure::meter::Meter;
+use super::{MIB, capped, demand, drop_caches, mark, sequential};
+use crate::measure::facility::Surface;
 use crate::measure::transfer::{Transfer, TransferDirection, WrittenPasses};
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::model::figures::{Case, Elapsed, Measure, Trace, TracedRequest};
-use crate::model::plan::{Level, Plan};
-use crate::model::random::Random;
+use crate::measure::workloads::prelude::*;
+use crate::model::figures::{Trace, TracedRequest};
 
 /// Requests of a trace that are kept: all of them would fill a report.
 const KEPT: usize = 4000;
@@ -45,13 +40,9 @@ struct Extent {
 
 impl Extent {
     fn of(plan: &Plan) -> Self {
-        let (sequential, random, files) = match plan.level {
-            Level::Quick => (32 * MIB, 1000, 200),
-            Level::Standard => (128 * MIB, 2000, 1000),
-            Level::Thorough => (1024 * MIB, 20_000, 5000),
-        };
-        let sequential = sequential.min(plan.size / 4 * 3) / MIB * MIB;
-        Self { sequential, random, files: files.min(plan.size / 8 / FILE as u64) }
+        let levels = [(32 * MIB, 1000, 200), (128 * MIB, 2000, 1000), (1024 * MIB, 20_000, 5000)];
+        let (sequential, random, files): (_, _, u64) = plan.level.choose(levels);
+        Self { sequential: capped(sequential, plan), random, files: files.min(plan.size / 8 / FILE as u64) }
     }
 }
 

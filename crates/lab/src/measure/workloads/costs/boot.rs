@@ -7,16 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use claviger_engine::{Error, ErrorKind, Result};
+use claviger_engine::ErrorKind;
 use claviger_uml::{COMPILER, KERNEL};
 
 use super::debian;
-use crate::measure::facility::{FacilityTarget, Surface, SurfaceKind};
-use crate::measure::lab::Lab;
-use crate::measure::memory::Buffer;
-use crate::measure::program::{self, Ran, Said};
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::model::figures::{Case, Elapsed, Measure, Unit};
+use crate::measure::facility::{Surface, SurfaceKind};
+use crate::measure::program::{Ran, Said};
+use crate::measure::workloads::prelude::*;
 
 /// Seconds after which a guest that has not finished is killed.
 const PATIENCE: &str = "600";

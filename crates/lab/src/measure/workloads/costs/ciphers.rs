@@ -1,17 +1,11 @@
 //! How fast the ciphers are in memory, as TrueCrypt's benchmark window measures them.
 
 use claviger_crypto::Acceleration;
-use claviger_engine::{Error, Result};
 
-use super::by_level;
 use crate::measure::benchmark::{BUFFERS, BenchmarkPlan};
-use crate::measure::facility::FacilityTarget;
-use crate::measure::lab::Lab;
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::measure::{benchmark, machine, suites};
+use crate::measure::workloads::prelude::*;
+use crate::measure::{benchmark, suites};
 use crate::model::ciphers::{AesAcceleration, CipherSpeed};
-use crate::model::figures::{Axis, Case, Elapsed, Measure};
-use crate::model::plan::Plan;
 use crate::model::words::size;
 
 /// The facility with which they are measured: they need none.
@@ -30,7 +24,7 @@ struct Extent {
 impl Extent {
     fn of(plan: &Plan) -> Self {
         let study = plan.parameters(CIPHERS.name).cloned().unwrap_or_default();
-        let level = by_level(plan.level, [&BUFFERS[..1], &BUFFERS[..4], BUFFERS]);
+        let level = plan.level.choose([&BUFFERS[..1], &BUFFERS[..4], BUFFERS]);
         let all = if study.blocks.is_empty() { level.to_vec() } else { study.blocks };
         let largest = all.iter().copied().max().unwrap_or_default() as f64 * plan.scale;
         let kept = all.iter().enumerate().filter(|(i, buffer)| *i == 0 || **buffer as f64 <= largest);
@@ -91,14 +85,9 @@ fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
 
 /// What the window shows for each buffer.
 fn screen(buffers: &[usize], threads: usize, acceleration: Acceleration) -> Result<Vec<Measure>> {
-    let plan = BenchmarkPlan {
-        suites: suites::all(),
-        buffers: buffers.to_vec(),
-        threads: if threads == 0 { machine::cpus() } else { threads },
-        sector: 512,
-        acceleration,
-        repeats: 1,
-    };
+    let plan = BenchmarkPlan::new(suites::all(), buffers);
+    let plan =
+        BenchmarkPlan { threads: if threads == 0 { plan.threads } else { threads }, acceleration, repeats: 1, ..plan };
     let state = if acceleration == Acceleration::On { "on" } else { "off" };
     let series = match threads {
         0 => format!("AES instructions {state}"),

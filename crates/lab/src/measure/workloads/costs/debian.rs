@@ -84,16 +84,8 @@ fn make(image: &Path, folder: &Path, lab: &Lab) -> Result<()> {
     let (root, unfinished) = (work.path().join("root"), work.path().join("image"));
     // In namespaces of their own, processes and mounts end with the first process, however that ends.
     let mut debootstrap = Command::new("unshare");
-    debootstrap.args([
-        "--mount",
-        "--pid",
-        "--fork",
-        "--kill-child",
-        "--mount-proc",
-        "debootstrap",
-        "--variant=minbase",
-    ]);
-    debootstrap.args(["--include=python3-minimal", SUITE]).arg(&root).arg(MIRROR);
+    debootstrap.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    debootstrap.args(["debootstrap", "--variant=minbase", "--include=python3-minimal", SUITE]).arg(&root).arg(MIRROR);
     program::run(&mut debootstrap, lab.cancelled).map_err(|e| {
         e.hint("A small Debian is downloaded once, which requires a network; only the workload `boot` needs it.")
     })?;

@@ -1,9 +1,7 @@
 //! How long it takes to encrypt what is there already.
 
-use super::{SMALL, apart, by_level};
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::model::figures::{Case, Measure};
-use crate::model::plan::Plan;
+use super::{SMALL, apart};
+use crate::measure::workloads::prelude::*;
 
 /// Bytes per second, about: everything is read and written, and some of it twice.
 const RATE: f64 = 100e6;
@@ -41,7 +39,7 @@ pub static IN_PLACE: Workload = Workload {
 };
 
 fn size(plan: &Plan) -> u64 {
-    by_level(plan.level, [SMALL, 1 << 30, 16 << 30]).min(plan.size)
+    plan.level.choose([SMALL, 1 << 30, 16 << 30]).min(plan.size)
 }
 
 #[cfg(test)]

@@ -3,16 +3,10 @@
 use std::thread;
 use std::time::Duration;
 
-use claviger_engine::{Error, Result};
-
 use super::processes;
 use super::{SMALL, another, several};
-use crate::measure::facility::FacilityTarget;
-use crate::measure::lab::Lab;
 use crate::measure::transfer::{self, Transfer, TransferDirection};
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::model::figures::{Axis, Case, Measure, Unit};
-use crate::model::plan::Plan;
+use crate::measure::workloads::prelude::*;
 
 /// How many volumes are open at once.
 const VOLUMES: &[usize] = &[1, 3, 8];

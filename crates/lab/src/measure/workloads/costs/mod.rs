@@ -17,7 +17,7 @@ use super::Workload;
 use crate::measure::facility::FacilityTarget;
 use crate::measure::lab::Lab;
 use crate::measure::transfer::Data;
-use crate::model::plan::{Backing, Level, Plan};
+use crate::model::plan::{Backing, Plan};
 
 /// All of them.
 pub(super) static WORKLOADS: &[&Workload] = &[
@@ -32,15 +32,6 @@ pub(super) static WORKLOADS: &[&Workload] = &[
 
 /// The size of the small volumes that are measured besides the one of the plan, in bytes.
 const SMALL: u64 = 64 << 20;
-
-/// The value for this level: of quick, standard and thorough.
-fn by_level<T>(level: Level, [quick, standard, thorough]: [T; 3]) -> T {
-    match level {
-        Level::Quick => quick,
-        Level::Standard => standard,
-        Level::Thorough => thorough,
-    }
-}
 
 /// Whether there can be several volumes at once: a device holds one, and what is done has to be alike on all media.
 fn several(plan: &Plan) -> bool {

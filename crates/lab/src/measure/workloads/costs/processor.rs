@@ -3,17 +3,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use claviger_engine::Result;
-
-use super::by_level;
 use super::processes::CpuTimes;
-use crate::measure::facility::FacilityTarget;
-use crate::measure::lab::Lab;
-use crate::measure::meter::Meter;
 use crate::measure::transfer::{self, Device, Transfer, TransferDirection};
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::model::figures::{Case, Elapsed, Measure, Unit};
-use crate::model::plan::Plan;
+use crate::measure::workloads::prelude::*;
 
 /// Bytes of a request.
 const BLOCK: usize = 1 << 20;
@@ -40,7 +32,7 @@ pub static PROCESSOR: Workload = Workload {
      that work is not contained.",
     on: On::Bytes,
     estimate_s: |plan| (idle(plan) + 2 * limit(plan)).as_secs_f64() + 0.5,
-    room: |plan| by_level(plan.level, [64 << 20, 256 << 20, 1 << 30]),
+    room: |plan| plan.level.choose([64 << 20, 256 << 20, 1 << 30]),
     run,
     ..Workload::PLAIN
 };
@@ -61,12 +53,12 @@ fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
 
 /// How long nothing is done.
 fn idle(plan: &Plan) -> Duration {
-    Duration::from_secs(by_level(plan.level, [1, 3, 10]))
+    Duration::from_secs(plan.level.choose([1, 3, 10]))
 }
 
 /// How long is written, and how long is read.
 fn limit(plan: &Plan) -> Duration {
-    Duration::from_millis(by_level(plan.level, [500, 2000, 10_000]))
+    Duration::from_millis(plan.level.choose([500, 2000, 10_000]))
 }
 
 /// The share of one processor when nothing is done.

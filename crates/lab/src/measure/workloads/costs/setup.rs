@@ -1,14 +1,8 @@
 //! How long it takes to make a facility.
 
-use claviger_engine::Result;
-
-use super::{SMALL, apart, by_level, if_supported, several};
-use crate::measure::facility::{FacilityTarget, Gives};
-use crate::measure::lab::Lab;
-use crate::measure::meter::Meter;
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::model::figures::{Axis, Case, Measure};
-use crate::model::plan::Plan;
+use super::{SMALL, apart, if_supported, several};
+use crate::measure::facility::Gives;
+use crate::measure::workloads::prelude::*;
 
 /// Bytes per second at which a volume is filled, about.
 const FILLS: f64 = 300e6;
@@ -46,7 +40,7 @@ fn sizes(plan: &Plan) -> Vec<u64> {
     if !several(plan) {
         return vec![plan.size];
     }
-    let all: &[u64] = by_level(plan.level, [&[SMALL], &[SMALL, 1 << 30], &[SMALL, 1 << 30, 4 << 30]]);
+    let all: &[u64] = plan.level.choose([&[SMALL], &[SMALL, 1 << 30], &[SMALL, 1 << 30, 4 << 30]]);
     all.iter().copied().filter(|size| *size == SMALL || *size <= plan.size).collect()
 }
 

@@ -2,15 +2,9 @@
 
 use std::fs;
 
-use claviger_engine::Result;
-
 use super::{SMALL, apart, if_supported};
-use crate::measure::facility::{FacilityTarget, Gives};
-use crate::measure::lab::Lab;
-use crate::measure::memory::Buffer;
-use crate::measure::meter::Meter;
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::model::figures::{Case, Elapsed, Measure};
+use crate::measure::facility::Gives;
+use crate::measure::workloads::prelude::*;
 
 /// The file of which the first byte is read in a facility that gives a folder.
 const FIRST: &str = "claviger-lab-first";

@@ -3,15 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use claviger_engine::{Error, Result};
-
-use super::{by_level, in_fresh_folder, size_for};
-use crate::measure::lab::Lab;
-use crate::measure::program::{self, Said};
-use crate::measure::workloads::filesystems::FILESYSTEMS;
-use crate::measure::workloads::{On, Workload, WorkloadOutcome, filesystems};
-use crate::model::figures::{Case, Elapsed, Measure, Unit};
-use crate::model::plan::{Level, Plan};
+use super::{in_fresh_folder, size_for};
+use crate::measure::program::Said;
+use crate::measure::workloads::filesystems::{self, FILESYSTEMS};
+use crate::measure::workloads::prelude::*;
 
 /// The file of the study: 4 GB, twice the memory of its machine.
 const FULL: u64 = 4 << 30;
@@ -24,49 +19,23 @@ const SEEKS: u64 = 8192;
 
 /// What it does, in its order.
 const STEPS: [Step; 12] = [
-    Step {
-        begins: "Writing a byte at a time...",
-        operation: "write by character",
-        field: 9,
-        counts: Counts::Characters,
-    },
-    Step { begins: "Writing intelligently...", operation: "write", field: 11, counts: Counts::Bytes },
-    Step { begins: "Rewriting...", operation: "rewrite", field: 13, counts: Counts::Bytes },
-    Step {
-        begins: "Reading a byte at a time...",
-        operation: "read by character",
-        field: 15,
-        counts: Counts::Characters,
-    },
-    Step { begins: "Reading intelligently...", operation: "read", field: 17, counts: Counts::Bytes },
-    Step { begins: "start 'em...", operation: "random seeks", field: 19, counts: Counts::Seeks },
-    Step {
-        begins: "Create files in sequential order...",
-        operation: "create, in order",
-        field: 26,
-        counts: Counts::Files,
-    },
-    Step { begins: "Stat files in sequential order...", operation: "stat, in order", field: 28, counts: Counts::Files },
-    Step {
-        begins: "Delete files in sequential order...",
-        operation: "delete, in order",
-        field: 30,
-        counts: Counts::Files,
-    },
-    Step {
-        begins: "Create files in random order...",
-        operation: "create, at random",
-        field: 32,
-        counts: Counts::Files,
-    },
-    Step { begins: "Stat files in random order...", operation: "stat, at random", field: 34, counts: Counts::Files },
-    Step {
-        begins: "Delete files in random order...",
-        operation: "delete, at random",
-        field: 36,
-        counts: Counts::Files,
-    },
+    step("Writing a byte at a time...", "write by character", 9, Counts::Characters),
+    step("Writing intelligently...", "write", 11, Counts::Bytes),
+    step("Rewriting...", "rewrite", 13, Counts::Bytes),
+    step("Reading a byte at a time...", "read by character", 15, Counts::Characters),
+    step("Reading intelligently...", "read", 17, Counts::Bytes),
+    step("start 'em...", "random seeks", 19, Counts::Seeks),
+    step("Create files in sequential order...", "create, in order", 26, Counts::Files),
+    step("Stat files in sequential order...", "stat, in order", 28, Counts::Files),
+    step("Delete files in sequential order...", "delete, in order", 30, Counts::Files),
+    step("Create files in random order...", "create, at random", 32, Counts::Files),
+    step("Stat files in random order...", "stat, at random", 34, Counts::Files),
+    step("Delete files in random order...", "delete, at random", 36, Counts::Files),
 ];
+
+const fn step(begins: &'static str, operation: &'static str, field: usize, counts: Counts) -> Step {
+    Step { begins, operation, field, counts }
+}
 
 /// How often it is run again where the times of its steps cannot be told.
 const TRIES: usize = 3;
@@ -161,7 +130,7 @@ impl Extent {
         let scaled_count = |count: u64| ((count as f64 * plan.scale) as u64).max(count.min(1));
         Self {
             mib: size_for(&BONNIE, plan, FULL, 32 << 20) >> 20,
-            files: study.count.map_or(by_level(plan.level, 8, 16, 64), scaled_count),
+            files: study.count.map_or(plan.level.choose([8, 16, 64]), scaled_count),
             characters: study.characters.unwrap_or(plan.level != Level::Quick),
             synchronous: study.synchronous.unwrap_or_default(),
         }

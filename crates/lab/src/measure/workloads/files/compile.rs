@@ -5,14 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use claviger_engine::{Error, ErrorKind, Result};
+use claviger_engine::ErrorKind;
 
 use super::{flush, in_fresh_folder, made_once, written};
-use crate::measure::lab::Lab;
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::measure::{machine, program};
-use crate::model::figures::{Case, Measure, Unit};
-use crate::model::plan::{Level, Plan};
+use crate::measure::machine;
+use crate::measure::workloads::prelude::*;
 
 /// Names a folder with a source tree that has a `configure` or a `Makefile`.
 const VARIABLE: &str = "CLAVIGER_LAB_SOURCE";

@@ -4,16 +4,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use claviger_engine::{Error, Result};
-
 use super::content::{self, BLOCK, Shape, TreeFile};
-use super::{by_level, in_fresh_folder, read, remove, size_for, written};
-use crate::measure::lab::Lab;
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::model::figures::{Case, Elapsed, Measure};
+use super::{in_fresh_folder, read, remove, size_for, written};
+use crate::measure::workloads::prelude::*;
 use crate::model::parameters::SECTOR;
-use crate::model::plan::Plan;
-use crate::model::random::Random;
 
 /// The source of Linux 2.6.20, whose list of files compilebench brings: 240 MB, 21 000 files.
 const FULL: u64 = 240_000_000;
@@ -62,7 +56,7 @@ fn measures(plan: &Plan) -> String {
 
 fn trees(plan: &Plan) -> usize {
     let study = plan.parameters(COMPILEBENCH_LIKE.name).and_then(|study| study.count);
-    study.map_or(by_level(plan.level, 2, 5, 10), |count| count as usize)
+    study.map_or(plan.level.choose([2, 5, 10]), |count| count as usize)
 }
 
 fn size(plan: &Plan) -> u64 {

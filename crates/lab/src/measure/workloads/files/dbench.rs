@@ -3,14 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use claviger_engine::{Error, Result};
-
-use super::{by_level, in_fresh_folder};
-use crate::measure::lab::Lab;
-use crate::measure::program::{self, Said};
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::model::figures::{Axis, Case, Elapsed, Measure, Unit};
-use crate::model::plan::Plan;
+use super::in_fresh_folder;
+use crate::measure::program::Said;
+use crate::measure::workloads::prelude::*;
 
 /// Bytes that a client's files take, about: found with du while eight ran.
 const CLIENT: u64 = 24 << 20;
@@ -56,7 +51,7 @@ pub(super) static DBENCH: Workload = Workload {
 };
 
 fn clients(plan: &Plan) -> Vec<u32> {
-    let level = by_level(plan.level, &[1, 6][..], &[1, 6, 12, 48], &[1, 6, 12, 48, 128, 256]);
+    let level = plan.level.choose([&[1, 6][..], &[1, 6, 12, 48], &[1, 6, 12, 48, 128, 256]]);
     let Some(study) = plan.parameters(DBENCH.name).filter(|study| !study.clients.is_empty()) else {
         return level.to_vec();
     };
@@ -68,7 +63,7 @@ fn clients(plan: &Plan) -> Vec<u32> {
 /// Seconds for each number of clients. Its figure does without the last one.
 fn seconds(plan: &Plan) -> u32 {
     let study = plan.parameters(DBENCH.name).and_then(|study| study.seconds);
-    study.map_or(by_level(plan.level, 3, 6, 30), |seconds| (seconds * plan.scale).max(LEAST_S) as u32)
+    study.map_or(plan.level.choose([3, 6, 30]), |seconds| (seconds * plan.scale).max(LEAST_S) as u32)
 }
 
 fn dbench(folder: &Path, clients: u32, seconds: u32, lab: &Lab) -> Result<Vec<Measure>> {

@@ -5,17 +5,9 @@ use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use claviger_engine::{Error, Result};
-
 use super::{content, flush, in_fresh_folder, made_once, size_for, written};
-use crate::measure::lab::Lab;
-use crate::measure::meter::Meter;
-use crate::measure::program;
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::model::figures::{Case, Elapsed, Measure};
+use crate::measure::workloads::prelude::*;
 use crate::model::parameters::WrittenContent;
-use crate::model::plan::Plan;
-use crate::model::random::Random;
 
 /// The file of the study: 2 GB.
 const FULL: u64 = 2_000_000_000;

@@ -4,14 +4,9 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
 
-use claviger_engine::{Error, Result};
-
 use super::content::{self, TreeFile};
 use super::{SIZE, in_fresh_folder, read, size_for, written};
-use crate::measure::lab::Lab;
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::model::figures::{Case, Measure};
-use crate::model::plan::Plan;
+use crate::measure::workloads::prelude::*;
 
 /// The file of the study: 3 GB.
 const FULL: u64 = 3_000_000_000;

@@ -24,7 +24,7 @@ use super::Workload;
 use crate::measure::lab::Lab;
 use crate::measure::meter::Meter;
 use crate::model::figures::Elapsed;
-use crate::model::plan::{Level, Plan};
+use crate::model::plan::Plan;
 
 /// All of them.
 pub(super) static WORKLOADS: &[&Workload] = &[
@@ -93,15 +93,6 @@ fn made_once(lab: &Lab, name: &str, make: impl FnOnce(&Path) -> Result<PathBuf>)
 /// Removes a folder and all that is in it.
 fn remove(folder: &Path) -> Result<()> {
     fs::remove_dir_all(folder).map_err(|e| Error::from(e).at(folder))
-}
-
-/// The value for the level.
-fn by_level<T>(level: Level, quick: T, standard: T, thorough: T) -> T {
-    match level {
-        Level::Quick => quick,
-        Level::Standard => standard,
-        Level::Thorough => thorough,
-    }
 }
 
 /// The bytes that a study sets for a workload, or `full`, scaled, at least `least`.

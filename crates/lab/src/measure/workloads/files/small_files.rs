@@ -4,16 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use claviger_engine::{Error, Result};
-
 use super::content::{self, TreeFile};
 use super::{in_fresh_folder, read, remove, scaled, written};
-use crate::measure::lab::Lab;
-use crate::measure::program;
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::model::figures::{Case, Measure};
+use crate::measure::workloads::prelude::*;
 use crate::model::parameters::SECTOR;
-use crate::model::plan::Plan;
 
 /// Files of a large mailbox in a folder, or of a cache.
 const FULL: u64 = 10_000;

@@ -2,14 +2,9 @@
 
 use std::path::Path;
 
-use claviger_engine::Result;
-
 use super::content::{self, BLOCK, Shape};
 use super::{SIZE, in_fresh_folder, read, remove, size_for, written};
-use crate::measure::lab::Lab;
-use crate::measure::workloads::{On, Workload, WorkloadOutcome};
-use crate::model::figures::{Case, Measure};
-use crate::model::plan::Plan;
+use crate::measure::workloads::prelude::*;
 
 /// The folder of the study: 2.3 GB. What was in it is not known but for "small and large files".
 const FULL: u64 = 2_300_000_000;

@@ -3,16 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use claviger_engine::Result;
-
 use super::content::{self, Shape, TreeFile};
 use super::{in_fresh_folder, made_once, remove, size_for, warm, written};
-use crate::measure::lab::Lab;
-use crate::measure::program;
-use crate::measure::workloads::filesystems::FILESYSTEMS;
-use crate::measure::workloads::{On, Workload, WorkloadOutcome, filesystems};
-use crate::model::figures::{Case, Measure};
-use crate::model::plan::Plan;
+use crate::measure::workloads::filesystems::{self, FILESYSTEMS};
+use crate::measure::workloads::prelude::*;
 
 /// The source of Linux 2.6.34 unpacked, about: 31 000 files.
 const FULL: u64 = 400_000_000;
