@@ -13,6 +13,10 @@
 //!   serde.
 #![forbid(unsafe_code)]
 
+// What tests in here and in tests/it share calls this crate by its name.
+#[cfg(test)]
+extern crate self as claviger_lab;
+
 #[cfg(test)]
 mod hostile;
 pub mod measure;

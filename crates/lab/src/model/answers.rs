@@ -98,10 +98,6 @@ pub enum Platform {
 impl Platform {
     /// For people.
     pub fn title(self) -> &'static str {
-        match self {
-            Self::Linux => "Linux",
-            Self::Windows => "Windows",
-            Self::Macos => "macOS",
-        }
+        Self::WORDS.iter().find(|(_, platform, _)| *platform == self).map_or("", |(.., title)| title)
     }
 }

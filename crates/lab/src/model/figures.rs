@@ -51,9 +51,8 @@ pub struct Run {
 pub struct RunPlan {
     #[serde(flatten)]
     plan: Plan,
-    /// The study; nothing where none is repeated.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub study: Option<Box<Study>>,
+    study: Option<Box<Study>>,
 }
 
 /// The same as it stands in a file, in which the plan does not say a second time what the study asks for.
@@ -69,6 +68,11 @@ impl RunPlan {
     /// A plan that repeats this study, or none.
     pub fn new(plan: Plan, study: Option<Study>) -> Self {
         Self::from(StoredPlan { plan, study: study.map(Box::new) })
+    }
+
+    /// The study; nothing where none is repeated.
+    pub fn study(&self) -> Option<&Study> {
+        self.study.as_deref()
     }
 }
 

@@ -1,5 +1,9 @@
 //! Figures and names in words: the same in every message and report.
 
+use std::fmt::Display;
+
+use serde::Serialize;
+
 use crate::model::figures::{Axis, Case};
 
 /// The text with `?` for every control character except newlines, and for every character that changes the writing
@@ -55,16 +59,39 @@ pub fn case_words(case: &Case) -> String {
 
 /// `blocks of 4 KiB`, `12 clients`; empty for a case that has no place on an axis.
 fn place_words(case: &Case) -> String {
-    let bytes = |x: f64| size(x as u64);
-    let place = case.x.map(|x| match case.axis {
-        Axis::Block => format!("blocks of {}", bytes(x)),
-        Axis::File => format!("a file of {}", bytes(x)),
-        Axis::Size => format!("a volume of {}", bytes(x)),
-        Axis::Clients => format!("{x} client{}", if x == 1.0 { "" } else { "s" }),
-        Axis::Volumes => format!("{x} volume{}", if x == 1.0 { "" } else { "s" }),
+    let before = match case.axis {
+        Axis::Block => "blocks of ",
+        Axis::File => "a file of ",
+        Axis::Size => "a volume of ",
+        Axis::Clients | Axis::Volumes | Axis::None => "",
+    };
+    case.x.map(|x| format!("{before}{}", place(case.axis, x))).unwrap_or_default()
+}
+
+/// A place on an axis: `4 KiB`, `12 clients`.
+pub(crate) fn place(axis: Axis, x: f64) -> String {
+    match axis {
+        Axis::Block | Axis::File | Axis::Size => size(x as u64),
+        Axis::Clients => counted(x, "client"),
+        Axis::Volumes => counted(x, "volume"),
         Axis::None => x.to_string(),
-    });
-    place.unwrap_or_default()
+    }
+}
+
+/// `1 pass`, `3 passes`, `2 processors`.
+pub(crate) fn counted(n: impl Display, what: &str) -> String {
+    let n = n.to_string();
+    let plural = if what.ends_with('s') { "es" } else { "s" };
+    format!("{n} {what}{}", if n == "1" { "" } else { plural })
+}
+
+/// As JSON has it, which is the same word everywhere: `quick`, `{"kind":"folder","path":"/x"}`.
+pub(crate) fn word(value: &impl Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word,
+        Ok(other) => other.to_string(),
+        Err(e) => e.to_string(),
+    }
 }
 
 /// Seconds since 1970 as a date of the Gregorian calendar and a time of day, `2012-02-07` and `11:09:05`, in UTC.

@@ -98,6 +98,16 @@ pub enum OwnFigure {
     Nothing,
 }
 
+impl OwnFigure {
+    /// The median and the ends of its interval.
+    pub(crate) fn ends(&self) -> Option<[f64; 3]> {
+        match self {
+            Self::Figure { median, low, high, .. } => Some([*median, *low, *high]),
+            Self::Missing(_) | Self::Nothing => None,
+        }
+    }
+}
+
 /// A published figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PublishedCell {

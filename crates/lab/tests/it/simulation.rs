@@ -25,7 +25,7 @@ fn never() -> bool {
     false
 }
 
-fn facility(name: &str) -> FacilityRecord {
+pub fn facility(name: &str) -> FacilityRecord {
     FacilityRecord {
         name: name.into(),
         title: name.into(),
@@ -49,7 +49,7 @@ fn workload(name: &str) -> WorkloadRecord {
 }
 
 /// A run of which nothing is measured yet.
-fn run(workloads: &[&str], seed: u64) -> Run {
+pub fn run(workloads: &[&str], seed: u64) -> Run {
     let plan = Plan {
         level: Level::Quick,
         scale: 1.0,

@@ -89,7 +89,7 @@ impl Args {
         self.tell(&match () {
             () if self.html.is_some() => report.html()?,
             () if self.json => report.json()?,
-            () if (self.study || self.markdown) && run.plan.study.is_none() => {
+            () if (self.study || self.markdown) && run.plan.study().is_none() => {
                 return Err(Error::misuse("this run repeats no study").into());
             }
             () if self.markdown => report.study_markdown(),

@@ -253,7 +253,7 @@ fn tell_plan(prepared: &PreparedRun, resumed: Option<&RunState>) {
     let places: Vec<String> = plan.media().map(place).collect();
     let estimate = prepared.estimate();
     let time = |seconds: f64| size::duration(Duration::from_secs_f64(seconds));
-    let study = plan.study.as_ref().map(|study| format!("the study: {}", study.title));
+    let study = plan.study().map(|study| format!("the study: {}", study.title));
     let mut lines: Vec<String> = study.into_iter().collect();
     lines.extend([
         format!("facilities: {facilities}"),
@@ -321,7 +321,7 @@ fn carry_out(
 fn write_reports(report: &RunReport<'_>, folder: &Path) -> claviger_engine::Result<()> {
     let mut extras = report.extras.to_vec();
     extras.extend(Extra::published(report.run, report.summary));
-    let study = report.run.plan.study.as_ref().map(|_| ("study.csv", report.study_csv()));
+    let study = report.run.plan.study().map(|_| ("study.csv", report.study_csv()));
     let files = [
         ("run.json", report.json()?),
         ("report.txt", report.text()),

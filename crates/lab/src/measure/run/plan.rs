@@ -308,7 +308,7 @@ impl PreparedRun {
     /// measured; `Io`.
     pub fn of(plan: RunPlan, catalogue: &Catalogue, program: &Path) -> Result<Self> {
         check(&plan)?;
-        plan.study.as_ref().map_or(Ok(()), |study| study.check())?;
+        plan.study().map_or(Ok(()), Study::check)?;
         let named = plan.facilities.iter().map(|name| {
             let facility = catalogue.find(name)?;
             Ok((facility.clone(), facility_record(facility, program)))
@@ -372,9 +372,6 @@ fn on_each_medium(plan: &Plan, named: &[(Facility, FacilityRecord)]) -> Vec<(Fac
 }
 
 /// Checks the numbers: a stored run is untrusted.
-///
-/// # Errors
-/// `Misuse`.
 fn check(plan: &Plan) -> Result<()> {
     let wrong = match () {
         () if plan.min_repeats == 0 => "at least one repeat is required",
@@ -389,9 +386,6 @@ fn check(plan: &Plan) -> Result<()> {
 }
 
 /// The workloads of a plan.
-///
-/// # Errors
-/// `Misuse` for a name that nothing has.
 fn workloads_of(plan: &Plan) -> Result<Vec<&'static Workload>> {
     let find = |name: &String| {
         let found = workloads::all().find(|w| w.name == name);

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::measure::run::journal;
 use crate::model::figures::{Run, SCHEMA};
+use crate::model::study::Study;
 use crate::model::words::size;
 
 /// Name of a finished run's file in its folder.
@@ -61,9 +62,6 @@ pub(super) fn read(file: &File) -> Result<Vec<u8>> {
 }
 
 /// Checks that an untrusted run can be reported: names fit on a line, and numbers can be calculated with.
-///
-/// # Errors
-/// `Malformed`.
 pub(super) fn check(run: &Run) -> Result<()> {
     let malformed = |field: &'static str, what: String| Err(ErrorKind::Malformed { field, offset: 0, what }.into());
     let records = run.facilities.iter().flat_map(|f| [&f.name, &f.title]);
@@ -86,7 +84,7 @@ pub(super) fn check(run: &Run) -> Result<()> {
     if let Some(number) = numbers.find(|number| number.is_nan() || number.abs() > MOST) {
         return malformed("number", format!("{number:e} cannot be a measured value"));
     }
-    run.plan.study.as_ref().map_or(Ok(()), |study| study.check())?;
+    run.plan.study().map_or(Ok(()), Study::check)?;
     match cases().filter_map(|m| m.case.x).find(|x| !(0.0..=MOST).contains(x)) {
         Some(x) => malformed("x", format!("{x:e} is not a position on an axis")),
         None => Ok(()),

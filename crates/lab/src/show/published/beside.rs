@@ -1,7 +1,9 @@
 //! The studies' losses beside those of a run, and TrueCrypt's benchmark screens beside this machine's ciphers: only
 //! where the tests were the same or similar, each with its source and the differences.
 
-use serde::Serialize;
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
 
 use super::{PublishedLoss, losses};
 use crate::model::ciphers::CipherSpeed;
@@ -60,249 +62,53 @@ pub struct TheirLosses {
     pub sources: Vec<String>,
 }
 
-/// A workload of ours and the test that it can stand beside.
+/// A workload of ours and the test that it can stand beside. The file `data/beside.toml` explains each field.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Rule {
-    ours: &'static [&'static str],
-    /// Operations of ours with the direction of theirs.
-    operations: &'static [(&'static str, &'static str)],
-    study: &'static str,
-    /// How the name of their workload begins.
-    theirs: &'static str,
+    ours: Vec<String>,
+    operations: Vec<(String, String)>,
+    study: String,
+    theirs: String,
+    #[serde(default)]
     matched_by: MatchedBy,
+    #[serde(default)]
     backing: On,
-    differs: &'static str,
+    differs: String,
 }
 
-/// Which of their parameters belongs to a case.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 enum MatchedBy {
-    /// The same block, record or number of clients.
     SameX,
-    /// The same record in a file of the same size.
     SameFile,
-    /// Whatever it is: there is only one.
+    #[default]
     Any,
-    /// Blocks of 1 MiB, which their text names in the workload.
     Mebibyte,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 enum On {
     Memory,
     Disk,
+    #[default]
     Anything,
 }
-
-const WRITE: (&str, &str) = ("write", "write");
-const READ: (&str, &str) = ("read", "read");
 
 /// Tables and texts that repeat what another has in full.
 const REPEATED: &[&str] = &["8", "10", "12", "18", "4.4", "Summarized Results", "Summarized Results text"];
 
 /// What can stand beside what.
-const RULES: &[Rule] = &[
-    Rule {
-        ours: &["dd"],
-        operations: &[WRITE],
-        study: "bsi2010",
-        theirs: "dd sequential write, RAM disk",
-        matched_by: MatchedBy::SameX,
-        backing: On::Memory,
-        differs: "Both write into memory in blocks of this size. There, the kernel's RAM disk lay under TrueCrypt or dm-crypt and \
-                  no flush was timed; here, a file in tmpfs lies under the facility and its own way to the \
-                  data (a FUSE image, NBD, a loop device), and the flush is timed.",
-    },
-    Rule {
-        ours: &["dd"],
-        operations: &[WRITE, READ],
-        study: "linux2013",
-        theirs: "dd ",
-        matched_by: MatchedBy::Mebibyte,
-        backing: On::Disk,
-        differs: "There, 4 GB in blocks of 1 MB on ext4 on a SCSI disk of 2004, whose low speed hid most of the loss.",
-    },
-    Rule {
-        ours: &["dd-tresorsgx"],
-        operations: &[WRITE],
-        study: "tresorsgx2016",
-        theirs: "dd 100 MB block",
-        matched_by: MatchedBy::Any,
-        backing: On::Disk,
-        differs: "There, 24 transfers of 100 MB on a laptop's disk with dm-crypt, once with AES of the kernel and once with AES in \
-                  an SGX enclave.",
-    },
-    Rule {
-        ours: &["hdparm-like", "hdparm"],
-        operations: &[("buffered read", "read")],
-        study: "tresorsgx2016",
-        theirs: "hdparm -t",
-        matched_by: MatchedBy::Any,
-        backing: On::Anything,
-        differs: "There, the real hdparm on a laptop's disk with dm-crypt; here, our own code by its method where there is no block \
-                  device.",
-    },
-    Rule {
-        ours: &["hdparm-like", "hdparm"],
-        operations: &[("cached read", "read")],
-        study: "tresorsgx2016",
-        theirs: "hdparm -T",
-        matched_by: MatchedBy::Any,
-        backing: On::Anything,
-        differs: "Cached reads come from memory: a loss here is noise, or the way to the page cache, not decryption.",
-    },
-    Rule {
-        ours: &["iozone-like"],
-        operations: &[
-            ("writer", "write"),
-            ("rewriter", "rewrite"),
-            ("reader", "read"),
-            ("rereader", "reread"),
-            ("random read", "random read"),
-            ("random write", "random write"),
-            ("record rewrite", "record rewrite"),
-        ],
-        study: "zhan2010",
-        theirs: "IOzone",
-        matched_by: MatchedBy::SameFile,
-        backing: On::Anything,
-        differs: "Only similar: there, IOzone itself on a hard disk with the page cache in the way; here, a workload of our own with \
-                  the same operations, record and file.",
-    },
-    Rule {
-        ours: &["iozone-like"],
-        operations: &[("writer", "write")],
-        study: "bsi2010",
-        theirs: "IOzone write, 16 MB file",
-        matched_by: MatchedBy::SameX,
-        backing: On::Memory,
-        differs: "Only similar: there, IOzone itself with a file of 16 MB on several file systems; here, a workload of our own, \
-                  whose files can have another size.",
-    },
-    Rule {
-        ours: &["bonnie++"],
-        operations: &[WRITE, ("rewrite", "rewrite"), READ],
-        study: "zhan2010",
-        theirs: "Bonnie++ sequential block",
-        matched_by: MatchedBy::Any,
-        backing: On::Anything,
-        differs: "There, Bonnie++ 1.x with files of twice the memory on hard disks; here, the same program's version 2, with the \
-                  sizes that the run says.",
-    },
-    Rule {
-        ours: &["bonnie++"],
-        operations: &[("random seeks", "")],
-        study: "zhan2010",
-        theirs: "Bonnie++ random seek",
-        matched_by: MatchedBy::Any,
-        backing: On::Anything,
-        differs: "There, a hard disk had to move its heads for each seek; here, there may be none.",
-    },
-    Rule {
-        ours: &["bonnie++"],
-        operations: &[("create, in order", "create")],
-        study: "zhan2010",
-        theirs: "Bonnie++ sequential file create",
-        matched_by: MatchedBy::Any,
-        backing: On::Anything,
-        differs: "There, ext3 of RHEL 5 and NTFS of Windows 7; here, what the run says.",
-    },
-    Rule {
-        ours: &["bonnie++"],
-        operations: &[("create, at random", "create")],
-        study: "zhan2010",
-        theirs: "Bonnie++ random file create",
-        matched_by: MatchedBy::Any,
-        backing: On::Anything,
-        differs: "There, ext3 of RHEL 5 and NTFS of Windows 7; here, what the run says.",
-    },
-    Rule {
-        ours: &["dbench"],
-        operations: &[("throughput", "")],
-        study: "linux2013",
-        theirs: "Dbench",
-        matched_by: MatchedBy::SameX,
-        backing: On::Anything,
-        differs: "There, Dbench by the Phoronix Test Suite on ext4 on a SCSI disk, without AES instructions; here, Debian's Dbench 4, \
-                  for a shorter time.",
-    },
-    Rule {
-        ours: &["bonnie++"],
-        operations: &[WRITE, READ],
-        study: "linux2013",
-        theirs: "Bonnie++ sequential block",
-        matched_by: MatchedBy::Any,
-        backing: On::Disk,
-        differs: "There, a file of 4 GB on ext4 on a SCSI disk of 2004, whose low speed hid most of the loss.",
-    },
-    Rule {
-        ours: &["bonnie++"],
-        operations: &[("write", "")],
-        study: "bsi2010",
-        theirs: "Bonnie++ (200 MB file) block transfer",
-        matched_by: MatchedBy::Any,
-        backing: On::Memory,
-        differs: "There, Bonnie++ 1.x with a file of 200 MB on several file systems on a RAM disk, of which one figure for block \
-                  transfers is printed; here, version 2 with the sizes that the run says, and its block writes.",
-    },
-    Rule {
-        ours: &["gzip"],
-        operations: &[("compress", "")],
-        study: "linux2013",
-        theirs: "gzip compression of 2 GB",
-        matched_by: MatchedBy::Any,
-        backing: On::Anything,
-        differs: "There, 2 GB of zeros were compressed and the output was thrown away, in less time than without encryption, \
-                  which its authors could not explain; here, half of the file is noise and the output is kept, unless the \
-                  run says otherwise.",
-    },
-    Rule {
-        ours: &["compilebench-like"],
-        operations: &[("create", ""), ("compile", "")],
-        study: "linux2013",
-        theirs: "Compile Bench",
-        matched_by: MatchedBy::Any,
-        backing: On::Disk,
-        differs: "Only similar: there, Compile Bench itself, of which the text names one figure; here, a workload of our own with its \
-                  steps.",
-    },
-    Rule {
-        ours: &["large-file"],
-        operations: &[WRITE, READ],
-        study: "zhan2010",
-        theirs: "sequential I/O, 3 GB file",
-        matched_by: MatchedBy::Any,
-        backing: On::Anything,
-        differs: "There, a file of 3 GB on hard disks and a USB stick; here, that size times the scale of the run.",
-    },
-    Rule {
-        ours: &["tree"],
-        operations: &[WRITE, READ],
-        study: "zhan2010",
-        theirs: "sequential I/O, 2.3 GB directory",
-        matched_by: MatchedBy::Any,
-        backing: On::Anything,
-        differs: "Only similar: there, a folder of 2.3 GB on hard disks and a USB stick; here, a generated one of a similar shape, that \
-                  size times the scale of the run.",
-    },
-    Rule {
-        ours: &["unpack"],
-        operations: &[("unpack", "")],
-        study: "bsi2010",
-        theirs: "unpacking",
-        matched_by: MatchedBy::Any,
-        backing: On::Anything,
-        differs: "Only similar: another archive and other file systems.",
-    },
-    Rule {
-        ours: &["compile"],
-        operations: &[("compile", "")],
-        study: "bsi2010",
-        theirs: "compiling the Linux kernel",
-        matched_by: MatchedBy::Any,
-        backing: On::Anything,
-        differs: "Only similar: there, a small configuration of the kernel 2.6.34; here, the sources that the run says.",
-    },
-];
+fn rules() -> &'static [Rule] {
+    #[derive(Deserialize)]
+    struct Table {
+        rule: Vec<Rule>,
+    }
+    static RULES: LazyLock<Table> =
+        LazyLock::new(|| toml::from_str(include_str!("../../../data/beside.toml")).expect("tests parse the rules"));
+    &RULES.rule
+}
 
 /// The published losses to show beside those of a run, in its order.
 pub fn laid_beside(run: &Run, summary: &Summary) -> Vec<LossesBeside> {
@@ -313,13 +119,13 @@ pub fn laid_beside(run: &Run, summary: &Summary) -> Vec<LossesBeside> {
             continue;
         }
         seen.push((&cell.workload, &cell.case));
-        for rule in RULES.iter().filter(|rule| rule.ours.contains(&cell.workload.as_str())) {
+        for rule in rules().iter().filter(|rule| rule.ours.contains(&cell.workload)) {
             for layer in [EncryptedLayer::Volume, EncryptedLayer::Files] {
                 let ours = ours_of(run, summary, &cell.workload, &cell.case, (layer, rule));
                 let theirs = rule.theirs_of(&cell.case, layer);
                 if !ours.is_empty() && !theirs.is_empty() {
                     let (workload, case) = (cell.workload.clone(), cell.case.clone());
-                    result.push(LossesBeside { workload, case, layer, ours, theirs, differs: rule.differs });
+                    result.push(LossesBeside { workload, case, layer, ours, theirs, differs: &rule.differs });
                 }
             }
         }
@@ -370,7 +176,7 @@ impl Rule {
         let belongs = |l: &&PublishedLoss| {
             let f = &l.figure;
             f.study == self.study
-                && f.workload.starts_with(self.theirs)
+                && f.workload.starts_with(&self.theirs)
                 && f.direction == *direction
                 && layer_of(f) == layer
                 && self.matched_by.holds(f, case)
@@ -544,8 +350,8 @@ mod tests {
     #[test]
     fn every_rule_finds_figures() {
         let xs = [512.0, 4096.0, 32768.0, 524_288.0, 1_048_576.0, 1.0, 12.0, 48.0, 128.0];
-        for rule in RULES {
-            for &(operation, _) in rule.operations {
+        for rule in rules() {
+            for (operation, _) in &rule.operations {
                 let found = xs.iter().any(|&x| {
                     [Axis::Block, Axis::Clients].into_iter().any(|axis| {
                         let case = Case::new(operation).of("file of 64 MiB").at(axis, x);
@@ -561,7 +367,7 @@ mod tests {
 
     #[test]
     fn the_hp_of_2010_lost_more_than_nine_tenths_in_blocks_of_4096_bytes() {
-        let rule = RULES.iter().find(|r| r.ours == ["dd"] && r.study == "bsi2010").expect("a rule");
+        let rule = rules().iter().find(|r| r.ours == ["dd"] && r.study == "bsi2010").expect("a rule");
         let theirs = rule.theirs_of(&Case::new("write").at(Axis::Block, 4096.0), EncryptedLayer::Volume);
         let hp = theirs
             .iter()
@@ -577,7 +383,7 @@ mod tests {
 
     #[test]
     fn files_of_the_same_size_only() {
-        let rule = RULES.iter().find(|r| r.ours == ["iozone-like"] && r.study == "zhan2010").expect("a rule");
+        let rule = rules().iter().find(|r| r.ours == ["iozone-like"] && r.study == "zhan2010").expect("a rule");
         let case = |series: &str| Case::new("Writer").of(series).at(Axis::Block, 65536.0);
         assert!(!rule.theirs_of(&case("file of 64 MiB"), EncryptedLayer::Files).is_empty());
         assert!(rule.theirs_of(&case("file of 63 MiB"), EncryptedLayer::Files).is_empty());

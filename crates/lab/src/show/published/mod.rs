@@ -3,6 +3,8 @@
 mod beside;
 mod losses;
 
+use std::collections::BTreeSet;
+
 use claviger_engine::{Error, Result};
 
 pub use beside::{CipherBeside, LossesBeside, OwnLoss, TheirLosses, WindowSpeed, ciphers_beside, laid_beside};
@@ -26,6 +28,12 @@ pub struct Query {
 }
 
 impl Query {
+    /// The columns that are searched, and for what.
+    fn parts(&self) -> [(&'static str, &Option<String>); 4] {
+        let Self { study, facility, workload, platform, table: _ } = self;
+        [("study", study), ("facility", facility), ("workload", workload), ("platform", platform)]
+    }
+
     /// The figures that match.
     ///
     /// # Errors
@@ -33,17 +41,11 @@ impl Query {
     pub fn figures(&self) -> Result<Vec<&'static Figure>> {
         let found: Vec<_> = all().iter().filter(|figure| self.finds(figure)).collect();
         if found.is_empty() {
-            let hint = format!("The studies are: {}.", names(|f| &f.study, &[]));
-            let wrong = [
-                ("study", &self.study, names(|f| &f.study, &[])),
-                ("facility", &self.facility, names(|f| &f.facility, &[""])),
-                ("workload", &self.workload, names(|f| &f.workload, &[""])),
-                ("platform", &self.platform, names(|f| &f.platform, &[""])),
-            ];
-            let hint = wrong
-                .iter()
-                .find(|(column, wanted, _)| wanted.is_some() && !all().iter().any(|f| self.only(column).finds(f)))
-                .map_or(hint, |(column, _, there)| format!("The column {column} contains: {there}."));
+            let in_none = |(column, wanted): &(&str, &Option<String>)| !all().iter().any(|f| holds(f, column, wanted));
+            let hint = match self.parts().into_iter().find(in_none) {
+                Some((column, _)) => format!("The column {column} contains: {}.", texts(column)),
+                None => format!("The studies are: {}.", texts("study")),
+            };
             return Err(Error::misuse("no published figure matches").hint(hint));
         }
         Ok(found)
@@ -51,36 +53,21 @@ impl Query {
 
     /// Whether the figure matches.
     pub fn finds(&self, figure: &Figure) -> bool {
-        let holds = |wanted: &Option<String>, texts: &[&str]| {
-            let Some(wanted) = wanted else { return true };
-            texts.iter().any(|text| text.to_lowercase().contains(&wanted.to_lowercase()))
-        };
-        holds(&self.study, &[&figure.study])
-            && holds(&self.facility, &[&figure.facility, &figure.cipher])
-            && holds(&self.workload, &[&figure.workload])
-            && holds(&self.platform, &[&figure.platform])
+        self.parts().into_iter().all(|(column, wanted)| holds(figure, column, wanted))
             && self.table.as_ref().is_none_or(|table| *table == figure.table)
-    }
-
-    /// The same query, for one column only.
-    fn only(&self, column: &str) -> Self {
-        let keep = |name: &str, wanted: &Option<String>| wanted.clone().filter(|_| name == column);
-        Self {
-            study: keep("study", &self.study),
-            facility: keep("facility", &self.facility),
-            workload: keep("workload", &self.workload),
-            platform: keep("platform", &self.platform),
-            table: None,
-        }
     }
 }
 
-/// The distinct texts of a column, except some.
-fn names(of: impl Fn(&Figure) -> &String, without: &[&str]) -> String {
-    let mut there: Vec<&str> = all().iter().map(|f| of(f).as_str()).filter(|t| !without.contains(t)).collect();
-    there.sort_unstable();
-    there.dedup();
-    there.join("; ")
+fn holds(figure: &Figure, column: &str, wanted: &Option<String>) -> bool {
+    let Some(wanted) = wanted.as_ref().map(|wanted| wanted.to_lowercase()) else { return true };
+    let other = if column == "facility" { "cipher" } else { column };
+    [column, other].into_iter().filter_map(|name| figure.column(name)).any(|text| text.to_lowercase().contains(&wanted))
+}
+
+/// The distinct texts of a column.
+fn texts(column: &str) -> String {
+    let texts: BTreeSet<&str> = all().iter().filter_map(|f| f.column(column)).filter(|text| !text.is_empty()).collect();
+    texts.into_iter().collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Measurements of this machine: a run of the lab, or the speed of the ciphers.
 
-use claviger_engine::{Acceleration, Result};
+use claviger_engine::Result;
 
 use super::features::FacilityFeatures;
 use crate::measure::{benchmark, suites};
@@ -13,9 +13,6 @@ use crate::show::summary::Summary;
 /// AES and what could be taken instead, as dm-crypt names them.
 const CIPHERS: &[&str] =
     &["aes-xts-plain64", "serpent-xts-plain64", "twofish-xts-plain64", "xchacha20,aes-adiantum-plain64"];
-
-/// Samples of each: with two directions of at least 0.1 s, the measurement takes three seconds.
-const REPEATS: usize = 3;
 
 /// A facility that loses no more than this share is fast.
 const FAST: f64 = 0.1;
@@ -56,14 +53,9 @@ impl Measured {
     /// `TooLittleMemory`, `Io`: see [`benchmark::measure`].
     pub fn of_ciphers(progress: &dyn Fn(u64, u64)) -> Result<Self> {
         let names: Vec<String> = CIPHERS.iter().map(ToString::to_string).collect();
-        let plan = benchmark::BenchmarkPlan {
-            suites: suites::named_or_specified(&names, None, 512)?,
-            buffers: vec![benchmark::DEFAULT_BUFFER],
-            threads: crate::measure::machine::cpus(),
-            sector: 512,
-            acceleration: Acceleration::On,
-            repeats: REPEATS,
-        };
+        // Three samples of each: with two directions of at least 0.1 s, the measurement takes three seconds.
+        let suites = suites::named_or_specified(&names, None, 512)?;
+        let plan = benchmark::BenchmarkPlan::new(suites, &[benchmark::DEFAULT_BUFFER]);
         Ok(Self { losses: Vec::new(), ciphers: benchmark::measure(&plan, progress)? })
     }
 

@@ -1,59 +1,22 @@
 //! The benchmark window as text and CSV.
 
-use super::table::{Align, Table, bar, wrapped};
+use super::table::{bar, csv_record, table, wrapped};
 use super::{CsvRecord, Text, UNITS};
 use crate::model::ciphers::CipherSpeed;
 use crate::model::words::{number, percent, rate, size};
 
-impl CsvRecord for CipherSpeed {
-    fn record(&self) -> Vec<(&'static str, String)> {
-        // Every field is named, so that a new one is not forgotten here.
-        let Self {
-            cipher,
-            buffer_bytes,
-            threads,
-            piece_bytes,
-            sector_bytes,
-            acceleration,
-            aes_instructions,
-            kernel,
-            encrypt_bytes_per_s,
-            decrypt_bytes_per_s,
-            mean_bytes_per_s,
-            repeats,
-            passes,
-            encrypt_spread,
-            decrypt_spread,
-            encrypt_samples: _, // in JSON only
-            decrypt_samples: _,
-            cpu_model,
-            program_version,
-            measured_at,
-        } = self;
-        vec![
-            ("cipher", cipher.clone()),
-            ("buffer_bytes", buffer_bytes.to_string()),
-            ("threads", threads.to_string()),
-            ("acceleration", acceleration.word().into()),
-            ("encrypt_bytes_per_s", number(*encrypt_bytes_per_s)),
-            ("decrypt_bytes_per_s", number(*decrypt_bytes_per_s)),
-            ("mean_bytes_per_s", number(*mean_bytes_per_s)),
-            ("sector_bytes", sector_bytes.to_string()),
-            ("kernel", kernel.clone()),
-            ("aes_instructions", aes_instructions.to_string()),
-            ("piece_bytes", piece_bytes.to_string()),
-            ("repeats", repeats.to_string()),
-            ("passes", passes.to_string()),
-            ("encrypt_min", number(encrypt_spread.min)),
-            ("encrypt_max", number(encrypt_spread.max)),
-            ("decrypt_min", number(decrypt_spread.min)),
-            ("decrypt_max", number(decrypt_spread.max)),
-            ("cpu_model", cpu_model.clone()),
-            ("program_version", program_version.clone()),
-            ("measured_at", measured_at.clone()),
-        ]
-    }
-}
+csv_record!(CipherSpeed {
+    cipher, buffer_bytes, threads, piece_bytes, sector_bytes, acceleration, aes_instructions, kernel, encrypt_bytes_per_s,
+    decrypt_bytes_per_s, mean_bytes_per_s, repeats, passes, encrypt_spread, decrypt_spread,
+    encrypt_samples: _, decrypt_samples: _, // in JSON only
+    cpu_model, program_version, measured_at
+} =>
+    cipher, buffer_bytes, threads, acceleration: acceleration.word(), encrypt_bytes_per_s: number(*encrypt_bytes_per_s),
+    decrypt_bytes_per_s: number(*decrypt_bytes_per_s), mean_bytes_per_s: number(*mean_bytes_per_s), sector_bytes, kernel,
+    aes_instructions, piece_bytes, repeats, passes, encrypt_min: number(encrypt_spread.min),
+    encrypt_max: number(encrypt_spread.max), decrypt_min: number(decrypt_spread.min),
+    decrypt_max: number(decrypt_spread.max), cpu_model, program_version, measured_at,
+);
 
 impl Text for [CipherSpeed] {
     fn text(&self) -> String {
@@ -68,7 +31,7 @@ impl Text for [CipherSpeed] {
         );
         for rows in self.chunk_by(|a, b| a.buffer_bytes == b.buffer_bytes) {
             text += &format!("\nBuffer of {}, median of {}:\n\n", size(rows[0].buffer_bytes as u64), first.repeats);
-            text += &table(rows);
+            text += &speeds(rows);
             text += "\n";
             text += &summary(rows);
         }
@@ -92,28 +55,14 @@ fn acceleration(rows: &[CipherSpeed]) -> String {
     format!("{word}; kernels: {}", kernels.join(", "))
 }
 
-fn table(rows: &[CipherSpeed]) -> String {
-    use Align::{Left, Right};
-    let mut table = Table::new(&[
-        ("cipher", Left),
-        ("encryption", Right),
-        ("decryption", Right),
-        ("mean MB/s", Right),
-        ("spread %", Right),
-        ("", Left),
-    ]);
+fn speeds(rows: &[CipherSpeed]) -> String {
     let largest = rows.iter().map(|r| r.mean_bytes_per_s).fold(0.0, f64::max);
-    for r in rows {
-        table.row(vec![
-            r.cipher.clone(),
-            rate(r.encrypt_bytes_per_s),
-            rate(r.decrypt_bytes_per_s),
-            rate(r.mean_bytes_per_s),
-            percent(r.encrypt_spread.relative().max(r.decrypt_spread.relative())),
-            bar(r.mean_bytes_per_s, largest),
-        ]);
-    }
-    table.text()
+    let row = |r: &CipherSpeed| {
+        let speeds = [r.encrypt_bytes_per_s, r.decrypt_bytes_per_s, r.mean_bytes_per_s].map(rate);
+        let spread = percent(r.encrypt_spread.relative().max(r.decrypt_spread.relative()));
+        [&[r.cipher.clone()], &speeds[..], &[spread, bar(r.mean_bytes_per_s, largest)]].concat()
+    };
+    table(["cipher", ">encryption", ">decryption", ">mean MB/s", ">spread %", ""], rows.iter().map(row))
 }
 
 fn summary(rows: &[CipherSpeed]) -> String {

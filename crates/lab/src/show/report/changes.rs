@@ -1,46 +1,20 @@
 //! Two runs, cell by cell, as text and CSV.
 
-use super::table::{Align, Table, wrapped};
+use super::table::{csv_record, optional, table, wrapped};
 use super::{CsvRecord, Extra, Text};
 use crate::model::figures::{Axis, Unit};
 use crate::model::statistics::LossVerdict;
-use crate::model::words::{case_words, number, percent, printable, rate, size};
-use crate::show::changes::{Basis, CellName, FALSE_CHANGES, FigureChange, RunChanges};
+use crate::model::words::{case_words, number, percent, printable, rate, size, word};
+use crate::show::changes::{Basis, CellName, FALSE_CHANGES, FigureChange, RunChanges, RunDifference};
 
-impl CsvRecord for FigureChange {
-    fn record(&self) -> Vec<(&'static str, String)> {
-        // Every field is named, so that a new one is not forgotten here.
-        let Self { place, unit, old, new, change, low, high, false_discovery_rate, verdict } = self;
-        let CellName { facility, workload, case } = place;
-        vec![
-            ("facility", facility.clone()),
-            ("workload", workload.clone()),
-            ("operation", case.operation.clone()),
-            ("series", case.series.clone()),
-            ("axis", axis(case.axis).into()),
-            ("x", case.x.map(number).unwrap_or_default()),
-            ("unit", format!("{unit:?}")),
-            ("old", full(*old)),
-            ("new", full(*new)),
-            ("change", number(*change)),
-            ("change_low", number(*low)),
-            ("change_high", number(*high)),
-            ("false_discovery_rate", full(*false_discovery_rate)),
-            ("verdict", verdict.words().into()),
-        ]
-    }
-}
-
-fn axis(axis: Axis) -> &'static str {
-    match axis {
-        Axis::None => "",
-        Axis::Block => "block",
-        Axis::File => "file",
-        Axis::Clients => "clients",
-        Axis::Volumes => "volumes",
-        Axis::Size => "size",
-    }
-}
+csv_record!(FigureChange {
+    place: CellName { facility, workload, case }, unit, old, new, change, low, high, false_discovery_rate, verdict
+} =>
+    facility, workload, operation: case.operation, series: case.series,
+    axis: if case.axis == Axis::None { String::new() } else { word(&case.axis) }, x: optional(&case.x, |x| number(*x)),
+    unit: format!("{unit:?}"), old: full(*old), new: full(*new), change: number(*change), change_low: number(*low),
+    change_high: number(*high), false_discovery_rate: full(*false_discovery_rate), verdict: verdict.words(),
+);
 
 /// A value in full, however small.
 fn full(value: f64) -> String {
@@ -104,17 +78,17 @@ impl RunChanges {
         Extra {
             title: "Compared with the old run".into(),
             text: differs.chain(self.sentences()).chain([self.method()]).collect(),
-            columns: headings.map(String::from).to_vec(),
+            columns: headings.map(|heading| heading.trim_start_matches('>').to_owned()).to_vec(),
             rows: rows.into_iter().map(Vec::from).collect(),
             chart: None,
         }
     }
 
-    /// Headings and rows of what changed.
+    /// Headings, as of [`table`], and rows of what changed.
     fn rows(&self) -> ([&'static str; 7], Vec<[String; 7]>) {
         let headings = match self.basis {
-            Basis::Speeds => ["facility", "figure", "old", "new", "change %", "interval", "verdict"],
-            Basis::Losses => ["facility", "figure", "old loss %", "new loss %", "change %", "interval", "verdict"],
+            Basis::Speeds => ["facility", "figure", ">old", ">new", ">change %", "interval", "verdict"],
+            Basis::Losses => ["facility", "figure", ">old loss %", ">new loss %", ">change %", "interval", "verdict"],
         };
         let row = |c: &FigureChange| {
             let shown = |value: f64| match self.basis {
@@ -160,91 +134,16 @@ impl Text for RunChanges {
     fn text(&self) -> String {
         let mut text = String::new();
         if !self.differences.is_empty() {
-            let mut table = Table::new(&[("differs", Align::Left), ("old", Align::Left), ("new", Align::Left)]);
-            for difference in &self.differences {
-                table.row(vec![difference.what.clone(), difference.old.clone(), difference.new.clone()]);
-            }
-            text += &(table.text() + "\n");
+            let row = |d: &RunDifference| [d.what.clone(), d.old.clone(), d.new.clone()];
+            text += &(table(["differs", "old", "new"], self.differences.iter().map(row)) + "\n");
         }
         for sentence in self.sentences() {
             text += &format!("{sentence}\n");
         }
         let (headings, rows) = self.rows();
         if !rows.is_empty() {
-            use Align::{Left, Right};
-            let aligned: Vec<_> = headings.into_iter().zip([Left, Left, Right, Right, Right, Left, Left]).collect();
-            let mut table = Table::new(&aligned);
-            for row in rows {
-                table.row(row.to_vec());
-            }
-            text += &format!("\n{}", table.text());
+            text += &format!("\n{}", table(headings, rows));
         }
         printable(&(text + "\n" + &wrapped(&self.method())))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::csv;
-    use super::*;
-    use crate::model::figures::Case;
-    use crate::show::changes::RunDifference;
-
-    fn changes(basis: Basis) -> RunChanges {
-        let place = |facility: &str| CellName {
-            facility: facility.into(),
-            workload: "dd".into(),
-            case: Case::new("write").at(Axis::Block, 4096.0),
-        };
-        let change = |facility: &str, change: f64, verdict| FigureChange {
-            place: place(facility),
-            unit: Unit::BytesPerS,
-            old: 1e9,
-            new: 1e9 * (1.0 + change),
-            change,
-            low: change - 0.01,
-            high: change + 0.01,
-            false_discovery_rate: 1e-9,
-            verdict,
-        };
-        RunChanges {
-            basis,
-            because: Vec::new(),
-            differences: vec![RunDifference {
-                what: "kernel".into(),
-                old: "Linux 6.1".into(),
-                new: "Linux 6.18".into(),
-            }],
-            least: 0.03,
-            cells: vec![change("LUKS2", -0.1, LossVerdict::Slower), change("plain", 0.001, LossVerdict::Same)],
-            only_old: vec![place("VeraCrypt")],
-            only_new: Vec::new(),
-            not_compared: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn what_differs_comes_first_and_what_did_not_change_is_counted() {
-        let text = changes(Basis::Speeds).text();
-        let (differs, changed) =
-            (text.find("Linux 6.18").expect("the kernel"), text.find("LUKS2").expect("the change"));
-        assert!(differs < changed, "{text}");
-        assert!(text.contains("Of 2 figures 1 became slower and 0 faster by 3.0 % or more; the other 1"), "{text}");
-        assert!(text.contains("1 figures are only in the old run.") && !text.contains("VeraCrypt"), "{text}");
-        let line = text.lines().find(|line| line.starts_with("LUKS2")).expect("a line");
-        for cell in ["1000 MB/s", "900 MB/s", "-10.0", "-11.0 … -9.0", "slower"] {
-            assert!(line.contains(cell), "{cell} is not in {line}");
-        }
-        assert!(!text.lines().any(|line| line.starts_with("plain")));
-    }
-
-    #[test]
-    fn csv_has_every_cell() {
-        let changes = changes(Basis::Speeds);
-        let text = csv(&changes.cells);
-        let rows: Vec<::csv::StringRecord> =
-            ::csv::Reader::from_reader(text.as_bytes()).into_records().map(|r| r.expect("a record")).collect();
-        assert_eq!(rows.len(), 2);
-        assert_eq!((&rows[0][0], &rows[1][13]), ("LUKS2", "no measurable difference"));
     }
 }

@@ -1,51 +1,23 @@
 //! Key derivations as text and CSV.
 
-use super::table::{Align, Table, bar};
+use super::table::{bar, csv_record, table};
 use super::{CsvRecord, Text};
 use crate::measure::derivation::{DerivationReport, DerivationTiming};
 use crate::model::words::{number, percent};
 
-impl CsvRecord for DerivationTiming {
-    fn record(&self) -> Vec<(&'static str, String)> {
-        let Self {
-            hash,
-            iterations,
-            used_for,
-            key_bytes,
-            milliseconds,
-            per_second,
-            milliseconds_spread,
-            milliseconds_samples: _, // in JSON only
-        } = self;
-        vec![
-            ("hash", (*hash).into()),
-            ("iterations", iterations.to_string()),
-            ("used_for", (*used_for).into()),
-            ("key_bytes", key_bytes.to_string()),
-            ("threads", "1".into()),
-            ("milliseconds", number(*milliseconds)),
-            ("per_second", number(*per_second)),
-            ("milliseconds_min", number(milliseconds_spread.min)),
-            ("milliseconds_max", number(milliseconds_spread.max)),
-        ]
-    }
-}
+csv_record!(DerivationTiming {
+    hash, iterations, used_for, key_bytes, milliseconds, per_second, milliseconds_spread,
+    milliseconds_samples: _ // in JSON only
+} =>
+    hash, iterations, used_for, key_bytes, threads: 1, milliseconds: number(*milliseconds), per_second: number(*per_second),
+    milliseconds_min: number(milliseconds_spread.min), milliseconds_max: number(milliseconds_spread.max),
+);
 
 impl Text for DerivationReport {
     fn text(&self) -> String {
-        use Align::{Left, Right};
-        let mut table = Table::new(&[
-            ("key derivation", Left),
-            ("iterations", Right),
-            ("ms", Right),
-            ("per second", Right),
-            ("spread %", Right),
-            ("", Left),
-            ("used for", Left),
-        ]);
         let longest = self.derivations.iter().map(|d| d.milliseconds).fold(0.0, f64::max);
-        for d in &self.derivations {
-            table.row(vec![
+        let row = |d: &DerivationTiming| {
+            [
                 d.hash.into(),
                 d.iterations.to_string(),
                 format!("{:.2}", d.milliseconds),
@@ -53,8 +25,9 @@ impl Text for DerivationReport {
                 percent(d.milliseconds_spread.relative()),
                 format!("{:<24}", bar(d.milliseconds, longest)),
                 d.used_for.into(),
-            ]);
-        }
+            ]
+        };
+        let headings = ["key derivation", ">iterations", ">ms", ">per second", ">spread %", "", "used for"];
         let (bytes, trial) = (self.derivations.first().map_or(0, |d| d.key_bytes), &self.trial);
         let threads = if trial.threads == 1 { "1 thread".into() } else { format!("{} threads", trial.threads) };
         format!(
@@ -62,7 +35,7 @@ impl Text for DerivationReport {
              volume must be tried with take {:.1} ms on {threads}: {:.0} passwords per second can be tried on one \
              header.\nThe engine takes {:.1} ms to say that a password opens nothing: it tries every copy of the \
              header with every cipher and mode.\n",
-            table.text(),
+            table(headings, self.derivations.iter().map(row)),
             trial.derivations,
             trial.milliseconds,
             trial.per_second,

@@ -1,8 +1,8 @@
 //! The machine and the method of a run in words: the lines before the figures.
 
 use crate::model::figures::Run;
-use crate::model::plan::{Backing, Caches, Level, Plan};
-use crate::model::words::{percent, rate, size};
+use crate::model::plan::{Backing, Caches, Plan};
+use crate::model::words::{counted, percent, rate, size, word};
 
 use super::panels::plain;
 
@@ -84,12 +84,6 @@ pub(super) fn missing(run: &Run) -> (Reasons, Reasons) {
     (left_out, failures.collect())
 }
 
-/// `1 pass`, `3 passes`, `2 processors`.
-pub(super) fn counted(n: usize, what: &str) -> String {
-    let plural = if what.ends_with('s') { "es" } else { "s" };
-    format!("{n} {what}{}", if n == 1 { "" } else { plural })
-}
-
 fn or_none(text: String) -> String {
     if text.is_empty() { "none".into() } else { text }
 }
@@ -124,11 +118,7 @@ fn backing(backing: &Backing) -> String {
 
 fn plan_words(run: &Run) -> String {
     let plan = &run.plan;
-    let level = match plan.level {
-        Level::Quick => "quick",
-        Level::Standard => "standard",
-        Level::Thorough => "thorough",
-    };
+    let level = word(&plan.level);
     let made = run.passes.iter().filter(|p| p.round.is_some()).count();
     let most = counted(plan.max_repeats, "pass");
     let passes = match plan.min_repeats == plan.max_repeats {

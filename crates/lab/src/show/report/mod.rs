@@ -15,12 +15,12 @@ mod published;
 mod recommend;
 mod run;
 #[cfg(test)]
+#[path = "../../../tests/it/sample.rs"]
 mod sample;
 mod study;
 mod table;
 
 pub use run::RunReport;
-pub use study::StudyRecord;
 pub use table::{csv, hanging};
 
 use crate::model::figures::Run;
@@ -111,6 +111,12 @@ impl Extra {
 pub trait CsvRecord {
     /// Names and values of the columns. Every record of a kind has the same names.
     fn record(&self) -> Vec<(&'static str, String)>;
+}
+
+impl<T: CsvRecord> CsvRecord for &T {
+    fn record(&self) -> Vec<(&'static str, String)> {
+        (**self).record()
+    }
 }
 
 /// Something that is told to people.

@@ -1,7 +1,7 @@
 //! Grouping in a run's report: the cells that share a chart and a table, and how their figures are formatted.
 
 use crate::model::figures::{Axis, Case, Unit};
-use crate::model::words::{case_words, rate, size};
+use crate::model::words::{case_words, rate};
 use crate::show::summary::{Cell, Summary};
 
 /// Cells of one workload that share a chart.
@@ -142,20 +142,6 @@ pub(super) fn once<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
 /// A case in words, below a title that names its series.
 pub(super) fn in_series(case: &Case) -> String {
     case_words(&Case { series: String::new(), ..case.clone() })
-}
-
-/// A place on an axis: `4 KiB`, `12 clients`.
-pub(super) fn place(axis: Axis, x: f64) -> String {
-    match axis {
-        Axis::Block | Axis::File | Axis::Size => size(x as u64),
-        Axis::Clients => counted(x, "client"),
-        Axis::Volumes => counted(x, "volume"),
-        Axis::None => plain(x),
-    }
-}
-
-fn counted(x: f64, what: &str) -> String {
-    format!("{x} {what}{}", if x == 1.0 { "" } else { "s" })
 }
 
 /// A position on an axis, as short as possible: `4K`, `12`.
@@ -300,6 +286,6 @@ mod tests {
     #[test]
     fn places_on_axes() {
         assert_eq!(tick(Axis::Block, 512.0) + &tick(Axis::Block, 4096.0) + &tick(Axis::File, 1048576.0), "5124K1M");
-        assert_eq!(place(Axis::Clients, 1.0) + &place(Axis::Clients, 6.0), "1 client6 clients");
+        assert_eq!([1.0, 6.0].map(|x| crate::model::words::place(Axis::Clients, x)), ["1 client", "6 clients"]);
     }
 }

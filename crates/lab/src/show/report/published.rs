@@ -1,75 +1,31 @@
 //! The published figures and losses as text and CSV, and what is laid beside a run.
 
-use super::table::{Align, Table};
+use super::table::{csv_record, table};
 use super::{CsvRecord, Extra, Text, UNITS};
 use crate::model::figures::EncryptedLayer;
 use crate::model::published::Figure;
 use crate::model::words::{case_words, number, percent, rate, size};
 use crate::show::published::{CipherBeside, LossesBeside, OwnLoss, PublishedLoss, TheirLosses};
 
-impl CsvRecord for Figure {
-    fn record(&self) -> Vec<(&'static str, String)> {
-        // Every column, in the order of the files.
-        let Self {
-            study,
-            table,
-            platform,
-            os,
-            cpu_mode,
-            power_mode,
-            aes_acceleration,
-            facility,
-            cipher,
-            filesystem,
-            workload,
-            parameter,
-            direction,
-            metric,
-            unit,
-            value,
-            run,
-            note,
-        } = self;
-        vec![
-            ("study", study.clone()),
-            ("table", table.clone()),
-            ("platform", platform.clone()),
-            ("os", os.clone()),
-            ("cpu_mode", cpu_mode.clone()),
-            ("power_mode", power_mode.clone()),
-            ("aes_acceleration", aes_acceleration.clone()),
-            ("facility", facility.clone()),
-            ("cipher", cipher.clone()),
-            ("filesystem", filesystem.clone()),
-            ("workload", workload.clone()),
-            ("parameter", parameter.clone()),
-            ("direction", direction.clone()),
-            ("metric", metric.clone()),
-            ("unit", unit.clone()),
-            ("value", number(*value)),
-            ("run", run.clone()),
-            ("note", note.clone()),
-        ]
-    }
-}
+// Every column, in the order of the files.
+csv_record!(Figure {
+    study, table, platform, os, cpu_mode, power_mode, aes_acceleration, facility, cipher, filesystem, workload, parameter,
+    direction, metric, unit, value, run, note
+} =>
+    study, table, platform, os, cpu_mode, power_mode, aes_acceleration, facility, cipher, filesystem, workload, parameter,
+    direction, metric, unit, value: number(*value), run, note,
+);
 
-impl CsvRecord for &Figure {
+impl CsvRecord for PublishedLoss {
     fn record(&self) -> Vec<(&'static str, String)> {
-        (*self).record()
-    }
-}
-
-impl CsvRecord for &PublishedLoss {
-    fn record(&self) -> Vec<(&'static str, String)> {
-        let PublishedLoss { figure, baseline, repetitions, share_only, loss } = self;
-        let mut record = figure.record();
-        record.extend([
+        let Self { figure, baseline, repetitions, share_only, loss } = self;
+        let own = [
             ("baseline", number(*baseline)),
             ("repetitions", repetitions.to_string()),
             ("share_only", share_only.to_string()),
             ("loss", number(*loss)),
-        ]);
-        record
+        ];
+        figure.record().into_iter().chain(own).collect()
     }
 }
 
@@ -81,15 +37,7 @@ impl Text for [&Figure] {
                 let what = join(&[&f.direction, &f.metric], " ");
                 vec![machine(f), facility(f), f.parameter.clone(), what, number(f.value), f.unit.clone(), f.run.clone()]
             };
-            let columns = [
-                ("machine", Align::Left),
-                ("facility", Align::Left),
-                ("parameter", Align::Left),
-                ("what", Align::Left),
-                ("value", Align::Right),
-                ("unit", Align::Left),
-                ("run", Align::Left),
-            ];
+            let columns = ["machine", "facility", "parameter", "what", ">value", "unit", "run"];
             text += &under_heading(of_table[0], &columns, of_table.iter().map(row).collect());
         }
         text + "\n" + FIGURES
@@ -117,16 +65,7 @@ impl Text for [&PublishedLoss] {
                     percent(l.loss),
                 ]
             };
-            let columns = [
-                ("machine", Align::Left),
-                ("facility", Align::Left),
-                ("parameter", Align::Left),
-                ("direction", Align::Left),
-                ("plain", Align::Right),
-                ("encrypted", Align::Right),
-                ("unit", Align::Left),
-                ("loss %", Align::Right),
-            ];
+            let columns = ["machine", "facility", "parameter", "direction", ">plain", ">encrypted", "unit", ">loss %"];
             text += &under_heading(&of_table[0].figure, &columns, of_table.iter().map(row).collect());
         }
         text + "\nThe loss is one of performance, which is 1 / time where seconds are given.\n" + FIGURES
@@ -138,22 +77,20 @@ fn same_table(a: &Figure, b: &Figure) -> bool {
 }
 
 /// A table under its source. A column of words that is the same in all rows is said in the heading instead.
-fn under_heading(figure: &Figure, columns: &[(&str, Align)], rows: Vec<Vec<String>>) -> String {
+fn under_heading(figure: &Figure, columns: &[&str], rows: Vec<Vec<String>>) -> String {
     let workload = if figure.workload.is_empty() { "workload not named" } else { &figure.workload };
     let constant = |c: usize| {
-        columns[c].1 == Align::Left
+        !columns[c].starts_with('>')
             && (rows.len() > 1 || rows[0][c].is_empty())
             && rows.iter().all(|row| row[c] == rows[0][c])
     };
     let (said, kept): (Vec<usize>, Vec<usize>) = (0..columns.len()).partition(|&c| constant(c));
     let said: Vec<&str> = said.iter().map(|&c| rows[0][c].as_str()).collect();
-    let mut table = Table::new(&kept.iter().map(|&c| columns[c]).collect::<Vec<_>>());
-    for row in &rows {
-        table.row(kept.iter().map(|&c| row[c].clone()).collect());
-    }
+    let kept_of = |row: &Vec<String>| kept.iter().map(|&c| row[c].clone()).collect::<Vec<_>>();
     let said = join(&said, "; ");
     let said = if said.is_empty() { said } else { format!("{said}\n") };
-    format!("\n{}: {workload}\n{said}\n{}", figure.source(), table.text())
+    let table = table(kept.iter().map(|&c| columns[c]), rows.iter().map(kept_of));
+    format!("\n{}: {workload}\n{said}\n{table}", figure.source())
 }
 
 fn machine(figure: &Figure) -> String {
@@ -288,7 +225,7 @@ pub(super) fn ciphers_section(beside: &[CipherBeside]) -> Option<Extra> {
     (!rows.is_empty()).then(|| Extra {
         title: "TrueCrypt's benchmark window, then and now".into(),
         text: vec![CIPHERS.into()],
-        columns: CIPHER_COLUMNS.map(|(name, _)| name.to_owned()).to_vec(),
+        columns: CIPHER_COLUMNS.map(|name| name.trim_start_matches('>').to_owned()).to_vec(),
         rows,
         chart: None,
     })
@@ -297,16 +234,7 @@ pub(super) fn ciphers_section(beside: &[CipherBeside]) -> Option<Extra> {
 const CIPHERS: &str =
     "Mean of encryption and decryption of a buffer in memory; for each machine of the studies, its fastest setting.";
 
-const CIPHER_COLUMNS: [(&str, Align); 8] = [
-    ("cipher", Align::Left),
-    ("buffer", Align::Left),
-    ("machine", Align::Left),
-    ("AES", Align::Left),
-    ("MB/s", Align::Right),
-    ("here", Align::Right),
-    ("times", Align::Right),
-    ("source", Align::Left),
-];
+const CIPHER_COLUMNS: [&str; 8] = ["cipher", "buffer", "machine", "AES", ">MB/s", ">here", ">times", "source"];
 
 fn cipher_rows(beside: &CipherBeside) -> impl Iterator<Item = [String; 8]> {
     beside.theirs.iter().map(|theirs| {
@@ -325,9 +253,7 @@ fn cipher_rows(beside: &CipherBeside) -> impl Iterator<Item = [String; 8]> {
 
 impl Text for [CipherBeside] {
     fn text(&self) -> String {
-        let mut columns = Table::new(&CIPHER_COLUMNS);
-        self.iter().flat_map(cipher_rows).for_each(|row| columns.row(row.to_vec()));
-        format!("{CIPHERS}\n\n{}\n{UNITS}\n", columns.text())
+        format!("{CIPHERS}\n\n{}\n{UNITS}\n", table(CIPHER_COLUMNS, self.iter().flat_map(cipher_rows)))
     }
 }
 

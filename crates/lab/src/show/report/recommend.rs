@@ -1,10 +1,10 @@
 //! The recommendation and the features table as text and CSV.
 
-use super::table::{Align, Table, hanging};
+use super::table::{csv_record, hanging, optional, table};
 use super::{CsvRecord, Text};
 use crate::model::answers::Platform;
-use crate::model::figures::EncryptedLayer;
-use crate::show::recommend::{FacilityFeatures, Reason, Recommendation, RecommendedFacility};
+use crate::model::words::word;
+use crate::show::recommend::{FacilityFeatures, Reason, Recommendation, RecommendedFacility, Weakness};
 
 impl Text for Recommendation {
     fn text(&self) -> String {
@@ -82,82 +82,25 @@ fn paragraph(before: &str, text: &str) -> String {
     hanging(before, "", text)
 }
 
-impl CsvRecord for FacilityFeatures {
-    fn record(&self) -> Vec<(&'static str, String)> {
-        // Every field is named, so that a new one is not forgotten here.
-        let Self {
-            name,
-            title,
-            layer,
-            since,
-            ended,
-            why_ended,
-            experimental,
-            makes,
-            writes,
-            reads,
-            builtin,
-            starts,
-            whole_disk,
-            container,
-            portable,
-            hidden_volume,
-            authenticated,
-            root,
-            several_passphrases,
-            header_backup,
-            tpm,
-            names,
-            sizes,
-            thesis,
-            format,
-            measured_as,
-            how,
-            sources,
-            weaknesses,
-        } = self;
-        let said = |text: &Option<String>| text.clone().unwrap_or_default();
-        let weaknesses: Vec<String> =
-            weaknesses.iter().map(|w| format!("{} ({}, {})", w.what, w.source, w.since)).collect();
-        vec![
-            ("name", name.clone()),
-            ("title", title.clone()),
-            ("layer", layer_word(*layer).into()),
-            ("since", since.to_string()),
-            ("ended", ended.map(|year| year.to_string()).unwrap_or_default()),
-            ("why_ended", said(why_ended)),
-            ("experimental", said(experimental)),
-            ("makes", platforms(makes)),
-            ("writes", platforms(writes)),
-            ("reads", platforms(reads)),
-            ("builtin", platforms(builtin)),
-            ("starts", platforms(starts)),
-            ("whole_disk", whole_disk.to_string()),
-            ("container", container.to_string()),
-            ("portable", portable.to_string()),
-            ("hidden_volume", hidden_volume.to_string()),
-            ("authenticated", authenticated.to_string()),
-            ("root", root.to_string()),
-            ("several_passphrases", several_passphrases.to_string()),
-            ("header_backup", header_backup.to_string()),
-            ("tpm", tpm.to_string()),
-            ("names", names.to_string()),
-            ("sizes", sizes.to_string()),
-            ("thesis", said(thesis)),
-            ("format", said(format)),
-            ("measured_as", measured_as.join(" ")),
-            ("how", how.join(" ")),
-            ("sources", sources.join("; ")),
-            ("weaknesses", weaknesses.join(" ")),
-        ]
-    }
+csv_record!(FacilityFeatures {
+    name, title, layer, since, ended, why_ended, experimental, makes, writes, reads, builtin, starts, whole_disk, container,
+    portable, hidden_volume, authenticated, root, several_passphrases, header_backup, tpm, names, sizes, thesis, format,
+    measured_as, how, sources, weaknesses
+} =>
+    name, title, layer: word(layer), since, ended: optional(ended, u16::to_string), why_ended: said(why_ended),
+    experimental: said(experimental), makes: platforms(makes), writes: platforms(writes), reads: platforms(reads),
+    builtin: platforms(builtin), starts: platforms(starts), whole_disk, container, portable, hidden_volume, authenticated,
+    root, several_passphrases, header_backup, tpm, names, sizes, thesis: said(thesis), format: said(format),
+    measured_as: measured_as.join(" "), how: how.join(" "), sources: sources.join("; "),
+    weaknesses: weaknesses.iter().map(weakness).collect::<Vec<_>>().join(" "),
+);
+
+fn said(text: &Option<String>) -> String {
+    text.clone().unwrap_or_default()
 }
 
-fn layer_word(layer: EncryptedLayer) -> &'static str {
-    match layer {
-        EncryptedLayer::Volume => "volume",
-        EncryptedLayer::Files => "files",
-    }
+fn weakness(Weakness { what, source, since }: &Weakness) -> String {
+    format!("{what} ({source}, {since})")
 }
 
 fn platforms(platforms: &[Platform]) -> String {
@@ -190,20 +133,15 @@ const LEGEND: &str = "disk: can encrypt a whole disk. boot: can hold and boot Li
 
 impl Text for [FacilityFeatures] {
     fn text(&self) -> String {
-        let mut headings = vec![("facility", Align::Left), ("layer", Align::Left), ("on", Align::Left)];
-        headings.extend(COLUMNS.iter().map(|(name, _)| (*name, Align::Left)));
-        headings.push(("years", Align::Left));
-        let mut table = Table::new(&headings);
-        for f in self {
-            let mut row = vec![f.name.clone(), layer_word(f.layer).into(), letters(f)];
-            row.extend(COLUMNS.iter().map(|(_, has)| if has(f) { "yes".into() } else { "-".to_owned() }));
-            row.push(match f.ended {
-                Some(ended) => format!("{} to {ended}", f.since),
-                None => format!("{} on", f.since),
-            });
-            table.row(row);
-        }
-        let mut text = table.text() + "\n" + &paragraph("", LEGEND) + "\nKnown weaknesses:\n";
+        let columns = COLUMNS.iter().map(|(name, _)| *name);
+        let headings = ["facility", "layer", "on"].into_iter().chain(columns).chain(["years"]);
+        let row = |f: &FacilityFeatures| {
+            let years = f.ended.map_or(format!("{} on", f.since), |ended| format!("{} to {ended}", f.since));
+            let marks = COLUMNS.iter().map(|(_, has)| if has(f) { "yes" } else { "-" }.to_owned());
+            [f.name.clone(), word(&f.layer), letters(f)].into_iter().chain(marks).chain([years]).collect::<Vec<_>>()
+        };
+        let table = table(headings, self.iter().map(row));
+        let mut text = table + "\n" + &paragraph("", LEGEND) + "\nKnown weaknesses:\n";
         for f in self {
             for weakness in &f.weaknesses {
                 text += &item(&format!("{}: {} ({})", f.name, weakness.what, weakness.source));

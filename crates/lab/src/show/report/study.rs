@@ -2,20 +2,22 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::figures::{Run, Unit};
+use crate::model::figures::Run;
 use crate::model::plan::Backing;
-use crate::model::study::{Scenario, Study};
-use crate::model::words::{percent, printable, size};
+use crate::model::study::{Scenario, Study, StudyTable};
+use crate::model::words::{percent, printable, size, word};
 use crate::show::recommend::{Measured, Recommendation, recommend};
 use crate::show::study::{FilledTable, JudgedConclusion, OwnFigure, StudyCell, conclusions, filled};
 use crate::show::summary::Summary;
 
 use super::panels::{Scale, once};
+use super::run::exact;
+use super::table::optional;
 use super::{BarChart, Chart, ChartBar, ChartPoint, CsvRecord, Extra, LineChart};
 
 /// Sections of the study that this run repeats; none where it repeats no study.
 pub(super) fn sections(run: &Run, summary: &Summary) -> Vec<Extra> {
-    let Some(study) = &run.plan.study else { return Vec::new() };
+    let Some(study) = run.plan.study() else { return Vec::new() };
     let tables = filled(study, run, summary);
     let judged = conclusions(study, run, summary);
     let tables = tables.iter().map(table);
@@ -23,16 +25,10 @@ pub(super) fn sections(run: &Run, summary: &Summary) -> Vec<Extra> {
 }
 
 /// A line for each cell of the tables.
-pub(super) fn records(run: &Run, summary: &Summary) -> Vec<StudyRecord> {
-    let Some(study) = &run.plan.study else { return Vec::new() };
-    let of = |filled: FilledTable<'_>| {
-        let (number, title) = (filled.table.number.clone(), filled.table.title.clone());
-        filled
-            .cells
-            .into_iter()
-            .map(move |cell| StudyRecord::of([number.clone(), title.clone()], &cell))
-            .collect::<Vec<_>>()
-    };
+pub(super) fn records<'a>(run: &'a Run, summary: &Summary) -> Vec<StudyRecord<'a>> {
+    let Some(study) = run.plan.study() else { return Vec::new() };
+    let of =
+        |FilledTable { table, cells }: FilledTable<'a>| cells.into_iter().map(move |cell| StudyRecord { table, cell });
     filled(study, run, summary).into_iter().flat_map(of).collect()
 }
 
@@ -60,7 +56,7 @@ fn about(study: &Study, run: &Run) -> Extra {
 
 /// What was found, and the tables with a column for each facility, in Markdown for the documentation.
 pub(super) fn markdown(run: &Run, summary: &Summary) -> String {
-    let Some(study) = &run.plan.study else { return String::new() };
+    let Some(study) = run.plan.study() else { return String::new() };
     let machine = &run.machine;
     let on = format!("{}, {}, {}. {}.", machine.cpu_model, machine.kernel, media(run), super::facts::sittings(run));
     let judged = conclusions(study, run, summary);
@@ -217,11 +213,7 @@ fn not_measured(filled: &FilledTable<'_>, cell: &StudyCell<'_>) -> String {
 /// The unit of all figures of a row.
 fn scale(filled: &FilledTable<'_>, cell: &StudyCell<'_>) -> Option<Scale> {
     let of_row = filled.cells.iter().filter(|other| other.row == cell.row && other.unit == cell.unit);
-    let medians = of_row.filter_map(|cell| match cell.here {
-        OwnFigure::Figure { median, .. } => Some(median),
-        _ => cell.theirs.as_ref().and_then(|t| t.value),
-    });
-    Some(Scale::of(cell.unit?, medians))
+    Some(Scale::of(cell.unit?, of_row.filter_map(|cell| cell.here.ends().or(theirs(cell))).map(|ends| ends[0])))
 }
 
 fn row(cell: &StudyCell<'_>, scale: Option<Scale>) -> [String; 9] {
@@ -268,13 +260,8 @@ fn lines(title: &str, filled: &FilledTable<'_>) -> Option<Chart> {
     if xs.len() < FEWEST || rows.iter().any(|row| row.x.is_none()) {
         return None;
     }
-    let figures = |cell: &StudyCell<'_>| match &cell.here {
-        OwnFigure::Figure { median, low, high, .. } => Some([*median, *low, *high]),
-        _ => None,
-    };
-    let theirs = |cell: &StudyCell<'_>| cell.theirs.as_ref()?.value.map(|value| [value; 3]);
-    let scale =
-        Scale::of(unit, filled.cells.iter().flat_map(|cell| [figures(cell), theirs(cell)]).flatten().map(|f| f[0]));
+    let figures = filled.cells.iter().flat_map(|cell| [cell.here.ends(), theirs(cell)]).flatten();
+    let scale = Scale::of(unit, figures.map(|ends| ends[0]));
     let groups = once(rows.iter().map(|row| (&row.operation, &row.series)));
     let of = |published: bool| {
         let line = |column: &str, (operation, series): (&String, &String)| {
@@ -282,7 +269,7 @@ fn lines(title: &str, filled: &FilledTable<'_>) -> Option<Chart> {
             let mut points: Vec<ChartPoint> = Vec::new();
             for row in rows.iter().filter(|row| (&row.operation, &row.series) == (operation, series)) {
                 let cell = filled.cells.iter().find(|cell| cell.row == row.title && cell.column == column);
-                let figure = cell.and_then(|cell| if published { theirs(cell) } else { figures(cell) });
+                let figure = cell.and_then(|cell| if published { theirs(cell) } else { cell.here.ends() });
                 points.extend(row.x.zip(figure.map(|f| f.map(|v| v / scale.one))));
             }
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -311,21 +298,19 @@ fn bar_chart(title: &str, filled: &FilledTable<'_>) -> BarChart {
 
 fn bars(cell: &StudyCell<'_>, scale: Option<Scale>) -> Vec<ChartBar> {
     let Some(scale) = scale else { return Vec::new() };
-    let bar = |name: String, [value, low, high]: [f64; 3], published: bool| ChartBar {
-        name,
-        figure: [value, low, high].map(|v| v / scale.one),
-        text: scale.text(value),
+    let bar = |who: &str, ends: [f64; 3], published: bool| ChartBar {
+        name: format!("{}, {who}", cell.column),
+        figure: ends.map(|v| v / scale.one),
+        text: scale.text(ends[0]),
         published,
     };
-    let here = match cell.here {
-        OwnFigure::Figure { median, low, high, .. } => {
-            Some(bar(format!("{}, here", cell.column), [median, low, high], false))
-        }
-        _ => None,
-    };
-    let value = cell.theirs.as_ref().and_then(|t| t.value);
-    let theirs = value.map(|value| bar(format!("{}, study", cell.column), [value; 3], true));
-    here.into_iter().chain(theirs).collect()
+    let here = cell.here.ends().map(|ends| bar("here", ends, false));
+    here.into_iter().chain(theirs(cell).map(|ends| bar("study", ends, true))).collect()
+}
+
+/// The study's figure, which has no interval.
+fn theirs(cell: &StudyCell<'_>) -> Option<[f64; 3]> {
+    cell.theirs.as_ref()?.value.map(|value| [value; 3])
 }
 
 /// What the conclusions come to.
@@ -343,198 +328,37 @@ fn claims(judged: &[JudgedConclusion<'_>]) -> Extra {
 }
 
 /// A line of the tables for machines.
-pub struct StudyRecord(Vec<(&'static str, String)>);
-
-impl StudyRecord {
-    fn of([number, title]: [String; 2], cell: &StudyCell<'_>) -> Self {
-        let number_of = |value: Option<f64>| value.map(super::run::exact).unwrap_or_default();
-        let (median, low, high, samples, loss, missing) = match &cell.here {
-            OwnFigure::Figure { median, low, high, samples, loss } => {
-                (Some(*median), Some(*low), Some(*high), samples.to_string(), *loss, String::new())
-            }
-            OwnFigure::Missing(why) => (None, None, None, String::new(), None, why.clone()),
-            OwnFigure::Nothing => (None, None, None, String::new(), None, String::new()),
-        };
-        let unit = |unit: Option<Unit>| unit.map(|unit| super::run::word(&unit)).unwrap_or_default();
-        Self(vec![
-            ("table", number),
-            ("title", title),
-            ("row", cell.row.to_owned()),
-            ("column", cell.column.to_owned()),
-            ("facility", cell.facility.clone().unwrap_or_default()),
-            ("unit", unit(cell.unit)),
-            ("median", number_of(median)),
-            ("low", number_of(low)),
-            ("high", number_of(high)),
-            ("samples", samples),
-            ("loss", number_of(loss)),
-            ("missing", missing),
-            ("published", number_of(cell.theirs.as_ref().and_then(|t| t.value))),
-            ("published_as_printed", cell.theirs.as_ref().map(|t| t.printed.clone()).unwrap_or_default()),
-            ("published_loss", number_of(cell.theirs.as_ref().and_then(|t| t.loss))),
-        ])
-    }
+pub(super) struct StudyRecord<'a> {
+    table: &'a StudyTable,
+    cell: StudyCell<'a>,
 }
 
-impl CsvRecord for StudyRecord {
+impl CsvRecord for StudyRecord<'_> {
     fn record(&self) -> Vec<(&'static str, String)> {
-        self.0.clone()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::sample;
-    use super::*;
-    use crate::model::figures::RunPlan;
-    use crate::show::report::{RunReport, Text};
-
-    /// A study of what the sample run has.
-    const STUDY: &str = r#"
-name = "sample"
-title = "a study"
-about = "It repeats something."
-published = "bsi2010"
-facilities = ["plain", "luks2", "zfs"]
-thorough = { scale = 1.0, repeats = 24, volume = 1 }
-standard = { scale = 0.1, repeats = 24, volume = 1 }
-quick = { scale = 0.01, repeats = 5, volume = 1 }
-
-[[workload]]
-name = "dd"
-
-[[table]]
-number = "Table 8"
-title = "dd"
-differs = "Much."
-chart = true
-published = { platform = "HP EliteBook 8540p", cpu_mode = "QuadCore 64-bit", power_mode = "performance" }
-row = [{ title = "4 KiB", workload = "dd", operation = "write", x = 4096, published = { parameter = "block size 4096 B", direction = "write" } }]
-column = [
-    { title = "nothing", facility = "plain", published = { table = "6", facility = "none" } },
-    { title = "AES", facility = "luks2", published = { table = "8", cipher = "AES-XTS", aes_acceleration = "off" }, against = "nothing" },
-    { title = "ZFS", facility = "zfs" },
-]
-
-[[conclusion]]
-text = "It is fast."
-source = "5.3"
-check = [{ workload = "dd", operation = "write", x = 1048576, facility = "luks2", against = "plain", at-least = 0.5 }]
-
-[[conclusion]]
-text = "It is slow."
-source = "5.3"
-check = [{ workload = "dd", operation = "write", x = 1048576, facility = "luks2", against = "plain", at-most = 0.5 }]
-
-[[conclusion]]
-text = "It is at 82 % or more."
-source = "5.3"
-check = [{ workload = "dd", operation = "write", x = 1048576, facility = "luks2", against = "plain", at-least = 0.82 }]
-
-[[conclusion]]
-text = "ZFS is fast."
-source = "5.3"
-check = [{ workload = "dd", operation = "write", x = 1048576, facility = "zfs", against = "plain", at-least = 0.5 }]
-"#;
-
-    fn run() -> Run {
-        let mut run = sample::run();
-        run.plan = RunPlan::new((*run.plan).clone(), Some(toml::from_str(STUDY).expect("a study")));
-        run
-    }
-
-    #[test]
-    fn the_published_figure_stands_beside_ours() {
-        let run = run();
-        let summary = Summary::of(&run);
-        let extras = sections(&run, &summary);
-        let rows = &extras[1].rows;
-        let ours = summary
-            .cells
-            .iter()
-            .find(|c| c.facility == "luks2" && c.case.operation == "write" && c.case.x == Some(4096.0));
-        let aes = rows.iter().find(|row| row[1] == "AES").expect("a row");
-        assert_eq!(aes[3], crate::model::words::rate(ours.expect("measured").median));
-        // Of 1843.2 MB/s in the study's way of counting: 91.97 %, as its table 9 has it.
-        assert_eq!((aes[6].as_str(), aes[7].as_str()), ("148", "92.0"), "{aes:?}");
-        let zfs = rows.iter().find(|row| row[1] == "ZFS").expect("a row");
-        assert_eq!((zfs[3].as_str(), zfs[6].as_str()), ("–", ""));
-        assert!(
-            extras[1].text.iter().any(|t| t == "Not measured here: zfs: the program zpool is not installed"),
-            "{extras:?}"
-        );
-        let csv = crate::show::report::csv(&records(&run, &summary));
-        assert_eq!(csv.lines().count(), 4, "{csv}");
-    }
-
-    #[test]
-    fn what_cannot_be_compared_is_not() {
-        let mut run = run();
-        let row = |run: &Run| {
-            let extras = sections(run, &Summary::of(run));
-            extras[1].rows.iter().find(|row| row[1] == "AES").expect("a row").clone()
+        let Self { table, cell: StudyCell { row, column, facility, unit, here, theirs } } = self;
+        let number = |value: Option<f64>| optional(&value, |value| exact(*value));
+        let [median, low, high] = here.ends().map_or([None; 3], |ends| ends.map(Some)).map(number);
+        let (samples, loss, missing) = match here {
+            OwnFigure::Figure { samples, loss, .. } => (samples.to_string(), *loss, String::new()),
+            OwnFigure::Missing(why) => (String::new(), None, why.clone()),
+            OwnFigure::Nothing => Default::default(),
         };
-        // A time beside a rate.
-        let study = run.plan.study.as_mut().expect("a study");
-        let compiling = r#"published = { table = "16", platform = "HP EliteBook 8540p", facility = "TrueCrypt", workload = "compiling the Linux kernel" }"#;
-        study.tables[0].published = Default::default();
-        study.tables[0].rows[0].published = Some(Default::default());
-        let column: std::collections::BTreeMap<String, crate::model::study::FigureSelector> =
-            toml::from_str(compiling).expect("one");
-        study.tables[0].columns[1].published = column.get("published").cloned();
-        let aes = row(&run);
-        assert_eq!((aes[2].as_str(), aes[6].as_str(), aes[8].as_str()), ("MB/s", "64 s", ""), "{aes:?}");
-        run.machine.cpu_model = "UML".into();
-        let extras = sections(&run, &Summary::of(&run));
-        assert!(extras[1].rows.iter().all(|row| row[3] == "–" || row[3].is_empty()), "{extras:?}");
-        assert!(extras[1].text.iter().any(|text| text.contains("user-mode Linux")), "{extras:?}");
-        let said = &extras.last().expect("conclusions").text;
-        assert!(said[1..].iter().all(|text| text.starts_with("Cannot be said")), "{said:?}");
-    }
-
-    #[test]
-    fn conclusions_are_judged_by_whole_intervals() {
-        let run = run();
-        let extras = sections(&run, &Summary::of(&run));
-        let said = &extras.last().expect("conclusions").text;
-        for words in [
-            "Still true: It is fast.",
-            "No longer: It is slow.",
-            "Cannot be said: It is at 82 %",
-            "Cannot be said: ZFS",
-        ] {
-            assert!(said.iter().any(|text| text.starts_with(words)), "{words}: {said:?}");
-        }
-        assert!(said.iter().any(|text| text.contains("zpool")), "{said:?}");
-        let few = Run { passes: run.passes.iter().filter(|p| p.round < Some(3)).cloned().collect(), ..run };
-        let extras = sections(&few, &Summary::of(&few));
-        let said = &extras.last().expect("conclusions").text;
-        assert!(said[1..].iter().all(|text| text.starts_with("Cannot be said")), "{said:?}");
-    }
-
-    #[test]
-    fn every_report_has_the_tables_and_a_stored_run_keeps_them() {
-        let run = run();
-        let stored =
-            crate::measure::run::stored::parse(serde_json::to_string(&run).expect("JSON").as_bytes()).expect("a run");
-        assert_eq!(stored.plan, run.plan);
-        let summary = Summary::of(&stored);
-        let extras = Extra::of_study(&stored, &summary);
-        let report = RunReport { run: &stored, summary: &summary, extras: &extras };
-        let (text, page, json) = (report.text(), report.html().expect("a page"), report.json().expect("JSON"));
-        let markdown = report.study_markdown();
-        assert!(markdown.starts_with("## a study\n\nIt repeats something.\n"), "{markdown}");
-        assert!(markdown.contains("\n| what | nothing | AES |\n") && markdown.contains("\n|---|---|"), "{markdown}");
-        assert!(markdown.contains("<br>study: 148 (−92.0 %) |"), "{markdown}");
-        for of in [&text, &page, &json, &markdown] {
-            assert!(of.contains("Table 8: dd") && of.contains("Much.") && of.contains("No longer: It is slow."));
-        }
-        assert!(page.contains("<title>Table 8: dd</title>"), "the chart");
-        assert!(text.contains("5 to 12 passes") && text.contains("data of 1.0 %"), "{text}");
-        let mut broken = run;
-        broken.plan.study.as_mut().expect("a study").about = "\u{1b}[0m".into();
-        let error = crate::measure::run::stored::parse(serde_json::to_string(&broken).expect("JSON").as_bytes())
-            .expect_err("refused");
-        assert!(error.to_string().contains("not one line"), "{error}");
+        vec![
+            ("table", table.number.clone()),
+            ("title", table.title.clone()),
+            ("row", (*row).to_owned()),
+            ("column", (*column).to_owned()),
+            ("facility", facility.clone().unwrap_or_default()),
+            ("unit", optional(unit, word)),
+            ("median", median),
+            ("low", low),
+            ("high", high),
+            ("samples", samples),
+            ("loss", number(loss)),
+            ("missing", missing),
+            ("published", number(theirs.as_ref().and_then(|t| t.value))),
+            ("published_as_printed", optional(theirs, |t| t.printed.clone())),
+            ("published_loss", number(theirs.as_ref().and_then(|t| t.loss))),
+        ]
     }
 }

@@ -1,5 +1,7 @@
 //! Aligned columns, bars, and CSV.
 
+use std::iter;
+
 use super::CsvRecord;
 
 /// Widest bar, in characters.
@@ -8,55 +10,30 @@ const BAR: usize = 12;
 /// Widest line of text, in characters.
 pub(super) const WIDTH: usize = 110;
 
-/// How a column is aligned.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Align {
-    Left,
-    Right,
-}
-
-/// Columns under headings, two spaces apart.
-pub(super) struct Table {
-    columns: Vec<Align>,
-    rows: Vec<Vec<String>>,
-}
-
-impl Table {
-    /// A table with these headings; numbers go to the right.
-    pub(super) fn new(columns: &[(&str, Align)]) -> Self {
-        let headings = columns.iter().map(|(heading, _)| (*heading).to_string()).collect();
-        Self { columns: columns.iter().map(|(_, align)| *align).collect(), rows: vec![headings] }
-    }
-
-    /// Adds a row. Cells that are left out at its end stay empty.
-    pub(super) fn row(&mut self, cells: Vec<String>) {
-        debug_assert!(cells.len() <= self.columns.len());
-        self.rows.push(cells);
-    }
-
-    /// Lines, each with its newline, and a rule under the headings.
-    pub(super) fn text(&self) -> String {
-        let width = |c: usize| self.rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..self.columns.len()).map(width).collect();
-        let mut text = String::new();
-        for (i, row) in self.rows.iter().enumerate() {
-            let mut line = String::new();
-            for ((cell, &width), &align) in row.iter().zip(&widths).zip(&self.columns) {
-                let fill = " ".repeat(width - cell.chars().count());
-                match align {
-                    Align::Left => line += &format!("{cell}{fill}  "),
-                    Align::Right => line += &format!("{fill}{cell}  "),
-                }
-            }
-            text += line.trim_end();
-            text.push('\n');
-            if i == 0 {
-                text += &"─".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1));
-                text.push('\n');
-            }
+/// Columns under headings and a rule, two spaces apart, in lines that end with a newline. A heading that begins with `>` is that of
+/// a column of numbers, which goes to the right. A row may end early.
+pub(super) fn table(
+    headings: impl IntoIterator<Item = impl Into<String>>,
+    rows: impl IntoIterator<Item = impl Into<Vec<String>>>,
+) -> String {
+    let mut headings: Vec<String> = headings.into_iter().map(Into::into).collect();
+    let right: Vec<bool> = headings.iter_mut().map(|h| h.starts_with('>').then(|| h.remove(0)).is_some()).collect();
+    let rows: Vec<Vec<String>> = iter::once(headings).chain(rows.into_iter().map(Into::into)).collect();
+    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..right.len()).map(width).collect();
+    let mut text = String::new();
+    for (i, row) in rows.iter().enumerate() {
+        let mut line = String::new();
+        for ((cell, width), right) in row.iter().zip(&widths).zip(&right) {
+            let fill = " ".repeat(width - cell.chars().count());
+            line += &if *right { format!("{fill}{cell}  ") } else { format!("{cell}{fill}  ") };
         }
-        text
+        text += &format!("{}\n", line.trim_end());
+        if i == 0 {
+            text += &format!("{}\n", "─".repeat(widths.iter().sum::<usize>() + 2 * (widths.len() - 1)));
+        }
     }
+    text
 }
 
 /// A bar of `value` where `largest` has the full width, to an eighth of a character.
@@ -65,6 +42,27 @@ pub(super) fn bar(value: f64, largest: f64) -> String {
     let share = if largest > 0.0 { (value / largest).clamp(0.0, 1.0) } else { 0.0 };
     let eighths = (share * (BAR * 8) as f64).round() as usize;
     format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
+}
+
+/// Writes a record's columns: its fields, all of which have to be named, so that a new one is not forgotten, and the columns made of
+/// them, each of the same name or with the cell that it has.
+macro_rules! csv_record {
+    ($type:ty { $($fields:tt)* } => $($column:ident $(: $cell:expr)?),* $(,)?) => {
+        impl CsvRecord for $type {
+            fn record(&self) -> Vec<(&'static str, String)> {
+                let Self { $($fields)* } = self;
+                vec![$((stringify!($column), csv_record!(@cell $column $(, $cell)?))),*]
+            }
+        }
+    };
+    (@cell $column:ident) => { $column.to_string() };
+    (@cell $column:ident, $cell:expr) => { $cell.to_string() };
+}
+pub(super) use csv_record;
+
+/// The cell of what need not be there.
+pub(super) fn optional<T>(value: &Option<T>, cell: impl Fn(&T) -> String) -> String {
+    value.as_ref().map(cell).unwrap_or_default()
 }
 
 /// Lines of comma-separated values under a line of names (RFC 4180, with \n).
@@ -116,10 +114,8 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let mut table = Table::new(&[("name", Align::Left), ("MB/s", Align::Right)]);
-        table.row(vec!["AES".into(), "12000".into()]);
-        table.row(vec!["Serpent".into(), "7".into()]);
-        assert_eq!(table.text(), "name      MB/s\n──────────────\nAES      12000\nSerpent      7\n");
+        let rows = [["AES", "12000"], ["Serpent", "7"]].map(|row| row.map(String::from));
+        assert_eq!(table(["name", ">MB/s"], rows), "name      MB/s\n──────────────\nAES      12000\nSerpent      7\n");
     }
 
     #[test]

@@ -8,9 +8,8 @@ use super::{Looks, Table, TableCell};
 use crate::model::ciphers::CipherSpeed;
 use crate::model::figures::{Axis, Case, Trace, Unit, WorkloadRecord};
 use crate::model::statistics::{LossVerdict, median};
-use crate::model::words::{case_words, percent, rate, size};
-use crate::show::report::facts::counted;
-use crate::show::report::panels::{Kind, Panel, Scale, axis_words, in_series, layer, once, panels, place, plain, tick};
+use crate::model::words::{case_words, counted, percent, place, rate, size};
+use crate::show::report::panels::{Kind, Panel, Scale, axis_words, in_series, layer, once, panels, plain, tick};
 use crate::show::report::run::{RunReport, loss_interval, loss_text};
 use crate::show::report::{BarChart, Chart, ChartBar, ChartPoint, LineChart};
 use crate::show::summary::Cell;
@@ -145,19 +144,7 @@ fn curves(panel: &Panel, scale: Scale, workload: &str, looks: &Looks) -> Result<
 
 /// Bars of the figures and of the losses, and how to read them.
 fn bars(panel: &Panel, scale: Scale, workload: &str, looks: &Looks) -> Result<(Vec<String>, String)> {
-    let group = |case: &Case| {
-        let cells = panel.cells.iter().filter(|c| c.case == *case);
-        let bars = cells.map(|c| Bar {
-            name: &c.facility,
-            layer: layer(c),
-            look: looks.look(&c.facility),
-            figures: vec![figure(c, scale)],
-            text: scale.text(c.median),
-            sure: true,
-        });
-        Group { heading: in_series(case), bars: bars.collect() }
-    };
-    let groups: Vec<Group> = panel.cases().into_iter().map(group).collect();
+    let groups = groups(panel, |c| Some(bar(c, looks, figure(c, scale), scale.text(c.median), true)));
     let shape = charts::shape(&groups);
     let hint = match shape {
         Shape::BarsByGroup => format!("In {}; each group has a scale of its own.", scale.name),
@@ -171,20 +158,25 @@ fn bars(panel: &Panel, scale: Scale, workload: &str, looks: &Looks) -> Result<(V
 
 /// Bars of the losses; none where there are none.
 fn losses(panel: &Panel, workload: &str, looks: &Looks) -> Result<Vec<String>> {
-    let group = |case: &Case| {
-        let cells = panel.cells.iter().filter(|c| c.case == *case);
-        let bars = cells.filter_map(|c| {
-            let figure = loss_figure(c)?;
-            let sure = c.loss.as_ref().is_some_and(|l| matches!(l.verdict, LossVerdict::Slower | LossVerdict::Faster));
-            let text = format!("{} %", percent(figure.value / 100.0));
-            let look = looks.look(&c.facility);
-            Some(Bar { name: &c.facility, layer: layer(c), look, figures: vec![figure], text, sure })
-        });
-        Group { heading: in_series(case), bars: bars.collect() }
-    };
-    let groups: Vec<Group> = panel.cases().into_iter().map(group).filter(|g| !g.bars.is_empty()).collect();
+    let groups = groups(panel, |c| {
+        let figure = loss_figure(c)?;
+        let sure = c.loss.as_ref().is_some_and(|l| matches!(l.verdict, LossVerdict::Slower | LossVerdict::Faster));
+        Some(bar(c, looks, figure, format!("{} %", percent(figure.value / 100.0)), sure))
+    });
     let title = format!("{workload}, {}, loss against the baseline", panel.title);
     bar_charts(&title, "loss in % against the baseline", Shape::Losses, &groups)
+}
+
+/// A group of bars for each case, where it has any.
+fn groups<'a>(panel: &'a Panel, bar: impl Fn(&'a Cell) -> Option<Bar<'a>>) -> Vec<Group<'a>> {
+    let of = |case: &Case| panel.cells.iter().filter(|c| c.case == *case).filter_map(|c| bar(c)).collect();
+    let group = |case| Group { heading: in_series(case), bars: of(case) };
+    panel.cases().into_iter().map(group).filter(|g| !g.bars.is_empty()).collect()
+}
+
+fn bar<'a>(cell: &'a Cell, looks: &Looks, figure: Figure, text: String, sure: bool) -> Bar<'a> {
+    let look = looks.look(&cell.facility);
+    Bar { name: &cell.facility, layer: layer(cell), look, figures: vec![figure], text, sure }
 }
 
 /// As many charts as it takes.

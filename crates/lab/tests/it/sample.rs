@@ -1,18 +1,19 @@
-//! A run for tests of reports, with something of every kind: made up, but of the shape of a real one.
+//! A run for tests of reports, with something of every kind: made up, but of the shape of a real one. Tests of what is not public have
+//! it, too.
 
-use crate::measure::benchmark;
-use crate::model::ciphers::{AesAcceleration, CipherSpeed};
-use crate::model::figures::{
+use claviger_lab::measure::benchmark;
+use claviger_lab::model::ciphers::{AesAcceleration, CipherSpeed};
+use claviger_lab::model::figures::{
     Axis, Case, FacilityRecord, GeneratorRate, Measure, Pass, Run, RunFailure, RunPlan, SCHEMA, Sitting, Trace,
     TracedRequest, Unit, WorkloadRecord,
 };
-use crate::model::machine::{Conditions, Machine, Moment};
-use crate::model::plan::{Backing, Caches, Level, Plan};
-use crate::model::random::Random;
-use crate::model::statistics::Spread;
+use claviger_lab::model::machine::{Conditions, Machine, Moment};
+use claviger_lab::model::plan::{Backing, Caches, Level, Plan};
+use claviger_lab::model::random::Random;
+use claviger_lab::model::statistics::Spread;
 
 /// A name that is not to be read as HTML.
-pub(super) const HOSTILE: &str = "<b>&\"'";
+pub const HOSTILE: &str = "<b>&\"'";
 
 /// A case with its unit, and the figure of a facility of speed 1.
 type Shown = (Case, Unit, f64);
@@ -31,7 +32,7 @@ const FACILITIES: &[(&str, Option<&str>, &str, f64)] = &[
 ];
 
 /// A run with every kind of chart, a failure, and things that were left out.
-pub(super) fn run() -> Run {
+pub fn run() -> Run {
     let workloads: Vec<(&str, &str, Vec<Shown>)> = vec![
         ("dd", "dd: sequential transfers by block size", sweep()),
         ("iozone-like", "Operations as IOzone's", operations()),
@@ -103,20 +104,6 @@ pub(super) fn run() -> Run {
         traces: vec![trace("luks2"), trace("veracrypt-cascade")],
         ciphers: ciphers(),
         notes: vec!["The volumes lie in memory: a disk would hide a part of what encryption costs.".into()],
-    }
-}
-
-/// A run in which nothing was measured.
-pub(super) fn empty() -> Run {
-    let run = run();
-    Run {
-        passes: vec![],
-        failures: vec![],
-        traces: vec![],
-        ciphers: vec![],
-        sittings: vec![],
-        workloads: vec![],
-        ..run
     }
 }
 
