@@ -259,7 +259,7 @@ pub struct Headerless {
 /// or is the format's default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FolderOptions<'a> {
-    /// The passphrase of names, where it is another one than that of contents.
+    /// The passphrase for names, if it differs from the one for contents.
     pub name_passphrase: Option<&'a Secret>,
     /// Names are taken as they are stored, and new ones are in clear. Otherwise they are as the folder's names are; encrypted, where
     /// there are none.

@@ -94,7 +94,7 @@ impl Tree for Lower {
     }
 }
 
-/// A folder, and what it shows. Locked while one input is tried.
+/// An encrypted folder and its decrypted tree. Locked while one input is tried.
 static FOLDER: LazyLock<Mutex<(Arc<Lower>, Stacked)>> = LazyLock::new(|| {
     let lower = Arc::new(Lower::default());
     let passphrase = [Credential::Passphrase(Secret::copy_from(PASSPHRASE.as_bytes()))];

@@ -251,7 +251,7 @@ impl<'a> Recipe<'a> {
     }
 }
 
-/// A volume, taken apart: what is changed here is sealed by [`Image::sealed`].
+/// A volume in parts, for tests to change. [`Image::sealed`] adds checksums and encryption again.
 #[derive(Clone)]
 pub struct Image {
     /// The volume header, without its checksum.

@@ -110,7 +110,7 @@ impl OpenArgs {
 }
 
 impl FoundFolder<'_> {
-    /// What opens it, asked where needed.
+    /// The credentials that open the folder. Prompts for those that are missing.
     pub fn credentials(&self) -> anyhow::Result<Vec<Credential>> {
         self.locked.check(&self.with(&[])).map_err(|e| e.at(Path::new(&self.path)))?;
         let args = self.args;

@@ -97,7 +97,7 @@ pub fn empty_folder(dir: &Path) -> Result<PathBuf> {
         }
         if fs::read_dir(&path)?.next().is_some() {
             return Err(Error::misuse("this folder is not empty")
-                .hint("Mounting would hide its contents. Choose an empty folder, or omit it."));
+                .hint("Mounting would hide its contents. Choose an empty folder, or do not name one."));
         }
         Ok(path)
     };

@@ -27,7 +27,7 @@ impl HiddenArgs {
     }
 }
 
-/// Protection of a hidden volume in the one that is opened, for verbs that write.
+/// Protects a hidden volume while a verb writes to its outer volume.
 #[derive(clap::Args)]
 pub struct ProtectArgs {
     /// Protect the hidden volume in this one, using both passwords: a write that would damage it is refused, and the

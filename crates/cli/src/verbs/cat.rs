@@ -94,7 +94,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             if read.is_ok() {
                 return output::write(&mut stdout, piece);
             }
-            // What lies before the bytes that cannot be read is not given up with them.
+            // On an error, still output the sectors before the first unreadable one.
             for (i, sector) in piece.chunks_mut(SECTOR).enumerate() {
                 let from = at + (i * SECTOR) as u64;
                 store.read_at(from, sector).map_err(|e| Error::from(e).at(&args.open.path))?;

@@ -668,7 +668,7 @@ fn in_place(
 
 /// Unmounts, and waits until all is written.
 fn end(mounted: MountedVolume) -> Result<()> {
-    // As a signal would ask it to.
+    // Makes `serve` stop and unmount, as a signal would.
     let (asked, ask) = UnixStream::pair()?;
     (&ask).write_all(b"1")?;
     mounted.serve(&Until { signals: asked.as_fd(), parent: None, idle: None, waits: &|| false })

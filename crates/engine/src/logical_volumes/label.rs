@@ -131,7 +131,11 @@ fn areas(bytes: &[u8], at: u64) -> Result<[Vec<Range<u64>>; 2]> {
                 break;
             }
             let Some(end) = start.checked_add(len) else {
-                return Err(malformed("areas of the physical volume", at, format!("{len} bytes at byte {start}")));
+                return Err(malformed(
+                    "areas of the physical volume",
+                    at,
+                    format!("an area of {len} bytes at byte {start} is too large"),
+                ));
             };
             list.push(start..end);
         }

@@ -142,8 +142,8 @@ pub(super) fn group(text: &[u8], at: u64, on: &On<'_>) -> Result<Group> {
     let volumes = volumes.unwrap_or_default();
     if volumes.iter().any(|v| v.refused.as_deref() == Some(PAST_THE_END)) {
         warnings.push(
-            "Some logical volumes extend past the end of their volume: it was cut short, or the physical volume was \
-             created in a larger one."
+            "Some logical volumes extend past the end of the volume that holds them. Either that volume was cut \
+             short, or the physical volume was created in a larger one."
                 .into(),
         );
     }

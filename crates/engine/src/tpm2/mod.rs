@@ -183,7 +183,7 @@ pub struct Signed {
     pub fingerprint: [u8; 32],
     /// The key as a file has it (PEM).
     pub pem: Vec<u8>,
-    /// Signatures that are known, each with the digest of the policy that it is for.
+    /// Known signatures, each after the digest of the policy it approves.
     pub signatures: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -296,7 +296,7 @@ impl Object {
 fn name(public: &[u8]) -> Result<Vec<u8>> {
     let mut area = WireReader(public);
     if (area.u16()?, area.u16()?).1 != ALG_SHA256 {
-        return Err(odd("it has a name by another hash than SHA-256"));
+        return Err(odd("the name algorithm of a public area is not SHA-256"));
     }
     Ok([&ALG_SHA256.to_be_bytes()[..], &sha256(&[public])].concat())
 }

@@ -60,7 +60,7 @@ fn read(path: &Path) -> Result<String> {
     let bytes = file.map(|file| files::read_at_most(&file, FILE_MAX)).transpose()?.flatten();
     let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
     text.ok_or_else(|| {
-        Error::misuse(format!("not a text of at most {FILE_MAX} bytes, as a study's file must be")).at(path)
+        Error::misuse(format!("a study must be a regular file with UTF-8 text of at most {FILE_MAX} bytes")).at(path)
     })
 }
 

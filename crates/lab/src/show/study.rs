@@ -19,7 +19,7 @@ const NO_MACHINE: &str =
     "This run was made in user-mode Linux, which shows whether something works, and not how fast it is.";
 
 /// Why a figure is missing where nothing else says so.
-const NONE: &str = "This run has no figure of it.";
+const NONE: &str = "This run has no figure for it.";
 
 /// What a row and a column of a table together are a figure of.
 #[derive(Clone, Copy, Debug)]
@@ -210,7 +210,7 @@ fn found<'a>(run: &Run, summary: &'a Summary, meant: Meant<'_>) -> Result<&'a su
 /// Why there is no figure of a medium, counted from 0, that was not measured.
 fn no_medium(medium: usize) -> String {
     let number = medium + 1;
-    format!("It needs a medium number {number}: name each with a --dir or a --device of its own, folders come first.")
+    format!("It needs a medium number {number}: name each medium with its own --dir or --device (folders come first).")
 }
 
 /// What of it the row shows.

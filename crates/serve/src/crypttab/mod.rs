@@ -66,7 +66,7 @@ pub enum CrypttabKey {
     },
     /// The file is a keyfile, byte for byte.
     Keyfile,
-    /// Another one each time, so that only the kernel can have it: `claviger attach --kernel`.
+    /// A new random key each time. Only `claviger attach --kernel` supports it.
     Random,
 }
 

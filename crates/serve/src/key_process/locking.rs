@@ -89,7 +89,7 @@ impl Lockable {
         }
     }
 
-    /// Nobody waits any more, if it is locked.
+    /// If the volume is locked, waiting requests now fail.
     fn give_up(&self) {
         if let State::Locked(meanwhile) = &mut *self.state.write().unwrap_or_else(PoisonError::into_inner) {
             *meanwhile = Meanwhile::Fail;

@@ -27,7 +27,7 @@ const UNKNOWN: u64 = 0;
 impl FolderOwner {
     /// This process.
     pub fn this() -> Self {
-        // In an unknown realm, unknown values do not matter.
+        // Without /proc the realm is unknown too, and then nothing compares these values.
         Self::of(Process::this().unwrap_or(Process { pid: std::process::id(), started: 0 }))
     }
 

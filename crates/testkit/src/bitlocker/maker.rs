@@ -68,7 +68,7 @@ const DIRTY_LOG: u64 = 0x1_0000;
 pub struct EncryptOnWrite {
     /// Bytes for which there is one bit: 8 MiB on Windows.
     pub chunk: u64,
-    /// Number of bitmaps, each for as many chunks but for the last.
+    /// Number of bitmaps. All cover the same number of chunks, except that the last may cover fewer.
     pub regions: u64,
     /// Chunks that are plain, counted from the start of the volume.
     pub plain: Vec<u64>,

@@ -223,8 +223,8 @@ pub fn expect_all(image: &Path, features: &Features, keys: &[Key], plaintext: &[
     readings.filter(|&(reader, key)| expect(reader, image, features, key, plaintext)).count()
 }
 
-/// As `expect_all`, but each reader takes one of the keys, another one in each `turn`: a password takes a reader a second. `make torture`
-/// has all of them.
+/// Like `expect_all`, but each reader tries one key only, the next one in each `turn`, because a password takes a
+/// second to try. `make torture` tries all keys.
 ///
 /// # Panics
 /// As `expect_all`.

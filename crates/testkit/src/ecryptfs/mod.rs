@@ -1,6 +1,6 @@
 //! eCryptfs as others know it: the kernel's own, the programs of ecryptfs-utils, and a maker of folders of every kind.
 //!
-//! Nothing here knows the engine's code for eCryptfs, so that one checks the other.
+//! Nothing here uses the engine's code for eCryptfs: each checks the other.
 
 pub mod kernel;
 pub mod maker;

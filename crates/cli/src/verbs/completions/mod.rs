@@ -61,7 +61,7 @@ const WORDS: &[(&str, &str, Words)] = &[
     ("VOLUME", "unlock", open),
 ];
 
-/// Answers the script of a shell, and ends the program, if it is a script that asks.
+/// If a shell's completion script started this process, answers it and exits.
 pub fn answer() {
     CompleteEnv::with_factory(|| rich("", crate::command())).var(ASKED).shells(SHELLS).complete();
 }

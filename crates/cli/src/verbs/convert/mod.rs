@@ -231,7 +231,7 @@ impl Args {
             sector_size: self.new_sector_size,
             key_bits: self.new_key_size,
             cost: self.cost.cost()?,
-            // Every byte of it is written anyway.
+            // The copy overwrites every byte of the new volume anyway.
             quick: true,
             cancel: Some(cancel::flag()),
             ..Spec::default()

@@ -26,7 +26,7 @@ pub enum NewVolume<'a> {
     Device(Arc<dyn Store>),
 }
 
-/// A place with its store.
+/// Where a new volume is created.
 pub struct Target {
     pub store: Arc<dyn Store>,
     /// Removes the new file unless it is kept.

@@ -210,7 +210,7 @@ impl Args {
 fn repeats(text: &str) -> Result<(usize, Option<usize>), String> {
     let number = |text: &str| match text.parse::<usize>() {
         Ok(number) if (1..=1000).contains(&number) => Ok(number),
-        _ => Err("not a number of passes from 1 to 1000, or two as in 5:15".to_owned()),
+        _ => Err("expected a number of passes from 1 to 1000, or a minimum and a maximum such as 5:15".to_owned()),
     };
     match text.split_once(':') {
         None => Ok((number(text)?, None)),

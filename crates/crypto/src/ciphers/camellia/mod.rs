@@ -18,7 +18,7 @@ pub(super) use self::x86::{AESNI, GFNI256, VAES256, VBMI};
 
 /// A vector with a byte of each of as many blocks.
 trait Bytes: Copy {
-    /// Blocks, and so bytes.
+    /// The number of blocks, which is also the number of bytes in the vector.
     const BLOCKS: usize;
 
     /// Every four bytes are `word`.
@@ -278,7 +278,8 @@ fn schedule<V: Bytes>(key: &[u8], keys: &mut Keys) {
         let mut bytes = pair(*source).to_be_bytes();
         let words = bytes.map(|byte| u32::from(byte) * 0x0101_0101);
         encrypt[i] = words;
-        // The other way round, but for the pairs at both ends.
+        // Decryption uses the pairs in reverse order, with both keys of a pair swapped except in the first and the
+        // last.
         let turned = &mut decrypt[sources.len() - 1 - i];
         *turned = words;
         if i > 0 && i < sources.len() - 1 {

@@ -50,7 +50,7 @@ pub(super) fn look<T>(of: StoredFile<'_>, each: impl FnOnce(File<'_>) -> T) -> i
     }))
 }
 
-/// Nothing where a file has none, or its file system has no attributes.
+/// The header attribute. `None` if the file has none or its file system does not support attributes.
 pub(super) fn attribute(of: StoredFile<'_>) -> io::Result<Option<Vec<u8>>> {
     of.tree.extended(of.file, ATTRIBUTE.as_ref()).or_else(|e| match e.kind() {
         io::ErrorKind::Unsupported | io::ErrorKind::ReadOnlyFilesystem => Ok(None),

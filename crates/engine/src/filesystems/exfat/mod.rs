@@ -144,7 +144,7 @@ impl System {
         boot: &BootSector,
         state: &mut State,
     ) -> io::Result<Chain> {
-        let entry = entry.ok_or_else(|| damaged(what, 0, "the root folder does not locate it"))?;
+        let entry = entry.ok_or_else(|| damaged(what, 0, format!("the root folder has no entry for the {what}")))?;
         let len = u64_at(&entry, 24);
         let mut chain = state.table.chain(u32_at(&entry, 20), boot.clusters)?;
         let held = u64::from(chain.count()) * u64::from(boot.cluster);

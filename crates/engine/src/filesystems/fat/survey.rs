@@ -242,7 +242,7 @@ impl Visitor for First {
                 .faults
                 .push(format!("{path} uses clusters marked as free: copy it elsewhere, then run {checker}"));
         }
-        // What is in a folder that has two names was seen.
+        // A folder with two names is descended into only once.
         Ok(new)
     }
 

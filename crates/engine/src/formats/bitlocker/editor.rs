@@ -588,7 +588,7 @@ fn state_of(copy: &Copy, opened: &Copy, vmk: Option<&Secret>) -> CopyState {
         Some(vmk) if !same && unlock::volume_key(&copy.metadata, vmk).is_err() => {
             CopyState::Differs("it has another volume master key".to_owned())
         }
-        _ if !same => CopyState::Differs("it differs from the first one that opens".to_owned()),
+        _ if !same => CopyState::Differs("it differs from the first copy that opens".to_owned()),
         _ => CopyState::Opens,
     }
 }

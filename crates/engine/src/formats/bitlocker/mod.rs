@@ -414,7 +414,7 @@ impl BitLockerHeader {
         let (protector, opened_by) = match &opened.protector {
             Some((number, name)) => (Some(*number), name.clone()),
             None if opened.vmk.is_some() => (None, "volume master key".to_owned()),
-            None if is_decrypted(metadata) => (None, "nothing: it is decrypted".to_owned()),
+            None if is_decrypted(metadata) => (None, "no key needed: the volume is decrypted".to_owned()),
             None => (None, "volume key".to_owned()),
         };
         let stretched = opened.trials > 0;
@@ -630,7 +630,7 @@ fn about_state(copy: &Copy, with: &Unlock<'_>, ours: bool) -> AboutState {
 }
 
 fn cut_short(size: u64, there: u64) -> Error {
-    let what = format!("the volume has {size} bytes, but the file or device only {there}");
+    let what = format!("the volume has {size} bytes, but the file or device has only {there}");
     Error::new(ErrorKind::Malformed { field: "state offset", offset: 16, what })
         .hint("If it was cut short, find a complete copy.")
         .advise(Advice::OpenTruncated)

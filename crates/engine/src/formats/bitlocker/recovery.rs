@@ -172,7 +172,7 @@ fn with_letters(text: &[u8]) -> Option<String> {
         return None;
     }
     let number = groups.iter().position(|group| group.contains(&OTHER))?;
-    Some(format!("the {} group is mistyped: it contains other characters than digits", ORDINALS[number]))
+    Some(format!("the {} group is mistyped: it contains characters other than digits", ORDINALS[number]))
 }
 
 const ORDINALS: [&str; GROUPS] = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"];
@@ -263,7 +263,10 @@ mod tests {
         assert!(mistake(&TYPED.replace("235818", "23581")).contains("first"));
         // 65536 × 11
         assert!(mistake(&TYPED.replace("591910", "720896")).contains("eighth"));
-        assert!(mistake(&TYPED.replace("253979", "25397O")).contains("the third group is mistyped: it contains other"));
+        assert!(
+            mistake(&TYPED.replace("253979", "25397O"))
+                .contains("the third group is mistyped: it contains characters other")
+        );
         let two = mistake(&TYPED.replace("235818", "235819").replace("241120", "24112"));
         assert!(
             two.contains("the first group") && two.contains("the fifth group is mistyped: it has 5 digits"),

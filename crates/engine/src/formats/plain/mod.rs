@@ -215,9 +215,10 @@ impl Parameters {
                     let key = match bits.map(|bits| bits as usize / 8) {
                         None => opened.key,
                         Some(len) if len <= opened.key.len() => Secret::copy_from(&opened.key[..len]),
-                        Some(_) => {
-                            let has = opened.key.len() * 8;
-                            return Err(Error::misuse(format!("the key in the key file has {has} bits")));
+                        Some(len) => {
+                            let (has, needed) = (opened.key.len() * 8, len * 8);
+                            let what = format!("the key in the key file has {has} bits, but {needed} were asked for");
+                            return Err(Error::misuse(what));
                         }
                     };
                     (cipher(CRYPTMOUNT_CIPHER, &mut taken), key, "SHA-1", opened.iterations)

@@ -224,8 +224,8 @@ impl Outer {
         }
         if size < smallest || !size.is_multiple_of(UNIT) || self.start().checked_add(size).is_none_or(|e| e > end) {
             return Err(Error::misuse(format!(
-                "a hidden volume here can have {smallest} to {largest} bytes in whole sectors of {UNIT}, not \
-                 {size}: more would overwrite the outer {filesystem} file system"
+                "the hidden volume cannot have {size} bytes: it needs {smallest} to {largest} bytes, in multiples of \
+                 {UNIT} (a larger one would overwrite the outer {filesystem} file system)"
             )));
         }
         Ok(self.data.start + end - size..self.data.start + end)

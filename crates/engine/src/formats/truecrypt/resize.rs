@@ -85,7 +85,7 @@ fn refuse(family: &Family, store: &dyn Store, opened: &OpenedVolumeHeader, with:
     Ok(())
 }
 
-/// Bytes of store for `size` bytes of data.
+/// Bytes of the store that a volume with `size` bytes of data takes.
 fn stored_len(family: &Family, opened: &OpenedVolumeHeader, size: u64) -> Result<u64> {
     let sector = u64::from(opened.found.fields.sector_size).max(UNIT);
     if !size.is_multiple_of(sector) {

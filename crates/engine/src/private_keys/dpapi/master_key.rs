@@ -20,7 +20,7 @@ const KEY: usize = 64;
 /// As many iterations as are done. Windows asks for 4,000 to 24,000.
 const ITERATIONS_MAX: u32 = 200_000;
 
-/// What may encrypt the master keys of a user.
+/// Keys that may encrypt a user's master keys.
 pub struct Candidates(pub(super) Vec<Secret>);
 
 impl Candidates {

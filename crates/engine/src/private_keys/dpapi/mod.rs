@@ -194,8 +194,8 @@ impl Profile {
             let users: Vec<_> = self.users.iter().map(|(sid, _)| &sid[..]).collect();
             let what = format!("the {what} opens none of the {} master keys of {}", keys.closed, users.join(", "));
             return Err(Error::new(ErrorKind::WrongCredential(what)).hint(
-                "Give the Windows password itself, not a PIN. Passwords of Microsoft accounts or set by an \
-                 administrator do not open them; an NT hash opens only domain keys.",
+                "Give the Windows password itself, not a PIN. The password of a Microsoft account, or one set by an \
+                 administrator, does not open them. An NT hash opens only domain keys.",
             ));
         }
         Ok(keys)

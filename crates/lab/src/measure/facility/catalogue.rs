@@ -145,7 +145,8 @@ fn check_name(facility: &Facility) -> Result<()> {
     let Facility { name, title, about, .. } = facility;
     let sound = |b: u8| b.is_ascii_alphanumeric() || NAME_SIGNS.contains(&b);
     if !(1..=NAME_MAX).contains(&name.len()) || !name.bytes().all(sound) || name.starts_with('-') {
-        let what = format!("the name {name:?}: at most {NAME_MAX} letters, digits and -_.:/+, not beginning with -");
+        let what =
+            format!("the name {name:?}: use at most {NAME_MAX} letters, digits and -_.:/+, and do not begin with -");
         return Err(Error::misuse(what));
     }
     match [title, about].into_iter().any(|text| text.contains(char::is_control)) {

@@ -61,10 +61,10 @@ impl RunChanges {
     /// The method, for those who doubt.
     pub fn method(&self) -> String {
         format!(
-            "Each figure is judged by Welch's test on the logarithms of its samples; all of them together are corrected by the method of \
-             Benjamini and Hochberg, so that at most {} % of the reported changes are expected to be false. Intervals are those of \
-             each figure alone (95 %). What lies between two runs and in neither of them (where files lie, which memory is \
-             used) is in no interval: differences below {} % are not called changes.",
+            "Each figure is judged by Welch's test on the logarithms of its samples. The method of Benjamini and Hochberg corrects all of \
+             them together: at most {} % of the reported changes are expected to be false. Each interval is for one figure alone \
+             (95 %). No interval includes what varies only from run to run (where files lie, which memory is used), so \
+             differences below {} % are not called changes.",
             percent(FALSE_CHANGES),
             percent(self.least)
         )

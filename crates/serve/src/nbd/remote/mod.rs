@@ -312,7 +312,8 @@ impl Remote {
         }
     }
 
-    /// Sends all writes since the last flush again. The flush before makes a server end what it may still have in hand.
+    /// Sends all writes since the last flush again. It flushes first, to make the server finish requests it is still
+    /// working on.
     fn send_again(&self, line: &Line) -> io::Result<()> {
         let mut kept = self.unflushed();
         if kept.is_empty() {
@@ -325,7 +326,7 @@ impl Remote {
         let flush = || if self.has(export::SEND_FLUSH) { carry_out(command::FLUSH, 0, &[]) } else { Ok(()) };
         flush()?;
         kept.iter().try_for_each(|(offset, data)| carry_out(command::WRITE, offset, data))?;
-        // So that the next time there is less of it.
+        // Fewer writes are left to send again next time.
         flush()?;
         kept.clear();
         Ok(())

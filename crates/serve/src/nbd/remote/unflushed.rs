@@ -33,7 +33,7 @@ impl Unflushed {
         number
     }
 
-    /// Whether there is room for a write of so many bytes.
+    /// Whether there is room for a write of `len` bytes.
     pub fn has_room(&self, len: usize) -> bool {
         self.writes.is_empty() || self.bytes + len <= LIMIT
     }

@@ -96,7 +96,8 @@ fn derive(digest: &Digest, material: &[u8], out: &mut [u8], go_on: &dyn Fn() -> 
     }
     let hash = digest.hash.as_deref().unwrap_or_default();
     let hash = hash::by_name(hash).ok_or_else(|| Error::unsupported(format!("digests by {}", hash.escape_debug())))?;
-    let iterations = digest.iterations.filter(|i| *i > 0).ok_or_else(|| wrong("digests", "one has no iterations"))?;
+    let iterations =
+        digest.iterations.filter(|i| *i > 0).ok_or_else(|| wrong("digests", "a digest has no iterations"))?;
     if out.len() > hash.size {
         return Err(wrong("digests", format!("one has {} bytes", out.len())));
     }

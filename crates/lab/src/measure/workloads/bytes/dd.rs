@@ -16,7 +16,7 @@ const BLOCKS: &[usize] = &[512, 1024, 2048, 4096, 8192, 16384, 32768, LARGE];
 /// The ends of them, and the sector of today's disks.
 const QUICK_BLOCKS: &[usize] = &[512, 4096, 32768, LARGE];
 
-/// What a study can set in both.
+/// The parameters a study can set, for both workloads here.
 const PARAMETERS: &[&str] = &["size", "blocks", "seconds", "repetitions", "data"];
 
 /// What is written where nobody says otherwise.

@@ -144,7 +144,7 @@ fn nothing() -> Command {
     command
 }
 
-/// `idle_s` is the processor time that fio uses itself for nothing.
+/// `idle_s` is the processor time of a fio run that moves no data.
 fn carry_out(job: &Job, place: &FioTarget, idle_s: f64, lab: &Lab) -> Result<Vec<Measure>> {
     let ran = program::run(&mut command(job, place, runtime_s(&lab.plan)), lab.cancelled)?;
     let cpu_s = (ran.took.cpu_s - idle_s).max(0.0);

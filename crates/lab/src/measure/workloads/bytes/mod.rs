@@ -118,8 +118,7 @@ fn sequential(device: &mut dyn Device, data: &Data, transfer: &Transfer, mark: u
     Ok((moved.bytes, Elapsed { seconds: moved.took.as_secs_f64(), ..meter.elapsed() }))
 }
 
-/// The smallest request that a device takes: around the page cache that is a sector of the disk below, which may be
-/// 4096 bytes.
+/// The smallest request a device takes. Direct I/O needs whole sectors of the disk below, which may have 4096 bytes.
 fn smallest(device: &mut dyn Device) -> Result<usize> {
     match device.read(512, &mut crate::measure::memory::Buffer::new(512)) {
         Ok(()) => Ok(512),

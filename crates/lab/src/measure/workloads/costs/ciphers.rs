@@ -65,7 +65,9 @@ pub static CIPHERS: Workload = Workload {
 fn run(target: &mut FacilityTarget, lab: &Lab) -> Result<WorkloadOutcome> {
     let name = &target.facility().name;
     if name != WITH {
-        return Err(Error::unsupported(format!("ciphers with {name}: in memory there is no facility")));
+        return Err(Error::unsupported(format!(
+            "ciphers with {name}: ciphers are measured in memory, only with the facility {WITH}"
+        )));
     }
     let Extent { buffers, threads } = Extent::of(&lab.plan);
     let mut outcome = WorkloadOutcome::default();

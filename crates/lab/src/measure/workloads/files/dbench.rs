@@ -10,7 +10,7 @@ use crate::measure::workloads::prelude::*;
 /// Bytes that a client's files take, about: found with du while eight ran.
 const CLIENT: u64 = 24 << 20;
 
-/// The shortest time of a run in seconds: its figure does without the last one.
+/// The shortest run in seconds. The last second does not count towards the figure.
 const LEAST_S: f64 = 3.0;
 
 /// Dbench.
@@ -20,8 +20,8 @@ pub(super) static DBENCH: Workload = Workload {
     measures: |plan| {
         let clients: Vec<String> = clients(plan).iter().map(ToString::to_string).collect();
         format!(
-            "Throughput of {} clients that do what a file server did for an office (NetBench), {} s each, and the longest time that one \
-             request took. Ahlstedt and Granath Karlsson 2013 ran it with 1, 6, 12, 48, 128 and 256 clients.",
+            "Throughput of {} clients that replay the load of an office file server (NetBench), {} s each, and the time of the longest \
+             request. Ahlstedt and Granath Karlsson 2013 ran it with 1, 6, 12, 48, 128 and 256 clients.",
             clients.join(", "),
             seconds(plan)
         )
@@ -60,7 +60,7 @@ fn clients(plan: &Plan) -> Vec<u32> {
     study.clients.iter().enumerate().filter(|(i, clients)| *i == 0 || fits(**clients)).map(|(_, n)| *n).collect()
 }
 
-/// Seconds for each number of clients. Its figure does without the last one.
+/// Seconds to run for each number of clients. The last second does not count towards the figure.
 fn seconds(plan: &Plan) -> u32 {
     let study = plan.parameters(DBENCH.name).and_then(|study| study.seconds);
     study.map_or(plan.level.choose([3, 6, 30]), |seconds| (seconds * plan.scale).max(LEAST_S) as u32)

@@ -74,7 +74,7 @@ fn flush(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Reads a file on a disk into the page cache: it is a source, whose disk is not to be measured.
+/// Reads a source file into the page cache, to keep its disk out of the measurement.
 fn warm(file: &Path) -> Result<()> {
     let copy = File::open(file).and_then(|mut source| std::io::copy(&mut source, &mut std::io::sink()));
     copy.map(drop).map_err(|e| Error::from(e).at(file))
