@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use claviger_engine::store::{Bypass, HeaderLock};
+use claviger_engine::store::HeaderLock;
 use claviger_engine::{Error, Result, Store};
 
 use crate::opening::new_file;
@@ -103,6 +103,10 @@ impl Drop for Traced {
 }
 
 impl Store for Traced {
+    fn below(&self) -> Option<&dyn Store> {
+        Some(&self.inner)
+    }
+
     fn len(&self) -> u64 {
         self.inner.len()
     }
@@ -121,30 +125,6 @@ impl Store for Traced {
 
     fn flush(&self) -> io::Result<()> {
         self.inner.flush()
-    }
-
-    fn still_whole(&self) -> io::Result<()> {
-        self.inner.still_whole()
-    }
-
-    fn sector_size(&self) -> u64 {
-        self.inner.sector_size()
-    }
-
-    fn writable(&self) -> bool {
-        self.inner.writable()
-    }
-
-    fn damage_prevented(&self) -> bool {
-        self.inner.damage_prevented()
-    }
-
-    fn bypass_cache(&self, what: Bypass) -> bool {
-        self.inner.bypass_cache(what)
-    }
-
-    fn bypasses_cache(&self) -> bool {
-        self.inner.bypasses_cache()
     }
 
     fn lock_header(&self) -> Result<Option<HeaderLock>> {

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Bypass, Store, check_range};
+use super::{Store, check_range};
 
 /// Bytes that are read at once. Over a line of 1 Gbit/s they take as long as one round trip in a house.
 const BLOCK: u64 = 128 << 10;
@@ -86,6 +86,10 @@ impl CachedBlocks {
 }
 
 impl Store for AroundStore {
+    fn below(&self) -> Option<&dyn Store> {
+        Some(&self.inner)
+    }
+
     fn len(&self) -> u64 {
         self.inner.len()
     }
@@ -114,30 +118,6 @@ impl Store for AroundStore {
 
     fn flush(&self) -> io::Result<()> {
         self.inner.flush()
-    }
-
-    fn still_whole(&self) -> io::Result<()> {
-        self.inner.still_whole()
-    }
-
-    fn sector_size(&self) -> u64 {
-        self.inner.sector_size()
-    }
-
-    fn writable(&self) -> bool {
-        self.inner.writable()
-    }
-
-    fn damage_prevented(&self) -> bool {
-        self.inner.damage_prevented()
-    }
-
-    fn bypass_cache(&self, what: Bypass) -> bool {
-        self.inner.bypass_cache(what)
-    }
-
-    fn bypasses_cache(&self) -> bool {
-        self.inner.bypasses_cache()
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {

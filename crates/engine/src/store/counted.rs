@@ -2,7 +2,7 @@ use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Bypass, HeaderLock, Store};
+use super::{HeaderLock, Store};
 use crate::error::Result;
 use crate::shards::Shards;
 
@@ -113,6 +113,10 @@ impl<S: Store> CountedStore<S> {
 }
 
 impl<S: Store> Store for CountedStore<S> {
+    fn below(&self) -> Option<&dyn Store> {
+        Some(&self.inner)
+    }
+
     fn len(&self) -> u64 {
         self.inner.len()
     }
@@ -143,32 +147,8 @@ impl<S: Store> Store for CountedStore<S> {
         self.inner.flush().inspect_err(|e| self.failed(e, self.inner.writable(), what))
     }
 
-    fn still_whole(&self) -> io::Result<()> {
-        self.inner.still_whole()
-    }
-
-    fn sector_size(&self) -> u64 {
-        self.inner.sector_size()
-    }
-
-    fn writable(&self) -> bool {
-        self.inner.writable()
-    }
-
     fn lock_header(&self) -> Result<Option<HeaderLock>> {
         self.inner.lock_header()
-    }
-
-    fn damage_prevented(&self) -> bool {
-        self.inner.damage_prevented()
-    }
-
-    fn bypass_cache(&self, what: Bypass) -> bool {
-        self.inner.bypass_cache(what)
-    }
-
-    fn bypasses_cache(&self) -> bool {
-        self.inner.bypasses_cache()
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {

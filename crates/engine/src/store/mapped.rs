@@ -1,7 +1,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::{Bypass, Store, check_range, largest_sector};
+use super::{Store, check_range, largest_sector};
 
 /// A store that is put together of parts of another one: extents, in the order in which they follow each other.
 pub struct MappedStore {
@@ -88,6 +88,10 @@ impl MappedStore {
 }
 
 impl Store for MappedStore {
+    fn below(&self) -> Option<&dyn Store> {
+        Some(&self.inner)
+    }
+
     fn len(&self) -> u64 {
         self.len
     }
@@ -121,28 +125,12 @@ impl Store for MappedStore {
         self.inner.flush()
     }
 
-    fn still_whole(&self) -> io::Result<()> {
-        self.inner.still_whole()
-    }
-
     fn sector_size(&self) -> u64 {
         self.sector_size
     }
 
     fn writable(&self) -> bool {
         self.writable && self.inner.writable()
-    }
-
-    fn damage_prevented(&self) -> bool {
-        self.inner.damage_prevented()
-    }
-
-    fn bypass_cache(&self, what: Bypass) -> bool {
-        self.inner.bypass_cache(what)
-    }
-
-    fn bypasses_cache(&self) -> bool {
-        self.inner.bypasses_cache()
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {

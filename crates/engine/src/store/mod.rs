@@ -39,6 +39,13 @@ pub enum Bypass {
 
 /// Positioned bytes. Each call is exact or an error. Offsets and lengths are in bytes.
 pub trait Store: Send + Sync {
+    /// The store that this one is a layer over. It answers where the layer does not: whether it is whole and writable, its sector
+    /// size, the page cache. What a layer passes on only where its bytes lie at the same positions, it says itself: locking the
+    /// header, changing the size, discarding.
+    fn below(&self) -> Option<&dyn Store> {
+        None
+    }
+
     /// Size in bytes.
     fn len(&self) -> u64;
 
@@ -72,23 +79,23 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// An error that says so, or whatever the backing reports.
     fn still_whole(&self) -> io::Result<()> {
-        Ok(())
+        self.below().map_or(Ok(()), Store::still_whole)
     }
 
     /// Sector size that file systems in it should be made for, in bytes: a power of two, at least 512. Smaller requests
     /// work, but other programs that open the same volume may refuse a file system with smaller sectors.
     fn sector_size(&self) -> u64 {
-        SMALLEST_SECTOR
+        self.below().map_or(SMALLEST_SECTOR, Store::sector_size)
     }
 
     /// Whether writes are possible at all.
     fn writable(&self) -> bool {
-        true
+        self.below().is_none_or(Store::writable)
     }
 
     /// Whether a write was refused because it would have damaged a hidden volume. After that, every write is refused.
     fn damage_prevented(&self) -> bool {
-        false
+        self.below().is_some_and(Store::damage_prevented)
     }
 
     /// Keeps other programs from changing the header, if there is a lock that they honour; `None` if there is none, or
@@ -102,13 +109,13 @@ pub trait Store: Send + Sync {
 
     /// Goes past the system's page cache from now on, where the backing can. Whether it does; what was said first counts. Called
     /// before the store is shared out: no write may be under way.
-    fn bypass_cache(&self, _what: Bypass) -> bool {
-        false
+    fn bypass_cache(&self, what: Bypass) -> bool {
+        self.below().is_some_and(|below| below.bypass_cache(what))
     }
 
     /// Whether all goes past the page cache: then each request waits for a disk, and a few large ones are better than many small ones.
     fn bypasses_cache(&self) -> bool {
-        false
+        self.below().is_some_and(Store::bypasses_cache)
     }
 
     /// Changes the size, if the store can.
@@ -129,6 +136,9 @@ pub trait Store: Send + Sync {
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
+    fn below(&self) -> Option<&dyn Store> {
+        (**self).below()
+    }
     fn len(&self) -> u64 {
         (**self).len()
     }

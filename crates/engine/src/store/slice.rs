@@ -1,7 +1,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::{Bypass, Store, check_range, largest_sector};
+use super::{Store, check_range, largest_sector};
 
 /// A part of another store, such as a partition.
 pub struct SliceStore {
@@ -24,6 +24,10 @@ impl SliceStore {
 }
 
 impl Store for SliceStore {
+    fn below(&self) -> Option<&dyn Store> {
+        Some(&self.inner)
+    }
+
     fn len(&self) -> u64 {
         self.len
     }
@@ -42,29 +46,9 @@ impl Store for SliceStore {
         self.inner.flush()
     }
 
-    fn still_whole(&self) -> io::Result<()> {
-        self.inner.still_whole()
-    }
-
     /// The store's own, if the slice is made of whole sectors of it.
     fn sector_size(&self) -> u64 {
         largest_sector(self.inner.sector_size(), self.start | self.len)
-    }
-
-    fn writable(&self) -> bool {
-        self.inner.writable()
-    }
-
-    fn damage_prevented(&self) -> bool {
-        self.inner.damage_prevented()
-    }
-
-    fn bypass_cache(&self, what: Bypass) -> bool {
-        self.inner.bypass_cache(what)
-    }
-
-    fn bypasses_cache(&self) -> bool {
-        self.inner.bypasses_cache()
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {

@@ -18,7 +18,7 @@ use claviger_crypto::secret::wipe_after_sectors;
 
 use crate::key_process::volume::KeyHandle;
 use crate::shards::{Shards, SharedLock};
-use crate::store::{Bypass, Store, check_range};
+use crate::store::{Store, check_range};
 use align::Cut;
 use authenticated::{Authenticated, TagKey};
 use flushing::Flushing;
@@ -296,6 +296,10 @@ impl Volume {
 }
 
 impl Store for Volume {
+    fn below(&self) -> Option<&dyn Store> {
+        Some(&self.store)
+    }
+
     fn len(&self) -> u64 {
         self.layout.len()
     }
@@ -360,20 +364,8 @@ impl Store for Volume {
         })
     }
 
-    fn still_whole(&self) -> io::Result<()> {
-        self.store.still_whole()
-    }
-
     fn sector_size(&self) -> u64 {
         self.sector_size
-    }
-
-    fn bypass_cache(&self, what: Bypass) -> bool {
-        self.store.bypass_cache(what)
-    }
-
-    fn bypasses_cache(&self) -> bool {
-        self.store.bypasses_cache()
     }
 
     fn writable(&self) -> bool {
