@@ -1,4 +1,4 @@
-//! `claviger reencrypt`: another key, cipher or sector size for a LUKS2 volume, where it lies; encryption and decryption in place.
+//! `claviger reencrypt`: another key, cipher or sector size for a volume, where it lies; encryption and decryption in place.
 
 mod conversion;
 
@@ -8,34 +8,31 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Instant;
 
 use anyhow::Context;
 use claviger_engine::filesystems;
-use claviger_engine::formats;
-use claviger_engine::formats::luks2::reencrypt::{self, HeaderAndData, Reencryption, ReencryptionRequest};
-use claviger_engine::formats::takes::{self, Purpose};
+use claviger_engine::formats::{self, InPlaceStores, Reencrypter};
 use claviger_engine::internal::files;
 use claviger_engine::store::{Access, Bypass, FileStore};
-use claviger_engine::{Credential, Error, ErrorKind, Opening, Result, Secret, Spec, Store, Unlock};
+use claviger_engine::{Credential, Error, ErrorKind, Result, Store, Unlock};
 use claviger_serve::inherited;
 use serde::Serialize;
 
 use crate::opening::cost::NewCostArgs;
 use crate::opening::credentials::CredentialArgs;
 use crate::opening::direct::DirectArgs;
-use crate::opening::patience::{self, PatienceArgs};
+use crate::opening::patience::PatienceArgs;
 use crate::opening::remote;
 use crate::process::guard;
 use crate::process::key_process::{InKeyProcess, KeyProcessArgs, Started, Which};
 use crate::terminal::exit::Silent;
 use crate::terminal::output::{self, Report, warn};
-use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, prompt, size};
 use crate::verbs::create::protectors::{ProtectorArgs, ProtectorReport};
+use conversion::carry_out;
 
-/// Size of the file of a new detached header, in bytes: as cryptsetup makes it.
-const HEADER: u64 = 16 << 20;
+/// What plaintext becomes, and what a volume is taken for that nothing shows in.
+const DEFAULT_FORMAT: &str = "LUKS2";
 
 /// Change the key, cipher or sector size of a LUKS2 volume in place; encrypt and decrypt in place
 ///
@@ -163,6 +160,12 @@ struct ReencryptionTarget {
     new: bool,
 }
 
+impl ReencryptionTarget {
+    fn stores(&self) -> InPlaceStores<'_> {
+        InPlaceStores { data: &self.data, header: self.header.as_ref() }
+    }
+}
+
 /// What a detached header is in, and its file if that was made just now.
 type DetachedHeader = (Arc<dyn Store>, Option<Arc<FileStore>>);
 
@@ -198,56 +201,6 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     carry_out(args, opened, None, &|| args.forget_header(made.as_deref()))
 }
 
-/// Carries it out on the open stores; `in_key_process` is set in the key process. Calls `forget` if it could not begin.
-fn carry_out(
-    args: &Args,
-    opened: ReencryptionTarget,
-    in_key_process: Option<&InKeyProcess>,
-    forget: &dyn Fn(),
-) -> anyhow::Result<()> {
-    let at = |e: Error| e.at(&args.path);
-    let ReencryptionTarget { data, header, new } = opened;
-    if let Some(found) = args.convertible(&*data).map_err(at)? {
-        return args.convert(data, found, in_key_process);
-    }
-    let stores = match &header {
-        Some(header) => HeaderAndData::new(&**header, Some(&*data)),
-        None => HeaderAndData::new(&*data, None),
-    };
-    if args.encrypt {
-        filesystems::must_not_be_hibernated(&data).inspect_err(|_| forget()).map_err(at)?;
-    }
-    if args.resume && reencrypt::status(&**header.as_ref().unwrap_or(&data)).is_ok_and(|status| status.is_none()) {
-        return Err(at(args.nothing_begun(&*data)).into());
-    }
-    args.announce(header.as_ref().unwrap_or(&data)).map_err(at)?;
-    let credentials = match args.encrypt {
-        // A keyfile is a passphrase.
-        true => args.credentials.read_new(|keyfiles| keyfiles.is_empty())?,
-        false => args.credentials.read_for(|keyfiles| keyfiles.is_empty())?,
-    };
-    let volume_key = if args.encrypt { args.credentials.new_volume_key()? } else { None };
-    alone(in_key_process)?;
-    let ended = match args.resume {
-        true => Vec::new(),
-        false => args.begin(&stores, &credentials, volume_key.as_ref(), new).inspect_err(|_| forget())?,
-    };
-    let with = args.unlock(&credentials);
-    let reencryption = Reencryption::resume(stores, &with, args.hotzone_size).map_err(at)?;
-    let size = reencryption.progress().size;
-    let begun = Instant::now();
-    if !args.init_only {
-        let bar = Progress::bytes("Reencrypting");
-        let done = reencryption.run(&|done, all| bar.at(done, all), cancel::flag());
-        bar.clear();
-        done.map_err(at)?;
-    }
-    let seconds = begun.elapsed().as_secs_f64();
-    let path = args.path.display().to_string();
-    let (finished, protectors) = (!args.init_only, ProtectorReport::default());
-    output::print(&Reencrypted { path, finished, size, seconds, ended_keyslots: ended, protectors }, args.json)
-}
-
 /// All secrets are there: a process that has them for another one can do nothing else from now on.
 fn alone(in_key_process: Option<&InKeyProcess>) -> anyhow::Result<()> {
     let Some(keeping) = in_key_process else { return Ok(()) };
@@ -259,14 +212,13 @@ fn alone(in_key_process: Option<&InKeyProcess>) -> anyhow::Result<()> {
 impl Args {
     /// Opens what it is about, and makes the file of a new header. That file is returned, too, if it was made.
     fn opened(&self, data: Arc<dyn Store>) -> Result<(ReencryptionTarget, Option<Arc<FileStore>>)> {
-        let at = |e: Error| e.at(&self.path);
-        // Those have no detached header, and say so themselves.
-        if self.convertible(&*data).map_err(at)?.is_some() {
-            return Ok((ReencryptionTarget { data, header: None, new: false }, None));
-        }
-        let luks2 = formats::by_name("LUKS2")?;
-        takes::check(luks2.name(), &luks2.takes(), Purpose::Creating, &self.protectors.parameters()).map_err(at)?;
-        let (header, made) = self.header_store(&*data).map_err(at)?.map_or((None, None), |(h, made)| (Some(h), made));
+        let header_store = || {
+            let of = self.convertible(&*data)?;
+            self.check(&of)?;
+            of.converter.reencrypter().map_or(Ok(None), |reencrypter| self.header_store(reencrypter, &*data))
+        };
+        let (header, made) = header_store().map_err(|e| e.at(&self.path))?.unzip();
+        let made = made.flatten();
         Ok((ReencryptionTarget { data, header, new: made.is_some() }, made))
     }
 
@@ -306,29 +258,17 @@ impl Args {
         carry_out(self, opened, Some(&keeping), &|| ())
     }
 
-    /// Tells what trying the keyslots costs, and asks where it takes long, before anybody types a password. Where there is no header
-    /// yet, or half of one, there is nothing to tell.
-    fn announce(&self, header: &Arc<dyn Store>) -> Result<()> {
-        match Opening::store(Arc::clone(header)).format("LUKS2").find_header() {
-            Ok(found) if !self.encrypt && !self.credentials.gives_volume_key() => {
-                let with = self.unlock(&[]);
-                patience::announce(found.header.plan(&with), &with)
-            }
-            _ => Ok(()),
-        }
-    }
-
     fn unlock<'a>(&self, credentials: &'a [Credential]) -> Unlock<'a> {
         Unlock { cancel: Some(cancel::flag()), may_take: self.patience.may_take(), ..Unlock::with(credentials) }
     }
 
     /// What the header is in, if that is not the volume itself. It is made where there is none, and the reencryption is to make one. An
     /// empty file is none: an interruption may leave it between the making and the allocating.
-    fn header_store(&self, data: &dyn Store) -> Result<Option<DetachedHeader>> {
+    fn header_store(&self, reencrypter: &dyn Reencrypter, data: &dyn Store) -> Result<Option<DetachedHeader>> {
         let Some(path) = &self.header else { return Ok(None) };
         if remote::is_remote(path) {
             let store = remote::open(path, Access::ReadWrite)?;
-            if reencrypt::status(&*store)?.is_none() {
+            if reencrypter.status(&*store)?.is_none() {
                 remote::must_be_here(path, "a new header")?;
             }
             return Ok(Some((store, None)));
@@ -337,11 +277,10 @@ impl Args {
         if existing.as_ref().is_some_and(|store| !store.is_empty() || !store.is_at(path)) {
             return Ok(existing.map(|store| (Arc::new(store) as Arc<dyn Store>, None)));
         }
-        let len = match () {
-            () if self.encrypt => HEADER,
-            () if self.decrypt => reencrypt::header_len(data)?,
-            () => return Ok(Some((Arc::new(FileStore::open(path, Access::ReadWrite)?) as Arc<dyn Store>, None))),
+        let Some(towards) = self.towards() else {
+            return Ok(Some((Arc::new(FileStore::open(path, Access::ReadWrite)?) as Arc<dyn Store>, None)));
         };
+        let len = reencrypter.new_header_len(data, towards)?;
         self.consent()?;
         if existing.is_some() {
             fs::remove_file(path).map_err(|e| Error::from(e).at(path))?;
@@ -359,81 +298,6 @@ impl Args {
         }
     }
 
-    /// Begins it, after a question if it was not `asked` before. Which keyslots end with the old key.
-    fn begin(
-        &self,
-        stores: &HeaderAndData<'_>,
-        credentials: &[Credential],
-        volume_key: Option<&Secret>,
-        asked: bool,
-    ) -> anyhow::Result<Vec<u32>> {
-        let at = |e: Error| e.at(&self.path);
-        let request = self.request()?;
-        let with = self.unlock(credentials);
-        // Asked first: half a header, which an interruption has left, is none that has a status.
-        if self.decrypt && stores.detached && reencrypt::moves_header(stores.header, stores.data).map_err(at)? {
-            self.consent_unless(asked)?;
-            reencrypt::begin_decryption(stores.header, stores.data, &with, &request).map_err(at)?;
-            return Ok(Vec::new());
-        }
-        match reencrypt::status(stores.header).map_err(at)? {
-            Some(true) => {
-                let begun = Error::misuse("its reencryption has already begun").hint("To continue it, add --resume.");
-                return Err(at(begun).into());
-            }
-            _ if self.encrypt => {
-                self.encryption(stores, &request, credentials, volume_key, asked)?;
-                return Ok(Vec::new());
-            }
-            Some(false) => {}
-            None => return Err(at(self.no_luks2(stores)).into()),
-        }
-        let beginning = reencrypt::begin(stores, &with, &request, self.decrypt).map_err(at)?;
-        if !beginning.ending.is_empty() {
-            let slots: Vec<_> = beginning.ending.iter().map(u32::to_string).collect();
-            warn(&format!(
-                "keyslots {} will be removed with the old key. Add their passwords again afterwards.",
-                slots.join(", ")
-            ));
-        }
-        self.consent_unless(false)?;
-        beginning.edit.carry_out(stores.header).map_err(at)?;
-        Ok(beginning.ending)
-    }
-
-    fn encryption(
-        &self,
-        stores: &HeaderAndData<'_>,
-        request: &ReencryptionRequest<'_>,
-        credentials: &[Credential],
-        volume_key: Option<&Secret>,
-        asked: bool,
-    ) -> anyhow::Result<()> {
-        let at = |e: Error| e.at(&self.path);
-        let spec = Spec {
-            volume_key,
-            cipher: self.new_cipher.as_deref(),
-            key_bits: self.new_key_size,
-            sector_size: self.new_sector_size,
-            cost: self.cost.cost()?,
-            cancel: Some(cancel::flag()),
-            ..Spec::default()
-        };
-        if stores.detached {
-            let beginning = reencrypt::begin_detached_encryption(stores, &spec, credentials, request).map_err(at)?;
-            self.consent_unless(asked)?;
-            beginning.edit.carry_out(stores.header).map_err(at)?;
-            return Ok(());
-        }
-        let Some(reduce) = self.reduce_device_size else {
-            return Err(at(Error::misuse("the header needs room")
-                .hint("Shrink the file system by 32 MiB and add --reduce-device-size 32M, or add --header FILE."))
-            .into());
-        };
-        self.consent_unless(asked)?;
-        Ok(reencrypt::begin_encryption(stores.data, reduce, &spec, credentials, request).map_err(at)?)
-    }
-
     /// What is there where nothing was ever begun.
     fn nothing_begun(&self, data: &dyn Store) -> Error {
         let holds = filesystems::detect(data).ok().flatten();
@@ -441,36 +305,6 @@ impl Args {
             holds.map_or("its contents are unknown".to_owned(), |found| format!("it holds {}", found.kind.described()));
         Error::new(ErrorKind::NotThisFormat(format!("there is no reencryption to resume: {what}")))
             .hint("To encrypt it in place: `claviger reencrypt --encrypt`, with --format BitLocker for BitLocker.")
-    }
-
-    fn no_luks2(&self, stores: &HeaderAndData<'_>) -> Error {
-        let mut start = [0; 8];
-        let read = stores.header.read_at(0, &mut start);
-        let error = Error::new(ErrorKind::NotThisFormat("it has no LUKS2 header".into()));
-        if read.is_ok() && start == *b"LUKS\xba\xbe\0\x01" {
-            return error.hint("It is a LUKS1 volume. To convert its header: claviger header convert --to LUKS2");
-        }
-        error.hint("To encrypt plaintext, add --encrypt.")
-    }
-
-    fn request(&self) -> Result<ReencryptionRequest<'_>> {
-        Ok(ReencryptionRequest {
-            cipher: self.new_cipher.as_deref(),
-            key_bits: self.new_key_size,
-            sector_size: self.new_sector_size,
-            resilience: self.resilience.as_deref(),
-            checksum: self.resilience_hash.as_deref(),
-            backward: self.backward,
-            hash: None,
-            cost: self.cost.cost()?,
-        })
-    }
-
-    fn consent_unless(&self, asked: bool) -> Result<()> {
-        if !asked {
-            self.consent()?;
-        }
-        cancel::check()
     }
 
     fn consent(&self) -> Result<()> {

@@ -47,7 +47,9 @@ pub use change::{
 };
 pub use editor::HeaderEditor;
 pub use header_facts::{FactUnit, FormatFacts, HeaderFacts, KeyslotFacts, Pbkdf2Facts};
-pub use in_place::{InPlaceConversion, InPlaceConverter, Towards, convertible};
+pub use in_place::{
+    InPlaceConversion, InPlaceConverter, InPlaceStores, Reencrypter, ReencryptionRequest, Towards, convertible,
+};
 pub use plan::{PlannedSlot, UnlockPlan};
 pub use resizing::Resizing;
 pub use sealed::{Releaser, Sealed};

@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 
 use crate::support::described;
 use crate::torture::{Scenario, Verb};
-use claviger_engine::formats::{Format, InPlaceConverter, Unlocked};
+use claviger_engine::formats::{Format, InPlaceConverter, ReencryptionRequest, Unlocked};
 use claviger_engine::formats::{Towards, bitlocker::BITLOCKER, convertible};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Spec, Store, Unlock, Volume};
@@ -95,7 +95,7 @@ impl Case {
 
     fn convert(&self, store: &Arc<dyn Store>, towards: Option<Towards>, stop: &dyn Fn(u64) -> bool) -> Result<()> {
         let (_, converter) = convertible(&**store)?.expect("it is one of BitLocker");
-        let conversion = self.with_key(|with| converter.conversion(store, with, towards, Some(ZONE)))?;
+        let conversion = self.with_key(|with| converter.conversion(store.into(), with, towards, &zones()))?;
         let cancel = AtomicBool::new(false);
         let begun = std::cell::Cell::new(0);
         let progress = |done: u64, all: u64| {
@@ -293,15 +293,20 @@ fn startup_key() -> [Credential; 1] {
     [Credential::Keyfile(contents)]
 }
 
+/// Zones of [`ZONE`] bytes.
+fn zones() -> ReencryptionRequest<'static> {
+    ReencryptionRequest { zone: Some(ZONE), ..ReencryptionRequest::default() }
+}
+
 fn converter() -> &'static dyn InPlaceConverter {
     BITLOCKER.in_place_converter().expect("it converts")
 }
 
 fn encrypt(store: &Arc<dyn Store>, key: &[Credential]) -> Result<()> {
     if convertible(&**store)?.is_none() {
-        converter().begin_encryption(store, &Spec::default(), key)?;
+        converter().begin_encryption(store.into(), &Spec::default(), key, &zones())?;
     }
-    let conversion = converter().conversion(store, &Unlock::with(key), Some(Towards::Encrypted), Some(ZONE))?;
+    let conversion = converter().conversion(store.into(), &Unlock::with(key), Some(Towards::Encrypted), &zones())?;
     conversion.run(&|_, _| {}, &AtomicBool::new(false))
 }
 
@@ -320,7 +325,12 @@ fn a_file_system_is_encrypted_where_it_lies_and_decrypted_again() {
         let same = stored.chunks(512).zip(plain.chunks(512)).position(|(now, before)| now == before);
         assert_eq!(same, None, "{name}: a sector is still plaintext");
         assert!(decrypted(&store, &key)[..plain.len()] == plain, "{name}: encrypted");
-        let plain_again = converter().conversion(&store, &Unlock::with(&key), Some(Towards::Plain), None);
+        let plain_again = converter().conversion(
+            (&store).into(),
+            &Unlock::with(&key),
+            Some(Towards::Plain),
+            &ReencryptionRequest::default(),
+        );
         plain_again.expect("it opens").run(&|_, _| {}, &AtomicBool::new(false)).expect("decrypted");
         assert!(read_all(&*store)[..plain.len()] == plain, "{name}: there and back");
     }
@@ -347,7 +357,7 @@ fn converted_or_as_it_was(made: &Made, image: &[u8], key: &[u8], what: &str) {
         let store = memory(image);
         let Ok(Some((_, converter))) = convertible(&*store) else { return };
         let key = [Credential::VolumeKey(Secret::copy_from(key))];
-        let begun = converter.conversion(&store, &Unlock::with(&key), towards, Some(ZONE));
+        let begun = converter.conversion((&store).into(), &Unlock::with(&key), towards, &zones());
         let Ok(conversion) = begun else {
             assert!(read_all(&*store) == image, "{what}, {towards:?}: refused, and written");
             continue;

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::support::*;
-use claviger_engine::formats::{self, Format, Towards, bitlocker::BITLOCKER};
+use claviger_engine::formats::{self, Format, ReencryptionRequest, Towards, bitlocker::BITLOCKER};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::{Credential, ErrorKind, Result, Secret, Store, Unlock, Unlocked, Volume};
 use claviger_testkit::bitlocker::crypto::Method;
@@ -368,7 +368,9 @@ fn where_nothing_is_said_to_be_encrypted_the_data_are_looked_at() {
             for towards in [Some(Towards::Plain), Some(Towards::Encrypted), None] {
                 let store = store(&made.image);
                 let converter = BITLOCKER.in_place_converter().expect("it converts");
-                let refused = converter.conversion(&store, &Unlock::with(&[]), towards, None).map(drop);
+                let refused = converter
+                    .conversion((&store).into(), &Unlock::with(&[]), towards, &ReencryptionRequest::default())
+                    .map(drop);
                 assert!(refused.is_err(), "{kind:?}, {towards:?}");
             }
         }

@@ -483,12 +483,9 @@ fn offered(format: &dyn Format) -> Vec<Verb> {
     if format.takes().to(Purpose::Creating).contains(&Parameter::HiddenVolume) {
         verbs.push(Verb::CreateHidden);
     }
-    if format.in_place_converter().is_some() {
+    if let Some(converter) = format.in_place_converter() {
         verbs.extend([Verb::Encrypt, Verb::Decrypt]);
-    }
-    // Its reencryption does more than a converter.
-    if format.name() == "LUKS2" {
-        verbs.extend([Verb::Encrypt, Verb::Decrypt, Verb::Reencrypt]);
+        verbs.extend(converter.reencrypter().map(|_| Verb::Reencrypt));
     }
     if let Some(editor) = format.editor() {
         let subject = subjects().into_iter().find(|subject| subject.format == format.name()).expect("it is edited");

@@ -1,94 +1,122 @@
-//! In-place encryption and decryption for formats with an [`InPlaceConverter`], which keep their key.
+//! The conversion itself, which is the same for each format with an [`InPlaceConverter`].
 
-use std::sync::Arc;
+use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use claviger_engine::filesystems;
 use claviger_engine::formats::takes::{self, Purpose};
-use claviger_engine::formats::{self, Format, InPlaceConverter, Towards};
+use claviger_engine::formats::{
+    self, Format, InPlaceConversion, InPlaceConverter, InPlaceStores, Reencrypter, ReencryptionRequest, Towards,
+};
 use claviger_engine::{Credential, Error, ErrorKind, Result, Spec, Store};
 
-use super::{Args, Reencrypted, alone};
+use super::{Args, DEFAULT_FORMAT, Reencrypted, ReencryptionTarget, alone};
 use crate::opening::{patience, takes_no};
 use crate::process::key_process::InKeyProcess;
+use crate::terminal::output::warn;
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, output};
 use crate::verbs::create::protectors::ProtectorReport;
 
 /// A format with what converts its volumes.
+#[derive(Clone, Copy)]
 pub struct Convertible {
     format: &'static dyn Format,
-    converter: &'static dyn InPlaceConverter,
-    /// Whether there is a volume of it already.
-    exists: bool,
+    pub converter: &'static dyn InPlaceConverter,
+    /// Whether plaintext becomes a volume.
+    new: bool,
+}
+
+/// Carries the verb out on the open stores; `in_key_process` is set in the key process. Calls `forget` if it could not begin.
+pub fn carry_out(
+    args: &Args,
+    opened: ReencryptionTarget,
+    in_key_process: Option<&InKeyProcess>,
+    forget: &dyn Fn(),
+) -> anyhow::Result<()> {
+    let at = |e: Error| e.at(&args.path);
+    let (of, stores) = (args.convertible(&*opened.data).map_err(at)?, opened.stores());
+    if let Some(reencrypter) = of.converter.reencrypter() {
+        args.check_state(reencrypter, stores).inspect_err(|_| forget()).map_err(at)?;
+    }
+    let asked = Cell::new(opened.new);
+    let consent = |ending: &[u32]| args.agree_to(ending, &asked);
+    let request = ReencryptionRequest { consent: Some(&consent), ..args.request()? };
+    let (credentials, protectors) = match of.new {
+        true => args.begin_encryption(stores, of, &request, in_key_process).inspect_err(|_| forget())?,
+        false => {
+            let credentials = args.credentials(stores, of)?;
+            alone(in_key_process)?;
+            (credentials, ProtectorReport::default())
+        }
+    };
+    let conversion = args.conversion(stores, of, &credentials, &request).inspect_err(|_| forget()).map_err(at)?;
+    let (_, size) = conversion.progress();
+    let ended_keyslots = conversion.ending().to_vec();
+    let (begun, stop) = (Instant::now(), AtomicBool::new(true));
+    let bar = Progress::bytes(if of.converter.reencrypter().is_some() { "Reencrypting" } else { "Converting" });
+    let cancel = if args.init_only { &stop } else { cancel::flag() };
+    let done = conversion.run(&|done, all| bar.at(done, all), cancel);
+    bar.clear();
+    match done {
+        Err(e) if args.init_only && matches!(e.kind, ErrorKind::Cancelled) => {}
+        done => done.map_err(at)?,
+    }
+    let (path, seconds) = (args.path.display().to_string(), begun.elapsed().as_secs_f64());
+    output::print(
+        &Reencrypted { path, finished: !args.init_only, size, seconds, ended_keyslots, protectors },
+        args.json,
+    )
 }
 
 impl Args {
     /// The format with a converter that the volume is of, or is to be of.
-    pub fn convertible(&self, data: &dyn Store) -> Result<Option<Convertible>> {
+    pub fn convertible(&self, data: &dyn Store) -> Result<Convertible> {
+        let named = self.format.as_deref().map(formats::by_name).transpose()?;
         if let Some((format, converter)) = formats::convertible(data)? {
-            return Ok(Some(Convertible { format, converter, exists: true }));
+            // What can be half encrypted is encrypted on.
+            let new = self.encrypt && converter.reencrypter().is_some();
+            return match named {
+                Some(other) if other.name() != format.name() => {
+                    Err(Error::misuse(format!("it is already a {} volume", format.name())))
+                }
+                _ => Ok(Convertible { format, converter, new }),
+            };
         }
-        let Some(format) = self.format.as_deref().map(formats::by_name).transpose()? else { return Ok(None) };
-        Ok(format.in_place_converter().map(|converter| Convertible { format, converter, exists: false }))
+        let format = named.map_or_else(|| formats::by_name(DEFAULT_FORMAT), Ok)?;
+        let converter = format.in_place_converter();
+        let converter = converter
+            .ok_or_else(|| Error::unsupported(format!("encrypting in place with the format {}", format.name())))?;
+        Ok(Convertible { format, converter, new: self.encrypt })
     }
 
-    /// Carries the verb out for such a volume.
-    pub fn convert(
-        &self,
-        store: Arc<dyn Store>,
-        of: Convertible,
-        in_key_process: Option<&InKeyProcess>,
-    ) -> anyhow::Result<()> {
-        let Convertible { format, converter, exists } = of;
-        let at = |e: Error| e.at(&self.path);
-        self.only_what_converters_take(format).map_err(at)?;
-        let towards = self.towards(format).map_err(at)?;
-        let asked = self.protectors.parameters();
-        takes::check(format.name(), &format.takes(), Purpose::Creating, &asked).map_err(at)?;
-        let (credentials, protectors) = match exists {
-            true if !asked.is_empty() => {
-                let there = Error::misuse("it is already a volume and has its protectors");
-                return Err(at(there.hint("To add a recovery password or startup key: claviger keyslot add")).into());
-            }
-            true => {
-                let header = format.open(&store).map_err(at)?;
-                let with = self.unlock(&[]);
-                patience::announce(header.plan(&with), &with).map_err(at)?;
-                (self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))?, ProtectorReport::default())
-            }
-            false if self.encrypt => self.begin_encryption(&store, of, in_key_process)?,
-            false => return Err(at(Error::misuse(format!("it is not a {} volume", format.name()))).into()),
-        };
-        if exists {
-            alone(in_key_process)?;
+    /// Refuses what the format does not take, before anything is made or asked for.
+    pub fn check(&self, &Convertible { format, converter, new }: &Convertible) -> Result<()> {
+        let reencrypts = converter.reencrypter().is_some();
+        if !reencrypts {
+            self.only_what_converters_take(format)?;
         }
-        let with = self.unlock(&credentials);
-        let conversion = converter.conversion(&store, &with, towards, self.hotzone_size).map_err(at)?;
-        if exists && !self.resume {
-            self.consent_unless(false)?;
+        let (takes, asked) = (format.takes(), self.protectors.parameters());
+        takes::check(format.name(), &takes, Purpose::Creating, &asked)?;
+        if reencrypts && new && self.header.is_none() && self.reduce_device_size.is_none() {
+            return Err(Error::misuse("the header needs room")
+                .hint("Shrink the file system by 32 MiB and add --reduce-device-size 32M, or add --header FILE."));
         }
-        let (_, size) = conversion.progress();
-        let (begun, stop) = (Instant::now(), AtomicBool::new(true));
-        let bar = Progress::bytes("Converting");
-        let done = conversion.run(&|done, all| bar.at(done, all), if self.init_only { &stop } else { cancel::flag() });
-        bar.clear();
-        match done {
-            Err(e) if self.init_only && matches!(e.kind, ErrorKind::Cancelled) => {}
-            done => done.map_err(at)?,
+        match new {
+            true => self.protectors.check(&takes, self.json),
+            false if asked.is_empty() => Ok(()),
+            false => Err(Error::misuse("it is already a volume and has its protectors")
+                .hint("To add a recovery password or startup key: claviger keyslot add")),
         }
-        let (path, seconds) = (self.path.display().to_string(), begun.elapsed().as_secs_f64());
-        let (finished, ended_keyslots) = (!self.init_only, Vec::new());
-        output::print(&Reencrypted { path, finished, size, seconds, ended_keyslots, protectors }, self.json)
     }
 
-    fn towards(&self, format: &dyn Format) -> Result<Option<Towards>> {
+    /// What is to be in the end; nothing if it is resumed, or only its key changes.
+    pub fn towards(&self) -> Option<Towards> {
         match () {
-            () if self.encrypt => Ok(Some(Towards::Encrypted)),
-            () if self.decrypt => Ok(Some(Towards::Plain)),
-            () if self.resume => Ok(None),
-            () => Err(Error::misuse(format!("a {} volume keeps its key and cannot be reencrypted", format.name()))
-                .hint("Use --decrypt to leave only plaintext, --encrypt to encrypt the rest, or --resume.")),
+            () if self.encrypt => Some(Towards::Encrypted),
+            () if self.decrypt => Some(Towards::Plain),
+            () => None,
         }
     }
 
@@ -102,28 +130,100 @@ impl Args {
             (self.resilience_hash.is_some(), "--resilience-hash"),
             (self.backward, "--backward"),
         ];
-        takes_no(&format!("the conversion of a {} volume", format.name()), refused)
+        takes_no(&format!("the conversion of a {} volume", format.name()), refused)?;
+        match self.resume || self.towards().is_some() {
+            true => Ok(()),
+            false => Err(Error::misuse(format!("a {} volume keeps its key and cannot be reencrypted", format.name()))
+                .hint("Use --decrypt to leave only plaintext, --encrypt to encrypt the rest, or --resume.")),
+        }
+    }
+
+    /// Refuses what has to be done in another way first.
+    fn check_state(&self, reencrypter: &dyn Reencrypter, stores: InPlaceStores<'_>) -> Result<()> {
+        if self.encrypt {
+            filesystems::must_not_be_hibernated(stores.data)?;
+        }
+        match reencrypter.status(&**stores.header()) {
+            Ok(None) if self.resume => Err(self.nothing_begun(&**stores.data)),
+            Ok(Some(true)) if !self.resume => {
+                Err(Error::misuse("its reencryption has already begun").hint("To continue it, add --resume."))
+            }
+            // Half a header, which an interruption has left, is none that has a status.
+            _ => Ok(()),
+        }
+    }
+
+    /// Says which keyslots will end, and asks, unless that was `asked` before.
+    fn agree_to(&self, ending: &[u32], asked: &Cell<bool>) -> Result<()> {
+        if !ending.is_empty() {
+            let slots: Vec<_> = ending.iter().map(u32::to_string).collect();
+            warn(&format!(
+                "keyslots {} will be removed with the old key. Add their passwords again afterwards.",
+                slots.join(", ")
+            ));
+        }
+        if !asked.replace(true) {
+            self.consent()?;
+        }
+        cancel::check()
+    }
+
+    /// What opens the volume. First tells what trying its keyslots costs, and asks where it takes long.
+    fn credentials(
+        &self,
+        stores: InPlaceStores<'_>,
+        Convertible { format, converter, .. }: Convertible,
+    ) -> Result<Vec<Credential>> {
+        let header = match stores.header {
+            Some(header) => format.open_detached(header, stores.data),
+            None => format.open(stores.data),
+        };
+        let header = match header {
+            Ok(header) => header,
+            // There may be no header yet, or half of one.
+            Err(_) if converter.reencrypter().is_some() => {
+                return self.credentials.read_for(|keyfiles| keyfiles.is_empty());
+            }
+            Err(e) => return Err(e.at(&self.path)),
+        };
+        if !self.credentials.gives_volume_key() {
+            let with = self.unlock(&[]);
+            patience::announce(header.plan(&with), &with).map_err(|e| e.at(&self.path))?;
+        }
+        self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))
     }
 
     /// Makes a volume of plaintext, which is all to be encrypted yet. What opens it, and what is told of that.
     fn begin_encryption(
         &self,
-        store: &Arc<dyn Store>,
+        stores: InPlaceStores<'_>,
         Convertible { format, converter, .. }: Convertible,
+        request: &ReencryptionRequest<'_>,
         in_key_process: Option<&InKeyProcess>,
     ) -> anyhow::Result<(Vec<Credential>, ProtectorReport)> {
         let at = |e: Error| e.at(&self.path);
-        let (creator, takes) = (formats::creator_of(format).map_err(at)?, format.takes());
-        self.protectors.check(&takes, self.json)?;
+        let creator = formats::creator_of(format).map_err(at)?;
         let credentials = self.credentials.read_new(|keyfiles| creator.asks_passphrase(keyfiles))?;
-        let spec = Spec { cipher: self.new_cipher.as_deref(), cancel: Some(cancel::flag()), ..Spec::default() };
-        self.consent_unless(false)?;
-        let mut protectors = self.protectors.make(&takes, creator, credentials)?;
+        let volume_key = self.credentials.new_volume_key()?;
+        let spec = Spec {
+            volume_key: volume_key.as_ref(),
+            cipher: request.cipher,
+            key_bits: request.key_bits,
+            sector_size: request.sector_size,
+            cost: request.cost,
+            cancel: Some(cancel::flag()),
+            ..Spec::default()
+        };
+        // Files are made only for what is agreed to.
+        if let Some(consent) = request.consent.filter(|_| !self.protectors.parameters().is_empty()) {
+            consent(&[])?;
+        }
+        let mut protectors = self.protectors.make(&format.takes(), creator, credentials)?;
         if let Some(keeping) = in_key_process {
             protectors.hand_over(keeping.key_side.remover())?;
         }
         alone(in_key_process)?;
-        let begun = converter.begin_encryption(store, &spec, &protectors.credentials);
+        let begun = converter.begin_encryption(stores, &spec, &protectors.credentials, request);
         // The volume is there from here on, before anything is converted; after `Io` it may be.
         let told = match &begun {
             Ok(()) => protectors.keep(),
@@ -136,4 +236,51 @@ impl Args {
         }
         Ok((std::mem::take(&mut protectors.credentials), told))
     }
+
+    /// What is asked for, begun unless that is only resumed.
+    fn conversion<'a>(
+        &self,
+        stores: InPlaceStores<'a>,
+        Convertible { format, converter, .. }: Convertible,
+        credentials: &[Credential],
+        request: &ReencryptionRequest<'_>,
+    ) -> Result<Box<dyn InPlaceConversion + 'a>> {
+        let with = self.unlock(credentials);
+        let reencrypter = converter.reencrypter();
+        let conversion = match reencrypter {
+            Some(reencrypter) if !self.resume && self.towards().is_none() => {
+                reencrypter.reencryption(stores, &with, request)
+            }
+            _ => converter.conversion(stores, &with, self.towards(), request),
+        };
+        conversion.map_err(|e| match e.kind {
+            ErrorKind::NotThisFormat(_) if reencrypter.is_some() => no_header(format, &**stores.header()),
+            _ => e,
+        })
+    }
+
+    fn request(&self) -> Result<ReencryptionRequest<'_>> {
+        Ok(ReencryptionRequest {
+            zone: self.hotzone_size,
+            cipher: self.new_cipher.as_deref(),
+            key_bits: self.new_key_size,
+            sector_size: self.new_sector_size,
+            resilience: self.resilience.as_deref(),
+            checksum: self.resilience_hash.as_deref(),
+            backward: self.backward,
+            cost: self.cost.cost()?,
+            room: self.reduce_device_size,
+            ..ReencryptionRequest::default()
+        })
+    }
+}
+
+fn no_header(format: &dyn Format, header: &dyn Store) -> Error {
+    let mut start = [0; 8];
+    let read = header.read_at(0, &mut start);
+    let error = Error::new(ErrorKind::NotThisFormat(format!("it has no {} header", format.name())));
+    if read.is_ok() && start == *b"LUKS\xba\xbe\0\x01" {
+        return error.hint("It is a LUKS1 volume. To convert its header: claviger header convert --to LUKS2");
+    }
+    error.hint("To encrypt plaintext, add --encrypt.")
 }

@@ -42,7 +42,10 @@ use super::header_facts::HeaderFacts;
 use super::luks::{Stored, opened_by};
 use super::plan::UnlockPlan;
 use super::takes::{Parameter, Takes, check_opening};
-use super::{Choices, Creator, Derivation, Facts, Format, Header, HeaderEditor, KeyMark, Sealed, Unlocked, Verdict};
+use super::{
+    Choices, Creator, Derivation, Facts, Format, Header, HeaderEditor, InPlaceConverter, KeyMark, Sealed, Unlocked,
+    Verdict,
+};
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, Result};
 use crate::filesystems::magic;
@@ -128,6 +131,10 @@ impl Format for Luks2 {
 
     fn editor(&self) -> Option<&dyn HeaderEditor> {
         Some(&editor::Editor)
+    }
+
+    fn in_place_converter(&self) -> Option<&dyn InPlaceConverter> {
+        Some(self)
     }
 }
 

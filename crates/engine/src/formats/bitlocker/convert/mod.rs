@@ -30,8 +30,8 @@ use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Format;
-use crate::formats::in_place::{InPlaceConversion, InPlaceConverter, Towards};
-use crate::formats::takes::{self, Purpose, check_opening};
+use crate::formats::in_place::{InPlaceConversion, InPlaceConverter, InPlaceStores, ReencryptionRequest, Towards};
+use crate::formats::takes::{self, Parameter, Purpose, check_opening};
 use crate::random;
 use crate::spec::Spec;
 use crate::store::{SMALLEST_SECTOR, Store};
@@ -43,21 +43,39 @@ use log::{Log, Record};
 const PIECE: usize = 128 << 10;
 
 impl InPlaceConverter for BitLocker {
-    fn conversion(
+    fn conversion<'a>(
         &self,
-        store: &Arc<dyn Store>,
+        stores: InPlaceStores<'a>,
         with: &Unlock<'_>,
         towards: Option<Towards>,
-        zone: Option<u64>,
-    ) -> Result<Box<dyn InPlaceConversion>> {
-        Ok(Box::new(wiped(NAME, Converting::new(store, with, towards, zone))?))
+        request: &ReencryptionRequest<'_>,
+    ) -> Result<Box<dyn InPlaceConversion + 'a>> {
+        let converting = wiped(NAME, Converting::new(attached(stores)?, with, towards, request.zone))?;
+        if towards.is_some() {
+            request.agreed(&[])?;
+        }
+        Ok(Box::new(converting))
     }
 
-    fn begin_encryption(&self, store: &Arc<dyn Store>, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
-        let asked = spec.parameters();
-        takes::check(NAME, &self.takes(), Purpose::Creating, &asked)?;
-        wiped(NAME, begin::encryption(store, spec, first))
+    fn begin_encryption(
+        &self,
+        stores: InPlaceStores<'_>,
+        spec: &Spec<'_>,
+        first: &[Credential],
+        request: &ReencryptionRequest<'_>,
+    ) -> Result<()> {
+        takes::check(NAME, &self.takes(), Purpose::Creating, &spec.parameters())?;
+        request.agreed(&[])?;
+        wiped(NAME, begin::encryption(attached(stores)?, spec, first))
     }
+}
+
+/// The one store of a volume.
+fn attached<'a>(stores: InPlaceStores<'a>) -> Result<&'a Arc<dyn Store>> {
+    if stores.header.is_some() {
+        takes::check(NAME, &BitLocker(()).takes(), Purpose::Opening, &[Parameter::DetachedHeader])?;
+    }
+    Ok(stores.data)
 }
 
 /// A volume that is converted, unlocked.

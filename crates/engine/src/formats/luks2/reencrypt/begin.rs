@@ -15,6 +15,7 @@ use crate::advice::Advice;
 use crate::credential::{Credential, Unlock};
 use crate::edit::{Edit, Step};
 use crate::error::{Error, Result};
+use crate::formats::in_place::ReencryptionRequest;
 use crate::formats::luks::kdf::{self, Kdf};
 use crate::formats::luks::{data_elsewhere, passphrase};
 use crate::formats::luks2::keyslots::{self, KeyslotParameters};
@@ -24,28 +25,6 @@ use crate::formats::luks2::unlock::{OpenedKey, json_at, open_key};
 use crate::formats::luks2::{change, create, derivation, slots, validate, write};
 use crate::spec::{Cost, Spec};
 use crate::store::{MemoryStore, Store};
-
-/// What a volume is to become. What is `None` stays as it is, or takes the default.
-#[derive(Clone, Copy, Default)]
-pub struct ReencryptionRequest<'a> {
-    /// Cipher specification: `aes-xts-plain64`.
-    pub cipher: Option<&'a str>,
-    /// Size of the new volume key, in bits.
-    pub key_bits: Option<u32>,
-    /// Size of an encryption sector, in bytes.
-    pub sector_size: Option<u32>,
-    /// What saves the hot zone: `checksum`, `journal` or `none`. If nothing is said, it is checksums, unless a torn sector could not
-    /// be put together again with them: then it is a journal.
-    pub resilience: Option<&'a str>,
-    /// Hash of the checksums, by its name: `sha256`.
-    pub checksum: Option<&'a str>,
-    /// From the end on.
-    pub backward: bool,
-    /// Hash of the new keyslot's key derivation, by its name.
-    pub hash: Option<&'a str>,
-    /// What the new keyslot's derivation is to cost; as the keyslot that opens, if nothing is said.
-    pub cost: Cost<'a>,
-}
 
 /// A reencryption that is ready to begin.
 #[derive(Debug)]

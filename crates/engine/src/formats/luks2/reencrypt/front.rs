@@ -7,11 +7,12 @@
 //! Writing the header over the first part takes many sectors, and a crash in between would leave neither. So a copy of the header
 //! goes to the free part at the end first: what is in front is then known to be made of the header and of the part that was moved.
 
-use super::begin::{self, ReencryptionRequest};
+use super::begin;
 use super::state::ReencryptionState;
 use crate::credential::Credential;
 use crate::edit::{Edit, Step};
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::in_place::ReencryptionRequest;
 use crate::formats::luks2::read::read;
 use crate::spec::Spec;
 use crate::store::{Store, check_range};

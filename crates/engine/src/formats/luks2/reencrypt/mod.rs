@@ -18,6 +18,7 @@
 //! rewritten one; it wants disks that write sectors whole.)
 
 mod begin;
+mod converter;
 mod doubts;
 mod front;
 mod keys;
@@ -50,7 +51,8 @@ use keys::Ciphers;
 use state::{What, wrong};
 use zone::{Room, Zone};
 
-pub use begin::{Beginning, ReencryptionRequest, begin, begin_decryption, begin_detached_encryption};
+pub use crate::formats::in_place::ReencryptionRequest;
+pub use begin::{Beginning, begin, begin_decryption, begin_detached_encryption};
 pub use front::begin_encryption;
 pub use keys::VolumeKeys;
 pub use state::{Direction, Mode, ReencryptionState, Resilience};
