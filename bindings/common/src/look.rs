@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use claviger_engine::diagnosis::{self, Diagnosis, Difference, SearchStep};
-use claviger_engine::file_formats::CLEAR;
 use claviger_engine::formats::Facts;
 use claviger_engine::store::{Access, FileStore};
 use claviger_engine::trees::host::HostFolder;
@@ -43,8 +42,7 @@ pub fn identify(path: &Path) -> Result<String> {
         return json(&Identified { verdict, candidates, seen });
     }
     let tree = HostFolder::open(path, Access::ReadOnly)?;
-    // A folder in clear shows nothing.
-    let formats = FILE_FORMATS.iter().filter(|format| format.name() != CLEAR.name());
+    let formats = FILE_FORMATS.iter().filter(|format| format.encrypts());
     let opinion = |format: &&'static dyn FileFormat| {
         Ok(diagnosis::Opinion { format: format.name(), verdict: format.identify(&tree).map_err(|e| e.at(path))? })
     };

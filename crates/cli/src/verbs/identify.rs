@@ -4,7 +4,6 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use claviger_engine::diagnosis::{self, Diagnosis, Look, Opinion};
-use claviger_engine::file_formats::CLEAR;
 use claviger_engine::file_formats::efs::EFS;
 use claviger_engine::formats::partition::Candidate;
 use claviger_engine::store::Access;
@@ -119,12 +118,8 @@ fn identify_folder(path: &Path) -> claviger_engine::Result<Identified> {
     let opinion = |format: &&'static dyn FileFormat| {
         Ok(Opinion { format: format.name(), verdict: format.identify(&tree).map_err(|e| e.at(path))? })
     };
-    // A folder in clear shows nothing, so that there is nothing to say.
-    let formats = FILE_FORMATS
-        .iter()
-        .filter(|format| format.name() != CLEAR.name())
-        .map(opinion)
-        .collect::<claviger_engine::Result<_>>()?;
+    let encrypting = FILE_FORMATS.iter().filter(|format| format.encrypts());
+    let formats = encrypting.map(opinion).collect::<claviger_engine::Result<_>>()?;
     Ok(Identified::of(path, formats))
 }
 

@@ -22,6 +22,10 @@ impl FileFormat for Clear {
         "clear"
     }
 
+    fn encrypts(&self) -> bool {
+        false
+    }
+
     fn takes(&self) -> Takes {
         Takes { creating: &[], opening: &[] }
     }

@@ -41,6 +41,11 @@ pub trait FileFormat: Sync {
     /// Its name: `eCryptfs`.
     fn name(&self) -> &'static str;
 
+    /// Whether it encrypts at all. A folder of one that does not shows nothing.
+    fn encrypts(&self) -> bool {
+        true
+    }
+
     /// What a folder opens with, besides a passphrase.
     fn takes(&self) -> Takes;
 

@@ -44,6 +44,7 @@ mod luks2_damaged;
 mod luks2_reencryption;
 mod luks2_reencryption_oracles;
 mod luks_changes_oracles;
+mod names_of_formats;
 mod opening;
 mod opening_writes_nothing;
 mod partitioned;

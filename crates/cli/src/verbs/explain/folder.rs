@@ -6,10 +6,10 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use claviger_engine::diagnosis::{self, Difference, Search};
-use claviger_engine::file_formats::{Beside, CLEAR, FILE_FORMATS, FolderSurvey, Problem, Stacked};
+use claviger_engine::file_formats::{Beside, FILE_FORMATS, FolderSurvey, Problem, Stacked};
 use claviger_engine::store::Access;
 use claviger_engine::trees::host::HostFolder;
-use claviger_engine::{Error, ErrorKind, FileFormat, Unlock, Verdict};
+use claviger_engine::{Error, ErrorKind, Unlock, Verdict};
 use serde::Serialize;
 
 use super::{Advice, sentences};
@@ -82,7 +82,7 @@ impl Explained {
             return Ok(());
         }
         let tree = HostFolder::open(path, Access::ReadOnly)?;
-        for format in FILE_FORMATS.iter().filter(|format| format.name() != CLEAR.name()) {
+        for format in FILE_FORMATS.iter().filter(|format| format.encrypts()) {
             if let Verdict::No(why) | Verdict::Possible(why) = format.identify(&tree)? {
                 self.say(format!("As {}: {why}.", format.name()));
             }
