@@ -113,7 +113,7 @@ impl Editing<'_> {
     /// What opens it, tried only in the way that did.
     pub fn narrow(&self) -> Unlock<'_> {
         let Facts { hash, cipher, keyslot, .. } = &self.facts;
-        Unlock { hash: Some(hash), cipher: Some(cipher), keyslot: *keyslot, ..self.wide() }
+        Unlock { hash: hash.as_deref(), cipher: Some(cipher), keyslot: *keyslot, ..self.wide() }
     }
 
     /// Whether `credentials` open the volume, by this keyslot where there are any, through the copy of the header that is tried first.

@@ -663,7 +663,7 @@ fn test(args: &TestArgs) -> anyhow::Result<()> {
         format: facts.format,
         keyslot: facts.keyslot,
         opened: facts.opened_by.clone(),
-        hash: facts.hash.clone(),
+        hash: facts.hash_name(),
         iterations: facts.iterations,
     };
     output::print(&tested, args.json)

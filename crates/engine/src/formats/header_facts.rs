@@ -1,6 +1,8 @@
 //! What a header says without any credential, typed until somebody prints it.
 
-use serde::Serialize;
+use std::fmt::Display;
+
+use serde::{Serialize, Serializer};
 
 use super::bitlocker::{BitLockerFacts, BitLockerKeyslot};
 use super::filevault2::FileVault2Facts;
@@ -121,4 +123,9 @@ impl FactUnit {
             _ => return None,
         })
     }
+}
+
+/// Something in JSON as people read it.
+pub(super) fn as_text<S: Serializer>(what: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(what)
 }

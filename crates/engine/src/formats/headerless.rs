@@ -5,7 +5,7 @@ use std::time::Instant;
 use claviger_crypto::dmcrypt::{self, Sectors, Specification};
 use claviger_crypto::{Acceleration, Secret, SectorCipher};
 
-use super::{Facts, Unlocked, Verdict, filling, unencrypted};
+use super::{Facts, Unlocked, Verdict, WhichHeader, filling, unencrypted};
 use crate::advice::Warning;
 use crate::credential::{Headerless, Unlock};
 use crate::error::{Error, Result};
@@ -109,7 +109,7 @@ pub(super) struct HeaderlessVolume<'a> {
     /// Bits of it that are one cipher's.
     pub key_bits: u32,
     /// What made the key of the credential: a hash, or `none`.
-    pub hash: &'static str,
+    pub hash: Option<&'static str>,
     /// How often it did.
     pub iterations: u32,
     /// Where the data are.
@@ -145,13 +145,13 @@ impl HeaderlessVolume<'_> {
             cipher: cipher.to_owned(),
             mode: mode.to_owned(),
             key_bits: self.key_bits,
-            hash: self.hash.into(),
+            hash: self.hash.map(Into::into),
             iterations: self.iterations,
             derivation: None,
             memory: None,
             pim: None,
             header_version: 0,
-            header: "none".into(),
+            header: WhichHeader::None,
             opened_by: None,
             hidden: false,
             keyslot: None,

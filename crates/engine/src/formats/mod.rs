@@ -24,12 +24,13 @@ pub mod truecrypt;
 mod unencrypted;
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use claviger_crypto::Secret;
 use claviger_crypto::secret::wipe_stack;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
@@ -38,6 +39,7 @@ use crate::filesystems::{detect, magic};
 use crate::spec::{Reserved, Spec};
 use crate::store::Store;
 use crate::volume::Layout;
+use header_facts::as_text;
 use several::Several;
 use takes::{Parameter, Purpose, Takes};
 
@@ -233,7 +235,7 @@ pub trait Creator: Sync {
     /// The cipher and the hash, as [`Unlock`] takes them, that open a volume which was created as `spec` says and of which `facts`
     /// are known: for formats without a header.
     fn opened_with(&self, facts: &Facts, spec: &Spec<'_>) -> (String, Option<String>) {
-        let hash = (facts.hash != "none").then(|| spec.hash.unwrap_or(&facts.hash).to_owned());
+        let hash = facts.hash.as_deref().map(|hash| spec.hash.unwrap_or(hash).to_owned());
         // dm-crypt has a mode for a cipher's name alone.
         let mode = Some(&facts.mode).filter(|mode| !mode.is_empty()).map(|mode| format!("-{mode}"));
         (format!("{}{}", facts.cipher, mode.unwrap_or_default()), hash)
@@ -465,8 +467,9 @@ pub struct Facts {
     pub mode: String,
     /// Bits of key per cipher and purpose, added up: 256 for AES-256 in XTS.
     pub key_bits: u32,
-    /// Hash of the key derivation, or the derivation's own name.
-    pub hash: Cow<'static, str>,
+    /// Hash of the key derivation, or the derivation's own name. Nothing where what was given is the key itself: `none` in JSON.
+    #[serde(serialize_with = "hash_or_none")]
+    pub hash: Option<Cow<'static, str>>,
     /// Iterations of the key derivation, or passes over its memory.
     pub iterations: u32,
     /// How the key came about, as a person says it, where that is a way of the format's own.
@@ -480,8 +483,9 @@ pub struct Facts {
     pub pim: Option<u32>,
     /// Version of the header.
     pub header_version: u16,
-    /// Which copy of the header opened: `primary`, `hidden`, `backup`, `hidden backup`, `system`.
-    pub header: Cow<'static, str>,
+    /// Which copy of the header opened.
+    #[serde(serialize_with = "as_text")]
+    pub header: WhichHeader,
     /// What of it the credentials opened, as a person calls it: `keyslot 3`, `backup header`, `volume key`. Nothing where nothing is
     /// opened, since there is no header.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -514,7 +518,74 @@ pub struct Facts {
     pub header_written: Option<i64>,
 }
 
+/// A copy of a header, as people call it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WhichHeader {
+    /// The volume has no header.
+    None,
+    /// The one that programs look for first.
+    Primary,
+    /// LUKS2's other one.
+    Secondary,
+    /// The second of BitLocker's three.
+    SecondCopy,
+    /// The third of them.
+    ThirdCopy,
+    /// The copy at the end.
+    Backup,
+    /// A hidden volume's.
+    Hidden,
+    /// The copy of that.
+    HiddenBackup,
+    /// An encrypted system's.
+    System,
+}
+
+impl WhichHeader {
+    /// What people call it, as in JSON: `hidden backup`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => NONE,
+            Self::Primary => "primary",
+            Self::Secondary => "secondary",
+            Self::SecondCopy => "second copy",
+            Self::ThirdCopy => "third copy",
+            Self::Backup => "backup",
+            Self::Hidden => "hidden",
+            Self::HiddenBackup => "hidden backup",
+            Self::System => "system",
+        }
+    }
+
+    /// Whether it is a copy in case another one is lost, of a format that opens it only then.
+    pub fn is_backup(self) -> bool {
+        matches!(self, Self::Backup | Self::HiddenBackup)
+    }
+}
+
+impl fmt::Display for WhichHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What people read where there is no hash or header.
+const NONE: &str = "none";
+
+fn hash_or_none<S: Serializer>(
+    hash: &Option<Cow<'static, str>>,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_str(hash.as_deref().unwrap_or(NONE))
+}
+
 impl Facts {
+    /// [`Facts::hash`] for people: `none` where there is none.
+    pub fn hash_name(&self) -> Cow<'static, str> {
+        self.hash.clone().unwrap_or(NONE.into())
+    }
+
     /// What every volume has; of the rest nothing is known. The plaintext is what `layout` describes.
     pub fn new(format: &'static str, cipher: impl Into<String>, mode: impl Into<String>, layout: &Layout) -> Self {
         let segment = layout.segments().first();
@@ -524,13 +595,13 @@ impl Facts {
             cipher: cipher.into(),
             mode: mode.into(),
             key_bits: 0,
-            hash: "none".into(),
+            hash: None,
             iterations: 0,
             derivation: None,
             memory: None,
             pim: None,
             header_version: 0,
-            header: "primary".into(),
+            header: WhichHeader::Primary,
             opened_by: None,
             hidden: false,
             keyslot: None,

@@ -63,7 +63,7 @@ impl Kind {
         let volume = Volume::new(store, unlocked.layout);
         let mut start = vec![0; 4096];
         volume.read_at(0, &mut start)?;
-        Ok((unlocked.facts.header.into_owned(), start))
+        Ok((unlocked.facts.header.name().to_owned(), start))
     }
 
     fn change(self, store: &dyn Store, old: &str, new: &str) -> Result<Edit> {

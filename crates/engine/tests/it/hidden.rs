@@ -208,7 +208,12 @@ fn both_headers_of_a_hidden_volume_open_it_and_are_its_own() {
     TRUECRYPT.hide(&store, &Spec { hidden_size: size, quick: true, ..TRUECRYPT.spec() }).expect("a hidden volume");
     let facts = |store: &Arc<dyn Store>| {
         let unlocked = TRUECRYPT.unlock(store, &TRUECRYPT.with(&[passphrase(INNER)])).expect("it opens");
-        (unlocked.facts.header.into_owned(), unlocked.facts.size, unlocked.facts.data_offset, unlocked.warnings.len())
+        (
+            unlocked.facts.header.name().to_owned(),
+            unlocked.facts.size,
+            unlocked.facts.data_offset,
+            unlocked.warnings.len(),
+        )
     };
     let (header, size, offset, warnings) = facts(&store);
     assert_eq!((&*header, size, warnings), ("hidden", 512 * KIB, 0));
@@ -315,7 +320,7 @@ fn an_interruption_leaves_the_outer_volume_and_a_whole_hidden_one_or_none() {
         let store = shared(MemoryStore::new(image));
         kind.unlock(&store, &kind.with(&[passphrase(OUTER)])).expect("the outer volume opens");
         if let Ok(unlocked) = kind.unlock(&store, &kind.with(&[passphrase(INNER)])) {
-            opened.push(unlocked.facts.header);
+            opened.push(unlocked.facts.header.name());
             let range = area.start as usize..area.end as usize;
             assert!(all_of(&*store)[range.clone()] == whole[range], "it opens before it is filled");
         }

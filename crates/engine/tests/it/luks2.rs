@@ -47,7 +47,7 @@ fn the_sample_opens_as_it_does_for_cryptsetup() {
         let test = ["open", "--test-passphrase", "--key-slot", &number, "--key-file", &file];
         match open(&store, &with) {
             Ok(unlocked) => {
-                assert_eq!((unlocked.facts.keyslot, &*unlocked.facts.hash), (Some(keyslot), hash));
+                assert_eq!((unlocked.facts.keyslot, &*unlocked.facts.hash_name()), (Some(keyslot), hash));
                 assert_eq!(unlocked.facts.opened_by, Some(format!("keyslot {keyslot}")));
                 assert!(unlocked.warnings.is_empty(), "{:?}", unlocked.warnings);
                 assert!(key_of(&unlocked).same_as(&key));
@@ -108,7 +108,7 @@ fn volumes_of_cryptsetup_open() {
         assert_eq!((unlocked.trials, &unlocked.warnings[..]), (1, &[][..]));
         // The second copy alone does, too, and so does the key itself.
         let by_backup = Unlock { header: HeaderChoice::Backup, ..Unlock::with(&credentials) };
-        assert_eq!(open(&store, &by_backup).expect("the second copy").facts.header, "secondary");
+        assert_eq!(open(&store, &by_backup).expect("the second copy").facts.header.name(), "secondary");
         let key = [Credential::VolumeKey(key_of(&unlocked))];
         assert_eq!(open(&store, &Unlock::with(&key)).expect("the key").facts.keyslot, None);
         let other = [Credential::VolumeKey(Secret::zeroed(key_of(&unlocked).len()))];

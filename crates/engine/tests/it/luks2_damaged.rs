@@ -969,7 +969,7 @@ fn differs((_, _, ours, theirs): &Case, bytes: &[u8], cryptsetup: &Cryptsetup) -
 fn open(store: &Arc<dyn Store>) -> Result<(String, Vec<Warning>)> {
     let (_, header) = formats::open(store, Some("LUKS2"))?;
     let unlocked = header.unlock(&Unlock::with(&[passphrase("first")]))?;
-    Ok((unlocked.facts.header.into_owned(), unlocked.warnings))
+    Ok((unlocked.facts.header.name().to_owned(), unlocked.warnings))
 }
 
 fn contents(store: &dyn Store) -> Vec<u8> {

@@ -214,7 +214,7 @@ fn a_volume_whose_beginning_is_lost_opens_by_its_backup() {
     let with = Unlock { header: HeaderChoice::Backup, ..case.with() };
     let locked = Opening::store(case.store()).by_backup(true).find().expect("a backup");
     let open = locked.unlock(&with).expect("it opens").bytes().expect("a volume");
-    assert_eq!(open.facts.header, "backup");
+    assert_eq!(open.facts.header.name(), "backup");
     assert!(Opening::store(case.store()).find_header().is_err());
     assert!(Opening::store(case.store()).by_backup(true).find_header().is_ok());
 }

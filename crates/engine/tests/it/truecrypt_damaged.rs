@@ -91,12 +91,12 @@ fn a_bit_flipped_in_both_headers() {
 #[test]
 fn a_bit_flipped_in_the_primary_header() {
     let good = open(volume()).expect("a good volume");
-    assert_eq!((&*good.facts.header, good.warnings), ("primary", vec![]));
+    assert_eq!((good.facts.header.name(), good.warnings), ("primary", vec![]));
     for (what, range, field) in DAMAGE {
         let mut bytes = volume();
         bytes[range.start] ^= 1;
         let unlocked = open(bytes).unwrap_or_else(|e| panic!("{what}: {e}"));
-        assert_eq!((&*unlocked.facts.header, unlocked.facts.size), ("backup", (LEN - 2 * GROUP) as u64));
+        assert_eq!((unlocked.facts.header.name(), unlocked.facts.size), ("backup", (LEN - 2 * GROUP) as u64));
         let [warning] = &unlocked.warnings[..] else { panic!("{what}: {:?}", unlocked.warnings) };
         match field {
             Some((field, _)) => assert!(warning.what.contains("primary") && warning.what.contains(field), "{warning}"),
@@ -108,14 +108,14 @@ fn a_bit_flipped_in_the_primary_header() {
 #[test]
 fn the_header_that_was_asked_for_is_taken() {
     let unlocked = open_with(volume(), "pw", |w| w.header = HeaderChoice::Backup).expect("it has a backup");
-    assert_eq!((&*unlocked.facts.header, unlocked.warnings), ("backup", vec![]));
+    assert_eq!((unlocked.facts.header.name(), unlocked.warnings), ("backup", vec![]));
     // With the backups gone, the primary header is not looked at either.
     let mut bytes = volume();
     bytes[BACKUP] ^= 1;
     is_wrong_credential(&failed(open_with(bytes.clone(), "pw", |w| w.header = HeaderChoice::Backup)));
     let unlocked = open(bytes).expect("the primary header is good");
     assert_eq!(
-        (&*unlocked.facts.header, unlocked.warnings),
+        (unlocked.facts.header.name(), unlocked.warnings),
         ("primary", vec![]),
         "a backup is not looked at without need"
     );

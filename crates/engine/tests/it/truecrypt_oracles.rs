@@ -54,7 +54,7 @@ impl Made {
     fn volume(&self) -> Volume {
         let store = read_write(&self.path);
         let unlocked = unlock(Arc::clone(&store), &Unlock::with(&self.credentials())).expect("our own volume");
-        assert_eq!((&*unlocked.facts.header, &unlocked.warnings[..]), ("primary", &[][..]));
+        assert_eq!((unlocked.facts.header.name(), &unlocked.warnings[..]), ("primary", &[][..]));
         Volume::new(store, unlocked.layout)
     }
 
@@ -216,7 +216,11 @@ fn what_tcplay_creates_opens_here() {
                 let unlocked =
                     unlock(Arc::clone(&store), &Unlock::with(&credentials)).unwrap_or_else(|e| panic!("{name}: {e}"));
                 let facts = unlocked.facts;
-                assert_eq!((&*facts.header, &*facts.cipher, &*facts.hash), (header, cipher, *hash), "{name}");
+                assert_eq!(
+                    (facts.header.name(), &*facts.cipher, &*facts.hash_name()),
+                    (header, cipher, *hash),
+                    "{name}"
+                );
                 assert_eq!((facts.size, facts.data_offset), (size, at), "{name}");
                 assert!(unlocked.warnings.is_empty(), "{name}: {:?}", unlocked.warnings);
             }

@@ -42,8 +42,8 @@ fn volumes_of_truecrypt_itself_hold_their_files() {
         assert_eq!(format.name(), "TrueCrypt");
         let unlocked = locked.unlock(&Unlock::with(&credentials)).unwrap_or_else(|e| panic!("{file}: {e}"));
         let facts = &unlocked.facts;
-        assert_eq!((&*facts.hash, &*facts.cipher, &*facts.mode), (hash, cipher, "XTS"), "{file}");
-        assert_eq!((&*facts.header, facts.hidden), (header, header == "hidden"));
+        assert_eq!((&*facts.hash_name(), &*facts.cipher, &*facts.mode), (hash, cipher, "XTS"), "{file}");
+        assert_eq!((facts.header.name(), facts.hidden), (header, header == "hidden"));
         assert_eq!((facts.header_version, facts.sector_size, facts.created), (5, 512, None));
         assert_eq!(facts.key_bits, 256 * cipher.split('-').count() as u32);
         assert!(unlocked.warnings.is_empty(), "{:?}", unlocked.warnings);
@@ -86,10 +86,10 @@ fn truecrypt_images_of_cryptsetup_open() {
         let cipher = parts[3..parts.len() - usize::from(hidden)].join("-");
         let is = |fact: &str, named: &str| assert_eq!(fact.replace('-', "").to_lowercase(), named, "{name}");
         assert_eq!(facts.header_version.to_string(), version, "{name}");
-        is(&facts.hash, parts[1]);
+        is(&facts.hash_name(), parts[1]);
         is(&facts.mode.replace("Outer-", ""), parts[2]);
         is(&facts.cipher, &cipher.replace('-', ""));
-        assert_eq!((facts.hidden, &*facts.header), (hidden, if hidden { "hidden" } else { "primary" }), "{name}");
+        assert_eq!((facts.hidden, facts.header.name()), (hidden, if hidden { "hidden" } else { "primary" }), "{name}");
         assert_eq!(facts.created.is_some(), facts.header_version <= 3, "{name}");
 
         assert!(unlocked.warnings.is_empty(), "{name}: {:?}", unlocked.warnings);

@@ -95,7 +95,7 @@ fn the_same_salt_is_derived_once() {
     }));
     assert!(error.to_string().contains(&format!("after {} trials", 4 * 15)), "{error}");
     assert_eq!(*steps.lock().expect("no panic"), 2 * 6);
-    assert_eq!(open(Some("VeraCrypt"), bytes, TEXT, hints).expect("it opens").facts.header, "primary");
+    assert_eq!(open(Some("VeraCrypt"), bytes, TEXT, hints).expect("it opens").facts.header.name(), "primary");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn both_formats_are_tried_where_neither_is_named() {
     let spec = Spec { hash: Some("SHA-512"), quick: true, ..Spec::default() };
     create(&store, &spec, &[passphrase("old")]).expect("a TrueCrypt volume");
     let unlocked = open(None, store.to_vec(), "old", |w| w.pim = None).expect("the right passphrase");
-    assert_eq!((unlocked.facts.format, &*unlocked.facts.hash), ("TrueCrypt", "SHA-512"));
+    assert_eq!((unlocked.facts.format, &*unlocked.facts.hash_name()), ("TrueCrypt", "SHA-512"));
     let error = failed(open(Some("TrueCrypt"), store.to_vec(), "old", |_| ()));
     assert!(error.to_string().contains("TrueCrypt takes no PIM"), "{error}");
 }
@@ -145,7 +145,7 @@ fn a_damaged_header_gives_way_to_its_backup() {
         let mut bytes = volume();
         bytes[bit / 8] ^= 1 << (bit % 8);
         let unlocked = open(Some("VeraCrypt"), bytes.clone(), TEXT, hints).expect("the backup opens");
-        assert_eq!(unlocked.facts.header, "backup");
+        assert_eq!(unlocked.facts.header.name(), "backup");
         assert_eq!(unlocked.warnings.len(), 1, "{:?}", unlocked.warnings);
         bytes[BACKUP + bit / 8] ^= 1 << (bit % 8);
         let error = failed(open(Some("VeraCrypt"), bytes, TEXT, hints));

@@ -71,7 +71,7 @@ impl Made {
         let credentials = self.credentials();
         let hints = Unlock { cipher: Some(cipher), hash: Some(hash), pim, ..Unlock::with(&credentials) };
         let unlocked = unlock_veracrypt(Arc::clone(&store), &hints).expect("our own volume");
-        assert_eq!((&*unlocked.facts.header, &unlocked.warnings[..]), ("primary", &[][..]));
+        assert_eq!((unlocked.facts.header.name(), &unlocked.warnings[..]), ("primary", &[][..]));
         Volume::new(store, unlocked.layout)
     }
 

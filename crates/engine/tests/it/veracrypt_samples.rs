@@ -29,9 +29,9 @@ fn check(name: &str, unlocked: &Unlocked) {
     let (hash, cipher, pim, hidden) = named(name);
     let facts = &unlocked.facts;
     println!("{name}: {facts:?}, {} trials, {:?}", unlocked.trials, unlocked.took);
-    assert_eq!((facts.format, &*facts.hash, &*facts.mode, facts.pim), ("VeraCrypt", hash, "XTS", pim), "{name}");
+    assert_eq!((facts.format, &*facts.hash_name(), &*facts.mode, facts.pim), ("VeraCrypt", hash, "XTS", pim), "{name}");
     assert!(facts.cipher.eq_ignore_ascii_case(&cipher), "{name}: {}", facts.cipher);
-    assert_eq!((facts.hidden, &*facts.header), (hidden, if hidden { "hidden" } else { "primary" }), "{name}");
+    assert_eq!((facts.hidden, facts.header.name()), (hidden, if hidden { "hidden" } else { "primary" }), "{name}");
     assert_eq!((facts.header_version, facts.sector_size, facts.created), (5, 512, None), "{name}");
     let (iterations, memory) = match (hash, pim) {
         ("Argon2id", None) => (6, Some(416 << 20)),
@@ -83,7 +83,7 @@ fn the_outer_volume_opens_with_its_own_passphrase() {
     let outer = [passphrase(&"a".repeat(12))];
     let hints = Unlock { hash: Some("SHA-512"), cipher: Some("AES"), ..Unlock::with(&outer) };
     let unlocked = unlock_veracrypt(Arc::clone(&store), &hints).unwrap_or_else(|e| panic!("{name}: {e}"));
-    assert_eq!((&*unlocked.facts.header, unlocked.facts.hidden), ("primary", false));
+    assert_eq!((unlocked.facts.header.name(), unlocked.facts.hidden), ("primary", false));
     assert_eq!(uuid(&blkid, &plaintext(store, unlocked)), "DEAD-BABE");
 }
 

@@ -107,7 +107,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         format: prepared.format,
         hidden: prepared.hidden,
         written: prepared.edit.steps.iter().map(|s| s.what.clone()).collect(),
-        hash: facts.hash,
+        hash: facts.hash_name(),
         iterations: facts.iterations,
         pim: facts.pim,
         warnings,

@@ -66,7 +66,7 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
     advice::warn(&unlocked.warnings);
     let Facts { format, cipher, hash, .. } = unlocked.facts;
     let outer =
-        Unlock { cancel: Some(cancel), hash: Some(&hash), cipher: Some(&cipher), ..how.unlock(&outer_credentials) };
+        Unlock { cancel: Some(cancel), hash: hash.as_deref(), cipher: Some(&cipher), ..how.unlock(&outer_credentials) };
     let format = formats::by_name(format)?;
     let room = format.hidden_room(&store, &outer).map_err(at)?;
     if !room.looks_random {
@@ -115,8 +115,8 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
     let hidden = Hidden {
         path: path.display().to_string(),
         format: facts.format,
+        hash: facts.hash_name(),
         cipher: facts.cipher,
-        hash: facts.hash,
         hidden: facts.hidden,
         size: facts.size,
         room,

@@ -196,8 +196,8 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
     let created = Created {
         path: path.display().to_string(),
         format: facts.format,
+        hash: facts.hash_name(),
         cipher: facts.cipher,
-        hash: facts.hash,
         stored,
         size: facts.size,
         quick: args.quick,

@@ -458,7 +458,7 @@ impl Explained {
                     "{it} opens as a {format} volume with {how}: {} in {} mode, {}, {}.",
                     known.cipher,
                     known.mode,
-                    known.hash,
+                    known.hash_name(),
                     size::short(known.size)
                 ));
                 let moved = warnings.iter().any(|w| matches!(w.advice, Some(engine::Advice::CompleteCopy { .. })));
@@ -516,7 +516,7 @@ impl Explained {
                     .to_owned(),
             );
         }
-        if !facts.header.contains("backup") || args.open.names_header() {
+        if !facts.header.is_backup() || args.open.names_header() {
             return Ok(());
         }
         let overwritten = match facts.hidden || moved {
@@ -563,7 +563,7 @@ impl Explained {
         let path = self.path.clone();
         match how {
             Difference::AsGiven => {
-                let by_backup = facts.filter(|facts| facts.header.contains("backup"));
+                let by_backup = facts.filter(|facts| facts.header.is_backup());
                 let info = by_backup.map(|facts| self.how_to("info --backup-header", facts, args));
                 let info = info.unwrap_or_else(|| ["claviger", "info", &path].map(str::to_owned).to_vec());
                 self.advise_words("To show its properties:", &info);

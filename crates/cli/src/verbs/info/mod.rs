@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 
 use claviger_engine::Warning;
-use claviger_engine::formats::Facts;
+use claviger_engine::formats::{Facts, WhichHeader};
 use claviger_engine::logical_volumes::{self, Group};
 use claviger_engine::store::Access;
 use serde::Serialize;
@@ -91,12 +91,12 @@ impl Report for Info {
         line("format", facts.format.to_owned())?;
         line("cipher", format!("{} in {} mode, key of {} bits", facts.cipher, facts.mode, facts.key_bits))?;
         line("key derivation", derivation(facts))?;
-        match &*facts.header {
-            "none" => line("header", "none".to_owned())?,
+        match facts.header {
+            WhichHeader::None => line("header", "none".to_owned())?,
             header => line("header", format!("{header}, version {}", facts.header_version))?,
         }
         // Formats with a UUID have no hidden volumes.
-        if facts.header != "none" && facts.uuid.is_none() {
+        if facts.header != WhichHeader::None && facts.uuid.is_none() {
             let kind = if facts.hidden {
                 "hidden volume"
             } else {
@@ -132,18 +132,18 @@ impl Report for Info {
 fn derivation(facts: &Facts) -> String {
     match (facts.derivation, facts.iterations) {
         (Some(own), 0) => return own.to_owned(),
-        (Some(own), iterations) => return format!("{}, {iterations} iterations ({own})", facts.hash),
+        (Some(own), iterations) => return format!("{}, {iterations} iterations ({own})", facts.hash_name()),
         _ => {}
     }
-    match (&*facts.header, &*facts.hash, facts.iterations) {
-        (_, "none", _) => return "none: the given key is used directly".to_owned(),
-        ("none", hash, 0 | 1) => return format!("{hash}, once"),
-        ("none", hash, iterations) => return format!("{hash}, {iterations} iterations"),
+    let Some(hash) = &facts.hash else { return "none: the given key is used directly".to_owned() };
+    match (facts.header, facts.iterations) {
+        (WhichHeader::None, 0 | 1) => return format!("{hash}, once"),
+        (WhichHeader::None, iterations) => return format!("{hash}, {iterations} iterations"),
         _ => {}
     }
     let with = match facts.memory {
-        Some(memory) => format!("{}, {} passes over {}", facts.hash, facts.iterations, size::short(memory)),
-        None => format!("PBKDF2 with HMAC-{}, {} iterations", facts.hash, facts.iterations),
+        Some(memory) => format!("{hash}, {} passes over {}", facts.iterations, size::short(memory)),
+        None => format!("PBKDF2 with HMAC-{hash}, {} iterations", facts.iterations),
     };
     facts.pim.map_or_else(|| with.clone(), |pim| format!("{with} (PIM {pim})"))
 }

@@ -1,12 +1,15 @@
 //! What the metadata say without any credential: what `cryptsetup bitlkDump` and `manage-bde -status` show.
 
+use std::fmt;
+
 use serde::Serialize;
 
 use super::guid::filetime;
 use super::method::Method;
 use super::protectors::Protector;
 use super::{BitLockerHeader, COPIES, unlock};
-use crate::formats::header_facts::{FormatFacts, HeaderFacts, KeyslotFacts};
+use crate::formats::header_facts::{FormatFacts, HeaderFacts, KeyslotFacts, as_text};
+use crate::formats::in_place::Towards;
 
 /// What the metadata of a BitLocker volume say beside its protectors.
 #[derive(Clone, Debug, Serialize)]
@@ -22,9 +25,9 @@ pub struct BitLockerFacts {
     pub label: Option<String>,
     /// When the volume was made, in seconds since 1970.
     pub created: i64,
-    /// `encrypted`, `decrypted`; or `encryption`, `decryption` or `conversion` with `under way`, `paused` or `interrupted`
-    /// behind it; or `unknown` with a number.
-    pub state: String,
+    /// How much of it is encrypted.
+    #[serde(serialize_with = "as_text")]
+    pub state: BitLockerState,
     /// Whether the key lies open.
     pub suspended: bool,
     /// How far the data are encrypted, in bytes.
@@ -38,6 +41,43 @@ pub struct BitLockerFacts {
     /// What is wrong with protectors that make no sense.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub damaged_protectors: Vec<String>,
+}
+
+/// How much of a BitLocker volume is encrypted, and where a conversion goes, if the metadata make sense there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BitLockerState {
+    /// Nothing.
+    Decrypted,
+    /// All.
+    Encrypted,
+    /// A part, and more of it while Windows runs.
+    InProgress(Option<Towards>),
+    /// A part, since somebody stopped.
+    Paused(Option<Towards>),
+    /// A part, and one zone may hold sectors of both kinds.
+    Interrupted(Option<Towards>),
+    /// This number, which nobody knows.
+    Unknown(u16),
+}
+
+impl fmt::Display for BitLockerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (towards, how) = match self {
+            Self::Decrypted => return f.write_str("decrypted"),
+            Self::Encrypted => return f.write_str("encrypted"),
+            Self::Unknown(number) => return write!(f, "unknown ({number})"),
+            Self::InProgress(towards) => (towards, "in progress"),
+            Self::Paused(towards) => (towards, "paused"),
+            Self::Interrupted(towards) => (towards, "interrupted"),
+        };
+        let towards = match towards {
+            Some(Towards::Encrypted) => "encryption",
+            Some(Towards::Plain) => "decryption",
+            None => "conversion",
+        };
+        write!(f, "{towards} {how}")
+    }
 }
 
 /// A copy of the metadata of a BitLocker volume.
@@ -90,7 +130,7 @@ pub(super) fn describe(header: &BitLockerHeader) -> HeaderFacts {
         guid: metadata.volume.to_string(),
         label: metadata.label(),
         created: filetime::seconds(metadata.created),
-        state: metadata.state.name(metadata.next_state),
+        state: metadata.state.towards(metadata.next_state),
         suspended: unlock::is_suspended(metadata),
         encrypted_bytes: metadata.state_offset,
         sector_size: header.boot.sector_size,

@@ -16,7 +16,9 @@ use super::protectors::{Kind, Protector};
 use super::renew::{boxes, recovery_key, renew};
 use super::sealed::{self, Sealer};
 use super::unlock::{self, OpenedKeys};
-use super::{BITLOCKER, BitLocker, COPY_NAMES, NAME, first_opened, led_to, no_first_sector, recovery, repair, write};
+use super::{
+    BITLOCKER, BitLocker, HEADER_COPIES, NAME, first_opened, led_to, no_first_sector, recovery, repair, write,
+};
 use crate::advice::{Advice, Warning};
 use crate::credential::Unlock;
 use crate::edit::Edit;
@@ -183,7 +185,7 @@ impl<'a> Change<'a> {
     /// The protector that somebody means by a number: as they were numbered before a change that was cut short, which may have taken it
     /// out already.
     fn meant(&self, number: u32) -> Result<Option<u32>> {
-        let last = COPY_NAMES.len() - 1;
+        let last = HEADER_COPIES.len() - 1;
         match &self.before {
             None if self.damaged.contains(&last) => {
                 Err(unsound("the last copy does not show if the protector was already removed"))
@@ -556,13 +558,13 @@ fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     let (_, copies, damaged) = led_to(store)?;
     let (first, opened) = first_opened(copies.iter(), with)?;
     let mut whole = copies.iter();
-    let reports = COPY_NAMES.into_iter().enumerate().map(|(number, name)| {
+    let reports = HEADER_COPIES.into_iter().enumerate().map(|(number, name)| {
         let at = first.metadata.copies[number];
         let state = match damaged.iter().find(|(damaged, _)| *damaged == number) {
             Some((_, error)) => CopyState::Damaged(error.kind.to_string()),
             None => whole.next().map_or(CopyState::NoHeader, |copy| state_of(copy, first, opened.vmk.as_ref())),
         };
-        CopyReport { name, at, state }
+        CopyReport { name: name.name(), at, state }
     });
     let copies: Vec<_> = reports.collect();
     let damaged = copies.iter().any(|copy| copy.state != CopyState::Opens);

@@ -95,7 +95,7 @@ impl Places {
             (State::DIRTY | State::PAUSED | State::UNDER_WAY | State::ENCRYPTED | State::DECRYPTED, _) => {
                 (whole, metadata.state_offset)
             }
-            (state, next) => return Err(Error::unsupported(format!("a volume that is {}", state.name(next)))),
+            (state, next) => return Err(Error::unsupported(format!("a volume that is {}", state.towards(next)))),
         };
         if encrypted > size || size == 0 || !encrypted.is_multiple_of(sector) {
             return Err(malformed("state offset", 16, format!("{encrypted}, of a volume of {size} bytes")));

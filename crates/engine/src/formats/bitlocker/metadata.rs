@@ -12,8 +12,10 @@
 
 use super::boot::SIGNATURE;
 use super::datum::{Datum, kind, role};
+use super::describe::BitLockerState;
 use super::guid::Guid;
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::in_place::Towards;
 use crate::little_endian::{u16_at, u32_at, u64_at};
 use crate::store::Store;
 
@@ -53,20 +55,20 @@ impl State {
     pub const ENCRYPTED: Self = Self(4);
     pub const UNDER_WAY: Self = Self(5);
 
-    /// What a person calls it, going to `next`.
-    pub fn name(self, next: Self) -> String {
+    /// What it means, going to `next`.
+    pub fn towards(self, next: Self) -> BitLockerState {
         let towards = match next {
-            Self::ENCRYPTED => "encryption",
-            Self::DECRYPTED => "decryption",
-            _ => "conversion",
+            Self::ENCRYPTED => Some(Towards::Encrypted),
+            Self::DECRYPTED => Some(Towards::Plain),
+            _ => None,
         };
         match self {
-            Self::DECRYPTED if next == self => "decrypted".to_owned(),
-            Self::ENCRYPTED if next == self => "encrypted".to_owned(),
-            Self::DIRTY => format!("{towards} interrupted"),
-            Self::PAUSED => format!("{towards} paused"),
-            Self::DECRYPTED | Self::ENCRYPTED | Self::UNDER_WAY => format!("{towards} in progress"),
-            Self(other) => format!("unknown ({other})"),
+            Self::DECRYPTED if next == self => BitLockerState::Decrypted,
+            Self::ENCRYPTED if next == self => BitLockerState::Encrypted,
+            Self::DIRTY => BitLockerState::Interrupted(towards),
+            Self::PAUSED => BitLockerState::Paused(towards),
+            Self::DECRYPTED | Self::ENCRYPTED | Self::UNDER_WAY => BitLockerState::InProgress(towards),
+            Self(other) => BitLockerState::Unknown(other),
         }
     }
 }

@@ -37,7 +37,8 @@ use claviger_crypto::{Secret, SectorCipher};
 use super::header_facts::HeaderFacts;
 use super::takes::{Parameter, Takes, check_opening};
 use super::{
-    Choices, Creator, Facts, Format, Header, HeaderEditor, InPlaceConverter, Sealed, Unlocked, Verdict, wiped,
+    Choices, Creator, Facts, Format, Header, HeaderEditor, InPlaceConverter, Sealed, Unlocked, Verdict, WhichHeader,
+    wiped,
 };
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
@@ -46,7 +47,7 @@ use crate::spec::{Reserved, Spec};
 use crate::store::{MemoryStore, Store};
 use crate::volume::Layout;
 use boot::{Boot, Kind};
-pub use describe::{BitLockerCopy, BitLockerFacts, BitLockerKeyslot};
+pub use describe::{BitLockerCopy, BitLockerFacts, BitLockerKeyslot, BitLockerState};
 use eow::Eow;
 use guid::filetime;
 use layout::{Part, Places, ZoneState};
@@ -66,7 +67,7 @@ pub static BITLOCKER: BitLocker = BitLocker(());
 const NAME: &str = "BitLocker";
 
 /// What the copies of the metadata are called.
-const COPY_NAMES: [&str; COPIES] = ["primary", "second copy", "third copy"];
+const HEADER_COPIES: [WhichHeader; COPIES] = [WhichHeader::Primary, WhichHeader::SecondCopy, WhichHeader::ThirdCopy];
 
 /// Bytes of a volume master key.
 const VMK: usize = 32;
@@ -428,11 +429,11 @@ impl BitLockerHeader {
         };
         Facts {
             key_bits: method.bits * if method.mode == "CBC" { 1 } else { 2 },
-            hash: if stretched { "SHA-256" } else { "none" }.into(),
+            hash: stretched.then(|| "SHA-256".into()),
             iterations: if stretched { claviger_crypto::stretch::ITERATIONS as u32 } else { 0 },
             derivation,
             header_version: metadata.version,
-            header: COPY_NAMES[number].into(),
+            header: HEADER_COPIES[number],
             opened_by: Some(opened_by),
             keyslot: protector,
             uuid: Some(metadata.volume.to_string()),
@@ -585,7 +586,7 @@ fn bitmap_lost(range: &Range<u64>) -> Warning {
 /// `ours` says that a log of this program tells what is what in a dirty one.
 fn about_state(copy: &Copy, with: &Unlock<'_>, ours: bool) -> AboutState {
     let metadata = &copy.metadata;
-    let name = metadata.state.name(metadata.next_state);
+    let name = metadata.state.towards(metadata.next_state);
     let mut warnings: Vec<Warning> = Vec::new();
     let mut read_only = false;
     match (metadata.state, metadata.next_state) {

@@ -6,6 +6,7 @@
 //!              salt, iterations: PassphraseWrappedKEKStruct      KEKWrappedVolumeKeyStruct
 //! ```
 
+use super::describe::FileVault2Conversion;
 use super::header::{array, number};
 use super::keywrap::WRAPPED;
 use super::plist::{Dict, Plist};
@@ -34,8 +35,8 @@ pub(super) struct Context {
     pub users: Vec<User>,
     /// The volume keys, each wrapped.
     pub keys: Vec<[u8; WRAPPED]>,
-    /// How far the encryption of the volume is, in the words of Core Storage: `Complete`.
-    pub conversion: Option<String>,
+    /// How far the volume is encrypted.
+    pub conversion: Option<FileVault2Conversion>,
 }
 
 /// A passphrase or recovery key that opens it.
@@ -97,13 +98,13 @@ impl Context {
         };
         let users: Vec<_> = list.dicts().filter_map(user).collect();
         let keys = list.dicts().filter_map(|dict| volume_key(&dict.data("KEKWrappedVolumeKeyStruct")?)).collect();
-        let conversion = list.text("ConversionStatus").map(str::to_owned);
+        let conversion = list.text("ConversionStatus").map(Into::into);
         (!users.is_empty()).then_some(Self { users, keys, conversion })
     }
 
     /// Whether only a part of the volume is encrypted.
     pub fn half_way(&self) -> bool {
-        self.conversion.as_deref().is_some_and(|status| !["Complete", "NoConversion"].contains(&status))
+        matches!(self.conversion, Some(FileVault2Conversion::Other(_)))
     }
 }
 

@@ -78,8 +78,8 @@ pub struct LogicalVolumePart {
 pub enum EncryptionContextFacts {
     /// It is sound.
     Sound {
-        /// How far the volume is encrypted, in the words of Core Storage: `Complete`.
-        conversion: Option<String>,
+        /// How far the volume is encrypted.
+        conversion: Option<FileVault2Conversion>,
         /// Who opens it.
         users: Vec<FileVault2User>,
         /// How many volume keys there are.
@@ -90,6 +90,29 @@ pub enum EncryptionContextFacts {
         /// What is wrong with it.
         damaged: String,
     },
+}
+
+/// How far a FileVault 2 volume is encrypted, in the words of Core Storage.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub enum FileVault2Conversion {
+    /// It has always been.
+    NoConversion,
+    /// It is, since a conversion ended.
+    Complete,
+    /// Something else: only a part of it is.
+    #[serde(untagged)]
+    Other(String),
+}
+
+impl From<&str> for FileVault2Conversion {
+    fn from(word: &str) -> Self {
+        match word {
+            "NoConversion" => Self::NoConversion,
+            "Complete" => Self::Complete,
+            other => Self::Other(other.to_owned()),
+        }
+    }
 }
 
 /// Who opens a FileVault 2 volume: a person, or a recovery key.

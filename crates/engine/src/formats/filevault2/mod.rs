@@ -23,7 +23,7 @@ use claviger_crypto::{Secret, SectorCipher};
 use super::header_facts::HeaderFacts;
 use super::luks::{cipher_error, makes_sense};
 use super::takes::{Parameter, Takes, check_opening};
-use super::{Facts, Format, Header, Unlocked, Verdict, wiped};
+use super::{Facts, Format, Header, Unlocked, Verdict, WhichHeader, wiped};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
@@ -32,7 +32,8 @@ use crate::store::{MemoryStore, Store};
 use crate::volume::{KernelCipher, Layout, Payload, Segment};
 use context::{Context, User};
 pub use describe::{
-    EncryptionContextFacts, FileVault2Facts, FileVault2User, LogicalVolumeFacts, LogicalVolumePart, PhysicalVolumeFacts,
+    EncryptionContextFacts, FileVault2Conversion, FileVault2Facts, FileVault2User, LogicalVolumeFacts,
+    LogicalVolumePart, PhysicalVolumeFacts,
 };
 use header::VolumeHeader;
 use metadata::{LogicalVolume, Metadata};
@@ -209,10 +210,10 @@ impl FileVault2Header {
         let iterations = user.and_then(|(_, user)| Some(user.wrapped.as_ref().ok()?.iterations));
         Facts {
             key_bits: 256,
-            hash: if user.is_some() { "SHA-256" } else { "none" }.into(),
+            hash: user.map(|_| "SHA-256".into()),
             iterations: iterations.unwrap_or_default(),
             header_version: 1,
-            header: if self.header.at == 0 { "primary" } else { "backup" }.into(),
+            header: if self.header.at == 0 { WhichHeader::Primary } else { WhichHeader::Backup },
             opened_by: Some(user.map_or("volume key".to_owned(), |(place, user)| called(place, user))),
             uuid: volume.uuid.clone(),
             label: volume.name.clone(),

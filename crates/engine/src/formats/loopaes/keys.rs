@@ -168,11 +168,11 @@ impl Hashing {
     }
 
     /// What it is called.
-    pub fn name(&self) -> &'static str {
+    pub fn name(&self) -> Option<&'static str> {
         match self {
-            Self::Once(hash) => hash.name,
-            Self::Twice => RIPEMD160.name,
-            Self::Unhashed2 => "none",
+            Self::Once(hash) => Some(hash.name),
+            Self::Twice => Some(RIPEMD160.name),
+            Self::Unhashed2 => None,
         }
     }
 

@@ -178,7 +178,7 @@ struct Parameters {
     specification: String,
     key: Secret,
     bits: u32,
-    hash: &'static str,
+    hash: Option<&'static str>,
     iterations: u32,
     warnings: Vec<Warning>,
 }

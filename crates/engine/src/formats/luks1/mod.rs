@@ -17,7 +17,9 @@ use claviger_crypto::dmcrypt::Sectors;
 use super::header_facts::HeaderFacts;
 use super::luks::{Stored, cipher_error, data_elsewhere, header_alone, opened_by};
 use super::takes::{Parameter, Takes, check_opening};
-use super::{Choices, Creator, Facts, Format, Header, HeaderEditor, KeyMark, UnlockPlan, Unlocked, Verdict, wiped};
+use super::{
+    Choices, Creator, Facts, Format, Header, HeaderEditor, KeyMark, UnlockPlan, Unlocked, Verdict, WhichHeader, wiped,
+};
 use crate::advice::{Advice, Warning};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, Result};
@@ -202,13 +204,13 @@ fn facts(header: &Phdr, data: &Data, keyslot: Option<usize>) -> Result<Facts> {
         cipher: header.cipher_name.clone(),
         mode: header.cipher_mode.clone(),
         key_bits: header.key_len as u32 * 8,
-        hash: header.hash()?.name.into(),
+        hash: Some(header.hash()?.name.into()),
         iterations: keyslot.map_or(header.digest_iterations, |number| header.slots[number].iterations),
         derivation: None,
         memory: None,
         pim: None,
         header_version: 1,
-        header: "primary".into(),
+        header: WhichHeader::Primary,
         opened_by: Some(opened_by(keyslot.map(|number| number as u32))),
         hidden: false,
         keyslot: keyslot.map(|number| number as u32),

@@ -4,6 +4,7 @@
 use claviger_crypto::hash::{self, Hash};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::formats::WhichHeader;
 
 /// Bytes before the JSON area (`LUKS2_HDR_BIN_LEN`).
 pub const LEN: usize = 4096;
@@ -86,9 +87,13 @@ impl Which {
 
     /// What people call it.
     pub fn name(self) -> &'static str {
+        self.copy().name()
+    }
+
+    pub(super) fn copy(self) -> WhichHeader {
         match self {
-            Self::Primary => "primary",
-            Self::Secondary => "secondary",
+            Self::Primary => WhichHeader::Primary,
+            Self::Secondary => WhichHeader::Secondary,
         }
     }
 }

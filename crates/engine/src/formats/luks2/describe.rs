@@ -1,5 +1,7 @@
 //! What a header says without any passphrase, for people and programs: what `cryptsetup luksDump` shows, and what its tokens mean.
 
+use std::fmt;
+
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
@@ -10,7 +12,7 @@ use super::metadata::{self, Digest, Id, Keyslot, MetadataSegment, Size};
 use super::read::{Luks2CopyState, ReadHeader};
 use super::validate::{digests_of, printable, requirements};
 use super::{derivation, layout};
-use crate::formats::header_facts::{FormatFacts, HeaderFacts, KeyslotFacts};
+use crate::formats::header_facts::{FormatFacts, HeaderFacts, KeyslotFacts, as_text};
 use crate::hex;
 
 /// What a LUKS2 header says beside its keyslots.
@@ -49,6 +51,31 @@ pub struct Luks2Facts {
     pub digests: Vec<Luks2Digest>,
 }
 
+/// What a copy of a LUKS2 header is like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Luks2Soundness {
+    /// Sound, and the newest.
+    Sound,
+    /// Sound, but older: this is its sequence number.
+    Stale(u64),
+    /// Sound and as new, but not the same.
+    Differs,
+    /// Damaged, and in which way.
+    Damaged(String),
+}
+
+impl fmt::Display for Luks2Soundness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sound => f.write_str("sound"),
+            Self::Stale(number) => write!(f, "sound, but older: sequence number {number}"),
+            Self::Differs => f.write_str("sound, but not the same"),
+            Self::Damaged(why) => f.write_str(why),
+        }
+    }
+}
+
 /// A copy of a LUKS2 header.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
@@ -57,8 +84,9 @@ pub struct Luks2Copy {
     pub name: &'static str,
     /// Where it is, in bytes.
     pub at: u64,
-    /// Whether it is sound, or what is wrong with it.
-    pub state: String,
+    /// Whether it is sound.
+    #[serde(serialize_with = "as_text")]
+    pub state: Luks2Soundness,
     /// Whether it is the one that was read.
     pub used: bool,
 }
@@ -280,10 +308,10 @@ pub(super) fn describe(header: &ReadHeader) -> HeaderFacts {
 
 fn copy(header: &ReadHeader, which: Which, state: &Luks2CopyState) -> Luks2Copy {
     let state = match state {
-        Luks2CopyState::Current => "sound".to_owned(),
-        Luks2CopyState::Stale { seqid } => format!("sound, but older: sequence number {seqid}"),
-        Luks2CopyState::Differs => "sound, but not the same".to_owned(),
-        Luks2CopyState::Damaged(error) => error.to_string(),
+        Luks2CopyState::Current => Luks2Soundness::Sound,
+        Luks2CopyState::Stale { seqid } => Luks2Soundness::Stale(*seqid),
+        Luks2CopyState::Differs => Luks2Soundness::Differs,
+        Luks2CopyState::Damaged(error) => Luks2Soundness::Damaged(error.to_string()),
     };
     Luks2Copy { name: which.name(), at: which.offset(header.binary.hdr_size), state, used: which == header.which }
 }

@@ -33,7 +33,7 @@ use claviger_crypto::Secret;
 
 pub use describe::{
     Luks2Copy, Luks2Digest, Luks2Facts, Luks2Kdf, Luks2Keyslot, Luks2Opens, Luks2Priority, Luks2Segment, Luks2Size,
-    Luks2Token,
+    Luks2Soundness, Luks2Token,
 };
 #[doc(hidden)]
 pub use read::{Luks2CopyState, ReadHeader, read, read_secondary};
@@ -43,8 +43,7 @@ use super::luks::{Stored, opened_by};
 use super::plan::UnlockPlan;
 use super::takes::{Parameter, Takes, check_opening};
 use super::{
-    Choices, Creator, Derivation, Facts, Format, Header, HeaderEditor, InPlaceConverter, KeyMark, Sealed, Unlocked,
-    Verdict,
+    Choices, Creator, Facts, Format, Header, HeaderEditor, InPlaceConverter, KeyMark, Sealed, Unlocked, Verdict,
 };
 use crate::credential::{Credential, HeaderChoice, Unlock};
 use crate::error::{Error, Result};
@@ -318,21 +317,20 @@ fn facts(header: &ReadHeader, opened: &OpenedKey, size: u64) -> Result<Facts> {
     let (cipher, mode) = specification.split_once('-').unwrap_or((specification, ""));
     let kdf = opened.keyslot.and_then(|n| header.metadata.keyslots[&n].kdf.as_ref());
     // The volume key itself was given: nothing is derived.
-    let without = Derivation { hash: "none", iterations: 0, memory: None };
-    let told = kdf.map(|kdf| derivation::of(kdf).map(|kdf| kdf.derivation())).transpose()?.unwrap_or(without);
+    let told = kdf.map(|kdf| derivation::of(kdf).map(|kdf| kdf.derivation())).transpose()?;
     let text = |bytes: &[u8]| (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned());
     Ok(Facts {
         format: NAME,
         cipher: cipher.to_owned(),
         mode: mode.to_owned(),
         key_bits: opened.key.len() as u32 * 8,
-        hash: told.hash.into(),
-        iterations: told.iterations,
+        hash: told.as_ref().map(|told| told.hash.into()),
+        iterations: told.as_ref().map_or(0, |told| told.iterations),
         derivation: None,
-        memory: told.memory,
+        memory: told.and_then(|told| told.memory),
         pim: None,
         header_version: 2,
-        header: header.which.name().into(),
+        header: header.which.copy(),
         opened_by: Some(opened_by(opened.keyslot)),
         hidden: false,
         keyslot: opened.keyslot,

@@ -198,7 +198,7 @@ impl Trial {
             cipher: &self.cipher,
             key: &key,
             key_bits: self.bits,
-            hash: Hashing::parse(self.hash)?.name(),
+            hash: Some(Hashing::parse(self.hash)?.name()),
             iterations: 1,
             place,
         };

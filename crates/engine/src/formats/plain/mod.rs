@@ -165,7 +165,7 @@ fn asks_passphrase(keyfiles: &[Credential]) -> bool {
 struct Parameters {
     cipher: String,
     key: Secret,
-    hash: &'static str,
+    hash: Option<&'static str>,
     iterations: u32,
     warnings: Vec<Warning>,
 }
@@ -203,7 +203,7 @@ impl Parameters {
                     HASH
                 });
                 let hashing = Hashing::parse(hash)?;
-                (cipher, hashing.key(text, size(&mut taken))?, hashing.name(), 1)
+                (cipher, hashing.key(text, size(&mut taken))?, Some(hashing.name()), 1)
             }
             [one, other] => match (one, other) {
                 (Credential::Keyfile(file), Credential::Passphrase(text))
@@ -221,7 +221,7 @@ impl Parameters {
                             return Err(Error::misuse(what));
                         }
                     };
-                    (cipher(CRYPTMOUNT_CIPHER, &mut taken), key, "SHA-1", opened.iterations)
+                    (cipher(CRYPTMOUNT_CIPHER, &mut taken), key, Some("SHA-1"), opened.iterations)
                 }
                 _ => return Err(wrong_credentials(with.credentials)),
             },
@@ -233,13 +233,13 @@ impl Parameters {
                 ignored(&mut warnings);
                 let key = key::of_file(whole_keyfile(file)?, size(&mut taken));
                 let key = key.map_err(|e| if hashed { e.advise(Advice::GiveAsPassphrase) } else { e })?;
-                (cipher, key, "none", 0)
+                (cipher, key, None, 0)
             }
             [Credential::VolumeKey(key)] => {
                 if bits.is_some_and(|bits| bits as usize != key.len() * 8) {
                     return Err(Error::misuse(format!("the volume key has {} bits", key.len() * 8)));
                 }
-                (cipher(CIPHER, &mut taken), Secret::copy_from(key), "none", 0)
+                (cipher(CIPHER, &mut taken), Secret::copy_from(key), None, 0)
             }
             other => return Err(wrong_credentials(other)),
         };

@@ -50,7 +50,7 @@ pub(super) fn back_up(
         let at = if opened.position.hidden { area } else { 0 };
         bytes[at..][..header::SIZE].copy_from_slice(&seal.close(&plain)?);
         headers.push(match opened.position {
-            position if position.system => position.name,
+            position if position.system => position.name.name(),
             position if position.hidden => "hidden",
             _ => "primary",
         });

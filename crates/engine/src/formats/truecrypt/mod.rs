@@ -397,13 +397,13 @@ impl HeaderCopies {
             cipher: suite.name.to_owned(),
             mode: mode.name().to_owned(),
             key_bits: suite.data_key_len() as u32 * 8,
-            hash: derivation.kdf.name.into(),
+            hash: Some(derivation.kdf.name.into()),
             iterations: derivation.iterations,
             derivation: None,
             memory: derivation.memory,
             pim: with.pim.filter(|pim| *pim > 0),
             header_version: fields.version,
-            header: position.name.into(),
+            header: position.name,
             opened_by: Some(format!("{} header", position.name)),
             hidden: position.hidden,
             keyslot: None,
@@ -956,7 +956,7 @@ mod tests {
         let mut bytes = noise(len, 1);
         Old { at: len - HEADER_GROUP as usize, ..today }.put_into(&mut bytes);
         let (unlocked, _) = unlock(bytes.clone(), today.suite).expect("it opens by its backup");
-        assert_eq!(unlocked.facts.header, "backup");
+        assert_eq!(unlocked.facts.header.name(), "backup");
         Old { required_program: 0x0800, ..today }.put_into(&mut bytes);
         let error = unlock(bytes, today.suite).err().expect("the primary header counts");
         assert!(matches!(error.kind, ErrorKind::Unsupported { .. }), "{error}");

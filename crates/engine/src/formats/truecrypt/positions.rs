@@ -3,11 +3,12 @@
 use super::suites::{Mode, Suite};
 use super::trials::SuiteInMode;
 use super::{HEADER_AREA, HEADER_GROUP, OLD_HEADER, OLD_HIDDEN_HEADER};
+use crate::formats::WhichHeader;
 
 /// A place where a header can be.
 pub(super) struct Position {
     /// What a person calls it.
-    pub name: &'static str,
+    pub name: WhichHeader,
     place: HeaderAt,
     /// Whether the store has to be longer than this, in bytes, for there to be such a header (7.1a, Ntvol.c, `TCOpenVolume`).
     beyond: u64,
@@ -26,7 +27,7 @@ enum HeaderAt {
 }
 
 const PRIMARY: Position = Position {
-    name: "primary",
+    name: WhichHeader::Primary,
     place: HeaderAt::Start(0),
     beyond: 0,
     hidden: false,
@@ -35,14 +36,24 @@ const PRIMARY: Position = Position {
     system: false,
 };
 
-const HIDDEN: Position =
-    Position { name: "hidden", place: HeaderAt::Start(HEADER_AREA), beyond: HEADER_GROUP, hidden: true, ..PRIMARY };
+const HIDDEN: Position = Position {
+    name: WhichHeader::Hidden,
+    place: HeaderAt::Start(HEADER_AREA),
+    beyond: HEADER_GROUP,
+    hidden: true,
+    ..PRIMARY
+};
 
-const BACKUP: Position =
-    Position { name: "backup", place: HeaderAt::End(HEADER_GROUP), beyond: 2 * HEADER_GROUP, backup: true, ..PRIMARY };
+const BACKUP: Position = Position {
+    name: WhichHeader::Backup,
+    place: HeaderAt::End(HEADER_GROUP),
+    beyond: 2 * HEADER_GROUP,
+    backup: true,
+    ..PRIMARY
+};
 
 const HIDDEN_BACKUP: Position =
-    Position { name: "hidden backup", place: HeaderAt::End(HEADER_AREA), hidden: true, ..BACKUP };
+    Position { name: WhichHeader::HiddenBackup, place: HeaderAt::End(HEADER_AREA), hidden: true, ..BACKUP };
 
 /// Every position of TrueCrypt; where headers in several open, the first counts.
 pub(super) static TRUECRYPT: &[Position] = &[
@@ -59,7 +70,7 @@ pub(super) static VERACRYPT: &[Position] = &[PRIMARY, HIDDEN, BACKUP, HIDDEN_BAC
 /// That of a system's header, on the disk that it starts from. It has no backup on the disk, and other headers are not
 /// looked for there.
 pub(super) static SYSTEM: Position = Position {
-    name: "system",
+    name: WhichHeader::System,
     place: HeaderAt::Start(super::system::HEADER_AT),
     beyond: super::system::BOOT_LOADER,
     system: true,

@@ -77,7 +77,7 @@ fn copies(
         }
         let mut bytes = [0; header::SIZE];
         store.read_at(at, &mut bytes)?;
-        let name = position.name;
+        let name = position.name.name();
         if bytes.iter().all(|b| *b == bytes[0]) {
             reports.push((position.hidden, CopyReport { name, at, state: CopyState::NoHeader }));
             continue;

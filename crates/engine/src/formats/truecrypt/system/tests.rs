@@ -122,7 +122,7 @@ fn one_partition_is_encrypted_and_all_else_is_read_only() {
 
     let (unlocked, store) = system.unlock(&disk).expect("it opens");
     let facts = &unlocked.facts;
-    assert_eq!((&*facts.header, facts.iterations, facts.size), ("system", 1000, disk.len() as u64));
+    assert_eq!((facts.header.name(), facts.iterations, facts.size), ("system", 1000, disk.len() as u64));
     assert_eq!((facts.data_offset, unlocked.trials), (MIB as u64, 1));
     let writable: Vec<_> = unlocked.layout.segments().iter().filter(|s| s.writable).map(|s| (s.at, s.len)).collect();
     assert_eq!(writable, [(MIB as u64, MIB as u64)]);
@@ -554,7 +554,10 @@ fn a_hidden_system_opens_as_the_hidden_volume_of_its_partition() {
         partition::open(&store, number, Some("TrueCrypt"), false).expect("a disk").unlock(&with)
     };
     let unlocked = open("hidden", 2).expect("it opens");
-    assert_eq!((&*unlocked.facts.header, unlocked.facts.hidden, unlocked.facts.iterations), ("hidden", true, 2000));
+    assert_eq!(
+        (unlocked.facts.header.name(), unlocked.facts.hidden, unlocked.facts.iterations),
+        ("hidden", true, 2000)
+    );
     assert!(plaintext(unlocked, Arc::clone(&store)) == plain);
     assert!(open("pw", 1).is_ok() && open("hidden", 1).is_err());
     let error = open("pw", 2).err().expect("the decoy is another partition");
