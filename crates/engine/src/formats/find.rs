@@ -1,0 +1,114 @@
+//! Which format a store or a name is of.
+
+use std::sync::Arc;
+
+use super::several::Several;
+use super::{FORMATS, Format, Header, Verdict, luks2};
+use crate::advice::Advice;
+use crate::error::{Error, ErrorKind, Result};
+use crate::filesystems::{detect, magic};
+use crate::store::Store;
+
+/// What both versions of LUKS are called.
+const LUKS: &str = "LUKS";
+
+/// Finds the format of `store`, or takes the one that is named, and reads its header. A `Yes` of one format outranks every
+/// `Possible`; of several `Possible` formats the first is returned, with a header that tries them all.
+///
+/// # Errors
+/// `NotThisFormat` if no format says even `Possible`, `Misuse` if there is none of that name, or what the format's own
+/// `open` says.
+pub fn open(store: &Arc<dyn Store>, name: Option<&str>) -> Result<(&'static dyn Format, Box<dyn Header>)> {
+    if let Some(name) = name {
+        let format = named(&**store, name)?;
+        return Ok((format, format.open(store).map_err(|e| e.in_format(format.name()))?));
+    }
+    let mut possible = Vec::new();
+    let mut reasons = Vec::new();
+    for format in FORMATS.iter().copied().filter(|f| !f.headerless()) {
+        match format.identify(&**store)? {
+            Verdict::Yes(_) => return Ok((format, format.open(store)?)),
+            Verdict::Possible(_) => possible.push(format),
+            Verdict::No(why) => reasons.push(format!("{}: {why}", format.name())),
+        }
+    }
+    if possible.is_empty() {
+        let mut start = vec![0; store.len().min(detect::LOOKED_AT as u64) as usize];
+        store.read_at(0, &mut start)?;
+        // What it is says more than what it is not.
+        let why = match magic::known(&start) {
+            _ if store.is_empty() => "it is empty".to_owned(),
+            Some(what) => format!("it holds {what}"),
+            None => reasons.join("; "),
+        };
+        let what = ErrorKind::NotThisFormat(format!("not an encrypted volume ({why})"));
+        return Err(Error::new(what)
+            .hint("If its beginning was overwritten, a backup header may still open it.")
+            .advise(Advice::NameFormat));
+    }
+    all_of(store, &possible)
+}
+
+/// Like [`open`] for a volume whose beginning may be overwritten: takes every format that finds anything that could be a
+/// header, wherever it keeps its copies.
+///
+/// # Errors
+/// Those of [`open`].
+pub fn open_by_backup(store: &Arc<dyn Store>) -> Result<(&'static dyn Format, Box<dyn Header>)> {
+    let with_header: Vec<_> = FORMATS.iter().copied().filter(|f| !f.headerless()).collect();
+    all_of(store, &with_header).or_else(|_| open(store, None))
+}
+
+/// A header that tries those of `formats` that find anything that could be one.
+fn all_of(store: &Arc<dyn Store>, formats: &[&'static dyn Format]) -> Result<(&'static dyn Format, Box<dyn Header>)> {
+    let mut headers = Vec::new();
+    let mut error = None;
+    for &format in formats {
+        match format.open(store) {
+            Ok(header) => headers.push((format, header)),
+            Err(e) => error = error.or(Some(e)),
+        }
+    }
+    match headers.len() {
+        0 => Err(error.unwrap_or_else(|| ErrorKind::NotThisFormat("there is no format to try".into()).into())),
+        1 => Ok(headers.remove(0)),
+        _ => {
+            let first = headers[0].0;
+            let headers = headers.into_iter().map(|(format, header)| (format.name(), header)).collect();
+            Ok((first, Box::new(Several { headers })))
+        }
+    }
+}
+
+/// Whether two names mean the same: whatever their case, and with or without hyphens. `sha512` is `SHA-512`.
+pub fn same_name(one: &str, other: &str) -> bool {
+    let plain = |name: &str| name.replace('-', "").to_ascii_lowercase();
+    plain(one) == plain(other)
+}
+
+/// The format of that name for what is in `store`: `LUKS` is LUKS1 or LUKS2, whichever the header is of.
+///
+/// # Errors
+/// `Misuse` if there is none; `Io`.
+pub fn named(store: &dyn Store, name: &str) -> Result<&'static dyn Format> {
+    if same_name(name, LUKS) {
+        for format in FORMATS.iter().copied().filter(|f| f.name().starts_with(LUKS)) {
+            if !matches!(format.identify(store)?, Verdict::No(_)) {
+                return Ok(format);
+            }
+        }
+    }
+    by_name(name)
+}
+
+/// The format of that name, whatever its case. `LUKS` is its newer version, LUKS2; see [`named`].
+///
+/// # Errors
+/// `Misuse` if there is none.
+pub fn by_name(name: &str) -> Result<&'static dyn Format> {
+    let name = if same_name(name, LUKS) { luks2::NAME } else { name };
+    FORMATS.iter().copied().find(|f| same_name(f.name(), name)).ok_or_else(|| {
+        let all: Vec<_> = FORMATS.iter().map(|f| f.name()).collect();
+        Error::misuse(format!("there is no format called {name}; use one of: {}", all.join(", ")))
+    })
+}
