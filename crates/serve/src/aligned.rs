@@ -1,4 +1,4 @@
-//! Memory that the kernel copies to and from quickly, and that a key process works on where it is.
+//! Memory that the kernel copies to and from quickly, and that a key process works on in place.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,13 +6,13 @@ use std::sync::{PoisonError, RwLock};
 
 use crate::key_process::{BufferPool, Room};
 
-/// The pool that new buffers are in, if there is one: all servers of a process have the same, as they have one allocator.
+/// The pool for new buffers, if there is one. All servers of a process share it, as they share one allocator.
 static POOL: RwLock<Option<BufferPool>> = RwLock::new(None);
 
-/// How often that has changed.
+/// How often [`POOL`] has changed.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
 
-/// Has buffers lie in memory of this pool until the value is dropped, or another one is in use.
+/// Places new buffers in this pool until the value is dropped or another pool is in use.
 pub struct PoolInUse(u64);
 
 impl PoolInUse {
@@ -39,12 +39,12 @@ impl Drop for PoolInUse {
 pub struct Aligned {
     memory: Memory,
     len: usize,
-    /// Which changes of the pool it knows of.
+    /// The value of [`CHANGES`] when the memory was allocated.
     changes: u64,
 }
 
 enum Memory {
-    /// Ours, from so many bytes on.
+    /// Memory of this process; the buffer begins at this byte.
     Own(Vec<u8>, usize),
     Pooled(Room),
 }
@@ -59,7 +59,7 @@ impl Aligned {
     /// The alignment, in bytes: a page.
     pub const PAGE: usize = 4096;
 
-    /// Size of a cache line, in bytes: what parts of a buffer should be aligned to at least.
+    /// Size of a cache line, in bytes: the least alignment for parts of a buffer.
     pub const LINE: usize = 64;
 
     /// A zeroed buffer of `len` bytes.
@@ -69,7 +69,7 @@ impl Aligned {
         new
     }
 
-    /// Makes it at least `len` bytes long, and in the pool in use now. Growing and moving discard the contents.
+    /// Makes the buffer at least `len` bytes long and moves it to the current pool. Growing and moving discard the contents.
     pub fn reserve(&mut self, len: usize) {
         let changes = CHANGES.load(Ordering::SeqCst);
         if self.len >= len && self.changes == changes {

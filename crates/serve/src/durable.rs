@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use claviger_engine::Store;
 
-/// Flushes, and keeps failing once it has failed: the kernel reports lost writes only once (fsync(2)), and other
-/// clients, who were promised that any flush covers their writes, must learn of it too.
+/// Flushes a store, and keeps failing after the first failure. The kernel reports lost writes only once (fsync(2)), but
+/// other clients, who were promised that any flush covers their writes, must learn of them too.
 #[derive(Default)]
 pub struct Durable {
     lossy: Mutex<bool>,
@@ -16,9 +16,9 @@ impl Durable {
     /// Flushes `store`, which must be the same each time.
     ///
     /// # Errors
-    /// Whatever the store reports, and then every time.
+    /// The store's error; after the first error, every call fails.
     pub fn flush(&self, store: &dyn Store) -> io::Result<()> {
-        // Held throughout: the kernel reports a lost write to one fsync, and nothing to another that runs in parallel.
+        // Held throughout: the kernel reports a lost write to only one of several fsync calls that run in parallel.
         let mut lossy = self.lossy.lock().unwrap_or_else(PoisonError::into_inner);
         let flushed = store.flush();
         if *lossy && flushed.is_ok() {

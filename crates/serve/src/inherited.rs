@@ -1,5 +1,5 @@
-//! Descriptors above the three standard ones that this process inherited. A program it starts gets them only if they
-//! are passed on, and never one that a secret was read from: from a file, a password could be read again.
+//! Inherited descriptors above the three standard ones. A started program gets them only if they are passed on, and
+//! never one that a secret was read from: a password in a file could be read again.
 #![allow(unsafe_code)]
 
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ static INHERITED: OnceLock<Vec<RawFd>> = OnceLock::new();
 /// Device and inode of the files that secrets were read from.
 static SECRET: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
-/// Marks them close-on-exec. Call this once, before anything is opened.
+/// Marks the inherited descriptors close-on-exec. Call this once, before anything is opened.
 pub fn keep() {
     INHERITED.get_or_init(|| {
         let numbers = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
@@ -31,7 +31,7 @@ pub fn keep() {
     });
 }
 
-/// Lets programs started from now on inherit those that no secret came from.
+/// Lets programs started from now on inherit the descriptors that no secret came from.
 pub fn pass_on() {
     let secret = SECRET.lock().unwrap_or_else(PoisonError::into_inner);
     numbers()
@@ -39,13 +39,13 @@ pub fn pass_on() {
         .for_each(|number| set(number, FdFlags::empty()));
 }
 
-/// Lets programs started from now on inherit all of them: for this program itself, which is to read secrets from them.
+/// Lets programs started from now on inherit all of them: for this program itself, which reads secrets from them.
 pub fn pass_on_all() {
     numbers().for_each(|number| set(number, FdFlags::empty()));
 }
 
-/// Passes this file to no program any more, under whatever number it was inherited, because a secret came from it. If
-/// it is standard input, that becomes `/dev/null`.
+/// Stops passing on this file, under whatever number it was inherited, because a secret came from it. If it is standard
+/// input, that becomes `/dev/null`.
 ///
 /// # Errors
 /// If `/dev/null` cannot be opened.
@@ -64,8 +64,8 @@ pub fn hide(secret: &Stat) -> io::Result<()> {
     Ok(())
 }
 
-/// Passes none of them to any program any more: another process of this program reads the secrets, and this one does not know from
-/// which. Standard input is one of them, unless it is a terminal.
+/// Stops passing on any of the descriptors, because another process of this program reads the secrets and this one does
+/// not know from which. This includes standard input, unless it is a terminal.
 ///
 /// # Errors
 /// Those of [`hide`].
@@ -81,8 +81,8 @@ pub fn hide_all() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes those that are files `/dev/null`, but for `used`: another process of this program has read the secrets that may be in them,
-/// and in this one nobody is to read them again.
+/// Replaces inherited files by `/dev/null`, except those in `used`. Another process of this program may have read
+/// secrets from them, and nothing in this process may read them again.
 ///
 /// # Errors
 /// If `/dev/null` cannot be opened.
@@ -100,7 +100,7 @@ pub fn forget_files(used: &[&Path]) -> io::Result<()> {
     Ok(())
 }
 
-/// The inherited descriptor of this number itself, for what this program has passed to itself.
+/// The inherited descriptor of this number itself, for what this program passed to itself.
 ///
 /// # Errors
 /// `EBADF` if it was not inherited.

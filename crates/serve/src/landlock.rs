@@ -1,14 +1,14 @@
-//! Landlock: what this thread, and the programs it starts, may still do with files. rustix has no such calls.
+//! Landlock: limits what this thread, and the programs it starts, may do with files. rustix has no such calls.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-/// What stays allowed with a file, or with all that is in a folder.
+/// The access that stays allowed to a file, or to everything in a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum May {
-    /// Read the files of a folder, list it, and run what is in it.
+    /// Read and list a folder, read its files and run them.
     Run,
     /// Read one file.
     Read,
@@ -53,18 +53,18 @@ impl May {
     }
 }
 
-/// Takes this thread, and those it starts, every right that Landlock knows of but these: files, TCP ports, and what is outside of it
-/// of abstract sockets and processes. `no_new_privs` is set already.
+/// Takes all rights that Landlock knows away from this thread and the programs it starts, except these. The rights
+/// cover files, TCP ports, and abstract sockets and processes outside. `no_new_privs` must be set already.
 ///
 /// # Errors
-/// Where the kernel does not have Landlock, or has a rule refused.
+/// If the kernel lacks Landlock or refuses a rule.
 pub fn restrict(rules: &[(BorrowedFd<'_>, May)]) -> io::Result<()> {
     // SAFETY: this form takes no memory and gives the version.
     let version = unsafe {
         libc::syscall(libc::SYS_landlock_create_ruleset, ptr::null::<Ruleset>(), 0_usize, CREATE_RULESET_VERSION)
     };
     check(version)?;
-    // How many rights there are in each version.
+    // The number of rights in each version.
     let rights = match version {
         1 => 13,
         2 => 14,

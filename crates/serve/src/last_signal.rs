@@ -1,8 +1,8 @@
 //! Ends a process that is stuck where nothing checks for signals: in a library, a driver or the kernel.
 //!
-//! The first signal of a kind is a request, which long work checks for. The second of the same kind starts a timer; when that goes off,
-//! the process ends as if it had been killed. Until then, threads that can still clean up do so. Signals of different kinds
-//! are not counted together: a session that ends sends two at once.
+//! The first signal of a kind is a request, which long work checks for. The second of the same kind starts a timer, and
+//! when that expires the process ends as if killed. Until then, threads that still can clean up. Signals of different
+//! kinds are counted separately, because a session that ends sends two at once.
 #![allow(unsafe_code, reason = "handlers of signals, and a timer, for which rustix has no call")]
 
 use std::io;
@@ -26,10 +26,10 @@ static ALLOWED: AtomicUsize = AtomicUsize::new(1);
 /// Whether the timer runs.
 static ENDS: AtomicBool = AtomicBool::new(false);
 
-/// From now on, the second one of any of these signals ends the process soon, with this exit status.
+/// From now on, the second of any of these signals ends the process soon, with this exit status.
 ///
 /// # Errors
-/// What the system reports; signals that cannot be caught.
+/// The system's error, as for signals that cannot be caught.
 pub fn install(signals: &[i32], status: i32) -> io::Result<()> {
     // SAFETY: the handler reads an atomic and calls `_exit`, both of which a handler may (signal-safety(7)).
     unsafe {
@@ -48,7 +48,7 @@ pub fn install(signals: &[i32], status: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// From now on a signal may come that often: the second one has a meaning of its own.
+/// From now on a signal may come this often, because the second one has its own meaning.
 pub fn allow(times: usize) {
     ALLOWED.store(times, Ordering::SeqCst);
 }

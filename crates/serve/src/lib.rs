@@ -47,13 +47,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The example `served_store` serves a store of one's own. To serve a volume, give [`Export::new`](nbd::Export::new) an
+//! The example `served_store` serves your own store. To serve a volume, give [`Export::new`](nbd::Export::new) an
 //! `Arc<claviger_engine::Volume>`.
 //!
 //! # Who can reach it
 //!
-//! Whoever can open the socket or the mounted folder sees the plaintext. Unix sockets and mounts are for one user and root, and TCP is for
-//! this machine only: [`nbd::Server::bind`] refuses any other address.
+//! Anyone who can open the socket or the mounted folder sees the plaintext. Unix sockets and mounts are for one user
+//! and root, and TCP is for this machine only: [`nbd::Server::bind`] refuses any other address.
 #![deny(unsafe_code)] // allowed in fuse::sys, fuse::uring_sys, key_process::shared_sys, key_process::cage_sys, kernel::dm_sys, landlock, last_signal, mount::loop_sys and inherited only, for what the kernel demands
 
 mod aligned;

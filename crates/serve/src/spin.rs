@@ -1,11 +1,11 @@
-//! Polling for the next request for a while before sleeping: waking up on another CPU costs more than most requests.
+//! Polls for the next request for a while before sleeping: waking up on another CPU costs more than most requests.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// If one turn of the loop takes this long, another program ran meanwhile: the CPU is wanted, so spinning stops.
+/// If one turn of the loop takes this long, another program ran meanwhile. It needs the CPU, so polling stops.
 const ELSEWHERE: Duration = Duration::from_micros(50);
 
 /// Counts the threads of a server that are not asleep.
@@ -41,7 +41,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// Takes a running thread out of that count for its lifetime.
+/// Removes a running thread from that count for its lifetime.
 pub struct Sleeping<'a>(&'a Awake);
 
 impl<'a> Sleeping<'a> {
@@ -76,7 +76,7 @@ impl Spinner {
         time: Duration,
         mut look: impl FnMut() -> io::Result<Option<T>>,
     ) -> io::Result<Option<T>> {
-        // After several vain spins, only try now and then: the client may have become faster.
+        // After several vain polls, only try occasionally: the client may have become faster.
         let worth_it = self.fruitless < 4 || self.fruitless.is_multiple_of(16);
         if time.is_zero() || !worth_it || !awake.leaves_one() {
             self.fruitless = self.fruitless.wrapping_add(u32::from(!worth_it));

@@ -1,14 +1,14 @@
-//! The disk that a partition is a part of, as the kernel tells in /sys (sysfs-block: `partition`, `uevent`).
+//! Finds the disk of a partition in /sys (sysfs-block: `partition`, `uevent`).
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The disk and the number of the partition on it; nothing for a file, a whole disk, or what is not there.
+/// The disk and the partition's number on it; none for a file, a whole disk or a missing path.
 pub fn of_partition(device: &Path) -> Option<(PathBuf, u32)> {
     let metadata = fs::metadata(device).ok().filter(|m| m.file_type().is_block_device())?;
     let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
-    // A link to …/sda/sda1: the folder of the disk is around that of the partition.
+    // A link to …/sda/sda1: the partition's folder lies in the disk's.
     from_folder(&fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?)
 }
 

@@ -1,5 +1,5 @@
-//! Lines of /etc/crypttab, as crypttab(5) of systemd and of Debian's cryptsetup describe them, and what they come to for
-//! `claviger mount`.
+//! Lines of /etc/crypttab, as described in crypttab(5) of systemd and of Debian's cryptsetup, and the options of
+//! `claviger mount` that they stand for.
 
 mod disk;
 
@@ -9,59 +9,59 @@ use std::path::{Path, PathBuf};
 
 use claviger_engine::{Error, Result};
 
-/// A line: a name, a device, a file with the password, options.
+/// A line: name, device, password file and options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CrypttabEntry {
-    /// What the opened volume is to be called.
+    /// Name of the opened volume.
     pub name: String,
     /// The device or file, tags such as `UUID=` resolved.
     pub device: PathBuf,
-    /// The file with the password or key, unless it is to be asked for.
+    /// The file with the password or key; none if the user is asked.
     pub key: Option<PathBuf>,
-    /// Options in their order.
+    /// Options in the order of the line.
     options: Vec<String>,
 }
 
 /// How `claviger` opens an entry.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Invocation {
-    /// The file or device to open, where it is not the one of the line: an encrypted system has its header on the disk, and
+    /// The file or device to open instead of the line's device: the header of an encrypted system is on the disk, while
     /// the line may name one of its partitions.
     pub disk: Option<PathBuf>,
     /// Options of `claviger mount` and `claviger serve`.
     pub options: Vec<String>,
-    /// What opens it.
+    /// How the key is obtained.
     pub key: CrypttabKey,
-    /// Whether nothing may be written.
+    /// Whether the volume is read-only.
     pub read_only: bool,
-    /// Whether it is then made a swap area.
+    /// Whether a swap area is then made on it.
     pub swap: bool,
-    /// What is not done, in sentences.
+    /// Warnings about options that are ignored, in sentences.
     pub ignored: Vec<String>,
 }
 
-/// What the key of a line is, of which each kind of volume has its own idea.
+/// What the key of a line means, which depends on the kind of volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CrypttabKey {
-    /// A password that somebody is asked for.
+    /// A password that the user is asked for.
     #[default]
     Asked,
     /// The first line of the file is the password.
     FirstLine,
     /// The password is empty, and keyfiles open it.
     Empty,
-    /// The file is the password, but for one newline at its end.
+    /// The file is the password, without one newline at its end.
     Password {
-        /// Where in the file it begins.
+        /// Offset in the file, in bytes.
         offset: u64,
-        /// How long it is at most.
+        /// Maximum length, in bytes.
         size: Option<u64>,
     },
-    /// Just these bytes of the file are the password, which is hashed.
+    /// These bytes of the file are the password, which is hashed.
     Hashed {
-        /// Where in the file they begin.
+        /// Offset in the file, in bytes.
         offset: u64,
-        /// How many they are.
+        /// Length, in bytes.
         size: u64,
     },
     /// The file is a keyfile, byte for byte.
@@ -79,17 +79,17 @@ enum Kind {
     LoopAes,
     BitLocker,
     FileVault,
-    /// No option names a kind, and the device has no signature that is known.
+    /// No option names a kind, and the device has no known signature.
     Unknown,
 }
 
-/// The option that a swap area is made of a plain volume each time (crypttab(5)).
+/// The option that makes a swap area on a plain volume each time (crypttab(5)).
 const SWAP: &str = "swap";
 
-/// The option that a file system is made of a plain volume each time.
+/// The option that makes a file system on a plain volume each time.
 const TMP: &str = "tmp";
 
-/// Options that name a kind. Of several the last one counts (systemd's `cryptsetup.c`, `parse_one_option`).
+/// Options that name a kind. The last one wins (systemd's `cryptsetup.c`, `parse_one_option`).
 const KINDS: &[(&str, Kind)] = &[
     ("luks", Kind::Luks),
     ("key-slot", Kind::Luks),
@@ -113,13 +113,13 @@ const KINDS: &[(&str, Kind)] = &[
 /// Folders in which systemd looks for NAME.key where a line names no key (crypttab(5)).
 pub const KEY_FOLDERS: [&str; 2] = ["/etc/cryptsetup-keys.d", "/run/cryptsetup-keys.d"];
 
-/// Bits of a key of a plain volume of which the line does not say it (systemd's `cryptsetup.c`).
+/// Default key size of a plain volume, in bits (systemd's `cryptsetup.c`).
 const PLAIN_KEY_BITS: u64 = 256;
 
-/// The entries of a table.
+/// Parses a table.
 ///
 /// # Errors
-/// `Misuse`, with the line, where there is no device or no name that can be a file's.
+/// `Misuse`, with the line number, where the device is missing or the name cannot be a file name.
 pub fn parse(text: &str) -> Result<Vec<CrypttabEntry>> {
     let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line.trim()));
     lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(|(n, line)| entry(n, line)).collect()
@@ -140,7 +140,7 @@ fn entry(number: usize, line: &str) -> Result<CrypttabEntry> {
     Ok(CrypttabEntry { name, device: device_path(device), key: key.map(PathBuf::from), options })
 }
 
-/// The device that a tag names, where udev keeps links to it.
+/// Resolves a tag to the link that udev keeps for the device.
 fn device_path(text: &str) -> PathBuf {
     const TAGS: &[(&str, &str)] = &[
         ("UUID", "by-uuid"),
@@ -156,8 +156,8 @@ fn device_path(text: &str) -> PathBuf {
     known.unwrap_or_else(|| text.into())
 }
 
-/// As udev writes a label into the name of a link: other than these characters as `\x` and two digits (libudev,
-/// `udev_util_encode_string`).
+/// Encodes a label as udev does in the name of a link: other characters become `\x` and two hexadecimal digits
+/// (libudev, `udev_util_encode_string`).
 fn udev_name(label: &str) -> String {
     let encode = |c: char| match c {
         c if c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c) || !c.is_ascii() => c.to_string(),
@@ -167,22 +167,22 @@ fn udev_name(label: &str) -> String {
 }
 
 impl CrypttabEntry {
-    /// Whether the option is there.
+    /// Whether the line has this option.
     pub fn has(&self, option: &str) -> bool {
         self.options.iter().any(|o| o == option)
     }
 
-    /// Takes the key of this name in the first of the folders that has one, if the line names none.
+    /// If the line names no key, takes NAME.key from the first of these folders that has it.
     pub fn find_key(&mut self, folders: &[impl AsRef<Path>]) {
         let file = format!("{}.key", self.name);
         let found = || folders.iter().map(|folder| folder.as_ref().join(&file)).find(|path| path.exists());
         self.key = self.key.take().or_else(found);
     }
 
-    /// How `claviger` opens it.
+    /// How `claviger` opens the entry.
     ///
     /// # Errors
-    /// `Unsupported` for lines that mean what it does not do; `Misuse` for options without their value and lines that mean nothing.
+    /// `Unsupported` for what `claviger` cannot do; `Misuse` for options without a value and for lines without a meaning.
     pub fn invocation(&self) -> Result<Invocation> {
         let kind = self.kind();
         self.refuse_other_keys()?;
@@ -195,7 +195,7 @@ impl CrypttabEntry {
         Ok(invocation)
     }
 
-    /// What the format is called here, unless it is found out.
+    /// Our name for the format; none if the format is detected.
     fn format(&self, kind: Kind) -> Option<&'static str> {
         match kind {
             Kind::TrueCrypt if self.has("tcrypt-veracrypt") || self.has("veracrypt") => None,
@@ -209,14 +209,14 @@ impl CrypttabEntry {
         }
     }
 
-    /// What is there is tried as LUKS and as nothing else, or a keyfile would be one of another format. What cannot be read says so
-    /// itself.
+    /// The LUKS version on the device. A LUKS line is tried only as LUKS, or the keyfile would be tried with other
+    /// formats. An unreadable device is reported when it is opened.
     fn luks_version(&self) -> Option<&'static str> {
         let start = Start::of(self.value("header").map_or(&*self.device, Path::new))?;
         Some(if start.luks_version() == Some(1) { "LUKS1" } else { "LUKS2" })
     }
 
-    /// Refuses keys that are made by something else, or that lie where this program does not look.
+    /// Refuses keys from other programs or from places that this program does not read.
     fn refuse_other_keys(&self) -> Result<()> {
         if self.named("keyscript") {
             return Err(Error::unsupported("keys from a program (keyscript=)")
@@ -238,7 +238,7 @@ impl CrypttabEntry {
         }
     }
 
-    /// What the key is to a volume of this kind (crypttab(5), and crypt_activate_by_keyfile_device_offset of libcryptsetup).
+    /// What the key means to a volume of this kind (crypttab(5), and crypt_activate_by_keyfile_device_offset of libcryptsetup).
     fn key(&self, kind: Kind) -> Result<CrypttabKey> {
         const RANDOM: [&str; 4] = ["/dev/urandom", "/dev/random", "/dev/hwrng", "/dev/hw_random"];
         let Some(key) = &self.key else { return Ok(CrypttabKey::Asked) };
@@ -252,7 +252,7 @@ impl CrypttabEntry {
             Kind::BitLocker if Start::of(key).is_some_and(|start| start.is_startup_key()) => CrypttabKey::Keyfile,
             Kind::BitLocker | Kind::FileVault => CrypttabKey::Password { offset, size: self.number("keyfile-size")? },
             Kind::Plain if self.value("hash").is_some_and(|hash| hash != "plain") => {
-                // As much of it as the key is long, whatever keyfile-size says.
+                // Reads as many bytes as the key has, whatever keyfile-size says.
                 CrypttabKey::Hashed { offset, size: self.number("size")?.unwrap_or(PLAIN_KEY_BITS) / 8 }
             }
             Kind::Luks | Kind::Plain | Kind::LoopAes => CrypttabKey::Keyfile,
@@ -286,7 +286,7 @@ impl CrypttabEntry {
         Ok(())
     }
 
-    /// The kind that an option names. Without one, what the device begins with says it, or options that a plain volume needs.
+    /// The kind that an option names; otherwise the one that the device's signature or options of plain volumes suggest.
     fn kind(&self) -> Kind {
         let kind_of = |option: &String| KINDS.iter().find(|(kind, _)| *kind == name_of(option));
         let named = self.options.iter().rev().find_map(kind_of).map(|(_, kind)| *kind);
@@ -301,12 +301,12 @@ impl CrypttabEntry {
         named.unwrap_or_else(found)
     }
 
-    /// Whether the option is there, with a value or without.
+    /// Whether the line has this option, with or without a value.
     fn named(&self, name: &str) -> bool {
         self.options.iter().any(|option| name_of(option) == name)
     }
 
-    /// The value of the last such option.
+    /// The value of the last option of this name.
     fn value(&self, name: &str) -> Option<&str> {
         self.options.iter().rev().find(|option| name_of(option) == name)?.split_once('=').map(|(_, value)| value)
     }
@@ -321,7 +321,7 @@ impl CrypttabEntry {
         let value = || value.ok_or_else(|| Error::misuse(format!("the option {name} needs a value")));
         let of_truecrypt = matches!(kind, Kind::TrueCrypt | Kind::Unknown);
         match (name, kind) {
-            // Of the start of the system.
+            // Options that concern the boot process.
             (
                 "noauto" | "auto" | "nofail" | "fail" | "_netdev" | "initramfs" | "early" | "noearly" | "loud"
                 | "quiet",
@@ -329,17 +329,17 @@ impl CrypttabEntry {
             ) => {}
             _ if name.starts_with("x-") => {}
             ("readonly" | "read-only", _) => invocation.read_only = true,
-            // This program's own.
+            // Options of this program.
             ("allow-slow" | "write-unencrypted", _) => invocation.options.push(format!("--{name}")),
             ("tcrypt-hidden" | "tcrypthidden", Kind::TrueCrypt) => invocation.options.push("--slot=hidden".into()),
-            // Of a whole disk that holds a system this is found out.
+            // Detected on a whole disk with an encrypted system.
             ("tcrypt-system", Kind::TrueCrypt) => {
                 if let Some((disk, number)) = disk::of_partition(&self.device) {
                     invocation.disk = Some(disk);
                     invocation.options.push(format!("--partition={number}"));
                 }
             }
-            // This program's own, too.
+            // More options of this program.
             ("protect-hidden", _) if of_truecrypt => invocation.options.push(format!("--{name}")),
             ("hidden-password-file" | "hidden-keyfile" | "hidden-hash" | "hidden-pim", _) if of_truecrypt => {
                 invocation.options.push(format!("--{name}={}", value()?));
@@ -347,20 +347,20 @@ impl CrypttabEntry {
             ("tcrypt-keyfile", Kind::TrueCrypt) => invocation.options.push(format!("--keyfile={}", value()?)),
             ("veracrypt-pim", Kind::TrueCrypt) => invocation.options.push(format!("--pim={}", value()?)),
             ("key-slot" | "keyslot", Kind::Luks) => invocation.options.push(format!("--slot={}", value()?)),
-            // Those that name this kind and say nothing else of it.
+            // Options that only name this kind.
             _ if KINDS.iter().any(|(known, of)| *known == name && *of == kind) => {}
-            // Only a header of its own has the keys: no other is to be tried instead.
+            // The keys are only in the detached header, so no other header may be tried.
             ("header", _) if !matches!(kind, Kind::Plain | Kind::LoopAes) => {
                 invocation.options.push(format!("--header={}", value()?));
             }
             ("tpm2-device" | "tpm2-signature", Kind::Luks) => invocation.options.push(format!("--{name}={}", value()?)),
-            // Its header says so.
+            // The LUKS header records this.
             ("tpm2-pin", Kind::Luks) => {}
             (
                 "cipher" | "size" | "hash" | "sector-size",
                 Kind::Luks | Kind::TrueCrypt | Kind::BitLocker | Kind::FileVault,
             ) => {}
-            // Its password is a line.
+            // The password of TrueCrypt is always a line.
             ("keyfile-offset" | "keyfile-size", Kind::TrueCrypt) => {}
             ("keyfile-offset" | "keyfile-size", Kind::Luks | Kind::LoopAes)
                 if invocation.key == CrypttabKey::Keyfile =>
@@ -370,12 +370,12 @@ impl CrypttabEntry {
             ("keyfile-offset", Kind::Plain) if invocation.key == CrypttabKey::Keyfile => {
                 invocation.options.push(format!("--{name}={}", value()?));
             }
-            // Taken with the key.
+            // Already applied when the key was read.
             ("keyfile-offset" | "keyfile-size", _)
                 if matches!(invocation.key, CrypttabKey::Password { .. } | CrypttabKey::Hashed { .. }) => {}
-            // As much of it is read as the key is long (crypttab(5), `keyfile-size`).
+            // The key size decides how much is read (crypttab(5), `keyfile-size`).
             ("keyfile-size", Kind::Plain) => {}
-            // A random key is what it is, and a key file that is not hashed, too.
+            // A random key is not hashed and has no offset; a keyfile is not hashed.
             ("hash" | "keyfile-offset", Kind::Plain) if invocation.key == CrypttabKey::Random => {}
             ("hash", Kind::Plain) if invocation.key == CrypttabKey::Keyfile => {}
             ("cipher" | "hash", Kind::Plain | Kind::LoopAes) => {
@@ -392,36 +392,36 @@ impl CrypttabEntry {
     }
 }
 
-/// An option without its value.
+/// The option's name, without its value.
 fn name_of(option: &str) -> &str {
     option.split_once('=').map_or(option, |(name, _)| name)
 }
 
-/// Whether a path is one on a device of its own: `/path:UUID=…`, `/path:/dev/sdx1` (crypttab(5)). A file of this machine may be called so.
+/// Whether the path is on another device: `/path:UUID=…`, `/path:/dev/sdx1` (crypttab(5)). A local file may have such a name, too.
 fn is_on_a_device(path: &Path) -> bool {
     let device = path.to_str().and_then(|text| text.rsplit_once(':')).map(|(_, device)| device);
     device.is_some_and(|device| device_path(device) != Path::new(device) || device.starts_with("/dev/"))
         && !path.exists()
 }
 
-/// The first bytes of a file or device, and how long a file is.
+/// The first bytes of a file or device, and a file's length.
 struct Start {
     bytes: [u8; 16],
     len: u64,
 }
 
 impl Start {
-    /// Nothing where it cannot be read.
+    /// None if the file cannot be read.
     fn of(path: &Path) -> Option<Self> {
         let mut file = File::open(path).ok()?;
         let len = file.metadata().ok()?.len();
         let mut bytes = [0; 16];
-        // What is shorter begins as nothing that is looked for.
+        // A shorter file matches no signature.
         let _ = file.read_exact(&mut bytes);
         Some(Self { bytes, len })
     }
 
-    /// LUKS1 On-Disk Format Specification 1.2.3, section 4.1; that of LUKS2, section 2.1.
+    /// The version in a LUKS header (LUKS1 On-Disk Format Specification 1.2.3, section 4.1; LUKS2, section 2.1).
     fn luks_version(&self) -> Option<u16> {
         let version = u16::from_be_bytes([self.bytes[6], self.bytes[7]]);
         self.bytes.starts_with(b"LUKS\xba\xbe").then_some(version)
@@ -431,7 +431,7 @@ impl Start {
         self.bytes[3..].starts_with(b"-FVE-FS-")
     }
 
-    /// A file of BitLocker's metadata (`.BEK`): its size, version 1, and the size of its header, all in 32 bits.
+    /// Whether this is a file of BitLocker metadata (`.BEK`): its size, version 1 and its header's size, each of 32 bits.
     fn is_startup_key(&self) -> bool {
         let number = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| self.bytes[at + i]));
         u64::from(number(0)) == self.len && number(4) == 1 && number(8) == 48
@@ -487,7 +487,7 @@ mod tests {
         assert!(invocation("tcrypt,tcrypt-keyfile").is_err(), "no value");
     }
 
-    /// The password in the file is never handed on as a keyfile, which it would be for LUKS.
+    /// The password in the file is never passed on as a keyfile, as it would be for LUKS.
     #[test]
     fn options_of_truecrypt_name_the_kind() {
         for (options, ours) in [
@@ -649,7 +649,7 @@ mod tests {
             std::fs::write(file.path(), [&b"LUKS\xba\xbe\0"[..], &[version; 20]].concat()).expect("it is written");
             assert_eq!(first(), Some(format!("--format=LUKS{version}")));
         }
-        // Nothing that it could be: its key is taken for nothing.
+        // No kind of volume matches, so the key has no meaning.
         std::fs::write(file.path(), [7; 4096]).expect("it is written");
         let error = of(format!("v {device} /key discard")).expect_err("no kind").to_string();
         assert!(error.contains("no kind of volume") && error.contains("tcrypt-veracrypt"), "{error}");
@@ -703,11 +703,11 @@ mod tests {
         assert_eq!(key("w /no/device"), None);
     }
 
-    /// Every option of crypttab(5) of systemd 257 and of Debian's cryptsetup 2.7: carried out, of no matter here, or named in a warning
-    /// or an error. None of them is taken for another.
+    /// Covers every option of crypttab(5) of systemd 257 and Debian's cryptsetup 2.7. Each is carried out, ignored as
+    /// irrelevant, or named in a warning or error, and none is mistaken for another.
     #[test]
     fn every_option_of_crypttab_is_known() {
-        /// Of no matter to one who attaches: of the start of the system, or said by a header.
+        /// Options that change nothing here: they concern the boot process, or the header records them.
         const SILENT: &[&str] = &[
             "noauto",
             "auto",

@@ -1,36 +1,36 @@
-//! What answers requests of the kernel, whichever way they come.
+//! Answers to the kernel's requests, over any transport.
 
 use std::io;
 use std::time::Duration;
 
 use super::protocol::{Errno, FuseRequest};
 
-/// What becomes of a request.
+/// The result of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The kernel waits for none.
+    /// The kernel expects no answer.
     None,
-    /// So many bytes, at the beginning of the payload.
+    /// This many bytes, at the beginning of the payload.
     Done(usize),
     /// An error.
     Refused(Errno),
 }
 
-/// Something that a mounted folder shows.
+/// Something that is shown as a mounted folder.
 pub trait Answers: Send + Sync {
-    /// Flags of INIT that it wants, besides those that all have.
+    /// Flags of INIT that this needs in addition to the common ones.
     fn wants(&self) -> u64;
 
-    /// Carries a request out. `payload` begins with the `data` bytes of names and data that came with it, and takes those
-    /// of the answer; it has room for [`MAX_DATA`](super::protocol::MAX_DATA).
+    /// Carries out a request. The first `data` bytes of `payload` are the request's names and data; the answer's data
+    /// overwrite them. `payload` has room for [`MAX_DATA`](super::protocol::MAX_DATA) bytes.
     fn answer(&self, request: &FuseRequest, payload: &mut [u8], data: usize) -> Answer;
 
-    /// How often what was written is to be made durable, if nobody asks for it.
+    /// How often written data are made durable without a request to do so.
     fn flushed_every(&self) -> Option<Duration> {
         None
     }
 
-    /// Makes durable what was written.
+    /// Makes written data durable.
     fn flush(&self) -> io::Result<()>;
 
     /// The last of all calls.

@@ -1,4 +1,4 @@
-//! The connection to the kernel through /dev/fuse: one request is read, one answer is written.
+//! The connection to the kernel through /dev/fuse: each read returns one request, and each write sends one answer.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -16,44 +16,44 @@ use super::{Control, Shared};
 use crate::aligned::Aligned;
 use crate::spin::{Running, Sleeping, Spinner};
 
-/// Where data begin in a worker's buffer: at a page. Headers end there, so that one call reads or writes both.
+/// Where data begin in a worker's buffer: at a page. Headers end there, so one call reads or writes both.
 const DATA: usize = Aligned::PAGE;
 
-/// Where a message from the kernel begins in the buffer: the data of a WRITE come to lie at a page.
+/// Where a message from the kernel begins in the buffer, which aligns the data of a WRITE to a page.
 const MESSAGE: usize = DATA - IN_HEADER - WRITE_IN;
 
-/// Where it ends at the latest.
+/// The largest offset at which a message can end.
 const END: usize = DATA + MAX_DATA;
 
-/// Bytes of a worker's buffer. What precedes the data of a message may be shorter than in a WRITE, and they are moved by the difference.
+/// Bytes of a worker's buffer. Data behind arguments shorter than a WRITE's are moved, which needs room for the difference.
 const ROOM: usize = END + DATA - MESSAGE;
 
-/// A way into a connection, and memory for one request.
+/// One descriptor of a connection, with memory for one request.
 pub struct Channel {
     fd: OwnedFd,
     buffer: Aligned,
 }
 
-/// What the kernel and this program have agreed on.
+/// The features that the kernel and this program agreed on.
 pub struct FuseFeatures {
-    /// Whether requests come over io_uring once its queues are there.
+    /// Whether requests come over io_uring once its queues are registered.
     pub uring: bool,
 }
 
-/// Why a worker has nothing more to do.
+/// Why a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Nobody can send requests any more.
+    /// The folder was unmounted: no more requests come.
     Unmounted,
-    /// It was told to stop.
+    /// The worker was told to stop.
     Told,
 }
 
-/// What came from the kernel.
+/// What the kernel sent.
 enum Received {
-    /// A message of so many bytes.
+    /// A message of this many bytes.
     Message(usize),
-    /// Word that none will come any more.
+    /// No more messages will come.
     End,
 }
 
@@ -70,7 +70,7 @@ impl Channel {
     /// Answers the kernel's first request.
     ///
     /// # Errors
-    /// `Unsupported` for a kernel that is too old, and `Io`.
+    /// `Unsupported` for a kernel that is too old; otherwise `Io`.
     pub fn negotiate(&mut self, wanted: u64, uring: bool) -> Result<FuseFeatures> {
         let mut wanted = wanted
             | init::ASYNC_READ
@@ -96,7 +96,7 @@ impl Channel {
             }
             let (len, agreed) = offer.accept(wanted, &mut self.buffer[DATA..]);
             self.reply(request.unique, &Answer::Done(len))?;
-            // A newer kernel asks once more, in the version that it was told.
+            // A newer kernel sends INIT again, with our version.
             if offer.version.0 == VERSION.0 {
                 return Ok(FuseFeatures { uring: agreed & init::OVER_IO_URING != 0 });
             }
@@ -104,7 +104,7 @@ impl Channel {
     }
 
     fn first_message(&mut self) -> io::Result<usize> {
-        /// The kernel has sent it before mount(2) returned.
+        /// The kernel sent the request before mount(2) returned.
         const PATIENCE: Duration = Duration::from_secs(10);
         loop {
             match read(&self.fd, &mut self.buffer[MESSAGE..END]) {
@@ -124,8 +124,8 @@ impl Channel {
     /// Serves requests until the end.
     ///
     /// # Errors
-    /// Whatever the kernel reports, and `InvalidData` where it sends what it should not. Somebody may wait for an answer
-    /// for ever then: the connection is to be ended.
+    /// Errors of the kernel, and `InvalidData` for an invalid message. Programs may then wait for an answer forever, so
+    /// the caller must end the connection.
     pub fn serve(&mut self, shared: &Shared) -> io::Result<End> {
         let sleep = Sleep::new(&self.fd, &shared.control)?;
         let _running = Running::new(&shared.awake);
@@ -145,7 +145,7 @@ impl Channel {
                 }
                 Some(Received::End) => return Ok(End::Unmounted),
                 None if shared.control.is_ending() => return Ok(End::Told),
-                // It has looked once more since.
+                // There was no request since the last wait either.
                 None if idle => {
                     let _sleeping = Sleeping::new(&shared.awake);
                     shared.listening.rest();
@@ -160,12 +160,12 @@ impl Channel {
         }
     }
 
-    /// Receives what is there, without waiting.
+    /// Receives a waiting request. Never blocks.
     fn receive(&mut self) -> io::Result<Option<Received>> {
         loop {
             match read(&self.fd, &mut self.buffer[MESSAGE..END]) {
                 Ok(n) => return Ok(Some(Received::Message(n))),
-                // ENOENT: who had asked has lost interest.
+                // ENOENT: the program that asked was interrupted.
                 Err(SystemErrno::INTR | SystemErrno::NOENT) => {}
                 Err(SystemErrno::AGAIN) => return Ok(None),
                 Err(SystemErrno::NODEV | SystemErrno::CONNABORTED) => return Ok(Some(Received::End)),
@@ -187,25 +187,25 @@ impl Channel {
         };
         self.buffer[DATA - OUT_HEADER..DATA].copy_from_slice(&out_header(unique, error, len));
         match write(&self.fd, &self.buffer[DATA - OUT_HEADER..DATA + len]) {
-            // ENOENT: who had asked has lost interest. The others: nobody is there any more.
+            // ENOENT: the program that asked was interrupted. The others: the folder was unmounted.
             Ok(_) | Err(SystemErrno::NOENT | SystemErrno::NODEV | SystemErrno::CONNABORTED) => Ok(()),
             Err(e) => Err(e.into()),
         }
     }
 }
 
-/// What becomes of the message of `n` bytes in a worker's buffer, and which one it is. What is answered lies at [`DATA`]. Nothing if it is
-/// no message.
+/// Answers the message of `n` bytes in a worker's buffer. Returns the message's number and the answer, whose payload is
+/// at [`DATA`]; none if the message is invalid.
 fn answer(buffer: &mut [u8], n: usize, served: &dyn Answers) -> Option<(u64, Answer)> {
     let (request, skip) = FuseRequest::of_message(&buffer[MESSAGE..MESSAGE + n])?;
     if MESSAGE + skip != DATA {
-        // Names. The data of a WRITE lie there already.
+        // Moves names. The data of a WRITE are there already.
         buffer.copy_within(MESSAGE + skip..MESSAGE + n, DATA);
     }
     Some((request.unique, served.answer(&request, &mut buffer[DATA..], n - skip)))
 }
 
-/// Answers messages that follow each other, each as long as it says: [`crate::fuzzing`]. How many are carried out.
+/// Answers consecutive messages, each of which begins with its length: [`crate::fuzzing`]. Returns how many were carried out.
 pub fn fuzz(served: &dyn Answers, mut messages: &[u8]) -> usize {
     let mut buffer = Aligned::new(ROOM);
     let mut done = 0;
@@ -224,7 +224,7 @@ pub fn fuzz(served: &dyn Answers, mut messages: &[u8]) -> usize {
     done
 }
 
-/// Waits for a request or for the end. Of several workers one is woken for a request.
+/// Waits for a request or for the end. A request wakes only one of several workers.
 struct Sleep(OwnedFd);
 
 impl Sleep {
@@ -235,7 +235,7 @@ impl Sleep {
         Ok(Self(sleep))
     }
 
-    /// Whether something has, before so much time was over.
+    /// Whether something happened before the time was over.
     fn until_something_happens(&self, time: Option<Duration>) -> io::Result<bool> {
         let mut events = [MaybeUninit::uninit(); 2];
         let time = time.map(|time| Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) });

@@ -1,4 +1,4 @@
-//! What the folder and its file answer to the requests of the kernel.
+//! Answers the kernel's requests for the folder and its one file.
 
 use std::io;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ const FILE: u64 = 2;
 const S_IFDIR: u32 = 0o040_000;
 const S_IFREG: u32 = 0o100_000;
 
-/// Seconds that the kernel may rely on names and attributes: they never change, but for the time of the last write, which
-/// it keeps up itself.
+/// Seconds for which the kernel may cache names and attributes. Only the time of the last write ever changes, and the
+/// kernel maintains that itself.
 const VALID: u64 = 3600;
 
-/// Bytes that programs had better read and write at a time, at least.
+/// Recommended minimum size of reads and writes, in bytes.
 const PAGE: u32 = 4096;
 
-/// Nanoseconds that the time of the last write may be behind.
+/// Maximum error of the last write's time, in nanoseconds.
 const COARSE: u64 = 1_000_000;
 
 /// Bytes of `struct fuse_attr`.
@@ -47,7 +47,7 @@ pub struct ServedImage {
     gid: u32,
     durable: Durable,
     since: Duration,
-    /// When the last write was, in nanoseconds since `since`.
+    /// Time of the last write, in nanoseconds since `since`.
     written: AtomicU64,
 }
 
@@ -93,13 +93,13 @@ impl Answers for ServedImage {
             opcode::STATFS => Ok(self.statistics(payload)),
             opcode::FSYNC => self.flush().map_err(|e| self.errno(&e)).map(|()| 0),
             opcode::LSEEK => self.seek(request, payload),
-            // Nothing is kept back that could be lost when a file is closed.
+            // Closing a file loses nothing: no data are held back.
             opcode::FLUSH | opcode::RELEASE | opcode::RELEASEDIR | opcode::FSYNCDIR | opcode::DESTROY => Ok(0),
-            // There is this file, and no other, for as long as this is mounted.
+            // The folder holds only this file while it is mounted.
             opcode::CREATE | opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK | opcode::LINK => Err(self.fixed()),
             opcode::UNLINK | opcode::RMDIR | opcode::RENAME | opcode::RENAME2 => Err(self.fixed()),
-            // ACCESS among them: the kernel compares modes itself. It never asks again. For INTERRUPT, too: what is under
-            // way here ends soon. And for FALLOCATE: a hole would tell which sectors are unused.
+            // The kernel never sends an unsupported request again. This includes ACCESS, as the kernel checks modes
+            // itself; INTERRUPT, as requests here end soon; and FALLOCATE, as a hole would reveal unused sectors.
             _ => Err(Errno::ENOSYS),
         };
         answered.map_or_else(Answer::Refused, Answer::Done)
@@ -121,7 +121,7 @@ impl ServedImage {
         Ok(size)
     }
 
-    /// WRITE (`struct fuse_write_in`). What reaches past the end is cut off, as on a disk.
+    /// WRITE (`struct fuse_write_in`). Data beyond the end are cut off, as on a disk.
     fn write(&self, request: &FuseRequest, payload: &mut [u8], data: usize) -> Result<usize, Errno> {
         let (offset, size) = (request.u64(8), request.u32(16) as usize);
         if size != data || request.node != FILE {
@@ -138,7 +138,7 @@ impl ServedImage {
         if size > 0 {
             self.store.write_clobbering(offset, &mut payload[..size]).map_err(|e| self.errno(&e))?;
             let after = u64::try_from(now().saturating_sub(self.since).as_nanos()).unwrap_or(u64::MAX);
-            // Not by every write: all processors would share what it is in. Times of files are as coarse anyway.
+            // Not updated by every write, because all processors share this cache line. File times are as coarse anyway.
             if after.saturating_sub(self.written.load(Ordering::Relaxed)) >= COARSE {
                 self.written.fetch_max(after, Ordering::Relaxed);
             }
@@ -216,7 +216,7 @@ impl ServedImage {
         if self.read_only && request.u32(0) & O_ACCMODE != 0 {
             return Err(Errno::EROFS);
         }
-        // The plaintext does not stay in the page cache, and requests come as large as they are made.
+        // Keeps the plaintext out of the page cache and requests at the size that programs chose.
         let flags = opened::DIRECT_IO | opened::PARALLEL_DIRECT_WRITES;
         Ok(Writer::new(payload).u64(0).u32(flags).u32(0).len())
     }
@@ -240,7 +240,7 @@ impl ServedImage {
         Ok(out.len())
     }
 
-    /// `struct fuse_kstatfs`: one file, which takes all the room there is.
+    /// `struct fuse_kstatfs`: one file, which takes up all space.
     fn statistics(&self, payload: &mut [u8]) -> usize {
         let block = self.sector_size;
         let mut out = Writer::new(payload);
@@ -263,12 +263,12 @@ impl ServedImage {
         Ok(Writer::new(payload).u64(found).len())
     }
 
-    /// What changes of what never changes are refused with.
+    /// The error for changes to what never changes.
     fn fixed(&self) -> Errno {
         if self.read_only { Errno::EROFS } else { Errno::EPERM }
     }
 
-    /// A write that is not allowed here is an I/O error to the program: it has opened the file for writing.
+    /// A write that is not allowed here is an I/O error to the program, which has already opened the file for writing.
     fn errno(&self, error: &io::Error) -> Errno {
         match error.kind() {
             io::ErrorKind::PermissionDenied if !self.store.writable() => Errno::EROFS,

@@ -1,21 +1,22 @@
-//! How many threads of a server wait for requests.
+//! Limits how many threads of a server wait for requests.
 //!
-//! The kernel wakes whoever has slept longest. With many threads asleep each request comes to a cold one, and two are woken while
-//! one still looks for its next. So a few wait, and the others rest until these are all busy.
+//! The kernel wakes the thread that slept longest. With many threads asleep, each request reaches a cold one, and a
+//! second wakes while the first still looks for its next request. So a few threads wait, and the others rest until
+//! these are all busy.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// So many threads wait for requests, if there are as many.
+/// How many threads wait for requests, if there are that many.
 const ENOUGH: usize = 2;
 
-/// A thread beyond [`ENOUGH`] that has waited for so long rests.
+/// How long a thread beyond [`ENOUGH`] waits before it rests.
 pub const LONG: Duration = Duration::from_millis(10);
 
-/// Who waits and who rests.
+/// Counts the threads that wait and those that rest.
 pub struct Listening {
-    /// Threads that wait for a request, or are about to. Each request changes it, and so takes no lock.
+    /// Threads that wait for a request, or are about to. Every request changes this, so it is not behind the lock.
     listening: AtomicUsize,
     state: Mutex<State>,
     relief: Condvar,
@@ -24,30 +25,30 @@ pub struct Listening {
 #[derive(Default)]
 struct State {
     resting: usize,
-    /// Threads that rest and are to wait for requests again: they count as waiting already.
+    /// Resting threads that were called to wait for requests again. They already count as waiting.
     called: usize,
     over: bool,
 }
 
 impl Listening {
-    /// So many threads, all of which wait.
+    /// Starts with this many threads, all of them waiting.
     pub fn new(threads: usize) -> Self {
         Self { listening: threads.into(), state: Mutex::default(), relief: Condvar::new() }
     }
 
-    /// Whether more threads wait than are needed: they wait for [`LONG`] only, and [`rest`](Self::rest) then.
+    /// Whether more threads wait than needed. These wait only for [`LONG`] and then [`rest`](Self::rest).
     pub fn more_than_enough(&self) -> bool {
         self.listening.load(Ordering::SeqCst) > ENOUGH
     }
 
-    /// A thread that waited works now. If no other waits, one that rests does.
+    /// A waiting thread begins to work. If no other thread waits, a resting one is called.
     pub fn begin(&self) {
         if self.listening.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.call();
         }
     }
 
-    /// A thread that worked waits again.
+    /// A working thread waits again.
     pub fn end(&self) {
         self.listening.fetch_add(1, Ordering::SeqCst);
     }
@@ -61,13 +62,13 @@ impl Listening {
         }
     }
 
-    /// Rests until it is called or all is over, unless too few would wait then.
+    /// Rests until called or until the server ends, unless too few threads would be left waiting.
     pub fn rest(&self) {
         let mut state = self.state();
         if state.over {
             return;
         }
-        // Whoever begins now and sees that nobody is left has to wait for the lock, and finds this one at rest or back.
+        // A thread that begins now and sees nobody waiting must take the lock first, and then finds this thread resting or back.
         if self.listening.fetch_sub(1, Ordering::SeqCst) <= ENOUGH {
             self.listening.fetch_add(1, Ordering::SeqCst);
             return;
@@ -81,7 +82,7 @@ impl Listening {
         }
     }
 
-    /// Nobody rests from now on: all are to see that it ends.
+    /// Wakes all threads, which then see that the server ends. None rests from now on.
     pub fn over(&self) {
         self.state().over = true;
         self.relief.notify_all();
@@ -116,7 +117,7 @@ mod tests {
                 thread::yield_now();
             }
             assert!(!listening.more_than_enough());
-            // Too few would be left.
+            // Too few threads would be left waiting.
             listening.rest();
             listening.begin();
             assert_eq!((back.load(Ordering::SeqCst), listening.now()), (0, 1));
@@ -125,7 +126,7 @@ mod tests {
                 thread::yield_now();
             }
             assert_eq!(listening.now(), 1);
-            // Nobody is left to be called.
+            // No thread is left to call.
             listening.begin();
             listening.end();
             listening.end();
@@ -156,7 +157,7 @@ mod tests {
         thread::scope(|scope| {
             for _ in 0..6 {
                 scope.spawn(|| {
-                    // Each works and waits by turns, and would rest each time; without a call the last ones would for ever.
+                    // The threads work and wait in turn, and would rest each time; without calls the last ones would rest forever.
                     for _ in 0..2000 {
                         listening.rest();
                         listening.begin();

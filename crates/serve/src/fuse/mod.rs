@@ -1,8 +1,8 @@
-//! A store as a file: a mounted folder with one file, `volume`, whose contents are the store's.
+//! Mounts a store as a folder with one file, `volume`, whose contents are the store's.
 //!
-//! The file never grows or shrinks, it and the folder belong to one user, and there is no cache between the programs that
-//! use it and the store: what a program was told to be written, the store has taken. FUSE is spoken directly with the kernel,
-//! over /dev/fuse or, where the kernel has it, io_uring. Folders and files are mounted the same way: [`tree`].
+//! The file's size is fixed, and the file and folder belong to one user. There is no cache between programs and the
+//! store: the store has taken every write that was reported as done. This program speaks FUSE directly with the kernel,
+//! over /dev/fuse or, where available, io_uring. Folders and files are mounted the same way: [`tree`].
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -16,8 +16,8 @@
 //! # Ok::<(), claviger_engine::Error>(())
 //! ```
 //!
-//! A program must not use the file that it serves itself, except from threads that the server does not wait for, and must
-//! start no other program while it does: between fork and exec the new process holds what this one has open.
+//! While a program serves a file, it must not use that file itself, except from threads that the server does not wait
+//! for. It must not start other programs either: between fork and exec, the new process holds the old one's open files.
 
 mod answers;
 mod device;
@@ -55,26 +55,26 @@ use uring::Processor;
 pub struct Image {
     /// What is served.
     pub store: Arc<dyn Store>,
-    /// Whether writes are refused, even if the store could take them.
+    /// Whether writes are refused even if the store is writable.
     pub read_only: bool,
-    /// The user whom the file belongs to, and who alone may use it, besides root.
+    /// The user who owns the file. Only this user and root may use it.
     pub uid: u32,
-    /// The file's group, which may do nothing with it.
+    /// The file's group, which has no access.
     pub gid: u32,
 }
 
 impl Image {
-    /// An image that belongs to the user of this process and can be written if `store` can.
+    /// An image that belongs to the user of this process and is writable if `store` is.
     pub fn new(store: Arc<dyn Store>) -> Self {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         Self { store, read_only: false, uid, gid }
     }
 }
 
-/// How requests come from the kernel.
+/// How the kernel's requests are received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FuseTransport {
-    /// The fastest that the kernel allows.
+    /// The fastest transport that the kernel supports.
     #[default]
     Auto,
     /// /dev/fuse.
@@ -83,22 +83,22 @@ pub enum FuseTransport {
     Uring,
 }
 
-/// Tuning. The defaults are right for most.
+/// Tuning options. The defaults suit most uses.
 #[derive(Clone, Debug)]
 pub struct FuseOptions {
-    /// How requests come from the kernel.
+    /// How the kernel's requests are received.
     pub transport: FuseTransport,
-    /// Threads that serve requests from /dev/fuse, and so requests that the store works on at a time. All but two rest as long
-    /// as these are not busy. There are 64 at least where the store goes past the page cache.
+    /// Threads that serve requests from /dev/fuse, and so the number of requests that the store works on at a time. All
+    /// but two rest while these two are not busy. A store that bypasses the page cache gets at least 64.
     pub threads: usize,
-    /// Time that a thread may look for its next request on /dev/fuse before it sleeps, while processors are free.
+    /// How long a thread polls /dev/fuse for its next request before it sleeps, while processors are free.
     pub spin: Duration,
-    /// What `/proc/mounts` is to name as the source: the volume.
+    /// The source in `/proc/mounts`: the volume.
     pub source: String,
-    /// Whether the kernel lets other users as far as the permissions, which let in none but root: programs that are setuid
-    /// root count as others. Without root it takes `user_allow_other` in /etc/fuse.conf.
+    /// Whether the kernel checks other users' permissions instead of refusing them all. The permissions allow only
+    /// root, including setuid-root programs. Without root, this needs `user_allow_other` in /etc/fuse.conf.
     pub shared: bool,
-    /// Time that users of the folder have to leave it once the server stops; then they are cut off.
+    /// How long users of the folder have to leave it after the server stops. Then they are cut off.
     pub grace: Duration,
 }
 
@@ -117,23 +117,23 @@ impl Default for FuseOptions {
 
 /// A mounted image or tree. Dropping it unmounts.
 pub struct FuseMount {
-    // Unmounted before the connection is closed.
+    // Listed first, to unmount before the connection is closed.
     place: MountedFolder,
     workers: Mutex<Vec<Worker>>,
     shared: Arc<Shared>,
     uring: bool,
 }
 
-/// Stops serving, from any thread. It keeps nothing open: when [`FuseMount::run`] returns, the store is let go.
+/// Stops serving, from any thread. A handle keeps nothing open: when [`FuseMount::run`] returns, the store is released.
 #[derive(Clone)]
 pub struct FuseHandle(Arc<Control>);
 
-/// Mounts `image` on the folder `dir`. Programs that use it wait until [`FuseMount::run`] is called.
+/// Mounts `image` on the folder `dir`. Programs that access it wait until [`FuseMount::run`] is called.
 ///
-/// Root mounts by itself, others through the program fusermount3.
+/// Root mounts directly; other users mount through fusermount3.
 ///
 /// # Errors
-/// `Io` where that is not possible, `Unsupported` for a kernel that is too old or has not the transport that is asked for.
+/// `Io` if mounting fails; `Unsupported` if the kernel is too old or lacks the requested transport.
 pub fn mount(image: Image, dir: &Path, options: FuseOptions) -> Result<FuseMount> {
     let read_only = image.read_only || !image.store.writable();
     let wish = Wish {
@@ -149,10 +149,10 @@ pub fn mount(image: Image, dir: &Path, options: FuseOptions) -> Result<FuseMount
     serve(&wish, Box::new(ServedImage::new(image)), options)
 }
 
-/// The options for a store. Where each request waits for a disk, a disk is busy only if many are under way, each on a thread; over
-/// io_uring one thread serves all requests of a processor.
+/// The options for a store. If each request waits for a disk, the disk is busy only if many requests are under way,
+/// each on its own thread; over io_uring, one thread serves all requests of a processor.
 fn options_for(store: &dyn Store, options: FuseOptions) -> FuseOptions {
-    /// Requests that the kernel keeps under way for itself.
+    /// Requests that the kernel itself keeps under way.
     const DEPTH: usize = 64;
     if !store.bypasses_cache() {
         return options;
@@ -161,12 +161,12 @@ fn options_for(store: &dyn Store, options: FuseOptions) -> FuseOptions {
     FuseOptions { threads: options.threads.max(DEPTH), transport, ..options }
 }
 
-/// Answers messages of the kernel for an image: [`crate::fuzzing`].
+/// Answers the kernel's messages for an image: [`crate::fuzzing`].
 pub(crate) fn fuzz(image: Image, messages: &[u8]) {
     device::fuzz(&ServedImage::new(image), messages);
 }
 
-/// Mounts what `served` answers for.
+/// Mounts a folder whose requests `served` answers.
 fn serve(wish: &Wish<'_>, served: Box<dyn Answers>, options: FuseOptions) -> Result<FuseMount> {
     if options.transport == FuseTransport::Uring && !uring::is_allowed() {
         return Err(no_uring());
@@ -176,7 +176,7 @@ fn serve(wish: &Wish<'_>, served: Box<dyn Answers>, options: FuseOptions) -> Res
     let mut channel = Channel::new(fd);
     let queues = match options.transport {
         FuseTransport::Device => Vec::new(),
-        // Where it is not to be had, it is not missed.
+        // Falls back to /dev/fuse without an error.
         FuseTransport::Auto if uring::is_allowed() => uring::processors(channel.fd()).unwrap_or_default(),
         FuseTransport::Auto => Vec::new(),
         FuseTransport::Uring => uring::processors(channel.fd())?,
@@ -193,7 +193,7 @@ fn serve(wish: &Wish<'_>, served: Box<dyn Answers>, options: FuseOptions) -> Res
             workers.push(Worker::Device(Channel::new(mount::another(channel.fd())?)));
         }
     }
-    // Over io_uring, too: some messages always come this way, and all of them until all queues are served.
+    // Needed for io_uring, too: some messages always come over /dev/fuse, and all of them until every queue is served.
     workers.push(Worker::Device(channel));
     let listening = Listening::new(workers.iter().filter(|worker| matches!(worker, Worker::Device(_))).count());
     let shared = Shared { served, options, control: Arc::new(control), awake: Awake::new(), listening };
@@ -206,7 +206,7 @@ fn no_uring() -> Error {
 }
 
 impl FuseMount {
-    /// What stops it.
+    /// A handle that stops the server.
     pub fn handle(&self) -> FuseHandle {
         FuseHandle(Arc::clone(&self.shared.control))
     }
@@ -216,11 +216,11 @@ impl FuseMount {
         self.uring
     }
 
-    /// Serves until it is unmounted or [`FuseHandle::stop`] is called. Whatever happens, it is not mounted any more on return,
-    /// and what was written is durable, or this fails.
+    /// Serves until the folder is unmounted or [`FuseHandle::stop`] is called. On return the folder is never mounted
+    /// any more, and written data are durable, or this fails.
     ///
     /// # Errors
-    /// `Io` if the connection breaks or the store cannot be made durable at the end, `Misuse` for a second call.
+    /// `Io` if the connection breaks or the final flush fails; `Misuse` for a second call.
     pub fn run(&self) -> Result<()> {
         let workers = std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner));
         if workers.is_empty() {
@@ -251,7 +251,7 @@ impl FuseMount {
                 let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a server thread panicked")));
                 result = result.and(ended);
             }
-            // It is missed by nobody who asks for fsync.
+            // A program that needs durable data calls fsync.
             drop(flusher.map(|flusher| flusher.map(thread::ScopedJoinHandle::join)));
             result
         });
@@ -260,9 +260,9 @@ impl FuseMount {
 }
 
 impl FuseHandle {
-    /// Stops serving: [`FuseMount::run`] returns when all is done. Never waits.
+    /// Stops serving without waiting: [`FuseMount::run`] returns when everything is done.
     ///
-    /// It unmounts as soon as nobody uses the folder, and after [`FuseOptions::grace`] anyway.
+    /// The folder is unmounted as soon as nobody uses it, or after [`FuseOptions::grace`] in any case.
     pub fn stop(&self) {
         self.0.state().stop = true;
         self.0.changed.notify_all();
@@ -289,39 +289,39 @@ struct Shared {
     served: Box<dyn Answers>,
     options: FuseOptions,
     control: Arc<Control>,
-    /// Threads that do not sleep.
+    /// Threads that are not asleep.
     awake: Awake,
     /// Threads that wait for requests from /dev/fuse.
     listening: Listening,
 }
 
 impl Shared {
-    /// Makes changes durable from time to time, until the server ends.
+    /// Makes changes durable at intervals, until the server ends.
     fn keep_durable(&self, every: Duration) {
         while self.control.wait(Some(every), |state| state.failed).working > 0 && !self.control.is_ending() {
-            // A program that wants to know asks by fsync; the end of it all tells too.
+            // Programs that need the result call fsync, and the final flush reports errors too.
             let _ = self.served.flush();
         }
     }
 }
 
-/// What a server is to do.
+/// State shared between the handle and the workers.
 struct Control {
     state: Mutex<State>,
     changed: Condvar,
-    /// Workers are to end.
+    /// Workers must end.
     ending: AtomicBool,
-    /// Readable from then on.
+    /// Readable once `ending` is set.
     wake: OwnedFd,
 }
 
 #[derive(Default)]
 struct State {
-    /// Somebody has asked to stop.
+    /// A handle has asked to stop.
     stop: bool,
-    /// A worker has given up: requests may stay without an answer.
+    /// A worker failed: requests may stay unanswered.
     failed: bool,
-    /// Workers that have not ended.
+    /// Workers that have not ended yet.
     working: usize,
 }
 
@@ -335,7 +335,7 @@ impl Control {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until no worker is left, or `enough`, or the time is over.
+    /// Waits until no worker is left, `enough` holds or the time is over.
     fn wait(&self, time: Option<Duration>, enough: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
         let waits = |state: &mut State| state.working > 0 && !enough(state);
         match time {
@@ -346,14 +346,14 @@ impl Control {
         }
     }
 
-    /// Waits until the workers have ended, or are to end, and sees to it that they do.
+    /// Waits until the workers end or a stop is requested, then makes sure that they end.
     fn supervise(&self, place: &MountedFolder, grace: Duration) {
         let mut state = self.wait(None, |state| state.stop || state.failed);
         let grace = if state.failed { Duration::ZERO } else { grace };
         let deadline = Instant::now() + grace;
         while state.working > 0 && !state.failed && Instant::now() < deadline {
             drop(state);
-            // Served by the workers as everything else: what is left to be written is written.
+            // The workers serve the unmount like any request, so pending writes are still written.
             if !matches!(place.unmount(), Ok(Gone::Busy)) {
                 break;
             }
@@ -371,8 +371,8 @@ impl Control {
         &self.wake
     }
 
-    /// Ends everything at once: somebody may wait for an answer that does not come. Without any worker the kernel ends the
-    /// connection, and whoever waits gets an error; an unmounting that waits, too.
+    /// Ends everything at once, because some programs may wait for an answer that never comes. Without workers the
+    /// kernel ends the connection, and all waiting programs, including an unmount, get an error.
     fn give_up(&self) {
         self.state().failed = true;
         self.end();
@@ -381,12 +381,12 @@ impl Control {
 
     fn end(&self) {
         self.ending.store(true, Ordering::Release);
-        // It fails only if the counter overflows, and then it is readable.
+        // This fails only if the counter overflows, and then the descriptor is readable anyway.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
-/// Counts a worker out when it ends, however it ends.
+/// Removes a worker from the count, however it ends.
 struct Leaving<'a>(&'a Shared);
 
 impl Leaving<'_> {
@@ -406,7 +406,7 @@ impl Drop for Leaving<'_> {
             control.give_up();
         }
         control.changed.notify_all();
-        // The others see for themselves why it ends.
+        // The other workers see for themselves why the server ends.
         self.0.listening.over();
     }
 }

@@ -1,4 +1,4 @@
-//! Mounting, and getting rid of mounts: by mount(2) where that is allowed, else through fusermount3.
+//! Mounts and unmounts: with mount(2) where allowed, otherwise through fusermount3.
 
 use std::ffi::CString;
 use std::io::{self, IoSliceMut, Read};
@@ -20,49 +20,49 @@ use crate::mount::mountinfo;
 
 const DEVICE: &str = "/dev/fuse";
 
-/// What file systems of this program are called in `/proc/self/mountinfo`.
+/// File system type of our mounts in `/proc/self/mountinfo`.
 const KIND: &str = "fuse.claviger";
 
-/// The program that mounts for those who may not, and what it was called before.
+/// The program that mounts for unprivileged users, and its former name.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 
-/// How something is to be mounted.
+/// Options of a mount.
 pub struct Wish<'a> {
     pub dir: &'a Path,
     pub source: &'a str,
     pub read_only: bool,
-    /// Whose file it is.
+    /// The owner of the file.
     pub uid: u32,
-    /// Whether others come as far as the permissions.
+    /// Whether the kernel checks other users' permissions instead of refusing them all.
     pub shared: bool,
-    /// Whether devices are devices. Only where mount(2) is allowed.
+    /// Whether device nodes work. Needs mount(2).
     pub devices: bool,
-    /// Whether programs that are setuid are that. Only where mount(2) is allowed.
+    /// Whether setuid bits take effect. Needs mount(2).
     pub setuid: bool,
 }
 
-/// A mounted folder. Dropping it unmounts it, whoever uses it.
+/// A mounted folder. Dropping it unmounts it, even while it is in use.
 pub struct MountedFolder {
     dir: PathBuf,
-    /// Device number and source in `/proc/self/mountinfo`, by which it is told from what else is mounted there.
+    /// Device number and source in `/proc/self/mountinfo`, which tell this mount from others on the same folder.
     mark: String,
     /// Whether mount(2) was allowed.
     direct: bool,
 }
 
-/// What came of an attempt to unmount.
+/// The result of an attempt to unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
-    /// It is not mounted any more.
+    /// No longer mounted.
     Yes,
-    /// Somebody uses it.
+    /// In use.
     Busy,
 }
 
-/// Whether this process may use FUSE, as far as it shows before anything is mounted.
+/// Checks what can be checked before mounting: whether this process may use FUSE.
 ///
 /// # Errors
-/// `Io`, with what is missing.
+/// `Io`, naming what is missing.
 pub fn available() -> Result<()> {
     let Err(errno) = access(DEVICE, Access::READ_OK | Access::WRITE_OK) else { return Ok(()) };
     let why = match errno {
@@ -73,7 +73,7 @@ pub fn available() -> Result<()> {
     Err(error.hint(format!("{why} Without FUSE, use `claviger ls`, `claviger cp` or `claviger serve`.")))
 }
 
-/// Mounts. The kernel's first request waits in the descriptor, which never blocks.
+/// Mounts. The kernel's first request is waiting on the returned descriptor, which never blocks.
 pub fn mount(wish: &Wish<'_>) -> Result<(MountedFolder, OwnedFd)> {
     available()?;
     let dir = wish.dir.canonicalize().map_err(|e| Error::from(e).at(wish.dir))?;
@@ -90,7 +90,7 @@ pub fn mount(wish: &Wish<'_>) -> Result<(MountedFolder, OwnedFd)> {
     Ok((place, fd))
 }
 
-/// Another descriptor for the connection of `fd`, with a queue of its own where that is allowed.
+/// Opens another descriptor for the connection of `fd`, with its own queue where that is allowed.
 pub fn another(fd: &OwnedFd) -> io::Result<OwnedFd> {
     if let Ok(new) = open_device()
         && super::sys::join(&new, fd).is_ok()
@@ -101,7 +101,7 @@ pub fn another(fd: &OwnedFd) -> io::Result<OwnedFd> {
 }
 
 impl MountedFolder {
-    /// Unmounts, unless somebody uses it.
+    /// Unmounts, unless the folder is in use.
     pub fn unmount(&self) -> io::Result<Gone> {
         if !self.is_mounted() {
             return Ok(Gone::Yes);
@@ -113,18 +113,18 @@ impl MountedFolder {
                 Err(e) => Err(e.into()),
             };
         }
-        // Its messages are for people, and translated; what counts is whether it is gone.
+        // The helper's messages are translated, so only the result counts.
         let _ = helper(|name| Command::new(name).arg("-qu").arg("--").arg(&self.dir).stdin(Stdio::null()).output());
         Ok(if self.is_mounted() { Gone::Busy } else { Gone::Yes })
     }
 
-    /// Unmounts, whoever uses it; they get errors from now on, or as soon as nobody serves.
+    /// Unmounts even while in use. Users get errors at once, or as soon as nobody serves.
     pub fn detach(&self) {
         if !self.is_mounted() {
             return;
         }
         if self.direct {
-            // FORCE ends the connection first: nobody waits for an answer that does not come.
+            // FORCE ends the connection first, so nobody waits for an answer that never comes.
             let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
             let _ = rustix::mount::unmount(&self.dir, flags);
         } else {
@@ -134,7 +134,7 @@ impl MountedFolder {
         }
     }
 
-    /// Whether what is mounted there is still this. Asks nobody who might not answer.
+    /// Whether the folder still has this mount. Never asks a server, which might not answer.
     fn is_mounted(&self) -> bool {
         mounted_at(&self.dir).is_ok_and(|mark| mark.as_ref() == Some(&self.mark))
     }
@@ -146,8 +146,8 @@ impl Drop for MountedFolder {
     }
 }
 
-/// Device number and source of what is mounted at `dir` on top, if it is one of ours (proc_pid_mountinfo(5)). The kernel gives
-/// a number to the next mount as soon as it is free; a volume is mounted once.
+/// Device number and source of the topmost mount at `dir`, if it is one of ours (proc_pid_mountinfo(5)). The kernel
+/// reuses a freed number for the next mount, but a volume is mounted only once.
 fn mounted_at(dir: &Path) -> io::Result<Option<String>> {
     let ours = mountinfo::at(dir)?.filter(|mount| mount.kind == KIND);
     Ok(ours.map(|mount| format!("{} {}", mount.device, mount.source.display())))
@@ -162,7 +162,7 @@ fn mount_directly(wish: &Wish<'_>, dir: &Path) -> rustix::io::Result<OwnedFd> {
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let mut options = format!("fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions", fd.as_raw_fd());
     if wish.uid != uid || wish.shared {
-        // The owner may, the mode of the folder keeps others out.
+        // The mode of the folder allows the owner and keeps others out.
         options += ",allow_other";
     }
     let options = CString::new(options).map_err(|_| Errno::INVAL)?;
@@ -186,7 +186,7 @@ fn mount_with_help(wish: &Wish<'_>, dir: &Path) -> Result<OwnedFd> {
     let mut child = helper(|name| {
         let mut command = Command::new(name);
         command.arg("-o").arg(&options).arg("--").arg(dir);
-        // Its standard input, because that is what a program passes on without being told.
+        // Passed as standard input, because programs pass that on by themselves.
         command.env("_FUSE_COMMFD", "0").stdin(Stdio::from(theirs.try_clone()?));
         command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
     })
@@ -210,7 +210,7 @@ fn mount_with_help(wish: &Wish<'_>, dir: &Path) -> Result<OwnedFd> {
     }
 }
 
-/// The descriptor that comes with a message, if one does.
+/// Receives the descriptor that comes with a message, if any.
 fn receive_descriptor(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -230,7 +230,7 @@ fn receive_descriptor(socket: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     Ok(rights)
 }
 
-/// Calls `start` with the helper's names until one is there.
+/// Calls `start` with the helper's names until one exists.
 fn helper<T>(start: impl Fn(&str) -> io::Result<T>) -> io::Result<T> {
     let mut result = Err(io::ErrorKind::NotFound.into());
     for name in HELPERS {

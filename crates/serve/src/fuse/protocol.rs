@@ -1,15 +1,15 @@
-//! The messages of FUSE. Source: the Linux kernel's `include/uapi/linux/fuse.h`, version 7.42. Numbers are in the byte order
-//! of the machine, offsets and lengths in bytes.
+//! Messages of FUSE. Source: the Linux kernel's `include/uapi/linux/fuse.h`, version 7.42. Numbers are in native byte
+//! order, offsets and lengths in bytes.
 
 use std::io;
 
-/// Version of the protocol that is spoken: the newest that has anything used here.
+/// The protocol version spoken: the newest with anything used here.
 pub const VERSION: (u32, u32) = (7, 42);
 
-/// The oldest one that will do: its INIT has `max_pages` (Linux 4.20).
+/// The oldest supported version: its INIT has `max_pages` (Linux 4.20).
 pub const OLDEST: (u32, u32) = (7, 28);
 
-/// Bytes of data in one request.
+/// Maximum data of one request, in bytes.
 pub const MAX_DATA: usize = 1 << 20;
 
 /// `struct fuse_in_header`.
@@ -88,7 +88,7 @@ pub mod opened {
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
-/// `FATTR_…`: which attributes a SETATTR is about.
+/// `FATTR_…`: the attributes that a SETATTR changes.
 pub mod set {
     pub const MODE: u32 = 1 << 0;
     pub const UID: u32 = 1 << 1;
@@ -101,13 +101,13 @@ pub mod set {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-/// `FUSE_WRITE_CACHE`: a flag of WRITE. The data come from memory that a program has mapped.
+/// `FUSE_WRITE_CACHE`: a flag of WRITE. The data come from a program's memory mapping.
 pub const WRITE_CACHE: u32 = 1 << 0;
 
 /// `FUSE_WRITE_KILL_SUIDGID`: a flag of WRITE.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
-/// An error number, as the kernel knows it.
+/// An error number of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
@@ -129,18 +129,18 @@ impl Errno {
     pub const EROFS: Self = Self(30);
     pub const EMLINK: Self = Self(31);
     pub const ERANGE: Self = Self(34);
-    /// The kernel never asks for this again, whatever the node.
+    /// The kernel never sends this kind of request again, for any node.
     pub const ENOSYS: Self = Self(38);
     pub const ENOTEMPTY: Self = Self(39);
     pub const ENODATA: Self = Self(61);
     pub const EOPNOTSUPP: Self = Self(95);
-    /// The kernel looks the name up anew.
+    /// The kernel looks the name up again.
     pub const ESTALE: Self = Self(116);
 
-    /// What to tell a program whose read, write or flush has failed in the store.
+    /// The error that a program gets when its read, write or flush fails in the store.
     pub fn of(error: &io::Error) -> Self {
         match error.raw_os_error() {
-            // Some numbers have a meaning to the kernel that is not theirs here: "ask again", "never ask again".
+            // To the kernel, these numbers mean "ask again" or "never ask again", which is not meant here.
             Some(4 | 11 | 38 | 107) | None => Self::EIO,
             Some(number @ 1..=133) => Self(number),
             Some(_) => Self::EIO,
@@ -153,14 +153,14 @@ pub struct FuseRequest {
     pub opcode: u32,
     pub unique: u64,
     pub node: u64,
-    /// User and group of the program that asks.
+    /// User and group of the program that made the request.
     pub owner: (u32, u32),
-    /// What follows the header and has a fixed size, filled up with zero bytes.
+    /// The arguments of fixed size that follow the header, padded with zeros.
     arguments: [u8; ARGUMENTS],
 }
 
 impl FuseRequest {
-    /// Parses a `struct fuse_in_header` and takes over the arguments behind it, as far as they are of interest.
+    /// Parses a `struct fuse_in_header` and copies the arguments behind it, up to [`ARGUMENTS`] bytes.
     pub fn parse(header: &[u8], arguments: &[u8]) -> Option<Self> {
         let header = header.first_chunk::<IN_HEADER>()?;
         let mut request = Self {
@@ -175,25 +175,25 @@ impl FuseRequest {
         Some(request)
     }
 
-    /// Parses a message from /dev/fuse. Returns as well where in it names or data begin.
+    /// Parses a message from /dev/fuse. Also returns the offset of its names or data.
     pub fn of_message(message: &[u8]) -> Option<(Self, usize)> {
         let opcode = u32_at(message.first_chunk::<IN_HEADER>()?, 4);
         let end = fixed(opcode).map_or(message.len(), |len| IN_HEADER + len);
         Some((Self::parse(message, message.get(IN_HEADER..end)?)?, end))
     }
 
-    /// The number of 4 bytes at `at` in the arguments.
+    /// The 4-byte number at `at` in the arguments.
     pub fn u32(&self, at: usize) -> u32 {
         u32_at(&self.arguments, at)
     }
 
-    /// The number of 8 bytes at `at` in the arguments.
+    /// The 8-byte number at `at` in the arguments.
     pub fn u64(&self, at: usize) -> u64 {
         u64_at(&self.arguments, at)
     }
 }
 
-/// Bytes of the arguments of fixed size, where names or data follow them.
+/// Size of the fixed arguments, in bytes, if names or data follow them.
 fn fixed(opcode: u32) -> Option<usize> {
     match opcode {
         opcode::LOOKUP | opcode::SYMLINK | opcode::UNLINK | opcode::RMDIR | opcode::REMOVEXATTR => Some(0),
@@ -205,13 +205,13 @@ fn fixed(opcode: u32) -> Option<usize> {
     }
 }
 
-/// Splits what names and data begin with: a name, which a zero byte ends, and the rest.
+/// Splits off a name that ends with a zero byte. Returns the name and the rest.
 pub fn split_name(data: &[u8]) -> Result<(&[u8], &[u8]), Errno> {
     let end = data.iter().position(|&byte| byte == 0).ok_or(Errno::EINVAL)?;
     Ok((&data[..end], &data[end + 1..]))
 }
 
-/// `struct fuse_out_header`, for an answer with `len` bytes of its own.
+/// `struct fuse_out_header`, for an answer with `len` bytes of payload.
 pub fn out_header(unique: u64, error: Option<Errno>, len: usize) -> [u8; OUT_HEADER] {
     let mut header = [0; OUT_HEADER];
     header[..4].copy_from_slice(&((OUT_HEADER + len) as u32).to_ne_bytes());
@@ -220,7 +220,7 @@ pub fn out_header(unique: u64, error: Option<Errno>, len: usize) -> [u8; OUT_HEA
     header
 }
 
-/// Puts numbers one behind the other. Answers of fixed size fit into any buffer.
+/// Writes numbers one after the other. Answers of fixed size fit into any buffer.
 pub struct Writer<'a> {
     out: &'a mut [u8],
     at: usize,
@@ -249,7 +249,7 @@ impl<'a> Writer<'a> {
         self.bytes(&number.to_ne_bytes())
     }
 
-    /// Bytes that are there.
+    /// Bytes written so far.
     pub fn len(&self) -> usize {
         self.at
     }
@@ -277,11 +277,11 @@ impl Offer {
         Self { version: (request.u32(0), request.u32(4)), max_readahead: request.u32(8), flags }
     }
 
-    /// Writes the answer, `struct fuse_init_out`, which accepts those of `flags` that are offered. Returns its length, and
-    /// the flags that are agreed on.
+    /// Writes the answer, `struct fuse_init_out`, which accepts the offered ones of `flags`. Returns its length and the
+    /// accepted flags.
     pub fn accept(&self, flags: u64, out: &mut [u8]) -> (usize, u64) {
-        /// Requests that the kernel keeps under way on behalf of nobody who waits for one of them alone: asynchronous
-        /// reads and writes. From the second number on it slows their producers down.
+        /// Limits of background requests: asynchronous reads and writes that no program waits for individually. From
+        /// the second number on, the kernel slows programs down.
         const BACKGROUND: (u16, u16) = (64, 48);
 
         let agreed = self.flags & flags;

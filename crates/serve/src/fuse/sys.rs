@@ -1,4 +1,4 @@
-//! The one system call of FUSE that has no safe form, and one of the C library.
+//! The FUSE system call without a safe wrapper, and a call of the C library.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::ioctl::{self, Setter, ioctl, opcode};
 
-/// `FUSE_DEV_IOC_CLONE`: makes `new`, a descriptor of `/dev/fuse` that was just opened, another way into the connection of
-/// `connection`, with a queue of its own for requests that are being worked on.
+/// `FUSE_DEV_IOC_CLONE`: attaches `new`, a freshly opened descriptor of `/dev/fuse`, to the connection of `connection`.
+/// The new descriptor has its own queue of requests being worked on.
 pub fn join(new: &OwnedFd, connection: impl AsFd) -> io::Result<()> {
     const CLONE: ioctl::Opcode = opcode::read::<u32>(229, 0);
     // SAFETY: the kernel reads an u32 through the pointer, which is the number of a descriptor, and keeps nothing.
@@ -15,7 +15,7 @@ pub fn join(new: &OwnedFd, connection: impl AsFd) -> io::Result<()> {
     Ok(done?)
 }
 
-/// Gives the system back what the C library holds of memory that is free: of small pieces between others, it never does that itself.
+/// Returns free memory of the C library to the system. The library never does so for small free pieces between used ones.
 pub fn give_memory_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it touches only what is free (malloc_trim(3)), and any thread may call it.

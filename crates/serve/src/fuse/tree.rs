@@ -1,11 +1,11 @@
-//! A tree of names as a mounted folder.
+//! Mounts a tree of names as a folder.
 //!
-//! What a volume holds belongs to one user, who alone may use it, besides root where [`FuseOptions::shared`] says so; a folder of
-//! this machine keeps its owners and modes, and the kernel enforces them ([`Showing`]).
+//! The contents of a volume belong to one user; nobody else may use them, except root with [`FuseOptions::shared`]. A
+//! folder of this machine keeps its owners and modes, which the kernel enforces ([`Showing`]).
 //!
-//! What the kernel may keep depends on who else changes the tree ([`Tree::changes_elsewhere`]). Where nobody does, all of it,
-//! but for names where `a` and `A` are the same: one of them would stay when the other is removed. Writes are never held
-//! back: a program whose write the volume refuses learns it from that write, and not, if at all, when it closes the file.
+//! What the kernel may cache depends on whether anyone else changes the tree ([`Tree::changes_elsewhere`]). If not, it
+//! caches everything except names in trees where `a` and `A` are the same: one of them would stay after the other is
+//! removed. Writes are never held back: a program learns from the write itself that the volume refused it.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -26,26 +26,26 @@ use super::protocol::{
 };
 use super::{FuseMount, FuseOptions, FuseTransport, sys};
 
-/// What was written is lost by a crash for no longer than this.
+/// The longest time for which a crash can lose written data.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// How long the kernel relies on what nobody but itself changes.
+/// How long the kernel may cache what only the kernel itself changes.
 const ALONE: Duration = Duration::from_secs(3600);
 
-/// How long it relies on what others can change, too: they are seen after that at the latest.
+/// How long the kernel may cache what others can also change: their changes are visible after this time.
 const SHARED: Duration = Duration::from_secs(1);
 
-/// Threads besides those of [`FuseOptions::threads`]: so many programs may wait for a disk that takes its time, and all others
-/// are served nevertheless. They rest while the first are not busy.
+/// Additional threads beyond [`FuseOptions::threads`]: this many programs may wait for a slow disk without delaying the
+/// others. They rest while the first threads are not busy.
 const WAITING: usize = 14;
 
-/// A change that comes as soon as this after another may leave the time of the change as it is.
+/// A change that follows another within this time may keep the earlier time of change.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Each time that the kernel has forgotten so many nodes, what they took is given back.
+/// Free memory goes back to the system each time the kernel has forgotten this many nodes.
 const MANY: u64 = 4096;
 
-/// The number that the kernel has for the root, and what is added to nodes for all others.
+/// The kernel's number for the root, and the offset that is added to all other node numbers.
 const ROOT: u64 = 1;
 const OTHERS: u64 = 2;
 
@@ -63,7 +63,7 @@ const S_ISGID: u16 = 0o2000;
 const S_ISVTX: u16 = 0o1000;
 const S_IXGRP: u16 = 0o0010;
 
-/// Bytes that programs had better read and write at a time, at least.
+/// Recommended minimum size of reads and writes, in bytes.
 const PAGE: u32 = 4096;
 
 /// Bytes of `struct fuse_attr` and of `struct fuse_entry_out`.
@@ -73,42 +73,42 @@ const ENTRY: usize = 40 + ATTRIBUTES;
 /// How a tree is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct Showing {
-    /// Whether nothing can be written, even if the tree could be.
+    /// Whether writes are refused even if the tree is writable.
     pub read_only: bool,
-    /// Whom its nodes belong to.
+    /// Who owns the nodes.
     pub owners: Owners,
-    /// Whether devices are devices; only where root mounts. Where they come from somebody else they are doors into this machine. Then
-    /// they are shown as pipes, and nobody makes one.
+    /// Whether device nodes work; only where root mounts. Devices from an untrusted source would give access to this
+    /// machine, so they are otherwise shown as pipes and cannot be made.
     pub devices: bool,
-    /// Whether programs that are setuid are that; only where root mounts.
+    /// Whether setuid bits take effect; only where root mounts.
     pub setuid: bool,
 }
 
-/// Whom the nodes of a tree belong to.
+/// Who owns the nodes of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owners {
-    /// All to the user of this process; others may do nothing.
+    /// The user of this process owns everything; others have no access.
     User,
-    /// To whom the tree says, with its modes; a new one to who makes it.
+    /// The tree's owners and modes apply; a new node belongs to its maker.
     Tree,
 }
 
 impl Showing {
-    /// A file system in a volume: all of it is the user's.
+    /// A file system in a volume: the user owns everything.
     pub fn volume(read_only: bool) -> Self {
         Self { read_only, owners: Owners::User, devices: false, setuid: false }
     }
 
-    /// Files of this machine: they keep their owners and modes.
+    /// Files of this machine keep their owners and modes.
     pub fn folder(read_only: bool) -> Self {
         Self { read_only, owners: Owners::Tree, devices: false, setuid: false }
     }
 }
 
-/// Mounts `tree` on the folder `dir` for the user of this process. Programs that use it wait until [`FuseMount::run`] is called.
+/// Mounts `tree` on the folder `dir` for the user of this process. Programs that access it wait until [`FuseMount::run`] is called.
 ///
 /// # Errors
-/// `Io` where that is not possible, `Unsupported` for a kernel that is too old or has not the transport that is asked for.
+/// `Io` if mounting fails; `Unsupported` if the kernel is too old or lacks the requested transport.
 pub fn mount(
     tree: Arc<dyn Tree>,
     showing: Showing,
@@ -119,21 +119,21 @@ pub fn mount(
     let (read_only, uid) = (shown.showing.read_only, shown.user.0);
     let Showing { devices, setuid, .. } = showing;
     let wish = Wish { dir, source: &options.source, read_only, uid, shared: options.shared, devices, setuid };
-    // Over io_uring all that programs of one processor ask for waits while one of them waits for its fsync.
+    // Over io_uring, an fsync of one program would delay all other requests from the same processor.
     let transport = if options.transport == FuseTransport::Auto { FuseTransport::Device } else { options.transport };
     let threads = options.threads + WAITING;
     super::serve(&wish, Box::new(shown), FuseOptions { threads, transport, ..options.clone() })
 }
 
-/// Answers messages of the kernel for a tree: [`crate::fuzzing`].
+/// Answers the kernel's messages for a tree: [`crate::fuzzing`].
 pub(crate) fn fuzz(tree: Arc<dyn Tree>, showing: Showing, messages: &[u8]) -> usize {
     super::device::fuzz(&Shown::new(tree, showing), messages)
 }
 
-/// How long the kernel may rely on what it was told.
+/// How long the kernel may cache answers.
 struct CacheTimes {
     names: Duration,
-    /// That there is no such name.
+    /// For names that do not exist.
     absence: Duration,
     attributes: Duration,
 }
@@ -157,29 +157,29 @@ struct Shown {
     /// User and group of this process.
     user: (u32, u32),
     cache_times: CacheTimes,
-    /// Folders that are open.
+    /// Open folders.
     listings: Mutex<HashMap<u64, Arc<Listing>>>,
     next: AtomicU64,
-    /// What files that others change looked like when they were opened last.
+    /// Versions of files at their last opening, for files that others can change.
     seen: Mutex<HashMap<Node, Version>>,
-    /// Nodes that the kernel has forgotten.
+    /// Number of nodes that the kernel has forgotten.
     forgotten: AtomicU64,
-    /// Requests that may take long, and whether the program that made them is to wait no longer.
+    /// Long requests, and whether the program that made each was interrupted.
     long: Mutex<HashMap<u64, bool>>,
 }
 
-/// What a folder held when it was opened, or read from the beginning again.
+/// The contents of a folder when it was opened or last rewound.
 struct Listing {
-    /// The folder's own number.
+    /// The folder's node number.
     number: u64,
     entries: Mutex<Arc<Vec<Entry>>>,
     read: AtomicBool,
 }
 
-/// What changes with a file's contents: when they, and when any of its attributes have changed, and its size.
+/// What changes with a file's contents: their time, the attributes' time, and the size.
 type Version = (Option<SystemTime>, Option<SystemTime>, u64);
 
-/// What a request is answered with: so many bytes of payload.
+/// The result of a request: the payload's length in bytes.
 type Answered = Result<usize, Errno>;
 
 impl Answers for Shown {
@@ -207,7 +207,7 @@ impl Answers for Shown {
                 forgotten.for_each(|one| self.forget(u64_at(one, 0), u64_at(one, 8)));
                 return Answer::None;
             }
-            // All else that is under way ends by itself.
+            // All other requests end soon by themselves.
             opcode::INTERRUPT => {
                 lock(&self.long).entry(request.u64(0)).and_modify(|interrupted| *interrupted = true);
                 return Answer::None;
@@ -242,15 +242,15 @@ impl Answers for Shown {
             opcode::SETXATTR => self.set_extended(request, &payload[..data]),
             opcode::REMOVEXATTR => self.remove_extended(request, &payload[..data]),
             opcode::DESTROY => Ok(0),
-            // FLUSH among them: nothing is kept back that could be lost when a file is closed. And ACCESS, the kernel
-            // compares modes itself. LSEEK: data everywhere. It never asks again.
+            // The kernel never sends an unsupported request again. This includes FLUSH, as closing a file loses
+            // nothing; ACCESS, as the kernel checks modes itself; and LSEEK, as there are no holes.
             _ => Err(Errno::ENOSYS),
         };
         answered.map_or_else(Answer::Refused, Answer::Done)
     }
 
     fn flushed_every(&self) -> Option<Duration> {
-        // What others write as well, the system of this machine writes back by itself.
+        // Files that others also write are written back by this machine's system.
         (!self.showing.read_only && !self.tree.changes_elsewhere()).then_some(EVERY)
     }
 
@@ -263,7 +263,7 @@ impl Answers for Shown {
     }
 }
 
-/// Nodes and what is known of them.
+/// Nodes and their attributes.
 impl Shown {
     fn new(tree: Arc<dyn Tree>, showing: Showing) -> Self {
         let read_only = showing.read_only || !tree.writable();
@@ -323,7 +323,7 @@ impl Shown {
         known.owner.filter(|_| self.showing.owners == Owners::Tree).unwrap_or(self.user)
     }
 
-    /// The bits of `st_mode` that say what it is, and `st_rdev`.
+    /// The bits of `st_mode` for the node's type, and `st_rdev`.
     fn kind(&self, known: &Attributes) -> (u32, u32) {
         match (known.kind, known.special) {
             (NodeKind::File, _) => (S_IFREG, 0),
@@ -335,7 +335,7 @@ impl Shown {
 
     fn special_kind(&self, special: Option<Special>) -> (u32, u32) {
         match special {
-            // The kernel packs the numbers of devices into 32 bits as the lower ones of `st_rdev` are.
+            // The kernel packs device numbers into 32 bits, the lower ones of `st_rdev`.
             Some(Special::BlockDevice(number)) if self.showing.devices => (S_IFBLK, number as u32),
             Some(Special::CharacterDevice(number)) if self.showing.devices => (S_IFCHR, number as u32),
             Some(Special::Socket) if self.showing.owners == Owners::Tree => (S_IFSOCK, 0),
@@ -343,7 +343,7 @@ impl Shown {
         }
     }
 
-    /// What everybody may do; nobody but the user anything, where all is the user's.
+    /// The permissions. Where the user owns everything, others have none.
     fn permissions(&self, known: &Attributes) -> u16 {
         if let (Owners::Tree, Some(mode)) = (self.showing.owners, known.mode) {
             return mode;
@@ -362,7 +362,7 @@ impl Shown {
         Ok(out.u64(valid.as_secs()).u32(valid.subsec_nanos()).u32(0).bytes(&self.attributes_of(&known)).len())
     }
 
-    /// `struct fuse_entry_out` for a node that was returned once more. It is given back if that fails.
+    /// `struct fuse_entry_out` for a node that was just looked up. The node is released if this fails.
     fn entry(&self, node: io::Result<Node>, payload: &mut [u8]) -> Answered {
         let node = node.map_err(errno)?;
         let known = self.tree.attributes(node).map_err(|e| {
@@ -381,7 +381,7 @@ impl Shown {
         let (name, _) = name(&payload[..data])?;
         match self.tree.lookup(self.node(request.node), name) {
             Err(e) if e.kind() == ErrorKind::NotFound && !self.cache_times.absence.is_zero() => {
-                // No node.
+                // The name does not exist.
                 Ok(Writer::new(payload)
                     .u64(0)
                     .u64(0)
@@ -403,12 +403,12 @@ impl Shown {
         match self.showing.owners {
             Owners::Tree if uid.is_some() || gid.is_some() => self.tree.set_owner(node, uid, gid).map_err(errno)?,
             Owners::Tree => {}
-            // An owner that nobody can be.
+            // No other owner is possible.
             Owners::User if uid.is_some_and(|uid| uid != self.user.0) => return Err(Errno::EPERM),
             Owners::User if gid.is_some_and(|gid| gid != self.user.1) => return Err(Errno::EPERM),
             Owners::User => {}
         }
-        // Where all is the user's it is accepted and forgotten: programs set modes on whatever they copy.
+        // Where the user owns everything, a mode is accepted and ignored: programs set modes on everything they copy.
         if wanted(set::MODE) && self.showing.owners == Owners::Tree {
             self.tree.set_mode(node, request.u32(68) as u16 & 0o7777).map_err(errno)?;
         }
@@ -431,7 +431,7 @@ impl Shown {
         self.told(node, payload)
     }
 
-    /// Whoever changes a program that is setuid does not decide what others run as its owner.
+    /// Clears the setuid and setgid bits, or whoever changes the file would decide what others run as its owner.
     fn take_privileges(&self, node: Node) -> io::Result<()> {
         let known = self.tree.attributes(node)?;
         let Some(mode) = known.mode.filter(|_| known.kind == NodeKind::File) else { return Ok(()) };
@@ -458,7 +458,7 @@ impl Shown {
 
 /// Names.
 impl Shown {
-    /// What a node begins with that the program of this request makes. The kernel has applied its umask.
+    /// The initial attributes of a node that the requesting program makes. The kernel has applied the umask.
     fn new_node(&self, request: &FuseRequest, mode: u32) -> NewNode {
         match self.showing.owners {
             Owners::User => NewNode::default(),
@@ -479,7 +479,7 @@ impl Shown {
             S_IFCHR => Special::CharacterDevice(device),
             _ => return Err(Errno::EINVAL),
         };
-        // The kernel takes no node that is shown as another kind, and it would be there already.
+        // The kernel rejects a node that is shown as another type, but by then the node would exist.
         if self.special_kind(Some(special)).0 != mode & S_IFMT {
             return Err(Errno::EPERM);
         }
@@ -521,8 +521,9 @@ impl Shown {
         }
     }
 
-    /// What a name that is about to go means now, where others change the tree, too: the kernel has judged what it meant up to
-    /// a second ago. In a folder like /tmp it may be somebody else's by now (inode(7), the sticky bit).
+    /// The current attributes behind a name that is about to be removed, where others also change the tree. The
+    /// kernel's check may be a second old: in a folder like /tmp, the name may now belong to somebody else (inode(7),
+    /// the sticky bit).
     fn as_it_is(&self, request: &FuseRequest, folder: Node, name: &OsStr) -> Result<Option<Attributes>, Errno> {
         if !self.tree.changes_elsewhere() {
             return Ok(None);
@@ -566,7 +567,7 @@ impl Shown {
     }
 }
 
-/// Files that are open.
+/// Open files.
 impl Shown {
     /// CREATE (`struct fuse_create_in`), with the name: `struct fuse_entry_out` and `struct fuse_open_out`.
     fn create(&self, request: &FuseRequest, payload: &mut [u8], data: usize) -> Answered {
@@ -575,7 +576,7 @@ impl Shown {
         let (flags, mode) = (request.u32(0), request.u32(4));
         let new = self.new_node(request, mode);
         let node = self.tree.create_open(folder, name, &new, usage(flags)).map_err(|e| match errno(e) {
-            // Somebody else has been quicker. The kernel opens what there is, if the program may.
+            // Another program was quicker. The kernel opens the existing file if the program may.
             Errno::EEXIST if flags & O_EXCL == 0 => Errno::ESTALE,
             other => other,
         })?;
@@ -591,7 +592,7 @@ impl Shown {
         Ok(opened(payload, 0, flags))
     }
 
-    /// Whether nobody else has changed a file since it was opened last: the kernel may keep its contents then.
+    /// Whether nobody else has changed a file since its last opening. If so, the kernel may keep its contents.
     fn is_as_it_was(&self, node: Node) -> bool {
         if !self.tree.changes_elsewhere() {
             return true;
@@ -625,7 +626,7 @@ impl Shown {
         if how & WRITE_KILL_SUIDGID != 0 {
             self.take_privileges(node).map_err(errno)?;
         }
-        // Where others make the file longer, the kernel does not know its end. What a program wrote to memory has its place.
+        // The kernel does not know the end of a file that others extend. Data from a memory mapping have a fixed offset.
         let appends = request.u32(32) & O_APPEND != 0 && how & WRITE_CACHE == 0 && self.tree.changes_elsewhere();
         if !appends {
             self.fill(request, node, request.u64(8), true)?;
@@ -638,7 +639,7 @@ impl Shown {
         Ok(Writer::new(payload).u32(size as u32).u32(0).len())
     }
 
-    /// Fills a file with zeros up to where a program writes, or up to its new size, until that is done or the program is interrupted.
+    /// Fills a file with zeros up to the offset of a write or up to its new size, until done or interrupted.
     fn fill(&self, request: &FuseRequest, node: Node, to: u64, writes: bool) -> Result<(), Errno> {
         if !self.tree.must_fill(node, to, writes).map_err(errno)? {
             return Ok(());
@@ -648,7 +649,7 @@ impl Shown {
         let done = self.filled(request.unique, node, to, writes);
         lock(&self.long).remove(&request.unique);
         if done.is_err() && self.tree.attributes(node).is_ok_and(|now| now.size > known.size && now.size <= to) {
-            // The error that led here is the one that counts.
+            // The earlier error is the one to report.
             let _ = self.tree.set_len(node, known.size);
         }
         done
@@ -670,7 +671,7 @@ impl Shown {
     }
 }
 
-/// Folders that are open.
+/// Open folders.
 impl Shown {
     fn listings(&self) -> MutexGuard<'_, HashMap<u64, Arc<Listing>>> {
         lock(&self.listings)
@@ -685,8 +686,8 @@ impl Shown {
         Ok(opened(payload, handle, 0))
     }
 
-    /// READDIR and READDIRPLUS (`struct fuse_read_in`): as many `struct fuse_dirent` as fit, each behind a
-    /// `struct fuse_entry_out` in the latter.
+    /// READDIR and READDIRPLUS (`struct fuse_read_in`): as many `struct fuse_dirent` as fit. In READDIRPLUS, each
+    /// follows a `struct fuse_entry_out`.
     fn list(&self, request: &FuseRequest, payload: &mut [u8], plus: bool) -> Answered {
         let folder = self.node(request.node);
         let (handle, offset, size) = (request.u64(0), request.u64(8), request.u32(16) as usize);
@@ -696,7 +697,7 @@ impl Shown {
         let dots = [".", ".."].map(|name| (OsStr::new(name), listing.number, NodeKind::Folder, None));
         let held = entries.iter().map(|e| (e.name.as_os_str(), e.node, e.kind, Some(e)));
         let (before, mut at) = (usize::try_from(offset).unwrap_or(usize::MAX), 0);
-        // Found at once, however long the listing.
+        // Takes constant time, however long the listing.
         let dots_left = dots.into_iter().skip(before);
         let held_left = held.skip(before.saturating_sub(2));
         for (next, (name, number, kind, entry)) in (offset + 1..).zip(dots_left.chain(held_left)) {
@@ -705,7 +706,7 @@ impl Shown {
             let Some(out) = payload.get_mut(at..at + len) else { break };
             out.fill(0);
             if let Some(entry) = entry.filter(|_| plus) {
-                // Without a node in it, the kernel looks the name up when it is used.
+                // An entry without a node makes the kernel look the name up on use.
                 let _ = self.entry(self.tree.take(folder, entry), out).inspect_err(|_| out[..ENTRY].fill(0));
             }
             let mut out = Writer::new(&mut out[about..]);
@@ -715,7 +716,7 @@ impl Shown {
         Ok(at)
     }
 
-    /// `d_type`. Of what is special nothing more is known here.
+    /// `d_type`. The type of special files is unknown here.
     fn listed_kind(&self, kind: NodeKind) -> u32 {
         const UNKNOWN: u32 = 0;
         match kind {
@@ -729,7 +730,7 @@ impl Shown {
 }
 
 impl Listing {
-    /// The entries, which are the folder's of now where it is read from the beginning once more (rewinddir(3)).
+    /// The entries. A read from the beginning lists the folder again (rewinddir(3)).
     fn entries(&self, tree: &dyn Tree, folder: Node, offset: u64) -> Result<Arc<Vec<Entry>>, Errno> {
         let mut entries = lock(&self.entries);
         if offset == 0 && self.read.swap(true, Ordering::Relaxed) {
@@ -739,7 +740,7 @@ impl Listing {
     }
 }
 
-/// Extended attributes. Where the tree has none at all, ENOSYS: the kernel asks before each write otherwise.
+/// Extended attributes. ENOSYS if the tree has none at all: otherwise the kernel asks before each write.
 impl Shown {
     /// GETXATTR (`struct fuse_getxattr_in`), with the name.
     fn extended(&self, request: &FuseRequest, payload: &mut [u8], data: usize) -> Answered {
@@ -751,14 +752,14 @@ impl Shown {
     /// LISTXATTR (`struct fuse_getxattr_in`).
     fn list_extended(&self, request: &FuseRequest, payload: &mut [u8]) -> Answered {
         let names = self.tree.list_extended(self.node(request.node)).map_err(none_at_all)?;
-        // Those are root's, and nobody else is to know of them (xattr(7)).
+        // Only root may see these (xattr(7)).
         let all = request.owner.0 == 0;
         let shown = names.iter().map(|name| name.as_bytes()).filter(|name| all || !name.starts_with(b"trusted."));
         let names: Vec<u8> = shown.flat_map(|name| [name, b"\0"].concat()).collect();
         sized(&names, request.u32(0), payload)
     }
 
-    /// SETXATTR (`struct fuse_setxattr_in` as it was at first), with the name and the value.
+    /// SETXATTR (`struct fuse_setxattr_in` in its first version), with the name and the value.
     fn set_extended(&self, request: &FuseRequest, data: &[u8]) -> Answered {
         const CREATE: u32 = 1;
         const REPLACE: u32 = 2;
@@ -777,8 +778,9 @@ impl Shown {
         self.tree.set_extended(node, name, value, how).map(|()| 0).map_err(none_at_all)
     }
 
-    /// Whoever says anew who may run a program that is setgid, and is not of that group, does not let others run it as the
-    /// group (inode(7), `S_ISGID`). Root, as who this process sets it, could. The user's other groups are not known here.
+    /// Clears setgid if a user outside the file's group changes the ACL: otherwise that user could let others run the
+    /// file as the group (inode(7), `S_ISGID`). The kernel would not do it, as this process sets the ACL as root. The
+    /// user's supplementary groups are unknown here.
     fn take_group(&self, node: Node, (user, group): (u32, u32)) -> io::Result<()> {
         if self.showing.owners != Owners::Tree || user == 0 {
             return Ok(());
@@ -797,7 +799,7 @@ impl Shown {
     }
 }
 
-/// An extended attribute's answer: how long it is (`struct fuse_getxattr_out`) for those who have no room, or all of it.
+/// The value of an extended attribute, or only its length (`struct fuse_getxattr_out`) if the program gave no room.
 fn sized(value: &[u8], room: u32, payload: &mut [u8]) -> Answered {
     match room as usize {
         0 => Ok(Writer::new(payload).u32(value.len() as u32).u32(0).len()),
@@ -811,7 +813,7 @@ fn opened(payload: &mut [u8], handle: u64, flags: u32) -> usize {
     Writer::new(payload).u64(handle).u32(flags).u32(0).len()
 }
 
-/// The access mode of open(2)'s flags.
+/// The access mode in the flags of open(2).
 fn usage(flags: u32) -> Use {
     const O_ACCMODE: u32 = 3;
     const O_RDONLY: u32 = 0;
@@ -844,7 +846,7 @@ fn since_1970(time: SystemTime) -> (i64, u32) {
     }
 }
 
-/// The other way around.
+/// The inverse of [`since_1970`].
 fn at(seconds: i64, nanoseconds: u32) -> SystemTime {
     let whole = Duration::from_secs(seconds.unsigned_abs());
     let time = if seconds < 0 { UNIX_EPOCH.checked_sub(whole) } else { UNIX_EPOCH.checked_add(whole) };
@@ -855,7 +857,7 @@ fn done(result: io::Result<()>) -> Answered {
     result.map(|()| 0).map_err(errno)
 }
 
-/// The number that programs get. What a store refuses to have written, as a protected hidden volume does, is an I/O error.
+/// The error number for programs. A refused write, for example by a protected hidden volume, is an I/O error.
 fn errno(error: io::Error) -> Errno {
     match error.kind() {
         _ if error.raw_os_error().is_some() => Errno::of(&error),
@@ -876,12 +878,12 @@ fn errno(error: io::Error) -> Errno {
     }
 }
 
-/// What a file system has not is not permitted (link(2), symlink(2), mknod(2)).
+/// An unsupported operation becomes EPERM (link(2), symlink(2), mknod(2)).
 fn not_permitted(errno: Errno) -> Errno {
     if errno == Errno::EOPNOTSUPP { Errno::EPERM } else { errno }
 }
 
-/// ENOSYS where the tree has no extended attributes, and not the file system of one of its nodes. Those that it keeps to itself are EPERM.
+/// ENOSYS only if the whole tree has no extended attributes, not just the file system of one node. Reserved attributes give EPERM.
 fn none_at_all(error: io::Error) -> Errno {
     match (error.raw_os_error(), error.kind()) {
         (None, ErrorKind::Unsupported | ErrorKind::ReadOnlyFilesystem) => Errno::ENOSYS,

@@ -1,5 +1,5 @@
-//! The connection to the kernel over io_uring: a queue and a thread for each processor, so that a request is answered where
-//! it is made, without another processor having to wake up.
+//! The connection to the kernel over io_uring: one queue and thread per processor. Each request is answered on the
+//! processor that made it, without waking another one.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use super::device::End;
 use super::protocol::{FuseRequest, out_header};
 use super::uring_sys::{Event, Queue};
 
-/// An answer with at least this many bytes is handed over at once: somebody could be working on it.
+/// An answer with at least this many bytes is submitted at once, because the program can already work on it.
 const URGENT: usize = 32 << 10;
 
 /// A processor's queue.
@@ -23,18 +23,18 @@ pub struct Processor {
     queue: Queue,
 }
 
-/// Whether the kernel allows it (`fuse.enable_uring`).
+/// Whether the kernel allows FUSE over io_uring (`fuse.enable_uring`).
 pub fn is_allowed() -> bool {
     fs::read("/sys/module/fuse/parameters/enable_uring").is_ok_and(|value| value.first() == Some(&b'Y'))
 }
 
-/// All queues of the connection. The kernel uses none of them before all are served.
+/// Creates all queues of the connection. The kernel uses none of them until all are served.
 ///
 /// # Errors
-/// Where this process may not use io_uring.
+/// Fails if this process may not use io_uring.
 pub fn processors(connection: &OwnedFd) -> io::Result<Vec<Processor>> {
     let count = possible_processors()?;
-    // Memory is used up as large requests come: a MiB for each at most.
+    // Memory is only used once large requests come: at most one MiB per slot.
     let depth = (64 / count).clamp(2, 8);
     let new = |number| {
         let queue = Queue::new(connection.try_clone()?, number as u16, depth)?;
@@ -44,12 +44,12 @@ pub fn processors(connection: &OwnedFd) -> io::Result<Vec<Processor>> {
 }
 
 impl Processor {
-    /// Serves the requests that are made on this processor until the end.
+    /// Serves the requests made on this processor until the end.
     ///
     /// # Errors
-    /// Whatever the kernel reports. Somebody may wait for an answer for ever then: the connection is to be ended.
+    /// Errors of the kernel. Programs may then wait for an answer forever, so the caller must end the connection.
     pub fn serve(&mut self, shared: &Shared) -> io::Result<End> {
-        // It works elsewhere as well, if this processor is not there or not for this program.
+        // The thread also works on another processor, if this one is absent or not allowed.
         let mut here = CpuSet::new();
         here.set(self.number);
         let _ = sched_setaffinity(None, &here);
@@ -58,7 +58,7 @@ impl Processor {
             match self.queue.next()? {
                 Event::Request(slot) => self.handle(slot, shared)?,
                 Event::Woken => return Ok(End::Told),
-                // Some security module may object. The kernel turns to /dev/fuse if no slot is left.
+                // A security module may object. The kernel uses /dev/fuse if no slot is left.
                 Event::Refused(_) => slots -= 1,
                 Event::Ended(SystemErrno::NOTCONN | SystemErrno::CONNABORTED | SystemErrno::CANCELED) => slots -= 1,
                 Event::Ended(e) => return Err(e.into()),
@@ -70,12 +70,12 @@ impl Processor {
     fn handle(&mut self, slot: usize, shared: &Shared) -> io::Result<()> {
         let mut delivered = self.queue.delivered(slot);
         let data = delivered.payload_len();
-        // Names count as payload, also where there is nothing before them.
+        // Names count as payload, even without arguments before them.
         let request =
             FuseRequest::parse(delivered.header(), delivered.arguments()).ok_or(io::ErrorKind::InvalidData)?;
         let answer = shared.served.answer(&request, delivered.payload, data);
         let (error, len) = match answer {
-            // No such request comes this way; if one did, it would have to be answered: the slot is bound to it.
+            // Such requests never come this way. If one did, it would need an answer to free its slot.
             Answer::None => (None, 0),
             Answer::Done(len) => (None, len),
             Answer::Refused(errno) => (Some(errno), 0),
@@ -85,7 +85,7 @@ impl Processor {
     }
 }
 
-/// Processors that the machine can have: so many queues must there be.
+/// Number of processors that the machine can have, which is the number of queues.
 fn possible_processors() -> io::Result<usize> {
     let list = fs::read_to_string("/sys/devices/system/cpu/possible")?;
     count(&list).ok_or_else(|| io::ErrorKind::InvalidData.into())

@@ -24,13 +24,13 @@ const ARGUMENTS_AT: usize = 128;
 const COMMIT_AT: usize = 264;
 const PAYLOAD_LEN_AT: usize = 272;
 
-/// Marks what is no slot in completions.
+/// Marks the completion of the wake descriptor, which belongs to no slot.
 const WOKEN: u64 = u64::MAX;
 
-/// A queue: all requests that come from one processor.
+/// A queue for all requests from one processor.
 pub struct Queue {
     number: u16,
-    // Before the slots: without a ring, the kernel starts nothing new with their memory.
+    // Dropped before the slots: without a ring, the kernel no longer uses their memory.
     ring: ManuallyDrop<IoUring<squeue::Entry128, cqueue::Entry>>,
     connection: OwnedFd,
     slots: Vec<Slot>,
@@ -44,9 +44,9 @@ struct Slot {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
-    /// The kernel may write to it and read from it at any time.
+    /// The kernel may read and write the memory at any time.
     Kernel {
-        /// Whether it was just handed over, for the first time.
+        /// Whether the slot was just registered and has had no request yet.
         registering: bool,
     },
     Us,
@@ -57,26 +57,26 @@ enum Owner {
 pub enum Event {
     /// A request has come into this slot.
     Request(usize),
-    /// The kernel does not take this slot into use.
+    /// The kernel rejected this slot.
     Refused(Errno),
     /// The kernel has no more requests for this slot.
     Ended(Errno),
-    /// The descriptor that was given to [`Queue::start`] is readable.
+    /// The descriptor given to [`Queue::start`] is readable.
     Woken,
 }
 
 /// A request that has come, and room for its answer.
 pub struct Delivered<'a> {
     headers: &'a mut [u8],
-    /// As long as the largest data, and aligned to a page.
+    /// Room for [`MAX_DATA`], aligned to a page.
     pub payload: &'a mut [u8],
 }
 
 impl Queue {
-    /// Queue `number` of `connection`, for `depth` requests at a time. It does nothing before it is started.
+    /// Creates queue `number` of `connection`, for `depth` requests at a time. The queue is inactive until started.
     ///
     /// # Errors
-    /// Where this process may not use io_uring, or it is too old.
+    /// Fails if this process may not use io_uring or the kernel's is too old.
     pub fn new(connection: OwnedFd, number: u16, depth: usize) -> io::Result<Self> {
         let ring = IoUring::<squeue::Entry128, cqueue::Entry>::builder()
             .setup_single_issuer()
@@ -87,8 +87,8 @@ impl Queue {
         Ok(Self { number, ring: ManuallyDrop::new(ring), connection, slots: (0..depth).map(|_| slot()).collect() })
     }
 
-    /// Offers all slots to the kernel and returns how many there are. The thread that calls this must be the one that does
-    /// all the rest. `wake` is looked at once, and must stay open as long as this lives.
+    /// Offers all slots to the kernel and returns their number. The same thread must make all later calls. `wake` is
+    /// polled once and must stay open while the queue exists.
     pub fn start(&mut self, wake: impl AsFd) -> io::Result<usize> {
         self.ring.submitter().register_enable_rings()?;
         const POLLIN: u32 = 1;
@@ -100,7 +100,7 @@ impl Queue {
         Ok(self.slots.len())
     }
 
-    /// Hands over what is committed, and waits for something to happen.
+    /// Submits committed slots and waits for an event.
     pub fn next(&mut self) -> io::Result<Event> {
         let completion = loop {
             if let Some(completion) = self.ring.completion().next() {
@@ -125,7 +125,7 @@ impl Queue {
         })
     }
 
-    /// The request in a slot that an [`Event::Request`] has named.
+    /// The request in a slot named by [`Event::Request`].
     pub fn delivered(&mut self, slot: usize) -> Delivered<'_> {
         let slot = &mut self.slots[slot];
         assert!(slot.owner == Owner::Us, "the kernel may be writing to it");
@@ -133,8 +133,8 @@ impl Queue {
         Delivered { headers: &mut headers[..HEADERS], payload: &mut payload[..MAX_DATA] }
     }
 
-    /// Hands a slot with its answer to the kernel, which may bring the next request in it. With the next wait, or at once
-    /// if it is `urgent`.
+    /// Returns a slot with its answer to the kernel, which may put the next request into it. It is submitted at the
+    /// next wait, or at once if `urgent`.
     pub fn commit(&mut self, slot: usize, urgent: bool) -> io::Result<()> {
         let delivered = self.delivered(slot);
         let id = delivered.headers[COMMIT_AT..COMMIT_AT + 8].try_into().expect("8 bytes");
@@ -150,7 +150,7 @@ impl Queue {
     fn register(&mut self, number: usize) -> io::Result<()> {
         let memory = self.slots[number].memory.as_mut_ptr();
         let part = |skip: usize, len: usize| iovec { base: memory as u64 + skip as u64, len: len as u64 };
-        // Read while it is submitted, which is before this returns.
+        // The kernel reads this at submission, which is before this function returns.
         let parts = [part(0, Aligned::PAGE), part(Aligned::PAGE, MAX_DATA)];
         let command = self.command(REGISTER, 0).addr(Some(parts.as_ptr() as u64)).build().user_data(number as u64);
         self.slots[number].owner = Owner::Kernel { registering: true };
@@ -158,7 +158,7 @@ impl Queue {
         self.submit()
     }
 
-    /// The beginning of a command. It carries a `struct fuse_uring_cmd_req`.
+    /// The beginning of a command, with its `struct fuse_uring_cmd_req`.
     fn command(&self, what: u32, commit: u64) -> opcode::UringCmd80 {
         let mut request = [0; 80];
         request[8..16].copy_from_slice(&commit.to_ne_bytes());
@@ -193,7 +193,7 @@ impl Drop for Queue {
         // SAFETY: neither the ring nor, below, any slot's memory is used after this.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
         for slot in &mut self.slots {
-            // Memory that the kernel never gave back is lost: better than that it writes to what is another's by then.
+            // Leaks memory that the kernel never returned: otherwise the kernel could write to somebody else's memory.
             if slot.owner == Owner::Us {
                 // SAFETY: as above.
                 unsafe { ManuallyDrop::drop(&mut slot.memory) };
@@ -208,18 +208,18 @@ impl Delivered<'_> {
         &self.headers[..IN_HEADER]
     }
 
-    /// The arguments, and whatever lies behind them.
+    /// The arguments, and anything behind them.
     pub fn arguments(&self) -> &[u8] {
         &self.headers[ARGUMENTS_AT..2 * ARGUMENTS_AT]
     }
 
-    /// Bytes of payload that came.
+    /// Length of the received payload, in bytes.
     pub fn payload_len(&self) -> usize {
         let len = self.headers[PAYLOAD_LEN_AT..PAYLOAD_LEN_AT + 4].try_into().expect("4 bytes");
         (u32::from_ne_bytes(len) as usize).min(self.payload.len())
     }
 
-    /// Answers with so many bytes of payload.
+    /// Answers with this many bytes of payload.
     pub fn answer(&mut self, header: &[u8; OUT_HEADER], payload_len: usize) {
         self.headers[..OUT_HEADER].copy_from_slice(header);
         self.headers[PAYLOAD_LEN_AT..PAYLOAD_LEN_AT + 4].copy_from_slice(&(payload_len as u32).to_ne_bytes());
@@ -234,9 +234,9 @@ struct iovec {
     len: u64,
 }
 
-/// Sets `len` of a `struct io_uring_sqe`, which the crate's command leaves 0.
+/// Sets `len` of a `struct io_uring_sqe`, which the crate's command leaves at 0.
 fn with_len(mut entry: squeue::Entry128, len: u32) -> squeue::Entry128 {
-    /// Where it is (`include/uapi/linux/io_uring.h`).
+    /// Offset of `len` (`include/uapi/linux/io_uring.h`).
     const LEN_AT: usize = 24;
     const { assert!(size_of::<squeue::Entry128>() == 128) };
     let bytes = std::ptr::from_mut(&mut entry).cast::<u8>();

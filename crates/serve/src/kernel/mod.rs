@@ -1,4 +1,4 @@
-//! Volumes in the kernel: its device-mapper and dm-crypt do what this program otherwise does itself (linux/dm-ioctl.h;
+//! Volumes in the kernel: device-mapper and dm-crypt encrypt instead of this program (linux/dm-ioctl.h;
 //! Documentation/admin-guide/device-mapper/dm-crypt.rst).
 //!
 //! Devices get the names and UUIDs that cryptsetup would give them, so that it and udev recognise them. A cascade is a
@@ -60,7 +60,7 @@ pub struct Attached {
     pub read_only: bool,
 }
 
-/// Checks that there is a device-mapper that this user may use.
+/// Checks that there is a device-mapper and that this user may use it.
 ///
 /// # Errors
 /// `Unsupported` if there is none, `Io` if it may not be used.
@@ -92,7 +92,7 @@ pub fn attach(request: &MapRequest<'_>) -> Result<Attached> {
 /// Removes the mapping and the devices below that only it uses.
 ///
 /// # Errors
-/// `Misuse` if there is none of that name, or it is not an encrypted volume; `InUse` if it is in use; `Io`.
+/// `Misuse` if no mapping has that name or it is not an encrypted volume; `InUse` if it is in use; `Io`.
 pub fn detach(name: &str) -> Result<()> {
     check_name(name)?;
     let mapper = Mapper::open()?;
@@ -121,7 +121,7 @@ impl Mapper {
             io::ErrorKind::NotFound => make_control(&path),
             _ => Err(e),
         });
-        // A node may exist although nothing is behind it.
+        // The node may exist without a driver behind it.
         let absent = |e: &io::Error| {
             let behind = e.raw_os_error().map(Errno::from_raw_os_error);
             e.kind() == io::ErrorKind::NotFound || matches!(behind, Some(Errno::NODEV | Errno::NXIO))
@@ -163,12 +163,12 @@ impl Mapper {
         self.call(Command::Deps, &mut deps)?;
         let start = request::number(&deps, field::DATA_START).unwrap_or_default() as usize;
         let count = request::number(&deps, start).unwrap_or_default() as usize;
-        // As many as the answer has room for, whatever it claims.
+        // Limited to what the answer has room for, whatever count it claims.
         let devices = (0..count).map_while(|i| request::long(&deps, start + 8 + 8 * i));
         let name_of = |device: u64| {
             let mut status = request::plain("", "", 0);
             request::put(&mut status, field::DEVICE, &device.to_ne_bytes());
-            // Most devices are not the device-mapper's.
+            // Most devices do not belong to the device-mapper.
             self.call(Command::Status, &mut status).ok()?;
             let below = request::text(&status, field::NAME);
             let ours = below.strip_prefix(top).is_some_and(|rest| rest.starts_with('_'));
@@ -180,7 +180,7 @@ impl Mapper {
     fn remove(&self, name: &str) -> Result<()> {
         let mut remove = request::plain(name, "", 0);
         request::put(&mut remove, field::EVENT, &PRIMARY_SOURCE.to_ne_bytes());
-        // Others that opened it, such as udev, may not have closed it yet.
+        // Other programs that opened the device, such as udev, may not have closed it yet.
         let begin = Instant::now();
         loop {
             match self.call(Command::Remove, &mut remove) {
@@ -207,7 +207,7 @@ struct Backing {
     path: PathBuf,
     /// `MAJOR:MINOR`.
     number: String,
-    /// Keeps it attached until the mapping holds it.
+    /// Keeps the loop device attached until the mapping holds it.
     _loop_device: Option<LoopDevice>,
 }
 
@@ -228,7 +228,7 @@ impl Backing {
     }
 }
 
-/// Devices created for one volume. Unless taken, they are removed again.
+/// Devices created for one volume. They are removed again on drop unless taken.
 struct Stack<'a> {
     mapper: &'a Mapper,
     made: Vec<String>,
@@ -239,7 +239,7 @@ struct Stack<'a> {
 impl Stack<'_> {
     fn build(&mut self, request: &MapRequest<'_>, store: &str) -> Result<()> {
         let parts = &request.mapping.parts;
-        // First, the lower devices of cascades.
+        // Creates the lower devices of cascades first.
         let mut tops = Vec::new();
         let mut count = 0;
         for part in parts {
@@ -282,7 +282,7 @@ impl Stack<'_> {
         self.device(request.name, request, &targets).map(drop)
     }
 
-    /// Puts the key into the keyring, if possible, until the handle returned is dropped.
+    /// Puts the key into the keyring, if possible, until the returned handle is dropped.
     fn key(&mut self, name: &str, layer: &KernelCipher) -> Option<(String, KeyringKey)> {
         if layer.key.is_empty() {
             return None;
@@ -443,7 +443,7 @@ mod tests {
         check_name("a-b_c.1").expect("a good name");
     }
 
-    /// Machines that run the tests mostly have none; user-mode Linux has one.
+    /// Most test machines have no device-mapper; user-mode Linux has one.
     #[test]
     fn where_there_is_no_device_mapper_that_is_said() {
         if let Err(e) = available() {

@@ -17,7 +17,7 @@ const TARGET: usize = 40;
 /// The device-mapper's unit, in bytes.
 pub const UNIT: u64 = 512;
 
-/// Bytes for an answer that is more than a header.
+/// Room for an answer with data behind the header, in bytes.
 const ANSWER: usize = 16 << 10;
 
 /// A line of a table.
@@ -31,7 +31,7 @@ pub struct MappingTarget {
     pub parameters: Secret,
 }
 
-/// A request that is only a header.
+/// A request without data.
 pub fn plain(name: &str, uuid: &str, flags: u32) -> Secret {
     with_room(name, uuid, flags, 0)
 }
@@ -51,7 +51,7 @@ pub fn table(name: &str, flags: u32, targets: &[MappingTarget]) -> Secret {
         let next = padded(target);
         put(&mut request, at, &target.start.to_ne_bytes());
         put(&mut request, at + 8, &target.len.to_ne_bytes());
-        // The status at 16 is for answers.
+        // The status at offset 16 is only set in answers.
         put(&mut request, at + 20, &(next as u32).to_ne_bytes());
         put(&mut request, at + 24, target.kind.as_bytes());
         put(&mut request, at + TARGET, &target.parameters);

@@ -1,7 +1,7 @@
-//! What the key process gives up: files, sockets, other processes, and whatever else encrypting does not need.
+//! The sandbox of the key process: it gives up files, sockets, other processes and everything else that encryption does not need.
 //!
-//! Nothing in here can be taken back. Where the kernel does not have one of the walls, the others stand; [`enter`] says which are
-//! missing. The list of system calls has to be there.
+//! None of this can be undone. If the kernel lacks one of the walls, the others still apply, and [`enter`] returns the
+//! missing ones. Only the system call filter is mandatory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,12 +18,12 @@ use seccompiler::{
 use super::cage_sys;
 use crate::landlock;
 
-/// A wall that this kernel, or what confines this process already, does not let it have.
+/// A wall that is missing because the kernel lacks it or this process's own confinement forbids it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// Landlock: no file can be opened, even if a system call for it were left.
+    /// Landlock: no file can be opened, even if a system call could do so.
     Landlock,
-    /// Namespaces of its own: no rights over the machine, whoever started it.
+    /// Own namespaces: no rights over the machine, whoever started the process.
     Namespaces,
 }
 
@@ -36,49 +36,49 @@ impl fmt::Display for Missing {
     }
 }
 
-/// First of all, before anything is read that could be hostile: no core dumps, no other process of the same user looks in, and no
-/// program is more than this one.
+/// Call this first, before any untrusted data are read: disables core dumps, keeps other processes of the same user
+/// from looking in, and denies new privileges to started programs.
 pub fn prepare() {
-    // None of this fails on a Linux that this runs on.
+    // None of this fails on the supported versions of Linux.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let _ = set_no_new_privs(true);
 }
 
-/// Numbers of descriptors, from 0 on, that may still come.
+/// Limit for the numbers of new descriptors.
 const DESCRIPTORS: u64 = 256;
 
-/// Closes the cage around this process, once it has read its secrets: of its descriptors it keeps the standard ones and `keep`. The
-/// caller has no other thread, or what is missing is more.
+/// Closes the cage around this process after it has read its secrets. Of its descriptors, only the standard ones and
+/// `keep` stay open. The caller must have no other thread, or more walls will be missing.
 ///
 /// # Errors
-/// If the list of system calls cannot be put in place: then nothing may be unlocked.
+/// If the system call filter cannot be installed: then nothing may be unlocked.
 pub fn enter(keep: &[BorrowedFd<'_>]) -> io::Result<Vec<Missing>> {
     prepare();
-    // Without rights over the machine this limit counts for root, too.
+    // Without rights over the machine, this limit applies to root, too.
     let most = getrlimit(Resource::Memlock).maximum;
     let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None })
         .or_else(|_| setrlimit(Resource::Memlock, Rlimit { current: most, maximum: most }));
     cage_sys::close_all_but(keep)?;
-    // Memory for secrets takes one for a moment.
+    // Allocating memory for secrets needs a descriptor for a moment.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS), maximum: Some(DESCRIPTORS) });
     let walls = [(Missing::Namespaces, cage_sys::unshare()), (Missing::Landlock, landlock::restrict(&[]))];
     filter()?;
     Ok(walls.into_iter().filter_map(|(wall, built)| built.is_err().then_some(wall)).collect())
 }
 
-/// Has no handler for these signals any more, of which the process with the keys needs none: from then on nothing interrupts a thread
-/// that works with keys and leaves them on its stack.
+/// Ignores these signals, which the key process does not need. From then on, no signal can interrupt a thread that
+/// works with keys and leave them on its stack.
 pub fn ignore(signals: &[i32]) {
     cage_sys::ignore(signals);
 }
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Whatever is on none of the lists ends the process.
+/// Installs the filters. Any call that is on none of the lists kills the process.
 fn filter() -> io::Result<()> {
     let error = |e: &dyn fmt::Display| io::Error::other(format!("the list of system calls: {e}"));
-    // Each is asked by all filters, and the sternest answer counts: so these two come from what is left below.
+    // Every filter sees each call, and the strictest answer wins. Calls for these two filters must therefore be allowed below.
     let any = |calls: &[i64]| calls.iter().map(|call| (*call, Vec::new())).collect::<Rules>();
     let denied = compile(any(DENIED), SeccompAction::Errno(libc::EACCES as u32), SeccompAction::Allow);
     let absent = compile(any(ABSENT), SeccompAction::Errno(libc::ENOSYS as u32), SeccompAction::Allow);
@@ -91,7 +91,7 @@ fn filter() -> io::Result<()> {
     Ok(())
 }
 
-/// A filter with an action for the calls that are listed and one for all others.
+/// A filter with one action for the listed calls and another for all others.
 pub(crate) fn compile(
     rules: Rules,
     listed: SeccompAction,
@@ -101,9 +101,9 @@ pub(crate) fn compile(
     SeccompFilter::new(rules, others, listed, architecture)?.try_into()
 }
 
-/// What encrypting, deriving with threads, and talking over what is open takes.
+/// Calls needed to encrypt, to derive keys with threads, and to use the open descriptors.
 const LEFT: &[i64] = &[
-    // What is open: the channel, standard error, a signal's pipe.
+    // Open descriptors: the channel, standard error, a signal pipe.
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -119,7 +119,7 @@ const LEFT: &[i64] = &[
     libc::SYS_dup2,
     libc::SYS_fstat,
     libc::SYS_shutdown,
-    // Memory; none of it can be executed.
+    // Memory, none of it executable.
     libc::SYS_munmap,
     libc::SYS_mremap,
     libc::SYS_madvise,
@@ -150,7 +150,7 @@ const LEFT: &[i64] = &[
     libc::SYS_exit_group,
 ];
 
-/// What libraries try, and go on without: there is no such file for them.
+/// Calls that libraries try but can do without: the answer is an error that denies access.
 const DENIED: &[i64] = &[
     libc::SYS_openat,
     libc::SYS_newfstatat,
@@ -168,13 +168,13 @@ const DENIED: &[i64] = &[
     libc::SYS_readlink,
 ];
 
-/// What has an older form whose arguments a filter can see.
+/// Calls with an older form whose arguments a filter can see.
 const ABSENT: &[i64] = &[libc::SYS_clone3];
 
 /// Linux, include/uapi/linux/prctl.h.
 const PR_GET_AUXV: u64 = 0x4155_5856;
 
-/// What is left of calls that could do more.
+/// The allowed forms of calls that could do more.
 fn narrowed() -> Result<Rules, seccompiler::BackendError> {
     use SeccompCmpArgLen::{Dword, Qword};
     use SeccompCmpOp::{Eq, MaskedEq};
@@ -190,11 +190,11 @@ fn narrowed() -> Result<Rules, seccompiler::BackendError> {
         (libc::SYS_mprotect, vec![no_code(2)?]),
         // No new processes.
         (libc::SYS_clone, vec![one(when(0, Qword, MaskedEq(threads), threads)?)?]),
-        // The name of a thread, and what the kernel has told this program: the size of a page.
+        // The name of a thread, and the auxiliary vector for the page size.
         (libc::SYS_prctl, vec![prctl(libc::PR_SET_NAME as u64)?, prctl(PR_GET_AUXV)?]),
-        // Limits are read, and never of another process.
+        // Limits may be read, only of this process.
         (libc::SYS_prlimit64, vec![SeccompRule::new(vec![when(0, Dword, Eq, 0)?, when(2, Qword, Eq, 0)?])?]),
-        // Nothing that has the kernel send signals (F_SETOWN), or that others see of what is open (F_SETFL).
+        // Nothing that makes the kernel send signals (F_SETOWN) or changes shared open files (F_SETFL).
         (
             libc::SYS_fcntl,
             [libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_GET_SEALS]
@@ -202,9 +202,9 @@ fn narrowed() -> Result<Rules, seccompiler::BackendError> {
                 .map(fcntl)
                 .collect::<Result<_, _>>()?,
         ),
-        // How wide the terminal is, for whoever shows progress. Not what types into it.
+        // The width of the terminal, for progress output. No typing into it.
         (libc::SYS_ioctl, vec![ioctl(libc::TCGETS)?, ioctl(libc::TIOCGWINSZ)?]),
-        // It may end itself.
+        // The process may end itself.
         (libc::SYS_tgkill, vec![one(when(0, Dword, Eq, std::process::id().into())?)?]),
     ]))
 }

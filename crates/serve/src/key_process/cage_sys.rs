@@ -1,17 +1,17 @@
-//! System calls of the cage that have no safe form.
+//! System calls of the cage without a safe form.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Closes every descriptor from 3 on, but these. Nothing may use those that are closed any more.
+/// Closes every descriptor from 3 on except these. Nothing may use the closed ones any more.
 pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut kept: Vec<u32> = keep.iter().map(|fd| fd.as_raw_fd() as u32).filter(|fd| *fd > 2).collect();
     kept.sort_unstable();
     let ends = kept.iter().copied().chain([u32::MAX]);
     let begins = [3].into_iter().chain(kept.iter().map(|fd| fd + 1));
     for (begin, end) in begins.zip(ends) {
-        // The last descriptor of all is not one that is kept.
+        // The descriptor `u32::MAX` is never one of those to keep.
         let last = if end == u32::MAX { end } else { end.wrapping_sub(1) };
         if begin <= last {
             // SAFETY: it changes no memory. The caller has no other owner of a descriptor that lives on.
@@ -21,16 +21,16 @@ pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
     Ok(())
 }
 
-/// Namespaces of its own, and so no rights over what is outside of them: nobody else's files, no network. Not of processes, since that
-/// is for children only, and threads could not be started any more (clone(2), `EINVAL`). Not of mounts: a copy would hold all that is
-/// mounted now, however often it is unmounted outside.
+/// Enters new namespaces, and so loses rights over everything outside them: other users' files, the network. A PID
+/// namespace is left out, as it applies only to children and new threads would fail (clone(2), `EINVAL`). A mount
+/// namespace is left out, too: its copies would keep all current mounts alive after they are unmounted outside.
 pub fn unshare() -> io::Result<()> {
     let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     // SAFETY: it takes no memory; what descriptors mean stays the same.
     check(unsafe { libc::syscall(libc::SYS_unshare, flags) })
 }
 
-/// Ignores these signals. A handler would have the kernel save a thread's registers on its stack, round keys included.
+/// Ignores these signals. For a handler, the kernel would save a thread's registers on its stack, round keys included.
 pub fn ignore(signals: &[i32]) {
     for signal in signals {
         // SAFETY: whoever had a handler for it only set a flag, which nobody looks at any more; this runs none.

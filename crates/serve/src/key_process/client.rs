@@ -1,4 +1,4 @@
-//! The side of the process that has no keys.
+//! The client side: the process without keys.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,45 +22,45 @@ use super::{ANSWERED, ASKED, DECRYPT, DONE, ENCRYPT, WIPED, WRONG};
 use crate::aligned;
 use crate::wait::wait;
 
-/// How long a thread looks for the answer before it sleeps: about as long as the key process takes for a piece of a large request.
+/// How long a thread polls for the answer before it sleeps: about as long as the key process needs for a part of a large request.
 const SPIN: Duration = Duration::from_micros(100);
 
-/// How long it sleeps before it looks whether the key process still lives.
+/// How long a thread sleeps before it checks whether the key process still lives.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Bytes that the key process gets at a time: what it works on is still in a cache when this process goes on with it.
+/// Bytes in each part for the key process: small enough to be still in a cache when this process continues with them.
 const PART: usize = 128 << 10;
 
 const _: () = assert!(TURNS * PART <= ROOM);
 
-/// Asks the key process. On drop the key process wipes its keys and ends.
+/// Sends requests to the key process, which wipes its keys and ends when this is dropped.
 pub struct KeyClient {
     shared: Arc<Connected>,
     watcher: Option<thread::JoinHandle<()>>,
-    /// What servers read into, and write from, is where the key process can work on it.
+    /// Servers allocate their buffers from this pool, where the key process can work on them in place.
     _buffers: aligned::PoolInUse,
 }
 
 struct Connected {
     slots: Slots,
     socket: OwnedFd,
-    /// How many of them one request takes at most.
+    /// Number of processors: the most slots that one request takes.
     processors: usize,
-    /// Nobody answers any more.
+    /// The key process no longer answers.
     gone: AtomicBool,
-    /// That is because this side wanted it.
+    /// This side closed the connection.
     closed: AtomicBool,
 }
 
 impl KeyClient {
-    /// Over these slots. Calls `lost` once if the key process goes before this value does.
+    /// Uses these slots. Calls `lost` once if the key process ends before this value is dropped.
     pub(super) fn new(slots: Slots, socket: UnixStream, lost: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let (gone, closed) = (AtomicBool::new(false), AtomicBool::new(false));
         let shared = Arc::new(Connected { slots, socket: socket.into(), processors, gone, closed });
         let watched = Arc::clone(&shared);
         let watch = move || {
-            // The key process says nothing any more: what comes is its end.
+            // The key process sends nothing more, so the socket only becomes readable at its end.
             while !wait(&mut [PollFd::new(&watched.socket, PollFlags::IN)], None).unwrap_or(true) {}
             watched.gone.store(true, Ordering::SeqCst);
             let turns = (0..SLOTS).flat_map(|slot| (0..TURNS).map(move |turn| (slot, turn)));
@@ -76,10 +76,10 @@ impl KeyClient {
 }
 
 impl KeyClient {
-    /// Lets the key process go, and waits until it has ended.
+    /// Tells the key process to end, and waits for it.
     pub(super) fn end(mut self) {
         self.shared.closed.store(true, Ordering::SeqCst);
-        // It reads this as the end, and the watcher its own.
+        // The key process reads this as the end, and its own end stops the watcher.
         let _ = shutdown(self.shared.socket.as_fd(), Shutdown::Write);
         if let Some(watcher) = self.watcher.take() {
             let _ = watcher.join();
@@ -91,7 +91,7 @@ impl Drop for KeyClient {
     fn drop(&mut self) {
         self.shared.closed.store(true, Ordering::SeqCst);
         let _ = shutdown(self.shared.socket.as_fd(), Shutdown::Both);
-        // It may be the watcher itself that drops the last reference.
+        // The watcher itself may drop the last reference.
         match self.watcher.take() {
             Some(watcher) if watcher.thread().id() != thread::current().id() => drop(watcher.join()),
             _ => {}
@@ -141,7 +141,7 @@ impl KeyProcess for KeyClient {
 }
 
 impl KeyClient {
-    /// Has something done with the keys of a folder: see [`files`].
+    /// Sends a request about a folder's keys: see [`files`].
     pub(super) fn ask_of_folder(&self, order: u32, file: u32, said: &[u8]) -> io::Result<Vec<u8>> {
         if said.len() > files::MOST {
             return Err(io::ErrorKind::InvalidFilename.into());
@@ -154,8 +154,8 @@ impl KeyClient {
         answer.get(..len as usize).map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Has all `len` bytes of a request worked on, part by part, so that this process and the key process work at the same time. They are at
-    /// `here` in the data, or anywhere.
+    /// Processes all `len` bytes of a request part by part, so that this process and the key process work in parallel.
+    /// The bytes are at `here` in the shared data, or elsewhere in this process.
     fn each_part(
         &self,
         order: [u32; 2],
@@ -193,33 +193,33 @@ impl KeyClient {
 }
 
 impl Connected {
-    /// Has something done with the first `len` bytes of a slot.
+    /// Sends a request for the first `len` bytes of a slot.
     fn ask(&self, slot: &mut Slot<'_>, order: [u32; 2], into: u64, len: usize) -> io::Result<()> {
         self.ask_tagged(slot, order, into, len)?.map_or(Ok(()), |_| Err(refused()))
     }
 
-    /// The same for sectors that may have tags, of which one may be wrong.
+    /// The same for sectors that may have tags. Returns the sector whose tag is wrong, if any.
     fn ask_tagged(&self, slot: &mut Slot<'_>, order: [u32; 2], into: u64, len: usize) -> io::Result<Option<u32>> {
         let request = slot.next();
         self.post(request, order, into, slot.range(0, len));
         self.answer(request)
     }
 
-    /// Says what is to be done with a range of the data.
+    /// Posts a request for a range of the data.
     fn post(&self, request: &KeyRequest, [order, segment]: [u32; 2], into: u64, data: Range<usize>) {
         request.order.store(order, Ordering::Relaxed);
         request.segment.store(segment, Ordering::Relaxed);
         request.into.store(into, Ordering::Relaxed);
         request.at.store(data.start as u32, Ordering::Relaxed);
         request.len.store(data.len() as u32, Ordering::Relaxed);
-        // Either this is seen by a key process that is about to sleep, or that it sleeps is seen here.
+        // Either a key process about to sleep sees this store, or this thread sees that the key process sleeps.
         request.state.store(ASKED, Ordering::SeqCst);
         if request.key_process_sleeps.load(Ordering::SeqCst) != 0 {
             wake(request);
         }
     }
 
-    /// Waits until it is done.
+    /// Waits for the answer.
     fn answer(&self, request: &KeyRequest) -> io::Result<Option<u32>> {
         let begun = Instant::now();
         while request.state.load(Ordering::Acquire) != ANSWERED {
@@ -231,7 +231,7 @@ impl Connected {
                 return Err(gone());
             }
             request.asker_sleeps.store(1, Ordering::SeqCst);
-            // Interrupted, too late, or woken: the state says it.
+            // Interrupted, timed out or woken: the state tells.
             let _ = futex::wait(&request.state, Flags::empty(), ASKED, Some(&TICK));
             request.asker_sleeps.store(0, Ordering::SeqCst);
         }
@@ -244,8 +244,8 @@ impl Connected {
     }
 }
 
-/// What is done with each part of a request before and after the key process does its own: with the part itself, or with `room` where that
-/// is not in memory of the channel.
+/// Work on each part of a request before and after the key process. It applies to the part itself, or to `room` if the
+/// part is not in the channel's memory.
 trait Part {
     fn before(&mut self, part: Range<usize>, room: Option<&mut [u8]>) -> io::Result<()>;
     fn after(&mut self, part: Range<usize>, room: Option<&mut [u8]>) -> io::Result<()>;
@@ -291,9 +291,9 @@ impl Part for Encrypting<'_> {
 struct InFlight<'a> {
     connected: &'a Connected,
     slots: Vec<Slot<'a>>,
-    /// The oldest first.
+    /// The oldest part first.
     parts: VecDeque<Asked>,
-    /// Whether they are copied to slots.
+    /// Whether the parts are copied to slots.
     copied: bool,
 }
 
@@ -304,7 +304,7 @@ struct Asked {
 }
 
 impl InFlight<'_> {
-    /// Waits for the oldest part, and for what comes after.
+    /// Waits for the oldest part and completes it.
     fn finish_one(&mut self, work: &mut dyn Part) -> io::Result<()> {
         let Some(Asked { slot, turn, part }) = self.parts.pop_front() else { return Ok(()) };
         let slot = &mut self.slots[slot];
@@ -315,7 +315,7 @@ impl InFlight<'_> {
         work.after(part, self.copied.then(|| slot.memory(turn * PART, len)))
     }
 
-    /// A slot that has a turn left: another one where the key process is behind.
+    /// A slot with a turn left: a new one if the key process is behind.
     fn free_slot(&mut self, work: &mut dyn Part) -> io::Result<usize> {
         loop {
             while self.parts.front().is_some_and(|oldest| self.is_done(oldest)) {
@@ -339,7 +339,7 @@ impl InFlight<'_> {
 }
 
 impl Drop for InFlight<'_> {
-    /// Nobody uses the memory, or the slots, before the key process is through with them.
+    /// The memory and the slots must stay untouched until the key process is done with them.
     fn drop(&mut self) {
         for Asked { slot, turn, .. } in self.parts.drain(..) {
             let _ = self.connected.answer(self.slots[slot].request(turn));
@@ -347,7 +347,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// What a request comes to when there is nobody to carry it out.
+/// The error for requests after the key process has ended.
 fn gone() -> io::Error {
     io::Error::other("the key process has exited")
 }
@@ -374,7 +374,7 @@ mod tests {
 
     const LEN: usize = 3 * SLOTS * PART + 512;
 
-    /// Of each of these the key process works in place on what is pooled, in memory of its own, or in pieces of another size than a part has.
+    /// For each cipher, the key process works on pooled data in place, in its own memory, or in pieces of another size than a part.
     const CIPHERS: [(&str, usize); 4] =
         [("aes-xts-plain64", 64), ("serpent-xts-plain64", 64), ("aes-cbc-essiv:sha256", 32), ("aes:64-cbc-lmk", 2048)];
 
@@ -387,7 +387,7 @@ mod tests {
             .expect("a layout")
     }
 
-    /// A key process in threads of this process, who asks it, and the pool of its memory.
+    /// A key process in threads of this process, its client, and its memory pool.
     fn key_process(layout: &Layout) -> (Arc<KeyServer>, KeyClient, BufferPool, UnixStream) {
         let (kept, other) = started(Keys::of(layout, true));
         let slots = Slots::new(other);
@@ -429,8 +429,8 @@ mod tests {
         }
     }
 
-    /// More threads than there are slots, which ask at random: sides that look and sides that sleep, in every order. Whoever is not
-    /// woken waits for ever.
+    /// More threads than slots ask at random, so both sides poll and sleep in every order. A thread that is not woken
+    /// would wait forever.
     #[test]
     fn whoever_asks_at_whatever_moment_is_answered_with_what_is_theirs() {
         let layout = layout(CIPHERS[0]);
@@ -454,7 +454,7 @@ mod tests {
                 };
                 client.decrypt(0, sectors * 512, data, &mut read).expect("decrypted");
                 assert!(*data == plain[..], "{seed}: {len} bytes at {sectors}");
-                // About as long as either side looks before it sleeps, and shorter, and longer.
+                // About as long as either side polls before it sleeps, or shorter, or longer.
                 thread::sleep(Duration::from_micros(random.below(200) as u64));
             }
         };
@@ -468,7 +468,7 @@ mod tests {
         });
     }
 
-    /// Whatever fails in whichever part, what comes after is as if it had not been.
+    /// A failure in any part does not affect later requests.
     #[test]
     fn a_part_that_fails_leaves_the_channel_as_it_was() {
         let layout = layout(CIPHERS[0]);
@@ -483,7 +483,7 @@ mod tests {
                 for error in [client.decrypt(0, 0, data, &mut fail), client.encrypt(0, 0, data, &mut fail)] {
                     assert_eq!(error.expect_err("it fails").kind(), io::ErrorKind::StorageFull);
                 }
-                // The first parts are inside of the segment, the last ones are not.
+                // The first parts are inside the segment, the last ones are not.
                 let into = 2 * LEN as u64 - bad as u64;
                 if bad > 0 {
                     let error = client.decrypt(0, into, data, &mut |_, _| Ok(())).expect_err("it is refused");
@@ -514,7 +514,7 @@ mod tests {
         kept.wipe();
         let mut pooled = buffer_pool.allocate(LEN).expect("there is room");
         assert!(client.decrypt(0, 0, &mut pooled[..LEN], &mut |_, _| Ok(())).is_err());
-        // From now on nobody answers: it looks for that only when it has nothing to do.
+        // Nobody answers from now on: the server checks for its end only when idle.
         drop(socket);
         assert!(client.encrypt(0, 0, &mut pooled[..LEN], &mut |_, _| Ok(())).is_err());
         assert!(client.decrypt(0, 0, &mut [0; 512], &mut |_, _| Ok(())).is_err());

@@ -1,5 +1,5 @@
-//! What is asked of the keys of a folder, besides encrypting and decrypting: both sides of it. What is said lies in the slot, and so
-//! does the answer, with its length in front.
+//! Requests to a folder's keys other than encrypting and decrypting, for both sides. The argument and the answer lie in
+//! the slot, the answer with its length in front.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -10,29 +10,29 @@ use claviger_engine::key_process::volume::{Keys, Refused};
 
 use super::client::KeyClient;
 
-/// [`super::shared_sys::KeyRequest::order`]: opens the file whose key is said, and answers its number.
+/// [`super::shared_sys::KeyRequest::order`]: opens a file with the given key. The answer is the file's number.
 pub(super) const OPEN: u32 = 16;
-/// Answers the number of a new file, and its header.
+/// Creates a file. The answer is its number and its header.
 pub(super) const CREATE: u32 = 17;
 /// Closes the file of this number.
 pub(super) const CLOSE: u32 = 18;
-/// Answers the name that is said as people see it: nothing, or a one and the name.
+/// Decrypts a name. The answer is empty, or a one and the name.
 pub(super) const PLAIN_NAME: u32 = 19;
-/// The same as it is stored.
+/// Encrypts a name. The answer is the stored name.
 pub(super) const STORED_NAME: u32 = 20;
 
-/// Bytes that may be said, and answered: no header and no name is longer.
+/// Maximum length of an argument or answer, in bytes: no header or name is longer.
 pub(super) const MOST: usize = 12 << 10;
 
-/// Whether an order is one of these.
+/// Whether this is an order for a folder's keys.
 pub(super) fn is_order(order: u32) -> bool {
     (OPEN..=STORED_NAME).contains(&order)
 }
 
-/// Carries out such an order, with `said`, which is nobody else's any more.
+/// Carries out such an order. `said` is a private copy of the argument.
 ///
 /// # Errors
-/// If it is none, or these are no keys of a folder, and those of what it asks for.
+/// If the order is invalid, the keys are not a folder's, or the operation itself fails.
 pub(super) fn carry_out(keys: &Keys, order: u32, file: u32, said: &[u8]) -> Result<Vec<u8>, Refused> {
     let folder: &FolderKeyTable = keys.folder().ok_or(Refused)?;
     let name = OsStr::from_bytes(said);
@@ -64,7 +64,7 @@ impl FolderKeyProcess for KeyClient {
     }
 
     fn close(&self, file: u32) {
-        // One that has gone has closed it.
+        // A key process that has ended has closed the file already.
         let _ = self.ask_of_folder(CLOSE, file, &[]);
     }
 

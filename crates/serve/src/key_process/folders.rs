@@ -1,5 +1,5 @@
-//! Until a folder is open: the key process looks through it by way of the other process, as it reads a volume. Only what unlocking looks at
-//! is shared.
+//! Unlocking a folder: the key process reads it through the other process, as it reads a volume. Only what unlocking
+//! needs is shared.
 
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -16,13 +16,13 @@ use serde::{Deserialize, Serialize};
 
 use super::opening::{Hello, IoSide, PIECE, Said, Terms, Turns};
 
-/// Names of a folder that are told of, at the most: more than are looked at.
+/// The most names of a folder that are sent: more than unlocking reads.
 const MOST_NAMES: usize = 200_000;
 
-/// No answer is longer, in bytes: so many names, each as long as it can be.
+/// The maximum length of an answer, in bytes: that many names of maximum length.
 const LONGEST: usize = 64 << 20;
 
-/// What the key process is told of a folder.
+/// What the key process learns about a folder.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Folder {
     root: Node,
@@ -32,7 +32,7 @@ pub(super) struct Folder {
     signatures: Vec<String>,
 }
 
-/// What it wants of it.
+/// A request of the key process about the folder.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Wish {
     List { folder: Node },
@@ -43,14 +43,14 @@ pub(super) enum Wish {
     Forget { node: Node, times: u64 },
 }
 
-/// As numbers, which they are by their place.
+/// Kinds are sent as their index in this list.
 const KINDS: [NodeKind; 4] = [NodeKind::File, NodeKind::Folder, NodeKind::Link, NodeKind::Special];
 
 impl IoSide {
-    /// [`IoSide::serve_until_open`] for an encrypted folder, which was found by this process. Nothing is written.
+    /// [`IoSide::serve_until_open`] for an encrypted folder that this process has found. Nothing is written.
     ///
     /// # Errors
-    /// As there; `InvalidInput` for what is no such folder.
+    /// As there; `InvalidInput` if this is not such a folder.
     pub fn serve_folder_until_open<T: DeserializeOwned>(
         &self,
         locked: &Locked,
@@ -77,7 +77,7 @@ impl IoSide {
     }
 }
 
-/// The number of an error for the other process: it may want to know that something is not there, or not possible.
+/// The error number for the other process, which may need to know that something is missing or unsupported.
 fn as_os(error: &io::Error) -> i32 {
     let by_kind = || match error.kind() {
         io::ErrorKind::Unsupported => Errno::OPNOTSUPP,
@@ -115,7 +115,7 @@ impl Wish {
     }
 }
 
-/// Entries one after the other: number, kind, and the name with its length in front.
+/// Encodes entries one after the other: number, kind, and the name with its length in front.
 fn listed(entries: &[Entry]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for Entry { name, node, kind } in entries.iter().take(MOST_NAMES) {
@@ -128,7 +128,7 @@ fn listed(entries: &[Entry]) -> Vec<u8> {
     bytes
 }
 
-/// The first of what [`listed`] has put together, and the rest.
+/// Decodes the first entry of [`listed`]'s output. Also returns the rest.
 fn entry(bytes: &[u8]) -> Option<(Entry, &[u8])> {
     let (node, rest) = bytes.split_first_chunk()?;
     let ([kind, len @ ..], rest) = rest.split_first_chunk::<3>()?;
@@ -156,7 +156,7 @@ fn receive(mut socket: &UnixStream) -> io::Result<Vec<u8>> {
 }
 
 impl Folder {
-    /// The key process's view of it.
+    /// The key process's view of the folder.
     pub fn found_folder(&self, channel: &Arc<Turns>) -> FoundFolder {
         let mut beside = Beside::default();
         beside.wrapped_passphrase.clone_from(&self.wrapped_passphrase);
@@ -166,7 +166,7 @@ impl Folder {
     }
 }
 
-/// A tree in the other process, as far as unlocking looks at it.
+/// A tree in the other process, limited to what unlocking reads.
 struct ForwardedTree {
     channel: Arc<Turns>,
     root: Node,
@@ -206,7 +206,7 @@ impl Tree for ForwardedTree {
     }
 
     fn forget(&self, node: Node, times: u64) {
-        // Whoever has gone has forgotten it.
+        // A process that has ended has forgotten the node already.
         let _ = self.ask(Wish::Forget { node, times });
     }
 

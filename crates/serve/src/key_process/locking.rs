@@ -1,8 +1,8 @@
-//! A key process that is let go for a while, and its keys with it, while the volume stays where it is: [`Lockable`], and the socket in the
-//! session's folder by which [`lock`] and [`Reopening`] ask for that.
+//! Locking: the key process ends for a while, and its keys with it, while the volume stays in place. [`lock`] and
+//! [`Reopening`] request this from a [`Lockable`] through a socket in the session's folder.
 //!
-//! Whoever unlocks starts the new key process, on a terminal of its own, and gets the ends of the channel that it needs. So the process
-//! that serves starts no program, and what the key process is asked with is never this process's to say.
+//! The user who unlocks starts the new key process on their own terminal, and gets the ends of its channel. So the
+//! serving process starts no program and cannot choose what the key process asks.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -32,13 +32,13 @@ use crate::wait::wait;
 /// The socket's name in the session's folder.
 pub(crate) const SOCKET: &str = "keys";
 
-/// How long somebody who asks may take to say what, and to hear the answer.
+/// Time limit for a client to send its request and to receive the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long somebody waits before looking whether the wait is over.
+/// Interval at which a waiting thread checks whether to stop.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What becomes of requests while there are no keys.
+/// What happens to requests while there are no keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Meanwhile {
     /// They wait.
@@ -47,15 +47,15 @@ pub enum Meanwhile {
     Fail,
 }
 
-/// The key process of a layout that can be locked.
+/// A layout's key process that can be locked.
 pub struct Lockable {
     state: RwLock<State>,
-    /// How often it was asked for: who began to unlock before does not any more.
+    /// How often it was locked: an unlocking that began before is then void.
     locked: AtomicU64,
-    /// What waits for a change of `state`.
+    /// Held by threads that wait for a change of `state`.
     waiting: Mutex<()>,
     changed: Condvar,
-    /// Whether nobody will unlock any more.
+    /// Whether the session ends, so that nobody will unlock any more.
     ending: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
@@ -65,19 +65,19 @@ enum State {
 }
 
 impl Lockable {
-    /// Open. As long as `ending` says so, requests fail instead of waiting for an unlocking that nobody will see.
+    /// Creates it open. Once `ending` returns true, requests fail instead of waiting for an unlocking that nobody will see.
     pub fn new(client: KeyClient, ending: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         let (state, ending) = (RwLock::new(State::Open(client)), Box::new(ending));
         Self { state, locked: AtomicU64::new(0), waiting: Mutex::new(()), changed: Condvar::new(), ending }
     }
 
-    /// Whether the keys are gone for now.
+    /// Whether the keys are forgotten at present.
     pub fn locked(&self) -> bool {
         matches!(*self.state(), State::Locked(_))
     }
 
-    /// Forgets the keys, once the requests that are being worked on are done: returns when the process that held them has ended. Where
-    /// they were forgotten before, this only says what becomes of requests.
+    /// Forgets the keys once the requests in progress are done. Returns when the process that held them has ended. If
+    /// already locked, this only sets what happens to requests.
     pub fn lock(&self, meanwhile: Meanwhile) {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         self.locked.fetch_add(1, Ordering::SeqCst);
@@ -102,7 +102,7 @@ impl Lockable {
         self.locked.load(Ordering::SeqCst)
     }
 
-    /// Goes on with this key process, unless it was locked again since it had been `times` times.
+    /// Continues with this key process, unless the volume was locked again since the count was `times`.
     fn unlock(&self, client: KeyClient, times: u64) -> bool {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if self.times() != times {
@@ -125,7 +125,7 @@ impl Lockable {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something with the key process, when there is one.
+    /// Calls `work` with the key process, as soon as there is one.
     fn with<T>(&self, mut work: impl FnMut(&KeyClient) -> io::Result<T>) -> io::Result<T> {
         loop {
             match &*self.state() {
@@ -134,7 +134,7 @@ impl Lockable {
                 State::Locked(_) => return Err(io::Error::other("the volume is locked: its keys are forgotten")),
             }
             let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            // A change that came just before is noticed after the time.
+            // A change just before this wait is noticed after the timeout.
             let _ = self.changed.wait_timeout(waiting, TICK);
         }
     }
@@ -172,15 +172,15 @@ impl KeyProcess for Lockable {
     }
 }
 
-/// What the keys make of the same bytes in each segment: no other keys do. Sectors with tags are left out, where a wrong key is told by
-/// the format.
+/// The result of decrypting the same bytes in each segment, which identifies the keys. Sectors with tags are left out,
+/// as the format itself detects a wrong key there.
 pub struct Proof(Vec<Vec<u8>>);
 
 impl Proof {
-    /// That of the keys which this key process has.
+    /// The proof for the keys of this key process.
     ///
     /// # Errors
-    /// Those of asking the key process.
+    /// Those of requests to the key process.
     pub fn of(outline: &KeylessLayout, client: &KeyClient) -> io::Result<Self> {
         let decrypted = |(segment, sector)| {
             let mut out = vec![0; sector];
@@ -194,25 +194,25 @@ impl Proof {
     }
 }
 
-/// What is asked of the process that serves.
+/// A request to the serving process.
 #[derive(Serialize, Deserialize)]
 enum Wish {
     Lock(Meanwhile),
-    /// Whoever waits for a locked volume is to fail.
+    /// Requests that wait for a locked volume must fail.
     GiveUp,
     /// The ends of a channel for a new key process.
     Unlock,
 }
 
-/// What it says. Behind `Channel` come the key process's end of the socket and the memory.
+/// An answer of the serving process. After `Channel` come the key process's end of the socket and the memory.
 #[derive(Serialize, Deserialize)]
 enum Said {
     /// With warnings.
     Done(Vec<String>),
     Channel,
-    /// The key process has ended before the volume was open.
+    /// The key process ended before the volume was open.
     Ended,
-    /// The keys are others.
+    /// The keys differ.
     Wrong,
     Refused(String),
     Failed(String),
@@ -229,19 +229,19 @@ impl Said {
     }
 }
 
-/// A volume that can be locked and unlocked, as it was opened first.
+/// What locking and unlocking need to know of an open volume.
 pub struct Locks<T> {
     /// Its key process.
     pub key_process: Arc<Lockable>,
-    /// What it was opened from.
+    /// The stores that the volume was opened from.
     pub stores: Stores,
     /// Its layout.
     pub outline: KeylessLayout,
-    /// Of its keys.
+    /// Proof of its keys.
     pub proof: Proof,
-    /// What a new key process says of its layout, and its warnings.
+    /// Extracts the layout and the warnings that a new key process sends.
     pub of: fn(&T) -> (&KeylessLayout, &[String]),
-    /// Called once if a key process goes before it is let go.
+    /// Called once if a key process ends without being told to.
     pub lost: fn(),
 }
 
@@ -277,16 +277,16 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
         Ok(LockListener { listener, ending, thread: Some(thread) })
     }
 
-    /// One who asks. If it cannot be told how it came out, it has gone.
+    /// Answers one client. A client that cannot be told the result has gone.
     fn answer(&self, socket: &UnixStream, unlocking: &Mutex<()>, stop: &AtomicBool) {
-        // Who says nothing holds up nobody's end.
+        // A silent client must not delay the end.
         let limits = socket.set_read_timeout(Some(PATIENCE)).and_then(|()| socket.set_write_timeout(Some(PATIENCE)));
         let Ok(wish) = limits.and_then(|()| receive(socket)) else { return };
         let failed = |e: io::Error| Said::Failed(e.to_string());
         let said = match wish {
             Wish::Lock(meanwhile) => {
                 self.key_process.lock(meanwhile);
-                // Whoever was unlocking notices, and lets the new key process go.
+                // An unlocking in progress notices this and ends the new key process.
                 drop(unlocking.lock());
                 self.stores.data.flush().map_or_else(failed, |()| Said::Done(Vec::new()))
             }
@@ -326,7 +326,7 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
             return Ok(Said::Refused("this opens another volume than the locked one".to_owned()));
         }
         let client = io_side.opened(self.lost)?;
-        // Not every format knows a wrong password. What waits to be written would be encrypted with its key.
+        // Not every format detects a wrong password. Pending writes would be encrypted with the wrong key.
         if Proof::of(outline, &client)?.0 != self.proof.0 {
             client.end();
             return Ok(Said::Wrong);
@@ -349,7 +349,7 @@ impl Drop for LockListener {
     }
 }
 
-/// Fails as the others do where they cannot be asked.
+/// Checks that the serving process answers, with the same errors as the other requests.
 ///
 /// # Errors
 /// Those of connecting: see [`is_missing`].
@@ -357,23 +357,23 @@ pub fn look(folder: &Path) -> io::Result<()> {
     connect(folder).map(drop)
 }
 
-/// Whether such an error says that nobody answers there: the keys are in the process that serves, or that was killed.
+/// Whether such an error means that nobody listens: the keys are in the serving process, or that process was killed.
 pub fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
-/// Has the keys of a session's volume forgotten. Returns when the process that held them has ended.
+/// Locks a session's volume: its keys are forgotten. Returns when the process that held them has ended.
 ///
 /// # Errors
-/// Those of [`is_missing`]; others if it does not answer, or if what was written cannot be made durable: it is locked then.
+/// Those of [`is_missing`]; others if there is no answer or if written data cannot be made durable. The volume is locked even then.
 pub fn lock(folder: &Path, meanwhile: Meanwhile) -> io::Result<()> {
     ask(folder, &Wish::Lock(meanwhile))
 }
 
-/// Has whoever waits for a locked volume fail, now and later. Does nothing where it is open.
+/// Fails requests that wait for a locked volume, now and later. Does nothing if it is open.
 ///
 /// # Errors
-/// Those of [`is_missing`]; others if it does not answer.
+/// Those of [`is_missing`]; others if there is no answer.
 pub fn give_up(folder: &Path) -> io::Result<()> {
     ask(folder, &Wish::GiveUp)
 }
@@ -387,14 +387,14 @@ fn ask(folder: &Path, wish: &Wish) -> io::Result<()> {
     }
 }
 
-/// The unlocking of a session's volume, as long as it takes.
+/// An unlocking in progress.
 pub struct Reopening(UnixStream);
 
 impl Reopening {
-    /// Begins it. What comes with it are the socket and the memory for the key process.
+    /// Begins to unlock. Also returns the socket and the memory for the key process.
     ///
     /// # Errors
-    /// Those of [`is_missing`]; `InvalidInput` if it is not locked, or somebody else is unlocking it.
+    /// Those of [`is_missing`]; `InvalidInput` if the volume is not locked or is already being unlocked.
     pub fn begin(folder: &Path) -> io::Result<(Self, [OwnedFd; 2])> {
         let socket = connect(folder)?;
         send(&socket, &Wish::Unlock)?;
@@ -407,11 +407,11 @@ impl Reopening {
         }
     }
 
-    /// Waits until the volume is open again, and returns warnings. Nothing if the key process has ended before: it has said why.
+    /// Waits until the volume is open again, and returns warnings. None if the key process ended before: it has reported why.
     ///
     /// # Errors
-    /// `InvalidInput` if the key process opened something else, `PermissionDenied` if with other keys; others if the process that serves has
-    /// gone.
+    /// `InvalidInput` if the key process opened something else; `PermissionDenied` if the keys differ; others if the
+    /// serving process has ended.
     pub fn finish(self) -> io::Result<Option<Vec<String>>> {
         match receive(&self.0)? {
             Said::Done(warnings) => Ok(Some(warnings)),
@@ -426,12 +426,12 @@ fn connect(folder: &Path) -> io::Result<UnixStream> {
     UnixStream::connect(path)
 }
 
-/// Whether the other side of a socket, which says nothing more, has closed it.
+/// Whether the other side has closed a socket on which it sends nothing more.
 fn has_gone(socket: &UnixStream) -> bool {
     wait(&mut [PollFd::new(socket, PollFlags::IN)], Some(Duration::ZERO)).unwrap_or(true)
 }
 
-/// Says that there is a channel, and sends the key process's ends of it.
+/// Sends `Channel` with the key process's ends of it.
 fn give(socket: &UnixStream, ends: [BorrowedFd<'_>; 2]) -> io::Result<()> {
     send(socket, &Said::Channel)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -441,7 +441,7 @@ fn give(socket: &UnixStream, ends: [BorrowedFd<'_>; 2]) -> io::Result<()> {
     Ok(())
 }
 
-/// The ends that come behind `Channel`.
+/// Receives the ends that follow `Channel`.
 fn take(socket: &UnixStream) -> io::Result<[OwnedFd; 2]> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut with = RecvAncillaryBuffer::new(&mut space);

@@ -1,18 +1,18 @@
-//! Keys in a process of their own. One process, the key process, asks for the secrets, unlocks the volume and holds its keys; the other
-//! one touches the file and serves the plaintext, and never has a key.
+//! Keys in a separate process. The key process asks for the secrets, unlocks the volume and holds its keys. The other
+//! process uses the file and serves the plaintext, and never has a key.
 //!
-//! * [`IoSide`] is the other one's side: it reads for the key process while that unlocks, and becomes the
-//!   [`KeyProcess`](claviger_engine::key_process::volume::KeyProcess) of the layout that comes back.
-//! * [`KeySide`] is the key process's: stores to unlock by, and then [`KeySide::keep`], which encrypts and decrypts until the other
-//!   process has gone.
-//! * Of an encrypted folder the key process looks at headers and names through [`IoSide::serve_folder_until_open`], and the
-//!   other process asks by a [`FolderKeyProcess`](claviger_engine::key_process::folder::FolderKeyProcess), too.
-//! * [`locking`] lets the key process go for a while, and the volume wait for another.
-//! * [`cage`] is what the key process gives up before it holds anything.
+//! * [`IoSide`] is the other process's side. It reads for the key process during unlocking, and then becomes the
+//!   [`KeyProcess`](claviger_engine::key_process::volume::KeyProcess) of the layout.
+//! * [`KeySide`] is the key process's side. It has the stores for unlocking, and then [`KeySide::keep`], which encrypts
+//!   and decrypts until the other process has ended.
+//! * For an encrypted folder, the key process reads headers and names through [`IoSide::serve_folder_until_open`]. The
+//!   other process then uses a [`FolderKeyProcess`](claviger_engine::key_process::folder::FolderKeyProcess), too.
+//! * [`locking`] ends the key process for a while; the volume waits for a new one.
+//! * [`cage`] is the sandbox of the key process, which is closed before it holds keys.
 //!
-//! Requests go through shared memory, in which the buffers of the servers are, too. They name a segment and a range; tweaks and
-//! initialisation vectors are the key process's business. It copies what it works on into memory of its own, unless that is done in registers:
-//! so the other process never sees what lies between two layers of a cascade, and cannot change it there.
+//! Requests go through shared memory, which also holds the servers' buffers. A request names a segment and a range; the
+//! key process derives tweaks and initialisation vectors itself. It copies the data into its own memory, unless it
+//! works in registers only. So the other process can neither see nor change what lies between two layers of a cascade.
 
 pub mod cage;
 mod cage_sys;
@@ -28,9 +28,9 @@ pub use client::KeyClient;
 pub use opening::{FileNumber, IoSide, KeySide, Terms};
 pub(crate) use shared_sys::{BufferPool, Room};
 
-/// [`shared_sys::KeyRequest::state`]: it is the asker's turn. What new memory begins with.
+/// [`shared_sys::KeyRequest::state`]: the requesting side's turn. New memory begins with this value.
 const ANSWERED: u32 = 0;
-/// It is the key process's.
+/// The key process's turn.
 const ASKED: u32 = 1;
 
 /// [`shared_sys::KeyRequest::order`].
@@ -42,5 +42,5 @@ const DONE: u32 = 0;
 const REFUSED: u32 = 1;
 /// The keys have been wiped.
 const WIPED: u32 = 2;
-/// This and more: of the sectors that were asked for, the one of this number less `WRONG` is the first whose tag is wrong.
+/// Values from here on: the answer less `WRONG` is the index of the first requested sector whose tag is wrong.
 const WRONG: u32 = 3;

@@ -1,4 +1,4 @@
-//! Until the volume is open: the key process reads through the other process, which opens the files; both over a socket.
+//! Unlocking over a socket: the key process reads through the other process, which opens the files.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -23,10 +23,10 @@ use super::shared_sys::{Shared, Slots};
 use crate::spin::Awake;
 use crate::wait::wait;
 
-/// Bytes that are read at a time.
+/// Maximum bytes of one read.
 pub(super) const PIECE: usize = 1 << 20;
 
-/// No message is longer, in bytes. What is fixed of a layout may take some megabytes.
+/// Maximum length of a message, in bytes. The fixed data of a layout may take some megabytes.
 const LONGEST: usize = 64 << 20;
 
 /// How long the rest of a message may take.
@@ -35,19 +35,19 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a key process may take to end.
 const LAST: Duration = Duration::from_secs(2);
 
-/// How long to wait before looking whether somebody has cancelled.
+/// Interval of checks for cancellation.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What the key process is told first.
+/// The first message to the key process.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Hello {
     disk: SharedStore,
     header: Option<SharedStore>,
-    /// Where it is a folder that is shared, and nothing else.
+    /// The shared folder, if a folder is shared instead of stores.
     folder: Option<Folder>,
-    /// Whether it may write to what is shared for writing.
+    /// Whether the key process may write to stores that are shared for writing.
     writes: bool,
-    /// What else there is to say.
+    /// Further data for the key process: see [`Terms::told`].
     told: Value,
 }
 
@@ -58,7 +58,7 @@ impl Hello {
     }
 }
 
-/// A store that the other process reads and writes for this one.
+/// A store that the other process reads and writes for the key process.
 #[derive(Clone, Serialize, Deserialize)]
 struct SharedStore {
     len: u64,
@@ -66,30 +66,30 @@ struct SharedStore {
     writable: bool,
 }
 
-/// What the key process says.
+/// A message of the key process.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Said<T> {
-    /// It wants bytes: so many, from there, of the disk or of the detached header.
+    /// Reads this many bytes at this offset of the disk or the detached header.
     Read { header: bool, offset: u64, len: u32 },
-    /// So many bytes follow, which are to be written there.
+    /// Writes the bytes that follow.
     Write { header: bool, offset: u64, len: u32 },
-    /// What was written there is to be made durable.
+    /// Makes writes durable.
     Flush { header: bool },
-    /// It wants to know whether that still has its length.
+    /// Checks that the store still has its length.
     StillWhole { header: bool },
-    /// It wants to look at a folder.
+    /// Reads a folder.
     Look(folders::Wish),
-    /// A person is to say yes.
+    /// Asks the user for confirmation.
     Ask(String),
-    /// A file that it has made, when it still could, is to be removed, if it is still this one.
+    /// Removes a file that the key process made before its cage was closed, if the path still leads to this file.
     Remove { path: PathBuf, file: FileNumber },
     /// The volume is open.
     Opened(T),
-    /// It is not, and nobody can hear it any more but who reads this.
+    /// Unlocking failed. Only the reader of this message can still report it.
     Failed(String),
 }
 
-/// What it gets for that: it is done, and for `Read` so many bytes follow; or it is not.
+/// The answer to a message: done, with the bytes of a `Read` following, or an error.
 #[derive(Serialize, Deserialize)]
 enum Answer {
     Done,
@@ -97,25 +97,25 @@ enum Answer {
     Failed { os: Option<i32>, what: String },
 }
 
-/// Device and inode: which file it is, whatever its name is.
+/// Device and inode, which identify a file whatever its name.
 pub type FileNumber = (u64, u64);
 
-/// What is done for a key process until the volume is open.
+/// What this process does for a key process until the volume is open.
 pub struct Terms<'a> {
-    /// Asked ten times a second, at least, whether to stop.
+    /// Called at least ten times a second; returns whether to stop.
     pub cancelled: &'a dyn Fn() -> bool,
-    /// Whether the key process may write to those of the stores that can be written. Their headers stay locked meanwhile.
+    /// Whether the key process may write to writable stores. Their headers stay locked meanwhile.
     pub writes: bool,
-    /// What it is told first: see [`KeySide::told`].
+    /// The first data for the key process: see [`KeySide::told`].
     pub told: Value,
-    /// Whether a person says yes to this question.
+    /// Asks the user this question; returns whether the answer was yes.
     pub consent: &'a dyn Fn(&str) -> io::Result<bool>,
-    /// Removes a file that the key process has made. It may say anything.
+    /// Removes a file that the key process made. Its requests are not trusted.
     pub remove: &'a dyn Fn(&Path, FileNumber) -> io::Result<()>,
 }
 
 impl<'a> Terms<'a> {
-    /// Stores for reading alone, and nobody to ask.
+    /// Read-only stores, and no user to ask.
     pub fn reading(cancelled: &'a dyn Fn() -> bool) -> Self {
         Self { cancelled, writes: false, told: Value::Null, consent: &|_| Ok(false), remove: &|_, _| Err(denied()) }
     }
@@ -128,27 +128,27 @@ pub struct IoSide {
 }
 
 impl IoSide {
-    /// This side, and the key process's end of the socket.
+    /// Creates this side, and the key process's end of the socket.
     ///
     /// # Errors
     /// `Io` if the system has no more descriptors or memory.
     pub fn new() -> io::Result<(Self, OwnedFd)> {
         let (socket, key_end) = UnixStream::pair()?;
-        // Of a message that has begun the rest comes soon.
+        // The rest of a message that has begun arrives soon.
         socket.set_read_timeout(Some(PATIENCE))?;
         Ok((Self { socket, slots: Slots::new(Shared::create()?) }, key_end.into()))
     }
 
-    /// The memory that the key process is to have, too.
+    /// The memory to share with the key process.
     pub fn memory(&self) -> BorrowedFd<'_> {
         self.slots.shared().fd()
     }
 
-    /// Reads for the key process, and writes if the terms allow it, until the volume is open, and returns what it says of it. Nothing if the
-    /// key process has ended: it has said why.
+    /// Reads for the key process, and writes if the terms allow it, until the volume is open. Returns the key process's
+    /// description of it. None if the key process has ended: it has reported why.
     ///
     /// # Errors
-    /// `Io`, and `InvalidData` for what no key process says.
+    /// `Io`, and `InvalidData` for an invalid message.
     pub fn serve_until_open<T: DeserializeOwned>(&self, stores: &Stores, terms: &Terms<'_>) -> io::Result<Option<T>> {
         let both = || [Some(&stores.disk), stores.header.as_ref()].into_iter().flatten();
         let lock = |store: &Arc<dyn Store>| store.lock_header().map_err(io::Error::from);
@@ -176,7 +176,7 @@ impl IoSide {
         })
     }
 
-    /// Tells the key process what is shared, and does `each` thing that it wants of that until all is open.
+    /// Tells the key process what is shared, and calls `each` for its requests until everything is open.
     pub(super) fn attend<T: DeserializeOwned>(
         &self,
         hello: &Hello,
@@ -187,7 +187,7 @@ impl IoSide {
             send(&self.socket, hello)?;
             loop {
                 loop {
-                    // However much it has to say.
+                    // Checked even if the key process sends messages without end.
                     if (terms.cancelled)() {
                         return Err(io::ErrorKind::Interrupted.into());
                     }
@@ -241,14 +241,14 @@ impl IoSide {
         send(&self.socket, &done.map_or_else(failed, |()| Answer::Done))
     }
 
-    /// Lets it go, and waits for a moment until it has ended.
+    /// Tells the key process to end, and waits a moment for it.
     pub(super) fn end(mut self) {
         let _ = self.socket.shutdown(Shutdown::Write);
         let _ = self.socket.set_read_timeout(Some(LAST));
         while matches!(self.socket.read(&mut [0; 4096]), Ok(1..)) {}
     }
 
-    /// From here on the key process encrypts and decrypts. Calls `lost` once if it ends before it is let go.
+    /// From here on, the key process encrypts and decrypts. Calls `lost` once if it ends without being told to.
     ///
     /// # Errors
     /// `Io` if no thread can be started.
@@ -269,10 +269,10 @@ pub struct KeySide {
 }
 
 impl KeySide {
-    /// Waits for what the other process has opened. Nothing if it has ended: it could not open it, and has said so.
+    /// Waits until the other process has opened its files. None if it has ended: it has reported why.
     ///
     /// # Errors
-    /// `Io`, and others if these are not what [`IoSide::new`] makes.
+    /// `Io`, and others if these descriptors are not from [`IoSide::new`].
     pub fn accept(socket: OwnedFd, memory: OwnedFd) -> io::Result<Option<Self>> {
         let (socket, memory) = (UnixStream::from(socket), Shared::open(memory)?);
         match receive(&socket) {
@@ -290,17 +290,17 @@ impl KeySide {
         [self.socket.socket.as_fd(), self.memory.fd()]
     }
 
-    /// The file or device: for reading, unless the other process takes writes.
+    /// The file or device: read-only unless the other process accepts writes.
     pub fn disk(&self) -> Arc<dyn Store> {
         self.forwarded(self.disk.clone(), false)
     }
 
-    /// What the detached header is in, as above.
+    /// The store of the detached header, with the same rule for writes.
     pub fn header(&self) -> Option<Arc<dyn Store>> {
         Some(self.forwarded(self.header.clone()?, true))
     }
 
-    /// The folder, where that is what is shared: for reading alone.
+    /// The folder, read-only, if a folder is shared.
     pub fn folder(&self) -> Option<FoundFolder> {
         self.folder.as_ref().map(|folder| folder.found_folder(&self.socket))
     }
@@ -309,31 +309,31 @@ impl KeySide {
         Arc::new(ForwardedStore { channel: Arc::clone(&self.socket), shared, header, writes: self.writes })
     }
 
-    /// What the other process has told of: see [`Terms::told`].
+    /// The data that the other process sent: see [`Terms::told`].
     ///
     /// # Errors
-    /// `InvalidData` if that is something else.
+    /// `InvalidData` if the data have another form.
     pub fn told<T: DeserializeOwned>(&self) -> io::Result<T> {
         Ok(T::deserialize(&self.told)?)
     }
 
-    /// Has a person asked by the other process: this one cannot reach the terminal once its cage is closed.
+    /// Asks the user through the other process: the key process cannot reach the terminal once its cage is closed.
     pub fn asker(&self) -> impl Fn(&str) -> io::Result<bool> + Send + Sync + 'static {
         let channel = Arc::clone(&self.socket);
         move |question| channel.turn(&Said::Ask(question.to_owned()), |_| Ok(()), |_| Ok(()))
     }
 
-    /// Has a file removed that was made before the cage was closed: see [`Terms::remove`].
+    /// Removes a file that was made before the cage was closed: see [`Terms::remove`].
     pub fn remover(&self) -> impl Fn(&Path, FileNumber) -> io::Result<()> + 'static {
         let channel = Arc::clone(&self.socket);
         move |path, file| channel.turn(&Said::Remove { path: path.to_owned(), file }, |_| Ok(()), |_| Ok(())).map(drop)
     }
 
-    /// Says that the volume is open, and uses its keys for whoever asks until the other process has gone or lets go. Then they are
-    /// wiped. Calls `silent` before: nobody hears of this process any more.
+    /// Reports that the volume is open, and serves requests for its keys until the other process ends or closes the
+    /// channel. Then wipes the keys. Calls `silent` first: from then on nobody reads this process's messages.
     ///
     /// # Errors
-    /// Those of `silent`; `Io` if it cannot be said, or no threads can be started.
+    /// Those of `silent`; `Io` if the report cannot be sent or no thread can be started.
     pub fn keep(self, keys: Keys, opened: impl Serialize, silent: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let Self { socket, memory, .. } = self;
         let kept = Arc::new(KeyServer { shared: memory.into(), keys: RwLock::new(Some(keys)), awake: Awake::new() });
@@ -341,25 +341,26 @@ impl KeySide {
         let mut socket = &socket.socket;
         let said = silent().and_then(|()| send(socket, &Said::Opened(opened)));
         if let Err(e) = said {
-            // Whatever this process says itself may go nowhere already.
+            // This process's own messages may already go nowhere.
             let _ = send(socket, &Said::<()>::Failed(e.to_string()));
             return Err(e);
         }
-        // Nobody says anything any more: what comes is the end.
+        // The other process sends nothing more: the next event is its end.
         let _ = socket.read(&mut [0]);
         kept.wipe();
         Ok(())
     }
 }
 
-/// The key process's end of the socket. A question and its answer are one turn.
+/// The key process's end of the socket. A question and its answer make one turn.
 pub(super) struct Turns {
     socket: UnixStream,
     turn: Mutex<()>,
 }
 
 impl Turns {
-    /// Says something, with what follows it, and hears the answer, with what follows that. Whether it is no no.
+    /// Sends a message with the bytes that follow it, and receives the answer with its bytes. Returns whether the
+    /// answer was positive.
     pub(super) fn turn(
         &self,
         said: &Said<()>,
@@ -441,12 +442,12 @@ fn denied() -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, "the key process writes nothing")
 }
 
-/// Whether it is the other side's end.
+/// Whether the error means that the other side has closed the connection.
 fn ended(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
 }
 
-/// A message: its length in four bytes, and JSON.
+/// Sends a message: its length in four bytes, and JSON.
 pub(super) fn send(mut socket: &UnixStream, message: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     let len = u32::try_from(text.len()).ok().filter(|len| *len as usize <= LONGEST).ok_or_else(|| {
@@ -476,7 +477,7 @@ mod tests {
 
     use super::*;
 
-    /// What a key process says that was taken over, and whether it is done for it.
+    /// Takes over a message of a key process, and returns whether it was carried out.
     fn done(socket: &UnixStream, said: &Said<()>, bytes: &[u8]) -> bool {
         send(socket, said).expect("sent");
         let mut stream = socket;
@@ -505,7 +506,7 @@ mod tests {
                 assert!(!done(&socket, &Said::Ask("?".to_owned()), b""), "nobody says yes");
                 let file = Said::Remove { path: "/tmp/anything".into(), file: (0, 0) };
                 assert!(!done(&socket, &file, b""), "nobody removes anything");
-                // More than is ever sent: nobody reads on.
+                // Longer than any valid message: the reader stops here.
                 send(&socket, &Said::<()>::Write { header: false, offset: 0, len: u32::MAX }).expect("sent");
                 assert!(receive::<Answer>(&socket).is_err());
             });

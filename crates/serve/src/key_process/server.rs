@@ -1,4 +1,4 @@
-//! The key process's side: threads that encrypt and decrypt what is asked in shared memory, which may say anything.
+//! The key process's side: threads that carry out requests from shared memory, whose contents are not trusted.
 
 use std::io;
 use std::ops::Range;
@@ -16,22 +16,22 @@ use super::shared_sys::{DATA, KeyRequest, ROOM, SLOTS, Shared, TURNS};
 use super::{ANSWERED, ASKED, DECRYPT, DONE, ENCRYPT, REFUSED, WIPED, WRONG};
 use crate::spin::{Awake, Running, Sleeping, Spinner};
 
-/// How long a thread looks for the next request before it sleeps.
+/// How long a thread polls for the next request before it sleeps.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// Bytes that are copied, worked on and copied back at a time, where they cannot be worked on in place: they stay in the L1
-/// cache, or nearly, and eight extents of eCryptfs, which are encrypted side by side, fit in.
+/// Bytes that are copied, processed and copied back at a time, if they cannot be processed in place. They nearly fit
+/// into the L1 cache, and hold eight extents of eCryptfs, which are encrypted in parallel.
 const PIECE: usize = 32 << 10;
 
 /// What the threads share.
 pub(super) struct KeyServer {
     pub shared: Arc<Shared>,
-    /// Nothing once they have been wiped.
+    /// None once the keys have been wiped.
     pub keys: RwLock<Option<Keys>>,
     pub awake: Awake,
 }
 
-/// A thread that panics takes the key process along: whoever waits for its answer would wait for ever.
+/// A panicking thread ends the whole key process: otherwise clients would wait for its answer forever.
 struct Together;
 
 impl Drop for Together {
@@ -43,7 +43,7 @@ impl Drop for Together {
 }
 
 impl KeyServer {
-    /// Starts a thread for each slot. All memory that they need is there then.
+    /// Starts a thread for each slot, with all the memory that it needs.
     pub fn start(self: &Arc<Self>) -> io::Result<()> {
         for slot in 0..SLOTS {
             let (kept, room) = (Arc::clone(self), Secret::zeroed(PIECE));
@@ -69,9 +69,9 @@ impl KeyServer {
             self.wait_for(request, &mut spinner);
             let answer = self.answer(request, &mut room);
             request.answer.store(answer, Ordering::Relaxed);
-            // Either this is seen by an asker that is about to sleep, or that it sleeps is seen here.
+            // Either a client about to sleep sees this store, or this thread sees that the client sleeps.
             request.state.store(ANSWERED, Ordering::SeqCst);
-            // An asker that is awake goes on meanwhile.
+            // An awake client continues meanwhile.
             wipe_traces();
             if request.asker_sleeps.load(Ordering::SeqCst) != 0 {
                 let _ = futex::wake(&request.state, Flags::empty(), 1);
@@ -88,7 +88,7 @@ impl KeyServer {
         let _asleep = Sleeping::new(&self.awake);
         request.key_process_sleeps.store(1, Ordering::SeqCst);
         while !asked() {
-            // Whatever else somebody has written there is waited on no longer than until it changes.
+            // An invalid state, which the other process may write, is only waited on until it changes.
             let seen = request.state.load(Ordering::SeqCst);
             if seen != ASKED {
                 let _ = futex::wait(&request.state, Flags::empty(), seen, None);
@@ -97,7 +97,7 @@ impl KeyServer {
         request.key_process_sleeps.store(0, Ordering::SeqCst);
     }
 
-    /// Carries out what is asked. Each field is read once: what it says later counts for nothing.
+    /// Carries out a request. Each field is read only once, so later changes have no effect.
     fn answer(&self, request: &KeyRequest, room: &mut [u8]) -> u32 {
         let order = request.order.load(Ordering::Acquire);
         let of_folder = files::is_order(order);
@@ -124,7 +124,7 @@ impl KeyServer {
         }
     }
 
-    /// What is asked of a folder, with what is said there. The answer comes to the same place.
+    /// Carries out a request about a folder. The argument and the answer are in the same place.
     fn of_folder(
         &self,
         keys: &Keys,
@@ -143,8 +143,8 @@ impl KeyServer {
         Ok(())
     }
 
-    /// Where the data are, or in memory of this process, piece by piece; the tags of all sectors lie behind the last one. The
-    /// first sector whose tag is wrong is the end: nothing of its piece gets out.
+    /// Works in place, or piece by piece in memory of this process; the tags of all sectors lie behind the last sector.
+    /// Stops at the first sector with a wrong tag, and releases nothing of its piece.
     fn carry_out(&self, range: &KeyRange<'_>, encrypt: bool, data: Range<usize>, room: &mut [u8]) -> Result<(), u32> {
         if self.shared.carry_out(range, data.start, data.len()) {
             return Ok(());
@@ -170,15 +170,14 @@ impl KeyServer {
     }
 }
 
-/// Whether `len` bytes, and the tags of their sectors, are no more than `most`, and one sector has room in `room` bytes of
-/// this process.
+/// Whether `len` bytes with their sectors' tags are at most `most` bytes, and one sector fits into `room` bytes of this process.
 fn fits(range: &KeyRange<'_>, len: usize, most: usize, room: usize) -> bool {
     let (sector, tag) = (range.sector_size(), range.tag_size());
     len + len / sector * tag <= most && sector + tag <= room
 }
 
-/// A key process with its threads, and the other process's view of the memory. ThreadSanitizer knows addresses, and not what lies there: it
-/// is given one view.
+/// A key process with its threads, and the other process's view of the memory. Both share one mapping, as
+/// ThreadSanitizer knows only addresses.
 #[cfg(test)]
 pub(super) fn started(keys: Keys) -> (Arc<KeyServer>, Arc<Shared>) {
     let shared = Arc::new(Shared::create().expect("memory"));
@@ -210,7 +209,7 @@ mod tests {
 
     const LEN: usize = 64 << 10;
 
-    /// A segment in clear and one of sectors of 512 bytes, of `aes-xts-plain64`.
+    /// A segment in plaintext and one of 512-byte sectors with `aes-xts-plain64`.
     fn layout() -> Layout {
         let specification = Specification::parse("aes-xts-plain64").expect("a specification");
         let key: Vec<u8> = (0..64).collect();
@@ -220,7 +219,7 @@ mod tests {
         Layout::new(segments).expect("a good layout")
     }
 
-    /// The other process's view of the memory, as it could look there, and whose turn it is in slot 1.
+    /// The other process's view of the memory, and the next turn of slot 1.
     struct Other(Arc<Shared>, Cell<usize>);
 
     impl Deref for Other {
@@ -244,12 +243,12 @@ mod tests {
         (kept, Other(other, Cell::new(0)))
     }
 
-    /// Has something done with the memory of slot 1.
+    /// Sends a request for the memory of slot 1.
     fn ask(other: &Other, what: [u32; 3], into: u64) -> u32 {
         ask_at(other, ROOM, what, into)
     }
 
-    /// Has something done with what is there in the data.
+    /// Sends a request for this part of the data.
     fn ask_at(other: &Other, at: usize, [order, segment, len]: [u32; 3], into: u64) -> u32 {
         let request = other.request(1, other.1.replace((other.1.get() + 1) % TURNS));
         request.order.store(order, Ordering::Relaxed);
@@ -290,7 +289,7 @@ mod tests {
         ] {
             assert_eq!(ask(&shared, what, into), REFUSED, "{what:?} {into}");
         }
-        // Data that are not there, or not all.
+        // Data that are outside the memory, wholly or in part.
         for at in [DATA - 511, DATA, DATA + 1, u32::MAX as usize, u32::MAX as usize - 511] {
             assert_eq!(ask_at(&shared, at, [DECRYPT, 1, 512], 0), REFUSED, "{at}");
         }
@@ -299,7 +298,7 @@ mod tests {
             shared.copy_out(slot * ROOM, &mut now);
             assert!(now == bytes, "slot {slot}");
         }
-        // A state that is none wakes nobody, and nothing is lost by it.
+        // An invalid state wakes nobody and does no harm.
         let request = shared.request(1, shared.1.get());
         request.state.store(0xdead_beef, Ordering::SeqCst);
         let _ = futex::wake(&request.state, Flags::empty(), 1);
@@ -314,7 +313,7 @@ mod tests {
         assert_eq!(ask(&shared, [DECRYPT, 1, 512], 0), WIPED);
     }
 
-    /// Files whose keys are the bytes that are said of them, and names with an `x` in front.
+    /// Toy keys of a folder: a file's header is its key, and stored names have an `x` in front.
     struct Toy;
 
     impl FolderKeys for Toy {
@@ -337,7 +336,7 @@ mod tests {
         }
     }
 
-    /// What is answered to `said`, if that is not refused.
+    /// The answer to `said`, unless refused.
     fn said(shared: &Other, [order, file]: [u32; 2], said: &[u8]) -> Option<Vec<u8>> {
         shared.copy_in(ROOM, said);
         if ask(shared, [order, file, said.len() as u32], 0) != DONE {
@@ -363,7 +362,7 @@ mod tests {
         }
         assert_eq!(said(&shared, [files::OPEN, 0], &key), Some(vec![0; 4]));
         assert_eq!(said(&shared, [files::OPEN, 0], &other), Some(vec![1, 0, 0, 0]));
-        // More than may be said, more than there is room for, and orders that are none.
+        // Arguments that are too long or do not fit, and invalid orders.
         for (what, into) in [
             ([files::OPEN, 0, files::MOST as u32 + 1], 0),
             ([files::STORED_NAME, 0, ROOM as u32], 0),
@@ -383,7 +382,7 @@ mod tests {
         ] {
             assert_eq!(ask(&shared, what, into), REFUSED, "{what:?} {into}");
         }
-        // The last sectors that a file can have, and the file that was asked for.
+        // The last sectors that a file can have, each of the requested file.
         for (file, key) in [(0, &key), (1, &other)] {
             let into = (i64::MAX as u64 & !0xfff) - 1024;
             shared.copy_in(ROOM, &[9; 1024]);
@@ -395,13 +394,13 @@ mod tests {
             shared.copy_out(ROOM, &mut now);
             assert!(now == expected, "file {file}");
         }
-        // What is closed is closed, however often, and its number is the next one's.
+        // A file can be closed repeatedly, and its number is then reused.
         for file in [0, 0, 7, u32::MAX] {
             assert_eq!(said(&shared, [files::CLOSE, file], &[]), Some(Vec::new()));
         }
         assert_eq!(ask(&shared, [DECRYPT, 0, 512], 0), REFUSED);
         assert_eq!(said(&shared, [files::CREATE, 0], &[]), Some([vec![0; 4], vec![5; 64]].concat()));
-        // So many and no more.
+        // The number of open files is limited.
         let mut last = 1;
         while let Some(number) = said(&shared, [files::OPEN, 0], &key) {
             last += 1;
@@ -411,14 +410,14 @@ mod tests {
         assert_eq!(said(&shared, [files::CREATE, 0], &[]), None);
         assert_eq!(said(&shared, [files::CLOSE, 700], &[]), Some(Vec::new()));
         assert_eq!(said(&shared, [files::OPEN, 0], &key), Some(700_u32.to_le_bytes().to_vec()));
-        // Names, also those that are none.
+        // Names, including invalid ones.
         assert_eq!(said(&shared, [files::STORED_NAME, 0], b"name"), Some(b"xname".to_vec()));
         assert_eq!(said(&shared, [files::PLAIN_NAME, 0], b"xname"), Some(b"\x01name".to_vec()));
         assert_eq!(said(&shared, [files::PLAIN_NAME, 0], b"\xff\0/"), Some(Vec::new()));
         assert_eq!(said(&shared, [files::STORED_NAME, 0], &vec![b'n'; files::MOST]), None, "too long an answer");
         kept.wipe();
         assert_eq!(ask(&shared, [files::STORED_NAME, 0, 4], 0), WIPED);
-        // Who holds a volume has no files, and who may not write makes none.
+        // Keys of a volume have no files, and a read-only folder makes none.
         let (_kept, shared) = key_process();
         assert_eq!(said(&shared, [files::OPEN, 1], &key), None);
         assert_eq!(said(&shared, [files::STORED_NAME, 1], b"name"), None);

@@ -1,5 +1,5 @@
-//! The memory that two processes share: a slot for each request in flight, and room for the buffers of servers, which are worked on
-//! where they are. `unsafe`, because another process writes to it too.
+//! Memory shared by two processes: a slot for each request in flight, and room for the servers' buffers, which are
+//! processed in place. `unsafe`, because the other process writes to it too.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -18,38 +18,38 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::aligned::Aligned;
 
-/// Slots: a thread of the key process works for each.
+/// Number of slots, each with its thread in the key process.
 pub const SLOTS: usize = 16;
 
-/// Requests of a slot that can be in flight: its thread carries them out by turns.
+/// Requests that can be in flight per slot: its thread carries them out in turn.
 pub const TURNS: usize = 4;
 
-/// Bytes that a request may have.
+/// Maximum length of a request, in bytes.
 pub const ROOM: usize = 1 << 20;
 
-/// Bytes in front of the data: what is asked, for each slot.
+/// Bytes in front of the data: the requests of all slots.
 const HEAD: usize = 8192;
 
-/// Bytes for data: each slot's, and then the buffer pool's. Only what is used takes memory.
+/// Bytes for data: first each slot's, then the buffer pool's. Only the used part takes memory.
 pub const DATA: usize = 256 << 20;
 
 const LEN: usize = HEAD + DATA;
 
-/// Its size never changes: neither process can make the other's accesses fail.
+/// The size never changes, so neither process can make the other's accesses fail.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// What is asked. Whoever asks writes all but `answer` and `key_process_sleeps`.
+/// A request. The client writes all fields except `answer` and `key_process_sleeps`.
 #[repr(C, align(128))]
 pub struct KeyRequest {
     /// Whose turn it is: a futex.
     pub state: AtomicU32,
     pub asker_sleeps: AtomicU32,
     pub key_process_sleeps: AtomicU32,
-    /// What is to be done.
+    /// What to do.
     pub order: AtomicU32,
     pub segment: AtomicU32,
     pub len: AtomicU32,
-    /// Where these bytes are, from the beginning of the data.
+    /// Where the bytes are, from the beginning of the data.
     pub at: AtomicU32,
     /// Where they belong in the segment, in bytes.
     pub into: AtomicU64,
@@ -80,7 +80,7 @@ impl Shared {
         Self::map(fd)
     }
 
-    /// That of another process, if it is as [`Shared::create`] makes it.
+    /// Maps another process's memory, if it was made by [`Shared::create`].
     pub fn open(fd: OwnedFd) -> io::Result<Self> {
         if fstat(&fd)?.st_size != LEN as i64 || !fcntl_get_seals(&fd)?.contains(SEALS) {
             return Err(io::Error::other("this is no memory of a channel between two processes"));
@@ -99,7 +99,7 @@ impl Shared {
         self.fd.as_fd()
     }
 
-    /// What is asked in a slot at this turn.
+    /// The request of a slot at this turn.
     pub fn request(&self, slot: usize, turn: usize) -> &KeyRequest {
         assert!(slot < SLOTS && turn < TURNS);
         // SAFETY: the requests are at the beginning of the mapping, whose alignment is a page; every byte pattern is a value of
@@ -107,7 +107,7 @@ impl Shared {
         unsafe { &*self.at.as_ptr().cast::<KeyRequest>().add(slot * TURNS + turn) }
     }
 
-    /// Copies out what is there in the data. What comes is whatever the other process makes of it meanwhile.
+    /// Copies bytes out of the data. The other process may change them meanwhile.
     pub fn copy_out(&self, at: usize, to: &mut [u8]) {
         let from = self.place(at, to.len());
         // SAFETY: `place` has checked the range; a mapping of this process overlaps none of its other memory. No reference to the
@@ -115,14 +115,14 @@ impl Shared {
         unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
     }
 
-    /// Copies `from` to there in the data.
+    /// Copies `from` into the data.
     pub fn copy_in(&self, at: usize, from: &[u8]) {
         let to = self.place(at, from.len());
         // SAFETY: as in `copy_out`.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
     }
 
-    /// Has a range encrypted or decrypted where it is in the data, if that is done in registers. Whether it was.
+    /// Encrypts or decrypts a range in place, if that works in registers only. Returns whether it was done.
     pub fn carry_out(&self, range: &KeyRange<'_>, at: usize, len: usize) -> bool {
         if !range.in_registers() {
             return false;
@@ -134,7 +134,7 @@ impl Shared {
         range.carry_out(0, run, &mut []).is_ok()
     }
 
-    /// Where in the data `bytes` are, if they are there.
+    /// The position of `bytes` in the data, if they are there.
     pub fn position(&self, bytes: &[u8]) -> Option<usize> {
         let at = (bytes.as_ptr() as usize).checked_sub(self.place(0, 0) as usize)?;
         (at.checked_add(bytes.len())? <= DATA).then_some(at)
@@ -154,10 +154,10 @@ impl Drop for Shared {
     }
 }
 
-/// The slots, for the process that asks.
+/// The slots, for the client.
 pub struct Slots {
     shared: Arc<Shared>,
-    /// Each with its next turn. The one used last comes last: the key process's thread for it may still be awake.
+    /// Each slot with its next turn. The most recently used comes last, as the key process's thread for it may still be awake.
     free: Mutex<Vec<(usize, usize)>>,
     freed: Condvar,
     unallocated: Arc<Mutex<FreeRanges>>,
@@ -178,7 +178,7 @@ impl Slots {
         &self.shared
     }
 
-    /// A slot that nobody uses. Waits for one.
+    /// Takes a free slot. Waits for one.
     pub fn take(&self) -> Slot<'_> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -189,7 +189,7 @@ impl Slots {
         }
     }
 
-    /// A slot that nobody uses, if there is one.
+    /// Takes a free slot, if there is one.
     pub fn try_take(&self) -> Option<Slot<'_>> {
         let (number, turn) = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
         Some(Slot { slots: self, number, turn })
@@ -201,7 +201,7 @@ impl Slots {
     }
 }
 
-/// A slot of one's own.
+/// A slot for exclusive use.
 pub struct Slot<'a> {
     slots: &'a Slots,
     number: usize,
@@ -209,12 +209,12 @@ pub struct Slot<'a> {
 }
 
 impl<'a> Slot<'a> {
-    /// Which of its requests is the next one.
+    /// The index of its next request.
     pub fn turn(&self) -> usize {
         self.turn
     }
 
-    /// That request, which is to be made now.
+    /// The next request, which must be made now.
     pub fn next(&mut self) -> &'a KeyRequest {
         let turn = self.turn;
         self.turn = (turn + 1) % TURNS;
@@ -225,14 +225,14 @@ impl<'a> Slot<'a> {
         self.slots.shared.request(self.number, turn)
     }
 
-    /// Where in the data is the memory of this slot for so many bytes from there on.
+    /// The position in the data of `len` bytes at `at` of this slot's memory.
     pub fn range(&self, at: usize, len: usize) -> Range<usize> {
         assert!(at + len <= ROOM);
         let at = self.number * ROOM + at;
         at..at + len
     }
 
-    /// These bytes.
+    /// These bytes of the slot's memory.
     pub fn memory(&mut self, at: usize, len: usize) -> &mut [u8] {
         let at = self.slots.shared.place(self.range(at, len).start, len);
         // SAFETY: in this process the slot is this value's alone, which is borrowed for as long. The key process, which is trusted with
@@ -248,18 +248,18 @@ impl Drop for Slot<'_> {
     }
 }
 
-/// Lends memory of a channel for buffers: what is in them the key process works on where it is.
+/// Allocates buffers in a channel's memory, where the key process works on them in place.
 #[derive(Clone)]
 pub struct BufferPool {
     shared: Arc<Shared>,
     free: Arc<Mutex<FreeRanges>>,
 }
 
-/// Which parts of the data nobody has, in order.
+/// The unallocated ranges of the data, in order.
 struct FreeRanges(Vec<Range<usize>>);
 
 impl BufferPool {
-    /// Zeroed memory of at least `len` bytes, from a page on. Nothing where there is not as much left.
+    /// Allocates zeroed, page-aligned memory of at least `len` bytes. None if there is not enough left.
     pub fn allocate(&self, len: usize) -> Option<Room> {
         let len = len.checked_next_multiple_of(Aligned::PAGE)?;
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -271,7 +271,7 @@ impl BufferPool {
     }
 
     fn give_back(&self, range: Range<usize>) {
-        // It takes no memory until it is allocated again, and is zeroed then.
+        // Frees the memory until it is allocated again, zeroed.
         let (from, len) = ((HEAD + range.start) as u64, range.len() as u64);
         if fallocate(&self.shared.fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, from, len).is_err() {
             return; // then it is never allocated again
@@ -279,7 +279,7 @@ impl BufferPool {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let after = free.0.partition_point(|part| part.start < range.start);
         free.0.insert(after, range);
-        // Neighbours become one.
+        // Merges neighbouring ranges.
         free.0.dedup_by(|next, part| {
             let touch = part.end == next.start;
             if touch {
@@ -290,7 +290,7 @@ impl BufferPool {
     }
 }
 
-/// Memory from a pool. It stays as long as this value, also when the key process has gone.
+/// Memory from a pool. It stays valid as long as this value, even after the key process has ended.
 pub struct Room {
     buffer_pool: BufferPool,
     range: Range<usize>,
@@ -339,7 +339,7 @@ mod tests {
         for (n, room) in rooms.iter().enumerate() {
             assert!(room.iter().all(|byte| *byte == n as u8 + 1), "room {n}");
         }
-        // In whatever order they come back, all is one again.
+        // In whatever order they are freed, one range remains.
         for n in [1, 0, 1, 0] {
             rooms.remove(n);
         }
@@ -348,7 +348,7 @@ mod tests {
         assert!(buffer_pool.allocate(1).is_none());
         assert!(buffer_pool.allocate(usize::MAX).is_none());
         all[7] = 7;
-        // It stays when nobody else has the channel any more.
+        // The memory stays valid after the rest of the channel is dropped.
         drop((slots, buffer_pool));
         assert_eq!(all[7], 7);
         let elsewhere = vec![0; 4096];

@@ -1,5 +1,4 @@
-//! Work on files that lie on what this very process serves. `unsafe`, because a thread leaves the table of descriptors that the others
-//! share.
+//! Work on files of a file system that this very process serves. `unsafe`, because a thread leaves the shared table of descriptors.
 #![allow(unsafe_code)]
 
 use std::os::fd::RawFd;
@@ -7,14 +6,15 @@ use std::{fs, io, panic, thread};
 
 const FUSE: &str = "/dev/fuse";
 
-/// Runs `work`, which uses files of a file system whose image this process serves. What it opens it closes, or never hands out.
+/// Runs `work`, which uses files of a file system whose image this process serves. It must not hand out descriptors that it opens.
 ///
-/// A process that is killed waits for what its threads have asked of a file system. That one waits for its image, which nobody serves
-/// any more, and is told so only when the last descriptor of the connection is closed: never, if the thread that waits has it, too. So
-/// the work is done on a thread with a table of descriptors of its own, without such.
+/// When a process is killed, it waits for its threads' file system requests. The file system waits for its image, which
+/// nobody serves any more. It gets an error only when the last descriptor of the FUSE connection is closed: never, if
+/// the waiting thread has one, too. So the work runs on a thread with its own table of descriptors, without the
+/// connections.
 ///
 /// # Errors
-/// Where the kernel refuses that; nothing was done then.
+/// If the kernel refuses that. Then `work` has not run.
 pub fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
     let alone = || -> io::Result<T> {
         leave()?;
@@ -43,7 +43,7 @@ fn connections() -> io::Result<Vec<RawFd>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc/thread-self/fd")? {
         let entry = entry?;
-        // The folder's own descriptor is gone or another by the time it is looked at.
+        // The folder's own descriptor is closed or reused by now.
         if fs::read_link(entry.path()).is_ok_and(|target| target.as_os_str() == FUSE) {
             found.extend(entry.file_name().to_str().and_then(|number| number.parse::<RawFd>().ok()));
         }

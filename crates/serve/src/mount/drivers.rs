@@ -1,4 +1,4 @@
-//! Who mounts which file system: the kernel for root, a FUSE program for others, or this program itself.
+//! Chooses who mounts each file system: the kernel for root, a FUSE program for others, or this program itself.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,7 +10,7 @@ use claviger_engine::filesystems::Kind;
 use claviger_engine::{Error, Result};
 use rustix::process::{getgid, getuid};
 
-/// A row of the table.
+/// A row of the table of file systems.
 pub struct Driver {
     /// The file systems this row is about.
     pub kinds: &'static [Kind],
@@ -59,7 +59,7 @@ pub struct Call<'a> {
     pub options: &'a [String],
 }
 
-/// Every file system known here. For others the kernel is asked.
+/// Every file system known here. Others are left to the kernel.
 pub static DRIVERS: &[Driver] = &[
     Driver {
         kinds: &[Kind::Ext2, Kind::Ext3, Kind::Ext4],
@@ -154,7 +154,7 @@ pub fn way(kind: Kind, root: bool, read_only: bool) -> Result<MountMethod> {
     Err(unsupported(kind, root).hint(format!("{obstacle}{WITHOUT}")))
 }
 
-/// How a FUSE program mounts `kind`, also where the kernel could.
+/// How a FUSE program mounts `kind`, even where the kernel could.
 ///
 /// # Errors
 /// `Unsupported`, with what to install.
@@ -203,7 +203,7 @@ fn sharing_allowed() -> bool {
 }
 
 impl Program {
-    /// Why it cannot be used, as a sentence.
+    /// Why the program cannot be used, as a sentence.
     fn obstacle(&self, root: bool) -> Option<String> {
         let Self { name, package, setuid, arguments: _ } = self;
         if find(name).is_none() {
@@ -222,7 +222,7 @@ impl Program {
 impl Program {
     /// The program, ready to start.
     pub fn command(&self, path: &Path, call: &Call<'_>) -> Command {
-        // If this process is killed, the program is asked to end: from then on it could only fail.
+        // If this process is killed, the program gets a signal to end: it could only fail from then on.
         let mut command = match find("setpriv") {
             Some(setpriv) => {
                 let mut command = Command::new(setpriv);
@@ -233,21 +233,21 @@ impl Program {
         };
         command.args((self.arguments)(call)).env("LC_ALL", "C").current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        // Ctrl-C is for this process, which unmounts: the program would end with files half written.
+        // Ctrl-C goes to this process only, which unmounts. The program would end with files half written.
         command.process_group(0);
         command
     }
 }
 
 fn fuse2fs(call: &Call<'_>) -> Vec<OsString> {
-    // fakeroot: the volume belongs to whoever opened it, whichever users own its files.
+    // fakeroot: the volume belongs to the user who opened it, whichever users own its files.
     let options = joined(&["fakeroot", "nosuid", "nodev"], call);
     vec![call.image.into(), call.dir.into(), "-f".into(), "-o".into(), options.into()]
 }
 
 fn ntfs_3g(call: &Call<'_>) -> Vec<OsString> {
     let owner = format!("uid={},gid={}", getuid().as_raw(), getgid().as_raw());
-    // Its defaults would let other users in, which a user may not ask for, and mount over files.
+    // Its defaults would let other users in, which only root may request, and would mount over files.
     let options = joined(&["no_def_opts", "silent", "no_detach", "nosuid", "nodev", "umask=077", &owner], call);
     vec![call.image.into(), call.dir.into(), "-o".into(), options.into()]
 }
@@ -258,7 +258,7 @@ fn joined(ours: &[&str], call: &Call<'_>) -> String {
     all.join(",")
 }
 
-/// Whether the kernel can mount it, possibly after loading a module.
+/// Whether the kernel can mount this type, possibly after loading a module.
 fn in_kernel(name: &str) -> bool {
     let known = || {
         let list = fs::read_to_string("/proc/filesystems").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Who keeps a mount busy: processes with an open file, working folder, root, program or mapping on it.
+//! Finds the processes that keep a mount busy with an open file, working folder, root, program or mapping.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,9 +13,9 @@ use crate::sessions::{Stat, escape};
 pub struct Holder {
     /// The process ID.
     pub pid: u32,
-    /// The name of its program, as the kernel keeps it (15 bytes).
+    /// The program's name, as the kernel keeps it (15 bytes).
     pub name: String,
-    /// What it uses: a path below the mount.
+    /// The path below the mount that it uses.
     pub path: PathBuf,
 }
 
@@ -25,14 +25,14 @@ impl std::fmt::Display for Holder {
     }
 }
 
-/// The processes that hold `dir`, as far as they are found within `limit`. Reading about a process that waits for an
-/// unresponsive server can hang for ever, so a separate thread does it and is abandoned if it is not done in time.
+/// The processes that hold `dir`, if found within `limit`. Reading about a process that waits for an unresponsive
+/// server can hang forever. A separate thread does so, and is abandoned after the limit.
 pub fn holders(dir: &Path, limit: Duration) -> Vec<Holder> {
     let (found, results) = mpsc::channel();
     let dir = dir.to_owned();
     let look = move || {
         for pid in processes() {
-            // Reading the maps of a process in uninterruptible sleep can block for as long as that does.
+            // Reading the maps of a process in uninterruptible sleep can block until it wakes up.
             let asleep = Stat::of(pid).is_ok_and(|stat| stat.state == 'D');
             if let Some(path) = (!asleep).then(|| held(pid, &dir)).flatten() {
                 let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim_end().to_owned();
@@ -56,7 +56,7 @@ fn processes() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// What the process uses below `dir`. Links are read, never followed: following one asks the mount's server.
+/// A path that the process uses below `dir`. Links are read, never followed: following one asks the mount's server.
 fn held(pid: u32, dir: &Path) -> Option<PathBuf> {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let below = |link: PathBuf| fs::read_link(link).ok().filter(|path| path.starts_with(dir));

@@ -1,4 +1,4 @@
-//! FUSE servers run by this process itself, on a thread of their own.
+//! FUSE servers run by this process, each on its own thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,7 +24,7 @@ pub struct ServedMount {
     handle: FuseHandle,
     read_only: bool,
     thread: Option<JoinHandle<Result<()>>>,
-    /// Reaches its end when the thread does.
+    /// Reaches end of file when the thread ends.
     end: UnixStream,
 }
 
@@ -71,7 +71,7 @@ impl ServedMount {
         self.read_only
     }
 
-    /// Whether it has ended, because it was unmounted.
+    /// Whether the mount has ended, because it was unmounted.
     pub fn ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished) || self.waited(Duration::ZERO)
     }
@@ -80,17 +80,17 @@ impl ServedMount {
         wait(&mut [PollFd::new(&self.end, PollFlags::IN)], Some(limit)).unwrap_or(true)
     }
 
-    /// Becomes readable when it ends.
+    /// Becomes readable when the mount ends.
     pub fn end(&self) -> BorrowedFd<'_> {
         self.end.as_fd()
     }
 
-    /// Ends it even if it is in use.
+    /// Ends the mount even if it is in use.
     pub fn stop(&self) {
         self.handle.stop();
     }
 
-    /// Waits for it to end.
+    /// Waits for the mount to end.
     ///
     /// # Errors
     /// `Io` if writes could not be stored.

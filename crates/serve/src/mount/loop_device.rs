@@ -1,4 +1,4 @@
-//! Loop devices: the kernel's file systems want a block device.
+//! Loop devices, because the kernel's file systems need a block device.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -10,15 +10,14 @@ use rustix::io::Errno;
 
 use super::loop_sys::{self, AUTOCLEAR, DIRECT_IO, READ_ONLY};
 
-/// A loop device. It detaches itself when this is dropped and nobody else has it open, unless something is mounted on
-/// it.
+/// A loop device. It detaches itself once this is dropped and nobody else has it open, unless it is mounted.
 pub struct LoopDevice {
     path: PathBuf,
     _open: File,
 }
 
 impl LoopDevice {
-    /// Attaches `image` to a free one, with sectors of `sector_size` bytes if given and supported by the kernel.
+    /// Attaches `image` to a free device, with sectors of `sector_size` bytes if given and supported by the kernel.
     ///
     /// # Errors
     /// `Io` without root, or if there are no loop devices.
@@ -38,7 +37,7 @@ impl LoopDevice {
             });
             match attached {
                 Ok(device) => return Ok(Self { path, _open: device }),
-                // Somebody else was faster.
+                // Another process was faster.
                 Err(e) if e.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {}
                 Err(e) => return Err(Error::new(ErrorKind::Io(e)).at(&path)),
             }
@@ -57,8 +56,8 @@ fn configure(device: &File, backing: &File, read_only: bool, sector_size: Option
     let flags = AUTOCLEAR | if read_only { READ_ONLY } else { 0 };
     let sectors = sector_size.and_then(|size| size.try_into().ok()).unwrap_or(ANY);
     let name = image.as_os_str().as_bytes();
-    // Kernels refuse direct I/O, or silently do without, if the file below does not support it; they also refuse
-    // sectors larger than a page.
+    // If the underlying file does not support direct I/O, some kernels refuse it and others silently ignore it. Kernels
+    // also refuse sectors larger than a page.
     let mut tried = Err(io::ErrorKind::InvalidInput.into());
     for (flags, sectors) in [(flags | DIRECT_IO, sectors), (flags, sectors), (flags | DIRECT_IO, ANY), (flags, ANY)] {
         tried = loop_sys::configure(device, backing, flags, sectors, name);
@@ -69,7 +68,7 @@ fn configure(device: &File, backing: &File, read_only: bool, sector_size: Option
     tried
 }
 
-/// Detaches the loop devices backed by files in `folder`, left by a killed server.
+/// Detaches the loop devices that a killed server left behind on files in `folder`.
 pub fn detach_below(folder: &Path) {
     for device in attached_below(folder) {
         if let Ok(device) = File::open(&device) {

@@ -1,8 +1,8 @@
 //! Mounting a volume: its plaintext as a file, and the file system inside it on top.
 //!
-//! For root, the kernel mounts the file system from a loop device on that file; a user's file systems are programs that
-//! read and write the file, or this process serves them itself. In every case teardown begins at the top: first the
-//! file system, then the file below it; it is complete when everything has been written to the store.
+//! For root, the kernel mounts the file system from a loop device on that file. For users, a program reads and writes
+//! the file, or this process serves the file system itself. Teardown always begins at the top: first the file system,
+//! then the file below it. It is complete when everything has been written to the store.
 
 mod apart;
 pub(crate) mod drivers;
@@ -55,8 +55,8 @@ pub enum Choice {
     None,
     /// The one with this name.
     Named(String),
-    /// One of this kind, by a FUSE program also where the kernel could, and to be written: it is an error if the program shows it
-    /// read-only, as ntfs-3g does where Windows has hibernated. This process may use it itself, [`apart`].
+    /// A writable one of this kind, by a FUSE program even where the kernel could mount it. A read-only mount is an
+    /// error, as with ntfs-3g after Windows has hibernated. This process may use it itself, [`apart`].
     Program(Kind),
 }
 
@@ -72,15 +72,15 @@ pub struct MountRequest {
     pub options: Vec<String>,
 }
 
-/// When to end, apart from when it is unmounted.
+/// When to end, apart from an unmount.
 pub struct Until<'a> {
     /// Becomes readable with each signal that asks for the end; the bytes are consumed.
     pub signals: BorrowedFd<'a>,
-    /// Ends with this process.
+    /// Ends when this process does.
     pub parent: Option<Process>,
     /// Ends when nothing has been read or written for this long.
     pub idle: Option<Duration>,
-    /// Whether it must not end for that now: somebody may wait for keys.
+    /// Whether an idle mount must stay for now, because a request may be waiting for keys.
     pub waits: &'a dyn Fn() -> bool,
 }
 
@@ -102,7 +102,7 @@ pub struct MountedVolume {
 enum Source {
     /// The plaintext of a volume.
     Bytes(Arc<CountedStore<Arc<dyn Store>>>),
-    /// That of a folder.
+    /// The plaintext of a folder.
     Files(Arc<Stacked>),
 }
 
@@ -135,7 +135,7 @@ enum Top {
     Nothing,
     /// The kernel's file system.
     Kernel,
-    /// A program's.
+    /// The file system of a program.
     Program(Child),
 }
 
@@ -159,7 +159,7 @@ pub fn mount(
     };
     let dir = &request.dir;
     let to_write = matches!(request.filesystem, Choice::Program(_));
-    // The memory of a ring is a process's as long as one of its threads lives, and holds the connection: see [`apart`].
+    // While any thread of a process lives, its ring's memory stays and holds the connection: see [`apart`].
     let transport = if to_write { FuseTransport::Device } else { FuseTransport::Auto };
     let mut mounting =
         Mounting { dir, read_only, options: &request.options, transport, store: &store, live: &mut live };
@@ -182,7 +182,7 @@ pub fn mount(
     let mut mounted = MountedVolume { live, source, dir: dir.clone(), served, top, warnings };
     let turned =
         !matches!(mounted.top, Top::Nothing) && !read_only && mountinfo::at(dir)?.is_some_and(|mount| mount.read_only);
-    // Those who asked for it need no reason.
+    // A user who asked for read-only needs no reason.
     if turned && !request.options.iter().any(|option| option == "ro") {
         let store: Arc<dyn Store> = store;
         mounted.warnings.push(why_read_only(&store, &name));
@@ -190,7 +190,7 @@ pub fn mount(
     mounted.named(name, turned)
 }
 
-/// Why a file system that was to be written is read-only.
+/// Why a file system that should be writable is read-only.
 fn why_read_only(store: &Arc<dyn Store>, name: &str) -> String {
     match filesystems::is_hibernated(store) {
         Ok(true) => "The mount is read-only: Windows is hibernated or used fast startup. Start Windows and shut it \
@@ -202,8 +202,8 @@ fn why_read_only(store: &Arc<dyn Store>, name: &str) -> String {
     }
 }
 
-/// Mounts the plaintext of an encrypted folder, of the format `name`. Root shows it to all users, with
-/// the owners and modes that the files have; others have it to themselves. With the option `dev` root has devices in it, too.
+/// Mounts the plaintext of an encrypted folder of the format `name`. For root, it is visible to all users, with the
+/// files' owners and modes; for others, it is private. With the option `dev`, root also gets working device nodes.
 ///
 /// # Errors
 /// `Misuse` for a file system or other options, which only volumes have; `Io`. Nothing stays mounted.
@@ -225,7 +225,7 @@ pub fn mount_folder(tree: Arc<Stacked>, name: &str, request: &MountRequest, live
     let options = FuseOptions { source, shared: geteuid().is_root(), ..FuseOptions::default() };
     let showing = Showing { devices, ..Showing::folder(request.read_only) };
     let served = ServedMount::folder(Arc::clone(&tree) as _, showing, &request.dir, options)?;
-    // Names at the top that cannot be shown are told at once; for those further down somebody would have to wait.
+    // Reports names at the top that cannot be shown. Those further down would take too long.
     let _ = tree.list(tree.root());
     let (dir, warnings) = (request.dir.clone(), tree.warnings());
     let mounted = MountedVolume { live, source: Source::Files(tree), dir, served, top: Top::Nothing, warnings };
@@ -285,7 +285,7 @@ impl Mounting<'_> {
         ServedMount::tree(store, self.read_only, self.dir, self.options(false))
     }
 
-    /// The volume appears in the system's list of mounts.
+    /// The options, with the volume as the source in the system's list of mounts.
     fn options(&self, shared: bool) -> FuseOptions {
         let source = escape(&self.live.session().record.volume);
         FuseOptions { transport: self.transport, source, shared, ..FuseOptions::default() }
@@ -296,19 +296,19 @@ impl Mounting<'_> {
         let device = LoopDevice::attach(&image, self.read_only, Some(self.store.sector_size()))?;
         self.live.update(|record| record.loop_device = Some(device.path().to_owned()))?;
         let Err(first) = self.kernel_mount(kind, device.path(), None) else { return Ok((served, Vec::new())) };
-        // Replaying a journal writes. On a read-only mount its changes are left out.
+        // Replaying a journal writes. A read-only mount leaves out the journal's changes.
         let Some(option) = unreplayed.filter(|_| self.read_only) else { return Err(first) };
         self.kernel_mount(kind, device.path(), Some(option)).map_err(|_| first)?;
         let warning = "the journal was not replayed, and cannot be on a read-only mount: files may be outdated";
         Ok((served, vec![warning.to_owned()]))
     }
 
-    /// mount(8) knows which options are flags, and explains the kernel's errors.
+    /// Runs mount(8), which knows which options are flags and explains the kernel's errors.
     fn kernel_mount(&self, kind: &str, device: &Path, option: Option<&str>) -> Result<()> {
         let own = ["nosuid", "nodev", if self.read_only { "ro" } else { "rw" }];
         let options: Vec<_> = own.into_iter().chain(self.options.iter().map(String::as_str)).chain(option).collect();
         let mut command = Command::new(drivers::find("mount").unwrap_or_else(|| "mount".into()));
-        // -i: without a helper, which could be this very program; -n: nobody needs another list of mounts.
+        // -i: no helper, which could be this very program; -n: no second list of mounts.
         command.args(["-i", "-n", "-t", kind, "-o", &options.join(","), "--"]).arg(device).arg(self.dir);
         command.env("LC_ALL", "C").stdin(Stdio::null()).stdout(Stdio::null());
         let output = command.output().map_err(|e| Error::from(e).at(Path::new("mount")))?;
@@ -384,7 +384,7 @@ fn said(who: &str, words: &[u8]) -> Error {
 }
 
 impl MountedVolume {
-    /// `turned`: what is on top became read-only although it was to be writable.
+    /// Names the file system. `turned`: it became read-only although it should be writable.
     fn named(mut self, filesystem: String, turned: bool) -> Result<Self> {
         let read_only = self.served.read_only() || turned;
         self.live.update(|record| {
@@ -404,13 +404,13 @@ impl MountedVolume {
         &self.warnings
     }
 
-    /// Serves until it is unmounted, by whomever, or told to end. Everything is written when this returns.
+    /// Serves until unmounted, by whomever, or told to end. All data are written when this returns.
     ///
     /// # Errors
-    /// `Io` if the last writes could not be stored; then the record says so too.
+    /// `Io` if the last writes could not be stored; then the session record says so too.
     pub fn serve(mut self, until: &Until<'_>) -> Result<()> {
         let ended = self.wait(until).and_then(|signals| self.finish(until, signals));
-        // However it ended, writes must be durable.
+        // However serving ended, writes must be durable.
         let flushed = self.source.flush().map_err(Error::from);
         let written = ended.and(flushed).and_then(|()| self.all_taken());
         if let Err(e) = &written {
@@ -420,7 +420,7 @@ impl MountedVolume {
         written
     }
 
-    /// Fails if any write failed: a file system that writes back later tells nobody.
+    /// Fails if any write failed: a file system that writes back later reports errors to nobody.
     fn all_taken(&self) -> Result<()> {
         let Some(failure) = self.source.failure() else { return Ok(()) };
         let count = self.source.traffic().failed_writes;
@@ -428,7 +428,7 @@ impl MountedVolume {
         Err(Error::new(ErrorKind::Io(io::Error::other(what))))
     }
 
-    /// Waits until it is unmounted. Returns how many signals asked for that.
+    /// Waits until the volume is unmounted. Returns how many signals asked for that.
     fn wait(&mut self, until: &Until<'_>) -> Result<u32> {
         let changes = mountinfo::watch()?;
         let parent = match &until.parent {
@@ -450,7 +450,7 @@ impl MountedVolume {
                 && idle.over(self.source.traffic())
                 && ((until.waits)() || self.detach(false)? == Detached::Busy)
             {
-                // Somebody is using it, although nothing was read from the volume: it stays.
+                // The mount is in use, although nothing was read from the volume: it stays.
                 idle.again();
             }
         }
@@ -489,7 +489,7 @@ impl MountedVolume {
         fds.extend(parent.map(|fd| PollFd::new(fd, PollFlags::IN)));
         let asking = fds.len();
         fds.extend(child.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
-        // The wait is bounded: the mount is checked now and then even if the kernel reports nothing.
+        // The wait is bounded: the mount is checked at intervals even if the kernel reports nothing.
         const LONGEST: Duration = Duration::from_secs(10);
         let timeout = Timespec::try_from(timeout.unwrap_or(LONGEST).min(LONGEST)).expect("some seconds fit");
         match poll(&mut fds, Some(&timeout)) {
@@ -505,7 +505,7 @@ impl MountedVolume {
         Ok(Woken { signalled, orphaned })
     }
 
-    /// Unmounts it even if it is in use: its users keep what they have open, and it ends when they are done.
+    /// Unmounts even while in use: users keep their open files, and the mount ends when they are done.
     fn take_down(&mut self) -> Result<()> {
         if self.in_place()? && self.detach(false)? == Detached::Busy {
             flush(&self.dir);
@@ -514,7 +514,7 @@ impl MountedVolume {
         Ok(())
     }
 
-    /// Unmounts it, unless somebody has mounted something else on top.
+    /// Unmounts, unless something else is mounted on top.
     fn detach(&self, lazy: bool) -> Result<Detached> {
         match in_view(&self.live.session().record)? {
             InView::Ours | InView::Nothing => Ok(detach(&self.dir, lazy)?),
@@ -522,13 +522,12 @@ impl MountedVolume {
         }
     }
 
-    /// Takes down what is below the file system once nobody uses it. A second signal ends the wait: open files then
-    /// fail.
+    /// Takes down what is below the file system once nobody uses it. A second signal ends the wait, and open files then fail.
     fn finish(&mut self, until: &Until<'_>, mut signals_seen: u32) -> Result<()> {
         let mut pause = Duration::from_millis(1);
         let mut forced = false;
         while !self.down(forced)? {
-            // Unmounting ends before the last close of a loop device: by milliseconds, or as long as programs like.
+            // Unmounting ends before the last close of a loop device, by milliseconds or for as long as programs hold it.
             let timeout = Timespec::try_from(pause).expect("a short time fits");
             let mut signals = [PollFd::new(&until.signals, PollFlags::IN)];
             if poll(&mut signals, Some(&timeout)).is_ok_and(|n| n > 0) {
@@ -554,7 +553,7 @@ impl MountedVolume {
         }
         match (self.served.ended(), &self.top) {
             (true, _) => Ok(true),
-            // It is the mount point itself, which was unmounted.
+            // This is the mount point itself, which was unmounted.
             (false, Top::Nothing) if forced => {
                 self.served.stop();
                 Ok(false)
@@ -591,11 +590,11 @@ impl Drop for MountedVolume {
 struct Woken {
     /// A signal asked for the end.
     signalled: bool,
-    /// The process on whose behalf this one runs has ended.
+    /// The process that this one serves has ended.
     orphaned: bool,
 }
 
-/// Consumes the bytes that signals have left.
+/// Consumes the bytes that signals wrote.
 fn take(signals: BorrowedFd<'_>) {
     let _ = rustix::io::read(signals, &mut [0; 64]);
 }

@@ -1,4 +1,4 @@
-//! What is mounted where, in this process's namespace (proc_pid_mountinfo(5)).
+//! The mounts in this process's namespace (proc_pid_mountinfo(5)).
 
 use std::fs::File;
 use std::io;
@@ -9,7 +9,7 @@ use crate::sessions::unescape;
 /// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Its ID, which is reused as soon as it is unmounted.
+    /// The mount's ID, which is reused after unmounting.
     pub id: u32,
     /// ID of the parent mount.
     pub parent: u32,
@@ -59,7 +59,7 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let _root = fields.next()?;
     let dir = unescape(fields.next()?);
     let mut read_only = fields.next()?.split(|b| *b == b',').any(|option| option == b"ro");
-    // Optional fields up to a single hyphen.
+    // Skips optional fields, up to a single hyphen.
     fields.find(|field| *field == b"-")?;
     let kind = String::from_utf8_lossy(fields.next()?).into_owned();
     let source = unescape(fields.next()?);

@@ -1,4 +1,4 @@
-//! Unmounting: who may do it, who keeps the mount busy, and cleaning up after a killed server.
+//! Unmounting: permissions, processes that keep the mount busy, and cleanup after a killed server.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,12 +28,12 @@ pub(super) enum Detached {
     Busy,
 }
 
-/// Unmounts `dir`. With `lazy` it disappears at once, and ends when its last user closes it.
+/// Unmounts `dir`. With `lazy` the mount disappears at once, and ends when its last user closes it.
 pub(super) fn detach(dir: &Path, lazy: bool) -> io::Result<Detached> {
     let tried = if geteuid().is_root() { unmount(dir, lazy) } else { fusermount(dir, lazy) };
     match tried {
         Err(e) if e.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => Ok(Detached::Busy),
-        // Somebody else was faster, which is just as good.
+        // Another process was faster, which is just as good.
         Err(_) if mountinfo::at(dir)?.is_none() => Ok(Detached::Done),
         other => other.map(|()| Detached::Done),
     }
@@ -60,7 +60,7 @@ fn fusermount(dir: &Path, lazy: bool) -> io::Result<()> {
 }
 
 /// Unmounts a session's volume and waits until its server has written everything and ended; cleans up after a killed
-/// server. With `force` it disappears even if it is in use, and its users are not waited for.
+/// server. With `force` the mount disappears even if in use, without waiting for its users.
 ///
 /// # Errors
 /// `InUse`, naming the processes; `Io` if the last writes could not be stored, or if the server does not end within
@@ -85,7 +85,7 @@ pub fn end(session: &Session, force: bool, patience: Duration) -> Result<Ended> 
                 Detached::Busy if force => {
                     flush(dir);
                     detach(dir, true).map_err(|e| Error::from(e).at(dir))?;
-                    // Whoever has it open may keep it for ever: that is what was asked for.
+                    // With `force`, users may keep it open forever.
                     let ended = server.wait_for_end(Some(Duration::from_secs(1)))?;
                     return if ended { outcome(session) } else { Ok(Ended::Lazily) };
                 }
@@ -94,7 +94,7 @@ pub fn end(session: &Session, force: bool, patience: Duration) -> Result<Ended> 
             },
         }
     }
-    // The server notices the unmount by itself. A signal would rush it where it should take its time.
+    // The server notices the unmount by itself. A signal would make it hurry where it should take its time.
     if session.record.dir.is_none() || session.record.filesystem.is_none() {
         server.signal(Signal::TERM);
     }
@@ -107,12 +107,12 @@ pub fn end(session: &Session, force: bool, patience: Duration) -> Result<Ended> 
     outcome(session)
 }
 
-/// How [`end`] turned out.
+/// The result of [`end`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// Everything is written, and the server has ended.
     Done,
-    /// It is no longer visible, and its server runs until nobody uses it.
+    /// The mount is no longer visible, and its server runs until nobody uses it.
     Lazily,
     /// The server had been killed, and its remains have been removed.
     CleanedUp,
@@ -130,7 +130,7 @@ fn outcome(session: &Session) -> Result<Ended> {
     }
 }
 
-/// Removes what this user's killed servers have left.
+/// Removes what killed servers of this user left behind.
 ///
 /// # Errors
 /// `Io` if the runtime folder cannot be read.
@@ -142,8 +142,7 @@ pub fn clean_all(runtime: &Runtime) -> Result<Vec<PathBuf>> {
     Ok(left)
 }
 
-/// Unmounts, detaches and removes what a dead server's session has left. Every step is tried, even if earlier ones
-/// failed.
+/// Unmounts, detaches and removes what a dead server's session left behind. Every step is tried, even if earlier ones failed.
 fn clean(folder: &Path, session: Option<&Session>) {
     if let Some(session) = session {
         let record = &session.record;
@@ -167,39 +166,39 @@ fn clean(folder: &Path, session: Option<&Session>) {
     sessions::remove(folder);
 }
 
-/// What is visible where a session's volume was mounted.
+/// What is visible at a session's mount point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InView {
     /// The session's volume.
     Ours,
-    /// Something mounted on top of it, or since.
+    /// Another mount, on top of it or since.
     Others,
     /// No mount.
     Nothing,
 }
 
-/// Checks what is mounted where the record says. Mount and device numbers of a killed server are reused, so mounts are
-/// told apart by their source.
+/// Checks what is mounted at the recorded path. Mount and device numbers of a killed server are reused, so mounts are
+/// identified by their source.
 pub(super) fn in_view(record: &SessionRecord) -> io::Result<InView> {
     let Some(dir) = &record.dir else { return Ok(InView::Nothing) };
     let Some(mount) = mountinfo::at(dir)? else { return Ok(InView::Nothing) };
     let ours = match (&record.loop_device, record.driver) {
         (Some(device), _) => mount.source == *device,
-        // Other programs name their source as they like.
+        // Other programs choose their own source names.
         (None, Some(_)) => mount.kind.starts_with("fuse"),
         (None, None) => mount.kind.starts_with("fuse") && mount.source == Path::new(&escape(&record.volume)),
     };
     Ok(if ours { InView::Ours } else { InView::Others })
 }
 
-/// Writes the kernel's cached data to the volume, as far as possible.
+/// Writes the kernel's cached data to the volume, ignoring errors.
 pub(super) fn flush(dir: &Path) {
     if let Ok(dir) = std::fs::File::open(dir) {
         let _ = rustix::fs::syncfs(dir);
     }
 }
 
-/// The error for a busy mount, with those who use it.
+/// The error for a busy mount, with the processes that use it.
 fn busy(dir: &Path) -> Error {
     let mut who: Vec<_> = holders(dir, LOOK).iter().map(ToString::to_string).collect();
     let nested = mountinfo::mounts().unwrap_or_default();

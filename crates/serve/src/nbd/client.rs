@@ -24,12 +24,12 @@ const LARGE: usize = 16 << 10;
 /// How long the handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// The kind of replies a client asks for.
+/// The kind of replies that a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replies {
     /// A header and the data.
     Simple,
-    /// Chunks, as many as the server likes, if it supports them.
+    /// Chunks, as many as the server chooses, if it supports them.
     Structured,
 }
 
@@ -53,14 +53,14 @@ pub struct Client {
 
 /// A request in flight.
 struct Pending {
-    /// The range it reads; empty for other requests.
+    /// The range that a read covers; empty for other requests.
     reads: Range<u64>,
 }
 
 /// A completed request.
 #[derive(Debug)]
 pub struct Completion {
-    /// The value that submitting it returned.
+    /// The value returned when it was submitted.
     pub cookie: u64,
     /// Bytes read; 0 for other requests.
     pub len: usize,
@@ -86,10 +86,10 @@ impl Client {
         Self::connect_over(None, address, name, replies)
     }
 
-    /// Connects to the export `name`, over TLS if it is given.
+    /// Connects to the export `name`, over TLS if given.
     ///
     /// # Errors
-    /// As [`Client::connect`], and `PermissionDenied` if one of the two does not accept the other.
+    /// As [`Client::connect`], and `PermissionDenied` if one side does not accept the other.
     pub fn connect_over(
         tls: Option<&ClientTls>,
         address: &NbdAddress,
@@ -125,7 +125,7 @@ impl Client {
         self.len == 0
     }
 
-    /// Whether the server says that it is read-only.
+    /// Whether the server reports the export as read-only.
     pub fn read_only(&self) -> bool {
         self.flags & export::READ_ONLY != 0
     }
@@ -157,7 +157,7 @@ impl Client {
         self.finish(cookie, &mut [])
     }
 
-    /// Says that a range is no longer needed.
+    /// Tells the server that a range is no longer needed.
     ///
     /// # Errors
     /// As [`Client::read_at`].
@@ -175,7 +175,7 @@ impl Client {
         self.finish(cookie, &mut [])
     }
 
-    /// Ends the connection properly.
+    /// Disconnects properly.
     ///
     /// # Errors
     /// Whatever the socket reports.
@@ -208,7 +208,7 @@ impl Client {
     /// room for the largest read in flight.
     ///
     /// # Errors
-    /// If the connection fails or the server breaks the protocol; the client is then unusable. A request that failed is
+    /// If the connection fails or the server breaks the protocol; the client is then unusable. A failed request is
     /// reported in its completion.
     pub fn complete(&mut self, out: &mut [u8]) -> io::Result<Completion> {
         self.send(&[])?;
@@ -316,7 +316,7 @@ impl Client {
                 self.inbox.copy_within(self.held.clone(), 0);
                 self.held = 0..self.held.len();
             }
-            // Large data is received in place, so none of it may be buffered here.
+            // Large data are received in place, so none of them may be buffered here.
             let large = self.pending.values().any(|p| p.reads.end - p.reads.start >= LARGE as u64);
             let end = if large { self.held.start + len } else { self.inbox.len() };
             match self.receive_some(self.held.end..end)? {

@@ -1,4 +1,4 @@
-//! The handshake, as a client has it ("Fixed newstyle negotiation", "Option types", "Block size constraints").
+//! The client's side of the handshake ("Fixed newstyle negotiation", "Option types", "Block size constraints").
 
 use std::io;
 
@@ -14,7 +14,7 @@ const MAX_ANSWER: usize = 64 << 10;
 /// The most answers to one option.
 const MAX_ANSWERS: usize = 64;
 
-/// What was agreed on.
+/// The result of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteExport {
     /// Size of the export, in bytes.
@@ -35,11 +35,12 @@ impl RemoteExport {
     }
 }
 
-/// Asks for an export, over TLS if that is demanded, and for structured replies.
+/// Requests an export, over TLS if demanded, and structured replies.
 ///
 /// # Errors
-/// `NotFound` if there is none of that name, `PermissionDenied` where the server refuses, wants TLS or does not have it, or is not who it should be, `Unsupported` for a server
-/// without fixed newstyle, `InvalidData` for one that breaks the protocol, `TimedOut`, or whatever the socket reports.
+/// `NotFound` if no export has that name; `PermissionDenied` if the server refuses, requires or lacks TLS, or is not
+/// the expected one; `Unsupported` for a server without fixed newstyle; `InvalidData` for one that breaks the protocol;
+/// `TimedOut`; or the socket's error.
 pub fn greet(
     socket: &Socket,
     tls: Option<&ClientTls>,
@@ -73,7 +74,7 @@ struct Greeting<'a> {
     no_zeroes: bool,
 }
 
-/// The last answer to an option, and what came before it.
+/// The last answer to an option, and the answers before it.
 #[derive(Default)]
 struct Answers {
     kind: u32,
@@ -89,7 +90,7 @@ impl Greeting<'_> {
         if name.len() > MAX_STRING {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the name of the export is too long"));
         }
-        // One kind of information is asked for: block sizes.
+        // Requests one kind of information: block sizes.
         let request = [&(name.len() as u32).to_be_bytes(), name, &[0, 1], &info::BLOCK_SIZE.to_be_bytes()].concat();
         let answers = self.ask(option::GO, &request)?;
         let ((len, flags), blocks) = match (answers.kind, answers.export) {
@@ -103,7 +104,7 @@ impl Greeting<'_> {
         if flags & export::HAS_FLAGS == 0 || !sensible {
             return Err(broken("impossible flags or block sizes"));
         }
-        // What cannot be had whole is not there.
+        // An incomplete last block is left out.
         let (len, largest) = (len - len % u64::from(smallest), largest.min(MAX_PAYLOAD) / smallest * smallest);
         if i64::try_from(len).is_err() {
             return Err(broken("an impossible size"));
@@ -111,7 +112,7 @@ impl Greeting<'_> {
         Ok(RemoteExport { len, flags, structured, smallest, largest })
     }
 
-    /// The way of servers that do not know `OPT_GO`. They end the connection where there is no such export.
+    /// For servers without `OPT_GO`. They end the connection if there is no such export.
     fn export_name(&self, name: &[u8]) -> io::Result<(u64, u16)> {
         self.send(option::EXPORT_NAME, name)?;
         let mut answer = [0; 134];

@@ -1,9 +1,9 @@
-//! Threads that work on requests of one connection side by side, where the store is slow.
+//! Threads that carry out requests of one connection in parallel, for slow stores.
 //!
-//! A store in memory, or in the page cache, answers sooner than another thread could be woken: then the thread that receives requests
-//! carries them out, one after another. A disk takes many at a time, and each of them waits. So where requests have taken long of late
-//! and more than one is there, each goes to a thread of its own, up to [`MOST`]. They are started as they are needed, and end when
-//! they have had nothing to do for a while.
+//! A store in memory or in the page cache answers sooner than another thread could be woken, so the receiving thread
+//! carries out requests one after another. A disk takes many requests at a time, each with a delay. If recent requests
+//! were slow and more than one is waiting, each goes to its own thread, up to [`MOST`]. Threads are started when
+//! needed, and end after some idle time.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,27 +11,27 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, Scope};
 use std::time::{Duration, Instant};
 
-/// Requests of a connection that the store works on at a time. The protocol knows no limit; this is the depth that disks profit from.
+/// Requests of a connection that the store works on at a time. The protocol has no limit; disks benefit up to this depth.
 const MOST: usize = 64;
 
-/// A store is slow if a request takes that much longer than its bytes would from memory: about what waking a thread costs.
+/// A request is slow if it takes this much longer than reading its bytes from memory: about the cost of waking a thread.
 const SLOW: Duration = Duration::from_micros(30);
 
-/// Bytes that memory gives in a nanosecond, at least: read and deciphered.
+/// Minimum speed of memory, in bytes per nanosecond: reading and decrypting.
 const MEMORY: usize = 2;
 
 /// Stack size of a thread, in bytes, as for a connection.
 const STACK: usize = 256 << 10;
 
-/// The threads, and what they are to do.
+/// The threads and their work.
 pub struct WorkerThreads<J> {
     state: Mutex<State<J>>,
-    /// Notified when there is more to do, or all is over.
+    /// Notified when there is more work, or at the end.
     more: Condvar,
-    /// Notified when something is done.
+    /// Notified when a job is done.
     done: Condvar,
-    /// Which requests the store was slow at, a bit for each, the newest one lowest. An average would not do: one request during which
-    /// its thread had to make room for another counts as much there as a hundred that did not.
+    /// Whether the store was slow at recent requests: one bit per request, the newest one lowest. An average would be
+    /// worse: in it, one request whose thread was preempted counts as much as a hundred others.
     slow: AtomicU64,
     /// How long a thread waits for work before it ends.
     patience: Duration,
@@ -51,28 +51,28 @@ impl<J: Send> WorkerThreads<J> {
         Self { state: Mutex::new(state), more, done, slow: AtomicU64::new(0), patience }
     }
 
-    /// Calls the store for `len` bytes, and remembers whether it was slow.
+    /// Calls the store for `len` bytes, and records whether it was slow.
     pub fn timed<T>(&self, len: usize, call: impl FnOnce() -> T) -> T {
         let begin = Instant::now();
         let result = call();
         let slow = begin.elapsed() > SLOW + Duration::from_nanos((len / MEMORY) as u64);
-        // Others may have changed it: then one of the two is lost, which does not matter.
+        // A concurrent change may be lost here, which does no harm.
         self.slow.store(self.slow.load(Ordering::Relaxed) << 1 | u64::from(slow), Ordering::Relaxed);
         result
     }
 
-    /// Whether the store has been slow of late: at three of eight requests.
+    /// Whether the store was slow recently: at three of the last eight requests.
     pub fn worthwhile(&self) -> bool {
         (self.slow.load(Ordering::Relaxed) & 0xff).count_ones() >= 3
     }
 
-    /// Whether any of them has something to do.
+    /// Whether any thread has work.
     pub fn busy(&self) -> bool {
         self.state().busy()
     }
 
-    /// Gives a job to a thread, which calls `work` with it and with what the thread has for itself. Waits while all are busy. Gives
-    /// the job back if no thread can be started.
+    /// Hands a job to a thread, which calls `work` with the job and the thread's own state. Waits while all threads are
+    /// busy. Returns the job if no thread can be started.
     pub fn take<'scope, 'env, Own: Default>(
         &'scope self,
         scope: &'scope Scope<'scope, 'env>,
@@ -98,13 +98,13 @@ impl<J: Send> WorkerThreads<J> {
         Ok(())
     }
 
-    /// Waits until all that was given to them is done.
+    /// Waits until all jobs are done.
     pub fn wait(&self) {
         let busy = |state: &mut State<J>| state.busy();
         drop(self.done.wait_while(self.state(), busy).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Has all of them end once their work is done.
+    /// Ends all threads once their work is done.
     pub fn end(&self) {
         self.state().over = true;
         self.more.notify_all();
@@ -121,7 +121,7 @@ impl<J: Send> WorkerThreads<J> {
                 self.more.wait_timeout_while(state, self.patience, nothing).unwrap_or_else(PoisonError::into_inner).0;
             state.waiting -= 1;
             let Some(job) = state.jobs.pop_front() else {
-                // In the same breath: nobody relies on a thread that is about to end.
+                // Under the same lock, so no job goes to a thread that is about to end.
                 state.threads -= 1;
                 return;
             };
@@ -142,7 +142,7 @@ impl<J> State<J> {
     }
 }
 
-/// Counts a thread out whose work panics.
+/// Removes a thread from the count if its work panics.
 struct Missed<'a, J: Send>(&'a WorkerThreads<J>);
 
 impl<J: Send> Drop for Missed<'_, J> {

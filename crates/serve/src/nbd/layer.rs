@@ -1,7 +1,7 @@
-//! TLS between a socket and those who use it.
+//! TLS on top of a socket.
 //!
-//! One thread receives, others send. Whoever blocks holds nothing that the other direction needs: the state of the connection is
-//! locked to encrypt, to decrypt, and to hand the socket what it takes at once, and never while anybody waits.
+//! One thread receives, others send. A blocked thread holds nothing that the other direction needs. The connection's
+//! state is locked only to encrypt, to decrypt and to pass the socket what it takes at once, never during a wait.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::ops::Range;
@@ -16,34 +16,34 @@ use rustls::Connection;
 
 use super::tls::explained;
 
-/// Bytes that are received from the system at a time: several records, which have up to 16 KiB.
+/// Bytes received from the system at a time: several records of up to 16 KiB.
 const INCOMING: usize = 128 << 10;
 
-/// Bytes that are encrypted before they are sent: few enough to be in the processor's cache still.
+/// Bytes encrypted before they are sent: few enough to stay in the processor's cache.
 const OUTGOING: usize = 256 << 10;
 
-/// TLS over a socket, from the end of the handshake on.
+/// TLS over a socket, after the handshake.
 pub struct TlsLayer {
     connection: Mutex<Connection>,
     incoming: Mutex<Incoming>,
-    /// Whether we said that no more is to come: then an end is an end.
+    /// Whether this side has stopped receiving: then the end of the stream needs no notice from the peer.
     stopped: AtomicBool,
 }
 
-/// What was received and not yet decrypted.
+/// Received data that are not decrypted yet.
 struct Incoming {
     buffer: Vec<u8>,
     held: Range<usize>,
-    /// Whether more may be at hand, here or decrypted already, than the system knows of.
+    /// Whether data may be available that the system does not know of: received or even decrypted already.
     more: bool,
 }
 
 impl TlsLayer {
-    /// Carries the handshake out. `wait` waits for the socket to be ready, or fails.
+    /// Performs the handshake. `wait` waits for the socket to be ready, or fails.
     ///
     /// # Errors
-    /// `InvalidData` for a peer that does not speak TLS, `PermissionDenied` where one of the two is not who it has to be,
-    /// `UnexpectedEof`, what `wait` reports, and whatever the socket does.
+    /// `InvalidData` for a peer that does not speak TLS; `PermissionDenied` if one side does not accept the other's
+    /// identity; `UnexpectedEof`; or an error of `wait` or of the socket.
     pub fn start(
         mut connection: Connection,
         socket: BorrowedFd<'_>,
@@ -58,7 +58,7 @@ impl TlsLayer {
                 break;
             } else if !incoming.held.is_empty() {
                 incoming.pass_to(&mut connection).inspect_err(|_| {
-                    // The peer should hear why.
+                    // Tell the peer the reason.
                     let _ = flush(&mut connection, socket);
                 })?;
             } else {
@@ -72,11 +72,11 @@ impl TlsLayer {
         Ok(Self { connection: Mutex::new(connection), incoming: Mutex::new(incoming), stopped: AtomicBool::new(false) })
     }
 
-    /// Receives some bytes, as [`recv`] does with these flags: `None` where that would block, 0 at the end.
+    /// Receives some bytes, like [`recv`] with these flags: `None` if that would block, 0 at the end.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the connection ends without the peer having said so, `InvalidData` for what is not from the peer, and
-    /// whatever the socket reports.
+    /// `UnexpectedEof` if the connection ends without the peer's notice, `InvalidData` for data that are not from the
+    /// peer, or the socket's error.
     pub fn receive(&self, socket: BorrowedFd<'_>, to: &mut [u8], flags: RecvFlags) -> io::Result<Option<usize>> {
         let mut incoming = self.incoming();
         incoming.more = true;
@@ -98,12 +98,12 @@ impl TlsLayer {
         }
     }
 
-    /// Whether something may be received although the system does not know of it.
+    /// Whether data may be available that the system does not know of.
     pub fn holds_more(&self) -> bool {
         self.incoming().more
     }
 
-    /// Sends everything. `wait` waits for the socket to take more, or fails.
+    /// Sends everything. `wait` waits until the socket takes more, or fails.
     pub fn send(
         &self,
         socket: BorrowedFd<'_>,
@@ -127,7 +127,7 @@ impl TlsLayer {
         }
     }
 
-    /// From now on, the end of what is received is a proper one.
+    /// From now on, the end of the stream is accepted without the peer's notice.
     pub fn stop_receiving(&self) {
         self.stopped.store(true, Ordering::Release);
     }
@@ -139,7 +139,7 @@ impl TlsLayer {
         let _ = flush(connection, socket);
     }
 
-    /// Fills `to` with what was received already; `None` if nothing can be had from that, 0 at the end.
+    /// Fills `to` from data received already: `None` if they do not suffice, 0 at the end.
     fn decrypted(&self, incoming: &mut Incoming, socket: BorrowedFd<'_>, to: &mut [u8]) -> io::Result<Option<usize>> {
         let mut connection = self.connection();
         let mut filled = 0;
@@ -172,7 +172,7 @@ impl TlsLayer {
 }
 
 impl Incoming {
-    /// Receives more, once all that was received is gone: `None` if that would block, 0 at the end.
+    /// Receives more, once all received data are used: `None` if that would block, 0 at the end.
     fn receive(&mut self, socket: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<Option<usize>> {
         debug_assert!(self.held.is_empty());
         loop {
@@ -188,14 +188,14 @@ impl Incoming {
         }
     }
 
-    /// Has the connection take some of it.
+    /// Passes some of the received data to the connection.
     fn pass_to(&mut self, connection: &mut Connection) -> io::Result<()> {
         self.held.start += connection.read_tls(&mut &self.buffer[self.held.clone()])?;
         connection.process_new_packets().map(drop).map_err(|e| explained(&e))
     }
 }
 
-/// Sends what is encrypted. `false` if the socket does not take all of it now.
+/// Sends encrypted data. `false` if the socket does not take all of them now.
 fn flush(connection: &mut Connection, socket: BorrowedFd<'_>) -> io::Result<bool> {
     while connection.wants_write() {
         match connection.write_tls(&mut Now(socket)) {
@@ -238,7 +238,7 @@ mod tests {
     use super::super::socket::Socket;
     use super::super::tls::{ClientTls, ServerTls};
 
-    /// A client's end and a server's, encrypted.
+    /// The encrypted ends of a client and a server.
     fn pair() -> Option<[Socket; 2]> {
         let folder = tempfile::tempdir().expect("a temporary folder");
         Authority::with_both(folder.path())?;
@@ -264,7 +264,7 @@ mod tests {
         let Some(sockets) = pair() else { return };
         thread::scope(|scope| {
             for socket in &sockets {
-                // Two threads that send what must not be mixed, and one that receives.
+                // Two threads send messages that must not be mixed, and one receives.
                 for seed in 0..2 {
                     scope.spawn(move || {
                         let message = vec![seed; MESSAGE];

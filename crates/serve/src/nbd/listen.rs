@@ -17,10 +17,10 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept
 
 use super::NbdAddress;
 
-/// Connections that may wait to be accepted.
+/// Number of connections that may wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// A listening socket. A Unix socket's file is removed with it.
+/// A listening socket. Dropping it removes the file of a Unix socket.
 pub struct Listener {
     fd: OwnedFd,
     address: NbdAddress,
@@ -31,8 +31,8 @@ impl Listener {
     /// Listens at `address`.
     ///
     /// # Errors
-    /// `Misuse` for a TCP address that other machines can reach unless all is `encrypted`, a path that is too long, or one where something other
-    /// than a socket exists; `InUse` if another server answers; `Io`.
+    /// `Misuse` for a TCP address that other machines can reach, unless all connections are `encrypted`; for a path
+    /// that is too long; or for a path with something other than a socket. `InUse` if another server answers; `Io`.
     pub fn new(address: &NbdAddress, encrypted: bool) -> Result<Self> {
         match address {
             NbdAddress::Unix(path) => Self::unix(path).map_err(|e| e.at(path)),
@@ -69,8 +69,8 @@ impl Listener {
     fn unix(path: &Path) -> Result<Self> {
         let name = SocketAddrUnix::new(path)
             .map_err(|_| Error::misuse("too long for a socket's path: at most 107 bytes are allowed"))?;
-        // Two servers that find the same stale file must not remove each other's new one: whoever holds the lock on the
-        // folder checks, removes and listens. If the folder cannot be opened or locked, this is skipped.
+        // Two servers that find the same stale file must not remove each other's new one. So a server must lock the
+        // folder before it checks, removes and listens. If the folder cannot be opened or locked, this is skipped.
         let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let folder = fs::File::open(parent).ok();
         let _locked = folder.as_ref().is_some_and(locked);
@@ -101,7 +101,7 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Removed while it still answers, so that nobody takes it for stale and puts a new one here in between.
+        // Removed while the socket still answers, or another server could take it for stale and replace it in between.
         drop(self.file.take());
     }
 }
@@ -138,8 +138,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Locks a folder, unless somebody holds its lock for longer than a server takes to start: anyone who may read the
-/// folder can.
+/// Locks a folder. Fails if somebody holds the lock for longer than a server needs to start, as anyone with read permission can.
 fn locked(folder: &fs::File) -> bool {
     (0..100).any(|_| {
         let locked = flock(folder, FlockOperation::NonBlockingLockExclusive);
@@ -150,7 +149,7 @@ fn locked(folder: &fs::File) -> bool {
     })
 }
 
-/// Removes a socket left by a dead server, and nothing else.
+/// Removes a dead server's socket, and nothing else.
 fn remove_stale(path: &Path) -> Result<()> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
         return Err(Error::misuse("already exists and is not a socket"));

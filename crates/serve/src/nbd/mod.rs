@@ -1,7 +1,8 @@
-//! An NBD server: other programs, and kernels, use stores as disks.
+//! An NBD server, through which other programs and kernels use stores as disks.
 //!
-//! It speaks fixed newstyle, with simple and structured replies, over Unix sockets and loopback TCP, and with TLS over any TCP. Each
-//! connection is served by one blocking thread. Source of the protocol: the NBD project's `doc/proto.md`.
+//! The server speaks fixed newstyle, with simple and structured replies, over Unix sockets and loopback TCP, and with
+//! TLS over any TCP. Each connection is served by one blocking thread. Source of the protocol: the NBD project's
+//! `doc/proto.md`.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -65,8 +66,8 @@ pub enum NbdAddress {
 
 /// A store to serve.
 pub struct Export {
-    /// The name clients ask for; at most 4096 bytes. The empty name is the default; if no export has it, the first one
-    /// is.
+    /// The name that clients request; at most 4096 bytes. The empty name is the default; if no export has it, the first
+    /// export is the default.
     pub name: String,
     /// A description for users; at most 4096 bytes, or empty.
     pub description: String,
@@ -75,7 +76,7 @@ pub struct Export {
     /// Whether to refuse writes even if the store is writable.
     pub read_only: bool,
     /// Preferred request size of the store, in bytes: a power of two from 512 to 32 Mi. If the store's sectors are
-    /// larger than 512 bytes, clients that ask are told no smaller block size.
+    /// larger than 512 bytes, clients that ask get the sector size as minimum block size.
     pub block_size: u32,
 }
 
@@ -91,8 +92,8 @@ impl Export {
 pub struct ServerOptions {
     /// Simultaneous connections that have chosen an export; further ones are closed at once.
     pub max_connections: usize,
-    /// Simultaneous connections that have not chosen one yet. A further one takes the place of the oldest, so that nobody keeps others
-    /// out by beginning handshakes and not going on.
+    /// Simultaneous connections that have not chosen an export yet. A further one replaces the oldest, so unfinished
+    /// handshakes cannot keep others out.
     pub max_handshakes: usize,
     /// How long a client has to choose an export.
     pub handshake_timeout: Duration,
@@ -103,7 +104,7 @@ pub struct ServerOptions {
     pub idle_after: Duration,
     /// How long requests have to finish once the server stops; slower ones are cut off.
     pub grace: Duration,
-    /// With it, every client has to use TLS, and other machines may connect.
+    /// If set, every client must use TLS, and other machines may connect.
     pub tls: Option<ServerTls>,
 }
 
@@ -137,15 +138,15 @@ impl Server {
     /// The file of a Unix socket has mode 0600. One left by a dead server is replaced.
     ///
     /// # Errors
-    /// `Misuse` for invalid exports and, without TLS, for a TCP address that other machines can reach, `InUse` if another server
-    /// answers at the address, and `Io`.
+    /// `Misuse` for invalid exports and, without TLS, for a TCP address that other machines can reach; `InUse` if
+    /// another server answers at the address; `Io`.
     pub fn bind(address: &NbdAddress, exports: Vec<Export>, options: ServerOptions) -> Result<Self> {
         let encrypted = options.tls.is_some();
         let shared = Arc::new(Shared::new(Exports::new(exports)?, options)?);
         Ok(Self { listener: Listener::new(address, encrypted)?, shared })
     }
 
-    /// The address it listens on; port 0 has been replaced by the real one.
+    /// The server's address; port 0 has been replaced by the actual port.
     pub fn address(&self) -> &NbdAddress {
         self.listener.address()
     }
@@ -171,7 +172,7 @@ impl Server {
         }
     }
 
-    /// A handle that stops it.
+    /// A handle that stops the server.
     pub fn handle(&self) -> ServerHandle {
         ServerHandle(Arc::clone(&self.shared.control))
     }
@@ -242,7 +243,7 @@ impl Control {
     }
 
     fn wake(&self) {
-        // It only fails if the counter overflows, and then the thread is awake.
+        // This fails only if the counter overflows, and then the thread is awake anyway.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
@@ -262,9 +263,9 @@ struct Shared {
 #[derive(Default)]
 struct Connections {
     next: u64,
-    /// Those in a handshake, the oldest first.
+    /// Connections in a handshake, the oldest first.
     greeting: BTreeMap<u64, Arc<Socket>>,
-    /// Those that have chosen an export.
+    /// Connections that have chosen an export.
     open: HashMap<u64, Arc<Socket>>,
     /// Threads that are about to end and can be joined.
     finished: Vec<u64>,
@@ -275,7 +276,7 @@ impl Connections {
         self.greeting.values().chain(self.open.values())
     }
 
-    /// Takes in a connection that begins its handshake.
+    /// Adds a connection that begins its handshake.
     fn begin(&mut self, socket: Arc<Socket>, options: &ServerOptions) -> Option<u64> {
         if self.open.len() >= options.max_connections {
             return None;
@@ -289,7 +290,7 @@ impl Connections {
         Some(self.next)
     }
 
-    /// Whether there is room for the connection, which has chosen an export. It cannot be displaced any more then.
+    /// Whether there is room for the connection, which has chosen an export. After that it is never displaced.
     fn admit(&mut self, id: u64, options: &ServerOptions) -> bool {
         let Some(socket) = self.greeting.remove(&id) else { return false };
         let room = self.open.len() < options.max_connections;
@@ -312,7 +313,7 @@ impl Shared {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends all connections, properly for as long as the grace period lasts.
+    /// Ends all connections, cutting them off only after the grace period.
     fn wind_up(&self) {
         self.control.enter(Phase::Stopping);
         let deadline = Instant::now() + self.options.grace;
@@ -336,7 +337,7 @@ impl Shared {
         let deadline = Deadline::within(self.options.handshake_timeout, None);
         let admit = || self.connections().admit(id, &self.options);
         let tls = self.options.tls.as_ref();
-        // A broken connection concerns only its client, which knows.
+        // A broken connection only affects its client, which sees it.
         if let Ok(Some(agreed)) = negotiate::negotiate(socket, &self.exports, tls, deadline, &admit) {
             let _ = transmit::transmit(socket, &agreed, self);
         }
@@ -363,7 +364,7 @@ fn accept_all(listener: &Listener, shared: &Arc<Shared>, threads: &mut HashMap<u
                         threads.insert(id, thread);
                     }
                 }
-                // The client is gone again.
+                // The client has gone already.
                 Err(e) if matches!(e.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted) => {}
                 // Too many open files or too little memory may pass. Other errors do not.
                 Err(e) if matches!(e.raw_os_error(), Some(12 | 23 | 24 | 105)) => {
@@ -387,7 +388,7 @@ fn begin(socket: Socket, shared: &Arc<Shared>) -> io::Result<Option<(u64, JoinHa
     let open = Open { id, shared: Arc::clone(shared) };
     let thread = thread::Builder::new().name(format!("nbd-{id}")).stack_size(STACK).spawn(move || {
         open.shared.serve(id, &socket);
-        // Closed before it counts as ended, so that whoever waits for its end sees it closed.
+        // Closed before it counts as ended, so anyone who waits for its end sees it closed.
         drop(socket);
         drop(open);
     })?;
@@ -422,7 +423,7 @@ struct Exported {
     store: Arc<dyn Store>,
     len: u64,
     read_only: bool,
-    /// Requests must be multiples of this many bytes, from clients that know of it.
+    /// Requests from clients that were told must be multiples of this many bytes.
     smallest_block: u32,
     block_size: u32,
     durable: Durable,
@@ -450,7 +451,7 @@ impl Exports {
             return Err(Error::misuse("there is nothing to serve"));
         }
         let exported = |Export { name, description, store, read_only, block_size }| {
-            // Every disk has sectors of at least 512 bytes, so that need not be said.
+            // Every disk has sectors of at least 512 bytes, which need not be announced.
             let sector = u32::try_from(store.sector_size()).ok().filter(|size| u64::from(*size) > SMALLEST_SECTOR);
             Exported {
                 name,
@@ -480,7 +481,7 @@ impl Exports {
 impl Exported {
     /// The transmission flags.
     fn flags(&self, structured: bool) -> u16 {
-        // One store serves all connections: a flush on one covers all.
+        // One store serves all connections, so a flush on one covers all.
         let mut flags = export::HAS_FLAGS | export::SEND_FLUSH | export::SEND_FUA | export::CAN_MULTI_CONN;
         flags |= if self.read_only { export::READ_ONLY } else { export::SEND_TRIM | export::SEND_WRITE_ZEROES };
         flags | if structured { export::SEND_DF } else { 0 }
@@ -492,10 +493,10 @@ impl Exported {
     }
 }
 
-/// Serves a client that has sent `bytes`, and ends there: [`crate::fuzzing`].
+/// Serves a client that sends `bytes` and then hangs up: [`crate::fuzzing`].
 pub(crate) fn fuzz(exports: Vec<Export>, bytes: &[u8]) -> Result<u64> {
     let (ours, mut clients) = UnixStream::pair()?;
-    // All of it fits into the socket: nobody has to wait, and nobody writes to who has gone.
+    // All bytes fit into the socket, so nobody has to wait or writes to a closed connection.
     clients.write_all(&bytes[..bytes.len().min(64 << 10)])?;
     clients.shutdown(Shutdown::Write)?;
     let shared = Arc::new(Shared::new(
@@ -504,7 +505,7 @@ pub(crate) fn fuzz(exports: Vec<Export>, bytes: &[u8]) -> Result<u64> {
     )?);
     let sent = thread::scope(|scope| {
         let client = scope.spawn(|| received(&mut clients));
-        // Closed before the client is waited for, even if this panics.
+        // Closed before waiting for the client, even if this panics.
         let socket = Arc::new(Socket::new(ours.into()));
         let begun = shared.connections().begin(Arc::clone(&socket), &shared.options);
         begun.into_iter().for_each(|id| {
@@ -517,7 +518,7 @@ pub(crate) fn fuzz(exports: Vec<Export>, bytes: &[u8]) -> Result<u64> {
     Ok(sent)
 }
 
-/// How many bytes come until the end: a reset, where the server has not read all that was sent.
+/// Counts the bytes up to the end. That is a reset if the server has not read everything.
 fn received(from: &mut UnixStream) -> u64 {
     let (mut all, mut some) = (0, vec![0; 64 << 10]);
     while let Ok(len @ 1..) = from.read(&mut some) {

@@ -1,4 +1,4 @@
-//! The handshake: which export, and how ("Newstyle negotiation", "Fixed newstyle negotiation", "Option types").
+//! The handshake, which chooses an export and its options ("Newstyle negotiation", "Fixed newstyle negotiation", "Option types").
 
 use std::io;
 
@@ -9,27 +9,27 @@ use super::socket::Socket;
 use super::tls::ServerTls;
 use super::{Exported, Exports};
 
-/// The longest option, in bytes. The longest that makes sense, `OPT_GO` with a name of 4096 bytes, is much shorter.
+/// The longest option, in bytes. The longest sensible one, `OPT_GO` with a name of 4096 bytes, is much shorter.
 const MAX_OPTION: u32 = 64 << 10;
 
-/// The most options a client may send: more than one that asks about every export sends.
+/// The most options from a client: more than a client that queries every export sends.
 const MAX_OPTIONS: usize = 1024;
 
 /// The result of the handshake.
 pub struct ChosenExport<'a> {
     pub export: &'a Exported,
     pub structured: bool,
-    /// Requests must be multiples of this many bytes: 1 for a client that was told nothing ("Block size constraints").
+    /// Requests must be multiples of this many bytes: 1 for a client that was not told ("Block size constraints").
     pub smallest_block: u32,
 }
 
-/// Talks to a new client until it chooses an export; `None` if it ends the handshake properly. `admit` says whether there is room for
-/// it, just before it is told that it is let in. With `tls` it learns nothing before it
-/// is encrypted ("TLS support", FORCEDTLS mode).
+/// Negotiates with a new client until it chooses an export; `None` if it ends the handshake properly. `admit` decides
+/// whether there is room, just before the client is accepted. With `tls`, the client learns nothing before it encrypts
+/// ("TLS support", FORCEDTLS mode).
 ///
 /// # Errors
-/// `InvalidData` for a client that breaks the protocol, `PermissionDenied` for one that is not let in, `TimedOut` for one that is too slow, and whatever the socket
-/// reports. Then the connection must be dropped.
+/// `InvalidData` for a client that breaks the protocol, `PermissionDenied` for one that is refused, `TimedOut` for one
+/// that is too slow, or the socket's error. The connection must then be dropped.
 pub fn negotiate<'a>(
     socket: &Socket,
     exports: &'a Exports,
@@ -76,11 +76,11 @@ impl<'a> Handshake<'_, 'a> {
             match (header.option, in_the_clear) {
                 (option::STARTTLS, Some(tls)) if data.is_empty() => {
                     self.answer(option::STARTTLS, reply::ACK, &[])?;
-                    // What the client has sent before the answer is not TLS, and ends it.
+                    // Anything that the client sent before the answer is not TLS, and makes the handshake fail.
                     tls.start(self.socket, self.deadline)?;
                     continue;
                 }
-                // It has no error reply.
+                // This option has no error reply.
                 (option::EXPORT_NAME, Some(_)) => return Err(broken("no export without TLS")),
                 (option::ABORT | option::STARTTLS, _) | (_, None) => {}
                 (other, Some(_)) => {
@@ -91,7 +91,7 @@ impl<'a> Handshake<'_, 'a> {
             match header.option {
                 option::EXPORT_NAME => return self.export_name(&data, no_zeroes).map(Some),
                 option::ABORT => {
-                    // The client may be gone already ("Option types", NBD_OPT_ABORT).
+                    // The client may have gone already ("Option types", NBD_OPT_ABORT).
                     let _ = self.answer(option::ABORT, reply::ACK, &[]);
                     return Ok(None);
                 }
@@ -112,14 +112,14 @@ impl<'a> Handshake<'_, 'a> {
                 option::STARTTLS if self.tls.is_some() => {
                     self.answer(header.option, reply::ERR_INVALID, b"it takes no data, and comes once")?;
                 }
-                // This includes STARTTLS where there is no TLS, and the metadata contexts.
+                // This includes STARTTLS on a server without TLS, and metadata contexts.
                 _ => self.answer(header.option, reply::ERR_UNSUP, b"not supported by this server")?,
             }
         }
         Err(broken("too many options"))
     }
 
-    /// `OPT_EXPORT_NAME`: has no error reply, so an unknown export ends the connection.
+    /// `OPT_EXPORT_NAME` has no error reply, so an unknown export ends the connection.
     fn export_name(&self, name: &[u8], no_zeroes: bool) -> io::Result<ChosenExport<'a>> {
         let export = self.exports.find(name).ok_or_else(|| broken("no such export"))?;
         self.let_in()?;
@@ -144,7 +144,7 @@ impl<'a> Handshake<'_, 'a> {
         self.send(&answer)
     }
 
-    /// Answers `OPT_INFO` and `OPT_GO`; returns what was agreed on if the export was found.
+    /// Answers `OPT_INFO` and `OPT_GO`; returns the result of the negotiation if the export was found.
     fn info(&self, option: u32, data: &[u8]) -> io::Result<Option<ChosenExport<'a>>> {
         let Some(request) = InfoRequest::parse(data) else {
             self.answer(option, reply::ERR_INVALID, b"the lengths do not add up")?;

@@ -1,11 +1,11 @@
-//! Numbers and messages of the NBD protocol: what goes over the wire, but not when.
+//! Numbers and messages of the NBD protocol: their form on the wire, not their order.
 //!
 //! Source: the NBD project's `doc/proto.md`, whose section titles are quoted here. All numbers are big-endian
 //! ("Conventions").
 
 /// The server's first bytes ("Oldstyle negotiation"): `NBDMAGIC`.
 pub const MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// What follows in newstyle, and begins each option ("Newstyle negotiation"): `IHAVEOPT`.
+/// The bytes that follow in newstyle and begin each option ("Newstyle negotiation"): `IHAVEOPT`.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 /// Begins each option reply ("Fixed newstyle negotiation").
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
@@ -18,7 +18,7 @@ pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
 /// The longest string, in bytes ("Conventions").
 pub const MAX_STRING: usize = 4096;
-/// The largest READ or WRITE, in bytes: what a client that was told nothing may assume ("Block size constraints").
+/// The largest READ or WRITE, in bytes, which a client without other information may assume ("Block size constraints").
 pub const MAX_PAYLOAD: u32 = 32 << 20;
 
 /// "Handshake flags" and "Client flags": the bits are the same in both.
@@ -116,7 +116,7 @@ impl NbdErrno {
     pub const ENOTSUP: Self = Self(95);
     pub const ESHUTDOWN: Self = Self(108);
 
-    /// The error number that describes a store's error best.
+    /// The error number that best describes a store's error.
     pub fn of(error: &std::io::Error) -> Self {
         use std::io::ErrorKind;
         match error.kind() {
@@ -166,7 +166,7 @@ pub struct NbdRequest {
 }
 
 impl NbdRequest {
-    /// Its size on the wire, in bytes.
+    /// Size on the wire, in bytes.
     pub const SIZE: usize = 28;
 
     /// `None` if the magic is wrong.
@@ -208,7 +208,7 @@ pub struct SimpleReply {
 }
 
 impl SimpleReply {
-    /// Its size on the wire, in bytes.
+    /// Size on the wire, in bytes.
     pub const SIZE: usize = 16;
 
     pub fn to_bytes(self) -> [u8; Self::SIZE] {
@@ -242,7 +242,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Its size on the wire, in bytes.
+    /// Size on the wire, in bytes.
     pub const SIZE: usize = 20;
 
     pub fn to_bytes(self) -> [u8; Self::SIZE] {
@@ -293,7 +293,7 @@ pub struct OptionHeader {
 }
 
 impl OptionHeader {
-    /// Its size on the wire, in bytes.
+    /// Size on the wire, in bytes.
     pub const SIZE: usize = 16;
 
     /// `None` if the magic is wrong.

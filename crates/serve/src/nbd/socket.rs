@@ -17,9 +17,9 @@ pub use crate::wait::wait;
 /// sleeps in the middle of one; larger buffers do not help.
 const KERNEL_BUFFER: usize = 4 << 20;
 
-/// A connected stream socket, and TLS over it once that has begun.
+/// A connected stream socket, with TLS once that has been started.
 ///
-/// One thread receives at a time. Any may send; what must stay together is sent while [`Socket::turn`] is held.
+/// One thread receives at a time. Any thread may send; messages that must stay together are sent while holding [`Socket::turn`].
 pub struct Socket {
     fd: OwnedFd,
     turn: Mutex<()>,
@@ -41,8 +41,7 @@ impl Socket {
         Self { fd, turn: Mutex::default(), tls: OnceLock::new() }
     }
 
-    /// Carries the handshake of TLS out; all that is sent and received afterwards goes through it. If it fails, the connection is of no
-    /// use any more.
+    /// Performs the TLS handshake; everything sent and received afterwards is encrypted. If it fails, the connection is unusable.
     ///
     /// # Errors
     /// Those of [`TlsLayer::start`], and `TimedOut`.
@@ -51,12 +50,12 @@ impl Socket {
         self.tls.set(layer).map_err(|_| io::Error::other("TLS has begun already"))
     }
 
-    /// Whether it is encrypted.
+    /// Whether the connection is encrypted.
     pub fn has_tls(&self) -> bool {
         self.tls.get().is_some()
     }
 
-    /// Receives what is there without waiting: `None` if there is nothing, 0 at the end.
+    /// Receives available data without waiting: `None` if there are none, 0 at the end.
     pub fn receive_now(&self, to: &mut [u8]) -> io::Result<Option<usize>> {
         if let Some(tls) = self.tls.get() {
             return tls.receive(self.fd.as_fd(), to, RecvFlags::DONTWAIT);
@@ -93,7 +92,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Held by whoever sends what must not be mixed with what others send.
+    /// A lock for senders whose messages must not be mixed with others.
     pub fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -119,17 +118,17 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends everything. Where the peer takes nothing, `meanwhile` may receive, and says whether there was something.
+    /// Sends everything. While the peer takes nothing, `meanwhile` may receive, and returns whether it did.
     ///
     /// # Errors
-    /// `TimedOut` if the peer takes nothing for so long, or whatever sending or `meanwhile` reports.
+    /// `TimedOut` if the peer takes nothing for this long, or an error of the socket or of `meanwhile`.
     pub fn send_or(
         &self,
         mut what: &mut [IoSlice<'_>],
         timeout: Duration,
         mut meanwhile: impl FnMut() -> io::Result<bool>,
     ) -> io::Result<()> {
-        /// Between two looks, while another thread receives.
+        /// Time between two checks while another thread receives.
         const PAUSE: Duration = Duration::from_millis(5);
 
         let mut last = Instant::now();

@@ -1,4 +1,4 @@
-//! Who may talk to whom over TLS: certificates and keys, in the folders that libnbd, nbdkit and qemu use, too.
+//! TLS identities and trust: certificates and keys in the same folders as for libnbd, nbdkit and qemu.
 //!
 //! | File | What it is | Who needs it |
 //! |---|---|---|
@@ -7,8 +7,8 @@
 //! | `server-cert.pem`, `server-key.pem` | the server's certificate and its key | the server |
 //! | `client-cert.pem`, `client-key.pem` | the client's certificate and its key | a client of whom the server demands one |
 //!
-//! TLS 1.3 and 1.2 by rustls, as the NBD project's `doc/proto.md` has it ("TLS versions"). Pre-shared keys are not supported: rustls
-//! has none.
+//! TLS 1.3 and 1.2 by rustls, as required by the NBD project's `doc/proto.md` ("TLS versions"). Pre-shared keys are not
+//! supported, as rustls has none.
 
 use std::fs;
 use std::io;
@@ -32,14 +32,14 @@ use rustls::{
 use super::protocol::*;
 use super::socket::Socket;
 
-/// What a client shows to servers, and whom it trusts.
+/// A client's certificate and the authorities that it trusts.
 #[derive(Clone, Debug)]
 pub struct ClientTls {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
 }
 
-/// What a server shows to clients, and whom it trusts.
+/// A server's certificate and the authorities that it trusts.
 #[derive(Clone, Debug)]
 pub struct ServerTls {
     config: Arc<ServerConfig>,
@@ -48,11 +48,11 @@ pub struct ServerTls {
 }
 
 impl ClientTls {
-    /// For a server that has to prove that it is `name`, a host name or an IP address, with what is in `folder`.
+    /// For a server that must prove to be `name`, a host name or an IP address, with the files in `folder`.
     ///
     /// # Errors
-    /// `Misuse` for a name that no certificate can have, and for a file that is missing, does not contain what it should, or is a
-    /// key that others may read; `Io`.
+    /// `Misuse` for a name that no certificate can have, and for a file that is missing, has the wrong contents, or is
+    /// a key readable by others; `Io`.
     pub fn new(folder: &Path, name: &str) -> Result<Self> {
         let bare = name.strip_prefix('[').and_then(|n| n.strip_suffix(']')).unwrap_or(name);
         let name = ServerName::try_from(bare.to_owned())
@@ -76,12 +76,12 @@ impl ClientTls {
         Ok(Self { config: Arc::new(config), name })
     }
 
-    /// Asks the server for TLS, and goes on encrypted: `NBD_OPT_STARTTLS`, the first option of a handshake. If it fails, nothing may
-    /// be sent over the connection any more.
+    /// Requests TLS from the server and starts encryption: `NBD_OPT_STARTTLS`, the first option of a handshake. If this
+    /// fails, nothing more may be sent over the connection.
     ///
     /// # Errors
-    /// `PermissionDenied` if the server does not offer TLS, is not who it has to be, or refuses us; `InvalidData` if it breaks the
-    /// protocol, `TimedOut`, and whatever the socket reports.
+    /// `PermissionDenied` if the server does not offer TLS, is not the expected one, or refuses us; `InvalidData` if it
+    /// breaks the protocol; `TimedOut`; or the socket's error.
     pub(super) fn start(&self, socket: &Socket, deadline: Deadline) -> io::Result<()> {
         socket.send_by(deadline, &OptionHeader { option: option::STARTTLS, len: 0 }.to_bytes())?;
         let mut header = [0; 20];
@@ -90,7 +90,7 @@ impl ClientTls {
         if be64(&header, 0) != OPTION_REPLY_MAGIC || be32(&header, 8) != option::STARTTLS {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "not a reply to the demand for TLS"));
         }
-        // Nothing was received beyond the reply: what somebody has added to it in the clear is taken for TLS, and fails as such.
+        // Nothing beyond the reply was received. Anything that an attacker has added in plaintext is parsed as TLS, and fails.
         match kind {
             reply::ACK if len == 0 => {}
             reply::ERR_UNSUP | reply::ERR_POLICY => {
@@ -102,7 +102,7 @@ impl ClientTls {
         self.handshake(socket, deadline)
     }
 
-    /// Goes on encrypted, once the server has agreed to that.
+    /// Starts encryption, after the server has agreed.
     pub(super) fn handshake(&self, socket: &Socket, deadline: Deadline) -> io::Result<()> {
         let connection = ClientConnection::new(Arc::clone(&self.config), self.name.clone());
         socket.start_tls(connection.map_err(|e| explained(&e))?.into(), deadline)
@@ -110,10 +110,10 @@ impl ClientTls {
 }
 
 impl ServerTls {
-    /// With what is in `folder`. If `verify_peers`, each client has to show a certificate of the authorities there.
+    /// With the files in `folder`. If `verify_peers`, each client must present a certificate of the authorities there.
     ///
     /// # Errors
-    /// `Misuse` for a file that is missing, does not contain what it should, or is a key that others may read; `Io`.
+    /// `Misuse` for a file that is missing, has the wrong contents, or is a key readable by others; `Io`.
     pub fn new(folder: &Path, verify_peers: bool) -> Result<Self> {
         let Some((chain, key)) = shown(folder, "server")? else {
             return Err(missing(&folder.join("server-cert.pem"), "the server's certificate"));
@@ -133,18 +133,18 @@ impl ServerTls {
         };
         let certificate = chain[0].clone();
         let mut config = config.with_single_cert(chain, key).map_err(|e| unfit(&e, folder, "server"))?;
-        // A connection lasts as long as a disk is used: nothing is gained from resuming one.
+        // A connection lasts as long as the disk is used, so resuming one has no benefit.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Self { config: Arc::new(config), folder: folder.to_owned(), certificate })
     }
 
-    /// Where the certificates are.
+    /// The folder with the certificates.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// What a client should call a server that listens at `address`: something that the certificate proves, if possible.
+    /// The host name that clients should use for a server at `address`: one that the certificate proves, if possible.
     pub(super) fn host(&self, address: IpAddr) -> String {
         let machine = uname().nodename().to_string_lossy().into_owned();
         let local = address.is_loopback() || address.is_unspecified();
@@ -160,26 +160,26 @@ impl ServerTls {
         }
     }
 
-    /// Whether a client that asks for this host name or IP address will believe the certificate.
+    /// Whether a client that connects to this host name or IP address accepts the certificate.
     fn is_for(&self, name: &str) -> bool {
         let Ok(name) = ServerName::try_from(name) else { return false };
         ParsedCertificate::try_from(&self.certificate).is_ok_and(|c| verify_server_name(&c, &name).is_ok())
     }
 
-    /// Goes on encrypted, once the client has been told so.
+    /// Starts encryption, after the client was told.
     pub(super) fn start(&self, socket: &Socket, deadline: Deadline) -> io::Result<()> {
         let connection = ServerConnection::new(Arc::clone(&self.config)).map_err(|e| explained(&e))?;
         socket.start_tls(connection.into(), deadline)
     }
 }
 
-/// What to say to who asks for a pre-shared key (`tls-psk-file` of the NBD project's `doc/uri.md`).
+/// The error for a pre-shared key (`tls-psk-file` of the NBD project's `doc/uri.md`).
 pub fn no_preshared_keys() -> Error {
     Error::unsupported("TLS with a pre-shared key")
         .hint("Use certificates: tls-certificates=FOLDER, with ca-cert.pem and, if the server demands it, client-cert.pem and client-key.pem.")
 }
 
-/// A failure of TLS in words that say what can be done about it.
+/// Explains a failure of TLS and what can be done about it.
 pub(super) fn explained(error: &rustls::Error) -> io::Error {
     use AlertDescription as Alert;
     use CertificateError as Certificate;
@@ -245,7 +245,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// The authorities that a peer's certificate has to come from.
+/// The authorities that must have issued a peer's certificate.
 fn authorities(folder: &Path) -> Result<RootCertStore> {
     let path = folder.join("ca-cert.pem");
     let mut roots = RootCertStore::empty();
@@ -256,15 +256,15 @@ fn authorities(folder: &Path) -> Result<RootCertStore> {
     Ok(roots)
 }
 
-/// Lists of certificates that are no longer valid; `None` if there is no such file.
+/// Lists of revoked certificates; `None` if there is no such file.
 fn revoked(folder: &Path) -> Result<Option<Vec<CertificateRevocationListDer<'static>>>> {
     parsed(&folder.join("ca-crl.pem"), "a list of revoked certificates")
 }
 
-/// A certificate, with those that lead to its authority, and its key.
+/// A certificate with its chain to the authority, and its key.
 type Shown = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// What `who` shows to its peers; `None` if there is neither certificate nor key.
+/// The certificate that `who` presents to peers; `None` if there is neither certificate nor key.
 fn shown(folder: &Path, who: &str) -> Result<Option<Shown>> {
     let (certificate, key) = (folder.join(format!("{who}-cert.pem")), folder.join(format!("{who}-key.pem")));
     match (certificates(&certificate)?, private_key(&key)?) {
@@ -293,7 +293,7 @@ fn private_key(path: &Path) -> Result<Option<PrivateKeyDer<'static>>> {
     }
 }
 
-/// What a PEM file contains, at least one; `None` if there is no such file.
+/// The contents of a PEM file, at least one item; `None` if there is no such file.
 fn parsed<T: PemObject>(path: &Path, what: &str) -> Result<Option<Vec<T>>> {
     let unreadable = |e: pem::Error| match e {
         pem::Error::Io(e) => Error::from(e).at(path),
@@ -323,7 +323,7 @@ fn unverifiable(error: &VerifierBuilderError, folder: &Path) -> Error {
     Error::misuse(format!("the list of revoked certificates cannot be used: {error}")).at(&folder.join("ca-crl.pem"))
 }
 
-/// What only happens if the provider lacks what it is known to have.
+/// An error that cannot occur with the provider used here.
 fn unexpected(error: rustls::Error) -> Error {
     io::Error::other(error).into()
 }

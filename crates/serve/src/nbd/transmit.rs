@@ -1,7 +1,7 @@
 //! The transmission phase: requests and replies ("Transmission", "Request types").
 //!
 //! One thread receives as many requests as the client has sent, carries them out one after another, and sends their
-//! replies together. Nothing is held back while the thread waits for anything. Where the store is slow, it hands requests over to
+//! replies together. It never holds back replies while it waits. For a slow store, it hands requests over to
 //! [`WorkerThreads`], each of which sends its own replies.
 
 use std::io::{self, IoSlice};
@@ -18,31 +18,30 @@ use super::{Exported, Phase, Shared};
 use crate::aligned::Aligned;
 use crate::spin::{Running, Sleeping, Spinner};
 
-/// Bytes that are read from the store and sent at a time: as few as a volume shares out over processors.
+/// Bytes read from the store and sent at a time: the smallest size that a volume distributes over processors.
 const CHUNK: usize = SPLIT;
 
-/// Where chunks of one request meet, in the export: no sector is cut in two.
+/// Chunks of one request meet at multiples of this in the export, so no sector is split.
 const GRAIN: u64 = 4096;
 
-/// Bytes for requests that arrive together, small payloads included.
+/// Room for requests that arrive together, including small payloads, in bytes.
 const INBOX: usize = 64 << 10;
 
-/// Bytes of small replies that are sent together at most: enough to save system calls, and little enough that the client
-/// works on the first while the next are being made.
+/// The most bytes of small replies sent together: enough to save system calls, but few enough that the client can
+/// process some while the next are prepared.
 const BATCH: usize = 64 << 10;
 
-/// A reply with more data than this is sent apart from its header: the kernel puts it at the beginning of a buffer of its
-/// own then, aligned, and the client's copy is faster by more than the system call costs (a sixth, at 256 KiB).
+/// A reply with more data than this is sent separately from its header. The kernel then aligns the data in a new
+/// buffer, which speeds up the client's copy by more than the system call costs (a sixth, at 256 KiB).
 const APART: usize = 64 << 10;
 
-/// Replies that are sent together at most.
+/// The most replies sent together.
 const BATCH_REPLIES: usize = 64;
 
 /// Serves requests until the client disconnects or the server stops.
 ///
 /// # Errors
-/// `InvalidData` for a client that breaks the protocol, and whatever the socket reports. The connection is to be dropped
-/// then.
+/// `InvalidData` for a client that breaks the protocol, or the socket's error. The connection must then be dropped.
 pub fn transmit(socket: &Socket, agreed: &ChosenExport<'_>, shared: &Shared) -> io::Result<()> {
     let _running = Running::new(&shared.awake);
     let helpers = WorkerThreads::new(shared.options.idle_after);
@@ -70,7 +69,7 @@ struct Connection<'s, 'e> {
     socket: &'s Socket,
     export: &'s Exported,
     structured: bool,
-    /// Bytes that requests are multiples of.
+    /// Requests must be multiples of this many bytes.
     smallest_block: u64,
     shared: &'s Shared,
     helpers: &'s WorkerThreads<Job>,
@@ -81,13 +80,13 @@ struct Connection<'s, 'e> {
     spinner: Spinner,
 }
 
-/// A READ, or a WRITE with what is to be written, of at most a chunk: memory for many of them is in hand at once.
+/// A READ, or a WRITE with its data, of at most a chunk: many of them are in memory at the same time.
 struct Job {
     request: NbdRequest,
     payload: Aligned,
 }
 
-/// What helpers need to carry out a job and answer it.
+/// What worker threads need to carry out a job and answer it.
 #[derive(Clone, Copy)]
 struct Desk<'s> {
     socket: &'s Socket,
@@ -115,14 +114,14 @@ impl<'s> Connection<'s, '_> {
         }
     }
 
-    /// Waits for more to be received. `false` at the end.
+    /// Waits for more data. `false` at the end.
     fn wait(&mut self) -> io::Result<bool> {
         loop {
             if let Some(n) = self.inbox.receive_now(self.socket)? {
                 return Ok(n > 0);
             }
             if self.shared.control.phase_is(Phase::Stopping) {
-                return Ok(false); // all that was sent is answered
+                return Ok(false); // all requests are answered
             }
             if let Some(n) = self.spin()? {
                 return Ok(n > 0);
@@ -137,7 +136,7 @@ impl<'s> Connection<'s, '_> {
         }
     }
 
-    /// Looks for more for a while.
+    /// Polls for more data for a while.
     fn spin(&mut self) -> io::Result<Option<usize>> {
         let Self { socket, inbox, shared, spinner, .. } = self;
         spinner.spin(&shared.awake, shared.options.spin, || inbox.receive_now(socket))
@@ -152,7 +151,7 @@ impl<'s> Connection<'s, '_> {
             },
             command::WRITE => self.write(request, checked),
             _ => {
-                // What follows may take long.
+                // Carrying this out may take long.
                 self.outbox.send(self.socket)?;
                 let done = checked.and_then(|()| self.carry_out(request));
                 self.answer(request, done)
@@ -182,7 +181,7 @@ impl<'s> Connection<'s, '_> {
             command::READ if len > MAX_PAYLOAD && flags & flag::DF != 0 => Err(NbdErrno::EOVERFLOW),
             command::READ if len > MAX_PAYLOAD => Err(NbdErrno::EINVAL),
             _ if !inside => Err(if writes { NbdErrno::ENOSPC } else { NbdErrno::EINVAL }),
-            // "Block size constraints": who was told must keep to it, and SHOULD get this error otherwise.
+            // "Block size constraints": a client that was told must comply, and SHOULD get this error otherwise.
             _ if !(offset | u64::from(len)).is_multiple_of(self.smallest_block) => Err(NbdErrno::EINVAL),
             _ => Ok(()),
         }
@@ -192,7 +191,7 @@ impl<'s> Connection<'s, '_> {
         let NbdRequest { flags, command: _, cookie, offset: _, len } = *request;
         let len = len as usize;
         if len > CHUNK {
-            // Its reply may have to be sent in one piece.
+            // The reply may have to be sent in one piece.
             self.helpers.wait();
             return self.read_in_chunks(request);
         }
@@ -208,12 +207,12 @@ impl<'s> Connection<'s, '_> {
         self.desk().read(request, &mut self.outbox)
     }
 
-    /// Whether the store is slow, and this is not the only request that it could work on.
+    /// Whether the store is slow and has other requests to work on.
     fn others_could_help(&mut self) -> io::Result<bool> {
         if !self.helpers.worthwhile() {
             return Ok(false);
         }
-        // What was answered is not to wait for what is slow.
+        // Finished replies must not wait for slow requests.
         self.outbox.send(self.socket)?;
         let more = self.helpers.busy() || !self.inbox.held.is_empty();
         Ok(more || self.inbox.receive_now(self.socket)?.is_some_and(|n| n > 0))
@@ -243,14 +242,14 @@ impl<'s> Connection<'s, '_> {
             let read = self.export.store.read_at(from, &mut self.outbox.buffer[at..at + part]);
             match read {
                 Ok(()) if !whole => self.outbox.commit(at, &Chunk::data(cookie, from, part, to == end), part),
-                // One header for all of it.
+                // One header for the whole reply.
                 Ok(()) if from > offset => self.outbox.commit(at, &[], part),
                 Ok(()) if self.structured => {
                     self.outbox.commit(at, &Chunk::data(cookie, offset, len as usize, false), part);
                 }
                 Ok(()) => self.outbox.commit(at, &SimpleReply { error: 0, cookie }.to_bytes(), part),
                 Err(e) if from == offset || !whole => return self.refuse(request, NbdErrno::of(&e)),
-                // The header has promised success ("Request types", NBD_CMD_READ, simple replies).
+                // The header has already promised success ("Request types", NBD_CMD_READ, simple replies).
                 Err(e) if !self.structured => return Err(e),
                 Err(e) => {
                     self.pad((end - from) as usize)?;
@@ -267,7 +266,7 @@ impl<'s> Connection<'s, '_> {
         Ok(())
     }
 
-    /// Completes a chunk whose data cannot be had ("Request types", NBD_CMD_READ, structured replies).
+    /// Completes a chunk whose data could not be read ("Request types", NBD_CMD_READ, structured replies).
     fn pad(&mut self, mut len: usize) -> io::Result<()> {
         while len > 0 {
             let part = len.min(CHUNK);
@@ -280,7 +279,7 @@ impl<'s> Connection<'s, '_> {
         Ok(())
     }
 
-    /// Receives all of a WRITE before the store sees any of it: a client that vanishes leaves nothing half-written.
+    /// Receives a whole WRITE before passing it to the store: a client that vanishes leaves nothing half-written.
     fn write(&mut self, request: &NbdRequest, checked: Result<(), NbdErrno>) -> io::Result<()> {
         let NbdRequest { flags, command: _, cookie: _, offset, len } = *request;
         if len > MAX_PAYLOAD {
@@ -293,7 +292,7 @@ impl<'s> Connection<'s, '_> {
             return self.answer(request, Err(error));
         }
         let desk = self.desk();
-        // What may be handed over is taken out of the inbox, where others could then be received.
+        // The payload of a job for another thread is moved out of the inbox, which can then receive other requests.
         let slow = self.helpers.worthwhile() && len <= CHUNK;
         let mut written = if !slow && let Some(data) = self.inbox.take(len) {
             desk.write(offset, data)
@@ -320,7 +319,7 @@ impl<'s> Connection<'s, '_> {
         self.answer(request, written)
     }
 
-    /// Requests without a payload that answer without data.
+    /// Carries out a request without a payload whose reply has no data.
     fn carry_out(&mut self, request: &NbdRequest) -> Result<(), NbdErrno> {
         let NbdRequest { flags, command, cookie: _, offset, len } = *request;
         match command {
@@ -340,7 +339,7 @@ impl<'s> Connection<'s, '_> {
                 return Err(NbdErrno::ESHUTDOWN);
             }
             let to = chunk_end(from, end);
-            // Filled each time: a volume encrypts in place.
+            // Filled each time, because a volume encrypts in place.
             let zeros = self.payload.scratch((to - from) as usize);
             zeros.fill(0);
             self.export.store.write_clobbering(from, zeros).map_err(|e| NbdErrno::of(&e))?;
@@ -353,7 +352,7 @@ impl<'s> Connection<'s, '_> {
         self.export.flush().map_err(|e| NbdErrno::of(&e))
     }
 
-    /// Receives `len` bytes and forgets them.
+    /// Receives `len` bytes and discards them.
     fn skip(&mut self, mut len: usize) -> io::Result<()> {
         len -= self.inbox.take_some(len).len();
         while len > 0 {
@@ -375,7 +374,7 @@ impl<'s> Connection<'s, '_> {
 }
 
 impl Desk<'_> {
-    /// Carries a job out that was handed over, and sends the reply.
+    /// Carries out a job on a worker thread, and sends the reply.
     fn carry_out(&self, mut job: Job, outbox: &mut Outbox) {
         let Job { request, payload } = &mut job;
         let answered = match request.command {
@@ -389,7 +388,7 @@ impl Desk<'_> {
             _ => self.read(request, outbox),
         };
         if answered.and_then(|()| outbox.send(self.socket)).is_err() {
-            // Whoever receives from it sees that it is broken.
+            // The receiving thread then sees that the connection is broken.
             self.socket.cut();
         }
     }
@@ -413,7 +412,7 @@ impl Desk<'_> {
             .map_err(|e| NbdErrno::of(&e))
     }
 
-    /// Answers any request but a successful READ.
+    /// Answers any request except a successful READ.
     fn answer(&self, request: &NbdRequest, done: Result<(), NbdErrno>, outbox: &mut Outbox) -> io::Result<()> {
         match done {
             Err(error) if self.structured => self.refuse(request, error, outbox),
@@ -435,8 +434,8 @@ impl Desk<'_> {
     }
 }
 
-/// Fills `to` with what the client is about to send. Clients send a header and its payload one after the other, which wakes who
-/// sleeps at the first: to sleep again in between would take longer than the rest takes to come.
+/// Fills `to` with data that the client is about to send. A header and its payload arrive one after the other, and the
+/// header wakes this thread. Sleeping again in between would take longer than the payload needs to arrive.
 fn receive(socket: &Socket, mut to: &mut [u8], spinner: &mut Spinner, shared: &Shared) -> io::Result<()> {
     while !to.is_empty() {
         let received = match socket.receive_now(to)? {
@@ -452,18 +451,18 @@ fn receive(socket: &Socket, mut to: &mut [u8], spinner: &mut Spinner, shared: &S
     Ok(())
 }
 
-/// Requests that were received and not yet handled.
+/// Requests that were received but not handled yet.
 #[derive(Default)]
 struct Inbox {
     buffer: Aligned,
-    /// What is in it.
+    /// The range of unhandled bytes.
     held: Range<usize>,
-    /// Whether the last payload was large: then the next one is not received in here, for it would have to be moved.
+    /// Whether the last payload was large. If so, the next is not received into the inbox, as it would have to be moved.
     large: bool,
 }
 
 impl Inbox {
-    /// A header that begins here has its payload at a multiple of 64.
+    /// With a header at this offset, the payload is at a multiple of 64.
     const START: usize = Aligned::LINE - NbdRequest::SIZE;
 
     fn take_header(&mut self) -> Option<[u8; NbdRequest::SIZE]> {
@@ -472,12 +471,12 @@ impl Inbox {
         Some(header)
     }
 
-    /// `len` bytes, if they are all here.
+    /// Takes `len` bytes, if they are all here.
     fn take(&mut self, len: usize) -> Option<&mut [u8]> {
         (len <= self.held.len()).then(|| self.take_some(len))
     }
 
-    /// At most `len` bytes.
+    /// Takes at most `len` bytes.
     fn take_some(&mut self, len: usize) -> &mut [u8] {
         let start = self.held.start;
         self.held.start += len.min(self.held.len());
@@ -488,7 +487,7 @@ impl Inbox {
         self.large = len > INBOX / 4;
     }
 
-    /// Receives what the client has sent, behind less than a header that may be here. `None` if there is nothing.
+    /// Receives available data, behind an incomplete header that may be here. `None` if there are none.
     fn receive_now(&mut self, socket: &Socket) -> io::Result<Option<usize>> {
         debug_assert!(self.held.len() < NbdRequest::SIZE);
         if self.buffer.is_empty() {
@@ -504,7 +503,7 @@ impl Inbox {
         Ok(received)
     }
 
-    /// Gives its memory back, if nothing is in it.
+    /// Frees the memory, if the inbox is empty.
     fn give_back(&mut self) {
         if self.held.is_empty() {
             *self = Self::default();
@@ -512,11 +511,11 @@ impl Inbox {
     }
 }
 
-/// Replies that were made and not yet sent.
+/// Replies that are ready but not sent yet.
 struct Outbox {
     buffer: Aligned,
     used: usize,
-    /// What is to be sent, in order.
+    /// The parts to send, in order.
     parts: Vec<Range<usize>>,
 }
 
@@ -542,8 +541,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// Where in the buffer `len` bytes of data may be put, with room for a header before them. To be followed by
-    /// [`Self::commit`], or by nothing.
+    /// The position in the buffer for `len` bytes of data, with room for a header before them. The caller then calls
+    /// [`Self::commit`], or leaves the room unused.
     fn make_room(&mut self, socket: &Socket, len: usize) -> io::Result<usize> {
         let place = |used: usize| (used + Self::HEADER).next_multiple_of(Aligned::LINE);
         if self.is_full() || (self.used > 0 && place(self.used) + len > self.buffer.len().min(BATCH)) {
@@ -603,8 +602,8 @@ impl Outbox {
 struct Payload(Aligned);
 
 impl Payload {
-    /// Room for the largest payload. Memory that nobody touches costs nothing; and glibc gives freed memory back to the
-    /// system at once, whatever else is allocated, only from 32 MiB on (mallopt(3), M_MMAP_THRESHOLD).
+    /// Room for the largest payload. Untouched memory costs nothing. glibc returns freed memory to the system at once
+    /// only from 32 MiB on (mallopt(3), M_MMAP_THRESHOLD).
     const ROOM: usize = MAX_PAYLOAD as usize + (64 << 10);
 
     /// `len` bytes of memory, at most [`MAX_PAYLOAD`].
@@ -614,7 +613,7 @@ impl Payload {
     }
 }
 
-/// Where the chunk of a request that begins at `from` ends: at a multiple of [`GRAIN`] unless it is the last.
+/// The end of the chunk that begins at `from`: a multiple of [`GRAIN`], except for the last chunk.
 fn chunk_end(from: u64, end: u64) -> u64 {
     let to = from + CHUNK as u64;
     if to >= end { end } else { to - to % GRAIN }

@@ -1,5 +1,6 @@
-//! One writer of an image in a Ceph cluster. Its exclusive lock goes from one client to the next without a word, so both would write; but
-//! whoever has an image open for writing watches it, and Ceph says who does.
+//! Ensures a single writer of an image in a Ceph cluster. Its exclusive lock moves silently from one client to the
+//! next, so two clients could both write. But each client that has an image open for writing watches it, and Ceph lists
+//! the watchers.
 
 use std::io;
 use std::process::Command;
@@ -10,7 +11,7 @@ use serde::Deserialize;
 
 use super::walls::{self, Output, Walls};
 
-/// What `rbd status --format json` says.
+/// The output of `rbd status --format json`.
 #[derive(Deserialize)]
 struct Status {
     watchers: Vec<Watcher>,
@@ -21,10 +22,10 @@ struct Watcher {
     address: String,
 }
 
-/// The addresses of those that have the image open for writing: also of one that was killed, for half a minute.
+/// The addresses of clients that have the image open for writing. A killed client stays listed for half a minute.
 ///
 /// # Errors
-/// `Io` if it cannot be found out.
+/// `Io` if this cannot be determined.
 pub(super) fn writers(mut command: Command, image: &str, deadline: Deadline) -> Result<Vec<String>> {
     command.args(["status", "--format", "json"]).args(arguments(image));
     let start = |command| walls::spawn(command, Walls::NoListenerRefused);
@@ -46,8 +47,8 @@ pub(super) fn writers(mut command: Command, image: &str, deadline: Deadline) -> 
     Ok(told.watchers.into_iter().map(|watcher| watcher.address).collect())
 }
 
-/// Whether there is at most one besides those that this process was before: this process, whose helper has just opened it. Of two that
-/// begin at once each sees the other.
+/// Checks that there is at most one writer besides earlier ones of this process: its helper, which has just opened the
+/// image. If two clients begin at the same time, each sees the other.
 ///
 /// # Errors
 /// `InUse` with the others' addresses.
@@ -60,8 +61,8 @@ pub(super) fn one_writer(writers: &[String], own: &[String]) -> Result<()> {
     }
 }
 
-/// What rbd calls an image that qemu names `POOL/IMAGE:OPTION=VALUE…`, and the options. A backslash takes from what is behind it its meaning
-/// (block/rbd.c of qemu).
+/// Translates qemu's name for an image, `POOL/IMAGE:OPTION=VALUE…`, into rbd's name and options. A backslash quotes the
+/// next character (block/rbd.c of qemu).
 fn arguments(image: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut chars = image.chars();
@@ -106,7 +107,7 @@ mod tests {
             (&[][..], &[][..], None),
             (&[1], &[], None),
             (&[1, 2], &[], Some("10.0.0.2")),
-            // A helper that was killed is still there, and the next one is.
+            // The killed helper is still listed, together with the next one.
             (&[1, 2], &[1], None),
             (&[2], &[1], None),
             (&[1, 2, 3], &[1], Some("10.0.0.3")),

@@ -1,5 +1,6 @@
-//! Programs that have what is elsewhere, and serve it to this one over NBD: a table. They see what is stored, which is encrypted;
-//! they get no key and no password of a volume, hardly any environment, and end when the store is closed or this process dies.
+//! A table of programs that access remote stores and serve them to this process over NBD. They see only encrypted data,
+//! get no key or password of a volume and hardly any environment. They end when the store is closed or this process
+//! dies.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -24,60 +25,60 @@ use super::walls::{self, Walled, Walls};
 use crate::nbd::remote::Reach;
 use crate::nbd::socket::Socket;
 
-/// A way to a kind of places: a row of a table.
+/// A way to access one kind of remote store: a row of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Helper {
-    /// What such a place begins with, before the colon.
+    /// The scheme: the part of the address before the colon.
     pub scheme: String,
-    /// What comes behind it: text, and `{NAME}` for what the arguments take over. Behind a `?` may come `NAME=VALUE&…`.
+    /// The form of the rest: text, and `{NAME}` for values used in the arguments. `?NAME=VALUE&…` may follow.
     pub form: String,
-    /// The program. It takes over a listening socket as systemd hands it over (sd_listen_fds(3)), and speaks NBD there.
+    /// The program. It takes over a listening socket as from systemd (sd_listen_fds(3)), and serves NBD there.
     pub program: String,
     /// Its arguments. `{plugins}` stands for the folder of nbdkit's plugins.
     pub arguments: Vec<String>,
-    /// Arguments for reading only, in front of the others.
+    /// Additional arguments for read-only access, in front of the others.
     pub read_only: Vec<String>,
-    /// Names behind the `?` that may be given to it, as `NAME=VALUE`, behind the other arguments.
+    /// Options that may follow the `?`. They are passed as `NAME=VALUE` after the other arguments.
     pub options: Vec<String>,
-    /// Variables of the environment that it needs, besides PATH, HOME, LANG and the user's name.
+    /// Environment variables that the program needs, besides PATH, HOME, LANG and the user's name.
     pub environment: Vec<String>,
-    /// Debian's package that has it.
+    /// The Debian package with the program.
     pub package: String,
-    /// What keeps a second one from writing there.
+    /// How concurrent writers are prevented.
     pub writers: Writers,
-    /// qemu's name of the format, where the place is an image of a virtual disk in a file. The image is looked at before it is opened;
-    /// what it names besides itself is refused, and the program, which is qemu-nbd, reaches that one file.
+    /// qemu's name of the format, if the store is a disk image in a file. The image is checked before it is opened, and
+    /// is refused if it names other files. The program, which is qemu-nbd, can access only that one file.
     pub image: Option<String>,
 }
 
-/// What keeps two from writing to one place.
+/// How concurrent writers of one store are prevented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
-    /// The helper, which locks the file.
+    /// The helper locks the file.
     Locked,
-    /// Nothing; but of an image of Ceph's, `rbd` says who has it open for writing.
+    /// Not prevented, but for a Ceph image, `rbd` lists the clients that have it open for writing.
     Told,
-    /// Nothing, and nobody says.
+    /// Neither prevented nor detected.
     Unknown,
-    /// It is only read.
+    /// The store is read-only.
     Nobody,
 }
 
-/// Variables of the environment that every helper gets.
+/// Environment variables for every helper.
 const ENVIRONMENT: [&str; 5] = ["PATH", "HOME", "LANG", "USER", "LOGNAME"];
 
-/// How long a helper may take to end.
+/// Time limit for a helper to end.
 const LAST: Duration = Duration::from_secs(10);
 
-/// What a shell does before it becomes the helper: the socket, which comes as standard output, gets the number 3. Who keeps the
-/// other end of standard input alive is this process: when that ends, so does the helper, whose group of processes this is.
+/// Shell commands before the helper starts: the socket, passed as standard output, becomes descriptor 3. This process
+/// holds the other end of standard input. When that closes, the helper's whole process group is killed.
 const BEGIN: &str = r#"ulimit -c 0
 exec 3>&1 1>&2 4<&0 </dev/null
 (exec 3>&-; read -r _ <&4; kill 0) >/dev/null 2>&1 &
 exec 4<&-
 LISTEN_FDS=1 LISTEN_PID=$$ exec "$@""#;
 
-/// The rows that are always there.
+/// The built-in rows of the table.
 pub fn helpers() -> Vec<Helper> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let served = ["--persistent", "--shared=8", "--cache=writeback"];
@@ -106,7 +107,7 @@ pub fn helpers() -> Vec<Helper> {
             writers: Writers::Unknown,
             image: None,
         };
-    // Servers that take part of a file in place of another part are rare, and others replace all of it.
+    // Read-only: few servers can replace a part of a file, and most would replace all of it.
     let http = |scheme: &str, environment: &[&str]| Helper {
         writers: Writers::Nobody,
         ..nbdkit(
@@ -157,7 +158,7 @@ pub fn helpers() -> Vec<Helper> {
         nbdkit(
             "s3",
             "{bucket}/{key}",
-            // By its name alone it would be a script that nbdkit becomes, and that does not get our socket.
+            // Given by name only, the plugin would be a script that replaces nbdkit and does not get our socket.
             &["--filter=blocksize", "python", "{plugins}/nbdkit-S3-plugin", "bucket={bucket}", "key={key}"],
             &["endpoint-url", "size", "object-size"],
             &aws,
@@ -166,43 +167,43 @@ pub fn helpers() -> Vec<Helper> {
     ]
 }
 
-/// A place that a helper has.
+/// A store that a helper serves.
 pub struct Helped {
     helper: Helper,
-    /// What comes behind the scheme.
+    /// The part of the address after the scheme.
     rest: String,
     access: Access,
     arguments: Vec<String>,
-    /// The file with the image, from when it is opened first: no other one ever takes its place.
+    /// The image file, opened once, so that no other file can take its place.
     image: OnceLock<Image>,
     running: Mutex<Option<Running>>,
-    /// Who had it open for writing when only this process had, by an address for each helper that was started.
+    /// The addresses of this process's own writers: one per started helper, seen when there was no other writer.
     own: Mutex<Vec<String>>,
 }
 
-/// A helper at work.
+/// A running helper.
 struct Running {
     child: Child,
-    /// It may have itself ended when the thread that started it is gone, which ends with this.
+    /// The thread that started the helper ends when this is dropped. The helper may have asked to end with that thread.
     _parent: Sender<Infallible>,
-    /// Whether nobody else had the place open for writing, once it was there.
+    /// Whether there was no other writer after the helper had opened the store.
     alone: bool,
-    /// It ends when this is closed.
+    /// The helper ends when this is closed.
     life: Option<ChildStdin>,
     /// Its listening socket, which has no name.
     socket: OwnedFd,
-    /// What it says.
+    /// The helper's messages.
     said: File,
 }
 
 impl Helper {
-    /// The arguments for what comes behind the scheme.
+    /// The program's arguments for the part after the scheme.
     ///
     /// # Errors
-    /// `Misuse` where it has another form, or an option that the row has not.
+    /// `Misuse` if the part has another form, or an option that the row does not list.
     fn arguments(&self, rest: &str, access: Access) -> Result<Vec<String>> {
         let (rest, query) = match rest.split_once('?') {
-            // Only where options are taken: elsewhere it is a part of the place.
+            // Only for rows with options: elsewhere a `?` is part of the address.
             Some((rest, query)) if !self.options.is_empty() => (rest, query),
             _ => (rest, ""),
         };
@@ -225,26 +226,26 @@ impl Helper {
         Ok(arguments)
     }
 
-    /// The walls around it, where it is not one of an image.
+    /// The sandbox of a helper that does not serve an image.
     fn walls(&self) -> Walls {
         if self.writers == Writers::Told { Walls::NoListenerRefused } else { Walls::NoListener }
     }
 
-    /// Another program of the same kind.
+    /// Another program of the same package.
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         self.close_environment(&mut command);
         command
     }
 
-    /// Leaves a program the variables that it needs.
+    /// Limits a program's environment to the variables that it needs.
     fn close_environment(&self, command: &mut Command) {
         let variables = ENVIRONMENT.into_iter().chain(self.environment.iter().map(String::as_str));
         command.env_clear().envs(variables.filter_map(|name| Some((name, std::env::var_os(name)?))));
     }
 }
 
-/// What `{NAME}`s of a form stand for in a text: each up to what comes next in the form, and never nothing.
+/// The values of a form's `{NAME}`s in a text. Each extends to the next fixed part of the form and is never empty.
 fn matched(form: &str, text: &str) -> Option<BTreeMap<String, String>> {
     let mut values = BTreeMap::new();
     let (mut form, mut text) = (form, text);
@@ -263,10 +264,10 @@ fn matched(form: &str, text: &str) -> Option<BTreeMap<String, String>> {
 }
 
 impl Helped {
-    /// The place behind a scheme. Nothing is started yet.
+    /// Parses the part after a scheme. Starts nothing yet.
     ///
     /// # Errors
-    /// `Misuse` where the text has another form.
+    /// `Misuse` if the text has another form.
     pub fn new(helper: &Helper, rest: &str, access: Access) -> Result<Self> {
         let arguments = helper.arguments(rest, access)?;
         let (helper, rest) = (helper.clone(), rest.to_owned());
@@ -274,7 +275,7 @@ impl Helped {
         Ok(Self { helper, rest, access, arguments, image, running, own })
     }
 
-    /// Opens the image, if it is one, and looks whether it is all of the disk.
+    /// Opens the image, if there is one, and checks that it holds the whole disk.
     ///
     /// # Errors
     /// Those of [`Image::open`] and [`Image::check`].
@@ -287,7 +288,7 @@ impl Helped {
         self.image.get().map_or(Ok(()), |image| image.check(qemu_img(), &self.helper.package, deadline))
     }
 
-    /// The arguments, with what is known only when it is started.
+    /// The arguments, including those known only at the start.
     fn all_arguments(&self) -> Vec<String> {
         const PLUGINS: &str = "{plugins}";
         let mut arguments = self.arguments.clone();
@@ -299,7 +300,7 @@ impl Helped {
         arguments
     }
 
-    /// Where nbdkit has its plugins.
+    /// The folder of nbdkit's plugins.
     fn plugins(&self) -> Option<String> {
         let mut nbdkit = self.helper.command(&self.helper.program);
         nbdkit.arg("--dump-config");
@@ -322,7 +323,7 @@ impl Helped {
             .stdin(Stdio::piped())
             .stdout(Stdio::from(OwnedFd::from(listener)))
             .stderr(Stdio::from(said.try_clone()?));
-        // A signal from the terminal is for this program, which may have something to write yet.
+        // Signals from the terminal go to this process only, which may still have to write.
         command.process_group(0);
         let writable = self.access == Access::ReadWrite;
         let Walled { mut child, parent } = match self.image.get() {
@@ -342,7 +343,7 @@ impl Reach for Helped {
         let mut running = self.running();
         let gone = running.as_mut().is_none_or(|running| !matches!(running.child.try_wait(), Ok(None)));
         if gone {
-            // Somebody may have changed it while nobody had it open. Before the first time the caller has looked.
+            // The image may have been changed while nobody had it open. The caller has checked it before the first start.
             if running.is_some() {
                 self.check(deadline).map_err(io::Error::other)?;
             }
@@ -353,11 +354,11 @@ impl Reach for Helped {
         Ok(Socket::new(deadline.connect_unix(path.as_ref())?))
     }
 
-    /// What it has said, if it has ended.
+    /// Adds the helper's messages, if it has ended.
     fn explain(&self, error: io::Error) -> io::Error {
         let mut running = self.running();
         let Some(running) = &mut *running else { return error };
-        // It closes its socket before it is gone.
+        // A helper closes its socket before it ends.
         let _ = ended_within(&mut running.child, Deadline::within(Duration::from_secs(1), None));
         let status = running.child.try_wait().ok().flatten();
         let Helper { program, package, .. } = &self.helper;
@@ -387,7 +388,7 @@ impl Reach for Helped {
         io::Error::new(error.kind(), what)
     }
 
-    /// Each helper is a writer of its own, so that it is asked about each once.
+    /// Each helper is a writer of its own, so each is checked once.
     fn alone(&self, deadline: Deadline) -> Result<()> {
         if self.helper.writers != Writers::Told || self.running().as_ref().is_some_and(|running| running.alone) {
             return Ok(());
@@ -407,7 +408,7 @@ impl Reach for Helped {
 }
 
 impl Running {
-    /// Ends it and all that it has started, whatever it waits for.
+    /// Kills the helper and everything it has started, whatever they wait for.
     fn kill(&mut self) {
         if let (Ok(None), Some(pid)) = (self.child.try_wait(), Pid::from_raw(self.child.id().cast_signed())) {
             let _ = kill_process_group(pid, Signal::KILL);
@@ -418,7 +419,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // What was written before a flush is where it belongs. One that waits for a cluster which is gone would wait for ever.
+        // All flushed writes are already stored. A helper that waits for a lost cluster would wait forever.
         drop(self.life.take());
         if ended_within(&mut self.child, Deadline::within(LAST, None)).is_err() {
             self.kill();
@@ -437,12 +438,12 @@ pub(super) fn ended_within(child: &mut Child, deadline: Deadline) -> io::Result<
     Ok(())
 }
 
-/// Whether a wall ended it: the signal, or what a shell makes of one that ended its child.
+/// Whether a sandbox rule ended the program: the signal itself, or the status of a shell whose child got it.
 fn listened(status: Option<ExitStatus>) -> bool {
     status.is_some_and(|status| status.signal() == Some(libc::SIGSYS) || status.code() == Some(128 + libc::SIGSYS))
 }
 
-/// A listening Unix socket that nobody else can reach: its name is gone again. It is connected to through the other descriptor.
+/// A listening Unix socket without a name, so nobody else can reach it. The second descriptor is for connecting.
 fn nameless() -> io::Result<(UnixListener, OwnedFd)> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("socket");

@@ -1,5 +1,5 @@
-//! Images of virtual disks. What such a file says may name other files, which are neither read nor written: the image is looked at
-//! beforehand, by a program behind walls that has nothing but this one file, and what it looks at is what is opened.
+//! Disk images. An image may name other files, which must be neither read nor written. A sandboxed program with access
+//! to only this file checks the image first, and exactly the checked file is then opened.
 
 use std::fs::File;
 use std::io;
@@ -17,16 +17,16 @@ use serde_json::{Value, json};
 use super::parents;
 use super::walls::{self, Output, Walls};
 
-/// Numbers of descriptors that shells leave alone.
+/// The first descriptor number that shells leave alone.
 const NUMBERS: i32 = 20;
 
-/// How long looking at an image may take.
+/// Time limit for checking an image.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A file that holds an image, under the only name that a helper has for it: that of its descriptor.
+/// An image file. The helper knows it only by the name of its descriptor.
 pub(super) struct Image {
     file: OwnedFd,
-    /// What its user calls it.
+    /// The user's name for the file.
     called: String,
     /// qemu's name of the format.
     format: String,
@@ -35,7 +35,7 @@ pub(super) struct Image {
 
 impl Image {
     /// # Errors
-    /// `Io`; `Misuse` for what is neither a file nor a block device.
+    /// `Io`; `Misuse` if this is neither a file nor a block device.
     pub(super) fn open(path: &str, format: &str) -> Result<Self> {
         let file = walls::place(Path::new(path))?;
         let kind = file.metadata()?.file_type();
@@ -51,7 +51,7 @@ impl Image {
         Ok(Walls::OneFile { file: self.file.try_clone()?, writable, program: program.to_owned() })
     }
 
-    /// The image as qemu's options, with no file behind it.
+    /// The image as options for qemu, without a backing file.
     pub(super) fn node(&self) -> String {
         let driver = if self.block { "host_device" } else { "file" };
         let file = json!({ "driver": driver, "filename": self.name() });
@@ -62,13 +62,13 @@ impl Image {
         format!("/proc/self/fd/{}", self.file.as_raw_fd())
     }
 
-    /// What a program says, with the name that people know.
+    /// A program's message, with the user's name for the file.
     pub(super) fn said(&self, text: &str) -> String {
         text.replace(&self.node(), &self.called).replace(&self.name(), &self.called)
     }
 
-    /// Calls `start`, which starts a program that gets the descriptor. It has no more than the file's name, so that it does no harm
-    /// in another program that is started meanwhile.
+    /// Calls `start`, which starts a program that inherits the descriptor. The descriptor only names the file, so other
+    /// programs that are started at the same time cannot use it.
     pub(super) fn handed<T>(&self, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         fcntl_setfd(&self.file, FdFlags::empty())?;
         let started = start();
@@ -76,12 +76,12 @@ impl Image {
         started
     }
 
-    /// Looks whether all of the disk is in this file. `qemu_img` begins as a helper does.
+    /// Checks that the whole disk is in this file. `qemu_img` is started like a helper.
     ///
     /// # Errors
-    /// `Unsupported` with the other file, `Io`.
+    /// `Unsupported`, naming the other file; `Io`.
     pub(super) fn check(&self, mut qemu_img: Command, package: &str, deadline: Deadline) -> Result<()> {
-        // qemu reads a differencing disk of Virtual PC as if all that is missing were zeros, and calls one of Hyper-V an invalid argument.
+        // qemu reads missing parts of a Virtual PC differencing disk as zeros, and reports "invalid argument" for a Hyper-V one.
         let parent = match &*self.format {
             "vpc" => parents::of_vhd(&File::open(self.name())?),
             "vhdx" => parents::of_vhdx(&File::open(self.name())?),
@@ -108,7 +108,7 @@ impl Image {
         self.others(&told, true).map_or(Ok(()), Err)
     }
 
-    /// The error for a file besides this one in what qemu-img says of the image; `outer` is all of that.
+    /// The error for another file in qemu-img's report about the image; `outer` marks the top level of the report.
     fn others(&self, told: &Value, outer: bool) -> Option<Error> {
         const NAMES: [(&str, &str); 4] = [
             ("backing-filename", "backing file"),
@@ -118,7 +118,7 @@ impl Image {
         ];
         let named = |(key, what): &(&str, &str)| {
             let name = told.get(key)?.as_str()?;
-            // It repeats what it was called with.
+            // The report repeats the name that qemu-img was called with.
             let own = *key == "filename" && (outer || name == self.name());
             (!own).then(|| self.names(what, name))
         };
@@ -130,7 +130,7 @@ impl Image {
         NAMES.iter().find_map(named).or_else(within)
     }
 
-    /// The error for an image that cannot be opened. One that needs another file finds none.
+    /// The error for an image that cannot be opened. If it needs another file, that file is not found.
     fn not_opened(&self, said: &str) -> Error {
         let tried = said.rsplit_once("Could not open '").and_then(|(_, rest)| Some(rest.split_once('\'')?.0));
         match tried.filter(|name| *name != self.name() && *name != self.node()) {

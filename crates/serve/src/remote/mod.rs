@@ -1,4 +1,4 @@
-//! Volumes that are not in a file of this machine: exports of NBD servers, and what programs serve that way.
+//! Volumes in remote stores: exports of NBD servers, and stores that programs serve over NBD.
 
 mod ceph;
 mod helper;
@@ -24,20 +24,20 @@ use helper::Helped;
 pub use helper::{Helper, Writers, helpers};
 pub use uri::{ServerAddress, Tls, Uri};
 
-/// A place that is no path.
+/// The address of a remote store.
 #[derive(Clone, Debug)]
 pub enum RemoteAddress {
     /// An export of an NBD server.
     Nbd(Uri),
-    /// What a program serves: the row, and what comes behind the scheme.
+    /// A store that a program serves: the row, and the part after the scheme.
     Helped(Helper, String),
 }
 
 impl RemoteAddress {
-    /// The place that a text names; nothing where it is a path. A path with a colon has a slash before it: `./rbd:x`.
+    /// Parses an address; none if the text is a path. A path with a colon needs a slash before it: `./rbd:x`.
     ///
     /// # Errors
-    /// `Misuse` and `Unsupported`: what is wrong with a URI.
+    /// `Misuse` and `Unsupported`: the error in a URI.
     pub fn parse(text: &OsStr, helpers: &[Helper]) -> Result<Option<Self>> {
         if uri::is_uri(text.as_bytes()) {
             return Uri::parse(utf8(text)?).map(Self::Nbd).map(Some);
@@ -46,7 +46,7 @@ impl RemoteAddress {
         match helpers.iter().find(|helper| helper.scheme.as_bytes() == scheme) {
             Some(helper) if scheme.len() < text.len() => {
                 let rest = utf8(text)?[scheme.len() + 1..].to_owned();
-                // What is wrong with it is said before anything else is done.
+                // Reports errors in the address before anything else is done.
                 Helped::new(helper, &rest, Access::ReadOnly)?;
                 Ok(Some(Self::Helped(helper.clone(), rest)))
             }
@@ -54,11 +54,11 @@ impl RemoteAddress {
         }
     }
 
-    /// Opens it.
+    /// Opens the store.
     ///
     /// # Errors
-    /// `Io` with what the server or the helper says, `InUse` where somebody else is known to write there, `Misuse`;
-    /// `Unsupported`, too, where an image names other files.
+    /// `Io` with the message of the server or helper; `InUse` if another client is known to write there; `Misuse`;
+    /// `Unsupported`, also if an image names other files.
     pub fn open(&self, access: Access, options: RemoteOptions) -> Result<Arc<dyn Store>> {
         let (server, export): (Box<dyn Reach>, _) = match self {
             Self::Nbd(uri) => (Box::new(Dialled::new(uri)?), uri.export.as_str()),
@@ -78,7 +78,7 @@ impl RemoteAddress {
         Ok(Arc::new(remote))
     }
 
-    /// What keeps a second one from writing there.
+    /// How concurrent writers are prevented.
     pub fn writers(&self) -> Writers {
         match self {
             Self::Nbd(_) => Writers::Unknown,
@@ -109,7 +109,7 @@ fn told(error: io::Error) -> Error {
     }
 }
 
-/// A server that is reached by its address.
+/// A server reached by its address.
 struct Dialled {
     server: ServerAddress,
     tls: Option<ClientTls>,
@@ -129,7 +129,7 @@ impl Dialled {
     }
 }
 
-/// The folder with certificates where none is named: the first that is there of those that libnbd looks into.
+/// The default folder of certificates: the first existing one of those that libnbd uses.
 fn certificates() -> Result<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let at_home = [".config/pki/libnbd", ".pki/libnbd"].map(|folder| home.as_ref().map(|home| home.join(folder)));

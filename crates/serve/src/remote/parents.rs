@@ -1,9 +1,9 @@
-//! The parents of differencing disks, which hold what those do not.
+//! The parents of differencing disks, which hold the data that these lack.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// What is said where the parent has no name.
+/// The text for a parent without a name.
 const NAMELESS: &str = "without a name";
 
 /// The parent of a disk of Virtual PC (Virtual Hard Disk Image Format Specification, "Hard Disk Footer Format" and "Dynamic Disk
@@ -11,7 +11,7 @@ const NAMELESS: &str = "without a name";
 pub(super) fn of_vhd(file: &File) -> Option<String> {
     const DIFFERENCING: u32 = 4;
     let len = file.metadata().ok()?.len();
-    // The footer, its older form that is a byte shorter, and its copy in front.
+    // The footer, its older form that is one byte shorter, and its copy at the beginning.
     let footers = [len.saturating_sub(512), len.saturating_sub(511), 0].map(|at| read::<512>(file, at));
     let footer = footers
         .into_iter()
@@ -29,7 +29,7 @@ pub(super) fn of_vhdx(file: &File) -> Option<String> {
     const PARAMETERS: [u8; 16] = *b"\x37\x67\xa1\xca\x36\xfa\x43\x4d\xb3\xb6\x33\xf0\xaa\x44\xe7\x6b";
     const LOCATOR: [u8; 16] = *b"\x2d\x5f\xd3\xa8\x0b\xb3\x4d\x45\xab\xf7\xd3\xd8\x48\x34\xab\x0c";
     const HAS_PARENT: u8 = 1 << 1;
-    // Two copies; qemu reads the first.
+    // There are two copies; qemu reads the first.
     let regions = read::<65536>(file, 192 << 10)?;
     let region = regions[16..].chunks_exact(32).find(|entry| entry.starts_with(&METADATA))?;
     let metadata = u64::from_le_bytes(*region[16..].first_chunk()?);

@@ -8,25 +8,25 @@ use claviger_engine::{Error, Result};
 
 use crate::nbd::no_preshared_keys;
 
-/// The port that is meant where none is named.
+/// The default port.
 const PORT: u16 = 10809;
 
-/// The schemes, whether each means TLS, and whether a Unix socket.
+/// The schemes, whether each uses TLS, and whether each uses a Unix socket.
 const SCHEMES: [(&str, bool, bool); 4] =
     [("nbd", false, false), ("nbds", true, false), ("nbd+unix", false, true), ("nbds+unix", true, true)];
 
 /// An export of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uri {
-    /// Where the server is.
+    /// The server's address.
     pub server: ServerAddress,
     /// The name of the export; the empty one is the default.
     pub export: String,
-    /// What TLS is made with, where it is demanded.
+    /// The TLS options, if the scheme demands TLS.
     pub tls: Option<Tls>,
 }
 
-/// Where a server is.
+/// A server's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerAddress {
     /// A Unix socket.
@@ -35,26 +35,26 @@ pub enum ServerAddress {
     Tcp(String, u16),
 }
 
-/// How a connection is made secret.
+/// TLS options of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tls {
     /// The folder with the certificates: `tls-certificates`.
     pub certificates: Option<PathBuf>,
-    /// The name that the server's certificate has to have, where it is not the host: `tls-hostname`.
+    /// The name in the server's certificate, if it differs from the host: `tls-hostname`.
     pub hostname: Option<String>,
 }
 
-/// Whether the text begins as an NBD URI does.
+/// Whether the text begins like an NBD URI.
 pub fn is_uri(text: &[u8]) -> bool {
     text.split(|b| *b == b':').next().is_some_and(|scheme| scheme.starts_with(b"nbd"))
         && text.windows(3).any(|w| w == b"://")
 }
 
 impl Uri {
-    /// Takes a URI to pieces.
+    /// Parses a URI.
     ///
     /// # Errors
-    /// `Misuse` for what is no NBD URI, `Unsupported` for parts that this client does not have; the text says which.
+    /// `Misuse` for an invalid NBD URI, `Unsupported` for parts that this client does not support; the message names them.
     pub fn parse(text: &str) -> Result<Self> {
         let (scheme, rest) = text.split_once("://").ok_or_else(|| Error::misuse("an NBD URI begins with nbd://"))?;
         let known = SCHEMES.iter().find(|(name, ..)| *name == scheme);
@@ -91,7 +91,7 @@ impl Uri {
 }
 
 fn host(authority: &str) -> Result<ServerAddress> {
-    // A user is a name of TLS with pre-shared keys.
+    // A user name is only for TLS with pre-shared keys.
     if authority.contains('@') {
         return Err(Error::unsupported("a user in an NBD URI").hint("Identify the client by a certificate."));
     }
@@ -113,7 +113,7 @@ fn host(authority: &str) -> Result<ServerAddress> {
     Ok(ServerAddress::Tcp(host, port))
 }
 
-/// Percent-decoded ("percent-encoding" of RFC 3986, section 2.1).
+/// Decodes percent-encoding (RFC 3986, section 2.1).
 fn decoded(text: &str) -> Result<OsString> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

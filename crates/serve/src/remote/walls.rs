@@ -1,4 +1,4 @@
-//! What a helper may not do, whatever it is told by what it reads: walls around its process that nobody in it can take down.
+//! The sandbox of helpers: walls around a process that nothing inside can take down, whatever the data it reads.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -22,34 +22,35 @@ use crate::key_process::cage::compile;
 use crate::landlock::{self, May};
 use crate::mount::drivers;
 
-/// How much is left outside of the walls.
+/// The kind of sandbox.
 pub(super) enum Walls {
-    /// What its user reaches. It may listen nowhere: who tries is ended.
+    /// Access to all that the user can access, but no listening: an attempt kills the program.
     NoListener,
-    /// The same; who tries is only refused. Clients of Ceph go on without the socket that a configuration may want for administrators.
+    /// The same, but an attempt to listen is only refused. Ceph clients continue without the admin socket that a
+    /// configuration may request.
     NoListenerRefused,
-    /// One file, and what programs are made of. No sockets but those that it was handed.
+    /// Access to one file and to the files of programs. No sockets except those passed to it.
     OneFile {
         /// The file or block device.
         file: OwnedFd,
-        /// It may be written, too.
+        /// Whether the file may be written.
         writable: bool,
-        /// A program that may lie elsewhere than programs usually do.
+        /// A program that may be in an unusual folder.
         program: String,
     },
 }
 
-/// A program behind walls.
+/// A program in a sandbox.
 pub(super) struct Walled {
     pub(super) child: Child,
-    /// The thread that started it ends with this. nbdkit has itself ended when that thread is gone (prctl(2), `PR_SET_PDEATHSIG`).
+    /// The thread that started the program ends with this. nbdkit requests to end with that thread (prctl(2), `PR_SET_PDEATHSIG`).
     pub(super) parent: Sender<Infallible>,
 }
 
-/// The most that is taken of what a program says, in bytes.
+/// The maximum length of a program's messages, in bytes.
 const MOST: u64 = 1 << 20;
 
-/// Where programs and what they load lie.
+/// Folders of programs and of what they load.
 const PROGRAMS: [&str; 9] =
     ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store", "/etc/alternatives"];
 
@@ -62,17 +63,17 @@ const FILES: [(&str, May); 5] = [
     ("/etc/ld-musl-aarch64.path", May::Read),
 ];
 
-/// Starts a program behind walls.
+/// Starts a program in a sandbox.
 ///
 /// # Errors
-/// If it cannot be started, or a wall is refused. A kernel without Landlock has the others.
+/// If the program cannot be started or a wall is refused. Without Landlock, the other walls still apply.
 pub(super) fn spawn(mut command: Command, walls: Walls) -> io::Result<Walled> {
     let (parent, end) = mpsc::channel::<Infallible>();
     let (started, child) = mpsc::channel();
-    // They are around this thread and around what it starts.
+    // The walls apply to this thread and to programs that it starts.
     thread::Builder::new().name("helper".into()).spawn(move || {
         let begun = enter(&walls).and_then(|()| command.spawn());
-        // What was handed to the program is open nowhere else.
+        // Closes this process's copies of the descriptors passed to the program.
         drop((command, walls));
         let _ = started.send(begun);
         let _ = end.recv();
@@ -81,17 +82,17 @@ pub(super) fn spawn(mut command: Command, walls: Walls) -> io::Result<Walled> {
     Ok(Walled { child, parent })
 }
 
-/// What a program behind walls said, and how it ended: an error if it was killed at the deadline.
+/// The output of a sandboxed program and its exit status, which is an error if it was killed at the deadline.
 pub(super) struct Output {
     pub(super) ended: io::Result<ExitStatus>,
     pub(super) out: String,
     pub(super) err: String,
 }
 
-/// Runs a program that `start` starts behind walls, until the deadline.
+/// Runs a program that `start` starts in a sandbox, until the deadline.
 ///
 /// # Errors
-/// If it cannot be started, or what it said cannot be read.
+/// If the program cannot be started, or its output cannot be read.
 pub(super) fn output(
     mut command: Command,
     deadline: Deadline,
@@ -122,8 +123,8 @@ const SETXATTRAT: i64 = 463;
 const REMOVEXATTRAT: i64 = 466;
 const FILE_SETATTR: i64 = 469;
 
-/// What the programs of an image have no use for: sockets, keys, and what Landlock leaves of files, which is their owners, modes, times
-/// and attributes, and before its third version their length.
+/// Calls that image programs do not need: sockets, keys, and file operations outside Landlock. Those change owners,
+/// modes, times and attributes and, before its third version, lengths.
 const NOT_OF_AN_IMAGE: &[i64] = &[
     libc::SYS_socket,
     libc::SYS_bind,
@@ -131,7 +132,7 @@ const NOT_OF_AN_IMAGE: &[i64] = &[
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_keyctl,
-    // A descriptor that can only be read is enough for those that take one.
+    // A read-only descriptor is enough for the calls that take one.
     libc::SYS_fchmod,
     libc::SYS_fchmodat,
     FCHMODAT2,
@@ -171,7 +172,7 @@ fn enter(walls: &Walls) -> io::Result<()> {
         }
         refuse(NOT_OF_AN_IMAGE, SeccompAction::Errno(libc::EACCES as u32))?;
     }
-    // A ring would carry out what a filter does not see. Programs go on without one.
+    // A ring would carry out operations that a filter does not see. Programs also work without one.
     refuse(&[libc::SYS_io_uring_setup], SeccompAction::Errno(libc::ENOSYS as u32))?;
     let listening = match walls {
         Walls::NoListenerRefused => SeccompAction::Errno(libc::EACCES as u32),
@@ -180,7 +181,7 @@ fn enter(walls: &Walls) -> io::Result<()> {
     refuse(&[libc::SYS_listen], listening)
 }
 
-/// Whether Landlock is not there: the kernel has none, or does not use it, or a container's filter is older than it is.
+/// Whether Landlock is missing: the kernel lacks or disables it, or a container's filter is too old for it.
 fn is_missing(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM))
 }
@@ -197,12 +198,12 @@ fn one_file(file: BorrowedFd<'_>, writable: bool, program: &str) -> io::Result<(
     landlock::restrict(&rules)
 }
 
-/// A file or folder that is only named, and not read.
+/// Opens a file or folder as a mere name, without reading it.
 pub(super) fn place(path: &Path) -> io::Result<File> {
     File::options().read(true).custom_flags(OFlags::PATH.bits().cast_signed()).open(path)
 }
 
-/// A system call has another number for programs of the x32 ABI (Linux, arch/x86/include/uapi/asm/unistd.h, `__X32_SYSCALL_BIT`).
+/// Programs of the x32 ABI use different system call numbers (Linux, arch/x86/include/uapi/asm/unistd.h, `__X32_SYSCALL_BIT`).
 #[cfg(target_arch = "x86_64")]
 const OTHER_NUMBERS: &[i64] = &[0x4000_0000];
 #[cfg(not(target_arch = "x86_64"))]

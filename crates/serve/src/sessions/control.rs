@@ -16,7 +16,7 @@ use super::{Status, short_name};
 /// A server that takes longer to answer is stuck.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Answers for its lifetime.
+/// Answers status requests for its lifetime.
 pub struct Control {
     listener: Arc<UnixListener>,
     thread: Option<thread::JoinHandle<()>>,
@@ -49,7 +49,7 @@ impl Drop for Control {
     }
 }
 
-/// Asks the server that owns this folder.
+/// Asks the server that owns this folder for its status.
 pub(super) fn ask(folder: &Path) -> io::Result<Status> {
     let (_held, path) = short_name(folder, "control")?;
     let deadline = Deadline::within(PATIENCE, None);

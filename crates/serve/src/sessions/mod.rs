@@ -1,5 +1,5 @@
-//! Who serves or mounts what: one folder per server, with a record of what must be cleaned up if the server
-//! does not do it, and a socket that reports its traffic.
+//! Sessions of servers and mounts. Each server has a folder with a record of what must be cleaned up if the server
+//! cannot do so, and a socket that reports its traffic.
 //!
 //! ```text
 //! /run/claviger/            mode 0700, root's; users have theirs in $XDG_RUNTIME_DIR
@@ -41,19 +41,19 @@ pub const VARIABLE: &str = "CLAVIGER_RUNTIME_DIR";
 /// Name of the record's file.
 const RECORD: &str = "record.json";
 
-/// The largest record that is read, in bytes.
+/// The maximum size of a record, in bytes.
 const RECORD_MAX: u64 = 64 << 10;
 
-/// What is recorded about a volume that is served.
+/// The record of a served volume.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SessionRecord {
     /// The file or device that holds the volume.
     #[serde(with = "text::path")]
     pub volume: PathBuf,
-    /// Where it is mounted.
+    /// The mount point.
     #[serde(with = "text::optional_path", default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
-    /// Where it is served, as a URI.
+    /// The URI at which it is served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uri: Option<String>,
     /// The mounted file system, or `none` if only the plaintext is shown as a file.
@@ -79,7 +79,7 @@ pub struct SessionRecord {
     /// The loop device below the kernel's file system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loop_device: Option<PathBuf>,
-    /// What went wrong when it ended: the last writes may be lost.
+    /// A failure at the end: the last writes may be lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
 }
@@ -92,7 +92,7 @@ pub struct Status {
     pub traffic: Traffic,
     /// Whether a write that would have damaged the hidden volume was refused.
     pub damage_prevented: bool,
-    /// Whether its keys are forgotten for now.
+    /// Whether its keys are forgotten at present.
     #[serde(default)]
     pub locked: bool,
 }
@@ -148,8 +148,8 @@ impl Runtime {
         begin().map_err(|e: io::Error| Error::from(e).at(&folder))
     }
 
-    /// The sessions, oldest first: running servers, and what dead ones have left. Not those of another kernel or PID
-    /// namespace that shares the folder: their mounts are not here, or not ours to unmount.
+    /// The sessions, oldest first: running servers, and remains of dead ones. Leaves out those of another kernel or PID
+    /// namespace that shares the folder: their mounts are not visible here, or not ours to unmount.
     ///
     /// # Errors
     /// `Io`.
@@ -190,12 +190,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// Where the plaintext is mounted as a file, if it is.
+    /// The folder where the plaintext is mounted as a file, if it is.
     pub fn image_dir(&self) -> PathBuf {
         self.folder.join("image")
     }
 
-    /// A folder of its own on which the files can be mounted, for nobody but the server. It is made by whoever mounts there.
+    /// A private folder on which the server can mount files for itself. The mounting code creates it.
     pub fn files_dir(&self) -> PathBuf {
         self.folder.join("files")
     }
@@ -285,7 +285,7 @@ fn private_folder(folder: &Path) -> Result<()> {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e.into()),
         _ => {}
     }
-    // In /tmp anybody could have created it first.
+    // In /tmp, another user could have created it first.
     let metadata = fs::symlink_metadata(folder)?;
     if !metadata.is_dir() || metadata.uid() != getuid().as_raw() || metadata.mode() & 0o077 != 0 {
         return Err(Error::misuse("not a private folder of your own (mode 0700)").hint(format!(

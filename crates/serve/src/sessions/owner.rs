@@ -1,4 +1,4 @@
-//! The owner of a folder: folders may be shared with processes that this one does not see.
+//! The owner of a folder. Folders may be shared with processes that are invisible here.
 
 use std::fmt;
 use std::fs;
@@ -8,16 +8,16 @@ use std::sync::OnceLock;
 
 use super::Process;
 
-/// The process that owns a folder, and the realm in which its ID has a meaning.
+/// The process that owns a folder, and the realm in which its ID is valid.
 ///
-/// Another kernel (a guest that sees this one's folders, a machine with the same network file system) or PID namespace
-/// (a container) has processes of its own: which of them are alive cannot be told from here, and those from before a
-/// reboot of this machine look the same.
+/// Another kernel (a guest with access to this machine's folders, a machine with the same network file system) or PID
+/// namespace (a container) has its own processes. This process cannot tell which of them are alive. Processes from
+/// before a reboot of this machine look the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FolderOwner {
     /// The process.
     pub process: Process,
-    /// A digest of what its ID and start time are relative to; [`UNKNOWN`] belongs to nobody.
+    /// A digest of what the process ID and start time are relative to; [`UNKNOWN`] belongs to nobody.
     realm: u64,
 }
 
@@ -36,12 +36,12 @@ impl FolderOwner {
         Self { process, realm: realm() }
     }
 
-    /// Whether it was started in this process's realm; only then can it be told whether it is alive.
+    /// Whether the process belongs to this process's realm. Only then can its state be determined.
     pub fn is_here(&self) -> bool {
         self.realm != UNKNOWN && self.realm == realm()
     }
 
-    /// Whether it has certainly ended. A PID namespace's number is reused only after all of its processes have ended.
+    /// Whether the process has certainly ended. A PID namespace's number is reused only after all of its processes have ended.
     pub fn has_ended(&self) -> bool {
         self.is_here() && !self.process.alive()
     }
@@ -70,8 +70,8 @@ impl FromStr for FolderOwner {
     }
 }
 
-/// What process IDs and start times are relative to here: the boot of this kernel, the PID namespace, and the time
-/// namespace, which shifts start times (time_namespaces(7)).
+/// The context of process IDs and start times here: the boot of this kernel, the PID namespace, and the time namespace,
+/// which shifts start times (time_namespaces(7)).
 fn realm() -> u64 {
     static REALM: OnceLock<u64> = OnceLock::new();
     *REALM.get_or_init(|| read_realm().map_or(UNKNOWN, |text| digest(&text)))

@@ -1,4 +1,4 @@
-//! Processes by number and start time: a number alone is reused once its process has ended.
+//! Processes, identified by ID and start time, because an ID is reused once its process has ended.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -37,16 +37,17 @@ impl Process {
         Ok(Self { pid, started: stat.started })
     }
 
-    /// Whether it is alive. A zombie is not, once the last of its threads is gone: until then its files are open and locked.
+    /// Whether the process is alive. A zombie counts as alive until its last thread has ended: until then its files are
+    /// open and locked.
     ///
     /// Where /proc hides processes (proc(5), `hidepid`), a server is hidden even from its own user, because it is not
-    /// dumpable. A hidden process with that ID counts as this one: what a living server has mounted must not be cleaned
-    /// up.
+    /// dumpable. A hidden process with that ID counts as this one, because mounts of a living server must not be
+    /// cleaned up.
     pub fn alive(&self) -> bool {
         self.seen_alive().unwrap_or_else(|| is_there(self.pid))
     }
 
-    /// Whether /proc says that it is alive; `None` if /proc does not show it.
+    /// Whether /proc reports it as alive; `None` if /proc does not show it.
     fn seen_alive(&self) -> Option<bool> {
         let stat = Stat::of(self.pid).ok()?;
         Some(stat.started == self.started && (stat.threads > 1 || !matches!(stat.state, 'Z' | 'X')))
@@ -55,12 +56,12 @@ impl Process {
     /// A pidfd of this process, or `None` if it has ended.
     fn handle(&self) -> Option<OwnedFd> {
         let fd = handle_of(self.pid)?;
-        // Checked after opening the pidfd: so it belongs to this process or to none.
+        // Checked after opening the pidfd, which therefore belongs to this process or to none.
         self.alive().then_some(fd)
     }
 
-    /// Sends it a signal. Returns false if it has ended or belongs to somebody else. A hidden process is asked to end
-    /// but never killed: it could be another one.
+    /// Sends the process a signal. Returns false if it has ended or belongs to another user. A hidden process is asked
+    /// to end but never killed, because it could be another one.
     pub fn signal(&self, signal: Signal) -> bool {
         if signal == Signal::KILL && self.seen_alive() != Some(true) {
             return false;
@@ -68,7 +69,7 @@ impl Process {
         self.handle().is_some_and(|fd| pidfd_send_signal(fd, signal).is_ok())
     }
 
-    /// Waits for it to end. Returns false if it is still alive after `limit`.
+    /// Waits for the process to end. Returns false if it is still alive after `limit`.
     ///
     /// # Errors
     /// `Io` if waiting fails.
@@ -97,11 +98,11 @@ fn handle_of(pid: u32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()
 }
 
-/// The fields needed from /proc/PID/stat (proc_pid_stat(5)).
+/// Fields of /proc/PID/stat (proc_pid_stat(5)).
 pub(crate) struct Stat {
     /// `R`, `S`, `D` …
     pub state: char,
-    /// Threads that are left; a zombie's first one counts.
+    /// Number of threads left; a zombie's first one counts.
     pub threads: u32,
     /// When it started, in ticks.
     pub started: u64,
@@ -113,7 +114,7 @@ impl Stat {
         Self::parse(&String::from_utf8_lossy(&text)).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// The name, in brackets, may contain anything: fields are counted from the last bracket.
+    /// The name, in parentheses, may contain anything, so fields are counted from the last parenthesis.
     fn parse(text: &str) -> Option<Self> {
         let mut fields = text.rsplit_once(')')?.1.split_whitespace();
         let state = fields.next()?.chars().next()?;

@@ -1,11 +1,11 @@
-//! Paths as text: bytes that are not text, or that a terminal would interpret, become `\` and three octal digits, as
-//! the kernel does in /proc/self/mountinfo (proc_pid_mountinfo(5)).
+//! Paths as text: bytes that are not text, or that a terminal would interpret, become `\` and three octal digits, as in
+//! the kernel's /proc/self/mountinfo (proc_pid_mountinfo(5)).
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Escapes a path, so that it can be printed.
+/// Escapes a path for printing.
 pub fn escape(path: &Path) -> String {
     let mut text = String::new();
     for chunk in path.as_os_str().as_bytes().utf8_chunks() {

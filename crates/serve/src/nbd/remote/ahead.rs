@@ -1,4 +1,4 @@
-//! Reading ahead for whoever reads one piece after the other: the next pieces are asked for before they are wanted.
+//! Read-ahead for sequential readers: the next pieces are requested before they are needed.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -7,33 +7,33 @@ use std::time::{Duration, Instant};
 
 use super::line::Line;
 
-/// Bytes of one request, where more is wanted at once: small enough that the first are here while the server reads the next.
+/// Size of one request in a large read, in bytes: small enough that the first bytes arrive while the server reads the next.
 pub const PART: usize = 256 << 10;
 
-/// The most bytes that are asked for ahead.
+/// The most bytes requested ahead.
 const FARTHEST: u64 = 8 << 20;
 
-/// After so many reads in a row something is asked for ahead; and after so many where much of that was in vain before.
+/// Consecutive reads before read-ahead starts: normally, and after much read-ahead was in vain.
 const STREAK: u32 = 3;
 const LONG_STREAK: u32 = 32;
 
-/// So many reads elsewhere end nothing: whoever reads files one after the other looks up now and then where they are.
+/// The number of reads elsewhere that do not end a streak: a reader of consecutive files sometimes looks up where they are.
 const STRAYS: u32 = 3;
 
-/// Reads of at least so many bytes may come out of their order, by so many reads.
+/// Reads of at least this many bytes may come out of order, by this many reads.
 const LARGE: u64 = 128 << 10;
 const PIECES: u64 = 16;
 
-/// After this long what was asked for ahead may be stale: others may write to what is open here for reading.
+/// Data requested ahead may be stale after this time: others may write to an export that is open here for reading.
 const FRESH: Duration = Duration::from_secs(2);
 
-/// A request for a part of the export that has been sent.
+/// A request that was sent for a part of the export.
 pub struct Part {
-    /// What it reads of the export.
+    /// The range of the export that it reads.
     pub range: Range<u64>,
-    /// Where it was asked for.
+    /// The connection that it was sent on.
     pub line: Arc<Line>,
-    /// Its cookie there.
+    /// Its cookie on that connection.
     pub cookie: u64,
 }
 
@@ -43,26 +43,25 @@ impl Part {
     }
 }
 
-/// What one reader has asked for ahead.
+/// The read-ahead of one reader.
 #[derive(Default)]
 pub struct Ahead {
-    /// Where the farthest read ended.
+    /// The end of the farthest read.
     next: u64,
-    /// Reads of one length that follow each other.
+    /// Number of consecutive reads of one length.
     streak: u32,
     len: u64,
-    /// The end of what has been asked for.
+    /// The end of the range requested so far.
     until: u64,
-    /// Reads elsewhere since.
+    /// Reads elsewhere since the last read in order.
     strays: u32,
-    /// Bytes that were asked for in vain, less a quarter of what was not: several readers in different places are none that it is
-    /// of use to.
+    /// Bytes requested in vain, less a quarter of the useful ones. Read-ahead is no use to several readers in different places.
     in_vain: u64,
     asked: VecDeque<(Part, Instant)>,
 }
 
 impl Ahead {
-    /// Notes a read. What of it has been asked for already is returned, in its order and from its beginning.
+    /// Records a read. Returns the parts of it that were requested already, in order from its beginning.
     pub fn read(&mut self, range: &Range<u64>) -> Vec<Part> {
         let len = range.end - range.start;
         if len != self.len || !self.follows(range) {
@@ -93,14 +92,13 @@ impl Ahead {
         found
     }
 
-    /// Whether a read belongs to those before. Several threads that each read the next large piece do not come in the order of
-    /// the pieces.
+    /// Whether a read continues the earlier ones. Threads that each read the next large piece may come out of order.
     fn follows(&self, range: &Range<u64>) -> bool {
         let pieces = if self.len < LARGE { 0 } else { PIECES };
         range.start.abs_diff(self.next) <= pieces * self.len
     }
 
-    /// What is to be asked for now, in an export of `end` bytes: reads of the same length as those before.
+    /// The range to request now, in an export of `end` bytes: whole reads of the same length as before.
     pub fn wanted(&self, end: u64) -> Range<u64> {
         let from = self.until.max(self.next);
         let enough = if self.in_vain < FARTHEST { STREAK } else { LONG_STREAK };
@@ -114,27 +112,27 @@ impl Ahead {
         from..to.max(from)
     }
 
-    /// Something has been asked for.
+    /// Records a request.
     pub fn asked(&mut self, part: Part) {
         self.until = part.range.end;
         self.asked.push_back((part, Instant::now()));
     }
 
-    /// This has been written: what was asked for before may be older.
+    /// Records a write: data requested before may be older.
     pub fn written(&mut self, range: &Range<u64>) {
         if self.asked.iter().any(|(part, _)| part.range.start < range.end && range.start < part.range.end) {
             self.forget();
         }
     }
 
-    /// Nothing of it is wanted any more.
+    /// Abandons all requests.
     pub fn forget(&mut self) {
         self.asked.drain(..).for_each(|(part, _)| part.line.abandon(part.cookie));
         (self.streak, self.until) = (0, 0);
     }
 }
 
-/// A range in parts, each as large as a request may be.
+/// Splits a range into parts, each no larger than a request may be.
 pub fn parts(range: Range<u64>, largest: u64) -> impl Iterator<Item = Range<u64>> {
     let size = largest.min(PART as u64);
     let mut at = range.start;

@@ -1,8 +1,8 @@
-//! One connection to a server, on which several threads have requests at once.
+//! One connection to a server, which several threads use at the same time.
 //!
-//! Nobody is there only to receive: of the threads that wait for replies, one receives for all. Small data it puts down for the
-//! thread that asked; much data it leaves to that thread, which receives them where it wants them. So nothing large is copied,
-//! and a thread that is alone needs nobody to wake it.
+//! There is no dedicated receiver: of the threads that wait for replies, one receives for all. It stores small data for
+//! the thread that asked. Large data are left to that thread, which receives them in place. So nothing large is copied,
+//! and a single thread needs no other to wake it.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -19,38 +19,38 @@ use crate::nbd::protocol::*;
 use crate::nbd::socket::Socket;
 use crate::nbd::tls::ClientTls;
 
-/// Bytes of replies that are received at a time.
+/// Bytes of replies received at a time.
 const INBOX: usize = 64 << 10;
 
-/// Data of at least so many bytes are left to whoever asked for them.
+/// Data of at least this many bytes are left to the thread that asked for them.
 const LARGE: usize = 16 << 10;
 
-/// How long it takes at most to say goodbye.
+/// Time limit for disconnecting.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// The most buffers that are kept for later.
+/// The most buffers kept for reuse.
 const SPARE: usize = 8;
 
 /// A connection after the handshake.
 pub struct Line {
     socket: Socket,
-    /// What was agreed on with the server.
+    /// The result of the handshake.
     pub agreed: RemoteExport,
-    /// How long an answer may take.
+    /// Time limit for an answer.
     timeout: Duration,
-    /// Nobody waits any longer once it is set.
+    /// Ends all waits once it is set.
     cancel: Cancel,
-    /// But once something was written, what is under way comes to its end.
+    /// Once something was written, requests in progress must finish even if cancelled.
     must_finish: AtomicBool,
     state: Mutex<State>,
-    /// Taken only by whoever receives.
+    /// Locked only by the receiving thread.
     inbox: Mutex<Inbox>,
-    /// Reads of large data that are under way: these should not be buffered.
+    /// Large reads in progress, whose data should not be buffered.
     large: AtomicUsize,
-    /// Requests under way, and writes among them.
+    /// Requests in progress, and the writes among them.
     busy: AtomicUsize,
     writing: AtomicUsize,
-    /// Writes that were ever asked for, and how many of them a flush has followed.
+    /// Number of all writes requested, and how many of them a flush has covered.
     written: AtomicU64,
     flushed: AtomicU64,
 }
@@ -61,54 +61,54 @@ struct State {
     asked: HashMap<u64, Asked>,
     receiver: Receiver,
     failed: Option<(io::ErrorKind, String)>,
-    /// Whether anything has been answered.
+    /// Whether any request has been answered.
     answered: bool,
-    /// Buffers that nobody uses.
+    /// Unused buffers.
     spare: Vec<Vec<u8>>,
 }
 
-/// Who receives.
+/// The receiving thread.
 #[derive(Default, PartialEq)]
 enum Receiver {
     #[default]
     Nobody,
     Somebody,
-    /// What comes next is data of this request, and its thread is to receive them.
+    /// The next bytes are data of this request, which its thread must receive.
     Reserved(u64, Piece),
 }
 
-/// Data that come next.
+/// The data that come next.
 #[derive(Clone, Debug, PartialEq)]
 struct Piece {
-    /// Where they belong in what was asked for.
+    /// Their position in the requested range.
     at: Range<usize>,
     /// Whether they end the reply.
     last: bool,
 }
 
-/// A request under way.
+/// A request in progress.
 struct Asked {
-    /// What it reads of the export; empty for another request.
+    /// The range of the export that it reads; empty for other requests.
     range: Range<u64>,
     writes: bool,
-    /// Who waits for it, if somebody does already.
+    /// The thread that waits for the answer, if any yet.
     waiter: Option<Thread>,
-    /// Bytes that have not come yet.
+    /// Bytes that have not arrived yet.
     missing: usize,
-    /// Data that others have received.
+    /// Data that other threads have received.
     put_down: Vec<(usize, Vec<u8>)>,
     /// The server's error, until the reply ends.
     error: Option<u32>,
     done: bool,
-    /// Nobody wants it any more.
+    /// Nobody waits for the answer any more.
     abandoned: bool,
 }
 
-/// A request whose answer is waited for.
+/// A request whose answer a thread waits for.
 pub struct Wanted {
     /// Its cookie.
     pub cookie: u64,
-    /// Where in the buffer its data belong.
+    /// The position of its data in the buffer.
     pub at: Range<usize>,
 }
 
@@ -116,7 +116,7 @@ pub struct Wanted {
 pub type RequestResult = Result<(), u32>;
 
 impl Line {
-    /// Greets the server at the other end and asks for the export.
+    /// Performs the handshake and opens the export.
     ///
     /// # Errors
     /// Those of [`greet::greet`].
@@ -146,45 +146,45 @@ impl Line {
         })
     }
 
-    /// From now on cancelling ends no wait: something is written.
+    /// From now on cancelling ends no wait, because something is being written.
     pub fn must_finish(&self) {
         self.must_finish.store(true, Ordering::Relaxed);
     }
 
-    /// Until when an answer has to come.
+    /// The deadline for an answer.
     fn patience(&self) -> Deadline {
         Deadline::within(self.timeout, self.cancel.filter(|_| !self.must_finish.load(Ordering::Relaxed)))
     }
 
-    /// Requests that are under way.
+    /// Number of requests in progress.
     pub fn busy(&self) -> usize {
         self.busy.load(Ordering::Relaxed)
     }
 
-    /// Whether it works, and writes are under way.
+    /// Whether the connection works and has writes in progress.
     pub fn is_writing(&self) -> bool {
         self.writing.load(Ordering::Relaxed) > 0 && self.works()
     }
 
-    /// How many writes were ever asked for.
+    /// Number of all writes requested so far.
     pub fn written(&self) -> u64 {
         self.written.load(Ordering::SeqCst)
     }
 
-    /// A flush was asked for behind so many writes, and has succeeded.
+    /// Records that a flush succeeded which was requested after this many writes.
     pub fn flushed(&self, written: u64) {
         self.flushed.fetch_max(written, Ordering::SeqCst);
     }
 
-    /// Whether something was written since.
+    /// Whether there are writes since the last successful flush.
     pub fn is_unflushed(&self) -> bool {
         self.written() > self.flushed.load(Ordering::SeqCst)
     }
 
-    /// Sends a request. `data` is what a WRITE writes. Its answer must be waited for, or it must be abandoned.
+    /// Sends a request. `data` is the payload of a WRITE. The caller must wait for the answer or abandon it.
     ///
     /// # Errors
-    /// Whatever the connection failed with.
+    /// The error that the connection failed with.
     pub fn ask(&self, command: u16, offset: u64, len: usize, data: &[u8]) -> io::Result<u64> {
         let reads = if command == command::READ { len } else { 0 };
         let cookie = {
@@ -215,7 +215,7 @@ impl Line {
         let sent = {
             let _turn = self.socket.turn();
             let patience = self.patience();
-            // A server that takes a byte now and then is not sent to for ever.
+            // A server that takes a byte now and then must not delay this forever.
             let meanwhile = || patience.left().and_then(|_| self.help());
             self.socket.send_or(&mut [IoSlice::new(&header), IoSlice::new(data)], self.timeout, meanwhile)
         };
@@ -225,18 +225,18 @@ impl Line {
         Ok(cookie)
     }
 
-    /// Waits for the answer. Data read are in `out` then, which has the length that was asked for.
+    /// Waits for the answer. The data of a read are then in `out`, which has the requested length.
     ///
     /// # Errors
-    /// Whatever the connection failed with; `TimedOut` if the answer takes too long, which ends the connection, too.
+    /// The error that the connection failed with; `TimedOut` if the answer takes too long, which also ends the connection.
     pub fn answer(&self, cookie: u64, out: &mut [u8]) -> io::Result<RequestResult> {
         self.answers(&[Wanted { cookie, at: 0..out.len() }], out)
     }
 
-    /// Waits for several answers, in whatever order they come: the first error among them, if there is one.
+    /// Waits for several answers, in any order. Returns the first error among them, if any.
     ///
     /// # Errors
-    /// Those of [`Line::answer`]. [`Line::arrived`] says what is there all the same.
+    /// Those of [`Line::answer`]. [`Line::arrived`] then tells which data arrived.
     pub fn answers(&self, wanted: &[Wanted], out: &mut [u8]) -> io::Result<RequestResult> {
         let mut deadline = self.patience();
         let mut missing = usize::MAX;
@@ -277,7 +277,7 @@ impl Line {
         }
     }
 
-    /// Puts what others have received where it belongs.
+    /// Copies data that other threads have received to their places.
     fn all_here(&self, wanted: &[Wanted], answers: Vec<Asked>, out: &mut [u8]) -> io::Result<RequestResult> {
         let mut error = None;
         for (w, answer) in wanted.iter().zip(answers) {
@@ -294,7 +294,7 @@ impl Line {
         Ok(error.map_or(Ok(()), Err))
     }
 
-    /// How many of the first of these are in `out` already, after the connection has failed.
+    /// How many of the first of these requests have their data in `out`, after the connection has failed.
     pub fn arrived(&self, wanted: &[Wanted]) -> usize {
         let state = self.state();
         let here = |w: &&Wanted| {
@@ -303,7 +303,7 @@ impl Line {
         wanted.iter().take_while(here).count()
     }
 
-    /// The answer does not matter any more.
+    /// Abandons a request: nobody needs its answer any more.
     pub fn abandon(&self, cookie: u64) {
         let mut state = self.state();
         match state.asked.get_mut(&cookie) {
@@ -316,7 +316,7 @@ impl Line {
         }
     }
 
-    /// Says goodbye, after replies to what was asked for ahead have come: nbdkit 1.32 does not survive a client that goes before.
+    /// Disconnects after pending read-ahead replies have arrived: nbdkit 1.32 crashes if a client leaves before that.
     pub fn close(&self) {
         let until = self.patience().at_most(GOODBYE);
         while self.state().asked.values().any(|asked| !asked.done) {
@@ -331,17 +331,17 @@ impl Line {
         self.fail(&io::ErrorKind::NotConnected.into());
     }
 
-    /// Whether anything has ever been answered on it.
+    /// Whether any request has ever been answered.
     pub fn has_answered(&self) -> bool {
         self.state().answered
     }
 
-    /// Whether it still works.
+    /// Whether the connection still works.
     pub fn works(&self) -> bool {
         self.state().failed.is_none()
     }
 
-    /// Ends the connection, wakes all who wait, and says what the reason was: the first one.
+    /// Ends the connection, wakes all waiting threads, and returns the first reason for the failure.
     pub fn fail(&self, error: &io::Error) -> io::Error {
         self.socket.cut();
         let mut state = self.state();
@@ -350,7 +350,7 @@ impl Line {
         io::Error::new(kind, why)
     }
 
-    /// Receives for all until these requests are answered, or data come that somebody else is to receive.
+    /// Receives for all until these requests are answered, or until data come that another thread must receive.
     fn receive(
         &self,
         wanted: &[Wanted],
@@ -366,7 +366,7 @@ impl Line {
                     let place = &mut out[w.at.start + piece.at.start..][..piece.at.len()];
                     inbox.take_data(&self.socket, place, deadline)?;
                     self.state().got(cookie, &piece, None);
-                    // Not for each piece: a server may send one byte in each.
+                    // Not for each piece, because a server may send one byte in each.
                     if piece.last {
                         deadline = self.patience();
                     }
@@ -383,8 +383,8 @@ impl Line {
         }
     }
 
-    /// Receives one message, if nobody else receives: what has been asked for ahead may be in the way of a server that should
-    /// rather take what is sent. Whether somebody has received.
+    /// Receives one message, if no other thread receives: pending replies may keep the server from taking what is sent.
+    /// Returns whether any thread received.
     fn help(&self) -> io::Result<bool> {
         {
             let mut state = self.state();
@@ -410,7 +410,7 @@ impl Line {
         Ok(true)
     }
 
-    /// Leaves much data to the thread that waits for them, which receives from then on.
+    /// Leaves large data to the thread that waits for them, which receives from then on.
     fn left_to(&self, cookie: u64, piece: &Piece) -> bool {
         let mut state = self.state();
         let Some(asked) = state.asked.get_mut(&cookie) else { return false };
@@ -424,7 +424,7 @@ impl Line {
         true
     }
 
-    /// Receives data for somebody else.
+    /// Receives data for another thread.
     fn put_down(&self, inbox: &mut Inbox, cookie: u64, piece: &Piece, deadline: Deadline) -> io::Result<()> {
         let mut bytes = self.state().room(piece.at.len());
         inbox.take_data(&self.socket, &mut bytes, deadline)?;
@@ -434,7 +434,7 @@ impl Line {
         Ok(())
     }
 
-    /// Ends being the receiver if the requests are answered.
+    /// Stops receiving if the requests are answered.
     fn leave_if_done(&self, wanted: &[Wanted]) -> bool {
         let mut state = self.state();
         let done = wanted.iter().all(|w| state.of_mine(w).done);
@@ -445,7 +445,7 @@ impl Line {
         done
     }
 
-    /// Ends being the receiver: somebody who waits goes on.
+    /// Stops receiving: another waiting thread takes over.
     fn leave(&self) {
         let mut state = self.state();
         state.receiver = Receiver::Nobody;
@@ -454,7 +454,7 @@ impl Line {
         }
     }
 
-    /// The next data, and whose they are; nothing where something else came, which has been noted.
+    /// Returns the next data with their request; none if another message came, which has been handled.
     fn next(&self, inbox: &mut Inbox, deadline: Deadline) -> io::Result<Option<(u64, Piece)>> {
         let buffers = self.large.load(Ordering::Relaxed) == 0;
         let head = inbox.look(&self.socket, SimpleReply::SIZE, buffers, deadline)?;
@@ -504,7 +504,7 @@ impl Line {
             _ if kind & chunk::ERROR_BIT != 0 && (6..=MAX_STRING + 64).contains(&len) => {
                 let error = be32(inbox.look(&self.socket, len, buffers, deadline)?, 0);
                 inbox.skip(len);
-                // A server that fails with no error has failed all the same.
+                // A server that reports error number 0 has failed nevertheless.
                 self.state().of(cookie)?.error.get_or_insert(if error == 0 { NbdErrno::EIO.0 } else { error });
             }
             _ => return Err(broken("an invalid chunk")),
@@ -546,12 +546,12 @@ impl State {
         self.failed.as_ref().map_or(Ok(()), |(kind, why)| Err(io::Error::new(*kind, why.clone())))
     }
 
-    /// A request that its thread waits for.
+    /// A request that the calling thread waits for.
     fn of_mine(&mut self, wanted: &Wanted) -> &mut Asked {
         self.asked.get_mut(&wanted.cookie).expect("it was asked and not answered yet")
     }
 
-    /// A buffer for data of that length. A new one for each would be new pages for each.
+    /// A buffer for this many bytes. A reused one avoids new pages each time.
     fn room(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = if len < LARGE { Vec::new() } else { self.spare.pop().unwrap_or_default() };
         bytes.resize(len, 0);
@@ -564,12 +564,12 @@ impl State {
         }
     }
 
-    /// The request that a reply is to.
+    /// The request that a reply belongs to.
     fn of(&mut self, cookie: u64) -> io::Result<&mut Asked> {
         self.asked.get_mut(&cookie).filter(|asked| !asked.done).ok_or_else(|| broken("a reply to no request"))
     }
 
-    /// Notes data that have come, and keeps those that somebody else has received.
+    /// Records that data arrived, and stores them if another thread received them.
     fn got(&mut self, cookie: u64, piece: &Piece, bytes: Option<Vec<u8>>) {
         let Some(asked) = self.asked.get_mut(&cookie) else { return };
         asked.missing -= piece.at.len();
@@ -582,21 +582,21 @@ impl State {
         }
     }
 
-    /// Notes the end of a reply.
+    /// Records the end of a reply.
     fn end(&mut self, cookie: u64) -> io::Result<()> {
         let asked = self.of(cookie)?;
         if asked.error.is_none() && asked.missing > 0 {
             return Err(broken("a reply with less data than was asked for"));
         }
         asked.finish();
-        // One that is shutting down does nothing any more.
+        // A server that is shutting down does no more work.
         self.answered |= asked.error != Some(NbdErrno::ESHUTDOWN.0);
         Ok(())
     }
 }
 
 impl Asked {
-    /// Where data of the export belong in what was asked for.
+    /// The position of the export's data in the requested range.
     fn place(&self, from: u64, len: usize) -> io::Result<Range<usize>> {
         let inside = from >= self.range.start
             && from.checked_add(len as u64).is_some_and(|end| end <= self.range.end)
@@ -618,7 +618,7 @@ impl Asked {
     }
 }
 
-/// Bytes that have been received and not been looked at.
+/// Bytes received but not processed.
 struct Inbox {
     bytes: Box<[u8]>,
     held: Range<usize>,
@@ -631,7 +631,7 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// The next `len` bytes, which stay. More are received with them if that is wanted.
+    /// Returns the next `len` bytes without removing them. Receives more at the same time if `buffers` is set.
     fn look(&mut self, socket: &Socket, len: usize, buffers: bool, deadline: Deadline) -> io::Result<&[u8]> {
         while self.held.len() < len {
             if self.held.is_empty() || self.held.start + len > self.bytes.len() {
@@ -665,7 +665,7 @@ fn some(socket: &Socket, to: &mut [u8], deadline: Deadline) -> io::Result<usize>
     loop {
         match socket.receive_now(to)? {
             Some(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
-            // A server that sends a byte now and then is not received from for ever.
+            // A server that sends a byte now and then must not delay this forever.
             Some(received) => return deadline.left().map(|_| received),
             None => drop(socket.wait(Some(deadline.tick()?))?),
         }

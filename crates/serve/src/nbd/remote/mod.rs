@@ -1,9 +1,9 @@
-//! A store that an NBD server elsewhere has: the client.
+//! The NBD client: an export of a remote server as a store.
 //!
-//! A request is answered or it is an error; what is in between is dealt with here. Where a connection is lost, another one is made,
-//! and what was not answered is sent again: reads at once, and all writes since the last flush, in their order, since a server that
-//! begins anew may have lost them. Where that is not safe the store ends: after a write that a server has not answered in time it may
-//! still carry it out, behind the next ones.
+//! Each request either succeeds or fails; everything in between is handled here. A lost connection is replaced, and
+//! unanswered requests are sent again. Reads are sent at once. All writes since the last flush are repeated in order,
+//! because a restarted server may have lost them. If that is not safe, the store ends: a server may still carry out a
+//! write that it did not answer in time, after later ones.
 
 mod ahead;
 mod line;
@@ -27,31 +27,31 @@ use ahead::{Ahead, Part, parts};
 use line::{Line, RequestResult, Wanted};
 use unflushed::Unflushed;
 
-/// How long the handshake may take.
+/// Time limit for the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(20);
 
-/// How long the handshake of one more connection may take: whoever makes it has something else to do.
+/// Time limit for the handshake of an additional connection: the thread that makes it has other work.
 const ANOTHER: Duration = Duration::from_secs(2);
 
-/// Bytes of one request that writes.
+/// Bytes of one write request.
 const WRITE: u64 = 1 << 20;
 
-/// Requests under way on every connection, where another one is made.
+/// If every connection has this many requests in progress, another one is made.
 const BUSY: usize = 2;
 
-/// Between two attempts to connect.
+/// Milliseconds between two attempts to connect.
 const PAUSES: [u64; 6] = [50, 200, 500, 1000, 2000, 5000];
 
 /// How patient a client is, and how many connections it makes.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteOptions {
-    /// How long an answer may take.
+    /// Time limit for an answer.
     pub timeout: Duration,
-    /// How long a lost connection may take to come back. Zero: it is final.
+    /// Time limit for a lost connection to come back. Zero: the loss is final.
     pub reconnect: Duration,
-    /// The most connections, where the server says that several are one.
+    /// The most connections, if the server allows several.
     pub connections: usize,
-    /// Once it is set nobody waits for the server any more, unless something was written.
+    /// Once set, nobody waits for the server any more, unless something was written.
     pub cancel: Cancel,
 }
 
@@ -63,64 +63,63 @@ impl Default for RemoteOptions {
 
 /// Makes connections to one server.
 pub(crate) trait Reach: Send + Sync {
-    /// A connection on which nothing has been said.
+    /// Makes a connection, before any handshake.
     fn reach(&self, deadline: Deadline) -> io::Result<Socket>;
 
-    /// What the connection is made secret with.
+    /// The TLS configuration of the connection.
     fn tls(&self) -> Option<&ClientTls> {
         None
     }
 
-    /// Fails if somebody else has what the server serves open for writing, as far as that can be known. To be asked once a
-    /// connection is there.
+    /// Fails if another client is known to have the export open for writing. Call this once a connection exists.
     ///
     /// # Errors
-    /// `InUse`; `Io` if it cannot be found out.
+    /// `InUse`; `Io` if this cannot be determined.
     fn alone(&self, _deadline: Deadline) -> claviger_engine::Result<()> {
         Ok(())
     }
 
-    /// Nothing that was written is lost if what runs for the connection ends at once.
+    /// Tells that the connection's helper may end at once without losing writes.
     fn give_up(&self) {}
 
-    /// An error with what is known of its cause here.
+    /// Adds what is known here about an error's cause.
     fn explain(&self, error: io::Error) -> io::Error {
         error
     }
 }
 
-/// Connections that were lost before anything was answered on them.
+/// Connections lost before they answered anything.
 #[derive(Default)]
 struct Vain {
     since: Option<Instant>,
     count: usize,
 }
 
-/// An export of an NBD server as a store.
+/// An export of an NBD server, as a store.
 pub struct Remote {
     server: Box<dyn Reach>,
     export: String,
     options: RemoteOptions,
     len: u64,
     flags: u16,
-    /// Requests must be multiples of it, in bytes.
+    /// Requests must be multiples of this many bytes.
     smallest: u64,
     largest: u64,
     writable: bool,
     lines: RwLock<Vec<Arc<Line>>>,
-    /// Something was written.
+    /// Whether anything was written.
     wrote: AtomicBool,
-    /// The server gives no more connections than there are.
+    /// The server refuses further connections.
     no_more: AtomicBool,
-    /// Held by whoever makes connections.
+    /// Locked by the thread that makes connections.
     mending: Mutex<Vain>,
-    /// Why nothing is done any more.
+    /// Why the store has ended.
     ended: OnceLock<(io::ErrorKind, String)>,
-    /// Why nothing is written any more.
+    /// Why writing has ended.
     unwritable: OnceLock<String>,
     unflushed: Mutex<Unflushed>,
     ahead: Mutex<Ahead>,
-    /// Held alone by whoever writes a part of a block.
+    /// Locked exclusively by a thread that writes a part of a block.
     blocks: RwLock<()>,
 }
 
@@ -128,8 +127,9 @@ impl Remote {
     /// Opens the export.
     ///
     /// # Errors
-    /// `NotFound`, `PermissionDenied` and `Unsupported` as the server refuses; `ReadOnlyFilesystem` if it is to be written and cannot be; `InvalidData` if it breaks
-    /// the protocol; `TimedOut`; whatever connecting reports.
+    /// `NotFound`, `PermissionDenied` and `Unsupported` as the server refuses; `ReadOnlyFilesystem` if writing is
+    /// requested but not possible; `InvalidData` if the server breaks the protocol; `TimedOut`; or the error of
+    /// connecting.
     pub(crate) fn open(
         server: Box<dyn Reach>,
         export: &str,
@@ -168,25 +168,25 @@ impl Remote {
         })
     }
 
-    /// Fails if somebody else is known to write there.
+    /// Fails if another client is known to write there.
     ///
     /// # Errors
-    /// `InUse`; `Io` if it cannot be found out.
+    /// `InUse`; `Io` if this cannot be determined.
     pub(crate) fn alone(&self) -> claviger_engine::Result<()> {
         self.server.alone(Deadline::within(self.options.timeout, self.cancel()))
     }
 
-    /// What ends a wait: nothing any more, once something was written. That is not left half done because somebody asks for the end.
+    /// The flag that ends a wait. None once something was written, because cancelling must not leave a write half done.
     fn cancel(&self) -> Cancel {
         self.options.cancel.filter(|_| !self.wrote.load(Ordering::Relaxed))
     }
 
-    /// Whether nobody waits any more.
+    /// Whether waiting has been cancelled.
     fn cancelled(&self) -> bool {
         self.cancel().is_some_and(|flag| flag.load(Ordering::Relaxed))
     }
 
-    /// From now on what is under way comes to its end.
+    /// From now on, requests in progress are completed even if cancelled.
     fn begin_to_write(&self) {
         if !self.wrote.swap(true, Ordering::Relaxed) {
             self.lines.read().unwrap_or_else(PoisonError::into_inner).iter().for_each(|line| line.must_finish());
@@ -197,7 +197,7 @@ impl Remote {
         self.flags & flag != 0
     }
 
-    /// A connection that is not busy, if there can be one.
+    /// A connection that is not busy, if one can be made.
     fn line(&self) -> io::Result<Arc<Line>> {
         if let Some((kind, why)) = self.ended.get() {
             return Err(io::Error::new(*kind, why.clone()));
@@ -221,16 +221,16 @@ impl Remote {
                     self.lines.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&another));
                     return Ok(another);
                 }
-                // Without it the others do. Some servers let connections wait that are too many.
+                // The existing connections suffice. Some servers make excess connections wait.
                 Err(_) => self.no_more.store(true, Ordering::Relaxed),
             }
         }
         Ok(line)
     }
 
-    /// The connections that a flush goes over: all that something was written over since the last one, else any. One alone would make
-    /// all durable, but its server may have begun after another one had forgotten what was written, whose connection does not know yet
-    /// that it is lost.
+    /// The connections to flush: all with writes since the last flush, otherwise any one. Flushing one would make all
+    /// writes durable on a running server. But the server may have restarted and lost writes of another connection,
+    /// whose loss has not been noticed yet.
     fn to_flush(&self) -> io::Result<Vec<Arc<Line>>> {
         let one = self.line()?;
         let lines = self.lines.read().unwrap_or_else(PoisonError::into_inner);
@@ -238,7 +238,7 @@ impl Remote {
         Ok(if written.is_empty() { vec![one] } else { written })
     }
 
-    /// Another connection to the same export.
+    /// Makes another connection to the same export.
     fn connect(&self, within: Duration) -> io::Result<Line> {
         let line = dial(&*self.server, &self.export, self.options, self.cancel(), within)?;
         let agreed = line.agreed;
@@ -252,7 +252,7 @@ impl Remote {
                 "the export has changed its size, blocks or write access",
             ));
         }
-        // A server that was begun anew may find somebody else there, who has written meanwhile.
+        // After a restart of the server, another client may have connected and written meanwhile.
         match if self.writable { self.alone() } else { Ok(()) } {
             Err(e) if matches!(e.kind, ErrorKind::InUse { .. }) => {
                 Err(io::Error::new(io::ErrorKind::ResourceBusy, format!("another client may write there now: {e}")))
@@ -261,19 +261,19 @@ impl Remote {
         }
     }
 
-    /// Makes a connection in place of one that is lost, and sends again what a server may have forgotten.
+    /// Replaces a lost connection, and repeats the writes that the server may have lost.
     fn mend(&self, lost: &Arc<Line>, error: &io::Error) -> io::Result<()> {
         let mut vain = self.mending.lock().unwrap_or_else(PoisonError::into_inner);
         if self.cancelled() {
             return Err(deadline::cancelled());
         }
         let lines = self.lines.read().unwrap_or_else(PoisonError::into_inner).clone();
-        // Somebody else has done it.
+        // Another thread has replaced it.
         if !lines.iter().any(|line| Arc::ptr_eq(line, lost)) {
             return self.ended.get().map_or(Ok(()), |(kind, why)| Err(io::Error::new(*kind, why.clone())));
         }
         lost.fail(error);
-        // Whoever comes from now on waits here. What the other connections write comes to its end, so that it does not come late.
+        // From now on all threads wait here. Writes on the other connections are completed, so that none arrives late.
         *self.lines.write().unwrap_or_else(PoisonError::into_inner) = vec![Arc::clone(lost)];
         let patience = Instant::now() + self.options.timeout;
         while lines.iter().any(|line| line.is_writing()) && Instant::now() < patience {
@@ -285,7 +285,7 @@ impl Remote {
             let why = "pending writes may still take effect, so nothing more is sent to it";
             return Err(self.end(io::ErrorKind::TimedOut, &format!("{error}, and {why}")));
         }
-        // A server that takes connections and answers nothing is not tried for ever.
+        // A server that takes connections but answers nothing is not tried forever.
         if lost.has_answered() {
             *vain = Vain::default();
         }
@@ -354,7 +354,7 @@ impl Remote {
         Ok(())
     }
 
-    /// Reads all, or what comes before a connection is lost; another one is there then. Returns the number of bytes.
+    /// Reads all, or as much as came before a connection was lost and replaced. Returns the number of bytes.
     fn read_some(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
         let parts = self.ask_for(offset..offset + out.len() as u64)?;
         let mut rest = &parts[..];
@@ -374,7 +374,7 @@ impl Remote {
             match answer {
                 Ok(Ok(())) => done = wanted.last().map_or(done, |last| last.at.end),
                 Ok(Err(errno)) => return Err(of_errno(errno)),
-                // From here on it is all asked for anew.
+                // Everything from here on is requested again.
                 Err(e) => {
                     let arrived = &wanted[..line.arrived(&wanted)];
                     done = arrived.last().map_or(done, |last| last.at.end);
@@ -387,7 +387,7 @@ impl Remote {
         Ok(done)
     }
 
-    /// Asks for a range. What will probably be read next is asked for, too.
+    /// Requests a range, and reads ahead.
     fn ask_for(&self, range: Range<u64>) -> io::Result<Vec<Part>> {
         loop {
             let line = self.line()?;
@@ -401,7 +401,7 @@ impl Remote {
             let missing =
                 parts(from..range.end, self.largest).try_for_each(|part| ask(&line, part).map(|part| asked.push(part)));
             if missing.is_ok() {
-                // Whoever reads that finds out for himself what is wrong with a connection.
+                // The thread that reads those data will see the connection's error.
                 let _ = self.ask_ahead(&mut ahead, range.end - range.start, ask);
             }
             drop(ahead);
@@ -415,7 +415,7 @@ impl Remote {
         }
     }
 
-    /// Asks for what will probably be wanted next, in reads of that length.
+    /// Requests the data that will probably be needed next, in reads of that length.
     fn ask_ahead(
         &self,
         ahead: &mut Ahead,
@@ -426,14 +426,14 @@ impl Remote {
         while wanted.start < wanted.end {
             let read = wanted.start..wanted.end.min(wanted.start + reads);
             wanted.start = read.end;
-            // All of a read comes over one connection, so that of several threads that read each has one for itself.
+            // All parts of a read use one connection, so that each of several reading threads has its own.
             let line = self.line()?;
             parts(read, self.largest).try_for_each(|part| ask(&line, part).map(|part| ahead.asked(part)))?;
         }
         Ok(())
     }
 
-    /// Writes whole blocks, in requests that are under way together.
+    /// Writes whole blocks, as concurrent requests.
     fn write_blocks(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.begin_to_write();
         let size = WRITE.min(self.largest) as usize;
@@ -454,7 +454,7 @@ impl Remote {
             let line = self.line()?;
             if let Err(lost) = self.try_to_write(&line, &mut left, &mut failed) {
                 self.mend(&line, &lost)?;
-                // What was kept when that was done has been written.
+                // The replacement has already repeated the writes that were recorded.
                 let kept = self.unflushed();
                 left.retain(|piece| !piece.number.is_some_and(|number| kept.is_done(number)));
             }
@@ -463,10 +463,10 @@ impl Remote {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Sends all pieces and waits for the answers. What has been answered is not among them any more.
+    /// Sends all pieces and waits for the answers. Removes answered pieces from `left`.
     ///
     /// # Errors
-    /// What the connection failed with.
+    /// The error that the connection failed with.
     fn try_to_write(&self, line: &Line, left: &mut Vec<Piece<'_>>, failed: &mut Option<io::Error>) -> io::Result<()> {
         let send = |piece: &Piece<'_>| line.ask(command::WRITE, piece.offset, piece.data.len(), piece.data);
         let cookies = left.iter().map(send).collect::<io::Result<Vec<_>>>()?;
@@ -544,7 +544,7 @@ impl Store for Remote {
         loop {
             let covered = self.unflushed().covered();
             let lines = self.to_flush()?;
-            // A server that knows no flush has nothing to make durable.
+            // A server without flush has nothing to make durable.
             if !self.has(export::SEND_FLUSH) {
                 self.unflushed().flushed(&covered);
                 return Ok(());
@@ -603,11 +603,11 @@ impl Drop for Remote {
     }
 }
 
-/// A piece of what is to be written.
+/// A piece of the data to write.
 struct Piece<'a> {
     offset: u64,
     data: &'a [u8],
-    /// Its number among what is kept.
+    /// Its number among the recorded writes.
     number: Option<u64>,
 }
 
@@ -622,7 +622,7 @@ fn dial(
     Line::open(server.reach(deadline)?, server.tls(), export, options.timeout, cancel, deadline)
 }
 
-/// A server's error, as one of this system ("Error values").
+/// Converts a server's error number ("Error values").
 fn of_errno(errno: u32) -> io::Error {
     io::Error::from_raw_os_error(i32::try_from(errno).unwrap_or(5))
 }

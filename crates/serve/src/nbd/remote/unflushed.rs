@@ -1,11 +1,11 @@
-//! Writes that no flush has made durable yet. A server that begins anew may have lost them, so they are sent again.
+//! Writes that no flush has made durable yet. They are repeated after a server restarts, as it may have lost them.
 
 use std::collections::BTreeMap;
 
-/// Bytes that are kept at most; before there are more, a flush is made.
+/// The most bytes recorded; a flush is made before there would be more.
 const LIMIT: usize = 64 << 20;
 
-/// Writes since the last flush, in their order.
+/// Writes since the last flush, in order.
 #[derive(Default)]
 pub struct Unflushed {
     next: u64,
@@ -13,18 +13,18 @@ pub struct Unflushed {
     bytes: usize,
 }
 
-/// A write, and whether the server has said that it is done.
+/// A write, and whether the server has reported it as done.
 struct Write {
     offset: u64,
     data: Box<[u8]>,
     done: bool,
 }
 
-/// Which writes a flush makes durable.
+/// The writes that a flush makes durable.
 pub struct Covered(Vec<u64>);
 
 impl Unflushed {
-    /// Keeps a write, and gives its number.
+    /// Records a write and returns its number.
     pub fn keep(&mut self, offset: u64, data: &[u8]) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -38,52 +38,52 @@ impl Unflushed {
         self.writes.is_empty() || self.bytes + len <= LIMIT
     }
 
-    /// Whether there is none.
+    /// Whether no writes are recorded.
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
     }
 
-    /// Whether there is one that the server has not said to be done.
+    /// Whether there is a write that the server has not reported as done.
     pub fn has_undone(&self) -> bool {
         self.writes.values().any(|write| !write.done)
     }
 
-    /// The server has done it.
+    /// The server has reported the write as done.
     pub fn done(&mut self, number: u64) {
         if let Some(write) = self.writes.get_mut(&number) {
             write.done = true;
         }
     }
 
-    /// Whether it is done, or even durable.
+    /// Whether the write is done, or even durable.
     pub fn is_done(&self, number: u64) -> bool {
         self.writes.get(&number).is_none_or(|write| write.done)
     }
 
-    /// It has failed, and whoever wanted it knows.
+    /// Removes a failed write, whose caller gets the error.
     pub fn forget(&mut self, number: u64) {
         if let Some(write) = self.writes.remove(&number) {
             self.bytes -= write.data.len();
         }
     }
 
-    /// What a flush that begins now makes durable: what is done before it begins ("Ordering of messages and writes").
+    /// The writes that a flush starting now makes durable: those already done ("Ordering of messages and writes").
     pub fn covered(&self) -> Covered {
         Covered(self.writes.iter().filter(|(_, write)| write.done).map(|(number, _)| *number).collect())
     }
 
-    /// That flush has succeeded.
+    /// Removes the writes of a flush that has succeeded.
     pub fn flushed(&mut self, covered: &Covered) {
         covered.0.iter().for_each(|number| self.forget(*number));
     }
 
-    /// All are durable.
+    /// Removes all writes: they are durable.
     pub fn clear(&mut self) {
         self.writes.clear();
         self.bytes = 0;
     }
 
-    /// All of them, in their order.
+    /// All writes, in order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
         self.writes.values().map(|write| (write.offset, &*write.data))
     }
