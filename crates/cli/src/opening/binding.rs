@@ -1,4 +1,4 @@
-//! What a secret is bound to as clevis does it: tang servers, this machine's TPM, or as many of several as a threshold says.
+//! Binds a secret as clevis does: to tang servers, to this machine's TPM, or to a threshold of several.
 
 use claviger_engine::clevis::{Advertisement, Binding};
 use claviger_engine::tpm2::{Bank, Pcrs};
@@ -8,7 +8,7 @@ use crate::opening::http;
 use crate::opening::tokens::TokenArgs;
 use crate::terminal::prompt;
 
-/// The PCR of what may start, and whose signature counts for it: systemd's choice, too.
+/// PCR 7, the Secure Boot state: which signatures the firmware trusts. systemd has the same default.
 pub const SECURE_BOOT: Pcrs = Pcrs { bank: Bank::Sha256, mask: 1 << 7 };
 
 /// What to bind to.
@@ -37,21 +37,21 @@ pub struct BindArgs {
     pub pcrs: Option<Pcrs>,
 }
 
-/// Of these options several may be given. A verb has this group.
+/// Several of these options may be given together. Each verb with [`BindArgs`] adds this group.
 pub fn group() -> clap::ArgGroup {
     clap::ArgGroup::new("bound").multiple(true)
 }
 
 impl BindArgs {
-    /// Whether it is to be bound to anything.
+    /// Whether the secret shall be bound to anything.
     pub fn given(&self) -> bool {
         self.bind_tpm2 || !self.bind_tang.is_empty()
     }
 
-    /// What it is bound to: `tokens` say which TPM is meant.
+    /// The binding that the options describe; `tokens` names the TPM.
     ///
     /// # Errors
-    /// `Misuse`, `WrongCredential` for another server than the one that is meant, `Cancelled`, `Io`.
+    /// `Misuse`, `WrongCredential` if the server is not the trusted one, `Cancelled`, `Io`.
     pub fn binding(&self, tokens: &TokenArgs) -> Result<Binding> {
         let mut all = Vec::new();
         for url in &self.bind_tang {
@@ -66,7 +66,7 @@ impl BindArgs {
         }
     }
 
-    /// What a tang server says its keys are, if it is the right one.
+    /// The keys that a tang server advertises, if it is the trusted server.
     fn trusted(&self, url: &str) -> Result<Advertisement> {
         let at = |e: Error| e.at(url.as_ref());
         let said = Advertisement::parse(&http::ask(url, "adv", None)?).map_err(at)?;
@@ -90,7 +90,7 @@ impl BindArgs {
     }
 }
 
-/// PCRs as systemd has them: `0+7`, and `0,7` besides.
+/// PCRs as systemd writes them: `0+7`, or `0,7`.
 pub fn pcrs(text: &str) -> std::result::Result<Pcrs, String> {
     let numbers = text.split(['+', ',']).filter(|number| !number.is_empty()).map(str::parse::<u64>);
     let numbers = numbers.collect::<std::result::Result<Vec<_>, _>>().ok().and_then(|all| Pcrs::new(Bank::Sha256, all));

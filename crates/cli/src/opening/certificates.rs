@@ -1,4 +1,4 @@
-//! Options for private keys: of files that were encrypted for certificates.
+//! Options for the private keys of files that were encrypted for certificates.
 
 use std::cell::OnceCell;
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use claviger_engine::{Credential, Error, Result, Secret};
 
 use crate::opening::credentials::{self, Source};
 
-/// What the options are for, where nothing else says it.
+/// The format that these options are for, unless another is named.
 pub const FORMAT: &str = "EFS";
 
 /// Private keys, and what opens them.
@@ -53,12 +53,12 @@ pub struct CertificateArgs {
 }
 
 impl CertificateArgs {
-    /// Whether one of them was given that means something by itself.
+    /// Whether any option was given that has a meaning of its own.
     pub fn given(&self) -> bool {
         self.names_one() || self.certificate_password_file.is_some() || self.certificate_password_fd.is_some()
     }
 
-    /// Whether what opens them is read from standard input.
+    /// Whether the password or PIN of the private keys is read from standard input.
     pub fn on_stdin(&self) -> bool {
         self.certificate_password_file.as_deref() == Some(Path::new("-")) || self.certificate_password_fd == Some(0)
     }
@@ -67,15 +67,15 @@ impl CertificateArgs {
         !self.files.is_empty() || self.windows_profile.is_some() || self.pkcs11_module.is_some()
     }
 
-    /// Whether nothing but a smart card was given.
+    /// Whether the options name only a smart card.
     pub fn only_smart_card(&self) -> bool {
         self.files.is_empty() && self.windows_profile.is_none()
     }
 
-    /// The keys of the smart card that the options name, asking for its PIN. `label` is its label if they do not say it.
+    /// The keys of the smart card that the options name; asks for its PIN. `label` is its label, unless an option gives one.
     ///
     /// # Errors
-    /// `Misuse` if they name no module; those of [`pkcs11::open`].
+    /// `Misuse` if no module is named; those of [`pkcs11::open`].
     pub fn smart_card(&self, label: Option<&str>) -> Result<Vec<Arc<dyn PrivateKey>>> {
         let module = self.pkcs11_module.as_deref().ok_or_else(|| {
             Error::misuse("a smart card should open it, but no PKCS#11 module was given")
@@ -86,7 +86,7 @@ impl CertificateArgs {
         pkcs11::open(module, self.pkcs11_token.as_deref().or(label), &mut ask)
     }
 
-    /// The private keys, asking for what opens them. `disk` is where a profile lies whose path begins with a colon.
+    /// The private keys; asks for their passwords. A profile whose path begins with a colon is a folder in `disk`.
     pub fn read(&self, disk: &(dyn Tree + 'static)) -> Result<Vec<Credential>> {
         if self.given() && !self.names_one() {
             return Err(Error::misuse("a password for a private key was given, but no private key")
@@ -143,7 +143,7 @@ impl CertificateArgs {
     }
 }
 
-/// What was said to open private keys: read once where the options name an input, asked each time otherwise.
+/// The password of the private keys: read once if an option names its source, otherwise asked for each time.
 struct Said<'a> {
     args: &'a CertificateArgs,
     read: OnceCell<Secret>,

@@ -1,4 +1,4 @@
-//! What a new passphrase is to cost whoever tries it, for formats that let one choose.
+//! Options for the cost of deriving a key from a new passphrase, for formats that let users choose it.
 
 use claviger_engine::spec::Cost;
 use claviger_engine::{Error, Result};
@@ -55,15 +55,15 @@ pub struct NewCostArgs {
     new_kdf_parallel: Option<u32>,
 }
 
-/// What a passphrase takes that nobody could guess: it is made of a key.
+/// The cost for a passphrase that nobody can guess because it is a key.
 pub const CHEAPEST: Cost<'_> =
     Cost { kdf: Some("pbkdf2"), iterations: Some(1000), time_ms: None, memory_kib: None, lanes: None };
 
 impl CostArgs {
-    /// The same for the engine.
+    /// The cost for the engine.
     ///
     /// # Errors
-    /// `Misuse` for memory that no header can name.
+    /// `Misuse` for a memory size that does not fit into a header.
     pub fn cost(&self) -> Result<Cost<'_>> {
         Ok(Cost {
             kdf: self.kdf.as_deref(),
@@ -76,10 +76,10 @@ impl CostArgs {
 }
 
 impl NewCostArgs {
-    /// The same for the engine.
+    /// The cost for the engine.
     ///
     /// # Errors
-    /// `Misuse` for memory that no header can name.
+    /// `Misuse` for a memory size that does not fit into a header.
     pub fn cost(&self) -> Result<Cost<'_>> {
         Ok(Cost {
             kdf: self.new_kdf.as_deref(),

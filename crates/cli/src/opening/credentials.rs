@@ -1,4 +1,4 @@
-//! Passwords and keyfiles: where they come from. Never from the command line, which every process can read.
+//! Reads passwords and keyfiles. Never from the command line, which every process can read.
 
 use std::fs::File;
 use std::io;
@@ -13,10 +13,10 @@ use rustix::fs::{FileType, fstat, stat};
 use crate::terminal::prompt::{self, Asker};
 use crate::terminal::size;
 
-/// The longest password that is taken from a file.
+/// The longest password read from a file, in bytes.
 const PASSWORD_MAX: usize = 64 << 10;
 
-/// The longest volume key that is taken from a file: the 64 keys of dm-crypt's `lmk` have so much.
+/// The longest volume key read from a file, in bytes: dm-crypt's `lmk` mode with 64 keys needs this many.
 const VOLUME_KEY_MAX: usize = 4096;
 
 /// What opens the volume.
@@ -134,7 +134,7 @@ pub struct HiddenCredentialArgs {
 }
 
 impl CredentialArgs {
-    /// A volume key of so many bits from the kernel's random numbers.
+    /// A volume key with this many bits from the kernel's random numbers.
     pub fn random_key(bits: u32) -> Self {
         Self { random_key: Some(bits), ..Self::default() }
     }
@@ -144,19 +144,19 @@ impl CredentialArgs {
         self.source().on_stdin()
     }
 
-    /// Reads them, asking where needed.
+    /// Reads the credentials and asks where needed.
     pub fn read(&self) -> Result<Vec<Credential>> {
         self.read_for(|_| true)
     }
 
-    /// Reads them, asking where needed: for a password only if `asks` says so of the keyfiles.
+    /// Reads the credentials. Asks for a password only if `asks` returns true for the keyfiles.
     pub fn read_for(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<Vec<Credential>> {
         self.read_checked(asks, false)
     }
 
-    /// The same for a volume that any password opens, to noise: an input that ends without a byte gives none, not an
-    /// empty one. For an empty password, give an empty line. cryptsetup does the same (lib/utils.c,
-    /// `crypt_keyfile_device_read`).
+    /// Reads the credentials of a headerless volume, which any password opens, to noise. An input that ends without a byte is
+    /// therefore an error, not an empty password. For an empty password, give an empty line. cryptsetup does the same
+    /// (lib/utils.c, `crypt_keyfile_device_read`).
     pub fn read_for_headerless(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<Vec<Credential>> {
         self.read_checked(asks, true)
     }
@@ -181,10 +181,10 @@ impl CredentialArgs {
         Ok(vec![Credential::VolumeKey(read_volume_key(path)?)])
     }
 
-    /// The key that a new volume is to have, if one is given.
+    /// The volume key for the new volume, if one is given.
     ///
     /// # Errors
-    /// `Misuse` for a file that is too long or empty, `Io`.
+    /// `Misuse` for a file that is empty or too long, `Io`.
     pub fn new_volume_key(&self) -> Result<Option<Secret>> {
         self.volume_key_file.as_deref().map(read_volume_key).transpose()
     }
@@ -194,26 +194,26 @@ impl CredentialArgs {
         self.volume_key_file.is_some()
     }
 
-    /// Reads them for a new volume: a password is asked twice, and only if `asks` says so of the keyfiles. A volume key opens
-    /// nothing here.
+    /// Reads the credentials of a new volume. Asks twice for a password, and only if `asks` returns true for the keyfiles.
+    /// Ignores a volume key.
     pub fn read_new(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<Vec<Credential>> {
         let (source, keyfiles) = self.source_for(asks)?;
         source.read_new_beside(keyfiles)
     }
 
-    /// Where the password comes from, and the keyfiles, of which `asks` knows whether there is one beside them.
+    /// The source of the password, and the keyfiles. `asks` decides whether a password goes with the keyfiles.
     fn source_for(&self, asks: impl FnOnce(&[Credential]) -> bool) -> Result<(Source<'_>, Vec<Credential>)> {
         let keyfiles = self.read_keyfiles()?;
         let none = self.no_password || !self.gives_password() && !asks(&keyfiles);
         Ok((Source { none, ..self.source() }, keyfiles))
     }
 
-    /// Whether anything is given.
+    /// Whether any credential is given.
     pub fn given(&self) -> bool {
         self.gives_password() || !self.keyfiles.is_empty() || self.gives_volume_key()
     }
 
-    /// Whether it is said where the password comes from, or that there is none.
+    /// Whether an option names the source of the password, or says that there is none.
     fn gives_password(&self) -> bool {
         self.password_file.is_some() || self.password_fd.is_some() || self.no_password
     }
@@ -251,11 +251,10 @@ impl NewCredentialArgs {
         self.source().on_stdin()
     }
 
-    /// Reads them: a password is asked twice. `current` is what opens the volume now, of which some may stay.
+    /// Reads the new credentials; asks twice for a password. `current` are the present credentials, some of which may stay.
     ///
     /// # Errors
-    /// `Misuse`, where nothing says what becomes of present keyfiles: whoever forgets them must not lose them, nor keep them
-    /// unawares.
+    /// `Misuse` if no option says whether the present keyfiles stay: nobody shall lose them, or keep them, by oversight.
     pub fn read(&self, current: &[Credential]) -> Result<Vec<Credential>> {
         let kept = |kind: &Credential| std::mem::discriminant(kind);
         let keyfile = kept(&Credential::Keyfile(Secret::zeroed(0)));
@@ -297,7 +296,7 @@ impl NewCredentialArgs {
 }
 
 impl DestinationCredentialArgs {
-    /// Where they come from.
+    /// The source of the new password and keyfiles.
     pub fn source(&self) -> Source<'_> {
         Source {
             prefix: "new-",
@@ -314,7 +313,7 @@ impl DestinationCredentialArgs {
 }
 
 impl HiddenCredentialArgs {
-    /// Where they come from.
+    /// The source of the hidden volume's password and keyfiles.
     pub fn source(&self) -> Source<'_> {
         Source {
             prefix: "hidden-",
@@ -330,21 +329,21 @@ impl HiddenCredentialArgs {
     }
 }
 
-/// All keyfiles of these files and folders. They are read before a password is asked for: a typo shows sooner.
+/// Reads all keyfiles in these files and folders. This happens before the password prompt, so a typo shows sooner.
 fn keyfiles(paths: &[PathBuf]) -> Result<Vec<Credential>> {
     let each = paths.iter().map(|path| Credential::keyfiles(path)).collect::<Result<Vec<_>>>()?;
     paths.iter().try_for_each(|path| hide(path))?;
     Ok(each.into_iter().flatten().collect())
 }
 
-/// Programs that this one starts cannot read the file, or the files of a folder, again by a descriptor that they inherit, such as
+/// Prevents child processes from reading the file, or the files of a folder, again through an inherited descriptor such as
 /// /dev/fd/5.
 pub fn hide(path: &Path) -> Result<()> {
     let hide = || -> io::Result<()> {
         inherited::hide(&stat(path)?)?;
         if path.is_dir() {
             for file in std::fs::read_dir(path)? {
-                // A link may lead nowhere: then nothing was read there.
+                // A dangling link: nothing was read there.
                 stat(file?.path()).map_or(Ok(()), |stat| inherited::hide(&stat))?;
             }
         }
@@ -363,27 +362,27 @@ fn twice(asker: &Asker, question: &str) -> Result<Secret> {
     Ok(first)
 }
 
-/// Where a password and keyfiles come from, whoever asks for them.
+/// The source of a password and keyfiles, for all option groups.
 pub struct Source<'a> {
-    /// What stands before `password-file` in the options' names.
+    /// The prefix of `password-file` in the options' names.
     prefix: &'static str,
-    /// What is asked on a terminal, for what exists and for what is new.
+    /// The prompts on a terminal: for an existing password, and for a new one.
     question: &'a str,
     question_new: &'a str,
     file: Option<&'a Path>,
     fd: Option<i32>,
     /// There is no password.
     none: bool,
-    /// Files and folders of them.
+    /// Keyfiles, and folders of keyfiles.
     keyfiles: &'a [PathBuf],
-    /// An input that is no file has to give at least a newline.
+    /// An input that is not a regular file must yield at least a newline.
     must_come: bool,
-    /// Nothing can take the password's place.
+    /// No keyfile can replace the password.
     alone: bool,
 }
 
 impl<'a> Source<'a> {
-    /// A password and no keyfiles: `prefix` stands before `password-file` in the options' names.
+    /// A password without keyfiles: `prefix` stands before `password-file` in the options' names.
     pub fn password(prefix: &'static str, question: &'a str, file: Option<&'a Path>, fd: Option<i32>) -> Self {
         let question_new = question;
         Self { prefix, question, question_new, file, fd, none: false, keyfiles: &[], must_come: false, alone: true }
@@ -396,7 +395,7 @@ impl Source<'_> {
         Self::only(self.read()?)
     }
 
-    /// The same for a new one, which is asked twice and not empty.
+    /// Reads a new password alone, which must not be empty; asks twice.
     pub fn new_secret(&self) -> Result<Secret> {
         Self::only(self.read_new()?)
     }
@@ -414,23 +413,23 @@ impl Source<'_> {
         self.file.is_some_and(|path| path.as_os_str() == "-")
     }
 
-    /// Reads them for what exists, asking where needed.
+    /// Reads the credentials of an existing volume and asks where needed.
     pub fn read(&self) -> Result<Vec<Credential>> {
         self.read_beside(keyfiles(self.keyfiles)?)
     }
 
-    /// Reads them for what is new: a password is asked twice.
+    /// Reads new credentials; asks twice for a password.
     pub fn read_new(&self) -> Result<Vec<Credential>> {
         self.read_new_beside(keyfiles(self.keyfiles)?)
     }
 
-    /// The `keyfiles`, which were read before, and the password that goes with them.
+    /// The `keyfiles`, already read, and the password that goes with them.
     fn read_beside(&self, keyfiles: Vec<Credential>) -> Result<Vec<Credential>> {
         self.read_by(keyfiles, |asker| asker.password(self.question))
     }
 
-    /// The same for what is to open a volume from now on. Nothing in it may be empty: a script whose password did not come would
-    /// make a volume that anybody opens.
+    /// The `keyfiles`, already read, and a new password. None may be empty: a script whose password got lost would create a
+    /// volume that anybody can open.
     fn read_new_beside(&self, keyfiles: Vec<Credential>) -> Result<Vec<Credential>> {
         let credentials = self.read_by(keyfiles, |asker| twice(asker, self.question_new))?;
         let Some(empty) = credentials.iter().find(|credential| credential.is_empty()) else { return Ok(credentials) };
@@ -477,10 +476,10 @@ impl Source<'_> {
     }
 }
 
-/// The whole of a file of at most `max` bytes with a secret; `-` is standard input.
+/// Reads a whole file that holds a secret of at most `max` bytes; `-` is standard input.
 ///
 /// # Errors
-/// `Misuse` for one that is longer or empty, `Io`.
+/// `Misuse` for a file that is empty or longer, `Io`.
 pub fn read_file(path: &Path, max: usize) -> Result<Secret> {
     let read = || -> Result<Secret> {
         match path.as_os_str() == "-" {
@@ -495,7 +494,7 @@ pub fn read_file(path: &Path, max: usize) -> Result<Secret> {
     }
 }
 
-/// A volume key: the whole file.
+/// Reads a volume key: the whole file.
 fn read_volume_key(path: &Path) -> Result<Secret> {
     let file = File::open(path).map_err(|e| Error::from(e).at(path))?;
     let key = read_secret(file.as_fd(), VOLUME_KEY_MAX + 1).map_err(|e| e.at(path))?;
@@ -506,8 +505,8 @@ fn read_volume_key(path: &Path) -> Result<Secret> {
     }
 }
 
-/// A password from an open file, without one newline at its end. If it `must_come`, what is no regular file has to give at least
-/// the newline.
+/// Reads a password from an open file and removes one newline at the end. With `must_come`, anything but a regular file must
+/// yield at least the newline.
 fn read_password(file: BorrowedFd<'_>, name: &Path, must_come: bool) -> Result<Secret> {
     let mut secret = read_secret(file, PASSWORD_MAX + 1).map_err(|e| e.at(name))?;
     if secret.len() > PASSWORD_MAX {
@@ -528,7 +527,7 @@ fn is_regular(file: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(fstat(file)?.st_mode).is_file())
 }
 
-/// As [`read_up_to`], and no program that this one starts can read it again.
+/// Like [`read_up_to`]; child processes cannot read the secret again.
 fn read_secret(file: BorrowedFd<'_>, max: usize) -> Result<Secret> {
     let stat = fstat(file).map_err(io::Error::from)?;
     let secret = read_up_to(file, max)?;
@@ -536,7 +535,7 @@ fn read_secret(file: BorrowedFd<'_>, max: usize) -> Result<Secret> {
     Ok(secret)
 }
 
-/// Reads to the end of the file or to `max` bytes, and waits for a terminal so that a signal can end it.
+/// Reads up to the end of the file or `max` bytes. Waits for a terminal in a way that a signal can end.
 pub fn read_up_to(file: BorrowedFd<'_>, max: usize) -> Result<Secret> {
     let read = |room: &mut [u8]| {
         prompt::wait(file)?;
@@ -545,7 +544,7 @@ pub fn read_up_to(file: BorrowedFd<'_>, max: usize) -> Result<Secret> {
     Ok(credential::read_up_to(max, read)?)
 }
 
-/// Fails if two passwords come from standard input.
+/// Fails if two passwords would come from standard input.
 ///
 /// # Errors
 /// `Misuse`.

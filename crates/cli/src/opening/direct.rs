@@ -1,4 +1,4 @@
-//! Whether a volume's data go past the system's page cache.
+//! Whether a volume's data bypass the system's page cache.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -19,8 +19,8 @@ pub struct DirectArgs {
 }
 
 impl DirectArgs {
-    /// Has `what` of a store, which lies in what is at `path`, go past the cache if that was said, or nothing was and it is the
-    /// `default`. Nobody may use the store yet.
+    /// Has `what` of a store bypass the cache if the option says so, or by `default`. The store lies at `path` and must not be
+    /// in use yet.
     pub fn apply(&self, what: Bypass, default: bool, path: &Path, store: &dyn Store) {
         if self.direct.unwrap_or(default) && !store.bypass_cache(what) && self.direct == Some(true) {
             output::warn(&format!(
@@ -31,7 +31,7 @@ impl DirectArgs {
     }
 }
 
-/// Whether a block device is at `path`.
+/// Whether `path` is a block device.
 pub fn is_block_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
 }

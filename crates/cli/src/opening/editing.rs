@@ -1,4 +1,4 @@
-//! The way from a path to a volume whose headers are changed, saved or checked.
+//! Opens a volume whose headers are changed, saved or checked.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -17,28 +17,28 @@ use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, prompt};
 
-/// A volume that opens, and what changes its headers.
+/// A volume that the credentials open, with the editor for its headers.
 pub struct Editing<'a> {
-    /// What the headers are in.
+    /// Where the headers are stored.
     pub store: Arc<dyn Store>,
     pub format: &'static dyn Format,
-    /// What builds edits.
+    /// Builds the edits.
     pub editor: &'static dyn HeaderEditor,
-    /// What is known about the volume.
+    /// The facts about the volume.
     pub facts: Facts,
-    /// What opens it.
+    /// The credentials that open the volume.
     pub credentials: Vec<Credential>,
     found: HeaderFound,
     args: &'a OpenArgs,
 }
 
 impl OpenArgs {
-    /// Opens the volume to see that it opens, and how. Headers are looked after where they are damaged, too.
+    /// Opens the volume to verify the credentials and learn how it opens. Also finds damaged headers.
     pub fn edit(&self, access: Access) -> anyhow::Result<Editing<'_>> {
         self.edit_with(access, false)
     }
 
-    /// The same for reading, where the credentials themselves have to open it: a key that lies open does not count.
+    /// Opens the volume read-only with the credentials themselves: an unprotected key does not count.
     pub fn prove(&self) -> anyhow::Result<Editing<'_>> {
         self.edit_with(Access::ReadOnly, true)
     }
@@ -67,7 +67,7 @@ impl OpenArgs {
         let unlocked = found.header.unlock(&with);
         drop(bar);
         let facts = unlocked.map_err(at)?.facts;
-        // Of several formats without a mark it is this one.
+        // Several formats may look the same on disk: this one opened.
         found.format = formats::by_name(facts.format)?;
         let editor = editor_of(found.format).map_err(at)?;
         let (store, format) = (Arc::clone(&found.store), found.format);
@@ -75,12 +75,12 @@ impl OpenArgs {
     }
 }
 
-/// Whether headers of the format are read without any credential.
+/// Whether headers of the format can be read without credentials.
 pub fn is_public(format: &dyn Format) -> bool {
     format.editor().is_some_and(HeaderEditor::public)
 }
 
-/// What changes the format's headers.
+/// The editor for the format's headers.
 pub fn editor_of(format: &'static dyn Format) -> claviger_engine::Result<&'static dyn HeaderEditor> {
     format
         .editor()
@@ -88,35 +88,35 @@ pub fn editor_of(format: &'static dyn Format) -> claviger_engine::Result<&'stati
 }
 
 impl Editing<'_> {
-    /// Where it is.
+    /// The path of the headers.
     pub fn path(&self) -> &Path {
         self.args.how.header_file().unwrap_or(&self.args.path)
     }
 
-    /// The file or device itself, with its lock, if it is one.
+    /// The locked file or device, unless the volume is in a remote store.
     pub fn file(&self) -> Option<&FileStore> {
         self.found.file.as_deref()
     }
 
-    /// Carries the change out and tells of it.
+    /// Carries the change out and reports it.
     pub fn carry_out(&self, prepared: Prepared, json: bool) -> anyhow::Result<()> {
         cancel::check()?;
         prepared.edit.carry_out(&*self.store).map_err(|e| e.at(self.path()))?;
         output::print(&Written::of(self.path(), prepared), json)
     }
 
-    /// What opens it, tried as the options say.
+    /// The credentials, tried as the options say.
     pub fn wide(&self) -> Unlock<'_> {
         Unlock { cancel: Some(cancel::flag()), ..self.args.how.unlock(&self.credentials) }
     }
 
-    /// What opens it, tried only in the way that did.
+    /// The credentials, tried only in the way that opened the volume.
     pub fn narrow(&self) -> Unlock<'_> {
         let Facts { hash, cipher, keyslot, .. } = &self.facts;
         Unlock { hash: hash.as_deref(), cipher: Some(cipher), keyslot: *keyslot, ..self.wide() }
     }
 
-    /// Whether `credentials` open the volume, by this keyslot where there are any, through the copy of the header that is tried first.
+    /// Whether `credentials` open the volume through the first copy of the header, by the current keyslot if there is one.
     pub fn opens_with(
         &self,
         credentials: &[Credential],
@@ -147,22 +147,22 @@ pub struct HeaderArgs {
     partition: Option<u32>,
 }
 
-/// A header that was found.
+/// A header that was found, with its editor.
 pub struct Named {
-    /// The file or device itself, with its lock, if it is one.
+    /// The locked file or device, unless the volume is in a remote store.
     pub file: Option<Arc<FileStore>>,
-    /// What the header is in.
+    /// Where the header is stored.
     pub store: Arc<dyn Store>,
     pub format: &'static dyn Format,
-    /// What builds edits.
+    /// Builds the edits.
     pub editor: &'static dyn HeaderEditor,
-    /// It, locked.
+    /// The locked header.
     pub header: Box<dyn Header>,
     path: PathBuf,
 }
 
 impl OpenArgs {
-    /// The same volume, of which only the header is wanted.
+    /// The same volume, for work on its header alone.
     pub fn header_args(&self) -> HeaderArgs {
         let format = self.how.format().map(str::to_owned);
         HeaderArgs { path: self.path.clone(), format, partition: self.how.partition() }
@@ -170,12 +170,12 @@ impl OpenArgs {
 }
 
 impl HeaderArgs {
-    /// Whether it is in a partition.
+    /// Whether the volume is in a partition.
     pub fn in_partition(&self) -> bool {
         self.partition.is_some()
     }
 
-    /// The volume, as the options say.
+    /// How to open the volume, as the options say.
     pub fn opening(&self) -> claviger_engine::Result<Opening> {
         Ok(remote::opening(&self.path, None)?.partition(self.partition).format(self.format.as_deref()))
     }
@@ -189,7 +189,7 @@ impl HeaderArgs {
 }
 
 impl Named {
-    /// Where it is, for people.
+    /// The volume's path, for people.
     pub fn path(&self) -> String {
         self.path.display().to_string()
     }
@@ -200,7 +200,7 @@ impl Named {
         format!("{} is a {} volume. This will be written: {}.", self.path(), self.format.name(), steps.join(", "))
     }
 
-    /// Carries the change out and tells of it.
+    /// Carries the change out and reports it.
     pub fn carry_out(&self, prepared: Prepared, json: bool) -> anyhow::Result<()> {
         prepared.edit.carry_out(&*self.store).map_err(|e| e.at(&self.path))?;
         output::print(&Written::of(&self.path, prepared), json)
@@ -214,16 +214,16 @@ pub struct Written {
     format: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     keyslot: Option<u32>,
-    /// How its key is derived from now on.
+    /// How the volume's key is derived after the change.
     #[serde(flatten)]
     derivation: Option<Derivation>,
-    /// What was written, in order; nothing if all was as it should be.
+    /// What was written, in order; empty if nothing needed a change.
     written: Vec<String>,
     warnings: Vec<String>,
 }
 
 impl Written {
-    /// What was prepared and is written now. Tells the warnings.
+    /// The report of a prepared change that is written now. Prints the warnings.
     pub fn of(path: &Path, prepared: Prepared) -> Self {
         Self {
             path: path.display().to_string(),

@@ -1,4 +1,4 @@
-//! The files inside a volume, without mounting it: what `ls`, `tree`, `cat --file` and `cp` share.
+//! The files inside a volume that is not mounted: shared by `ls`, `tree`, `cat --file` and `cp`.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -35,31 +35,31 @@ pub struct InsideArgs {
 /// The files of an open volume.
 pub struct Inside {
     pub tree: Arc<dyn Tree>,
-    /// The file system that they are in; a folder of the host has none of its own.
+    /// The file system that holds the files; `None` for a folder of the host.
     pub filesystem: Option<Filesystem>,
-    /// Where `tree` begins, if it is a folder of encrypted files in that file system.
+    /// Where `tree` begins, if it is an encrypted folder in that file system.
     begins: PathBuf,
-    /// Whether nothing encrypts them.
+    /// Whether the files are unencrypted.
     pub in_clear: bool,
-    /// Of a folder of encrypted files, what there is of it besides.
+    /// The details of an encrypted folder.
     pub folder: Option<Folder>,
 }
 
-/// A folder of encrypted files.
+/// An encrypted folder.
 pub struct Folder {
     pub tree: Arc<Stacked>,
-    /// The same as it is stored, with the same nodes.
+    /// The stored, encrypted files, with the same nodes.
     pub lower: Arc<dyn Tree>,
     pub format: &'static dyn FileFormat,
 }
 
 impl InsideArgs {
-    /// That of a logical volume.
+    /// The arguments for a logical volume alone.
     pub fn of(logical_volume: LogicalVolumeArgs) -> Self {
         Self { logical_volume, ..Self::default() }
     }
 
-    /// The part of these bytes that is named. Warnings are told.
+    /// The partition or logical volume that the options name in `store`. Prints warnings.
     pub fn part(&self, open: &OpenArgs, mut store: Arc<dyn Store>) -> claviger_engine::Result<Arc<dyn Store>> {
         if let Some(number) = self.inner_partition {
             store = Arc::new(partitions::slice(store, number).map_err(|e| e.at(&open.path))?);
@@ -67,13 +67,13 @@ impl InsideArgs {
         self.logical_volume.within(store, false).map_err(|e| e.at(&open.path))
     }
 
-    /// Opens the volume, the file system inside, and the folder of encrypted files in that into which `path` leads, if there is one
-    /// that is to be opened. Warnings are told.
+    /// Opens the volume, its file system, and the encrypted folder into which `path` leads, if the options ask for one. Prints
+    /// warnings.
     pub fn open(&self, open: &OpenArgs, access: Access, path: &OsStr) -> anyhow::Result<Inside> {
         self.inside(open, open.open_for_files(access)?, path)
     }
 
-    /// The same, with the hidden volume in it protected if that is asked for.
+    /// Like [`InsideArgs::open`], but also protects the hidden volume if the options ask for it.
     pub fn open_protecting(
         &self,
         open: &OpenArgs,
@@ -104,7 +104,7 @@ impl InsideArgs {
         Ok(inside)
     }
 
-    /// The folder of encrypted files into which `path` leads in what is open.
+    /// The encrypted folder into which `path` leads.
     ///
     /// # Errors
     /// `NotThisFormat` if there is none.
@@ -116,13 +116,13 @@ impl InsideArgs {
         Ok(folder.ok_or_else(|| none().at(&open.path))?)
     }
 
-    /// The file system in what has bytes.
+    /// The file system in what was opened.
     pub fn outer(&self, open: &OpenArgs, opened: Opened) -> anyhow::Result<Inside> {
         let (store, in_clear) = self.bytes(open, opened)?;
         self.over(open, store, in_clear)
     }
 
-    /// The bytes that hold the file system, and whether nothing encrypts them. Warnings are told.
+    /// The bytes that hold the file system, and whether they are unencrypted. Prints warnings.
     pub fn bytes(&self, open: &OpenArgs, opened: Opened) -> anyhow::Result<(Arc<dyn Store>, bool)> {
         let (store, in_clear): (Arc<dyn Store>, _) = match opened {
             Opened::Clear(store) => (store, true),
@@ -142,7 +142,7 @@ impl InsideArgs {
         Ok(Inside { tree: tree.into(), filesystem: Some(filesystem), begins: PathBuf::new(), in_clear, folder: None })
     }
 
-    /// The error, with what to try where the volume holds partitions.
+    /// Adds a hint to the error if the volume holds a partition table.
     fn explained(&self, error: Error, store: &dyn Store) -> Error {
         match partitions::read(store) {
             Ok(Some(table)) if self.inner_partition.is_none() && error.hint.is_none() => {
@@ -154,7 +154,7 @@ impl InsideArgs {
     }
 }
 
-/// A node of the volume's files, as long as it is used.
+/// A node of the volume's files, held while it is used.
 pub type FoundNode<'a> = HeldNode<&'a (dyn Tree + 'static)>;
 
 impl Inside {
@@ -166,7 +166,7 @@ impl Inside {
         Self { tree, filesystem, begins: path.into(), in_clear: false, folder }
     }
 
-    /// The files as they are stored, with the same nodes.
+    /// The files as stored, with the same nodes.
     pub fn stored(&self) -> &dyn Tree {
         self.folder.as_ref().map_or(&*self.tree, |folder| &*folder.lower)
     }
@@ -176,7 +176,7 @@ impl Inside {
         HeldNode::find(&*self.tree, self.below(path)?).map_err(|e| tree_error(e, path))
     }
 
-    /// The path from where the tree begins.
+    /// The path relative to the start of the tree.
     fn below<'a>(&self, path: &'a OsStr) -> Result<&'a OsStr, Error> {
         let below = Path::new(path).strip_prefix(&self.begins).map(Path::as_os_str);
         below.map_err(|_| {
@@ -185,33 +185,33 @@ impl Inside {
         })
     }
 
-    /// The node that an entry of `folder` names.
+    /// The node of an entry of `folder`.
     pub fn take(&self, folder: Node, entry: &Entry, path: &OsStr) -> Result<FoundNode<'_>, Error> {
         HeldNode::take(&*self.tree, folder, entry).map_err(|e| tree_error(e, path))
     }
 
-    /// What is known about it.
+    /// The attributes of a node.
     pub fn attributes(&self, node: Node, path: &OsStr) -> Result<Attributes, Error> {
         self.tree.attributes(node).map_err(|e| tree_error(e, path))
     }
 
-    /// What a folder holds, sorted by name, and what of it cannot be shown.
+    /// The entries of a folder, sorted by name, and the names that cannot be shown.
     pub fn list(&self, folder: Node, path: &OsStr) -> Result<Listing, Error> {
         let mut list = self.tree.list_all(folder).map_err(|e| tree_error(e, path))?;
         list.entries.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(list)
     }
 
-    /// Why something that is neither a file, a folder nor a link is not read.
+    /// Why something that is no file, folder or link cannot be read.
     pub fn why_special(&self, node: Node) -> Error {
-        // A tree that does not read something for a reason says it.
+        // Some trees give a reason of their own.
         let read = self.tree.read_at(node, 0, &mut [0]).err();
         let why = read.filter(|e| !matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::IsADirectory));
         why.map_or_else(|| Error::unsupported("it is a device, pipe or socket"), Error::from)
     }
 }
 
-/// A path inside a volume, which may begin with a colon as in `cp`.
+/// A path inside a volume without its leading colon, which `cp` uses.
 pub fn inside(path: &OsStr) -> &OsStr {
     OsStr::from_bytes(path.as_bytes().strip_prefix(b":").unwrap_or(path.as_bytes()))
 }
@@ -226,7 +226,7 @@ pub fn below(folder: &OsStr, name: &OsStr) -> OsString {
     OsString::from_vec(path)
 }
 
-/// An error of a tree, about a path inside.
+/// An error of a tree, with the path inside the volume.
 pub fn tree_error(error: io::Error, path: &OsStr) -> Error {
     let shown = shown(path);
     match error.kind() {
@@ -236,14 +236,14 @@ pub fn tree_error(error: io::Error, path: &OsStr) -> Error {
         io::ErrorKind::AlreadyExists => Error::misuse(format!("{shown} already exists in the volume")),
         io::ErrorKind::ReadOnlyFilesystem => Error::unsupported(format!("writing {shown}: {error}")),
         _ => {
-            // One of ours keeps its kind, and so does the path that it is about.
+            // Our own errors keep their kind and their path.
             let error = Error::from(error);
             error.at(Path::new(&format!("{shown} in the volume")))
         }
     }
 }
 
-/// A name for people: what would move the cursor, or turn the text around, is escaped.
+/// A name for display: escapes characters that move the cursor or change the writing direction.
 pub fn shown(name: &OsStr) -> String {
     let mut text = String::new();
     for chunk in name.as_bytes().utf8_chunks() {
@@ -268,7 +268,7 @@ pub fn seconds(time: Option<SystemTime>) -> Option<i64> {
     })
 }
 
-/// What a kind is called in JSON and text.
+/// The name of a kind of node in JSON and text.
 pub fn kind_name(kind: NodeKind) -> &'static str {
     match kind {
         NodeKind::File => "file",

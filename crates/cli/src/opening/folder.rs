@@ -55,22 +55,22 @@ pub struct FolderArgs {
     pub(crate) certificates: CertificateArgs,
 }
 
-/// What the options come to: the files that they name are read.
+/// The options with the contents of the files that they name.
 #[derive(Default)]
 pub struct FolderGiven {
     name_passphrase: Option<Secret>,
     wrapped_passphrase: Option<Vec<u8>>,
-    /// Whether that needs no password.
+    /// Whether the passphrase needs no password.
     opens_itself: bool,
 }
 
 impl FolderGiven {
-    /// The wrapped passphrases that the options name.
+    /// The wrapped passphrases from the files that the options name.
     pub fn wrapped(&self) -> Option<&[u8]> {
         self.wrapped_passphrase.as_deref()
     }
 
-    /// Whether what was read opens the folder without a password.
+    /// Whether the files that were read open the folder without a password.
     pub fn opens_itself(&self) -> bool {
         self.opens_itself
     }
@@ -97,10 +97,10 @@ impl FolderArgs {
         files || descriptors || flags || certificates.given()
     }
 
-    /// The file in which the folder's passphrase is wrapped, if it is named.
+    /// The file with the folder's wrapped passphrase, if an option names one.
     ///
     /// # Errors
-    /// `Misuse` if there are several.
+    /// `Misuse` if the options name several.
     pub fn wrapped_file(&self) -> Result<Option<PathBuf>> {
         match &self.wrapped_passphrase[..] {
             [] => Ok(None),
@@ -110,17 +110,17 @@ impl FolderArgs {
         }
     }
 
-    /// Whether files are shown as they are stored, which takes no password.
+    /// Whether to show files as stored, which needs no password.
     pub fn as_stored(&self) -> bool {
         self.encrypted_view
     }
 
-    /// The format that private keys are for, if some are named.
+    /// The format that the private keys are for, if any are named.
     pub fn certificate_format(&self) -> Option<&'static str> {
         self.certificates.given().then_some(certificates::FORMAT)
     }
 
-    /// Whether it is said where the folder's password comes from.
+    /// Whether an option names the source of the folder's password.
     pub fn gives_password(&self) -> bool {
         self.folder_password_file.is_some() || self.folder_password_fd.is_some()
     }
@@ -129,13 +129,13 @@ impl FolderArgs {
         self.name_password_file.is_some() || self.name_password_fd.is_some()
     }
 
-    /// Whether no other of them was given than those for a smart card.
+    /// Whether only options for a smart card were given.
     pub fn only_smart_card(&self) -> bool {
         let rest = Self { certificates: CertificateArgs::default(), ..self.clone() };
         self.certificates.only_smart_card() && !rest.given()
     }
 
-    /// Refuses them for what has bytes and no files.
+    /// Refuses these options for anything but a folder.
     ///
     /// # Errors
     /// `Misuse`.
@@ -147,7 +147,7 @@ impl FolderArgs {
         }
     }
 
-    /// Reads what the options name.
+    /// Reads the files that the options name.
     pub fn read(&self) -> Result<FolderGiven> {
         let name_passphrase = match self.gives_name_password() {
             true => passphrase(self.name_source().read()?),
@@ -157,7 +157,7 @@ impl FolderArgs {
         Ok(FolderGiven { name_passphrase, wrapped_passphrase, opens_itself })
     }
 
-    /// The files of wrapped passphrases one behind the other, as they are in one file, and whether they need no password.
+    /// Concatenates the files of wrapped passphrases, as eCryptfs has them in one file. Also returns whether they need no password.
     fn wrapped(&self) -> Result<(Option<Vec<u8>>, bool)> {
         let mut all = Vec::new();
         for file in &self.wrapped_passphrase {
@@ -174,7 +174,7 @@ impl FolderArgs {
         Ok((Some(all), of_synology))
     }
 
-    /// What they come to, with what was read.
+    /// The options for the engine, with the contents of their files.
     pub fn options<'a>(&self, given: &'a FolderGiven) -> FolderOptions<'a> {
         FolderOptions {
             name_passphrase: given.name_passphrase.as_ref(),
@@ -187,7 +187,7 @@ impl FolderArgs {
         }
     }
 
-    /// Where the password comes from of a folder in a volume with a password of its own.
+    /// The source of the password of a folder inside a volume that has its own password.
     pub fn source(&self) -> Source<'_> {
         Source::password(
             "folder-",

@@ -1,5 +1,5 @@
-//! The way to an encrypted folder, on this machine or inside something, in two steps: it can be looked at
-//! before anybody is asked for its password.
+//! Finds an encrypted folder, on this machine or inside a volume, and then opens it. Between the two steps, verbs can inspect
+//! the folder before anybody has to type its password.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -21,9 +21,9 @@ use crate::terminal::{cancel, output};
 /// A folder that was found, still locked.
 pub struct FoundFolder<'a> {
     pub locked: Locked,
-    /// Where it is, for people.
+    /// The folder's path, for people.
     pub path: String,
-    /// The same as words of a command line: what is opened, and a path inside.
+    /// The same as words of a command line: the volume, and the path inside.
     pub words: [String; 2],
     args: &'a OpenArgs,
     place: FolderLocation,
@@ -35,19 +35,19 @@ pub struct FoundFolder<'a> {
 enum FolderLocation {
     /// On this machine.
     Here,
-    /// In something that is not encrypted.
+    /// In an unencrypted file system.
     InClear,
     /// In a volume, which has a password of its own.
     InVolume,
 }
 
 impl OpenArgs {
-    /// Whether the options are for a folder of encrypted files inside.
+    /// Whether the options are for an encrypted folder inside a volume.
     pub fn wants_folder(&self) -> bool {
         self.how.folder_format().is_some() || self.how.folder.given()
     }
 
-    /// Finds the folder itself, or where `inside` leads in what it names.
+    /// Finds the folder itself, or the folder to which `inside` leads in the volume.
     ///
     /// # Errors
     /// Those of [`Opening::find`].
@@ -76,8 +76,8 @@ impl OpenArgs {
         Ok(FoundFolder { locked, path: shown, words, args: self, place, given: self.how.folder.read()? })
     }
 
-    /// Opens the folder of encrypted files into which `path` leads in what is open, if that is `wanted` or the options say so: by its
-    /// format, by an option for such folders, or by a password, which is the folder's where nothing else is encrypted (`in_clear`).
+    /// Opens the encrypted folder into which `path` leads in `tree`, if it is `wanted` or the options ask for it. They do so by
+    /// its format, by an option for such folders, or by a password; with `in_clear`, the password is the folder's.
     pub fn open_inner_folder(
         &self,
         tree: &Arc<dyn Tree>,
@@ -130,14 +130,14 @@ impl FoundFolder<'_> {
         Ok(credentials)
     }
 
-    /// Whether any of these unwraps the passphrase of the folder, whether or not that opens it.
+    /// Whether any of these unwraps the folder's passphrase, even if that does not open the folder.
     pub fn unwraps(&self, credentials: &[Credential]) -> bool {
         let beside = self.locked.stored_files().and_then(|(_, beside)| beside.wrapped_passphrase.as_deref());
         let file = self.given.wrapped().or(beside);
         file.zip(self.locked.file_format()).is_some_and(|(file, format)| format.unwraps(file, credentials))
     }
 
-    /// How it is opened, with these credentials.
+    /// How to open the folder with these credentials.
     pub fn with<'b>(&'b self, credentials: &'b [Credential]) -> Unlock<'b> {
         match self.place {
             FolderLocation::Here => self.args.how.unlock_folder(credentials, &self.given),
@@ -147,7 +147,6 @@ impl FoundFolder<'_> {
         }
     }
 
-    /// Opens it.
     pub fn unlock(self, credentials: &[Credential]) -> anyhow::Result<OpenFolder> {
         let cancel = cancel::install()?;
         let Self { locked, path, words: _, args, place, given } = self;

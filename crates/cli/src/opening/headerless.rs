@@ -1,4 +1,4 @@
-//! Options for formats without a header: what a header would say.
+//! Options for formats without a header: they give what a header would store.
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ pub struct HeaderlessArgs {
     seed: Option<Seed>,
 }
 
-/// A place, and whether sectors are counted from there on.
+/// An offset, and whether sectors are counted from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Offset {
     bytes: u64,
@@ -63,7 +63,7 @@ impl Offset {
     }
 }
 
-/// A size as everywhere, or in sectors: `2048s`.
+/// A size in bytes, or in sectors: `2048s`.
 fn size_or_sectors(text: &str) -> std::result::Result<u64, String> {
     match text.strip_suffix('s').map(str::parse::<u64>) {
         Some(Ok(sectors)) => sectors.checked_mul(512).ok_or_else(|| format!("{text:?} is too large")),
@@ -71,7 +71,7 @@ fn size_or_sectors(text: &str) -> std::result::Result<u64, String> {
     }
 }
 
-/// What is appended to a passphrase, and where it comes from. Options can be cloned, secrets cannot.
+/// A seed appended to a passphrase, and its file. Options must be clonable, and secrets are not: hence the `Arc`.
 #[derive(Clone)]
 struct Seed(Arc<Secret>, PathBuf);
 
@@ -89,24 +89,24 @@ impl Seed {
 }
 
 impl HeaderlessArgs {
-    /// Whether one of them was given.
+    /// Whether any of these options was given.
     pub fn given(&self) -> bool {
         let Self { key_size, data_offset, skip, data_size, sector_size, iv_large_sectors, itercountk, seed } = self;
         let numbers = [key_size, sector_size, itercountk].into_iter().any(Option::is_some);
         numbers || data_offset.is_some() || skip.is_some() || data_size.is_some() || *iv_large_sectors || seed.is_some()
     }
 
-    /// The size of the key, which is this one if none is given.
+    /// The size of the key; sets it to `bits` if none is given.
     pub fn key_bits_or(&mut self, bits: u32) -> u32 {
         *self.key_size.get_or_insert(bits)
     }
 
-    /// Refuses the options where the format, which has to be named for that, does not take them.
+    /// Refuses the options unless `format` names a format that takes them.
     ///
     /// # Errors
     /// `Misuse`.
     pub fn check(&self, format: Option<&str>) -> Result<()> {
-        // Not when it is read: before a volume is opened, this program may have to start itself anew.
+        // Not earlier: this program may have to start itself again before it opens a volume.
         if let Some(Seed(_, path)) = &self.seed {
             hide(path)?;
         }
@@ -126,7 +126,7 @@ impl HeaderlessArgs {
         takes::check(format.name(), &format.takes(), Purpose::Opening, &asked)
     }
 
-    /// Puts them into how a volume is opened.
+    /// Adds these options to the parameters for unlocking.
     pub fn apply<'a>(&'a self, with: &mut Unlock<'a>) {
         with.headerless = Headerless {
             key_bits: self.key_size,

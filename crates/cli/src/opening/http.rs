@@ -1,5 +1,5 @@
-//! The little of HTTP that tang servers take: one request and one answer on a connection. What is exchanged needs no secrecy: points
-//! are masked, and keys are known by their thumbprints.
+//! The part of HTTP that tang servers use: one request and one response per connection. The exchange needs no secrecy: points
+//! are blinded, and thumbprints identify the keys.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
@@ -10,29 +10,29 @@ use claviger_engine::{Error, Result};
 
 use crate::terminal::cancel;
 
-/// How long a server may take, from its name to the last byte of its answer.
+/// The time limit for a server, from name resolution to the last byte of its response.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The longest answer: keys and signatures.
+/// The longest response, in bytes: keys and signatures are far shorter.
 const LONGEST: u64 = 256 << 10;
 
-/// What a URL names.
+/// The parts of a URL.
 struct UrlParts<'a> {
     host: &'a str,
     port: u16,
     path: &'a str,
 }
 
-/// Whether two URLs are that of the same server.
+/// Whether two URLs name the same server.
 pub fn same(one: &str, other: &str) -> bool {
     let plain = |url: &str| url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/').to_owned();
     plain(one) == plain(other)
 }
 
-/// Gets what is at `path` below `url`, or posts a JWK there.
+/// Gets `path` below `url`, or posts a JWK to it.
 ///
 /// # Errors
-/// `Misuse` for a URL that is none, `Unsupported` for another protocol; `Io` where the server is not reached, is too slow or answers
+/// `Misuse` for an invalid URL, `Unsupported` for another protocol; `Io` if the server is unreachable, too slow or responds
 /// with an error; `Cancelled`.
 pub fn ask(url: &str, path: &str, body: Option<&[u8]>) -> Result<Vec<u8>> {
     let place = UrlParts::parse(url)?;
@@ -46,7 +46,7 @@ impl<'a> UrlParts<'a> {
             return Err(Error::unsupported("tang servers over https (tang needs no TLS; use http)").at(url.as_ref()));
         }
         let rest = url.strip_prefix("http://").unwrap_or(url);
-        // Nothing else gets into the request than a URL.
+        // Prevents header injection: the URL may contain only visible ASCII.
         if rest.is_empty() || !rest.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(wrong());
         }

@@ -1,4 +1,4 @@
-//! What to run where a file is no volume, but an image or an archive that may hold one.
+//! Suggests commands for a file that is not a volume, but an image or archive that may hold one.
 
 use std::path::Path;
 
@@ -7,12 +7,12 @@ use claviger_engine::diagnosis::{DiskAccess, Mark};
 use super::remote;
 use crate::terminal::output;
 
-/// Sentences, each with a command, that lead from what a mark tells of `path` to what is in it. None of them writes into it.
+/// Sentences, each with a command, that lead from the recognised file at `path` to its contents. No command writes to the file.
 pub fn steps(mark: &Mark, path: &str) -> Vec<(String, Option<String>)> {
     let Mark { what, opened_by: Some(by), way, .. } = mark else { return Vec::new() };
     let explain = |path: &str| Some(output::command(["claviger", "explain", path]));
     match way {
-        // A scheme leads to a file here, and not to what another scheme leads to.
+        // An image scheme takes a local file, not the address of a remote store.
         Some(DiskAccess::Image(format)) if !remote::is_remote(Path::new(path)) => {
             vec![(format!("This is {what}. To open the disk in it:"), explain(&format!("{format}:{path}")))]
         }

@@ -17,13 +17,13 @@ pub struct LogicalVolumeArgs {
 }
 
 impl LogicalVolumeArgs {
-    /// Whether one was named.
+    /// Whether an option names a logical volume.
     pub fn given(&self) -> bool {
         self.logical_volume.is_some()
     }
 
-    /// The logical volume in `store`, or `store` itself if none was named. Warnings are told. `to_write` says whether somebody
-    /// wants to write to it.
+    /// The logical volume in `store`, or `store` itself if no option names one. Prints warnings. `to_write` says whether the
+    /// caller will write to it.
     pub fn within(&self, store: Arc<dyn Store>, to_write: bool) -> claviger_engine::Result<Arc<dyn Store>> {
         let Some(name) = &self.logical_volume else { return Ok(store) };
         let (group, volume) = logical_volumes::find(&*store, name)?;

@@ -60,7 +60,7 @@ pub struct OpenArgs {
 }
 
 impl OpenArgs {
-    /// The file as it is, or a partition in it, without decryption.
+    /// The file itself, or a partition in it, without decryption.
     ///
     /// # Errors
     /// Those of opening it.
@@ -68,12 +68,12 @@ impl OpenArgs {
         self.how.opening(&self.path)?.access(access).stored()
     }
 
-    /// What may be asked for a passphrase.
+    /// The options for tokens.
     pub fn tokens(&self) -> &TokenArgs {
         &self.how.tokens
     }
 
-    /// Where the data are.
+    /// The path of the data.
     pub fn store_path(&self) -> &Path {
         &self.path
     }
@@ -88,35 +88,35 @@ impl OpenArgs {
         self.how.format()
     }
 
-    /// The password and the keyfiles, asked where needed.
+    /// The password and keyfiles; asks where needed.
     pub fn read_credentials(&self) -> claviger_engine::Result<Vec<Credential>> {
         self.credentials.read()
     }
 
-    /// Whether the trials were narrowed.
+    /// Whether an option narrows the trials.
     pub fn hinted(&self) -> bool {
         let UnlockArgs { hash, cipher, pim, .. } = &self.how;
         hash.is_some() || cipher.is_some() || pim.is_some() || self.how.slot.is_some() || self.how.backup_header
     }
 
-    /// Whether one copy of the header was named, or the backups.
+    /// Whether an option names one copy of the header, or the backups.
     pub fn names_header(&self) -> bool {
         self.how.header() != HeaderChoice::Any
     }
 
-    /// What was given that is needed to open it, besides the credentials, as options: for commands that others are to run.
+    /// The options needed to open the volume again, besides the credentials, for commands that are suggested.
     pub fn needed(&self) -> Vec<String> {
         self.how.pim.map(|pim| ["--pim".to_owned(), pim.to_string()]).into_iter().flatten().collect()
     }
 
-    /// The credentials, and how they are to be tried.
+    /// The credentials, tried as the options say.
     pub fn unlock_with<'a>(&'a self, credentials: &'a [Credential]) -> Unlock<'a> {
         self.how.unlock(credentials)
     }
 
-    /// Tells what trying the keyslots costs, and asks where it takes long, before anybody types a password.
+    /// Announces the cost of trying the keyslots, and asks before slow work, so that nobody types a password in vain.
     pub fn announce(&self, header: &dyn Header) -> claviger_engine::Result<()> {
-        // A volume key opens none of them.
+        // A volume key opens no keyslot.
         if self.credentials.gives_volume_key() {
             return Ok(());
         }
@@ -124,7 +124,7 @@ impl OpenArgs {
         patience::announce(header.plan(&with), &with)
     }
 
-    /// What a token's device has released, where tokens are to open the volume, or are tried first.
+    /// The passphrase that a token's device released, if the options use only tokens or try them first.
     pub(super) fn released(&self, header: &dyn Header) -> claviger_engine::Result<Option<Released>> {
         let UnlockArgs { tokens, folder, .. } = &self.how;
         let released = match (tokens.only(), self.credentials.given()) {
@@ -136,12 +136,12 @@ impl OpenArgs {
         released.map_err(|e| if e.path.is_none() { e.at(&self.path) } else { e })
     }
 
-    /// Opens a volume, for verbs that need its bytes. The password is asked once it is known that there is something to open.
+    /// Opens a volume, for verbs that need its bytes. Asks for the password only after a volume was found.
     pub fn open(&self, access: Access) -> anyhow::Result<OpenVolume> {
         self.bytes(access, None)
     }
 
-    /// Opens a volume, and protects the hidden one in it if that is asked for.
+    /// Opens a volume, and protects the hidden volume if the options ask for it.
     pub fn open_protecting(&self, access: Access, protect: &ProtectArgs) -> anyhow::Result<OpenVolume> {
         self.bytes(access, self.protected(access, protect)?)
     }
@@ -152,7 +152,7 @@ impl OpenArgs {
         Ok(opened.bytes().map_err(|e| e.at(&self.path))?)
     }
 
-    /// Options of folders mean nothing to a volume, but that a smart card is a token's, too.
+    /// Refuses folder options for a volume, except those of a smart card, which tokens use, too.
     fn refuse_folder_options(&self) -> claviger_engine::Result<()> {
         let card = self.how.tokens.only() && self.how.folder.only_smart_card();
         if self.path.is_dir() || card { Ok(()) } else { self.how.folder.refuse() }
@@ -163,7 +163,7 @@ impl OpenArgs {
         self.open_with(self.how.opening_for_files(&self.path)?, access, None, None)
     }
 
-    /// The same, and protects the hidden volume in it if that is asked for.
+    /// Like [`OpenArgs::open_for_files`], but also protects the hidden volume if the options ask for it.
     pub fn open_for_files_protecting(&self, access: Access, protect: &ProtectArgs) -> anyhow::Result<Opened> {
         self.open_with(self.how.opening_for_files(&self.path)?, access, self.protected(access, protect)?, None)
     }
@@ -182,31 +182,31 @@ impl OpenArgs {
         Ok(protect.protect.then_some(&protect.hidden))
     }
 
-    /// How it is really opened where this is wanted.
+    /// The access that is possible if `wanted` was requested: truncated volumes are read-only.
     pub fn access(&self, wanted: Access) -> Access {
         if self.how.truncated { Access::ReadOnly } else { wanted }
     }
 
-    /// The files that are opened.
+    /// The files that will be opened.
     pub fn files(&self) -> Vec<&Path> {
         [Some(&*self.path), self.how.header_file()].into_iter().flatten().collect()
     }
 
-    /// What it is about, opened for another process that unlocks it.
+    /// The stores of the volume, opened for the key process, which unlocks it.
     pub fn stores(&self, access: Access) -> anyhow::Result<Stores> {
         self.refuse_folder_options()?;
         Ok(self.how.opening(&self.path)?.access(self.access(access)).stores()?)
     }
 
-    /// Finds the encrypted folder of this machine, for another process that unlocks it.
+    /// Finds the encrypted folder on this machine, for the key process, which unlocks it.
     pub fn find_here(&self, access: Access) -> anyhow::Result<Locked> {
         let locked = self.how.opening(&self.path)?.access(self.access(access)).find()?;
         locked.check_key_process(&[])?;
         Ok(locked)
     }
 
-    /// Opens a volume whose bytes another process reads, or a folder that it looks through. Calls `alone` once all secrets are there: from then on no file can be opened
-    /// any more.
+    /// Opens, in the key process, a volume or folder that the other process reads for it. Calls `alone` once all secrets are
+    /// there: from then on this process can open no files.
     pub fn open_lent(
         &self,
         key_side: &KeySide,
@@ -245,7 +245,7 @@ impl OpenArgs {
         if alone.is_some() {
             locked.check_key_process(&[])?;
         }
-        // A password is then that of a folder in it.
+        // Nothing to unlock here: a password is that of an encrypted folder inside.
         if locked.is_clear() {
             return Ok(locked.unlock(&self.how.unlock(&[]))?);
         }
@@ -299,7 +299,7 @@ impl OpenArgs {
     }
 }
 
-/// Fails if one of these options was given.
+/// Fails if any of these options was given.
 pub fn takes_no(what: &str, options: impl IntoIterator<Item = (bool, &'static str)>) -> claviger_engine::Result<()> {
     match options.into_iter().find(|(given, _)| *given) {
         Some((_, option)) => Err(Error::misuse(format!("{what} takes no {option}"))),
@@ -307,7 +307,7 @@ pub fn takes_no(what: &str, options: impl IntoIterator<Item = (bool, &'static st
     }
 }
 
-/// The verb that says more, for verbs that open a volume and could not.
+/// Adds a hint to run `claviger explain` if a volume could not be opened.
 fn with_explain(mut error: Error) -> Error {
     let more = match &error.kind {
         ErrorKind::NotThisFormat(_) => "To find out what it is: claviger explain",

@@ -1,4 +1,4 @@
-//! Where a volume is mounted: on a folder that is named, or on one that is made for it.
+//! Where a volume is mounted: on a folder that the user named, or on one that is created for it.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder};
@@ -15,15 +15,15 @@ use crate::terminal::output;
 /// An empty folder.
 pub struct MountPoint {
     path: PathBuf,
-    /// Removed when nobody needs it any more.
+    /// Whether to remove the folder after unmounting.
     made: bool,
 }
 
 impl MountPoint {
-    /// The folder `dir`; without it one that is made for `volume`.
+    /// The folder `dir`, or one that is created for `volume`.
     ///
     /// # Errors
-    /// `Misuse` if it is no folder, or not empty; `Io`.
+    /// `Misuse` if `dir` is not an empty folder; `Io`.
     pub fn new(dir: Option<&Path>, volume: &Path, runtime: &Runtime) -> Result<Self> {
         if let Some(dir) = dir {
             return Ok(Self { path: empty_folder(dir)?, made: false });
@@ -41,7 +41,6 @@ impl MountPoint {
         Err(Error::misuse("there are too many folders with the name of this volume").at(&folder))
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -50,13 +49,13 @@ impl MountPoint {
 impl Drop for MountPoint {
     fn drop(&mut self) {
         if self.made {
-            // Only if it is empty: never what is mounted there.
+            // Removes only an empty folder, never a mounted file system.
             let _ = fs::remove_dir(&self.path);
         }
     }
 }
 
-/// Where removable drives of this user are mounted, if he may make folders there; a folder of his own if not.
+/// The user's folder for removable drives, if the user may create folders there; otherwise a folder of this program.
 fn media(runtime: &Runtime) -> Result<PathBuf> {
     let user = rustix::process::geteuid();
     let name = std::env::var("USER").ok().filter(|name| !name.is_empty() && !name.contains('/') && name != "..");
@@ -73,7 +72,7 @@ fn media(runtime: &Runtime) -> Result<PathBuf> {
     }
 }
 
-/// A folder's name for a volume: that of its file without the ending.
+/// A folder's name for a volume: the file's name without its extension.
 fn name_for(volume: &Path) -> String {
     let name = volume.canonicalize().unwrap_or_else(|_| volume.to_owned());
     let name = name.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -82,11 +81,11 @@ fn name_for(volume: &Path) -> String {
     if name.is_empty() { "volume".to_owned() } else { name.to_owned() }
 }
 
-/// The folder as an absolute path without links, if there is nothing in it.
+/// The folder as an absolute path without symbolic links, if it is empty.
 pub fn empty_folder(dir: &Path) -> Result<PathBuf> {
     let look = || -> Result<PathBuf> {
         let path = dir.canonicalize()?;
-        // Resolving a path asks no server: what a dead one left shows only now.
+        // Resolving a path does not query a FUSE server; a dead mount fails only here.
         if !fs::metadata(&path)?.is_dir() {
             return Err(Error::misuse("not a folder").hint("Give the volume first, then the folder."));
         }
@@ -115,13 +114,13 @@ pub fn empty_folder(dir: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Of what is mounted and served, the first of which this is true.
+/// The first live session for which `wanted` returns true.
 fn session(wanted: impl Fn(&SessionRecord) -> bool) -> Option<Session> {
     let sessions = Runtime::of_this_user().and_then(|runtime| runtime.sessions()).unwrap_or_default();
     sessions.into_iter().find(|session| wanted(&session.record) && session.alive())
 }
 
-/// Says where the volume is mounted, if that is what went wrong.
+/// Adds to an `InUse` error where the volume is mounted.
 pub fn say_where(error: anyhow::Error) -> anyhow::Error {
     let error = match error.downcast::<Error>() {
         Ok(error) if matches!(error.kind, ErrorKind::InUse { .. }) => error,

@@ -1,4 +1,4 @@
-//! New files that must not be lost, or take the place of others: keyfiles and header backups.
+//! New files that must neither get lost nor replace others: keyfiles and header backups.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use claviger_engine::internal::files::{rename_new, sync_folder};
 use claviger_engine::{Error, Result, Secret};
 use claviger_serve::key_process::FileNumber;
 
-/// Fails if there is something of that name: better before a password is asked for than after.
+/// Fails if the path exists. Verbs call this before they ask for a password.
 pub fn must_be_new(path: &Path) -> Result<()> {
     match std::fs::symlink_metadata(path) {
         Ok(_) => Err(exists(path)),
@@ -21,11 +21,12 @@ fn exists(path: &Path) -> Error {
     Error::misuse("already exists and is not overwritten").at(path).hint("Choose another name.")
 }
 
-/// Writes a file that does not exist yet, for its owner only (0600), and makes it and its name durable. It is whole before it has that
-/// name: half a keyfile would pass for one. More can be written behind; a file that could not be written is removed again.
+/// Writes a new file, for its owner only (0600), and makes the file and its name durable. The file is complete before it gets
+/// its name, because half a keyfile would pass for a whole one. Callers may append to it. A file that could not be written is
+/// removed.
 ///
 /// # Errors
-/// `Misuse` if there is something of that name; `Io`.
+/// `Misuse` if the path exists; `Io`.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<File> {
     let at = |e: io::Error| match e.kind() {
         io::ErrorKind::AlreadyExists => exists(path),
@@ -36,13 +37,13 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<File> {
     let new = tempfile::Builder::new().prefix(".claviger-").tempfile_in(folder).map_err(at)?;
     let (mut file, new) = new.into_parts();
     file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| rename_new(&new, path)).map_err(at)?;
-    // That name is gone.
+    // The temporary name is gone.
     let _ = new.keep();
     sync_folder(path).inspect_err(|_| remove(&file, path)).map_err(at)?;
     Ok(file)
 }
 
-/// What a text file of one line holds.
+/// The content of a text file with one line.
 pub fn line(text: &Secret) -> Secret {
     let mut line = Secret::zeroed(text.len() + 1);
     let (before, newline) = line.split_at_mut(text.len());
@@ -56,12 +57,12 @@ pub fn remove(file: &File, path: &Path) {
     let _ = number(file).and_then(|number| remove_numbered(path, number));
 }
 
-/// Which file it is.
+/// The file's device and inode numbers.
 pub fn number(file: &File) -> io::Result<FileNumber> {
     file.metadata().map(|of| (of.dev(), of.ino()))
 }
 
-/// Removes this file unless another has taken its place.
+/// Removes the file with this `number` unless another has taken its place.
 pub fn remove_numbered(path: &Path, number: FileNumber) -> io::Result<()> {
     let of = std::fs::symlink_metadata(path)?;
     if (of.dev(), of.ino()) == number { std::fs::remove_file(path) } else { Ok(()) }

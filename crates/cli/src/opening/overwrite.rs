@@ -19,7 +19,7 @@ pub struct Overwrite {
 }
 
 impl Overwrite {
-    /// Asks before `old`, a `thing` at `path`, is lost.
+    /// Asks before `old` is overwritten, a `thing` (such as "file") at `path`.
     ///
     /// # Errors
     /// `Misuse` without `--force`, or if the user declines.

@@ -1,4 +1,4 @@
-//! What a header asks for before it can be opened: told beforehand, and begun only if somebody wants it where it takes long.
+//! The cost of opening a volume: announced beforehand, and confirmed by the user if it is high.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -8,11 +8,11 @@ use claviger_engine::{Error, Result, Unlock};
 
 use crate::terminal::{output, prompt, size};
 
-/// All keyslots together may take as long on one processor without a question: ordinary volumes take seconds, and minutes where
-/// many keyslots come from a faster machine.
+/// The time that all keyslots together may take on one processor without a question. Ordinary volumes take seconds; many
+/// keyslots from a faster machine take minutes.
 const LONG: Duration = Duration::from_secs(300);
 
-/// The option that answers in a script.
+/// The option that consents in a script.
 const OPTION: &str = "--allow-slow";
 
 /// Whether long work is begun without a question.
@@ -24,13 +24,13 @@ pub struct PatienceArgs {
 }
 
 impl PatienceArgs {
-    /// What [`Unlock::may_take`] is.
+    /// The value of [`Unlock::may_take`].
     pub fn may_take(self) -> Option<&'static (dyn Fn(Duration) -> Result<()> + Sync)> {
         if self.allow_slow { None } else { Some(&ask) }
     }
 }
 
-/// Tells what trying the keyslots costs, where that is worth telling, and asks where it takes long.
+/// Announces the cost of trying the keyslots if it is high, and asks if it is very high.
 ///
 /// # Errors
 /// Those of [`Unlock::may_take`].
@@ -42,7 +42,7 @@ pub fn announce(plan: Option<UnlockPlan>, with: &Unlock<'_>) -> Result<()> {
     with.may_take.map_or(Ok(()), |may_take| may_take(Duration::from_micros(plan.microseconds())))
 }
 
-/// True if trying the keyslots costs enough to say so first.
+/// Whether trying the keyslots costs enough to announce it.
 fn worth_telling(plan: &UnlockPlan) -> bool {
     const MEMORY: u64 = 256 << 20;
     const TIME: Duration = Duration::from_secs(5);
@@ -68,15 +68,15 @@ pub fn sentence(plan: &UnlockPlan) -> String {
     format!("{slots} takes at most about {time} on one processor{memory}.")
 }
 
-/// What was answered before.
+/// The user's answers so far.
 struct Answers {
-    /// The longest work that somebody wanted.
+    /// The longest time that the user accepted.
     wanted: Duration,
-    /// Whether somebody did not want some.
+    /// Whether the user declined.
     refused: bool,
 }
 
-/// Asks once, for all that is tried after that.
+/// Asks once; the answer holds for all later trials.
 fn ask(time: Duration) -> Result<()> {
     static ANSWERS: Mutex<Answers> = Mutex::new(Answers { wanted: LONG, refused: false });
     let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The plaintext of an open volume, as other programs get it.
+//! The plaintext of an open volume, as other programs see it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use claviger_engine::{Result, Store, Volume, filesystems};
 use crate::opening::logical_volume::LogicalVolumeArgs;
 use crate::terminal::{advice, output};
 
-/// The plaintext to serve, or that of a logical volume in it; prints the warnings. Sectors have the volume's size, unless a file
-/// system inside was made for smaller ones: a disk with larger sectors could not hold it.
+/// The plaintext to serve, or that of a logical volume in it; prints the warnings. Sectors have the volume's size, unless the
+/// file system inside expects smaller ones: it cannot be mounted from a disk with larger sectors.
 pub fn served(opened: OpenVolume, within: &LogicalVolumeArgs, to_write: bool) -> Result<Arc<dyn Store>> {
     advice::warn(&opened.warnings);
     let volume = with_threads(opened.volume);
@@ -25,13 +25,13 @@ pub fn served(opened: OpenVolume, within: &LogicalVolumeArgs, to_write: bool) ->
     })
 }
 
-/// The smaller sector size that the file system inside expects, if any, in bytes. Warns of it.
+/// The smaller sector size that the file system inside expects, if any, in bytes. Prints a warning about it.
 pub fn smaller_sectors(store: &dyn Store) -> Option<u64> {
     let own = store.sector_size();
     if own == SMALLEST_SECTOR {
         return None;
     }
-    // What cannot be read is no reason not to serve the rest: sectors with tags may never have been written.
+    // An unreadable sector does not prevent serving the rest: sectors with tags may never have been written.
     let inside = filesystems::sector_size(store).ok().flatten().filter(|inside| *inside < own)?;
     output::warn(&format!(
         "The file system expects {inside}-byte sectors, but the volume has {own}-byte ones. That works here, but \
@@ -41,9 +41,9 @@ pub fn smaller_sectors(store: &dyn Store) -> Option<u64> {
     Some(inside)
 }
 
-/// With the threads of this machine, for large reads.
+/// Gives the volume this machine's threads, for large reads.
 pub fn with_threads(volume: Volume) -> Volume {
-    // Between two large reads there is a write to standard output: an idle helper may sleep.
+    // Idle helper threads may sleep: between two large reads there is a write to standard output.
     let pool = Pool::for_this_machine(Duration::ZERO);
     volume.with_pool(Arc::new(pool))
 }

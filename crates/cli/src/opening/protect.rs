@@ -21,7 +21,7 @@ pub struct HiddenArgs {
 }
 
 impl HiddenArgs {
-    /// The hidden volume that these open.
+    /// The hidden volume that these credentials open, as the engine protects it.
     pub(super) fn protect<'a>(&'a self, credentials: &'a [Credential]) -> Protect<'a> {
         Protect { credentials, hash: self.hidden_hash.as_deref(), pim: self.hidden_pim }
     }
@@ -40,7 +40,7 @@ pub struct ProtectArgs {
 }
 
 impl ProtectArgs {
-    /// Whether protection is asked for.
+    /// Whether protection was requested.
     pub fn asked(&self) -> bool {
         self.protect
     }
@@ -50,7 +50,7 @@ impl ProtectArgs {
         self.protect.then(|| self.hidden.credentials.source().read()).transpose()
     }
 
-    /// The protection with what was read for it.
+    /// The protection with the credentials from [`ProtectArgs::read`].
     pub fn protect<'a>(&'a self, credentials: Option<&'a [Credential]>) -> Option<Protect<'a>> {
         credentials.map(|credentials| self.hidden.protect(credentials))
     }

@@ -13,7 +13,7 @@ use crate::terminal::cancel;
 use crate::terminal::output::warn;
 use crate::terminal::session::session;
 
-/// A helper of the user for remote stores: a row of helpers.toml.
+/// A user's helper for remote stores: one row of helpers.toml.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Row {
@@ -28,13 +28,13 @@ struct Row {
     environment: Vec<String>,
 }
 
-/// The remote store that this name stands for, unless it is a path.
+/// The remote store with this name, unless the name is a path.
 ///
 /// # Errors
-/// `Misuse` and `Unsupported` for what is wrong with it, or with the user's own helpers. `Misuse` where a file has this name, too:
-/// someone else may have named that file to make this program connect.
+/// `Misuse` and `Unsupported` for an invalid name or an invalid helper of the user. `Misuse` if a file has this name, too:
+/// somebody may have named it so to make this program connect.
 pub fn remote(name: &Path) -> Result<Option<RemoteAddress>> {
-    // Most are paths, which are no reason to read a file.
+    // Most names are paths, which do not need the user's helpers.
     if !name.as_os_str().as_encoded_bytes().contains(&b':') {
         return Ok(None);
     }
@@ -51,12 +51,12 @@ pub fn remote(name: &Path) -> Result<Option<RemoteAddress>> {
     place.map_err(|e| e.at(name))
 }
 
-/// Whether the name is no path.
+/// Whether the name is that of a remote store, not a path.
 pub fn is_remote(name: &Path) -> bool {
     matches!(remote(name), Ok(Some(_)) | Err(_))
 }
 
-/// The volume there, and its header elsewhere or in a file where it is detached.
+/// The volume in a file or remote store, and its detached header, which may also be in either.
 ///
 /// # Errors
 /// Those of [`remote`].
@@ -88,7 +88,7 @@ pub fn must_be_here(name: &Path, what: &str) -> Result<()> {
     }
 }
 
-/// The bytes there.
+/// The bytes of the file or remote store.
 ///
 /// # Errors
 /// Those of [`remote`], of [`RemoteAddress::open`] and of [`FileStore::open`].
@@ -99,10 +99,10 @@ pub fn open(name: &Path, access: Access) -> Result<Arc<dyn Store>> {
     }
 }
 
-/// Opens it, and says once where nothing keeps a second one from writing there.
+/// Opens the remote store. Warns once if nothing keeps other machines from writing to it at the same time.
 fn opened(name: &Path, place: &RemoteAddress, access: Access) -> Result<Arc<dyn Store>> {
     static TOLD: Once = Once::new();
-    // A signal has to end the wait for a server.
+    // Signals end the wait for a server.
     cancel::install()?;
     let store = place.open(access, options())?;
     if access == Access::ReadWrite && place.writers() == Writers::Unknown {
@@ -116,10 +116,10 @@ fn opened(name: &Path, place: &RemoteAddress, access: Access) -> Result<Arc<dyn 
     Ok(store)
 }
 
-/// The name by which everybody finds it, from any folder.
+/// The absolute path, or the name of the remote store: valid in any current folder.
 ///
 /// # Errors
-/// `Io`, if there is no such file.
+/// `Io` if the file does not exist.
 pub fn absolute(name: &Path) -> Result<PathBuf> {
     match is_remote(name) {
         true => Ok(name.to_owned()),
@@ -131,7 +131,7 @@ fn options() -> RemoteOptions {
     RemoteOptions { cancel: cancel::waits(), ..session().remote }
 }
 
-/// The user's own, which may stand in place of ours, and ours.
+/// The user's helpers, which may replace ours, and ours.
 fn all_helpers() -> Result<Vec<Helper>> {
     let config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
     let config = config.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".config")));
@@ -155,7 +155,7 @@ fn own_helpers(text: &str) -> Result<Vec<Helper>> {
             )));
         }
         let Row { form, program, arguments, read_only, options, environment } = row;
-        // It opens what an image names, and finds out by itself what is an image.
+        // qemu would detect the image format itself, and open any file that the image names.
         let raw = |pair: &[String]| matches!(pair[0].as_str(), "-f" | "--format") && pair[1] == "raw";
         let is_raw =
             arguments.windows(2).any(raw) || arguments.iter().any(|word| matches!(&**word, "--format=raw" | "-fraw"));

@@ -1,4 +1,4 @@
-//! What a token in the header names releases the passphrase, and nobody types one.
+//! Passphrases that a device releases because a token in the header names it, so that nobody has to type one.
 
 use std::path::{Path, PathBuf};
 
@@ -12,14 +12,14 @@ use crate::opening::credentials::Source;
 use crate::opening::http;
 use crate::terminal::{advice, cancel, output, prompt};
 
-/// Where systemd looks for signatures of PCRs (systemd-cryptsetup, `tpm2-signature=`).
+/// The paths where systemd looks for PCR signatures (systemd-cryptsetup, `tpm2-signature=`).
 const SIGNATURES: [&str; 3] = [
     "/etc/systemd/tpm2-pcr-signature.json",
     "/run/systemd/tpm2-pcr-signature.json",
     "/usr/lib/systemd/tpm2-pcr-signature.json",
 ];
 
-/// The longest file of signatures, or of a key.
+/// The longest file with signatures or a key, in bytes.
 const SIGNATURES_MAX: u64 = 1 << 20;
 
 /// What may be asked for a passphrase.
@@ -48,45 +48,45 @@ pub struct TokenArgs {
     tang: Vec<String>,
 }
 
-/// A passphrase that was released, and the keyslot that it is for, if that is only one.
+/// A passphrase that a device released, and its keyslot if there is only one.
 pub struct Released {
     pub credentials: Vec<Credential>,
     pub keyslot: Option<u32>,
 }
 
 impl TokenArgs {
-    /// For what is sealed outside of a header: this TPM, or the machine's, and these tang servers may be asked.
+    /// The options for a secret that is sealed outside a header: this TPM, or the machine's, and these tang servers may be used.
     pub fn of(tpm2_device: Option<TpmAddress>, tang: &[String]) -> Self {
         Self { tpm2_device: Some(tpm2_device.unwrap_or_default()), tang: tang.to_vec(), ..Self::default() }
     }
 
-    /// Whether one of them was given.
+    /// Whether any of these options was given.
     pub fn given(&self) -> bool {
         let Self { token_only, tpm2_device, tpm2_pin_file, tpm2_signature, tang } = self;
         *token_only || !tang.is_empty() || tpm2_device.is_some() || tpm2_pin_file.is_some() || tpm2_signature.is_some()
     }
 
-    /// Whether nothing but a token is to open the volume.
+    /// Whether only a token may open the volume.
     pub fn only(&self) -> bool {
         self.token_only
     }
 
-    /// Whether tokens are tried before a password is asked for.
+    /// Whether tokens are tried before asking for a password.
     pub fn first(&self) -> bool {
         self.tpm2_device.is_some() || !self.tang.is_empty()
     }
 
-    /// The TPM that is meant.
+    /// The TPM that the options name, or the machine's.
     pub fn tpm(&self) -> Result<Tpm> {
         Tpm::connect(&self.tpm2_device.clone().unwrap_or_default(), cancel::waits())
     }
 
-    /// Asks what the tokens name, one after the other, for a passphrase: only for `keyslot`, if one is given. No device is asked that
-    /// the options do not name, but for this machine's TPM, since a header may come from anybody.
+    /// Asks the devices that the tokens name for a passphrase, one after the other; with `keyslot`, only for that keyslot.
+    /// Since a header may come from anybody, uses only devices that the options name, and this machine's TPM.
     ///
     /// # Errors
-    /// `Misuse` if there is no such token, or the options do not name what it takes; `Unsupported` where none can be used here; what
-    /// the last device says otherwise.
+    /// `Misuse` if there is no such token, or an option for it is missing; `Unsupported` if no token can be used here;
+    /// otherwise the error of the last device.
     pub fn release(
         &self,
         header: &dyn Header,
@@ -118,7 +118,7 @@ impl TokenArgs {
                     return Ok(Released { credentials: vec![credential], keyslot: keyslot.or(only) });
                 }
                 Err(e) if matches!(e.kind, ErrorKind::Cancelled) => return Err(e),
-                // Something else may be meant by another token.
+                // Another token may still match.
                 Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) => refused = Some(e),
                 Err(e) => failed = failed.or(Some(e)),
             }
@@ -126,7 +126,7 @@ impl TokenArgs {
         Err(refused.or(failed).unwrap_or_else(|| cannot_be_used(&sealed)))
     }
 
-    /// The same where a password is asked for if none of them releases one: why not is told.
+    /// Like [`TokenArgs::release`], for verbs that ask for a password if no token releases one. Prints the reason.
     pub fn try_release(
         &self,
         header: &dyn Header,
@@ -184,7 +184,7 @@ impl Helpers for TokenArgs {
     }
 }
 
-/// A PIN for a TPM, asked for if no file has it: twice if it is `new`.
+/// A TPM's PIN, from the file or from a prompt, which asks twice if the PIN is `new`.
 pub fn pin(file: Option<&Path>, new: bool) -> Result<Secret> {
     let option = if new { "--new-tpm2-pin-file" } else { "--tpm2-pin-file" };
     if file.is_none() && prompt::asker().is_none() {
@@ -195,7 +195,7 @@ pub fn pin(file: Option<&Path>, new: bool) -> Result<Secret> {
     if new { source.new_secret() } else { source.secret() }
 }
 
-/// Reads a file of signatures, or of the key that makes them.
+/// Reads a file with signatures, or with the key that signs.
 pub fn read(file: &Path) -> Result<Vec<u8>> {
     let read = || {
         if std::fs::metadata(file)?.len() > SIGNATURES_MAX {

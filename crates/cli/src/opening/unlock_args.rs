@@ -94,12 +94,12 @@ pub struct UnlockArgs {
 }
 
 impl UnlockArgs {
-    /// As the options of another verb say, which has some of these.
+    /// The options of another verb that has only some of these.
     pub fn new(format: Option<String>, cipher: Option<String>, hash: Option<String>, pim: Option<u32>) -> Self {
         Self { format, cipher, hash, pim, ..Self::default() }
     }
 
-    /// True if any of these options was given. It names every field, so that a new option does not compile until it is decided here.
+    /// Whether any of these options was given. Names every field, so that a new option must be decided here to compile.
     pub fn given(&self) -> bool {
         let Self {
             format,
@@ -150,7 +150,7 @@ impl UnlockArgs {
         with
     }
 
-    /// The same for a folder of this machine: cipher and key size are those of new files.
+    /// Like [`UnlockArgs::unlock`], for a folder on this machine: cipher and key size are those of new files.
     pub(super) fn unlock_folder<'a>(&'a self, credentials: &'a [Credential], given: &'a FolderGiven) -> Unlock<'a> {
         let with = self.unlock(credentials);
         let Headerless { key_bits, .. } = with.headerless;
@@ -159,7 +159,7 @@ impl UnlockArgs {
         Unlock { folder, cipher: None, headerless: Headerless { key_bits: None, ..with.headerless }, ..with }
     }
 
-    /// The same for a folder that is inside something which most of the options are for.
+    /// Like [`UnlockArgs::unlock`], for a folder inside a volume to which most of the options apply.
     pub(super) fn unlock_inner_folder<'a>(
         &'a self,
         credentials: &'a [Credential],
@@ -184,7 +184,7 @@ impl UnlockArgs {
         }
     }
 
-    /// The file with the header, where it is detached.
+    /// The file with the detached header, if an option names one.
     pub fn header_file(&self) -> Option<&Path> {
         self.header_file.as_deref()
     }
@@ -199,17 +199,18 @@ impl UnlockArgs {
     /// # Errors
     /// `Misuse` for options that the format does not have.
     pub fn opening(&self, path: &Path) -> Result<Opening> {
-        // What a folder does not take is refused with all else that it does not.
+        // Folders refuse these options together with all others that they do not take.
         if !path.is_dir() {
             self.headerless.check(self.format())?;
         }
-        // Nothing in a folder shows that its files are encrypted for certificates.
+        // Nothing in an EFS folder shows that its files are encrypted.
         let format = self.format().or_else(|| self.folder.certificate_format().filter(|_| path.is_dir()));
         let opening = remote::opening(path, self.header_file())?.partition(self.partition).format(format);
         Ok(opening.keep_times(self.keep_times).by_backup(self.by_backup()))
     }
 
-    /// The same for verbs that read files: also an unencrypted file system, and a format of encrypted folders inside.
+    /// Like [`UnlockArgs::opening`], for verbs that read files. Also takes an unencrypted file system, and an encrypted folder
+    /// inside.
     pub(super) fn opening_for_files(&self, path: &Path) -> Result<Opening> {
         match self.folder_format() {
             Some(_) if !path.is_dir() => {
@@ -221,16 +222,16 @@ impl UnlockArgs {
         }
     }
 
-    /// The format, if the options name one of encrypted folders.
+    /// The format, if the options name one for encrypted folders.
     pub(super) fn folder_format(&self) -> Option<&str> {
         self.format().filter(|name| file_formats::named(name).is_ok())
     }
 
-    /// The same for a random key, and its size in bits. The format is plain dm-crypt, and the cipher AES-XTS unless the options name
-    /// another.
+    /// These options with a random key, and the key's size in bits. The format is plain dm-crypt; the cipher is AES-XTS unless
+    /// the options name another.
     ///
     /// # Errors
-    /// `Misuse` for another format, and for what such a key does not have.
+    /// `Misuse` for another format, and for options that a random key does not take.
     pub fn with_random_key(mut self) -> Result<(Self, u32)> {
         if let Some(other) = self.format().filter(|name| !name.eq_ignore_ascii_case("plain")) {
             return Err(Error::misuse(format!("--random-key: {other} volumes have their own key")));
@@ -240,7 +241,7 @@ impl UnlockArgs {
         }
         self.format = Some("plain".to_owned());
         let cipher = self.cipher.get_or_insert_with(|| "aes-xts-plain64".to_owned());
-        // XTS has two keys.
+        // XTS uses two keys.
         let bits = self.headerless.key_bits_or(if cipher.contains("-xts-") { 512 } else { 256 });
         Ok((self, bits))
     }
@@ -296,7 +297,7 @@ mod tests {
         }
     }
 
-    /// Every option that clap knows, each by itself or beside those that it requires.
+    /// Tests every option that clap knows, alone or with the options that it requires.
     #[test]
     fn each_option_counts_as_given() {
         use clap::{Args as _, FromArgMatches as _};

@@ -1,7 +1,7 @@
-//! A verb that goes on in the background: the program starts itself anew, and leaves once the new process says that it works.
+//! Runs a verb in the background: the program starts itself again, and exits once the new process reports success.
 //!
-//! Nothing secret is handed over: the new process asks for passwords itself, on the same terminal, and tells what goes wrong
-//! itself, with its exit code. A fork would copy a process whose threads are anywhere.
+//! No secret is handed over: the new process asks for passwords itself, on the same terminal, and reports errors itself, with
+//! its exit code. A fork would copy a process whose threads may be in any state.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -43,16 +43,16 @@ fn parse_process(text: &str) -> Result<Process, String> {
 }
 
 impl BackgroundArgs {
-    /// Whether this is the process in the background.
+    /// Whether this is the background process.
     pub fn in_background(&self) -> bool {
         self.ready_fd.is_some()
     }
 
-    /// The process on whose behalf this one runs, if it still lives.
+    /// The process for which this one runs, if it is still alive.
     pub fn caller(&self) -> anyhow::Result<Process> {
         match self.caller {
             Some(caller) => Ok(caller),
-            // This one's parent is the process in front, which ends soon.
+            // The parent of this process is the foreground process, which exits soon.
             None if self.in_background() => Err(Error::unsupported("watching the parent process")
                 .hint("It has exited, or /proc hides it (hidepid).")
                 .into()),
@@ -60,13 +60,13 @@ impl BackgroundArgs {
         }
     }
 
-    /// Says that it works, and leaves the terminal and the session of the one who called. Does nothing in the foreground.
+    /// Reports success, and detaches from the caller's terminal and session. Does nothing in the foreground.
     ///
     /// # Errors
-    /// If the process in front has gone: nobody would know that this one is there.
+    /// If the foreground process has exited: the user would not learn that this process runs.
     pub fn ready(&self) -> anyhow::Result<()> {
         let Some(number) = self.ready_fd else { return Ok(()) };
-        // Opened anew through /proc, which needs no trust in who else owns the number.
+        // Reopened through /proc: this does not rely on who else owns the descriptor's number.
         let mut pipe = OpenOptions::new().write(true).open(format!("/proc/self/fd/{number}"))?;
         std::env::set_current_dir("/")?;
         let _ = setsid();
@@ -85,16 +85,16 @@ fn parent() -> anyhow::Result<Process> {
     Ok(Process::of(pid.as_raw_pid().cast_unsigned()).map_err(|_| gone())?)
 }
 
-/// Starts the program with these `words` (its own name, the verb, and the rest; see [`super::command_line`]) in the background, and waits
-/// until it works or has ended: then with its exit code.
+/// Starts the program with these `words` in the background: its own name, the verb, and the rest (see [`super::command_line`]).
+/// Waits until the new process works or has exited; then returns its exit code.
 pub fn start(words: &[OsString], stdin: Stdio) -> anyhow::Result<()> {
     cancel::install()?;
-    // The new process inherits the end that it writes to. Not the other: it is to notice when this process has gone.
+    // The new process inherits only the write end. It must not hold the read end, to notice when this process exits.
     let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     fcntl_setfd(&write, FdFlags::empty())?;
-    // It may be hidden from this user, as sudo is: only --with-parent has to know it.
+    // The parent may be hidden from this user, as sudo is. Only --with-parent needs it.
     let caller = parent().ok();
-    // Its own name shows in lists of processes; where the program was replaced since, the file has none any more.
+    // Process lists show the program's own path. If the file was replaced, /proc/self/exe still works.
     let own = std::env::current_exe().ok().filter(|path| path.is_file());
     let mut command = Command::new(own.unwrap_or_else(|| "/proc/self/exe".into()));
     command.args(&words[1..2]);
@@ -110,7 +110,7 @@ pub fn start(words: &[OsString], stdin: Stdio) -> anyhow::Result<()> {
     let mut passed_on = 0;
     loop {
         let mut fds = [PollFd::new(&read, PollFlags::IN), PollFd::new(&process, PollFlags::IN)];
-        // A signal that comes just before the wait does not interrupt it.
+        // A signal just before the wait does not interrupt it.
         let tick = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         match poll(&mut fds, Some(&tick)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -125,7 +125,8 @@ pub fn start(words: &[OsString], stdin: Stdio) -> anyhow::Result<()> {
             let code = status.code().or(status.signal().map(|s| 128 + s)).unwrap_or(255);
             return Err(Silent(u8::try_from(code).unwrap_or(255)).into());
         }
-        // Ctrl-C reaches both processes, but a signal sent to this one alone does not. Each is passed on, so that both count the same.
+        // Ctrl-C reaches both processes, but a signal to this one alone does not. Each is passed on, so both processes count the
+        // same.
         while passed_on < last_signal::count() {
             let _ = pidfd_send_signal(&process, Signal::TERM);
             passed_on += 1;

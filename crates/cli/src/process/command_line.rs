@@ -1,5 +1,5 @@
-//! The command line of this program as it was parsed, to start more processes of it: the verb first, then each option with its value,
-//! then the positional arguments. The original position of options no longer matters.
+//! The parsed command line, to start further processes of this program: the verb first, then each option with its value, then
+//! the positional arguments. The original position of options no longer matters.
 
 use std::ffi::{OsStr, OsString};
 
@@ -8,16 +8,16 @@ use clap::{Arg, ArgMatches, Command};
 
 /// A parsed command line, as words for another process.
 pub struct Understood {
-    /// All of it: `claviger VERB OPTION… -- NAME…`.
+    /// The whole command line: `claviger VERB OPTION… -- NAME…`.
     pub words: Vec<OsString>,
-    /// Of the same, the options that every verb takes.
+    /// The global options among them, which every verb takes.
     pub global: Vec<OsString>,
     /// Whether to print errors as JSON.
     pub json: bool,
 }
 
 impl Understood {
-    /// What was understood of a command line that `command` has parsed.
+    /// The command line that `command` has parsed.
     pub fn of(command: &Command, matches: &ArgMatches) -> Self {
         let mut words = vec![OsString::from(command.get_name())];
         let (mut verb, mut inner) = (command, matches);
@@ -38,7 +38,7 @@ impl Understood {
     }
 }
 
-/// What somebody wrote, and is no default.
+/// The arguments that the user gave, without defaults.
 fn given<'a>(command: &'a Command, matches: &'a ArgMatches) -> impl Iterator<Item = &'a Arg> {
     let written = |arg: &&Arg| {
         let known = matches.try_contains_id(arg.get_id().as_str()).is_ok();
@@ -47,14 +47,14 @@ fn given<'a>(command: &'a Command, matches: &'a ArgMatches) -> impl Iterator<Ite
     command.get_arguments().filter(written)
 }
 
-/// The words of these arguments, in the order in which they stood; those in front of a verb are counted by themselves.
+/// The words of these arguments in their original order. Words before a verb are counted separately.
 fn in_order<'a>(matches: &ArgMatches, args: impl IntoIterator<Item = &'a Arg>) -> Vec<OsString> {
     let mut words: Vec<_> = args.into_iter().flat_map(|arg| words_of(matches, arg)).collect();
     words.sort_by_key(|(at, _)| *at);
     words.into_iter().map(|(_, word)| word).collect()
 }
 
-/// The words of an argument, each time that it was given, and where it stood. An option has a long name, or it has none at all.
+/// The words of an argument and their positions, once for each time it was given. An option has a long name or none at all.
 fn words_of(matches: &ArgMatches, arg: &Arg) -> Vec<(usize, OsString)> {
     let id = arg.get_id().as_str();
     let places = matches.indices_of(id).into_iter().flatten();
@@ -107,7 +107,7 @@ mod tests {
         }
     }
 
-    /// Without one, an option would be taken for a name.
+    /// Without a long name, an option would be passed on as a name.
     #[test]
     fn every_option_has_a_long_name() {
         fn check(command: &Command) {

@@ -1,12 +1,12 @@
-//! The ways in which mount(8) calls this program: `mount.fuse.claviger` and `mount.claviger`, which are links to it
-//! (mount(8), "External helpers"), and `claviger VOLUME DIR -o OPTIONS`, as mount.fuse(8) does it.
+//! The ways in which mount(8) calls this program: as `mount.fuse.claviger` or `mount.claviger`, which are links to it
+//! (mount(8), "External helpers"), and as `claviger VOLUME DIR -o OPTIONS` (mount.fuse(8)).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// Options of mount(8) that have an option of `claviger mount`: with the value behind `=`, where there is one.
+/// Options of mount(8) that `claviger mount` has, too; a value follows `=`.
 const OURS: &[(&str, &str)] = &[
     ("keyfile", "--keyfile"),
     ("password-file", "--password-file"),
@@ -52,16 +52,16 @@ const OURS: &[(&str, &str)] = &[
     ("xattr-metadata", "--xattr-metadata"),
 ];
 
-/// Options that are for mount(8) itself, or say what is so anyway.
+/// Options that only mount(8) handles, or that are always in effect.
 const THEIRS: &[&str] = &[
     "rw", "defaults", "auto", "noauto", "user", "users", "owner", "group", "nouser", "nofail", "_netdev", "nosuid",
     "nodev",
 ];
 
-/// The command line as `claviger` understands it, whoever wrote it.
+/// The command line in the form that `claviger` parses, whoever called it.
 ///
 /// # Errors
-/// With the exit code, where there is nothing to do.
+/// The exit code, if there is nothing to do.
 pub fn words(words: Vec<OsString>, command: clap::Command) -> Result<Vec<OsString>, ExitCode> {
     let called = words.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
     if called.as_bytes().starts_with(b"mount.") {
@@ -72,7 +72,7 @@ pub fn words(words: Vec<OsString>, command: clap::Command) -> Result<Vec<OsStrin
         known("help") || command.get_subcommands().any(|verb| known(verb.get_name()))
     };
     match &words[..] {
-        // No verb has an -o as its third argument; a volume that is called like a verb has a path.
+        // No verb has -o as its third argument. A volume with the name of a verb is given with its path.
         [_, volume, _, option, _, ..] if option == "-o" && !is_verb(volume) && !volume.as_bytes().starts_with(b"-") => {
             translated(&words, false)
         }
@@ -80,7 +80,7 @@ pub fn words(words: Vec<OsString>, command: clap::Command) -> Result<Vec<OsStrin
     }
 }
 
-/// `trusted` are options that stand as somebody wrote them; mount.fuse adds dev and suid on its own.
+/// With `trusted`, the options are exactly what the user wrote; mount.fuse adds dev and suid on its own.
 fn translated(words: &[OsString], trusted: bool) -> Result<Vec<OsString>, ExitCode> {
     let mut rest = words.iter().skip(1);
     let mut places = Vec::new();
@@ -89,7 +89,7 @@ fn translated(words: &[OsString], trusted: bool) -> Result<Vec<OsString>, ExitCo
         match word.as_bytes() {
             b"-o" => options.extend(rest.next().into_iter().flat_map(|o| o.as_bytes().split(|b| *b == b','))),
             b"-t" | b"-N" => drop(rest.next()),
-            // A rehearsal.
+            // A dry run (mount(8), -f).
             b"-f" => return Err(ExitCode::SUCCESS),
             [b'-', flags @ ..] if !flags.is_empty() && flags.iter().all(|f| b"fnsvrw".contains(f)) => {
                 if flags.contains(&b'f') {

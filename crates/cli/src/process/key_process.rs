@@ -1,9 +1,9 @@
-//! `--isolate-keys`: the program starts itself a second time, with the same command line. That process asks for the secrets, unlocks
-//! and holds the keys; this one opens the file and serves, and has none.
+//! `--isolate-keys`: the program starts itself a second time, with the same command line. That process, the key process, asks
+//! for the secrets, unlocks the volume and holds the keys. This process opens the file and serves the volume, without keys.
 //!
-//! Nothing has to be said twice: what goes wrong there, it tells there, and this process ends with the same exit code.
+//! The key process reports its own errors, and this process then ends with the same exit code.
 //!
-//! Where nobody is served, as by `reencrypt`, the key process does the verb's work itself, and this process reads and writes for it.
+//! For verbs that serve nobody, such as `reencrypt`, the key process does the work, and this process reads and writes for it.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
@@ -63,24 +63,24 @@ pub struct RegisterArgs {
     keys_in_registers: bool,
 }
 
-/// A key process that was started, and waits for what is shared with it.
+/// A key process that was started, and waits for the stores.
 pub struct Started {
     io_side: IoSide,
     child: Child,
 }
 
-/// What it is for, where a verb has two of them.
+/// The volume of a key process, for verbs with two key processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// The volume that is opened.
+    /// The existing volume.
     Opened,
-    /// The one that is made.
+    /// The new volume.
     Made,
 }
 
 /// The key process before it enters its sandbox.
 pub struct InKeyProcess {
-    /// Its end of the channel.
+    /// The key process's end of the channel.
     pub key_side: KeySide,
     null: File,
     /// Protections that this machine does not offer; printed once the volume is open.
@@ -90,7 +90,7 @@ pub struct InKeyProcess {
 /// True if the key process exited unexpectedly.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// What the key process says of the volume once it is open.
+/// The report of the key process once the volume is open.
 #[derive(Serialize, Deserialize)]
 struct OpenedVolumeReport {
     outline: KeylessLayout,
@@ -103,20 +103,20 @@ struct OpenedVolumeReport {
     took: Duration,
 }
 
-/// The same of a folder.
+/// The report of the key process once a folder is open.
 #[derive(Serialize, Deserialize)]
 struct OpenedFolderReport {
     outline: KeylessFolder,
     warnings: Vec<String>,
 }
 
-/// The error for encrypted folders, where a verb has no key process for them.
+/// The error for encrypted folders in a verb that has no key process for them.
 pub fn no_folders() -> Error {
     Error::unsupported("a key process for this encrypted folder")
 }
 
 impl RegisterArgs {
-    /// Fails where no process of their own has the keys.
+    /// Fails if the keys are not in a key process.
     pub fn check(&self, key_process: &KeyProcessArgs) -> Result<()> {
         match self.keys_in_registers && !key_process.asked() {
             true => Err(Error::misuse("only a key process can keep keys in registers").hint("Add --isolate-keys.")),
@@ -124,10 +124,10 @@ impl RegisterArgs {
         }
     }
 
-    /// From here on it is so, if it is asked for.
+    /// Keeps round keys in registers from here on, if requested.
     ///
     /// # Errors
-    /// `Unsupported` for this processor.
+    /// `Unsupported` on this processor.
     fn begin(&self) -> Result<()> {
         match self.keys_in_registers && !keys_in_registers() {
             true => Err(Error::unsupported("round keys in registers only on this processor (needs VAES and AVX-512)")
@@ -136,10 +136,10 @@ impl RegisterArgs {
         }
     }
 
-    /// Fails for a volume whose round keys are in memory all the same.
+    /// Fails for a volume whose round keys would be in memory nevertheless.
     fn check_volume(&self, facts: &Facts) -> Result<()> {
         let mode = facts.mode.to_ascii_lowercase();
-        // Two keys in XTS, one that encrypts the tweak.
+        // XTS has two keys; one encrypts the tweak.
         let bits = if mode.starts_with("xts") { facts.key_bits / 2 } else { facts.key_bits };
         let modes = ["xts", "cbc"].iter().any(|known| mode.starts_with(known));
         let known = facts.cipher.eq_ignore_ascii_case("AES") && modes && matches!(bits, 128 | 256);
@@ -155,42 +155,42 @@ impl RegisterArgs {
 }
 
 impl KeyProcessArgs {
-    /// Whether the keys are to be in a process of their own.
+    /// Whether the keys shall be in a key process.
     pub fn asked(&self) -> bool {
         self.isolate_keys
     }
 
-    /// Whether this is that process, and for which volume.
+    /// The volume of this process, if this is a key process.
     pub fn which(&self) -> Option<Which> {
         let &[.., which] = &self.key_process[..] else { return None };
         Some(if which == Which::Made as i32 { Which::Made } else { Which::Opened })
     }
 
-    /// Fails if the keys were lost on the way.
+    /// Fails if the key process was lost during the work.
     pub fn check(&self) -> anyhow::Result<()> {
         lost_keys().map_or(Ok(()), |e| Err(e.hint("Unwritten data are lost, as in a crash.").into()))
     }
 
-    /// Those of a process that holds the keys, told of its channel.
+    /// The arguments of a key process with this channel.
     pub fn in_key_process(channel: &[i32]) -> Self {
         Self { isolate_keys: true, key_process: channel.to_vec() }
     }
 
-    /// Opens a volume whose keys another process holds, and lets it be locked. `words` is the command line, as the verb sees it.
+    /// Opens a volume in a key process, with the means to lock it. `words` is the command line, as the verb sees it.
     pub fn open(&self, args: &OpenArgs, access: Access, words: &[OsString]) -> anyhow::Result<(OpenVolume, Locking)> {
         let started = Started::new(words, Which::Opened, Stdio::null())?;
         inherited::hide_all()?;
         started.open(args, access)
     }
 
-    /// Opens an encrypted folder whose keys a key process holds.
+    /// Opens an encrypted folder in a key process.
     pub fn open_folder(&self, args: &OpenArgs, access: Access, words: &[OsString]) -> anyhow::Result<OpenFolder> {
         let started = Started::new(words, Which::Opened, Stdio::null())?;
         inherited::hide_all()?;
         started.open_folder(args, access)
     }
 
-    /// Does the key process's work. Without `access` the volume is written to if its file may be.
+    /// Does the key process's work. Without `access`, the volume is writable if its file is.
     pub fn keep(
         &self,
         args: &OpenArgs,
@@ -224,11 +224,11 @@ impl KeyProcessArgs {
         keeping.keep(keys, |missing| OpenedVolumeReport { warnings: [kept.warnings, missing].concat(), ..kept })
     }
 
-    /// Takes what the other process lends. Ends this one if it has gone.
+    /// Takes its end of the channel and the stores. Ends this process if the other one has exited.
     pub fn accept(&self) -> anyhow::Result<InKeyProcess> {
         cage::prepare();
         cancel::install()?;
-        // Whoever asks for a password on a terminal looks at nothing else.
+        // A process that waits at a password prompt notices nothing else.
         let parent = getppid();
         let _ = set_parent_process_death_signal(Some(Signal::TERM));
         let &[socket, memory, _] = &self.key_process[..] else {
@@ -245,24 +245,24 @@ impl KeyProcessArgs {
 }
 
 impl InKeyProcess {
-    /// Closes the cage, once all secrets are there.
+    /// Enters the sandbox, once all secrets are there.
     ///
     /// # Errors
     /// Those of [`cage::enter`].
     pub fn alone(&self) -> io::Result<()> {
-        // What there is cannot be looked up any more.
+        // Looked up now: the sandbox hides it.
         memory::available();
-        // The folder that it was started from is nobody's to hold.
+        // The current folder's file system must stay unmountable.
         chdir("/")?;
         let [socket, memory] = self.key_side.descriptors();
-        // Whoever waits for a password to be tried wants to know how far that is.
+        // Trials of a password report their progress there.
         let keep: Vec<_> = [socket, memory, self.null.as_fd()].into_iter().chain(progress::told()).collect();
         let walls = cage::enter(&keep)?;
         self.missing.borrow_mut().extend(walls.iter().map(ToString::to_string));
         Ok(())
     }
 
-    /// What is to be said of what this machine does not let it have.
+    /// The warning about protections that this machine does not offer.
     pub fn without(&self) -> Vec<String> {
         let mut missing = self.missing.borrow().clone();
         if not_hidden() > 0 {
@@ -273,18 +273,18 @@ impl InKeyProcess {
         if missing.is_empty() { Vec::new() } else { vec![said()] }
     }
 
-    /// The same for a folder. Nothing of it is read any more.
+    /// Like [`InKeyProcess::keep`], for a folder, of which this process reads nothing from now on.
     fn keep_folder(self, tree: Stacked, access: Access) -> anyhow::Result<()> {
         let write = access == Access::ReadWrite && tree.writable();
         let (outline, keys) = tree.split_keys()?;
         self.keep(Keys::of_folder(keys, write), |warnings| OpenedFolderReport { outline, warnings })
     }
 
-    /// Says that the volume is open, with what is to be said of this machine, and uses its keys for the other process to its end.
+    /// Reports that the volume is open, with warnings about this machine. Then uses its keys for the other process until it ends.
     pub fn keep<T: Serialize>(self, keys: Keys, opened: impl FnOnce(Vec<String>) -> T) -> anyhow::Result<()> {
         let opened = opened(self.without());
         let Self { key_side, null, .. } = self;
-        // Nobody is to wait for the terminal, and Ctrl-C there is for the other process: it writes everything before it ends.
+        // Releases the terminal and ignores Ctrl-C there: the other process handles it, and writes everything before it ends.
         let silent = || {
             let _ = setsid();
             cage::ignore(&cancel::HANDLED);
@@ -297,14 +297,14 @@ impl InKeyProcess {
 }
 
 impl Started {
-    /// Starts a key process: with the same command line, and its ends of the channel. Where nobody is served, what it prints goes to `out`.
+    /// Starts a key process with the same command line and its ends of the channel. If it does the work, its output goes to `out`.
     pub fn new(words: &[OsString], which: Which, out: Stdio) -> anyhow::Result<Self> {
         let (io_side, socket) = IoSide::new()?;
         let child = start([socket.as_fd(), io_side.memory()], words, which, out)?;
         Ok(Self { io_side, child })
     }
 
-    /// Opens the volume with it. Programs must inherit nothing any more that secrets are read from: [`inherited::hide_all`].
+    /// Opens the volume with the key process. Call [`inherited::hide_all`] first: programs must not inherit the inputs of secrets.
     pub fn open(self, args: &OpenArgs, access: Access) -> anyhow::Result<(OpenVolume, Locking)> {
         let stores = match args.stores(access) {
             Ok(stores) => stores,
@@ -315,7 +315,7 @@ impl Started {
         Ok(opened(io_side, stores, kept)?)
     }
 
-    /// Opens the folder with it.
+    /// Opens the folder with the key process.
     fn open_folder(self, args: &OpenArgs, access: Access) -> anyhow::Result<OpenFolder> {
         let locked = match args.find_here(access) {
             Ok(locked) => locked,
@@ -329,7 +329,7 @@ impl Started {
         Ok(locked.with_key_process(kept.outline, Arc::new(io_side.opened(lost)?))?)
     }
 
-    /// Lends it the stores until it says that the volume is open.
+    /// Reads the stores for the key process until it reports that the volume is open.
     pub fn lend<T: DeserializeOwned>(self, stores: &Stores, terms: &Terms<'_>) -> anyhow::Result<(T, IoSide)> {
         self.until_open(|io_side| io_side.serve_until_open(stores, terms))
     }
@@ -341,15 +341,15 @@ impl Started {
             Ok(None) => return Err(ended(child)?),
             Err(why) => why,
         };
-        // In this order: it knows why nobody reads for it any more. It waits for nothing of this process then, and this one for its end.
+        // The signal first, so that the key process knows why reads fail. After the drop it waits for nothing, so this wait ends.
         signal(&child);
         drop(io_side);
         let ended = ended(child)?;
         Err(if why.kind() == io::ErrorKind::Interrupted { ended } else { why.into() })
     }
 
-    /// Lends it the stores, also for writing, until it has done all of the work and ended, and has files that it made removed by
-    /// `remove`. A signal to this process is one to it.
+    /// Reads and writes the stores for the key process until it has done all of the work and exited. `remove` removes files
+    /// that it created. A signal to this process is passed on.
     pub fn work_for(
         self,
         stores: &Stores,
@@ -367,7 +367,7 @@ impl Started {
         let consent = |question: &str| Ok(prompt::says_yes(question)?);
         let terms = Terms { cancelled: &cancelled, writes: true, told, consent: &consent, remove };
         let lent = io_side.serve_until_open::<()>(stores, &terms);
-        // Whatever is left of it fails: nothing is half written that a crash would not leave.
+        // Any further request fails, which leaves the data as a crash would.
         drop(io_side);
         let mut child = child;
         let status = child.wait()?;
@@ -378,7 +378,7 @@ impl Started {
         }
     }
 
-    /// Lets it go before anything was lent, because of this error: it ends without a word.
+    /// Ends the key process before it got any store, because of this error: it exits silently.
     pub fn give_up(self, error: anyhow::Error) -> anyhow::Error {
         let Self { io_side, mut child } = self;
         drop(io_side);
@@ -387,7 +387,7 @@ impl Started {
     }
 }
 
-/// Starts a key process with its ends of the channel, the socket and the memory.
+/// Starts a key process with its ends of the channel: the socket and the memory.
 pub fn start(ends: [BorrowedFd<'_>; 2], words: &[OsString], which: Which, out: Stdio) -> anyhow::Result<Child> {
     let own = std::env::current_exe().ok().filter(|path| path.is_file());
     let mut command = Command::new(own.unwrap_or_else(|| "/proc/self/exe".into()));
@@ -405,7 +405,7 @@ fn signal(child: &Child) {
     let _ = Pid::from_raw(child.id().cast_signed()).map(|pid| kill_process(pid, Signal::TERM));
 }
 
-/// Whoever is told to end finds that nobody reads for him any more.
+/// `Cancelled` if a signal has come, otherwise this error: a cancelled key process only sees that its reads fail.
 pub fn or_cancelled(error: anyhow::Error) -> anyhow::Error {
     cancel::check().err().map_or(error, Into::into)
 }
@@ -417,9 +417,9 @@ pub fn ended(mut child: Child) -> anyhow::Result<anyhow::Error> {
 
 fn how_ended(status: ExitStatus) -> anyhow::Error {
     match (status.code(), status.signal()) {
-        // It has said why.
+        // The key process has already reported the error.
         (Some(code), _) if code != 0 => Silent(u8::try_from(code).unwrap_or(255)).into(),
-        // Ctrl-C before it could take note, or before it had anything to say.
+        // Ctrl-C before the key process had a handler, or anything to report.
         (_, Some(signal)) if cancel::SIGNALS.contains(&signal) => Error::from(ErrorKind::Cancelled).into(),
         _ if cancel::cancelled() => Error::from(ErrorKind::Cancelled).into(),
         (_, signal) => {
@@ -435,16 +435,16 @@ pub fn lost_keys() -> Option<Error> {
     LOST.load(Ordering::SeqCst).then(lost)
 }
 
-/// The layout, with its keys in the key process.
+/// The layout of a volume whose keys are in the key process.
 pub fn layout(io_side: IoSide, outline: KeylessLayout, store: &dyn Store) -> Result<Layout> {
     let asking: Arc<dyn KeyProcess> = Arc::new(io_side.opened(lost)?);
     outline.with_key_process(&asking, store)
 }
 
-/// The volume, with its keys in the key process.
+/// The open volume whose keys are in the key process.
 fn opened(io_side: IoSide, stores: Stores, kept: OpenedVolumeReport) -> Result<(OpenVolume, Locking)> {
     let OpenedVolumeReport { outline, format, cipher, mode, stored, warnings, trials, took } = kept;
-    // Once a signal has come, whoever waits for an unlocking would hold up the end.
+    // After a signal, reads of a locked volume fail instead of waiting: they would delay the end.
     let asking = io_side.opened(lost)?;
     let proof = Proof::of(&outline, &asking)?;
     let key_process = Arc::new(Lockable::new(asking, cancel::cancelled));
@@ -465,23 +465,23 @@ fn opened(io_side: IoSide, stores: Stores, kept: OpenedVolumeReport) -> Result<(
     Ok((open, locking))
 }
 
-/// The way to lock what was opened.
+/// Locks and unlocks an open volume.
 pub struct Locking(Locks<OpenedVolumeReport>);
 
 impl Locking {
-    /// What says whether it is locked. It keeps nothing open.
+    /// Returns whether the volume is locked. Keeps nothing open.
     pub fn locked(&self) -> impl Fn() -> bool + Send + Sync + use<> {
         let key_process = Arc::downgrade(&self.0.key_process);
         move || key_process.upgrade().is_some_and(|key_process| key_process.locked())
     }
 
-    /// Answers `claviger lock` and `claviger unlock` as long as what is returned lives.
+    /// Answers `claviger lock` and `claviger unlock` until the listener is dropped.
     pub fn listen(self, session: &Session) -> Result<LockListener> {
         self.0.listen(&session.folder).map_err(|e| Error::from(e).at(&session.folder))
     }
 }
 
-/// Ends this process as a signal would: politely, with everything below written.
+/// Ends this process as a signal would: in order, with all data written.
 fn lost() {
     LOST.store(true, Ordering::SeqCst);
     output::warn("The key process has exited. All further reads and writes fail, and this program ends.");

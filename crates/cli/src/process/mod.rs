@@ -1,4 +1,4 @@
-//! What the program does with processes, its own and those that it starts.
+//! Processes: this program's own, and those that it starts.
 
 pub mod background;
 pub mod command_line;

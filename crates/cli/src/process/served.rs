@@ -1,4 +1,4 @@
-//! `mount` and `serve` share this: options, opening, and the status for other processes.
+//! What `mount` and `serve` share: options, opening, and the status for other processes.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::process::key_process::{KeyProcessArgs, Locking, RegisterArgs};
 use crate::process::traced::TraceArgs;
 use crate::terminal::output::{self, ReaderGone, Report};
 
-/// The file system in the record of an encrypted folder.
+/// The file system in the session record of an encrypted folder.
 pub const FILES: &str = "files";
 
 /// The options of verbs that serve a volume.
@@ -53,9 +53,9 @@ pub struct ServedArgs {
     pub background: BackgroundArgs,
 }
 
-/// A volume's plaintext, or with `--raw` a file as it is.
+/// The plaintext of a volume, or the file itself with `--raw`.
 pub struct ServedVolume {
-    /// Its format and cipher; `None` with `--raw`.
+    /// The volume's format and cipher; `None` with `--raw`.
     pub facts: Option<Facts>,
     pub store: Arc<dyn Store>,
     /// Locks the volume, if a key process holds its keys.
@@ -65,11 +65,11 @@ pub struct ServedVolume {
 /// A store that counts reads and writes.
 pub type Counted = CountedStore<Arc<dyn Store>>;
 
-/// Answers other processes as long as it lives.
+/// Answers other processes until it is dropped.
 pub type Answering = (Control, Option<LockListener>);
 
 impl ServedArgs {
-    /// Does the key process's work, to the end, if this is that process.
+    /// Does all of the work of a key process, if this is one.
     pub fn worked_as_key_process(
         &self,
         open: &OpenArgs,
@@ -84,7 +84,7 @@ impl ServedArgs {
         Ok(true)
     }
 
-    /// Opens the file as it is (`--raw`) or through a key process; `None` if neither was requested. `words` is the command line.
+    /// Opens the file itself (`--raw`), or the volume through a key process; otherwise `None`. `words` is the command line.
     pub fn open_otherwise(
         &self,
         open: &OpenArgs,
@@ -103,7 +103,7 @@ impl ServedArgs {
         Ok(Some(self.volume(open, opened, access, Some(keys))?))
     }
 
-    /// The plaintext of an open volume; prints its warnings.
+    /// The plaintext of an open volume. Prints its warnings.
     pub fn volume(
         &self,
         open: &OpenArgs,
@@ -116,16 +116,16 @@ impl ServedArgs {
         Ok(ServedVolume { facts, store: store.map_err(|e: Error| e.at(&open.path))?, locking })
     }
 
-    /// Adds counts. Bypasses the page cache if the options say so, or if they say nothing and `bypass` is set for a block device.
+    /// Counts reads and writes. Bypasses the page cache if the options say so, or by default for a block device with `bypass`.
     pub fn counted(&self, open: &OpenArgs, store: Arc<dyn Store>, bypass: bool) -> Result<Counted> {
         self.direct.apply(Bypass::All, bypass && is_block_device(&open.path), &open.path, &*store);
         Ok(CountedStore::new(self.trace.over(store)?))
     }
 
-    /// Says that the volume is served, to people and to the process that waits for it.
+    /// Reports that the volume is served, to the user and to the waiting foreground process.
     pub fn ready(&self, report: &impl Report) -> anyhow::Result<()> {
         match output::print(report, self.json) {
-            // Nobody reads what is said; the volume is served all the same.
+            // The reader of the report is gone; the volume is served nevertheless.
             Err(e) if e.is::<ReaderGone>() => {}
             printed => printed?,
         }
@@ -135,7 +135,7 @@ impl ServedArgs {
 
 /// Answers other processes that ask for the status of the volume or lock it.
 pub fn answer(live: &Live, store: &Arc<Counted>, locking: Option<Locking>) -> anyhow::Result<Answering> {
-    // Weak, so that a status request does not keep the volume open and locked after it was served.
+    // Weak: a status request must not keep the volume open after it was served.
     let counted = Arc::downgrade(store);
     let locked = locking.as_ref().map(Locking::locked);
     let status = move |store: Arc<Counted>| Status {
@@ -148,7 +148,7 @@ pub fn answer(live: &Live, store: &Arc<Counted>, locking: Option<Locking>) -> an
     Ok((control, locks))
 }
 
-/// The record of a volume, or of a file that is not decrypted, which this process serves from now on.
+/// The session record of a volume, or of a file without decryption, which this process serves from now on.
 pub fn record(path: &Path, facts: Option<&Facts>, size: u64) -> anyhow::Result<SessionRecord> {
     const NONE: &str = "none";
     Ok(SessionRecord {

@@ -12,8 +12,8 @@ use claviger_engine::{Error, Result, Store};
 use crate::opening::new_file;
 use crate::terminal::output;
 
-/// What the file begins with: the names of its columns. Seconds are those since the server began, when the request had been
-/// answered; offset and length are bytes of the plaintext; `direction` is `read` or `write`.
+/// The column names, as the first line. Seconds are counted from the start of the server to the end of the request; offset and
+/// length are bytes of the plaintext; `direction` is `read` or `write`.
 const HEADING: &str = "seconds,offset,length,direction\n";
 
 /// The option of verbs that serve.
@@ -25,7 +25,7 @@ pub struct TraceArgs {
 }
 
 impl TraceArgs {
-    /// Refuses to log what is no store.
+    /// Refuses to log anything but a store.
     ///
     /// # Errors
     /// `Misuse`.
@@ -36,10 +36,10 @@ impl TraceArgs {
         }
     }
 
-    /// The store, with a record of what is done with it where one is wanted.
+    /// The store, which logs its requests if the option was given.
     ///
     /// # Errors
-    /// `Misuse` if there is something of the file's name; `Io`.
+    /// `Misuse` if the file exists; `Io`.
     pub fn over(&self, store: Arc<dyn Store>) -> Result<Arc<dyn Store>> {
         match &self.trace {
             Some(path) => Ok(Arc::new(Traced::new(store, path)?)),
@@ -48,7 +48,7 @@ impl TraceArgs {
     }
 }
 
-/// A store that writes down what is read and written. Requests that fail do not count.
+/// A store that logs reads and writes. Failed requests are not logged.
 struct Traced {
     inner: Arc<dyn Store>,
     started: Instant,
@@ -58,14 +58,14 @@ struct Traced {
 
 struct Record {
     file: BufWriter<File>,
-    /// The first reason for which the record is not whole.
+    /// The first error, after which the record is incomplete.
     failure: Option<io::Error>,
 }
 
 impl Traced {
     fn new(inner: Arc<dyn Store>, path: &Path) -> Result<Self> {
         let file = new_file::write(path, HEADING.as_bytes())?;
-        // A request takes about 30 bytes: one system call in 2000 requests.
+        // A line takes about 30 bytes: one system call per 2000 requests.
         let record = Record { file: BufWriter::with_capacity(64 << 10, file), failure: None };
         Ok(Self { inner, started: Instant::now(), path: path.to_owned(), record: Mutex::new(record) })
     }

@@ -1,10 +1,10 @@
-//! The engine's advice in the words of this program: the one place that knows which command or option it is.
+//! The engine's advice as text: the one place that knows the command or option for each.
 
 use claviger_engine::{Advice, Warning};
 
 use crate::terminal::output;
 
-/// What is said of it: one sentence or several.
+/// The advice as one or more sentences.
 pub fn say(advice: &Advice) -> String {
     match advice {
         Advice::AllowUnencrypted => "To allow writing, add --write-unencrypted.",
@@ -43,13 +43,13 @@ pub fn say(advice: &Advice) -> String {
         Advice::ResumeDecryption => "To resume: `claviger reencrypt --decrypt` with the same --header.",
         Advice::ResumeReencryption => "To resume: `claviger reencrypt --resume`.",
         Advice::UseFiles => "Use `claviger ls`, `claviger cp` or `claviger mount` for its files.",
-        // No command is the better word for the others, and for those that this program has not heard of.
+        // The engine's own text is better for the others, and for new ones that this program does not know.
         other => return other.to_string(),
     }
     .to_owned()
 }
 
-/// The command of a shell that makes the file `copy` out of `volume`, where a copy is advised.
+/// The shell command that makes the copy `copy` of `volume`, if the advice is to make a copy.
 pub fn of_copy(advice: &Advice, volume: &str, copy: &str) -> Option<String> {
     let (volume, copy) = (output::command([volume]), output::command([copy]));
     match advice {
@@ -67,7 +67,7 @@ pub fn texts(warnings: &[Warning]) -> Vec<String> {
     warnings.iter().map(|warning| warning.told(say)).collect()
 }
 
-/// Tells the warnings, and gives them back as text.
+/// Prints the warnings and returns them as text.
 pub fn warn(warnings: &[Warning]) -> Vec<String> {
     let texts = texts(warnings);
     texts.iter().for_each(|text| output::warn(text));

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: a flag that long work looks at. The second one of a kind ends a process that does not look.
+//! Ctrl-C and SIGTERM set a flag that long work polls. A second signal of the same kind ends a process that does not poll.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,13 +19,13 @@ pub const HANDLED: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, last_signal::TIMER];
 struct Flags {
     /// Set once the signal handlers are installed.
     installed: OnceLock<()>,
-    /// The person wants it to end.
+    /// The user wants the program to end.
     cancelled: Arc<AtomicBool>,
     /// There is nothing to clean up, so a signal may end the process at once.
     at_once: Arc<AtomicBool>,
-    /// Nobody waits any more for something outside this process.
+    /// Waits for anything outside this process shall end.
     waits_no_more: Arc<AtomicBool>,
-    /// What sets that.
+    /// The handlers that set `waits_no_more`.
     setters: Mutex<Vec<SigId>>,
 }
 
@@ -34,13 +34,13 @@ fn flags() -> &'static Flags {
     FLAGS.get_or_init(Flags::default)
 }
 
-/// From here on, a signal sets the flag instead of ending the process. The second one of a kind ends it all the same, soon.
+/// From here on, a signal sets the flag instead of ending the process. A second one of the same kind still ends it soon.
 pub fn install() -> io::Result<&'static AtomicBool> {
     let Flags { installed, cancelled, at_once, waits_no_more, setters } = flags();
     if installed.set(()).is_ok() {
         let status = crate::terminal::exit::cancelled();
         for signal in SIGNALS {
-            // In this order: the first handler ends the process where that does no harm, the others note the wish.
+            // The order matters: the first handler ends the process if that does no harm, the others set the flags.
             signal_hook::flag::register_conditional_shutdown(signal, status, at_once.clone())?;
             signal_hook::flag::register(signal, cancelled.clone())?;
             let setter = signal_hook::flag::register(signal, waits_no_more.clone())?;
@@ -55,8 +55,8 @@ pub fn flag() -> &'static AtomicBool {
     &flags().cancelled
 }
 
-/// The flag that ends every wait for something outside this process. While a volume is served, signals do not set it: data that others
-/// have written must reach the disk.
+/// The flag that ends every wait for anything outside this process. While a volume is served, signals do not set it: data that
+/// programs have written must reach the disk.
 pub fn waits() -> Cancel {
     Some(&flags().waits_no_more)
 }
@@ -71,14 +71,13 @@ pub fn check() -> claviger_engine::Result<()> {
     if cancelled() { Err(claviger_engine::ErrorKind::Cancelled.into()) } else { Ok(()) }
 }
 
-/// From here on, a signal ends the process at once: nothing has to be cleaned up, and it may be waiting in a write that
-/// does not return.
+/// From here on, a signal ends the process at once: nothing has to be cleaned up, and the process may hang in a write.
 pub fn end_at_once() {
     flags().at_once.store(true, Ordering::SeqCst);
 }
 
-/// Call this once the volume is in use. The first signal then stops serving, the second disconnects the programs that use the volume, and
-/// data they have already written still reaches the disk. Only the third ends the process.
+/// Call this once the volume is in use. The first signal then stops serving. The second disconnects the programs that use the
+/// volume; data that they have written still reach the disk. Only the third ends the process.
 pub fn serving() {
     last_signal::allow(2);
     let Flags { waits_no_more, setters, .. } = flags();

@@ -1,4 +1,4 @@
-//! Dates as people read them.
+//! Formats dates for people.
 
 /// Seconds since 1970 as `2012-02-07 11:09:05 UTC`.
 pub fn date(seconds: i64) -> String {

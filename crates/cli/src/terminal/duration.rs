@@ -1,17 +1,17 @@
-//! Times on the command line: `90`, `30s`, `10m`, `2h`, `1d`.
+//! Durations on the command line: `90`, `30s`, `10m`, `2h`, `1d`.
 
 use std::time::Duration;
 
-/// Seconds for each letter.
+/// The seconds of each unit.
 const UNITS: &[(char, u64)] = &[('s', 1), ('m', 60), ('h', 3600), ('d', 86_400)];
 
-/// A time: a number of seconds, or a number and a letter. Not none at all.
+/// Parses a duration: a number of seconds, or a number with a unit. Refuses 0.
 pub fn parse(text: &str) -> Result<Duration, String> {
     parse_or_none(text)
         .and_then(|time| if time.is_zero() { Err("it must be longer than 0s".to_owned()) } else { Ok(time) })
 }
 
-/// The same; `0` and `0s` are taken.
+/// Like [`parse`], but takes `0` and `0s`.
 pub fn parse_or_none(text: &str) -> Result<Duration, String> {
     let unit = UNITS.iter().find(|(letter, _)| text.ends_with(*letter));
     let (number, seconds) = match unit {

@@ -1,4 +1,4 @@
-//! Exit codes: the one place that maps what went wrong to a number.
+//! Exit codes: the one place that maps errors to numbers.
 
 use std::fmt;
 use std::io;
@@ -11,14 +11,14 @@ use serde::Serialize;
 use crate::terminal::output::{self, ReaderGone};
 use crate::terminal::{advice, foreign};
 
-/// An exit code: the number, the name that `--json` gives it, and what it means.
+/// An exit code: the number, its name in JSON, and its meaning.
 pub struct Code {
     number: u8,
     name: &'static str,
     meaning: &'static str,
 }
 
-/// Every exit code, the number being the index.
+/// Every exit code; the number is the index.
 pub static CODES: &[Code] = &[
     code(0, "done", "done"),
     code(1, "misuse", "wrong usage: an unknown option, a size that does not fit, a refused overwrite"),
@@ -43,7 +43,7 @@ const fn code(number: u8, name: &'static str, meaning: &'static str) -> Code {
     Code { number, name, meaning }
 }
 
-/// Ends the program with this number and without another word: it has been said already, or another program says it.
+/// Ends the program silently with this number: the error has been reported, or another program reports it.
 #[derive(Debug)]
 pub struct Silent(pub u8);
 
@@ -56,44 +56,44 @@ impl fmt::Display for Silent {
 impl std::error::Error for Silent {}
 
 impl Silent {
-    /// As the error ends that has been reported.
+    /// The exit code for an error that has been reported.
     pub fn after(error: &anyhow::Error) -> Self {
         Self(classify(error).number)
     }
 
-    /// A volume was looked at and is damaged.
+    /// The exit code for a volume that was checked and is damaged.
     pub fn damaged() -> Self {
         Self(CODES[DAMAGED].number)
     }
 
-    /// Something that was tried does not work.
+    /// The exit code for something that was tried and does not work.
     pub fn failed() -> Self {
         Self(CODES[IO].number)
     }
 
-    /// Something became slower by more than is allowed, which was told.
+    /// The exit code for a slowdown above the limit, which has been reported.
     pub fn slower() -> Self {
         Self(CODES[MISUSE].number)
     }
 
-    /// A file was looked at and is no volume.
+    /// The exit code for a file that was checked and is not a volume.
     pub fn not_this_format() -> Self {
         Self(CODES[NOT_THIS_FORMAT].number)
     }
 }
 
-/// A command line that clap did not accept, or a call for help.
+/// Reports a command line that clap rejected, or prints the help.
 pub fn usage(error: &clap::Error, json: bool) -> ExitCode {
     if let Some(known) = foreign::told(error) {
         report(&known.into(), json);
         return number(MISUSE);
     }
-    // clap shows words of the command line as they are: it is to see them as they can be shown.
+    // clap repeats words of the command line verbatim, so it gets them in printable form.
     let words: Vec<_> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
     let shown: Vec<_> = words.iter().map(|word| output::printable(word)).collect();
     let again = if shown == words { None } else { crate::command().try_get_matches_from(shown).err() };
     let error = again.as_ref().unwrap_or(error);
-    // Without a verb the help is the answer, as text.
+    // Without a verb, the answer is the help, as text.
     let is_help = error.kind() == DisplayHelpOnMissingArgumentOrSubcommand && !json;
     if error.use_stderr() && !is_help {
         let text = error.render().to_string();
@@ -107,13 +107,13 @@ pub fn usage(error: &clap::Error, json: bool) -> ExitCode {
     }
 }
 
-/// Reports the error, if there is one, and ends.
+/// Reports the error, if any, and returns the exit code.
 pub fn finish(result: anyhow::Result<()>, json: bool) -> ExitCode {
     let Err(error) = result else { return number(DONE) };
     if let Some(Silent(code)) = error.downcast_ref() {
         return ExitCode::from(*code);
     }
-    // Whoever read our output has read enough.
+    // The reader has closed our output: not an error.
     if error.downcast_ref::<ReaderGone>().is_some() {
         return number(DONE);
     }
@@ -133,7 +133,7 @@ struct Failure {
     exit_code: u8,
 }
 
-/// Says on standard error what went wrong: as text, or with `json` as one line with one object.
+/// Reports an error on standard error: as text, or with `json` as an object on one line.
 pub fn report(error: &anyhow::Error, json: bool) {
     let message = message(error);
     let text = if json {
@@ -146,18 +146,18 @@ pub fn report(error: &anyhow::Error, json: bool) {
     output::say(&text);
 }
 
-/// The table for people.
+/// The exit codes as a table for people.
 pub fn table() -> String {
     let rows = CODES.iter().map(|c| format!("  {}  {}\n", c.number, c.meaning));
     format!("Exit status:\n{}", rows.collect::<String>())
 }
 
-/// Number and meaning of each code.
+/// The number and meaning of each exit code.
 pub fn rows() -> impl Iterator<Item = (u8, &'static str)> {
     CODES.iter().map(|c| (c.number, c.meaning))
 }
 
-/// The chain of causes in one line, except that the engine's errors hold their cause in their own text.
+/// The chain of causes in one line. The engine's errors already contain their cause.
 fn message(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
@@ -173,7 +173,7 @@ fn message(error: &anyhow::Error) -> String {
     without_numbers(text)
 }
 
-/// The system's messages without its numbers, which tell people nothing.
+/// Removes error numbers from the system's messages, which tell people nothing.
 pub fn without_numbers(mut text: String) -> String {
     const BEGINS: &str = " (os error ";
     while let Some(at) = text.find(BEGINS)
@@ -195,13 +195,13 @@ fn classify(error: &anyhow::Error) -> &'static Code {
     &CODES[index.unwrap_or(MISUSE)]
 }
 
-/// The number of a kind of error.
+/// The exit code for a kind of error.
 pub fn number_of(kind: &ErrorKind) -> u8 {
     CODES[of_kind(kind)].number
 }
 
 fn of_kind(kind: &ErrorKind) -> usize {
-    // The engine may learn kinds that this program has not heard of.
+    // The engine may have new kinds that this program does not know.
     Some(usize::from(kind.code())).filter(|code| *code < CODES.len()).unwrap_or(MISUSE)
 }
 
@@ -209,7 +209,7 @@ fn number(index: usize) -> ExitCode {
     ExitCode::from(CODES[index].number)
 }
 
-/// The number with which a cancelled program ends.
+/// The exit code of a cancelled program.
 pub fn cancelled() -> i32 {
     i32::from(CODES[CANCELLED].number)
 }

@@ -1,9 +1,9 @@
-//! Words of other programs: what they are here.
+//! Translates the words of other programs into ours.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use claviger_engine::Error;
 
-/// Verbs of other programs, and what they are here.
+/// Verbs of other programs, and ours that do the same.
 const FOREIGN: &[(&[&str], &str)] = &[
     (&["open", "luksOpen", "tcryptOpen", "bitlkOpen", "plainOpen", "decrypt", "map"], "mount VOLUME"),
     (&["close", "luksClose", "dismount", "eject"], "unmount VOLUME"),
@@ -19,7 +19,7 @@ const FOREIGN: &[(&[&str], &str)] = &[
     (&["status"], "list"),
 ];
 
-/// What somebody wants who has learned it from another program.
+/// Suggests our word for a word that the user knows from another program.
 pub fn told(error: &clap::Error) -> Option<Error> {
     let given = |kind| match error.get(kind) {
         Some(ContextValue::String(given)) => Some(given.as_str()),

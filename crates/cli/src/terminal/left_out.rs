@@ -1,4 +1,4 @@
-//! What was asked for and did not come out. Verbs that read trees go on without it, name it, and end with the exit code that is found here.
+//! Files that could not be read. Verbs that read trees continue without them, list them, and end with the exit code found here.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -11,16 +11,16 @@ use crate::opening::files;
 use crate::terminal::exit::{self, Silent};
 use crate::terminal::{advice, output};
 
-/// Where there are several reasons, the program ends with the exit code that stands first: damaged, not to be read, no key,
-/// not of this format, unsupported.
+/// The order in which an exit code is chosen if there are several reasons: damaged, unreadable, no key, not this format,
+/// unsupported.
 const GRAVEST: [u8; 5] = [4, 6, 2, 3, 5];
 
-/// All that was left out. As JSON a list of texts: `PATH (why)`.
+/// All that was left out. In JSON a list of texts: `PATH (why)`.
 #[derive(Default)]
 pub struct LeftOut(Vec<Missing>);
 
 struct Missing {
-    /// As people see it.
+    /// The path in printable form.
     path: String,
     why: Error,
 }
@@ -31,10 +31,10 @@ impl Missing {
     }
 }
 
-/// The reason without the path, and without what could be tried.
+/// The reason without the path and the hint.
 pub fn reason(why: &Error) -> String {
     let text = match &why.kind {
-        // A name is no place in a file.
+        // A name is not an offset in a file.
         ErrorKind::Malformed { field: "name" | "folder", what, .. } => format!("damaged: {what}"),
         kind => exit::without_numbers(kind.to_string()),
     };
@@ -45,10 +45,10 @@ pub fn reason(why: &Error) -> String {
 }
 
 impl LeftOut {
-    /// Notes that something did not come out.
+    /// Records that a file was left out.
     ///
     /// # Errors
-    /// What ends everything: that somebody has cancelled it.
+    /// `Cancelled`, which ends the verb.
     pub fn add(&mut self, path: &OsStr, why: impl Into<Error>) -> Result<()> {
         let why = why.into();
         if matches!(why.kind, ErrorKind::Cancelled) {
@@ -58,7 +58,7 @@ impl LeftOut {
         Ok(())
     }
 
-    /// Notes the names of a folder that cannot be shown, but for those that are listed all the same.
+    /// Records the names in a folder that cannot be shown, except those that are listed nevertheless.
     ///
     /// # Errors
     /// Those of [`LeftOut::add`].
@@ -67,23 +67,23 @@ impl LeftOut {
         without.try_for_each(|name| self.add(&files::below(folder, &name.name), name.why))
     }
 
-    /// Whether everything came out.
+    /// Whether nothing was left out.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How much was left out.
+    /// The number of files that were left out.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The reason why the only thing that was asked for did not come out.
+    /// The error, if only one file was requested and it could not be read.
     pub fn into_only(mut self) -> Option<Error> {
         let Missing { path, why } = self.0.pop().filter(|_| self.0.is_empty())?;
         Some(why.at(format!("{path} in the volume").as_ref()))
     }
 
-    /// Names each on a line of its own, and says once what can be tried.
+    /// Prints each file on a line of its own, and each hint once.
     pub fn tell(&self, out: &mut dyn Write) -> io::Result<()> {
         self.0.iter().try_for_each(|missing| writeln!(out, "left out: {}", missing.text()))?;
         let mut suggested = Vec::new();
@@ -96,24 +96,24 @@ impl LeftOut {
         Ok(())
     }
 
-    /// The same as warnings, for verbs whose output is read by others.
+    /// Prints the same as warnings, for verbs whose output goes to other programs.
     pub fn warn(&self) {
         let mut text = Vec::new();
-        // Into memory.
+        // Writing to memory cannot fail.
         let _ = self.tell(&mut text);
         String::from_utf8_lossy(&text).lines().for_each(output::warn);
     }
 
-    /// The exit code; none if everything came out.
+    /// The exit code; `None` if nothing was left out.
     pub fn code(&self) -> Option<u8> {
         let codes: Vec<_> = self.0.iter().map(|missing| exit::number_of(&missing.why.kind)).collect();
         GRAVEST.into_iter().find(|code| codes.contains(code)).or(codes.first().copied())
     }
 
-    /// Ends the verb as it has to.
+    /// Ends the verb with the right exit code.
     ///
     /// # Errors
-    /// The exit code, if something was left out: it has been said.
+    /// The exit code, if something was left out, which has been reported.
     pub fn end(&self) -> anyhow::Result<()> {
         self.code().map_or(Ok(()), |code| Err(Silent(code).into()))
     }

@@ -1,4 +1,4 @@
-//! What people see and type: questions, progress, tables, sizes, JSON, exit codes.
+//! What people see and type: prompts, progress, tables, sizes, JSON, exit codes.
 
 pub mod advice;
 pub mod cancel;

@@ -1,4 +1,4 @@
-//! Standard output: text and JSON of the same structs, and a reader that goes away.
+//! Standard output: each report as text or JSON, and readers that close it.
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Write};
@@ -11,19 +11,19 @@ use claviger_lab::model::words;
 use rustix::termios::tcgetwinsize;
 use serde::ser::{self, Serialize, Serializer};
 
-/// Bytes in a pipe: the most that users may have (pipe(7), pipe-max-size).
+/// The pipe size, in bytes: the largest that ordinary users may set (pipe(7), pipe-max-size).
 const PIPE: usize = 1 << 20;
 
-/// Something a verb reports: its fields are the JSON, `text` is the same for people.
+/// The report of a verb: its fields are the JSON, and `text` writes the same for people.
 pub trait Report: Serialize {
-    /// Writes it as text.
+    /// Writes the report as text.
     ///
     /// # Errors
     /// Those of `out`.
     fn text(&self, out: &mut dyn Write) -> io::Result<()>;
 }
 
-/// Whoever read our standard output has closed it.
+/// The reader of our standard output has closed it.
 #[derive(Debug)]
 pub struct ReaderGone;
 
@@ -35,7 +35,7 @@ impl fmt::Display for ReaderGone {
 
 impl std::error::Error for ReaderGone {}
 
-/// Facts of an engine's types as JSON whose members are in the order of their names.
+/// Serializes values of the engine's types as JSON with sorted member names.
 pub fn in_order_of_names<T: Serialize, S: Serializer>(facts: &T, serializer: S) -> Result<S::Ok, S::Error> {
     serde_json::to_value(facts).map_err(ser::Error::custom)?.serialize(serializer)
 }
@@ -54,15 +54,15 @@ pub fn print(report: &impl Report, json: bool) -> anyhow::Result<()> {
     write(&mut raw()?, &bytes)
 }
 
-/// Standard output without a buffer, which would keep plaintext and cut large writes at newlines.
+/// Standard output without a buffer, which would keep plaintext in memory and split large writes at newlines.
 pub fn raw() -> anyhow::Result<File> {
     Ok(io::stdout().as_fd().try_clone_to_owned().context("standard output")?.into())
 }
 
-/// The same for much data: a pipe gets as much room as a user may have, so that who writes and who reads need not take turns.
+/// Like [`raw`], for much data: a larger pipe, so that writer and reader need not take turns.
 pub fn wide() -> anyhow::Result<File> {
     let stdout = raw()?;
-    // Fails where it is no pipe, which does not need it.
+    // Fails unless standard output is a pipe; nothing else needs it.
     let _ = rustix::pipe::fcntl_setpipe_size(&stdout, PIPE);
     Ok(stdout)
 }
@@ -75,30 +75,30 @@ pub fn write(stdout: &mut File, bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// Says on standard error what a person must know although the work goes on.
+/// Prints a warning on standard error; the work continues.
 pub fn warn(warning: &str) {
     say(&format!("claviger: warning: {warning}"));
 }
 
-/// Says on standard error what goes on, where it takes long.
+/// Prints on standard error what takes long.
 pub fn note(note: &str) {
     say(&format!("claviger: {note}"));
 }
 
-/// Lines on standard error, wrapped at words if that is a terminal. Names in them are untrusted, and a terminal would obey them.
+/// Prints lines on standard error, wrapped at words on a terminal. Escapes control characters: names in the text are untrusted.
 pub fn say(text: &str) {
     let text = words::printable(text);
     let size = if io::stderr().is_terminal() { tcgetwinsize(io::stderr()).ok() } else { None };
     let text = match size.map_or(0, |size| usize::from(size.ws_col)) {
-        // A terminal that is so narrow, or does not know its width, breaks lines by itself.
+        // A terminal this narrow, or of unknown width, wraps lines itself.
         ..40 => text,
-        // The help is no wider either.
+        // The help is not wider either.
         columns => text.split('\n').map(|line| wrapped(line, columns.min(100))).collect::<Vec<_>>().join("\n"),
     };
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// The line, broken at words after `columns` characters. A command in backticks stays in one line, to be copied.
+/// Wraps the line at words after `columns` characters. A command in backticks stays on one line, for copying.
 fn wrapped(line: &str, columns: usize) -> String {
     let (mut out, mut column, mut in_command) = (String::with_capacity(line.len()), 0, false);
     let at_words = |c: char| {
@@ -118,9 +118,9 @@ fn wrapped(line: &str, columns: usize) -> String {
     out
 }
 
-/// A command for people to copy: its words, quoted where a shell would read them otherwise. This is the one place that quotes for
-/// shells. What a terminal would obey, and what is not UTF-8, is written as numbers in `$'…'` (POSIX.1-2024, 2.2.4), which bash, zsh and
-/// ksh take.
+/// A command for people to copy, with its words quoted where a shell requires it. This is the only place that quotes for
+/// shells. Control characters, and bytes that are not UTF-8, are written as numbers in `$'…'` (POSIX.1-2024, 2.2.4), which
+/// bash, zsh and ksh understand.
 pub fn command<S: AsRef<OsStr>>(words: impl IntoIterator<Item = S>) -> String {
     words.into_iter().map(|word| shell_word(word.as_ref())).collect::<Vec<_>>().join(" ")
 }
@@ -130,7 +130,7 @@ fn shell_word(word: &OsStr) -> String {
         return format!("$'{}'", numbered(word.as_bytes()));
     };
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
-    // A leading `~` or `=` means something to some shells; the option sign is part of plain words.
+    // Some shells expand a leading `~` or `=`. `=` elsewhere is part of plain words.
     if !word.is_empty() && word.chars().all(plain) && !word.starts_with('=') {
         word.to_owned()
     } else {
@@ -138,13 +138,13 @@ fn shell_word(word: &OsStr) -> String {
     }
 }
 
-/// Bytes between the quotes of `$'…'`. An octal number has three digits, so that no digit behind it belongs to it.
+/// The bytes between the quotes of `$'…'`. Octal numbers have three digits: a following digit would extend a shorter one.
 fn numbered(bytes: &[u8]) -> String {
     let plain = |b: u8| (b == b' ' || b.is_ascii_graphic()) && !b"'\\".contains(&b);
     bytes.iter().map(|b| if plain(*b) { char::from(*b).to_string() } else { format!("\\{b:03o}") }).collect()
 }
 
-/// The text with every control character, and every character that turns the direction of writing, as `?`.
+/// The text with `?` for every control character and every character that changes the writing direction.
 pub fn printable(text: &str) -> String {
     words::printable(text).replace('\n', "?")
 }
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(command(["claviger", "info", "a b"]), "claviger info 'a b'");
     }
 
-    /// What a shell makes of it is the word itself.
+    /// A shell must read the quoted word as the original word.
     #[test]
     fn a_shell_reads_the_word_that_was_meant() {
         for word in ["a b", "it's", "$(x) `y` \\ \" * ? [a]", "~", "#x", "a=b", "--x", "!", "schl\u{fc}ssel"] {

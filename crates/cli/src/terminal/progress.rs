@@ -1,4 +1,4 @@
-//! A bar on standard error while something takes long, only where that is a terminal; and the same as lines for another program.
+//! A progress bar on standard error, if that is a terminal, and the same progress as lines for another program.
 
 use std::fs::{File, FileType};
 use std::io::Write;
@@ -14,41 +14,41 @@ use crate::terminal::output::printable;
 use crate::terminal::session::{Shown, session};
 use crate::terminal::size;
 
-/// What takes no longer than this shows no bar.
+/// Work that is faster than this shows no bar.
 const PATIENCE: Duration = Duration::from_millis(700);
 
-/// A line for another program is followed by the next one no sooner.
+/// The shortest time between two lines for another program.
 const PACE: Duration = Duration::from_millis(50);
 
-/// What other programs are told by, if they are.
+/// The descriptor for progress lines, if another program gets them.
 pub fn told() -> Option<BorrowedFd<'static>> {
     session().progress_file.as_ref().map(AsFd::as_fd)
 }
 
-/// Tells another program, if there is one. One write of a line: it is there whole, or not at all where nobody reads.
+/// Writes a progress line for another program, if there is one. A single write: the line arrives whole, or not at all.
 fn write_line(told: &Value) {
     let _ = session().progress_file.as_ref().map(|mut to| to.write(format!("{told}\n").as_bytes()));
 }
 
-/// Whether somebody wants to know how far it is with what goes to `output`: not where a pager or another program has the terminal.
+/// Whether to show progress for output to `output`: not if a pager or another program uses the terminal.
 pub fn wanted(output: &File) -> bool {
     let stored = |kind: FileType| kind.is_file() || kind.is_block_device();
     session().progress_file.is_some() || output.metadata().is_ok_and(|about| stored(about.file_type()))
 }
 
-/// A bar that appears when its work takes long, and goes when it is dropped.
+/// A bar that appears if the work takes long, and disappears when it is dropped.
 pub struct Progress {
     bar: ProgressBar,
     since: Instant,
     patience: Duration,
-    /// What is counted.
+    /// The unit that is counted.
     unit: &'static str,
-    /// When another program was told last.
+    /// When the last line for another program was written.
     told: Mutex<Option<Instant>>,
 }
 
 impl Progress {
-    /// For work that is counted in bytes: shows rate and remaining time, at once.
+    /// For work that is counted in bytes: shows the rate and the remaining time from the start.
     pub fn bytes(what: &'static str) -> Self {
         Self::new(
             what,
@@ -63,17 +63,17 @@ impl Progress {
         Self::new(what, "{prefix} {bar:30} {percent} %, {eta} left{msg}", PATIENCE, "parts")
     }
 
-    /// For steps of any kind.
+    /// For work that is counted in steps.
     pub fn steps(what: &'static str) -> Self {
         Self::new(what, "{prefix} {bar:30} {pos} of {len}, {eta} left", PATIENCE, "steps")
     }
 
-    /// For work of many parts that take long: says what is done now.
+    /// For work with many long parts: shows the current part.
     pub fn spinner() -> Self {
         Self::new("", "{spinner} {msg}", Duration::ZERO, "steps")
     }
 
-    /// What is done now.
+    /// Shows the current part.
     pub fn tell(&self, what: String) {
         self.show();
         write_line(&json!({ "what": what }));
@@ -88,13 +88,13 @@ impl Progress {
         Self { bar, since: Instant::now(), patience, unit, told: Mutex::new(None) }
     }
 
-    /// Shows how many bytes of memory are in use, unless it is none.
+    /// Shows how many bytes of memory are in use; hides the figure for 0.
     pub fn memory(&self, bytes: u64) {
         let shown = if bytes == 0 { String::new() } else { format!(", {} of memory in use", size::short(bytes)) };
         self.bar.set_message(shown);
     }
 
-    /// `done` of `all` are done.
+    /// Shows that `done` of `all` units are done.
     pub fn at(&self, done: u64, all: u64) {
         self.show();
         self.bar.set_length(all);
@@ -119,7 +119,7 @@ impl Progress {
 }
 
 impl Progress {
-    /// Takes the bar off the screen.
+    /// Removes the bar from the screen.
     pub fn clear(&self) {
         self.bar.finish_and_clear();
     }

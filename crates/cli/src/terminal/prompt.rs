@@ -1,5 +1,5 @@
-//! Questions to the person at the terminal. Answers are read byte by byte, straight to where they belong: no buffer of
-//! the standard library holds a password.
+//! Prompts on the terminal. Answers are read byte by byte, directly into their final memory: no buffer of the standard library
+//! holds a password.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
@@ -18,26 +18,26 @@ use rustix::termios::{
 use crate::terminal::session::{Ask, session};
 use crate::terminal::{cancel, output};
 
-/// The kernel gives at most 4096 bytes of a line, its newline included (termios(3), canonical mode).
+/// The kernel returns at most 4096 bytes of a line, including its newline (termios(3), canonical mode).
 const LINE: usize = 4096;
 
-/// What the questions are about, for whoever does not see the command.
+/// The volume that the prompts are for; a systemd agent shows it, because its user does not see the command.
 static ABOUT: Mutex<String> = Mutex::new(String::new());
 
-/// Says what questions are about from now on.
+/// Sets the volume that the prompts are for.
 pub fn about(path: &Path) {
     *ABOUT.lock().unwrap_or_else(PoisonError::into_inner) = path.display().to_string();
 }
 
-/// Somebody who can be asked for a password.
+/// Where a password can be asked for.
 pub enum Asker {
     /// At a terminal.
     Terminal(File),
-    /// By one of systemd's agents.
+    /// Through a systemd password agent.
     Systemd,
 }
 
-/// Who is to be asked for a password, if anybody is there.
+/// Where to ask for a password, if anybody can answer.
 pub fn asker() -> Option<Asker> {
     match session().ask {
         Ask::Systemd => Some(Asker::Systemd),
@@ -46,10 +46,10 @@ pub fn asker() -> Option<Asker> {
 }
 
 impl Asker {
-    /// Asks for a password without showing it.
+    /// Asks for a password without echo.
     ///
     /// # Errors
-    /// `Cancelled` after Ctrl-C; `Misuse` where nobody answers; `Io`.
+    /// `Cancelled` after Ctrl-C; `Misuse` if nobody answers; `Io`.
     pub fn password(&self, question: &str) -> Result<Secret> {
         match self {
             Self::Terminal(terminal) => password(terminal, question),
@@ -58,7 +58,7 @@ impl Asker {
     }
 }
 
-/// The program of systemd's makes the question known to its agents, and gives the answer on a line.
+/// systemd-ask-password passes the question to systemd's agents, and prints the answer as a line.
 fn by_systemd(question: &str) -> Result<Secret> {
     const PROGRAM: &str = "systemd-ask-password";
     cancel::install()?;
@@ -77,7 +77,7 @@ fn by_systemd(question: &str) -> Result<Secret> {
     };
     let answer = credential::read_up_to(LINE, read);
     if answer.is_err() {
-        // Its question goes, too.
+        // The signal also withdraws the question from the agents.
         let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM);
     }
     let ended = child.wait()?;
@@ -88,7 +88,7 @@ fn by_systemd(question: &str) -> Result<Secret> {
     }
 }
 
-/// The terminal of this process, or none.
+/// The terminal of this process, if any.
 pub fn terminal() -> Option<File> {
     if session().ask == Ask::Nobody {
         return None;
@@ -96,16 +96,16 @@ pub fn terminal() -> Option<File> {
     OpenOptions::new().read(true).write(true).open("/dev/tty").ok()
 }
 
-/// Asks for a password without showing it.
+/// Asks for a password without echo.
 ///
 /// # Errors
-/// `Cancelled` after Ctrl-C, with the terminal as it was before; `Io`.
+/// `Cancelled` after Ctrl-C, with the terminal's settings restored; `Io`.
 fn password(terminal: &File, question: &str) -> Result<Secret> {
     cancel::install()?;
     let hidden = Hidden::new(terminal)?;
     let line = ask(terminal, question);
     drop(hidden);
-    // The person's Enter, or Ctrl-C, was not shown either.
+    // The user's Enter or Ctrl-C was not echoed either.
     let _ = (&*terminal).write_all(b"\n");
     line
 }
@@ -116,13 +116,13 @@ fn password(terminal: &File, question: &str) -> Result<Secret> {
 /// `Cancelled`, `Io`.
 fn yes(terminal: &File, question: &str) -> Result<bool> {
     cancel::install()?;
-    // What was typed before the question is no answer to it.
+    // Discards what was typed before the question.
     tcflush(terminal, QueueSelector::IFlush).map_err(io::Error::from)?;
     let answer = ask(terminal, question)?;
     Ok(answer.trim_ascii().eq_ignore_ascii_case(b"yes"))
 }
 
-/// Asks a question whose answer is no secret. `in_script` is the option that answers it in a script.
+/// Asks a question whose answer is not secret. `in_script` is the option that answers it in a script.
 ///
 /// # Errors
 /// `Misuse` without a terminal; `Cancelled`, `Io`.
@@ -136,7 +136,7 @@ pub fn line(question: &str, in_script: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&ask(&terminal, question)?).into_owned())
 }
 
-/// Goes on only if the person says yes. `refused` makes an error of why not; `in_script` is what says yes in a script.
+/// Continues only if the user says yes. `refused` makes the error from the reason; `in_script` is the option that says yes.
 ///
 /// # Errors
 /// That of `refused`; `Cancelled`, `Io`.
@@ -154,19 +154,19 @@ pub fn consent(question: &str, in_script: &str, refused: impl Fn(&str) -> Error)
     if agreed { Ok(()) } else { Err(refused("")) }
 }
 
-/// Asks a question, and has another process wait for the answer.
+/// Passes a question to another process and waits for the answer.
 type Confirm = Box<dyn Fn(&str) -> io::Result<bool> + Send + Sync>;
 
-/// Who asks for this process, which cannot reach the terminal any more; nobody, if there is none.
+/// The prompt in another process, for a process that cannot reach the terminal; `None` inside if there is no terminal.
 static ELSEWHERE: OnceLock<Option<Confirm>> = OnceLock::new();
 
-/// From here on questions go to another process, if there is a terminal.
+/// From here on, another process asks the questions, if there is a terminal.
 pub fn ask_elsewhere(ask: impl Fn(&str) -> io::Result<bool> + Send + Sync + 'static) {
     let terminal = terminal().filter(|t| t.is_terminal());
     let _ = ELSEWHERE.set(terminal.map(|_| Box::new(ask) as Confirm));
 }
 
-/// Whether the person says yes, for another process.
+/// Asks on behalf of another process; true if the user says yes.
 ///
 /// # Errors
 /// `Cancelled`, `Io`.
@@ -192,12 +192,12 @@ fn ask(mut terminal: &File, question: &str) -> Result<Secret> {
     }
 }
 
-/// Waits until there is something to read, or a signal has come.
+/// Waits until there is input, or a signal comes.
 ///
 /// # Errors
 /// `Cancelled`, `Io`.
 pub fn wait(file: impl AsFd) -> Result<()> {
-    // A signal interrupts the wait, unless it came just before: so it looks again ten times a second.
+    // A signal interrupts the wait, unless it comes just before. So this checks ten times per second.
     let tick = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
     loop {
         cancel::check()?;
@@ -209,7 +209,7 @@ pub fn wait(file: impl AsFd) -> Result<()> {
     }
 }
 
-/// The terminal does not echo as long as this lives.
+/// Disables the terminal's echo until it is dropped.
 struct Hidden<'a> {
     terminal: &'a File,
     before: Termios,
@@ -224,7 +224,7 @@ impl<'a> Hidden<'a> {
         // Ctrl-\\ and Ctrl-Z would leave the terminal without echo.
         quiet.special_codes[SpecialCodeIndex::VQUIT] = 0;
         quiet.special_codes[SpecialCodeIndex::VSUSP] = 0;
-        // Flush: what was typed before the question is no answer to it.
+        // Flush discards what was typed before the question.
         tcsetattr(terminal, OptionalActions::Flush, &quiet).map_err(io::Error::from)?;
         Ok(Self { terminal, before })
     }

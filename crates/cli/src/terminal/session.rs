@@ -1,4 +1,4 @@
-//! The global options: where to ask, how to show progress, and how long servers may take. `main` sets them once.
+//! The global options: where to ask, how to show progress, and the timeouts for servers. `main` sets them once.
 
 use std::fs::File;
 use std::io;
@@ -18,13 +18,13 @@ static SESSION: OnceLock<Session> = OnceLock::new();
 /// The values of the global options.
 #[derive(Default)]
 pub struct Session {
-    /// Where passwords are asked for.
+    /// Where to ask for passwords.
     pub ask: Ask,
-    /// How progress is shown.
+    /// How to show progress.
     pub shown: Shown,
-    /// Gets the progress as lines of JSON.
+    /// The file for progress as lines of JSON.
     pub progress_file: Option<File>,
-    /// How long to wait for remote stores.
+    /// Timeouts and connections of remote stores.
     pub remote: RemoteOptions,
 }
 
@@ -110,7 +110,7 @@ impl SessionArgs {
         };
         let name = format!("--progress-fd {number}");
         let file = inherited::take(number).map_err(|e| Error::from(e).at(name.as_ref()))?;
-        // Whoever does not read does not hold the work up.
+        // Non-blocking: a slow reader must not delay the work.
         fcntl_setfl(&file, fcntl_getfl(&file).map_err(io::Error::from)? | OFlags::NONBLOCK).map_err(io::Error::from)?;
         Ok(Some(file.into()))
     }

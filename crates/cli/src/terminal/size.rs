@@ -1,8 +1,8 @@
-//! Sizes as people write and read them.
+//! Parses and formats sizes for people.
 
 use std::time::Duration;
 
-/// Reads `512`, `100M`, `1.5GiB`, `2TB`. The result is a whole number of bytes.
+/// Parses `512`, `100M`, `1.5GiB`, `2TB`. The result is a whole number of bytes.
 pub fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -30,7 +30,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     if fraction.is_empty() {
         return Ok(whole);
     }
-    // Exact, so that 0.1K, which is no whole number of bytes, does not become 102 in silence.
+    // Exact: 0.1K is not a whole number of bytes, and must not silently become 102.
     let scale = 10u128.checked_pow(fraction.len() as u32).ok_or_else(bad)?;
     let part = fraction.parse::<u128>().map_err(|_| bad())? * u128::from(factor);
     if !part.is_multiple_of(scale) {
@@ -57,7 +57,7 @@ pub fn short(bytes: u64) -> String {
     format!("{value:.decimals$} {}", units[unit])
 }
 
-/// How long something takes, for people who wait: `12 s`, `4 min`, `1.5 h`, `12 days`, `3 years`.
+/// A duration for people: `12 s`, `4 min`, `1.5 h`, `12 days`, `3 years`.
 pub fn duration(time: Duration) -> String {
     match time.as_secs_f64() {
         s if s < 99.5 => format!("{s:.0} s"),
@@ -68,13 +68,13 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// Bytes for each second, in millions: `512 MB/s`.
+/// A rate in millions of bytes per second: `512 MB/s`.
 pub fn rate(bytes: u64, took: Duration) -> String {
     let rate = bytes as f64 / 1e6 / took.as_secs_f64().max(1e-9);
     if rate < 10.0 { format!("{rate:.1} MB/s") } else { format!("{rate:.0} MB/s") }
 }
 
-/// A count of things: `1 file`, `2 files`.
+/// A count with its noun: `1 file`, `2 files`.
 pub fn count(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }

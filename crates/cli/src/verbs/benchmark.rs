@@ -8,8 +8,7 @@ use claviger_lab::show::report::{Text, csv};
 use crate::terminal::progress::Progress;
 use crate::terminal::{output, size};
 
-/// Samples for each figure: a difference of 10 % is then found in nine of ten cases on a machine that does other things
-/// too.
+/// Samples per figure: seven detect a difference of 10 % in nine of ten cases, even on a machine with other load.
 const REPEATS: usize = 7;
 
 /// Measure the ciphers and key derivations on this machine
@@ -116,7 +115,7 @@ pub fn print(
     output::write(&mut output::raw()?, text.as_bytes())
 }
 
-/// A size of a buffer: TrueCrypt's KB, MB and GB are powers of 1024.
+/// Parses a buffer size; TrueCrypt's KB, MB and GB are powers of 1024.
 fn buffers(text: &str) -> Result<Buffers, String> {
     if text.eq_ignore_ascii_case("all") {
         return Ok(Buffers(benchmark::BUFFERS.to_vec()));

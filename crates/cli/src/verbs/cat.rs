@@ -14,10 +14,10 @@ use crate::opening::files::{self, InsideArgs};
 use crate::terminal::progress::{self, Progress};
 use crate::terminal::{advice, cancel, output, size};
 
-/// Bytes of a file that are read at a time.
+/// The bytes of a file read at a time.
 const CHUNK: u64 = 4 << 20;
 
-/// Bytes that are read at a time where a piece cannot be.
+/// The bytes read at a time after reading a larger piece failed.
 const SECTOR: usize = 512;
 
 /// Write the decrypted contents to standard output
@@ -105,7 +105,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     )
 }
 
-/// One file of the file system inside.
+/// Outputs a file of the file system inside.
 fn file(args: &Args, path: &OsStr) -> anyhow::Result<()> {
     let opened = args.which.open(&args.open, Access::ReadOnly, path)?;
     let found = opened.find(path)?;
@@ -129,7 +129,7 @@ fn file(args: &Args, path: &OsStr) -> anyhow::Result<()> {
     let mut buffer = vec![0; CHUNK.min(length) as usize];
     let (mut at, end) = (args.offset, args.offset + length);
     let bar = progress::wanted(&stdout).then(|| Progress::bytes("Reading"));
-    // What cannot be opened is not read either, and that says why.
+    // If opening fails, reading fails as well, with the reason.
     let _open = OpenFile::new(&*opened.tree, node);
     while at < end {
         let chunk = &mut buffer[..(end - at).min(CHUNK) as usize];

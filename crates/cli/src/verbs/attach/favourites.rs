@@ -1,4 +1,4 @@
-//! Volumes of a person's own, in a file of TOML: a name, a volume, a folder, options.
+//! The user's own volumes, in a TOML file: a name, a volume, a folder, options.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use claviger_engine::{Error, Result};
 use serde::Deserialize;
 
-/// A volume with a place of its own.
+/// A volume with its mount point.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Favourite {
-    /// The file or device, or a folder that is encrypted file by file.
+    /// The file or device, or an encrypted folder.
     volume: PathBuf,
     /// The folder to mount it on.
     dir: PathBuf,
@@ -19,14 +19,14 @@ pub struct Favourite {
     pub options: Vec<String>,
 }
 
-/// The favourites by their names.
+/// The favourites by name.
 ///
 /// # Errors
-/// `Misuse`, with the place, where the text is not what it should be.
+/// `Misuse`, with the line, for an invalid text.
 pub fn parse(text: &str) -> Result<BTreeMap<String, Favourite>> {
     let all: BTreeMap<String, Favourite> = toml::from_str(text).map_err(|e| Error::misuse(e.to_string().trim()))?;
     for (name, favourite) in &all {
-        // Anything else would be taken as another volume or folder.
+        // Any other word would be taken as a volume or folder.
         if let Some(option) = favourite.options.iter().find(|o| !o.starts_with('-') || *o == "--") {
             return Err(Error::misuse(format!("{name}: {option:?} is not an option of `claviger mount`"))
                 .hint("Write values together with their option: \"--hash=SHA-512\"."));
@@ -36,18 +36,18 @@ pub fn parse(text: &str) -> Result<BTreeMap<String, Favourite>> {
 }
 
 impl Favourite {
-    /// The volume, below `home` where it begins with `~/`.
+    /// The path of the volume, relative to `home`.
     pub fn volume(&self, home: &Path) -> PathBuf {
         at_home(&self.volume, home)
     }
 
-    /// The folder, as above.
+    /// The path of the folder, relative to `home`.
     pub fn dir(&self, home: &Path) -> PathBuf {
         at_home(&self.dir, home)
     }
 }
 
-/// Other relative paths would mean another file in every folder: they are below `home` too.
+/// Relative paths are relative to `home`, with or without `~/`: otherwise they would depend on the current folder.
 fn at_home(path: &Path, home: &Path) -> PathBuf {
     home.join(path.strip_prefix("~").unwrap_or(path))
 }

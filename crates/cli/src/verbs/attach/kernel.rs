@@ -1,4 +1,4 @@
-//! `claviger attach --kernel`: the kernel's device-mapper does the work.
+//! `claviger attach --kernel`: the kernel's device-mapper decrypts.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ use crate::terminal::advice;
 use crate::terminal::exit::Silent;
 use crate::terminal::output::{self, Report};
 
-/// What was set up.
+/// The report of an attached volume.
 #[derive(Serialize)]
 pub struct Attached {
     name: String,
@@ -32,16 +32,16 @@ pub struct Attached {
     /// Size of the plaintext, in bytes.
     size: u64,
     read_only: bool,
-    /// Where the kernel got the key from: `keyring`, or `table`, which root can read.
+    /// How the kernel got the key: through the `keyring`, or in the `table`, which root can read.
     key: &'static str,
-    /// Whether it was made a swap area.
+    /// Whether a swap area was created on it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub swap: bool,
 }
 
-/// Sets the volume up in the kernel.
+/// Attaches the volume through the kernel.
 pub fn attach(mut open: OpenArgs, name: &str, read_only: bool, json: bool) -> anyhow::Result<()> {
-    // Better before a password is asked for than after.
+    // Checked before asking for a password.
     kernel::available()?;
     open.how.for_kernel = true;
     let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
@@ -66,7 +66,7 @@ pub fn set_up(open: &OpenArgs, opened: OpenVolume, name: &str, read_only: bool) 
         output::warn("It is attached read-only: part of it must not be written, which the kernel cannot express.");
     }
     let size = opened.volume.len();
-    // The kernel wants what it is in for itself.
+    // The kernel needs exclusive access to the device.
     drop(opened.volume);
     let store = open.store_path();
     let request = MapRequest { name, store, mapping, uuid: uuid.as_deref(), read_only: read_only || !all_writable };
@@ -90,7 +90,7 @@ pub fn set_up(open: &OpenArgs, opened: OpenVolume, name: &str, read_only: bool) 
     })
 }
 
-/// The same by a process of its own, whose options are those of a line of the table.
+/// Attaches through a process of its own; `options` come from a line of the table.
 pub fn start(options: Vec<OsString>, device: &Path, name: &str, stdin: Stdio) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("this program")?;
     let mut command = Command::new(program);

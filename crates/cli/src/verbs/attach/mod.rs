@@ -99,13 +99,13 @@ pub struct Args {
     how: UnlockArgs,
 }
 
-/// Something with a name.
+/// A favourite or a line of the table.
 enum Known<'a> {
     Favourite(&'a Favourite),
     Entry(&'a CrypttabEntry),
 }
 
-/// Carries the verb out. `global` are the options that every verb takes, for the processes that it starts.
+/// Runs the verb. `global` are the global options, for the processes that it starts.
 pub fn run(args: &Args, global: &[OsString]) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;
@@ -143,7 +143,7 @@ pub fn run(args: &Args, global: &[OsString]) -> anyhow::Result<()> {
         };
         let Err(e) = attached else { continue };
         let code = match e.downcast::<Silent>() {
-            // It has been told by the process that failed.
+            // The process that failed has reported the error.
             Ok(silent) => silent,
             Err(e) => {
                 let e = e.context(name.to_owned());
@@ -159,15 +159,15 @@ pub fn run(args: &Args, global: &[OsString]) -> anyhow::Result<()> {
     failed.map_or(Ok(()), |code| Err(code.into()))
 }
 
-/// The option of `mount` and `serve` that this verb passes on.
+/// The option of `mount` and `serve` for a key process, which this verb passes on.
 const ISOLATE: &str = "--isolate-keys";
-/// The one for a hidden volume that is not to be overwritten.
+/// The option that protects a hidden volume from being overwritten.
 const PROTECT: &str = "--protect-hidden";
-/// The one for round keys that no memory has.
+/// The option that keeps round keys out of memory.
 const REGISTERS: &str = "--keys-in-registers";
 
 impl Args {
-    /// Refuses what cannot be, before anything is read.
+    /// Refuses impossible combinations before anything is read.
     fn check_key_process(&self) -> Result<()> {
         match self.kernel && self.isolate_keys {
             true => Err(Error::misuse("--isolate-keys does not go with --kernel: the kernel needs the key")
@@ -176,7 +176,7 @@ impl Args {
         }
     }
 
-    /// The volume for the kernel and the name that it is to have, where the names are not those of lines of the table.
+    /// The volume for the kernel and its name, unless the names are those of lines of the table.
     fn volume(&self, entries: &[CrypttabEntry]) -> Result<Option<(&str, &str)>> {
         let options = self.credentials.is_some() || self.how.given() || self.random_key.random_key;
         if options && !self.kernel {
@@ -212,7 +212,7 @@ fn known<'a>(
     })
 }
 
-/// The text of the file; that of one which nobody has named may be missing.
+/// The text of the file. Only a file that no option names may be missing.
 fn text(named: Option<&Path>, usual: &Path) -> Result<Option<String>> {
     let path = named.unwrap_or(usual);
     match fs::read_to_string(path) {
@@ -237,7 +237,7 @@ fn favourites(list: Option<&Path>) -> Result<BTreeMap<String, Favourite>> {
     text.map_or_else(|| Ok(BTreeMap::new()), |text| favourites::parse(&text).map_err(|e| e.at(path)))
 }
 
-/// What there is by name: the lines of /etc/crypttab, and the favourites.
+/// The names of all lines of /etc/crypttab and of all favourites.
 pub fn names() -> Vec<String> {
     let entries = entries(None).unwrap_or_default().into_iter().map(|entry| entry.name);
     entries.chain(favourites(None).unwrap_or_default().into_keys()).collect()
@@ -249,12 +249,12 @@ fn home() -> PathBuf {
 
 fn mount(favourite: &Favourite, args: &Args, global: &[OsString]) -> anyhow::Result<()> {
     let mut words: Vec<OsString> = vec!["claviger".into(), "mount".into()];
-    // A favourite may say it itself.
+    // The favourite's own options take precedence.
     let name = |word: &OsStr| word.to_string_lossy().split('=').next().unwrap_or_default().to_owned();
     let own = |word: &&OsString| favourite.options.iter().any(|option| name(OsStr::new(option)) == name(word));
     words.extend(global.iter().filter(|word| !own(word)).cloned());
     words.extend(args.json.then(|| "--json".into()));
-    // A favourite may ask for it itself.
+    // The favourite may have the option itself.
     let isolate = args.isolate_keys && favourite.options.iter().all(|option| option != ISOLATE);
     words.extend(isolate.then(|| ISOLATE.into()));
     let registers = args.keys_in_registers && favourite.options.iter().all(|option| option != REGISTERS);
@@ -310,7 +310,7 @@ fn attach(entry: &CrypttabEntry, args: &Args, global: &[OsString]) -> anyhow::Re
         words.extend(options);
         words.extend(["--".into(), device.into(), dir.as_os_str().to_owned()]);
         return background::start(&words, stdin).inspect_err(|_| {
-            // What is mounted on it, or has files, stays.
+            // Fails for a mount point, or a folder with files: both stay.
             let _ = fs::remove_dir(&dir);
         });
     } else {
@@ -323,7 +323,7 @@ fn attach(entry: &CrypttabEntry, args: &Args, global: &[OsString]) -> anyhow::Re
     background::start(&words, stdin)
 }
 
-/// The options for the key of a line, and what it is read from.
+/// The options for the key of a line, and the standard input to read it from.
 fn key(invocation: &Invocation, file: Option<&Path>) -> anyhow::Result<(Vec<OsString>, Stdio)> {
     let path = file.unwrap_or(Path::new(""));
     let piped = |bytes: &[u8]| match bytes.len() > LONGEST {
@@ -365,10 +365,10 @@ fn key(invocation: &Invocation, file: Option<&Path>) -> anyhow::Result<(Vec<OsSt
     }
 }
 
-/// The longest password that is taken from a file. A pipe holds as much (pipe(7)): nobody has to read while this writes.
+/// The longest password read from a file, in bytes. It fits into a pipe (pipe(7)), so the write cannot block.
 const LONGEST: usize = 60_000;
 
-/// So many bytes of the file from an offset, or all; one more than a password may have is enough.
+/// Reads up to `size` bytes of the file from an offset: at most one more than a password may have.
 fn read(path: &Path, offset: u64, size: Option<u64>) -> Result<Secret> {
     let at = |e: io::Error| Error::from(e).at(path);
     let mut file = File::open(path).map_err(at)?;
@@ -379,8 +379,8 @@ fn read(path: &Path, offset: u64, size: Option<u64>) -> Result<Secret> {
     credential::read_up_to(most, |room| file.read(room)).map_err(at)
 }
 
-/// A password and a newline, which is not a part of it, as a pipe to read it from: what is in a pipe is in nobody's list of arguments and
-/// in no file.
+/// A pipe with a password and a newline, which is not part of the password. A pipe's content is in no list of arguments and in
+/// no file.
 fn pipe(password: &[u8]) -> io::Result<Stdio> {
     let (read, mut write) = io::pipe()?;
     write.write_all(password)?;

@@ -1,4 +1,4 @@
-//! `claviger attach --kernel --random-key`: a device under a key that nobody keeps, such as swap.
+//! `claviger attach --kernel --random-key`: a device with a key that is never stored, for swap for instance.
 
 use std::ops::Range;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::opening::OpenArgs;
 use crate::opening::credentials::CredentialArgs;
 use crate::terminal::{output, prompt, size};
 
-/// Bytes at both ends in which formats have their marks.
+/// The bytes at both ends of a device where formats have their signatures.
 const MARKS: u64 = 1 << 20;
 
 /// The options for such a device.
@@ -38,13 +38,13 @@ pub struct RandomKeyArgs {
 }
 
 impl RandomKeyArgs {
-    /// Sets the device up in the kernel and makes of it what the options say.
+    /// Attaches the device through the kernel, and creates what the options ask for.
     pub fn attach(&self, open: OpenArgs, name: &str, json: bool) -> anyhow::Result<()> {
         kernel::available()?;
         let mut open = with_random_key(open)?;
         let lost = self.may_be_lost(&open)?;
         open.how.for_kernel = true;
-        // That its contents make no sense need not be said.
+        // Without the usual note that the contents make no sense.
         let opened = open.open(Access::ReadWrite)?;
         if opened.facts.cipher.starts_with("cipher_null") {
             return Err(Error::misuse("--random-key: cipher_null has no key").into());
@@ -53,14 +53,14 @@ impl RandomKeyArgs {
         attached.swap = self.swap;
         let made = make(Path::new(&attached.device), lost, self.swap);
         if let Err(e) = made {
-            // Nobody is to use what is not finished.
+            // Nobody shall use an unfinished device.
             let _ = kernel::detach(name);
             return Err(e.at(&open.path).into());
         }
         output::print(&attached, json)
     }
 
-    /// Refuses, or asks, if the device holds recognised data. True if these will be lost.
+    /// Refuses, or asks, if the device holds recognised data. Returns whether these will be lost.
     fn may_be_lost(&self, open: &OpenArgs) -> Result<bool> {
         let at = |e: Error| e.at(&open.path);
         let store = open.raw(Access::ReadWrite)?;
@@ -81,7 +81,7 @@ impl RandomKeyArgs {
     }
 }
 
-/// The same volume under a new random key.
+/// The same volume with a new random key.
 fn with_random_key(open: OpenArgs) -> Result<OpenArgs> {
     if open.credentials.given() {
         return Err(Error::misuse("--random-key takes no password, keyfile or volume key"));
@@ -90,7 +90,7 @@ fn with_random_key(open: OpenArgs) -> Result<OpenArgs> {
     Ok(OpenArgs { credentials: CredentialArgs::random_key(bits), how, ..open })
 }
 
-/// The part of a device of `len` bytes that the options name.
+/// The part of a device with `len` bytes that the options name.
 fn area(open: &OpenArgs, len: u64) -> Result<Range<u64>> {
     let asked = open.unlock_with(&[]).headerless;
     let start = asked.offset.unwrap_or(0);
@@ -101,7 +101,7 @@ fn area(open: &OpenArgs, len: u64) -> Result<Range<u64>> {
     }
 }
 
-/// Writes through the mapping: over the marks of what was `lost`, so that nothing of it is recognised the next time, then the swap area.
+/// Overwrites the signatures of `lost` data, so that they are not recognised next time, and writes the swap area.
 fn make(device: &Path, lost: bool, swap: bool) -> Result<()> {
     if !lost && !swap {
         return Ok(());

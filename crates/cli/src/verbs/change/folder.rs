@@ -1,4 +1,4 @@
-//! `claviger change` of a folder of eCryptfs: its passphrase, which stays, is wrapped by another login password.
+//! `claviger change` for an eCryptfs folder: wraps its unchanged passphrase with another login password.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -22,8 +22,8 @@ struct Changed {
     written: Vec<PathBuf>,
 }
 
-/// Wraps the passphrase anew in the file that lies beside the folder, or that the options name. What is given is the password that
-/// unwraps it now, or the passphrase itself.
+/// Rewraps the passphrase in the file beside the folder, or in the file that the options name. The current password unwraps it;
+/// the passphrase itself may be given instead.
 pub fn run(open: &OpenArgs, new: &NewCredentialArgs, json: bool) -> anyhow::Result<()> {
     guard::no_dumps();
     let found = open.find_folder(Access::ReadOnly, None)?;
@@ -42,15 +42,15 @@ pub fn run(open: &OpenArgs, new: &NewCredentialArgs, json: bool) -> anyhow::Resu
     let fresh = new.read(&current)?;
     let (old, new) = (passphrase(&current)?, passphrase(&fresh)?);
     match ecryptfs::rewrap_passphrase(&file, old, new) {
-        // The passphrase itself will do: nothing tells it better than that it is the folder's.
-        // Another file may hold another folder's, of which there is no copy.
+        // The passphrase itself is accepted, if the folder's signatures confirm it. Only in the folder's own file: another file
+        // may hold another folder's passphrase, of which there is no copy.
         Err(e) if own && matches!(e.kind, ErrorKind::WrongCredential(_)) && is_of(&beside.signatures, old)? => {
             let wrapped = ecryptfs::wrap_passphrase(old, new)?;
             files::replace_as_owned(&file, &wrapped).map_err(|e| Error::from(e).at(&file))?;
         }
         done => done?,
     }
-    // As whoever opens it next will.
+    // Verifies the new file as the next reader will use it.
     ecryptfs::unwrap_passphrase(&ecryptfs::read_wrapped(&file)?, new).map_err(|e| e.at(&file))?;
     let path = open.path.display().to_string();
     output::print(&Changed { path, format: "eCryptfs", written: vec![file] }, json)

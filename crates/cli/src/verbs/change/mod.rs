@@ -1,4 +1,4 @@
-//! `claviger change`: another password, other keyfiles, another hash.
+//! `claviger change`: changes password, keyfiles or hash.
 
 mod folder;
 
@@ -71,7 +71,7 @@ struct Changed {
     #[serde(skip_serializing_if = "Option::is_none")]
     pim: Option<u32>,
     warnings: Vec<String>,
-    /// Whether there are no header backups of the format.
+    /// Whether the format has no header backups.
     #[serde(skip)]
     sealed: bool,
 }

@@ -1,5 +1,5 @@
-//! `claviger completions`: what shells complete. Their scripts ask this program at each tab, since what a word can become depends on what
-//! is there: volumes, names, keyslots.
+//! `claviger completions`: shell completions. The shells' scripts call this program at each tab, because the candidates depend
+//! on the machine: volumes, names, keyslots.
 
 mod shells;
 mod words;
@@ -32,13 +32,13 @@ pub struct Args {
 
 const SHELLS: Shells<'static> = Shells(&[&shells::BASH, &shells::ZSH, &shells::FISH]);
 
-/// The variable of the environment by which a shell's script asks.
+/// The environment variable that a shell's script sets.
 const ASKED: &str = "CLAVIGER_COMPLETE";
 
-/// What a word can become, besides a path.
+/// Returns the candidates for a word, besides paths.
 type Words = fn() -> Vec<String>;
 
-/// By what a value is called in `--help`, and the option's name or, without one, the verb's.
+/// The candidates by the value's name in `--help`, and by the option's name or, without one, the verb's.
 const WORDS: &[(&str, &str, Words)] = &[
     ("NAME", "format", formats),
     ("FORMAT", "format", formats),
@@ -74,7 +74,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     output::write(&mut output::raw()?, &script)
 }
 
-/// The verb, and those below it, with what its words can become.
+/// Adds the candidates to the verb and its subcommands.
 fn rich(above: &str, verb: clap::Command) -> clap::Command {
     let name = verb.get_name().to_owned();
     verb.mut_args(|arg| with_words(if above == "keyslot" { above } else { &name }, arg))
@@ -104,7 +104,7 @@ fn with_words(verb: &str, arg: Arg) -> Arg {
     }))
 }
 
-/// Names are taken in any case.
+/// Compares without regard to case.
 fn begins_with(word: &str, begins: &str) -> bool {
     word.get(..begins.len()).is_some_and(|start| start.eq_ignore_ascii_case(begins))
 }
@@ -131,7 +131,7 @@ fn facilities() -> Vec<String> {
     catalogue.iter().flat_map(Catalogue::all).map(|facility| facility.name.clone()).collect()
 }
 
-/// What there is to choose from, of the formats that the words name, or of all.
+/// The choices of the formats that the command line names, or of all formats.
 fn chosen(of: fn(Choices) -> Vec<&'static str>) -> Vec<String> {
     let words = shells::words_before();
     let named = |name: &str| words.iter().any(|word| word.to_string_lossy().eq_ignore_ascii_case(name));
@@ -144,7 +144,7 @@ fn chosen(of: fn(Choices) -> Vec<&'static str>) -> Vec<String> {
     names
 }
 
-/// The folders and volumes of what is mounted or served.
+/// The folders and volumes that are mounted or served.
 fn open() -> Vec<String> {
     let sessions = Runtime::of_this_user().and_then(|runtime| runtime.sessions()).unwrap_or_default();
     let places = |session: Session| session.record.dir.into_iter().chain([session.record.volume]);
@@ -156,7 +156,7 @@ fn mapped() -> Vec<String> {
     names.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| name != "control").collect()
 }
 
-/// The keyslots of the first word that is a volume with some. Nothing is asked for, and nothing but its header is read.
+/// The keyslots of the first word that names a volume with keyslots. Asks for nothing, and reads only the header.
 fn keyslots() -> Vec<String> {
     shells::words_before().iter().skip(1).find_map(keyslots_of).unwrap_or_default()
 }
@@ -169,7 +169,7 @@ fn keyslots_of(word: &OsString) -> Option<Vec<String>> {
     Some(facts.used_keyslots()?.map(|slot| slot.number().to_string()).collect())
 }
 
-/// Shells hand over `~/` as it was written.
+/// Shells pass `~/` unexpanded.
 fn at_home(word: &OsString) -> PathBuf {
     let path = PathBuf::from(word);
     match (path.strip_prefix("~"), std::env::home_dir()) {

@@ -1,5 +1,5 @@
-//! How each shell asks and what it gets. A name never reaches a shell as text that it would read again: paths are left to the shell's
-//! own completion, and the words of this program are given one a line: zsh and fish quote them, and for bash they are quoted here.
+//! The protocol of each shell. A name never reaches a shell as text that it would evaluate. Paths are left to the shell's own
+//! completion. Candidates are passed one per line: zsh and fish quote them; for bash they are quoted here.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -13,20 +13,20 @@ use clap_complete::env::EnvCompleter;
 use super::words::{self, Line};
 use crate::terminal::output::printable;
 
-/// Stands for what the shell itself completes. No name has a zero byte.
+/// Stands for paths, which the shell completes. No name contains a zero byte.
 pub const PATHS: &str = "\0paths";
-/// The same for folders alone.
+/// Stands for folders, which the shell completes.
 pub const FOLDERS: &str = "\0folders";
 
-/// A shell, and how it asks.
+/// A shell and its protocol.
 pub struct Shell {
     name: &'static str,
     script: &'static str,
-    /// Out of what the script hands over: the words before the cursor.
+    /// Parses the script's arguments into the words before the cursor.
     line: fn(Vec<OsString>) -> Line,
-    /// A word as the script takes it.
+    /// Quotes a word as the script expects it.
     quoted: fn(&str, &Line) -> String,
-    /// Whether it takes what a word means.
+    /// Whether the shell shows a help text with each word.
     with_help: bool,
 }
 
@@ -108,7 +108,7 @@ fn text(candidate: &CompletionCandidate) -> Option<&str> {
     candidate.get_value().to_str()
 }
 
-/// Options are offered where one is begun; names that a terminal would obey are not, nor what no shell could be given.
+/// Offers options only after a hyphen. Never offers names with control characters, or names that no shell can be given.
 fn offers(candidate: &CompletionCandidate, current: &OsStr) -> bool {
     let begun = current.as_encoded_bytes().starts_with(b"-");
     text(candidate).is_some_and(|text| printable(text) == text && (begun || !text.starts_with('-')))

@@ -1,14 +1,14 @@
-//! The words of a command line that is being written, without running anything that is in it.
+//! Parses an incomplete command line without running anything in it.
 
 use std::ffi::{OsStr, OsString};
 
 /// A command line up to the cursor.
 pub struct Line {
-    /// Its words without quotes; the last one is being completed, and may be empty.
+    /// The words without quotes. The last one, which may be empty, is being completed.
     pub words: Vec<OsString>,
-    /// Bytes of the last word that the shell keeps: it replaces only what follows.
+    /// The bytes of the last word that the shell keeps: it replaces only the rest.
     pub fixed: usize,
-    /// The quote that is open in it.
+    /// The quote that is open in the last word.
     pub quote: Option<char>,
 }
 
@@ -18,16 +18,16 @@ impl Line {
         self.words.last().map_or(OsStr::new(""), |word| word)
     }
 
-    /// The arguments are words; those of fish and zsh may have quotes only in the last.
+    /// Parses arguments that are words. Those of fish and zsh have quotes only in the last word.
     pub fn of_words(mut args: Vec<OsString>) -> Self {
         let current = args.pop().unwrap_or_default();
         let read = current.to_str().map(|text| read(text, "")).unwrap_or_default();
-        // Blanks in it were quoted by a quote that is still open, or the shell would have cut it.
+        // Blanks in it are inside a quote that is still open; otherwise the shell would have split the word.
         args.push(if read.words.len() == 1 { read.words.concat().into() } else { current });
         Self { words: args, fixed: 0, quote: None }
     }
 
-    /// The arguments are the line up to the cursor, and the characters at which bash cuts words (`COMP_WORDBREAKS`).
+    /// Parses arguments that are the line up to the cursor, and the characters at which bash splits words (`COMP_WORDBREAKS`).
     pub fn of_bash(args: Vec<OsString>) -> Self {
         let text = |at: usize| args.get(at).map(|arg| arg.to_string_lossy()).unwrap_or_default();
         let Read { words, fixed, quote } = read(&text(0), &text(1));
@@ -42,8 +42,8 @@ struct Read {
     quote: Option<char>,
 }
 
-/// Cuts at blanks and takes quotes and backslashes away, as POSIX says of them. `breaks` are characters at
-/// which the last word is cut for the shell, where they are not quoted; so it is where a quote begins and ends.
+/// Splits at blanks and removes quotes and backslashes according to POSIX. Unquoted characters in `breaks`, and quotes at
+/// either end, also split the last word for the shell.
 fn read(line: &str, breaks: &str) -> Read {
     let mut words = vec![String::new()];
     let (mut fixed, mut quote) = (0, None);
@@ -81,13 +81,13 @@ fn read(line: &str, breaks: &str) -> Read {
     Read { words, fixed, quote }
 }
 
-/// What bash reads as this text, in a word in which this quote is open: readline closes it, unless the text ends with one.
+/// The text quoted for bash, in a word with this open quote: readline closes the quote, unless the text ends with one.
 pub fn quoted(text: &str, quote: Option<char>) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,+@%=".contains(c) || !c.is_ascii();
     let within = |c: char| match (quote, c) {
         (Some('\''), '\'') => r"'\''".to_owned(),
         (Some('\''), c) => c.to_string(),
-        // Nothing else within such quotes keeps a history from being looked up.
+        // In double quotes, only this prevents history expansion.
         (Some(_), '!') => r#""\!""#.to_owned(),
         (Some(_), '$' | '`' | '"' | '\\') => format!("\\{c}"),
         (Some(_), c) => c.to_string(),
@@ -95,7 +95,7 @@ pub fn quoted(text: &str, quote: Option<char>) -> String {
         (None, c) => format!("\\{c}"),
     };
     let mut chars = text.chars();
-    // The last one ends the quote first.
+    // A final quote character closes the open quote first.
     let last = quote.filter(|quote| text.ends_with(*quote)).and_then(|_| chars.next_back());
     let closed = last.map(|last| format!("{last}\\{last}"));
     chars.map(within).chain(closed).collect()

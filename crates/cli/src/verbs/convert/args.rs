@@ -108,7 +108,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Refuses what a new folder does not take.
+    /// Refuses options that do not apply to a new folder.
     pub fn check_for_folder(&self) -> Result<()> {
         let given = [
             (self.new_size.is_some(), "--new-size"),

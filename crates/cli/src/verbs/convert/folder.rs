@@ -1,4 +1,4 @@
-//! `claviger convert` of a folder: its files in a new folder, encrypted otherwise or not at all.
+//! `claviger convert` for a folder: copies its files into a new folder, encrypted or not.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -25,23 +25,23 @@ use crate::terminal::output::{self, Report};
 use crate::terminal::size::count;
 use crate::terminal::{cancel, progress, size};
 
-/// The format of new folders, where none is named.
+/// The format of a new folder, if none is named.
 const DEFAULT_FORMAT: &str = "eCryptfs";
 
 #[derive(Serialize)]
 struct Converted {
     source: String,
     destination: String,
-    /// What is not in the copy, and why.
+    /// Files that are not in the copy, and why.
     left_out: LeftOut,
-    /// Formats; none for a folder in clear.
+    /// The formats; `None` for an unencrypted folder.
     from: Option<&'static str>,
     to: Option<&'static str>,
     #[serde(flatten)]
     copied: CopyProgress,
 }
 
-/// Copies all of a folder into a new one, and compares both. The source is only read.
+/// Copies a whole folder into a new one, and compares both. Only reads the source.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;
@@ -70,7 +70,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Ok((to, convert(&*source, &*target)?))
     });
     let (to, (copied, left_out)) = copied.inspect_err(|_| {
-        // One with something in it stays, for --resume.
+        // Fails for a folder with files, which stays for --resume.
         let _ = fs::remove_dir(&part);
     })?;
     files::rename_new(&part, destination)
@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     converted.left_out.end()
 }
 
-/// Copies, and compares but for what cannot be in the copy.
+/// Copies everything, and compares everything that the copy can hold.
 fn convert(source: &(dyn Tree + 'static), target: &(dyn Tree + 'static)) -> Result<(CopyProgress, LeftOut)> {
     let bar = progress::Progress::spinner();
     let show = |what: &str, done: CopyProgress| {
@@ -104,7 +104,7 @@ fn convert(source: &(dyn Tree + 'static), target: &(dyn Tree + 'static)) -> Resu
 
 type SourceTree = (Option<&'static str>, Arc<dyn Tree>);
 
-/// What is read.
+/// The source.
 fn source(args: &Args) -> anyhow::Result<SourceTree> {
     if args.raw_source {
         let folder = HostFolder::open(&args.open.path, Access::ReadOnly)?;
@@ -117,7 +117,7 @@ fn source(args: &Args) -> anyhow::Result<SourceTree> {
     Ok((Some(opened.format.name()), Arc::new(opened.tree)))
 }
 
-/// What is written, in the folder `part`.
+/// The target, in the folder `part`.
 fn target(args: &Args, part: &Path) -> anyhow::Result<SourceTree> {
     if args.raw {
         let folder = HostFolder::open(part, Access::ReadWrite)?;
@@ -127,7 +127,7 @@ fn target(args: &Args, part: &Path) -> anyhow::Result<SourceTree> {
     let format = file_formats::named(args.new_format.as_deref().unwrap_or(DEFAULT_FORMAT))?;
     let locked = Opening::path(part).access(Access::ReadWrite).format(format.name()).find()?;
     let source = args.new.source();
-    // Only what is in it can show that a password is right.
+    // In an empty folder, nothing can prove that a password is right.
     let empty = fs::read_dir(part).map_err(|e| Error::from(e).at(part))?.next().is_none();
     let credentials = if empty { source.read_new()? } else { source.read()? };
     let key_bytes = args.new_key_size.map(|bits| bits.div_ceil(8) as usize);
@@ -136,7 +136,7 @@ fn target(args: &Args, part: &Path) -> anyhow::Result<SourceTree> {
     Ok((Some(format.name()), Arc::new(opened.tree)))
 }
 
-/// The name of the new folder until it is whole.
+/// The name of the new folder until it is complete.
 fn part(destination: &Path) -> PathBuf {
     let mut name = OsString::from(destination);
     name.push(".part");

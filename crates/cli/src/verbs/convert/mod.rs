@@ -1,4 +1,4 @@
-//! `claviger convert`: what is in one volume, in a new volume.
+//! `claviger convert`: copies a volume's contents into a new volume.
 
 mod args;
 mod folder;
@@ -38,14 +38,14 @@ use crate::verbs::create::choose;
 use place::{Destination, Target};
 use state::{State, What};
 
-/// The format of new volumes, where none is named.
+/// The format of a new volume, if none is named.
 const DEFAULT_FORMAT: &str = "VeraCrypt";
 
 #[derive(Serialize)]
 struct Converted {
     source: String,
     destination: String,
-    /// Formats; none for plaintext.
+    /// The formats; `None` for plaintext.
     from: Option<&'static str>,
     to: Option<&'static str>,
     /// Size of the plaintext that was copied, in bytes.
@@ -54,12 +54,12 @@ struct Converted {
     new_size: u64,
     /// Size of the new file or device, in bytes.
     stored: u64,
-    /// Bytes that were left as holes.
+    /// The bytes left as holes.
     holes: u64,
-    /// Where it went on, in bytes, if it had been interrupted.
+    /// The offset at which an interrupted copy resumed, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     resumed_at: Option<u64>,
-    /// How long copying took, and reading both again, in seconds.
+    /// The seconds for copying, then for reading and comparing both.
     copying_seconds: f64,
     comparing_seconds: f64,
 }
@@ -67,40 +67,40 @@ struct Converted {
 /// The task of the key process of a new volume.
 #[derive(Serialize, Deserialize)]
 enum DestinationTask {
-    /// It is to make it.
+    /// Create the volume.
     Make,
-    /// It is there already.
+    /// Open the existing volume.
     Open,
 }
 
-/// What it says.
+/// The report of the key process of the new volume.
 #[derive(Serialize, Deserialize)]
 struct OpenedReport {
     outline: KeylessLayout,
     warnings: Vec<String>,
 }
 
-/// The key processes, one for each side that is encrypted.
+/// The key processes, one per encrypted side.
 #[derive(Default)]
 struct KeyProcesses {
     source: Option<Started>,
     destination: Option<Started>,
 }
 
-/// What is read.
+/// The source volume.
 struct Source {
     store: Volume,
     format: Option<&'static str>,
 }
 
-/// What the new volume is to be; nothing for plaintext.
+/// The parameters of the new volume; there is no `Kind` for plaintext.
 struct Kind<'a> {
     format: &'static dyn Format,
     creator: &'static dyn Creator,
     spec: Spec<'a>,
 }
 
-/// Carries the verb out. `words` is the command line, as this verb sees it.
+/// Runs the verb. `words` is the command line, as this verb sees it.
 pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     match args.key_process.which() {
         Some(Which::Opened) => {
@@ -155,7 +155,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
             place.note(&state)?;
             let target = place.make(stored, sparse)?;
             let create = |kind: &Kind<'_>| kind.format.create(&*target.store, &kind.spec, &credentials);
-            // Whoever has its keys makes it.
+            // With a key process, that process creates the volume.
             let kind = kind.as_ref().filter(|_| key_processes.destination.is_none());
             if let Err(e) = kind.map_or(Ok(()), create) {
                 target.discard();
@@ -180,7 +180,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
 
     let copying = Copying { source: &source.store, destination: &destination, target: &target, sparse };
     let told = |e: Error| match &e.kind {
-        // One that has lost its keys is told to end, too.
+        // If the key process was lost, that is the reason for the error.
         ErrorKind::Cancelled | ErrorKind::Io(_) => at(key_process::lost_keys().unwrap_or(e)).hint(target.left()),
         _ => at(e),
     };
@@ -215,7 +215,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// What the new volume is to be.
+    /// The parameters of the new volume; `None` for plaintext.
     fn kind(&self) -> claviger_engine::Result<Option<Kind<'_>>> {
         if self.raw {
             return Ok(None);
@@ -240,7 +240,7 @@ impl Args {
         Ok(Some(Kind { format, creator, spec }))
     }
 
-    /// Starts who has the keys, before anything of a volume is read.
+    /// Starts the key processes before anything of a volume is read.
     fn key_processes(&self, words: &[OsString]) -> anyhow::Result<KeyProcesses> {
         if !self.key_process.asked() {
             return Ok(KeyProcesses::default());
@@ -252,7 +252,7 @@ impl Args {
         Ok(KeyProcesses { source, destination })
     }
 
-    /// Makes the new volume, or opens it, and holds its keys.
+    /// Creates or opens the new volume in this key process, and holds its keys.
     fn keep_destination(&self) -> anyhow::Result<()> {
         let keeping = self.key_process.accept()?;
         let kind = self.kind()?.ok_or_else(|| Error::misuse("plaintext has no keys"))?;
@@ -278,12 +278,12 @@ impl Args {
         let opened = opened().map_err(|e: Error| key_process::or_cancelled(e.at(&self.destination).into()));
         let (keys, kept) = opened?;
         drop(credentials);
-        // Once is enough to say what this machine lacks.
+        // If both sides have a key process, only the source's reports missing protections.
         let missing = |missing| if self.raw_source { missing } else { Vec::new() };
         keeping.keep(keys, |said| OpenedReport { warnings: [kept.warnings, missing(said)].concat(), ..kept })
     }
 
-    /// Opens what is read.
+    /// Opens the source.
     fn source(&self, key_process: Option<Started>) -> anyhow::Result<Source> {
         if self.raw_source {
             let store = self.open.raw(Access::ReadOnly)?;
@@ -298,7 +298,7 @@ impl Args {
         Ok(Source { store: with_threads(opened.volume), format: Some(opened.facts.format) })
     }
 
-    /// Sizes of the new file or device and of the plaintext in it, in bytes: at least, for a volume that fills a device.
+    /// The sizes of the new file or device and of its plaintext, in bytes; minimum sizes for a volume that fills a device.
     fn sizes(
         &self,
         source: &Source,
@@ -328,7 +328,7 @@ impl Args {
     }
 }
 
-/// The new plaintext, as whoever wants its contents will open it.
+/// The new plaintext, opened as a later user will open it.
 fn plaintext(
     target: &Target,
     kind: Option<&Kind<'_>>,
@@ -351,7 +351,7 @@ fn plaintext(
     Ok(volume.with_pool(Arc::new(Pool::for_this_machine(Duration::ZERO))))
 }
 
-/// The same, made or opened by whoever has its keys. While it is made, all of the new file or device is his to write.
+/// The new plaintext through the key process, which creates or opens the volume. While creating, it may write to the whole target.
 fn made(started: Started, target: &Target, make: bool) -> anyhow::Result<Volume> {
     let data = Arc::clone(&target.store);
     let stores = Stores { disk: Arc::clone(&data), header: None, data };
@@ -364,7 +364,7 @@ fn made(started: Started, target: &Target, make: bool) -> anyhow::Result<Volume>
     Ok(Volume::new(stores.data, layout).with_pool(Arc::new(Pool::for_this_machine(Duration::ZERO))))
 }
 
-/// The state is one of another conversion.
+/// The error for a state file of another conversion.
 fn another(state: &State) -> Error {
     let What { source, format, .. } = &state.what;
     let format = format.as_deref().unwrap_or("plaintext");
@@ -372,7 +372,7 @@ fn another(state: &State) -> Error {
         .hint("To continue, give the same options; the source must still have its size.")
 }
 
-/// Both volumes, open.
+/// Both open volumes.
 struct Copying<'a> {
     source: &'a dyn Store,
     destination: &'a dyn Store,

@@ -1,5 +1,5 @@
-//! Where the new volume of a conversion goes. A file has another name until it is whole, so that nobody takes a part of it for
-//! all; beside it is how far it has come.
+//! The target of a conversion. A file has a temporary name until it is complete, so that nobody takes a part for the whole. A
+//! file beside it holds the progress.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,37 +17,37 @@ use crate::opening::overwrite::Overwrite;
 use crate::opening::remote;
 use crate::terminal::output;
 
-/// Where it goes, checked before a password is asked for.
+/// The target, checked before asking for a password.
 pub struct Destination {
-    /// What it is called in the end, as an absolute path.
+    /// The final name, as an absolute path.
     pub to: PathBuf,
-    /// What is written: another file, or the device itself.
+    /// The file that is written under its temporary name, or the device.
     pub at: PathBuf,
-    /// How far it has come; nowhere, for a device without `--state`.
+    /// The state file; `None` for a device without `--state`.
     state: Option<PathBuf>,
     kind: Kind,
 }
 
 enum Kind {
     File {
-        /// What it replaces: locked, and as it is, until the new file is whole.
+        /// The file to be replaced: locked and unchanged until the new file is complete.
         old: Option<FileStore>,
     },
-    /// What has its size already: a block device, or something elsewhere.
+    /// A target with a fixed size: a block device or a remote store.
     Device(Arc<dyn Store>, Option<Arc<FileStore>>),
 }
 
 impl Destination {
-    /// Looks at `path`, which is left as it is.
+    /// Checks `path` without changing anything.
     ///
     /// # Errors
-    /// `Misuse` if something is there that may not be overwritten; `InUse`, `Io`.
+    /// `Misuse` if existing data must not be overwritten; `InUse`, `Io`.
     pub fn find(path: &Path, state: Option<&Path>, overwrite: Overwrite, resume: bool) -> Result<Self> {
         let state = state.map(std::path::absolute).transpose().map_err(|e| Error::from(e).at(path))?;
         let absolute = |p: io::Result<PathBuf>| p.map_err(|e| Error::from(e).at(path));
         if remote::is_remote(path) {
             let device = remote::open(path, Access::ReadWrite)?;
-            // Whoever goes on has agreed before.
+            // The user agreed before the interruption.
             if !resume {
                 overwrite.check(path, &*device, "device")?;
             }
@@ -64,7 +64,7 @@ impl Destination {
             Err(e) => Err(Error::from(e).at(path)),
             Ok(metadata) if metadata.file_type().is_block_device() => {
                 let device = Arc::new(FileStore::open(path, Access::ReadWrite)?);
-                // Whoever goes on has agreed before.
+                // The user agreed before the interruption.
                 if !resume {
                     overwrite.check(path, &*device, "device")?;
                 }
@@ -93,7 +93,7 @@ impl Destination {
         }
     }
 
-    /// The size of the device, in bytes, if it is one.
+    /// The size of the device, in bytes; `None` for a file.
     pub fn device_len(&self) -> Option<u64> {
         match &self.kind {
             Kind::Device(device, _) => Some(device.len()),
@@ -101,10 +101,10 @@ impl Destination {
         }
     }
 
-    /// How far an earlier conversion has come that is to go on, or that nothing of one is in the way. `words` is the command line.
+    /// The state of an interrupted conversion to resume. Without `resume`, checks that there is none. `words` is the command line.
     ///
     /// # Errors
-    /// `Misuse` if there is one and it is not to go on, or the other way round.
+    /// `Misuse` if there is one and `resume` is not set, or the other way round.
     pub fn earlier(&self, resume: bool, words: &[OsString]) -> Result<Option<State>> {
         let earlier = self.state.as_deref().map(State::read).transpose()?.flatten();
         let is_file = matches!(self.kind, Kind::File { .. });
@@ -119,7 +119,7 @@ impl Destination {
             return earlier.map(Some).ok_or_else(none);
         }
         let part = Some(&self.at).filter(|at| is_file && fs::symlink_metadata(at).is_ok());
-        // One that has made nothing, for want of space for instance, leaves nothing to go on with.
+        // An attempt that created nothing, because of too little space for instance, leaves nothing to resume.
         let begun = earlier.as_ref().is_some_and(|state| state.done.is_some());
         if part.is_none() && !begun {
             return Ok(None);
@@ -138,7 +138,7 @@ impl Destination {
         Err(Error::misuse("an earlier conversion has not been finished").at(&self.to).hint(hint))
     }
 
-    /// Notes how far it has come.
+    /// Saves the progress.
     ///
     /// # Errors
     /// `Io`.
@@ -146,7 +146,7 @@ impl Destination {
         self.state.as_deref().map_or(Ok(()), |path| state.write(path))
     }
 
-    /// Makes the file, of `len` bytes: with holes if it is `sparse`, or with all of its space. The state must have been noted.
+    /// Creates the file with `len` bytes: with holes if it is `sparse`, otherwise fully allocated. Save the state first.
     ///
     /// # Errors
     /// `Io`, `InUse`, `Misuse`.
@@ -154,22 +154,22 @@ impl Destination {
         if let Kind::Device(..) = self.kind {
             return Ok(self.target(None));
         }
-        // What an earlier attempt left before there was anything in it.
+        // The remains of an earlier attempt, without any data.
         match fs::symlink_metadata(&self.at) {
             Ok(metadata) if metadata.is_file() => fs::remove_file(&self.at).map_err(|e| Error::from(e).at(&self.at))?,
             Ok(_) => return Err(Error::misuse("not a file of an earlier conversion").at(&self.at)),
             Err(_) => {}
         }
         let made = if sparse { FileStore::create_sparse(&self.at, len) } else { FileStore::create(&self.at, len) };
-        // There is nothing to go on with.
+        // Nothing to resume: removes the state.
         let store = made.inspect_err(|_| drop(self.state.as_deref().map(fs::remove_file)))?;
         Ok(self.target(Some(store)))
     }
 
-    /// Opens what an earlier conversion has made. What is behind `done` bytes of a `sparse` file becomes a hole again.
+    /// Opens the target of an interrupted conversion. In a `sparse` file, everything after `done` bytes becomes a hole again.
     ///
     /// # Errors
-    /// `Misuse` if it is of another size; `Io`, `InUse`.
+    /// `Misuse` if the size differs; `Io`, `InUse`.
     pub fn reopen(self, what: &What, done: u64, sparse: bool) -> Result<Target> {
         if let Kind::Device(..) = self.kind {
             return Ok(self.target(None));
@@ -199,11 +199,11 @@ impl Destination {
     }
 }
 
-/// What is written, open and locked.
+/// The open, locked target.
 pub struct Target {
-    /// What is written to.
+    /// The store to write to.
     pub store: Arc<dyn Store>,
-    /// The file or device of this machine that it is, if it is one.
+    /// The local file or device; `None` for a remote store.
     file: Option<Arc<FileStore>>,
     to: PathBuf,
     at: PathBuf,
@@ -212,7 +212,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Notes how far it has come.
+    /// Saves the progress.
     ///
     /// # Errors
     /// `Io`.
@@ -220,14 +220,14 @@ impl Target {
         self.state.as_deref().map_or(Ok(()), |path| state.write(path))
     }
 
-    /// What is read from now on comes from the disk.
+    /// Drops cached data, so that later reads come from the disk.
     pub fn forget_cached(&self) {
         if let Some(file) = &self.file {
             file.forget_cached();
         }
     }
 
-    /// What a person can do after an interruption.
+    /// The user's options after an interruption, as a hint.
     pub fn left(&self) -> String {
         match &self.state {
             Some(_) => "Repeat the command with --resume to continue.".to_owned(),
@@ -235,8 +235,7 @@ impl Target {
         }
     }
 
-    /// There is nothing in it yet that is worth going on with: what was made is removed again, and a device has lost what was on
-    /// it.
+    /// Removes a new file that holds nothing worth resuming. A device has lost its old contents.
     pub fn discard(self) {
         let Self { file, to, at, state, .. } = self;
         if at != to && file.is_some_and(|file| file.is_at(&at)) {
@@ -247,10 +246,10 @@ impl Target {
         }
     }
 
-    /// It is whole: it gets its name.
+    /// Gives the complete file its final name.
     ///
     /// # Errors
-    /// `InUse` if somebody has put another file in its place; `Io`.
+    /// `InUse` if another file has taken its place; `Io`.
     pub fn finish(self) -> Result<()> {
         let Self { file, to, at, state, old, .. } = self;
         if let Some(file) = file.as_ref().filter(|_| at != to) {

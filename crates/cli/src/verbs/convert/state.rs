@@ -1,4 +1,4 @@
-//! How far a conversion has come, in a small file beside the new volume. Nothing of the contents is in it, and no password.
+//! The progress of a conversion, in a small file beside the new volume. It holds no contents and no password.
 
 use std::fs;
 use std::io;
@@ -8,50 +8,50 @@ use claviger_engine::internal::files;
 use claviger_engine::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// The version of the file's form.
+/// The version of the state file.
 const VERSION: u32 = 1;
 
-/// The longest such file, in bytes.
+/// The longest state file, in bytes.
 const MAX: u64 = 64 << 10;
 
-/// A conversion that is under way.
+/// The state of a conversion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
-    /// The version of this form.
+    /// The version of the state file.
     claviger_conversion: u32,
-    /// What it is about.
+    /// The conversion's source and destination.
     #[serde(flatten)]
     pub what: What,
-    /// Bytes of plaintext that are durable in the new volume; none before its header is.
+    /// The bytes of plaintext that are durable in the new volume; `None` before its header is.
     pub done: Option<u64>,
 }
 
-/// From what into what.
+/// Source and destination.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct What {
     /// The source, as an absolute path.
     pub source: PathBuf,
-    /// Size of its plaintext, in bytes.
+    /// The size of the source's plaintext, in bytes.
     pub source_size: u64,
-    /// What is written, as an absolute path.
+    /// The destination, as an absolute path.
     pub destination: PathBuf,
-    /// Its format; none for plaintext.
+    /// The destination's format; `None` for plaintext.
     pub format: Option<String>,
-    /// Its size, in bytes.
+    /// The destination's size, in bytes.
     pub stored: u64,
 }
 
 impl State {
-    /// Nothing has been made yet.
+    /// The state before anything has been created.
     pub fn new(what: What) -> Self {
         Self { claviger_conversion: VERSION, what, done: None }
     }
 
-    /// Reads the file; nothing if there is none.
+    /// Reads the file; `None` if it does not exist.
     ///
     /// # Errors
-    /// `Io`; `Misuse` if it is no such file.
+    /// `Io`; `Misuse` for any other file.
     pub fn read(path: &Path) -> Result<Option<Self>> {
         let at = |e: io::Error| Error::from(e).at(path);
         let text = match fs::metadata(path) {
@@ -65,7 +65,7 @@ impl State {
         state.map(Some).ok_or_else(|| foreign().at(path))
     }
 
-    /// Writes the file, durably: what was there before stays until the new one is whole.
+    /// Writes the file durably: the old one stays until the new one is complete.
     ///
     /// # Errors
     /// `Io`.
