@@ -1,4 +1,4 @@
-//! Whatever command line the README, the guide or `--help` shows, the program understands.
+//! Tests that the program accepts every command line in the README, the guide and `--help`.
 
 use std::fs;
 use std::path::Path;
@@ -32,7 +32,7 @@ fn examples_of_the_help_parse() {
     assert!(walk(&Cli::command()) > 70);
 }
 
-/// Whether the line runs the program; fails where it does, in a way that the program does not understand.
+/// Whether the line runs the program. Fails if the program does not accept the line.
 #[track_caller]
 fn parses(line: &str, place: &str) -> bool {
     let line = line.trim_start_matches("$ ").trim_start_matches("# ");
@@ -46,7 +46,7 @@ fn parses(line: &str, place: &str) -> bool {
     true
 }
 
-/// The words of the first command of a line, as a shell reads them.
+/// The words of the first command in a line, as a shell parses them.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;

@@ -26,7 +26,7 @@ use verbs::{
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// How errors are told, for `--help` and the man pages.
+/// The form of errors, for `--help` and the man pages.
 pub const JSON_ERRORS: &str = "Errors go to standard error as text; with --json as one line with one object, \
      {\"error\": {\"kind\", \"message\", \"exit_code\"}}.";
 
@@ -97,7 +97,7 @@ fn command() -> clap::Command {
     Cli::command()
 }
 
-/// The command line, and the same for processes that this one starts. The definitions take half a megabyte, which a server would keep.
+/// Parses the command line, also for child processes. Drops the definitions: a server would keep their half a megabyte.
 fn understand(words: &[OsString]) -> Result<(Cli, Understood), clap::Error> {
     let mut command = command();
     let matches = command.try_get_matches_from_mut(words)?;
@@ -162,7 +162,7 @@ mod documents;
 mod tests {
     use super::*;
 
-    /// Each verb is put together of groups of options, and no two may have the same name.
+    /// Verbs combine groups of options; no two options of a verb may have the same name.
     #[test]
     fn options_of_verbs_have_different_names() {
         Cli::command().debug_assert();

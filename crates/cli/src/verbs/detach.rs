@@ -1,4 +1,4 @@
-//! `claviger detach`: takes down what `claviger attach --kernel` has set up.
+//! `claviger detach`: removes mappings that `claviger attach --kernel` has set up.
 
 use std::io::{self, Write};
 

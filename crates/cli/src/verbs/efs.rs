@@ -1,6 +1,6 @@
-//! `claviger efs`: encrypts files of an NTFS, and changes for whom they are.
+//! `claviger efs`: encrypts NTFS files, and changes who can read them.
 //!
-//! Our own reader of NTFS finds out what is possible; ntfs-3g alone writes, mounted where nobody else looks.
+//! Our own NTFS reader checks what is possible. Only ntfs-3g writes, on a mount point that only this process can reach.
 
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
@@ -34,7 +34,7 @@ use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, prompt, size};
 use crate::verbs::tree::DEEPEST;
 
-/// Bytes of standard input that are held in memory, at most.
+/// The most bytes of standard input that are held in memory.
 const LARGEST_INPUT: u64 = 1 << 30;
 
 /// Encrypt NTFS files as Windows does (EFS), and share them
@@ -193,7 +193,7 @@ struct DecryptArgs {
     yes: bool,
 }
 
-/// What is to become of files.
+/// The change to make to the files.
 enum Job {
     Encrypt { users: Vec<Recipient>, agents: Vec<Recipient>, cipher: EfsCipher },
     Share { users: Vec<Recipient>, agents: Vec<Recipient> },
@@ -202,13 +202,13 @@ enum Job {
     Decrypt,
 }
 
-/// A file that is to be changed.
+/// A file to change.
 struct Item {
     path: OsString,
-    /// Bytes of plaintext.
+    /// The size of the plaintext, in bytes.
     size: u64,
     info: Option<EfsInfo>,
-    /// Whether a person named it, not only a folder that it is in.
+    /// Whether the user named the file itself, not only its folder.
     named: bool,
 }
 
@@ -219,7 +219,7 @@ struct Changed {
     files: Vec<ChangedFile>,
     /// What was left out, and why.
     left_out: Vec<String>,
-    /// Whether something of that should have been changed and cannot be.
+    /// Whether a file that should have been changed was left out.
     #[serde(skip)]
     incomplete: bool,
 }
@@ -227,9 +227,9 @@ struct Changed {
 #[derive(Serialize)]
 struct ChangedFile {
     path: String,
-    /// Bytes of plaintext.
+    /// The size of the plaintext, in bytes.
     size: u64,
-    /// For whom it is encrypted now.
+    /// The users and agents that it is now encrypted for.
     keys: Vec<String>,
 }
 
@@ -276,7 +276,7 @@ fn cipher(name: &str) -> std::result::Result<EfsCipher, String> {
     }
 }
 
-/// Those of the certificates in files.
+/// The recipients of the certificates in these files.
 fn recipients(paths: &[PathBuf]) -> Result<Vec<Recipient>> {
     let mut all: Vec<Recipient> = Vec::new();
     for path in paths {
@@ -295,7 +295,7 @@ fn recipients(paths: &[PathBuf]) -> Result<Vec<Recipient>> {
     Ok(all)
 }
 
-/// The thumbprint that is given instead of a file, or those of the certificates in one.
+/// The given thumbprint, or those of the certificates in a file.
 fn thumbprints(whom: &Path) -> Result<Vec<Vec<u8>>> {
     let text = whom.to_string_lossy().replace([' ', ':'], "");
     let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
@@ -308,7 +308,7 @@ fn thumbprints(whom: &Path) -> Result<Vec<Vec<u8>>> {
     }
 }
 
-/// Standard input, to its end.
+/// Reads standard input to its end.
 fn input() -> Result<Box<dyn Store>> {
     let mut bytes = Vec::new();
     io::stdin().lock().take(LARGEST_INPUT + 1).read_to_end(&mut bytes)?;
@@ -320,10 +320,10 @@ fn input() -> Result<Box<dyn Store>> {
 }
 
 impl Job {
-    /// Why there is nothing to do for a file.
+    /// Why a file needs no change; `None` if it needs one.
     ///
     /// # Errors
-    /// Why it cannot be done.
+    /// The reason why the file cannot be changed.
     fn done(&self, info: Option<&EfsInfo>, keys: &[Arc<dyn PrivateKey>]) -> Result<Option<&'static str>> {
         let Some(info) = info else {
             return Ok((!matches!(self, Self::Encrypt { .. })).then_some("not encrypted"));
@@ -364,7 +364,7 @@ impl Job {
         }
     }
 
-    /// How large a file becomes.
+    /// The file's size after the change.
     fn size(&self, item: &Item) -> u64 {
         match self {
             Self::Change { contents } => contents.len(),
@@ -383,12 +383,12 @@ impl Job {
     }
 }
 
-/// Those who have no key of a file yet.
+/// The recipients that have no key of the file yet.
 fn missing(of: &[Recipient], info: &EfsInfo) -> Vec<Recipient> {
     of.iter().filter(|one| !info.is_for(one)).cloned().collect()
 }
 
-/// Those of the thumbprints for which a file is encrypted.
+/// The thumbprints for which the file is encrypted.
 fn there(thumbprints: &[Vec<u8>], info: &EfsInfo) -> Vec<Vec<u8>> {
     let has = |one: &Vec<u8>| info.entries().any(|entry| entry.owner.thumbprint.as_ref() == Some(one));
     thumbprints.iter().filter(|one| has(one)).cloned().collect()
@@ -453,7 +453,7 @@ impl DiskArgs {
         }
     }
 
-    /// The NTFS as our own reader sees it.
+    /// The NTFS through our own reader.
     fn inside(&self, store: &Arc<dyn Store>, in_clear: bool) -> anyhow::Result<Inside> {
         let inside = self.which.over(&self.open, Arc::clone(store), in_clear)?;
         match &inside.filesystem {
@@ -477,7 +477,7 @@ fn consent(path: &Path, files: usize) -> Result<()> {
     prompt::consent(&question, "--yes", |why| Error::misuse(format!("nothing was decrypted{why}")))
 }
 
-/// What is found out before anything is written.
+/// What is known before anything is written.
 struct Plan<'a> {
     job: &'a Job,
     keys: Vec<Arc<dyn PrivateKey>>,
@@ -488,7 +488,7 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// Adds a file, or with `recursive` all in a folder that is `depth` folders below what a person named.
+    /// Adds a file, or with `recursive` all files in a folder. `depth` counts the folders below the one that the user named.
     fn add(&mut self, node: u64, path: &OsStr, depth: usize) -> Result<()> {
         cancel::check()?;
         let named = depth == 0;
@@ -549,7 +549,7 @@ impl Changed {
         self.left_out.push(format!("{} ({why})", files::shown(path)));
     }
 
-    /// Leaves out what cannot be changed, unless a person named it.
+    /// Leaves out a file that cannot be changed; fails if the user named it.
     fn refuse(&mut self, item: &Item, why: Error) -> Result<()> {
         let left = matches!(why.kind, ErrorKind::Unsupported { .. } | ErrorKind::Misuse(_));
         if item.named || !left {
@@ -561,7 +561,7 @@ impl Changed {
     }
 }
 
-/// What a file is now.
+/// The current state of a file.
 fn look(inside: &Inside, path: &OsStr) -> Result<ChangedFile> {
     let found = inside.find(path)?;
     let node = found.node();
@@ -573,7 +573,7 @@ fn look(inside: &Inside, path: &OsStr) -> Result<ChangedFile> {
     Ok(ChangedFile { path: files::shown(path), size, keys: facts.keys })
 }
 
-/// Mounts the NTFS for this process alone, changes the files and unmounts. Those that were changed.
+/// Mounts the NTFS for this process alone, changes the files and unmounts. Returns the changed files.
 fn carry_out(
     store: &Arc<dyn Store>,
     disk: &Path,
@@ -597,7 +597,7 @@ fn carry_out(
     let mounted = mount::mount(Arc::new(CountedStore::new(Arc::clone(store))), &request, live);
     let mounted = mounted.map_err(|e| e.at(disk))?;
     let done = mount::apart(|| change_all(&dir, job, keys, items, changed)).map_err(Error::from).flatten();
-    // What was changed before an error stays so, and must be written.
+    // Files that were changed before an error stay changed, and must be flushed.
     let ended = end(mounted).map_err(|e| e.at(disk));
     let done = done?;
     ended?;
@@ -613,7 +613,7 @@ fn change_all(
 ) -> Result<Vec<Item>> {
     let folder = HostFolder::open(dir, Access::ReadWrite)?;
     let (bar, passed) = (Progress::bytes("Writing"), Cell::new(0u64));
-    // Each file is written, and read back.
+    // Each file is written and read back.
     let all = items.iter().fold(0u64, |all, item| all.saturating_add(job.size(item).saturating_mul(2)));
     let watch = |bytes| {
         passed.set(passed.get().saturating_add(bytes));
@@ -651,7 +651,7 @@ fn change_all(
     Ok(left)
 }
 
-/// Finds the file where ntfs-3g shows it.
+/// Finds the file in the folder where ntfs-3g shows it.
 fn in_place(
     folder: &HostFolder,
     item: &Item,
@@ -666,7 +666,7 @@ fn in_place(
     what(RawFile { tree: folder, folder: parent.node(), name, size, watch: Some(watch) })
 }
 
-/// Unmounts, and waits until all is written.
+/// Unmounts, and waits until everything is written.
 fn end(mounted: MountedVolume) -> Result<()> {
     // Makes `serve` stop and unmount, as a signal would.
     let (asked, ask) = UnixStream::pair()?;

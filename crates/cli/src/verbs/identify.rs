@@ -1,4 +1,4 @@
-//! `claviger identify`: what a file is, without a credential.
+//! `claviger identify`: identifies files without a credential.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ pub struct Args {
 #[derive(Serialize)]
 struct Identified {
     path: String,
-    /// Size in bytes. A folder has none.
+    /// The size in bytes; `None` for a folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
     /// The best of the verdicts.
@@ -46,23 +46,23 @@ struct Identified {
     format: Option<&'static str>,
     /// All formats with that verdict.
     candidates: Vec<&'static str>,
-    /// What each format says.
+    /// The opinion of each format.
     formats: Vec<Opinion>,
-    /// Whether it begins with random-looking bytes, which formats without a header consist of.
+    /// Whether the file begins with random-looking bytes, as volumes without a header do.
     begins_random: bool,
-    /// Of a disk, its partitions, and the formats that each could be of.
+    /// The partitions of a disk, and the possible formats of each.
     #[serde(skip_serializing_if = "Option::is_none")]
     partitions: Option<Vec<Candidate>>,
-    /// What is wrong with its partition table.
+    /// The error in the partition table.
     #[serde(skip_serializing_if = "Option::is_none")]
     partition_table: Option<String>,
-    /// What leads to the disk in it, and commands.
+    /// Sentences and commands that lead to the disk inside.
     #[serde(skip)]
     steps: Vec<(String, Option<String>)>,
 }
 
 impl Identified {
-    /// Whether there could be a volume in it.
+    /// Whether the file may hold a volume.
     fn promising(&self) -> bool {
         self.format.is_some() || self.partitions.iter().flatten().any(|p| !p.formats.is_empty())
     }
@@ -71,7 +71,7 @@ impl Identified {
         self.size.is_none()
     }
 
-    /// Whether it could be a volume of a format without a header.
+    /// Whether the file may be a volume without a header.
     fn could_be_headerless(&self) -> bool {
         self.begins_random && self.verdict != "yes" && self.partitions.is_none()
     }
@@ -83,7 +83,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for path in &args.files {
         match identify(path) {
             Ok(identified) => found.push(identified),
-            // One bad file does not keep the others from being looked at.
+            // An error in one file must not keep the others from being examined.
             Err(e) => {
                 let e = anyhow::Error::new(e);
                 exit::report(&e, args.json);
@@ -112,7 +112,7 @@ fn identify(path: &Path) -> claviger_engine::Result<Identified> {
     Ok(Identified { partitions, steps: steps.unwrap_or_default(), partition_table: partition_trouble, ..identified })
 }
 
-/// A folder that may be encrypted.
+/// Identifies a folder that may be encrypted.
 fn identify_folder(path: &Path) -> claviger_engine::Result<Identified> {
     let tree = HostFolder::open(path, Access::ReadOnly)?;
     let opinion = |format: &&'static dyn FileFormat| {
@@ -168,7 +168,7 @@ impl Report for Vec<Identified> {
             }
             let headerless = |o: &&Opinion| FORMATS.iter().any(|f| f.name() == o.format && f.headerless());
             let (without_header, others): (Vec<_>, Vec<_>) = file.formats.iter().partition(headerless);
-            // That a folder of this machine is none of an NTFS is no news.
+            // That a local folder is not on an NTFS is obvious.
             let news = |o: &&&Opinion| !(o.format == EFS.name() && matches!(o.verdict, Verdict::No(_)));
             for opinion in others.iter().filter(news) {
                 let (Verdict::No(why) | Verdict::Possible(why) | Verdict::Yes(why)) = &opinion.verdict;
@@ -193,7 +193,7 @@ impl Report for Vec<Identified> {
     }
 }
 
-/// A partition in a line: `partition 2 "data", 1 GiB, Linux: possibly TrueCrypt (--partition 2)`.
+/// A partition as a line: `partition 2 "data", 1 GiB, Linux: possibly TrueCrypt (--partition 2)`.
 fn line_of(candidate: &Candidate) -> String {
     let p = &candidate.partition;
     let name = p.name.as_ref().map(|name| format!(" {name:?}")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `claviger keyfile`: a new keyfile, one that is sealed, or a new certificate for EFS.
+//! `claviger keyfile`: creates a keyfile, a sealed secret, or a certificate for EFS.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::process::guard;
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
 
-/// The longest keyfile that any format reads. Sealed it is text, and less than twice as long.
+/// The longest keyfile that any format reads, in bytes. A sealed one is text, and less than twice as long.
 const LONGEST: usize = 1 << 20;
 
 /// Create a keyfile of random bytes, seal one to a TPM, or create a certificate for EFS
@@ -119,22 +119,22 @@ struct CertificateArgs {
 #[derive(Serialize)]
 struct Made {
     path: String,
-    /// In bytes, before it is sealed.
+    /// The size before sealing, in bytes.
     size: u64,
-    /// Whether it is.
+    /// Whether the keyfile is sealed.
     sealed: bool,
 }
 
 #[derive(Serialize)]
 struct MadeCertificate {
-    /// The private key with its certificate.
+    /// The file with the private key and its certificate.
     path: String,
-    /// The certificate alone.
+    /// The file with the certificate alone.
     certificate: String,
     subject: String,
-    /// SHA-1 of the certificate, by which Windows names it.
+    /// The certificate's SHA-1, which identifies it in Windows.
     thumbprint: String,
-    /// Size of the RSA key.
+    /// The size of the RSA key, in bits.
     bits: usize,
 }
 
@@ -158,7 +158,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl SealedArgs {
-    /// The contents, sealed, if they are to be.
+    /// The sealed contents as a line; `None` if no binding was requested.
     fn line(&self, contents: &[u8]) -> Result<Option<Vec<u8>>> {
         if !self.bind.given() {
             return Ok(None);
@@ -207,7 +207,7 @@ impl CertificateArgs {
             true => files::replace(path, &pfx, 0o600).map_err(|e| Error::from(e).at(path))?,
             false => drop(new_file::write(path, &pfx)?),
         }
-        // It is there for others to read.
+        // Other users need to read the certificate.
         files::replace(&beside, &certificate.der, 0o644).map_err(|e| Error::from(e).at(&beside))?;
         let thumbprint = certificate.thumbprint.iter().map(|byte| format!("{byte:02x}")).collect();
         let made = MadeCertificate {
@@ -221,7 +221,7 @@ impl CertificateArgs {
     }
 }
 
-/// The name by which the person has signed in.
+/// The login name of the user.
 fn user_name() -> Result<String> {
     let names = ["SUDO_USER", "LOGNAME", "USER"].iter().filter_map(|name| std::env::var(name).ok());
     names

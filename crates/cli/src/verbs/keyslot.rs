@@ -1,4 +1,4 @@
-//! `claviger keyslot`: the passphrases of a volume that can have several.
+//! `claviger keyslot`: manages the passphrases of a volume that can have several.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -161,7 +161,7 @@ struct FreshArgs {
     startup_key: Option<PathBuf>,
 }
 
-/// What makes a keyslot that is not sealed.
+/// The options for keyslots that are not sealed.
 const ELSEWHERE: [&str; 7] = [
     "new_password",
     "new_keyfile",
@@ -358,7 +358,7 @@ struct Recovered {
     recovery_passwords: Vec<Known>,
 }
 
-/// What a recovery password is known by.
+/// The identification of a recovery password.
 #[derive(Serialize)]
 struct Known {
     keyslot: u32,
@@ -370,7 +370,7 @@ struct Tested {
     path: String,
     format: &'static str,
     keyslot: Option<u32>,
-    /// What it opens, as a person calls it.
+    /// What opened the keyslot, in words for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     opened: Option<String>,
     hash: Cow<'static, str>,
@@ -423,20 +423,20 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
     let at = |e: Error| e.at(editing.path());
     let fresh = args.fresh.make(&editing)?.map_or_else(|| args.sealed.make(args, &editing), |fresh| Ok(Some(fresh)))?;
     let token = fresh.as_ref().and_then(Fresh::token);
-    // It is as random as a key: there is nothing to try out.
+    // The passphrase is as random as a key: stretching adds nothing.
     let cost = if token.is_some() && cost.parameters().is_empty() { cost::CHEAPEST } else { cost };
     let credentials = match &fresh {
         Some(fresh) => vec![fresh.credential()],
-        // A new key file takes the place of the passphrase, it does not go with what opens the volume now.
+        // A new keyfile replaces the passphrase; it is not combined with the current credentials.
         None => args.new.read(&[])?,
     };
     let new = new_keyslot(args, &credentials, cost, token);
     let prepared = editing.editor.add(&*editing.store, &editing.narrow(), &new, args.at).map_err(at)?;
     cancel::check()?;
-    // What opens the volume is kept before anything opens with it.
+    // The new credential is saved before a keyslot depends on it.
     let file = fresh.as_ref().map(Fresh::save).transpose()?.flatten();
     prepared.edit.carry_out(&*editing.store).map_err(|e| {
-        // Refused before anything was written: it opens nothing. After `Io` it may.
+        // Refused before anything was written: the file opens nothing. After `Io` it may.
         if let (Some((file, path)), ErrorKind::InUse { .. } | ErrorKind::Misuse(_)) = (&file, &e.kind) {
             new_file::remove(file, path);
         }
@@ -449,18 +449,18 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
     fresh.as_ref().map_or(Ok(()), Fresh::show)
 }
 
-/// What is made for a new keyslot.
+/// The credential for a new keyslot.
 enum Fresh {
-    /// A recovery password or key, and the file that it goes to: else it is shown.
+    /// A recovery password or key, and its file; without a file, it is shown.
     Recovery(Secret, Option<PathBuf>),
     /// A startup key and its file.
     StartupKey(Secret, PathBuf),
-    /// A passphrase that is sealed, and the token that says how.
+    /// A sealed passphrase, and the token that describes how to unseal it.
     Sealed(Secret, Map<String, Value>),
 }
 
 impl SealedArgs {
-    /// What is asked for, if anything is and the format has it.
+    /// Creates the requested credential; `None` if none is requested. Fails if the format does not have it.
     fn make(&self, args: &AddArgs, editing: &Editing<'_>) -> claviger_engine::Result<Option<Fresh>> {
         if !self.tpm2 && !self.bind.given() {
             return Ok(None);
@@ -479,7 +479,7 @@ impl SealedArgs {
         Ok(Some(Fresh::Sealed(passphrase, envelope.token())))
     }
 
-    /// What the TPM is to see.
+    /// The TPM policy.
     fn policy(&self) -> claviger_engine::Result<Policy> {
         let Some(file) = &self.tpm2_public_key else {
             return Ok(Policy { pcrs: self.bind.pcrs.unwrap_or(SECURE_BOOT), ..Policy::default() });
@@ -493,7 +493,7 @@ impl SealedArgs {
 }
 
 impl FreshArgs {
-    /// Refuses what could not be kept, before anybody is asked for a password.
+    /// Checks that the credential can be saved, before asking for a password.
     fn check(&self, json: bool) -> anyhow::Result<()> {
         if let Some(file) = self.recovery_password_file.as_ref().or(self.recovery_key_file.as_ref()) {
             new_file::must_be_new(file)?;
@@ -508,7 +508,7 @@ impl FreshArgs {
         Ok(())
     }
 
-    /// What is asked for, if anything is and the format has it.
+    /// Creates the requested credential; `None` if none is requested. Fails if the format does not have it.
     fn make(&self, editing: &Editing<'_>) -> claviger_engine::Result<Option<Fresh>> {
         let asked = match (self.recovery_password || self.recovery_password_file.is_some(), &self.startup_key) {
             (true, _) => Parameter::RecoveryPassword,
@@ -545,7 +545,7 @@ impl Fresh {
         if let Self::Sealed(_, token) = self { Some(token) } else { None }
     }
 
-    /// Writes it to its file, if it has one.
+    /// Writes the credential to its file, if it has one.
     fn save(&self) -> claviger_engine::Result<Option<(File, &Path)>> {
         let (path, contents) = match self {
             Self::Recovery(_, None) | Self::Sealed(..) => return Ok(None),
@@ -555,7 +555,7 @@ impl Fresh {
         Ok(Some((new_file::write(path, &contents)?, path)))
     }
 
-    /// Shows it once, if it is in no file.
+    /// Shows the credential once, if it has no file.
     fn show(&self) -> anyhow::Result<()> {
         let Self::Recovery(password, None) = self else { return Ok(()) };
         let mut stdout = output::raw()?;
@@ -590,7 +590,7 @@ fn recovery(args: &RecoveryArgs) -> anyhow::Result<()> {
     output::print(&Recovered { path, format, file, recovery_passwords }, args.json)
 }
 
-/// What is printed and put away: for each recovery password the identifier that Windows shows when it asks for it.
+/// The text to print and keep: each recovery password with the identifier that Windows shows when it asks for it.
 fn recovery_text(path: &str, all: &[RecoveryPassword]) -> Secret {
     let mut parts: Vec<Cow<'_, [u8]>> = Vec::new();
     let head = format!(
@@ -688,7 +688,7 @@ impl Report for Listed {
     }
 }
 
-/// A keyslot on one line. What comes from the header is shown as text on one line, whatever it is.
+/// A keyslot as a line. Text from the header is escaped.
 fn row(slot: &KeyslotFacts) -> String {
     let mut parts = Vec::new();
     match slot {
@@ -747,7 +747,7 @@ impl Report for Tested {
     fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let Self { keyslot, opened, .. } = self;
         let path = output::printable(&self.path);
-        // LUKS's are known by their numbers alone.
+        // LUKS keyslots have only numbers.
         let opened = opened.as_ref().filter(|opened| !opened.starts_with("keyslot"));
         match (keyslot, opened) {
             (Some(keyslot), Some(opened)) => writeln!(out, "{path}: opens keyslot {keyslot}, {opened}"),

@@ -1,4 +1,4 @@
-//! `claviger list`: what is mounted and served.
+//! `claviger list`: lists mounted and served volumes.
 
 use std::io::{self, Write};
 
@@ -31,9 +31,9 @@ struct List {
 struct One {
     #[serde(flatten)]
     record: SessionRecord,
-    /// `alive`, `silent` (it does not answer) or `dead`: killed, and not cleaned up.
+    /// `alive`, `silent` (the server does not answer) or `dead` (it was killed without cleaning up).
     state: &'static str,
-    /// What the server says of itself, if it does.
+    /// The server's status, if it answers.
     #[serde(flatten)]
     status: Option<Status>,
 }

@@ -47,19 +47,19 @@ pub struct Args {
 #[derive(Serialize)]
 struct Locked {
     locked: Vec<String>,
-    /// Those whose keys stay: they are in the process that serves them, or those of a folder.
+    /// Volumes whose keys stay: they have no key process, or are encrypted folders.
     open: Vec<String>,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     cancel::install()?;
-    // The work is other processes': a signal ends the wait.
+    // Other processes do the work: a signal ends only the wait.
     cancel::end_at_once();
     let sessions = Runtime::of_this_user()?.sessions()?;
     let meanwhile = if args.fail { Meanwhile::Fail } else { Meanwhile::Wait };
     let mut chosen = args.targets.iter().map(|target| unmount::find(&sessions, target)).collect::<Result<Vec<_>>>()?;
     if args.all {
-        // What was mounted last may lie inside what was mounted first, and still has to be written there.
+        // The last mount first: it may lie inside an earlier one, and must still be flushed there.
         chosen.extend(sessions.iter().rev().filter(|session| session.alive()));
     }
     let mut all = Locked { locked: Vec::new(), open: Vec::new() };
@@ -83,14 +83,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 fn lock(session: &Session, meanwhile: Meanwhile) -> io::Result<()> {
     locking::look(&session.folder)?;
-    // What is to be written would wait, or be lost.
+    // Pending writes would wait, or be lost.
     if !session.status().is_some_and(|status| status.locked) {
         settle(session)?;
     }
     locking::lock(&session.folder, meanwhile)
 }
 
-/// Has everything written that is to be.
+/// Flushes all pending writes.
 fn settle(session: &Session) -> io::Result<()> {
     let Some(dir) = &session.record.dir else { return Ok(()) };
     rustix::fs::syncfs(File::open(dir)?)?;

@@ -1,4 +1,4 @@
-//! `claviger ls`: what a folder inside a volume holds.
+//! `claviger ls`: lists a folder inside a volume.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -54,37 +54,37 @@ struct Listing {
     filesystem: Option<Filesystem>,
     path: String,
     entries: Vec<Row>,
-    /// What cannot be shown, and why.
+    /// Names that cannot be shown, and why.
     left_out: LeftOut,
     #[serde(skip)]
     long: bool,
 }
 
-/// Something in the folder.
+/// An entry of the folder.
 #[derive(Serialize)]
 struct Row {
     name: String,
     #[serde(skip)]
     shown: String,
     kind: NodeKind,
-    /// In bytes.
+    /// The size in bytes.
     size: u64,
     /// Seconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     modified: Option<i64>,
-    /// Permission bits, where the file system has them.
+    /// The permission bits, if the file system has them.
     #[serde(skip_serializing_if = "Option::is_none")]
     mode: Option<u16>,
-    /// Where a link points to.
+    /// The target of a link.
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<String>,
-    /// Of an NTFS, whether it keeps it encrypted (EFS).
+    /// Whether the file is encrypted (EFS), on an NTFS.
     #[serde(skip_serializing_if = "Option::is_none")]
     encrypted: Option<bool>,
-    /// For whom it is encrypted.
+    /// The users and agents for whom the file is encrypted.
     #[serde(skip_serializing_if = "Option::is_none")]
     keys: Option<Vec<String>>,
-    /// The same in short.
+    /// The same, abbreviated.
     #[serde(skip)]
     short: Option<String>,
 }
@@ -131,7 +131,7 @@ fn row(opened: &Inside, name: &OsStr, node: Node, path: &OsStr) -> Result<Row> {
     };
     let on_ntfs = opened.filesystem.as_ref().is_some_and(|found| found.kind == Kind::Ntfs);
     let encrypted = on_ntfs.then_some(attributes.encrypted);
-    // What is damaged is told by `info`.
+    // `info` reports damage.
     let info = match (encrypted, attributes.kind) {
         (Some(true), NodeKind::File) => efs::info(opened.stored(), node).ok().flatten(),
         _ => None,

@@ -1,4 +1,4 @@
-//! `claviger man`: the man pages, made from the same definitions as `--help`.
+//! `claviger man`: writes the man pages from the same definitions as `--help`.
 
 use std::fs;
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ pub struct Args {
     out: PathBuf,
 }
 
-/// Files that the program uses, and what for.
+/// The files that the program uses, and their purpose.
 const FILES: &[(&str, &str)] = &[
     (
         "/run/claviger, $XDG_RUNTIME_DIR/claviger",
@@ -35,7 +35,7 @@ const FILES: &[(&str, &str)] = &[
     ("/dev/tty", "The terminal on which passwords are asked for."),
 ];
 
-/// What the program does for secrets, and what it cannot.
+/// How the program protects secrets, and the limits of that.
 const SECURITY: &[&str] = &[
     "Passwords are never accepted on the command line, which every process can read. A --password-file should be \
      readable only by its owner. A new password is never empty; for a volume with keyfiles alone, use \
@@ -111,7 +111,7 @@ fn render(command: &clap::Command, name: &str, out: &mut Vec<u8>) -> io::Result<
     roff.text([roman(crate::JSON_ERRORS)]);
     roff.to_writer(out)?;
 
-    // The table of exit codes that `claviger --help` ends with has had its section.
+    // The table of exit codes at the end of `claviger --help` has a section of its own.
     let examples = help.iter().flat_map(|h| h.split("\n\n")).filter(|part| !part.starts_with("Exit status:"));
     let examples: Vec<_> = examples.collect();
     if !examples.is_empty() {

@@ -1,4 +1,4 @@
-//! The verbs: one file, or one folder, each.
+//! The verbs: one file or folder each.
 
 pub mod attach;
 pub mod benchmark;

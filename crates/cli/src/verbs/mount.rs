@@ -1,4 +1,4 @@
-//! `claviger mount`: the files of a volume in a folder.
+//! `claviger mount`: mounts the files of a volume on a folder.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -93,7 +93,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether it is a folder of encrypted files inside that is mounted.
+    /// Whether to mount an encrypted folder inside the volume.
     fn wants_folder(&self) -> bool {
         self.folder.is_some() || self.open.wants_folder()
     }
@@ -120,18 +120,18 @@ struct MountReport {
     format: String,
     /// Size of the plaintext, in bytes.
     size: u64,
-    /// Size of the sectors that a file system in it should be made for, in bytes.
+    /// The sector size for a file system in the volume, in bytes.
     sector_size: u64,
     read_only: bool,
-    /// Whether a hidden volume in it is protected.
+    /// Whether a hidden volume is protected.
     protects_hidden: bool,
-    /// Warnings, such as why it is read-only.
+    /// Warnings, such as why the volume is read-only.
     warnings: Vec<String>,
-    /// The process that serves it.
+    /// The process that serves the volume.
     pid: u32,
 }
 
-/// Carries the verb out. `words` is the command line, as this verb sees it.
+/// Runs the verb. `words` is the command line, as this verb sees it.
 pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     if let Some(dir) = &args.dir {
         apart(&args.open.path, dir)?;
@@ -149,9 +149,9 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     }
     fuse::available()?;
     if !args.foreground && !served.background.in_background() {
-        // What a killed server left is no reason to refuse its folder.
+        // A mount left by a killed server must not block its folder.
         mount::clean_all(&Runtime::of_this_user()?)?;
-        // What can be seen from here should not take a process.
+        // Checked here, without starting another process.
         if let Some(dir) = &args.dir {
             mount_point::empty_folder(dir)?;
         }
@@ -192,10 +192,10 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let record = record(&args.open.path, facts.as_ref(), store.len())?;
     let record = SessionRecord { dir: Some(dir.clone()), ..record };
     let sector_size = store.sector_size();
-    // The kernel's file systems have a cache above. Those that are programs, and our own, may rely on the one below.
+    // The kernel's file systems have a cache above this store. File systems in user space, and ours, may rely on one below.
     let cached_above = args.filesystem == "none" || rustix::process::geteuid().is_root();
     let store = Arc::new(served.counted(&args.open, store, cached_above)?);
-    // From here on a signal has to be noticed by whoever waits in `poll`.
+    // From here on, a signal must wake whoever waits in `poll`.
     let signals = signals()?;
     cancel::check()?;
 
@@ -210,7 +210,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     served.key_process.check()
 }
 
-/// Mounts an encrypted folder, and serves it to the end.
+/// Mounts an encrypted folder, and serves it until it is unmounted.
 fn serve_folder(
     args: &Args,
     folder: OpenFolder,
@@ -236,7 +236,7 @@ fn serve_folder(
     Ok(())
 }
 
-/// Says what is mounted where, and serves it to the end.
+/// Reports the mount, and serves it until it is unmounted.
 fn serve(
     args: &Args,
     mounted: MountedVolume,
@@ -266,20 +266,20 @@ fn serve(
     Ok(mounted.serve(&until).map_err(|e| e.at(&args.open.path))?)
 }
 
-/// Readable when a signal has come that asks for the end.
+/// Becomes readable when a signal asks this process to end.
 fn signals() -> io::Result<UnixStream> {
     let (read, write) = UnixStream::pair()?;
     for signal in cancel::SIGNALS {
         signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
     }
-    // One that came before is noticed too.
+    // A signal that came earlier counts, too.
     if cancel::cancelled() {
         (&write).write_all(b"1")?;
     }
     Ok(read)
 }
 
-/// Refuses to mount a folder over itself, or inside itself: what is encrypted would be out of reach, or show up in its own plaintext.
+/// Refuses to mount a folder over or inside itself: its encrypted files would be unreachable, or appear in their own plaintext.
 fn apart(lower: &Path, dir: &Path) -> anyhow::Result<()> {
     let (Ok(lower), Ok(to)) = (lower.canonicalize(), dir.canonicalize()) else { return Ok(()) };
     match lower.is_dir() && to.starts_with(&lower) {
@@ -303,7 +303,7 @@ impl Report for MountReport {
             "none" => {
                 writeln!(out, "{volume} ({format}) is the file {dir}/volume{how}.")?;
                 if *sector_size > SMALLEST_SECTOR {
-                    // A file has no sectors, so the programs that make file systems cannot know.
+                    // A file has no sector size, so programs that create file systems cannot detect it.
                     writeln!(
                         out,
                         "Create a file system in it with {sector_size}-byte sectors: mkfs.ext4 -b {sector_size}, \

@@ -151,12 +151,12 @@ pub struct Args {
     key_process: KeyProcessArgs,
 }
 
-/// What it is about, open for writing.
+/// The stores of the volume, open for writing.
 struct ReencryptionTarget {
     data: Arc<dyn Store>,
-    /// What the header is in, if that is not the volume itself.
+    /// The store of a detached header.
     header: Option<Arc<dyn Store>>,
-    /// Whether that was made just now, which was asked about.
+    /// Whether the header file is new; the user has then already agreed.
     new: bool,
 }
 
@@ -172,20 +172,20 @@ type DetachedHeader = (Arc<dyn Store>, Option<Arc<FileStore>>);
 #[derive(Serialize)]
 struct Reencrypted {
     path: String,
-    /// Whether all is done.
+    /// Whether the reencryption is complete.
     finished: bool,
-    /// Size of what was rewritten, in bytes.
+    /// The size of the rewritten data, in bytes.
     size: u64,
-    /// How long that took, in seconds.
+    /// The time that took, in seconds.
     seconds: f64,
-    /// Keyslots that have ended with the old key.
+    /// Keyslots that were removed with the old key.
     ended_keyslots: Vec<u32>,
-    /// What was made that opens a new volume, which people were told when it was.
+    /// The protectors of a new volume, which were reported when they were created.
     #[serde(flatten)]
     protectors: ProtectorReport,
 }
 
-/// Carries the verb out. `words` is the command line, as this verb sees it.
+/// Runs the verb. `words` is the command line, as this verb sees it.
 pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     guard::no_dumps();
     cancel::install()?;
@@ -210,7 +210,7 @@ fn alone(in_key_process: Option<&InKeyProcess>) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// Opens what it is about, and makes the file of a new header. That file is returned, too, if it was made.
+    /// Opens the stores, and creates the file of a new header, which is also returned.
     fn opened(&self, data: Arc<dyn Store>) -> Result<(ReencryptionTarget, Option<Arc<FileStore>>)> {
         let header_store = || {
             let of = self.convertible(&*data)?;
@@ -222,9 +222,9 @@ impl Args {
         Ok((ReencryptionTarget { data, header, new: made.is_some() }, made))
     }
 
-    /// Opens the files for the process that has the keys, reads and writes there for it, and has no key itself.
+    /// Opens the files, and reads and writes them for the key process. This process has no keys.
     fn work_for_key_process(&self, words: &[OsString]) -> anyhow::Result<()> {
-        // Files are made by whoever has the secrets, and can be removed again only here.
+        // The key process creates the files of protectors, but from its sandbox it cannot remove them: this process does.
         let there = self.protectors.there();
         let started = Started::new(words, Which::Opened, Stdio::inherit())?;
         inherited::hide_all()?;
@@ -241,7 +241,7 @@ impl Args {
         )?;
         let lent = claviger_engine::opening::Stores { disk: Arc::clone(&data), header, data };
         let worked = started.work_for(&lent, new.into(), &|path, file| self.protectors.remove(path, file, &there));
-        // Where it was killed, the next one finds what it has left.
+        // If the key process was killed, the header file stays for the next run.
         worked.inspect_err(|e| {
             if e.is::<Silent>() {
                 self.forget_header(made.as_deref())
@@ -249,7 +249,7 @@ impl Args {
         })
     }
 
-    /// Does all of it in the process that has the keys, over what the other one lends.
+    /// Does all of the work in the key process, through the other process's stores.
     fn keep(&self) -> anyhow::Result<()> {
         let keeping = self.key_process.accept()?;
         let key_side = &keeping.key_side;
@@ -290,7 +290,7 @@ impl Args {
         Ok(Some((Arc::clone(&store) as Arc<dyn Store>, Some(store))))
     }
 
-    /// Removes the file that was made for a new header, if there is still none in it.
+    /// Removes the new header file if it still holds no header.
     fn forget_header(&self, made: Option<&FileStore>) {
         let (Some(path), Some(store)) = (&self.header, made) else { return };
         if store.is_at(path) && matches!(formats::occupied(store), Ok(None)) {

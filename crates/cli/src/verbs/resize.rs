@@ -1,4 +1,4 @@
-//! `claviger resize`: a longer or a shorter volume.
+//! `claviger resize`: grows or shrinks a volume.
 
 use std::io::{self, Write};
 
@@ -14,7 +14,7 @@ use crate::terminal::output::{self, Report};
 use crate::terminal::progress::Progress;
 use crate::terminal::{advice, cancel, prompt, size};
 
-/// Less than this is what is left of a volume of whole sectors, in bytes.
+/// Fewer bytes than this are only the remainder after whole sectors, and may be lost without a question.
 const SECTOR: u64 = 4096;
 
 /// Resize a volume in a file
@@ -63,7 +63,7 @@ pub struct Args {
 struct Resized {
     path: String,
     format: &'static str,
-    /// Size of the plaintext before, in bytes.
+    /// The old size of the plaintext, in bytes.
     before: u64,
     /// Size of the plaintext, in bytes.
     size: u64,
@@ -71,20 +71,20 @@ struct Resized {
     stored: u64,
 }
 
-/// Bytes of the file that there will be no way back to. What is behind a volume of fixed size is not its own, and is cut off or
-/// filled all the same.
+/// The bytes of the file that will be lost. Bytes after a volume of fixed size do not belong to it, but are cut off or filled
+/// nevertheless.
 fn lost(resizing: &Resizing, args: &Args, stored: u64) -> u64 {
     let cut_off = resizing.before.saturating_sub(args.size).max(stored.saturating_sub(resizing.len));
     let filled = if args.quick { 0 } else { resizing.len.min(stored).saturating_sub(resizing.end) };
     cut_off.max(filled)
 }
 
-/// A change that is ready, of the volume in a file.
+/// A prepared change of a volume in a file.
 struct Ready<'a> {
     resizing: Resizing,
     file: &'a FileStore,
     format: &'static str,
-    /// What else is lost with what is cut off, in a sentence.
+    /// What else is lost with the bytes that are cut off, as a sentence.
     also_lost: &'static str,
 }
 
@@ -100,7 +100,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let file = named.file.as_deref().ok_or_else(|| at(no_file()))?;
         return args.carry_out(Ready { resizing, file, format, also_lost: "" });
     }
-    // Its lock would be in the way of the next one.
+    // The lock would block the next one.
     drop(named);
     let editing = args.open.edit(Access::ReadWrite)?;
     let hidden = args.protect.read()?;
@@ -112,13 +112,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     args.carry_out(Ready { resizing, file, format, also_lost: " So is a hidden volume there." })
 }
 
-/// Of what is elsewhere its owner says how large it is.
+/// The size of a remote store is up to its owner.
 fn no_file() -> Error {
     Error::unsupported("resizing a volume that is not in a local file")
         .hint("A LUKS volume of dynamic size follows the size of its store automatically.")
 }
 
-/// Refuses what the format need not be asked about.
+/// Refuses what no format supports.
 fn refuse(args: &Args, named: &Named) -> claviger_engine::Result<()> {
     if args.open.files().len() > 1 {
         return Err(Error::misuse(
@@ -149,7 +149,7 @@ fn refuse(args: &Args, named: &Named) -> claviger_engine::Result<()> {
     Ok(())
 }
 
-/// What the bytes of a file behind its volume look like.
+/// Describes the bytes of a file after its volume.
 fn left_behind(file: &FileStore, end: u64) -> claviger_engine::Result<&'static str> {
     Ok(match diagnosis::looks_random(file, end..file.len())? {
         true => "They look random, like the leftovers of an interrupted `claviger resize`.",
@@ -158,7 +158,7 @@ fn left_behind(file: &FileStore, end: u64) -> claviger_engine::Result<&'static s
 }
 
 impl Args {
-    /// Asks where something is lost, changes the volume and tells of it.
+    /// Asks if data will be lost, changes the volume and reports it.
     fn carry_out(&self, ready: Ready<'_>) -> anyhow::Result<()> {
         let Ready { resizing, file, format, also_lost } = ready;
         let at = |e: Error| e.at(&self.open.path);
@@ -176,7 +176,7 @@ impl Args {
                     "{path} has {lost} after the volume's end, which will be cut off and lost.{also_lost} Continue? \
                      (yes/no) "
                 ),
-                // The volume grows into what the file has already.
+                // The volume grows into bytes that the file already has.
                 (false, false) => format!(
                     "{path} has {lost} after the volume, which will be overwritten and become part of it. {} \
                      Anything stored there is lost, but no file in the volume.{also_lost} Continue? (yes/no) ",

@@ -1,4 +1,4 @@
-//! `claviger serve`: the plaintext over NBD.
+//! `claviger serve`: serves the plaintext over NBD.
 
 use std::ffi::OsString;
 use std::fs;
@@ -98,10 +98,10 @@ struct Serving {
     socket: Option<String>,
     /// Size of the plaintext, in bytes.
     size: u64,
-    /// Size of the sectors that a file system in it should be made for, in bytes.
+    /// The sector size for a file system in the volume, in bytes.
     sector_size: u64,
     read_only: bool,
-    /// Whether a hidden volume in it is protected.
+    /// Whether a hidden volume is protected.
     protects_hidden: bool,
     pid: u32,
 }
@@ -146,11 +146,11 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
         protects_hidden: args.protect.asked(),
         pid: std::process::id(),
     };
-    // A server that nobody can list serves all the same.
+    // Serves even if `claviger list` cannot show it.
     let _listed = facts.and_then(|facts| list(&args.open.path, &facts, &serving, &store, locking).ok());
     let client = Arc::new(Running::default());
     let signals = watch_signals(server.handle(), Arc::clone(&client))?;
-    // A signal may have come before anybody watched.
+    // A signal may have come before the handlers watched for it.
     cancel::check()?;
     let ended = match &args.run {
         Some(command) => {
@@ -177,7 +177,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     client.terminate();
     let status = ended.map(|thread| thread.join().expect("waiting for a process does not panic")).transpose()?;
     signals.close();
-    // What was not written matters more than how the command ended.
+    // Unwritten data matter more than the command's exit status.
     ended_well.map_err(at)?;
     served.key_process.check()?;
     match status.unwrap_or(0) {
@@ -186,7 +186,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     }
 }
 
-/// Says on standard error what failed: clients hear of it, and may keep it to themselves. Once in a second at most.
+/// Reports errors on standard error, at most once per second: clients get them, too, but may not show them.
 fn complaints() -> impl Fn(&str) + Send + Sync {
     const RARELY: Duration = Duration::from_secs(1);
     let last = Mutex::new((None::<Instant>, 0u64));
@@ -203,7 +203,7 @@ fn complaints() -> impl Fn(&str) + Send + Sync {
     }
 }
 
-/// Shows it to `claviger list` as long as what is returned lives.
+/// Shows the volume in `claviger list` until the returned value is dropped.
 fn list(
     path: &Path,
     facts: &Facts,
@@ -217,7 +217,7 @@ fn list(
     Ok((served::answer(&live, store, locking)?, live))
 }
 
-/// The first signal ends the command, or else the server.
+/// The first signal ends the command, or otherwise the server.
 fn watch_signals(server: ServerHandle, client: Arc<Running>) -> io::Result<signal_hook::iterator::Handle> {
     let mut signals = Signals::new(cancel::SIGNALS)?;
     cancel::serving();
@@ -232,7 +232,7 @@ fn watch_signals(server: ServerHandle, client: Arc<Running>) -> io::Result<signa
     Ok(handle)
 }
 
-/// The command of `--run`, as long as it runs.
+/// The running command of `--run`.
 #[derive(Default)]
 struct Running(Mutex<Option<Pid>>);
 
@@ -251,9 +251,9 @@ impl Running {
         Ok(child)
     }
 
-    /// Waits for its end. Returns its exit status as a shell does: 128 and the number of the signal that ended it.
+    /// Waits until the command exits. Returns its status like a shell: 128 plus the signal's number if a signal ended it.
     fn wait(&self, mut child: Child) -> io::Result<u8> {
-        // Not taken off the process table before nobody can send it a signal any more: the number may be given anew then.
+        // Not reaped until nobody can signal it any more: the kernel may then reuse the number.
         if let Some(pid) = Pid::from_raw(child.id() as i32) {
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             while matches!(waitid(WaitId::Pid(pid), options), Err(rustix::io::Errno::INTR)) {}
@@ -264,7 +264,7 @@ impl Running {
         Ok(u8::try_from(status).unwrap_or(255))
     }
 
-    /// Asks it to end, and all that it has started. False if there is none.
+    /// Asks the command and all of its descendants to end. False if there is no command.
     fn terminate(&self) -> bool {
         self.lock().is_some_and(|pid| {
             let below = descendants(pid);
@@ -281,7 +281,7 @@ impl Running {
     }
 }
 
-/// The processes that this one has started, and those that they have: a shell that ends does not end them.
+/// The children of this process and their descendants: a shell that exits does not end its children.
 fn descendants(of: Pid) -> Vec<Pid> {
     let tasks = fs::read_dir(format!("/proc/{}/task", of.as_raw_pid())).into_iter().flatten().flatten();
     let listed = tasks.map(|task| fs::read_to_string(task.path().join("children")).unwrap_or_default());
@@ -303,12 +303,12 @@ impl Report for Serving {
         writeln!(out, "  {uri}")?;
         writeln!(out, "To copy it:             {}", output::command(["nbdcopy", uri, "image.img"]))?;
         match socket {
-            // They take certificates, but not from a URI.
+            // nbd-client supports certificates, but not from a URI.
             _ if uri.starts_with("nbds") => {}
             Some(path) => {
-                // What is printed is there to be pasted into a shell, whatever the name of the volume.
+                // The output is meant for pasting into a shell, so it is quoted.
                 let blocks = sector_size.to_string();
-                // It does not ask.
+                // nbd-client does not ask the server for the block size.
                 let large: &[&str] = if *sector_size > SMALLEST_SECTOR { &["-b", &blocks] } else { &[] };
                 let command = [&["nbd-client"], large, &["-unix", path, "/dev/nbd0"]].concat();
                 let command = output::command(command);
@@ -323,7 +323,7 @@ impl Report for Serving {
     }
 }
 
-/// A path for the socket in a folder of the user's own.
+/// A path for the socket in the user's own folder.
 fn default_socket(volume: &Path) -> anyhow::Result<PathBuf> {
     let runtime = Runtime::of_this_user()?;
     let folder = runtime.path();
@@ -334,7 +334,7 @@ fn default_socket(volume: &Path) -> anyhow::Result<PathBuf> {
         file.push(".sock");
         folder.join(file)
     };
-    // Two volumes of one name in different folders: the second gets a name of its own.
+    // If volumes in different folders have the same name, the second one gets another socket.
     let answers = |path: &Path| std::os::unix::net::UnixStream::connect(path).is_ok();
     let first = socket("");
     Ok(if answers(&first) { socket(&format!("-{}", std::process::id())) } else { first })

@@ -10,16 +10,16 @@ use crate::terminal::cancel;
 use crate::terminal::progress::Progress;
 use crate::terminal::size::count;
 
-/// Problems that are told one by one as text. JSON has all.
+/// The most problems that are listed as text. JSON has all of them.
 const TOLD: usize = 50;
 
-/// Looks at every file, with progress.
+/// Examines every file, with progress.
 pub fn of(format: &dyn FileFormat, lower: &(dyn Tree + 'static), upper: Option<&Stacked>) -> Result<FolderSurvey> {
     let bar = Progress::spinner();
     FolderSurvey::of(format, lower, upper, &mut |so_far| show(&bar, so_far))
 }
 
-/// The same, and reads all of them.
+/// Examines every file and reads its contents.
 pub fn with_contents(format: &dyn FileFormat, lower: &(dyn Tree + 'static), upper: &Stacked) -> Result<FolderSurvey> {
     let bar = Progress::spinner();
     FolderSurvey::with_contents(format, lower, upper, &mut |so_far| show(&bar, so_far))
@@ -33,7 +33,7 @@ fn show(bar: &Progress, so_far: &FolderSurvey) -> Result<()> {
     Ok(())
 }
 
-/// Prints what is wrong, a line for each file.
+/// Prints the problems, one line per file.
 pub fn tell(problems: &[Problem], out: &mut dyn Write) -> io::Result<()> {
     for problem in problems.iter().take(TOLD) {
         writeln!(
@@ -49,13 +49,13 @@ pub fn tell(problems: &[Problem], out: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-/// How many files each of these has: `3 by 0123456789abcdef`.
+/// The number of files of each key: `0123456789abcdef (3 files)`.
 pub fn shares(of: &std::collections::BTreeMap<String, u64>) -> String {
     let shares: Vec<_> = of.iter().map(|(what, files)| format!("{what} ({})", count(*files, "file"))).collect();
     few(&shares)
 }
 
-/// A list of keys, of which there may be thousands.
+/// A shortened list of keys: there may be thousands.
 pub fn few(all: &[String]) -> String {
     let shown = &all[..all.len().min(TOLD)];
     match all.len() - shown.len() {

@@ -1,4 +1,4 @@
-//! `claviger token`: what other programs keep in a LUKS2 header to find a passphrase.
+//! `claviger token`: manages the tokens in a LUKS2 header, from which other programs learn how to get a passphrase.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use crate::opening::new_file;
 use crate::terminal::output::{self, Report};
 use crate::terminal::size;
 
-/// More than a header has room for.
+/// The longest token file, in bytes: more than a header can hold.
 const TOKEN_MAX: u64 = 4 << 20;
 
 /// List, show, import, export, assign and remove the tokens of a LUKS2 volume
@@ -148,7 +148,7 @@ struct AssignArgs {
 struct Listed {
     path: String,
     tokens: BTreeMap<u32, Value>,
-    /// What releases the passphrases behind them.
+    /// The device or server that releases the passphrase of each token.
     #[serde(skip)]
     needs: BTreeMap<u32, String>,
 }

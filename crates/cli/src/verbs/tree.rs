@@ -1,4 +1,4 @@
-//! `claviger tree`: all folders and files inside a volume.
+//! `claviger tree`: lists all folders and files inside a volume.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use crate::terminal::left_out::LeftOut;
 use crate::terminal::output::{self, Report};
 use crate::terminal::{cancel, size};
 
-/// Folders in folders that are looked into. A damaged file system may have no end.
+/// The deepest level of folders that is entered: a damaged file system may be endless.
 pub const DEEPEST: usize = 256;
 
 /// Show all folders and files inside a volume, without mounting it
@@ -48,10 +48,10 @@ struct Whole {
     path: String,
     folders: u64,
     files: u64,
-    /// Sizes of all files, in bytes.
+    /// The total size of all files, in bytes.
     bytes: u64,
     entries: Vec<Branch>,
-    /// What cannot be shown, and why.
+    /// Names that cannot be shown, and why.
     left_out: LeftOut,
 }
 
@@ -61,7 +61,7 @@ struct Branch {
     #[serde(skip)]
     shown: String,
     kind: NodeKind,
-    /// In bytes.
+    /// The size in bytes.
     size: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     entries: Vec<Branch>,
@@ -89,8 +89,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     whole.left_out.end()
 }
 
-/// What is in a folder, and in the folders in it. `above` are the folders that it is in: one that holds itself is not
-/// looked into again.
+/// The contents of a folder and its subfolders. `above` holds the ancestors: a folder that contains itself is not entered
+/// again.
 fn branches(
     opened: &Inside,
     folder: Node,
@@ -135,7 +135,7 @@ fn branch(
             whole.left_out.add(path, what)?;
         } else {
             above.push(node);
-            // A folder that cannot be listed is still there.
+            // A folder that cannot be listed is shown nevertheless.
             match branches(opened, node, path, above, whole) {
                 Ok(list) => entries = list,
                 Err(e) => whole.left_out.add(path, e.downcast::<Error>()?)?,

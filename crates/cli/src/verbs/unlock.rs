@@ -1,4 +1,4 @@
-//! `claviger unlock`: gives a volume that was locked its keys again.
+//! `claviger unlock`: gives a locked volume its keys again.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -48,11 +48,11 @@ struct Unlocked {
     volume: String,
 }
 
-/// Carries the verb out. `words` is the command line, as this verb sees it.
+/// Runs the verb. `words` is the command line, as this verb sees it.
 pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     let sessions = Runtime::of_this_user()?.sessions()?;
     let session = unmount::find(&sessions, &args.open.path)?;
-    // What is mounted may wait for this very process.
+    // Programs on the mount may wait for this very process.
     let open = OpenArgs { path: session.record.volume.clone(), ..args.open.clone() };
     if !args.key_process.is_empty() {
         return KeyProcessArgs::in_key_process(&args.key_process).keep(

@@ -1,4 +1,4 @@
-//! `claviger unmount`: writes everything and takes a volume down.
+//! `claviger unmount`: flushes and unmounts a volume.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -55,13 +55,13 @@ struct One {
     volume: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     dir: Option<String>,
-    /// `done`, `lazily` (somebody still uses it), `cleaned-up` (its server had been killed).
+    /// `done`, `lazily` (still in use), or `cleaned-up` (the server had been killed).
     how: &'static str,
 }
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
     cancel::install()?;
-    // The work is other processes': a signal ends the wait.
+    // Other processes do the work: a signal ends only the wait.
     cancel::end_at_once();
     let runtime = Runtime::of_this_user()?;
     let sessions = runtime.sessions()?;
@@ -73,7 +73,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     if args.all {
-        // What was mounted last may lie inside what was mounted first.
+        // The last mount first: it may lie inside an earlier one.
         chosen.extend(sessions.iter().rev());
     }
     let mut unmounted = Vec::new();
@@ -81,7 +81,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     for session in chosen {
         match unlocked(session, args.force).and_then(|()| mount::end(session, args.force, args.timeout)) {
             Ok(how) => {
-                // The folder was made by `claviger attach`.
+                // `claviger attach` created the folder.
                 if let Some(dir) = session.record.dir.as_ref().filter(|dir| dir.starts_with(runtime.path())) {
                     let _ = std::fs::remove_dir(dir);
                 }
@@ -101,7 +101,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     failed.map_or(Ok(()), |silent| Err(silent.into()))
 }
 
-/// Fails if the volume is locked: the last of it could not be written. With `force` nobody waits for that any more.
+/// Fails if the volume is locked, because its pending data cannot be written. `force` gives these up.
 fn unlocked(session: &Session, force: bool) -> Result<()> {
     match session.status() {
         Some(status) if status.locked && force => Ok(locking::give_up(&session.folder)?),
@@ -112,17 +112,17 @@ fn unlocked(session: &Session, force: bool) -> Result<()> {
     }
 }
 
-/// The session that is meant: by its folder before by its volume, the last one first.
+/// The session for the target: by folder first, then by volume; the latest one first.
 ///
 /// # Errors
-/// `Misuse` if there is none.
+/// `Misuse` if there is no such session.
 pub fn find<'a>(sessions: &'a [Session], target: &Path) -> Result<&'a Session> {
     let means = |path: &Path| {
         let of = |s: &&Session| s.record.dir.as_deref() == Some(path) || s.record.uri.as_deref() == path.to_str();
         let at_dir = sessions.iter().rev().find(of);
         at_dir.or_else(|| sessions.iter().rev().find(|s| s.record.volume == path))
     };
-    // As it is written first: looking it up asks a server that may not answer.
+    // The path as given is compared first: resolving it may query a server that does not answer.
     let written = std::path::absolute(target).ok();
     let found = means(target).or_else(|| means(&written?)).or_else(|| means(&target.canonicalize().ok()?));
     found.ok_or_else(|| {

@@ -42,8 +42,8 @@ struct Read {
     quote: Option<char>,
 }
 
-/// Splits at blanks and removes quotes and backslashes according to POSIX. Unquoted characters in `breaks`, and quotes at
-/// either end, also split the last word for the shell.
+/// Splits at blanks and removes quotes and backslashes according to POSIX. For the shell, the last word is also split at unquoted
+/// characters in `breaks`, and where a quote begins or ends.
 fn read(line: &str, breaks: &str) -> Read {
     let mut words = vec![String::new()];
     let (mut fixed, mut quote) = (0, None);

@@ -1,4 +1,4 @@
-//! `claviger cp`: files out of a volume and into it, without mounting it.
+//! `claviger cp`: copies files out of a volume or into it, without mounting it.
 
 mod salvage;
 
@@ -27,7 +27,7 @@ use crate::terminal::{cancel, size};
 use crate::verbs::tree::DEEPEST;
 use salvage::Salvaged;
 
-/// Bytes that are copied at a time.
+/// The bytes copied at a time.
 const PIECE: usize = 4 << 20;
 
 /// Copy files out of a volume or into it, without mounting it
@@ -92,21 +92,21 @@ struct Copied {
     bytes: u64,
     /// What was left out, and why.
     left_out: LeftOut,
-    /// What was not copied whole, or not under its name, where that was asked for.
+    /// Files that were copied only in part, or under their stored names, with `--salvage`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     salvaged: Vec<Salvaged>,
-    /// Streams of an NTFS beside the contents of files that were copied: `PATH:STREAM`. They were not.
+    /// NTFS alternate data streams of the copied files, which were not copied: `PATH:STREAM`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     streams: Vec<String>,
 }
 
 impl Copied {
-    /// True if nothing was copied.
+    /// Whether nothing was copied.
     fn nothing(&self) -> bool {
         self.files + self.folders + self.links == 0 && self.salvaged.is_empty()
     }
 
-    /// Notes what became of something, which may end everything.
+    /// Records the outcome for a file. Fails if copying cannot continue.
     fn note<T>(&mut self, path: &OsStr, done: Done<T>) -> anyhow::Result<Option<T>> {
         match done {
             Ok(done) => Ok(Some(done)),
@@ -116,15 +116,15 @@ impl Copied {
     }
 }
 
-/// What comes of copying something.
+/// The outcome of copying a file.
 type Done<T> = Result<T, Trouble>;
 
-/// Why something was not copied.
+/// Why a file was not copied.
 #[derive(Debug)]
 enum Trouble {
-    /// It alone is left out: it cannot be read, or cannot be at its destination.
+    /// Only this file is left out: it cannot be read, or the destination cannot hold it.
     One(Error),
-    /// Nothing more is copied.
+    /// Copying cannot continue.
     All(anyhow::Error),
 }
 
@@ -134,7 +134,7 @@ impl<E: Into<anyhow::Error>> From<E> for Trouble {
     }
 }
 
-/// Trouble of the destination: with a name, or a kind of file, that its file system has not, or with all of it.
+/// An error of the destination: either it cannot hold this name or kind of file, or it fails as a whole.
 fn of_destination(error: Error) -> Trouble {
     let refuses = |kind| {
         matches!(kind, io::ErrorKind::InvalidFilename | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported)
@@ -146,25 +146,25 @@ fn of_destination(error: Error) -> Trouble {
     }
 }
 
-/// Something to copy. Folders come before what is in them.
+/// A file, folder or link to copy. Folders come before their contents.
 struct Item<F> {
     from: F,
     from_path: OsString,
     to: PathBuf,
     is_folder: bool,
     size: u64,
-    /// Of a symbolic link, where it points to.
+    /// The target of a symbolic link.
     target: Option<OsString>,
-    /// Whether its name does not decrypt, and is as it is stored.
+    /// Whether the name does not decrypt, and is therefore the stored one.
     stored_name: bool,
 }
 
-/// Puts links behind all else: nothing is ever written through one that was in what is copied.
+/// Moves links to the end, so that nothing is ever written through a copied link.
 fn links_last<F>(items: &mut [Item<F>]) {
     items.sort_by_key(|item| item.target.is_some());
 }
 
-/// Something inside to copy. Only folders are held until then: of files there may be more than can be.
+/// A source inside the volume. Only folders are kept open until then: there may be more files than can be open.
 enum Source<'a> {
     Named(Rc<FoundNode<'a>>),
     In(Rc<FoundNode<'a>>, Entry),
@@ -210,7 +210,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
                 return Err(Error::unsupported(what).hint(hint).at(&args.open.path).into());
             }
             let copied = into(args, &opened, from, files::inside(to));
-            // What was copied before an error is kept, and durable.
+            // Files that were copied before an error stay, durably.
             let finished = opened.tree.finish().map_err(|e| Error::from(e).at(&args.open.path));
             let copied = copied?;
             finished?;
@@ -224,7 +224,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     };
     if copied.nothing() && copied.left_out.len() == 1 {
-        // The only thing that was asked for.
+        // The only requested file could not be copied.
         let only = std::mem::take(&mut copied.left_out).into_only();
         return only.map_or(Ok(()), |why| Err(why.into()));
     }
@@ -281,7 +281,7 @@ fn out(args: &Args, opened: &Inside, from: &[OsString], to: &Path) -> anyhow::Re
     for path in from {
         let path = files::inside(path);
         let name = Path::new(path).file_name();
-        // The root has no name: what is in it is copied.
+        // The root has no name: its contents are copied.
         let item_to = match name {
             Some(name) if into_folder => to.join(name),
             _ => to.to_owned(),
@@ -293,13 +293,13 @@ fn out(args: &Args, opened: &Inside, from: &[OsString], to: &Path) -> anyhow::Re
     }
     let Plan { mut items, mut copied, .. } = plan;
     links_last(&mut items);
-    // What a damaged file system says of sizes may be anything.
+    // Sizes in a damaged file system may be arbitrary.
     let all = items.iter().fold(0u64, |all, item| all.saturating_add(item.size));
     let bar = Progress::bytes("Copying");
     let mut missing: Vec<PathBuf> = Vec::new();
     for item in items {
         cancel::check()?;
-        // With a folder that cannot be made goes all that is in it.
+        // The contents of a folder that cannot be created are left out, too.
         if missing.iter().any(|folder| item.to.starts_with(folder)) {
             continue;
         }
@@ -330,20 +330,20 @@ fn out(args: &Args, opened: &Inside, from: &[OsString], to: &Path) -> anyhow::Re
     Ok(copied)
 }
 
-/// What is found out before anything is written.
+/// What is known before anything is written.
 struct Plan<'a> {
     args: &'a Args,
     opened: &'a Inside,
-    /// The folders that it is in: one that holds itself is not looked into again.
+    /// The ancestors of the current folder: a folder that contains itself is not entered again.
     above: Vec<Node>,
-    /// Where there are names that do not decrypt.
+    /// The folders that hold names that do not decrypt.
     stored_names: HashSet<OsString>,
     items: Vec<Item<Source<'a>>>,
     copied: Copied,
 }
 
 impl<'a> Plan<'a> {
-    /// Adds a file, or a folder with all that is in it.
+    /// Adds a file, or a folder with its contents.
     fn add(&mut self, from: Source<'a>, path: &OsStr, to: PathBuf) -> anyhow::Result<()> {
         cancel::check()?;
         let planned = self.item(from, path, to);
@@ -397,7 +397,7 @@ impl<'a> Plan<'a> {
         }
         for entry in list.entries {
             let inner = files::below(path, &entry.name);
-            // A tree gives no such names; whatever it gives, nothing is written outside of the destination.
+            // A tree should return no such names. In any case, nothing may be written outside the destination.
             let plain = Path::new(&entry.name).components().eq([std::path::Component::Normal(&entry.name)]);
             if !plain || entry.name.as_bytes().contains(&0) {
                 self.copied.left_out.add(&inner, malformed("name", "no file can have it"))?;
@@ -414,8 +414,8 @@ fn malformed(field: &'static str, what: &str) -> Error {
     ErrorKind::Malformed { field, offset: 0, what: what.into() }.into()
 }
 
-/// Makes a folder of this machine, unless it is there. A link to one is none, unless a person `named` it: what is in it may be
-/// anywhere. Whether it is new.
+/// Creates a folder on this machine unless it exists; returns whether it is new. A link to a folder counts only if the user
+/// `named` it: a found link may lead anywhere.
 fn make_folder(path: &Path, named: bool) -> Done<bool> {
     let at = |e: io::Error| of_destination(Error::from(e).at(path));
     match fs::create_dir(path) {
@@ -432,7 +432,7 @@ fn exists(path: &Path) -> Error {
     Error::misuse("it already exists").at(path).hint("To overwrite files, add --force.")
 }
 
-/// Whether a file or link may get this name: nothing that is there is lost without --force.
+/// Whether a file or link may get this name: without --force, existing files are never replaced.
 fn may_take(args: &Args, to: &Path) -> anyhow::Result<()> {
     match fs::symlink_metadata(to) {
         Ok(there) if there.is_dir() => Err(Error::misuse("it is a folder").at(to).into()),
@@ -444,12 +444,12 @@ fn may_take(args: &Args, to: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Makes a symbolic link, wherever it points to.
+/// Creates a symbolic link with any target.
 fn link_out<F>(args: &Args, item: &Item<F>, target: &OsStr) -> Done<()> {
     let to = &item.to;
     may_take(args, to)?;
     let made = match fs::symlink_metadata(to) {
-        // What is replaced is replaced at once.
+        // The replacement is atomic.
         Ok(_) => {
             let temporary = to.with_file_name(format!(".claviger-{}.link", std::process::id()));
             symlink(target, &temporary)
@@ -460,20 +460,20 @@ fn link_out<F>(args: &Args, item: &Item<F>, target: &OsStr) -> Done<()> {
     made.map_err(|e| match e.kind() {
         io::ErrorKind::AlreadyExists => exists(to).into(),
         io::ErrorKind::StorageFull => Error::from(e).at(to).into(),
-        // A file system without links, or a target that is no path, such as an empty one.
+        // The file system has no links, or the target is not a path: an empty one, for instance.
         _ => Trouble::One(Error::unsupported(format!("creating a symbolic link there: {e}"))),
     })
 }
 
-/// What came of a file.
+/// The outcome of a file.
 struct FileOut {
-    /// How it was not copied as it should be, if that was asked for.
+    /// Why the file is incomplete or has its stored name, with `--salvage`.
     salvaged: Option<Salvaged>,
-    /// The names of its streams.
+    /// The names of the file's streams.
     streams: Vec<OsString>,
 }
 
-/// Copies a file; what is left of it, if it cannot be read whole and that was asked for.
+/// Copies a file, or with `--salvage` its readable part.
 fn file_out<'a>(args: &Args, opened: &'a Inside, item: &Item<Source<'a>>, show: impl Fn(u64)) -> Done<FileOut> {
     let to = &item.to;
     let at = |e: io::Error| of_destination(Error::from(e).at(to));
@@ -485,7 +485,7 @@ fn file_out<'a>(args: &Args, opened: &'a Inside, item: &Item<Source<'a>>, show: 
     let mut buffer = vec![0; PIECE.min(item.size.max(1) as usize)];
     let mut done = 0;
     let mut salvaged = None;
-    // What cannot be opened is not read either, and that says why.
+    // If opening fails, reading fails as well, with the reason.
     let _open = OpenFile::new(&*opened.tree, node);
     while done < item.size {
         cancel::check()?;
@@ -499,7 +499,7 @@ fn file_out<'a>(args: &Args, opened: &'a Inside, item: &Item<Source<'a>>, show: 
             Err(e) if args.salvage => {
                 let (path, why) = ((&*item.from_path, item.stored_name), Error::from(e));
                 let file = salvage::rest(opened, node, path, (done, item.size), &why, &partial.file)?;
-                // What nobody can read without a key, or at all, is there as it was.
+                // A file that cannot be read without a key, or at all, is left out; the existing one stays.
                 if !file.made() && matches!(why.kind, ErrorKind::Unsupported { .. } | ErrorKind::WrongCredential(_)) {
                     return Err(Trouble::One(why));
                 }
@@ -516,19 +516,19 @@ fn file_out<'a>(args: &Args, opened: &'a Inside, item: &Item<Source<'a>>, show: 
         show(done);
     }
     if let Some(modified) = attributes.modified {
-        // Some file systems cannot hold every time: no reason to lose the file.
+        // Some file systems cannot store every time; the file is kept anyway.
         let _ = partial.file.set_times(FileTimes::new().set_modified(modified));
     }
     partial.complete(to, args.force)?;
     Ok(FileOut { salvaged, streams: opened.tree.streams(node).unwrap_or_default() })
 }
 
-/// Whether this is the file that holds the volume: putting another in its place would be the end of the volume.
+/// Whether this is the file that holds the volume: replacing it would destroy the volume.
 fn is_volume(there: &fs::Metadata, args: &Args) -> bool {
     fs::metadata(&args.open.path).is_ok_and(|volume| (volume.dev(), volume.ino()) == (there.dev(), there.ino()))
 }
 
-/// A file that is being written, under a name of its own beside the one that it will have. Dropped, it is removed.
+/// A file that is being written under a temporary name beside its final one. Removed when dropped.
 struct Partial {
     path: PathBuf,
     file: File,
@@ -551,7 +551,7 @@ impl Partial {
 
     fn complete(mut self, to: &Path, replace: bool) -> Done<()> {
         let renamed = match replace {
-            // What is replaced must not be gone, after a power cut, before its successor is there; and what was said to be done is.
+            // After a power cut, either the old file or its complete successor must exist, and every copy reported as done.
             true => self.file.sync_all().and_then(|()| fs::rename(&self.path, to)).and_then(|()| sync_folder(to)),
             false => rename_new(&self.path, to),
         };
@@ -610,7 +610,7 @@ fn into(args: &Args, opened: &Inside, from: &[OsString], to: &OsStr) -> anyhow::
     let mut missing: Vec<PathBuf> = Vec::new();
     for item in items {
         cancel::check()?;
-        // With a folder that cannot be made goes all that is in it.
+        // The contents of a folder that cannot be created are left out, too.
         if missing.iter().any(|folder| item.to.starts_with(folder)) {
             continue;
         }
@@ -656,7 +656,7 @@ fn plan_in(
 ) -> Done<()> {
     cancel::check()?;
     let unread = |e: io::Error| Trouble::One(e.into());
-    // What the person names may be a link; what is found in folders is not followed.
+    // A path on the command line may be a link; links in folders are not followed.
     let metadata = if depth == 0 { fs::metadata(path) } else { fs::symlink_metadata(path) }.map_err(unread)?;
     let is_folder = metadata.is_dir();
     if is_folder && !args.recursive {
@@ -688,7 +688,7 @@ fn plan_in(
     Ok(())
 }
 
-/// Makes a symbolic link in the volume, where its file system has such.
+/// Creates a symbolic link in the volume, if its file system has links.
 fn link_in(
     args: &Args,
     opened: &Inside,
@@ -709,13 +709,13 @@ fn link_in(
     let renamed = tree.rename(folder, &temporary, folder, name, how).map_err(inside);
     drop(made);
     if renamed.is_err() {
-        // Best effort: what went wrong is told, not what follows from it.
+        // Best effort: the original error is reported, not one that follows from it.
         let _ = tree.remove(folder, &temporary);
     }
     renamed
 }
 
-/// Whether a file or link may get this name inside: nothing that is there is lost without --force.
+/// Whether a file or link may get this name inside: without --force, existing files are never replaced.
 fn may_take_inside(
     args: &Args,
     opened: &Inside,
@@ -737,7 +737,7 @@ fn may_take_inside(
     }
 }
 
-/// Copies a file in under a name of its own, which becomes the right one at the end. How large it is.
+/// Copies a file in under a temporary name, and renames it at the end. Returns its size.
 fn file_in(
     args: &Args,
     opened: &Inside,
@@ -765,7 +765,7 @@ fn file_in(
         Ok(size)
     })();
     if copied.is_err() {
-        // Best effort: what went wrong is told, not what follows from it.
+        // Best effort: the original error is reported, not one that follows from it.
         let _ = tree.remove(folder, &temporary);
     }
     copied

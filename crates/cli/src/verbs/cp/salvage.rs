@@ -1,4 +1,4 @@
-//! What is left of files that cannot be read whole: `claviger cp --salvage`.
+//! `claviger cp --salvage`: copies the readable part of damaged files.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,44 +13,44 @@ use crate::opening::files::{self, Folder, Inside};
 use crate::terminal::cancel;
 use crate::terminal::left_out::reason;
 
-/// Bytes that are given up where they cannot be read.
+/// The bytes that are skipped where reading fails.
 const PIECE: usize = 4096;
 
 /// A file that was not copied whole.
 #[derive(Serialize)]
 pub struct Salvaged {
-    /// Where it is inside.
+    /// The path inside the volume.
     pub path: String,
-    /// Bytes that were copied, from its beginning on.
+    /// The bytes that were copied, from the start of the file.
     pub copied: u64,
-    /// Bytes among them that could not be read, and are zeros in the copy.
+    /// The bytes among them that could not be read, and are zeros in the copy.
     pub lost: u64,
-    /// Bytes that it should have.
+    /// The bytes that the file should have.
     pub size: u64,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// Whether its name, or what it holds, is as it is stored.
+    /// Whether the copy has the stored name or the stored, encrypted contents.
     pub as_stored: bool,
 }
 
 impl Salvaged {
-    /// Something whose name does not decrypt: it has the one under which it is stored.
+    /// An entry whose name does not decrypt; the copy has its stored name.
     pub fn under_stored_name(path: String, why: &Error) -> Self {
         Self { path, copied: 0, lost: 0, size: 0, why: reason(why), as_stored: true }
     }
 
-    /// Bytes of it, if there is a file.
+    /// The bytes of the copy; `None` if there is no copy.
     pub fn size_if_made(&self) -> Option<u64> {
         self.made().then_some(self.copied)
     }
 
-    /// Whether there is a file.
+    /// Whether there is a copy.
     pub fn made(&self) -> bool {
         self.copied > 0 || self.as_stored
     }
 }
 
-/// Notes how much of a file came out that has its name as it is stored; nothing if there is none of it.
+/// Sets the size of the copy of a file under its stored name; removes the entry if there is no copy.
 pub fn note_size(saved: &mut Vec<Salvaged>, path: &OsStr, size: Option<u64>) {
     let path = files::shown(path);
     match size {
@@ -61,8 +61,8 @@ pub fn note_size(saved: &mut Vec<Salvaged>, path: &OsStr, size: Option<u64>) {
     }
 }
 
-/// Copies what is left of the file from `done` on, where reading failed with `why`. `stored_name`: its name is still encrypted.
-/// All of it counts unless something says that it was cut short.
+/// Copies the readable part of a file from `done` on, where reading failed with `why`. With `stored_name`, the file's name is
+/// still encrypted.
 pub fn rest(
     opened: &Inside,
     node: Node,
@@ -82,7 +82,7 @@ pub fn rest(
                 (tree, as_stored) = (&folder.lower, true);
                 None
             }
-            // Without its key nothing can be told of its contents.
+            // Without its key, the contents cannot be judged.
             Err(_) => return Ok(Salvaged { path, copied: done, lost: 0, size, why, as_stored }),
         },
         None => None,
@@ -111,7 +111,7 @@ pub fn rest(
     Ok(Salvaged { path, copied, lost: lost.min(copied), size, why, as_stored })
 }
 
-/// Whether a file that does not decrypt is one that nobody has encrypted: it has no header, and its name is not encrypted either.
+/// Whether a file that does not decrypt was never encrypted: it has no header, and its name is not encrypted either.
 fn in_clear(folder: &Folder, node: Node, stored_name: bool) -> bool {
     let of = StoredFile { tree: &*folder.lower, file: node, contents: node };
     let clear = folder.format.facts(of).is_ok_and(|facts| facts.state == FileState::Clear);

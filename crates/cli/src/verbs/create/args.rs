@@ -186,7 +186,7 @@ pub struct HiddenVolumeArgs {
 }
 
 impl Args {
-    /// Refuses what a new folder does not take.
+    /// Refuses options that do not apply to a new folder.
     pub fn check_for_folder(&self) -> Result<()> {
         let cost = self.cost.cost()?;
         let spec = Spec {
@@ -218,7 +218,7 @@ impl Args {
         takes_no("a new folder", refused.into_iter().chain(flags))
     }
 
-    /// The options without which new files of a folder are encrypted in another way.
+    /// The options needed to open the folder again, or new files would be encrypted differently.
     pub fn opened_with(&self) -> Vec<String> {
         let cipher = self.cipher.as_ref().map(|cipher| format!("--cipher={cipher}"));
         let key_size = self.key_size.map(|bits| format!("--key-size={bits}"));

@@ -1,11 +1,11 @@
-//! Names of ciphers and hashes, as formats spell them.
+//! Looks up names of ciphers and hashes in a format's spelling.
 
 use claviger_engine::{Error, Result, formats};
 
-/// The name as the format spells it; the default where none is given. Where `all` is not complete, the format knows what there is
-/// besides.
+/// The name in the format's spelling, or `None` for the default. If `all` is not `complete`, unknown names are left to the
+/// format.
 pub fn choose<'a>(what: &str, name: Option<&'a str>, all: &[&'static str], complete: bool) -> Result<Option<&'a str>> {
-    // What the format has no choice of it refuses itself.
+    // The format itself refuses an option for which it has no choice.
     if !complete || all.is_empty() {
         return Ok(name);
     }

@@ -1,5 +1,6 @@
-//! `claviger create --filesystem`: programs of others make it in the new volume, which they see as a file. Where a format keeps something
-//! to itself in the plaintext, the file system leaves that alone: it is made before the volume is, in a file, and written through it.
+//! `claviger create --filesystem`: other programs create it in the new volume, which they see as a file. If the format has
+//! reserved areas in the plaintext, the file system must leave them free. It is then created in a file before the volume, and
+//! copied into the volume.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -35,26 +36,26 @@ pub(crate) enum FileSystem {
     Fat,
 }
 
-/// What an NTFS takes to have files where a format keeps something.
+/// The programs needed to create files over reserved areas in an NTFS.
 const WITH_FILES: [(&str, &str); 2] = [("ntfs-3g", "ntfs-3g"), ("ntfscluster", "ntfs-3g")];
 
-/// A file system in a file, to be written to a new volume.
+/// A file system in an image file, to be written to a new volume.
 pub(crate) struct Made {
     image: tempfile::NamedTempFile,
-    /// Where it wants to have what the format keeps; nothing where that is as [`FileSystem::keeping`] says.
+    /// The offsets of the reserved areas; `None` if [`FileSystem::reserved_at`] gives them.
     places: Option<Vec<u64>>,
 }
 
-/// What a kind is called, and what makes it.
+/// The name of a kind of file system, and the program that creates it.
 struct Kind {
     name: &'static str,
-    /// What makes it, and the Debian package that is in.
+    /// The program and its Debian package.
     program: (&'static str, &'static str),
-    /// Its options.
+    /// The program's options.
     options: &'static [&'static str],
-    /// The option before the label, and the longest label, in bytes or units of UTF-16.
+    /// The option for the label, and the longest label, in bytes or UTF-16 units.
     label: (&'static str, usize),
-    /// The option before the size of a sector; nothing where the program knows no other than 512 bytes, or needs not be told.
+    /// The option for the sector size; `None` if the program supports only 512 bytes, or detects the size.
     sector: Option<&'static str>,
     /// Whether labels are in UTF-16.
     utf16: bool,
@@ -109,11 +110,11 @@ const FAT: Kind = Kind {
     utf16: false,
 };
 
-/// What is to be made, as it was asked for.
+/// The requested file system.
 #[derive(Clone, Copy)]
 pub(crate) struct Wish<'a> {
     pub kind: FileSystem,
-    /// Bytes of a sector of the volume.
+    /// The volume's sector size, in bytes.
     pub sector: u32,
     pub label: Option<&'a str>,
 }
@@ -134,7 +135,7 @@ impl FileSystem {
         self.kind().name
     }
 
-    /// Where it can have what the format keeps.
+    /// Where this file system can have the format's reserved areas.
     pub fn reserved_at(self) -> ReservedAt<'static> {
         match self {
             Self::Ntfs | Self::Fat => ReservedAt::Spread,
@@ -142,17 +143,17 @@ impl FileSystem {
         }
     }
 
-    /// The size of the sectors of a volume that is made for it, if nobody says: nothing where any will do.
+    /// The sector size for a new volume with this file system, unless the user gives one; `None` if any will do.
     pub fn sector(self) -> Option<u32> {
         (self == Self::Exfat).then_some(512)
     }
 }
 
 impl Wish<'_> {
-    /// Checks that what it takes is there. `keeps` says whether the format keeps something to itself.
+    /// Checks that the needed programs are installed. `keeps` says whether the format has reserved areas.
     ///
     /// # Errors
-    /// `Misuse` for sectors and labels that it cannot have; `Unsupported` with what to install.
+    /// `Misuse` for an impossible sector size or label; `Unsupported` with the package to install.
     pub fn check(&self, keeps: bool) -> Result<()> {
         use FileSystem::{Btrfs, Exfat, Ext4, Fat, Ntfs, Xfs};
         let Kind { name, program: makes, label: (_, longest), utf16, .. } = self.kind.kind();
@@ -185,7 +186,7 @@ impl Wish<'_> {
         [makes].into_iter().chain(with_files).try_for_each(|(name, package)| program(name, package).map(drop))
     }
 
-    /// What makes it; its last argument is still missing.
+    /// The command that creates the file system, without its last argument.
     fn command(&self) -> Result<Command> {
         let Kind { program: (name, package), options, label: (before, _), sector, .. } = self.kind.kind();
         let mut command = Command::new(program(name, package)?);
@@ -194,11 +195,11 @@ impl Wish<'_> {
             command.arg(format!("{option}{}", self.sector));
         }
         if self.kind == FileSystem::Ext4 {
-            // What it leaves for the kernel to write may be anything. Whoever makes it may write to it.
+            // The kernel initialises the rest later, whatever it contains. The user gets write access as owner of the root folder.
             let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
             let lazy = "nodiscard,lazy_itable_init=1,lazy_journal_init=1";
             command.arg("-E").arg(format!("{lazy},root_owner={}:{}", user.as_raw(), group.as_raw()));
-            // It has no sectors, and blocks as small as 1 KiB.
+            // ext4 has no sectors; its blocks may be as small as 1 KiB.
             if self.sector > 1024 {
                 command.arg(format!("-b{}", self.sector));
             }
@@ -209,12 +210,12 @@ impl Wish<'_> {
         Ok(command)
     }
 
-    /// Whether the label is put in afterwards.
+    /// Whether the label is written afterwards.
     fn relabelled(&self) -> bool {
         self.kind == FileSystem::Fat && self.label.is_some_and(|label| !label.is_ascii())
     }
 
-    /// Runs what makes it, with its last argument.
+    /// Runs the command with its last argument.
     fn run(&self, mut command: Command, image: &Path) -> Result<()> {
         run(command.arg(image))?;
         match self.label {
@@ -223,10 +224,10 @@ impl Wish<'_> {
         }
     }
 
-    /// Makes it in a volume, which the program sees as a file: what it writes is written, and nothing else.
+    /// Creates the file system in a volume, which the program sees as a file. Only what the program writes is written.
     ///
     /// # Errors
-    /// `Unsupported` where a program or FUSE is missing; `Io` where the program fails.
+    /// `Unsupported` if a program or FUSE is missing; `Io` if the program fails.
     pub fn make_in(&self, volume: Volume) -> Result<()> {
         let volume: Arc<dyn Store> = Arc::new(volume);
         let dir = tempfile::tempdir()?;
@@ -244,10 +245,10 @@ impl Wish<'_> {
         Ok(volume.flush()?)
     }
 
-    /// Makes it for a volume of `len` bytes, in a file in `folder`.
+    /// Creates the file system for a volume of `len` bytes, in an image file in `folder`.
     ///
     /// # Errors
-    /// `Unsupported` where a program is missing; `Io` where one fails.
+    /// `Unsupported` if a program is missing; `Io` if one fails.
     pub fn make(self, creator: &dyn Creator, len: u64, spec: &Spec<'_>, folder: &Path) -> Result<Made> {
         let reserved = creator.reserved(len, spec)?;
         let sector = u64::from(self.sector);
@@ -272,12 +273,12 @@ impl Wish<'_> {
 }
 
 impl Made {
-    /// Where the format is to have what it keeps.
+    /// Where the format shall have its reserved areas.
     pub fn reserved_at(&self, of: FileSystem) -> ReservedAt<'_> {
         self.places.as_deref().map_or(of.reserved_at(), ReservedAt::At)
     }
 
-    /// Writes to `volume` what is in the file. What the program left as a hole stays as it is there.
+    /// Writes the image to `volume`. Holes in the image are not written.
     ///
     /// # Errors
     /// `Io`.
@@ -300,16 +301,16 @@ impl Made {
     }
 }
 
-/// The characters of bytes from 0x80 on in code page 850, in which mkfs.fat writes labels.
+/// The characters of the bytes from 0x80 in code page 850, in which mkfs.fat writes labels.
 const CODE_PAGE_850: &str = "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜø£Ø×ƒáíóúñÑªº¿®¬½¼¡«»░▒▓│┤ÁÂÀ©╣║╗╝¢¥┐└┴┬├─┼ãÃ╚╔╩╦╠═╬¤ðÐÊËÈıÍÎÏ┘┌█▄¦Ì▀ÓßÔÒõÕµþÞÚÛÙýÝ¯´\u{ad}±‗¾¶§÷¸°¨·¹³²■\u{a0}";
 
-/// What mkfs.fat writes in place of a label that is not ASCII: version 4.2 refuses such labels, taking their bytes for negative.
+/// The label for mkfs.fat if the real one is not ASCII: version 4.2 refuses such labels, because it takes their bytes for negative.
 const PLACEHOLDER: &str = "CLAVIGER-01";
 
 /// A label as FAT stores it.
 ///
 /// # Errors
-/// `Misuse` for characters that it cannot have (mkfs.fat 4.2 refuses the same).
+/// `Misuse` for characters that a FAT label cannot have (mkfs.fat 4.2 refuses the same).
 fn fat_label(label: &str) -> Result<[u8; 11]> {
     let byte = |c: char| match c {
         ' '..='~' if !"*?.,;:/\\|+=<>[]\"".contains(c) => Some(c as u8),
@@ -328,7 +329,7 @@ fn fat_label(label: &str) -> Result<[u8; 11]> {
     }
 }
 
-/// Puts a label where mkfs.fat has put its own: in the boot sectors, and in the first entry of the root folder (Microsoft, "FAT32 File
+/// Replaces the label of mkfs.fat: in the boot sectors, and in the first entry of the root folder (Microsoft, "FAT32 File
 /// System Specification", version 1.03).
 fn relabel(image: &Path, label: &[u8; 11]) -> Result<()> {
     let file = File::options().read(true).write(true).open(image)?;
@@ -354,7 +355,7 @@ fn relabel(image: &Path, label: &[u8; 11]) -> Result<()> {
     Ok(file.sync_all()?)
 }
 
-/// The next bytes of a file that are no hole.
+/// The next range of a file that is not a hole.
 fn extent(file: &File, at: u64, len: u64) -> io::Result<Option<(u64, u64)>> {
     if at >= len {
         return Ok(None);
@@ -367,16 +368,16 @@ fn extent(file: &File, at: u64, len: u64) -> io::Result<Option<(u64, u64)>> {
     }
 }
 
-/// The blocks of 1 KiB, as mkfs.fat counts them, that hold any of it.
+/// The 1 KiB blocks, as mkfs.fat counts them, that overlap the reserved areas.
 fn bad_blocks(reserved: &[Reserved]) -> impl Iterator<Item = u64> {
     reserved.iter().flat_map(|part| part.offset / 1024..(part.offset + part.size).div_ceil(1024))
 }
 
-/// Attempts to make files in one piece.
+/// The number of attempts to create unfragmented files.
 const ATTEMPTS: usize = 8;
 
-/// Makes a file for each part that the format keeps, and tells where they are. One that is in pieces is made anew while it still takes the
-/// holes that it fell into.
+/// Creates a file for each reserved area and returns the files' offsets. A fragmented file is created again, while the old one
+/// still occupies the gaps that caused it.
 fn files_for(image: &tempfile::NamedTempFile, reserved: &[Reserved]) -> Result<Vec<u64>> {
     let mut boot = [0; 16];
     File::open(image.path())?.read_exact(&mut boot)?;
@@ -434,18 +435,18 @@ fn remove_files(image: &tempfile::NamedTempFile, names: &[String]) -> Result<()>
     mounted.end()
 }
 
-/// Marks a file or folder of an NTFS as hidden and part of the system, as Windows does. Nothing depends on it.
+/// Marks a file or folder of an NTFS as hidden and system, as Windows does. Best effort.
 fn hide(path: &Path) {
     const HIDDEN_SYSTEM: u32 = 6;
     let flags = rustix::fs::XattrFlags::empty();
     let _ = rustix::fs::setxattr(path, "system.ntfs_attrib", &HIDDEN_SYSTEM.to_le_bytes(), flags);
 }
 
-/// Where the clusters of a file are, if they are one after the other.
+/// The offset of a file's clusters; `None` if the file is fragmented.
 fn place(image: &Path, part: &Reserved, cluster: u64) -> Result<Option<u64>> {
     let mut command = Command::new(program("ntfscluster", "ntfs-3g")?);
     let listed = run(command.args(["-F", part.file]).arg(image))?;
-    // Lines of three numbers: the cluster in the file, the one on the disk, how many.
+    // Lines of three numbers: the cluster in the file, the cluster on the disk, and the length.
     let numbers = |line: &str| -> Option<[u64; 3]> {
         let numbers: Vec<u64> = line.split_whitespace().map(str::parse).collect::<std::result::Result<_, _>>().ok()?;
         numbers.try_into().ok()
@@ -454,7 +455,7 @@ fn place(image: &Path, part: &Reserved, cluster: u64) -> Result<Option<u64>> {
     Ok(one_piece(&runs, cluster, part.size))
 }
 
-/// Where the runs of clusters of a file begin, which may be listed in several runs that follow each other.
+/// The offset of a file whose cluster runs follow each other; `None` if they do not.
 fn one_piece(runs: &[[u64; 3]], cluster: u64, size: u64) -> Option<u64> {
     let &[_, first, _] = runs.first()?;
     let mut next = 0;
@@ -467,13 +468,13 @@ fn one_piece(runs: &[[u64; 3]], cluster: u64, size: u64) -> Option<u64> {
     if next.checked_mul(cluster)? < size { None } else { first.checked_mul(cluster) }
 }
 
-/// An NTFS that ntfs-3g serves in a folder of its own. Unmounted when dropped.
+/// An NTFS that ntfs-3g has mounted on a folder of its own. Unmounted when dropped.
 struct Mounted {
     dir: tempfile::TempDir,
     server: Option<Child>,
 }
 
-/// How long a program may take to mount or to end.
+/// How long a program may take to mount or to exit.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Mounted {
@@ -508,7 +509,7 @@ impl Mounted {
             .hint("NTFS needs /dev/fuse. Use --filesystem exfat or --filesystem fat, which do not.")
     }
 
-    /// Unmounts it; then everything is in the image.
+    /// Unmounts the NTFS; then all data are in the image.
     fn end(mut self) -> Result<()> {
         self.unmount()
     }
@@ -539,7 +540,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Where a program is.
+/// The path of a program.
 fn program(name: &str, package: &str) -> Result<PathBuf> {
     find_program(name).ok_or_else(|| {
         Error::unsupported(format!("{name} is not installed"))
@@ -547,7 +548,7 @@ fn program(name: &str, package: &str) -> Result<PathBuf> {
     })
 }
 
-/// What a program prints.
+/// Runs a program and returns its output.
 fn run(command: &mut Command) -> Result<String> {
     let output = command.env("LC_ALL", "C.UTF-8").stdin(Stdio::null()).output()?;
     if output.status.success() {
@@ -572,7 +573,7 @@ mod tests {
         {
             assert_eq!(piece(bad), None, "{bad:?}");
         }
-        // Runs that mean nothing.
+        // Runs with impossible numbers.
         assert_eq!(one_piece(&[[0, u64::MAX, 2], [2, 1, 2]], 4096, 8192), None);
     }
 }

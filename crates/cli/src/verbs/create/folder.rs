@@ -1,4 +1,4 @@
-//! `claviger create --format eCryptfs`: a new folder, or a home with one.
+//! `claviger create --format eCryptfs`: creates an encrypted folder, or a home with one.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
@@ -21,17 +21,17 @@ use crate::terminal::output::{self, Report};
 struct Created {
     path: String,
     format: &'static str,
-    /// The signatures of the keys: of contents, then of names.
+    /// The signatures of the keys for contents, then for names.
     signatures: Vec<String>,
-    /// Where it is to be mounted, in a home.
+    /// The mount point, in a home.
     #[serde(skip_serializing_if = "Option::is_none")]
     mount_point: Option<String>,
-    /// Options without which new files are encrypted in another way.
+    /// The options needed to open the folder again, or new files would be encrypted differently.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     opened_with: Vec<String>,
 }
 
-/// Makes the folder; with `--home`, a home's `.Private` in it, with what ecryptfs-mount-private wants beside it.
+/// Creates the folder; with `--home`, creates a home's `.Private`, and the files that ecryptfs-mount-private needs beside it.
 pub fn run(args: &Args, format: &'static dyn FileFormat, path: &Path) -> anyhow::Result<()> {
     guard::no_dumps();
     if format.name() != ecryptfs::ECRYPTFS.name() {
@@ -62,7 +62,7 @@ pub fn run(args: &Args, format: &'static dyn FileFormat, path: &Path) -> anyhow:
     output::print(&created, args.json)
 }
 
-/// Opens the folder as whoever uses it next will.
+/// Opens the folder as the next user will, as a check.
 fn check(path: &Path, password: &Secret, folder: FolderOptions<'_>) -> Result<Vec<String>> {
     let credentials = [Credential::Passphrase(Secret::copy_from(password))];
     let opening = Opening::path(path).format(ecryptfs::ECRYPTFS.name());
@@ -70,7 +70,7 @@ fn check(path: &Path, password: &Secret, folder: FolderOptions<'_>) -> Result<Ve
     Ok(opened.tree.signatures())
 }
 
-/// A home as ecryptfs-setup-private makes it: `.Private`, `.ecryptfs`, and `Private` to mount it at.
+/// Creates a home like ecryptfs-setup-private: `.Private`, `.ecryptfs`, and `Private` as the mount point.
 fn home(path: &Path, password: &Secret) -> Result<Created> {
     let at = |e: io::Error| Error::from(e).at(path);
     let passphrase = new_passphrase()?;
@@ -93,7 +93,7 @@ fn home(path: &Path, password: &Secret) -> Result<Created> {
     Ok(Created { path: lower.display().to_string(), format, signatures, mount_point, opened_with: Vec::new() })
 }
 
-/// A random passphrase of a folder: 32 hexadecimal digits, as ecryptfs-setup-private makes them.
+/// A random passphrase: 32 hexadecimal digits, as ecryptfs-setup-private creates them.
 fn new_passphrase() -> Result<Secret> {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut random = Secret::zeroed(16);
@@ -105,7 +105,7 @@ fn new_passphrase() -> Result<Secret> {
     Ok(text)
 }
 
-/// Nothing that exists is touched.
+/// Fails unless the folder is empty or does not exist.
 fn empty_or_none(path: &Path) -> Result<()> {
     match fs::read_dir(path).map(|mut entries| entries.next().is_none()) {
         Ok(true) => Ok(()),
@@ -117,7 +117,7 @@ fn empty_or_none(path: &Path) -> Result<()> {
     }
 }
 
-/// A folder for its owner only, unless it is there. Its name outlasts a power cut.
+/// Creates a folder for its owner only, unless it exists. Makes its name durable.
 fn make(path: &Path) -> Result<()> {
     let made = DirBuilder::new().mode(0o700).create(path);
     let made = made.and_then(|()| {

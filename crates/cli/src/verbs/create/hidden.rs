@@ -1,4 +1,4 @@
-//! `claviger create --hidden`: a new volume in the free space of another.
+//! `claviger create --hidden`: creates a volume in the free space of another.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -31,15 +31,15 @@ struct Hidden {
     hidden: bool,
     /// Size of the plaintext, in bytes.
     size: u64,
-    /// Where the room is, and how much of it there was.
+    /// The offset and size of the available room.
     room: HiddenRoom,
     quick: bool,
-    /// The file system that was made in it.
+    /// The file system that was created in the hidden volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     filesystem: Option<&'static str>,
-    /// How long it took, in seconds.
+    /// The time for everything, in seconds.
     seconds: f64,
-    /// Seconds that filling the data area took, until all was on the disk.
+    /// The time to fill the data area and flush it, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     filling_seconds: Option<f64>,
 }
@@ -53,7 +53,7 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
         return Err(Error::misuse("only one of the two passwords can come from standard input").into());
     }
 
-    // The outer volume: what it is, and what room it has.
+    // The outer volume and its room.
     let how = UnlockArgs::new(args.format.clone(), args.cipher.clone(), args.hash.clone(), args.pim);
     let HeaderFound { store, header, .. } = how.opening(path)?.access(Access::ReadWrite).find_header()?;
     let outer_credentials = args.credentials.read()?;
@@ -77,7 +77,7 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
     }
     consent(args, path, &room)?;
 
-    // The hidden one.
+    // The hidden volume.
     let wish = args.filesystem.map(|kind| Wish { kind, sector: 512, label: args.luks.label.as_deref() });
     wish.iter().try_for_each(|wish| wish.check(false))?;
     let choices = formats::creator_of(format)?.choices();
@@ -128,7 +128,7 @@ pub fn run(args: &Args, path: &Path) -> anyhow::Result<()> {
     output::print(&hidden, args.json)
 }
 
-/// Asks before the free space is overwritten: what is hidden there already does not show.
+/// Asks before the free space is overwritten: an existing hidden volume in it would not show.
 fn consent(args: &Args, path: &Path, room: &HiddenRoom) -> claviger_engine::Result<()> {
     if args.overwrite.yes {
         return Ok(());

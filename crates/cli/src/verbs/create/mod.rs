@@ -1,4 +1,4 @@
-//! `claviger create`: a new volume in a file or on a block device.
+//! `claviger create`: creates a volume in a file or on a block device.
 
 mod args;
 mod choose;
@@ -31,7 +31,7 @@ use crate::process::guard;
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, output};
 
-/// The format of new volumes, where none is named.
+/// The format of a new volume, if none is named.
 const DEFAULT_FORMAT: &str = "VeraCrypt";
 
 pub fn run(args: &Args) -> anyhow::Result<()> {
@@ -62,13 +62,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     make(args, path, plan)
 }
 
-/// A checked plan for a new volume: nothing has been written or asked yet.
+/// A checked plan for a new volume. Nothing has been written yet, and the user has not been asked.
 struct Plan<'a> {
     format: &'static dyn Format,
     creator: &'static dyn Creator,
     takes: Takes,
     spec: Spec<'a>,
-    /// The file system in it.
+    /// The file system to create in the volume.
     wish: Option<Wish<'a>>,
     /// True if the format reserves areas in the plaintext, which the file system must leave free.
     reserves: bool,
@@ -131,7 +131,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Makes the volume, and all that belongs to it.
+/// Creates the volume and everything that belongs to it.
 fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
     let Plan { format, creator, takes, spec, wish, reserves, min_len } = plan;
     let at = |e: Error| e.at(path);
@@ -162,7 +162,7 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
 
     let begin = Instant::now();
     let bar = Progress::bytes(if args.quick { "Creating" } else { "Filling" });
-    // Keys are derived before; they do not count for the rate.
+    // Key derivation comes first and does not count for the rate.
     let filling = OnceLock::new();
     let show = |done, all| {
         filling.get_or_init(Instant::now);
@@ -184,7 +184,7 @@ fn make(args: &Args, path: &Path, plan: Plan<'_>) -> anyhow::Result<()> {
         (None, None) => drop(volume),
     }
     if let Some(header) = &args.luks.header {
-        // Before the volume is there for good: it is nothing without its header.
+        // Before the volume is final: without its header it would be lost.
         files::sync_folder(header).map_err(|e| Error::from(e).at(header))?;
     }
     let opened_with = if format.headerless() { options_for(creator, &facts, &spec) } else { Vec::new() };
@@ -228,7 +228,7 @@ fn reopened(
     Ok((unlocked.facts, Volume::new(Arc::clone(data), unlocked.layout)))
 }
 
-/// The options without which a volume that has no header does not open.
+/// The options needed to open a headerless volume.
 fn options_for(creator: &dyn Creator, facts: &Facts, spec: &Spec<'_>) -> Vec<String> {
     let mut options = vec![format!("--format={}", facts.format), format!("--key-size={}", facts.key_bits)];
     let (cipher, hash) = creator.opened_with(facts, spec);
@@ -239,7 +239,7 @@ fn options_for(creator: &dyn Creator, facts: &Facts, spec: &Spec<'_>) -> Vec<Str
     options
 }
 
-/// Makes a new key file, and what opens the volume with it.
+/// Creates a key file and returns its credentials.
 fn fresh_keyfile(args: &Args, creator: &dyn Creator, path: &Path) -> anyhow::Result<Vec<Credential>> {
     new_file::must_be_new(path)?;
     let text = creator.fresh_keyfile()?;

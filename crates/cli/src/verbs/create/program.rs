@@ -1,4 +1,4 @@
-//! Volumes that another program is to open, too: what it does not take is refused before anything is there.
+//! Volumes that another program must be able to open, too. Unsuitable options are refused before anything is created.
 
 use claviger_engine::formats::same_name;
 use claviger_engine::{Error, Result};
@@ -10,20 +10,20 @@ pub enum Program {
     Rbd,
 }
 
-/// The size of an image's objects unless `rbd create --object-size` says otherwise, in bytes. Since Ceph 17 librbd refuses data that begin
-/// elsewhere than on a stripe (src/librbd/crypto/luks/LoadRequest.cc).
+/// The default object size of an image (`rbd create --object-size`), in bytes. Since Ceph 17, librbd refuses data that do not
+/// begin at a stripe (src/librbd/crypto/luks/LoadRequest.cc).
 const OBJECT: u64 = 4 << 20;
 
-/// Where the data of LUKS1 and LUKS2 begin there, as those that librbd makes.
+/// The data offsets of LUKS1 and LUKS2 volumes that librbd creates.
 const BEGINNINGS: [(&str, u64); 2] = [("LUKS1", OBJECT), ("LUKS2", 16 << 20)];
 
 impl Program {
     pub(super) const FORMAT: &str = "LUKS2";
 
-    /// Where the data begin.
+    /// The data offset that the program accepts.
     ///
     /// # Errors
-    /// `Misuse` if it would not open the volume.
+    /// `Misuse` if the program would not open the volume.
     pub(super) fn data_offset(self, format: &str, cipher: Option<&str>, offset: Option<u64>) -> Result<u64> {
         let refused = |what: String| Err(Error::misuse(format!("librbd cannot open a {what}")));
         let Some((_, usual)) = BEGINNINGS.into_iter().find(|(name, _)| same_name(name, format)) else {

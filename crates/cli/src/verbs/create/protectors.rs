@@ -1,4 +1,4 @@
-//! What is made beside the password for new volumes that open in several ways: a recovery password, a startup key.
+//! Further protectors of a new volume beside the password: a recovery password, a startup key.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -30,41 +30,41 @@ pub(crate) struct ProtectorArgs {
     startup_key: Option<PathBuf>,
 }
 
-/// What was made beside the password. Its files are removed again unless the volume is made.
+/// The protectors beside the password. Their files are removed unless the volume is created.
 pub(crate) struct Protectors {
-    /// What opens the volume.
+    /// The credentials that open the volume.
     pub credentials: Vec<Credential>,
     told: ProtectorReport,
     files: Vec<(File, PathBuf)>,
     handed_over: Option<HandedOver>,
 }
 
-/// Files that another process removes, and how it is told to.
+/// Files that another process shall remove, and the call that makes it do so.
 type HandedOver = (Vec<(PathBuf, FileNumber)>, Box<dyn Fn(&Path, FileNumber) -> io::Result<()>>);
 
-/// What is told of them.
+/// The report of the protectors.
 #[derive(Default, Serialize)]
 pub(crate) struct ProtectorReport {
-    /// The recovery password where it is in no file, which is printed once and never as JSON.
+    /// The recovery password if no file holds it. Printed once, and never as JSON.
     #[serde(skip)]
     recovery_password: Option<Secret>,
-    /// The file that it was written into.
+    /// The file with the recovery password.
     #[serde(skip_serializing_if = "Option::is_none")]
     recovery_password_file: Option<String>,
-    /// The startup key that was made.
+    /// The file with the startup key.
     #[serde(skip_serializing_if = "Option::is_none")]
     startup_key: Option<String>,
 }
 
 impl ProtectorArgs {
-    /// What is asked for.
+    /// The requested protectors.
     pub fn parameters(&self) -> Vec<Parameter> {
         let recovery = self.recovery_password_file.is_some() || self.no_recovery_password;
         let asked = [(recovery, Parameter::RecoveryPassword), (self.startup_key.is_some(), Parameter::StartupKey)];
         asked.into_iter().filter_map(|(asked, parameter)| asked.then_some(parameter)).collect()
     }
 
-    /// What there is already where files would be made.
+    /// The files that already exist where new ones would be created.
     pub fn there(&self) -> Vec<PathBuf> {
         let keys =
             self.startup_key.as_deref().and_then(|folder| folder.read_dir().ok()).into_iter().flatten().flatten();
@@ -72,11 +72,11 @@ impl ProtectorArgs {
         keys.map(|entry| entry.path()).chain(file).collect()
     }
 
-    /// Removes a file that another process has made as these options say, and says that it is this one. What was `there` before is
-    /// none of them.
+    /// Removes a file that another process has created for these options, if it has this `number`. Never removes the files that
+    /// were `there` before.
     ///
     /// # Errors
-    /// `PermissionDenied` for any other file; those of removing it.
+    /// `PermissionDenied` for any other file; errors of removing the file.
     pub fn remove(&self, path: &Path, number: FileNumber, there: &[PathBuf]) -> io::Result<()> {
         let key = path.parent() == self.startup_key.as_deref() && path.extension().is_some_and(|end| end == "BEK");
         let named = self.recovery_password_file.as_deref() == Some(path);
@@ -87,7 +87,7 @@ impl ProtectorArgs {
         }
     }
 
-    /// What would be in the way of [`ProtectorArgs::make`], to be said before a password is asked for.
+    /// Checks whether [`ProtectorArgs::make`] can succeed, before asking for a password.
     ///
     /// # Errors
     /// `Misuse`.
@@ -109,10 +109,10 @@ impl ProtectorArgs {
         takes.creating.contains(&Parameter::RecoveryPassword) && !self.no_recovery_password
     }
 
-    /// Makes all of it: the files are there, and durable, before the volume is.
+    /// Creates all protectors. Their files are durable before the volume is.
     ///
     /// # Errors
-    /// `Misuse` where a file exists; `Io`.
+    /// `Misuse` if a file exists; `Io`.
     pub fn make(
         &self,
         takes: &Takes,
@@ -150,7 +150,7 @@ impl Protectors {
         Ok(())
     }
 
-    /// Closes the files, for a process that can open and remove none from then on: `remove` has it done.
+    /// Closes the files, for a process that can open and remove none from then on: `remove` does so for it.
     ///
     /// # Errors
     /// `Io`.
@@ -162,7 +162,7 @@ impl Protectors {
         Ok(())
     }
 
-    /// The volume is there: they stay, and are told of.
+    /// Keeps the files of a finished volume and returns the report.
     pub fn keep(&mut self) -> ProtectorReport {
         self.files.clear();
         self.handed_over = None;
@@ -224,7 +224,7 @@ mod tests {
         fs::create_dir(at("below")).expect("a folder");
         remove("below/new.BEK", make("below/new.BEK")).expect_err("in another folder");
         let password = make("password");
-        // Another file has its name meanwhile.
+        // Another file has taken the name.
         fs::rename(at("other"), at("password")).expect("renamed");
         remove("password", password).expect("nothing to do");
         assert!(at("password").exists());

@@ -1,4 +1,4 @@
-//! What `claviger create` says it has made.
+//! The report of `claviger create`.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -30,24 +30,24 @@ pub struct Created {
     /// Size of the plaintext, in bytes.
     pub size: u64,
     pub quick: bool,
-    /// How long all of it took, in seconds.
+    /// The time for everything, in seconds.
     pub seconds: f64,
-    /// Seconds that filling the data area took, until all was on the disk.
+    /// The time to fill the data area and flush it, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filling_seconds: Option<f64>,
-    /// Options without which it does not open.
+    /// The options needed to open the volume.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub opened_with: Vec<String>,
-    /// The key file that was made for it.
+    /// The new key file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keyfile: Option<String>,
-    /// Other protectors.
+    /// The other protectors.
     #[serde(flatten)]
     pub protectors: ProtectorReport,
-    /// The file system that was made in it.
+    /// The file system that was created in the volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filesystem: Option<&'static str>,
-    /// Areas that no file system may use.
+    /// Reserved areas, which no file system may use.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<Reserved>,
 }
@@ -88,7 +88,7 @@ impl Created {
     }
 }
 
-/// How long it took, and at what rate the volume was filled.
+/// Prints the time, and the rate at which the volume was filled.
 pub fn tell_filling(out: &mut dyn Write, size: u64, seconds: f64, filling: Option<f64>) -> io::Result<()> {
     match filling {
         None => writeln!(out, "Created in {seconds:.1} s; not filled (--quick)."),

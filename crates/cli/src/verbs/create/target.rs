@@ -1,4 +1,4 @@
-//! Where a new volume goes: a new file, the place of an old one, or a device.
+//! The target of a new volume: a new file, an existing file to replace, or a device.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,11 +16,11 @@ use crate::opening::overwrite::Overwrite;
 use crate::opening::remote;
 use crate::terminal::{output, size};
 
-/// Where the volume goes, checked before a password is asked for.
+/// The target, checked before asking for a password.
 pub enum NewVolume<'a> {
     /// A file that does not exist yet.
     New { path: &'a Path, len: u64 },
-    /// A file that exists and may be replaced. It stays locked, and as it is, until its successor is whole.
+    /// An existing file to replace. It stays locked and unchanged until its successor is complete.
     Instead { path: PathBuf, len: u64, old: FileStore },
     /// A block device or a remote store, whose size is fixed.
     Device(Arc<dyn Store>),
@@ -29,21 +29,21 @@ pub enum NewVolume<'a> {
 /// Where a new volume is created.
 pub struct Target {
     pub store: Arc<dyn Store>,
-    /// Removes the new file unless it is kept.
+    /// The new file, which is removed unless it is kept.
     file: Option<NewFile>,
 }
 
-/// A file that is removed on drop, or moved to where it belongs.
+/// A file that is removed on drop, or moved to its final name.
 struct NewFile {
     at: PathBuf,
     to: PathBuf,
     store: Arc<FileStore>,
-    /// What it replaces: locked until the new file has taken its place.
+    /// The file to replace: locked until the new file has taken its place.
     old: Option<FileStore>,
 }
 
 impl<'a> NewVolume<'a> {
-    /// Checks `path` and changes nothing. `size` is that of a new file, at least `min_len`.
+    /// Checks `path` without changing anything. `size` is the size of a new file, at least `min_len`.
     pub fn find(path: &'a Path, size: Option<u64>, overwrite: Overwrite, min_len: u64) -> Result<Self> {
         let fits = |len: u64| {
             if len >= min_len {
@@ -73,7 +73,7 @@ impl<'a> NewVolume<'a> {
         if device && size.is_some() {
             return Err(Error::misuse("the size of a block device is fixed: omit --size").at(path));
         }
-        // Takes the lock: a volume that somebody has open is not replaced.
+        // Takes the lock: an open volume is never replaced.
         let old = FileStore::open(path, Access::ReadWrite)?;
         let thing = if device { "device" } else { "file" };
         overwrite.check(path, &old, thing)?;
@@ -85,7 +85,7 @@ impl<'a> NewVolume<'a> {
         Ok(Self::Instead { path: path.canonicalize().map_err(|e| Error::from(e).at(path))?, len, old })
     }
 
-    /// Bytes of it.
+    /// The size of the target, in bytes.
     pub fn len(&self) -> u64 {
         match self {
             Self::New { len, .. } | Self::Instead { len, .. } => *len,
@@ -93,7 +93,7 @@ impl<'a> NewVolume<'a> {
         }
     }
 
-    /// Creates the new file. What holds the lock on an old one goes along.
+    /// Creates the new file. The target keeps the lock of the old one.
     pub fn make(self) -> Result<Target> {
         match self {
             Self::New { path, len } => Target::new_file(path, path, len, None),
@@ -125,7 +125,7 @@ impl Target {
         }
     }
 
-    /// Says what is left after a failure.
+    /// What is left after a failure, as a hint.
     pub fn left(&self) -> &'static str {
         match &self.file {
             Some(file) if file.at == file.to => "No file was left behind.",
@@ -147,7 +147,7 @@ impl NewFile {
     fn keep(mut self) -> Result<()> {
         let Self { at, to, store, old } = &self;
         store.rename(at, to, old.as_ref()).map_err(|e| e.hint("Nothing was replaced."))?;
-        // It is in its place: nothing below may remove it, or pass for a failure.
+        // The file has its final name. Nothing below may remove it, or count as a failure.
         self.at.clear();
         if let Err(e) = files::sync_folder(&self.to) {
             output::warn(&format!("{}: its name may not survive a power cut: {e}", self.to.display()));
@@ -164,19 +164,19 @@ impl Drop for NewFile {
     }
 }
 
-/// Whole sectors: 100MB, which is 195,312.5 of them, is no mistake worth an error.
+/// Rounds down to whole sectors: 100 MB are 195,312.5 sectors, which is not worth an error.
 fn whole(len: u64) -> u64 {
     len - len % 512
 }
 
-/// A detached header, removed again unless the volume is made.
+/// A detached header, which is removed unless the volume is created.
 pub struct NewHeader {
     pub store: Option<Arc<FileStore>>,
     path: PathBuf,
 }
 
 impl NewHeader {
-    /// Bytes of a new header file, whichever LUKS it is.
+    /// Creates a header file that is large enough for LUKS1 and LUKS2.
     pub fn create(path: &Path, args: &LuksArgs) -> Result<Self> {
         const LEN: u64 = 16 << 20;
         let len = match (args.metadata_size, args.keyslots_size) {

@@ -1,4 +1,4 @@
-//! What an observer can tell, and how surely.
+//! Findings of an audit, with their certainty.
 
 use std::io::{self, Write};
 
@@ -6,22 +6,22 @@ use serde::Serialize;
 
 use crate::terminal::output;
 
-/// What an observer sees.
+/// A finding: what an observer can see.
 #[derive(Serialize)]
 pub struct Finding {
-    /// For programs, and to look it up in the guide.
+    /// The name for programs, and for the guide.
     pub name: &'static str,
-    /// Where it is visible.
+    /// The observer's view.
     pub seen_from: View,
-    /// What it reveals, if anything.
+    /// What the finding reveals, if anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gives_away: Option<What>,
-    /// How certain that is.
+    /// How certain the finding is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sure: Option<Sure>,
     /// The observation, in whole sentences.
     pub sees: String,
-    /// Advice.
+    /// Advice to the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to_do: Option<&'static str>,
 }
@@ -31,9 +31,9 @@ pub struct Finding {
 pub enum View {
     OneCopy,
     TwoCopies,
-    /// The password of the volume, beside its copies.
+    /// The volume's password, in addition to its copies.
     Password,
-    /// The file system that the volume is in.
+    /// The surrounding file system.
     FileSystem,
     Host,
 }
@@ -41,11 +41,11 @@ pub enum View {
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum What {
-    /// That it is an encrypted volume.
+    /// That the file is an encrypted volume.
     Encryption,
-    /// When it was used, how, or where it has data.
+    /// When and how the volume was used, or where it holds data.
     Use,
-    /// That something is hidden in it.
+    /// That the volume hides something.
     Hidden,
 }
 
@@ -71,7 +71,7 @@ impl Finding {
         Self { to_do: Some(what), ..self }
     }
 
-    /// Tells it.
+    /// Prints the finding.
     pub fn text(&self, out: &mut dyn Write) -> io::Result<()> {
         let what = match self.gives_away {
             None => "gives nothing away",

@@ -1,4 +1,4 @@
-//! What the file system and the machine around a volume keep of it.
+//! Traces of a volume in the surrounding file system and on the machine.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ use super::finding::{Finding, Sure, View, What};
 use crate::terminal::date::date;
 use crate::terminal::output::printable;
 
-/// Files below a home folder that name what was opened: shells, editors, desktops, VeraCrypt, and this program's favourites.
+/// Files in a home folder that name opened volumes: of shells, editors, desktops, VeraCrypt, and this program's favourites.
 const HOME_FILES: &[&str] = &[
     ".bash_history",
     ".zsh_history",
@@ -30,13 +30,13 @@ const HOME_FILES: &[&str] = &[
     ".config/claviger/favourites.toml",
 ];
 
-/// Files of the machine that name it, at its start and while it is open.
+/// Files of the machine that name the volume, from boot on or while it is open.
 const MACHINE_FILES: &[&str] = &["etc/fstab", "etc/crypttab", "proc/self/mountinfo"];
 
-/// As much is searched of a file, in bytes.
+/// The bytes of a file that are searched, at most.
 const SEARCHED: u64 = 64 << 20;
 
-/// File systems that keep what was overwritten or copy it elsewhere, and why.
+/// File systems that keep overwritten data or copy them elsewhere, and why.
 const KEEPS: &[(&str, &str)] = &[
     ("btrfs", "never overwrites in place and may have snapshots"),
     ("bcachefs", "never overwrites in place and may have snapshots"),
@@ -53,7 +53,7 @@ const KEEPS: &[(&str, &str)] = &[
     ("fuse", "is served by a program, which may keep copies or send them elsewhere"),
 ];
 
-/// Where the machine's own files are, and a home folder.
+/// The machine's root folder and a home folder.
 pub struct Host {
     root: PathBuf,
     home: PathBuf,
@@ -64,7 +64,7 @@ impl Host {
         Self { root: "/".into(), home: std::env::home_dir().unwrap_or_else(|| "/".into()) }
     }
 
-    /// What the file system around the volume at `path` shows, and what the machine does.
+    /// The findings from the file system around the volume at `path`, and from the machine.
     pub fn findings(&self, path: &Path) -> Result<Vec<Finding>> {
         let read = || -> io::Result<_> { Ok((fs::metadata(path)?, fs::canonicalize(path)?, mountinfo::mounts()?)) };
         let (metadata, path, mounts) = read().map_err(|e| Error::from(e).at(path))?;
@@ -83,7 +83,7 @@ impl Host {
         Ok(findings)
     }
 
-    /// What lies below the disk: device-mapper says it by its UUIDs (Linux, Documentation/admin-guide/device-mapper).
+    /// The layers below the disk: device-mapper names them in its UUIDs (Linux, Documentation/admin-guide/device-mapper).
     fn below(&self, device: u64) -> Finding {
         let uuids = self.uuids(device);
         let has = |kind: &str| uuids.iter().any(|uuid| uuid.starts_with(kind));
@@ -100,7 +100,7 @@ impl Host {
         Finding::nothing("disk", View::FileSystem, format!("According to this machine, {below}."))
     }
 
-    /// Device-mapper's UUIDs of a device and of all below it.
+    /// The device-mapper UUIDs of a device and of all devices below it.
     fn uuids(&self, device: u64) -> Vec<String> {
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         let mut uuids = Vec::new();
@@ -108,7 +108,7 @@ impl Host {
         uuids
     }
 
-    /// Where memory goes that is not used.
+    /// Where unused memory is swapped to.
     fn swap(&self) -> Finding {
         let text = fs::read_to_string(self.root.join("proc/swaps")).unwrap_or_default();
         let areas = text.lines().skip(1).filter_map(|line| line.split_whitespace().next());
@@ -133,7 +133,7 @@ impl Host {
         name.as_bytes().starts_with(b"zram") || self.uuids(device).iter().any(|uuid| uuid.starts_with("CRYPT-"))
     }
 
-    /// Whether all of memory may be written to a disk.
+    /// Whether hibernation may write all memory to a disk.
     fn sleep(&self) -> Finding {
         let read = |path: &str| fs::read_to_string(self.root.join(path)).unwrap_or_default();
         let (can, resume) = (read("sys/power/state"), read("sys/power/resume"));
@@ -150,7 +150,7 @@ impl Host {
         )
     }
 
-    /// Which files, processes and loop devices name it.
+    /// The files, processes and loop devices that name the volume.
     fn names(&self, name: &OsStr) -> Finding {
         let machine = MACHINE_FILES.iter().map(|file| self.root.join(file));
         let files = machine.chain(HOME_FILES.iter().map(|file| self.home.join(file)));
@@ -161,7 +161,7 @@ impl Host {
         let ours = self.ancestors();
         let processes = of("proc", "cmdline").filter(|path| !ours.iter().any(|process| path.starts_with(process)));
         let all = files.chain(processes).chain(of("sys/block", "loop/backing_file"));
-        // A table of mounts has no spaces in its names.
+        // /proc/self/mountinfo and fstab escape spaces in names.
         let escaped = escape(Path::new(name)).replace(' ', r"\040");
         let words = [name.as_bytes(), escaped.as_bytes()];
         let found: Vec<_> = all.filter(|path| stands_in(path, words)).map(|path| path.display().to_string()).collect();
@@ -174,7 +174,7 @@ impl Host {
             .advised("Remove it there. In future use `claviger attach NAME`, or begin the command with a space if your shell then does not record it.")
     }
 
-    /// This process and those that it was started by: their command lines name the volume because it is audited.
+    /// This process and its ancestors: their command lines name the volume because of this audit.
     fn ancestors(&self) -> BTreeSet<PathBuf> {
         let mut all = BTreeSet::new();
         let mut next = Some(std::process::id().to_string());
@@ -184,7 +184,7 @@ impl Host {
             let status = fs::read_to_string(process.join("status")).unwrap_or_default();
             next = status.lines().find_map(|line| Some(line.strip_prefix("PPid:")?.trim().to_owned()));
         }
-        // The thread that looks is a name of this process, too.
+        // /proc also lists this process under these names.
         all.extend(["self", "thread-self"].map(|name| self.root.join("proc").join(name)));
         all
     }
@@ -198,7 +198,7 @@ fn collect_uuids(device: &Path, depth: u32, uuids: &mut Vec<String>) {
     }
 }
 
-/// When it was read, written and changed.
+/// The times of the last read, write and change.
 fn times(metadata: &fs::Metadata) -> [Finding; 2] {
     let (accessed, modified, changed) = (metadata.atime(), metadata.mtime(), metadata.ctime());
     let sees = format!(
@@ -226,7 +226,7 @@ fn times(metadata: &fs::Metadata) -> [Finding; 2] {
     [times, put_back]
 }
 
-/// What the file system that it is in keeps.
+/// What the surrounding file system keeps.
 fn around(mount: &Mount) -> Finding {
     let kind = mount.kind.as_str();
     let keeps = KEEPS
@@ -248,7 +248,7 @@ fn around(mount: &Mount) -> Finding {
     .advised("Keep the volume on a disk or partition of its own, or on ext4, without snapshots.")
 }
 
-/// Whether one of the `words` stands in the file by itself.
+/// Whether the file contains one of the `words` as a whole word.
 fn stands_in(path: &Path, words: [&[u8]; 2]) -> bool {
     let mut bytes = Vec::new();
     let read = fs::File::open(path).and_then(|file| file.take(SEARCHED).read_to_end(&mut bytes));
@@ -266,7 +266,7 @@ fn stands_in(path: &Path, words: [&[u8]; 2]) -> bool {
 mod tests {
     use super::*;
 
-    /// A machine of our own, and a home on it.
+    /// A test machine with a home folder.
     fn machine() -> (tempfile::TempDir, Host) {
         let dir = tempfile::tempdir().expect("a folder");
         let host = Host { root: dir.path().to_owned(), home: dir.path().join("home") };
@@ -300,7 +300,7 @@ mod tests {
         }
         write(&host, "proc/self/mountinfo", "36 35 98:0 / /mnt/my\\040secrets.hc rw - ext4 /dev/loop0 rw\n");
         assert!(names("my secrets.hc").sees.contains("mountinfo"));
-        // This process and its parents name it because of the audit.
+        // This process and its parents name the volume because of the audit.
         let (_dir, host) = machine();
         write(&host, &format!("proc/{}/cmdline", std::process::id()), "verify\0secrets.hc");
         write(&host, &format!("proc/{}/status", std::process::id()), "Name:\tx\nPPid:\t4000000\n");

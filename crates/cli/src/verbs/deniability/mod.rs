@@ -1,7 +1,7 @@
-//! `claviger verify --deniability`: what an observer can tell of a volume, its file, its times and its host.
+//! `claviger verify --deniability`: what an observer can tell from a volume, its file, its times and its host.
 //!
-//! Each finding is a claim that somebody else could measure as well. Nothing is opened for writing, and whether there is a hidden
-//! volume is said to nobody but who has its password.
+//! Each finding is a claim that others could measure as well. Nothing is opened for writing. Only the password of a hidden
+//! volume reveals that there is one.
 
 mod finding;
 mod host;
@@ -58,7 +58,7 @@ pub fn run(open: &OpenArgs, args: &DeniabilityArgs, json: bool) -> anyhow::Resul
     match stored::says_what_it_is(&store).map_err(|e| e.at(path))? {
         Some(finding) => findings.push(finding),
         None => {
-            // Of what is elsewhere nobody here knows more than its bytes.
+            // Of a remote store, only the bytes are known here.
             let file = if is_remote(path) { None } else { Some(FileStore::open(path, Access::ReadOnly)?) };
             findings.extend(stored::one_copy(path, file.as_ref(), &*store).map_err(|e| e.at(path))?);
             copies_and_password(open, args, &store, &mut findings)?;

@@ -1,4 +1,4 @@
-//! What whoever was given a password sees beside the bytes: a hidden volume that it opens, or the free space of an outer one.
+//! What a given password reveals beyond the bytes: a hidden volume that it opens, or the free space of an outer volume.
 
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
@@ -17,13 +17,13 @@ use super::finding::{Finding, Sure, View, What};
 use crate::terminal::date::date;
 use crate::terminal::size;
 
-/// Names that are looked at for the newest time.
+/// The number of names examined for the newest time.
 const NAMES: usize = 100_000;
 
-/// Times in FAT are local ones, and a file system that is only read ages: less than this means nothing.
+/// Smaller differences mean nothing: FAT stores local times, and use without changes to files makes no time inside newer.
 const SLACK: Duration = Duration::from_secs(26 * 3600);
 
-/// What the password shows, of the volume that is at `path`.
+/// The findings that the password of the volume at `path` allows.
 pub fn findings(path: &Path, volume: &Arc<Volume>, facts: &Facts) -> Result<Vec<Finding>> {
     let (at, len) = (facts.data_offset, facts.size);
     if facts.hidden {
@@ -111,18 +111,18 @@ fn newest(tree: &dyn Tree) -> Option<SystemTime> {
     newest
 }
 
-/// The free space at the end of the outer volume's file system, and what was changed in it between two copies.
+/// The free space at the end of the outer volume's file system, and the changes in it between two copies.
 pub struct Free {
     now: Arc<Volume>,
     data_at: u64,
-    /// In bytes of the volume.
+    /// The range in the volume, in bytes.
     range: Range<u64>,
     noise: u64,
     other: u64,
 }
 
 impl Free {
-    /// What was free in both copies; nothing of a hidden volume, and where it cannot be told.
+    /// The space that was free in both copies. `None` for a hidden volume, and if the free space is unknown.
     pub fn of(now: Arc<Volume>, facts: &Facts, before: Option<&Volume>) -> Result<Option<Self>> {
         if facts.hidden {
             return Ok(None);
@@ -137,7 +137,7 @@ impl Free {
         Ok(Some(Self { now, data_at: facts.data_offset, range, noise: 0, other: 0 }))
     }
 
-    /// Looks at a sector that was changed, which is stored at `at`.
+    /// Examines a changed sector, which is stored at `at`.
     pub fn changed(&mut self, at: u64) -> Result<()> {
         let Some(at) = at.checked_sub(self.data_at).filter(|at| self.range.contains(at)) else { return Ok(()) };
         let noise = is_noise(&*self.now, at)?;

@@ -1,4 +1,4 @@
-//! What the bytes show without a password: of one copy, and of two.
+//! What the bytes of one copy, or of two, reveal without a password.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use super::outer::Free;
 use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, size};
 
-/// Where the header of a hidden volume is, from the beginning, and that of its backup, from the end, in bytes (VeraCrypt's
-/// documentation, "VeraCrypt Volume Format Specification"). Every volume has noise there.
+/// The offset of a hidden volume's header from the start, and of its backup from the end, in bytes (VeraCrypt's documentation,
+/// "VeraCrypt Volume Format Specification"). Every volume has random bytes there.
 const HIDDEN_HEADER: u64 = 64 << 10;
 
-/// As the headers of a backup begin there, from the end.
+/// The offset of the backup headers from the end, in bytes.
 const BACKUP_HEADERS: u64 = 128 << 10;
 
-/// What has a mark, or is no noise from its first byte on: then there is nothing to be denied.
+/// A finding for a volume with a signature, or with a start that is not random: it has nothing to deny.
 pub fn says_what_it_is(store: &Arc<dyn Store>) -> Result<Option<Finding>> {
     let seen = diagnosis::look(store)?;
     if let Some(sure) = seen.formats.iter().find(|opinion| matches!(opinion.verdict, Verdict::Yes(_))) {
@@ -42,9 +42,9 @@ pub fn says_what_it_is(store: &Arc<dyn Store>) -> Result<Option<Finding>> {
     Ok(Some(Finding::nothing("mark", View::OneCopy, sees)))
 }
 
-/// What one copy shows, `file` being what is at `path`, if that is a file, and `store` the volume in it.
+/// The findings from one copy. `file` is the file at `path`, if it is one; `store` is the volume in it.
 pub fn one_copy(path: &Path, file: Option<&FileStore>, store: &dyn Store) -> Result<Vec<Finding>> {
-    // First: what was read is in the cache, and counts as written.
+    // First, because cached data would count as written.
     if let Some(file) = file {
         file.forget_cached();
     }
@@ -54,7 +54,7 @@ pub fn one_copy(path: &Path, file: Option<&FileStore>, store: &dyn Store) -> Res
     Ok([shape(path, store.len(), &noise)].into_iter().chain(holes).chain(rest).collect())
 }
 
-/// Bytes without any mark that are noise from end to end: hardly anything but volumes looks so.
+/// Bytes without a signature that are random throughout: hardly anything but volumes looks like this.
 fn shape(path: &Path, len: u64, noise: &Noise) -> Finding {
     let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let named = ["tc", "hc"].iter().any(|usual| extension.eq_ignore_ascii_case(usual));
@@ -134,7 +134,7 @@ fn headers(store: &dyn Store) -> Result<Finding> {
     ))
 }
 
-/// What two copies show, and what of it lies in free space, where somebody has the password.
+/// The findings from two copies. With the password, also which changes are in free space.
 pub fn two_copies(earlier: &dyn Store, later: &dyn Store, mut free: Option<Free>) -> Result<Vec<Finding>> {
     let len = later.len().min(earlier.len());
     let (mut front, mut hidden) = (false, Vec::new());
@@ -182,13 +182,13 @@ fn hidden_headers(changed: &[String], front: bool) -> Finding {
          created or its password changed. It also happens when a volume is created anew or its header backup restored.",
         changed.join(" and ")
     );
-    // The header in front changes where all headers do.
+    // The primary hidden header changes together with all other headers.
     Finding::nothing("hidden-header", View::TwoCopies, sees)
         .gives(What::Hidden, if front { Sure::Possible } else { Sure::Likely })
         .advised("Destroy all older copies. Create a hidden volume before you first copy the outer one.")
 }
 
-/// Something that reads `len` bytes, with a bar.
+/// Runs `work` over `len` bytes, with a progress bar.
 fn measured<T>(
     what: &'static str,
     len: u64,

@@ -1,4 +1,4 @@
-//! `claviger explain` of a folder: why its files cannot be read, and what to do.
+//! `claviger explain` for a folder: explains why its files cannot be read, and suggests commands.
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -23,7 +23,7 @@ use crate::terminal::size::count;
 use crate::terminal::{advice, cancel};
 use crate::verbs::survey;
 
-/// Files whose trouble is told one by one.
+/// The most files whose problems are listed individually.
 const TOLD: usize = 20;
 
 #[derive(Default, Serialize)]
@@ -37,17 +37,17 @@ struct Explained {
     survey: Option<FolderSurvey>,
     #[serde(skip_serializing_if = "Option::is_none")]
     beside: Option<Beside>,
-    /// How what opens it differs from what was given, in a word.
+    /// How the credentials that open the folder differ from the given ones, as one word.
     #[serde(skip_serializing_if = "Option::is_none")]
     with: Option<&'static str>,
-    /// Whole sentences.
+    /// The findings, as whole sentences.
     findings: Vec<String>,
-    /// What to do.
+    /// What the user can do.
     advice: Vec<Advice>,
     exit_code: u8,
 }
 
-/// Explains the folder itself, or the one into which `inside` leads.
+/// Explains the folder itself, or the one to which `inside` leads.
 pub fn run(open: &OpenArgs, inside: Option<&OsStr>, without_password: bool, json: bool) -> anyhow::Result<()> {
     cancel::install()?;
     let mut explained = Explained { path: open.path.display().to_string(), ..Explained::default() };
@@ -74,7 +74,7 @@ impl Explained {
         self.advice.push(Advice { what: what.into(), command });
     }
 
-    /// A folder that is of no format that shows.
+    /// Explains a folder that has no recognisable format.
     fn no_folder(&mut self, path: &Path, inside: Option<&OsStr>) -> anyhow::Result<()> {
         self.exit_code = exit::number_of(&ErrorKind::NotThisFormat(String::new()));
         if inside.is_some() || !path.is_dir() {
@@ -87,7 +87,7 @@ impl Explained {
                 self.say(format!("As {}: {why}.", format.name()));
             }
         }
-        // A home, or the folder that the plaintext is shown in.
+        // A home, or the folder where the plaintext is mounted.
         let private = [path.join(".Private"), path.parent().unwrap_or(path).join(".Private")];
         if let Some(private) = private.iter().find(|private| private.is_dir()) {
             let private = private.display().to_string();
@@ -184,7 +184,7 @@ impl Explained {
         }
     }
 
-    /// Tries the password, and what it becomes with common mistakes.
+    /// Tries the password, and its variants by common mistakes.
     fn tries(&mut self, found: &FoundFolder<'_>) -> anyhow::Result<()> {
         let credentials = found.credentials()?;
         let bar = RefCell::new(None);
@@ -228,7 +228,7 @@ impl Explained {
             let of = count(others.len() as u64, "file");
             self.say(format!("Another password is needed for {of}; their key signatures are {}.", survey::few(&keys)));
         }
-        // Damage that shows without the key was reported above.
+        // Damage that is visible without the key was reported above.
         let more: Vec<_> = survey.problems.iter().filter(|p| p.needs_key && !p.other_key).cloned().collect();
         self.damaged(&more);
         if !more.is_empty() {
@@ -249,7 +249,7 @@ impl Explained {
         Ok(())
     }
 
-    /// With whether what was given `unwraps` a passphrase all the same.
+    /// Reports a failure; `unwraps` says whether the password unwraps a passphrase nevertheless.
     fn fails(&mut self, error: Error, unwraps: bool) {
         self.exit_code = exit::number_of(&error.kind);
         match &error.kind {

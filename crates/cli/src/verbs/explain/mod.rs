@@ -1,4 +1,4 @@
-//! `claviger explain`: why something does not open.
+//! `claviger explain`: explains why something does not open.
 
 mod folder;
 
@@ -70,33 +70,33 @@ struct Explained {
     path: String,
     #[serde(flatten)]
     diagnosis: Diagnosis,
-    /// What opens it.
+    /// The credentials and format that open the volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     opens: Option<Opens>,
-    /// Trials, each of one form of the credentials as one format.
+    /// The number of trials, each of one variant of the credentials with one format.
     trials: u64,
-    /// Whole sentences, the most telling ones last.
+    /// The findings, as whole sentences, the most important ones last.
     findings: Vec<String>,
-    /// What to do.
+    /// What the user can do.
     advice: Vec<Advice>,
     exit_code: u8,
-    /// The partition that commands name.
+    /// The partition that suggested commands name.
     #[serde(skip)]
     partition: Option<u32>,
 }
 
-/// What opens it.
+/// How a volume opens.
 #[derive(Serialize)]
 struct Opens {
     format: &'static str,
-    /// The partition of the disk that the volume is in.
+    /// The partition that holds the volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     partition: Option<u32>,
-    /// How it differs from what was given, in a word.
+    /// How the credentials differ from the given ones, as one word.
     with: &'static str,
-    /// The same for people, as the end of "it opens with …". It tells nothing of the password.
+    /// The same for people, to follow "it opens with …". Reveals nothing about the password.
     with_what: String,
-    /// What is known of the volume; nothing if it cannot be used although a header opened.
+    /// The facts about the volume; `None` if it cannot be used although a header opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     facts: Option<Facts>,
 }
@@ -147,7 +147,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     if explained.exit_code == 0 { Ok(()) } else { Err(Silent(explained.exit_code).into()) }
 }
 
-/// What can be done where there is nobody to ask.
+/// Adds an alternative to the error if there is no terminal to ask on.
 fn with_less(mut error: Error) -> Error {
     if let (ErrorKind::Misuse(_), Some(hint)) = (&error.kind, &mut error.hint) {
         hint.push_str(" To examine it without a password, add --without-password.");
@@ -157,7 +157,7 @@ fn with_less(mut error: Error) -> Error {
 
 type OpenedVolume = (Facts, Vec<Warning>);
 
-/// Tells what each costs, before anybody types a password. The error, if nobody wants to wait for any of them.
+/// Announces the cost of each target before anybody types a password. Returns the error if the user declines all of them.
 fn all_take_too_long(args: &Args, targets: &[UnlockTarget]) -> Option<Error> {
     let refused = targets.iter().map(|target| args.open.announce(&*target.header).err());
     refused.collect::<Option<Vec<_>>>()?.pop()
@@ -179,9 +179,9 @@ fn try_all(args: &Args, targets: &[UnlockTarget], credentials: &[Credential]) ->
                 Unlock { acceleration, memory, may_take, ..Unlock::with(credentials) }
             };
             let with = Unlock { cancel: Some(cancel), opened: Some(opened), prove: true, ..with };
-            // The layout, which holds keys, goes here.
+            // Drops the layout, which holds keys.
             let unlocked = targets[target].header.unlock(&with).inspect_err(|e| {
-                // Nobody who does not want one trial wants dozens.
+                // A user who declines one trial does not want dozens.
                 if matches!(e.kind, ErrorKind::Misuse(_)) {
                     refused.borrow_mut().insert(target);
                 }
@@ -208,7 +208,7 @@ fn try_all(args: &Args, targets: &[UnlockTarget], credentials: &[Credential]) ->
     Ok(if search.found.is_some() { search } else { without_any(targets, search) })
 }
 
-/// What opens without any password, if something does: nobody would have to ask for one.
+/// The target that opens without a password, if any: then there is no need to ask for one.
 fn without_any(targets: &[UnlockTarget], mut search: Search<OpenedVolume>) -> Search<OpenedVolume> {
     let open = |target: &UnlockTarget| {
         let asks = target.header.asks_passphrase(&[]);
@@ -220,7 +220,7 @@ fn without_any(targets: &[UnlockTarget], mut search: Search<OpenedVolume>) -> Se
     search
 }
 
-/// Says what comes and how long it takes, where that is long. Whether it is to begin.
+/// Announces a long step with its duration. Returns whether to start it.
 fn announce(format: &str, step: SearchStep, may_take: Option<&(dyn Fn(Duration) -> Result<()> + Sync)>) -> bool {
     let time = step.each.saturating_mul(step.all as u32);
     if time < Duration::from_secs(3) {
@@ -258,7 +258,7 @@ impl Explained {
         explained
     }
 
-    /// Advises; `command` lacks the partition.
+    /// Adds advice, and the partition to its `command`.
     fn advise(&mut self, what: impl Into<String>, command: &[&str]) {
         let partition = self.partition.map(|n| n.to_string());
         let partition = partition.as_deref().map(|n| ["--partition", n]);
@@ -267,7 +267,7 @@ impl Explained {
         self.advice.push(Advice { what: what.into(), command });
     }
 
-    /// Nothing is worth a password. The exit code.
+    /// Explains bytes for which no password needs to be tried. Returns the exit code.
     fn without_candidates(&mut self) -> u8 {
         let path = self.path.clone();
         let trouble = match &self.diagnosis.mark {
@@ -298,7 +298,7 @@ impl Explained {
         exit::number_of(&trouble)
     }
 
-    /// Volumes lie in it that no partition table leads to. The exit code.
+    /// Explains volumes that no partition table points to. Returns the exit code.
     fn partition_is_lost(&mut self) -> u8 {
         for LostPartition { format, at } in self.diagnosis.lost_partitions.clone() {
             self.findings.push(format!(
@@ -317,7 +317,7 @@ impl Explained {
         exit::number_of(&ErrorKind::NotThisFormat(String::new()))
     }
 
-    /// It is a volume, but nothing can be tried. The exit code.
+    /// Explains a volume that is too damaged for a trial. Returns the exit code.
     fn damaged(&mut self, error: Error, formats: &[&str]) -> u8 {
         let code = exit::number_of(&error.kind);
         if let Some(hint) = error.to_try(advice::say) {
@@ -329,7 +329,7 @@ impl Explained {
         code
     }
 
-    /// Advises that a header backup is restored, if one of the formats has any.
+    /// Advises restoring a header backup, if one of the formats has backups.
     fn restore_from_backup(&mut self, what: &str, formats: &[&str]) {
         if formats.iter().any(|name| has_backups(name)) {
             let path = self.path.clone();
@@ -337,7 +337,7 @@ impl Explained {
         }
     }
 
-    /// What is damaged although it can be tried, and what mends it.
+    /// Reports damage that does not prevent trials, and how to repair it.
     fn is_damaged_in_part(&mut self, targets: &[UnlockTarget]) {
         let path = self.path.clone();
         for target in targets {
@@ -349,7 +349,7 @@ impl Explained {
         }
     }
 
-    /// What else random bytes may be, and how that is tried.
+    /// Explains what random bytes may be, and how to try that.
     fn may_have_no_header(&mut self) {
         let path = self.path.clone();
         self.findings.push(format!(
@@ -398,7 +398,7 @@ impl Explained {
         self.exit_code = exit::number_of(&ErrorKind::WrongCredential(String::new()));
     }
 
-    /// What a format with a mark says of it, and where more is shown.
+    /// Reports what a format with a signature says about the volume, and which command shows more.
     fn header_of_its_own(&mut self) {
         let yes = |o: &Opinion| match &o.verdict {
             Verdict::Yes(why) => Some(format!("As a volume of {}: {why}.", o.format)),
@@ -409,7 +409,7 @@ impl Explained {
         self.advise("To show its header:", &["claviger", "header", "show", &path]);
     }
 
-    /// Nothing that was tried makes sense of a volume without a header.
+    /// Reports that no trial of a headerless format gave recognisable contents.
     fn not_recognised(&mut self) {
         self.findings.push(
             "Such volumes have no header, so a wrong password, key file, cipher, hash, key size or offset, an empty \
@@ -480,13 +480,13 @@ impl Explained {
         Ok(())
     }
 
-    /// What there is to know, and the commands for what can be done about it.
+    /// Reports warnings, with the commands that solve them.
     fn about_warnings(&mut self, warnings: Vec<Warning>) {
         for warning in warnings {
             let (with_advice, plain, advice) = (warning.told(advice::say), warning.what, warning.advice);
             let copy = advice.as_ref().and_then(|advice| advice::of_copy(advice, &self.path, "COPY"));
             match (copy, &advice) {
-                // A copy of a partition is one of the whole disk.
+                // The command copies a whole disk, so it does not fit a volume in a partition.
                 (Some(command), _) if self.partition.is_none() => {
                     let what = "To make a complete volume of it, in a new file:".to_owned();
                     self.advice.push(Advice { what, command: Some(command) });
@@ -498,7 +498,7 @@ impl Explained {
         }
     }
 
-    /// What to say of the header that opened.
+    /// Reports on the header that opened.
     fn about_header(
         &mut self,
         facts: &Facts,
@@ -547,7 +547,7 @@ impl Explained {
         Ok(())
     }
 
-    /// The words of a command about the volume that opened.
+    /// The words of a command for the volume that opened.
     fn how_to(&self, verb: &str, facts: &Facts, args: &Args) -> Vec<String> {
         let verb = ["claviger"].into_iter().chain(verb.split(' ')).map(str::to_owned);
         let how = ["--format", facts.format].map(str::to_owned).into_iter().chain(args.open.needed());
@@ -577,7 +577,7 @@ impl Explained {
             ),
             Difference::Nothing => {
                 self.advise("It opens without a password:", &["claviger", "info", &path]);
-                // Of one that is decrypted there is nothing to protect.
+                // A decrypted volume has nothing to protect.
                 if facts.is_some_and(|facts| facts.derivation.is_some()) {
                     self.advise(
                         "To protect its key again with the existing protectors:",
@@ -641,7 +641,7 @@ impl Explained {
         }
     }
 
-    /// What came of the keyslots: which were tried, and which are damaged.
+    /// Reports which keyslots were tried, and which are damaged.
     fn tried_on_keyslots(&mut self, error: &Error) {
         let what = error.kind.to_string();
         if !what.is_empty() {
@@ -656,13 +656,13 @@ impl Explained {
     }
 }
 
-/// Whether headers of the format can be saved and restored.
+/// Whether the format's headers can be backed up and restored.
 fn has_backups(name: &str) -> bool {
     let format = engine::formats::by_name(name).ok();
     format.and_then(|format| format.editor()).is_some_and(HeaderEditor::has_backups)
 }
 
-/// The volume as it is stored, where it is in a partition.
+/// The stored bytes of the volume, or of its partition.
 fn part_of(store: &Arc<dyn Store>, partition: Option<u32>) -> Result<Arc<dyn Store>> {
     match partition {
         Some(number) => Ok(Arc::new(partitions::slice(Arc::clone(store), number)?)),
@@ -670,13 +670,13 @@ fn part_of(store: &Arc<dyn Store>, partition: Option<u32>) -> Result<Arc<dyn Sto
     }
 }
 
-/// Names of the formats without a header.
+/// The names of all formats without a header.
 fn without_header() -> String {
     let names: Vec<_> = FORMATS.iter().filter(|f| f.headerless()).map(|f| f.name()).collect();
     names.join(", ")
 }
 
-/// Whether nothing but formats without a header was tried.
+/// Whether only formats without a header were tried.
 fn all_without_header(targets: &[UnlockTarget]) -> bool {
     targets.iter().all(|t| FORMATS.iter().any(|f| f.name() == t.format && f.headerless()))
 }
@@ -688,7 +688,7 @@ fn names(targets: &[UnlockTarget]) -> String {
     names.join(" or ")
 }
 
-/// What the bytes tell.
+/// What the bytes look like.
 fn looks(diagnosis: &Diagnosis) -> Vec<String> {
     let Diagnosis { size, content, mark, filesystem, partitions, formats, .. } = diagnosis;
     let mut findings = Vec::new();
@@ -718,14 +718,14 @@ fn looks(diagnosis: &Diagnosis) -> Vec<String> {
         findings.push(format!("Its partition table cannot be used: {trouble}."));
     }
     findings.extend(partitions.iter().map(partition_sentence));
-    // What lies about in a file system that is whole is left from before.
+    // In an intact file system, other signatures are remains of earlier data.
     let overwritten = diagnosis
         .remains
         .iter()
         .filter(|_| filesystem.is_none())
         .map(|r| format!("Its beginning was overwritten, but {}.", r.what));
     findings.extend(overwritten);
-    // One sentence for all formats that say the same.
+    // One sentence for all formats with the same reason.
     let named_only = |o: &Opinion| FORMATS.iter().any(|f| f.name() == o.format && f.headerless());
     let no = |o: &Opinion| match &o.verdict {
         Verdict::No(why) if !named_only(o) => Some(why.clone()),

@@ -1,4 +1,4 @@
-//! `claviger header backup`: a volume's headers, in a file of their own.
+//! `claviger header backup`: saves a volume's headers to a file.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     output::print(&Saved { path, file, format, headers, warnings }, args.json)
 }
 
-/// Backs up a header that needs no passphrase for that; `None` if it needs one.
+/// Backs up a header without a passphrase; `None` if the format needs one.
 fn without_passphrase(args: &Args) -> anyhow::Result<Option<HeaderBackup>> {
     guard::no_dumps();
     cancel::install()?;
@@ -78,7 +78,7 @@ fn without_passphrase(args: &Args) -> anyhow::Result<Option<HeaderBackup>> {
     Ok(Some(named.editor.back_up(&*named.store, &Unlock::with(&[]), None).map_err(|e| e.at(&header.path))?))
 }
 
-/// Opens the volume and backs up its headers. Returns its path, too.
+/// Opens the volume and backs up its headers. Also returns the volume's path.
 fn with_passphrase(args: &Args) -> anyhow::Result<(PathBuf, HeaderBackup)> {
     let editing = args.open.edit(Access::ReadOnly)?;
     let hidden = args.hidden.then(|| args.hidden_credentials.source().read()).transpose()?;
@@ -101,7 +101,7 @@ struct Saved {
     path: String,
     file: String,
     format: &'static str,
-    /// Which headers are in it.
+    /// The headers in the backup.
     headers: Vec<&'static str>,
     warnings: Vec<String>,
 }

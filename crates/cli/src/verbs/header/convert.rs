@@ -1,4 +1,4 @@
-//! `claviger header convert`: LUKS1 to LUKS2 and back.
+//! `claviger header convert`: converts LUKS1 to LUKS2 and back.
 
 use std::path::PathBuf;
 

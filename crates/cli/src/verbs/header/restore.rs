@@ -1,4 +1,4 @@
-//! `claviger header restore`: a header from a file, or from the backup at the end of the volume.
+//! `claviger header restore`: restores a header from a file, or from the backup at the end of the volume.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -66,13 +66,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let file = args.from.as_deref().map(|from| remote::open(from, Access::ReadOnly)).transpose()?;
     let from = file.as_ref().map_or(RestoreFrom::Embedded, |f| RestoreFrom::Backup(&**f));
     let public = file.as_ref().is_some_and(is_public);
-    // Beside a header in front a backup that anybody can read is compared with that; without one, only what decrypts shows that it
-    // belongs here.
+    // A public backup can be compared with the volume's intact header. Without that, only data that decrypt prove that the
+    // backup belongs here.
     let unneeded = public && !args.open.credentials.given() && (args.force || is_public(&store));
     let credentials = match unneeded {
         true => Vec::new(),
         false => match args.open.credentials.read_for(asks(file.as_ref())) {
-            // Nobody can be asked: then nothing shows it, and that is what is said.
+            // Nobody can be asked: then nothing proves it, and the error says so.
             Err(e) if public && !args.open.credentials.given() && matches!(e.kind, ErrorKind::Misuse(_)) => Vec::new(),
             read => read?,
         },
@@ -88,7 +88,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     })?;
     let warnings = advice::warn(&prepared.warnings);
     if !prepared.edit.steps.is_empty() {
-        // What belongs in a partition would take the disk's table away.
+        // A header that belongs in a partition would overwrite the disk's partition table.
         let table = reaches_table(&prepared) && !matches!(partitions::read(&*store), Ok(None));
         consent(args, path, &prepared, public, table)?;
         prepared.edit.carry_out(&*store).map_err(at)?;
@@ -109,12 +109,12 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     output::print(&restored, args.json)
 }
 
-/// Whether something is written to where partition tables are: the boot sector, and of a GPT as many sectors as it has at least.
+/// Whether a step writes to where partition tables are: the boot sector, and the smallest GPT behind it.
 fn reaches_table(prepared: &Prepared) -> bool {
     prepared.hidden || prepared.edit.steps.iter().any(|step| step.at < 34 * 512)
 }
 
-/// As the format that is named, or as each that it could be of.
+/// Prepares the restoration, as the named format or as each possible one.
 fn prepare(
     store: &dyn Store,
     from: RestoreFrom<'_>,
@@ -128,7 +128,7 @@ fn prepare(
     let mut last: Option<Error> = None;
     for &format in FORMATS {
         let Some(editor) = format.editor() else { continue };
-        // A hash, a PIM or a length of another format.
+        // Skips a format that has no such hash, PIM or length.
         if let Err(e) = takes::check(format.name(), &format.takes(), Purpose::Opening, &with.parameters()) {
             last = last.or(Some(e));
             continue;
@@ -169,7 +169,7 @@ fn consent(args: &Args, path: &Path, prepared: &Prepared, public: bool, table: b
     prompt::consent(&question, "--yes", |why| Error::misuse(format!("the header was not replaced{why}")).at(path))
 }
 
-/// Whether a password is asked for beside keyfiles: as the format of the backup has it.
+/// Whether to ask for a password besides keyfiles, which depends on the backup's format.
 fn asks(file: Option<&Arc<dyn Store>>) -> impl FnOnce(&[Credential]) -> bool {
     move |keyfiles| {
         let header = file.and_then(|file| formats::open(file, None).ok());
@@ -177,12 +177,12 @@ fn asks(file: Option<&Arc<dyn Store>>) -> impl FnOnce(&[Credential]) -> bool {
     }
 }
 
-/// Reads a header that needs no password, and tries what was given, if anything was.
+/// Verifies a header that needs no password, with the given credentials if there are any.
 fn sound(format: &'static dyn Format, store: &dyn Store, with: &Unlock<'_>) -> claviger_engine::Result<()> {
     editor_of(format)?.verify(store, &Unlock { progress: None, ..*with }).map(drop)
 }
 
-/// Opens the volume with what has been written.
+/// Opens the volume with the written header.
 fn opens(
     format: &dyn Format,
     store: &Arc<dyn Store>,
@@ -194,7 +194,7 @@ fn opens(
     let with = Unlock { credentials, hash: prepared.derivation.map(|d| d.hash), header, progress: None, ..*with };
     format.open(store)?.unlock(&with).map(|_| ())
 }
-/// True if headers of the backup's format are restored without a passphrase.
+/// Whether headers of the backup's format are restored without a passphrase.
 fn is_public(file: &Arc<dyn Store>) -> bool {
     formats::open(file, None).is_ok_and(|(format, _)| editing::is_public(format))
 }
@@ -209,7 +209,7 @@ struct Restored {
     #[serde(flatten)]
     derivation: Option<Derivation>,
     warnings: Vec<String>,
-    /// True if a password opened the restored header.
+    /// Whether a password opened the restored header.
     #[serde(skip)]
     tried: bool,
 }

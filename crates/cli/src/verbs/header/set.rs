@@ -1,4 +1,4 @@
-//! `claviger header set`: UUID, labels and flags.
+//! `claviger header set`: sets UUID, labels and flags.
 
 use claviger_engine::formats::HeaderAttributes;
 use claviger_engine::store::Access;
@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         let prepared = named.editor.set(&*named.store, None, &to).map_err(|e| e.at(&header.path))?;
         return named.carry_out(prepared, args.json);
     }
-    // Its lock would be in the way of the next one.
+    // The lock would block the next one.
     drop(named);
     let editing = args.open.edit(Access::ReadWrite)?;
     let prepared = editing.editor.set(&*editing.store, Some(&editing.narrow()), &to);

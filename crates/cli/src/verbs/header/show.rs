@@ -1,4 +1,4 @@
-//! `claviger header show`: what a header says without a password.
+//! `claviger header show`: shows the contents of a header that can be read without a password.
 
 use std::io::{self, Write};
 
@@ -36,10 +36,10 @@ pub struct Args {
 struct Shown {
     path: String,
     format: &'static str,
-    /// What the header says.
+    /// The header's contents.
     #[serde(serialize_with = "output::in_order_of_names")]
     header: HeaderFacts,
-    /// What trying its keyslots costs on this machine.
+    /// The cost of trying the keyslots on this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<UnlockPlan>,
 }
@@ -69,7 +69,7 @@ impl Report for Shown {
     }
 }
 
-/// The facts, by their names in JSON.
+/// The facts by their JSON names.
 fn members(facts: &HeaderFacts) -> io::Result<Map<String, Value>> {
     match serde_json::to_value(facts)? {
         Value::Object(members) => Ok(members),
@@ -77,7 +77,7 @@ fn members(facts: &HeaderFacts) -> io::Result<Map<String, Value>> {
     }
 }
 
-/// First what is one value, then what has members, then what are lists of objects.
+/// Prints single values first, then objects, then lists of objects.
 fn object(out: &mut dyn Write, members: &Map<String, Value>, indent: usize) -> io::Result<()> {
     let lists = |value: &Value| matches!(value, Value::Array(all) if all.iter().any(Value::is_object));
     let lines: Vec<_> = members.iter().filter(|(_, value)| !lists(value) && !value.is_object()).collect();
@@ -108,12 +108,12 @@ fn object(out: &mut dyn Write, members: &Map<String, Value>, indent: usize) -> i
     Ok(())
 }
 
-/// What people call a member.
+/// The name of a member for people.
 fn title(name: &str) -> String {
     if name == "microseconds" { "takes".to_owned() } else { name.replace('_', " ") }
 }
 
-/// One value; nothing for one that is empty.
+/// A single value as text; `None` if it is empty.
 fn shown(name: &str, value: &Value) -> Option<String> {
     match value {
         Value::Null => None,

@@ -1,4 +1,4 @@
-//! `claviger info` of an encrypted folder, and of a file in it.
+//! `claviger info` for an encrypted folder, and for a file in it.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -22,7 +22,7 @@ use crate::verbs::survey;
 struct FolderInfo {
     path: String,
     format: &'static str,
-    /// The keys that were given, by their signatures.
+    /// The signatures of the given keys.
     signatures: Vec<String>,
     #[serde(flatten)]
     survey: FolderSurvey,
@@ -39,7 +39,7 @@ struct FileInfo {
     facts: FileFacts,
 }
 
-/// Shows the folder itself, or what `inside` leads to: a file, or a folder of encrypted files.
+/// Shows the folder itself, or the file or encrypted folder to which `inside` leads.
 pub fn run(open: &OpenArgs, inside: Option<&OsStr>, json: bool) -> anyhow::Result<()> {
     if let Some(path) = inside {
         let opened = InsideArgs::default().open(open, Access::ReadOnly, path)?;
@@ -66,7 +66,7 @@ pub fn run(open: &OpenArgs, inside: Option<&OsStr>, json: bool) -> anyhow::Resul
     output::print(&FolderInfo { path, format: format.name(), signatures, survey, beside, warnings }, json)
 }
 
-/// A file that is in a folder that was opened, or what can be told of one without its key.
+/// Shows a file in an open folder, or what is known about it without its key.
 fn file(open: &OpenArgs, opened: &Inside, node: u64, path: &OsStr, json: bool) -> anyhow::Result<()> {
     let at = |e: Error| e.at(path.as_ref());
     let (tree, formats): (_, &[&dyn FileFormat]) = match &opened.folder {
@@ -76,7 +76,7 @@ fn file(open: &OpenArgs, opened: &Inside, node: u64, path: &OsStr, json: bool) -
     let mut known = None;
     for format in formats {
         let facts = format.facts(StoredFile { tree: &**tree, file: node, contents: node }).map_err(at)?;
-        // An empty file may be anybody's, unless it is in a folder of the format.
+        // An empty file may be unencrypted, unless it is in a folder of the format.
         let unknown = facts.state == FileState::Unfinished && opened.folder.is_none();
         let clear = facts.state == FileState::Clear || unknown;
         if !clear || known.is_none() {

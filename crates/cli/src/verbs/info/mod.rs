@@ -1,4 +1,4 @@
-//! `claviger info`: what an opened volume is made of.
+//! `claviger info`: shows the properties of an open volume.
 
 mod folder;
 
@@ -46,14 +46,14 @@ struct Info {
     stored: u64,
     #[serde(flatten)]
     facts: Facts,
-    /// Whether all of the plaintext could be written.
+    /// Whether all of the plaintext is writable.
     writable: bool,
-    /// Header decryptions that were tried.
+    /// The number of header decryptions that were tried.
     trials: u64,
-    /// How long they took.
+    /// The time that the trials took, in seconds.
     seconds: f64,
     warnings: Vec<String>,
-    /// Of a volume that holds LVM2, the volume group.
+    /// The volume group, if the volume holds LVM2.
     #[serde(skip_serializing_if = "Option::is_none")]
     logical_volumes: Option<Group>,
 }
@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let mut opened = args.open.open(Access::ReadOnly)?;
     let logical_volumes = logical_volumes::read(&opened.volume).unwrap_or_else(|e| {
-        // It is one more thing that is known of the volume, and no reason to say nothing of the rest.
+        // An unreadable LVM2 must not suppress the rest of the report.
         opened.warnings.push(format!("Its logical volumes cannot be listed: {}.", e.kind).into());
         None
     });

@@ -64,7 +64,7 @@ pub struct Args {
 #[derive(Serialize)]
 struct Checked {
     works: Vec<FacilityTrial>,
-    /// Those that were not there to be tried.
+    /// Facilities that are not available here.
     left_out: Vec<Refused>,
     fails: Vec<Refused>,
 }
@@ -75,7 +75,7 @@ struct Refused {
     why: String,
 }
 
-/// Carries the verb out.
+/// Runs the verb.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     cancel::install()?;
     let all = Catalogue::load(args.peers.as_deref())?;

@@ -1,4 +1,4 @@
-//! A block device that the lab is to work on, and whose contents are lost.
+//! A block device for the lab, whose contents will be lost.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -9,8 +9,8 @@ use claviger_engine::{Error, Result};
 
 use crate::opening::overwrite::Overwrite;
 
-/// Fails unless it may be overwritten: by `--force` and an answer, even where it looks empty. What is mounted or otherwise in
-/// use never may.
+/// Fails unless the device may be overwritten, which takes `--force` and a confirmation even if it looks empty. A device that
+/// is mounted or otherwise in use is always refused.
 pub fn may_be_lost(device: &Path, overwrite: Overwrite) -> Result<()> {
     let metadata = fs::metadata(device).map_err(|e| Error::from(e).at(device))?;
     if !metadata.file_type().is_block_device() {

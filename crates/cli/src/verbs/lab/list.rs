@@ -1,4 +1,4 @@
-//! `claviger lab list`: what can be measured here, and with what.
+//! `claviger lab list`: lists what can be measured here.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -37,22 +37,22 @@ struct List {
 struct One {
     name: String,
     title: String,
-    /// Without encryption, in the same layer; of facilities that encrypt.
+    /// The unencrypted facility in the same layer, for facilities that encrypt.
     #[serde(skip_serializing_if = "Option::is_none")]
     baseline: Option<String>,
     version: Option<String>,
-    /// Whether it is this program's.
+    /// Whether the facility is part of this program.
     #[serde(skip)]
     ours: bool,
-    /// Why it cannot be measured here.
+    /// Why the facility cannot be measured here.
     missing: Option<String>,
 }
 
-/// Carries the verb out.
+/// Runs the verb.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let program = std::env::current_exe()?;
     let catalogue = Catalogue::load(args.peers.as_deref())?;
-    // Ours all have one version, which is asked for once.
+    // All of our facilities have the same version.
     let ours = env!("CARGO_PKG_VERSION");
     let facility = |facility: &Facility| {
         let missing = facility.missing();
@@ -114,7 +114,7 @@ impl Report for List {
 }
 
 impl One {
-    /// What it is, with its version if that is another program's.
+    /// The description, with the version of other programs.
     fn described(&self) -> String {
         match self.version.as_ref().filter(|_| !self.ours) {
             Some(version) => format!("{} [{version}]", self.title),
@@ -122,7 +122,7 @@ impl One {
         }
     }
 
-    /// What it is called without the cipher, and the cipher.
+    /// The name without the cipher, and the cipher.
     fn family(&self) -> (&str, Option<&str>) {
         match self.name.split_once(':') {
             Some((family, cipher)) => (family, Some(cipher)),
@@ -131,7 +131,7 @@ impl One {
     }
 }
 
-/// One entry for each format, with its ciphers. That each is there over NBD too goes without saying.
+/// One entry per format, with its ciphers. Does not mention that each is also available over NBD.
 fn families(ours: &[&One]) -> Vec<(String, String)> {
     let among = |name: &str| ours.iter().any(|one| one.name == name);
     let mut all: Vec<(String, String)> = Vec::new();
@@ -146,10 +146,10 @@ fn families(ours: &[&One]) -> Vec<(String, String)> {
     all
 }
 
-/// Between the name of a format and its ciphers but the default one.
+/// Separates a format's name from its non-default ciphers.
 const VARIANTS: &str = ":… with ";
 
-/// Why it cannot be measured: one entry for what has one reason.
+/// Why facilities cannot be measured: one entry per reason.
 fn refused(absent: &[&One]) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = Vec::new();
     for one in absent {

@@ -27,7 +27,7 @@ enum Command {
     Recommend(recommend::Args),
 }
 
-/// Carries the verb out.
+/// Runs the verb.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         Command::Run(args) => run::run(args),

@@ -51,7 +51,7 @@ pub struct Args {
     csv: bool,
 }
 
-/// Carries the verb out.
+/// Runs the verb.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.ciphers {
         return ciphers(args);

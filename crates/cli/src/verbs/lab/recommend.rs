@@ -49,10 +49,10 @@ pub struct Args {
     csv: bool,
 }
 
-/// Answers to the last question.
+/// The answers to the last question.
 const ROOT: &[Word<bool>] = &[("yes", true, "yes"), ("no", false, "no")];
 
-/// Carries the verb out.
+/// Runs the verb.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if args.table {
         return print(args.json, args.csv, &features(), || features().text(), || csv(features()));
@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
-    /// What the options say, and for the rest what the person says.
+    /// The answers from the options; asks for the missing ones.
     fn answers(&self) -> anyhow::Result<RecommendAnswers> {
         let mut share_with = match &self.share_with {
             Some(systems) => systems.clone(),
@@ -87,7 +87,7 @@ impl Args {
     }
 }
 
-/// A parser of these words, each with its meaning in the help.
+/// A parser for these words; the help shows their meanings.
 fn words<T: Copy + Send + Sync + 'static>(words: &'static [Word<T>]) -> impl TypedValueParser<Value = T> {
     let values = words.iter().map(|(word, _, meaning)| PossibleValue::new(*word).help(*meaning));
     PossibleValuesParser::new(values).map(|word| meant(words, &word).expect("one of the words"))
@@ -99,7 +99,7 @@ fn meant<T: Copy>(words: &[Word<T>], word: &str) -> Option<T> {
     words.get(named.or(number)?).map(|(_, value, _)| *value)
 }
 
-/// What was said, or what the person chooses.
+/// The option's value, or the user's choice.
 fn one<T: Copy>(said: Option<T>, question: &str, option: &str, words: &[Word<T>]) -> anyhow::Result<T> {
     let Some(value) = said else {
         return ask(question, option, words, |answer| meant(words, answer.trim()));
@@ -116,7 +116,7 @@ fn several<T: Copy>(question: &str, option: &str, words: &[Word<T>]) -> anyhow::
     ask(&format!("{question} Separate several by commas."), option, words, each)
 }
 
-/// Shows the choices and asks until one is made, three times at most.
+/// Shows the choices and asks until the user picks one, at most three times.
 fn ask<T, A>(question: &str, option: &str, words: &[Word<T>], read: impl Fn(&str) -> Option<A>) -> anyhow::Result<A> {
     let mut text = format!("{question}\n");
     for (i, (word, _, meaning)) in words.iter().enumerate() {

@@ -57,7 +57,7 @@ pub struct Args {
     markdown: bool,
 }
 
-/// Carries the verb out.
+/// Runs the verb.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if let Some(file) = args.page() {
         new_file::must_be_new(file)?;
@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
 }
 
-/// A share, from per cent.
+/// Parses a percentage into a fraction.
 fn percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').trim().parse::<f64>() {
         Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent / 100.0),
@@ -78,7 +78,7 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 impl Args {
-    /// What a run found.
+    /// Prints the results of one run.
     fn one(&self, run: &Run) -> anyhow::Result<()> {
         if self.least.is_some() || self.fail_on_slower.is_some() {
             return Err(Error::misuse("--least and --fail-on-slower are about two runs").into());
@@ -100,7 +100,7 @@ impl Args {
         })
     }
 
-    /// What changed.
+    /// Prints the changes between two runs.
     fn two(&self, old: &Run, new: &Run) -> anyhow::Result<()> {
         let options = [("--raw", self.raw), ("--study", self.study), ("--markdown", self.markdown)];
         if let Some((option, _)) = options.into_iter().find(|(_, given)| *given) {
@@ -136,7 +136,7 @@ impl Args {
         }
     }
 
-    /// The file for the page, if there is to be one.
+    /// The file for the page, if one was requested.
     fn page(&self) -> Option<&Path> {
         self.html.as_deref().filter(|file| *file != Path::new("-"))
     }

@@ -128,7 +128,7 @@ enum Preset {
     Network,
 }
 
-/// Carries the verb out.
+/// Runs the verb.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let program = std::env::current_exe()?;
     let catalogue = Catalogue::load(args.peers.as_deref())?;
@@ -137,7 +137,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         Some(folder) => {
             let (prepared, journal, state) = measure::resume(folder, &catalogue, &program)?;
             tell_plan(&prepared, Some(&state));
-            // Names of devices move from one to another, and a stored run may be anybody's.
+            // Device names may change between boots, and a stored run may come from anybody.
             args.check_devices(&prepared.plan)?;
             (prepared, folder.clone(), journal, state)
         }
@@ -148,7 +148,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             if args.dry_run {
                 return Ok(());
             }
-            // The last moment: nothing has been written.
+            // As late as possible: nothing has been written yet.
             let folder = args.out.clone().unwrap_or_else(folder_of_now);
             must_be_new(&folder)?;
             args.check_devices(&prepared.plan)?;
@@ -206,7 +206,7 @@ impl Args {
     }
 }
 
-/// `5`, or `5:15`.
+/// Parses `5` or `5:15`.
 fn repeats(text: &str) -> Result<(usize, Option<usize>), String> {
     let number = |text: &str| match text.parse::<usize>() {
         Ok(number) if (1..=1000).contains(&number) => Ok(number),
@@ -229,13 +229,13 @@ fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// `claviger-lab-2026-11-22-030000`, in UTC.
+/// The default folder: `claviger-lab-2026-11-22-030000`, in UTC.
 fn folder_of_now() -> PathBuf {
     let (date, time) = date_and_time(i64::try_from(now().as_secs()).unwrap_or(i64::MAX));
     format!("claviger-lab-{date}-{}", time.replace(':', "")).into()
 }
 
-/// Says on standard error what is measured and how long that takes.
+/// Announces on standard error what is measured and how long it takes.
 fn tell_plan(prepared: &PreparedRun, resumed: Option<&RunState>) {
     let PreparedRun { plan, facilities, workloads, .. } = prepared;
     let names = |names: Vec<&str>| names.join(", ");
@@ -282,7 +282,7 @@ fn tell_plan(prepared: &PreparedRun, resumed: Option<&RunState>) {
     }
 }
 
-/// Measures, with a bar.
+/// Measures, with a progress bar.
 fn carry_out(
     prepared: &PreparedRun,
     journal: &mut Journal,
@@ -317,7 +317,7 @@ fn carry_out(
     })
 }
 
-/// Everything, in files beside the journal. In the page, published figures are laid beside.
+/// Writes all reports into files beside the journal. The page also shows published figures.
 fn write_reports(report: &RunReport<'_>, folder: &Path) -> claviger_engine::Result<()> {
     let mut extras = report.extras.to_vec();
     extras.extend(Extra::published(report.run, report.summary));

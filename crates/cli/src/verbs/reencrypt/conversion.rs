@@ -193,7 +193,7 @@ impl Args {
         self.credentials.read_for(|keyfiles| header.asks_passphrase(keyfiles))
     }
 
-    /// Makes a volume of plaintext, which is all to be encrypted yet. What opens it, and what is told of that.
+    /// Creates a volume on plaintext that is still to be encrypted. Returns its credentials and their report.
     fn begin_encryption(
         &self,
         stores: InPlaceStores<'_>,

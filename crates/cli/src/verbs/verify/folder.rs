@@ -1,4 +1,4 @@
-//! `claviger verify` of a folder: every file's header, and whether its contents are all there.
+//! `claviger verify` for a folder: checks every file's header, and that its contents are complete.
 
 use std::io::{self, Write};
 
@@ -23,7 +23,7 @@ struct Checked {
     damaged: bool,
 }
 
-/// Checks the folder itself, or where `inside` leads.
+/// Checks the folder itself, or the one to which `inside` leads.
 pub fn run(open: &OpenArgs, inside: Option<&std::ffi::OsStr>, json: bool) -> anyhow::Result<()> {
     let found = open.find_folder(Access::ReadOnly, inside)?;
     let path = found.path.clone();

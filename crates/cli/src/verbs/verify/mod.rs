@@ -1,4 +1,4 @@
-//! `claviger verify`: whether all copies of a header are sound, and whether the volume looks as random as it should.
+//! `claviger verify`: checks all copies of a header, and whether the volume looks as random as it should.
 
 mod folder;
 
@@ -62,7 +62,7 @@ struct Checked {
     areas: Vec<AreaReport>,
     damaged: bool,
     warnings: Vec<String>,
-    /// Whether a warning says how the header is repaired.
+    /// Whether a warning already says how to repair the header.
     #[serde(skip)]
     repair_told: bool,
 }
