@@ -43,7 +43,7 @@ pub fn group() -> clap::ArgGroup {
 }
 
 impl BindArgs {
-    /// Whether the secret shall be bound to anything.
+    /// Whether any binding was requested.
     pub fn given(&self) -> bool {
         self.bind_tpm2 || !self.bind_tang.is_empty()
     }

@@ -254,7 +254,7 @@ impl NewCredentialArgs {
     /// Reads the new credentials; asks twice for a password. `current` are the present credentials, some of which may stay.
     ///
     /// # Errors
-    /// `Misuse` if no option says whether the present keyfiles stay: nobody shall lose them, or keep them, by oversight.
+    /// `Misuse` if no option says whether the present keyfiles stay: they must not be lost or kept by oversight.
     pub fn read(&self, current: &[Credential]) -> Result<Vec<Credential>> {
         let kept = |kind: &Credential| std::mem::discriminant(kind);
         let keyfile = kept(&Credential::Keyfile(Secret::zeroed(0)));

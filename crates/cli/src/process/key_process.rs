@@ -136,7 +136,7 @@ impl RegisterArgs {
         }
     }
 
-    /// Fails for a volume whose round keys would be in memory nevertheless.
+    /// Fails for a volume whose round keys would still be in memory.
     fn check_volume(&self, facts: &Facts) -> Result<()> {
         let mode = facts.mode.to_ascii_lowercase();
         // XTS has two keys; one encrypts the tweak.
@@ -155,7 +155,7 @@ impl RegisterArgs {
 }
 
 impl KeyProcessArgs {
-    /// Whether the keys shall be in a key process.
+    /// Whether a key process was requested.
     pub fn asked(&self) -> bool {
         self.isolate_keys
     }
@@ -228,7 +228,7 @@ impl KeyProcessArgs {
     pub fn accept(&self) -> anyhow::Result<InKeyProcess> {
         cage::prepare();
         cancel::install()?;
-        // A process that waits at a password prompt notices nothing else.
+        // A process that waits at a password prompt notices its parent's exit only through this signal.
         let parent = getppid();
         let _ = set_parent_process_death_signal(Some(Signal::TERM));
         let &[socket, memory, _] = &self.key_process[..] else {
@@ -250,12 +250,12 @@ impl InKeyProcess {
     /// # Errors
     /// Those of [`cage::enter`].
     pub fn alone(&self) -> io::Result<()> {
-        // Looked up now: the sandbox hides it.
+        // Reads the free memory now, because the sandbox prevents it later.
         memory::available();
-        // The current folder's file system must stay unmountable.
+        // The current folder would keep its file system from being unmounted.
         chdir("/")?;
         let [socket, memory] = self.key_side.descriptors();
-        // Trials of a password report their progress there.
+        // Trials of a password report their progress through that descriptor.
         let keep: Vec<_> = [socket, memory, self.null.as_fd()].into_iter().chain(progress::told()).collect();
         let walls = cage::enter(&keep)?;
         self.missing.borrow_mut().extend(walls.iter().map(ToString::to_string));

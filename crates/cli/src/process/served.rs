@@ -125,7 +125,7 @@ impl ServedArgs {
     /// Reports that the volume is served, to the user and to the waiting foreground process.
     pub fn ready(&self, report: &impl Report) -> anyhow::Result<()> {
         match output::print(report, self.json) {
-            // The reader of the report is gone; the volume is served nevertheless.
+            // The reader of the report is gone, but the volume is still served.
             Err(e) if e.is::<ReaderGone>() => {}
             printed => printed?,
         }

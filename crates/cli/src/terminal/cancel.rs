@@ -23,7 +23,7 @@ struct Flags {
     cancelled: Arc<AtomicBool>,
     /// There is nothing to clean up, so a signal may end the process at once.
     at_once: Arc<AtomicBool>,
-    /// Waits for anything outside this process shall end.
+    /// Ends every wait for anything outside this process.
     waits_no_more: Arc<AtomicBool>,
     /// The handlers that set `waits_no_more`.
     setters: Mutex<Vec<SigId>>,

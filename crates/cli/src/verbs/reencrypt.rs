@@ -1,4 +1,4 @@
-//! `claviger reencrypt`: another key, cipher or sector size for a volume, where it lies; encryption and decryption in place.
+//! `claviger reencrypt`: changes key, cipher or sector size of a volume in place; encrypts and decrypts in place.
 
 mod conversion;
 
@@ -166,7 +166,7 @@ impl ReencryptionTarget {
     }
 }
 
-/// What a detached header is in, and its file if that was made just now.
+/// The store of a detached header, and its file if it was just created.
 type DetachedHeader = (Arc<dyn Store>, Option<Arc<FileStore>>);
 
 #[derive(Serialize)]
@@ -201,7 +201,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     carry_out(args, opened, None, &|| args.forget_header(made.as_deref()))
 }
 
-/// All secrets are there: a process that has them for another one can do nothing else from now on.
+/// Enters the sandbox in a key process, once all secrets are there.
 fn alone(in_key_process: Option<&InKeyProcess>) -> anyhow::Result<()> {
     let Some(keeping) = in_key_process else { return Ok(()) };
     keeping.alone().context("the key process")?;
@@ -262,8 +262,8 @@ impl Args {
         Unlock { cancel: Some(cancel::flag()), may_take: self.patience.may_take(), ..Unlock::with(credentials) }
     }
 
-    /// What the header is in, if that is not the volume itself. It is made where there is none, and the reencryption is to make one. An
-    /// empty file is none: an interruption may leave it between the making and the allocating.
+    /// The store of a detached header, which is created if the reencryption needs a new one. An empty file counts as missing:
+    /// an interruption between creation and allocation may leave one.
     fn header_store(&self, reencrypter: &dyn Reencrypter, data: &dyn Store) -> Result<Option<DetachedHeader>> {
         let Some(path) = &self.header else { return Ok(None) };
         if remote::is_remote(path) {
@@ -298,7 +298,7 @@ impl Args {
         }
     }
 
-    /// What is there where nothing was ever begun.
+    /// The error if there is nothing to resume: says what the device holds.
     fn nothing_begun(&self, data: &dyn Store) -> Error {
         let holds = filesystems::detect(data).ok().flatten();
         let what =

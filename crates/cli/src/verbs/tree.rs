@@ -135,7 +135,7 @@ fn branch(
             whole.left_out.add(path, what)?;
         } else {
             above.push(node);
-            // A folder that cannot be listed is shown nevertheless.
+            // A folder that cannot be listed is still shown.
             match branches(opened, node, path, above, whole) {
                 Ok(list) => entries = list,
                 Err(e) => whole.left_out.add(path, e.downcast::<Error>()?)?,

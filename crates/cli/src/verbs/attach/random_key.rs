@@ -53,7 +53,7 @@ impl RandomKeyArgs {
         attached.swap = self.swap;
         let made = make(Path::new(&attached.device), lost, self.swap);
         if let Err(e) = made {
-            // Nobody shall use an unfinished device.
+            // Removes the unfinished device, so that nobody uses it.
             let _ = kernel::detach(name);
             return Err(e.at(&open.path).into());
         }

@@ -39,7 +39,7 @@ pub(crate) struct Protectors {
     handed_over: Option<HandedOver>,
 }
 
-/// Files that another process shall remove, and the call that makes it do so.
+/// Files that another process removes, and the call that asks it to.
 type HandedOver = (Vec<(PathBuf, FileNumber)>, Box<dyn Fn(&Path, FileNumber) -> io::Result<()>>);
 
 /// The report of the protectors.

@@ -249,7 +249,7 @@ impl Explained {
         Ok(())
     }
 
-    /// Reports a failure; `unwraps` says whether the password unwraps a passphrase nevertheless.
+    /// Reports a failure; `unwraps` says whether the password still unwraps a passphrase.
     fn fails(&mut self, error: Error, unwraps: bool) {
         self.exit_code = exit::number_of(&error.kind);
         match &error.kind {

@@ -1,4 +1,4 @@
-//! The conversion itself, which is the same for each format with an [`InPlaceConverter`].
+//! The conversion itself, which all formats with an [`InPlaceConverter`] share.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
@@ -24,11 +24,11 @@ use crate::verbs::create::protectors::ProtectorReport;
 pub struct Convertible {
     format: &'static dyn Format,
     pub converter: &'static dyn InPlaceConverter,
-    /// Whether plaintext becomes a volume.
+    /// Whether to create a volume from plaintext.
     new: bool,
 }
 
-/// Carries the verb out on the open stores; `in_key_process` is set in the key process. Calls `forget` if it could not begin.
+/// Converts the open stores; `in_key_process` is set in the key process. Calls `forget` if the work could not begin.
 pub fn carry_out(
     args: &Args,
     opened: ReencryptionTarget,
@@ -71,11 +71,11 @@ pub fn carry_out(
 }
 
 impl Args {
-    /// The format with a converter that the volume is of, or is to be of.
+    /// The format of the volume, or of the volume to create, with its converter.
     pub fn convertible(&self, data: &dyn Store) -> Result<Convertible> {
         let named = self.format.as_deref().map(formats::by_name).transpose()?;
         if let Some((format, converter)) = formats::convertible(data)? {
-            // What can be half encrypted is encrypted on.
+            // A half-encrypted volume of such a format is encrypted further.
             let new = self.encrypt && converter.reencrypter().is_some();
             return match named {
                 Some(other) if other.name() != format.name() => {
@@ -91,7 +91,7 @@ impl Args {
         Ok(Convertible { format, converter, new: self.encrypt })
     }
 
-    /// Refuses what the format does not take, before anything is made or asked for.
+    /// Refuses options that the format does not take, before anything is created or asked for.
     pub fn check(&self, &Convertible { format, converter, new }: &Convertible) -> Result<()> {
         let reencrypts = converter.reencrypter().is_some();
         if !reencrypts {
@@ -111,7 +111,7 @@ impl Args {
         }
     }
 
-    /// What is to be in the end; nothing if it is resumed, or only its key changes.
+    /// The state to reach; `None` for resuming, or if only the key changes.
     pub fn towards(&self) -> Option<Towards> {
         match () {
             () if self.encrypt => Some(Towards::Encrypted),
@@ -138,7 +138,7 @@ impl Args {
         }
     }
 
-    /// Refuses what has to be done in another way first.
+    /// Refuses a volume that first needs something else.
     fn check_state(&self, reencrypter: &dyn Reencrypter, stores: InPlaceStores<'_>) -> Result<()> {
         if self.encrypt {
             filesystems::must_not_be_hibernated(stores.data)?;
@@ -148,12 +148,12 @@ impl Args {
             Ok(Some(true)) if !self.resume => {
                 Err(Error::misuse("its reencryption has already begun").hint("To continue it, add --resume."))
             }
-            // Half a header, which an interruption has left, is none that has a status.
+            // Half a header, left by an interruption, has no status.
             _ => Ok(()),
         }
     }
 
-    /// Says which keyslots will end, and asks, unless that was `asked` before.
+    /// Announces which keyslots will be removed, and asks for a confirmation unless the user was `asked` before.
     fn agree_to(&self, ending: &[u32], asked: &Cell<bool>) -> Result<()> {
         if !ending.is_empty() {
             let slots: Vec<_> = ending.iter().map(u32::to_string).collect();
@@ -168,7 +168,7 @@ impl Args {
         cancel::check()
     }
 
-    /// What opens the volume. First tells what trying its keyslots costs, and asks where it takes long.
+    /// The credentials of the volume. First announces the cost of trying its keyslots, and asks before slow work.
     fn credentials(
         &self,
         stores: InPlaceStores<'_>,
@@ -180,7 +180,7 @@ impl Args {
         };
         let header = match header {
             Ok(header) => header,
-            // There may be no header yet, or half of one.
+            // The header may not exist yet, or only half of it.
             Err(_) if converter.reencrypter().is_some() => {
                 return self.credentials.read_for(|keyfiles| keyfiles.is_empty());
             }
@@ -214,7 +214,7 @@ impl Args {
             cancel: Some(cancel::flag()),
             ..Spec::default()
         };
-        // Files are made only for what is agreed to.
+        // Creates files only after the user has agreed.
         if let Some(consent) = request.consent.filter(|_| !self.protectors.parameters().is_empty()) {
             consent(&[])?;
         }
@@ -237,7 +237,7 @@ impl Args {
         Ok((std::mem::take(&mut protectors.credentials), told))
     }
 
-    /// What is asked for, begun unless that is only resumed.
+    /// The requested conversion; begins it unless it is resumed.
     fn conversion<'a>(
         &self,
         stores: InPlaceStores<'a>,
