@@ -1,4 +1,4 @@
-//! `claviger cat`: the plaintext on standard output.
+//! `claviger cat`: writes the plaintext to standard output.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal};

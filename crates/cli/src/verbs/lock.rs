@@ -100,7 +100,7 @@ fn settle(session: &Session) -> io::Result<()> {
     }
 }
 
-/// Why a volume cannot be locked or unlocked.
+/// The error for a volume that cannot be locked or unlocked.
 pub fn said(error: io::Error, session: &Session) -> Error {
     let volume = &session.record.volume;
     match locking::is_missing(&error) {

@@ -1,4 +1,4 @@
-//! `claviger attach`: volumes by name.
+//! `claviger attach`: opens volumes by name.
 
 mod favourites;
 mod kernel;

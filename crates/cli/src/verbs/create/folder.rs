@@ -1,4 +1,4 @@
-//! `claviger create --format eCryptfs`: creates an encrypted folder, or a home with one.
+//! `claviger create --format eCryptfs`: creates an encrypted folder, or a home folder with one.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write};

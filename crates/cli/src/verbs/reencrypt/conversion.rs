@@ -19,7 +19,7 @@ use crate::terminal::progress::Progress;
 use crate::terminal::{cancel, output};
 use crate::verbs::create::protectors::ProtectorReport;
 
-/// A format with what converts its volumes.
+/// A format with its converter.
 #[derive(Clone, Copy)]
 pub struct Convertible {
     format: &'static dyn Format,
@@ -224,7 +224,7 @@ impl Args {
         }
         alone(in_key_process)?;
         let begun = converter.begin_encryption(stores, &spec, &protectors.credentials, request);
-        // The volume is there from here on, before anything is converted; after `Io` it may be.
+        // From here on the volume exists, although nothing is converted yet. After `Io` it may exist.
         let told = match &begun {
             Ok(()) => protectors.keep(),
             Err(e) if matches!(e.kind, ErrorKind::Io(_)) => protectors.keep(),
