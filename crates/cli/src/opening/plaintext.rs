@@ -4,26 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use claviger_crypto::pool::Pool;
-use claviger_engine::opening::OpenVolume;
 use claviger_engine::store::SMALLEST_SECTOR;
-use claviger_engine::{Result, Store, Volume, filesystems};
+use claviger_engine::{Store, Volume, filesystems};
 
-use crate::opening::logical_volume::LogicalVolumeArgs;
-use crate::terminal::{advice, output};
-
-/// The plaintext to serve, or that of a logical volume in it; prints the warnings. Sectors have the volume's size, unless the
-/// file system inside expects smaller ones: it cannot be mounted from a disk with larger sectors.
-pub fn served(opened: OpenVolume, within: &LogicalVolumeArgs, to_write: bool) -> Result<Arc<dyn Store>> {
-    advice::warn(&opened.warnings);
-    let volume = with_threads(opened.volume);
-    if within.given() {
-        return within.within(Arc::new(volume), to_write);
-    }
-    Ok(match smaller_sectors(&volume) {
-        Some(inside) => Arc::new(volume.with_sector_size(inside)),
-        None => Arc::new(volume),
-    })
-}
+use crate::terminal::output;
 
 /// The smaller sector size that the file system inside expects, if any, in bytes. Prints a warning about it.
 pub fn smaller_sectors(store: &dyn Store) -> Option<u64> {

@@ -14,10 +14,12 @@ use claviger_serve::sessions::{Control, Live, Process, SessionRecord, Status};
 
 use crate::opening::direct::{DirectArgs, is_block_device};
 use crate::opening::logical_volume::LogicalVolumeArgs;
-use crate::opening::{OpenArgs, ProtectArgs, plaintext, remote};
+use crate::opening::plaintext::{smaller_sectors, with_threads};
+use crate::opening::{OpenArgs, ProtectArgs, remote};
 use crate::process::background::BackgroundArgs;
 use crate::process::key_process::{KeyProcessArgs, Locking, RegisterArgs};
 use crate::process::traced::TraceArgs;
+use crate::terminal::advice;
 use crate::terminal::output::{self, ReaderGone, Report};
 
 /// The file system in the session record of an encrypted folder.
@@ -112,7 +114,7 @@ impl ServedArgs {
         locking: Option<Locking>,
     ) -> Result<ServedVolume> {
         let facts = Some(opened.facts.clone());
-        let store = plaintext::served(opened, &self.logical_volume, access == Access::ReadWrite);
+        let store = plaintext(opened, &self.logical_volume, access == Access::ReadWrite);
         Ok(ServedVolume { facts, store: store.map_err(|e: Error| e.at(&open.path))?, locking })
     }
 
@@ -131,6 +133,20 @@ impl ServedArgs {
         }
         self.background.ready()
     }
+}
+
+/// The plaintext to serve, or that of a logical volume in it; prints the warnings. Sectors have the volume's size, unless a file
+/// system inside was made for smaller ones: a disk with larger sectors could not hold it.
+fn plaintext(opened: OpenVolume, within: &LogicalVolumeArgs, to_write: bool) -> Result<Arc<dyn Store>> {
+    advice::warn(&opened.warnings);
+    let volume = with_threads(opened.volume);
+    if within.given() {
+        return within.within(Arc::new(volume), to_write);
+    }
+    Ok(match smaller_sectors(&volume) {
+        Some(inside) => Arc::new(volume.with_sector_size(inside)),
+        None => Arc::new(volume),
+    })
 }
 
 /// Answers other processes that ask for the status of the volume or lock it.

@@ -12,7 +12,7 @@ use std::array::from_fn;
 use aes::Block;
 use aes::hazmat::cipher_round;
 
-use super::ciphers::{BESIDE, Beside, NUMBER, Sectors};
+use super::sealer::{BESIDE, Beside, NUMBER, Sectors};
 
 /// Size of a block, of the key, of the IV and of the tag, in bytes.
 pub(super) const SIZE: usize = 16;

@@ -1,7 +1,7 @@
 //! CCM (NIST SP 800-38C) as in RFC 4309: the key ends with a salt, which a nonce begins with. dm-crypt calls it `rfc4309(ccm(…))`, and
 //! authenticates the sector's number besides, but not the IV (Linux, crypto/ccm.c, `crypto_rfc4309_crypt`).
 
-use super::ciphers::{Abreast, BATCH, Beside, NUMBER, Sectors, TAG};
+use super::sealer::{Abreast, BATCH, Beside, NUMBER, Sectors, TAG};
 use crate::ciphers::BlockCipher;
 use crate::secret::LockedBox;
 

@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 use std::array::from_fn;
 
-use super::ciphers::{Beside, NUMBER};
+use super::sealer::{Beside, NUMBER};
 use crate::transpose;
 
 /// Bytes of a key and of a nonce.
@@ -277,7 +277,7 @@ mod tests {
     use cipher::{KeyIvInit, StreamCipher};
     use claviger_testkit::random::Random;
 
-    use super::super::ciphers::BESIDE;
+    use super::super::sealer::BESIDE;
 
     #[test]
     fn every_kernel_gives_the_streams_of_the_crate() {

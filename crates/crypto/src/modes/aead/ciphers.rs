@@ -13,6 +13,9 @@ use hmac::{EagerHash, Hmac};
 use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
 
+use super::sealer::{
+    Abreast, BATCH, BESIDE, Beside, MAX_IV, MAX_TAG, NUMBER, Numbering, OneByOne, Sealer, Sectors, TAG, Tag, Vector,
+};
 use super::{AuthenticatedCipher, WrongTag, aegis};
 #[cfg(target_arch = "x86_64")]
 use super::{chacha, poly1305};
@@ -23,88 +26,6 @@ use crate::ciphers::aes::gcm::{self, AesGcm};
 use crate::hash::messages::{self, Messages, Sha2};
 use crate::modes::xts::Layer;
 use crate::secret::{LockedBox, Resident, wipe_stack};
-
-/// The longest authentication tag, HMAC-SHA-512's.
-const MAX_TAG: usize = 64;
-/// The longest IV.
-const MAX_IV: usize = 16;
-/// Bytes of the sector number before the IV.
-pub(crate) const NUMBER: usize = 8;
-/// Bytes of both.
-pub(crate) const BESIDE: usize = NUMBER + MAX_IV;
-
-/// Sectors that are processed together: two of the widest vectors for a MAC, and enough for a cipher.
-pub(super) const BATCH: usize = 32;
-
-/// How sectors are numbered and where their IVs come from.
-pub(super) struct Numbering {
-    /// A sector's size in units of 512 bytes; the authenticated number counts these.
-    pub units: u64,
-    /// Whether IVs count sectors instead of units: dm-crypt's `iv_large_sectors`.
-    pub large: bool,
-    /// The first unit's number in the IVs of `plain64` and `essiv`: dm-crypt's `iv_offset`.
-    pub offset: u64,
-    pub vector: Vector,
-}
-
-/// Where IVs come from.
-pub(super) enum Vector {
-    /// The number, little-endian, zero-padded.
-    Plain64,
-    /// The same, encrypted with this cipher.
-    Essiv(Box<dyn BlockCipher>),
-    /// Random bytes after the authentication tag.
-    Random,
-}
-
-/// A sector's number followed by its IV, as much of it as there is: what is authenticated besides the sector.
-pub(crate) type Beside = [u8; BESIDE];
-
-/// A tag, as much of it as there is.
-pub(super) type Tag = [u8; MAX_TAG];
-
-/// How one mode processes sectors of `size` bytes, of which there is one for each element of `beside` and `macs`.
-pub(super) trait Sealer: Send + Sync {
-    /// Size of an IV in bytes, at most 16.
-    fn iv_size(&self) -> usize;
-    /// Size of an authentication tag in bytes, at most 64.
-    fn mac_size(&self) -> usize;
-    /// Encrypts the sectors and writes their tags.
-    fn seal_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &mut [Tag]);
-    /// Decrypts the sectors if their tags are `macs`; else gives the index of the first that has another one, and the contents of
-    /// all are meaningless.
-    fn open_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &[Tag]) -> Result<(), usize>;
-}
-
-/// How one mode processes one sector.
-pub(crate) trait OneByOne: Send + Sync {
-    /// As [`Sealer::iv_size`].
-    fn iv_size(&self) -> usize;
-    /// As [`Sealer::mac_size`].
-    fn mac_size(&self) -> usize;
-    /// Encrypts `sector` and writes its tag to `mac`. `aad` is the number followed by the IV.
-    fn seal(&self, iv: &[u8], aad: &[u8], sector: &mut [u8], mac: &mut [u8]);
-    /// Decrypts `sector` if its tag is `mac`. Otherwise the contents of `sector` are meaningless.
-    fn open(&self, iv: &[u8], aad: &[u8], sector: &mut [u8], mac: &[u8]) -> bool;
-}
-
-/// Sectors of `size` bytes with the number and IV of each.
-pub(crate) struct Sectors<'a> {
-    pub beside: &'a [Beside],
-    pub size: usize,
-    pub run: &'a mut [u8],
-}
-
-/// Bytes of the tags of all modes but HMAC.
-pub(super) const TAG: usize = 16;
-
-/// How one mode processes sectors side by side.
-pub(super) trait Abreast: Send + Sync {
-    /// As [`Sealer::iv_size`].
-    const IV: usize;
-    /// Encrypts or decrypts the sectors and gives the tag of each.
-    fn process<const DECRYPT: bool>(&self, sectors: Sectors<'_>, tags: &mut [[u8; TAG]]);
-}
 
 /// A mode that processes sectors side by side, as a [`Sealer`].
 pub(super) struct Together<A>(pub A);

@@ -10,15 +10,17 @@ mod chacha;
 mod ciphers;
 #[cfg(target_arch = "x86_64")]
 mod poly1305;
+mod sealer;
 mod specification;
 
 use std::fmt;
 
+pub(crate) use ciphers::Gcm;
 #[cfg(all(test, target_arch = "x86_64"))]
-pub(crate) use ciphers::BESIDE;
+pub(crate) use sealer::BESIDE;
+pub(crate) use sealer::OneByOne;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use ciphers::{Beside, NUMBER, Sectors};
-pub(crate) use ciphers::{Gcm, OneByOne};
+pub(crate) use sealer::{Beside, NUMBER, Sectors};
 pub use specification::AeadSpecification;
 
 /// Encrypts whole sectors in place and computes their tags; verifies tags and decrypts.

@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 use std::array::from_fn;
 
-use super::ciphers::{Beside, NUMBER, TAG};
+use super::sealer::{Beside, NUMBER, TAG};
 use crate::transpose;
 
 /// Bytes of a key, of which the first half is the point r at which polynomials are evaluated, and the second is added.
@@ -481,7 +481,7 @@ impl Field for Four {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ciphers::BESIDE;
+    use super::super::sealer::BESIDE;
     use super::*;
     use ::poly1305::universal_hash::UniversalHash;
     use claviger_testkit::random::Random;

@@ -6,10 +6,8 @@ use std::sync::Arc;
 use super::AuthenticatedCipher;
 use super::aegis;
 use super::ccm::{self, Ccm};
-use super::ciphers::{
-    Aegis, ChaChaPoly, EncryptThenMac, Encryption, Gcm, HmacSha256, HmacSha512, Numbering, Sealed, Sealer, Together,
-    Vector,
-};
+use super::ciphers::{Aegis, ChaChaPoly, EncryptThenMac, Encryption, Gcm, HmacSha256, HmacSha512, Sealed, Together};
+use super::sealer::{Numbering, Sealer, Vector};
 #[cfg(target_arch = "x86_64")]
 use crate::ciphers::aes::gcm::AesGcm;
 use crate::ciphers::{self, Acceleration, Cipher};
