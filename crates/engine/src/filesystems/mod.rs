@@ -9,6 +9,7 @@ mod guard;
 pub(crate) mod magic;
 pub mod ntfs;
 pub mod swap;
+mod tail;
 
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use super::entry::LEN as ENTRY;
 use super::{BITMAP, LARGEST_FOLDER};
 use crate::error::Result;
 use crate::filesystems::fat::boot_sector::{BootSector, Root};
-use crate::filesystems::free_tail::{
+use crate::filesystems::tail::{
     TailReport, checked, count_bits, in_store, last_bit, malformed, not_clean, not_understood, pieces, read,
 };
 use crate::little_endian::{u32_at, u64_at};

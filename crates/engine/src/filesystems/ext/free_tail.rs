@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::error::Result;
 use crate::filesystems::detect;
-use crate::filesystems::free_tail::{
+use crate::filesystems::tail::{
     TailReport, count_bits, in_store, last_bit, malformed, not_clean, not_understood, read,
 };
 use crate::little_endian::{u16_at, u32_at};

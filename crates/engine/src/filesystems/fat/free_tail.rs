@@ -2,7 +2,7 @@
 
 use super::boot_sector::{BootSector, Root, SIGNATURE, Width};
 use crate::error::{Error, ErrorKind, Result};
-use crate::filesystems::free_tail::{TailReport, in_store, malformed, not_clean, not_understood, pieces, read};
+use crate::filesystems::tail::{TailReport, in_store, malformed, not_clean, not_understood, pieces, read};
 use crate::store::Store;
 
 /// The bit Linux sets while the file system is mounted (uapi/linux/msdos_fs.h, `FAT_STATE_DIRTY`).

@@ -5,7 +5,7 @@
 
 use super::boot_sector::{self, NtfsBootSector};
 use crate::error::Result;
-use crate::filesystems::free_tail::{
+use crate::filesystems::tail::{
     TailReport, checked, in_store, last_bit, malformed, not_clean, not_understood, pieces, read,
 };
 use crate::little_endian::{u16_at, u32_at, u64_at};
