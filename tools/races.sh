@@ -26,9 +26,9 @@ races() {
 races claviger-crypto --lib pool::
 races claviger-serve --lib key_process:: durable:: spin::
 # Excludes tests that measure memory and sleep, start a kernel, or need replies as fast as a lone thread's.
-races claviger-serve '--test it' nbd_ steady:: fuse_image::many fuse_tree:: --skip memory_ --skip sleeps --skip nbd_kernel --skip any_pieces
+races claviger-serve '--test it' nbd:: steady:: fuse::image::many fuse::tree:: --skip memory_ --skip sleeps --skip nbd::kernel --skip any_pieces
 races claviger-engine --lib volume:: store::
-races claviger-engine '--test it' volume:: integrity:: direct:: kept:: store:: free_tail::
+races claviger-engine '--test it' volume:: integrity:: direct:: key_process:: store:: free_tail::
 passed=$(sed -n 's/^test result: .* \([0-9]*\) passed.*/\1/p' "$log" | paste -sd+ | bc)
 echo "races: $passed tests, $(grep -c '^WARNING: ThreadSanitizer' "$log" || true) races"
 exit $status

@@ -1,69 +1,96 @@
 //! The integration tests, as one program: linking is most of what building them takes.
 
-mod attacks;
-mod benchmark;
-mod bitlocker_create;
-mod bitlocker_protectors;
-mod ceph;
 mod common;
-mod completing;
-mod convert;
-mod credentials;
-mod crypttab;
-mod deniability;
 mod documents;
-mod efs;
-mod endurance;
-mod explain;
-mod fat_kills;
-#[cfg(target_arch = "x86_64")]
-mod faults;
-mod files;
-mod filevault2;
-mod folders;
-mod global_options;
-mod headers;
-mod hidden;
-mod kernel;
-mod key_process;
-mod key_process_folders;
-mod keyslots;
-mod lab;
-mod lab_costs;
-mod lab_facilities;
-mod lab_insight;
-mod lab_kernel;
-mod lab_report;
-mod lab_safety;
-mod left_out;
-mod locking;
-mod logical_volumes;
-mod luks_damaged;
-mod mishaps;
-mod mounting;
-mod mounting_user;
-mod new_filesystems;
-mod pairs;
-mod partitions;
-mod patience;
-mod postgres;
-mod power;
-mod private_keys;
-mod reencrypting;
-mod reencrypting_bitlocker;
 mod references;
-mod remote;
-mod resizing;
-mod rotation;
-mod secrets;
-#[cfg(target_arch = "x86_64")]
-mod secrets_left;
-mod sectors;
-mod serving;
 mod soak;
-mod terminal;
-mod tokens;
-mod tokens_clevis;
-mod tokens_tpm;
-mod volumes;
-mod waits;
+
+mod bitlocker {
+    pub mod create;
+    pub mod protectors;
+    pub mod reencrypting;
+}
+
+mod efs {
+    pub mod private_keys;
+    pub mod verbs;
+}
+
+mod faults {
+    pub mod endurance;
+    #[cfg(target_arch = "x86_64")]
+    pub mod injected;
+    pub mod power;
+    pub mod secrets;
+    #[cfg(target_arch = "x86_64")]
+    pub mod secrets_left;
+}
+
+mod filesystems {
+    pub mod fat_kills;
+    pub mod files;
+    pub mod folders;
+    pub mod left_out;
+    pub mod logical_volumes;
+    pub mod new_filesystems;
+    pub mod partitions;
+}
+
+mod lab {
+    pub mod benchmark;
+    pub mod costs;
+    pub mod facilities;
+    pub mod insight;
+    pub mod kernel;
+    pub mod report;
+    pub mod runs;
+    pub mod safety;
+}
+
+mod luks {
+    pub mod damaged;
+    pub mod headers;
+    pub mod keyslots;
+    pub mod reencrypting;
+    pub mod rotation;
+    pub mod sectors;
+    pub mod tokens;
+    pub mod tokens_clevis;
+    pub mod tokens_tpm;
+}
+
+mod program {
+    pub mod completing;
+    pub mod global_options;
+    pub mod patience;
+    pub mod terminal;
+}
+
+mod serving {
+    pub mod attacks;
+    pub mod ceph;
+    pub mod crypttab;
+    pub mod kernel;
+    pub mod key_process;
+    pub mod key_process_folders;
+    pub mod locking;
+    pub mod mounting;
+    pub mod mounting_user;
+    pub mod postgres;
+    pub mod remote;
+    pub mod serve_verb;
+    pub mod waits;
+}
+
+mod volumes {
+    pub mod convert;
+    pub mod credentials;
+    pub mod deniability;
+    pub mod explain;
+    pub mod filevault2;
+    pub mod hidden;
+    pub mod mishaps;
+    pub mod pairs;
+    pub mod reading;
+    pub mod resizing;
+}

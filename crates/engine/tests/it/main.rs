@@ -1,70 +1,91 @@
 //! The integration tests, as one program: linking is most of what building them takes.
 
-mod around;
-mod bitlocker;
-mod bitlocker_conversion;
-mod bitlocker_create;
-mod bitlocker_damaged;
-mod bitlocker_judged;
-mod bitlocker_protectors;
-mod bitlocker_states;
-mod direct;
-mod ecryptfs_damaged;
-mod ecryptfs_kernel;
-mod ecryptfs_vectors;
-mod edit;
-mod efs;
 mod examples;
-mod filesystems_detect;
-mod filesystems_fat;
-mod filesystems_read;
-mod filevault2;
 mod floors;
-mod folders_inside;
-mod free_tail;
-mod fsx;
-mod header_changes;
-mod header_oracles;
-mod headerless_oracles;
-mod hidden;
-mod host_folder;
-mod hostile_images;
 mod in_order;
-mod integrity;
-mod integrity_linux;
-mod integritysetup;
-mod key_process;
-mod logical_volumes;
-mod luks1;
-mod luks1_changes;
-mod luks1_damaged;
-mod luks2;
-mod luks2_changes;
-mod luks2_damaged;
-mod luks2_reencryption;
-mod luks2_reencryption_oracles;
-mod luks_changes_oracles;
 mod names_of_formats;
-mod opening;
-mod opening_writes_nothing;
-mod partitioned;
-mod partitions;
-mod private_keys;
-mod private_keys_card;
-mod private_keys_windows;
-mod stacked;
-mod store;
 mod support;
-mod takes;
 mod torture;
-mod truecrypt_create;
-mod truecrypt_damaged;
-mod truecrypt_oracles;
-mod truecrypt_resize;
-mod truecrypt_samples;
-mod vast;
-mod veracrypt_create;
-mod veracrypt_damaged;
-mod veracrypt_oracles;
-mod veracrypt_samples;
-mod volume;
+
+mod bitlocker {
+    pub mod conversion;
+    pub mod create;
+    pub mod damaged;
+    pub mod judged;
+    pub mod protectors;
+    pub mod states;
+    pub mod windows;
+}
+
+mod ecryptfs {
+    pub mod damaged;
+    pub mod folders_inside;
+    pub mod host_folder;
+    pub mod kernel;
+    pub mod stacked;
+    pub mod vectors;
+}
+
+mod efs {
+    pub mod files;
+    pub mod private_keys;
+    pub mod private_keys_card;
+    pub mod private_keys_windows;
+}
+
+mod filesystems {
+    pub mod detect;
+    pub mod fat;
+    pub mod free_tail;
+    pub mod fsx;
+    pub mod logical_volumes;
+    pub mod partitioned;
+    pub mod partitions;
+    pub mod read;
+}
+
+mod luks {
+    pub mod integrity;
+    pub mod integrity_linux;
+    pub mod integritysetup;
+    pub mod luks1;
+    pub mod luks1_changes;
+    pub mod luks1_damaged;
+    pub mod luks2;
+    pub mod luks2_changes;
+    pub mod luks2_damaged;
+    pub mod luks2_reencryption;
+    pub mod luks2_reencryption_oracles;
+    pub mod luks_changes_oracles;
+}
+
+mod truecrypt {
+    pub mod hidden;
+    pub mod truecrypt_create;
+    pub mod truecrypt_damaged;
+    pub mod truecrypt_oracles;
+    pub mod truecrypt_resize;
+    pub mod truecrypt_samples;
+    pub mod veracrypt_create;
+    pub mod veracrypt_damaged;
+    pub mod veracrypt_oracles;
+    pub mod veracrypt_samples;
+}
+
+mod volumes {
+    pub mod around;
+    pub mod direct;
+    pub mod edit;
+    pub mod filevault2;
+    pub mod header_changes;
+    pub mod header_oracles;
+    pub mod headerless_oracles;
+    pub mod hostile_images;
+    pub mod key_process;
+    pub mod opening;
+    pub mod opening_writes_nothing;
+    pub mod store;
+    pub mod takes;
+    pub mod vast;
+    pub mod volume;
+}

@@ -351,15 +351,15 @@ const FAULTS: &[(Operation, bool, usize)] = &[
 
 fn scenarios() -> Vec<Scenario> {
     [
-        crate::header_changes::scenarios(),
-        crate::truecrypt_resize::scenarios(),
-        crate::hidden::scenarios(),
-        crate::luks1_changes::scenarios(),
-        crate::luks2_changes::scenarios(),
-        crate::luks_changes_oracles::scenarios(),
-        crate::luks2_reencryption::scenarios(),
-        crate::bitlocker_protectors::scenarios(),
-        crate::bitlocker_conversion::scenarios(),
+        crate::volumes::header_changes::scenarios(),
+        crate::truecrypt::truecrypt_resize::scenarios(),
+        crate::truecrypt::hidden::scenarios(),
+        crate::luks::luks1_changes::scenarios(),
+        crate::luks::luks2_changes::scenarios(),
+        crate::luks::luks_changes_oracles::scenarios(),
+        crate::luks::luks2_reencryption::scenarios(),
+        crate::bitlocker::protectors::scenarios(),
+        crate::bitlocker::conversion::scenarios(),
     ]
     .into_iter()
     .flatten()
@@ -371,16 +371,20 @@ type Crashes = fn(Depth) -> usize;
 
 /// What writes into volumes and folders in an order of its own.
 const WRITERS: &[(&str, Crashes)] = &[
-    ("sectors with tags", crate::integrity::crashes),
-    ("FAT and exFAT", crate::filesystems_fat::crashes),
-    ("files of eCryptfs, and of formats like it", |depth| crate::stacked::crashes(depth.seed)),
+    ("sectors with tags", crate::luks::integrity::crashes),
+    ("FAT and exFAT", crate::filesystems::fat::crashes),
+    ("files of eCryptfs, and of formats like it", |depth| crate::ecryptfs::stacked::crashes(depth.seed)),
 ];
 
 /// A sound volume of each format whose headers can be changed.
 fn subjects() -> Vec<Subject> {
     [
-        crate::header_changes::subjects(),
-        vec![crate::luks1_changes::subject(), crate::luks2_changes::subject(), crate::bitlocker_protectors::subject()],
+        crate::volumes::header_changes::subjects(),
+        vec![
+            crate::luks::luks1_changes::subject(),
+            crate::luks::luks2_changes::subject(),
+            crate::bitlocker::protectors::subject(),
+        ],
     ]
     .concat()
 }

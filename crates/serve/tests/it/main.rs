@@ -1,20 +1,26 @@
 //! The integration tests, as one program: linking is most of what building them takes.
 
 mod common;
-mod fuse_ecryptfs;
-mod fuse_endings;
-mod fuse_folder;
-mod fuse_image;
-mod fuse_tree;
 mod helpers;
 mod key_process;
 mod key_process_folders;
 mod mounted;
-mod nbd_clients;
-mod nbd_hostile;
-mod nbd_kernel;
-mod nbd_server;
-mod nbd_slow;
-mod nbd_tls;
 mod remote;
 mod steady;
+
+mod fuse {
+    pub mod ecryptfs;
+    pub mod endings;
+    pub mod folder;
+    pub mod image;
+    pub mod tree;
+}
+
+mod nbd {
+    pub mod clients;
+    pub mod hostile;
+    pub mod kernel;
+    pub mod server;
+    pub mod slow;
+    pub mod tls;
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::{Random, noise};
 use crate::mounted::{MountedFolder, transports};
-use crate::nbd_server::Apart;
+use crate::nbd::server::Apart;
 use claviger_serve::nbd::Client;
 
 const MIB: usize = 1 << 20;

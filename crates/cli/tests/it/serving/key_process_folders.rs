@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 
 use crate::common::mounts::{MountSpace, wait_until};
 use crate::common::*;
-use crate::key_process::{ISOLATED, ended, is_caged, key_process_of};
-use crate::secrets::password;
+use crate::faults::secrets::password;
+use crate::serving::key_process::{ISOLATED, ended, is_caged, key_process_of};
 use claviger_testkit::ecryptfs::maker;
 use claviger_testkit::processes::{Memory, Needle, found};
 use claviger_testkit::random::Random;

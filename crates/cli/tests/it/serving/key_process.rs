@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::mounts::{MountSpace, wait_until};
 use crate::common::*;
-use crate::reencrypting::killed_at;
-use crate::secrets::{password, secrets};
+use crate::faults::secrets::{password, secrets};
+use crate::luks::reencrypting::killed_at;
 use claviger_testkit::processes::{Memory, found};
 use claviger_testkit::random::Random;
 use claviger_testkit::reference::aes::Aes;

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use crate::common::mounts::*;
 use crate::common::*;
-use crate::hidden::Hiding;
+use crate::volumes::hidden::Hiding;
 use claviger_serve::sessions::Process;
 use claviger_testkit::tools;
 use rustix::fs::OFlags;

@@ -369,7 +369,7 @@ pub struct Apart {
 impl Apart {
     pub fn start(path: &Path) -> Self {
         let mut child = tools::with_usual_memory(&mut Command::new(std::env::current_exe().expect("this program")))
-            .args(["--ignored", "--exact", "nbd_server::a_server_of_its_own", "--nocapture"])
+            .args(["--ignored", "--exact", "nbd::server::a_server_of_its_own", "--nocapture"])
             .env("CLAVIGER_NBD_FILE", path)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

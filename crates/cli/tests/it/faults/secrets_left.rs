@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::*;
-use crate::secrets::{header_keys, luks_secrets, pieces};
+use crate::faults::secrets::{header_keys, luks_secrets, pieces};
 use claviger_engine::file_formats::FILE_FORMATS;
 use claviger_engine::formats::FORMATS;
 use claviger_testkit::bitlocker::maker::{Kind, Protector, Volume, recovery_text};
@@ -566,7 +566,7 @@ fn what_is_left_is_seen() {
     }
     let folder = Folder::new();
     let mut seen = Vec::new();
-    let mut look = |pid| seen.push(found(&Memory::of(pid).ordinary, &[crate::secrets::password()]).len());
+    let mut look = |pid| seen.push(found(&Memory::of(pid).ordinary, &[crate::faults::secrets::password()]).len());
     let script = format!("read x <{}; (exit 0); exit 0", folder.password);
     let ended = faults::to_the_last(Command::new("sh").args(["-c", &script]), &folder.path("."), None, None, &mut look);
     assert!(ended.status.success() && seen == [1, 1], "{seen:?}");

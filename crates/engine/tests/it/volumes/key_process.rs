@@ -9,7 +9,7 @@ use claviger_engine::store::MemoryStore;
 use claviger_engine::volume::integrity;
 use claviger_engine::{Acceleration, Layout, Sectors, Store, Volume};
 
-use crate::volume::{Dice, mixed};
+use crate::volumes::volume::{Dice, mixed};
 
 /// Holds the keys in this process, and the data in memory of its own.
 struct Here(Keys);

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::common::*;
-use crate::reencrypting::killed_at;
+use crate::luks::reencrypting::killed_at;
 use claviger_testkit::bitlocker::maker::{Kind, Made, Protector, State, Volume, Written};
 use claviger_testkit::tools;
 

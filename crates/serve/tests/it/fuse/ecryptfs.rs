@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use claviger_testkit::fsx::{Folder, Plan, exercise_folder, seed};
 use claviger_testkit::stress;
 
-use crate::fuse_folder::{KNOWN, Passed, lower, makes_no_devices};
+use crate::fuse::folder::{KNOWN, Passed, lower, makes_no_devices};
 use crate::mounted::{NOBODY, transports};
 
 const WORDS: &[&str] = &["ecryptfs"];

@@ -12,7 +12,7 @@ use claviger_engine::trees::host::HostFolder;
 use claviger_engine::{ErrorKind, Result, Secret};
 use claviger_testkit::dpapi::{self, Account, Era, Key, Kind};
 
-use crate::private_keys::Pki;
+use crate::efs::private_keys::Pki;
 
 const PASSWORD: &str = "Pässwörd 1";
 

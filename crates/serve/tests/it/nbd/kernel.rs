@@ -52,7 +52,7 @@ mkfifo $READY $STOP
 ip link set lo up
 modprobe nbd nbds_max=2
 serve() {{
-    ADDRESS=$1 {exe} --ignored --exact nbd_kernel::serve_in_the_guest --nocapture &
+    ADDRESS=$1 {exe} --ignored --exact nbd::kernel::serve_in_the_guest --nocapture &
     server=$!
     cat $READY
 }}

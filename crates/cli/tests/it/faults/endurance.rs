@@ -15,7 +15,7 @@ use std::{env, thread};
 
 use crate::common::mounts::{MountSpace, wait_until};
 use crate::common::*;
-use crate::key_process::{ISOLATED, key_process_of};
+use crate::serving::key_process::{ISOLATED, key_process_of};
 use claviger_engine::store::Access;
 use claviger_engine::{Credential, Opening, Secret, Store, Unlock};
 use claviger_serve::fuse;
@@ -118,7 +118,9 @@ fn opened_and_closed(lasts: Lasts) -> u64 {
     fs::copy(key, folder.path("key.BEK")).expect("copied");
     fs::create_dir(folder.path("d")).expect("a folder");
     let mut command = Command::new(env::current_exe().expect("this program has a path"));
-    command.args(["--ignored", "--exact", "endurance::opener", "--nocapture"]).env("ENDURE_FOLDER", folder.path(""));
+    command
+        .args(["--ignored", "--exact", "faults::endurance::opener", "--nocapture"])
+        .env("ENDURE_FOLDER", folder.path(""));
     match lasts {
         Lasts::Rounds(rounds) => command.env("ENDURE_ROUNDS", rounds.to_string()),
         Lasts::Until(end) => command.env("ENDURE", end.saturating_duration_since(Instant::now()).as_secs().to_string()),

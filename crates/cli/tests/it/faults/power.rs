@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::*;
-use crate::faults::{SCENARIOS, Scenario, Stage};
+use crate::faults::injected::{SCENARIOS, Scenario, Stage};
 use claviger_testkit::log_writes::Log;
 use claviger_testkit::mounts::sparse_file;
 use claviger_testkit::random::Random;

@@ -9,7 +9,7 @@ use claviger_engine::private_keys::{PrivateKey, not_for_this_key, pkcs11};
 use claviger_engine::{ErrorKind, Result, Secret};
 use claviger_testkit::tools;
 
-use crate::private_keys::Pki;
+use crate::efs::private_keys::Pki;
 
 const PIN: &str = "123456";
 
@@ -48,7 +48,7 @@ fn a_card_decrypts_with_its_pin() {
     // Modules read their configuration from the environment, which only a process of its own can have.
     let exe = std::env::current_exe().expect("this program");
     let mut again = Command::new(exe);
-    again.args(["--exact", "private_keys_card::in_a_process_of_its_own", "--ignored", "--nocapture"]);
+    again.args(["--exact", "efs::private_keys_card::in_a_process_of_its_own", "--ignored", "--nocapture"]);
     again.env("SOFTHSM2_CONF", pki.path("softhsm2.conf")).env("CARD_MODULE", module).env("CARD_FOLDER", pki.path(""));
     let output = tools::run(&mut again);
     assert!(String::from_utf8_lossy(&output.stdout).contains("the card has decrypted"), "{output:?}");

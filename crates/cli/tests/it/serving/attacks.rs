@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 
 use crate::common::mounts::MountSpace;
 use crate::common::*;
-use crate::key_process::{ISOLATED, key_process_of};
-use crate::secrets::{password, secrets_with};
+use crate::faults::secrets::{password, secrets_with};
+use crate::serving::key_process::{ISOLATED, key_process_of};
 use claviger_testkit::processes::{Memory, Needle, Registers, found};
 use claviger_testkit::reference::aes::Aes;
 use claviger_testkit::tools;

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::common::mounts::{MountSpace, wait_until};
 use crate::common::{Folder, Served, run};
-use crate::hidden::Hiding;
+use crate::volumes::hidden::Hiding;
 use claviger_testkit::tools;
 use rustix::fs::{Advice, FallocateFlags, SeekFrom, fadvise, fallocate, seek};
 use serde_json::Value;

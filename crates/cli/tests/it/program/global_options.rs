@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::common::mounts::{MountSpace, wait_until};
 use crate::common::*;
-use crate::key_process::ISOLATED;
+use crate::serving::key_process::ISOLATED;
 
 /// Each with a value, as one word and as two.
 const GLOBAL: &[&[&str]] = &[

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::common::mounts::{MountSpace, wait_until};
 use crate::common::*;
-use crate::hidden::Hiding;
-use crate::key_process::{ISOLATED, ended, key_process_of, key_processes_of};
+use crate::serving::key_process::{ISOLATED, ended, key_process_of, key_processes_of};
+use crate::volumes::hidden::Hiding;
 use claviger_testkit::tools;
 
 fn locked(volume: &str) -> bool {
@@ -201,7 +201,7 @@ fn what_is_mounted_is_written_before_it_is_locked() {
 #[test]
 fn systemd_understands_the_unit() {
     let Some(analyze) = tools::program("systemd-analyze") else { return };
-    let unit = include_str!("../../../../dist/systemd/claviger-lock@.service");
+    let unit = include_str!("../../../../../dist/systemd/claviger-lock@.service");
     let own = env!("CARGO_BIN_EXE_claviger");
     let folder = Folder::new();
     let path = folder.str("claviger-lock@root.service");

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::common::mounts::MountSpace;
 use crate::common::*;
-use crate::hidden::Hiding;
+use crate::volumes::hidden::Hiding;
 use claviger_testkit::tools;
 
 const LUKS2: [&str; 6] = ["--format", "LUKS2", "--kdf", "pbkdf2", "--iterations", "1000"];

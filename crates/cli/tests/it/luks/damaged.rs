@@ -361,7 +361,7 @@ fn a_requirement_that_nobody_knows_is_unsupported() {
     let folder = Folder::new();
     let path = folder.luks2("v");
     run(["reencrypt", "--yes", "--init-only", "--password-file", &folder.password, &path]).succeeds();
-    crate::patience::edit_metadata(&path, |header| {
+    crate::program::patience::edit_metadata(&path, |header| {
         header["config"]["requirements"]["mandatory"] = serde_json::json!(["online-reencrypt-v999"]);
     });
     let before = fs::read(&path).expect("a volume");
@@ -396,7 +396,7 @@ fn data_that_are_not_as_the_header_says_are_not_rewritten() {
         let path = folder.str("v");
         let _ = fs::remove_file(&path);
         let path = volume(&folder, "v", "LUKS2", &["--sector-size", "512", "--label", "x"]);
-        crate::patience::edit_metadata(&path, |header| change(&mut header["segments"]["0"]));
+        crate::program::patience::edit_metadata(&path, |header| change(&mut header["segments"]["0"]));
         let before = fs::read(&path).expect("a file");
         let header = folder.str("header");
         run([&["reencrypt", "--yes"], &password[..], &[&path]].concat()).fails(
