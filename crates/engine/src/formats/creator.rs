@@ -44,7 +44,7 @@ pub trait Creator: Sync {
         (format!("{}{}", facts.cipher, mode.unwrap_or_default()), hash)
     }
 
-    /// The contents of a new file of keys, for formats that take [`Parameter::FreshKeyfile`].
+    /// The contents of a new file of keys, for formats that take [`Parameter::FreshKeyfile`](super::takes::Parameter::FreshKeyfile).
     ///
     /// # Errors
     /// `Io`; `Unsupported` for other formats.
@@ -60,7 +60,7 @@ pub trait Creator: Sync {
         Err(Error::unsupported("creating key files: this format has none"))
     }
 
-    /// A new recovery password, as text, for formats that take [`Parameter::RecoveryPassword`]. It opens a volume or a keyslot that is made
+    /// A new recovery password, as text, for formats that take [`Parameter::RecoveryPassword`](super::takes::Parameter::RecoveryPassword). It opens a volume or a keyslot that is made
     /// with it as a [`Credential::Passphrase`].
     ///
     /// # Errors
@@ -69,7 +69,7 @@ pub trait Creator: Sync {
         Err(Error::unsupported("recovery passwords: this format has none"))
     }
 
-    /// A new recovery key, as text, for formats that take [`Parameter::RecoveryKey`]. A keyslot that is added with it as a
+    /// A new recovery key, as text, for formats that take [`Parameter::RecoveryKey`](super::takes::Parameter::RecoveryKey). A keyslot that is added with it as a
     /// [`Credential::Passphrase`] is marked as that of a recovery key.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ pub trait Creator: Sync {
         Err(Error::unsupported("recovery keys: this format has none"))
     }
 
-    /// The name and the contents of a new startup key's file, for formats that take [`Parameter::StartupKey`]. It opens a volume or a
+    /// The name and the contents of a new startup key's file, for formats that take [`Parameter::StartupKey`](super::takes::Parameter::StartupKey). It opens a volume or a
     /// keyslot that is made with it as a [`Credential::Keyfile`].
     ///
     /// # Errors
@@ -96,7 +96,7 @@ pub trait Creator: Sync {
         Ok(Vec::new())
     }
 
-    /// What [`Format::hidden_room`] does, for formats that take [`Parameter::HiddenVolume`].
+    /// What [`Format::hidden_room`] does, for formats that take [`Parameter::HiddenVolume`](super::takes::Parameter::HiddenVolume).
     ///
     /// # Errors
     /// Those of [`Format::hidden_room`].
