@@ -1,19 +1,19 @@
-//! What could be done about an error or a warning, as data: a program has a command or an option for it, others a button.
+//! What the user can do about an error or a warning, as data. A program shows a command or an option for it, or a button.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What could be done. `Display` says it for programs that have nothing better to say.
+/// What the user can do. `Display` has the words for programs without better ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Advice {
-    /// Allow that data are written which nothing encrypts: [`crate::Unlock::write_unencrypted`].
+    /// Allow writing unencrypted data: [`crate::Unlock::write_unencrypted`].
     AllowUnencrypted,
-    /// Save the header that is there now.
+    /// Save the current header.
     BackUpHeader,
-    /// Make a complete copy: the file has this many surplus bytes in front or, if negative, lacks as many.
+    /// Make a complete copy: this one has that many extra bytes in front or, if negative, lacks that many.
     CompleteCopy {
         /// Bytes.
         shift: i64,
@@ -27,15 +27,15 @@ pub enum Advice {
     ChooseLogicalVolume(Vec<String>),
     /// Choose one of these partitions: [`crate::Opening::partition`].
     ChoosePartition(Vec<u32>),
-    /// Turn the LUKS1 header into one of LUKS2.
+    /// Convert the LUKS1 header to LUKS2.
     ConvertToLuks2,
-    /// Give a private key of somebody for whom files are encrypted.
+    /// Give the private key of a recipient of the files.
     GivePrivateKey,
-    /// Give the contents of the key file as the passphrase: they are hashed then.
+    /// Give the contents of the key file as the passphrase, so that they are hashed.
     GiveAsPassphrase,
-    /// Give what opens the volume: it proves what nothing else does.
+    /// Give a credential that opens the volume: only that proves the repair right.
     GiveCredential,
-    /// Look which keyslots there are.
+    /// List the keyslots.
     ListKeyslots,
     /// Name the format: [`crate::Opening::format`].
     NameFormat,
@@ -43,19 +43,19 @@ pub enum Advice {
     NameHeader,
     /// Name the keyslot: [`crate::Unlock::keyslot`].
     NameKeyslot,
-    /// Open it only for reading: [`crate::Opening::access`].
+    /// Open it read-only: [`crate::Opening::access`].
     OpenReadOnly,
-    /// Open what is there of a volume that was cut short: [`crate::Unlock::truncated`].
+    /// Open what is left of a truncated volume: [`crate::Unlock::truncated`].
     OpenTruncated,
-    /// Repair the header, by what is sound of it.
+    /// Repair the header from its intact parts.
     RepairHeader,
     /// Restore the header from a backup.
     RestoreHeader,
-    /// Go on with the decryption that moves the header to a file of its own.
+    /// Resume the decryption that moves the header to a file of its own.
     ResumeDecryption,
-    /// Resume the reencryption that was begun.
+    /// Resume the interrupted reencryption.
     ResumeReencryption,
-    /// Use the files: there are no bytes beside them.
+    /// Use the files: an encrypted folder has no single plaintext.
     UseFiles,
 }
 
@@ -104,23 +104,23 @@ impl fmt::Display for Advice {
     }
 }
 
-/// What a person must know of a volume: a whole sentence or several, and what could be done.
+/// A warning about a volume: one or more whole sentences, and what the user can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Warning {
-    /// What is so.
+    /// The warning.
     pub what: String,
-    /// What could be done about it.
+    /// What the user can do about it.
     pub advice: Option<Advice>,
 }
 
 impl Warning {
-    /// Adds what could be done.
+    /// Adds what the user can do.
     pub fn advise(self, advice: Advice) -> Self {
         Self { advice: Some(advice), ..self }
     }
 
-    /// What `Display` says, with the words that `say` has for the advice.
+    /// The text of `Display`, with the advice in the words of `say`.
     pub fn told(&self, say: impl Fn(&Advice) -> String) -> String {
         match &self.advice {
             Some(advice) => format!("{} {}", self.what, say(advice)),
@@ -141,7 +141,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// As the text that `Display` gives.
+/// Serialised as the text of `Display`.
 impl Serialize for Warning {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)

@@ -1,4 +1,4 @@
-//! Copies all of the plaintext of one volume into another, then reads it a second time to compare.
+//! Copies the whole plaintext of one volume into another, then reads both again to compare.
 
 use std::io;
 use std::ops::Range;
@@ -17,14 +17,14 @@ const CHECKPOINT: u64 = 64 << 20;
 /// The unit of holes: the block size of most file systems.
 const BLOCK: usize = 4096;
 
-/// A copy of one store in another that is at least as long. The space past the end of the source becomes zeros.
+/// A copy of one store in another that is at least as long. Space past the end of the source becomes zeros.
 pub struct VolumeCopy<'a> {
     /// The store to copy; never written.
     pub source: &'a dyn Store,
     /// The store to write.
     pub destination: &'a dyn Store,
-    /// Whether zeros need not be written because the destination reads as zeros where nothing was written: true for a
-    /// new sparse file, never for an encrypted volume, whose unwritten parts read as noise.
+    /// Whether zeros can be skipped because unwritten parts of the destination read as zeros. True for a new sparse file, never for
+    /// an encrypted volume, whose unwritten parts read as noise.
     pub holes: bool,
     /// Set to stop.
     pub cancel: Option<&'a AtomicBool>,
@@ -33,8 +33,8 @@ pub struct VolumeCopy<'a> {
 }
 
 impl VolumeCopy<'_> {
-    /// Copies from byte `from` to the end of the destination. `checkpoint` is called now and then, and at the end, with
-    /// how much is copied and durable. Returns the bytes left as holes.
+    /// Copies from byte `from` to the end of the destination. Calls `checkpoint` at intervals, and at the end, with how much is
+    /// copied and durable. Returns the bytes left as holes.
     ///
     /// # Errors
     /// `Io`, `Cancelled`, `Misuse` if the destination is too short, and those of `checkpoint`.
@@ -103,7 +103,7 @@ impl VolumeCopy<'_> {
         vec![0; self.destination.len().min(CHUNK) as usize]
     }
 
-    /// Makes what was copied durable, and reports it.
+    /// Flushes what was copied, then reports it to `checkpoint`.
     fn settle(&self, at: u64, checkpoint: &mut (dyn FnMut(u64) -> Result<()> + Send)) -> Result<()> {
         self.destination.flush()?;
         checkpoint(at)
@@ -161,7 +161,7 @@ fn runs(chunk: &[u8]) -> Vec<Run> {
     runs
 }
 
-/// The part of the buffer that belongs to `at`, given that everything ends at `end`.
+/// The part of the buffer for offset `at`, if everything ends at `end`.
 fn part(buffer: &mut [u8], at: u64, end: u64) -> &mut [u8] {
     let len = (end - at).min(buffer.len() as u64) as usize;
     &mut buffer[..len]

@@ -1,12 +1,12 @@
-//! CRC-32C, the polynomial of Castagnoli, without the inversions that most who use it have at both ends: Core Storage continues a seed that
-//! is stored beside the sum (libfvde, "FileVault Drive Encryption (FVDE)", section "Checksum algorithms").
+//! CRC-32C, Castagnoli's polynomial, without the usual inversions at both ends. Core Storage continues a seed that is stored beside
+//! the checksum (libfvde, "FileVault Drive Encryption (FVDE)", section "Checksum algorithms").
 
 use crc::{Algorithm, CRC_32_ISCSI, Crc, Table};
 
-/// Its tables are for 16 bytes at a time.
+/// With tables for 16 bytes at a time.
 static CRC32C: Crc<u32, Table<16>> = Crc::<u32, Table<16>>::new(&Algorithm { xorout: 0, ..CRC_32_ISCSI });
 
-/// The sum of `bytes`, continued from `seed`.
+/// The checksum of `bytes`, continued from `seed`.
 pub(crate) fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     let mut sum = CRC32C.digest_with_initial(seed.reverse_bits());
     sum.update(bytes);
@@ -17,7 +17,7 @@ pub(crate) fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// RFC 3720, section B.4, whose sums are inverted at the end.
+    /// The vectors of RFC 3720, section B.4, which are inverted at the end.
     #[test]
     fn sums_are_those_of_rfc_3720() {
         let ascending: Vec<u8> = (0..32).collect();

@@ -1,4 +1,4 @@
-//! What opens a volume, and how to try it.
+//! Credentials, and options for trying them.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -14,29 +14,29 @@ use crate::error::{Error, Result};
 use crate::private_keys::PrivateKey;
 use crate::random;
 
-/// As much of a keyfile as any format reads, in bytes (cryptsetup 2.6.1, configure.ac, `keyfile-size-maxkb`).
+/// The most bytes that any format reads of a keyfile (cryptsetup 2.6.1, configure.ac, `keyfile-size-maxkb`).
 pub const KEYFILE_MAX: usize = 8 << 20;
 
-/// The longest keyfile that is made: as much of it as TrueCrypt reads, in bytes.
+/// The longest new keyfile, in bytes: what TrueCrypt reads of one.
 const NEW_KEYFILE_MAX: usize = 1 << 20;
 
-/// Raw material. A format takes the kinds that it knows, and says which it does not.
+/// A credential. A format accepts the kinds that it supports, and refuses the others by name.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Credential {
-    /// What a person types, as bytes, without a newline.
+    /// What a person types, in bytes, without a newline.
     Passphrase(Secret),
-    /// The contents of a keyfile, or the part of it that was asked for. Of a longer one than [`KEYFILE_MAX`] it has one byte
-    /// more than that: formats that count a keyfile whole refuse it.
+    /// The contents of a keyfile, or the requested part of it. If it is longer than [`KEYFILE_MAX`], only one byte more is kept:
+    /// formats that use a keyfile as a whole refuse it.
     Keyfile(Secret),
     /// The volume key itself.
     VolumeKey(Secret),
-    /// A private key, which may be in a device that never hands it out.
+    /// A private key, which may be in a device that never reveals it.
     PrivateKey(Arc<dyn PrivateKey>),
 }
 
 impl Credential {
-    /// What a person calls this kind.
+    /// The name of this kind for messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Passphrase(_) => "passphrase",
@@ -46,7 +46,7 @@ impl Credential {
         }
     }
 
-    /// Whether there is not a byte in it: it keeps nobody out.
+    /// Whether it is empty, and so protects nothing.
     pub fn is_empty(&self) -> bool {
         match self {
             Self::Passphrase(bytes) | Self::Keyfile(bytes) | Self::VolumeKey(bytes) => bytes.is_empty(),
@@ -54,11 +54,11 @@ impl Credential {
         }
     }
 
-    /// Reads a keyfile, or every keyfile of a folder: its regular files, but neither hidden ones (whose names begin with a
-    /// dot) nor those of folders in it (TrueCrypt, user's guide, "Keyfile Search Path").
+    /// Reads a keyfile, or every keyfile of a folder. In a folder these are the regular files, except hidden ones (names with a
+    /// leading dot) and those in subfolders (TrueCrypt, user's guide, "Keyfile Search Path").
     ///
     /// # Errors
-    /// `Io`; `Misuse` if the folder has no keyfile in it.
+    /// `Io`; `Misuse` if the folder contains no keyfile.
     pub fn keyfiles(path: &Path) -> Result<Vec<Self>> {
         let keyfiles = || -> Result<Vec<Self>> {
             if !std::fs::metadata(path)?.is_dir() {
@@ -75,10 +75,10 @@ impl Credential {
         keyfiles().map_err(|e| e.at(path))
     }
 
-    /// A part of a file as a keyfile: `len` bytes from `offset` on, or all there are behind it.
+    /// Reads part of a file as a keyfile: `len` bytes from `offset`, or everything from there on.
     ///
     /// # Errors
-    /// `Io`; `Misuse` where the file ends before, or `len` is larger than [`KEYFILE_MAX`].
+    /// `Io`; `Misuse` if the file is too short, or `len` is larger than [`KEYFILE_MAX`].
     pub fn keyfile_part(path: &Path, offset: u64, len: Option<u64>) -> Result<Self> {
         let most = KEYFILE_MAX as u64;
         if len.is_some_and(|len| len == 0 || len > most) {
@@ -96,11 +96,11 @@ impl Credential {
         read().map_err(|e| e.at(path))
     }
 
-    /// The contents of a new keyfile: `len` bytes of the system's randomness.
+    /// The contents of a new keyfile: `len` random bytes from the system.
     ///
     /// # Errors
-    /// `Misuse` for a length that some format does not take whole: none, or more than 1 MiB. `Io` if the system has no random
-    /// bytes.
+    /// `Misuse` if the length is 0 or more than 1 MiB, because some format would not use the whole file. `Io` if the system has no
+    /// random bytes.
     pub fn new_keyfile(len: usize) -> Result<Secret> {
         if !(1..=NEW_KEYFILE_MAX).contains(&len) {
             return Err(Error::misuse(format!("a keyfile has 1 to {NEW_KEYFILE_MAX} bytes, not {len}")));
@@ -118,7 +118,7 @@ impl Credential {
     }
 }
 
-/// The contents of a keyfile, for formats that count it whole.
+/// The contents of a keyfile, for formats that use it as a whole.
 ///
 /// # Errors
 /// `Misuse` if it is longer than [`KEYFILE_MAX`].
@@ -130,9 +130,9 @@ pub fn whole_keyfile(contents: &Secret) -> Result<&Secret> {
     Ok(contents)
 }
 
-/// Goes `offset` bytes into a file, a device or a pipe: what cannot seek is read.
+/// Skips `offset` bytes of a file, a device or a pipe. Reads them if it cannot seek.
 fn skip(file: &mut File, offset: u64) -> io::Result<()> {
-    // Terminals and other character devices say that they seek, and do not.
+    // Terminals and other character devices report success for a seek, but do not move.
     if !file.metadata()?.file_type().is_char_device() && file.seek(SeekFrom::Start(offset)).is_ok() {
         return Ok(());
     }
@@ -148,10 +148,10 @@ fn skip(file: &mut File, offset: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads by `read` to the end or to `max` bytes: where they are to stay, not through buffers that nobody wipes.
+/// Calls `read` up to the end or to `max` bytes. The data go directly to their final place, not through buffers that are not wiped.
 ///
 /// # Errors
-/// That of `read`, unless it was only interrupted.
+/// Those of `read`, except interruptions.
 pub fn read_up_to(max: usize, mut read: impl FnMut(&mut [u8]) -> io::Result<usize>) -> io::Result<Secret> {
     let mut room = Secret::zeroed(max.min(64 << 10));
     let mut len = 0;
@@ -173,7 +173,7 @@ pub fn read_up_to(max: usize, mut read: impl FnMut(&mut [u8]) -> io::Result<usiz
     }
 }
 
-/// The keyfiles of a folder, in order of their names.
+/// The keyfiles of a folder, sorted by name.
 fn keyfiles_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -187,61 +187,61 @@ fn keyfiles_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Credentials, and all that narrows or steers the trials.
+/// Credentials, and options that narrow or control the trials.
 pub struct Unlock<'a> {
     /// All of them together open the volume.
     pub credentials: &'a [Credential],
     /// Whether ciphers may use AES instructions.
     pub acceleration: Acceleration,
-    /// Only this hash, by the name in its table.
+    /// Only this hash, by its name.
     pub hash: Option<&'a str>,
     /// Only this cipher or cascade, by its name.
     pub cipher: Option<&'a str>,
     /// The PIM, which changes the iterations of formats that have one. 0 is the same as none.
     pub pim: Option<u32>,
-    /// Bytes of memory that a key derivation may take; as much as is available, if none.
+    /// The most memory for a key derivation, in bytes; by default all that is available.
     pub memory: Option<u64>,
-    /// Where to keep how many bytes of memory a key derivation has in hand, for whoever shows progress.
+    /// Receives the memory that a key derivation currently uses, in bytes, for showing progress.
     pub memory_in_use: Option<&'a AtomicU64>,
     /// Only the header copies of this kind.
     pub header: HeaderChoice,
-    /// Opens the outer volume of the two, and protects the hidden one in it: a write that would touch it is refused, and from
-    /// then on every write is.
+    /// Opens the outer volume and protects the hidden one in it: a write that would touch the hidden volume is refused, and so are
+    /// all later writes.
     pub protect: Option<Protect<'a>>,
     /// Only this keyslot, by its number.
     pub keyslot: Option<u32>,
-    /// What the headers of other formats say, for formats without one.
+    /// Values that headers contain in other formats, for formats without one.
     pub headerless: Headerless,
-    /// What loop-AES appends to a passphrase before it is hashed: its `pseed`.
+    /// The text that loop-AES appends to a passphrase before hashing: its `pseed`.
     pub seed: Option<&'a [u8]>,
-    /// How an encrypted folder is used.
+    /// Options for an encrypted folder.
     pub folder: FolderOptions<'a>,
-    /// Whether to hand out what the kernel needs to do the same, keys included: [`crate::volume::Mapping`].
+    /// Whether to return the kernel's parameters for the volume, keys included: [`crate::volume::Mapping`].
     pub for_kernel: bool,
-    /// Opens a volume that is longer than its store: what is missing cannot be read, and nothing can be written.
+    /// Opens a volume that is longer than its store: the missing part cannot be read, and nothing can be written.
     pub truncated: bool,
-    /// Lets data be written that nothing encrypts: where the cipher is dm-crypt's `cipher_null`. Otherwise they can only be read.
+    /// Allows writing unencrypted data, where the cipher is dm-crypt's `cipher_null`. Otherwise the volume is read-only.
     pub write_unencrypted: bool,
-    /// Requires the credentials themselves to open the volume: a clear key in it does not count.
+    /// Requires that the credentials themselves open the volume: a clear key in it does not count.
     pub prove: bool,
-    /// Whether to stop. Looked at every few hundred microseconds.
+    /// Set to stop. Checked every few hundred microseconds.
     pub cancel: Option<&'a AtomicBool>,
-    /// Asked before work begins that a header asks for, and told how long it takes on one thread at most: an error ends it
-    /// there. A header that others have written may ask for years; without this they are begun.
+    /// Called before work that a header demands, with the longest time that it takes on one thread. An error ends the work. A
+    /// header from others may demand years; without this function such work is started anyway.
     pub may_take: Option<&'a (dyn Fn(Duration) -> Result<()> + Sync)>,
-    /// Told how much is done and how much there is: about as many microseconds on one thread. The last call says that
-    /// all are done, except where the caller has cancelled. Called on several threads, one at a time and in order.
+    /// Called with the work done and the total, both in microseconds on one thread, roughly. The last call reports all work as
+    /// done, unless the caller cancelled. Called from several threads, one at a time and in order.
     pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
-    /// Becomes true once the credentials are known to be right: what is wrong after that is the volume's fault.
+    /// Set to true once the credentials are known to be right. Later errors are the volume's fault.
     pub opened: Option<&'a AtomicBool>,
 }
 
-/// Where the data are and how they are cut into sectors, for formats without a header. What is `None` is the format's default.
+/// Where the data are and how they are divided into sectors, for formats without a header. `None` means the format's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headerless {
     /// Size of the key, in bits.
     pub key_bits: Option<u32>,
-    /// Where the data begin in the store, in bytes.
+    /// Offset of the data in the store, in bytes.
     pub offset: Option<u64>,
     /// The number of the first sector, in units of 512 bytes: cryptsetup's `--skip`.
     pub skip: Option<u64>,
@@ -251,42 +251,42 @@ pub struct Headerless {
     pub sector_size: Option<u32>,
     /// Whether initialisation vectors count encryption sectors, not units of 512 bytes.
     pub large_iv: bool,
-    /// How many thousand times loop-AES encrypts the key that it makes of a passphrase: its `itercountk`.
+    /// How many thousand times loop-AES encrypts the key derived from a passphrase: its `itercountk`.
     pub iterations_k: Option<u32>,
 }
 
-/// How an encrypted folder is used, as far as its files do not say. What is not given is found out,
-/// or is the format's default.
+/// How an encrypted folder is used, unless its files determine that. Missing values are found in the folder, or are the format's
+/// default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FolderOptions<'a> {
     /// The passphrase for names, if it differs from the one for contents.
     pub name_passphrase: Option<&'a Secret>,
-    /// Names are taken as they are stored, and new ones are in clear. Otherwise they are as the folder's names are; encrypted, where
+    /// Names are shown as stored, and new ones are in clear. Otherwise new names are like the folder's other names; encrypted, if
     /// there are none.
     pub clear_names: bool,
-    /// The contents of a file in which the folder's passphrase is wrapped (`wrapped-passphrase`): the passphrase that is given
-    /// unwraps it, and the one that comes out opens the folder.
+    /// The contents of the file with the folder's wrapped passphrase (`wrapped-passphrase`). The given passphrase unwraps it, and
+    /// the unwrapped passphrase opens the folder.
     pub wrapped_passphrase: Option<&'a [u8]>,
-    /// Files that are not encrypted are shown as they are. Otherwise to read them is an error.
+    /// Unencrypted files are shown unchanged. Otherwise reading them is an error.
     pub passthrough: bool,
-    /// Each file reads as it is stored, with its header in front, and so do names; nothing can be written, and no credential is needed.
+    /// Files and names read as stored, with the header in front of each file. Nothing can be written, and no credential is needed.
     pub encrypted_view: bool,
-    /// Headers of new files are kept in an extended attribute. Otherwise where the folder's other files have them.
+    /// The headers of new files go to an extended attribute. Otherwise they go where the folder's other files have them.
     pub metadata_in_attributes: bool,
-    /// The cipher of new files, by its name in the format: `aes`. Otherwise that of the folder's other files.
+    /// The cipher of new files, by the format's name for it: `aes`. By default that of the folder's other files.
     pub cipher: Option<&'a str>,
-    /// Bytes of the keys of new files. Otherwise as many as the folder's other files have.
+    /// The key size of new files, in bytes. By default that of the folder's other files.
     pub key_bytes: Option<usize>,
 }
 
-/// What opens the hidden volume that is to be protected.
+/// What opens the hidden volume to protect.
 #[derive(Clone, Copy)]
 pub struct Protect<'a> {
     /// All of them together open the hidden volume.
     pub credentials: &'a [Credential],
-    /// Only this hash, by the name in its table.
+    /// Only this hash, by its name.
     pub hash: Option<&'a str>,
-    /// The personal iterations multiplier of its header, where the format has one.
+    /// The PIM (personal iterations multiplier) of its header, if the format has one.
     pub pim: Option<u32>,
 }
 
@@ -300,7 +300,7 @@ pub enum HeaderChoice {
     Backup,
     /// One copy only.
     One {
-        /// That of the hidden volume, not of the normal one.
+        /// The copy of the hidden volume, not of the normal one.
         hidden: bool,
         /// The backup at the end, not the copy in front.
         backup: bool,
@@ -308,7 +308,7 @@ pub enum HeaderChoice {
 }
 
 impl HeaderChoice {
-    /// Whether a copy is among them: the one of a hidden volume or not, a backup or not.
+    /// Whether a copy is included: the one of a hidden volume or not, a backup or not.
     pub fn includes(self, hidden: bool, backup: bool) -> bool {
         match self {
             Self::Any => true,
@@ -319,7 +319,7 @@ impl HeaderChoice {
 }
 
 impl<'a> Unlock<'a> {
-    /// The credentials, tried in every way.
+    /// The credentials, without further options.
     pub fn with(credentials: &'a [Credential]) -> Self {
         Self {
             credentials,
@@ -346,17 +346,17 @@ impl<'a> Unlock<'a> {
         }
     }
 
-    /// Tells that the credentials were right, whatever comes of the volume behind.
+    /// Records that the credentials were right, whatever happens to the volume afterwards.
     pub(crate) fn has_opened(&self) {
         if let Some(opened) = self.opened {
             opened.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether work is to begin that takes about so many microseconds on one thread.
+    /// Asks for permission for work that takes about `microseconds` on one thread.
     ///
     /// # Errors
-    /// That of [`Unlock::may_take`].
+    /// Those of [`Unlock::may_take`].
     pub(crate) fn ask(&self, microseconds: u64) -> Result<()> {
         self.may_take.map_or(Ok(()), |may_take| may_take(Duration::from_micros(microseconds)))
     }

@@ -1,7 +1,7 @@
-//! Waiting for something outside this process, until a deadline for the whole exchange or until it is cancelled.
+//! Waits for something outside this process, until a deadline for the whole exchange or until cancelled.
 //!
-//! A peer that sends a byte now and then never lets a timeout for each read pass. So whoever talks to one takes a [`Deadline`]
-//! before the first byte, and every wait of the exchange goes by it.
+//! A peer that sends a byte now and then would never trigger a timeout per read. So a caller creates a [`Deadline`] before the
+//! first byte, and it limits every wait of the exchange.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -21,13 +21,13 @@ use rustix::net::{
 
 use crate::error::{Error, ErrorKind};
 
-/// How often whoever waits looks at cancellation: a signal may interrupt another thread's wait.
+/// How often a waiting thread checks for cancellation: a signal may interrupt a different thread.
 const TICK: Duration = Duration::from_millis(50);
 
 /// A flag that ends a wait early once it is set.
 pub type Cancel = Option<&'static AtomicBool>;
 
-/// When an exchange with something outside this process has to be done, and the flag that ends it before.
+/// The time limit of an exchange with something outside this process, and the flag that ends it earlier.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     at: Instant,
@@ -35,12 +35,12 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// One that is this far away.
+    /// A deadline this far in the future.
     pub fn within(patience: Duration, cancel: Cancel) -> Self {
         Self { at: Instant::now() + patience, cancel }
     }
 
-    /// The earlier one of this and one that is so far away.
+    /// The earlier of this deadline and one this far in the future.
     pub fn at_most(self, patience: Duration) -> Self {
         Self { at: self.at.min(Instant::now() + patience), ..self }
     }
@@ -48,7 +48,7 @@ impl Deadline {
     /// The time that is left.
     ///
     /// # Errors
-    /// `TimedOut` if there is none; [`cancelled`] if nobody wants it any more.
+    /// `TimedOut` if none is left; [`cancelled`] if the exchange was cancelled.
     pub fn left(&self) -> io::Result<Duration> {
         if self.cancel.is_some_and(|flag| flag.load(Ordering::Relaxed)) {
             return Err(cancelled());
@@ -59,7 +59,7 @@ impl Deadline {
         }
     }
 
-    /// How long to wait until the next look at cancellation.
+    /// How long to wait until the next check for cancellation.
     ///
     /// # Errors
     /// Those of [`Deadline::left`].
@@ -98,10 +98,10 @@ impl Deadline {
         }
     }
 
-    /// The addresses of a host. Asking for them cannot be interrupted, so a thread does it, which is left behind if it takes too long.
+    /// Resolves a host name. The resolver cannot be interrupted, so it runs in a thread, which is abandoned if it takes too long.
     ///
     /// # Errors
-    /// Those of [`Deadline::left`], and what the resolver says.
+    /// Those of [`Deadline::left`], and those of the resolver.
     fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let (tell, told) = mpsc::channel();
         let host = host.to_owned();
@@ -117,10 +117,10 @@ impl Deadline {
         }
     }
 
-    /// Connects to the first address of a host that answers. Each gets its share of the time.
+    /// Connects to the first address of a host that responds. Each address gets its share of the time.
     ///
     /// # Errors
-    /// What the resolver and the last address said; those of [`Deadline::left`].
+    /// The error of the resolver or of the last address; those of [`Deadline::left`].
     pub fn connect_tcp(&self, host: &str, port: u16) -> io::Result<OwnedFd> {
         let addresses = self.resolve(host, port)?;
         let mut failed = io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
@@ -131,7 +131,7 @@ impl Deadline {
                 Err(e) => failed = e,
             }
         }
-        // Not the share of one address counts, but whether somebody has cancelled.
+        // The share of the last address does not matter here, only cancellation and the whole deadline.
         self.left().and(Err(failed))
     }
 
@@ -152,7 +152,7 @@ impl Deadline {
         blocking(socket)
     }
 
-    /// Connects to a Unix socket. If its queue is full, it waits for room.
+    /// Connects to a Unix socket. Waits if its queue is full.
     ///
     /// # Errors
     /// Those of [`Deadline::left`], and what the system reports.
@@ -178,7 +178,7 @@ fn blocking(socket: OwnedFd) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// What an exchange fails with that nobody wants any more: [`ErrorKind::Cancelled`], once it is one of ours again.
+/// The error of a cancelled exchange: [`ErrorKind::Cancelled`], once converted back to [`Error`].
 pub fn cancelled() -> io::Error {
     Error::from(ErrorKind::Cancelled).into()
 }
@@ -189,14 +189,14 @@ pub fn is_cancelled(error: &io::Error) -> bool {
     ours.is_some_and(|error| matches!(error.kind, ErrorKind::Cancelled))
 }
 
-/// A connected socket, for as long as one exchange takes.
+/// A connected socket during one exchange.
 pub struct Exchange<'a> {
     socket: BorrowedFd<'a>,
     deadline: Deadline,
 }
 
 impl<'a> Exchange<'a> {
-    /// All that is read and written from now on goes by the deadline.
+    /// Applies the deadline to all reads and writes through this value.
     pub fn new(socket: BorrowedFd<'a>, deadline: Deadline) -> Self {
         Self { socket, deadline }
     }
@@ -205,7 +205,7 @@ impl<'a> Exchange<'a> {
 impl Read for Exchange<'_> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         loop {
-            // Also where something is there: a peer that keeps sending is not read for ever.
+            // Checked even if data are ready: a peer that keeps sending is not read for ever.
             self.deadline.left()?;
             match recv(self.socket, &mut *to, RecvFlags::DONTWAIT) {
                 Ok((n, _)) => return Ok(n),
@@ -242,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends a byte now and then until the other end goes.
+    /// Sends a byte at intervals until the other end closes.
     fn drip(mut to: impl Write + Send + 'static) {
         thread::spawn(move || {
             while to.write_all(b"x").is_ok() {
@@ -276,7 +276,7 @@ mod tests {
         });
         let error = Exchange::new(ours.as_fd(), deadline).read_exact(&mut [0; 100_000]).expect_err("it never ends");
         assert!(is_cancelled(&error) && matches!(Error::from(error).kind, ErrorKind::Cancelled));
-        // So does whoever sends, sleeps, asks for an address and connects.
+        // The same holds for sending, sleeping, resolving and connecting.
         assert!(is_cancelled(&Exchange::new(ours.as_fd(), deadline).write_all(&[0; 1 << 24]).expect_err("cancelled")));
         assert!(is_cancelled(&deadline.sleep(Duration::from_secs(600)).expect_err("cancelled")));
         assert!(is_cancelled(&deadline.connect_tcp("localhost", 9).expect_err("cancelled")));

@@ -1,10 +1,10 @@
 //! Changes to a disk, as plain data: formats build an [`Edit`], and only [`Edit::carry_out`] writes.
 //!
-//! A crash, a full disk or a pulled cable must leave a volume that opens. So an edit is a list of steps, ordered so
-//! that after any number of them some header opens; no step begins before the previous one is on the disk.
+//! A crash, a full disk or a pulled cable must leave a volume that opens. So an edit is a list of steps in an order such that some
+//! header opens after any number of them. No step begins before the previous one is on the disk.
 //!
-//! An edit is based on what was read, and deriving keys takes seconds in which another program may change that. So an
-//! edit can record what it is based on ([`Seen`]), and is not carried out if that has changed.
+//! An edit is based on what was read, but deriving keys takes seconds, in which another program may change the store. So an edit
+//! can record what it is based on ([`Seen`]), and fails if that has changed.
 
 use std::fmt;
 use std::io;
@@ -17,11 +17,11 @@ use crate::store::Store;
 pub struct Edit {
     /// The steps, in the order in which they must reach the disk.
     pub steps: Vec<Step>,
-    /// What it is based on: if that has changed, nothing is written.
+    /// What it is based on: if any of this has changed, nothing is written.
     pub seen: Vec<Seen>,
 }
 
-/// Part of a store as it was read: a checksum, or everything that is to be changed.
+/// Part of a store as it was read: a checksum, or everything that will be changed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Seen {
     /// Offset in the store, in bytes.
@@ -60,20 +60,20 @@ impl fmt::Debug for Edit {
 }
 
 impl Edit {
-    /// An edit that is carried out whatever is there.
+    /// An edit without a check of the current contents.
     pub fn new(steps: Vec<Step>) -> Self {
         Self { steps, seen: Vec::new() }
     }
 
-    /// Carries the edit out only if `seen` is unchanged.
+    /// Makes the edit depend on `seen`: it fails if that has changed.
     pub fn made_for(self, seen: Vec<Seen>) -> Self {
         Self { seen, ..self }
     }
 
     /// Carries out the steps in order: each is written, flushed, read back and compared before the next begins.
     ///
-    /// Reading back may be served from the system's cache: it shows that the store took the bytes. That the disk has
-    /// them is what the flush promises.
+    /// Reading back may use the system's cache: it shows that the store accepted the bytes. The flush guarantees that they are on
+    /// the disk.
     ///
     /// A step that fails is undone if possible, by writing back what was there before. Completed steps stay.
     ///
@@ -110,8 +110,7 @@ impl Edit {
         Ok(())
     }
 
-    /// What each step will overwrite, which an earlier step may have written. Nothing is written until all of it has
-    /// been read.
+    /// What each step will overwrite, which may include data of an earlier step. Everything is read before anything is written.
     fn before(&self, store: &dyn Store) -> Result<Vec<Vec<u8>>> {
         if !self.steps.is_empty() && !store.writable() {
             return Err(Error::misuse("it was opened read-only; nothing was changed"));

@@ -1,4 +1,4 @@
-//! What can go wrong, named by who or what is to blame.
+//! Errors, classified by who or what is to blame.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -8,18 +8,18 @@ use crate::advice::Advice;
 /// The result of an operation of the engine.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error: what kind it is, which file and format it is about, and what to try.
+/// An error: its kind, the file and format concerned, and what to try.
 #[derive(Debug)]
 pub struct Error {
     /// What is wrong.
     pub kind: ErrorKind,
-    /// The file or device that it is about.
+    /// The file or device concerned.
     pub path: Option<PathBuf>,
     /// The format that was being read or written.
     pub format: Option<&'static str>,
-    /// What the person could try, as a whole sentence.
+    /// What the user can try, in a whole sentence.
     pub hint: Option<String>,
-    /// What could be done, as data: said behind the hint.
+    /// What the user can do, as data; shown after the hint.
     pub advice: Option<Box<Advice>>,
 }
 
@@ -30,26 +30,26 @@ pub enum ErrorKind {
     /// The store failed.
     #[error("{0}")]
     Io(io::Error),
-    /// Another process has the store open in a way that excludes this one.
+    /// Another process has the store open in a conflicting way.
     #[error("in use by another process{}", .holder.as_deref().map(|h| format!(" ({h})")).unwrap_or_default())]
     InUse {
-        /// Who holds it, where that can be told.
+        /// The process that holds it, if known.
         holder: Option<String>,
     },
-    /// The store does not hold the format that was asked for, or any that is known.
+    /// The store does not hold the requested format, or no known format.
     #[error("{0}")]
     NotThisFormat(String),
-    /// The format is recognised, but a field has a value that it cannot have.
+    /// The format is recognised, but a field has an invalid value.
     #[error("damaged: {what} (field {field}, at byte {offset})")]
     Malformed {
         /// The field's name.
         field: &'static str,
-        /// Where it is in the store, in bytes.
+        /// Its offset in the store, in bytes.
         offset: u64,
         /// What is wrong with it.
         what: String,
     },
-    /// A feature of a format that this program does not have.
+    /// A feature of a format that is not supported.
     #[error("not supported: {what}")]
     Unsupported {
         /// The feature.
@@ -58,10 +58,10 @@ pub enum ErrorKind {
     /// No credential opens the volume.
     #[error("{0}")]
     WrongCredential(String),
-    /// The volume opens, but the credentials of the hidden volume in it, which is to be protected, open nothing.
+    /// The volume opens, but the credentials for the hidden volume to protect open nothing.
     #[error("the hidden volume: {0}")]
     WrongHiddenCredential(String),
-    /// The format takes no credential of this kind.
+    /// The format does not accept this kind of credential.
     #[error("{format} takes no {kind}")]
     CredentialKind {
         /// The format.
@@ -69,10 +69,10 @@ pub enum ErrorKind {
         /// The kind of credential.
         kind: &'static str,
     },
-    /// The caller asked for something that makes no sense.
+    /// An invalid request of the caller.
     #[error("{0}")]
     Misuse(String),
-    /// A key derivation needs more memory than there is.
+    /// A key derivation needs more memory than is available.
     #[error("not enough memory: needs {needed} bytes, {available} free")]
     TooLittleMemory {
         /// Bytes needed.
@@ -86,8 +86,8 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The number that programs know it by: the exit status of `claviger`, and the code of the bindings for other languages. It
-    /// stays the same.
+    /// The stable number of this kind for programs: the exit status of `claviger`, and the code in the bindings for other
+    /// languages.
     pub fn code(&self) -> u8 {
         match self {
             Self::Misuse(_) | Self::CredentialKind { .. } => 1,
@@ -109,53 +109,53 @@ impl Error {
         Self { kind, path: None, format: None, hint: None, advice: None }
     }
 
-    /// A request that makes no sense.
+    /// An error for an invalid request.
     pub fn misuse(what: impl Into<String>) -> Self {
         Self::new(ErrorKind::Misuse(what.into()))
     }
 
-    /// A feature that is not there.
+    /// An error for an unsupported feature.
     pub fn unsupported(what: impl Into<String>) -> Self {
         Self::new(ErrorKind::Unsupported { what: what.into() })
     }
 
-    /// Adds the path, unless one is there already.
+    /// Adds the path, unless there is one already.
     pub fn at(mut self, path: &Path) -> Self {
         self.path.get_or_insert_with(|| path.to_owned());
         self
     }
 
-    /// Adds the format, unless one is there already.
+    /// Adds the format, unless there is one already.
     pub fn in_format(mut self, format: &'static str) -> Self {
         self.format.get_or_insert(format);
         self
     }
 
-    /// Adds what to try.
+    /// Adds a hint.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Adds what could be done.
+    /// Adds what the user can do.
     pub fn advise(mut self, advice: Advice) -> Self {
         self.advice = Some(advice.into());
         self
     }
 
-    /// What to try, in whole sentences: the hint, and the advice in the words that `say` has for it.
+    /// What to try, in whole sentences: the hint, then the advice in the words of `say`.
     pub fn to_try(&self, say: impl Fn(&Advice) -> String) -> Option<String> {
         let sentences: Vec<_> = self.hint.iter().cloned().chain(self.advice.as_deref().map(say)).collect();
         (!sentences.is_empty()).then(|| sentences.join(" "))
     }
 
-    /// What `Display` says, with the words that `say` has for the advice.
+    /// The text of `Display`, with the advice in the words of `say`.
     pub fn told(&self, say: impl Fn(&Advice) -> String) -> String {
-        // A name with a newline would write a line of its own.
+        // A newline in a name could forge a separate line.
         let shown = |path: &PathBuf| path.display().to_string().replace(char::is_control, "?");
         let path = self.path.as_ref().map(|path| format!("{}: ", shown(path))).unwrap_or_default();
         let kind = self.kind.to_string();
-        // Where the message begins with the format's name, that is enough.
+        // If the message begins with the format's name, do not repeat it.
         let named = |format: &str| kind.starts_with(format) || matches!(self.kind, ErrorKind::CredentialKind { .. });
         let of_format = self.format.filter(|format| !named(format));
         let format = of_format.map(|format| format!("{format}: ")).unwrap_or_default();
@@ -172,12 +172,12 @@ impl From<ErrorKind> for Error {
 
 impl From<io::Error> for Error {
     fn from(error: io::Error) -> Self {
-        // One of ours that came through a store or a tree, whose errors are the system's.
+        // An error of ours may come wrapped, because stores and trees return the system's errors.
         error.downcast().unwrap_or_else(|error| Self::new(ErrorKind::Io(error)))
     }
 }
 
-/// As a tree or store passes it on; whoever takes it gets it back.
+/// Wraps the error for a tree or a store; converting back restores it.
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         match error.kind {

@@ -1,4 +1,4 @@
-//! Ways into parsers that nothing else reaches, for the fuzz targets of this project. No promise is made about them.
+//! Direct access to internal parsers for this project's fuzz targets, without any promise of stability.
 
 use crate::file_formats::ecryptfs;
 use crate::file_formats::efs::EfsInfo;
@@ -7,52 +7,52 @@ use crate::formats::{bitlocker, filevault2, loopaes, luks2, plain, truecrypt};
 use crate::private_keys::{self, dpapi};
 use crate::{clevis, logical_volumes, tpm2};
 
-/// Reads a header of TrueCrypt or VeraCrypt that has been decrypted: up to 448 bytes.
+/// Parses a decrypted header of TrueCrypt or VeraCrypt: up to 448 bytes.
 pub fn truecrypt_header(bytes: &[u8]) {
     truecrypt::fuzz_header(bytes);
 }
 
-/// Reads blocks of FileVault 2's metadata that have been decrypted, 8192 bytes each.
+/// Parses decrypted metadata blocks of FileVault 2, 8192 bytes each.
 pub fn filevault2_metadata(bytes: &[u8]) {
     filevault2::fuzz_metadata(bytes);
 }
 
-/// Reads a key file of loop-AES that is plain text.
+/// Parses a plaintext key file of loop-AES.
 pub fn loopaes_keyfile(bytes: &[u8]) {
     loopaes::fuzz_keyfile(bytes);
 }
 
-/// Reads a key file of cryptmount's own kind.
+/// Parses a key file in cryptmount's own format.
 pub fn cryptmount_keyfile(bytes: &[u8]) {
     plain::fuzz_keyfile(bytes);
 }
 
-/// Reads the metadata of a LUKS2 volume that is being reencrypted, which are JSON, and works out its state.
+/// Parses the JSON metadata of a LUKS2 volume in reencryption, and derives its state.
 pub fn luks2_reencryption(json: &[u8]) {
     luks2::reencrypt::fuzz_metadata(json);
 }
 
-/// Reads a metadata block of BitLocker, its protectors and where they say things are.
+/// Parses a metadata block of BitLocker, with its protectors and offsets.
 pub fn bitlocker_metadata(bytes: &[u8]) {
     bitlocker::fuzz_metadata(bytes);
 }
 
-/// Reads what records encryption on write in BitLocker volumes: a volume that begins with it.
+/// Parses a volume that begins with BitLocker's records of encryption on write.
 pub fn bitlocker_on_write(bytes: &[u8]) {
     bitlocker::fuzz_on_write(bytes);
 }
 
-/// Reads a startup key's file.
+/// Parses the file of a startup key.
 pub fn bitlocker_startup_key(bytes: &[u8]) {
     bitlocker::fuzz_startup_key(bytes);
 }
 
-/// Reads a file in which a passphrase of eCryptfs is wrapped.
+/// Parses a file with a wrapped passphrase of eCryptfs.
 pub fn ecryptfs_wrapped(bytes: &[u8]) {
     ecryptfs::fuzz_wrapped(bytes);
 }
 
-/// Reads what says for whom a file of NTFS is encrypted, and writes it.
+/// Parses the recipients of an EFS-encrypted file, and writes them.
 pub fn efs_info(bytes: &[u8]) {
     let Ok(info) = EfsInfo::parse(bytes) else { return };
     let _ = info.for_whom();
@@ -60,24 +60,24 @@ pub fn efs_info(bytes: &[u8]) {
     assert!(again == info, "what is written reads back");
 }
 
-/// Decompresses units of NTFS of both kinds of ends.
+/// Decompresses NTFS compression units of the smallest and the largest size.
 pub fn lznt1(bytes: &[u8]) {
     for size in [512, 64 << 10] {
         let _ = ntfs::decompress(bytes, &mut vec![0; size]);
     }
 }
 
-/// Reads keys and certificates: PFX, PEM, and DER of each kind.
+/// Parses keys and certificates: PFX, PEM, and each kind of DER.
 pub fn private_keys(bytes: &[u8]) {
     private_keys::fuzz(bytes);
 }
 
-/// Reads files of Windows' key store, and what is encrypted in them.
+/// Parses files of Windows' key store, and their decrypted contents.
 pub fn dpapi(bytes: &[u8]) {
     dpapi::fuzz(bytes);
 }
 
-/// Reads tokens of systemd and clevis, which are JSON, and a file of signatures for a TPM.
+/// Parses JSON tokens of systemd and clevis, and a PCR signature file.
 pub fn tokens(json: &[u8]) {
     let Ok(serde_json::Value::Object(token)) = serde_json::from_slice(json) else { return };
     let _ = clevis::Jwe::parse(&token);
@@ -89,12 +89,12 @@ pub fn tokens(json: &[u8]) {
     }
 }
 
-/// Seals and unseals with a TPM that answers with these bytes: before each answer its length, in two bytes.
+/// Seals and unseals with a TPM whose responses are these bytes: each response follows its length, in two bytes.
 pub fn tpm2_answers(bytes: &[u8]) {
     tpm2::fuzz_answers(bytes);
 }
 
-/// Reads the metadata of LVM2 that are text, and checks where they let logical volumes be.
+/// Parses LVM2's metadata text, and checks where it places logical volumes.
 pub fn lvm2_metadata(text: &[u8]) {
     logical_volumes::fuzz_metadata(text);
 }

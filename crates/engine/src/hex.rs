@@ -1,6 +1,6 @@
-//! Bytes as text.
+//! Hexadecimal text.
 
-/// Two lower-case hexadecimal digits for each byte; and bytes from digits.
+/// Encodes bytes as lower-case hexadecimal digits, and decodes digits.
 pub use base16ct::{lower::encode_string as digits, mixed::decode, mixed::decode_vec};
 
 /// A GUID as text: the first three parts are little-endian numbers (UEFI specification, appendix A).

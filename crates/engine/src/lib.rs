@@ -13,18 +13,18 @@
 //!                                                  per file      plaintext
 //! ```
 //!
-//! A format turns a store and a credential into a [`Layout`], which is plain data: which bytes are where, and what decrypts them. A
-//! [`Volume`] alone carries layouts out. So there is one way that data take, whatever the format.
+//! A format turns a store and a credential into a [`Layout`], which is plain data: which bytes are where, and what decrypts them.
+//! Only a [`Volume`] executes layouts. So data take the same path in every format.
 //!
 //! * [`opening`] is the way in: from a path to a [`Volume`], or to the files of a folder.
-//! * [`credential`] is what opens a volume and what narrows the trials; [`spec`] is what a new one is to be.
-//! * [`formats`] has the table [`FORMATS`] and the traits behind it; [`file_formats`] the same for folders whose files are encrypted one
-//!   by one.
-//! * [`volume`] has layouts and volumes; [`store`] what they lie in: files, block devices, memory, and your own.
-//! * [`trees`] are names over bytes; [`filesystems`] reads those inside a volume, and writes FAT and exFAT. [`partitions`] finds the parts of a disk,
-//!   [`logical_volumes`] those of LVM2.
-//! * [`edit`] carries out changes of headers so that a crash leaves a volume that opens; [`copy_volume`] copies a volume into another.
-//! * [`diagnosis`] says why something does not open. An [`Error`] says what is wrong and where, and [`Advice`] what could be done, as data.
+//! * [`credential`] has what opens a volume and what narrows the trials; [`spec`] has the parameters of a new volume.
+//! * [`formats`] has the table [`FORMATS`] and the traits behind it; [`file_formats`] has the same for encrypted folders.
+//! * [`volume`] has layouts and volumes; [`store`] has the stores below them: files, block devices, memory, and your own.
+//! * [`trees`] has the files and folders of a file system; [`filesystems`] reads those inside a volume, and writes FAT and exFAT.
+//!   [`partitions`] finds the partitions of a disk, [`logical_volumes`] the logical volumes of LVM2.
+//! * [`edit`] changes headers in such a way that a crash leaves a volume that opens; [`copy_volume`] copies a volume into another.
+//! * [`diagnosis`] explains why something does not open. An [`Error`] says what is wrong and where, and [`Advice`] what the user can
+//!   do, as data.
 //!
 //! # Open and read
 //!
@@ -82,7 +82,7 @@
 //!
 //! # A store of one's own
 //!
-//! A volume may be in whatever has positioned bytes, once it is a [`Store`].
+//! A volume may be in anything with positioned reads and writes that implements [`Store`].
 //!
 //! ```
 #![doc = include_str!("../examples/own_store.rs")]
@@ -98,11 +98,12 @@
 //!
 //! * A volume is locked for as long as its [`FileStore`](store::FileStore) is open: readers share a file, a writer has it alone.
 //! * [`Store::write_clobbering`] encrypts in the caller's buffer, which holds ciphertext afterwards. [`Store::flush`] makes writes durable.
-//! * A key derivation takes seconds, or as long as a hostile header asks for: [`Unlock::may_take`], [`Unlock::memory`] and
-//!   [`Unlock::cancel`] are the limits.
-//! * A large read or write uses several processors where [`Volume::with_pool`] gives it a [`Pool`].
-//! * What is only handed out, such as [`Facts`](formats::Facts), may get more fields: it is `non_exhaustive`. What is filled in, such as
-//!   [`Spec`] and [`Unlock`], gets more too: end it with `..Spec::default()` and `..Unlock::with(credentials)`.
+//! * A key derivation takes seconds, or as long as a hostile header demands. To limit it, use [`Unlock::may_take`],
+//!   [`Unlock::memory`] and [`Unlock::cancel`].
+//! * A large read or write uses several processors if [`Volume::with_pool`] gives it a [`Pool`].
+//! * Types that are only returned, such as [`Facts`](formats::Facts), are `non_exhaustive` and may get more fields. Types that the
+//!   caller fills in, such as [`Spec`] and [`Unlock`], may also get more fields: end them with `..Spec::default()` and
+//!   `..Unlock::with(credentials)`.
 //!
 //! `claviger-serve` serves stores and trees to other programs, as a mount or over NBD.
 #![forbid(unsafe_code)]

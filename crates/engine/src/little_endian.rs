@@ -1,4 +1,4 @@
-//! Numbers in little-endian byte order, at places that are known to be there.
+//! Numbers in little-endian byte order, at offsets known to be valid.
 
 /// Two bytes.
 pub fn u16_at(bytes: &[u8], at: usize) -> u16 {

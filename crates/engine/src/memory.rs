@@ -1,17 +1,17 @@
-//! How much memory a key derivation may take.
+//! The memory available for key derivations.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What was seen last: a process that can open no files any more cannot look.
+/// The last known value, for when the process can no longer open files.
 static SEEN: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// Bytes of memory that this process can use without putting the system or its control group under pressure:
-/// `MemAvailable` of proc_meminfo(5), and what is left below the `memory.max` of each of its control groups (version 2;
-/// Documentation/admin-guide/cgroup-v2.rst). What was seen last
-/// where nothing can be read any more, and `u64::MAX` if neither was ever known.
+/// Bytes of memory that this process can use without putting pressure on the system or its control group. This is the least of
+/// `MemAvailable` in proc_meminfo(5) and what is left below the `memory.max` of each of its control groups (version 2;
+/// Documentation/admin-guide/cgroup-v2.rst). If these files can no longer be read, this is the last known value; `u64::MAX` if
+/// there never was one.
 pub fn available() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo");
     if meminfo.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied) {
@@ -43,7 +43,7 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// `None` for a group without a limit. The page cache counts as used, but is reclaimed before anything is killed.
+/// What is left in a group; `None` without a limit. The page cache counts as used, but is reclaimed before anything is killed.
 fn left_in_group(max: &str, current: &str, stat: &str) -> Option<u64> {
     let max: u64 = max.trim().parse().ok()?;
     let current: u64 = current.trim().parse().ok()?;

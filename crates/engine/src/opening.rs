@@ -1,5 +1,5 @@
-//! The one way from a path to what is in a volume: the file, the partition in it, the header, and what unlocks it; or the folder
-//! whose files are encrypted one by one, wherever it is.
+//! The one way from a path to the contents of a volume: the file, the partition in it, the header, and what unlocks it; or an
+//! encrypted folder, wherever it is.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ use crate::trees::host::HostFolder;
 use crate::trees::{Subtree, Tree};
 use crate::volume::{Mapping, Volume};
 
-/// A volume to be opened: where it is, and what is known of it beforehand.
+/// A volume to open: where it is, and what is known about it in advance.
 ///
-/// It takes two steps, since a password is asked for in between. [`Opening::find`] finds the header and knows what trying it costs;
-/// [`Locked::unlock`] tries the credentials.
+/// Opening takes two steps, with the password prompt in between. [`Opening::find`] finds the header and knows the cost of trying
+/// it; [`Locked::unlock`] tries the credentials.
 ///
 /// ```no_run
 /// use claviger_engine::{Credential, Opening, Secret, Store, Unlock};
@@ -36,9 +36,8 @@ use crate::volume::{Mapping, Volume};
 /// # Ok::<(), claviger_engine::Error>(())
 /// ```
 ///
-/// An encrypted folder opens in the same two steps, whether it is on this machine ([`Opening::path`]) or
-/// in a file system that is in a volume, or in an image that is not encrypted at all ([`Opening::tree`]). Then it has a secret of
-/// its own.
+/// An encrypted folder opens in the same two steps. It may be on this machine ([`Opening::path`]), or in a file system within a
+/// volume or an unencrypted image ([`Opening::tree`]). In that case the folder has its own secret.
 ///
 /// ```no_run
 /// use claviger_engine::{Credential, Opened, Opening, Secret, Unlock, filesystems};
@@ -67,31 +66,31 @@ pub struct Opening {
     at: OsString,
 }
 
-/// Opens what is not in a file or device of this machine.
+/// Opens a store other than a file or device of this machine.
 pub type Opener = Arc<dyn Fn(Access) -> Result<Arc<dyn Store>> + Send + Sync>;
 
-/// Where bytes are, or files.
+/// Where the bytes or files are.
 #[derive(Clone)]
 enum Source {
     Path(PathBuf),
-    /// What is no path, but has a name.
+    /// A store other than a path, with a name.
     Remote(PathBuf, Opener),
     Store(Arc<dyn Store>),
-    /// A path that somebody else has opened.
+    /// A path that another process has opened.
     Opened(PathBuf, Arc<dyn Store>),
     Tree(Arc<dyn Tree>),
-    /// A folder that somebody else has opened and found.
+    /// A folder that another process has opened and recognised.
     FoundFolder(PathBuf, FoundFolder),
 }
 
-/// A folder of encrypted files that was found in one process, for another one that unlocks it.
+/// An encrypted folder that one process found, for another one that unlocks it.
 #[derive(Clone)]
 pub struct FoundFolder {
-    /// Its files as they are stored.
+    /// Its files as stored.
     pub tree: Arc<dyn Tree>,
     /// The name of its format.
     pub format: String,
-    /// What lies beside it.
+    /// The files beside it that belong to it.
     pub beside: Beside,
 }
 
@@ -105,7 +104,7 @@ impl Source {
         }
     }
 
-    /// Says of an error that it is about this place.
+    /// Adds the path to an error.
     fn at(&self, error: Error) -> Error {
         match self {
             Self::Path(path) | Self::Remote(path, _) | Self::Opened(path, _) | Self::FoundFolder(path, _) => {
@@ -122,7 +121,7 @@ impl Opening {
         Self::of(Source::Path(path.into()))
     }
 
-    /// The volume in what `opener` opens, which is called so.
+    /// The volume in the store that `opener` opens, called `name`.
     pub fn remote(name: impl Into<PathBuf>, opener: Opener) -> Self {
         Self::of(Source::Remote(name.into(), opener))
     }
@@ -132,7 +131,7 @@ impl Opening {
         Self::of(Source::Store(store))
     }
 
-    /// The folder of encrypted files that is in a tree: see [`Opening::at`]. The tree knows whether it can be written.
+    /// The encrypted folder in a tree: see [`Opening::at`]. The tree determines whether it is writable.
     pub fn tree(tree: Arc<dyn Tree>) -> Self {
         Self::of(Source::Tree(tree))
     }
@@ -143,14 +142,13 @@ impl Opening {
         Self { source, access, partition: None, format: None, header: None, by_backup, or_clear, keep_times, at }
     }
 
-    /// Where to go in a tree: the folder is the outermost one on the way there that shows to be of a format. Of a format that is
-    /// named it is the last one on the way, if none shows it. Without this, the tree itself is the folder.
+    /// The path in a tree: the folder is the outermost one on the way that is recognised as an encrypted folder. If a format is
+    /// named and no folder is recognised, it is the last folder on the way. Without this, the tree itself is the folder.
     pub fn at(self, path: impl Into<OsString>) -> Self {
         Self { at: path.into(), ..self }
     }
 
-    /// Whether what is not encrypted, but holds a file system, is opened as well: as [`Opened::Clear`]. Folders in it may be
-    /// encrypted.
+    /// Whether an unencrypted store with a file system is opened as well, as [`Opened::Clear`]. Folders in it may be encrypted.
     pub fn or_clear(self, or_clear: bool) -> Self {
         Self { or_clear, ..self }
     }
@@ -165,7 +163,7 @@ impl Opening {
         Self { partition: number.into(), ..self }
     }
 
-    /// Takes it as a volume of this format, by its name.
+    /// Treats it as a volume of this format, by name.
     pub fn format<'a>(self, name: impl Into<Option<&'a str>>) -> Self {
         Self { format: name.into().map(str::to_owned), ..self }
     }
@@ -175,17 +173,17 @@ impl Opening {
         Self { header: path.into().map(|path| Source::Path(path.to_owned())), ..self }
     }
 
-    /// The header is detached: it is in what `opener` opens, which is called so.
+    /// The header is detached: it is in the store that `opener` opens, called `name`.
     pub fn remote_detached_header(self, name: impl Into<PathBuf>, opener: Opener) -> Self {
         Self { header: Some(Source::Remote(name.into(), opener)), ..self }
     }
 
-    /// Whether only backups of headers are to be tried, so that it does not matter what the volume begins with.
+    /// Whether to try only backup headers, regardless of the beginning of the volume.
     pub fn by_backup(self, by_backup: bool) -> Self {
         Self { by_backup, ..self }
     }
 
-    /// Whether the times of a file that is written are put back when it is closed: see [`FileStore::keep_times`].
+    /// Whether to restore the times of a written file on closing: see [`FileStore::keep_times`].
     pub fn keep_times(self, keep_times: bool) -> Self {
         Self { keep_times, ..self }
     }
@@ -205,10 +203,10 @@ impl Opening {
         }
     }
 
-    /// Finds the header and reads it. Nothing is derived and nothing written.
+    /// Finds and reads the header. Derives no keys and writes nothing.
     ///
     /// # Errors
-    /// Those of [`FileStore::open`], [`partitions::find`] and [`formats::open`]; `Misuse` where the format has no detached headers.
+    /// Those of [`FileStore::open`], [`partitions::find`] and [`formats::open`]; `Misuse` if the format has no detached headers.
     pub fn find(&self) -> Result<Locked> {
         let found = match &self.source {
             Source::Tree(tree) => self.find_in(tree).map(LockedSource::Folder),
@@ -227,7 +225,7 @@ impl Opening {
         Ok(LockedFolder { lower: Arc::new(lower), format, path: OsString::new(), beside: beside_on_host(format, path) })
     }
 
-    /// Nothing of it is read.
+    /// Uses a folder found by another process, without reading it.
     fn find_in_found(&self, found: &FoundFolder) -> Result<LockedFolder> {
         let FoundFolder { tree, format, beside } = found.clone();
         let format = file_formats::named(&format)?;
@@ -255,7 +253,7 @@ impl Opening {
         Ok(())
     }
 
-    /// What is stored there, if it holds a file system and may be in clear; the error otherwise, which says that it is no volume.
+    /// The store itself if it holds a file system and may be in clear; otherwise `error`, which says that it is not a volume.
     fn clear(&self, error: Error) -> Result<Arc<dyn Store>> {
         let said = self.format.is_some() || self.header.is_some() || self.by_backup;
         if !self.or_clear || said || !matches!(error.kind, ErrorKind::NotThisFormat(_)) {
@@ -293,7 +291,7 @@ impl Opening {
         Ok(LockedVolume { disk, header, detached })
     }
 
-    /// The same volume for a process that opens no files: `disk` is what is at the path, and `header` what the detached header is in.
+    /// The same volume for a process that opens no files: `disk` is the store at the path, `header` the store of a detached header.
     pub fn over_stores(self, disk: Arc<dyn Store>, header: Option<Arc<dyn Store>>) -> Self {
         let opened = |source, store| match source {
             Source::Path(path) | Source::Remote(path, _) => Source::Opened(path, store),
@@ -315,8 +313,8 @@ impl Opening {
         Self { source, ..self }
     }
 
-    /// Opens what it is about, reads nothing but a table of partitions, and unlocks nothing: for a process that opens it for the one
-    /// that does.
+    /// Opens the stores without unlocking anything, and reads at most a partition table. For a process that opens files on behalf
+    /// of the one that unlocks.
     ///
     /// # Errors
     /// Those of [`FileStore::open`] and [`partitions::find`]; `Unsupported` for a folder.
@@ -327,12 +325,12 @@ impl Opening {
         }
         let disk = self.disk()?;
         let header = self.header.as_ref().map(|source| source.open(Access::ReadOnly)).transpose()?;
-        // Where the header is not detached, a layout is always one of the whole disk.
+        // Unless the header is detached, a layout always refers to the whole disk.
         let data = if header.is_some() { self.part_of(&disk)? } else { Arc::clone(&disk) };
         Ok(Stores { disk, header, data })
     }
 
-    /// The file, or the partition in it, as it is stored.
+    /// The file, or the partition in it, as stored.
     ///
     /// # Errors
     /// Those of [`FileStore::open`] and [`partitions::find`].
@@ -347,8 +345,8 @@ impl Opening {
         }
     }
 
-    /// Finds the header for whoever looks after it: saves, changes or repairs it. What it is in can be written, if the access allows
-    /// that, and the data cannot. With [`Opening::by_backup`] a volume whose beginning is lost is found, too.
+    /// Finds the header in order to save, change or repair it. The header's store is writable if the access allows it; the data are
+    /// not. With [`Opening::by_backup`], also finds a volume whose beginning is lost.
     ///
     /// # Errors
     /// Those of [`Opening::find`].
@@ -372,7 +370,7 @@ impl Opening {
             }
             found => found.map_err(|e| source.at(e))?,
         };
-        // Of a detached header without its data: only the header counts here, and the size of the data does not matter.
+        // For a detached header without its data only the header matters, so the size of the data does not count.
         let public = format.detachable() && format.editor().is_some_and(HeaderEditor::public);
         let data = data.or_else(|| public.then(|| Arc::clone(&store)));
         let detached = data.is_some();
@@ -383,7 +381,7 @@ impl Opening {
         Ok(HeaderFound { file, store, format, header, detached })
     }
 
-    /// An error about the volume. Where a whole disk does not open, the partitions that could be volumes.
+    /// Explains why the volume does not open. For a whole disk, names the partitions that could be volumes.
     fn explained(&self, error: Error, disk: &Arc<dyn Store>) -> Error {
         let error = self.source.at(error);
         let looked_at_all = self.partition.is_some()
@@ -400,8 +398,7 @@ impl Opening {
     }
 }
 
-/// What lies beside a folder of this machine. Of one that is reached by a symbolic link, what lies beside the folder itself. Nothing,
-/// where it cannot be read.
+/// The files beside a folder of this machine. Symbolic links to the folder are resolved first. Empty if these files cannot be read.
 fn beside_on_host(format: &dyn FileFormat, path: &Path) -> Beside {
     let beside = || {
         let path = path.canonicalize().ok()?;
@@ -412,14 +409,14 @@ fn beside_on_host(format: &dyn FileFormat, path: &Path) -> Beside {
     beside().unwrap_or_default()
 }
 
-/// What an [`Opening`] is about: see [`Opening::stores`].
+/// The stores of an [`Opening`]: see [`Opening::stores`].
 #[derive(Clone)]
 pub struct Stores {
     /// The whole file or device.
     pub disk: Arc<dyn Store>,
-    /// What the header is in, where it is detached.
+    /// The store of the header, if it is detached.
     pub header: Option<Arc<dyn Store>>,
-    /// What the volume's layout is one of: the disk, or the partition in it whose header is detached.
+    /// The store that the volume's layout refers to: the disk, or the partition in it if the header is detached.
     pub data: Arc<dyn Store>,
 }
 
@@ -446,12 +443,12 @@ struct LockedVolume {
     /// The whole file or device.
     disk: Arc<dyn Store>,
     header: Box<dyn Header>,
-    /// What the header is in, where it is detached.
+    /// The store of the header, if it is detached.
     detached: Option<Arc<dyn Store>>,
 }
 
 impl Locked {
-    /// Refuses what no format that this could be of takes, before anybody is asked for a secret.
+    /// Refuses options that none of the possible formats supports, before a secret is requested.
     ///
     /// # Errors
     /// `Misuse`, `CredentialKind`.
@@ -464,12 +461,12 @@ impl Locked {
         checked.map_err(|e| self.opening.source.at(e))
     }
 
-    /// What trying the credentials will cost, where the header tells it.
+    /// The cost of trying the credentials, if the header determines it.
     pub fn plan(&self, with: &Unlock<'_>) -> Option<UnlockPlan> {
         self.header()?.plan(with)
     }
 
-    /// Whether a passphrase is to be asked for where these keyfiles are given.
+    /// Whether to ask for a passphrase in addition to these keyfiles.
     pub fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
         match &self.found {
             LockedSource::Volume(volume) => volume.header.asks_passphrase(keyfiles),
@@ -486,7 +483,7 @@ impl Locked {
         }
     }
 
-    /// The files of such a folder as they are stored, and what lies beside it.
+    /// The files of an encrypted folder as stored, and the files beside it.
     pub fn stored_files(&self) -> Option<(&Arc<dyn Tree>, &Beside)> {
         match &self.found {
             LockedSource::Folder(folder) => Some((&folder.lower, &folder.beside)),
@@ -494,7 +491,7 @@ impl Locked {
         }
     }
 
-    /// Where a folder is in the tree that it was found in: see [`Opening::at`].
+    /// The path of a folder in the tree where it was found: see [`Opening::at`].
     pub fn path_inside(&self) -> &OsStr {
         match &self.found {
             LockedSource::Folder(folder) => &folder.path,
@@ -502,10 +499,10 @@ impl Locked {
         }
     }
 
-    /// Tries the credentials on a folder, and leaves it locked for other ones.
+    /// Tries the credentials on a folder. It stays locked for further tries.
     ///
     /// # Errors
-    /// Those of [`Locked::unlock`]; `Misuse` for what is no folder.
+    /// Those of [`Locked::unlock`]; `Misuse` if it is not a folder.
     pub fn try_folder(&self, with: &Unlock<'_>) -> Result<Stacked> {
         match &self.found {
             LockedSource::Folder(folder) => folder.tree(with),
@@ -513,12 +510,12 @@ impl Locked {
         }
     }
 
-    /// Whether nothing encrypts it: see [`Opening::or_clear`].
+    /// Whether it is not encrypted: see [`Opening::or_clear`].
     pub fn is_clear(&self) -> bool {
         matches!(self.found, LockedSource::Clear(_))
     }
 
-    /// Whether the format has no header at all, so that any password opens it, to noise if it is wrong.
+    /// Whether the format has no header, so that any password opens it; a wrong one leads to noise.
     pub fn headerless(&self) -> bool {
         let named = self.opening.format.as_deref();
         named.is_some_and(|name| formats::by_name(name).is_ok_and(Format::headerless))
@@ -532,7 +529,7 @@ impl Locked {
         }
     }
 
-    /// Refuses what nobody can use whose keys are in another process: see [`key_process`](crate::key_process).
+    /// Fails if the keys cannot be held by a key process: see [`key_process`](crate::key_process).
     ///
     /// # Errors
     /// `Unsupported`.
@@ -547,10 +544,10 @@ impl Locked {
         checked.map_err(|e| self.opening.source.at(e))
     }
 
-    /// A folder that another process has unlocked and holds the keys of: `outline` is what is left without them.
+    /// A folder unlocked by a key process that holds its keys. `outline` is the rest, without keys.
     ///
     /// # Errors
-    /// Those of [`FileFormat::with_key_process`]; `Misuse` for what is no folder.
+    /// Those of [`FileFormat::with_key_process`]; `Misuse` if it is not a folder.
     pub fn with_key_process(
         self,
         outline: KeylessFolder,
@@ -585,7 +582,7 @@ fn no_folder() -> Error {
     Error::misuse("this is not an encrypted folder")
 }
 
-/// Refuses whatever is given for what nothing encrypts: whoever gives it believes that something does.
+/// Refuses credentials and options for an unencrypted store: whoever gives them believes that it is encrypted.
 fn check_clear(with: &Unlock<'_>) -> Result<()> {
     let given = with.credentials.first().map(Credential::kind);
     let given = given.or_else(|| with.parameters().first().map(|parameter| parameter.name()));
@@ -602,7 +599,7 @@ impl LockedFolder {
         Ok(OpenFolder { tree, lower, format, path, beside })
     }
 
-    /// By the passphrase that lies wrapped beside it, if that can be unwrapped; or else by what is given itself.
+    /// Opens the folder with the wrapped passphrase beside it, if that unwraps; otherwise with the credentials themselves.
     fn tree(&self, with: &Unlock<'_>) -> Result<Stacked> {
         let beside = self.beside.wrapped_passphrase.as_deref();
         let wrapped = beside.filter(|_| with.folder.wrapped_passphrase.is_none() && !with.credentials.is_empty());
@@ -610,9 +607,9 @@ impl LockedFolder {
         let folder = FolderOptions { wrapped_passphrase: Some(wrapped), ..with.folder };
         let wrong = |e: &Error| matches!(e.kind, ErrorKind::WrongCredential(_));
         match self.opened_by(&Unlock { folder, ..*with }) {
-            // One that is damaged says nothing of the folder.
+            // A damaged wrapped passphrase says nothing about the folder.
             Err(e) if wrong(&e) || matches!(e.kind, ErrorKind::Malformed { .. }) => match self.opened_by(with) {
-                // It unwraps, and what comes out is of another folder: which says more than that it does not open this one.
+                // It unwraps to the passphrase of another folder, which explains more than a wrong passphrase for this one.
                 Err(own) if wrong(&e) && wrong(&own) && self.format.unwraps(wrapped, with.credentials) => {
                     let what = "the wrapped passphrase beside the folder opens with it, but belongs to another folder";
                     let kind = ErrorKind::WrongCredential(format!("{what}: {}", e.kind));
@@ -622,7 +619,7 @@ impl LockedFolder {
                     let what = "it is neither the login passphrase nor the folder's own passphrase";
                     Err(ErrorKind::WrongCredential(format!("{what}: {}", own.kind)).into())
                 }
-                // In an empty folder anything would do.
+                // An empty folder accepts any passphrase.
                 Ok(tree) if wrong(&e) && self.beside.signatures.is_empty() && !tree.proven() => Err(e),
                 opened => opened,
             },
@@ -633,7 +630,7 @@ impl LockedFolder {
     fn opened_by(&self, with: &Unlock<'_>) -> Result<Stacked> {
         let tree = file_formats::unlock(self.format, self.lower.clone(), with)?;
         let (has, should) = (tree.signatures(), &self.beside.signatures);
-        // Of a folder without a file nothing else tells.
+        // If the folder has no files, only this signature can reveal a wrong passphrase.
         match should.first() {
             Some(should) if !has.is_empty() && !has.contains(should) => {
                 let what = format!("the key's signature is {}, but the folder's is {should}", has[0]);
@@ -652,7 +649,7 @@ impl LockedVolume {
         if detached.is_some() {
             warnings.extend(other_header_in_front(&*header)?);
         }
-        // A volume drops the kernel's words, for they hold keys.
+        // The volume discards the kernel's parameters, because they contain keys.
         let mapping = Mapping::of(&layout);
         let volume = Volume::new(Arc::clone(header.data()), layout);
         let stored = disk.len();
@@ -660,7 +657,7 @@ impl LockedVolume {
     }
 }
 
-/// What a person must know where a detached header is used and another one is in front of the data, which has other keys.
+/// A warning if a detached header is used although another header, with other keys, is in front of the data.
 fn other_header_in_front(own: &dyn Header) -> Result<Option<Warning>> {
     let in_front = match formats::open(own.data(), None) {
         Ok((_, header)) => header.key_marks(),
@@ -676,21 +673,21 @@ fn other_header_in_front(own: &dyn Header) -> Result<Option<Warning>> {
     }))
 }
 
-/// What was opened.
+/// An opened volume or folder.
 pub enum Opened {
-    /// A volume: one run of bytes.
+    /// A volume: its plaintext bytes.
     Bytes(Box<OpenVolume>),
     /// An encrypted folder.
     Files(Box<OpenFolder>),
-    /// What nothing encrypts, as it is stored: see [`Opening::or_clear`].
+    /// An unencrypted store, unchanged: see [`Opening::or_clear`].
     Clear(Arc<dyn Store>),
 }
 
 impl Opened {
-    /// The volume, for whoever can use nothing but bytes.
+    /// The volume, for callers that can only use bytes.
     ///
     /// # Errors
-    /// `Unsupported` for what has files and no bytes.
+    /// `Unsupported` for a folder, which has only files.
     pub fn bytes(self) -> Result<OpenVolume> {
         match self {
             Self::Bytes(volume) => Ok(*volume),
@@ -708,7 +705,7 @@ impl Opened {
     /// The encrypted folder.
     ///
     /// # Errors
-    /// `Misuse` for what is no such folder.
+    /// `Misuse` if it is not an encrypted folder.
     pub fn files(self) -> Result<OpenFolder> {
         match self {
             Self::Files(folder) => Ok(*folder),
@@ -717,22 +714,22 @@ impl Opened {
     }
 }
 
-/// A folder that is open.
+/// An open folder.
 #[non_exhaustive]
 pub struct OpenFolder {
     /// Its files in plaintext.
     pub tree: Stacked,
-    /// Its files as they are stored.
+    /// Its files as stored.
     pub lower: Arc<dyn Tree>,
     /// Its format.
     pub format: &'static dyn FileFormat,
-    /// Where it is in the tree that it was found in: see [`Opening::at`].
+    /// Its path in the tree where it was found: see [`Opening::at`].
     pub path: OsString,
-    /// What lies beside it.
+    /// The files beside it that belong to it.
     pub beside: Beside,
 }
 
-/// A volume that is open.
+/// An open volume.
 #[non_exhaustive]
 pub struct OpenVolume {
     /// Its plaintext.
@@ -741,43 +738,43 @@ pub struct OpenVolume {
     pub facts: Facts,
     /// Size of the file or device, in bytes.
     pub stored: u64,
-    /// What a person must know. Whole sentences.
+    /// Warnings, in whole sentences.
     pub warnings: Vec<Warning>,
-    /// Header decryptions that were tried.
+    /// The number of header decryptions that were tried.
     pub trials: u64,
-    /// How long that took.
+    /// How long the trials took.
     pub took: Duration,
-    /// Whether anything shows that the credential is the right one: see [`Unlocked::recognised`].
+    /// Whether anything proves the credential right: see [`Unlocked::recognised`].
     pub recognised: bool,
-    /// The same for the kernel, keys included, where [`Unlock::for_kernel`] asks for it and its device-mapper can.
+    /// Parameters for device-mapper, keys included, if [`Unlock::for_kernel`] requests them and it supports the volume.
     pub mapping: Option<Mapping>,
-    /// What the header is in, where it is detached: nobody changes it for as long as this is held.
+    /// The store of a detached header. It cannot be changed while this is held.
     pub header: Option<Arc<dyn Store>>,
 }
 
 impl OpenVolume {
-    /// One whose keys are elsewhere: nothing was tried here, and nothing warned of. `stored` is in bytes.
+    /// A volume whose keys are in another process: there are no trials and no warnings here. `stored` is in bytes.
     pub fn new(volume: Volume, facts: Facts, stored: u64) -> Self {
         let (warnings, trials, took) = (Vec::new(), 0, Duration::ZERO);
         Self { volume, facts, stored, warnings, trials, took, recognised: true, mapping: None, header: None }
     }
 }
 
-/// A header, for whoever looks after it.
+/// A header, to save, change or repair it.
 pub struct HeaderFound {
-    /// The file or device itself, with its lock, where a path was given.
+    /// The file or device itself, with its lock, if a path was given.
     pub file: Option<Arc<FileStore>>,
-    /// What the header is in.
+    /// The store of the header.
     pub store: Arc<dyn Store>,
     /// Its format.
     pub format: &'static dyn Format,
-    /// It, locked.
+    /// The header, locked.
     pub header: Box<dyn Header>,
     detached: bool,
 }
 
 impl HeaderFound {
-    /// What [`Locked::check`] does.
+    /// Like [`Locked::check`].
     ///
     /// # Errors
     /// `Misuse`, `CredentialKind`.
@@ -785,7 +782,7 @@ impl HeaderFound {
         takes::check_any(&self.header.takes(), with)
     }
 
-    /// Reads it once more, after it was changed.
+    /// Reads the header again, after a change.
     ///
     /// # Errors
     /// Those of [`Format::open`].

@@ -1,22 +1,21 @@
-//! State that every request changes, without a cache line that all processors write to.
+//! State that every request changes, divided so that processors do not write to the same cache line.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread;
 
-/// As many as there are processors, rounded up to a power of two. The standard library reads files to tell how many there are.
+/// The number of processors, rounded up to a power of two. The standard library reads files to determine it.
 static COUNT: LazyLock<usize> =
     LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from).next_power_of_two().min(64));
 
-/// Several of what is one thing to others. Each thread changes its own, as far as there are enough; who wants to know how it is looks at
-/// all.
+/// A value in several parts. Each thread changes its own part, if there are enough. A reader combines all parts.
 pub(crate) enum Shards<T> {
-    /// What so little is done with that it is not worth the memory.
+    /// A single part, for values with too little traffic to be worth the memory.
     One(T),
     Each(Box<[Apart<T>]>),
 }
 
-/// Processors fetch cache lines in pairs.
+/// Aligned to 128 bytes, because processors fetch cache lines in pairs.
 #[repr(align(128))]
 #[derive(Default)]
 pub(crate) struct Apart<T>(T);
@@ -28,7 +27,7 @@ impl<T: Default> Default for Shards<T> {
 }
 
 impl<T> Shards<T> {
-    /// That of this thread.
+    /// The part of this thread.
     pub(crate) fn mine(&self) -> &T {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
@@ -49,24 +48,24 @@ impl<T> Shards<T> {
     }
 }
 
-/// A lock that is nearly always shared: then a thread touches only its part of it.
+/// A lock that is nearly always shared, so that a thread touches only its own part.
 #[derive(Default)]
 pub(crate) struct SharedLock(Shards<RwLock<()>>);
 
 impl SharedLock {
-    /// For what few threads use.
+    /// A lock for few threads.
     pub(crate) fn small() -> Self {
         Self(Shards::One(RwLock::default()))
     }
 
-    /// Shares it. A thread that has it must not ask for it again.
+    /// Locks it shared. A thread that holds it must not lock it again.
     pub(crate) fn share(&self) -> RwLockReadGuard<'_, ()> {
         self.0.mine().read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has it alone, which takes as long as there are parts.
+    /// Locks it alone, one part after the other.
     pub(crate) fn alone(&self) -> Vec<RwLockWriteGuard<'_, ()>> {
-        // All take them in the same order.
+        // All threads lock the parts in the same order.
         self.0.iter().map(|part| part.write().unwrap_or_else(PoisonError::into_inner)).collect()
     }
 }

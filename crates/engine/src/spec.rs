@@ -18,7 +18,7 @@ pub struct Spec<'a> {
     pub hidden_size: Option<u64>,
     /// The PIM, for formats that have one; 0 means none.
     pub pim: Option<u32>,
-    /// The cost of deriving a key, for formats that let one choose.
+    /// The cost of deriving a key, for formats with a choice.
     pub cost: Cost<'a>,
     /// Size of the volume key, in bits.
     pub key_bits: Option<u32>,
@@ -36,45 +36,45 @@ pub struct Spec<'a> {
     pub volume_key: Option<&'a Secret>,
     /// Offset of the data, in bytes.
     pub data_offset: Option<u64>,
-    /// Size of one copy of the header, in bytes, for formats that let one choose.
+    /// Size of one copy of the header, in bytes, for formats with a choice.
     pub metadata_size: Option<u64>,
-    /// Total size of the keyslots area, in bytes, for formats that let one choose.
+    /// Total size of the keyslots area, in bytes, for formats with a choice.
     pub keyslots_size: Option<u64>,
     /// The device for the data if the header is detached; the header then goes to the store.
     pub data: Option<&'a dyn Store>,
-    /// Whether to put a discovery volume in front, for formats that have one: files that any system reads, which say what the rest is.
+    /// Whether to create a discovery volume in front, for formats that have one: files that explain the rest to any system.
     pub discovery: bool,
-    /// Where the format has what it keeps to itself of the plaintext.
+    /// Where the format places its reserved areas in the plaintext.
     pub reserved_at: ReservedAt<'a>,
-    /// Whether to leave the data area as it is instead of filling it with random-looking bytes.
+    /// Whether to leave the data area unchanged instead of filling it with random-looking bytes.
     pub quick: bool,
-    /// Set to stop. What exists then is not a volume.
+    /// Set to stop. The store then holds no volume.
     pub cancel: Option<&'a AtomicBool>,
     /// Called with the bytes filled so far and the total.
     pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
 }
 
-/// Where a new volume has the parts of its plaintext that its format keeps to itself, for formats that do: see [`Reserved`].
+/// Where a new volume has the reserved areas in its plaintext, for formats with reserved areas: see [`Reserved`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReservedAt<'a> {
-    /// At the end: all that one must know is how large a file system may be.
+    /// At the end: the user only needs to know how large a file system may be.
     #[default]
     AtEnd,
-    /// In the middle, copies of the same thing far from each other, for a file system that can go round them.
+    /// In the middle, with copies far from each other, for a file system that can avoid these areas.
     Spread,
-    /// At these offsets, in bytes: one for each part, in their order.
+    /// At these offsets, in bytes: one for each area, in order.
     At(&'a [u64]),
 }
 
-/// A part of a volume's plaintext that its format keeps to itself: no file system may use it for anything else.
+/// An area of a volume's plaintext that its format reserves: no file system may use it for anything else.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Reserved {
     /// What is there.
     pub what: &'static str,
-    /// The name of the file that stands for it in an NTFS, folders separated by `/`.
+    /// The name of the file that represents it in an NTFS, folders separated by `/`.
     pub file: &'static str,
-    /// Where it is, in bytes.
+    /// Its offset, in bytes.
     pub offset: u64,
     /// Its size, in bytes.
     pub size: u64,
@@ -85,8 +85,8 @@ pub struct Reserved {
 pub struct Cost<'a> {
     /// The key derivation function: `pbkdf2`, `argon2i`, `argon2id`.
     pub kdf: Option<&'a str>,
-    /// How long one derivation should take on this machine, in milliseconds: parameters not given below are benchmarked
-    /// for it.
+    /// How long one derivation should take on this machine, in milliseconds. Parameters that are not given below are benchmarked to
+    /// match.
     pub time_ms: Option<u32>,
     /// Exact iterations of PBKDF2, or passes over Argon2's memory.
     pub iterations: Option<u32>,

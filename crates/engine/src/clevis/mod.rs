@@ -1,5 +1,5 @@
-//! What clevis binds a LUKS2 volume to: a passphrase in a JWE (RFC 7516), whose key a tang server helps to find, a TPM unseals, or
-//! several of them give together (latchset/clevis, src/pins).
+//! clevis bindings of LUKS2 volumes: a passphrase in a JWE (RFC 7516). The key comes from a tang server, from a TPM, or from
+//! several of these together (latchset/clevis, src/pins).
 
 mod tang;
 mod tpm2;
@@ -18,29 +18,29 @@ use crate::tpm2::{Pcrs, Tpm};
 /// The token's type.
 pub const TOKEN: &str = "clevis";
 
-/// As deep as pins may be inside each other, and as many in one.
+/// The deepest nesting of pins, and the most pins at one level.
 const DEEPEST: usize = 4;
 const MOST: usize = 32;
 
-/// What helps to open a JWE. A header that names a server comes from anybody: whoever helps decides whom to ask.
+/// Access to TPMs and servers. Anybody can write a header that names a server, so the implementation decides which one to contact.
 pub trait Helpers {
-    /// The TPM that may be asked.
+    /// The TPM to use.
     ///
     /// # Errors
-    /// `Misuse` if there is none.
+    /// `Misuse` if there is no TPM.
     fn tpm(&self) -> Result<Tpm>;
 
-    /// What a tang server answers to `body`, a JWK, at `path` below its `url`.
+    /// Sends `body`, a JWK, to a tang server at `path` below its `url`, and returns the response.
     ///
     /// # Errors
-    /// `Misuse` if it is none that may be asked; `Io`.
+    /// `Misuse` if this server may not be contacted; `Io`.
     fn tang(&self, url: &str, path: &str, body: &[u8]) -> Result<Vec<u8>>;
 }
 
-/// Something encrypted, and what finds its key.
+/// A ciphertext, and the pin that recovers its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Jwe {
-    /// The header as it is authenticated.
+    /// The header, exactly as authenticated.
     protected: String,
     nonce: [u8; gcm::NONCE],
     ciphertext: Vec<u8>,
@@ -48,37 +48,37 @@ pub struct Jwe {
     pin: Pin,
 }
 
-/// What finds a key.
+/// The means to recover a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Pin {
     Tang(Box<Tang>),
     Tpm(Box<SealedKey>),
-    /// As many of these as the number says.
+    /// The threshold, the prime, and the JWEs with shares of the key.
     Shares(usize, Box<[u8; shares::SIZE]>, Vec<Jwe>),
 }
 
 impl Jwe {
-    /// Reads a token.
+    /// Parses a token.
     ///
     /// # Errors
-    /// `Malformed`, and `Unsupported` for pins and ciphers that are not known here.
+    /// `Malformed`, and `Unsupported` for unknown pins and ciphers.
     pub fn parse(token: &Map<String, Value>) -> Result<Self> {
         let jwe = token.get("jwe").and_then(Value::as_object).ok_or_else(|| malformed("jwe", "it is not an object"))?;
         let text = |name| jwe.get(name).and_then(Value::as_str).ok_or_else(|| malformed("jwe", "a part is missing"));
         Self::of_parts([text("protected")?, text("iv")?, text("ciphertext")?, text("tag")?], 0)
     }
 
-    /// Reads what `clevis encrypt` writes: one line.
+    /// Parses the single line that `clevis encrypt` writes.
     ///
     /// # Errors
-    /// `NotThisFormat` for what is no JWE, `Malformed`, and `Unsupported` for pins and ciphers that are not known here.
+    /// `NotThisFormat` if it is not a JWE, `Malformed`, and `Unsupported` for unknown pins and ciphers.
     pub fn parse_line(line: &[u8]) -> Result<Self> {
         let text = std::str::from_utf8(line).ok().map(str::trim_ascii).filter(|text| text.split('.').count() == 5);
         let no_jwe = || Error::new(ErrorKind::NotThisFormat("this is not a JWE made by clevis".into()));
         Self::compact(text.ok_or_else(no_jwe)?, 0)
     }
 
-    /// In one line: five parts between dots, of which the second, an encrypted key, is empty.
+    /// Parses compact form: five parts separated by dots. The second part, an encrypted key, is empty.
     fn compact(text: &str, depth: usize) -> Result<Self> {
         let parts: Vec<_> = text.split('.').collect();
         let [protected, "", iv, ciphertext, tag] = parts[..] else {
@@ -129,10 +129,10 @@ impl Jwe {
         Ok(Pin::Shares(threshold, Box::new(prime), parts.collect::<Result<_>>()?))
     }
 
-    /// What is in it.
+    /// Decrypts the contents.
     ///
     /// # Errors
-    /// What the helpers say: of several, where too few helped, the last one. `WrongCredential` where what they say is wrong.
+    /// Those of the helpers: if too few of several succeeded, the last error. `WrongCredential` if a helper's result is wrong.
     pub fn open(&self, with: &dyn Helpers) -> Result<Secret> {
         let key = match &self.pin {
             Pin::Tang(tang) => tang.key(with)?,
@@ -148,35 +148,35 @@ impl Jwe {
     }
 }
 
-/// What a volume is to be bound to: a header of a JWE, and the key that it leads to.
+/// A new binding: the header of a JWE, and the key that it leads to.
 pub struct Binding {
     header: Value,
     key: Secret,
 }
 
 impl Binding {
-    /// To the tang server at `url`, which says that about itself.
+    /// Binds to the tang server at `url`, which sent this advertisement.
     ///
     /// # Errors
-    /// `Io` where there are no random bytes.
+    /// `Io` if the system has no random bytes.
     pub fn tang(url: &str, said: &Advertisement) -> Result<Self> {
         let (header, key) = said.bound(url)?;
         Ok(Self { header, key })
     }
 
-    /// To a TPM, while these PCRs are as they are now.
+    /// Binds to a TPM and to the current values of these PCRs.
     ///
     /// # Errors
-    /// `Misuse` without any; those of [`Tpm::seal`].
+    /// `Misuse` if no PCR is given; those of [`Tpm::seal`].
     pub fn tpm(tpm: &mut Tpm, pcrs: Pcrs) -> Result<Self> {
         let key = random::secret(32)?;
         Ok(Self { header: SealedKey::seal(tpm, pcrs, &key)?.header(), key })
     }
 
-    /// To as many of these as `threshold` says.
+    /// Binds to any `threshold` of these bindings.
     ///
     /// # Errors
-    /// `Misuse` where they are not as many, or more than 32; `Io`.
+    /// `Misuse` if there are fewer than that, or more than 32; `Io`.
     pub fn shares(parts: &[Self], threshold: usize) -> Result<Self> {
         if !(1..=parts.len()).contains(&threshold) || parts.len() > MOST {
             return Err(Error::misuse(format!(
@@ -190,10 +190,10 @@ impl Binding {
         Ok(Self { header: direct("sss", options), key })
     }
 
-    /// A new passphrase, and the token that leads to it, but for its keyslots.
+    /// Creates a passphrase, and the token that leads to it, without its keyslots.
     ///
     /// # Errors
-    /// `Io` where there are no random bytes.
+    /// `Io` if the system has no random bytes.
     pub fn bind(&self) -> Result<(Map<String, Value>, Secret)> {
         let passphrase = random::passphrase()?;
         let [protected, iv, ciphertext, tag] = self.seal(&passphrase)?;
@@ -204,16 +204,16 @@ impl Binding {
         Ok((token, passphrase))
     }
 
-    /// A secret, sealed, in one line as `clevis encrypt` writes it.
+    /// Seals a secret, in the single line that `clevis encrypt` writes.
     ///
     /// # Errors
-    /// `Io` where there are no random bytes.
+    /// `Io` if the system has no random bytes.
     pub fn line(&self, secret: &[u8]) -> Result<String> {
         let [protected, iv, ciphertext, tag] = self.seal(secret)?;
         Ok(format!("{protected}..{iv}.{ciphertext}.{tag}"))
     }
 
-    /// The parts of a JWE but for the encrypted key, which is empty.
+    /// The parts of a JWE without the encrypted key, which is empty.
     fn seal(&self, message: &[u8]) -> Result<[String; 4]> {
         let protected = URL_SAFE_NO_PAD.encode(self.header.to_string());
         let mut nonce = [0; gcm::NONCE];
@@ -224,12 +224,12 @@ impl Binding {
     }
 }
 
-/// The header of a JWE whose key a pin gives as it is.
+/// The header of a JWE whose key comes directly from a pin.
 fn direct(pin: &str, options: Value) -> Value {
     json!({ "alg": "dir", "enc": "A256GCM", "clevis": { "pin": pin, pin: options } })
 }
 
-/// The key of which `parts` hold shares.
+/// The key recovered from shares in `parts`.
 fn combined(threshold: usize, prime: &[u8; shares::SIZE], parts: &[Jwe], with: &dyn Helpers) -> Result<Secret> {
     let (mut found, mut said) = (Vec::with_capacity(threshold), None);
     for part in parts {

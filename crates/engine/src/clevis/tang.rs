@@ -1,5 +1,5 @@
-//! The pin `tang`: a server multiplies a point by its key and learns nothing, since the point is masked (McCallum-Relyea exchange;
-//! latchset/tang, README).
+//! The pin `tang`: a server multiplies a point by its key. It learns nothing, because the point is masked (McCallum-Relyea
+//! exchange; latchset/tang, README).
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -16,14 +16,14 @@ const CURVE: Curve = Curve::P521;
 /// The curve's name in a JWK (RFC 7518, 6.2.1.1).
 const NAME: &str = "P-521";
 
-/// A key of a server, and what finds the JWE's key with it.
+/// A server's key, and the data to recover the JWE's key with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tang {
     url: String,
-    /// By what the server knows its key.
+    /// The identifier of the server's key.
     kid: String,
     server: Point,
-    /// The half of the JWE's key pair that was kept.
+    /// The public half of the JWE's key pair; the private half was discarded.
     client: Point,
 }
 
@@ -64,20 +64,20 @@ impl Tang {
     }
 }
 
-/// What a tang server says its keys are, signed by itself: a person has to know that it is the right one.
+/// The keys that a tang server advertises, signed by itself. A person must check that it is the right server.
 #[derive(Clone, Debug)]
 pub struct Advertisement {
-    /// By what people know the server: the thumbprint of each key that has signed.
+    /// The thumbprints of the signing keys, which people verify the server by.
     pub thumbprints: Vec<String>,
     keys: Value,
     exchange: Value,
 }
 
 impl Advertisement {
-    /// Reads what a server says at `adv` below its URL, and checks that its keys have signed it.
+    /// Parses a server's response at `adv` below its URL, and verifies the signatures of its keys.
     ///
     /// # Errors
-    /// `NotThisFormat` for what is no such thing, or not signed.
+    /// `NotThisFormat` if it is not an advertisement, or not signed.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let no = |why: &str| Error::new(ErrorKind::NotThisFormat(format!("this is not a tang server: {why}")));
         let jws: Value = serde_json::from_slice(bytes).map_err(|_| no("its answer is not JSON"))?;
@@ -85,7 +85,7 @@ impl Advertisement {
         let keys: Value = serde_json::from_slice(&base64url(payload)?).map_err(|_| no("its keys are not JSON"))?;
         let all = keys.get("keys").and_then(Value::as_array).ok_or_else(|| no("it has no keys"))?;
         let with = |algorithm: &'static str| all.iter().filter(move |key| key["alg"] == algorithm);
-        // One signature stands there by itself, several in an array (RFC 7515, 7.2).
+        // A single signature is a member itself; several are in an array (RFC 7515, 7.2).
         let signatures =
             jws.get("signatures").and_then(Value::as_array).map_or(std::slice::from_ref(&jws), Vec::as_slice);
         let mut signers = Vec::new();
@@ -105,7 +105,7 @@ impl Advertisement {
         Ok(Self { thumbprints: signers, keys, exchange })
     }
 
-    /// The header of a JWE that names the server at `url`, and the key that it leads to.
+    /// The header of a JWE for the server at `url`, and the JWE's key.
     pub(super) fn bound(&self, url: &str) -> Result<(Value, Secret)> {
         let server = point(&self.exchange).expect("it was one");
         let [kid, _] = thumbprints(&self.exchange).expect("it was one");
@@ -124,7 +124,7 @@ impl Advertisement {
     }
 }
 
-/// The key of a JWE by a point that two share (RFC 7518, 4.6.2).
+/// Derives the key of a JWE from a shared point (RFC 7518, 4.6.2).
 fn derived(shared: &Point) -> Secret {
     const ALGORITHM: &[u8] = b"A256GCM";
     let (mut key, z) = (Secret::zeroed(32), Secret::copy_from(shared.x()));
@@ -151,11 +151,11 @@ fn jwk(point: &Point, algorithm: &str, for_what: &str) -> Value {
     })
 }
 
-/// By what a key is known: SHA-256, and SHA-1 of older servers (RFC 7638, 3).
+/// The thumbprints of a key: SHA-256, and SHA-1 for older servers (RFC 7638, 3).
 fn thumbprints(jwk: &Value) -> Option<[String; 2]> {
     let text = |name| jwk.get(name).and_then(Value::as_str);
     let members = json!({ "crv": text("crv")?, "kty": text("kty")?, "x": text("x")?, "y": text("y")? });
-    // serde_json sorts them, and writes no blanks.
+    // serde_json sorts the members and writes no spaces.
     let members = members.to_string();
     let (mut sha256, mut sha1) = ([0; 32], [0; 20]);
     SHA256.checksum(&[members.as_bytes()], &mut sha256);
@@ -163,7 +163,7 @@ fn thumbprints(jwk: &Value) -> Option<[String; 2]> {
     Some([URL_SAFE_NO_PAD.encode(sha256), URL_SAFE_NO_PAD.encode(sha1)])
 }
 
-/// Whether it is this key's signature (RFC 7515, 5.2, with ES512 of RFC 7518, 3.4).
+/// Whether the signature is valid for this key (RFC 7515, 5.2, with ES512 of RFC 7518, 3.4).
 fn verifies(key: &Point, payload: &str, signature: &Value) -> Option<bool> {
     let protected = signature.get("protected")?.as_str()?;
     let header: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(protected).ok()?).ok()?;

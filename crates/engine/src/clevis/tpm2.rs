@@ -1,4 +1,4 @@
-//! The pin `tpm2`: a JWK that a TPM has sealed, under the key that tpm2-tools make (clevis, src/pins/tpm2).
+//! The pin `tpm2`: a JWK sealed to a TPM, under the default key of tpm2-tools (clevis, src/pins/tpm2).
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -50,7 +50,7 @@ impl SealedKey {
         Ok(Self { parent, blob, pcrs })
     }
 
-    /// The header of the JWE whose key was sealed.
+    /// The header of the JWE with the sealed key.
     pub fn header(&self) -> Value {
         let sized = |half: &[u8]| URL_SAFE_NO_PAD.encode([&(half.len() as u16).to_be_bytes(), half].concat());
         let numbers = self.pcrs.numbers().map(|number| number.to_string()).collect::<Vec<_>>();
@@ -65,11 +65,11 @@ impl SealedKey {
         direct("tpm2", options)
     }
 
-    /// The key in the JWK.
+    /// Unseals the key in the JWK.
     pub fn key(&self, tpm: &mut Tpm) -> Result<Secret> {
         let policy = Policy { pcrs: self.pcrs, ..Policy::default() };
         let jwk = tpm.unseal(&self.parent, &self.blob, &policy, None, &Pin::none())?;
-        /// Only what is needed, so that no copy of the key is left where JSON is read.
+        /// Only the field that is needed: the JSON parser then keeps no copy of the key.
         #[derive(serde::Deserialize)]
         struct Jwk<'a> {
             k: &'a str,

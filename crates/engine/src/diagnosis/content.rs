@@ -1,4 +1,4 @@
-//! What the bytes of a store look like, from samples of them.
+//! What the bytes of a store look like, judged by samples.
 
 use serde::Serialize;
 
@@ -6,11 +6,11 @@ use crate::error::Result;
 use crate::filesystems::magic::looks_random;
 use crate::store::Store;
 
-/// Places that are looked at, and bytes there.
+/// The number of samples, and bytes per sample.
 const PLACES: u64 = 512;
 pub(super) const AT_A_PLACE: u64 = 4096;
 
-/// The smallest part that is told from another, in bytes.
+/// The resolution of the border between two looks, in bytes.
 const GRAIN: u64 = 512;
 
 /// What bytes look like.
@@ -19,27 +19,27 @@ const GRAIN: u64 = 512;
 pub enum Look {
     /// All of them are zero.
     Zeros,
-    /// They could be salt, ciphertext or noise.
+    /// Possibly salt, ciphertext or noise.
     Random,
-    /// Something else: text, tables, programs.
+    /// Anything else: text, tables, programs.
     Ordered,
 }
 
-/// What a store looks like from its beginning on.
+/// What a store looks like, from its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Content {
-    /// What it begins with.
+    /// The look of its beginning.
     pub begins: Look,
-    /// The first byte that looks different, to 512 bytes, as far as samples show; none if all is alike.
+    /// The first byte that looks different, to within 512 bytes, judged by samples; `None` if everything looks alike.
     pub until: Option<u64>,
-    /// What is there.
+    /// The look from there on.
     pub then: Option<Look>,
-    /// Places that were looked at.
+    /// The number of samples.
     pub samples: u64,
 }
 
 impl Content {
-    /// Looks at some hundred places from the beginning to the end.
+    /// Takes some hundred samples from the beginning to the end.
     ///
     /// # Errors
     /// `Io`.
@@ -47,7 +47,7 @@ impl Content {
         let len = store.len();
         let at_a_place = AT_A_PLACE.min(len);
         let begins = look_at(store, 0, at_a_place.min(GRAIN))?;
-        // Whole samples are looked at: where the border is in one, its parts are.
+        // Compare whole samples first; then search the sample with the border.
         let mut alike = 0;
         let places = PLACES.min(len.div_ceil(AT_A_PLACE)).max(1);
         for place in 0..places {
@@ -67,7 +67,7 @@ impl Content {
     }
 }
 
-/// The first grain between `alike`, whose bytes are `begins`, and `other` that is something else.
+/// The first grain that differs, between `alike`, where bytes look like `begins`, and `other`, where they do not.
 fn border(store: &dyn Store, begins: Look, alike: u64, other: u64) -> Result<u64> {
     let (mut alike, mut other) = (alike / GRAIN, other.div_ceil(GRAIN) - 1);
     while alike + 1 < other {
@@ -78,7 +78,7 @@ fn border(store: &dyn Store, begins: Look, alike: u64, other: u64) -> Result<u64
     Ok(other * GRAIN)
 }
 
-/// What `len` bytes look like: at most [`AT_A_PLACE`].
+/// What `len` bytes, at most [`AT_A_PLACE`], look like.
 pub(super) fn look_at(store: &dyn Store, at: u64, len: u64) -> Result<Look> {
     let mut bytes = [0; AT_A_PLACE as usize];
     let bytes = &mut bytes[..len as usize];
@@ -92,7 +92,7 @@ pub(super) fn look_at(store: &dyn Store, at: u64, len: u64) -> Result<Look> {
     })
 }
 
-/// Whether the sector at `at` looks like one that begins with a salt.
+/// Whether the sector at `at` could begin with a salt.
 ///
 /// # Errors
 /// `Io`.

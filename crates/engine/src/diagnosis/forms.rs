@@ -1,4 +1,4 @@
-//! Other forms of a password: what somebody may have typed who meant the same.
+//! Other forms of a password: what a user may have typed instead.
 
 use std::fmt;
 
@@ -12,28 +12,28 @@ use unicode_normalization::UnicodeNormalization;
 
 use super::keyboards::{KEYBOARDS, US};
 
-/// How a form differs from the password that was given. It tells nothing of the password.
+/// How a form differs from the given password. It reveals nothing about the password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// With or without something at an end, or cut off; whole as the end of "with the password …".
+    /// Something is missing or added at an end, or cut off; as the end of "with the password …".
     Ends(&'static str),
     /// Upper and lower case; as above.
     Case(&'static str),
-    /// The keys of one keyboard while the layout of another was active.
+    /// Typed on one keyboard while another layout was active.
     Layout {
-        /// The layout that its person meant.
+        /// The layout that the user intended.
         keyboard: &'static str,
-        /// The layout that the computer had.
+        /// The layout that was active on the computer.
         active: &'static str,
     },
-    /// The same characters by other Unicode code points.
+    /// The same characters with other Unicode code points.
     Unicode(&'static str),
-    /// The same characters as other bytes.
+    /// The same characters in another encoding.
     Encoding(&'static str),
 }
 
 impl Change {
-    /// A word for programs.
+    /// An identifier for programs.
     pub fn kind(self) -> &'static str {
         match self {
             Self::Ends(_) => "ends",
@@ -59,19 +59,19 @@ impl fmt::Display for Change {
     }
 }
 
-/// A form and how it came to be.
+/// A form, and the change that led to it.
 pub struct Form {
-    /// What was changed.
+    /// The change.
     pub change: Change,
     /// The whole password in that form.
     pub password: Secret,
 }
 
-/// Every other form of `password` that is tried, the likely ones first, each once and never the password itself.
+/// All other forms of `password`, the likely ones first, each once and without the password itself.
 pub fn forms(password: &[u8]) -> Vec<Form> {
     let mut forms = Forms { given: password, all: Vec::new() };
     forms.ends();
-    // What is no UTF-8 was typed in some other encoding, most likely this one.
+    // Bytes that are not UTF-8 were typed in another encoding, most likely this one.
     match std::str::from_utf8(password) {
         Ok(text) => {
             forms.cases(text);
@@ -81,7 +81,7 @@ pub fn forms(password: &[u8]) -> Vec<Form> {
         }
         Err(_) => forms.latin_1_as_utf_8(),
     }
-    // The crates that compose and encode keep a few characters on the stack.
+    // The libraries for composing and encoding leave a few characters on the stack.
     wipe_stack();
     forms.all
 }
@@ -124,7 +124,7 @@ impl Forms<'_> {
         if let Some(marked) = given.strip_prefix(b"\xef\xbb\xbf") {
             part("without the byte order mark at its beginning", marked);
         }
-        // Programs that take less cut longer ones off without a word.
+        // Programs with a limit silently cut off longer passwords.
         for (len, what) in [(128, "cut off after 128 bytes"), (64, "cut off after 64 bytes")] {
             if given.len() > len {
                 part(what, &given[..len]);
@@ -163,12 +163,12 @@ impl Forms<'_> {
     }
 
     fn encodings(&mut self, text: &str) {
-        // As TrueCrypt 7.1a for Linux and Mac OS X takes them (Volume/VolumePassword.cpp, `VolumePassword::Set`): Latin-1, and
-        // of all else something.
+        // Like TrueCrypt 7.1a for Linux and Mac OS X (Volume/VolumePassword.cpp, `VolumePassword::Set`): Latin-1, and something
+        // arbitrary for other characters.
         let mut lowest = Secret::zeroed(text.chars().count());
         lowest.iter_mut().zip(text.chars()).for_each(|(byte, c)| *byte = c as u32 as u8);
         self.add(Change::Encoding("the lowest byte of each character (ISO 8859-1)"), lowest);
-        // Composed, as those encodings are: a decomposed letter is in none of them.
+        // Composed, as these encodings are: they have no decomposed letters.
         let Some(composed) = written(text.len(), text.nfc()) else { return };
         let composed = std::str::from_utf8(&composed).expect("characters were written");
         for (encoding, name) in ENCODINGS {
@@ -181,7 +181,7 @@ impl Forms<'_> {
             *pair = unit.to_le_bytes();
         }
         self.add(Change::Encoding("UTF-16 (little-endian)"), utf16);
-        // Its UTF-8 taken for Latin-1 and encoded once more.
+        // Its UTF-8, mistaken for Latin-1 and encoded again.
         self.add_text(Change::Encoding("UTF-8 twice"), text.bytes().map(char::from));
     }
 
@@ -190,7 +190,7 @@ impl Forms<'_> {
     }
 }
 
-/// Encodings that passwords were typed in before UTF-8 was everywhere: those of Windows, of old Unix systems, of Mac OS.
+/// Encodings of passwords before UTF-8 was common: those of Windows, of old Unix systems, of Mac OS.
 static ENCODINGS: &[(&Encoding, &str)] = &[
     (WINDOWS_1252, "Windows-1252"),
     (ISO_8859_15, "ISO 8859-15"),
@@ -205,19 +205,18 @@ static ENCODINGS: &[(&Encoding, &str)] = &[
     (SHIFT_JIS, "Shift JIS"),
 ];
 
-/// The text in another encoding, if that has all of its characters.
+/// The text in another encoding; `None` if a character is missing there.
 fn encoded(encoding: &'static Encoding, text: &str) -> Option<Secret> {
-    // None of them needs more bytes than UTF-8, where it has the character; and never more than two for one.
+    // Two bytes per character at most, and no more than UTF-8 needs.
     let mut bytes = Secret::zeroed(text.len() * 2 + 16);
     let mut encoder = encoding.new_encoder();
     let (result, _, len) = encoder.encode_from_utf8_without_replacement(text, &mut bytes, true);
     (result == EncoderResult::InputEmpty).then(|| Secret::copy_from(&bytes[..len]))
 }
 
-/// The characters in UTF-8, written where they stay; nothing if they are out of all proportion to the `len` bytes that
-/// they came from.
+/// Writes the characters as UTF-8 into their final place. `None` if they need far more than the `len` bytes that they came from.
 fn written(len: usize, chars: impl Iterator<Item = char>) -> Option<Secret> {
-    // A compatibility decomposition can have 18 characters (U+FDFA): no password grows like that.
+    // A compatibility decomposition can have 18 characters (U+FDFA), but no password grows that much.
     let mut text = Secret::zeroed(len * 4 + 16);
     let mut end = 0;
     for c in chars {
@@ -228,7 +227,7 @@ fn written(len: usize, chars: impl Iterator<Item = char>) -> Option<Secret> {
 }
 
 fn upper(c: char) -> Case {
-    // One that becomes several, such as ß, is on no key in upper case.
+    // A character that becomes several in upper case, such as ß, is on no key.
     let mut all = c.to_uppercase();
     if all.len() == 1 { all.next().into_iter() } else { Some(c).into_iter() }
 }
@@ -281,7 +280,7 @@ mod tests {
                 assert!(!form.password.same_as(given.as_bytes()) && !form.password.is_empty());
                 assert!(forms[..i].iter().all(|f| !f.password.same_as(&form.password)), "{}", form.change);
             }
-            // Each costs as much as opening does.
+            // Each form costs as much as opening the volume.
             assert!(forms.len() < 75, "{given}: {}", forms.len());
         }
     }

@@ -1,4 +1,4 @@
-//! Whether something is there that its owner would miss: before it is used for what nobody can read afterwards.
+//! Finds data that a store's owner would miss, before the store is overwritten with unreadable data.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use crate::filesystems::{Kind, swap};
 use crate::formats;
 use crate::store::{SliceStore, Store};
 
-/// What is in the `area` of `store`, and in front of it as far as that reaches into it, that somebody may want to keep, as the end of "it
-/// holds …". Nothing where there is a swap area, bytes that look random from the first on, or zeros alone.
+/// Data worth keeping in the `area` of `store`, or in front of it and reaching into it, as the end of "it holds …". `None` for a
+/// swap area, bytes that look random from the beginning, or zeros alone.
 ///
-/// What looks random may be a volume of a format without any mark: nobody can tell it from what an earlier random key has left.
+/// Random-looking bytes may be a volume without a signature, but cannot be told from the remains of an earlier random key.
 ///
 /// # Errors
-/// `Misuse` for an area that reaches past the end; `Io`.
+/// `Misuse` for an area that extends past the end; `Io`.
 pub fn worth_keeping(store: &Arc<dyn Store>, area: Range<u64>) -> Result<Option<String>> {
     let len = area.end.checked_sub(area.start);
     let part = len.and_then(|len| SliceStore::new(Arc::clone(store), area.start, len).ok());
@@ -28,7 +28,7 @@ pub fn worth_keeping(store: &Arc<dyn Store>, area: Range<u64>) -> Result<Option<
     inside(&part)
 }
 
-/// What begins in front of the area and reaches into it. A small file system that ends there does not: people put one there for its
+/// Data that begin in front of the area and reach into it. A small file system that ends there does not: people create one for its
 /// label and UUID.
 fn around(store: &Arc<dyn Store>, end: u64) -> Result<Option<String>> {
     let seen = look(store)?;
@@ -39,12 +39,12 @@ fn around(store: &Arc<dyn Store>, end: u64) -> Result<Option<String>> {
     Ok(if small { None } else { named(&seen) })
 }
 
-/// The length that a file system of the ext family says it has, in bytes (Linux, fs/ext4/ext4.h, `struct ext4_super_block`).
+/// The size of an ext file system from its superblock, in bytes (Linux, fs/ext4/ext4.h, `struct ext4_super_block`).
 fn ext_len(store: &dyn Store) -> Result<u64> {
     let mut superblock = [0; 512];
     store.read_at(1024, &mut superblock)?;
     let number = |at: usize| u32::from_le_bytes(superblock[at..][..4].try_into().expect("four bytes"));
-    // A block has 1 KiB, or 2 to the power of this as much; more than 64 KiB there are not.
+    // A block has 1 KiB times 2 to the power of `log`, and at most 64 KiB.
     let (blocks, log) = (u64::from(number(4)) | u64::from(number(0x150)) << 32, number(24));
     Ok(if log > 6 { u64::MAX } else { blocks.saturating_mul(1024 << log) })
 }
@@ -62,13 +62,13 @@ fn inside(part: &Arc<dyn Store>) -> Result<Option<String>> {
     }
     match content::look_at(&**part, 0, part.len().min(content::AT_A_PLACE))? {
         Look::Random => Ok(None),
-        // With nothing at its beginning it may hold something further on.
+        // If its beginning is empty, it may hold something further on.
         Look::Zeros => formats::occupied(&**part),
         Look::Ordered => Ok(Some("data of an unknown kind".to_owned())),
     }
 }
 
-/// What has a name.
+/// Data with a known signature, file system or format.
 fn named(seen: &super::Diagnosis) -> Option<String> {
     if let Some(mark) = &seen.mark {
         return Some(mark.what.clone());
@@ -113,7 +113,7 @@ mod tests {
         let mut swap = swap.to_vec();
         swap[8192..8200].copy_from_slice(b"a page. ");
         assert_eq!(kept(&swap, 0), None);
-        // What an earlier key has left is noise in front, whatever is behind it.
+        // An earlier key leaves noise at the beginning, whatever follows.
         let mut used = noise(4096);
         used.extend(b"something else. ".repeat((LEN - 4096) / 16));
         assert_eq!(kept(&used, 0), None);

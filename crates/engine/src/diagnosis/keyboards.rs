@@ -1,12 +1,12 @@
-//! Keyboard layouts, as data: which characters the same keys give.
+//! Keyboard layouts, as data: the characters of each key.
 //!
-//! The facts are those of the symbols files of xkb-data 2.35.1 (X keyboard configuration database), as `ckbcomp` of
-//! console-setup 1.221 puts them together. Keys are named as there.
+//! The facts are from the symbols files of xkb-data 2.35.1 (X keyboard configuration database), as `ckbcomp` of console-setup 1.221
+//! combines them. Key names are xkb's.
 
-/// A layout: the characters of 48 keys without and with Shift, row by row: TLDE and AE01 to AE12, AD01 to AD12, AC01 to
-/// AC11 and BKSL, LSGT and AB01 to AB10. A space stands for a key that gives no character of its own (a dead key).
+/// A layout: the characters of 48 keys without and with Shift, row by row: TLDE and AE01 to AE12, AD01 to AD12, AC01 to AC11 and
+/// BKSL, LSGT and AB01 to AB10. A space stands for a key without a character of its own (a dead key).
 pub(super) struct Keyboard {
-    /// The name for people.
+    /// The name to show.
     pub name: &'static str,
     pub plain: &'static str,
     pub shifted: &'static str,
@@ -16,11 +16,11 @@ const fn keyboard(name: &'static str, plain: &'static str, shifted: &'static str
     Keyboard { name, plain, shifted }
 }
 
-/// The layout that most passwords of disks are typed with: boot loaders know no other, and TrueCrypt and VeraCrypt ask for
-/// it where a system is to be encrypted.
+/// The layout that most disk passwords are typed with: boot loaders support no other, and TrueCrypt and VeraCrypt require it for
+/// encrypted systems.
 pub(super) static US: &Keyboard = &KEYBOARDS[0];
 
-/// Every layout, the US one first, with xkb's name (and variant) in front.
+/// All layouts, the US one first, each after a comment with xkb's name (and variant).
 #[rustfmt::skip]
 pub(super) static KEYBOARDS: &[Keyboard] = &[
     // us
@@ -142,8 +142,8 @@ pub(super) static KEYBOARDS: &[Keyboard] = &[
 ];
 
 impl Keyboard {
-    /// What the keys that give `text` here give with the layout `active`; nothing if no character changes, or if one of
-    /// them is on no key of either.
+    /// The characters that result if `text` is typed as on this layout while `active` is the layout. `None` if no character
+    /// changes, or if one is missing from either layout.
     pub fn typed_with<'a>(&'a self, active: &'a Self, text: &'a str) -> Option<impl Iterator<Item = char> + 'a> {
         let same_key = move |c: char| self.same_key(active, c);
         let all = text.chars().all(|c| same_key(c).is_some());
@@ -152,7 +152,7 @@ impl Keyboard {
     }
 
     fn same_key(&self, active: &Self, c: char) -> Option<char> {
-        // The space bar is no letter's key in any layout.
+        // The space bar has no letter in any layout.
         if c == ' ' {
             return Some(c);
         }
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(typed("US", "Russian", "ghbdtn"), Some("привет".into()));
         assert_eq!(typed("US", "Dvorak", "hello"), Some("d.nnr".into()));
         assert_eq!(typed("British", "US", "a\"b@c"), Some("a@b\"c".into()));
-        // The same on both, or not to be typed.
+        // Equal on both layouts, or impossible to type.
         assert_eq!(typed("German", "US", "abc 123"), None);
         assert_eq!(typed("German", "US", "привет"), None);
         assert_eq!(typed("US", "German", "="), None, "a dead key gives nothing");

@@ -1,5 +1,5 @@
-//! Why something does not open, as far as its format allows one to know: what a store looks like without any credential,
-//! and which other form of a password opens it.
+//! Explains why something does not open, within the limits of its format: what a store looks like without a credential, and which
+//! other form of a password opens it.
 
 mod content;
 mod forms;
@@ -25,10 +25,10 @@ pub use forms::{Change, Form, forms};
 pub use keeping::worth_keeping;
 pub use search::{Difference, Match, Search, SearchStep, search};
 
-/// Bytes at the beginning of a store that have all marks in them.
+/// How many bytes at the beginning of a store contain all signatures.
 const START: u64 = 0x10000 + 4096;
 
-/// A store as it looks without any credential.
+/// What a store looks like without a credential.
 #[derive(Clone, Debug, Serialize)]
 pub struct Diagnosis {
     /// Size in bytes.
@@ -37,60 +37,60 @@ pub struct Diagnosis {
     pub beyond_sectors: u64,
     /// What its bytes look like.
     pub content: Option<Content>,
-    /// A mark that tells what it is.
+    /// A signature that identifies it.
     pub mark: Option<Mark>,
-    /// A file system that is not encrypted.
+    /// An unencrypted file system.
     pub filesystem: Option<Filesystem>,
-    /// Its partitions, where it is a disk with a table of them.
+    /// The partitions, if it is a disk with a partition table.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<Candidate>,
     /// What is wrong with its partition table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partition_trouble: Option<String>,
-    /// What each format says of it.
+    /// The verdict of each format.
     pub formats: Vec<Opinion>,
-    /// What is left of a volume whose beginning is none any more.
+    /// The remains of a volume whose beginning was overwritten.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub remains: Vec<Remains>,
-    /// Volumes that begin somewhere in it, where no partition table says so.
+    /// Volumes that begin somewhere inside, without a partition table.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost_partitions: Vec<LostPartition>,
 }
 
-/// A volume in what was a partition.
+/// A volume in a lost partition.
 #[derive(Clone, Debug, Serialize)]
 pub struct LostPartition {
     /// The format.
     pub format: &'static str,
-    /// Where it begins, in bytes.
+    /// Its offset, in bytes.
     pub at: u64,
 }
 
-/// What is left of a volume.
+/// The remains of a volume.
 #[derive(Clone, Debug, Serialize)]
 pub struct Remains {
     /// The format.
     pub format: &'static str,
-    /// What there is: `there are metadata of BitLocker at byte 4096`.
+    /// What was found: `there are metadata of BitLocker at byte 4096`.
     pub what: String,
 }
 
-/// What a mark says.
+/// What a signature identifies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Mark {
     /// With an article: `a LUKS2 volume`.
     pub what: String,
-    /// The program that opens it, where it is something to be opened.
+    /// The program that opens it, if it can be opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub opened_by: Option<&'static str>,
-    /// Whether it is encrypted or compressed: that explains why it looks random.
+    /// Whether it is encrypted or compressed, which explains random-looking bytes.
     pub looks_random: bool,
-    /// How the disk in it is reached, where that is known.
+    /// How to reach the disk in it, if known.
     #[serde(skip)]
     pub way: Option<DiskAccess>,
 }
 
-/// What one format says.
+/// The verdict of one format.
 #[derive(Clone, Debug, Serialize)]
 pub struct Opinion {
     /// The format.
@@ -100,7 +100,7 @@ pub struct Opinion {
     pub verdict: Verdict,
 }
 
-/// Looks at `store`.
+/// Examines `store`.
 ///
 /// # Errors
 /// `Io`.
@@ -114,11 +114,11 @@ pub fn look(store: &Arc<dyn Store>) -> Result<Diagnosis> {
     let mark = mark(&**store)?;
     let filesystem = filesystems::detect(&**store)?;
     let in_clear = begins_in_clear(content, mark.as_ref());
-    // What looks random, or holds a file system, has no partitions: the mark of a table has two bytes.
+    // Random-looking bytes or a file system exclude partitions: a table's signature has only two bytes.
     let is_disk = filesystem.is_none() && in_clear;
     let (partitions, partition_trouble) = if is_disk { partitions(store)? } else { (Vec::new(), None) };
     let beyond_sectors = size % 512;
-    // A beginning that looks random is that of a volume, or of what was always something else.
+    // A random-looking beginning is that of a volume, or of data that never were one.
     let sure = formats.iter().any(|o| matches!(o.verdict, Verdict::Yes(_)));
     let remains = if !sure && in_clear { remains(&**store)? } else { Vec::new() };
     Ok(Diagnosis {
@@ -135,12 +135,12 @@ pub fn look(store: &Arc<dyn Store>) -> Result<Diagnosis> {
     })
 }
 
-/// Whether something begins it that does not look random, and that nothing explains as encrypted or compressed.
+/// Whether its beginning is neither random-looking nor identified as encrypted or compressed.
 fn begins_in_clear(content: Option<Content>, mark: Option<&Mark>) -> bool {
     content.is_some_and(|c| c.begins != Look::Random) && !mark.is_some_and(|m| m.looks_random)
 }
 
-/// Volumes with a mark where partitions usually begin: at whole mebibytes, and behind the first track or table.
+/// Volumes with a signature where partitions usually begin: at whole mebibytes, and behind the first track or table.
 fn lost_partitions(store: &Arc<dyn Store>) -> Result<Vec<LostPartition>> {
     const ALIGNMENT: u64 = 1 << 20;
     const MOST: u64 = 4096;
@@ -162,7 +162,7 @@ fn lost_partitions(store: &Arc<dyn Store>) -> Result<Vec<LostPartition>> {
     Ok(all)
 }
 
-/// The formats that keep backups of headers at the end of a store, where something there looks like one.
+/// The formats with backup headers at the end of a store, if something there looks like one.
 fn with_backups(store: &dyn Store) -> Result<Vec<&'static dyn Format>> {
     let mut candidates = Vec::new();
     for format in FORMATS {
@@ -177,7 +177,7 @@ fn with_backups(store: &dyn Store) -> Result<Vec<&'static dyn Format>> {
     Ok(candidates)
 }
 
-/// Whether the bytes of a part of a store look random, according to samples.
+/// Whether a part of a store looks random, judged by samples.
 ///
 /// # Errors
 /// `Io`.
@@ -193,8 +193,8 @@ pub fn looks_random(store: &dyn Store, part: Range<u64>) -> Result<bool> {
     Ok(sectors > 0)
 }
 
-/// What overwrote the beginning of a store, to complete "was overwritten by …". Nothing if it looks random, as a volume without a
-/// mark does.
+/// What overwrote the beginning of a store, to complete "was overwritten by …". `None` if it looks random, like a volume without a
+/// signature.
 ///
 /// # Errors
 /// `Io`.
@@ -217,7 +217,7 @@ fn remains(store: &dyn Store) -> Result<Vec<Remains>> {
     Ok(all)
 }
 
-/// The partitions of a disk, or what is wrong with the table of them.
+/// The partitions of a disk, or what is wrong with its partition table.
 fn partitions(disk: &Arc<dyn Store>) -> Result<(Vec<Candidate>, Option<String>)> {
     match partition::candidates(disk) {
         Ok(candidates) => Ok((candidates.unwrap_or_default(), None)),
@@ -243,18 +243,18 @@ fn mark(store: &dyn Store) -> Result<Option<Mark>> {
     Ok(magic::known(&start).map(|what| Mark { what: what.to_owned(), opened_by: None, looks_random: false, way: None }))
 }
 
-/// What a store could be a volume of, and the header of that, still locked.
+/// A possible format of a store, with its header, still locked.
 pub struct UnlockTarget {
     /// The format.
     pub format: &'static str,
-    /// The partition of the disk that it is in.
+    /// The number of its partition, if it is in one.
     pub partition: Option<u32>,
-    /// What is to be unlocked.
+    /// The header to unlock.
     pub header: Box<dyn Header>,
 }
 
 impl Diagnosis {
-    /// Fills in `lost_partitions`, which [`look`] leaves empty: this makes thousands of short reads.
+    /// Fills in `lost_partitions`, which [`look`] leaves empty because this needs thousands of short reads.
     ///
     /// # Errors
     /// `Io`.
@@ -266,13 +266,12 @@ impl Diagnosis {
         Ok(())
     }
 
-    /// What is worth trying: the format that is `named`, or every one that it could be of, then those that its partitions could be
-    /// of.
+    /// The targets worth trying: the format that is `named`, or every possible format of the store, then those of its partitions.
     ///
     /// # Errors
-    /// Those of opening the format that is named; `Io`.
+    /// Those of opening the named format; `Io`.
     pub fn targets(&self, store: &Arc<dyn Store>, named: Option<&str>) -> Result<Vec<UnlockTarget>> {
-        /// Partitions that are tried.
+        /// The most partitions tried.
         const PARTITIONS: usize = 8;
         let open = |format: &'static dyn Format| -> Result<UnlockTarget> {
             let header = format.open(store).map_err(|e| e.in_format(format.name()))?;
@@ -284,7 +283,7 @@ impl Diagnosis {
         };
         let only = named.map(|name| formats::named(&**store, name)).transpose()?;
         let candidates = only.map_or_else(|| self.candidates(&**store), |format| Ok(vec![format]))?;
-        // One that finds nothing to try is no candidate.
+        // A format that finds nothing to try is no candidate.
         let (mut targets, mut wrong) = (Vec::new(), None);
         for format in &candidates {
             match open(*format) {
@@ -294,7 +293,7 @@ impl Diagnosis {
         }
         targets.extend(candidates.iter().filter_map(|f| overwritten(*f)));
         for Candidate { partition, formats } in self.partitions.iter().take(PARTITIONS) {
-            // What was written over a volume in a partition leaves the backups at its end.
+            // If a volume in a partition was overwritten, its backups at the end are left.
             let backed_up = if formats.is_empty() {
                 with_backups(&partitions::slice(Arc::clone(store), partition.number)?)?
             } else {
@@ -313,14 +312,13 @@ impl Diagnosis {
         }
     }
 
-    /// The formats that it could be a volume of, in the order of their table: those that say so, or, where its beginning
-    /// was overwritten by something else, those that keep backups of their headers at the end, if something there looks
-    /// like one.
+    /// The possible formats, in table order: those that recognise it. If its beginning was overwritten, those with backup headers
+    /// at the end, if something there looks like one.
     ///
     /// # Errors
     /// `Io`.
     pub fn candidates(&self, store: &dyn Store) -> Result<Vec<&'static dyn Format>> {
-        // A format that knows its mark leaves nothing to those that have none.
+        // If a signature identifies the format, formats without a signature are excluded.
         let sure = self.sure();
         let possible = |o: &&Opinion| match o.verdict {
             Verdict::Yes(_) => true,
@@ -338,31 +336,31 @@ impl Diagnosis {
         with_backups(store)
     }
 
-    /// Whether a format has a mark that says what it is.
+    /// Whether a signature identifies the format.
     pub fn sure(&self) -> bool {
         self.formats.iter().any(|o| matches!(o.verdict, Verdict::Yes(_)))
     }
 
-    /// The formats whose mark it has.
+    /// The formats whose signature it has.
     pub fn marked(&self) -> Vec<&'static str> {
         self.formats.iter().filter(|o| matches!(o.verdict, Verdict::Yes(_))).map(|o| o.format).collect()
     }
 
-    /// Whether it could be a volume of a format without any header: random bytes that nothing else explains.
+    /// Whether it could be a volume of a format without a header: random bytes without any other explanation.
     pub fn could_be_headerless(&self) -> bool {
         let nothing_else =
             self.mark.is_none() && self.filesystem.is_none() && self.partitions.is_empty() && !self.sure();
         nothing_else && self.content.is_some_and(|content| content.begins == Look::Random)
     }
 
-    /// Why the format whose mark it has cannot read its header, if it cannot.
+    /// Why the format identified by its signature cannot read its header, if so.
     pub fn damage(&self, store: &Arc<dyn Store>) -> Option<Error> {
         let marked = self.formats.iter().filter(|o| matches!(o.verdict, Verdict::Yes(_)));
         let formats = marked.filter_map(|o| FORMATS.iter().find(|f| f.name() == o.format));
         formats.filter_map(|format| format.open(store).err().map(|e| e.in_format(format.name()))).next()
     }
 
-    /// Whether its beginning is none of a volume although something at its end could be a backup of a header.
+    /// Whether its beginning is no longer a volume, although something at its end could be a backup header.
     pub fn beginning_lost(&self) -> bool {
         self.formats.iter().all(|o| matches!(o.verdict, Verdict::No(_)))
     }

@@ -1,4 +1,4 @@
-//! What whoever has no key measures: whether all of a store is like noise, and where two copies of it differ.
+//! What an observer without a key can measure: whether a store looks like noise, and where two copies of it differ.
 
 use serde::Serialize;
 
@@ -6,33 +6,33 @@ use crate::error::Result;
 use crate::filesystems::magic::looks_random;
 use crate::store::Store;
 
-/// What is told from one another, in bytes.
+/// The unit of all measurements, in bytes.
 const SECTOR: usize = 512;
 
-/// Bytes that are read at a time.
+/// Bytes read at a time.
 const PIECE: usize = 1 << 20;
 
-/// Parts of a store that changes are counted in.
+/// The number of parts that changes are counted in.
 pub const PARTS: usize = 64;
 
-/// How much the bytes of a store are like noise. Every whole sector of 512 bytes is looked at.
+/// How much a store looks like noise. Every whole sector of 512 bytes is examined.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Noise {
     /// Sectors.
     pub sectors: u64,
-    /// Those of zeros alone.
+    /// Sectors of zeros only.
     pub zeros: u64,
-    /// Those of anything else that is no noise: of noise itself, less than one in 10^9 is taken for that.
+    /// Sectors that are not noise, other than zeros. Of real noise, less than one sector in 10^9 is counted here.
     pub ordered: u64,
-    /// The byte at which the first of either kind begins.
+    /// The offset of the first sector of either kind.
     pub first: Option<u64>,
-    /// How far the frequencies of the bytes of all other sectors together are from those of noise, in standard deviations: beyond
-    /// 4.9, up or down, once in 10^6 volumes of noise.
+    /// The deviation of the byte frequencies in all other sectors from those of noise, in standard deviations. Beyond 4.9, up or
+    /// down, it occurs once in 10^6 volumes of noise.
     pub deviation: f64,
 }
 
 impl Noise {
-    /// Looks at all of `store`. `done` learns how many bytes have been read so far, and may end it by an error.
+    /// Examines all of `store`. `done` gets the number of bytes read so far, and its error ends the work.
     ///
     /// # Errors
     /// `Io`, and those of `done`.
@@ -62,7 +62,7 @@ impl Noise {
 /// Pearson's chi-square of byte frequencies as standard deviations (Wilson and Hilferty, 1931).
 fn deviation(counts: &[u64; 256]) -> f64 {
     let all: u64 = counts.iter().sum();
-    // With fewer bytes it is no normal distribution.
+    // With fewer bytes the distribution is not close to normal.
     if all < 1 << 16 {
         return 0.0;
     }
@@ -75,9 +75,9 @@ fn deviation(counts: &[u64; 256]) -> f64 {
 /// Where two copies of a store differ.
 #[derive(Clone, Debug, Serialize)]
 pub struct Changes {
-    /// Sectors of 512 bytes that were compared: those that both have.
+    /// Sectors of 512 bytes that were compared: those that both copies have.
     pub sectors: u64,
-    /// Those that differ.
+    /// Sectors that differ.
     pub changed: u64,
     /// How many differ in each of [`PARTS`] equal parts.
     pub parts: Vec<u64>,
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!((seen.zeros, seen.ordered, seen.first), (2, 1, Some(1 << 20)));
     }
 
-    /// One bit in 64 that is always clear shows in no sector by itself.
+    /// A bias of one bit in 64 does not show in a single sector.
     #[test]
     fn a_bias_that_no_sector_shows_is_seen_in_all_of_them() {
         let mut bytes = random(4 << 20);
@@ -160,7 +160,7 @@ mod tests {
         let seen = noise(bytes);
         assert_eq!((seen.zeros, seen.ordered), (0, 0));
         assert!(seen.deviation > 4.9, "{}", seen.deviation);
-        // Frequencies that are all equal are no noise either.
+        // Exactly equal frequencies are not noise either.
         assert!(deviation(&[4096; 256]) < -4.9);
     }
 

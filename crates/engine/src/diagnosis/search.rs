@@ -14,13 +14,13 @@ use crate::error::{Error, ErrorKind, Result};
 /// How what opens a volume differs from what was given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Difference {
-    /// Not at all.
+    /// It does not differ.
     AsGiven,
-    /// Not at all, but not with the hash, cipher or header that was asked for.
+    /// The credentials do not differ, but the given hash, cipher or header was wrong.
     WithoutHints,
-    /// The password is another form of what was given.
+    /// Another form of the password.
     Password(Change),
-    /// Nothing is needed, and what was given opens nothing: a key lies open in the volume, or nothing is encrypted.
+    /// No credential is needed, and the given ones open nothing: the volume has a clear key, or is not encrypted.
     Nothing,
     /// The password alone, without the keyfiles.
     NoKeyfiles,
@@ -31,7 +31,7 @@ pub enum Difference {
 }
 
 impl Difference {
-    /// A word for programs.
+    /// An identifier for programs.
     pub fn kind(self) -> &'static str {
         match self {
             Self::AsGiven => "as-given",
@@ -64,44 +64,45 @@ impl fmt::Display for Difference {
 
 /// What opens a volume.
 pub struct Match<T> {
-    /// What was changed.
+    /// The difference.
     pub how: Difference,
     /// The target, counted from 0.
     pub target: usize,
-    /// The volume; or the reason why it cannot be used although a header opened: it is damaged or unsupported.
+    /// The volume, or why it cannot be used although a header opened: it is damaged or unsupported.
     pub unlocked: Result<T>,
 }
 
-/// What came of a search.
+/// The result of a search.
 pub struct Search<T> {
     /// What opens the volume, if anything did.
     pub found: Option<Match<T>>,
     /// Trials: forms of the credentials, each for each target.
     pub tried: u64,
-    /// The error about what was given, if nothing opens.
+    /// The error for the given credentials, if nothing opens.
     pub error: Option<Error>,
 }
 
-/// What is about to be tried.
+/// The next step of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct SearchStep {
     /// The target, counted from 0.
     pub target: usize,
-    /// Forms of the credentials that have been tried with it, and all that will be.
+    /// How many forms of the credentials were tried with it, and how many will be.
     pub done: u64,
     /// See `done`.
     pub all: u64,
-    /// How long the credentials took that were given.
+    /// How long the given credentials took.
     pub each: Duration,
 }
 
-/// Tries the credentials on several targets as they were given, and in other forms; what costs least comes first.
-/// `efforts` has for each target how long one trial takes, in any unit. `unlock` tries one set of credentials on one target,
-/// with or without the hints that were given (`hinted` says that there are some), and with [`crate::Unlock::opened`]. `tell` is told what comes before each
-/// other form, and says whether the other forms are to be tried on that target.
+/// Tries the credentials on several targets, as given and in other forms, the cheapest trials first.
+///
+/// `efforts` has the time per trial for each target, in any unit. `unlock` tries one set of credentials on one target, with or
+/// without the given hints (`hinted` says that there are some), and with [`crate::Unlock::opened`]. `tell` gets the next step before
+/// each other form, and returns whether to try the other forms on that target.
 ///
 /// # Errors
-/// What has nothing to do with the credentials: `Io`, `Cancelled` and the like.
+/// Errors that do not concern the credentials: `Io`, `Cancelled` and the like.
 pub fn search<T>(
     credentials: &[Credential],
     hinted: bool,
@@ -141,27 +142,26 @@ pub fn search<T>(
     Ok(search)
 }
 
-/// One target, with what was given or with all other forms of it.
+/// One target, with the given credentials or with all other forms of them.
 struct Stage {
     target: usize,
     as_given: bool,
 }
 
-/// What is done, the least effort first: a format that takes a second for a trial waits until one that takes a
-/// millisecond is through.
+/// The stages, by effort: a format that takes a second per trial waits until one that takes a millisecond is finished.
 fn stages(efforts: &[u64], ways: u64) -> Vec<Stage> {
     let both = |(target, effort): (usize, &u64)| {
         let forms = effort.saturating_mul(ways).max(*effort);
         [(*effort, Stage { target, as_given: true }), (forms, Stage { target, as_given: false })]
     };
     let mut stages: Vec<_> = efforts.iter().enumerate().flat_map(both).collect();
-    // Stable: of the same effort, what was given comes first.
+    // A stable sort: at equal effort, the given credentials come first.
     stages.sort_by_key(|(effort, _)| *effort);
     stages.into_iter().map(|(_, stage)| stage).collect()
 }
 
 impl<T> Search<T> {
-    /// Takes the outcome of a trial in.
+    /// Evaluates the outcome of a trial.
     fn look_at(&mut self, how: Difference, target: usize, outcome: (Result<T>, bool)) -> Result<()> {
         self.tried += 1;
         match opened(outcome)? {
@@ -170,7 +170,7 @@ impl<T> Search<T> {
                 self.error = None;
             }
             Outcome::Wrong(e) if how == Difference::AsGiven => self.error = Some(e),
-            // What to say is said by a target that took what was given.
+            // The error shown comes from a target that accepted the given credentials.
             Outcome::Refused(e) if how == Difference::AsGiven => self.error = self.error.take().or(Some(e)),
             Outcome::Wrong(_) | Outcome::Refused(_) => {}
         }
@@ -181,7 +181,7 @@ impl<T> Search<T> {
 /// Whether a header opened.
 ///
 /// # Errors
-/// What has nothing to do with the credentials.
+/// Errors that do not concern the credentials.
 fn opened<T>((outcome, opened): (Result<T>, bool)) -> Result<Outcome<T>> {
     match outcome {
         Ok(unlocked) => Ok(Outcome::Opened(Ok(unlocked))),
@@ -189,31 +189,31 @@ fn opened<T>((outcome, opened): (Result<T>, bool)) -> Result<Outcome<T>> {
             ErrorKind::WrongCredential(_) | ErrorKind::TooLittleMemory { .. } => Ok(Outcome::Wrong(error)),
             ErrorKind::Misuse(_) | ErrorKind::CredentialKind { .. } => Ok(Outcome::Refused(error)),
             ErrorKind::Malformed { .. } | ErrorKind::Unsupported { .. } if opened => Ok(Outcome::Opened(Err(error))),
-            // It came before any credential was right or wrong.
+            // This happened before any credential was checked.
             ErrorKind::Malformed { .. } | ErrorKind::Unsupported { .. } => Ok(Outcome::Wrong(error)),
             _ => Err(error),
         },
     }
 }
 
-/// What came of one set of credentials.
+/// The outcome of a trial.
 enum Outcome<T> {
     /// A header opened: the volume, or why it cannot be used.
     Opened(Result<T>),
-    /// None did.
+    /// No header opened.
     Wrong(Error),
-    /// The format takes no such credentials: too long a password, a hash that it does not have.
+    /// The format does not accept such credentials: the password is too long, or the hash does not exist.
     Refused(Error),
 }
 
 /// A way to try the credentials.
 struct Attempt {
     how: Difference,
-    /// The password, if it is not the one that was given.
+    /// The password, if it differs from the given one.
     password: Option<Secret>,
 }
 
-/// Every way but the one that was given, those first that people err in most.
+/// All ways except the given one, the most common mistakes first.
 fn ways(credentials: &[Credential], hinted: bool) -> Vec<Attempt> {
     let is_keyfile = |c: &&Credential| matches!(c, Credential::Keyfile(_));
     let keyfiles = credentials.iter().filter(is_keyfile).count();
@@ -239,7 +239,7 @@ fn ways(credentials: &[Credential], hinted: bool) -> Vec<Attempt> {
 }
 
 impl Attempt {
-    /// The credentials in this way. Copies, as long as they are tried: a keyfile may have a megabyte.
+    /// The credentials in this way, copied for the trial: a keyfile may have a megabyte.
     fn credentials(&self, given: &[Credential]) -> Vec<Credential> {
         let mut keyfile = 0;
         let changed = |c: &Credential| match (c, self.how) {
@@ -275,7 +275,7 @@ mod tests {
         Credential::Keyfile(Secret::copy_from(contents.as_bytes()))
     }
 
-    /// All of them in a line.
+    /// All credentials in one line.
     fn line(credentials: &[Credential]) -> String {
         let one = |c: &Credential| match c {
             Credential::Passphrase(text) => format!("p:{}", String::from_utf8_lossy(text)),

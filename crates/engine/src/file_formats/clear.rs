@@ -1,4 +1,4 @@
-//! A folder as it is.
+//! A folder without encryption, passed through.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -11,7 +11,7 @@ use crate::formats::Verdict;
 use crate::formats::takes::Takes;
 use crate::trees::Tree;
 
-/// Each file in clear, and names as they are: what a folder that is passed through costs by itself.
+/// Passes files and names through unchanged: the baseline for the cost of the layer itself.
 pub static CLEAR: Clear = Clear;
 
 /// See [`CLEAR`].
@@ -46,7 +46,7 @@ impl FileFormat for Clear {
     }
 }
 
-/// The keys of a folder that has none.
+/// The keys of a folder without encryption: none.
 struct Nothing;
 
 impl FileKeys for Nothing {

@@ -1,8 +1,7 @@
-//! Formats that encrypt file by file, and one table of them.
+//! Formats that encrypt file by file, in one table.
 //!
-//! A folder of such a format is a tree whose files hold ciphertext, and whose names may be encrypted. [`FileFormat::unlock`] turns
-//! it and a credential into [`FileKeys`], which turn each file's header into a layout; a [`Stacked`] tree alone carries layouts
-//! out.
+//! A folder of such a format is a tree of files with ciphertext, and perhaps encrypted names. [`FileFormat::unlock`] turns the tree
+//! and a credential into [`FileKeys`], which turn each file's header into a layout. Only a [`Stacked`] tree executes layouts.
 
 mod clear;
 pub mod ecryptfs;
@@ -33,35 +32,35 @@ use crate::key_process::folder::{FolderKeyProcess, FolderKeys, KeylessFolder};
 use crate::trees::{Node, NodeKind, Subtree, Tree, damaged};
 use crate::volume::{Layout, Segment};
 
-/// Every format there is.
+/// All supported formats.
 pub static FILE_FORMATS: &[&dyn FileFormat] = &[&CLEAR, &ECRYPTFS, &EFS];
 
 /// A format that encrypts file by file.
 pub trait FileFormat: Sync {
-    /// Its name: `eCryptfs`.
+    /// The format's name: `eCryptfs`.
     fn name(&self) -> &'static str;
 
-    /// Whether it encrypts at all. A folder of one that does not shows nothing.
+    /// Whether it encrypts at all. A folder of a format without encryption cannot be recognised.
     fn encrypts(&self) -> bool {
         true
     }
 
-    /// What a folder opens with, besides a passphrase.
+    /// The credentials that open a folder, besides a passphrase.
     fn takes(&self) -> Takes;
 
-    /// Whether a passphrase is asked for where these keyfiles are given.
+    /// Whether these keyfiles need a passphrase as well.
     fn asks_passphrase(&self, _keyfiles: &[Credential]) -> bool {
         true
     }
 
-    /// What a look at the folder tells. Reads little and needs no credential. `Possible` is for what may hold such files here and
-    /// there: it is taken as this format only where somebody says so.
+    /// Looks for the format in a folder. Reads little and needs no credential. `Possible` means that the folder may hold such files
+    /// in places: it is opened as this format only if the user says so.
     ///
     /// # Errors
     /// `Io`.
     fn identify(&self, lower: &(dyn Tree + 'static)) -> Result<Verdict>;
 
-    /// The same without a look into the folders in it.
+    /// Like [`FileFormat::identify`], without searching subfolders.
     ///
     /// # Errors
     /// `Io`.
@@ -69,13 +68,13 @@ pub trait FileFormat: Sync {
         self.identify(lower)
     }
 
-    /// What turns the files and names below into plaintext.
+    /// Unlocks the folder: the keys that decrypt its files and names.
     ///
     /// # Errors
     /// `WrongCredential`, `CredentialKind`, `Malformed`, `Unsupported`, `Cancelled`, `Io`.
     fn unlock(&self, lower: &Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Box<dyn FileKeys>>;
 
-    /// Refuses a format whose keys no other process can hold.
+    /// Fails for a format whose keys the key process cannot hold.
     ///
     /// # Errors
     /// `Unsupported`.
@@ -83,11 +82,11 @@ pub trait FileFormat: Sync {
         Err(no_key_process())
     }
 
-    /// The same as [`FileFormat::unlock`] has given to another process, which has the keys and says what is left without them:
-    /// [`FileKeys::split_keys`].
+    /// Opens a folder that [`FileFormat::unlock`] opened in another process. That process holds the keys, and `outline` describes
+    /// the rest: [`FileKeys::split_keys`].
     ///
     /// # Errors
-    /// `Unsupported`; `Io` for an outline of something else.
+    /// `Unsupported`; `Io` for an outline of a different format.
     fn with_key_process(
         &self,
         _outline: KeylessFolder,
@@ -96,7 +95,7 @@ pub trait FileFormat: Sync {
         Err(no_key_process())
     }
 
-    /// What lies beside a folder of this format, `name`, and belongs to it. `parent` is the folder that it is in.
+    /// The files beside the folder `name` that belong to it. `parent` is its parent folder.
     ///
     /// # Errors
     /// Those of the tree.
@@ -104,13 +103,13 @@ pub trait FileFormat: Sync {
         Ok(Beside::default())
     }
 
-    /// Whether any of these unwraps the passphrase in a file that lies beside a folder, whosever that is.
+    /// Whether one of the credentials unwraps the passphrase in a file beside a folder.
     fn unwraps(&self, _file: &[u8], _credentials: &[Credential]) -> bool {
         false
     }
 
-    /// Reads all that is stored of a file's contents. What is wrong with it, as a whole sentence: what cannot be read, or cannot have been
-    /// encrypted. `each` is called after each piece, and its error ends it.
+    /// Reads all stored contents of a file, and reports in a whole sentence what cannot be read or cannot be ciphertext. `each` is
+    /// called after each piece, and its error ends the check.
     ///
     /// # Errors
     /// Those of `each`.
@@ -118,80 +117,80 @@ pub trait FileFormat: Sync {
         Ok(None)
     }
 
-    /// What is known of one file without any credential.
+    /// What is known about one file without a credential.
     ///
     /// # Errors
-    /// `Io`. What is wrong with the file is no error, but one of the facts.
+    /// `Io`. A damaged file is not an error: the facts say what is wrong.
     fn facts(&self, of: StoredFile<'_>) -> Result<FileFacts> {
         Ok(FileFacts::clear(of.tree.attributes(of.contents)?.size))
     }
 }
 
-/// What lies beside a folder and belongs to it: `.ecryptfs` beside eCryptfs's `.Private`. None of it is there where nobody made it.
+/// The files beside a folder that belong to it: `.ecryptfs` beside eCryptfs's `.Private`. Fields are empty if nothing is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Beside {
-    /// The folder in which it is.
+    /// The folder with these files.
     pub folder: Option<PathBuf>,
-    /// The contents of a file in which the folder's passphrase is wrapped.
+    /// The contents of the file with the wrapped passphrase.
     #[serde(skip)]
     pub wrapped_passphrase: Option<Vec<u8>>,
-    /// The keys of the folder, by their signatures in hex: that of contents first, then that of names.
+    /// The signatures of the folder's keys in hex: for contents first, then for names.
     pub signatures: Vec<String>,
-    /// Where the folder is to be mounted.
+    /// The mount point of the folder.
     pub mount_point: Option<PathBuf>,
-    /// Whether it is mounted whenever its owner logs in.
+    /// Whether the folder is mounted whenever its owner logs in.
     pub auto_mount: bool,
-    /// Files that should be there and are not, or cannot be read.
+    /// Files that are missing or cannot be read.
     pub missing: Vec<String>,
 }
 
-/// What the metadata of a file say, and what is wrong with it.
+/// What a file's metadata say, and what is wrong with the file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileFacts {
-    /// What it is.
+    /// The state of the file.
     pub state: FileState,
-    /// Its cipher, as people call it: `AES`.
+    /// The name of its cipher: `AES`.
     pub cipher: Option<String>,
     /// Size of the key, in bits.
     pub key_bits: Option<u32>,
-    /// For whom it is encrypted: signatures or thumbprints, in hex. Whoever has one of these keys can read it.
+    /// The keys that can open it: signatures or thumbprints, in hex.
     pub keys: Vec<String>,
     /// Where the metadata are, as the end of "its metadata are in …".
     pub metadata: Option<String>,
     /// Version of the metadata's format.
     pub version: Option<u32>,
-    /// Bytes of plaintext that it should have.
+    /// The plaintext size that the metadata record, in bytes.
     pub size: Option<u64>,
-    /// Bytes that are stored of it.
+    /// The stored size, in bytes.
     pub stored: u64,
-    /// What is wrong with it, whatever the key. A whole sentence.
+    /// What is wrong with the file, regardless of the key, in a whole sentence.
     pub problem: Option<String>,
 }
 
-/// What a file of an encrypted folder is.
+/// The state of a file in an encrypted folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum FileState {
     /// Not encrypted.
     Clear,
-    /// Encrypted, and whole as far as that can be told without its key.
+    /// Encrypted, and complete according to the metadata.
     Encrypted,
-    /// Empty, since its making was cut short.
+    /// Empty: its creation was interrupted.
     Unfinished,
-    /// Encrypted, and less is stored than its metadata count.
+    /// Encrypted, and shorter than its metadata say.
     CutShort,
-    /// Encrypted, and more is stored than its metadata count.
+    /// Encrypted, and longer than its metadata say.
     TooLong,
-    /// Encrypted in a way that is not supported.
+    /// Encrypted in an unsupported way.
     Unsupported,
-    /// Its metadata contradict themselves.
+    /// Its metadata are contradictory.
     Damaged,
 }
 
 impl FileFacts {
-    /// Those of a file in clear of so many bytes.
+    /// The facts of a file in clear with `size` bytes.
     pub fn clear(size: u64) -> Self {
         let (cipher, key_bits, keys, metadata, version, problem) = (None, None, Vec::new(), None, None, None);
         let state = FileState::Clear;
@@ -199,42 +198,42 @@ impl FileFacts {
     }
 }
 
-/// Where a file is kept.
+/// Where a file is stored.
 #[derive(Clone, Copy)]
 pub struct StoredFile<'a> {
     /// The tree below.
     pub tree: &'a dyn Tree,
-    /// The file: what is kept beside its contents, in extended attributes or streams, is kept with it.
+    /// The file: its extended attributes and streams hold what is stored beside its contents.
     pub file: Node,
-    /// What holds the ciphertext: the file itself, or a stream of it.
+    /// The node with the ciphertext: the file itself, or a stream of it.
     pub contents: Node,
 }
 
-/// What a file turns out to be.
+/// The kind of a file, from its header.
 #[derive(Debug)]
 pub enum FileKind {
-    /// In clear: it is shown as it is.
+    /// In clear; shown unchanged.
     Clear,
     /// Encrypted.
     Encrypted(FileLayout),
-    /// One whose making was cut short before its header was whole. Nothing has been written to it; it is shown as empty, and
-    /// begun anew by the first write.
+    /// Its creation was interrupted before its header was complete. Nothing has been written to it. It is shown as empty, and the
+    /// first write begins it again.
     Unfinished,
 }
 
-/// Where the plaintext of a file is. Plain data, made from a header that was checked.
+/// Where the plaintext of a file is. Plain data, derived from a checked header.
 #[derive(Debug)]
 pub struct FileLayout {
-    /// For all that the file may ever hold, not just for what it holds now: it does not change when the file grows.
+    /// Covers the largest size that the file can have, so it does not change when the file grows.
     layout: Layout,
     size: u64,
 }
 
 impl FileLayout {
-    /// A file of `size` bytes, of which `layout` says where they are, and where more would be.
+    /// A file of `size` bytes. `layout` says where they are stored, and where later bytes would be.
     ///
     /// # Errors
-    /// `Malformed`, as an error of a tree, if the layout is shorter.
+    /// `Malformed`, as a tree's error, if the layout is shorter than `size`.
     pub fn new(layout: Layout, size: u64) -> io::Result<Self> {
         match layout.len() {
             len if size <= len => Ok(Self { layout, size }),
@@ -247,7 +246,7 @@ impl FileLayout {
         self.size
     }
 
-    /// Where the ciphertext of `size` bytes ends in what holds it.
+    /// The stored size of `size` bytes of plaintext.
     pub(crate) fn stored_end(layout: &Layout, size: u64) -> u64 {
         let end = |s: &Segment| s.stored_at + (size - s.at).next_multiple_of(s.payload.sector_size()).min(s.len);
         layout.segments().iter().rev().find(|s| s.at < size || s.at == 0).map_or(0, end)
@@ -260,13 +259,13 @@ impl FileLayout {
 
 /// The keys of an unlocked folder. All methods may be called from several threads.
 pub trait FileKeys: Send + Sync {
-    /// What a file is, from its header.
+    /// The kind of a file, from its header.
     ///
     /// # Errors
-    /// Those of the tree below; [`damaged`] for a header with a value that it cannot have; `Unsupported`.
+    /// Those of the tree below; [`damaged`] for a header with an invalid value; `Unsupported`.
     fn layout(&self, of: StoredFile<'_>) -> io::Result<FileKind>;
 
-    /// Bytes of plaintext, where the file is encrypted and that can be told with less than all of its layout.
+    /// The plaintext size in bytes; `None` for a file in clear. A format may need less than the whole layout for it.
     ///
     /// # Errors
     /// Those of [`FileKeys::layout`].
@@ -278,46 +277,46 @@ pub trait FileKeys: Send + Sync {
         })
     }
 
-    /// Writes the header of a new file, which is empty.
+    /// Writes the header of a new, empty file.
     ///
     /// # Errors
     /// Those of the tree below.
     fn begin(&self, of: StoredFile<'_>) -> io::Result<FileKind>;
 
-    /// Notes in the header how many bytes of plaintext there are. Called when the bytes are there, or before they go.
+    /// Records the plaintext size in the header. Called after bytes were added, or before they are removed.
     ///
     /// # Errors
-    /// Those of the tree below. The header is as it was then.
+    /// Those of the tree below. On an error the header is unchanged.
     fn set_size(&self, of: StoredFile<'_>, size: u64) -> io::Result<()>;
 
-    /// The name that people see. None for what is not a name of this format, or of another key: it is left out.
+    /// The decrypted name. `None` if it is not a name of this format or of this key; such names are left out.
     ///
     /// # Errors
-    /// If another process has the keys, and has gone.
+    /// `Io` if the key process has ended.
     fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>>;
 
-    /// Why [`FileKeys::plain_name`] has no name to show for `stored`.
+    /// Why [`FileKeys::plain_name`] returned no name for `stored`.
     fn why_no_name(&self, _stored: &OsStr) -> Error {
         no_name("it does not decrypt with this key")
     }
 
-    /// Whether names are encrypted, too.
+    /// Whether names are encrypted as well.
     fn encrypts_names(&self) -> bool {
         false
     }
 
-    /// The name as it is stored.
+    /// The encrypted name, as stored.
     ///
     /// # Errors
     /// `InvalidFilename` (`ENAMETOOLONG`) if it would be too long.
     fn stored_name(&self, plain: &OsStr) -> io::Result<OsString>;
 
-    /// The longest name that people can give, where the tree below has names of up to `stored` bytes.
+    /// The longest decrypted name, if the tree below allows names of up to `stored` bytes.
     fn longest_name(&self, stored: u32) -> u32 {
         stored
     }
 
-    /// Where a symbolic link points to.
+    /// Decrypts the target of a symbolic link.
     ///
     /// # Errors
     /// `InvalidData` if it does not decrypt.
@@ -325,7 +324,7 @@ pub trait FileKeys: Send + Sync {
         Ok(stored)
     }
 
-    /// The target of a symbolic link as it is stored.
+    /// Encrypts the target of a symbolic link.
     ///
     /// # Errors
     /// `InvalidFilename` if it would be too long.
@@ -333,32 +332,32 @@ pub trait FileKeys: Send + Sync {
         Ok(plain.to_owned())
     }
 
-    /// Whether the extended attribute of that name is the format's own. Nobody sees or changes it.
+    /// Whether this extended attribute belongs to the format, and so is hidden.
     fn hides(&self, _attribute: &OsStr) -> bool {
         false
     }
 
-    /// Whether nothing may be written with these keys.
+    /// Whether these keys allow reading only.
     fn read_only(&self) -> bool {
         false
     }
 
-    /// The keys, by their signatures in hex: those of contents first, then that of names. None where the format has no such thing.
+    /// The signatures of the keys in hex: for contents first, then for names. Empty if the format has no signatures.
     fn signatures(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// Whether something that was read has shown that they are right.
+    /// Whether data that were read proved the keys right.
     fn proven(&self) -> bool {
         true
     }
 
-    /// What people must know. Whole sentences.
+    /// Warnings for the user, in whole sentences.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// The keys, for the process that is to hold them, and what is left without them: see [`FileFormat::with_key_process`].
+    /// Splits the keys, for the key process, from everything else: see [`FileFormat::with_key_process`].
     ///
     /// # Errors
     /// `Unsupported`.
@@ -367,7 +366,7 @@ pub trait FileKeys: Send + Sync {
     }
 }
 
-/// A stored name that is no name of a file here.
+/// The error for an invalid stored name.
 fn no_name(what: &str) -> Error {
     ErrorKind::Malformed { field: "name", offset: 0, what: what.into() }.into()
 }
@@ -376,18 +375,18 @@ fn no_key_process() -> Error {
     Error::unsupported("a key process for files of this format")
 }
 
-/// The plaintext of what is in the folder `lower`: of the format `name`, or of the one that the folder shows to be of.
+/// Opens the folder `lower` with the format called `name`, or with the format that is detected.
 ///
 /// # Errors
-/// `NotThisFormat`, `Misuse` if there is no format of that name, and those of [`FileFormat::unlock`].
+/// `NotThisFormat`; `Misuse` if there is no format of that name; those of [`FileFormat::unlock`].
 pub fn open(lower: Arc<dyn Tree>, name: Option<&str>, with: &Unlock<'_>) -> Result<Stacked> {
     unlock(find(&*lower, name)?, lower, with)
 }
 
-/// The format of the folder `lower`: the one called `name`, or the one that the folder shows to be of.
+/// The format of the folder `lower`: the one called `name`, or the one that is detected.
 ///
 /// # Errors
-/// `NotThisFormat`, `Misuse` if there is no format of that name.
+/// `NotThisFormat`; `Misuse` if there is no format of that name.
 pub fn find(lower: &(dyn Tree + 'static), name: Option<&str>) -> Result<&'static dyn FileFormat> {
     name.map_or_else(|| identified(lower), named)
 }
@@ -396,17 +395,17 @@ pub fn find(lower: &(dyn Tree + 'static), name: Option<&str>) -> Result<&'static
 pub struct Located {
     /// The folder, as a tree.
     pub folder: Subtree,
-    /// Where it is in the tree.
+    /// Its path in the tree.
     pub path: OsString,
     /// Its format.
     pub format: &'static dyn FileFormat,
 }
 
-/// The folder of encrypted files into which `path` leads: the outermost one on the way that shows to be of the format called
-/// `name`, or of any. Of a format that is named and shows nowhere, the last folder on the way.
+/// Finds the encrypted folder on the way to `path`: the outermost folder that is detected as the format called `name`, or as any
+/// format. If the named format is not detected anywhere, the last folder on the way.
 ///
 /// # Errors
-/// `NotThisFormat` where nothing on the way shows a format, `Misuse` if there is no format of that name; those of the tree.
+/// `NotThisFormat` if no folder on the way is detected; `Misuse` if there is no format of that name; those of the tree.
 pub fn locate(tree: &Arc<dyn Tree>, path: &OsStr, name: Option<&str>) -> Result<Located> {
     let named = name.map(named).transpose()?;
     let formats = named.as_ref().map_or(FILE_FORMATS, std::slice::from_ref);
@@ -417,7 +416,7 @@ pub fn locate(tree: &Arc<dyn Tree>, path: &OsStr, name: Option<&str>) -> Result<
             Err(e) if !matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 return Err(e.into());
             }
-            // A file, or what is to be made.
+            // A file, or a path that does not exist yet.
             Ok(_) | Err(_) => break,
         };
         if let Some(format) = shown(formats, named.is_some(), |format| format.glance(&folder))? {
@@ -426,13 +425,13 @@ pub fn locate(tree: &Arc<dyn Tree>, path: &OsStr, name: Option<&str>) -> Result<
         last = Some((folder, path));
     }
     let Some((folder, path)) = last else { return Err(nothing_shows()) };
-    // Only what is in its folders may show it.
+    // Subfolders may hold the only evidence.
     let format = shown(formats, named.is_some(), |format| format.identify(&folder))?.or(named);
     let format = format.ok_or_else(nothing_shows)?;
     Ok(Located { folder, path: path.to_owned(), format })
 }
 
-/// The first format that says so; where it is named, `Possible` will do.
+/// The first format that is detected; for a named format, `Possible` is enough.
 fn shown(
     formats: &[&'static dyn FileFormat],
     named: bool,
@@ -448,25 +447,25 @@ fn shown(
     Ok(None)
 }
 
-/// The folders on the way to `path`, from the root on, and itself.
+/// The folders on the way to `path`, from the root to `path` itself.
 fn ways(path: &OsStr) -> impl Iterator<Item = &OsStr> {
     let mut all: Vec<_> = Path::new(path).ancestors().map(Path::as_os_str).collect();
     all.reverse();
-    // A relative path begins at the root, too: with no step.
+    // The empty ancestor of a relative path is the root, too.
     all.into_iter()
 }
 
-/// The plaintext of what is in the folder `lower`, which is of this format.
+/// Unlocks the folder `lower` of this format.
 ///
 /// # Errors
-/// `Misuse` for what the format does not take, and those of [`FileFormat::unlock`].
+/// `Misuse` for options that the format does not support; those of [`FileFormat::unlock`].
 pub fn unlock(format: &dyn FileFormat, lower: Arc<dyn Tree>, with: &Unlock<'_>) -> Result<Stacked> {
     takes::check_opening(format.name(), &format.takes(), with)?;
     let keys = format.unlock(&lower, with).map_err(|e| e.in_format(format.name()))?;
     Ok(Stacked::new(lower, keys))
 }
 
-/// The format of that name, however its letters are written.
+/// The format of that name, in upper or lower case.
 ///
 /// # Errors
 /// `Misuse` if there is none.

@@ -6,10 +6,10 @@ use crate::store::Store;
 use crate::trees::{Node, NodeStore, Tree};
 use crate::volume::Volume;
 
-/// Blocks of ciphers that each decrypt without those behind them have so many bytes at most.
+/// The largest block, in bytes, of ciphers whose blocks can be decrypted without those that follow.
 const BLOCK: u64 = 16;
 
-/// What is stored of a file whose metadata can be read, though they count more than there is.
+/// The readable part of a file that was cut short.
 pub struct Salvage {
     volume: Volume,
     size: u64,
@@ -25,7 +25,7 @@ impl Salvage {
             all if all >= s.len => s.len,
             some => some - some % BLOCK,
         };
-        // The first segment that is not whole is the last one of which there is anything.
+        // The first incomplete segment is the last one with any data.
         let mut there = 0;
         for segment in layout.segments() {
             there = segment.at + whole(segment);
@@ -37,20 +37,20 @@ impl Salvage {
         Ok(Self { volume, size, there: there.min(size) })
     }
 
-    /// Bytes of plaintext that the file should have.
+    /// The plaintext size that the metadata record, in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Bytes of plaintext that there are, from the beginning on.
+    /// The plaintext size that is left, in bytes, from the beginning.
     pub fn there(&self) -> u64 {
         self.there
     }
 
-    /// Reads what is there.
+    /// Reads plaintext that is left.
     ///
     /// # Errors
-    /// `UnexpectedEof` beyond that; those of the tree.
+    /// `UnexpectedEof` beyond the end; those of the tree.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         match offset.checked_add(out.len() as u64) {
             Some(end) if end <= self.there => self.volume.read_at(offset, out),
@@ -59,7 +59,7 @@ impl Salvage {
     }
 }
 
-/// A file with zeros behind its end, up to which the last of its sectors is decrypted.
+/// A file with zeros behind its end, so that its last sector can be decrypted.
 struct Padded(NodeStore);
 
 impl Store for Padded {

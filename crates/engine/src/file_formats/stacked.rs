@@ -20,40 +20,40 @@ use crate::trees::{
 };
 use crate::volume::{Layout, Volume};
 
-/// Bytes of zeros that are encrypted at a time, where a file grows without being written.
+/// Bytes of zeros encrypted at a time when a file grows without being written.
 const PIECE: u64 = 1 << 20;
 
-/// From so many bytes of zeros on it is found out first whether there is room for them.
+/// From this many bytes of zeros on, free space is checked first.
 const LARGE_GAP: u64 = 64 << 20;
 
-/// Files whose headers stay loaded at the most, however many are open: so many keys fit into the memory that a user may lock.
+/// The most files whose headers stay loaded, however many are open: their keys fit into a user's limit of locked memory.
 const MOST_LOADED: usize = 1024;
 
-/// Files whose sizes are remembered at the most, twice over.
+/// The most files in each of the two generations of remembered sizes.
 const MOST_SIZES: usize = 1 << 15;
 
-/// The coarsest time of change that file systems keep is two seconds: what changed longer ago has another one when it changes again.
+/// File systems store change times to within two seconds. A file that changed longer ago gets another time with its next change.
 const RESTED: Duration = Duration::from_secs(3);
 
-/// Both: what is written in part is read before, and so is the header.
+/// Both uses: a partial write reads first, and the header is always read.
 const BOTH: Use = Use { read: true, write: true };
 
-/// A tree over a tree: contents through volumes, names through keys, all else as it is. Its nodes are those of the tree below.
+/// A tree over a tree: contents through volumes, names through keys, everything else unchanged. Nodes are those of the tree below.
 ///
-/// A program killed at any moment leaves a file with its old or its new size: what a file grows by is written before its header
-/// counts it, and what it loses goes when the header does not count it any more. After a power cut a header may count bytes that
-/// never came and were not synced: they are reported as cut short, and all that was synced is there. Sectors that are written in
-/// part are as safe as they are in any volume.
+/// A program killed at any moment leaves a file with its old or its new size. New bytes are written before the header counts them,
+/// and bytes are removed after the header stops counting them. After a power cut a header may count unsynced bytes that never
+/// reached the disk. The file is then reported as cut short, and all synced data are there. Partially written sectors are as safe
+/// as in any volume.
 pub struct Stacked {
     lower: Arc<dyn Tree>,
     keys: Box<dyn FileKeys>,
     pool: Option<Arc<Pool>>,
-    /// The files that somebody uses right now, or has open.
+    /// The files in use, or open.
     used: Mutex<HashMap<Node, UsedFile>>,
-    /// Those of them whose headers are loaded, the latest last.
+    /// The files in use whose headers are loaded, the latest last.
     loaded: Mutex<VecDeque<Weak<RwLock<Option<Contents>>>>>,
-    /// Names that were left out when a folder was last listed, by the number that it has below: its node is another one when it was
-    /// forgotten and is found again.
+    /// How many names were left out when a folder was last listed, by its number in the tree below. Its node changes if it is
+    /// forgotten and found again.
     left_out: Mutex<HashMap<u64, usize>>,
     /// Whether names that do not decrypt are shown as they are stored.
     shows_stored_names: AtomicBool,
@@ -61,18 +61,18 @@ pub struct Stacked {
     counters: Counters,
 }
 
-/// The sizes of files as their headers say, so that nobody opens ten thousand files anew each time that somebody lists them.
+/// File sizes from headers, so that listing a folder again does not open every file again.
 #[derive(Default)]
 struct Sizes {
-    /// By the number that the file has below.
+    /// By the file's number in the tree below.
     latest: HashMap<u64, KnownSize>,
-    /// Those that were learned before these.
+    /// The previous generation.
     earlier: HashMap<u64, KnownSize>,
 }
 
 #[derive(Clone, Copy)]
 struct KnownSize {
-    /// When anything of the file, and so its header, changed, and how much was stored then. It holds as long as these do.
+    /// The change time and stored size at that moment. The entry is valid while both stay the same.
     version: (SystemTime, u64),
     size: Option<u64>,
 }
@@ -97,7 +97,7 @@ struct UsedFile {
     contents: Shared,
 }
 
-/// Read by who reads, and by who writes what is there; written by who looks at the header first, and by who changes the size.
+/// Locked for reading by reads and by writes within the size; locked for writing to load the header and to change the size.
 type Shared = Arc<RwLock<Option<Contents>>>;
 
 enum Contents {
@@ -109,9 +109,9 @@ enum Contents {
 struct Encrypted {
     volume: Volume,
     size: u64,
-    /// Bytes that are only written together.
+    /// Bytes written together.
     sector: u64,
-    /// Whether all of it is stored.
+    /// Whether all of its ciphertext is stored.
     whole: bool,
 }
 
@@ -120,13 +120,13 @@ impl Encrypted {
         self.volume.layout()
     }
 
-    /// Where the ciphertext of `size` bytes ends.
+    /// The stored size of `size` bytes of plaintext.
     fn stored_end(&self, size: u64) -> u64 {
         FileLayout::stored_end(self.layout(), size)
     }
 
-    /// Writes `data` from `at` on, where nothing that counts is behind them: what else is in the last sector is zero. What is before
-    /// `at` in the first one stays. Whole sectors are encrypted where they are.
+    /// Writes `data` from `at` on, with nothing valid behind it: the rest of the last sector becomes zero. What precedes `at` in
+    /// the first sector stays. Whole sectors are encrypted in place.
     fn append(&self, at: u64, data: &mut [u8]) -> io::Result<()> {
         let whole = if at.is_multiple_of(self.sector) { data.len() - data.len() % self.sector as usize } else { 0 };
         let (whole, rest) = data.split_at_mut(whole);
@@ -141,7 +141,7 @@ impl Encrypted {
     }
 }
 
-/// Ends the use of a file when it is dropped.
+/// Ends the use of a file on drop.
 struct Using<'a> {
     of: &'a Stacked,
     node: Node,
@@ -165,7 +165,7 @@ impl Drop for Using<'_> {
 }
 
 impl Stacked {
-    /// What `keys` make of the tree `lower`.
+    /// The tree `lower`, decrypted with `keys`.
     pub fn new(lower: Arc<dyn Tree>, keys: Box<dyn FileKeys>) -> Self {
         let lower = if keys.read_only() { Arc::new(ReadOnly(lower)) } else { lower };
         Self {
@@ -181,57 +181,57 @@ impl Stacked {
         }
     }
 
-    /// Shares large reads and writes out over the threads of `pool`.
+    /// Splits large reads and writes over the threads of `pool`.
     pub fn with_pool(mut self, pool: Arc<Pool>) -> Self {
         self.pool = Some(pool);
         self
     }
 
-    /// How many names were left out of what was listed, since they do not decrypt.
+    /// How many names were left out of listings because they do not decrypt.
     pub fn left_out(&self) -> usize {
         self.left_out.lock().unwrap_or_else(PoisonError::into_inner).values().sum()
     }
 
-    /// From now on, names that do not decrypt are shown as they are stored, for whoever saves what there is. A name that another one
-    /// decrypts to stays out.
+    /// From now on shows names that do not decrypt as they are stored, for data rescue. A stored name that equals a decrypted name
+    /// stays hidden.
     pub fn show_stored_names(&self) {
         self.shows_stored_names.store(true, Ordering::Relaxed);
     }
 
-    /// Whether names are encrypted, too.
+    /// Whether names are encrypted as well.
     pub fn encrypts_names(&self) -> bool {
         self.keys.encrypts_names()
     }
 
-    /// Whether something in the folder has shown that the keys are right.
+    /// Whether data in the folder proved the keys right.
     pub fn proven(&self) -> bool {
         self.keys.proven()
     }
 
-    /// Bytes of contents transferred so far, and flushes that failed. A write that fails, the program is told.
+    /// Bytes of contents transferred so far, and failed flushes. A failed write is reported to its program instead.
     pub fn traffic(&self) -> Traffic {
         self.counters.traffic()
     }
 
-    /// Why the first failed flush failed.
+    /// The error of the first failed flush.
     pub fn failure(&self) -> Option<&str> {
         self.counters.failure()
     }
 
-    /// The keys, by their signatures: see [`FileKeys::signatures`].
+    /// The signatures of the keys: see [`FileKeys::signatures`].
     pub fn signatures(&self) -> Vec<String> {
         self.keys.signatures()
     }
 
-    /// The keys, for a process that is to hold them for another one: see [`FileKeys::split_keys`].
+    /// Splits off the keys, for the key process: see [`FileKeys::split_keys`].
     ///
     /// # Errors
-    /// `Unsupported` where the format cannot do without them.
+    /// `Unsupported` if the format does not support a key process.
     pub fn split_keys(self) -> Result<(KeylessFolder, Arc<dyn FolderKeys>)> {
         self.keys.split_keys()
     }
 
-    /// Whether the keys open this file: from its header, without its contents.
+    /// Checks that the keys open this file, by its header alone.
     ///
     /// # Errors
     /// Those of [`FileKeys::layout`].
@@ -239,7 +239,7 @@ impl Stacked {
         self.keys.layout(self.stored(file)).map(drop)
     }
 
-    /// What is stored of a file that was cut short. Nothing of one that is not encrypted.
+    /// The readable part of a file that was cut short. `None` for a file that is not encrypted.
     ///
     /// # Errors
     /// Those of [`FileKeys::layout`].
@@ -261,7 +261,7 @@ impl Stacked {
         self.keys.stored_name(name)
     }
 
-    /// Calls `find` with the name as it is stored; where stored names are shown, with a name that does not decrypt as it is, too.
+    /// Calls `find` with the stored form of `name`; if stored names are shown, also with `name` itself.
     fn find_stored(&self, name: &OsStr, find: impl Fn(&OsStr) -> io::Result<Node>) -> io::Result<Node> {
         let found = self.stored_name(name).and_then(|stored| find(&stored));
         let missing =
@@ -272,12 +272,12 @@ impl Stacked {
         }
     }
 
-    /// What decrypts to something that is no name at all was made by somebody else.
+    /// The decrypted name. A result that is not a valid name means that another program made the file.
     pub(crate) fn plain_name(&self, stored: &OsStr) -> io::Result<Option<OsString>> {
         Ok(self.keys.plain_name(stored)?.filter(|name| is_name(name)))
     }
 
-    /// Notes how many names were left out of a folder.
+    /// Records how many names of a folder were left out.
     fn note_left_out(&self, folder: Node, some: usize) -> io::Result<()> {
         let mut left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
         if some > 0 || !left_out.is_empty() {
@@ -290,7 +290,7 @@ impl Stacked {
         Ok(())
     }
 
-    /// Why [`Stacked::plain_name`] has no name to show.
+    /// Why [`Stacked::plain_name`] returned no name.
     pub(crate) fn why_no_name(&self, stored: &OsStr) -> Error {
         match self.keys.plain_name(stored) {
             Ok(Some(_)) => no_name("it decrypts to an invalid file name"),
@@ -309,7 +309,7 @@ impl Stacked {
         }
     }
 
-    // Who uses what
+    // Files in use
 
     fn used(&self) -> MutexGuard<'_, HashMap<Node, UsedFile>> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
@@ -337,7 +337,7 @@ impl Stacked {
         Using { of: self, node, contents: self.begin_use(node) }
     }
 
-    // What a file holds
+    // Contents of files
 
     fn contents(&self, node: Node, found: FileKind) -> io::Result<Contents> {
         let layout = match found {
@@ -361,12 +361,12 @@ impl Stacked {
         self.contents(node, self.keys.layout(self.stored(node))?)
     }
 
-    /// Notes that a file's header was loaded. If there are too many, the one that was loaded first goes; it is loaded again when its
-    /// file is used.
+    /// Records that a file's header was loaded. If there are too many, unloads the one loaded first; it is loaded again on its next
+    /// use.
     fn loaded(&self, file: &Shared) {
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.push_back(Arc::downgrade(file));
-        // Two for the one that came, so that those that are used right now, and stay for that, do not add up.
+        // Two per new file, so that files in use, which stay, do not add up.
         for _ in 0..loaded.len().saturating_sub(MOST_LOADED).min(2) {
             let Some(first) = loaded.pop_front() else { break };
             let Some(file) = first.upgrade() else { continue };
@@ -377,7 +377,7 @@ impl Stacked {
         }
     }
 
-    /// Calls `each` with what the file holds.
+    /// Calls `each` with the contents of the file.
     fn with<T>(&self, node: Node, each: impl FnOnce(&Contents) -> io::Result<T>) -> io::Result<T> {
         let file = self.using(node);
         loop {
@@ -392,7 +392,7 @@ impl Stacked {
         }
     }
 
-    /// Calls `each` with what the file holds, alone, to change its size. One that was cut short in its making is begun.
+    /// Calls `each` with exclusive access to the contents, to change the size. Begins an unfinished file first.
     fn alone<T>(&self, node: Node, each: impl FnOnce(&mut Contents) -> io::Result<T>) -> io::Result<T> {
         let file = self.using(node);
         let mut contents = file.write();
@@ -407,7 +407,7 @@ impl Stacked {
         each(contents.insert(begun))
     }
 
-    /// Bytes of plaintext, where they are not the bytes that are stored: of a file with these attributes below.
+    /// The plaintext size of a file, if it differs from the stored size. `stored` are its attributes in the tree below.
     fn size(&self, node: Node, stored: &Attributes) -> io::Result<Option<u64>> {
         let known = self.used().get(&node).map(|file| file.contents.clone());
         match known.as_ref().map(|known| known.read().unwrap_or_else(PoisonError::into_inner)).as_deref() {
@@ -420,7 +420,7 @@ impl Stacked {
 
     fn size_by_header(&self, node: Node, stored: &Attributes) -> io::Result<Option<u64>> {
         let rested = |time: &SystemTime| time.elapsed().is_ok_and(|elapsed| elapsed > RESTED);
-        // Only a folder of this machine says of all that changes when it did.
+        // Only folders of this machine have reliable change times.
         let Some(changed) = stored.changed.filter(rested).filter(|_| self.lower.changes_elsewhere()) else {
             return self.keys.size(self.stored(node));
         };
@@ -434,7 +434,7 @@ impl Stacked {
         Ok(size)
     }
 
-    /// Writes `data` from `offset` on, behind which the file ends then. What is between its old end and `offset` is zero.
+    /// Writes `data` at `offset`, which becomes the end of the file. The gap between the old end and `offset` is zero.
     fn grow(&self, node: Node, file: &mut Encrypted, offset: u64, data: &mut [u8]) -> io::Result<()> {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= file.layout().len());
         let end = end.ok_or(io::ErrorKind::FileTooLarge)?;
@@ -442,7 +442,7 @@ impl Stacked {
             return Err(cut_short(file));
         }
         self.has_room(offset.saturating_sub(file.size))?;
-        // Before anything is undone that was never done.
+        // Fail before anything is written that would be undone.
         if file.layout().segments().iter().any(|segment| !segment.writable) {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
@@ -458,13 +458,13 @@ impl Stacked {
         let grown = fill().and_then(|()| self.keys.set_size(self.stored(node), end));
         match &grown {
             Ok(()) => file.size = end,
-            // What is behind the end does not count; it only takes space.
+            // What lies behind the end does not count; it only takes space.
             Err(_) => drop(self.lower.set_len(node, file.stored_end(file.size))),
         }
         grown
     }
 
-    /// Whether so many zeros can be there, which are written one by one: there are no holes in what is encrypted.
+    /// Checks that `zeros` bytes fit, which are written one by one: encrypted files have no holes.
     ///
     /// # Errors
     /// `FileTooLarge` for more than the file system could ever hold, `StorageFull` for more than it can hold now.
@@ -487,21 +487,21 @@ impl Stacked {
         }
         self.keys.set_size(self.stored(node), len)?;
         (file.size, file.whole) = (len, true);
-        // Nothing of what went is left in the last sector, for whoever else makes the file longer.
+        // Clear the rest of the last sector, in case another program extends the file.
         if !len.is_multiple_of(file.sector) {
             file.append(len, &mut [])?;
         }
         self.lower.set_len(node, file.stored_end(len))
     }
 
-    /// Writes the header of a new file. Unless root does that, it takes away what programs run as, which is given back.
+    /// Writes the header of a new file. Unless root writes, that clears the set-user-ID and set-group-ID bits; they are restored.
     fn begin_new(&self, node: Node, new: &NewNode) -> io::Result<()> {
         const SET_IDS: u16 = 0o6000;
         let asked = new.mode.is_some_and(|mode| mode & SET_IDS != 0);
         let before = if asked { self.lower.attributes(node)?.mode } else { None };
         let file = self.using(node);
         let mut contents = file.write();
-        // Somebody else may have written to it already.
+        // Another user may have written to it already.
         if matches!(*contents, None | Some(Contents::Unfinished)) {
             *contents = Some(self.contents(node, self.keys.begin(self.stored(node))?)?);
             self.loaded(&file.contents);
@@ -513,7 +513,7 @@ impl Stacked {
     }
 }
 
-/// Whether this process, or the system, has no more descriptors or memory now.
+/// Whether this process or the system has run out of descriptors or memory.
 fn is_short_of_something(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM))
 }
@@ -565,13 +565,13 @@ impl Tree for Stacked {
         self.lower.forget(node, times);
     }
 
-    /// Of a file whose header cannot be read, the size that is stored: it can still be seen and removed.
+    /// A file whose header cannot be read has its stored size: it can still be seen and removed.
     fn attributes(&self, node: Node) -> io::Result<Attributes> {
         let mut of = self.lower.attributes(node)?;
         match of.kind {
             NodeKind::File => match self.size(node, &of) {
                 Ok(size) => of.size = size.unwrap_or(of.size),
-                // That says nothing of the file.
+                // This says nothing about the file.
                 Err(e) if is_short_of_something(&e) => return Err(e),
                 Err(_) => {}
             },
@@ -637,7 +637,7 @@ impl Tree for Stacked {
         let end = offset.checked_add(data.len() as u64);
         let within = |size: u64| end.is_some_and(|end| end <= size);
         let overwrite = |file: &Encrypted, data: &mut [u8]| {
-            // What is missing stays missing: a hole in front of this would decrypt to something.
+            // What is missing stays missing: a hole in front of this write would decrypt to garbage.
             let end = file.stored_end(offset + data.len() as u64);
             if !file.whole && end > self.lower.attributes(node)?.size {
                 return Err(cut_short(file));
@@ -698,7 +698,7 @@ impl Tree for Stacked {
         let node = self.lower.create_open(folder, &name, new, BOTH)?;
         self.begin_use(node);
         self.begin_new(node, new).inspect_err(|_| {
-            // Best effort: what went wrong is told, not what follows from it.
+            // Best effort: report the original error, not a failed clean-up.
             let _ = self.release(node);
             self.forget(node, 1);
             let _ = self.lower.remove(folder, &name);
@@ -757,7 +757,7 @@ impl Tree for Stacked {
 
     fn open(&self, file: Node, usage: Use) -> io::Result<()> {
         self.lower.open(file, Use { read: true, write: usage.write }).or_else(|e| match e.kind() {
-            // One that is in clear can be written all the same.
+            // A file in clear can still be written.
             io::ErrorKind::PermissionDenied if !usage.read => self.lower.open(file, usage),
             _ => Err(e),
         })?;

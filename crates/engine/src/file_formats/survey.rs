@@ -1,4 +1,4 @@
-//! What the files of a folder are, by what is kept of each.
+//! A survey of the files in a folder, from their metadata.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsString;
@@ -10,50 +10,51 @@ use super::{FileFacts, FileFormat, FileState, Stacked, StoredFile};
 use crate::error::{Error, ErrorKind, Result};
 use crate::trees::{Entry, HeldNode, Listing, Node, NodeKind, Tree};
 
-/// Folders in folders that are looked into. A damaged file system may have no end.
+/// The deepest nesting of folders that is followed. A damaged file system may have loops.
 const DEEPEST: usize = 256;
 
-/// How many files a folder has, for whom they are encrypted, and what is wrong with some.
+/// How many files a folder has, which keys open them, and which files have problems.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct FolderSurvey {
     /// Files.
     pub files: u64,
-    /// Folders, without the outermost.
+    /// Folders, without the root.
     pub folders: u64,
-    /// Bytes of plaintext that the files should have.
+    /// The plaintext size that the metadata record, in bytes.
     pub bytes: u64,
-    /// Files that nothing encrypts.
+    /// Files in clear.
     pub clear: u64,
-    /// How many files each key opens, by signature or thumbprint.
+    /// The number of files that each key opens, by signature or thumbprint.
     pub keys: BTreeMap<String, u64>,
-    /// How many files each cipher encrypts, with the bits of its key: `AES-256`.
+    /// The number of files per cipher and key size: `AES-256`.
     pub ciphers: BTreeMap<String, u64>,
-    /// Names that the key does not decrypt. Always none without a key.
+    /// Names that the key does not decrypt. Always 0 without a key.
     pub foreign_names: u64,
-    /// What is wrong, file by file.
+    /// The problems found.
     pub problems: Vec<Problem>,
 }
 
-/// A file that is not as it should be, or a folder, a link or a name.
+/// A problem with a file, folder, link or name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Problem {
-    /// Where it is in the folder, as people see it where the key is there, and as it is stored otherwise.
+    /// Its path in the folder: decrypted if the key is there, as stored otherwise.
     pub path: PathBuf,
     /// What its metadata say, and what is wrong with it.
     #[serde(flatten)]
     pub facts: FileFacts,
-    /// Whether another key than the one that was given may open it.
+    /// Whether a different key may open it.
     pub other_key: bool,
-    /// Whether only who has the key finds it.
+    /// Whether only a survey with the key finds it.
     #[serde(skip)]
     pub needs_key: bool,
 }
 
 impl FolderSurvey {
-    /// Looks at each file of `lower`, a folder of this format; with `upper`, its plaintext, also whether the key opens it, at names and at
-    /// links. Contents are not read. `each` is told of the progress after each file, and its error ends it.
+    /// Examines the metadata of each file of `lower`, a folder of this format. With `upper`, its plaintext, also checks that the
+    /// key opens files, names and links. Contents are not read. `each` gets the progress after each file, and its error ends the
+    /// survey.
     ///
     /// # Errors
     /// Those of the tree, and of `each`.
@@ -66,7 +67,7 @@ impl FolderSurvey {
         Self::walked(Walk { format, lower, upper, each, reads_contents: false, survey: Self::default() })
     }
 
-    /// The same, and reads all that is stored of each file.
+    /// Like [`FolderSurvey::of`], and reads all stored contents.
     ///
     /// # Errors
     /// Those of [`FolderSurvey::of`].
@@ -91,21 +92,21 @@ struct Walk<'a> {
     lower: &'a (dyn Tree + 'static),
     upper: Option<&'a Stacked>,
     each: &'a mut dyn FnMut(&FolderSurvey) -> Result<()>,
-    /// Whether all that is stored of files is read.
+    /// Whether stored contents are read.
     reads_contents: bool,
     survey: FolderSurvey,
 }
 
 /// The name of an entry.
 struct Shown {
-    /// As people see it; as it is stored, if it does not decrypt.
+    /// Decrypted; as stored if it does not decrypt.
     name: OsString,
-    /// Whether it is encrypted, and decrypts.
+    /// Whether the name is encrypted and decrypts.
     decrypted: bool,
 }
 
 impl Walk<'_> {
-    /// `above` are the folders that it is in: one that holds itself is not looked into again.
+    /// `above` are its ancestors: a folder that contains itself is not entered again.
     fn folder(&mut self, folder: Node, path: &Path, above: &mut Vec<Node>) -> Result<()> {
         if above.contains(&folder) || above.len() >= DEEPEST {
             self.wrong(path, "The folder contains itself or is nested too deep; it was skipped.");
@@ -156,7 +157,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Notes what is wrong with something of which there are no metadata.
+    /// Records a problem with something that has no metadata.
     fn wrong(&mut self, path: &Path, what: impl Into<String>) {
         let facts =
             FileFacts { state: FileState::Damaged, size: None, problem: Some(what.into()), ..FileFacts::clear(0) };
@@ -164,7 +165,7 @@ impl Walk<'_> {
         self.survey.problems.push(problem);
     }
 
-    /// The name that people see of an entry of the folder at `path`.
+    /// The name to show for an entry of the folder at `path`.
     fn shown(&mut self, entry: &Entry, path: &Path) -> std::io::Result<Shown> {
         let Some(upper) = self.upper else { return Ok(Shown { name: entry.name.clone(), decrypted: false }) };
         if let Some(name) = upper.plain_name(&entry.name)? {
@@ -197,7 +198,7 @@ impl Walk<'_> {
             let bits = facts.key_bits.map(|bits| format!("-{bits}")).unwrap_or_default();
             *survey.ciphers.entry(format!("{cipher}{bits}")).or_default() += 1;
         }
-        // What is wrong whatever the key counts first.
+        // Problems that do not depend on the key come first.
         if self.reads_contents && facts.problem.is_none() && facts.state == FileState::Encrypted {
             facts.problem = self.format.check_contents(of, &mut || (self.each)(survey)).map_err(|e| e.at(&path))?;
         }
@@ -213,7 +214,7 @@ impl Walk<'_> {
     }
 }
 
-/// Notes what only the key shows to be wrong with a file. Whether another key may open it.
+/// Records problems that only the key reveals. Returns whether a different key may open the file.
 fn with_key(upper: &Stacked, file: Node, shown: &Shown, facts: &mut FileFacts) -> bool {
     if facts.state == FileState::Clear && shown.decrypted {
         facts.state = FileState::Damaged;

@@ -1,4 +1,4 @@
-//! The label of a physical volume, and its metadata areas with the text that counts. Nothing here understands the text.
+//! The label of a physical volume, and its metadata areas with the current text. This module does not parse the text.
 
 use std::ops::Range;
 
@@ -7,10 +7,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::little_endian::{u32_at, u64_at};
 use crate::store::Store;
 
-/// What LVM2 counts in, whatever the sectors of the disk.
+/// The unit of LVM2's numbers, whatever the disk's sector size.
 pub(super) const SECTOR: u64 = 512;
 
-/// The label is in one of the first four sectors, nearly always in the second one.
+/// How many sectors are searched for the label, which is nearly always in the second one.
 const SECTORS_LOOKED_AT: u64 = 4;
 
 // The label, and behind it in the same sector the header of the physical volume. Numbers are little-endian; sources: lvm2,
@@ -28,7 +28,7 @@ const KIND: &[u8; 8] = b"LVM2 001";
 const UUID: usize = 32;
 const AREA: usize = 16;
 
-// The header of a metadata area, one sector; then the text, in a ring: behind the end of the area it goes on behind the header.
+// The header of a metadata area, one sector; then the text in a ring: past the end of the area it continues behind the header.
 //
 //   0 ┌──────────────────┬──────────────────────┬────────────────┬───────────────────┬─────────────────────┐
 //     │ CRC from 4 to 512│ " LVM2 x[5A%r0N*>" 16│ version, 1   4 │ where it is     8 │ size of the area  8 │
@@ -39,24 +39,24 @@ const MARK: &[u8; 16] = b" LVM2 x[5A%r0N*>";
 const VERSION: u32 = 1;
 const IGNORED: u32 = 1;
 
-/// The most bytes of text that are read: sixteen times what lvm2 makes room for.
+/// The most bytes of text that are read: sixteen times what lvm2 reserves.
 const MOST_TEXT: u64 = 16 << 20;
 
-/// What the label says.
+/// The contents of the label.
 pub(super) struct Label {
-    /// Of the physical volume, 32 characters without hyphens.
+    /// The UUID of the physical volume, 32 characters without hyphens.
     pub uuid: String,
     areas: Vec<Range<u64>>,
 }
 
-/// A text with the right checksum.
+/// A text with a valid checksum.
 pub(super) struct Text {
     pub bytes: Vec<u8>,
-    /// Where it begins in the store, in bytes.
+    /// Its offset in the store, in bytes.
     pub at: u64,
 }
 
-/// LVM2's CRC: that of zlib without the two inversions, and with a beginning of its own.
+/// LVM2's CRC: that of zlib without the two inversions, and with its own initial value.
 fn crc(bytes: &[u8]) -> u32 {
     const INITIAL: u32 = 0xf597_a6cf;
     let mut crc = crc32fast::Hasher::new_with_initial(!INITIAL);
@@ -64,12 +64,12 @@ fn crc(bytes: &[u8]) -> u32 {
     !crc.finalize()
 }
 
-/// Whether a UUID may have this character: lvm2's lib/uuid/uuid.c.
+/// Whether a UUID may contain this character (lvm2, lib/uuid/uuid.c).
 pub(super) fn of_uuid(c: u8) -> bool {
     c.is_ascii_alphanumeric() || b"!#".contains(&c)
 }
 
-/// The label, or `None` if nothing looks like one.
+/// Reads the label. `None` if nothing looks like one.
 pub(super) fn read(store: &dyn Store) -> Result<Option<Label>> {
     let mut wrong = None;
     for number in 0..SECTORS_LOOKED_AT.min(store.len() / SECTOR) {
@@ -144,12 +144,12 @@ fn areas(bytes: &[u8], at: u64) -> Result<[Vec<Range<u64>>; 2]> {
 }
 
 impl Label {
-    /// Bytes that no logical volume has: the sectors of the label, and the metadata areas.
+    /// Ranges outside all logical volumes: the sectors of the label, and the metadata areas.
     pub fn reserved(&self) -> impl Iterator<Item = Range<u64>> {
         std::iter::once(0..SECTORS_LOOKED_AT * SECTOR).chain(self.areas.iter().cloned())
     }
 
-    /// The text of each metadata area, in their order; an area that is not in use has none.
+    /// The text of each metadata area, in order. An unused area has none.
     ///
     /// # Errors
     /// Those of the store. `Unsupported` if there is no area.

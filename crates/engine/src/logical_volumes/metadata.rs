@@ -1,5 +1,5 @@
-//! What the text of the metadata says: the volume group, and where its logical volumes are on one physical volume. Sources: lvm2,
-//! lib/format_text/import_vsn1.c and flags.c for the names, lib/metadata/merge.c for what has to be true of segments;
+//! Interprets the metadata: the volume group, and where its logical volumes are on one physical volume. Sources: lvm2,
+//! lib/format_text/import_vsn1.c and flags.c for the names, lib/metadata/merge.c for the constraints on segments;
 //! Documentation/admin-guide/device-mapper/striped.rst for stripes.
 
 use std::collections::BTreeMap;
@@ -14,37 +14,37 @@ use crate::store::Extent;
 /// The longest name that lvm2 allows (NAME_LEN, with the zero at its end).
 const LONGEST_NAME: usize = 127;
 
-/// States of a logical volume that change nothing of where it is: lvm2's lib/format_text/flags.c.
+/// Status flags of a logical volume that do not affect its location (lvm2, lib/format_text/flags.c).
 const HARMLESS: &[&str] = &[VISIBLE, READ, WRITE, "FIXED_MINOR", "ACTIVATION_SKIP", "ALLOCATABLE", "NOAUTOACTIVATE"];
 const VISIBLE: &str = "VISIBLE";
 const READ: &str = "READ";
 const WRITE: &str = "WRITE";
 
-/// Values of a segment that are words and never name a logical volume.
+/// Text values of a segment that never name a logical volume.
 const WORDS: &[&str] = &["type", "tags", "cache_mode", "policy", "discards"];
 
 /// The physical volume that the text was read from.
 pub(super) struct On<'a> {
-    /// 32 characters without hyphens.
+    /// Its UUID, 32 characters without hyphens.
     pub uuid: &'a str,
-    /// Bytes of the store.
+    /// The size of the store, in bytes.
     pub len: u64,
-    /// Bytes that no logical volume has.
+    /// Ranges outside all logical volumes, in bytes.
     pub reserved: Vec<Range<u64>>,
 }
 
-/// Where the extents of a physical volume are, if it is the one at hand.
+/// The extents of a physical volume, and whether it is the one at hand.
 struct Physical {
-    /// Where the first one begins, in bytes.
+    /// The offset of the first extent, in bytes.
     start: u64,
     extents: u64,
     here: bool,
 }
 
-/// Extents of the physical volume at hand; nothing if they are on another one.
+/// Extents of the physical volume at hand; `None` if they are on another one.
 type Here = Option<Range<u64>>;
 
-/// What is needed to understand a segment.
+/// The context for interpreting a segment.
 struct Context<'a> {
     text: TextOffset,
     group: &'a str,
@@ -52,7 +52,7 @@ struct Context<'a> {
     physical: BTreeMap<&'a str, Physical>,
 }
 
-/// Where the text is in the store, in bytes; errors within it are told of that place.
+/// The offset of the text in the store, in bytes; errors in the text report this offset.
 #[derive(Clone, Copy)]
 struct TextOffset(u64);
 
@@ -69,7 +69,7 @@ impl TextOffset {
         of.section(field).ok_or_else(|| self.malformed(field, "it is missing"))
     }
 
-    /// A name as lvm2 allows it: one that can be shown to people.
+    /// Checks a name against lvm2's rules, so that it is safe to show.
     fn name<'a>(self, field: &'static str, name: &'a str) -> Result<&'a str> {
         let usual = |c: char| c.is_ascii_alphanumeric() || "_.+-".contains(c);
         let allowed = !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(usual);
@@ -90,30 +90,30 @@ fn plain(uuid: &str) -> String {
     uuid.chars().filter(|c| *c != '-').collect()
 }
 
-/// One segment, as far as it can be understood.
+/// One segment, perhaps of an unsupported kind.
 struct Segment<'a> {
-    /// In extents.
+    /// In logical extents.
     start: u64,
-    /// In extents.
+    /// In logical extents.
     count: u64,
     kind: &'a str,
-    /// Where it is, or why it cannot be told.
+    /// Where it is, or why that is unknown.
     extent: std::result::Result<Extent, String>,
-    /// What it has on the physical volume at hand, in extents of that; also where `extent` is not told.
+    /// The extents that it uses on the physical volume at hand, even if `extent` is unknown.
     used: Vec<Range<u64>>,
 }
 
-/// A logical volume that another one makes use of.
+/// The use of a logical volume by another one.
 struct Use<'a> {
     by: &'a str,
     kind: &'a str,
-    /// The name of the value.
+    /// The name of the value that refers to it.
     field: &'a str,
-    /// Whether that is a snapshot that goes back into its origin, so that each of them has only a part of the data.
+    /// Whether this is a snapshot being merged into its origin, so that each of them holds only part of the data.
     merging: bool,
 }
 
-/// The group that the text tells of; it begins `at` byte of the store.
+/// Parses the group from the text, which begins at offset `at` of the store.
 pub(super) fn group(text: &[u8], at: u64, on: &On<'_>) -> Result<Group> {
     let parsed = text::parse(text).map_err(|wrong| {
         let what = wrong.what;
@@ -151,7 +151,7 @@ pub(super) fn group(text: &[u8], at: u64, on: &On<'_>) -> Result<Group> {
     Ok(Group { name, uuid, seqno, extent_size, volumes, warnings })
 }
 
-/// The physical volumes by the names that segments have for them, and warnings.
+/// The physical volumes, by the names that segments use for them, and warnings.
 fn physical_volumes<'a>(
     place: TextOffset,
     all: &'a Section,
@@ -179,11 +179,11 @@ fn physical_volumes<'a>(
     }
 }
 
-/// Why a logical volume is refused in a store that has become too small.
+/// Why a logical volume is refused if the store is too small.
 pub(super) const PAST_THE_END: &str = "it extends past the end of its volume";
 
 impl Context<'_> {
-    /// The logical volumes that are more than parts of others.
+    /// The logical volumes that are not only parts of others.
     fn volumes(&self, all: &Section, vg: &Section, on: &On<'_>) -> Result<Vec<LogicalVolume>> {
         let mut segments = BTreeMap::new();
         for (name, lv) in all.sections() {
@@ -197,7 +197,7 @@ impl Context<'_> {
         for (name, lv) in all.sections() {
             let own = &segments[name];
             let uses = uses.get(name).map_or(&[][..], Vec::as_slice);
-            // Of a snapshot people know the volume with its changes, which is hidden; the one that tells of it is not, but has nothing.
+            // People know a snapshot by the volume with its changes, which is hidden. The visible one has no data.
             let snapshot = uses.iter().any(|used| used.kind == "snapshot");
             let visible = snapshot || lv.texts("status").contains(&VISIBLE);
             if visible && own.iter().all(|segment| segment.kind != "snapshot") {
@@ -217,7 +217,7 @@ impl Context<'_> {
         on: &On<'_>,
     ) -> Result<LogicalVolume> {
         let extents = segments.iter().map(|segment| segment.count).sum::<u64>();
-        // Each segment's part has been multiplied before, but not the sum of them.
+        // Each segment's length was multiplied safely before, but not their sum.
         let len = extents.checked_mul(self.extent_size);
         let len = len.ok_or_else(|| self.text.malformed("extent_count", format!("{name} has {extents} extents")))?;
         let status = lv.texts("status");
@@ -240,7 +240,7 @@ impl Context<'_> {
         Ok(LogicalVolume { name, uuid, len, read_only, refused, group, extents })
     }
 
-    /// The segments of a logical volume, which follow each other without a gap.
+    /// The segments of a logical volume, checked to have no gaps.
     fn segments<'b>(&self, name: &str, lv: &'b Section) -> Result<Vec<Segment<'b>>> {
         let malformed = |field, what: &str| self.text.malformed(field, format!("{name}: {what}"));
         let mut segments = Vec::new();
@@ -273,7 +273,7 @@ impl Context<'_> {
         let mut made = Segment { start, count, kind, extent: Err(format!("it is of type {kind}")), used: Vec::new() };
         match kind {
             "striped" | "linear" => self.striped(name, segment, len, &mut made)?,
-            // It has whole copies, and is told of only so that nothing else may lie there.
+            // Its parts are whole copies, and it is recorded only so that nothing else may overlap them.
             "mirror" => {
                 let places = self.places(name, segment.value("mirrors"), count)?;
                 made.used = places.into_iter().filter_map(|(_, used)| used).collect();
@@ -317,8 +317,8 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// What a list of names and first extents means, each for `count` extents: the name, and the extents if they are on the physical
-    /// volume at hand.
+    /// Parses a list of names and first extents, each for `count` extents. Returns each name, with the extents if they are on the
+    /// physical volume at hand.
     fn places<'b>(&self, name: &str, list: Option<&'b Value>, count: u64) -> Result<Vec<(&'b str, Here)>> {
         let malformed = |what: String| self.text.malformed("stripes", format!("{name}: {what}"));
         let Some(Value::List(list)) = list else { return Err(malformed("they are missing".into())) };
@@ -339,7 +339,7 @@ impl Context<'_> {
         Ok(places)
     }
 
-    /// No extent belongs to two segments, and none to the metadata.
+    /// Checks that no extent belongs to two segments, or overlaps the metadata.
     fn check_used(&self, segments: &BTreeMap<&str, Vec<Segment<'_>>>, on: &On<'_>) -> Result<()> {
         let here = self.physical.values().find(|pv| pv.here).expect("one is here");
         let used = segments.iter().flat_map(|(name, all)| all.iter().map(move |segment| (*name, segment)));
@@ -354,7 +354,7 @@ impl Context<'_> {
             }
         }
         for (range, name) in used {
-            // The products are within what was multiplied for the physical volume.
+            // These products cannot overflow: larger ones were computed for the physical volume.
             let bytes = here.start + range.start * self.extent_size..here.start + range.end * self.extent_size;
             if on.reserved.iter().any(|reserved| reserved.start < bytes.end && bytes.start < reserved.end) {
                 return Err(self.text.malformed("pe_start", format!("{name} lies where the metadata are")));
@@ -363,7 +363,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Which logical volumes the segments of others name.
+    /// Which logical volumes are named by segments of others.
     fn uses<'b>(&self, all: &'b Section) -> BTreeMap<&'b str, Vec<Use<'b>>> {
         let mut uses: BTreeMap<&str, Vec<Use<'_>>> = BTreeMap::new();
         for (by, lv) in all.sections() {
@@ -371,7 +371,7 @@ impl Context<'_> {
                 let kind = segment.text("type").unwrap_or_default();
                 let merging = kind == "snapshot" && segment.value("merging_store").is_some();
                 for (field, value) in segment.values().filter(|(field, _)| !WORDS.contains(field)) {
-                    // In these, the name of a physical volume comes first.
+                    // In these lists, a name means a physical volume first.
                     let physical =
                         |name: &str| matches!(field, "stripes" | "mirrors") && self.physical.contains_key(name);
                     let names = value.texts().into_iter().filter(|name| *name != by && !physical(name));
@@ -386,7 +386,7 @@ impl Context<'_> {
 }
 
 impl Use<'_> {
-    /// Whether its contents are as if nobody used it, as long as they stay so: writing would change what the other one shows.
+    /// Whether the volume can be read as if unused. It must not be written, because the other volume would show the change.
     fn only_read(&self) -> bool {
         matches!((self.kind, self.field), ("snapshot", "origin") | ("thin", "external_origin")) && !self.merging
     }
@@ -405,7 +405,7 @@ impl Use<'_> {
     }
 }
 
-/// Why nothing in the whole group is to be written.
+/// Why the whole group is read-only, if it is.
 fn group_read_only(vg: &Section) -> Option<&'static str> {
     let status = vg.texts("status");
     if status.contains(&"EXPORTED") {
@@ -419,7 +419,7 @@ fn reaches_past(extent: &Extent, len: u64) -> bool {
     extent.runs.iter().any(|at| at + each > len)
 }
 
-/// A word of the metadata as it can be shown.
+/// Reduces a word of the metadata to characters that are safe to show.
 fn word(text: &str) -> String {
     let usual = |c: &char| c.is_ascii_alphanumeric() || "_.+-".contains(*c);
     text.chars().filter(usual).take(LONGEST_NAME).collect()

@@ -1,8 +1,8 @@
-//! Logical volumes of LVM2: where they are in the physical volume that a store is. The usual laptop has them inside its encrypted
-//! volume. What is written goes into a logical volume's own extents; nothing here writes metadata.
+//! Logical volumes of LVM2, located in the store of a physical volume. A typical laptop has them inside its encrypted volume.
+//! Writes go to a logical volume's own extents; this module never writes metadata.
 //!
-//! Linear and striped volumes that lie on this one physical volume open. All else is refused with the name of the volume and
-//! what it is: mirrors, RAID, thin volumes, caches, snapshots, integrity, and what is partly on another physical volume.
+//! Linear and striped volumes that lie on this one physical volume can be opened. All others are refused, with the volume's name
+//! and kind: mirrors, RAID, thin volumes, caches, snapshots, integrity, and volumes partly on another physical volume.
 
 mod label;
 mod metadata;
@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Extent, MappedStore, Store};
 
-/// The volume group that a physical volume belongs to, as that one tells it.
+/// The volume group that a physical volume belongs to, from the metadata on it.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Group {
@@ -23,7 +23,7 @@ pub struct Group {
     pub name: String,
     /// Its UUID.
     pub uuid: String,
-    /// How often its metadata were changed.
+    /// The version of its metadata.
     pub seqno: u64,
     /// Size of an extent, in bytes.
     pub extent_size: u64,
@@ -43,22 +43,22 @@ pub struct LogicalVolume {
     pub uuid: String,
     /// Its size in bytes.
     pub len: u64,
-    /// Why nothing can be written to it, if that is so.
+    /// Why it is read-only, if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_only: Option<String>,
-    /// Why it cannot be opened, if that is so.
+    /// Why it cannot be opened, if it cannot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
     /// The name of its group.
     #[serde(skip)]
     group: String,
-    /// Where it is; empty if it cannot be opened.
+    /// Its extents; empty if it cannot be opened.
     #[serde(skip)]
     extents: Vec<Extent>,
 }
 
 impl Group {
-    /// The names of those that can be opened, with the name of the group.
+    /// The full names of the volumes that can be opened.
     pub fn openable(&self) -> Vec<String> {
         self.volumes.iter().filter(|v| v.refused.is_none()).map(LogicalVolume::full_name).collect()
     }
@@ -70,10 +70,10 @@ impl LogicalVolume {
         format!("{}/{}", self.group, self.name)
     }
 
-    /// It as a store of its own; `store` is what it was found in.
+    /// Opens the volume as a store of its own; `store` is the one it was found in.
     ///
     /// # Errors
-    /// `Unsupported` if it is of a kind that is not opened here, `Malformed` if not all of it is there.
+    /// `Unsupported` if its kind is not supported, `Malformed` if part of it is missing.
     pub fn open(&self, store: Arc<dyn Store>) -> Result<MappedStore> {
         let Some(why) = &self.refused else {
             return Ok(MappedStore::new(store, &self.extents, self.read_only.is_none())?);
@@ -88,11 +88,11 @@ impl LogicalVolume {
     }
 }
 
-/// The volume group of the physical volume that `store` is, or `None` if it is none.
+/// The volume group of the physical volume in `store`; `None` if it is not a physical volume.
 ///
 /// # Errors
-/// `Malformed` if the metadata contradict themselves or the store, or no copy of them is whole; `NotThisFormat` for a physical volume
-/// without a group; `Unsupported` for one without metadata; `Io`.
+/// `Malformed` if the metadata contradict themselves or the store, or if every copy is damaged; `NotThisFormat` for a physical
+/// volume without a group; `Unsupported` for one without metadata; `Io`.
 pub fn read(store: &dyn Store) -> Result<Option<Group>> {
     let Some(label) = label::read(store)? else { return Ok(None) };
     let on = metadata::On { uuid: &label.uuid, len: store.len(), reserved: label.reserved().collect() };
@@ -118,7 +118,7 @@ pub fn read(store: &dyn Store) -> Result<Option<Group>> {
     }
 }
 
-/// The logical volume of that name, which is `GROUP/VOLUME` or `VOLUME`, and its group.
+/// The logical volume called `GROUP/VOLUME` or `VOLUME`, and its group.
 ///
 /// # Errors
 /// `Misuse` if there is none; those of [`read`].
@@ -141,7 +141,7 @@ pub fn find(store: &dyn Store, name: &str) -> Result<(Group, LogicalVolume)> {
     }
 }
 
-/// The logical volume of that name as a store of its own, and what is known of it.
+/// Opens the logical volume of that name as a store of its own, with its description.
 ///
 /// # Errors
 /// Those of [`find`] and [`LogicalVolume::open`].
@@ -155,9 +155,9 @@ fn malformed(field: &'static str, offset: u64, what: impl Into<String>) -> Error
     ErrorKind::Malformed { field, offset, what: what.into() }.into()
 }
 
-/// Reads metadata that are not in a store, for the fuzz target.
+/// Parses metadata without a store, for the fuzz target.
 pub(crate) fn fuzz_metadata(text: &[u8]) {
-    /// Of a physical volume of 1 GiB with the UUID that the corpus has.
+    /// The size of a physical volume of 1 GiB; its UUID is the one in the corpus.
     const LEN: u64 = 1 << 30;
     let uuid = "0123456789abcdefghijABCDEFGHIJxy";
     let reserved = vec![0..2048, 4096..1 << 20];

@@ -1,5 +1,5 @@
-//! The text that LVM2 keeps its metadata in: sections of names and values. Source: lvm.conf(5), and lvm2's
-//! libdm/libdm-config.c for what a name or a number may look like.
+//! LVM2's metadata text: sections of names and values. Source: lvm.conf(5), and lvm2's libdm/libdm-config.c for the syntax of names
+//! and numbers.
 //!
 //! ```text
 //! vg { id = "ELWuxp-…"  extent_size = 8192      # a comment
@@ -8,10 +8,10 @@
 
 use std::collections::BTreeMap;
 
-/// Sections in sections: a volume group's have at most five.
+/// The deepest nesting of sections: a volume group has at most five levels.
 const DEEPEST: usize = 16;
 
-/// What is wrong, and at which byte of the text.
+/// An error, and its offset in the text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Wrong {
     pub at: usize,
@@ -23,7 +23,7 @@ pub(super) enum Value {
     Number(i64),
     Text(String),
     List(Vec<Value>),
-    /// A number that is not whole; nothing here has one.
+    /// A number that is not whole; no value used here has one.
     Other,
 }
 
@@ -52,7 +52,7 @@ impl Section {
         }
     }
 
-    /// By name.
+    /// The sections, with their names.
     pub fn sections(&self) -> impl Iterator<Item = (&str, &Section)> {
         self.0.iter().filter_map(|(name, entry)| match entry {
             Entry::Section(section) => Some((&**name, section)),
@@ -60,7 +60,7 @@ impl Section {
         })
     }
 
-    /// By name.
+    /// The values, with their names.
     pub fn values(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.0.iter().filter_map(|(name, entry)| match entry {
             Entry::Value(value) => Some((&**name, value)),
@@ -75,7 +75,7 @@ impl Section {
         }
     }
 
-    /// `None` also for a negative number, since nothing here is one.
+    /// `None` also for a negative number, because no value used here is negative.
     pub fn number(&self, name: &str) -> Option<u64> {
         match self.value(name)? {
             Value::Number(number) => u64::try_from(*number).ok(),
@@ -83,14 +83,14 @@ impl Section {
         }
     }
 
-    /// The texts of a list, or a text that stands alone.
+    /// The texts of a list, or a single text.
     pub fn texts(&self, name: &str) -> Vec<&str> {
         self.value(name).map(Value::texts).unwrap_or_default()
     }
 }
 
 impl Value {
-    /// Those of a list, or the one that it is.
+    /// The texts of a list, or the single text.
     pub fn texts(&self) -> Vec<&str> {
         match self {
             Self::Text(text) => vec![text],
@@ -100,7 +100,7 @@ impl Value {
     }
 }
 
-/// Reads the text up to its end or to a zero byte.
+/// Parses the text up to its end or to a zero byte.
 pub(super) fn parse(text: &[u8]) -> Result<Section, Wrong> {
     let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
     let mut reader = Reader { text: &text[..end], at: 0 };
@@ -186,7 +186,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The values up to the closing bracket; there may be a comma behind the last one.
+    /// The values up to the closing bracket. A comma after the last one is allowed.
     fn list(&mut self) -> Result<Vec<Value>, Wrong> {
         let mut values = Vec::new();
         loop {
@@ -211,7 +211,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A backslash stands before a quotation mark or a backslash that belongs to the text.
+    /// A quoted text. A backslash escapes a quotation mark or a backslash.
     fn quoted(&mut self) -> Result<String, Wrong> {
         self.at += 1;
         let mut bytes = Vec::new();

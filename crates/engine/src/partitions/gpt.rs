@@ -44,10 +44,10 @@ struct Copy {
     other: u64,
 }
 
-/// Reads the table of a disk whose first sector says that it has one.
+/// Reads the table of a disk whose first sector announces a GPT.
 pub(super) fn read(store: &dyn Store) -> Result<PartitionTable> {
     let mut wrong = None;
-    // The sector size shows in where the header is found; among several errors, that of a header that exists wins.
+    // The header's location reveals the sector size. Among several errors, that of an existing header takes precedence.
     for size in SECTOR_SIZES {
         match copy(store, size, 1) {
             Ok(primary) => return table(size, &primary, second(store, size, &primary)),

@@ -1,4 +1,4 @@
-//! Partition tables: where the partitions of a disk are. Nothing here writes.
+//! Partition tables: where the partitions of a disk are. This module never writes.
 
 mod gpt;
 mod mbr;
@@ -23,7 +23,7 @@ pub struct PartitionTable {
     pub sector_size: u32,
     /// The partitions, by number.
     pub partitions: Vec<Partition>,
-    /// What the user must know, such as a damaged copy; whole sentences.
+    /// Warnings, such as about a damaged copy; whole sentences.
     pub warnings: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ pub enum TableKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Partition {
-    /// Its number as Linux counts: from 1 on; logical partitions of a master boot record from 5 on.
+    /// Its number in Linux: from 1; logical partitions of a master boot record from 5.
     pub number: u32,
     /// Offset on the disk, in bytes.
     pub start: u64,

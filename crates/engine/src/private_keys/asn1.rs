@@ -1,6 +1,6 @@
-//! ASN.1 as files of keys and certificates have it (ITU-T X.690): read as BER, since some programs write that, and written as DER.
+//! ASN.1 in key and certificate files (ITU-T X.690): reads BER, because some programs write it, and writes DER.
 //!
-//! Nothing is copied while reading, so that secrets stay where they are. A structure is read in the order of its fields.
+//! Reading copies nothing, so secrets stay in place. A structure is read in the order of its fields.
 
 use std::borrow::Cow;
 
@@ -25,27 +25,27 @@ pub mod tag {
     pub const CONTEXT_0_PRIMITIVE: u8 = 0x80;
     pub const CONTEXT_0: u8 = 0xa0;
     pub const CONTEXT_3: u8 = 0xa3;
-    /// What is built of others.
+    /// The bit that marks a constructed value.
     pub const CONSTRUCTED: u8 = 0x20;
 }
 
-/// How deep values of indefinite length, or strings of strings, may lie in each other.
+/// The deepest nesting of values of indefinite length, and of constructed strings.
 const DEPTH: usize = 16;
 
-/// One value.
+/// A value.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
     /// Its tag.
     pub tag: u8,
     /// Its contents.
     pub content: &'a [u8],
-    /// All of it, with tag and length.
+    /// The whole value, with tag and length.
     pub whole: &'a [u8],
-    /// Where the contents begin in the outermost value.
+    /// The offset of the contents in the outermost value.
     at: usize,
 }
 
-/// Values one after the other.
+/// A sequence of values.
 #[derive(Clone)]
 pub struct DerReader<'a> {
     bytes: &'a [u8],
@@ -53,25 +53,25 @@ pub struct DerReader<'a> {
 }
 
 impl<'a> DerReader<'a> {
-    /// Of all these bytes.
+    /// Reads values from these bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }
 
-    /// Whether there are no more.
+    /// Whether no value is left.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// The tag of the next one, if there is one.
+    /// The tag of the next value, if there is one.
     pub fn peek(&self) -> Option<u8> {
         self.bytes.first().copied()
     }
 
-    /// The next one, whatever it is.
+    /// Returns the next value, with any tag.
     ///
     /// # Errors
-    /// `Malformed`, which names `field`, if there is none or it is longer than what is left.
+    /// `Malformed`, naming `field`, if no value is left or it is incomplete.
     pub fn any(&mut self, field: &'static str) -> Result<Item<'a>> {
         let item = split(self.bytes, self.at, DEPTH).ok_or_else(|| self.damaged(field, "the value is incomplete"))?;
         self.bytes = &self.bytes[item.whole.len()..];
@@ -79,7 +79,7 @@ impl<'a> DerReader<'a> {
         Ok(item)
     }
 
-    /// The next one, which has that tag.
+    /// Returns the next value, which must have that tag.
     ///
     /// # Errors
     /// `Malformed`.
@@ -91,7 +91,7 @@ impl<'a> DerReader<'a> {
         }
     }
 
-    /// The next one, if it has that tag.
+    /// Returns the next value if it has that tag.
     ///
     /// # Errors
     /// `Malformed`.
@@ -99,7 +99,7 @@ impl<'a> DerReader<'a> {
         (self.peek() == Some(tag)).then(|| self.any(field)).transpose()
     }
 
-    /// What is in the next one, which has that tag.
+    /// Reads inside the next value, which must have that tag.
     ///
     /// # Errors
     /// `Malformed`.
@@ -107,7 +107,7 @@ impl<'a> DerReader<'a> {
         Ok(self.expect(tag, field)?.reader())
     }
 
-    /// What is in the next one, a sequence.
+    /// Reads inside the next value, which must be a sequence.
     ///
     /// # Errors
     /// `Malformed`.
@@ -115,7 +115,7 @@ impl<'a> DerReader<'a> {
         self.inside(tag::SEQUENCE, field)
     }
 
-    /// The bytes of an integer, the most significant one first; not negative.
+    /// The bytes of a non-negative integer, most significant byte first.
     ///
     /// # Errors
     /// `Malformed`.
@@ -137,7 +137,7 @@ impl<'a> DerReader<'a> {
         number.ok_or_else(|| self.damaged(field, "too large a number"))
     }
 
-    /// An object identifier, as it is encoded.
+    /// An object identifier, encoded.
     ///
     /// # Errors
     /// `Malformed`.
@@ -145,7 +145,7 @@ impl<'a> DerReader<'a> {
         Ok(self.expect(tag::OID, field)?.content)
     }
 
-    /// A string of bytes, which BER may have cut in pieces.
+    /// An octet string. BER may split it into pieces.
     ///
     /// # Errors
     /// `Malformed`.
@@ -157,7 +157,7 @@ impl<'a> DerReader<'a> {
         self.expect(tag, field)?.octets(field)
     }
 
-    /// A string of whole bytes where bits are allowed.
+    /// A bit string that consists of whole bytes.
     ///
     /// # Errors
     /// `Malformed`.
@@ -168,19 +168,19 @@ impl<'a> DerReader<'a> {
         }
     }
 
-    /// An error about what was or is to be read.
+    /// An error at the current position.
     pub fn damaged(&self, field: &'static str, what: impl Into<String>) -> Error {
         ErrorKind::Malformed { field, offset: self.at as u64, what: what.into() }.into()
     }
 }
 
 impl<'a> Item<'a> {
-    /// The values in it.
+    /// Reads the values inside.
     pub fn reader(&self) -> DerReader<'a> {
         DerReader { bytes: self.content, at: self.at }
     }
 
-    /// The contents of a string, whose pieces are put together if it has some.
+    /// The contents of a string, with its pieces joined.
     ///
     /// # Errors
     /// `Malformed`.
@@ -191,17 +191,17 @@ impl<'a> Item<'a> {
         let mut all = Vec::new();
         let mut pieces = self.reader();
         while !pieces.is_empty() {
-            // Pieces of pieces are allowed, and nobody writes them.
+            // Nested pieces are legal, but no program writes them.
             all.extend_from_slice(pieces.expect(tag::OCTETS, field)?.content);
         }
         Ok(Cow::Owned(all))
     }
 }
 
-/// The first value of `bytes`, which begin at `at`. None if it is not whole.
+/// The first value of `bytes`, which begin at offset `at`. `None` if it is incomplete.
 fn split(bytes: &[u8], at: usize, depth: usize) -> Option<Item<'_>> {
     let (&tag, rest) = bytes.split_first()?;
-    // Numbers of more than one byte are in nothing that is read here.
+    // Tags of more than one byte do not occur in the files read here.
     if tag & 0x1f == 0x1f {
         return None;
     }
@@ -222,7 +222,7 @@ fn split(bytes: &[u8], at: usize, depth: usize) -> Option<Item<'_>> {
     Some(Item { tag, content, whole: &bytes[..before + len], at: at + before })
 }
 
-/// A value that ends where a value of type 0 without contents follows (X.690, 8.1.3.6).
+/// A value of indefinite length: it ends with an end-of-contents marker (X.690, 8.1.3.6).
 fn indefinite(bytes: &[u8], tag: u8, at: usize, depth: usize) -> Option<Item<'_>> {
     if tag & tag::CONSTRUCTED == 0 {
         return None;
@@ -235,10 +235,10 @@ fn indefinite(bytes: &[u8], tag: u8, at: usize, depth: usize) -> Option<Item<'_>
     Some(Item { tag, content: &bytes[2..len], whole: &bytes[..len + 2], at: at + 2 })
 }
 
-/// One value of these contents, one behind the other. Wiped when it is dropped.
+/// A value with these contents, concatenated. Wiped on drop.
 pub fn value(tag: u8, contents: &[&[u8]]) -> Zeroizing<Vec<u8>> {
     let len: usize = contents.iter().map(|part| part.len()).sum();
-    // All of it at once: a vector that grows would leave pieces behind.
+    // Allocate the full size at once: a growing vector would leave copies behind.
     let mut out = Zeroizing::new(Vec::with_capacity(len + 6));
     out.push(tag);
     match len {
@@ -259,7 +259,7 @@ pub fn sequence(contents: &[&[u8]]) -> Zeroizing<Vec<u8>> {
     value(tag::SEQUENCE, contents)
 }
 
-/// A number that is not negative, from its bytes, the most significant one first.
+/// A non-negative number, from its bytes, most significant byte first.
 pub fn integer(bytes: &[u8]) -> Zeroizing<Vec<u8>> {
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     match &bytes[zeros..] {
@@ -269,12 +269,12 @@ pub fn integer(bytes: &[u8]) -> Zeroizing<Vec<u8>> {
     }
 }
 
-/// An algorithm's identifier with its parameters.
+/// An AlgorithmIdentifier with its parameters.
 pub fn algorithm(oid: &[u8], parameters: &[u8]) -> Zeroizing<Vec<u8>> {
     sequence(&[&value(tag::OID, &[oid]), parameters])
 }
 
-/// An object identifier as people write it.
+/// An object identifier in dotted form.
 pub fn dotted(oid: &[u8]) -> String {
     let mut numbers = Vec::new();
     let mut number = 0u64;
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn ber_is_read_too() {
-        // A sequence without a length, and in it a string in two pieces, then a number.
+        // A sequence of indefinite length with a string in two pieces, then a number.
         let bytes = [0x30, 0x80, 0x24, 0x80, 4, 1, b'a', 4, 2, b'b', b'c', 0, 0, 2, 1, 5, 0, 0, 2, 1, 9];
         let mut outer = DerReader::new(&bytes);
         let mut inner = outer.sequence("it").expect("whole");

@@ -1,4 +1,4 @@
-//! Certificates of X.509 (RFC 5280): what of them tells for whom a file is encrypted, and new ones for EFS.
+//! X.509 certificates (RFC 5280): the fields that identify the recipient of a file, and new certificates for EFS.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,28 +12,28 @@ use super::oids;
 use crate::error::{Error, Result};
 use crate::random;
 
-/// Years for which a new certificate is valid. EFS never looks at it when it decrypts.
+/// How many years a new certificate is valid. EFS ignores validity when it decrypts.
 const YEARS: u64 = 10;
 
-/// A certificate: for whom a file can be encrypted.
+/// A certificate that files can be encrypted for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// All of it, as DER has it.
+    /// The whole certificate in DER.
     pub der: Vec<u8>,
-    /// SHA-1 of that, by which Windows names it.
+    /// The SHA-1 hash of the certificate, which Windows identifies it by.
     pub thumbprint: [u8; 20],
-    /// Whose it is: `CN=alice, OU=EFS File Encryption Certificate`.
+    /// The subject: `CN=alice, OU=EFS File Encryption Certificate`.
     pub subject: String,
-    /// Its public key. None for one that is not RSA's.
+    /// Its public key. `None` if it is not an RSA key.
     pub public: Option<rsa::RsaPublicKey>,
     /// Its subject key identifier, where it has one.
     pub key_identifier: Option<Vec<u8>>,
-    /// Whether it says that it is for EFS, or for recovering files of EFS, or for anything.
+    /// Whether its purposes include EFS, EFS recovery or any purpose.
     pub for_efs: bool,
 }
 
 impl Certificate {
-    /// Reads DER. Signature and dates are not looked at: whoever holds the private key can read the files.
+    /// Reads DER. Ignores signature and dates: the holder of the private key can read the files anyway.
     ///
     /// # Errors
     /// `Malformed`.
@@ -51,7 +51,7 @@ impl Certificate {
         let mut thumbprint = [0; 20];
         hash::SHA1.checksum(&[whole.whole], &mut thumbprint);
         let (mut key_identifier, mut usages) = (None, None);
-        // Unique identifiers, which nobody writes, and then the extensions.
+        // Unique identifiers, which no program writes, then the extensions.
         while !fields.is_empty() {
             let item = fields.any("extensions")?;
             if item.tag != tag::CONTEXT_3 {
@@ -62,7 +62,7 @@ impl Certificate {
                 let mut extension = extensions.sequence("extension")?;
                 let oid = extension.oid("extension")?;
                 let value = loop {
-                    // Whether it is critical comes before, if at all.
+                    // The critical flag may come first.
                     match extension.any("extension")? {
                         item if item.tag == tag::OCTETS => break item.content,
                         _ => {}
@@ -82,10 +82,10 @@ impl Certificate {
         Ok(Self { der: whole.whole.to_vec(), thumbprint, subject, public, key_identifier, for_efs })
     }
 
-    /// Encrypts for whoever has the private key, as [`super::PrivateKey::decrypt`] undoes it: the most significant byte first.
+    /// Encrypts for the holder of the private key, the inverse of [`super::PrivateKey::decrypt`]. Most significant byte first.
     ///
     /// # Errors
-    /// `Unsupported` if it is not RSA's; `Misuse` if the message is too long for the key; `Io` without random bytes.
+    /// `Unsupported` if it is not an RSA key; `Misuse` if the message is too long for the key; `Io` without random bytes.
     pub fn encrypt(&self, message: &[u8]) -> Result<Vec<u8>> {
         let public = self.public.as_ref().ok_or_else(|| {
             Error::unsupported(format!("encryption for certificates with non-RSA keys ({})", self.subject))
@@ -95,7 +95,7 @@ impl Certificate {
     }
 }
 
-/// Whether one of the purposes is EFS's, or any (RFC 5280, 4.2.1.12).
+/// Whether one of the purposes is EFS, EFS recovery or any purpose (RFC 5280, 4.2.1.12).
 fn for_efs(mut purposes: DerReader<'_>) -> Result<bool> {
     const ANY: &[u8] = b"\x55\x1d\x25\x00";
     let mut purposes = purposes.sequence("extended key usage")?;
@@ -106,12 +106,12 @@ fn for_efs(mut purposes: DerReader<'_>) -> Result<bool> {
     Ok(found)
 }
 
-/// A key in a SubjectPublicKeyInfo by itself. None if it is not RSA's.
+/// Parses a SubjectPublicKeyInfo. `None` if it is not an RSA key.
 pub(super) fn lone_public_key(der: &[u8]) -> Result<Option<rsa::RsaPublicKey>> {
     public_key(DerReader::new(der).sequence("public key")?)
 }
 
-/// A key in a SubjectPublicKeyInfo. None if it is not RSA's.
+/// The key in a SubjectPublicKeyInfo. `None` if it is not an RSA key.
 fn public_key(mut fields: DerReader<'_>) -> Result<Option<rsa::RsaPublicKey>> {
     if fields.sequence("algorithm of the public key")?.oid("algorithm of the public key")? != oids::RSA {
         return Ok(None);
@@ -121,7 +121,7 @@ fn public_key(mut fields: DerReader<'_>) -> Result<Option<rsa::RsaPublicKey>> {
     Ok(rsa::RsaPublicKey::new(modulus, exponent))
 }
 
-/// A name as text, the way RFC 4514 writes it but in the order in which it stands.
+/// A name as text, in the notation of RFC 4514 but in the stored order.
 fn name(mut parts: DerReader<'_>) -> Result<String> {
     let mut all = Vec::new();
     while !parts.is_empty() {
@@ -138,7 +138,7 @@ fn name(mut parts: DerReader<'_>) -> Result<String> {
     Ok(all.join(", "))
 }
 
-/// A string of a name. Control characters could fool whoever reads it on a terminal.
+/// A string of a name. Control characters are replaced, because they could deceive a reader on a terminal.
 pub(super) fn text(tag: u8, bytes: &[u8]) -> String {
     let text = match tag {
         tag::BMP => {
@@ -150,18 +150,18 @@ pub(super) fn text(tag: u8, bytes: &[u8]) -> String {
     text.replace(char::is_control, "\u{fffd}")
 }
 
-/// What a new certificate is to say.
+/// The contents of a new certificate.
 pub struct NewCertificate<'a> {
-    /// Whose it is: a user's name.
+    /// The subject's common name: a user's name.
     pub name: &'a str,
-    /// Whether it is to recover the files of others, as a data recovery agent's does.
+    /// Whether it is for a data recovery agent.
     pub recovery: bool,
-    /// From when on it is valid.
+    /// The beginning of its validity.
     pub from: SystemTime,
 }
 
 impl NewCertificate<'_> {
-    /// Makes it for `key`, signed by that key itself. It looks as Windows' own do (`cipher /k`).
+    /// Creates a self-signed certificate for `key`, in the form that Windows uses (`cipher /k`).
     ///
     /// # Errors
     /// `Misuse` for an empty name or one of more than 64 characters (RFC 5280, A.1, `ub-common-name`). `Io` if the system has no random
@@ -197,10 +197,10 @@ impl NewCertificate<'_> {
         Certificate::read(&asn1::sequence(&[&certified, &signature, &signed]))
     }
 
-    /// The same day and time so many years later.
+    /// The same day and time, [`YEARS`] later.
     fn until(&self) -> SystemTime {
         let (year, month, day, second) = civil(self.from);
-        // A day that the year has not: the 28th.
+        // 29 February may not exist in that year: use the 28th.
         let day = if (month, day) == (2, 29) { 28 } else { day };
         UNIX_EPOCH + Duration::from_secs(days(year + YEARS, month, day) * 86_400 + second)
     }
@@ -212,7 +212,7 @@ impl NewCertificate<'_> {
         hash::SHA1.checksum(&[&numbers(public)], &mut identifier);
         let purpose = if self.recovery { oids::EFS_RECOVERY } else { oids::EFS };
         asn1::sequence(&[
-            // Key encipherment: the third bit of eight.
+            // Key encipherment: bit 2.
             &extension(oids::KEY_USAGE, &asn1::value(tag::BITS, &[&[5, 0x20]])),
             &extension(oids::EXTENDED_KEY_USAGE, &asn1::sequence(&[&asn1::value(tag::OID, &[purpose])])),
             &extension(oids::KEY_IDENTIFIER, &asn1::value(tag::OCTETS, &[&identifier])),
@@ -220,7 +220,7 @@ impl NewCertificate<'_> {
     }
 }
 
-/// A public key as PKCS#1 has it.
+/// A public key in PKCS#1 form.
 pub(super) fn numbers(public: &rsa::RsaPublicKey) -> Zeroizing<Vec<u8>> {
     asn1::sequence(&[&asn1::integer(public.modulus()), &asn1::integer(&public.exponent().to_be_bytes())])
 }
@@ -231,7 +231,7 @@ fn public_info(public: &rsa::RsaPublicKey) -> Zeroizing<Vec<u8>> {
     asn1::sequence(&[&algorithm, &asn1::value(tag::BITS, &[&[0], &numbers(public)])])
 }
 
-/// A time as certificates have it: with two digits for the years 1950 to 2049 (RFC 5280, 4.1.2.5).
+/// A time in a certificate: two-digit years for 1950 to 2049 (RFC 5280, 4.1.2.5).
 fn time(time: SystemTime) -> Zeroizing<Vec<u8>> {
     let (year, month, day, second) = civil(time);
     let rest = format!("{month:02}{day:02}{:02}{:02}{:02}Z", second / 3600, second / 60 % 60, second % 60);
@@ -245,7 +245,7 @@ fn time(time: SystemTime) -> Zeroizing<Vec<u8>> {
 fn civil(time: SystemTime) -> (u64, u64, u64, u64) {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let day = seconds / 86_400;
-    // Estimates that are never too large, and then the steps that are left.
+    // The first estimate is never too large; then add what is missing.
     let mut year = 1970 + day / 366;
     while days(year + 1, 1, 1) <= day {
         year += 1;
@@ -254,7 +254,7 @@ fn civil(time: SystemTime) -> (u64, u64, u64, u64) {
     (year, month, day - days(year, month, 1) + 1, seconds % 86_400)
 }
 
-/// Days from the first of January 1970 to a day (Gregorian).
+/// Days from 1 January 1970 to a date (Gregorian).
 fn days(year: u64, month: u64, day: u64) -> u64 {
     const BEFORE: [u64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
     let leap_years = |year: u64| year / 4 - year / 100 + year / 400;

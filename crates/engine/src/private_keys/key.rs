@@ -1,4 +1,4 @@
-//! RSA keys in memory, and how PKCS#1 and PKCS#8 write them (RFC 8017, A.1; RFC 5958).
+//! RSA keys in memory, and their PKCS#1 and PKCS#8 encodings (RFC 8017, A.1; RFC 5958).
 
 use claviger_crypto::Secret;
 use claviger_crypto::rsa;
@@ -8,7 +8,7 @@ use super::asn1::{self, DerReader, tag};
 use super::{About, Certificate, PrivateKey, not_for_this_key, oids};
 use crate::error::{Error, ErrorKind, Result};
 
-/// A key whose numbers are in this process's memory: in a [`Secret`].
+/// A key whose numbers are in this process, in a [`Secret`].
 #[derive(Debug)]
 pub struct SoftKey {
     key: rsa::RsaPrivateKey,
@@ -16,16 +16,16 @@ pub struct SoftKey {
 }
 
 impl SoftKey {
-    /// A key that was found in `origin`.
+    /// A key found in `origin`.
     pub(super) fn new(key: rsa::RsaPrivateKey, origin: &str) -> Self {
         let (modulus, origin) = (key.public().modulus().to_vec(), origin.to_owned());
         Self { key, about: About { modulus, origin, ..About::default() } }
     }
 
-    /// A new one of `bits` bits.
+    /// Generates a key of `bits` bits.
     ///
     /// # Errors
-    /// `Misuse` for another size than 2048, 3072 and 4096: smaller ones are too weak, and programs that read EFS know no
+    /// `Misuse` for a size other than 2048, 3072 and 4096: smaller keys are too weak, and programs that read EFS do not support
     /// larger ones. `Io` if the system has no random bytes.
     pub fn generate(bits: usize) -> Result<Self> {
         if !matches!(bits, 2048 | 3072 | 4096) {
@@ -33,7 +33,7 @@ impl SoftKey {
         }
         let mut failed = None;
         let key = rsa::RsaPrivateKey::generate(bits, &mut |bytes| {
-            // Without randomness no prime would ever be found: it ends with anything, and is thrown away.
+            // Without random bytes the search for primes would never end. So use a pattern; the key is then discarded.
             if let Err(e) = crate::random::fill(bytes) {
                 failed.get_or_insert(e);
                 bytes.iter_mut().zip(0u8..).for_each(|(byte, i)| *byte = i.wrapping_mul(73) ^ 0x5a);
@@ -42,7 +42,7 @@ impl SoftKey {
         failed.map_or_else(|| Ok(Self::new(key, "new")), Err)
     }
 
-    /// Reads PKCS#1.
+    /// Parses PKCS#1.
     ///
     /// # Errors
     /// `Malformed`; `Unsupported` for a key of more than two primes.
@@ -60,23 +60,23 @@ impl SoftKey {
         Self::of_numbers(modulus, exponent, numbers, origin)
     }
 
-    /// From big-endian numbers: modulus, public exponent, and what [`rsa::RsaPrivateKey::new`] takes.
+    /// Builds a key from big-endian numbers: modulus, public exponent, and the arguments of [`rsa::RsaPrivateKey::new`].
     pub(super) fn of_numbers(modulus: &[u8], exponent: &[u8], numbers: [&[u8]; 5], origin: &str) -> Result<Self> {
         let public = rsa::RsaPublicKey::new(modulus, exponent);
         let key = public.and_then(|public| rsa::RsaPrivateKey::new(public, numbers));
         Ok(Self::new(key.ok_or_else(|| damaged("the numbers of the RSA key do not match"))?, origin))
     }
 
-    /// From a modulus, a public exponent and two primes, all big-endian.
+    /// Builds a key from a modulus, a public exponent and two primes, all big-endian.
     pub(super) fn of_primes(modulus: &[u8], exponent: &[u8], p: &[u8], q: &[u8], origin: &str) -> Option<Self> {
         let public = rsa::RsaPublicKey::new(modulus, exponent)?;
         rsa::RsaPrivateKey::of_primes(public, p, q).map(|key| Self::new(key, origin))
     }
 
-    /// Reads PKCS#8.
+    /// Parses PKCS#8.
     ///
     /// # Errors
-    /// `Malformed`; `Unsupported` for a key that is not RSA's.
+    /// `Malformed`; `Unsupported` if it is not an RSA key.
     pub fn pkcs8(bytes: &[u8], origin: &str) -> Result<Self> {
         let mut fields = DerReader::new(bytes).sequence("private key")?;
         fields.small("version of the private key")?;
@@ -84,11 +84,11 @@ impl SoftKey {
         if algorithm != oids::RSA {
             return Err(not_rsa("a private key", algorithm));
         }
-        // Its pieces would be copied to memory that nobody wipes; nobody writes them so.
+        // A split string would be copied to memory that is not wiped; no program writes one.
         Self::pkcs1(fields.expect(tag::OCTETS, "private key")?.content, origin)
     }
 
-    /// The key as PKCS#8 has it, and that it is for encryption, which Windows asks for (the attribute is what OpenSSL's `-keyex` adds).
+    /// The key as PKCS#8, marked for encryption, which Windows requires (the same attribute as OpenSSL's `-keyex`).
     pub(super) fn to_pkcs8(&self) -> Zeroizing<Vec<u8>> {
         let algorithm = asn1::algorithm(oids::RSA, &asn1::value(tag::NULL, &[]));
         let usage = asn1::value(tag::BITS, &[&[0, 0x10]]);
@@ -111,26 +111,26 @@ impl SoftKey {
         self.key.public()
     }
 
-    /// Signs what hashes to `digest`, SHA-256, as certificates are signed (RFC 8017, 8.2.1).
+    /// Signs a SHA-256 digest, as for certificates (RFC 8017, 8.2.1).
     pub(super) fn sign(&self, digest: &[u8; 32]) -> Result<Vec<u8>> {
         let algorithm = asn1::algorithm(oids::SHA256, &asn1::value(tag::NULL, &[]));
         let info = asn1::sequence(&[&algorithm, &asn1::value(tag::OCTETS, &[digest])]);
         self.key.sign(&info).ok_or_else(|| Error::unsupported("signatures with so short a key"))
     }
 
-    /// Notes the name that it was stored under.
+    /// Sets the name that the key was stored under.
     pub(super) fn named(mut self, name: Option<String>) -> Self {
         self.about.names.extend(name.filter(|name| !name.is_empty()));
         self
     }
 
-    /// Notes the name of its container.
+    /// Sets the name of the key's container.
     pub(super) fn in_container(mut self, name: String) -> Self {
         self.about.container = Some(name);
         self
     }
 
-    /// Notes the certificate, if it is that of this key.
+    /// Records the certificate if it belongs to this key. Returns whether it does.
     pub(super) fn certified(&mut self, certificate: &Certificate) -> bool {
         let its_own = certificate.public.as_ref() == Some(self.public());
         if its_own && self.about.thumbprint.is_none() {
@@ -152,7 +152,7 @@ impl PrivateKey for SoftKey {
     }
 }
 
-/// A key of another algorithm.
+/// The error for a key of an unsupported algorithm.
 pub(super) fn not_rsa(what: &str, algorithm: &[u8]) -> Error {
     let name = match algorithm {
         oids::EC => " (elliptic curves)".to_owned(),
@@ -161,7 +161,7 @@ pub(super) fn not_rsa(what: &str, algorithm: &[u8]) -> Error {
     Error::unsupported(format!("{what} other than RSA{name}"))
 }
 
-/// A key that is not whole.
+/// The error for a damaged key.
 pub(super) fn damaged(what: &str) -> Error {
     ErrorKind::Malformed { field: "private key", offset: 0, what: what.to_owned() }.into()
 }

@@ -1,7 +1,7 @@
-//! Private keys with which files open that were encrypted for a certificate: NTFS's EFS.
+//! Private keys that open files encrypted for a certificate, as EFS of NTFS does.
 //!
-//! A key may be in memory, or in a device that never hands it out, so it is a trait and not bytes. All that tells which file a key
-//! is for is [`About`], plain data.
+//! A key may be in memory, or in a device that never reveals it, so this is a trait. [`About`], plain data, has everything that
+//! tells which files a key opens.
 
 mod asn1;
 mod certificate;
@@ -29,55 +29,54 @@ use crate::credential::read_up_to;
 use crate::error::{Error, ErrorKind, Result};
 use asn1::{DerReader, tag};
 
-/// The longest file of keys and certificates that is read.
+/// The largest key or certificate file that is read, in bytes.
 const FILE_MAX: usize = 4 << 20;
 
-/// A private key that decrypts what was encrypted for its public half. It may be used from several threads.
+/// A private key that decrypts what was encrypted with its public key. Several threads may use it.
 pub trait PrivateKey: Send + Sync + fmt::Debug {
-    /// What is known of it without using it.
+    /// What is known about the key without using it.
     fn about(&self) -> &About;
 
-    /// Decrypts `ciphertext` with RSA and takes the padding of PKCS#1 v1.5 off (RFC 8017, 7.2.2). The bytes are in the order of
-    /// PKCS#1, the most significant one first; Windows stores them the other way round. A ciphertext that is shorter than the
-    /// modulus has zeros in front.
+    /// Decrypts `ciphertext` with RSA and removes the PKCS#1 v1.5 padding (RFC 8017, 7.2.2). The byte order is that of PKCS#1, most
+    /// significant byte first; Windows stores the reverse. A ciphertext shorter than the modulus is extended with leading zeros.
     ///
-    /// **Promised** by keys in memory: there is one answer to everything that does not decrypt, be it the length, the number or the
-    /// padding, and the time that takes depends on lengths alone, so that nobody who watches learns about the padding. What
-    /// succeeds does show in the length of the result. A smart card promises what its maker does.
+    /// **Promised** by keys in memory: there is a single error for everything that does not decrypt, be it length, number or
+    /// padding. The time depends on lengths alone. So an observer learns nothing about the padding. On success the length of the
+    /// result is visible. A smart card gives the guarantees of its maker.
     ///
     /// # Errors
-    /// [`not_for_this_key`], always the same. `Io` and `Unsupported` where a device fails, whatever the ciphertext is.
+    /// [`not_for_this_key`], always the same. `Io` and `Unsupported` if a device fails, whatever the ciphertext.
     fn decrypt(&self, ciphertext: &[u8]) -> Result<Secret>;
 
-    /// SHA-1 of the whole certificate, by which Windows names it. None for a key whose certificate is not at hand.
+    /// The SHA-1 hash of the certificate, which Windows identifies it by. `None` if the certificate is not known.
     fn thumbprint(&self) -> Option<[u8; 20]> {
         self.about().thumbprint
     }
 
-    /// What people call it: the subject of its certificate and the name that it was stored under.
+    /// Names to show: the certificate's subject, and the name that the key was stored under.
     fn names(&self) -> &[String] {
         &self.about().names
     }
 }
 
-/// What tells private keys apart. Nothing in it is secret.
+/// The public facts that identify a private key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
-    /// SHA-1 of the whole certificate, where there is one.
+    /// The SHA-1 hash of the certificate, if known.
     pub thumbprint: Option<[u8; 20]>,
-    /// What people call it: the subject of its certificate and the name that it was stored under.
+    /// Names to show: the certificate's subject, and the name that the key was stored under.
     pub names: Vec<String>,
-    /// The RSA modulus, the most significant byte first and not 0.
+    /// The RSA modulus, most significant byte first, without leading zeros.
     pub modulus: Vec<u8>,
-    /// The subject key identifier of its certificate, where that has one.
+    /// The subject key identifier of the certificate, if it has one.
     pub key_identifier: Option<Vec<u8>>,
-    /// The name of its container in Windows' key store, where it comes from there: old entries of EFS name that alone.
+    /// The name of the key's container in Windows' key store, if it comes from there: old EFS entries name only that.
     pub container: Option<String>,
-    /// Where it was found: a file, a profile, a smart card.
+    /// Where the key was found: a file, a profile, a smart card.
     pub origin: String,
 }
 
-/// The one answer where something does not decrypt with a private key.
+/// The single error if something does not decrypt with a private key.
 pub fn not_for_this_key() -> Error {
     ErrorKind::WrongCredential("this private key does not decrypt it".to_owned()).into()
 }
@@ -86,19 +85,19 @@ fn is_wrong(error: &Error) -> bool {
     matches!(error.kind, ErrorKind::WrongCredential(_))
 }
 
-/// What is in files of keys and certificates.
+/// The contents of key and certificate files.
 #[derive(Debug, Default)]
 pub struct Contents {
-    /// Private keys, some perhaps without their certificate.
+    /// Private keys, perhaps without their certificates.
     pub keys: Vec<SoftKey>,
-    /// Certificates, also those of others.
+    /// Certificates, including those of other people.
     pub certificates: Vec<Certificate>,
-    /// What is there, too, and cannot be used.
+    /// Why other contents cannot be used.
     pub refused: Vec<Error>,
 }
 
 impl Contents {
-    /// Notes a key with the name that it was stored under, or that it cannot be used.
+    /// Adds a key with its stored name, or records why it cannot be used.
     fn add(&mut self, key: Result<SoftKey>, name: Option<String>) -> Result<()> {
         match key {
             Ok(key) => self.keys.push(key.named(name)),
@@ -112,17 +111,17 @@ impl Contents {
         self.refused.push(error);
     }
 
-    /// Adds what another file has.
+    /// Adds the contents of another file.
     pub fn extend(&mut self, other: Self) {
         self.keys.extend(other.keys);
         self.certificates.extend(other.certificates);
         self.refused.extend(other.refused);
     }
 
-    /// The private keys, each with its certificate, wherever among all this that was.
+    /// The private keys, each with its certificate, from whichever file that came.
     ///
     /// # Errors
-    /// `Misuse` if there is no private key, or what was said of the only ones that are there.
+    /// `Misuse` if there is no private key; if all keys were refused, the reason.
     pub fn into_keys(mut self) -> Result<Vec<Arc<dyn PrivateKey>>> {
         for key in &mut self.keys {
             self.certificates.iter().any(|certificate| key.certified(certificate));
@@ -140,23 +139,22 @@ impl Contents {
     }
 }
 
-/// The RSA key in a PEM of a public key. None if it is another one.
+/// The RSA key in a PEM file of a public key. `None` if it is another kind of key.
 pub(crate) fn rsa_public_key(pem: &[u8]) -> Result<Option<claviger_crypto::rsa::RsaPublicKey>> {
     pem::first(pem, "PUBLIC KEY").map_or(Ok(None), |der| certificate::lone_public_key(&der))
 }
 
-/// By what systemd knows an RSA key: the hash of it as PKCS#1 has it (systemd, src/shared/openssl-util.c, `pubkey_fingerprint`).
+/// systemd's fingerprint of an RSA key: a hash of its PKCS#1 form (systemd, src/shared/openssl-util.c, `pubkey_fingerprint`).
 pub(crate) fn rsa_fingerprint(key: &claviger_crypto::rsa::RsaPublicKey) -> [u8; 32] {
     let mut hash = [0; 32];
     claviger_crypto::hash::SHA256.checksum(&[&certificate::numbers(key)], &mut hash);
     hash
 }
 
-/// Reads a file of keys and certificates: PFX, PEM, or DER of either. `ask` is asked for its password, if it needs one.
+/// Reads a key or certificate file: PFX, PEM, or DER of either. Calls `ask` if the file needs a password.
 ///
 /// # Errors
-/// `NotThisFormat` for a file of something else; `WrongCredential` for a wrong password, `Malformed`, `Unsupported`; `Io`; what `ask`
-/// says.
+/// `NotThisFormat` for any other file; `WrongCredential` for a wrong password, `Malformed`, `Unsupported`; `Io`; those of `ask`.
 pub fn read_file(path: &Path, ask: &mut dyn FnMut() -> Result<Secret>) -> Result<Contents> {
     let mut read = || -> Result<Contents> {
         let mut file = File::open(path)?;
@@ -169,10 +167,10 @@ pub fn read_file(path: &Path, ask: &mut dyn FnMut() -> Result<Secret>) -> Result
     read().map_err(|e| e.at(path))
 }
 
-/// The files that a path stands for: itself, or those of a folder that look like keys and certificates by their names.
+/// The files at a path: the file itself, or the files in a folder with the extension of a key or certificate.
 ///
 /// # Errors
-/// `Io`; `Misuse` if the folder has none.
+/// `Io`; `Misuse` if the folder has no such file.
 pub fn files(path: &Path) -> Result<Vec<PathBuf>> {
     const ENDINGS: &[&str] = &["pfx", "p12", "pem", "key", "cer", "crt", "der"];
     let list = || -> Result<Vec<PathBuf>> {
@@ -197,7 +195,7 @@ pub fn files(path: &Path) -> Result<Vec<PathBuf>> {
     list().map_err(|e| e.at(path))
 }
 
-/// Reads the bytes of such a file. `origin` is what people call it.
+/// Reads the bytes of such a file. `origin` is its name for messages.
 ///
 /// # Errors
 /// Those of [`read_file`].
@@ -207,7 +205,7 @@ pub fn read(bytes: &[u8], origin: &str, ask: &mut dyn FnMut() -> Result<Secret>)
     }
     let Ok(mut fields) = DerReader::new(bytes).sequence("file") else { return Err(nothing_of_ours()) };
     let mut contents = Contents::default();
-    // PKCS#12 and keys begin with a version; a certificate and an encrypted key with what was signed, and how it was encrypted.
+    // PKCS#12 and keys begin with a version. A certificate begins with the signed part, an encrypted key with its algorithm.
     match (fields.any("file").map(|first| (first.tag, first.content)), fields.peek()) {
         (Ok((tag::INTEGER, [3])), _) => return pfx::read(bytes, origin, ask),
         (Ok((tag::INTEGER, _)), Some(tag::INTEGER)) => contents.add(SoftKey::pkcs1(bytes, origin), None)?,
@@ -227,7 +225,7 @@ fn nothing_of_ours() -> Error {
         .hint("Use PFX (PKCS#12), PEM or DER.")
 }
 
-/// Reads bytes as everything that keys and certificates come in.
+/// Parses bytes as every supported encoding of keys and certificates.
 pub(crate) fn fuzz(bytes: &[u8]) {
     pfx::fuzz(bytes);
     if bytes.first() != Some(&tag::SEQUENCE) {

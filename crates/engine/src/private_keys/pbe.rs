@@ -1,4 +1,4 @@
-//! Encryption by passwords, as files of keys have it: PKCS#12's own schemes (RFC 7292, appendices B and C), and PBES2 (RFC 8018, 6.2).
+//! Password-based encryption in key files: PKCS#12's own schemes (RFC 7292, appendices B and C), and PBES2 (RFC 8018, 6.2).
 
 use claviger_crypto::ciphers::{aes, legacy};
 use claviger_crypto::hash::{self, Hash};
@@ -12,25 +12,25 @@ use super::oids;
 use crate::error::{Error, ErrorKind, Result};
 use crate::random;
 
-/// As many iterations as are done. Programs write thousands, and a hostile file could ask for hours.
+/// The most iterations accepted. Programs write thousands, but a hostile file could demand hours.
 const ITERATIONS_MAX: u32 = 5_000_000;
 
-/// Iterations of what is written here: half a second at most. More would not open on systems that have a limit for files that
-/// come from elsewhere (600,000 in all, since .NET of 2023).
+/// Iterations of new files: half a second at most. More would fail on systems that limit them in files from elsewhere (600,000 in
+/// total, since .NET of 2023).
 pub(super) const ITERATIONS_NEW: u32 = 100_000;
 
-/// A password in both forms that schemes want.
+/// A password in both forms that the schemes use.
 pub struct Password {
-    /// As it was typed, in UTF-8.
+    /// The password as typed, in UTF-8.
     text: Secret,
-    /// UTF-16 with its most significant byte first, and a zero (RFC 7292, B.1).
+    /// Big-endian UTF-16, with a zero at the end (RFC 7292, B.1).
     wide: Secret,
-    /// As many iterations as are done for it.
+    /// The most iterations accepted with it.
     patience: u32,
 }
 
 impl Password {
-    /// Of what was typed.
+    /// A password from what was typed.
     ///
     /// # Errors
     /// `Misuse` if it is not UTF-8.
@@ -42,18 +42,18 @@ impl Password {
         Ok(Self { text: Secret::copy_from(text), wide: ended, patience: ITERATIONS_MAX })
     }
 
-    /// The other form of an empty one, without the zero: some programs write that.
+    /// The other form of the empty password, without the final zero, which some programs use.
     pub fn none() -> Self {
         Self { text: Secret::zeroed(0), wide: Secret::zeroed(0), patience: ITERATIONS_MAX }
     }
 
-    /// The same, for less work: fuzz targets have to be quick.
+    /// Limits the iterations, for fuzz targets.
     pub(super) fn impatient(self) -> Self {
         Self { patience: 1000, ..self }
     }
 }
 
-/// A password in UTF-16 with its least significant byte first, as Windows has it in memory.
+/// A password in little-endian UTF-16, as Windows uses it.
 ///
 /// # Errors
 /// `Misuse` if it is not UTF-8.
@@ -66,10 +66,10 @@ pub fn utf16(text: &[u8]) -> Result<Secret> {
     Ok(wide)
 }
 
-/// Decrypts what the scheme that `algorithm` names has encrypted: the contents of an AlgorithmIdentifier.
+/// Decrypts with the scheme in `algorithm`, the contents of an AlgorithmIdentifier.
 ///
 /// # Errors
-/// `WrongCredential`, mostly, where the password is wrong; `Unsupported`; `Malformed`.
+/// Usually `WrongCredential` if the password is wrong; `Unsupported`; `Malformed`.
 pub fn decrypt(mut algorithm: DerReader<'_>, ciphertext: &[u8], password: &Password) -> Result<Secret> {
     let oid = algorithm.oid("encryption scheme")?;
     let mut parameters = algorithm.sequence("parameters of the encryption")?;
@@ -85,7 +85,7 @@ pub fn decrypt(mut algorithm: DerReader<'_>, ciphertext: &[u8], password: &Passw
     decrypted(&*cipher, &iv, ciphertext)
 }
 
-/// CBC, and the padding taken off (RFC 8018, 6.1.1, step 4).
+/// Decrypts in CBC mode and removes the padding (RFC 8018, 6.1.1, step 4).
 pub(super) fn decrypted(cipher: &dyn BlockCipher, iv: &[u8; 16], ciphertext: &[u8]) -> Result<Secret> {
     let block = cipher.block_size();
     if ciphertext.is_empty() || !ciphertext.len().is_multiple_of(block) {
@@ -101,12 +101,12 @@ pub(super) fn decrypted(cipher: &dyn BlockCipher, iv: &[u8; 16], ciphertext: &[u
     len.map(|len| Secret::copy_from(&plain[..len])).ok_or_else(wrong_password)
 }
 
-/// What is said where a password opens nothing.
+/// The error if a password opens nothing.
 pub fn wrong_password() -> Error {
     ErrorKind::WrongCredential("wrong password, or a damaged file".to_owned()).into()
 }
 
-/// A count of iterations that is to be done.
+/// Reads an iteration count and checks it against the limit.
 pub(super) fn iterations(fields: &mut DerReader<'_>, password: &Password) -> Result<u32> {
     match fields.small("iterations")? {
         0 => Err(fields.damaged("iterations", "there is none")),
@@ -115,7 +115,7 @@ pub(super) fn iterations(fields: &mut DerReader<'_>, password: &Password) -> Res
     }
 }
 
-/// The cipher and initialisation vector of a scheme of PKCS#12 (RFC 7292, C).
+/// The cipher and initialisation vector of a PKCS#12 scheme (RFC 7292, C).
 fn pkcs12_scheme(
     scheme: u8,
     password: &Password,
@@ -136,7 +136,7 @@ fn pkcs12_scheme(
     Ok((cipher, iv))
 }
 
-/// Triple DES of three keys, or of two of which the first is used twice.
+/// Triple DES with three keys, or with two keys and the first one repeated.
 fn triple_des(key: &[u8]) -> Box<dyn BlockCipher> {
     let mut whole = Secret::zeroed(24);
     whole[..key.len()].copy_from_slice(key);
@@ -146,7 +146,7 @@ fn triple_des(key: &[u8]) -> Box<dyn BlockCipher> {
     legacy::TRIPLE_DES.with_key(&whole, Acceleration::On)
 }
 
-/// What a derived key is for (RFC 7292, B.3).
+/// The purpose of a derived key (RFC 7292, B.3).
 #[derive(Clone, Copy)]
 pub(super) enum Purpose {
     Key = 1,
@@ -198,7 +198,7 @@ pub(super) fn pkcs12_derive(
     Secret::copy_from(&out[..len])
 }
 
-/// The cipher and initialisation vector of PBES2 (RFC 8018, A.4), whose parameters these are.
+/// The cipher and initialisation vector of PBES2 with these parameters (RFC 8018, A.4).
 fn pbes2(mut parameters: DerReader<'_>, password: &Password) -> Result<(Box<dyn BlockCipher>, [u8; 16])> {
     let mut kdf = parameters.sequence("key derivation")?;
     let mut scheme = parameters.sequence("cipher")?;
@@ -253,7 +253,7 @@ enum Cipher {
     TripleDes,
 }
 
-/// Encrypts by PBES2 with AES-256 and PBKDF2 of SHA-256: the AlgorithmIdentifier, and the ciphertext.
+/// Encrypts with PBES2, AES-256 and PBKDF2-SHA-256. Returns the AlgorithmIdentifier and the ciphertext.
 ///
 /// # Errors
 /// `Io` if the system has no random bytes.
@@ -282,8 +282,8 @@ pub(super) fn encrypt(plain: &[u8], password: &Password) -> Result<(Zeroizing<Ve
 mod tests {
     use super::*;
 
-    /// RFC 7292 has no vectors; OpenSSL's results for files stand in the integration tests. Here: what was encrypted comes back,
-    /// with no other password, and each length of padding.
+    /// RFC 7292 has no test vectors; the integration tests use OpenSSL's files. Here a round trip: the right password decrypts,
+    /// another does not, for each padding length.
     #[test]
     fn what_was_encrypted_comes_back() {
         let password = |text: &[u8]| Password::new(&Secret::copy_from(text)).expect("UTF-8");
@@ -295,7 +295,7 @@ mod tests {
                 decrypt(DerReader::new(&algorithm).sequence("it").expect("a sequence"), &ciphertext, password)
             };
             assert!(open(&right).expect("the password is right").same_as(&plain));
-            // One in 256 of wrong keys leaves something like padding behind.
+            // One in 256 wrong keys produces valid padding by chance.
             assert!(open(&wrong).map_or(true, |other| !other.same_as(&plain)));
         }
         assert!(Password::new(&Secret::copy_from(&[0xff])).is_err());

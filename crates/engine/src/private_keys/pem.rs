@@ -1,4 +1,4 @@
-//! PEM: DER in base64 between two lines (RFC 7468), and what OpenSSL wrote before PKCS#8 (RFC 1421, 4.6).
+//! PEM: DER in base64 between two lines (RFC 7468), and OpenSSL's format before PKCS#8 (RFC 1421, 4.6).
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,18 +12,18 @@ use super::{Certificate, Contents, pfx};
 use crate::error::{Error, Result};
 use crate::hex;
 
-/// What begins a block.
+/// The beginning of a block.
 const BEGIN: &[u8] = b"-----BEGIN ";
 
-/// Whether there is a block in these bytes.
+/// Whether these bytes contain a PEM block.
 pub fn is_one(bytes: &[u8]) -> bool {
     bytes.windows(BEGIN.len()).any(|window| window == BEGIN)
 }
 
-/// Reads all keys and certificates. `ask` is asked for the password of keys that are encrypted.
+/// Reads all keys and certificates. Calls `ask` for the password of encrypted keys.
 ///
 /// # Errors
-/// `WrongCredential`, `Malformed`, `Unsupported`, and what `ask` says.
+/// `WrongCredential`, `Malformed`, `Unsupported`, and those of `ask`.
 pub fn read(bytes: &[u8], origin: &str, ask: &mut dyn FnMut() -> Result<Secret>) -> Result<Contents> {
     let mut contents = Contents::default();
     let mut lines = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
@@ -96,8 +96,8 @@ fn block(
     }
 }
 
-/// OpenSSL's own encryption of a key: CBC under MD5 of password and salt, chained until the key is long enough (OpenSSL,
-/// `EVP_BytesToKey`); the salt is the first half of the initialisation vector.
+/// Decrypts a key in OpenSSL's own format: CBC with a key from chained MD5 over password and salt (OpenSSL, `EVP_BytesToKey`). The
+/// salt is the first half of the initialisation vector.
 fn decrypted(ciphertext: &[u8], info: &[u8], password: &[u8]) -> Result<Secret> {
     let mut parts = info.splitn(2, |byte| *byte == b',').map(<[u8]>::trim_ascii);
     let (name, digits) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());

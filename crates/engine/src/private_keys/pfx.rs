@@ -1,4 +1,4 @@
-//! PFX files: PKCS#12 (RFC 7292), by which Windows hands keys over together with their certificates.
+//! PFX files: PKCS#12 (RFC 7292), Windows' format for keys with their certificates.
 
 use claviger_crypto::Secret;
 use claviger_crypto::hash::{self, Hash};
@@ -11,17 +11,16 @@ use super::{Certificate, Contents, certificate, oids};
 use crate::error::{Error, Result};
 use crate::random;
 
-/// How deep bags may lie in each other.
+/// The deepest nesting of bags.
 const DEPTH: usize = 8;
 
-/// Reads all keys and certificates of a file. `ask` is asked for the password if the empty one, in either of its forms, is not
-/// right.
+/// Reads all keys and certificates of a file. Calls `ask` for the password unless the empty one, in either form, is right.
 ///
 /// # Errors
-/// `WrongCredential` for a wrong password, `Malformed`, `Unsupported` for a scheme that is not there, and what `ask` says.
+/// `WrongCredential` for a wrong password, `Malformed`, `Unsupported` for an unsupported scheme, and those of `ask`.
 pub fn read(bytes: &[u8], origin: &str, ask: &mut dyn FnMut() -> Result<Secret>) -> Result<Contents> {
     let file = File::read(bytes)?;
-    // Before anybody is asked: what no password would help.
+    // Reject unsupported contents before asking for a password.
     let mut contents = Contents::default();
     for password in [Password::new(&Secret::zeroed(0))?, Password::none()] {
         if file.check(&password)? {
@@ -39,19 +38,19 @@ pub fn read(bytes: &[u8], origin: &str, ask: &mut dyn FnMut() -> Result<Secret>)
     Ok(contents)
 }
 
-/// The outer structure.
+/// The outer structure of the file.
 struct File<'a> {
     /// The AuthenticatedSafe, in DER.
     safe: std::borrow::Cow<'a, [u8]>,
     mac: Option<Mac<'a>>,
 }
 
-/// What tells a wrong password.
+/// The MAC that verifies the password.
 struct Mac<'a> {
     hash: &'static Hash,
     value: std::borrow::Cow<'a, [u8]>,
     salt: std::borrow::Cow<'a, [u8]>,
-    /// The fields from the iterations on.
+    /// The fields from the iteration count on.
     rest: DerReader<'a>,
 }
 
@@ -72,7 +71,7 @@ impl<'a> File<'a> {
         Ok(Self { safe, mac })
     }
 
-    /// Whether the password is right, as far as the MAC tells.
+    /// Whether the password is right. Without a MAC, every password is accepted.
     fn check(&self, password: &Password) -> Result<bool> {
         self.mac.as_ref().map_or(Ok(true), |mac| mac.check(&self.safe, password))
     }
@@ -134,7 +133,7 @@ impl<'a> Mac<'a> {
     }
 }
 
-/// Reads SafeContents.
+/// Parses SafeContents.
 fn read_bags(bytes: &[u8], password: &Password, origin: &str, into: &mut Contents, depth: usize) -> Result<()> {
     let mut bags = DerReader::new(bytes).sequence("bags")?;
     while !bags.is_empty() {
@@ -159,14 +158,14 @@ fn read_bags(bytes: &[u8], password: &Password, origin: &str, into: &mut Content
                 }
             }
             Some([6]) if depth > 0 => read_bags(value.content, password, origin, into, depth - 1)?,
-            // Lists of revoked certificates, secrets of programs, and what is nested for mischief.
+            // Lists of revoked certificates, secrets of programs, and nested bags.
             _ => {}
         }
     }
     Ok(())
 }
 
-/// The key in an EncryptedPrivateKeyInfo (RFC 5958, 3), as PKCS#8 has it.
+/// The PKCS#8 key in an EncryptedPrivateKeyInfo (RFC 5958, 3).
 ///
 /// # Errors
 /// Those of [`pbe::decrypt`].
@@ -189,10 +188,10 @@ fn friendly_name(mut attributes: DerReader<'_>) -> Result<Option<String>> {
     Ok(name)
 }
 
-/// A PFX of a key with its certificate, under a password.
+/// A PFX file with a key and its certificate, protected by a password.
 ///
-/// The schemes are what Windows writes by default since Windows 10 1709 and Server 2019, and what OpenSSL writes since 3.0: PBES2 with
-/// AES-256, and a MAC with SHA-256. Older Windows reads only 3DES with SHA-1, which no new file should rely on.
+/// The schemes are the default of Windows since 10 1709 and Server 2019, and of OpenSSL since 3.0: PBES2 with AES-256, and a MAC
+/// with SHA-256. Older Windows reads only 3DES with SHA-1, which new files should not use.
 ///
 /// # Errors
 /// `Misuse` for a password that is not UTF-8; `Io` if the system has no random bytes.
@@ -203,7 +202,7 @@ pub fn write(key: &SoftKey, certificate: &Certificate, name: &str, password: &Se
         (oids::FRIENDLY_NAME, asn1::value(tag::BMP, &[&wide])),
         (oids::LOCAL_KEY_ID, asn1::value(tag::OCTETS, &[&[1, 0, 0, 0]])),
     ];
-    // EFS wants a provider that encrypts with the key.
+    // EFS requires a provider that can encrypt with the key.
     let provider: Vec<u8> =
         "Microsoft Enhanced Cryptographic Provider v1.0".encode_utf16().flat_map(u16::to_be_bytes).collect();
     let of_key = (oids::PROVIDER_NAME, asn1::value(tag::BMP, &[&provider]));
@@ -251,7 +250,7 @@ fn bag<'a>(
     asn1::sequence(&[&oid, &asn1::value(tag::CONTEXT_0, &[contents]), &asn1::value(tag::SET, &attributes)])
 }
 
-/// Reads bytes as a PFX, and as what is encrypted in one.
+/// Parses bytes as a PFX file, and as its decrypted contents.
 pub(super) fn fuzz(bytes: &[u8]) {
     let Ok(password) = Password::new(&Secret::copy_from(b"password")).map(Password::impatient) else { return };
     let mut contents = Contents::default();

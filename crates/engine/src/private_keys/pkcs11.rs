@@ -1,6 +1,6 @@
-//! Keys of smart cards and other tokens, through a module of PKCS#11: a library that the card's maker or OpenSC has.
+//! Keys on smart cards and other tokens, through a PKCS#11 module: a library from the card's maker or from OpenSC.
 //!
-//! The module is a program of others inside this process, and sees its memory. Its key never leaves the card: the card decrypts.
+//! The module is foreign code inside this process and can read its memory. The key never leaves the card: the card decrypts.
 
 use std::fmt;
 use std::path::Path;
@@ -18,12 +18,12 @@ use cryptoki::types::RawAuthPin;
 use super::{About, Certificate, PrivateKey, not_for_this_key};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The RSA keys of a token, with the certificates that lie beside them. `token` is its label, if several are there; `ask` is
-/// asked for the PIN, with that label.
+/// The RSA keys of a token, with the certificates stored beside them. `token` is the token's label, needed if there are several.
+/// Calls `ask` with the label for the PIN.
 ///
 /// # Errors
-/// `Misuse` if no token of that label is there, or several and no label; `WrongCredential` for a wrong PIN; `Unsupported` if it has no
-/// RSA key; `Io` for what the module says.
+/// `Misuse` if no token has that label, or if there are several and no label was given; `WrongCredential` for a wrong PIN;
+/// `Unsupported` if it has no RSA key; `Io` for errors of the module.
 pub fn open(
     module: &Path,
     token: Option<&str>,
@@ -47,13 +47,13 @@ pub fn open(
     open().map_err(|e| e.at(module))
 }
 
-/// The token of that label, or the only one that is there.
+/// The token with that label, or the only token.
 fn choose(context: &Pkcs11, wanted: Option<&str>) -> Result<(Slot, String)> {
     let mut found = Vec::new();
     for slot in context.get_slots_with_token().map_err(|e| failed(&e))? {
         let info = context.get_token_info(slot).map_err(|e| failed(&e))?;
         let label = info.label().trim_end().replace(char::is_control, "\u{fffd}");
-        // Drivers have a slot for each reader, and for tokens that nobody has set up.
+        // Drivers list a slot for each reader, and uninitialised tokens.
         if info.token_initialized() && wanted.is_none_or(|wanted| wanted == label) {
             found.push((slot, label));
         }
@@ -79,7 +79,7 @@ fn log_in(
         return Ok(());
     }
     let logged_in = match info.protected_authentication_path() {
-        // The reader has keys of its own.
+        // The reader has its own keypad.
         true => session.login(UserType::User, None),
         // The crate wipes its copy.
         false => session.login_with_raw(UserType::User, &RawAuthPin::new(Box::new(ask(label)?.to_vec()))),
@@ -97,7 +97,7 @@ fn log_in(
     })
 }
 
-/// The keys behind an open session, which they share.
+/// The keys of an open session, which they share.
 fn keys(session: Session, label: &str) -> Result<Vec<Arc<dyn PrivateKey>>> {
     let certificates = certificates(&session)?;
     let wanted = [Attribute::Class(ObjectClass::PRIVATE_KEY), Attribute::KeyType(KeyType::RSA)];
@@ -122,7 +122,7 @@ fn keys(session: Session, label: &str) -> Result<Vec<Arc<dyn PrivateKey>>> {
             certificate.public.as_ref().is_some_and(|public: &rsa::RsaPublicKey| public.modulus() == about.modulus)
         };
         let its_own = certificates.iter().find(|(_, certificate)| modulus(certificate));
-        // Some cards do not tell the modulus of a private key.
+        // Some cards do not reveal the modulus of a private key.
         let by_id =
             || certificates.iter().find(|(other, _)| about.modulus.is_empty() && !id.is_empty() && *other == id);
         if let Some((_, certificate)) = its_own.or_else(by_id) {
@@ -141,7 +141,7 @@ fn keys(session: Session, label: &str) -> Result<Vec<Arc<dyn PrivateKey>>> {
     Ok(found.into_iter().map(key).collect())
 }
 
-/// The certificates of a token, each with the identifier that its key shares.
+/// The certificates of a token, each with the identifier that it shares with its key.
 fn certificates(session: &Session) -> Result<Vec<(Vec<u8>, Certificate)>> {
     let mut all = Vec::new();
     for handle in session.find_objects(&[Attribute::Class(ObjectClass::CERTIFICATE)]).map_err(|e| failed(&e))? {
@@ -154,7 +154,7 @@ fn certificates(session: &Session) -> Result<Vec<(Vec<u8>, Certificate)>> {
                 _ => {}
             }
         }
-        // One that cannot be read is not that of a key that can be used.
+        // A certificate that cannot be read does not belong to a usable key.
         all.extend(Certificate::read(&der).ok().map(|certificate| (id, certificate)));
     }
     Ok(all)
@@ -181,7 +181,7 @@ impl PrivateKey for Key {
 
     fn decrypt(&self, ciphertext: &[u8]) -> Result<Secret> {
         let significant = &ciphertext[ciphertext.iter().take_while(|byte| **byte == 0).count()..];
-        // Cards want a number that is as long as the modulus.
+        // Cards require a ciphertext as long as the modulus.
         let len = if self.about.modulus.is_empty() { ciphertext.len() } else { self.about.modulus.len() };
         let mut whole = vec![0; len.checked_sub(significant.len()).ok_or_else(not_for_this_key)?];
         whole.extend_from_slice(significant);

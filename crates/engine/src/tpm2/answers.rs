@@ -1,16 +1,16 @@
-//! What a TPM says when it does not do what it was told (TCG, TPM 2.0 Library, Part 2, section 6.6), for people.
+//! Error messages for TPM response codes (TCG, TPM 2.0 Library, Part 2, section 6.6).
 
 use std::io;
 
 use crate::error::{Error, ErrorKind};
 
-/// It has something else to do first: the command is to be sent again.
+/// The TPM is busy: send the command again.
 pub const AGAIN: [u32; 3] = [0x908, 0x90a, 0x922];
 
 const OBJECT_MEMORY: u32 = 0x902;
 const SESSION_MEMORY: u32 = 0x903;
 const LOCKOUT: u32 = 0x921;
-// Of the format in which bit 7 is set, and other bits say which parameter, handle or session is meant.
+// Codes with bit 7 set. Other bits tell which parameter, handle or session is meant.
 const FORMAT_1: u32 = 0x080;
 const AUTH_FAIL: u32 = 0x08e;
 const HANDLE: u32 = 0x08b;
@@ -19,12 +19,12 @@ const POLICY_FAIL: u32 = 0x09d;
 const INTEGRITY: u32 = 0x09f;
 const BAD_AUTH: u32 = 0x0a2;
 
-/// The code without what it is about.
+/// The code without the bits for parameter, handle or session.
 fn kind(code: u32) -> u32 {
     if code & FORMAT_1 != 0 { code & 0xbf } else { code }
 }
 
-/// What it means.
+/// The error for a response code.
 pub fn failure(code: u32) -> Error {
     let refused = |what: &str, hint: &str| Error::new(ErrorKind::WrongCredential(what.into())).hint(hint);
     match kind(code) {
@@ -50,7 +50,7 @@ pub fn failure(code: u32) -> Error {
     }
 }
 
-/// The PCRs are not those that it was sealed for.
+/// The error if the PCRs differ from those at sealing.
 pub fn other_state() -> Error {
     let what = "the machine booted differently than when this was sealed: the TPM's PCRs differ";
     Error::new(ErrorKind::WrongCredential(what.into())).hint(

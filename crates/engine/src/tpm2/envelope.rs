@@ -1,5 +1,5 @@
-//! What systemd keeps about a passphrase that a TPM has sealed: the token `systemd-tpm2` of LUKS2 (systemd,
-//! src/shared/tpm2-util.c, `tpm2_make_luks2_json` and `tpm2_parse_luks2_json`).
+//! The LUKS2 token `systemd-tpm2`, in which systemd stores a passphrase sealed to a TPM (systemd, src/shared/tpm2-util.c,
+//! `tpm2_make_luks2_json` and `tpm2_parse_luks2_json`).
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -16,29 +16,29 @@ use crate::{hex, random};
 /// The token's type.
 pub const TOKEN: &str = "systemd-tpm2";
 
-/// Bytes of a passphrase before it is made text (`tpm2_seal` in systemd).
+/// The size of a secret, in bytes, before it is encoded as a passphrase (`tpm2_seal` in systemd).
 const SECRET: usize = 32;
 
-/// Iterations over a PIN with a salt (systemd, src/shared/tpm2-util.h).
+/// Iterations over a salted PIN (systemd, src/shared/tpm2-util.h).
 const ITERATIONS: u32 = 10_000;
 
-/// A passphrase that a TPM has sealed, and what is needed to get it back.
+/// A passphrase sealed to a TPM, with everything needed to unseal it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// The key of the TPM.
+    /// The TPM key that it is sealed under.
     pub parent: Parent,
-    /// What was sealed.
+    /// The sealed object.
     pub blob: SealedObject,
-    /// What has to be so.
+    /// The conditions for unsealing.
     pub policy: Policy,
-    /// The digest of that.
+    /// The digest of the policy.
     pub digest: Option<Vec<u8>>,
-    /// What is hashed with the PIN.
+    /// The salt that is hashed with the PIN.
     pub salt: Option<Vec<u8>>,
 }
 
 impl Envelope {
-    /// A new passphrase, sealed. It is text.
+    /// Seals a new passphrase, which is text.
     ///
     /// # Errors
     /// Those of [`Tpm::seal`].
@@ -49,10 +49,10 @@ impl Envelope {
         Ok((Self { parent, blob, policy, digest: Some(digest), salt: None }, text(&secret)))
     }
 
-    /// The passphrase. `pin` has to be given where the policy has one.
+    /// Unseals the passphrase. `pin` is required if the policy demands one.
     ///
     /// # Errors
-    /// Those of [`Tpm::unseal`]; `Misuse` without a PIN that is needed.
+    /// Those of [`Tpm::unseal`]; `Misuse` if a required PIN is missing.
     pub fn open(&self, tpm: &mut Tpm, pin: Option<&[u8]>) -> Result<Secret> {
         let pin = match (self.policy.pin, pin, &self.salt) {
             (false, ..) => Pin::none(),
@@ -68,10 +68,10 @@ impl Envelope {
         Ok(text(&secret))
     }
 
-    /// Reads a token. Fields that are not there have the meaning that they had before they were thought of.
+    /// Parses a token. Missing fields get the meaning from before systemd introduced them.
     ///
     /// # Errors
-    /// `Malformed`, and `Unsupported` for what is sealed in a way that is not known here.
+    /// `Malformed`, and `Unsupported` for unknown ways of sealing.
     pub fn parse(token: &Map<String, Value>) -> Result<Self> {
         if token.get("tpm2_pcrlock").and_then(Value::as_bool) == Some(true) {
             return Err(Error::unsupported("systemd-pcrlock policies in the TPM"));
@@ -109,7 +109,7 @@ impl Envelope {
         })
     }
 
-    /// As a token, but for its keyslots: without a salt, which [`Envelope::seal`] does not make.
+    /// The token without its keyslots, and without a salt, because [`Envelope::seal`] does not create one.
     pub fn token(&self) -> Map<String, Value> {
         let Policy { pcrs, pin, ref signed, .. } = self.policy;
         let numbers = |pcrs: Pcrs| pcrs.numbers().collect::<Vec<_>>();
@@ -131,10 +131,10 @@ impl Envelope {
         token
     }
 
-    /// Takes the signatures of a file that systemd-measure has made, of PCRs in the bank and by the key that count here.
+    /// Adds the signatures from a file of systemd-measure that match this policy's PCRs, bank and key.
     ///
     /// # Errors
-    /// `Misuse` for what is no such file.
+    /// `Misuse` if it is not such a file.
     pub fn take_signatures(&mut self, file: &[u8]) -> Result<()> {
         let Some(signed) = &mut self.policy.signed else { return Ok(()) };
         let no_file = || Error::misuse("this is not a PCR signature file");
@@ -156,13 +156,13 @@ impl Envelope {
 }
 
 impl Signed {
-    /// PCRs whose values this public key signs (PEM), and no signature yet.
+    /// PCRs whose values this public key (PEM) signs, without signatures so far.
     ///
     /// # Errors
     /// `Unsupported` for a key other than RSA of 1024 to 4096 bits, `Malformed`.
     pub fn new(pem: Vec<u8>, pcrs: Pcrs) -> Result<Self> {
         let key = rsa_public_key(&pem)?;
-        // What a TPM's command has room for.
+        // The key must fit into a TPM command.
         let key = key.filter(|key| matches!(key.modulus().len(), 128..=512));
         let key = key.ok_or_else(|| Error::unsupported("TPM policies signed by keys other than RSA"))?;
         let exponent =
@@ -172,7 +172,7 @@ impl Signed {
     }
 }
 
-/// A secret as systemd makes a passphrase of it.
+/// Encodes a secret as a passphrase, like systemd.
 fn text(secret: &[u8]) -> Secret {
     Secret::from_vec(STANDARD.encode(secret).into_bytes())
 }
@@ -181,7 +181,7 @@ fn malformed(field: &'static str, what: &str) -> Error {
     Error::new(ErrorKind::Malformed { field, offset: 0, what: what.into() })
 }
 
-/// A field that may be missing, but not be something else.
+/// A field that may be missing, but must otherwise have the right type.
 fn field<'a, T>(
     token: &'a Map<String, Value>,
     name: &'static str,
@@ -198,7 +198,7 @@ fn pcrs(token: &Map<String, Value>, name: &'static str, bank: Bank) -> Result<Pc
     Pcrs::new(bank, numbers).ok_or_else(wrong)
 }
 
-/// What tpm2-tss keeps of a key in a TPM: its handle and its name, then what says the same again (tpm2-tss, `Esys_TR_Serialize`).
+/// Parses tpm2-tss's description of a key in a TPM: its handle and name, then redundant data (tpm2-tss, `Esys_TR_Serialize`).
 fn storage_key(bytes: &[u8]) -> Result<Parent> {
     let mut reader = WireReader(bytes);
     let (handle, name) = (reader.u32()?, reader.sized()?);

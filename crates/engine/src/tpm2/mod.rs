@@ -1,7 +1,7 @@
-//! Sealing to a TPM 2.0: a secret that it gives back only to the same machine, started in the same way, to whoever knows a PIN.
+//! Sealing to a TPM 2.0: it releases a secret only on the same machine, booted in the same way, and perhaps only with a PIN.
 //!
-//! Few commands are needed, so that they are put together here (TCG, Trusted Platform Module Library 2.0, Part 3), without a library for
-//! all of them. No object or session of ours stays in the TPM: one without a resource manager has room for three.
+//! Only a few commands are needed, so they are built here (TCG, Trusted Platform Module Library 2.0, Part 3), without a full
+//! library. Objects and sessions are removed from the TPM after use: without a resource manager it has room for three.
 
 mod answers;
 mod envelope;
@@ -66,16 +66,16 @@ const RESTRICTED: u32 = 1 << 16;
 const DECRYPTS: u32 = 1 << 17;
 const SIGNS: u32 = 1 << 18;
 
-/// `TPMT_TK_VERIFIED` of nothing: the tag, the hierarchy of nobody, no digest (Part 2, 10.7.4).
+/// An empty `TPMT_TK_VERIFIED`: the tag, the null hierarchy, no digest (Part 2, 10.7.4).
 const NO_TICKET: [u8; 8] = [0x80, 0x22, 0x40, 0, 0, 7, 0, 0];
 
-/// PCRs that every TPM has.
+/// The number of PCRs in every TPM.
 pub const PCRS: u32 = 24;
 
-/// How often a command is sent again that the TPM has put off.
+/// How often a command is repeated while the TPM is busy.
 const ATTEMPTS: u32 = 100;
 
-/// A hash, by which PCRs are kept in banks.
+/// A hash. PCRs come in one bank per hash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bank {
     /// SHA-1.
@@ -98,7 +98,7 @@ const BANKS: [(Bank, &str, u16); 4] = [
 ];
 
 impl Bank {
-    /// The one of this name.
+    /// The bank of this name.
     pub fn named(name: &str) -> Option<Self> {
         BANKS.iter().find(|(_, known, _)| *known == name).map(|(bank, ..)| *bank)
     }
@@ -127,7 +127,7 @@ pub struct Pcrs {
 }
 
 impl Pcrs {
-    /// Those of these numbers. None if one is not below [`PCRS`].
+    /// The PCRs with these numbers. `None` if a number is not below [`PCRS`].
     pub fn new(bank: Bank, numbers: impl IntoIterator<Item = u64>) -> Option<Self> {
         let mut mask = 0;
         for number in numbers {
@@ -147,22 +147,22 @@ impl Pcrs {
     }
 }
 
-/// What has to be so for the TPM to give a secret away.
+/// The conditions under which the TPM releases a secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// These PCRs have the values that they had when it was sealed.
+    /// These PCRs have the same values as at sealing.
     pub pcrs: Pcrs,
-    /// Other PCRs have values that somebody has signed.
+    /// Other PCRs have values signed with a key.
     pub signed: Option<Signed>,
     /// The PIN is given.
     pub pin: bool,
-    /// The PIN is told before the PCRs, which makes another policy: as Windows does it.
+    /// The PIN comes before the PCRs, which makes a different policy. Windows does this.
     pub pin_first: bool,
 }
 
 impl Policy {
-    /// Those that it may stand for: the usual exponent is written as it is by systemd before version 255, and as zero since, which
-    /// makes another name of the key (Part 2, 12.2.3.5).
+    /// The variants of this policy. systemd before version 255 stored the usual exponent as it is, and since then as zero, which
+    /// gives the key a different name (Part 2, 12.2.3.5).
     fn forms(&self) -> Vec<Self> {
         let zero = self.signed.as_ref().filter(|signed| signed.exponent == 65537);
         let zero = zero.map(|signed| Self { signed: Some(Signed { exponent: 0, ..signed.clone() }), ..self.clone() });
@@ -170,25 +170,25 @@ impl Policy {
     }
 }
 
-/// A policy that can be updated: values of PCRs count if this key has signed them.
+/// A policy that can be updated: it accepts PCR values signed with this key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signed {
     /// The PCRs.
     pub pcrs: Pcrs,
     /// Modulus of the RSA key, big-endian.
     pub modulus: Vec<u8>,
-    /// Its exponent.
+    /// Exponent of the RSA key.
     pub exponent: u32,
-    /// By what signatures name it.
+    /// The key's fingerprint, which signatures refer to.
     pub fingerprint: [u8; 32],
-    /// The key as a file has it (PEM).
+    /// The key in PEM.
     pub pem: Vec<u8>,
     /// Known signatures, each after the digest of the policy it approves.
     pub signatures: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Signed {
-    /// The key's public area for a TPM.
+    /// The public area of the key, for a TPM.
     fn public(&self) -> Bytes {
         let public = Bytes::new().u16(ALG_RSA).u16(ALG_SHA256).u32(DECRYPTS | SIGNS | USER_WITH_AUTH).sized(&[]);
         let public = public.u16(ALG_NULL).u16(ALG_NULL).u16(self.modulus.len() as u16 * 8);
@@ -196,24 +196,24 @@ impl Signed {
     }
 }
 
-/// Which key of the TPM it is sealed under.
+/// The TPM key that a secret is sealed under.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Parent {
-    /// One that the TPM makes anew each time, always the same: of P-256.
+    /// A P-256 key that the TPM derives each time, always the same.
     #[default]
     Ecc,
-    /// The same of RSA with 2048 bits.
+    /// The same with RSA-2048.
     Rsa,
-    /// One that stays in the TPM.
+    /// A persistent key in the TPM.
     Persistent {
-        /// Where.
+        /// Its handle.
         handle: u32,
-        /// Its name, if it is known.
+        /// Its name, if known.
         name: Option<Vec<u8>>,
     },
 }
 
-/// What a TPM has sealed: only it can make something of that.
+/// An object sealed by a TPM; only that TPM can use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedObject {
     /// The encrypted half (`TPM2B_PRIVATE`, without its length).
@@ -223,24 +223,24 @@ pub struct SealedObject {
 }
 
 impl SealedObject {
-    /// Both halves, each with its length, the encrypted one first: as systemd stores them.
+    /// Parses both halves, each with its length, the encrypted one first, as systemd stores them.
     ///
     /// # Errors
-    /// `Io` where it is cut off or goes on.
+    /// `Io` if it is truncated or has extra data.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let (blob, rest) = Self::at_front(bytes)?;
         WireReader(rest).end()?;
         Ok(blob)
     }
 
-    /// The same of what other things follow, which are given back.
+    /// Parses both halves from the front of `bytes`, and returns the rest.
     ///
     /// # Errors
-    /// `Io` where it is cut off.
+    /// `Io` if it is truncated.
     pub(crate) fn at_front(bytes: &[u8]) -> Result<(Self, &[u8])> {
         let mut reader = WireReader(bytes);
         let blob = Self { private: reader.sized()?.to_vec(), public: reader.sized()?.to_vec() };
-        // What a command has room for beside it.
+        // It must fit into a command with other parameters.
         if blob.private.len() + blob.public.len() > wire::LONGEST / 2 {
             return Err(odd("it is too long"));
         }
@@ -253,17 +253,17 @@ impl SealedObject {
     }
 }
 
-/// A PIN as the TPM has it: without zeros at its end (Part 1, 19.6.5).
+/// A PIN in the TPM's form: without trailing zeros (Part 1, 19.6.5).
 #[derive(Debug)]
 pub struct Pin(Secret);
 
 impl Pin {
-    /// None at all.
+    /// No PIN.
     pub fn none() -> Self {
         Self(Secret::zeroed(0))
     }
 
-    /// As systemd has it: the hash of what is typed (systemd, src/shared/tpm2-util.c).
+    /// A PIN hashed like in systemd (systemd, src/shared/tpm2-util.c).
     pub fn hashed(typed: &[u8]) -> Self {
         let mut hash = Secret::zeroed(SIZE);
         SHA256.digest(&[typed], &mut hash);
@@ -272,7 +272,7 @@ impl Pin {
     }
 }
 
-/// A key or a sealed secret that is in the TPM.
+/// A key or a sealed secret loaded in the TPM.
 struct Object {
     handle: u32,
     public: Vec<u8>,
@@ -284,7 +284,7 @@ impl Object {
         Ok(Self { handle, public: public.to_vec(), name: name(public)? })
     }
 
-    /// The digest of the policy that the TPM is to see satisfied: tpm2-tools make objects without one.
+    /// The digest of the policy that the TPM requires. tpm2-tools create objects without one.
     fn policy(&self) -> Result<&[u8]> {
         let mut area = WireReader(&self.public);
         let (_kind, _name, _attributes) = (area.u16()?, area.u16()?, area.u32()?);
@@ -292,7 +292,7 @@ impl Object {
     }
 }
 
-/// What a public area is known by (Part 1, 16).
+/// The name of a public area (Part 1, 16).
 fn name(public: &[u8]) -> Result<Vec<u8>> {
     let mut area = WireReader(public);
     if (area.u16()?, area.u16()?).1 != ALG_SHA256 {
@@ -307,28 +307,28 @@ fn sha256(parts: &[&[u8]]) -> [u8; SIZE] {
     hash
 }
 
-/// An answer that says that all went well.
+/// A successful response.
 struct Answer(Zeroizing<Vec<u8>>);
 
 impl Answer {
-    /// What is behind tag, size and code.
+    /// Reads what follows tag, size and code.
     fn reader(&self) -> WireReader<'_> {
         WireReader(&self.0[10..])
     }
 }
 
-/// A TPM.
+/// A connection to a TPM.
 pub struct Tpm {
     transport: Box<dyn TpmTransport>,
 }
 
 impl Tpm {
-    /// The one behind this.
+    /// Uses this transport.
     pub fn new(transport: Box<dyn TpmTransport>) -> Self {
         Self { transport }
     }
 
-    /// Connects to one. All that is exchanged with it ends as soon as `cancel` is set.
+    /// Connects to a TPM. Setting `cancel` ends every exchange with it.
     ///
     /// # Errors
     /// Those of [`TpmAddress::connect`].
@@ -336,10 +336,10 @@ impl Tpm {
         Ok(Self::new(address.connect(cancel)?))
     }
 
-    /// Seals a secret of at most 128 bytes. Gives what has to be kept for [`Tpm::unseal`], and the digest of the policy.
+    /// Seals a secret of at most 128 bytes. Returns what [`Tpm::unseal`] needs, and the digest of the policy.
     ///
     /// # Errors
-    /// `Io` where the TPM fails, or does not let a storage key be made.
+    /// `Io` if the TPM fails, or refuses to create a storage key.
     pub fn seal(
         &mut self,
         parent: &Parent,
@@ -357,11 +357,11 @@ impl Tpm {
         })
     }
 
-    /// Gets a secret back. `digest` is that of the policy, where something else than the blob says it: what differs from it is
-    /// not even tried.
+    /// Unseals a secret. `digest` is the digest of the policy, if it is recorded outside the blob: a policy with a different digest
+    /// is not even tried.
     ///
     /// # Errors
-    /// `WrongCredential` if PCRs have other values, the PIN is wrong, there were too many wrong ones, or another TPM has sealed it;
+    /// `WrongCredential` if PCRs have other values, the PIN is wrong, there were too many wrong ones, or another TPM sealed it;
     /// `Io`.
     pub fn unseal(
         &mut self,
@@ -389,7 +389,7 @@ impl Tpm {
         })
     }
 
-    /// The secret in a loaded object. None where this form of its policy does not lead to it.
+    /// Unseals a loaded object. `None` if this variant of its policy does not match.
     fn unseal_by(
         &mut self,
         session: &TpmSession,
@@ -408,19 +408,19 @@ impl Tpm {
         WireReader(&answer).sized().map(|secret| Some(Secret::copy_from(secret)))
     }
 
-    /// Does something with an object or a session and removes it from the TPM, if it does not stay there.
+    /// Runs `then` with an object or a session, then removes it from the TPM unless it is persistent.
     fn with<T>(&mut self, handle: u32, then: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        /// Handles of what stays (Part 2, 7.2).
+        /// The first byte of persistent handles (Part 2, 7.2).
         const PERSISTENT: u32 = 0x81;
         let done = then(self);
         if handle >> 24 != PERSISTENT {
-            // It has done what it was for, or failed already.
+            // The result is already decided; a failure here does not change it.
             let _ = self.plain(FLUSH_CONTEXT, Bytes::new().u32(handle));
         }
         done
     }
 
-    /// The key that secrets are sealed under.
+    /// The key for sealing.
     fn parent(&mut self, which: &Parent) -> Result<Object> {
         match which {
             Parent::Ecc | Parent::Rsa => self.primary(which),
@@ -435,8 +435,8 @@ impl Tpm {
         }
     }
 
-    /// The template is that of systemd before it used the shared storage key, and of tpm2-tools: the TPM makes the same key of it
-    /// each time.
+    /// The template of tpm2-tools, and of systemd before it used the shared storage key. The TPM derives the same key from it each
+    /// time.
     fn primary(&mut self, which: &Parent) -> Result<Object> {
         let attributes = FIXED_TPM | FIXED_PARENT | SENSITIVE_DATA_ORIGIN | USER_WITH_AUTH | RESTRICTED | DECRYPTS;
         let area = |kind| Bytes::new().u16(kind).u16(ALG_SHA256).u32(attributes).sized(&[]);
@@ -480,7 +480,7 @@ impl Tpm {
         Ok(SealedObject { private: reader.sized()?.to_vec(), public: reader.sized()?.to_vec() })
     }
 
-    /// Starts a session, salted for a key.
+    /// Starts a session, salted with the TPM's key.
     fn start(&mut self, kind: Kind, key: Option<&Object>) -> Result<TpmSession> {
         let mut nonce = [0; SIZE];
         random::fill(&mut nonce)?;
@@ -501,12 +501,12 @@ impl Tpm {
         Ok(TpmSession { handle, kind, key: session_key, nonce_tpm })
     }
 
-    /// Shows the TPM that the policy is satisfied, in the order in which systemd does it, and gives the digest that comes of it.
+    /// Satisfies the policy in the TPM, in systemd's order, and returns the resulting digest.
     fn satisfy(&mut self, session: &TpmSession, policy: &Policy) -> Result<Vec<u8>> {
         let trial = session.kind == Kind::Trial;
         let session = session.handle;
         match &policy.signed {
-            // A trial takes any state for one that was signed (Part 3, 23.16).
+            // A trial session accepts any state as signed (Part 3, 23.16).
             Some(signed) if trial => self.authorize(session, signed, &[], &NO_TICKET)?,
             Some(signed) => self.satisfy_signed(session, signed)?,
             None => {}
@@ -552,25 +552,25 @@ impl Tpm {
         })
     }
 
-    /// Shows the TPM its own ticket, which says that the key has signed the state that it has approved.
+    /// Presents the TPM's own ticket, which proves that the key signed the approved state.
     fn authorize(&mut self, session: u32, signed: &Signed, approved: &[u8], ticket: &[u8]) -> Result<()> {
         let parameters = Bytes::new().u32(session).sized(approved).sized(&[]).sized(&name(&signed.public())?);
         self.plain(POLICY_AUTHORIZE, parameters.raw(ticket)).map(drop)
     }
 
-    /// A command that needs no authorisation.
+    /// A command without authorisation.
     fn plain(&mut self, code: u32, behind: Bytes) -> Result<Answer> {
         self.exchange(NO_SESSIONS, code, &behind)
     }
 
-    /// A command on a handle whose password is empty.
+    /// A command on a handle with an empty password.
     fn by_password(&mut self, code: u32, handle: u32, parameters: Bytes) -> Result<Answer> {
         let authorisation = Bytes::new().u32(PASSWORD).sized(&[]).u8(0).sized(&[]);
         let command = Bytes::new().u32(handle).u32(authorisation.len() as u32).raw(&authorisation).raw(&parameters);
         self.exchange(SESSIONS, code, &command)
     }
 
-    /// A command on an object, authorised and encrypted by a session. Gives the parameters of the answer, decrypted.
+    /// A command on an object, authorised and encrypted by a session. Returns the decrypted parameters of the response.
     fn in_session(
         &mut self,
         exchange: &SessionExchange<'_>,
@@ -591,7 +591,7 @@ impl Tpm {
         let mut reader = answer.reader();
         let len = reader.u32()? as usize;
         let mut parameters = Zeroizing::new(reader.take(len)?.to_vec());
-        // The code was that of success.
+        // The response code was that of success.
         let digest = sha256(&[&[0; 4], &code.to_be_bytes(), &parameters]);
         let nonce = exchange.check(&digest, reader)?;
         if attributes & ENCRYPT != 0 {
@@ -603,7 +603,7 @@ impl Tpm {
 
     fn exchange(&mut self, tag: u16, code: u32, behind: &[u8]) -> Result<Answer> {
         let command = Bytes::new().u16(tag).u32(behind.len() as u32 + 10).u32(code).raw(behind);
-        // What a TPM that is none has said may be in it.
+        // Data from a false TPM may make it too long.
         if command.len() > wire::LONGEST {
             return Err(odd("it makes a command longer than TPMs take"));
         }
@@ -632,13 +632,13 @@ enum Kind {
     Trial = 3,
 }
 
-/// Where the first parameter is, which has its length in front.
+/// The range of the first parameter, which begins with its length.
 fn first_parameter(parameters: &[u8]) -> Result<std::ops::Range<usize>> {
     let len = WireReader(parameters).sized()?.len();
     Ok(2..2 + len)
 }
 
-/// Seals and unseals with a TPM that answers with parts of these bytes, each behind its length.
+/// Seals and unseals with a TPM whose responses are parts of these bytes, each preceded by its length.
 pub(crate) fn fuzz_answers(bytes: &[u8]) {
     struct Answers(Vec<u8>, usize);
     impl TpmTransport for Answers {

@@ -1,5 +1,5 @@
-//! Sessions: what goes over the bus to the TPM and back is encrypted and authenticated with a key that only the TPM's own key
-//! can find out (TCG, TPM 2.0 Library, Part 1, sections 17 to 21, and annexes B.10.2 and C.6.1 for salts).
+//! Sessions: traffic on the bus to the TPM is encrypted and authenticated with a key that only the TPM's own key can recover (TCG,
+//! TPM 2.0 Library, Part 1, sections 17 to 21, and annexes B.10.2 and C.6.1 for salts).
 
 use claviger_crypto::ec::{Curve, Point, scalar};
 use claviger_crypto::hash::SHA256;
@@ -11,29 +11,29 @@ use super::{ALG_AES, ALG_CFB, ALG_ECC, ALG_NULL, ALG_RSA, ALG_SHA256, Kind, P256
 use crate::error::Result;
 use crate::random;
 
-/// Bytes of a nonce and of an HMAC: as many as the hash has.
+/// The size of a nonce and of an HMAC, in bytes: that of the hash.
 pub const SIZE: usize = 32;
 
-/// The session goes on after this command.
+/// The session stays open after this command.
 pub const CONTINUE: u8 = 0x01;
-/// The first parameter of the command is encrypted.
+/// The command's first parameter is encrypted.
 pub const DECRYPT: u8 = 0x20;
-/// The first parameter of the answer is encrypted.
+/// The response's first parameter is encrypted.
 pub const ENCRYPT: u8 = 0x40;
 
-/// A session that has been started.
+/// A started session.
 pub struct TpmSession {
     /// Its handle.
     pub handle: u32,
-    /// What it is for.
+    /// Its kind.
     pub(super) kind: Kind,
-    /// What both sides have derived from the salt.
+    /// The key that both sides derived from the salt.
     pub key: Secret,
-    /// What came last from the TPM.
+    /// The last nonce from the TPM.
     pub nonce_tpm: Vec<u8>,
 }
 
-/// One command in a session: the session's key and that of what is authorised, and the nonces.
+/// One command in a session: the session's key, the authorisation value, and the nonces.
 pub struct SessionExchange<'a> {
     session: &'a TpmSession,
     value: Secret,
@@ -42,7 +42,7 @@ pub struct SessionExchange<'a> {
 }
 
 impl<'a> SessionExchange<'a> {
-    /// `auth` is what is known of what is authorised; where the policy does not ask for that it is not `proven`, and only encrypts.
+    /// `auth` is the authorisation value of the object. If the policy does not require it, it is not `proven` and only encrypts.
     pub fn new(session: &'a TpmSession, auth: &[u8], proven: bool) -> Result<Self> {
         let mut nonce = [0; SIZE];
         random::fill(&mut nonce)?;
@@ -51,12 +51,12 @@ impl<'a> SessionExchange<'a> {
         Ok(Self { session, value, hmac_key, nonce })
     }
 
-    /// Encrypts what goes to the TPM.
+    /// Encrypts a parameter for the TPM.
     pub fn encrypt(&self, parameter: &mut [u8]) {
         cfb(&self.value, &self.nonce, &self.session.nonce_tpm, parameter, true);
     }
 
-    /// The part of a command that authorises it: `of` is the digest of the command.
+    /// The authorisation area of a command; `of` is the command's digest.
     pub fn authorisation(&self, of: &[u8; SIZE], attributes: u8) -> Bytes {
         let mut hmac = [0; SIZE];
         let parts = [&of[..], &self.nonce, &self.session.nonce_tpm, &[attributes]];
@@ -64,7 +64,7 @@ impl<'a> SessionExchange<'a> {
         Bytes::new().u32(self.session.handle).sized(&self.nonce).u8(attributes).sized(&hmac)
     }
 
-    /// Checks the part of an answer that authenticates it, and gives the TPM's new nonce.
+    /// Verifies the authorisation area of a response, and returns the TPM's new nonce.
     pub fn check(&self, of: &[u8; SIZE], mut authorisation: WireReader<'_>) -> Result<Vec<u8>> {
         let (nonce, attributes, hmac) = (authorisation.sized()?, authorisation.u8()?, authorisation.sized()?);
         authorisation.end()?;
@@ -76,7 +76,7 @@ impl<'a> SessionExchange<'a> {
         Ok(nonce.to_vec())
     }
 
-    /// Decrypts what came from the TPM with this nonce.
+    /// Decrypts a parameter from the TPM, sent with this nonce.
     pub fn decrypt(&self, nonce_tpm: &[u8], parameter: &mut [u8]) {
         cfb(&self.value, nonce_tpm, &self.nonce, parameter, false);
     }
@@ -89,7 +89,7 @@ fn joined(first: &[u8], second: &[u8]) -> Secret {
     joined
 }
 
-/// AES-128 in CFB mode, with key and vector from the session's value and both nonces.
+/// AES-128 in CFB mode, with key and vector derived from the session's value and both nonces.
 fn cfb(value: &[u8], newer: &[u8], older: &[u8], message: &mut [u8], encrypt: bool) {
     let mut key = Secret::zeroed(32);
     kdf_a(value, b"CFB", newer, older, &mut key);
@@ -106,7 +106,7 @@ fn cfb(value: &[u8], newer: &[u8], older: &[u8], message: &mut [u8], encrypt: bo
     }
 }
 
-/// Part 1, 11.4.10.2.
+/// The key derivation KDFa (Part 1, 11.4.10.2).
 pub fn kdf_a(key: &[u8], label: &[u8], u: &[u8], v: &[u8], out: &mut [u8]) {
     let bits = (out.len() as u32 * 8).to_be_bytes();
     for (number, block) in (1u32..).zip(out.chunks_mut(SIZE)) {
@@ -116,7 +116,7 @@ pub fn kdf_a(key: &[u8], label: &[u8], u: &[u8], v: &[u8], out: &mut [u8]) {
     }
 }
 
-/// A salt, and it for the TPM's eyes only: by the public area of one of its keys.
+/// A new salt, and its encryption for the TPM key with this public area.
 pub fn salt(public: &[u8]) -> Result<(Secret, Vec<u8>)> {
     let mut area = WireReader(public);
     let (kind, name, _attributes) = (area.u16()?, area.u16()?, area.u32()?);
@@ -136,7 +136,7 @@ pub fn salt(public: &[u8]) -> Result<(Secret, Vec<u8>)> {
         }
         ALG_RSA => {
             let (_bits, exponent) = (area.u16()?, area.u32()?);
-            // The default is written as none (Part 2, 12.2.3.5).
+            // Zero stands for the default exponent (Part 2, 12.2.3.5).
             let exponent = if exponent == 0 { 65537 } else { exponent };
             let key = rsa::RsaPublicKey::new(area.sized()?, &exponent.to_be_bytes());
             salt_rsa(&key.ok_or_else(|| odd("its key is not RSA"))?)

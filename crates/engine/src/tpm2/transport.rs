@@ -1,4 +1,4 @@
-//! The way to a TPM: the kernel's device with its resource manager, or the socket of one in software.
+//! The connection to a TPM: the kernel's device with its resource manager, or the socket of a software TPM.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -19,36 +19,36 @@ use crate::error::{Error, Result};
 /// The kernel's TPM, with its resource manager.
 const DEVICE: &str = "/dev/tpmrm0";
 
-/// Where swtpm listens if nothing else is said (tpm2-tss, `tcti-swtpm`).
+/// The default address of swtpm (tpm2-tss, `tcti-swtpm`).
 const SWTPM: (&str, u16) = ("localhost", 2321);
 
-/// How long a TPM may work for us, all commands together: making an RSA key takes slow ones minutes.
+/// The time limit for all commands together: creating an RSA key takes minutes on a slow TPM.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// The same for one in software, with the way there.
+/// The time limit for a software TPM, including the connection.
 const PATIENCE_FOR_SOFTWARE: Duration = Duration::from_secs(60);
 
-/// Bytes of an answer's header: tag, size, code.
+/// The size of a response header, in bytes: tag, size, code.
 const HEADER: usize = 10;
 
-/// Something that takes one command and gives one answer.
+/// Sends one command and receives one response.
 pub trait TpmTransport {
-    /// Sends a whole command and receives a whole answer.
+    /// Sends a whole command and receives a whole response.
     ///
     /// # Errors
-    /// Where either fails.
+    /// If sending or receiving fails.
     fn exchange(&mut self, command: &[u8]) -> io::Result<Vec<u8>>;
 }
 
-/// Which TPM, as systemd and tpm2-tools name them: `auto`, a path, `device:/dev/tpmrm0`, `swtpm:host=127.0.0.1,port=2321` or
-/// `swtpm:path=/run/swtpm.sock`.
+/// The address of a TPM, in the notation of systemd and tpm2-tools: `auto`, a path, `device:/dev/tpmrm0`,
+/// `swtpm:host=127.0.0.1,port=2321` or `swtpm:path=/run/swtpm.sock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TpmAddress {
     /// A character device.
     Device(PathBuf),
-    /// A TPM in software, by a port of some machine.
+    /// A software TPM on a TCP port.
     Tcp(String, u16),
-    /// A TPM in software, by a socket in a folder.
+    /// A software TPM on a Unix socket.
     Unix(PathBuf),
 }
 
@@ -86,7 +86,7 @@ impl FromStr for TpmAddress {
 }
 
 impl TpmAddress {
-    /// Connects to it. All that is exchanged ends as soon as `cancel` is set.
+    /// Connects to the TPM. Setting `cancel` ends every exchange with it.
     ///
     /// # Errors
     /// `Misuse` if there is no such TPM, `Cancelled`, `Io`.
@@ -94,7 +94,7 @@ impl TpmAddress {
         let mut budget = Budget { left: PATIENCE_FOR_SOFTWARE, cancel };
         match self {
             Self::Device(path) => {
-                // An answer is waited for with poll(2), which can be ended.
+                // Nonblocking: poll(2) waits for a response and can be cancelled.
                 let waits = OFlags::NONBLOCK.bits().cast_signed();
                 let file = OpenOptions::new().read(true).write(true).custom_flags(waits).open(path);
                 let file = file.map_err(|e| not_there(e, path))?;
@@ -115,7 +115,7 @@ impl TpmAddress {
     }
 }
 
-/// The time that a TPM still has. What passes between commands, while a person is asked for a PIN, does not count.
+/// The time left for a TPM. Time between commands, while a person enters a PIN, does not count.
 struct Budget {
     left: Duration,
     cancel: Cancel,
@@ -138,7 +138,7 @@ fn not_there(e: io::Error, path: &Path) -> Error {
     Error::from(e).at(path)
 }
 
-/// The kernel takes a command with one write, and gives its answer with one read.
+/// The kernel takes a command in one write, and returns the response in one read.
 struct Device {
     file: File,
     budget: Budget,
@@ -158,7 +158,7 @@ impl TpmTransport for Device {
     }
 }
 
-/// Commands and answers follow each other, and say how long they are.
+/// A stream of commands and responses, each with its length in the header.
 struct Stream {
     socket: OwnedFd,
     budget: Budget,

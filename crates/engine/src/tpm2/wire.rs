@@ -1,4 +1,4 @@
-//! What goes to a TPM and comes back: numbers are big-endian, and what has a length has it in front (TCG, TPM 2.0 Library, Part 2).
+//! TPM commands and responses: numbers are big-endian, and variable fields begin with their length (TCG, TPM 2.0 Library, Part 2).
 
 use std::io;
 
@@ -6,11 +6,11 @@ use zeroize::Zeroizing;
 
 use crate::error::{Error, Result};
 
-/// The longest command and answer: more than any TPM takes or gives (`TPM2_PT_MAX_COMMAND_SIZE` is 4096 where it is largest).
+/// The longest command and response: no TPM has a larger limit (`TPM2_PT_MAX_COMMAND_SIZE` is at most 4096).
 pub const LONGEST: usize = 4096;
 
-/// Bytes that are being put together. As long as they fit a command they do not move, so that no copy of a secret among them stays
-/// behind; they are wiped.
+/// A command under construction. Up to the size of a command the buffer does not move, so no copies of secrets stay behind. Wiped
+/// on drop.
 pub struct Bytes(Zeroizing<Vec<u8>>);
 
 impl Bytes {
@@ -35,12 +35,12 @@ impl Bytes {
         self
     }
 
-    /// With their length in front.
+    /// Appends bytes with their length in front.
     pub fn sized(self, bytes: &[u8]) -> Self {
         self.u16(bytes.len() as u16).raw(bytes)
     }
 
-    /// What has a length in front that is to be found out.
+    /// Appends what `inner` writes, with its length in front.
     pub fn within(self, inner: impl FnOnce(Self) -> Self) -> Self {
         let at = self.0.len();
         let mut all = inner(self.u16(0));
@@ -61,7 +61,7 @@ impl std::ops::Deref for Bytes {
     }
 }
 
-/// Reads bytes from the front.
+/// Reads fields from the front.
 #[derive(Clone, Copy)]
 pub struct WireReader<'a>(pub &'a [u8]);
 
@@ -84,13 +84,13 @@ impl<'a> WireReader<'a> {
         Ok(u32::from_be_bytes(self.take(4)?.try_into().expect("four bytes")))
     }
 
-    /// What has its length in front.
+    /// Reads a field with its length in front.
     pub fn sized(&mut self) -> Result<&'a [u8]> {
         let len = self.u16()?;
         self.take(len.into())
     }
 
-    /// Nothing must be left.
+    /// Fails if data are left.
     pub fn end(&self) -> Result<()> {
         if self.0.is_empty() { Ok(()) } else { Err(odd("it has extra data")) }
     }
@@ -100,7 +100,7 @@ fn cut_off() -> Error {
     odd("it is cut off")
 }
 
-/// What cannot be an answer of a TPM, or something that one made.
+/// The error for invalid data from a TPM.
 pub fn odd(why: &str) -> Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the TPM's data cannot be read: {why}")).into()
 }

@@ -1,4 +1,4 @@
-//! One tree in another, so that it can be broken off and begun again: what is there already and the same stays.
+//! Copies one tree into another. A copy can be interrupted and resumed: files that are there already and equal stay.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use super::{Attributes, Entry, HeldNode, Listing, NewNode, Node, NodeKind, OpenFile, Setting, Special, Tree, Use};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes that are copied at a time.
+/// Bytes copied at a time.
 const PIECE: usize = 1 << 20;
 
-/// Folders in folders that are copied. A damaged file system may have no end.
+/// The deepest nesting of folders that is copied. A damaged file system may have loops.
 const DEEPEST: usize = 256;
 
-/// A tree, as it is named here: it outlives the copying.
+/// A tree that outlives the copying.
 type Whole = dyn Tree + 'static;
 
-/// How far it has come.
+/// The progress of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct CopyProgress {
@@ -25,15 +25,15 @@ pub struct CopyProgress {
     pub files: u64,
     /// Folders.
     pub folders: u64,
-    /// Bytes of files.
+    /// Bytes of file contents.
     pub bytes: u64,
 }
 
 /// Copies all of `from` into `to`: files, folders, symbolic and hard links and special files, with permissions, owners, times and
-/// extended attributes as far as `to` keeps them. A file of `to` that has the same contents already is left as it is; one that
-/// has not is written anew. `each` is told after each file, and its error ends it.
+/// extended attributes where `to` supports them. A file of `to` with equal contents stays as it is; any other file is replaced.
+/// `each` is called after each file, and its error ends the copy.
 ///
-/// What cannot be read, or cannot be in `to`, is left out and given to `left`, whose error ends it; the rest goes on.
+/// Whatever cannot be read, or cannot exist in `to`, is reported to `left` and skipped. An error from `left` ends the copy.
 ///
 /// # Errors
 /// Those of `to`, of `each` and of `left`.
@@ -49,10 +49,10 @@ pub fn copy(
     Ok(copying.done)
 }
 
-/// Reads both trees and compares names, kinds, contents and targets of links, but for what was `left` out of the copy.
+/// Reads both trees and compares names, kinds, contents and link targets, except for what was `left` out of the copy.
 ///
 /// # Errors
-/// `Malformed` where they differ, with the place; those of the trees, and of `each`.
+/// `Malformed` where they differ, with the path; those of the trees, and of `each`.
 pub fn compare(
     from: &Whole,
     to: &Whole,
@@ -64,14 +64,14 @@ pub fn compare(
     Ok(comparing.done)
 }
 
-/// What comes of copying something.
+/// The result of copying one item.
 type Copied<T> = std::result::Result<T, Trouble>;
 
-/// Why something was not copied.
+/// Why an item was not copied.
 enum Trouble {
-    /// It alone is left out: it cannot be read, or cannot be in the copy.
+    /// Only this item is skipped: it cannot be read, or cannot exist in the copy.
     One(io::Error),
-    /// Nothing more is copied.
+    /// The whole copy ends.
     All(Error),
 }
 
@@ -81,7 +81,7 @@ impl From<Error> for Trouble {
     }
 }
 
-/// Trouble of the copy: with a name or a kind of node that its file system has not, or with all of it.
+/// An error of the destination: its file system does not support this name or kind of node, or it fails altogether.
 fn of_copy(error: io::Error) -> Trouble {
     match error.kind() {
         io::ErrorKind::Unsupported | io::ErrorKind::InvalidFilename | io::ErrorKind::InvalidInput => {
@@ -96,7 +96,7 @@ struct Copying<'a> {
     to: &'a Whole,
     each: &'a mut dyn FnMut(CopyProgress) -> Result<()>,
     left: &'a mut dyn FnMut(&Path, Error) -> Result<()>,
-    /// Files with several names: where the first one is, by number.
+    /// The first path of each file with several names, by number.
     links: HashMap<u64, PathBuf>,
     done: CopyProgress,
 }
@@ -144,7 +144,7 @@ impl<'a> Copying<'a> {
         match HeldNode::lookup(self.to, to, name) {
             Ok(there) if self.to.attributes(there.node())?.kind == NodeKind::Folder => Ok(there),
             Ok(_) => Err(io::ErrorKind::NotADirectory.into()),
-            // Until all is in it, its owner may write into it.
+            // The owner may write into it until it is complete.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let new = NewNode { mode: of.mode.map(|mode| mode | 0o700), owner: None };
                 Ok(HeldNode::new(self.to, self.to.make_folder(to, name, &new)?))
@@ -153,7 +153,7 @@ impl<'a> Copying<'a> {
         }
     }
 
-    /// What is no folder.
+    /// Copies a node other than a folder.
     fn leaf(&mut self, source: Node, of: &Attributes, to: Node, name: &OsStr, path: &Path) -> Copied<()> {
         if let Some(first) = self.links.get(&of.number).filter(|_| of.links > 1) {
             return self.one_more_name(first, to, name).map_err(of_copy);
@@ -178,13 +178,13 @@ impl<'a> Copying<'a> {
 
     fn special(&self, source: Node, of: &Attributes, to: Node, name: &OsStr) -> Copied<HeldNode<&'a Whole>> {
         let Some(special) = of.special else {
-            // A tree that does not read something for a reason says it.
+            // If the tree refuses to read it, report the tree's reason.
             let why = self.from.read_at(source, 0, &mut [0]).err();
             return Err(Trouble::One(why.unwrap_or_else(|| io::ErrorKind::Unsupported.into())));
         };
         let made = self.to.make_special(to, name, special, &NewNode { mode: of.mode, owner: None });
         made.map(|made| HeldNode::new(self.to, made)).map_err(|e| match e.kind() {
-            // Only root makes devices.
+            // Only root can create devices.
             io::ErrorKind::PermissionDenied => Trouble::One(e),
             _ => of_copy(e),
         })
@@ -203,7 +203,7 @@ impl<'a> Copying<'a> {
         Ok(())
     }
 
-    /// What is there from before, if it is the same; anything else goes.
+    /// Keeps what an earlier run copied if it is equal, and removes anything else.
     fn kept(&self, source: Node, of: &Attributes, to: Node, name: &OsStr) -> io::Result<Option<HeldNode<&'a Whole>>> {
         let there = match HeldNode::lookup(self.to, to, name) {
             Ok(there) => there,
@@ -211,7 +211,7 @@ impl<'a> Copying<'a> {
             Err(e) => return Err(e),
         };
         let has = self.to.attributes(there.node())?;
-        // What cannot be read was broken off in its making.
+        // A file that cannot be read is the remains of an interrupted copy.
         if same_leaf(self.from, source, of, self.to, there.node(), &has).unwrap_or(false) {
             return Ok(Some(there));
         }
@@ -228,14 +228,14 @@ impl<'a> Copying<'a> {
         });
         let released = self.to.release(made.node()).map_err(|e| Trouble::All(e.into()));
         if let Err(Trouble::One(_)) = &written {
-            // Half a file is not left in its place.
+            // Do not leave half a file behind.
             self.to.remove(to, name).map_err(|e| Trouble::All(e.into()))?;
         }
         written?;
         released.map(|()| made)
     }
 
-    /// Attributes last: writing changes times, and permissions may forbid it.
+    /// Sets the attributes last: writing changes times, and permissions may forbid it.
     fn finish(&self, source: Node, made: Node, of: &Attributes) -> Copied<()> {
         const SET_IDS: u16 = 0o6000;
         let to = |e: io::Error| Trouble::All(e.into());
@@ -243,10 +243,10 @@ impl<'a> Copying<'a> {
         if let Some((user, group)) = of.owner
             && self.to.attributes(made).map_err(to)?.owner != Some((user, group))
         {
-            // Who is not root cannot give files away, and nobody's programs become those of who copies them.
+            // Only root can give files away. Otherwise set-user-ID bits are dropped, or programs would run as the user who copies.
             is_owners = self.to.set_owner(made, Some(user), Some(group)).is_ok();
         }
-        // A new owner takes capabilities away.
+        // Changing the owner clears capabilities, so set them afterwards.
         let extended = self.extended(source, made).map_err(Trouble::One);
         if let (Some(mode), false) = (of.mode, of.kind == NodeKind::Link) {
             optional(self.to.set_mode(made, if is_owners { mode } else { mode & !SET_IDS })).map_err(to)?;
@@ -262,7 +262,7 @@ impl<'a> Copying<'a> {
         };
         for name in names {
             if let Some(value) = self.from.extended(source, &name)? {
-                // What only root may write is left out.
+                // Attributes that only root may write are skipped.
                 let _ = self.to.set_extended(made, &name, &value, Setting::Any);
             }
         }
@@ -270,7 +270,7 @@ impl<'a> Copying<'a> {
     }
 }
 
-/// What a file system may not have.
+/// Ignores an operation that the file system does not support.
 fn optional(done: io::Result<()>) -> io::Result<()> {
     done.or_else(|e| if e.kind() == io::ErrorKind::Unsupported { Ok(()) } else { Err(e) })
 }
@@ -338,7 +338,7 @@ fn sorted(tree: &Whole, folder: Node) -> io::Result<Listing> {
     Ok(listing)
 }
 
-/// Whether what is no folder is the same in both trees.
+/// Whether two nodes other than folders are equal.
 fn same_leaf(
     from: &Whole,
     source: Node,
@@ -358,7 +358,7 @@ fn same_leaf(
         }
         (NodeKind::Link, NodeKind::Link) => from.link_target(source)? == to.link_target(copy)?,
         (NodeKind::Special, NodeKind::Special) => {
-            // The number of a device is all that there is of it.
+            // A device has nothing but its number.
             let of_device =
                 |s: Option<Special>| matches!(s, Some(Special::BlockDevice(_) | Special::CharacterDevice(_)));
             of.special == has.special || !of_device(of.special) && !of_device(has.special)
@@ -367,7 +367,7 @@ fn same_leaf(
     })
 }
 
-/// Reads a file piece by piece, as long as `each` says so; whether it always did.
+/// Reads a file piece by piece while `each` returns true. Returns whether it always did.
 fn pieces<E: From<Unread>>(
     tree: &Whole,
     file: Node,
@@ -376,7 +376,7 @@ fn pieces<E: From<Unread>>(
 ) -> std::result::Result<bool, E> {
     let mut buffer = vec![0; PIECE.min(size as usize)];
     let mut done = 0;
-    // What cannot be opened is not read either, and that says why.
+    // If opening fails, reading fails as well and gives the reason.
     let _open = OpenFile::new(tree, file);
     while done < size {
         let len = (size - done).min(PIECE as u64) as usize;
@@ -392,7 +392,7 @@ fn pieces<E: From<Unread>>(
     Ok(true)
 }
 
-/// The error of the file that is read.
+/// An error of the file being read.
 struct Unread(io::Error);
 
 impl From<Unread> for Trouble {

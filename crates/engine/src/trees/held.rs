@@ -6,26 +6,26 @@ use std::sync::Arc;
 use super::{Entry, Node, Tree, Use};
 use crate::store::Store;
 
-/// A node that is given back when this is dropped, and the tree that it is of: `&dyn Tree`, or an `Arc` or `Box` of one.
+/// A node that is given back on drop, with its tree: `&dyn Tree`, or an `Arc` or `Box` of one.
 pub struct HeldNode<T: Deref<Target = dyn Tree>> {
     tree: T,
     node: Node,
 }
 
 impl<T: Deref<Target = dyn Tree>> HeldNode<T> {
-    /// Takes over a node that `tree` has returned.
+    /// Takes over a node returned by `tree`.
     pub fn new(tree: T, node: Node) -> Self {
         Self { tree, node }
     }
 
-    /// Its number, which means something as long as this lives.
+    /// The node, valid as long as this lives.
     pub fn node(&self) -> Node {
         self.node
     }
 }
 
 impl<'a> HeldNode<&'a (dyn Tree + 'static)> {
-    /// The node at `path` below the root. Empty steps and `.` mean nothing; `..` is no name.
+    /// The node at `path` below the root. Empty steps and `.` are ignored; `..` is not a valid name.
     ///
     /// # Errors
     /// Those of [`Tree::lookup`].
@@ -56,14 +56,14 @@ impl<T: Deref<Target = dyn Tree>> Drop for HeldNode<T> {
     }
 }
 
-/// Keeps a file open for reading until this is dropped, so that what reading it takes is found out once: its key, above all.
+/// Keeps a file open for reading until dropped, so that preparations such as decrypting its key happen only once.
 pub struct OpenFile<'a> {
     tree: &'a (dyn Tree + 'static),
     file: Node,
 }
 
 impl<'a> OpenFile<'a> {
-    /// Opens a file that somebody has as long as this lives.
+    /// Opens a file whose node is held for as long as this lives.
     ///
     /// # Errors
     /// Those of [`Tree::open`].
@@ -79,21 +79,21 @@ impl Drop for OpenFile<'_> {
     }
 }
 
-/// A file of a tree as a store. What is past its end can be written where it begins at the end.
+/// A file of a tree as a store. A write may extend the file if it begins at or before its end.
 pub struct NodeStore {
     tree: Arc<dyn Tree>,
     node: Node,
 }
 
 impl NodeStore {
-    /// The contents of `node`, which somebody has as long as this lives.
+    /// The contents of `node`, which must be held for as long as this lives.
     pub fn new(tree: Arc<dyn Tree>, node: Node) -> Self {
         Self { tree, node }
     }
 }
 
 impl Store for NodeStore {
-    /// What the tree says now; 0 where it says nothing.
+    /// The current size; 0 if the tree fails.
     fn len(&self) -> u64 {
         self.tree.attributes(self.node).map_or(0, |of| of.size)
     }

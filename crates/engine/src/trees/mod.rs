@@ -1,4 +1,4 @@
-//! Names over bytes: what a file system holds, as folders and files.
+//! Trees: the files and folders of a file system.
 
 pub mod copy;
 mod held;
@@ -19,10 +19,10 @@ pub use subtree::Subtree;
 
 use crate::error::{Error, ErrorKind};
 
-/// A file or folder of a tree: a number that the tree gives out, and that means the same as long as the tree lives.
+/// A file or folder of a tree: a number that the tree assigns, and that stays valid as long as the tree lives.
 pub type Node = u64;
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NodeKind {
@@ -32,11 +32,11 @@ pub enum NodeKind {
     Folder,
     /// A symbolic link.
     Link,
-    /// A device, a socket, a pipe, and what else is no data.
+    /// A device, a socket, a pipe, or anything else without data.
     Special,
 }
 
-/// What a node without data is.
+/// The kind of a special node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
     /// A named pipe.
@@ -49,48 +49,48 @@ pub enum Special {
     CharacterDevice(u64),
 }
 
-/// The extended attribute in which NTFS's EFS keeps for whom a file is encrypted, as ntfs-3g names it.
+/// The extended attribute with the recipients of an EFS-encrypted file on NTFS, by ntfs-3g's name.
 pub const EFS_INFO: &str = "system.ntfs_efsinfo";
 
-/// The extended attribute with a file's attributes in Windows, a little-endian number of four bytes, as ntfs-3g names it. It tells an
-/// NTFS.
+/// The extended attribute with a file's Windows attributes, a little-endian number of four bytes, by ntfs-3g's name. Its presence
+/// identifies an NTFS file system.
 pub const NTFS_ATTRIBUTES: &str = "system.ntfs_attrib";
 
 /// What is known about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// What it is.
+    /// Its kind.
     pub kind: NodeKind,
-    /// What exactly a [`NodeKind::Special`] is, where the file system tells.
+    /// The exact kind of a [`NodeKind::Special`], if the file system records it.
     pub special: Option<Special>,
     /// The number that people see (Unix's `st_ino`). Two names with the same number are one file.
     pub number: u64,
-    /// Names that it has.
+    /// The number of its names.
     pub links: u32,
-    /// Size of a file, or length of a link's target, in bytes; 0 for all else.
+    /// Size of a file, or length of a link's target, in bytes; 0 for other kinds.
     pub size: u64,
-    /// Bytes that it takes where it is stored, where the file system tells.
+    /// Bytes that it occupies on disk, if the file system records that.
     pub stored: Option<u64>,
-    /// Permission bits, where the file system has them (the lower twelve of Unix's `st_mode`).
+    /// Permission bits, if the file system has them (the lower twelve of Unix's `st_mode`).
     pub mode: Option<u16>,
-    /// User and group, where the file system has them.
+    /// User and group, if the file system has them.
     pub owner: Option<(u32, u32)>,
     /// When the contents changed.
     pub modified: Option<SystemTime>,
     /// When the contents or the attributes changed (Unix's `st_ctime`).
     pub changed: Option<SystemTime>,
-    /// When it was last read, as precisely as the file system keeps that.
+    /// When it was last read, to the precision of the file system.
     pub accessed: Option<SystemTime>,
-    /// When it was made.
+    /// When it was created.
     pub created: Option<SystemTime>,
-    /// Whether the file system says that it must not be written.
+    /// Whether the file system marks it as read-only.
     pub read_only: bool,
-    /// Whether an NTFS keeps it encrypted (EFS). Windows encrypts what it makes in such a folder.
+    /// Whether NTFS encrypts it (EFS). Windows encrypts what it creates in such a folder.
     pub encrypted: bool,
 }
 
 impl Attributes {
-    /// Those of a node of which nothing else is known: one name, no times, no owner.
+    /// Attributes with only these values known: one name, no times, no owner.
     pub fn new(kind: NodeKind, size: u64, number: u64) -> Self {
         let (links, read_only, encrypted) = (1, false, false);
         let (special, stored, mode, owner) = (None, None, None, None);
@@ -114,98 +114,98 @@ impl Attributes {
     }
 }
 
-/// How a file is kept that the file system itself keeps encrypted, without padding: it has whole sectors of ciphertext.
+/// The storage of a file that the file system itself encrypts: whole sectors of ciphertext, without padding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ciphertext {
     /// Bytes of plaintext.
     pub size: u64,
-    /// Where there is ciphertext, in ascending order. All else of the plaintext is zeros.
+    /// The ranges with ciphertext, in ascending order. The rest of the plaintext is zeros.
     pub stored: Vec<Range<u64>>,
 }
 
-/// What a new node begins with, where the file system keeps such things.
+/// The initial attributes of a new node, if the file system has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewNode {
-    /// Permission bits (the lower twelve of Unix's `st_mode`); the file system's own default if there are none.
+    /// Permission bits (the lower twelve of Unix's `st_mode`); by default those of the file system.
     pub mode: Option<u16>,
-    /// User and group; those of this process if there are none.
+    /// User and group; by default those of this process.
     pub owner: Option<(u32, u32)>,
 }
 
-/// What an open file is used for.
+/// The use of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// It is read.
+    /// Whether it is read.
     pub read: bool,
-    /// It is written.
+    /// Whether it is written.
     pub write: bool,
 }
 
-/// What becomes of a node that has the new name already.
+/// What happens to a node that already has the new name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renaming {
-    /// A file, or an empty folder, is replaced.
+    /// It is replaced, if it is a file or an empty folder.
     Replace,
     /// It stays, and the renaming fails.
     Keep,
-    /// The two change names.
+    /// The two nodes exchange names.
     Exchange,
 }
 
 /// How an extended attribute is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// Whether it is there or not.
+    /// Whether it exists or not.
     Any,
-    /// Only if it is not there yet.
+    /// Only if it does not exist yet.
     Create,
-    /// Only if it is there.
+    /// Only if it exists.
     Replace,
 }
 
 /// A name in a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The name, as bytes of the file system where they are not Unicode. It may hold anything but NUL and `/`.
+    /// The name, in the file system's own bytes if it is not Unicode. It may contain anything except NUL and `/`.
     pub name: OsString,
-    /// What it names. Where a tree keeps something for each node, this is only its number: [`Tree::take`] gives a node.
+    /// The node that it names. If a tree holds state for each node, this is only a number: [`Tree::take`] returns the node.
     pub node: Node,
-    /// What that is.
+    /// The kind of that node.
     pub kind: NodeKind,
 }
 
-/// All that a folder holds.
+/// The contents of a folder.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// What can be shown.
+    /// The entries that can be shown.
     pub entries: Vec<Entry>,
-    /// Names that cannot be shown as they should be.
+    /// Names that cannot be shown properly.
     pub left_out: Vec<LeftOut>,
 }
 
-/// A name in a folder that cannot be shown as it should be: it does not decrypt, or no file of this machine can have it.
+/// A name that cannot be shown properly: it does not decrypt, or is not a valid name on this machine.
 #[derive(Debug)]
 pub struct LeftOut {
-    /// The name as it is stored.
+    /// The name as stored.
     pub name: OsString,
-    /// What it names.
+    /// The kind of node that it names.
     pub kind: NodeKind,
     /// Why it cannot be shown.
     pub why: Error,
-    /// Whether it is among the entries all the same, under this name.
+    /// Whether it is listed among the entries anyway, under this name.
     pub listed: bool,
 }
 
-/// How much a file system holds, in bytes.
+/// The capacity of a file system, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Space {
-    /// All that could hold files.
+    /// The total space for files.
     pub total: u64,
-    /// What of it is free.
+    /// The free part of it.
     pub free: u64,
-    /// The unit in which files are stored.
+    /// The allocation unit.
     pub unit: u32,
-    /// Files that there can be, and those that can still be made, where that has a limit.
+    /// The limit for the number of files, and how many more can be created, if there is a limit.
     #[serde(skip)]
     pub files: Option<(u64, u64)>,
     /// The longest name, in bytes.
@@ -214,22 +214,21 @@ pub struct Space {
 }
 
 impl Space {
-    /// Without a limit for files, and with names of at most 255 bytes.
+    /// A capacity without a limit for files, and with names of at most 255 bytes.
     pub fn new(total: u64, free: u64, unit: u32) -> Self {
         Self { total, free, unit, files: None, longest_name: 255 }
     }
 }
 
-/// Folders and files. All methods may be called from several threads. Errors are those that the system's calls of the
-/// same purpose have (`NotFound`, `NotADirectory`, `StorageFull` …); what is damaged is `InvalidData` with an
-/// [`ErrorKind::Malformed`] inside (see [`damaged`]); a tree that cannot be written answers `ReadOnlyFilesystem`, and what
-/// its file system has not, `Unsupported`.
+/// Folders and files. Several threads may call all methods. Errors are those of the equivalent system calls (`NotFound`,
+/// `NotADirectory`, `StorageFull` …). Damage is `InvalidData` with an [`ErrorKind::Malformed`] inside (see [`damaged`]). A
+/// read-only tree returns `ReadOnlyFilesystem`, and `Unsupported` is for features that the file system lacks.
 ///
-/// Each node that [`lookup`](Tree::lookup), [`take`](Tree::take), [`stream`](Tree::stream) or a method that makes one
-/// returns, but for the root, is to be given back by [`forget`](Tree::forget), as often. Trees whose nodes cost nothing
-/// have nothing to forget.
+/// Every node returned by [`lookup`](Tree::lookup), [`take`](Tree::take), [`stream`](Tree::stream) or a method that creates one
+/// must be given back with [`forget`](Tree::forget), as often as it was returned. The root is exempt. Trees whose nodes hold no
+/// state have nothing to do.
 pub trait Tree: Send + Sync {
-    /// The outermost folder.
+    /// The root folder.
     fn root(&self) -> Node;
 
     /// Whether anything can be changed.
@@ -237,17 +236,17 @@ pub trait Tree: Send + Sync {
         false
     }
 
-    /// Whether names that differ in case only are the same.
+    /// Whether names that differ only in case are the same.
     fn folds_case(&self) -> bool {
         false
     }
 
-    /// Whether it can change without a method of this being called: what was learned of it does not stay true.
+    /// Whether the tree can change other than through these methods, so that cached results may be outdated.
     fn changes_elsewhere(&self) -> bool {
         false
     }
 
-    /// What people should know before they rely on what they see, such as a journal that was not replayed.
+    /// Warnings about what is shown, such as a journal that was not replayed.
     fn warnings(&self) -> Vec<String> {
         Vec::new()
     }
@@ -266,14 +265,14 @@ pub trait Tree: Send + Sync {
         Ok(entry.node)
     }
 
-    /// Gives back a node that was returned `times` times. It must not be used any more once it is given back as often as it
-    /// was returned.
+    /// Gives back a node that was returned `times` times. A node must not be used after it was given back as often as it was
+    /// returned.
     fn forget(&self, _node: Node, _times: u64) {}
 
     /// What is known about a node.
     ///
     /// # Errors
-    /// `NotFound` if it is no node of this tree.
+    /// `NotFound` if it is not a node of this tree.
     fn attributes(&self, node: Node) -> io::Result<Attributes>;
 
     /// All names in a folder, except `.` and `..`.
@@ -282,7 +281,7 @@ pub trait Tree: Send + Sync {
     /// `NotADirectory`.
     fn list(&self, folder: Node) -> io::Result<Vec<Entry>>;
 
-    /// All names in a folder, and those that [`Tree::list`] leaves out. Who copies or checks a folder uses this one.
+    /// All names in a folder, including those that [`Tree::list`] leaves out. For copies and checks.
     ///
     /// # Errors
     /// Those of [`Tree::list`].
@@ -290,18 +289,18 @@ pub trait Tree: Send + Sync {
         Ok(Listing { entries: self.list(folder)?, left_out: Vec::new() })
     }
 
-    /// Reads from byte `offset` of a file on. The number of bytes read is less than asked for only at the file's end.
+    /// Reads from offset `offset` of a file. Returns fewer bytes than requested only at the end of the file.
     ///
     /// # Errors
-    /// `IsADirectory`; `Unsupported` for contents that the file system keeps encrypted or compressed in an unknown way (see
+    /// `IsADirectory`; `Unsupported` for contents encrypted or compressed by the file system in an unknown way (see
     /// [`Tree::show_ciphertext`]).
     fn read_at(&self, file: Node, offset: u64, out: &mut [u8]) -> io::Result<usize>;
 
-    /// From now on, files that the file system itself keeps encrypted read as their ciphertext, to the end of its last sector. Until
-    /// then it is an error to read them: nobody takes ciphertext for contents.
+    /// From now on, reading a file that the file system encrypts returns its ciphertext, to the end of its last sector. Before,
+    /// reading it is an error, so that ciphertext is never mistaken for contents.
     fn show_ciphertext(&self) {}
 
-    /// How a file is kept, if the file system itself keeps it encrypted.
+    /// The storage of a file, if the file system itself encrypts it.
     ///
     /// # Errors
     /// Those of [`Tree::read_at`].
@@ -312,20 +311,20 @@ pub trait Tree: Send + Sync {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// `InvalidInput` if it is none.
+    /// `InvalidInput` if it is not a symbolic link.
     fn link_target(&self, _link: Node) -> io::Result<OsString> {
         Err(io::Error::new(io::ErrorKind::InvalidInput, "not a symbolic link"))
     }
 
-    /// Writes all of `data` from byte `offset` of a file on, which grows where that is needed.
+    /// Writes all of `data` at offset `offset` of a file, which grows if necessary.
     ///
     /// # Errors
-    /// `StorageFull`, `FileTooLarge`; nothing has changed then.
+    /// `StorageFull`, `FileTooLarge`; nothing has changed in that case.
     fn write_at(&self, _file: Node, _offset: u64, _data: &[u8]) -> io::Result<()> {
         Err(read_only())
     }
 
-    /// The same out of a buffer that nobody needs any more: what is in it afterwards is anything.
+    /// Like [`Tree::write_at`], from a buffer that may be overwritten: its contents are undefined afterwards.
     ///
     /// # Errors
     /// Those of [`Tree::write_at`].
@@ -333,7 +332,7 @@ pub trait Tree: Send + Sync {
         self.write_at(file, offset, data)
     }
 
-    /// Writes all of `data` behind the end that the file has at that moment, whoever else makes it longer.
+    /// Appends all of `data` to a file, at its end at that moment, even if others append as well.
     ///
     /// # Errors
     /// Those of [`Tree::write_at`].
@@ -349,25 +348,25 @@ pub trait Tree: Send + Sync {
         Ok(false)
     }
 
-    /// Writes some of the zeros that a file has in front of `to` once something is written there (`writes`), or once it has that
-    /// size, if there are very many. Whether there were: whoever calls this until there are none, and only then writes, can
-    /// stop in between, and others get their turn.
+    /// Writes some of the zeros that must precede `to` before data are written there (`writes`), or before the file has that size,
+    /// if there are very many. Returns whether there were any. A caller that repeats this before it writes can stop in between and
+    /// let others proceed.
     ///
     /// # Errors
-    /// Those of [`Tree::write_at`]. What was filled in before stays.
+    /// Those of [`Tree::write_at`]. Zeros written before stay.
     fn fill(&self, _file: Node, _to: u64, _writes: bool) -> io::Result<bool> {
         Ok(false)
     }
 
-    /// Changes the size of a file; what is new is zero.
+    /// Changes the size of a file; new bytes are zero.
     ///
     /// # Errors
-    /// `StorageFull`, `FileTooLarge`; nothing has changed then.
+    /// `StorageFull`, `FileTooLarge`; nothing has changed in that case.
     fn set_len(&self, _file: Node, _len: u64) -> io::Result<()> {
         Err(read_only())
     }
 
-    /// Changes the time when the contents changed, and when they were read, as precisely as the file system can.
+    /// Sets the times of the last change and of the last access, to the precision of the file system.
     ///
     /// # Errors
     /// Those of the store.
@@ -378,20 +377,20 @@ pub trait Tree: Send + Sync {
     /// Changes the permission bits (the lower twelve of Unix's `st_mode`).
     ///
     /// # Errors
-    /// `Unsupported` where the file system has none.
+    /// `Unsupported` if the file system has no permissions.
     fn set_mode(&self, _node: Node, _mode: u16) -> io::Result<()> {
         Err(self.without("permissions"))
     }
 
-    /// Changes user and group, each if it is given.
+    /// Changes user and group, if given.
     ///
     /// # Errors
-    /// `PermissionDenied`; `Unsupported` where the file system has none.
+    /// `PermissionDenied`; `Unsupported` if the file system has no owners.
     fn set_owner(&self, _node: Node, _user: Option<u32>, _group: Option<u32>) -> io::Result<()> {
         Err(self.without("owners"))
     }
 
-    /// Makes an empty file.
+    /// Creates an empty file.
     ///
     /// # Errors
     /// `AlreadyExists`, `StorageFull`, `InvalidFilename` for a name that the file system cannot hold.
@@ -399,7 +398,7 @@ pub trait Tree: Send + Sync {
         Err(read_only())
     }
 
-    /// Makes an empty file and opens it, whatever its permissions then say: [`Tree::create`] and [`Tree::open`] in one.
+    /// Creates an empty file and opens it regardless of its new permissions: [`Tree::create`] and [`Tree::open`] in one.
     ///
     /// # Errors
     /// Those of [`Tree::create`].
@@ -409,7 +408,7 @@ pub trait Tree: Send + Sync {
         Ok(node)
     }
 
-    /// Makes an empty folder.
+    /// Creates an empty folder.
     ///
     /// # Errors
     /// Those of [`Tree::create`].
@@ -417,35 +416,35 @@ pub trait Tree: Send + Sync {
         Err(read_only())
     }
 
-    /// Makes a symbolic link to `target`.
+    /// Creates a symbolic link to `target`.
     ///
     /// # Errors
-    /// Those of [`Tree::create`]; `Unsupported` where the file system has none.
+    /// Those of [`Tree::create`]; `Unsupported` if the file system has no symbolic links.
     fn make_link(&self, _folder: Node, _name: &OsStr, _target: &OsStr, _new: &NewNode) -> io::Result<Node> {
         Err(self.without("symbolic links"))
     }
 
-    /// Makes a pipe, a socket or a device.
+    /// Creates a pipe, a socket or a device.
     ///
     /// # Errors
-    /// Those of [`Tree::create`]; `Unsupported` where the file system has none.
+    /// Those of [`Tree::create`]; `Unsupported` if the file system has no such nodes.
     fn make_special(&self, _folder: Node, _name: &OsStr, _special: Special, _new: &NewNode) -> io::Result<Node> {
         Err(self.without("pipes, sockets and devices"))
     }
 
-    /// Gives a file one more name, a hard link. What is returned is the same node once more.
+    /// Gives a file another name, a hard link. Returns the same node once more.
     ///
     /// # Errors
-    /// Those of [`Tree::create`]; `PermissionDenied` for a folder; `Unsupported` where the file system has none.
+    /// Those of [`Tree::create`]; `PermissionDenied` for a folder; `Unsupported` if the file system has no hard links.
     fn add_name(&self, _node: Node, _folder: Node, _name: &OsStr) -> io::Result<Node> {
         Err(self.without("hard links"))
     }
 
-    /// Gives a node another name, or another folder.
+    /// Renames a node, or moves it to another folder.
     ///
     /// # Errors
-    /// `AlreadyExists`, `NotFound`, `DirectoryNotEmpty`, `InvalidInput` for a folder that would lie in itself;
-    /// `Unsupported` where the file system cannot exchange names.
+    /// `AlreadyExists`, `NotFound`, `DirectoryNotEmpty`, `InvalidInput` for moving a folder into itself; `Unsupported` if the file
+    /// system cannot exchange names.
     fn rename(
         &self,
         _folder: Node,
@@ -465,11 +464,10 @@ pub trait Tree: Send + Sync {
         Err(read_only())
     }
 
-    /// The stream of that name beside the contents of a file, as a node that is read and written as a file is: `$EFS` and
-    /// the alternate data streams of NTFS.
+    /// A named stream of a file, as a node that is read and written like a file: `$EFS` and the alternate data streams of NTFS.
     ///
     /// # Errors
-    /// `NotFound`; `Unsupported` where the file system has none.
+    /// `NotFound`; `Unsupported` if the file system has no streams.
     fn stream(&self, _file: Node, _name: &OsStr) -> io::Result<Node> {
         Err(self.without("streams"))
     }
@@ -482,10 +480,10 @@ pub trait Tree: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// The value of an extended attribute: `user.ecryptfs`. Nothing if there is none of that name.
+    /// The value of an extended attribute: `user.ecryptfs`. `None` if there is no attribute of that name.
     ///
     /// # Errors
-    /// `Unsupported` where the file system has none.
+    /// `Unsupported` if the file system has no extended attributes.
     fn extended(&self, _node: Node, _name: &OsStr) -> io::Result<Option<Vec<u8>>> {
         Err(self.without("extended attributes"))
     }
@@ -493,7 +491,7 @@ pub trait Tree: Send + Sync {
     /// The names of the extended attributes.
     ///
     /// # Errors
-    /// `Unsupported` where the file system has none.
+    /// `Unsupported` if the file system has no extended attributes.
     fn list_extended(&self, _node: Node) -> io::Result<Vec<OsString>> {
         Err(self.without("extended attributes"))
     }
@@ -501,7 +499,7 @@ pub trait Tree: Send + Sync {
     /// Writes an extended attribute.
     ///
     /// # Errors
-    /// `AlreadyExists`, `ENODATA`, as `how` says; `StorageFull`; `Unsupported` where the file system has none.
+    /// `AlreadyExists` or `ENODATA`, depending on `how`; `StorageFull`; `Unsupported` without extended attributes.
     fn set_extended(&self, _node: Node, _name: &OsStr, _value: &[u8], _how: Setting) -> io::Result<()> {
         Err(self.without("extended attributes"))
     }
@@ -509,20 +507,20 @@ pub trait Tree: Send + Sync {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// `ENODATA` if there is none; `Unsupported` where the file system has none.
+    /// `ENODATA` if it does not exist; `Unsupported` if the file system has no extended attributes.
     fn remove_extended(&self, _node: Node, _name: &OsStr) -> io::Result<()> {
         Err(self.without("extended attributes"))
     }
 
-    /// Opens a file. Its contents stay until [`Tree::release`] is called as often, although it may be removed meanwhile.
+    /// Opens a file. Its contents stay until [`Tree::release`] was called as often, even if it is removed meanwhile.
     ///
     /// # Errors
-    /// `PermissionDenied`, where the tree asks somebody who says so.
+    /// `PermissionDenied`, if the tree checks permissions.
     fn open(&self, _file: Node, _usage: Use) -> io::Result<()> {
         Ok(())
     }
 
-    /// Ends what [`Tree::open`] began.
+    /// Closes a file opened by [`Tree::open`].
     ///
     /// # Errors
     /// Those of the store.
@@ -530,8 +528,7 @@ pub trait Tree: Send + Sync {
         Ok(())
     }
 
-    /// Makes the changes of one node durable: its contents, and its attributes unless `contents_only` says that they do not
-    /// matter. For a folder, its names.
+    /// Makes changes to one node durable: its contents, and its attributes unless `contents_only` is set. For a folder, its names.
     ///
     /// # Errors
     /// Those of [`Tree::flush`].
@@ -542,12 +539,12 @@ pub trait Tree: Send + Sync {
     /// Makes all changes durable.
     ///
     /// # Errors
-    /// Those of the store. What was not durable before may be lost.
+    /// Those of the store. Changes that were not yet durable may be lost.
     fn flush(&self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Makes all changes durable and marks the file system as cleanly unmounted. Changes after it are possible.
+    /// Makes all changes durable and marks the file system as cleanly unmounted. Further changes are allowed.
     ///
     /// # Errors
     /// Those of [`Tree::flush`].
@@ -555,13 +552,13 @@ pub trait Tree: Send + Sync {
         self.flush()
     }
 
-    /// How much the file system holds.
+    /// The capacity of the file system.
     ///
     /// # Errors
     /// Those of the store.
     fn space(&self) -> io::Result<Space>;
 
-    /// The answer to what its file system has not: `EROFS` where nothing can be written anyway.
+    /// The error for a feature that the file system lacks: `EROFS` if it is read-only anyway.
     fn without(&self, what: &str) -> io::Error {
         match self.writable() {
             true => io::Error::new(io::ErrorKind::Unsupported, format!("this file system has no {what}")),
@@ -570,8 +567,8 @@ pub trait Tree: Send + Sync {
     }
 }
 
-/// The node at `path` below the root. Empty steps and `.` mean nothing; `..` is no name. It is to be given back by
-/// [`Tree::forget`] unless it is the root.
+/// The node at `path` below the root. Empty steps and `.` are ignored; `..` is not a valid name. The caller must give it back with
+/// [`Tree::forget`], unless it is the root.
 ///
 /// # Errors
 /// Those of [`Tree::lookup`].
@@ -591,7 +588,7 @@ fn forget_but_root(tree: &dyn Tree, node: Node) {
     }
 }
 
-/// Gives back the memory of a table that has become almost empty: it would stay as large as it ever was.
+/// Shrinks a table that has become almost empty: its memory would never be freed otherwise.
 pub(crate) fn shrink<K: Eq + Hash, V>(table: &mut HashMap<K, V>) {
     const SMALL: usize = 1024;
     if table.capacity() > SMALL && table.len() < table.capacity() / 8 {
@@ -599,19 +596,19 @@ pub(crate) fn shrink<K: Eq + Hash, V>(table: &mut HashMap<K, V>) {
     }
 }
 
-/// Whether this can be the name of one node in a folder.
+/// Whether this is a valid name of a node in a folder.
 pub(crate) fn is_name(name: &OsStr) -> bool {
     use std::os::unix::ffi::OsStrExt;
     let bytes = name.as_bytes();
     !matches!(bytes, b"" | b"." | b"..") && !bytes.iter().any(|b| matches!(b, b'/' | 0))
 }
 
-/// A file system that contradicts itself: `what` is wrong with `field`, at byte `offset` of it.
+/// The error for a damaged file system: `what` is wrong with `field`, at offset `offset`.
 pub fn damaged(field: &'static str, offset: u64, what: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, Error::new(ErrorKind::Malformed { field, offset, what: what.into() }))
 }
 
-/// The answer of a tree that cannot be written.
+/// The error of a read-only tree.
 pub fn read_only() -> io::Error {
     io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "this file system is read-only")
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Attributes, Ciphertext, Entry, Listing, Node, Space, Tree, Use, read_only};
 
-/// Another tree, of which nothing can be changed.
+/// Another tree, made read-only.
 pub struct ReadOnly(pub Arc<dyn Tree>);
 
 impl Tree for ReadOnly {

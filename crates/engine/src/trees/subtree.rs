@@ -7,9 +7,9 @@ use super::{
     Attributes, Ciphertext, Entry, HeldNode, Listing, NewNode, Node, Renaming, Setting, Space, Special, Tree, Use,
 };
 
-/// A folder of a tree as a tree of its own. Its nodes are those of the tree that it is in.
+/// A folder of a tree as a tree of its own. Its nodes are those of the whole tree.
 pub struct Subtree {
-    /// Keeps the folder's node for as long as this lives.
+    /// Holds the folder's node for as long as this lives.
     root: HeldNode<Arc<dyn Tree>>,
     tree: Arc<dyn Tree>,
 }

@@ -1,4 +1,4 @@
-//! A segment whose sectors have tags: a sector that was never written or that somebody else changed is an error.
+//! A segment whose sectors have tags: reading a sector that was never written, or was changed by others, is an error.
 
 use std::io;
 
@@ -21,14 +21,14 @@ pub(super) struct Authenticated<'a> {
     pub first: u64,
 }
 
-/// Where its key is.
+/// Where the key is.
 pub(super) enum TagKey<'a> {
     Here(&'a dyn AuthenticatedCipher),
     KeyHandle(&'a KeyHandle),
 }
 
 impl Authenticated<'_> {
-    /// Reads and verifies. Of what is written meanwhile it reads each sector as it was or as it is to be.
+    /// Reads and verifies. A sector that is written concurrently reads as before or after the write.
     pub fn read(&self, into: u64, out: &mut [u8]) -> io::Result<()> {
         let result = self.each_chunk(into, out.len(), |sectors, within, at| {
             let part = &mut out[at..][..sectors.wanted];
@@ -47,8 +47,8 @@ impl Authenticated<'_> {
         result
     }
 
-    /// Writes. The sectors of the first and the last byte must verify, as they are read first. Waits for others who write the same
-    /// sectors.
+    /// Writes. The first and the last sector must verify if they are written in part, because they are read first. Waits for others
+    /// who write the same sectors.
     pub fn write(&self, into: u64, data: &mut [u8]) -> io::Result<()> {
         let sector = self.area.sector_size();
         let number = |at: u64| self.first + at / sector as u64;
@@ -106,12 +106,12 @@ impl Authenticated<'_> {
         })
     }
 
-    /// Bytes of the tags of so many bytes of data.
+    /// The size of the tags of `len` bytes of data.
     fn tags_of(&self, len: usize) -> usize {
         len / self.area.sector_size() * self.area.tag_size()
     }
 
-    /// Where in the segment the sector of this number of the area is, in bytes.
+    /// The offset in the segment of the sector with this number in the area, in bytes.
     fn into(&self, number: u64) -> u64 {
         (number - self.first) * self.area.sector_size() as u64
     }

@@ -1,4 +1,4 @@
-//! Flushes that several ask for at once: one does for all who came before it began.
+//! Combines concurrent flushes: one flush serves every caller that came before it began.
 
 use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,12 +15,12 @@ struct State {
     running: bool,
     begun: u64,
     done: u64,
-    /// The last one that failed, and how.
+    /// The number of the last failed flush, and its error.
     failed: Option<(u64, io::ErrorKind, String)>,
 }
 
 impl Flushing {
-    /// Returns when a flush has ended that began after this call: `flush` by this caller or another one.
+    /// Runs `flush`, or waits for another caller's. Returns after a flush that began after this call has ended.
     pub fn flush(&self, flush: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let mut state = self.state();
         let wanted = state.begun + 1;
@@ -47,7 +47,7 @@ impl Flushing {
 }
 
 impl State {
-    /// How the flush ended that was wanted. After a later one failed nothing is known of it, either.
+    /// The result of the wanted flush. If a later one failed, the result of the wanted one is unknown, so it counts as failed.
     fn of(&self, wanted: u64) -> io::Result<()> {
         match &self.failed {
             Some((failed, kind, why)) if *failed >= wanted => Err(io::Error::new(*kind, why.clone())),
@@ -56,7 +56,7 @@ impl State {
     }
 }
 
-/// A flush that has begun.
+/// A running flush.
 struct Running<'a> {
     flushing: &'a Flushing,
     number: u64,
@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
 
-    /// The first one waits until four more have asked, which then share the second one.
+    /// The first flush waits until four more callers came, which then share the second one.
     fn five(flush: impl Fn(usize) -> io::Result<()> + Sync) -> (usize, Vec<bool>) {
         let (flushing, count, asked) = (Flushing::default(), AtomicUsize::new(0), AtomicUsize::new(0));
         let one = || {

@@ -1,31 +1,31 @@
-//! A layout in the words of the kernel's device-mapper (Linux, Documentation/admin-guide/device-mapper/dm-crypt.rst), with the
-//! keys themselves. They stand beside the segments that they are about, and only where somebody asked for them.
+//! A layout as parameters for the kernel's device-mapper (Linux, Documentation/admin-guide/device-mapper/dm-crypt.rst), including
+//! the keys. They are stored beside the segments, and only if the caller asked for them.
 
 use claviger_crypto::Secret;
 use claviger_crypto::dmcrypt::Sectors;
 
 use super::{Layout, Payload, Segment};
 
-/// dm-crypt counts in units of so many bytes, whatever a sector of the cipher is.
+/// The unit of dm-crypt's sector numbers, in bytes, whatever the cipher's sector size.
 const UNIT: u64 = 512;
 
 /// A layout for the kernel's device-mapper, in order and without gaps.
 pub struct Mapping {
-    /// The type of the volume as cryptsetup writes it into a mapping's UUID: `LUKS2`, `PLAIN`, `TCRYPT`.
+    /// The volume's type in the UUID of cryptsetup's mappings: `LUKS2`, `PLAIN`, `TCRYPT`.
     pub kind: &'static str,
     /// The parts.
     pub parts: Vec<MappedPart>,
 }
 
-/// A part of a volume, as the kernel sees it.
+/// A part of a mapping.
 pub struct MappedPart {
     /// Its length, in bytes.
     pub len: u64,
-    /// Where it begins in the store, in bytes.
+    /// Its offset in the store, in bytes.
     pub stored_at: u64,
     /// Whether it may be written.
     pub writable: bool,
-    /// The layers of encryption, in the order in which they encrypt: none for plaintext, several for a cascade.
+    /// The layers of encryption, in the order of encryption: none for plaintext, several for a cascade.
     pub layers: Vec<KernelCipher>,
 }
 
@@ -35,17 +35,17 @@ pub struct KernelCipher {
     pub specification: String,
     /// The key.
     pub key: Secret,
-    /// How sectors are cut and numbered. Beside a segment that is the number of the sector whose tweak is 0, in a mapping that of
-    /// the part's first one.
+    /// The size and numbering of sectors. Beside a segment, the number is that of the sector with tweak 0; in a mapping, that of
+    /// the part's first sector.
     pub sectors: Sectors,
-    /// What protects the data from changes, as dm-crypt writes it, and the bytes of a tag: `hmac(sha256)`.
+    /// The integrity algorithm in dm-crypt's notation, and the tag size in bytes: `hmac(sha256)`.
     pub integrity: Option<(String, u32)>,
 }
 
 impl Mapping {
-    /// The mapping of a layout. Nothing if the kernel's words for it were not asked for, or it has what device-mapper has not.
+    /// The mapping of a layout. `None` if its kernel parameters were not requested, or device-mapper cannot represent it.
     pub fn of(layout: &Layout) -> Option<Self> {
-        // dm-crypt refuses no range of its own.
+        // dm-crypt cannot protect ranges.
         let kind = layout.kernel_kind().filter(|_| layout.protected().is_empty())?;
         Some(Self { kind, parts: layout.segments().iter().map(MappedPart::of).collect::<Option<_>>()? })
     }
@@ -73,7 +73,7 @@ impl MappedPart {
 }
 
 impl KernelCipher {
-    /// The same for a segment whose first sector has the number `first`.
+    /// The layer for a segment whose first sector has the number `first`.
     fn from(&self, first: u64) -> Self {
         let Self { specification, key, sectors, integrity } = self;
         let iv_offset = sectors.iv_offset.wrapping_add(first.wrapping_mul(sectors.size as u64 / UNIT));

@@ -1,4 +1,4 @@
-//! Writes what volumes with tags collect, when nobody has asked for it for a moment.
+//! Writes collected data of volumes with tags shortly after they were written.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,11 +9,11 @@ use std::time::Duration;
 use super::integrity::TaggedSectors;
 use crate::store::Store;
 
-/// How long a write may be in memory only: what a program that is killed may lose, unless there was a flush. Long enough for a busy
-/// volume to fill many sections of the journal, so that little is written twice because of it.
+/// How long a write may stay in memory only. Without a flush, a killed program loses that much. It is long enough for a busy volume
+/// to fill many sections of the journal, so little is written twice because of this limit.
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// A thread that sleeps until something was collected, and writes it a moment later.
+/// A thread that sleeps until data were collected, and writes them a moment later.
 pub(super) struct Late {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -21,9 +21,9 @@ pub(super) struct Late {
 
 struct Shared {
     store: Arc<dyn Store>,
-    /// With their offsets in the store.
+    /// The areas, with their offsets in the store.
     areas: Vec<(Arc<TaggedSectors>, u64)>,
-    /// Whether something may have been collected that the thread has not seen to.
+    /// Whether data may have been collected since the thread last looked.
     collected: AtomicBool,
     ended: Mutex<bool>,
     woken: Condvar,
@@ -40,11 +40,11 @@ impl Late {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Says that something was collected.
+    /// Notifies the thread that data were collected.
     pub fn collected(&self) {
         let Shared { collected, woken, .. } = &*self.shared;
         if !collected.load(Ordering::Relaxed) && !collected.swap(true, Ordering::Relaxed) {
-            // The thread holds it but while it waits: so it does not miss the call between its look and its sleep.
+            // The thread holds this lock except while it waits. So it cannot miss the notification between its check and its sleep.
             drop(self.shared.ended());
             woken.notify_one();
         }
@@ -71,10 +71,10 @@ impl Shared {
             ended = sleep.unwrap_or_else(PoisonError::into_inner).0;
             if !*ended {
                 drop(ended);
-                // Whatever is collected from here on asks for another moment.
+                // Data collected from here on start another moment.
                 self.collected.swap(false, Ordering::AcqRel);
                 for (area, base) in &self.areas {
-                    // The area remembers an error: every flush and every write from now on ends with it.
+                    // The area remembers an error and returns it from every later flush and write.
                     let _ = area.commit(&*self.store, *base);
                 }
                 ended = self.ended();

@@ -12,14 +12,14 @@ use crate::error::{Error, Result};
 use crate::key_process::volume::KeyHandle;
 use crate::store::largest_sector;
 
-/// Where a volume's bytes are in its store, and what decrypts them. Plain data: a format builds it, a [`super::Volume`]
-/// carries it out.
+/// Where a volume's bytes are in its store, and what decrypts them. Plain data: a format builds it, and a [`super::Volume`]
+/// executes it.
 #[derive(Debug)]
 pub struct Layout {
     segments: Vec<Segment>,
-    /// Ranges of the volume that no write may touch: after the first attempt, all writes are refused.
+    /// Ranges of the volume that must not be written: after the first attempt, all writes are refused.
     protected: Vec<Range<u64>>,
-    /// As what the kernel can have it too; see [`Layout::for_kernel`].
+    /// The volume's type for the kernel's device-mapper, if requested; see [`Layout::for_kernel`].
     kernel: Option<&'static str>,
 }
 
@@ -32,20 +32,20 @@ pub struct Segment {
     pub len: u64,
     /// Offset in the store, in bytes.
     pub stored_at: u64,
-    /// What is stored there.
+    /// The data stored there.
     pub payload: Payload,
     /// Whether it may be written.
     pub writable: bool,
 }
 
-/// What a segment consists of.
+/// The contents of a segment.
 #[derive(Clone)]
 pub enum Payload {
     /// Plaintext.
     Clear,
-    /// Nothing stored: reads as zeros. Where the segment is writable, zeros may be written, and are not stored either.
+    /// Nothing stored: reads as zeros. In a writable segment, writing zeros is allowed, and stores nothing.
     Zero,
-    /// Nothing stored: reads as these bytes, as many as the segment has. Where the segment is writable, the same ones may be written.
+    /// Nothing stored: reads as these bytes, as long as the segment. In a writable segment, the same bytes may be written.
     Fixed(Arc<[u8]>),
     /// Whole encrypted sectors.
     Crypt {
@@ -53,7 +53,7 @@ pub enum Payload {
         cipher: Arc<dyn SectorCipher>,
         /// Tweak number of the segment's first sector.
         first: u64,
-        /// The same for the kernel, keys included: layers in the order in which they encrypt.
+        /// The parameters for the kernel, keys included: layers in the order of encryption.
         kernel: Option<Arc<[KernelCipher]>>,
     },
     /// Encrypted sectors with a tag each. `stored_at` is then the offset of the area with its superblock.
@@ -64,16 +64,16 @@ pub enum Payload {
         cipher: Arc<dyn AuthenticatedCipher>,
         /// Number of the segment's first sector in the area.
         first: u64,
-        /// The same for the kernel, keys included.
+        /// The parameters for the kernel, keys included.
         kernel: Option<Arc<[KernelCipher]>>,
     },
-    /// Whole encrypted sectors whose key somebody else holds.
+    /// Whole encrypted sectors whose key is in the key process.
     KeyProcess(KeyHandle),
-    /// Encrypted sectors with a tag each, whose key somebody else holds.
+    /// Encrypted sectors with a tag each, whose key is in the key process.
     KeyProcessTagged {
         /// The area, as in [`Payload::Authenticated`].
         area: Arc<TaggedSectors>,
-        /// Who encrypts them and makes their tags.
+        /// The handle to the key, which encrypts sectors and computes their tags.
         handle: KeyHandle,
         /// Number of the segment's first sector in the area.
         first: u64,
@@ -81,12 +81,12 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// Sectors that `cipher` encrypts, of which the first has the tweak number `first`.
+    /// Sectors encrypted with `cipher`; the first one has the tweak number `first`.
     pub fn crypt(cipher: Arc<dyn SectorCipher>, first: u64) -> Self {
         Self::Crypt { cipher, first, kernel: None }
     }
 
-    /// With the kernel's words for the encryption, if it has any. They hold keys: only for those who ask for them.
+    /// Adds the kernel's parameters for the encryption, if any. They contain keys: only for callers that ask for them.
     pub fn with_kernel(mut self, layers: Option<Vec<KernelCipher>>) -> Self {
         if let Self::Crypt { kernel, .. } | Self::Authenticated { kernel, .. } = &mut self {
             *kernel = layers.map(Into::into);
@@ -127,7 +127,7 @@ impl fmt::Debug for Payload {
 }
 
 impl Segment {
-    /// Refuses what is to be written at `into` of it where nothing can be stored and other bytes are read.
+    /// Refuses a write at `into` of a segment that stores nothing, unless the data equal what it reads as.
     pub(super) fn keeps(&self, into: u64, data: &[u8]) -> io::Result<()> {
         let kept = match &self.payload {
             Payload::Zero => data.iter().all(|byte| *byte == 0),
@@ -147,7 +147,7 @@ impl Segment {
         kept.then_some(()).ok_or_else(refused)
     }
 
-    /// Whether the segment lies within its area of tagged sectors, or is as long as its bytes, where it has one or the other.
+    /// Whether the segment fits its payload: it lies within its area of tagged sectors, or is as long as its fixed bytes.
     fn fits_its_payload(&self) -> bool {
         let (area, first) = match &self.payload {
             Payload::Authenticated { area, first, .. } | Payload::KeyProcessTagged { area, first, .. } => (area, first),
@@ -160,8 +160,8 @@ impl Segment {
 }
 
 impl Layout {
-    /// Checks, once, that the segments follow each other from 0 on without gaps, and that encrypted ones consist of
-    /// whole sectors and do not run out of numbers.
+    /// Checks once that the segments follow each other from 0 without gaps, and that encrypted ones consist of whole sectors whose
+    /// numbers do not overflow.
     ///
     /// # Errors
     /// `Misuse`: a format has to validate its header's fields before it builds a layout from them.
@@ -186,18 +186,18 @@ impl Layout {
         Self::new(vec![Segment { at: 0, len, stored_at: 0, payload: Payload::Clear, writable: true }])
     }
 
-    /// Says of which type the volume is to cryptsetup (`LUKS2`, `PLAIN`, `TCRYPT`), where the kernel's words for it were asked for
-    /// and stand beside the segments: [`super::Mapping::of`] reads them.
+    /// Sets the volume's type for cryptsetup (`LUKS2`, `PLAIN`, `TCRYPT`), if kernel parameters were requested and are stored
+    /// beside the segments: [`super::Mapping::of`] reads them.
     pub fn for_kernel(self, kind: Option<&'static str>) -> Self {
         Self { kernel: kind, ..self }
     }
 
-    /// The type, where there is one.
+    /// The volume's type for cryptsetup, if set.
     pub(super) fn kernel_kind(&self) -> Option<&'static str> {
         self.kernel
     }
 
-    /// Without any of the kernel's words, and their keys.
+    /// Removes the kernel's parameters, and the keys in them.
     pub(super) fn without_kernel(mut self) -> Self {
         for segment in &mut self.segments {
             if let Payload::Crypt { kernel, .. } | Payload::Authenticated { kernel, .. } = &mut segment.payload {
@@ -216,7 +216,7 @@ impl Layout {
     /// Part of the volume as a volume of its own, such as a partition of a disk: `len` bytes at `start`.
     ///
     /// # Errors
-    /// `Misuse` if it reaches past the end, or cuts an encrypted sector in two.
+    /// `Misuse` if it extends past the end, or cuts an encrypted sector in two.
     pub fn part(&self, start: u64, len: u64) -> Result<Self> {
         let end = start.checked_add(len).filter(|end| *end <= self.len());
         let end = end.ok_or_else(|| Error::misuse(format!("{len} bytes at {start} reach past the volume's end")))?;
@@ -266,8 +266,8 @@ impl Layout {
         Ok(self)
     }
 
-    /// Protects a range of the volume, in bytes, such as the hidden volume in it. A write that touches one of its
-    /// sectors is refused entirely, and from then on every write is; reads go on.
+    /// Protects a range of the volume, in bytes, such as the hidden volume in it. A write that touches one of its sectors is
+    /// refused as a whole, and so are all later writes; reads continue.
     pub fn with_protected(mut self, range: Range<u64>) -> Self {
         if !range.is_empty() {
             self.protected.push(range);
@@ -280,8 +280,7 @@ impl Layout {
         &self.protected
     }
 
-    /// Whether carrying out a write of `offset .. end` would change a protected byte: encrypted data is written in
-    /// whole sectors.
+    /// Whether a write of `offset .. end` would change a protected byte: encrypted data are written in whole sectors.
     pub(super) fn hits_protected(&self, offset: u64, end: u64) -> bool {
         !self.protected.is_empty()
             && self.touched(offset, end).any(|s| {

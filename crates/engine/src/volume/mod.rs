@@ -26,39 +26,37 @@ pub use kernel::{KernelCipher, MappedPart, Mapping};
 use late::Late;
 pub use layout::{Layout, Payload, Segment};
 
-/// Bytes that are read and then decrypted at a time, small enough to stay in the L2 cache.
+/// Bytes read and then decrypted at a time, small enough for the L2 cache.
 const CHUNK: usize = 128 << 10;
 
-/// A lone request of at least this many bytes is split over idle threads: below it, waking a thread costs more than it
-/// saves.
+/// A lone request of at least this many bytes is split over idle threads. Below that, waking a thread costs more than it saves.
 pub const SPLIT: usize = 1 << 20;
 
 /// The plaintext of a layout over a store.
 ///
-/// Any offset and length will do. If a request begins or ends inside a sector, that sector is read, changed and written
-/// back; everything else is encrypted and decrypted in the caller's buffer.
+/// A request may have any offset and length. If it begins or ends inside a sector, that sector is read, changed and written back.
+/// Everything else is encrypted and decrypted in the caller's buffer.
 pub struct Volume {
     store: Arc<dyn Store>,
     layout: Layout,
     pool: Option<Arc<Pool>>,
     /// Requests in flight: only a lone one is split over threads.
     in_flight: Shards<AtomicUsize>,
-    /// Held alone during the read-modify-write of a sector without a tag, and shared by everything else: a whole-sector
-    /// write in between would be undone, and a read could see half of the change, which in CBC garbles the neighbouring
-    /// bytes.
+    /// Held alone during the read-modify-write of a sector without a tag, and shared by everything else. Otherwise a whole-sector
+    /// write in between would be undone, and a read could see half of the change, which in CBC garbles the neighbouring bytes.
     partial: SharedLock,
-    /// Where there are areas of tagged sectors.
+    /// For areas of tagged sectors, if there are any.
     collecting: Option<Box<Collecting>>,
     protection: Protection,
     sector_size: u64,
 }
 
-/// What it takes that areas of tagged sectors collect what is written.
+/// The state for collecting writes to areas of tagged sectors.
 #[derive(Default)]
 struct Collecting {
-    /// Writes what they have collected; from the first write to one on, and nothing if there can be no thread.
+    /// Writes collected data. Created by the first write to an area; `None` if no thread could be started.
     late: OnceLock<Option<Late>>,
-    /// Each flush writes a whole section of the journal.
+    /// Combines flushes, because each one writes a whole section of the journal.
     flushing: Flushing,
 }
 
@@ -77,7 +75,7 @@ impl Volume {
         Self::with_locks(store, layout, Shards::default(), [SharedLock::default(), SharedLock::default()])
     }
 
-    /// The same in less memory, of which there may be as many as open files.
+    /// A volume that needs less memory, for the contents of an open file.
     pub(crate) fn of_file(store: Arc<dyn Store>, layout: Layout) -> Self {
         let in_flight = Shards::One(AtomicUsize::new(0));
         Self::with_locks(store, layout, in_flight, [SharedLock::small(), SharedLock::small()])
@@ -110,24 +108,24 @@ impl Volume {
         self
     }
 
-    /// Reports sectors of this size, in bytes, to file systems, whatever the layout says.
+    /// Sets the sector size reported to file systems, in bytes, instead of the layout's.
     pub fn with_sector_size(mut self, size: u64) -> Self {
         self.sector_size = size;
         self
     }
 
-    /// What is below.
+    /// The store below.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// How the volume lies in its store.
+    /// The layout of the volume.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Lets a write through, or refuses it and all later ones because it would touch a protected range. The guard
-    /// returned is held until the write is done.
+    /// Permits a write, or refuses it and all later ones because it would touch a protected range. The returned guard is held until
+    /// the write is done.
     ///
     /// TrueCrypt does the same (7.1a, Volume.cpp, `CheckProtectedRange` and `WriteSectors`).
     fn allowed(&self, offset: u64, end: u64) -> io::Result<Option<RwLockReadGuard<'_, ()>>> {
@@ -189,7 +187,7 @@ impl Volume {
         let into = into + cut.head as u64;
         let read = |at, chunk: &mut [u8]| crypt.read_whole(&*self.store, into + at as u64, chunk);
         match crypt.key {
-            // In one request: the disk is waited for once, and what it gives is in no cache whose size would matter.
+            // In one request: the disk's latency counts once, and direct reads do not use the cache that chunks are meant for.
             Key::Here { cipher, first } if !middle.is_empty() && self.store.bypasses_cache() => {
                 self.store.read_at(crypt.stored_at + into, middle)?;
                 self.each_chunk(middle, crypt.sector, 0, |at, chunk| {
@@ -198,7 +196,7 @@ impl Volume {
                 })?;
             }
             Key::Here { .. } => self.each_chunk(middle, crypt.sector, 0, read)?,
-            // It has its own way of working on parts side by side.
+            // The key handle splits work over threads by itself.
             Key::KeyHandle(_) if !middle.is_empty() => read(0, middle)?,
             Key::KeyHandle(_) => {}
         }
@@ -250,7 +248,7 @@ impl Volume {
     }
 
     fn write_tagged(&self, tagged: &Authenticated<'_>, into: u64, data: &mut [u8]) -> io::Result<()> {
-        // What fails may have been collected in part.
+        // Even a failed write may have collected some data.
         let written = tagged.write(into, data);
         let start = || {
             let areas = self.areas().map(|(area, base)| (Arc::clone(area), base)).collect();
@@ -265,7 +263,7 @@ impl Volume {
         }
     }
 
-    /// Whether one request is in flight.
+    /// Whether this is the only request in flight.
     fn is_alone(&self) -> bool {
         self.in_flight.iter().map(|shard| shard.load(Ordering::Relaxed)).sum::<usize>() == 1
     }
@@ -333,7 +331,7 @@ impl Store for Volume {
     fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()> {
         check_range(offset, data.len(), self.len())?;
         let end = offset + data.len() as u64;
-        // Refused before the first byte, so that no request is half done.
+        // Refused before the first byte, so that no request is done in part.
         if self.layout.touched(offset, end).any(|s| !s.writable) {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "this part of the volume is read-only"));
         }
@@ -379,8 +377,8 @@ impl Store for Volume {
 }
 
 impl Drop for Volume {
-    /// Moves what is only in a journal to its place. If that fails, nothing is lost: the journal is as durable as the
-    /// last flush said (whoever serves a volume flushes at the end and reports the result), and the next open reads it.
+    /// Moves data that are only in a journal to their places. If that fails, nothing is lost: the journal is as durable as the last
+    /// flush, and the next open reads it. Whoever serves a volume flushes at the end and reports the result.
     fn drop(&mut self) {
         drop(self.collecting.take());
         for (area, base) in self.areas() {
@@ -412,7 +410,7 @@ struct Crypt<'a> {
     sector: usize,
 }
 
-/// Where its key is.
+/// Where the key is.
 enum Key<'a> {
     Here { cipher: &'a dyn SectorCipher, first: u64 },
     KeyHandle(&'a KeyHandle),
@@ -464,7 +462,7 @@ impl<'a> Crypt<'a> {
 
     fn decrypt(&self, cipher: &dyn SectorCipher, first: u64, into: u64, stored: &mut [u8]) {
         cipher.decrypt(self.number(first, into), stored);
-        // Before this thread sleeps in whatever comes next: a system call or the wait for a request.
+        // Wipe before this thread sleeps in a system call or while waiting for a request.
         wipe_after_sectors();
     }
 

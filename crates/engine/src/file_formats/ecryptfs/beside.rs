@@ -1,5 +1,5 @@
-//! What ecryptfs-utils keep beside a folder: `.ecryptfs` in a home, or beside `.Private` in /home/.ecryptfs/USER (ecryptfs-utils 111,
-//! src/utils/ecryptfs-setup-private and mount.ecryptfs_private.c).
+//! The files that ecryptfs-utils keep beside an encrypted folder: in `.ecryptfs` in a home, or beside `.Private` in
+//! /home/.ecryptfs/USER (ecryptfs-utils 111, src/utils/ecryptfs-setup-private and mount.ecryptfs_private.c).
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,28 +9,28 @@ use std::path::PathBuf;
 use crate::file_formats::Beside;
 use crate::trees::{HeldNode, NodeKind, Tree};
 
-/// The encrypted folder that it belongs to. Another one in a home has nothing to do with it.
+/// The encrypted folder that these files belong to. Other encrypted folders in the same home do not use them.
 pub const ENCRYPTED: &str = ".Private";
 
-/// The folder.
+/// The folder that holds these files.
 const FOLDER: &str = ".ecryptfs";
 
-/// The passphrase of contents and names, wrapped by the login's.
+/// The passphrase for contents and names, wrapped with the login password.
 pub const WRAPPED: &str = "wrapped-passphrase";
 
-/// The signatures of the keys, one a line: that of contents, and that of names, which older systems have not.
+/// The key signatures, one a line: for contents, then for names. Older systems lack the second.
 pub const SIGNATURES: &str = "Private.sig";
 
-/// Where the plaintext is shown.
+/// The path of the mount point.
 pub const MOUNT_POINT: &str = "Private.mnt";
 
-/// Empty: says that it is shown whenever its owner logs in.
+/// An empty file: if it exists, the folder is mounted whenever its owner logs in.
 pub const AUTO_MOUNT: &str = "auto-mount";
 
-/// More than any of them has, in bytes.
+/// The most bytes read of one of these files.
 const MOST: usize = 4096;
 
-/// Looks for it in the folder in which the encrypted one is.
+/// Looks for `.ecryptfs` in `beside`, the parent of the encrypted folder.
 pub(super) fn look(beside: &(dyn Tree + 'static)) -> io::Result<Beside> {
     let folder = match HeldNode::lookup(beside, beside.root(), OsStr::new(FOLDER)) {
         Ok(folder) if beside.attributes(folder.node())?.kind == NodeKind::Folder => folder,
@@ -60,7 +60,7 @@ pub(super) fn look(beside: &(dyn Tree + 'static)) -> io::Result<Beside> {
     })
 }
 
-/// The contents of a file, if there are any and not too many.
+/// The contents of a file; `None` if it is not a file or too long.
 fn contents(tree: &(dyn Tree + 'static), folder: u64, name: &str) -> io::Result<Option<Vec<u8>>> {
     let file = HeldNode::lookup(tree, folder, OsStr::new(name))?;
     if tree.attributes(file.node())?.kind != NodeKind::File {
@@ -72,7 +72,7 @@ fn contents(tree: &(dyn Tree + 'static), folder: u64, name: &str) -> io::Result<
     Ok((1..=MOST).contains(&len).then_some(bytes))
 }
 
-/// A word that is a signature: sixteen hexadecimal digits.
+/// The signature in `word`, if it consists of sixteen hexadecimal digits.
 fn signature(word: &[u8]) -> Option<String> {
     let digits = word.len() == 16 && word.iter().all(u8::is_ascii_hexdigit);
     digits.then(|| String::from_utf8_lossy(word).to_lowercase())

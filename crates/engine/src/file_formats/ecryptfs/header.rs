@@ -1,5 +1,5 @@
-//! What is kept in front of each file, or in an extended attribute of it (Linux 6.1, fs/ecryptfs/crypto.c, `ecryptfs_read_headers_virt`,
-//! `ecryptfs_write_headers_virt`; keystore.c, `ecryptfs_parse_packet_set`).
+//! The header in front of each file, or in an extended attribute of it (Linux 6.1, fs/ecryptfs/crypto.c,
+//! `ecryptfs_read_headers_virt`, `ecryptfs_write_headers_virt`; keystore.c, `ecryptfs_parse_packet_set`).
 //!
 //! | bytes | what, all big-endian |
 //! | --- | --- |
@@ -15,13 +15,13 @@ use super::suite::Suite;
 use super::token::{Salt, Signature};
 use crate::error::{Error, ErrorKind};
 
-/// As much of a header as the kernel reads, in bytes.
+/// How much of a header the kernel reads, in bytes.
 pub(super) const READ: usize = 4096;
 
-/// Bytes of a new header, and the fewest there can be in front of a file.
+/// The size of a new header, and the smallest size of a header in front of a file, in bytes.
 pub(super) const HEADER: u64 = 8192;
 
-/// Bytes up to which a header can be told from other things.
+/// How many bytes are enough to recognise a header.
 const MARKED: usize = 16;
 
 /// Size of an extent, in bytes.
@@ -29,13 +29,13 @@ pub(super) const EXTENT: u32 = 4096;
 
 const MARKER: u32 = 0x3c81_b7f5;
 
-/// The version that is written, and the last one that can be read.
+/// The version that is written, and the newest one that can be read.
 const VERSION: u8 = 3;
 
-/// Where packets begin.
+/// The offset of the packets.
 const PACKETS: usize = 26;
 
-/// Where they begin in version 0.
+/// The offset of the packets in version 0.
 const PACKETS_0: usize = 20;
 
 const TAG_PUBLIC: u8 = 0x01;
@@ -45,17 +45,17 @@ const TAG_SIGNATURE: u8 = 0xed;
 /// The most bytes that an encrypted key may have.
 const SEALED_MOST: usize = 512;
 
-/// What tag 11 begins with: binary data of a file with a name of eight bytes, and no date.
+/// The beginning of a tag 11 packet: binary data, a file name of eight bytes, and no date.
 const SIGNATURE_HEAD: [u8; 14] = *b"b\x08_CONSOLE\0\0\0\0";
 
-/// Says that the contents are encrypted.
+/// Flag: the contents are encrypted.
 const ENCRYPTED: u32 = 2;
-/// Says that this is in an extended attribute.
+/// Flag: the header is in an extended attribute.
 const IN_ATTRIBUTE: u32 = 4;
-/// Says that names are encrypted.
+/// Flag: names are encrypted.
 const NAMES: u32 = 8;
 
-/// Where a header is.
+/// Where a header is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum HeaderLocation {
     /// In front of the contents.
@@ -68,14 +68,14 @@ pub(super) enum HeaderLocation {
 pub(super) struct Header<'a> {
     pub size: u64,
     pub version: u8,
-    /// Where contents begin.
+    /// The offset of the contents.
     pub data_at: u64,
     pub keys: Vec<SealedKey<'a>>,
-    /// Public keys for which the file's key is encrypted.
+    /// Public keys that the file's key is encrypted for.
     pub public: Vec<Signature>,
 }
 
-/// A file's key under that of a passphrase.
+/// A file's key, encrypted with the key of a passphrase.
 pub(super) struct SealedKey<'a> {
     pub suite: Suite,
     pub salt: Salt,
@@ -84,7 +84,7 @@ pub(super) struct SealedKey<'a> {
 }
 
 impl SealedKey<'_> {
-    /// All that opening it takes: whose it is, the cipher's code, and the key.
+    /// Everything needed to decrypt the key: the signature, the cipher's code and the encrypted key.
     pub fn sealed(&self) -> Vec<u8> {
         [&self.signature, &[self.suite.code()][..], self.bytes].concat()
     }
@@ -95,7 +95,7 @@ impl SealedKey<'_> {
 pub(super) enum NoHeader {
     /// There is no marker.
     Other,
-    /// It ends before it is whole.
+    /// The header is incomplete.
     CutShort {
         size: u64,
     },
@@ -122,12 +122,12 @@ fn malformed(field: &'static str, offset: u64, what: impl Into<String>) -> Error
     ErrorKind::Malformed { field, offset, what: what.into() }.into()
 }
 
-/// Whether these bytes begin as a header does.
+/// Whether these bytes begin with a header.
 pub(super) fn is_marked(bytes: &[u8]) -> bool {
     bytes.len() >= MARKED && be32(&bytes[8..]) ^ MARKER == be32(&bytes[12..])
 }
 
-/// The header at the beginning of `bytes`, which are all there are, or [`READ`] of them.
+/// Parses the header at the beginning of `bytes`: the whole file or attribute, or the first [`READ`] bytes of it.
 pub(super) fn parse(bytes: &[u8], place: HeaderLocation) -> Result<Header<'_>, NoHeader> {
     if !is_marked(bytes) {
         return Err(NoHeader::Other);
@@ -164,7 +164,7 @@ pub(super) fn parse(bytes: &[u8], place: HeaderLocation) -> Result<Header<'_>, N
     }
 }
 
-/// The most bytes of plaintext that a file can have whose contents begin at `data_at`.
+/// The largest plaintext, in bytes, of a file whose contents begin at `data_at`.
 pub(super) fn largest(data_at: u64) -> u64 {
     let room = i64::MAX as u64 - data_at;
     room - room % u64::from(EXTENT)
@@ -174,12 +174,12 @@ pub(super) fn largest(data_at: u64) -> u64 {
 struct Packets<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Of the file, for errors.
+    /// The size of the file, for errors.
     size: u64,
 }
 
 impl<'a> Packets<'a> {
-    /// Reads the packet that is next; false where none begins.
+    /// Reads the next packet. Returns false if no packet follows.
     fn next(&mut self, header: &mut Header<'a>) -> Result<bool, NoHeader> {
         match self.bytes.get(self.at) {
             Some(&TAG_PASSPHRASE) => {
@@ -196,7 +196,7 @@ impl<'a> Packets<'a> {
         }
     }
 
-    /// Tag 3: version 4, cipher, iterated and salted, MD5, salt, iterations, key. What it says of a hash is not true, and nobody reads it.
+    /// Tag 3: version 4, cipher, iterated and salted, MD5, salt, iterations, key. The hash is wrong, and nobody reads it.
     fn passphrase(&mut self) -> Result<(Suite, Salt, &'a [u8]), NoHeader> {
         let at = self.at as u64;
         let body = self.body(TAG_PASSPHRASE)?;
@@ -216,14 +216,14 @@ impl<'a> Packets<'a> {
         Ok((suite, *salt, sealed))
     }
 
-    /// Tag 11, which follows.
+    /// Reads the tag 11 packet that follows tag 3.
     fn signature(&mut self) -> Result<Signature, NoHeader> {
         let at = self.at as u64;
         if self.bytes.get(self.at).is_some_and(|tag| *tag != TAG_SIGNATURE) {
             return damaged("signature", at, "it does not follow the key");
         }
         let body = self.body(TAG_SIGNATURE)?;
-        // Name and date do not matter to the kernel.
+        // The kernel ignores name and date.
         match body.split_first_chunk::<14>() {
             Some((head, signature)) if head[..2] == SIGNATURE_HEAD[..2] => match signature.try_into() {
                 Ok(signature) => Ok(signature),
@@ -242,13 +242,13 @@ impl<'a> Packets<'a> {
         }
     }
 
-    /// The body of the packet that is next, and goes behind it.
+    /// Returns the body of the next packet, and advances past it.
     fn body(&mut self, tag: u8) -> Result<&'a [u8], NoHeader> {
         self.need(self.at + 1)?;
         debug_assert_eq!(self.bytes[self.at], tag);
         let rest = &self.bytes[self.at + 1..];
         let Some((len, digits)) = packet_len(rest) else {
-            // One byte alone may be the first of two.
+            // A single byte may be the first of a two-byte length.
             self.need(self.at + 2)?;
             self.need(self.at + if rest[0] < 224 { 3 } else { 2 })?;
             return damaged("packet length", self.at as u64 + 1, format!("it begins with {:#x}", rest[0]));
@@ -267,7 +267,7 @@ impl<'a> Packets<'a> {
     }
 }
 
-/// What a new header says.
+/// The fields of a new header.
 pub(super) struct New<'a> {
     pub place: HeaderLocation,
     pub encrypted_names: bool,
@@ -279,7 +279,7 @@ pub(super) struct New<'a> {
 }
 
 impl New<'_> {
-    /// The header of an empty file; as long as what it says, or [`HEADER`] bytes in front of a file.
+    /// The header of an empty file. In front of a file it has [`HEADER`] bytes; in an attribute, only as many as it needs.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; 8];
         bytes.extend(self.marker);
@@ -299,7 +299,7 @@ impl New<'_> {
     }
 }
 
-/// The header in an extended attribute as it would be in front of the file (`ecryptfs_copy_up_encrypted_with_header`).
+/// Converts the header of an extended attribute to one in front of the file (`ecryptfs_copy_up_encrypted_with_header`).
 pub(super) fn in_front(attribute: &[u8]) -> Vec<u8> {
     let mut bytes = attribute[..attribute.len().min(READ)].to_vec();
     bytes.resize(HEADER as usize, 0);
@@ -317,7 +317,7 @@ fn push_extents(bytes: &mut Vec<u8>) {
     bytes.extend(((HEADER / u64::from(EXTENT)) as u16).to_be_bytes());
 }
 
-/// A packet's tag, length and body.
+/// Appends a packet: tag, length and body.
 pub(super) fn push_packet(bytes: &mut Vec<u8>, tag: u8, body: &[&[u8]]) {
     let len: usize = body.iter().map(|part| part.len()).sum();
     bytes.push(tag);
@@ -328,7 +328,7 @@ pub(super) fn push_packet(bytes: &mut Vec<u8>, tag: u8, body: &[&[u8]]) {
     body.iter().for_each(|part| bytes.extend(*part));
 }
 
-/// The length that a packet's first bytes say, and how many bytes say it.
+/// Decodes a packet's length. Returns the length, and how many bytes encode it.
 pub(super) fn packet_len(bytes: &[u8]) -> Option<(usize, usize)> {
     match *bytes {
         [short @ 0..192, ..] => Some((usize::from(short), 1)),

@@ -23,38 +23,38 @@ use crate::trees::{Setting, damaged};
 use crate::volume::{Layout, Payload, Segment};
 use crate::{hex, random};
 
-/// A folder that was unlocked: what is known of its keys, and what uses them.
+/// An unlocked folder: the public facts about its keys, and the keys or a handle to them.
 pub(super) struct Keys {
     keys: Arc<dyn FolderKeys>,
     public: Public,
 }
 
-/// What anybody may know of them.
+/// The public facts about the keys.
 #[derive(Clone, Serialize, Deserialize)]
 struct Public {
-    /// Those of contents. None only where files are shown as they are stored.
+    /// The signatures of the content keys. Empty only where files are shown as stored.
     signatures: Vec<Signature>,
     /// None where names are in clear.
     names: Option<PublicNames>,
-    /// Where headers of new files are.
+    /// Where the headers of new files are stored.
     place: HeaderLocation,
     view: View,
-    /// Whether there was no file or name that shows them to be right.
+    /// Whether no file or name was there to check the keys against.
     unproven: bool,
 }
 
 #[derive(Clone, Serialize, Deserialize)]
 struct PublicNames {
     signature: Signature,
-    /// Size of their cipher's blocks, in bytes.
+    /// The block size of the cipher, in bytes.
     block: usize,
 }
 
 /// The keys themselves.
 pub(super) struct Secrets {
-    /// None only where files are shown as they are stored.
+    /// Empty only where files are shown as stored.
     pub tokens: Vec<Token>,
-    /// What keys of files are under, made when it is needed: expanding a key takes longer than using it once.
+    /// The ciphers that decrypt the keys of files, created on first use: key expansion costs more than one decryption.
     pub sealers: Sealers,
     /// None where names are in clear.
     pub names: Option<Names>,
@@ -67,22 +67,22 @@ pub(super) struct Secrets {
 pub(super) struct NewFiles {
     pub suite: Suite,
     pub place: HeaderLocation,
-    /// They open with the first ones of the tokens, so many of them.
+    /// How many tokens, from the first, can open a new file.
     pub tokens: usize,
 }
 
 /// How files are shown.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum View {
-    /// In clear; what is none of the format's is refused.
+    /// In clear. Files and names that eCryptfs did not write are refused.
     Plain,
-    /// In clear; what is none of the format's as it is.
+    /// In clear. Files and names that eCryptfs did not write are passed through.
     Passthrough,
-    /// As they are stored, with the header in front.
+    /// As stored, with the header in front.
     Encrypted,
 }
 
-/// Ciphers under tokens, by the token's place in the list.
+/// Ciphers keyed with tokens, by the token's index.
 #[derive(Default)]
 pub(super) struct Sealers(RwLock<Vec<Sealer>>);
 
@@ -106,7 +106,7 @@ impl Sealers {
 }
 
 impl Secrets {
-    /// None at all: they show a folder as it is stored.
+    /// No keys: the folder is shown as stored.
     pub fn none(acceleration: Acceleration) -> Self {
         let new_files = NewFiles { suite: Suite::default(), place: HeaderLocation::File, tokens: 0 };
         Self { tokens: Vec::new(), sealers: Sealers::default(), names: None, new_files, acceleration }
@@ -116,7 +116,7 @@ impl Secrets {
         self.sealers.get(at, suite, || self.tokens[at].cipher(suite, self.acceleration))
     }
 
-    /// What encrypts a file with this key.
+    /// The cipher for the contents of a file with this key.
     fn payload(&self, key: &[u8], suite: Suite) -> Payload {
         let cipher = EcryptfsCbc::new(suite.cipher().with_key(key, self.acceleration), key);
         wipe_after_sectors();
@@ -142,11 +142,11 @@ impl FolderKeys for Secrets {
 
     fn create(&self) -> io::Result<(Vec<u8>, Payload)> {
         let NewFiles { suite, place, tokens } = self.new_files;
-        // What is stored beyond the key's own bytes, of AES-192, is zero.
+        // An AES-192 key is stored with zeros behind its own bytes.
         let mut key = Secret::zeroed(suite.sealed_bytes());
         random::fill(&mut key[..suite.key_bytes])?;
         let seal = |(at, token): (usize, &Token)| {
-            // Encrypted where nothing is written of it in clear.
+            // Encrypt within a `Secret`: the key never lies in other memory in clear.
             let mut sealed = Secret::copy_from(&key);
             self.sealer(at, suite).encrypt_blocks(&mut sealed);
             (token.salt, token.signature, sealed.to_vec())
@@ -168,7 +168,7 @@ impl FolderKeys for Secrets {
 }
 
 impl Keys {
-    /// With the keys in this process.
+    /// Keys held in this process.
     pub fn new(secrets: Secrets, view: View, unproven: bool) -> Self {
         let signatures = secrets.tokens.iter().map(|token| token.signature).collect();
         let names = secrets.names.as_ref();
@@ -177,14 +177,14 @@ impl Keys {
         Self { keys: Arc::new(secrets), public }
     }
 
-    /// With the keys in another one.
+    /// Keys held in the key process.
     pub fn with_key_process(outline: KeylessFolder, key_process: Arc<dyn FolderKeyProcess>) -> Result<Self> {
         let keys = Arc::new(FolderKeyHandle::new(key_process, &outline));
         let public = Public::deserialize(outline.of_format).map_err(io::Error::from)?;
         Ok(Self { keys, public })
     }
 
-    /// A file with this header, which opens. If it ends before its contents would begin, its making was cut short.
+    /// The kind of a file whose header the keys open. A file that ends before its contents begin is unfinished.
     fn found(&self, of: StoredFile<'_>, place: HeaderLocation, header: &Header<'_>) -> Result<FileKind> {
         let layout = self.open(header)?;
         let empty = place == HeaderLocation::File && header.size == 0;
@@ -199,7 +199,7 @@ impl Keys {
         layout_of(self.keys.open(&key.sealed())?, header.data_at, header.size)
     }
 
-    /// A file as it is stored, whose header is in an attribute: in front of it.
+    /// Shows a file whose header is in an attribute as stored, with the header in front.
     fn with_header_in_front(of: StoredFile<'_>, attribute: &[u8]) -> Result<FileKind> {
         let stored = of.tree.attributes(of.contents)?.size;
         let header = header::in_front(attribute);
@@ -213,7 +213,7 @@ impl Keys {
         Ok(FileKind::Encrypted(FileLayout::new(Layout::new(segments)?, front + stored)?))
     }
 
-    /// A name as it is stored, of at most so many bytes.
+    /// The stored form of a name, of at most `most` bytes.
     fn stored(&self, plain: &OsStr, most: usize) -> io::Result<OsString> {
         if self.public.names.is_none() {
             return Ok(plain.to_owned());
@@ -234,14 +234,14 @@ impl Keys {
     }
 }
 
-/// The layout of a file whose contents, encrypted so, begin at `stored_at`.
+/// The layout of a file whose encrypted contents begin at `stored_at`.
 fn layout_of(payload: Payload, stored_at: u64, size: u64) -> Result<FileLayout> {
     let len = header::largest(stored_at);
     let layout = Layout::new(vec![Segment { at: 0, len, stored_at, payload, writable: true }])?;
     Ok(FileLayout::new(layout, size)?)
 }
 
-/// A file or folder of a mode that is not supported.
+/// The error for a file or folder encrypted for public keys.
 pub(super) fn public_keys(what: &str, signatures: &str) -> Error {
     Error::unsupported(format!("public keys (eCryptfs's openssl module): {what} encrypted for {signatures}"))
 }
@@ -301,7 +301,7 @@ impl FileKeys for Keys {
     fn set_size(&self, of: StoredFile<'_>, size: u64) -> io::Result<()> {
         let attribute = stored::look(of, |file| match file {
             File::Encrypted(HeaderLocation::File, ..) => Ok(None),
-            // All of it, also what is behind what is read of it.
+            // The whole attribute, including what follows the part that is parsed.
             File::Encrypted(HeaderLocation::Attribute, ..) => stored::attribute(of),
             _ => Err(damaged("header", 0, "it was there when the file was opened, but is gone")),
         })??;

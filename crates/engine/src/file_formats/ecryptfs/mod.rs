@@ -1,6 +1,6 @@
-//! eCryptfs, the kernel's file system over a folder: each file has a key of its own, which is kept with it under that of a passphrase.
+//! eCryptfs, the kernel's stacked file system: each file has its own key, stored with the file and encrypted with a passphrase.
 //!
-//! Facts are from Linux 6.1, fs/ecryptfs, and ecryptfs-utils 111; both read what is written here, and write what is read.
+//! Facts are from Linux 6.1, fs/ecryptfs, and ecryptfs-utils 111. Both read what this module writes, and the other way round.
 
 mod beside;
 mod header;
@@ -43,20 +43,20 @@ pub static ECRYPTFS: Ecryptfs = Ecryptfs;
 /// See [`ECRYPTFS`].
 pub struct Ecryptfs;
 
-/// How much is looked at to know the format.
+/// How much of a folder is read to recognise the format.
 const A_LOOK: Limits = Limits { names: 1000, files: 64, folders: 256 };
 
-/// How much is looked at for a file that a passphrase opens.
+/// How much of a folder is searched for a file that a passphrase opens.
 const A_SEARCH: Limits = Limits { names: 100_000, files: 4096, folders: 256 };
 
-/// For how many salts a passphrase is tried. Folders have one, or two where somebody changed it; a hostile one may have any number, and
-/// each takes a while.
+/// How many salts a passphrase is tried with. A folder has one salt, or two if somebody changed it. A hostile folder may have any
+/// number, and each try takes a while.
 const SALTS: usize = 8;
 
-/// The signatures of a passphrase, in hex, as they stand in `Private.sig` and in options of mounts: that of contents, and that of names.
+/// The signatures of a passphrase in hex, as in `Private.sig` and in mount options: for contents, and for names.
 ///
 /// # Errors
-/// `WrongCredential` for a passphrase that is too long to be one.
+/// `WrongCredential` if the passphrase is too long.
 pub fn signatures(passphrase: &Secret) -> Result<[String; 2]> {
     let of = |salt| Token::derive(passphrase, salt).map(|token| hex::digits(&token.signature));
     Ok([of(SALT)?, of(NAME_SALTS[0])?])
@@ -130,7 +130,7 @@ impl FileFormat for Ecryptfs {
             some => some,
         };
         let in_attribute = folder.metadata_in_attributes || known.is_some_and(|key| key.in_attribute);
-        // New files open with each passphrase that was given, as it is used in this folder.
+        // New files open with each given passphrase, with the salt that this folder uses.
         let salt = known.map_or(SALT, |key| key.salt);
         let (mut tokens, others): (Vec<_>, Vec<_>) = ring.tokens.into_iter().partition(|token| token.salt == salt);
         let place = if in_attribute { HeaderLocation::Attribute } else { HeaderLocation::File };
@@ -172,7 +172,7 @@ impl FileFormat for Ecryptfs {
     }
 }
 
-/// What a look tells, and whether names are encrypted.
+/// What a survey says about the format, and whether names are encrypted.
 fn verdict(lower: &(dyn Tree + 'static), limits: Limits) -> Result<(Verdict, bool)> {
     let survey = Survey::of(lower, limits, |_| Ok(ControlFlow::Break(())))?;
     let verdict = if !survey.names.is_empty() {
@@ -187,22 +187,22 @@ fn verdict(lower: &(dyn Tree + 'static), limits: Limits) -> Result<(Verdict, boo
     Ok((verdict, !survey.names.is_empty()))
 }
 
-/// Said where a passphrase was unwrapped that is not the folder's.
+/// The hint for an unwrapped passphrase that does not open the folder.
 const OLDER_FILE: &str = "Look for an older wrapped-passphrase file, for example in a backup of that home. The \
      folder may have had another passphrase before, or the file is from another installation.";
 
-/// Said of a folder without encrypted files.
+/// The warning for a folder without encrypted files.
 const UNPROVEN: &str = "The passphrase could not be checked: the folder has no encrypted file or name.";
 
 /// The folder's passphrases.
 #[derive(Default)]
 struct Passphrases {
     contents: Vec<Secret>,
-    /// That of names, where it lay wrapped beside that of contents.
+    /// The passphrase for names, if the wrapped file has a separate one.
     names: Option<Secret>,
 }
 
-/// The folder's passphrases, unwrapped if they are wrapped.
+/// The folder's passphrases, unwrapped if necessary.
 fn passphrases(with: &Unlock<'_>) -> Result<Passphrases> {
     let mut all = Passphrases::default();
     let mut unwrap = |file: &[u8], wrapping: Option<&Secret>| -> Result<()> {
@@ -219,7 +219,7 @@ fn passphrases(with: &Unlock<'_>) -> Result<Passphrases> {
         }
     }
     match (with.folder.wrapped_passphrase, &given[..]) {
-        // That of a Synology NAS needs no password.
+        // The key file of a Synology NAS needs no password.
         (Some(file), []) => unwrap(file, None)?,
         (Some(file), given) => given.iter().try_for_each(|wrapping| unwrap(file, Some(wrapping)))?,
         (None, given) => all.contents.extend(given.iter().map(|passphrase| Secret::copy_from(passphrase))),
@@ -230,7 +230,7 @@ fn passphrases(with: &Unlock<'_>) -> Result<Passphrases> {
     Ok(all)
 }
 
-/// Why a folder cannot be opened of which no file has a key of ours.
+/// Explains why a folder cannot be opened if no file has a key of ours.
 fn judge(survey: &Survey, unwrapped: bool) -> Result<()> {
     if !survey.keys.is_empty() {
         let signatures = token::listed(survey.keys.iter().map(|key| &key.signature));
@@ -255,7 +255,7 @@ fn judge(survey: &Survey, unwrapped: bool) -> Result<()> {
     }
 }
 
-/// How new files are encrypted: as asked, or as those are that there are.
+/// The cipher for new files: the one asked for, or the one that existing files use.
 fn new_suite(with: &Unlock<'_>, known: Option<Suite>) -> Result<Suite> {
     let cipher = with.cipher.or(with.folder.cipher);
     let key_bytes = with.folder.key_bytes.or(with.headerless.key_bits.map(|bits| bits as usize / 8));
@@ -265,10 +265,10 @@ fn new_suite(with: &Unlock<'_>, known: Option<Suite>) -> Result<Suite> {
     }
 }
 
-/// The keys that the passphrases come to.
+/// The keys derived from the passphrases.
 struct Ring<'a> {
     passphrases: &'a [Secret],
-    /// That of names, where it is known that they have one of their own.
+    /// The passphrase for names, if there is a separate one.
     of_names: Option<&'a Secret>,
     with: &'a Unlock<'a>,
     tokens: Vec<Token>,
@@ -276,7 +276,7 @@ struct Ring<'a> {
 }
 
 impl Ring<'_> {
-    /// Makes the keys with this salt, if it is a new one.
+    /// Derives the keys for this salt, unless that was done before.
     fn try_salt(&mut self, salt: Salt) -> Result<()> {
         if self.salts.contains(&salt) || self.salts.len() == SALTS {
             return Ok(());
@@ -299,12 +299,12 @@ impl Ring<'_> {
         self.tokens.iter().find(|token| token.signature == *signature)
     }
 
-    /// The key of names with this salt: of the passphrase of names, or of the first one.
+    /// The name key for this salt, derived from the passphrase for names, or from the first passphrase.
     fn name_token(&self, salt: Salt) -> Result<Token> {
         self.derive(self.of_names.unwrap_or(&self.passphrases[0]), salt)
     }
 
-    /// The key of the folder's encrypted names, and how they are encrypted; nothing if there are none.
+    /// The key and cipher of the folder's encrypted names; `None` if no name is encrypted.
     fn names(&self, survey: &Survey) -> Result<Option<(Token, Suite)>> {
         if survey.names.is_empty() {
             return Ok(None);
@@ -339,7 +339,7 @@ impl Ring<'_> {
             .hint("Names may have a different passphrase than contents. Without it, names can be shown as stored."))
     }
 
-    /// How this name is encrypted with this key.
+    /// The cipher of this name, if `token` decrypts it.
     fn name_suite(&self, token: &Token, key: NameKey, name: &OsString) -> Option<Suite> {
         let decrypts = |suite: &Suite| Names::new(token, *suite, self.with.acceleration).plain(name).is_some();
         Suite::of_name(key.code).into_iter().find(decrypts)

@@ -1,9 +1,9 @@
-//! Encrypted names, and targets of symbolic links, which are encrypted as names are (Linux 6.1, fs/ecryptfs/keystore.c,
+//! Encrypted names. Targets of symbolic links are encrypted in the same way (Linux 6.1, fs/ecryptfs/keystore.c,
 //! `ecryptfs_write_tag_70_packet`; crypto.c, `ecryptfs_encode_for_filename`).
 //!
-//! A name is a prefix and a packet in 64 characters: tag 70, the signature of the key, the number of the cipher, and in ECB a filling without
-//! zeros, a zero, and the name. The filling follows from the key, so that a name is always encrypted to the same, and whether it decrypts
-//! can be told.
+//! A name is a prefix and a packet in 64 characters: tag 70, the key's signature, the cipher's number, and in ECB mode padding
+//! without zeros, a zero, and the name. The padding is derived from the key. So a name always has the same ciphertext, and
+//! decryption can be verified.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,61 +16,61 @@ use super::header::{packet_len, push_packet};
 use super::suite::Suite;
 use super::token::{Signature, Token};
 
-/// What each encrypted name begins with.
+/// The prefix of each encrypted name.
 const PREFIX: &[u8] = b"ECRYPTFS_FNEK_ENCRYPTED.";
 
-/// The digits of a name, in order.
+/// The 64 digits of encoded names, in order of value.
 const DIGITS: &[u8; 64] = b"-.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 const TAG: u8 = 70;
 
-/// The fewest bytes of filling in front of the zero.
+/// The fewest bytes of padding in front of the zero.
 const FILLING: usize = 16;
 
-/// As much filling as a block of 16 bytes can ask for, a byte more than is ever used.
+/// The longest padding that a block of 16 bytes could need, plus one byte.
 const FILLING_MOST: usize = 32;
 
-/// What stands for a zero in the filling.
+/// The replacement for zeros in the padding.
 const NOT_ZERO: u8 = 0x42;
 
-/// The longest name as it is stored, in bytes: longer than any file system has them. What the one below has, it says itself.
+/// The longest stored name, in bytes: no file system allows more. The tree below reports its own limit.
 pub(super) const LONGEST: usize = 255;
 
-/// The longest target of a symbolic link as it is stored (path_resolution(7)), in bytes.
+/// The longest stored target of a symbolic link (path_resolution(7)), in bytes.
 pub(super) const TARGET_MOST: usize = 4095;
 
-/// What a name says of its key.
+/// What an encrypted name says about its key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct NameKey {
     pub signature: Signature,
     pub code: u8,
 }
 
-/// The packet in a name: whose key it needs, and its ciphertext.
+/// The packet in a name: the key that it needs, and its ciphertext.
 struct Packet {
     key: NameKey,
     sealed: Vec<u8>,
 }
 
-/// What encrypts names.
+/// Encrypts and decrypts names.
 pub(super) struct Names {
     key: NameKey,
     cipher: Box<dyn BlockCipher>,
     filling: LockedBox<[u8; FILLING_MOST]>,
 }
 
-/// Whose key a name needs; nothing if it is not encrypted.
+/// The key that a name needs; `None` if the name is not encrypted.
 pub(super) fn key_of(stored: &OsStr) -> Option<NameKey> {
     Packet::of(stored.as_bytes()).map(|packet| packet.key)
 }
 
-/// Whether a name begins as an encrypted one does, in whatever letters.
+/// Whether a name begins with the prefix of encrypted names, in upper or lower case.
 pub(super) fn begins(stored: &OsStr) -> bool {
     stored.as_bytes().get(..PREFIX.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(PREFIX))
 }
 
 impl Names {
-    /// Names under a passphrase's key.
+    /// Names encrypted with a passphrase's key.
     pub fn new(token: &Token, suite: Suite, acceleration: Acceleration) -> Self {
         let filling = LockedBox::build(|filling: &mut [u8; FILLING_MOST]| {
             let (first, second) = filling.split_at_mut(FILLING);
@@ -82,17 +82,17 @@ impl Names {
         Self { key, cipher: token.cipher(suite, acceleration), filling }
     }
 
-    /// That of its key.
+    /// The signature of the key.
     pub fn signature(&self) -> Signature {
         self.key.signature
     }
 
-    /// Size of its cipher's blocks, in bytes.
+    /// The block size of the cipher, in bytes.
     pub fn block(&self) -> usize {
         self.cipher.block_size()
     }
 
-    /// The name in clear; nothing if it is not encrypted, or otherwise than here.
+    /// The name in clear; `None` if it is not encrypted, or not with this key.
     pub fn plain(&self, stored: &OsStr) -> Option<OsString> {
         let Packet { key, sealed: mut bytes } = Packet::of(stored.as_bytes())?;
         if key != self.key || !bytes.len().is_multiple_of(self.cipher.block_size()) {
@@ -106,7 +106,7 @@ impl Names {
         (same && !name.is_empty()).then(|| OsString::from_vec(name.to_vec()))
     }
 
-    /// The name as it is stored, of whatever length.
+    /// The stored form of the name, of any length.
     pub fn stored(&self, plain: &OsStr) -> OsString {
         let mut bytes = self.filling[..self.filling_before(plain.len())].to_vec();
         bytes.push(0);
@@ -123,24 +123,24 @@ impl Names {
         OsString::from_vec(text)
     }
 
-    /// Bytes of filling before a name of so many bytes.
+    /// Bytes of padding before a name of `name` bytes.
     fn filling_before(&self, name: usize) -> usize {
         let least = FILLING + 1 + name;
         FILLING + least.next_multiple_of(self.cipher.block_size()) - least
     }
 }
 
-/// The longest name whose stored form has `stored` bytes at most, where the cipher has blocks of so many bytes.
+/// The longest name whose stored form has at most `stored` bytes, for a cipher with this block size.
 pub(super) fn longest(block: usize, stored: usize) -> usize {
     let packet = stored.saturating_sub(PREFIX.len()) / 4 * 3;
-    // With as many bytes for the length as that length needs.
+    // The packet's length field has one byte below 192, and two above.
     let body = packet.saturating_sub(2);
     let body = if body < 192 { body } else { body - 1 };
     (body.saturating_sub(9) / block * block).saturating_sub(FILLING + 1)
 }
 
 impl Packet {
-    /// The packet in a name; nothing if there is none, or it is not written as eCryptfs does it.
+    /// The packet in a name; `None` if there is none, or it differs from how eCryptfs writes it.
     fn of(stored: &[u8]) -> Option<Self> {
         let digits = stored.strip_prefix(PREFIX)?;
         if !digits.len().is_multiple_of(4) {

@@ -1,4 +1,4 @@
-//! What a file of a folder is, by what is kept of it.
+//! Recognises a stored file of a folder from its metadata.
 
 use std::io;
 
@@ -13,19 +13,19 @@ pub(super) const ATTRIBUTE: &str = "user.ecryptfs";
 
 /// What a file is.
 pub(super) enum File<'a> {
-    /// Encrypted. With all that was read of its header.
+    /// Encrypted, with its header and all bytes that were read of it.
     Encrypted(HeaderLocation, Header<'a>, &'a [u8]),
-    /// Its making was cut short, and nothing is in it.
+    /// Creation was interrupted; the file is empty.
     Unfinished,
-    /// Nothing but some zeros: what a power cut leaves of a new file, or a file of somebody else.
+    /// Only some zeros: the remains of a new file after a power cut, or a file that another program wrote.
     Blank,
-    /// Not of eCryptfs.
+    /// Not an eCryptfs file.
     Foreign,
-    /// Of eCryptfs, but its header cannot be read.
+    /// An eCryptfs file whose header cannot be parsed.
     Bad(NoHeader),
 }
 
-/// Calls `each` with what the file is. The kernel looks for a header in the same order: in front of the contents, then in the attribute.
+/// Calls `each` with the file's kind. Like the kernel, looks in front of the contents first, then in the attribute.
 pub(super) fn look<T>(of: StoredFile<'_>, each: impl FnOnce(File<'_>) -> T) -> io::Result<T> {
     let mut room = [0; READ];
     let len = of.tree.read_at(of.contents, 0, &mut room)?;
@@ -58,7 +58,7 @@ pub(super) fn attribute(of: StoredFile<'_>) -> io::Result<Option<Vec<u8>>> {
     })
 }
 
-/// Whether the file, which begins with these bytes, is the beginning of a new header, or no longer than one and all zeros.
+/// Whether a file that begins with these bytes is the start of a new header, or all zeros and no longer than a header.
 fn is_blank(of: StoredFile<'_>, bytes: &[u8]) -> io::Result<bool> {
     if bytes.len() < 16 {
         return Ok(bytes.iter().take(8).all(|byte| *byte == 0));
@@ -71,11 +71,11 @@ fn is_blank(of: StoredFile<'_>, bytes: &[u8]) -> io::Result<bool> {
     Ok(len as u64 <= HEADER && rest.iter().all(|byte| *byte == 0))
 }
 
-/// Bytes that are read at a time.
+/// Bytes read at a time.
 const PIECE: usize = 1 << 20;
 
-/// What is wrong with what is stored of a file's contents. An extent of zeros is what a crash or a hole leaves: no key encrypts anything to
-/// that.
+/// Reports what is wrong with a file's stored contents. An extent of zeros comes from a crash or a hole: no key encrypts anything
+/// to that.
 pub(super) fn check_contents(of: StoredFile<'_>, each: &mut dyn FnMut() -> Result<()>) -> Result<Option<String>> {
     let extent = u64::from(header::EXTENT);
     let stored = look(of, |file| match file {
@@ -106,7 +106,7 @@ pub(super) fn check_contents(of: StoredFile<'_>, each: &mut dyn FnMut() -> Resul
     }))
 }
 
-/// What can be said of a file without its key.
+/// What is known about a file without its key.
 pub(super) fn facts(of: StoredFile<'_>) -> io::Result<FileFacts> {
     let stored = of.tree.attributes(of.contents)?.size;
     let clear = FileFacts::clear(stored);
@@ -131,7 +131,7 @@ pub(super) fn facts(of: StoredFile<'_>) -> io::Result<FileFacts> {
     })
 }
 
-/// Bytes that may be stored behind the end: older kernels gave an empty file its first extent.
+/// Bytes that may be stored beyond the end: older kernels gave an empty file its first extent.
 fn spare(size: u64) -> u64 {
     if size == 0 { header::EXTENT.into() } else { 0 }
 }

@@ -7,15 +7,15 @@ use claviger_crypto::ciphers::twofish::TWOFISH;
 
 use crate::error::{Error, Result};
 
-/// Bytes of the key that the kernel and ecryptfs-utils take where nobody asks for others.
+/// The default key size of the kernel and ecryptfs-utils, in bytes.
 const DEFAULT_KEY: usize = 16;
 
-/// AES with keys of 192 bits has a code of its own, and its keys are stored with eight zeros behind them.
+/// AES-192 has its own code, and its keys are stored with eight zeros behind them: code, key bytes, stored bytes.
 const AES_192: (u8, usize, usize) = (8, 24, 32);
 
 /// A cipher.
 struct Row {
-    /// What the kernel calls it.
+    /// The kernel's name for it.
     name: &'static str,
     cipher: &'static Cipher,
     code: u8,
@@ -50,10 +50,10 @@ impl Default for Suite {
 }
 
 impl Suite {
-    /// The one that is asked for: a cipher by the kernel's name or by ours, and the size of its keys; the default for what is not.
+    /// The requested cipher, by the kernel's name or ours, and key size. The default replaces what was not given.
     ///
     /// # Errors
-    /// `Misuse`, with what there is.
+    /// `Misuse`, with a list of the supported ciphers or sizes.
     pub fn asked(name: Option<&str>, key_bytes: Option<usize>) -> Result<Self> {
         let called = |row: &&Row, name: &str| [row.name, row.cipher.name].iter().any(|n| n.eq_ignore_ascii_case(name));
         let row = name.map_or(Some(&ROWS[0]), |name| ROWS.iter().find(|row| called(row, name)));
@@ -73,7 +73,7 @@ impl Suite {
         Ok(Self { row, key_bytes })
     }
 
-    /// That of a file whose key is stored in `sealed` bytes; an error says what is wrong with it.
+    /// The cipher of a file whose key is stored in `sealed` bytes. The error says what is wrong with it.
     pub fn of_file(code: u8, sealed: usize) -> std::result::Result<Self, String> {
         let row = row_of(code).ok_or_else(|| format!("cipher number {code}"))?;
         let key_bytes = if code == AES_192.0 { AES_192.1 } else { sealed };
@@ -81,14 +81,14 @@ impl Suite {
         fits.then_some(Self { row, key_bytes }).ok_or_else(|| format!("a {sealed}-byte key for {}", row.name))
     }
 
-    /// Those that a name of this code may be encrypted with: of most ciphers it does not say how long the key is.
+    /// The ciphers that a name with this code may use: for most ciphers the code does not tell the key size.
     pub fn of_name(code: u8) -> Vec<Self> {
         let Some(row) = row_of(code) else { return Vec::new() };
         let of_code = |key_bytes: &usize| Self { row, key_bytes: *key_bytes }.code() == code;
         row.cipher.key_sizes.iter().copied().filter(of_code).map(|key_bytes| Self { row, key_bytes }).collect()
     }
 
-    /// RFC 2440's number.
+    /// The code of RFC 2440.
     pub fn code(self) -> u8 {
         match (self.row.name, self.key_bytes) {
             ("aes", 24) => AES_192.0,
@@ -97,19 +97,18 @@ impl Suite {
         }
     }
 
-    /// Bytes in which a file's key is stored.
+    /// The stored size of a file's key, in bytes.
     pub fn sealed_bytes(self) -> usize {
         if self.code() == AES_192.0 { AES_192.2 } else { self.key_bytes }
     }
 
-    /// What encrypts.
     pub fn cipher(self) -> &'static Cipher {
         self.row.cipher
     }
 }
 
 impl Row {
-    /// Sizes of a file's key: whole blocks, since they are encrypted as such.
+    /// The sizes of a file's key: whole blocks, because the key is encrypted block by block.
     fn key_sizes(&self) -> impl Iterator<Item = usize> {
         let whole = |size: &usize| size.is_multiple_of(self.cipher.block_size) || self.name == "aes";
         self.cipher.key_sizes.iter().copied().filter(whole)

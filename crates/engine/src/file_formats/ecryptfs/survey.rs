@@ -1,4 +1,4 @@
-//! A look through a folder: which keys its files and names need.
+//! Searches a folder for the keys that its files and names need.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -13,32 +13,32 @@ use crate::error::Result;
 use crate::file_formats::StoredFile;
 use crate::trees::{HeldNode, NodeKind, Tree};
 
-/// How much is looked at, at most: there are folders with millions of files.
+/// Limits of a survey: some folders have millions of files.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
     pub names: usize,
     pub files: usize,
-    /// Folders that wait to be looked at.
+    /// Folders waiting to be searched.
     pub folders: usize,
 }
 
 /// The most different keys that are remembered.
 const KEYS: usize = 64;
 
-/// What a look found.
+/// The result of a survey.
 #[derive(Default)]
 pub(super) struct Survey {
     /// Files with a header.
     pub headers: usize,
-    /// The keys of passphrases that files have.
+    /// The passphrase keys that files use.
     pub keys: Vec<FileKey>,
-    /// The public keys that files have.
+    /// The public keys that files use.
     pub public: Vec<Signature>,
-    /// Keys of encrypted names, with a name each.
+    /// Keys of encrypted names, each with one name.
     pub names: Vec<(NameKey, OsString)>,
-    /// Names that are not encrypted, of files that are.
+    /// Whether an encrypted file has a name in clear.
     pub clear_names: bool,
-    /// What is wrong with the first file whose header cannot be read.
+    /// The fault of the first file whose header cannot be parsed.
     pub damaged: Option<NoHeader>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct FileKey {
 }
 
 impl Survey {
-    /// Looks through a folder, level by level, until `each` breaks it off, which is called with every new key of a file.
+    /// Searches a folder level by level. Calls `each` with every new file key, until `each` breaks off.
     pub fn of(
         tree: &(dyn Tree + 'static),
         limits: Limits,
@@ -62,7 +62,7 @@ impl Survey {
         let (mut names, mut files) = (0, 0);
         let mut folders = VecDeque::from([HeldNode::new(tree, tree.root())]);
         while let Some(folder) = folders.pop_front() {
-            // One that is not ours to read says nothing.
+            // Skip folders that may not be read.
             let Ok(entries) = tree.list(folder.node()) else { continue };
             let mut broken_off = false;
             for entry in entries {
@@ -83,7 +83,7 @@ impl Survey {
                 }
                 files += 1;
                 let of = StoredFile { tree, file: held.node(), contents: held.node() };
-                // A file that is not ours to read says nothing.
+                // Skip files that may not be read.
                 let Ok(found) = stored::look(of, |file| survey.note_file(file, encrypted)) else { continue };
                 for key in found {
                     broken_off |= each(&key)?.is_break();
@@ -96,7 +96,7 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Whether the name is encrypted.
+    /// Notes the key of a name. Returns whether the name is encrypted.
     fn note_name(&mut self, name: &OsStr) -> bool {
         let Some(key) = names::key_of(name) else { return false };
         if self.names.len() < KEYS && self.names.iter().all(|(known, _)| *known != key) {
@@ -105,7 +105,7 @@ impl Survey {
         true
     }
 
-    /// The keys that were not seen before.
+    /// Notes the keys of a file. Returns those that are new.
     fn note_file(&mut self, file: File<'_>, encrypted_name: bool) -> Vec<FileKey> {
         let (place, header) = match file {
             File::Encrypted(place, header, _) => (place, header),

@@ -1,4 +1,4 @@
-//! A passphrase as eCryptfs uses it (ecryptfs-utils 111, src/libecryptfs/main.c, `generate_passphrase_sig`).
+//! Keys and signatures from passphrases (ecryptfs-utils 111, src/libecryptfs/main.c, `generate_passphrase_sig`).
 
 use claviger_crypto::hash::SHA512;
 use claviger_crypto::secret::wipe_stack;
@@ -13,21 +13,21 @@ pub(super) const LONGEST: usize = 64;
 /// How often the hash is computed.
 const ITERATIONS: usize = 65_536;
 
-/// What makes equal passphrases differ.
+/// A salt of a passphrase.
 pub(super) type Salt = [u8; 8];
 
-/// What tells keys apart; nothing of the key follows from it.
+/// The identifier of a key; it reveals nothing about the key.
 pub(super) type Signature = [u8; 8];
 
-/// The salt of contents and of wrapped passphrases, where nobody chose another one.
+/// The default salt for contents and for wrapped passphrases.
 pub(super) const SALT: Salt = [0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77];
 
-/// Salts of names. ecryptfs-utils takes the digits of the hexadecimal text for the salt itself; the second one is what was meant.
+/// Salts for names. ecryptfs-utils takes the hexadecimal digits themselves as the salt; the second salt is what was intended.
 pub(super) const NAME_SALTS: [Salt; 2] = [*b"99887766", [0x99, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22]];
 
-/// The key of a passphrase, which encrypts the keys of files, or names.
+/// A key derived from a passphrase. It encrypts the keys of files, or names.
 pub(super) struct Token {
-    /// 64 bytes. A cipher takes as many of them as its key has.
+    /// 64 bytes. A cipher uses as many of them as it needs.
     key: Secret,
     pub signature: Signature,
     pub salt: Salt,
@@ -35,7 +35,7 @@ pub(super) struct Token {
 
 impl Token {
     /// # Errors
-    /// `WrongCredential` for a passphrase that is too long to be one.
+    /// `WrongCredential` if the passphrase is too long.
     pub fn derive(passphrase: &Secret, salt: Salt) -> Result<Self> {
         if passphrase.len() > LONGEST {
             let what = format!("an eCryptfs passphrase has at most {LONGEST} bytes, this one has {}", passphrase.len());
@@ -54,18 +54,18 @@ impl Token {
         Ok(Self { key, signature, salt })
     }
 
-    /// All of the key.
+    /// The whole key.
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 
-    /// The cipher under as much of the key as it takes.
+    /// The cipher, keyed with the first bytes of the key.
     pub fn cipher(&self, suite: Suite, acceleration: Acceleration) -> Box<dyn BlockCipher> {
         suite.cipher().with_key(&self.key[..suite.key_bytes], acceleration)
     }
 }
 
-/// Signatures as people see them, and the kernel's options and keyrings have them.
+/// Signatures in hex, as in the kernel's mount options and keyrings.
 pub(super) fn listed<'a>(signatures: impl IntoIterator<Item = &'a Signature>) -> String {
     let all: Vec<_> = signatures.into_iter().map(|signature| crate::hex::digits(signature)).collect();
     all.join(", ")

@@ -1,12 +1,12 @@
-//! The file in which a folder's passphrase is wrapped by another one, as a login's: `~/.ecryptfs/wrapped-passphrase` (ecryptfs-utils 111,
-//! src/libecryptfs/key_management.c).
+//! The file that holds a folder's passphrase wrapped with another one, such as a login password: `~/.ecryptfs/wrapped-passphrase`
+//! (ecryptfs-utils 111, src/libecryptfs/key_management.c).
 //!
-//! Version 2 begins with `:` and the number 2, then the salt (8 bytes). Then, as in all of version 1, follow the signature of the wrapping
-//! key in 16 hexadecimal digits, and the passphrase, filled up with zeros and in AES-128-ECB.
+//! Version 2 begins with `:`, the number 2 and the salt (8 bytes). The rest is the same as the whole of version 1: the signature of
+//! the wrapping key in 16 hexadecimal digits, then the passphrase, padded with zeros and encrypted with AES-128-ECB.
 //!
-//! crouton, which puts Linux beside ChromeOS, has two of them in one file, behind a line of text: the passphrase of contents, and that of
-//! names. A Synology NAS exports the passphrase of an encrypted shared folder so, in a file `.key`, under a passphrase that is the same on
-//! all of them and known since people have written scripts that use it.
+//! crouton, which installs Linux beside ChromeOS, has two passphrases in one file, behind a line of text: for contents and for
+//! names. A Synology NAS exports the passphrase of an encrypted shared folder in this format, as a `.key` file. Its wrapping
+//! passphrase is the same on all devices, and published scripts use it.
 
 use std::fs;
 use std::path::Path;
@@ -26,23 +26,23 @@ const SIGNATURE: usize = 16;
 
 const BLOCK: usize = 16;
 
-/// More than any such file has, in bytes.
+/// The largest such file, in bytes.
 const FILE_MOST: u64 = 4096;
 
 /// The longest line in front of passphrases, in bytes.
 const LINE_MOST: usize = 256;
 
-/// What wraps the passphrase in the key file of every Synology NAS.
+/// The passphrase that wraps the key file of every Synology NAS.
 const SYNOLOGY: &[u8] = b"$1$5YN01o9y";
 
-/// The passphrases that were wrapped in a file.
+/// The passphrases in a file, unwrapped.
 pub(super) struct Unwrapped {
     pub contents: Secret,
-    /// That of names, where it has one of its own.
+    /// The passphrase for names, if there is a separate one.
     pub names: Option<Secret>,
 }
 
-/// The passphrases in `file`, which any of these wraps: a password that was given, or that of Synology.
+/// Unwraps the passphrases in `file` with the given password, or with Synology's.
 ///
 /// # Errors
 /// Those of [`unwrap_passphrase`].
@@ -69,27 +69,27 @@ pub fn is_synology_key(file: &[u8]) -> Result<bool> {
     Ok(contents.unwrap(&Secret::copy_from(SYNOLOGY)).is_ok())
 }
 
-/// The parts of such a file.
+/// One wrapped passphrase in a file.
 struct Parts<'a> {
     salt: Salt,
     signature: &'a [u8],
     sealed: &'a [u8],
 }
 
-/// The passphrase in `file`, the contents of a file `wrapped-passphrase` of version 1 or 2.
+/// Unwraps the passphrase in `file`, the contents of a `wrapped-passphrase` file of version 1 or 2.
 ///
 /// # Errors
-/// `Malformed`; `WrongCredential` if it is wrapped by another passphrase than `wrapping`.
+/// `Malformed`; `WrongCredential` if `wrapping` is not the wrapping passphrase.
 pub fn unwrap_passphrase(file: &[u8], wrapping: &Secret) -> Result<Secret> {
     let (_, contents, _) = Parts::all(file)?;
     contents.unwrap(wrapping)
 }
 
-/// The contents of a file `wrapped-passphrase` of version 2, in which `wrapping` wraps `passphrase`.
+/// Returns the contents of a `wrapped-passphrase` file of version 2, in which `wrapping` wraps `passphrase`.
 ///
 /// # Errors
-/// `Misuse` for a passphrase that is empty or longer than 64 bytes, or has a zero in it, which would be its end; `Io` if the system
-/// has no random bytes.
+/// `Misuse` if the passphrase is empty, is longer than 64 bytes or contains a zero, which would end it; `Io` if the system has no
+/// random bytes.
 pub fn wrap_passphrase(passphrase: &Secret, wrapping: &Secret) -> Result<Vec<u8>> {
     for (what, passphrase) in [("passphrase", passphrase), ("new wrapping passphrase", wrapping)] {
         if !(1..=LONGEST).contains(&passphrase.len()) || passphrase.contains(&0) {
@@ -106,14 +106,14 @@ pub fn wrap_passphrase(passphrase: &Secret, wrapping: &Secret) -> Result<Vec<u8>
     Ok([&VERSION_2[..], &salt, hex::digits(&token.signature).as_bytes(), &sealed].concat())
 }
 
-/// Writes the file at `path` anew, with `new` in the place of `old`. The file is whole at every moment, the old one or the new one, and keeps
-/// its owner and its permissions.
+/// Rewrites the file at `path` with `new` in place of `old`. At every moment the file is whole, either old or new. It keeps its
+/// owner and permissions.
 ///
 /// # Errors
 /// Those of [`unwrap_passphrase`] and [`wrap_passphrase`]; `Io`.
 pub fn rewrap_passphrase(path: &Path, old: &Secret, new: &Secret) -> Result<()> {
     let rewrap = || {
-        // Where a link leads to, so that it stays one.
+        // The target of a link, so that the link itself stays.
         let path = &fs::canonicalize(path)?;
         let file = read_wrapped(path)?;
         let (line, contents, names) = Parts::all(&file)?;
@@ -126,10 +126,10 @@ pub fn rewrap_passphrase(path: &Path, old: &Secret, new: &Secret) -> Result<()> 
     rewrap().map_err(|e: Error| e.at(path))
 }
 
-/// The contents of the file at `path`, if it can be such a file at all.
+/// Reads the file at `path`, if its size and type fit.
 ///
 /// # Errors
-/// `Io`; `Malformed` if it is too long, or none that could be read.
+/// `Io`; `Malformed` if the file is too long or is not a regular file.
 pub fn read_wrapped(path: &Path) -> Result<Vec<u8>> {
     let read = || -> Result<Vec<u8>> {
         let file = store::files::open_regular(path)?;
@@ -139,13 +139,13 @@ pub fn read_wrapped(path: &Path) -> Result<Vec<u8>> {
     read().map_err(|e| e.at(path))
 }
 
-/// See [`crate::fuzzing`]: all but the derivation of a key.
+/// See [`crate::fuzzing`]: everything except key derivation.
 pub(crate) fn fuzz_wrapped(file: &[u8]) {
     let _ = Parts::all(file);
 }
 
 impl<'a> Parts<'a> {
-    /// The line in front, if there is one, the passphrase for contents, and that for names, if they have their own.
+    /// The line in front, if any, the passphrase for contents, and the one for names, if separate.
     fn all(file: &'a [u8]) -> Result<(&'a [u8], Self, Option<Self>)> {
         let whole = match Self::several(file) {
             Ok((contents, names)) => return Ok((&[], contents, names)),
@@ -156,7 +156,7 @@ impl<'a> Parts<'a> {
         Self::several(rest).map(|(contents, names)| (line, contents, names)).map_err(|_| whole)
     }
 
-    /// Two passphrases, where a second one begins, or one. That encrypted bytes look like a beginning is as good as impossible.
+    /// One passphrase, or two if a second one begins in `bytes`. Encrypted bytes practically never look like a beginning.
     fn several(bytes: &'a [u8]) -> Result<(Self, Option<Self>)> {
         let mut ends = (0..bytes.len()).rev().filter(|at| bytes.len() - at > SIGNATURE);
         let two = ends.find_map(|at| {

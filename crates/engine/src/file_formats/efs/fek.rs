@@ -1,4 +1,4 @@
-//! The key of a file (FEK): how it is encrypted for somebody, and the cipher that it says it is for.
+//! The file encryption key (FEK) of a file: its encryption for a recipient, and its cipher.
 
 use std::sync::Arc;
 
@@ -13,25 +13,25 @@ use crate::little_endian::u32_at;
 use crate::private_keys::{PrivateKey, not_for_this_key};
 use crate::random;
 
-/// The ciphers, by their numbers in Windows (MS-EFSR, 2.2.13), and bits of randomness in their keys.
+/// The ciphers with their numbers in Windows (MS-EFSR, 2.2.13) and the bits of entropy in their keys.
 const CIPHERS: [(u32, EfsCipher, u32); 3] =
     [(0x6610, EfsCipher::Aes256, 256), (0x6603, EfsCipher::TripleDes, 168), (0x6604, EfsCipher::Desx, 128)];
 
-/// Numbers of ciphers that are not supported, and their names.
+/// The numbers and names of unsupported ciphers.
 const OTHERS: [(u32, &str); 3] = [(0x6601, "DES"), (0x660e, "AES-128"), (0x660f, "AES-192")];
 
-/// What stands before the key: its length, bits of randomness, the cipher's number, and a zero.
+/// The header in front of the key: its length, bits of entropy, the cipher's number, and a zero.
 const HEADER: usize = 16;
 
 /// The key of a file.
 pub struct Fek {
-    /// As it is encrypted, header included.
+    /// The plaintext that is encrypted for recipients, including the header.
     bytes: Secret,
     cipher: EfsCipher,
 }
 
 impl Fek {
-    /// A new one.
+    /// Generates a new key.
     ///
     /// # Errors
     /// `Io` if the system has no random bytes.
@@ -46,10 +46,10 @@ impl Fek {
         Ok(Self { bytes, cipher })
     }
 
-    /// The one that is in what a private key has decrypted.
+    /// Parses what a private key has decrypted.
     ///
     /// # Errors
-    /// [`not_for_this_key`] for what is no key, `Unsupported` for a cipher that is not there.
+    /// [`not_for_this_key`] if it is not a FEK, `Unsupported` for an unsupported cipher.
     fn parse(bytes: Secret) -> Result<Self> {
         if bytes.len() < HEADER || u32_at(&bytes, 0) as usize != bytes.len() - HEADER {
             return Err(not_for_this_key());
@@ -65,15 +65,15 @@ impl Fek {
         }
     }
 
-    /// The one of a file, with any of these keys.
+    /// Decrypts a file's key with any of these private keys.
     ///
     /// # Errors
-    /// `WrongCredential` if none of them opens it, saying for whom it is; those of [`PrivateKey::decrypt`].
+    /// `WrongCredential` if none of them opens it, naming the recipients; those of [`PrivateKey::decrypt`].
     pub fn open(info: &EfsInfo, keys: &[Arc<dyn PrivateKey>]) -> Result<Self> {
         let mut unsupported = None;
         let pairs = info.entries().flat_map(|entry| keys.iter().map(move |key| (entry, key)));
         let mut pairs: Vec<_> = pairs.filter(|(entry, key)| may_open(entry, &***key)).collect();
-        // A certificate may have been renewed since, so that the key alone tells in the end.
+        // A certificate may have been renewed meanwhile, so in the end only the key decides.
         pairs.sort_by_key(|(entry, key)| !is_named(entry, &***key));
         for (entry, key) in pairs {
             if entry.flags != 0 {
@@ -81,7 +81,7 @@ impl Fek {
                 unsupported = Some(Error::unsupported(what));
                 continue;
             }
-            // RSA keys of Windows have their bytes the other way round.
+            // Windows stores RSA ciphertexts in reverse byte order.
             let reversed: Vec<u8> = entry.key().iter().rev().copied().collect();
             match key.decrypt(&reversed).and_then(Self::parse) {
                 Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) => {}
@@ -99,7 +99,7 @@ impl Fek {
         }))
     }
 
-    /// Encrypted for the owner of a public key, as an entry holds it.
+    /// Encrypts the FEK for a public key, in the form that an entry stores.
     ///
     /// # Errors
     /// `Misuse` if the key is too short; `Io` if the system has no random bytes.
@@ -110,13 +110,13 @@ impl Fek {
         Ok(encrypted)
     }
 
-    /// What encrypts the file's sectors.
+    /// The cipher for the file's sectors.
     pub fn sectors(&self, acceleration: Acceleration) -> Arc<dyn SectorCipher> {
         Arc::new(EfsSectors::new(self.cipher, &self.bytes[HEADER..], acceleration))
     }
 }
 
-/// Whether it is worth a try: the entry names the key's certificate, or the sizes fit.
+/// Whether the key is worth trying: the entry names the key's certificate, or the sizes match.
 fn may_open(entry: &KeyEntry, key: &dyn PrivateKey) -> bool {
     is_named(entry, key) || entry.key().len() == key.about().modulus.len()
 }

@@ -1,7 +1,7 @@
-//! `$EFS`: for whom a file is encrypted (MS-EFSR, 2.2.2.1, which calls it version 1 of the metadata).
+//! `$EFS`: the recipients that a file is encrypted for (MS-EFSR, 2.2.2.1, which calls this version 1 of the metadata).
 //!
-//! All numbers are little-endian. A list of those who may read it (DDF), and one of recovery agents (DRF): a count, then entries.
-//! An entry has the key of the file, encrypted for somebody, and whose certificate that was.
+//! All numbers are little-endian. There is one list of users (DDF) and one of recovery agents (DRF): a count, then entries. An
+//! entry holds the file's key, encrypted for one recipient, and names the recipient's certificate.
 
 use std::ops::Range;
 
@@ -12,8 +12,8 @@ use crate::little_endian::u32_at;
 /// Bytes of the fixed part.
 const HEADER: usize = 0x54;
 
-/// Versions with these metadata; the ones behind them are made of other parts, and only where keys are not RSA or files are not on
-/// NTFS alone (MS-EFSR, 2.2.2.2).
+/// Versions with these metadata. Later versions have a different structure, and appear only where keys are not RSA or files are not
+/// on NTFS alone (MS-EFSR, 2.2.2.2).
 const VERSIONS: std::ops::RangeInclusive<u32> = 1..=3;
 
 /// The longest `$EFS`, in bytes.
@@ -22,55 +22,55 @@ pub const LONGEST: usize = 256 << 10;
 /// The longest name that is shown, in UTF-16 units.
 const LONGEST_NAME: usize = 1024;
 
-/// The most owners that a sentence names. `$EFS` has room for thousands.
+/// The most owners that a message names. `$EFS` has room for thousands.
 const MOST_NAMED: usize = 10;
 
-/// Bytes of the fixed parts of an entry, of whose key it is, and of a certificate.
+/// The sizes of the fixed parts of an entry, of an owner and of a certificate, in bytes.
 const ENTRY: usize = 20;
 const OWNER: usize = 28;
 const CERTIFICATE: usize = 20;
 
-/// What is known of the owner of a key by a thumbprint, and by the key's container alone (Windows 2000).
+/// How an entry identifies its key: by a thumbprint, or by the key's container alone (Windows 2000).
 const BY_CERTIFICATE: u32 = 3;
 const BY_CONTAINER: u32 = 1;
 
-/// What is in `$EFS`.
+/// The contents of `$EFS`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EfsInfo {
-    /// The version of EFS that made it.
+    /// The version of EFS that wrote it.
     pub version: u32,
-    /// A number that nothing else has.
+    /// A unique identifier.
     pub id: [u8; 16],
-    /// Who may read the file.
+    /// The users who can read the file.
     pub users: Vec<KeyEntry>,
-    /// Who may recover it.
+    /// The agents who can recover the file.
     pub agents: Vec<KeyEntry>,
 }
 
-/// The key of a file, encrypted for somebody.
+/// A file's key, encrypted for one recipient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyEntry {
-    /// The entry as it is stored. All offsets in it count from its beginning.
+    /// The entry as stored. All offsets in it count from its beginning.
     bytes: Vec<u8>,
     key: Range<usize>,
-    /// How the key is encrypted: 0 by RSA, 1 by AES under a key that a smart card makes.
+    /// How the key is encrypted: 0 with RSA, 1 with AES under a key from a smart card.
     pub flags: u32,
-    /// Whose it is.
+    /// The recipient.
     pub owner: KeyOwner,
 }
 
-/// Who a key is for, as far as the entry tells.
+/// The recipient of a key, as the entry describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyOwner {
-    /// SHA-1 of the certificate, as a rule.
+    /// Usually the SHA-1 hash of the certificate.
     pub thumbprint: Option<Vec<u8>>,
     /// The Windows account: `S-1-5-21-…`.
     pub sid: Option<String>,
-    /// What the key is called in the key store that it was made in.
+    /// The name of the key's container in its key store.
     pub container: Option<String>,
-    /// What provides that store.
+    /// The provider of that key store.
     pub provider: Option<String>,
-    /// What people call the owner: `Me(me@PC)`.
+    /// The display name of the owner: `Me(me@PC)`.
     pub name: Option<String>,
 }
 
@@ -103,7 +103,7 @@ impl EfsInfo {
         Ok(Self { version, id, users, agents })
     }
 
-    /// As it is stored.
+    /// Serialises it, the inverse of [`EfsInfo::parse`].
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; HEADER];
         bytes[8..12].copy_from_slice(&self.version.to_le_bytes());
@@ -126,13 +126,13 @@ impl EfsInfo {
         self.users.iter().chain(&self.agents)
     }
 
-    /// For whom the file is encrypted, a line for each.
+    /// The recipients of the file, one line each.
     pub fn keys(&self) -> Vec<String> {
         let users = self.users.iter().map(|entry| entry.owner.to_string());
         users.chain(self.agents.iter().map(|entry| format!("recovery agent {}", entry.owner))).collect()
     }
 
-    /// The same in a few letters, for lists: the beginnings of thumbprints, where there are such.
+    /// The recipients in short, for lists: the first digits of thumbprints, where known.
     pub fn short(&self) -> String {
         let short = |entry: &KeyEntry| {
             entry.owner.hex().map_or_else(|| entry.owner.to_string(), |hex| hex[..8.min(hex.len())].to_owned())
@@ -141,7 +141,7 @@ impl EfsInfo {
         users.chain(self.agents.iter().map(|entry| format!("agent {}", short(entry)))).collect::<Vec<_>>().join(", ")
     }
 
-    /// For whom the file is encrypted, as the end of "it is encrypted for …".
+    /// The recipients, as the end of "it is encrypted for …".
     pub fn for_whom(&self) -> String {
         let named = |list: &[KeyEntry]| {
             let shown: Vec<_> = list.iter().take(MOST_NAMED).map(|e| e.owner.to_string()).collect();
@@ -160,7 +160,7 @@ impl EfsInfo {
 }
 
 impl KeyEntry {
-    /// An entry for `owner`, whose key `encrypted` is, as it is stored.
+    /// An entry for `owner` with the file's key, already encrypted and in stored byte order.
     pub fn new(owner: KeyOwner, encrypted: &[u8]) -> Self {
         let thumbprint = owner.thumbprint.as_deref().unwrap_or_default();
         let texts = [&owner.container, &owner.provider, &owner.name];
@@ -194,7 +194,7 @@ impl KeyEntry {
         Self { bytes, key, flags: 0, owner }
     }
 
-    /// The key of the file, encrypted, the least significant byte first.
+    /// The file's key, encrypted, least significant byte first.
     pub fn key(&self) -> &[u8] {
         &self.bytes[self.key.clone()]
     }
@@ -223,7 +223,7 @@ impl KeyOwner {
     }
 }
 
-/// A part of `$EFS`, from its place `at` on.
+/// A part of `$EFS` that begins at offset `at`.
 #[derive(Clone, Copy)]
 struct Part<'a> {
     bytes: &'a [u8],
@@ -235,7 +235,7 @@ impl<'a> Part<'a> {
         ErrorKind::Malformed { field, offset: self.at as u64, what: what.into() }.into()
     }
 
-    /// Checks that the fixed part is there.
+    /// Checks that the fixed part is complete.
     fn fixed(&self, field: &'static str, len: usize) -> Result<()> {
         match self.bytes.len() {
             have if have < len => Err(self.damaged(field, format!("{have} bytes, fewer than {len}"))),
@@ -243,12 +243,12 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// The number at `at`, which is in the fixed part.
+    /// The number at `at`, within the fixed part.
     fn u32(&self, at: usize) -> u32 {
         u32_at(self.bytes, at)
     }
 
-    /// `len` bytes from `from` on, behind the fixed part of `fixed` bytes.
+    /// The `len` bytes from `from` on, which must lie behind the fixed part of `fixed` bytes.
     fn part(&self, field: &'static str, fixed: usize, from: u32, len: u32) -> Result<Self> {
         let (from, len) = (from as usize, len as usize);
         let bytes = self.bytes.get(from..).and_then(|rest| rest.get(..len)).filter(|_| from >= fixed);
@@ -256,12 +256,12 @@ impl<'a> Part<'a> {
         Ok(Self { bytes: bytes.ok_or_else(wrong)?, at: self.at + from })
     }
 
-    /// All from `from` on, behind the fixed part.
+    /// Everything from `from` on, which must lie behind the fixed part.
     fn rest(&self, field: &'static str, fixed: usize, from: u32) -> Result<Self> {
         self.part(field, fixed, from, (self.bytes.len() as u32).saturating_sub(from))
     }
 
-    /// The list to which the number at `field_at` leads, and where it is. No list is an empty one.
+    /// The list whose offset is at `field_at`, and its range. Without an offset the list is empty.
     fn list(&self, field_at: usize, field: &'static str) -> Result<(Vec<KeyEntry>, Range<usize>)> {
         let from = self.u32(field_at);
         if from == 0 {
@@ -322,7 +322,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// UTF-16 up to a zero, from `from` on. 0 is no text.
+    /// UTF-16 text from `from` up to a zero. An offset of 0 means no text.
     fn text(&self, field: &'static str, fixed: usize, from: u32) -> Result<Option<String>> {
         if from == 0 {
             return Ok(None);
@@ -332,7 +332,7 @@ impl<'a> Part<'a> {
         if units.len() > LONGEST_NAME {
             return Err(self.damaged(field, "it is too long"));
         }
-        // It is shown to people: nothing in it moves their cursor or turns the text around.
+        // People see this text: it must not move their cursor or reverse the text direction.
         let moves = |c: char| {
             c.is_control() || matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
         };
@@ -350,7 +350,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// What [`Part::sid`] reads. None for what is no such text.
+/// The inverse of [`Part::sid`]. `None` if the text is not a SID.
 fn sid_bytes(text: &str) -> Option<Vec<u8>> {
     let mut numbers = text.strip_prefix("S-")?.split('-');
     let (revision, authority) = (numbers.next()?.parse::<u8>().ok()?, numbers.next()?.parse::<u64>().ok()?);
@@ -409,7 +409,7 @@ mod tests {
             for wrong in [0, 1, 3, 20, 28, 0x54, there.wrapping_add(1), there.wrapping_sub(1), len, 1 << 31, u32::MAX] {
                 let mut changed = bytes.clone();
                 put(&mut changed, at, wrong as usize);
-                // Whatever it says, it is said soon, and what is accepted is within the bytes.
+                // Parsing ends soon, and what it accepts lies within the bytes.
                 match EfsInfo::parse(&changed) {
                     Ok(info) => assert!(info.entries().map(|e| e.bytes.len()).sum::<usize>() < bytes.len()),
                     Err(e) => assert!(

@@ -1,8 +1,8 @@
-//! NTFS's EFS: each file has a key of its own, which `$EFS` holds encrypted for everybody who may read it.
+//! EFS of NTFS: each file has its own key, which `$EFS` holds encrypted for every recipient.
 //!
-//! Names are in clear. Two kinds of trees show such files: our own reader of NTFS, which tells where ciphertext is
-//! ([`Tree::ciphertext`]), and a folder that ntfs-3g has mounted with `efs_raw`, in which a file is its ciphertext and two bytes with
-//! the number of bytes by which that is too long. Both show `$EFS` as the extended attribute [`EFS_INFO`].
+//! Names are in clear. Two kinds of trees show such files. Our own NTFS reader reports where ciphertext is ([`Tree::ciphertext`]).
+//! In a folder that ntfs-3g mounted with `efs_raw`, a file is its ciphertext plus two bytes with the number of padding bytes. Both
+//! show `$EFS` as the extended attribute [`EFS_INFO`].
 
 mod fek;
 mod info;
@@ -27,19 +27,19 @@ use crate::private_keys::PrivateKey;
 use crate::trees::{EFS_INFO, NTFS_ATTRIBUTES, Node, Tree, damaged};
 use crate::volume::{Layout, Payload, Segment};
 
-/// Bytes that are encrypted together.
+/// Bytes encrypted together.
 const SECTOR: u64 = 512;
 
-/// What follows the ciphertext where ntfs-3g shows it: the number of bytes of padding.
+/// The length of what follows the ciphertext where ntfs-3g shows it: the number of padding bytes.
 const TRAILER: u64 = 2;
 
-/// The name under which ntfs-3g lists [`EFS_INFO`].
+/// The name that ntfs-3g lists [`EFS_INFO`] under.
 const EFS_INFO_ALIAS: &str = "user.ntfs.efsinfo";
 
-/// The bit of a file's attributes in Windows that says that it is encrypted (`FILE_ATTRIBUTE_ENCRYPTED`).
+/// The Windows file attribute that marks an encrypted file (`FILE_ATTRIBUTE_ENCRYPTED`).
 const ENCRYPTED: u32 = 0x4000;
 
-/// The encrypted files of an NTFS.
+/// The encrypted files of an NTFS volume.
 pub static EFS: Efs = Efs;
 
 /// See [`EFS`].
@@ -102,7 +102,7 @@ impl FileFormat for Efs {
     }
 }
 
-/// For whom a file is encrypted. None if it is in clear.
+/// The recipients of a file. `None` if the file is in clear.
 ///
 /// # Errors
 /// Those of the tree, and those of [`EfsInfo::parse`].
@@ -110,7 +110,7 @@ pub fn info(tree: &dyn Tree, file: Node) -> Result<Option<EfsInfo>> {
     attribute(tree, file, EFS_INFO)?.map(|bytes| EfsInfo::parse(&bytes)).transpose()
 }
 
-/// An extended attribute; nothing where there are none.
+/// The value of an extended attribute; `None` if the tree has no attributes.
 fn attribute(tree: &dyn Tree, node: Node, name: &str) -> io::Result<Option<Vec<u8>>> {
     tree.extended(node, OsStr::new(name)).or_else(|e| match e.kind() {
         io::ErrorKind::Unsupported | io::ErrorKind::ReadOnlyFilesystem => Ok(None),
@@ -118,11 +118,11 @@ fn attribute(tree: &dyn Tree, node: Node, name: &str) -> io::Result<Option<Vec<u
     })
 }
 
-/// How an encrypted file is kept.
+/// The size and the stored ranges of an encrypted file.
 struct Shape {
     /// Bytes of plaintext.
     size: u64,
-    /// Where there is ciphertext; all else of the plaintext is zeros.
+    /// The ranges with ciphertext; the rest of the plaintext is zeros.
     stored: Vec<Range<u64>>,
 }
 
@@ -149,7 +149,7 @@ fn shape(of: StoredFile<'_>) -> io::Result<Shape> {
     }
 }
 
-/// ntfs-3g reads the number of bytes of padding from behind the file's last cluster, where the ciphertext fills that.
+/// The error where ntfs-3g hides the padding's length: it reads it from beyond the last cluster if the ciphertext fills that.
 fn not_told() -> io::Error {
     let what = "determining this file's length: ntfs-3g hides it where the ciphertext fills its last cluster";
     Error::unsupported(what).hint("Unmount it and read the device or image itself.").into()
@@ -180,7 +180,7 @@ fn segment(range: Range<u64>, payload: Payload) -> Segment {
     Segment { at: range.start, len: range.end - range.start, stored_at: range.start, payload, writable: false }
 }
 
-/// The private keys of somebody.
+/// The private keys of a user.
 struct Keys {
     keys: Vec<Arc<dyn PrivateKey>>,
     acceleration: Acceleration,
@@ -221,7 +221,7 @@ impl FileKeys for Keys {
     }
 }
 
-/// What is encrypted is written as a whole, and only by who asks for it.
+/// The error for a change in place: encrypted files are only written as a whole, by an explicit command.
 fn not_here() -> io::Error {
     Error::unsupported("creating or resizing files next to EFS-encrypted ones").into()
 }

@@ -1,7 +1,8 @@
-//! Changes of encrypted files, where ntfs-3g shows them raw (`efs_raw`): nothing here writes into an NTFS itself.
+//! Changes to encrypted files that ntfs-3g shows raw (`efs_raw`). This module never writes to an NTFS volume itself.
 //!
-//! ntfs-3g takes `$EFS` only once for a file. So every change makes a new file beside the old one: contents, `$EFS`, made durable, read
-//! back and compared; then it gets the name. Whoever is stopped before that leaves the old file and a part of a new one.
+//! ntfs-3g accepts `$EFS` only once per file. So every change creates a new file beside the old one: it writes contents and `$EFS`,
+//! syncs them, reads them back and compares, then renames. A change interrupted before that leaves the old file and part of a new
+//! one.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -24,33 +25,33 @@ use crate::trees::{
     Attributes, EFS_INFO, HeldNode, NTFS_ATTRIBUTES, NewNode, Node, NodeKind, Renaming, Setting, Tree, Use,
 };
 
-/// Bytes that are copied at a time: whole sectors.
+/// Bytes copied at a time: whole sectors.
 const PIECE: u64 = 1 << 20;
 
-/// The version of EFS that takes all ciphers that are there, and RSA keys.
+/// The version of EFS that allows all supported ciphers and RSA keys.
 const VERSION: u32 = 2;
 
-/// The extended attribute with the access control list of a file, which a new one gets from the old one.
+/// The extended attribute with a file's access control list, which the new file inherits.
 const ACCESS: &str = "system.ntfs_acl";
 
-/// How the names of extended attributes begin that are streams in truth, and of those that are other names of `system.ntfs_…`.
+/// Prefixes of extended attributes: those that are really streams, and those that are aliases of `system.ntfs_…`.
 const STREAM: &str = "user.";
 const ALIAS: &str = "user.ntfs.";
 
-/// Somebody for whom a file is encrypted.
+/// A user or recovery agent that a file is encrypted for.
 #[derive(Clone, Debug)]
 pub struct Recipient {
     /// The public key of the certificate.
     pub key: RsaPublicKey,
-    /// What the file says of the owner. Windows and ntfsdecrypt find a key by its thumbprint.
+    /// What the file says about the owner. Windows and ntfsdecrypt find a key by its thumbprint.
     pub owner: KeyOwner,
 }
 
 impl Recipient {
-    /// Whoever has the private key of a certificate.
+    /// The recipient with the private key of a certificate.
     ///
     /// # Errors
-    /// `Unsupported` if its key is not RSA's.
+    /// `Unsupported` if the certificate's key is not RSA.
     pub fn of(certificate: &Certificate) -> Result<Self> {
         let key = certificate.public.clone().ok_or_else(|| {
             Error::unsupported(format!("EFS for certificates with non-RSA keys ({})", certificate.subject))
@@ -60,35 +61,35 @@ impl Recipient {
     }
 }
 
-/// A file in a folder that ntfs-3g has mounted with `efs_raw`.
+/// A file in a folder that ntfs-3g mounted with `efs_raw`.
 #[derive(Clone, Copy)]
 pub struct RawFile<'a> {
-    /// The tree that the folder is in.
+    /// The tree with the folder.
     pub tree: &'a (dyn Tree + 'static),
     /// The folder.
     pub folder: Node,
-    /// The name of the file in it.
+    /// The file's name in the folder.
     pub name: &'a OsStr,
-    /// Bytes of its contents, where somebody knows them from the NTFS itself. Where the ciphertext ends with a cluster, ntfs-3g does not
-    /// say how much of it is padding (it answers with EIO), and nothing but this does.
+    /// The plaintext size in bytes, if it was read from the NTFS volume itself. Where the ciphertext ends with a cluster, ntfs-3g
+    /// fails with EIO instead of reporting the padding, and only this field helps.
     pub size: Option<u64>,
-    /// Is told of each piece that was read, which is once to write it and once to compare, with its number of bytes. Its error ends the
-    /// change, and the file is as it was then.
+    /// Called for each piece that was read, with its number of bytes: once for writing and once for comparing. An error from it
+    /// ends the change and leaves the file as it was.
     pub watch: Option<&'a dyn Fn(u64) -> Result<()>>,
 }
 
-/// Refuses a file that no change is made to, whatever it is: what [`encrypt`] and all others do first. Nothing is written.
+/// Refuses a file that cannot be changed, as [`encrypt`] and the other changes do first. Writes nothing.
 ///
 /// # Errors
-/// `Misuse` for a file that has several names or streams, or is no file; `Unsupported` where ntfs-3g does not show files raw; `Io`.
+/// `Misuse` if it has several names or streams, or is not a file; `Unsupported` if ntfs-3g does not show files raw; `Io`.
 pub fn check(place: RawFile<'_>) -> Result<()> {
     Old::open(place).map(drop)
 }
 
-/// Encrypts a file in clear, so that the `users` can read it and the `agents` can recover it.
+/// Encrypts a file in clear: the `users` can read it and the `agents` can recover it.
 ///
 /// # Errors
-/// `Misuse` for a file that is encrypted, and where there is no user; those of [`check`]. The file is as it was then.
+/// `Misuse` if the file is encrypted already or no user is given; those of [`check`]. On an error the file is unchanged.
 pub fn encrypt(place: RawFile<'_>, users: &[Recipient], agents: &[Recipient], cipher: EfsCipher) -> Result<()> {
     let old = Old::open(place)?;
     if old.info.is_some() {
@@ -109,10 +110,10 @@ pub fn encrypt(place: RawFile<'_>, users: &[Recipient], agents: &[Recipient], ci
     )
 }
 
-/// Replaces the contents of an encrypted file by those of a store. It stays encrypted for the same people.
+/// Replaces the contents of an encrypted file with those of a store. The recipients stay the same.
 ///
 /// # Errors
-/// `WrongCredential` if none of the keys opens it, and those of [`encrypt`]. The file is as it was then.
+/// `WrongCredential` if none of the keys opens the file; those of [`encrypt`]. On an error the file is unchanged.
 pub fn change(place: RawFile<'_>, keys: &[Arc<dyn PrivateKey>], contents: &dyn Store) -> Result<()> {
     let old = Old::open(place)?;
     let info = old.encrypted()?;
@@ -122,7 +123,7 @@ pub fn change(place: RawFile<'_>, keys: &[Arc<dyn PrivateKey>], contents: &dyn S
     old.replace(&Contents { modified: None, ..new }, Some(info))
 }
 
-/// Lets more users read an encrypted file, and more agents recover it.
+/// Adds users who can read an encrypted file, and agents who can recover it.
 ///
 /// # Errors
 /// Those of [`EfsInfo::shared`] and of [`encrypt`].
@@ -136,8 +137,8 @@ pub fn share(
     old.replace_info(&old.encrypted()?.shared(keys, users, agents)?)
 }
 
-/// Takes the keys of a file away from the certificates with these thumbprints. Whoever has read the file may have kept its key:
-/// contents that are to be secret from now on belong into a new file.
+/// Removes the recipients with these thumbprints from a file. Former recipients may have kept the file's key: future secrets belong
+/// in a new file.
 ///
 /// # Errors
 /// Those of [`EfsInfo::without`] and of [`encrypt`].
@@ -150,15 +151,15 @@ impl EfsInfo {
     /// Fails if none of these keys opens the file.
     ///
     /// # Errors
-    /// `WrongCredential`, saying for whom it is; those of the keys.
+    /// `WrongCredential`, naming the recipients; those of the keys.
     pub fn opens(&self, keys: &[Arc<dyn PrivateKey>]) -> Result<()> {
         Fek::open(self, keys).map(drop)
     }
 
-    /// The same with more users and agents, which takes a key that opens it.
+    /// Returns a copy with more users and agents. This needs a key that opens the file.
     ///
     /// # Errors
-    /// `Misuse` for who has a key of it already, or is named twice; those of [`EfsInfo::opens`].
+    /// `Misuse` if a recipient is there already or named twice; those of [`EfsInfo::opens`].
     pub fn shared(&self, keys: &[Arc<dyn PrivateKey>], users: &[Recipient], agents: &[Recipient]) -> Result<Self> {
         let fek = Fek::open(self, keys)?;
         let mut info = self.clone();
@@ -172,15 +173,15 @@ impl EfsInfo {
         Ok(info)
     }
 
-    /// Whether somebody has a key of it, as far as thumbprints tell.
+    /// Whether the file is encrypted for this recipient, judged by thumbprint.
     pub fn is_for(&self, one: &Recipient) -> bool {
         one.owner.thumbprint.is_some() && self.entries().any(|entry| entry.owner.thumbprint == one.owner.thumbprint)
     }
 
-    /// The same without the keys of the certificates with these thumbprints.
+    /// Returns a copy without the certificates with these thumbprints.
     ///
     /// # Errors
-    /// `Misuse` if one of them has none, or if no user stays.
+    /// `Misuse` if the file is not encrypted for one of them, or if no user would be left.
     pub fn without(&self, thumbprints: &[Vec<u8>]) -> Result<Self> {
         let mut info = self.clone();
         for thumbprint in thumbprints {
@@ -203,7 +204,7 @@ impl EfsInfo {
     }
 }
 
-/// Decrypts a file for good.
+/// Decrypts a file permanently.
 ///
 /// # Errors
 /// Those of [`change`].
@@ -218,30 +219,30 @@ fn entry(fek: &Fek, of: &Recipient) -> Result<KeyEntry> {
     Ok(KeyEntry::new(of.owner.clone(), &fek.encrypted_for(&of.key)?))
 }
 
-/// What a file is to hold, read in pieces from its beginning on.
+/// The new contents of a file, read in pieces from the beginning.
 struct Contents<'a> {
     /// Bytes of plaintext.
     size: u64,
     how: Transfer<'a>,
     read: &'a dyn Fn(u64, &mut [u8]) -> io::Result<()>,
-    /// When it was written; now, if there is no time.
+    /// The modification time; the current time if there is none.
     modified: Option<SystemTime>,
     watch: Option<&'a dyn Fn(u64) -> Result<()>>,
 }
 
-/// What is read, and what becomes of it.
+/// What is read, and how it is stored.
 #[derive(Clone, Copy)]
 enum Transfer<'a> {
-    /// Plaintext, which is stored in clear.
+    /// Plaintext, stored in clear.
     Clear,
-    /// Plaintext, which is encrypted.
+    /// Plaintext, stored encrypted.
     Encrypt(&'a dyn SectorCipher),
-    /// Sectors of ciphertext.
+    /// Ciphertext, stored as it is.
     Ciphertext,
 }
 
 impl Contents<'_> {
-    /// Calls `each` with the pieces that are read, of which only the last one is shorter, and their places.
+    /// Calls `each` with each piece and its offset. Only the last piece is shorter than the others.
     fn pieces(&self, mut each: impl FnMut(u64, &mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
         let len = match self.how {
             Transfer::Clear | Transfer::Encrypt(_) => self.size,
@@ -260,7 +261,7 @@ impl Contents<'_> {
         Ok(())
     }
 
-    /// What follows the ciphertext, and where.
+    /// The trailer behind the ciphertext, with its offset.
     fn trailer(&self) -> Option<(u64, [u8; 2])> {
         let end = self.size.next_multiple_of(SECTOR);
         let wanted = self.size > 0 && !matches!(self.how, Transfer::Clear);
@@ -281,7 +282,7 @@ impl Contents<'_> {
         tree.sync(node, true)
     }
 
-    /// Reads back what was written.
+    /// Reads back what was written and compares it.
     fn check(&self, tree: &dyn Tree, node: Node, info: Option<&EfsInfo>) -> Result<()> {
         let stored = self.trailer().map_or(self.size, |(end, padding)| end + padding.len() as u64);
         let mut same = tree.attributes(node)?.size == stored && super::info(tree, node)?.as_ref() == info;
@@ -298,7 +299,7 @@ impl Contents<'_> {
     }
 }
 
-/// The file as it is.
+/// The file before the change.
 struct Old<'a> {
     place: RawFile<'a>,
     node: HeldNode<&'a (dyn Tree + 'static)>,
@@ -338,7 +339,7 @@ impl<'a> Old<'a> {
         self.info.as_ref().ok_or_else(|| Error::misuse("the file is not encrypted"))
     }
 
-    /// Bytes of plaintext of an encrypted file.
+    /// The plaintext size of an encrypted file, in bytes.
     fn size(&self) -> Result<u64> {
         let stored = StoredFile { tree: self.place.tree, file: self.node.node(), contents: self.node.node() };
         let end = self.attributes.size.saturating_sub(TRAILER);
@@ -353,12 +354,12 @@ impl<'a> Old<'a> {
         read_exact(self.place.tree, self.node.node(), at, out)
     }
 
-    /// The same contents with other keys.
+    /// Replaces the recipients and keeps the contents.
     fn replace_info(&self, info: &EfsInfo) -> Result<()> {
         self.replace(&self.contents(self.size()?, Transfer::Ciphertext, &|at, out| self.read(at, out)), Some(info))
     }
 
-    /// Contents that are as old as those that are there.
+    /// Contents with the modification time of the old file.
     fn contents<'c>(
         &self,
         size: u64,
@@ -371,7 +372,7 @@ impl<'a> Old<'a> {
         Contents { size, how, read, modified: self.attributes.modified, watch: self.place.watch }
     }
 
-    /// Replaces the file.
+    /// Replaces the file with a new one.
     fn replace(&self, contents: &Contents<'_>, info: Option<&EfsInfo>) -> Result<()> {
         let RawFile { tree, folder, name, .. } = self.place;
         let temporary = beside()?;
@@ -391,14 +392,14 @@ impl<'a> Old<'a> {
             Ok(tree.rename(folder, &temporary, folder, name, Renaming::Replace)?)
         });
         if let Err(e) = done {
-            // Best effort: what went wrong is told, not what follows from it.
+            // Best effort: report the original error, not a failed clean-up.
             let _ = tree.remove(folder, &temporary);
             return Err(e);
         }
         Ok(tree.sync(folder, false)?)
     }
 
-    /// Gives the new file what the old one has besides contents.
+    /// Copies everything except the contents from the old file to the new one.
     fn inherit(&self, node: Node, modified: Option<SystemTime>) -> Result<()> {
         if let Some(access) = attribute(self.place.tree, self.node.node(), ACCESS)? {
             self.place.tree.set_extended(node, OsStr::new(ACCESS), &access, Setting::Any)?;
@@ -406,7 +407,7 @@ impl<'a> Old<'a> {
         Ok(self.place.tree.set_times(node, modified, self.attributes.accessed)?)
     }
 
-    /// Refuses a file that somebody has changed meanwhile.
+    /// Refuses a file that changed meanwhile.
     fn unchanged(&self) -> Result<()> {
         let now = self.place.tree.attributes(self.node.node())?;
         if (now.size, now.modified, now.links)
@@ -420,7 +421,7 @@ impl<'a> Old<'a> {
     }
 }
 
-/// Reads from the beginning of a sector on.
+/// Reads and decrypts from the beginning of a sector.
 fn read_plain(tree: &dyn Tree, node: Node, sectors: &dyn SectorCipher, at: u64, out: &mut [u8]) -> io::Result<()> {
     let mut run = vec![0; out.len().next_multiple_of(SECTOR as usize)];
     read_exact(tree, node, at, &mut run)?;
@@ -436,7 +437,7 @@ fn read_exact(tree: &dyn Tree, node: Node, at: u64, out: &mut [u8]) -> io::Resul
     }
 }
 
-/// A name that nothing else has, for the new file.
+/// A unique name for the new file.
 fn beside() -> Result<OsString> {
     let mut number = [0; 8];
     random::fill(&mut number)?;

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 /// A hash and the size of its blocks in bytes.
 pub type HashAlgorithm = (&'static Hash, usize);
 
-/// The hash of that number. HMAC's own number means SHA-1 in master keys and SHA-512 in blobs, as both have it.
+/// The hash with that number. The number of HMAC means SHA-1 in master keys and SHA-512 in blobs; `of_hmac` says which.
 pub fn hash(number: u32, of_hmac: HashAlgorithm) -> Result<HashAlgorithm> {
     match number {
         0x8004 => Ok(SHA1),
@@ -27,14 +27,14 @@ pub const SHA512: HashAlgorithm = (&hash::SHA512, 128);
 /// A cipher, always in CBC mode.
 #[derive(Clone, Copy)]
 pub struct CbcCipher {
-    /// Bytes of its key.
+    /// The key size, in bytes.
     pub key: usize,
-    /// Bytes of its blocks, and of its initialisation vector.
+    /// The size of a block and of the initialisation vector, in bytes.
     pub block: usize,
 }
 
 impl CbcCipher {
-    /// The cipher of that number.
+    /// The cipher with that number.
     pub fn by_number(number: u32) -> Result<Self> {
         match number {
             0x6603 => Ok(Self { key: 24, block: 8 }),
@@ -45,7 +45,7 @@ impl CbcCipher {
         }
     }
 
-    /// With the first bytes of `key`, of which there are enough.
+    /// The cipher, keyed with the first bytes of `key`, which must be long enough.
     pub fn with_key(self, key: &[u8]) -> Box<dyn BlockCipher> {
         let cipher = if self.block == 8 { &legacy::TRIPLE_DES } else { &aes::AES };
         cipher.with_key(&key[..self.key], Acceleration::On)

@@ -1,8 +1,9 @@
-//! Blobs of DPAPI: something encrypted with a master key.
+//! DPAPI blobs: data encrypted with a master key.
 //!
-//! All little-endian: version (1), GUID of the provider, version and GUID of the master key, flags, a description; cipher and bits of
-//! its key, salt; a second key, which is empty; hash and its bits, salt of the MAC; the ciphertext; the MAC. What has a length in front
-//! has it in four bytes. The MAC is over all from the version of the master key to the ciphertext.
+//! All numbers are little-endian. A blob holds: version (1), GUID of the provider, version and GUID of the master key, flags, a
+//! description; cipher and its key's bits, salt; a second key, which is empty; hash and its bits, salt of the MAC; the ciphertext;
+//! the MAC. Variable-length fields begin with their length in four bytes. The MAC covers everything from the version of the master
+//! key to the ciphertext.
 
 use claviger_crypto::Secret;
 use claviger_crypto::secret::wipe_stack;
@@ -12,7 +13,7 @@ use super::algorithms::{self, CbcCipher, HashAlgorithm};
 use crate::error::{Error, ErrorKind, Result};
 use crate::private_keys::pbe;
 
-/// The provider that Windows itself has.
+/// The GUID of Windows' own provider.
 const PROVIDER: &str = "df9d8cd0-1501-11d1-8c7a-00c04fc297eb";
 
 /// A blob.
@@ -24,13 +25,13 @@ pub struct DpapiBlob<'a> {
     hash: HashAlgorithm,
     mac_salt: &'a [u8],
     ciphertext: &'a [u8],
-    /// What the MAC is over, and the MAC.
+    /// The bytes that the MAC covers, and the MAC.
     signed: &'a [u8],
     mac: &'a [u8],
 }
 
 impl<'a> DpapiBlob<'a> {
-    /// Reads one.
+    /// Parses a blob.
     ///
     /// # Errors
     /// `Malformed`, `Unsupported`.
@@ -59,10 +60,10 @@ impl<'a> DpapiBlob<'a> {
         Ok(Self { master_key, cipher, salt, hash, mac_salt, ciphertext, signed, mac })
     }
 
-    /// What is in it, with the master key and what else the program that wrote it put in.
+    /// Decrypts the contents with the master key and the entropy of the program that wrote the blob.
     ///
     /// # Errors
-    /// `Malformed` if somebody has changed it.
+    /// `Malformed` if the blob was changed.
     pub fn open(&self, master_key: &[u8], entropy: &[u8]) -> Result<Secret> {
         let (hash, block) = self.hash;
         let mut hashed = Secret::zeroed(20);
@@ -81,8 +82,8 @@ impl<'a> DpapiBlob<'a> {
             .map_err(|_| damaged("the decrypted data have no terminator"))
     }
 
-    /// The cipher's key: the session key, made longer where it is too short as CryptDeriveKey does (Microsoft's documentation of
-    /// that function; DES's bits of parity count for nothing).
+    /// The cipher's key: the session key, lengthened like CryptDeriveKey if it is too short (see Microsoft's documentation of that
+    /// function; DES parity bits do not matter).
     fn key(&self, session: Secret, block: usize) -> Secret {
         let (hash, _) = self.hash;
         if session.len() >= self.cipher.key {

@@ -1,11 +1,11 @@
-//! Certificates of a store: properties one after the other, each with number, encoding (1) and length (all four bytes,
-//! little-endian); the numbers are those of wincrypt.h (CERT_*_PROP_ID), and 32 is the certificate itself.
+//! Certificates of a store: a list of properties, each with number, encoding (1) and length in four little-endian bytes. The
+//! numbers are those of wincrypt.h (CERT_*_PROP_ID); 32 is the certificate itself.
 
 use super::{Fields, wide_text};
 use crate::error::Result;
 use crate::private_keys::Certificate;
 
-/// Where its private key is: CERT_KEY_PROV_INFO_PROP_ID.
+/// The location of the private key: CERT_KEY_PROV_INFO_PROP_ID.
 const KEY_PROVIDER: u32 = 2;
 /// CERT_FRIENDLY_NAME_PROP_ID.
 const FRIENDLY_NAME: u32 = 11;
@@ -16,13 +16,13 @@ const CERTIFICATE: u32 = 32;
 pub struct StoredCertificate {
     /// The certificate.
     pub certificate: Certificate,
-    /// The container of its private key.
+    /// The container of the private key.
     pub container: Option<String>,
-    /// What the user calls it.
+    /// The user's name for it.
     pub name: Option<String>,
 }
 
-/// Reads a file.
+/// Parses a certificate file.
 ///
 /// # Errors
 /// `Malformed`.
@@ -36,7 +36,7 @@ pub fn read(bytes: &[u8]) -> Result<StoredCertificate> {
         match property {
             CERTIFICATE => certificate = Some(Certificate::read(value)?),
             KEY_PROVIDER => {
-                // CRYPT_KEY_PROV_INFO, whose pointers are offsets: the first is that of the container's name.
+                // CRYPT_KEY_PROV_INFO with offsets for pointers: the first one is the offset of the container's name.
                 let at = Fields::new(value).u32("key provider")? as usize;
                 container = Some(wide_text(value.get(at..).unwrap_or_default())).filter(|name| !name.is_empty());
             }

@@ -1,12 +1,12 @@
 //! Files of private keys.
 //!
-//! CryptoAPI's (`Crypto\RSA\SID`), all little-endian: version (2), 4 bytes, then eight lengths: of the name, of the public and the
-//! private key for signatures, of those for encryption, of a hash, of the two blobs with flags of export. Behind them lie name, hash, public key,
-//! private key and flags for signatures, and those for encryption. What decrypts is an RSA key with bytes of zeros between its
-//! numbers, which are little-endian too.
+//! CryptoAPI (`Crypto\RSA\SID`), all little-endian: version (2), 4 bytes, then eight lengths: the name; the public and the private
+//! signature key; the two encryption keys; a hash; the two export flag blobs. The data follow: name, hash, then public key, private
+//! key and flags for signatures, and the same for encryption. The decrypted key is an RSA key with zeros between its numbers, which
+//! are also little-endian.
 //!
-//! CNG's (`Crypto\Keys`): version (1), 4 bytes, length of the name, type, lengths of public properties, of private ones and of the
-//! private key, 16 bytes; behind them lie name, properties and key. What decrypts is a BCRYPT_RSAKEY_BLOB (bcrypt.h), big-endian.
+//! CNG (`Crypto\Keys`): version (1), 4 bytes, length of the name, type, lengths of public properties, private properties and private
+//! key, 16 bytes. Name, properties and key follow. The decrypted key is a BCRYPT_RSAKEY_BLOB (bcrypt.h), big-endian.
 
 use claviger_crypto::Secret;
 
@@ -14,10 +14,10 @@ use super::{Fields, MasterKeys, wide_text};
 use crate::error::{Error, Result};
 use crate::private_keys::key::{SoftKey, damaged};
 
-/// What CNG puts into the blob of a private key, with the zero at the end.
+/// The entropy of CNG for private keys, with the zero at the end.
 const CNG_ENTROPY: &[u8] = b"xT5rZW5qVVbrvpuA\0";
 
-/// The keys in a file: for signatures, for encryption, or both.
+/// Reads the keys in a file: for signatures, for encryption, or both.
 ///
 /// # Errors
 /// `WrongCredential` if the master key is not open; `Malformed`, `Unsupported`.
@@ -70,8 +70,8 @@ fn read_cng(mut fields: Fields<'_>, keys: &MasterKeys, origin: &str) -> Result<V
     Ok(vec![cng_key(&key, origin)?.in_container(name)])
 }
 
-/// A decrypted key of CryptoAPI: `RSA2`, length of the modulus as it is stored, bits, bytes less one, exponent; then the numbers, with
-/// eight bytes of zeros behind the modulus and four behind each of half its length.
+/// Parses a decrypted CryptoAPI key: `RSA2`, the stored length of the modulus, bits, bytes minus one, exponent, then the numbers.
+/// Eight zeros follow the modulus, and four follow each number of half its length.
 fn capi_key(bytes: &[u8], origin: &str) -> Result<SoftKey> {
     let mut fields = Fields::new(bytes);
     if fields.take(4, "private key")? != b"RSA2" {
@@ -85,7 +85,7 @@ fn capi_key(bytes: &[u8], origin: &str) -> Result<SoftKey> {
     }
     fields.u32("private key")?;
     let exponent = fields.u32("public exponent")?;
-    // Numbers in the other order, for as long as that takes.
+    // Reverses the numbers one at a time.
     let mut number = |stored: usize, len: usize| -> Result<Secret> {
         let mut number = Secret::copy_from(&fields.take(stored, "numbers of the private key")?[..len]);
         number.reverse();
@@ -100,8 +100,8 @@ fn capi_key(bytes: &[u8], origin: &str) -> Result<SoftKey> {
     SoftKey::of_numbers(&modulus, &exponent.to_be_bytes(), numbers, origin)
 }
 
-/// A decrypted key of CNG: `RSA2` or `RSA3`, bits, lengths of exponent, modulus and primes, and these. Only `RSA3` has the rest, so
-/// that it is worked out.
+/// Parses a decrypted CNG key: `RSA2` or `RSA3`, bits, the lengths of exponent, modulus and primes, then these numbers. Only `RSA3`
+/// has the other numbers, so they are always computed.
 fn cng_key(bytes: &[u8], origin: &str) -> Result<SoftKey> {
     let mut fields = Fields::new(bytes);
     let magic = fields.take(4, "private key")?;
@@ -121,7 +121,7 @@ fn cng_key(bytes: &[u8], origin: &str) -> Result<SoftKey> {
         .ok_or_else(|| damaged("the primes do not belong to the modulus"))
 }
 
-/// Reads bytes as what decrypts.
+/// Parses bytes as decrypted keys.
 pub(super) fn fuzz(bytes: &[u8]) {
     let _ = capi_key(bytes, "here");
     let _ = cng_key(bytes, "here");

@@ -1,8 +1,8 @@
-//! Master keys of DPAPI, which the user's password encrypts.
+//! DPAPI master keys, encrypted with the user's password.
 //!
-//! A file, all little-endian: version (2), 8 bytes, GUID (36 characters of UTF-16), 4 bytes, policy, flags, then four lengths of 8 bytes:
-//! of the master key, of a key for backup, of the history of passwords, of the domain's copy. The master key: version, 16 bytes of
-//! salt, iterations, hash, cipher, and then the ciphertext of 16 bytes of salt, a MAC as long as the hash, and at the end the
+//! The file, all little-endian: version (2), 8 bytes, GUID (36 characters of UTF-16), 4 bytes, policy, flags, then four lengths of
+//! 8 bytes: of the master key, a backup key, the password history and the domain's copy. The master key: version, 16 bytes of salt,
+//! iterations, hash, cipher, then the ciphertext. Decrypted, that is 16 bytes of salt, a MAC as long as the hash, and finally the
 //! 64 bytes of the key.
 
 use claviger_crypto::Secret;
@@ -14,18 +14,19 @@ use super::{Fields, Login, wide_text};
 use crate::error::{Error, Result};
 use crate::private_keys::pbe::utf16;
 
-/// Bytes of a master key.
+/// The size of a master key, in bytes.
 const KEY: usize = 64;
 
-/// As many iterations as are done. Windows asks for 4,000 to 24,000.
+/// The most iterations accepted. Windows uses 4,000 to 24,000.
 const ITERATIONS_MAX: u32 = 200_000;
 
 /// Keys that may encrypt a user's master keys.
 pub struct Candidates(pub(super) Vec<Secret>);
 
 impl Candidates {
-    /// What comes of a login and the user's security identifier: of a password, SHA-1 (a local account); MD4, the NT hash (a
-    /// domain's), and that stretched (a domain's, since Windows 10 1607, for protected users too).
+    /// Derives the candidates from a login and the user's security identifier. For a password these are its SHA-1 hash (local
+    /// accounts), its MD4 or NT hash (domain accounts), and the stretched NT hash (domain accounts since Windows 10 1607, also for
+    /// protected users).
     pub fn new(login: &Login, sid: &str) -> Result<Self> {
         let (mut nt_hash, mut all) = (Secret::zeroed(16), Vec::new());
         match login {
@@ -54,9 +55,9 @@ impl Candidates {
     }
 }
 
-/// A master key as it is stored.
+/// A master key, still encrypted.
 pub struct MasterKeyFile {
-    /// Its name, by which blobs refer to it.
+    /// The identifier that blobs use.
     pub guid: String,
     salt: [u8; 16],
     iterations: u32,
@@ -66,7 +67,7 @@ pub struct MasterKeyFile {
 }
 
 impl MasterKeyFile {
-    /// Reads a file.
+    /// Parses a master key file.
     ///
     /// # Errors
     /// `Malformed`, `Unsupported`.
@@ -98,12 +99,12 @@ impl MasterKeyFile {
         Ok(Self { guid, salt, iterations, hash, cipher, ciphertext })
     }
 
-    /// Whether opening it takes less than a moment.
+    /// Whether it opens almost instantly.
     pub fn quick(&self) -> bool {
         self.iterations <= 100
     }
 
-    /// The key, if one of the candidates opens it.
+    /// Decrypts the key with the first candidate that opens it.
     pub fn open(&self, candidates: &Candidates) -> Option<Secret> {
         candidates.0.iter().find_map(|candidate| self.open_with(candidate))
     }
@@ -126,7 +127,7 @@ impl MasterKeyFile {
         mac.same_as(&rest[..hash.size]).then(|| Secret::copy_from(master))
     }
 
-    /// Microsoft's variant of PBKDF2: each iteration hashes the sum so far, not the last summand.
+    /// Microsoft's variant of PBKDF2: each iteration hashes the sum so far, not the last term.
     fn derive(&self, password: &[u8], out: &mut [u8]) {
         let (hash, _) = self.hash;
         let (mut sum, mut next) = (Secret::zeroed(hash.size), Secret::zeroed(hash.size));

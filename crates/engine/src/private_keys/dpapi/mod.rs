@@ -1,14 +1,14 @@
-//! Windows' own key store, as it lies in a profile: private keys under DPAPI, and the certificates that belong to them.
+//! Windows' own key store in a user profile: private keys protected by DPAPI, and their certificates.
 //!
-//! No documents of Microsoft's describe these files. The structures are those that mimikatz (modules/kull_m_key.h, kull_m_dpapi.h) and
-//! impacket (dpapi.py) know; in a profile (`C:\Users\NAME`), below `AppData\Roaming\Microsoft` or, before Vista, `Application
-//! Data\Microsoft`; any of these folders is taken, too:
+//! Microsoft does not document these files. The structures are from mimikatz (modules/kull_m_key.h, kull_m_dpapi.h) and impacket
+//! (dpapi.py). They lie in a profile (`C:\Users\NAME`), below `AppData\Roaming\Microsoft` or, before Vista, `Application
+//! Data\Microsoft`. Any of these folders is accepted:
 //! - `Protect\SID\GUID`: master keys, encrypted by the user's password and SID;
 //! - `Crypto\RSA\SID\*` and `Crypto\Keys\*`: private keys, each in blobs under a master key;
 //! - `SystemCertificates\My\Certificates\*`: certificates.
 //!
-//! What the user's password does not open is named: a Microsoft account, whose password is not what encrypts; a password that somebody
-//! else has reset; keys of a TPM.
+//! If the user's password does not open a key, the error names the reason: a Microsoft account, whose password does not encrypt
+//! keys; a password that another person reset; keys in a TPM.
 
 mod algorithms;
 mod blob;
@@ -35,10 +35,10 @@ use master_key::{Candidates, MasterKeyFile};
 /// The longest file of the key store that is read, in bytes.
 const FILE_MAX: u64 = 1 << 20;
 
-/// As many files as are read of a folder.
+/// The most files read from a folder.
 const FILES_MAX: usize = 512;
 
-/// Where the key store is in a profile, and in what people copy of one.
+/// Paths of the key store within a profile, or within a partial copy of one.
 const KEY_STORES: &[&[&str]] = &[
     &["AppData", "Roaming", "Microsoft"],
     &["Application Data", "Microsoft"],
@@ -47,20 +47,20 @@ const KEY_STORES: &[&[&str]] = &[
     &[],
 ];
 
-/// What the user signs in with.
+/// The user's sign-in secret.
 #[derive(Debug)]
 pub enum Login {
     /// The password, in UTF-8.
     Password(Secret),
-    /// The NT hash: 16 bytes, MD4 of the password. It opens what is a domain's.
+    /// The NT hash: 16 bytes, MD4 of the password. It opens the keys of domain accounts.
     NtHash(Secret),
 }
 
 impl Login {
-    /// An NT hash from its 32 hexadecimal digits, or from a line `LM:NT`; white space around it does not count.
+    /// Parses an NT hash from 32 hexadecimal digits or from a line `LM:NT`, ignoring white space around it.
     ///
     /// # Errors
-    /// `Misuse` if it is none.
+    /// `Misuse` if it is not an NT hash.
     pub fn nt_hash(text: &[u8]) -> Result<Self> {
         let text = text.trim_ascii();
         let digits = text.rsplit(|byte| *byte == b':').next().unwrap_or_default();
@@ -74,21 +74,21 @@ impl Login {
 
 /// The key store of a profile, still locked.
 pub struct Profile {
-    /// Where it is: `/Users/NAME`.
+    /// Its path: `/Users/NAME`.
     path: String,
-    /// The security identifier of each user whose master keys are there, and the files.
+    /// The security identifiers of the users with master keys, and the files of each.
     users: Vec<(String, Vec<MasterKeyFile>)>,
-    /// Files of private keys, each with its name.
+    /// Files of private keys, with their names.
     containers: Vec<(String, Secret)>,
     certificates: Vec<certificates::StoredCertificate>,
     refused: Vec<Error>,
 }
 
 impl Profile {
-    /// Reads the key store of the profile at `path` in `tree`: that of a disk, or of a folder that was copied from one.
+    /// Reads the key store of the profile at `path` in `tree`: on a disk, or in a copied folder.
     ///
     /// # Errors
-    /// `NotThisFormat` if there is none; `Io`, `Malformed`.
+    /// `NotThisFormat` if there is no key store; `Io`, `Malformed`.
     pub fn read(tree: &(dyn Tree + 'static), path: &OsStr) -> Result<Self> {
         let shown = path.to_string_lossy().into_owned();
         let profile = HeldNode::find(tree, path).map_err(|e| match e.kind() {
@@ -116,7 +116,7 @@ impl Profile {
         };
         for (sid, folder) in folders(tree, protect.node())? {
             if sid.starts_with("S-1-") {
-                // `Preferred`, which says what is to encrypt next, and copies of a domain's key do not look like GUIDs.
+                // `Preferred` names the key for the next encryption. It and copies of a domain's key are not named like GUIDs.
                 let keys = files(tree, folder.node(), |name| name.len() == 36)?;
                 let keys: Vec<_> =
                     keys.iter().filter_map(|(_, bytes)| store.or_refuse(MasterKeyFile::read(bytes))).collect();
@@ -144,16 +144,16 @@ impl Profile {
         Ok(store)
     }
 
-    /// The certificates of the user, without a password.
+    /// The user's certificates, which need no password.
     pub fn certificates(&self) -> impl Iterator<Item = &Certificate> {
         self.certificates.iter().map(|stored| &stored.certificate)
     }
 
-    /// The private keys that open with what the user signs in with.
+    /// The private keys that open with this login.
     ///
     /// # Errors
     /// `WrongCredential` if it opens no master key; `Misuse` for a password that is not UTF-8, or if there is no private key;
-    /// `Malformed`, `Unsupported` if there are only keys that cannot be read.
+    /// `Malformed`, `Unsupported` if there are only unreadable keys.
     pub fn unlock(mut self, login: &Login) -> Result<Vec<Arc<dyn PrivateKey>>> {
         let keys = self.master_keys(login)?;
         let mut contents = Contents::default();
@@ -161,7 +161,7 @@ impl Profile {
         for (file, bytes) in &containers {
             let found = container::read(bytes, &keys, &self.path).map_err(|e| e.at(file.as_ref()));
             for key in self.or_refuse(found).unwrap_or_default() {
-                // The certificate names the container; the key's numbers tell in the end.
+                // The certificate names the container, but the key's modulus decides.
                 contents.keys.push(described(key, &certificates));
             }
         }
@@ -174,7 +174,7 @@ impl Profile {
         contents.into_keys()
     }
 
-    /// The master keys that open, by GUID.
+    /// The master keys that open with this login, by GUID.
     fn master_keys(&self, login: &Login) -> Result<MasterKeys> {
         let mut keys = MasterKeys::default();
         for (sid, files) in &self.users {
@@ -201,7 +201,7 @@ impl Profile {
         Ok(keys)
     }
 
-    /// What could be read; what could not is kept for the case that nothing else is there.
+    /// Returns what could be read. Keeps the error in case nothing else is readable.
     fn or_refuse<T>(&mut self, result: Result<T>) -> Option<T> {
         result.map_err(|e| self.refused.push(e)).ok()
     }
@@ -210,17 +210,17 @@ impl Profile {
 /// Master keys.
 #[derive(Default)]
 struct MasterKeys {
-    /// Those that are open, by GUID.
+    /// The opened keys, by GUID.
     open: HashMap<String, Secret>,
-    /// How many are not.
+    /// How many keys are still locked.
     closed: usize,
 }
 
 impl MasterKeys {
-    /// What is in a blob.
+    /// Decrypts a blob.
     ///
     /// # Errors
-    /// `WrongCredential` if its master key is not open, `Malformed`, `Unsupported`.
+    /// `WrongCredential` if its master key is locked, `Malformed`, `Unsupported`.
     fn open(&self, bytes: &[u8], entropy: &[u8]) -> Result<Secret> {
         let blob = blob::DpapiBlob::read(bytes)?;
         let Some(key) = self.open.get(&blob.master_key) else {
@@ -235,7 +235,7 @@ impl MasterKeys {
     }
 }
 
-/// The key with the name that its certificate has in the store.
+/// Adds the name that the key's certificate has in the store.
 fn described(key: SoftKey, certificates: &[certificates::StoredCertificate]) -> SoftKey {
     let name = key.about().container.as_deref();
     let stored = certificates.iter().find(|stored| stored.container.is_some() && stored.container.as_deref() == name);
@@ -249,7 +249,7 @@ fn no_profile(path: &str, what: &str) -> Error {
         .hint("Give a user's folder: /Users/NAME, or Documents and Settings/NAME before Windows Vista.")
 }
 
-/// The folder some steps further down, whatever the case of their letters: a copy may lie where that counts.
+/// Descends into subfolders, ignoring case: a copy may be on a case-sensitive file system.
 fn descend<'a>(
     tree: &'a (dyn Tree + 'static),
     from: Node,
@@ -269,7 +269,7 @@ fn descend<'a>(
     Ok(held)
 }
 
-/// The folders in a folder, with their names.
+/// The subfolders of a folder, with their names.
 fn folders<'a>(
     tree: &'a (dyn Tree + 'static),
     folder: Node,
@@ -280,7 +280,7 @@ fn folders<'a>(
         .collect()
 }
 
-/// The files of a folder whose names `wanted` takes, but for empty and overlong ones.
+/// The files of a folder that `wanted` accepts, without empty and overlong ones.
 fn files(tree: &(dyn Tree + 'static), folder: Node, wanted: impl Fn(&str) -> bool) -> Result<Vec<(String, Secret)>> {
     let mut all = Vec::new();
     for entry in tree.list(folder)?.into_iter().filter(|entry| entry.kind == NodeKind::File).take(FILES_MAX) {
@@ -299,7 +299,7 @@ fn files(tree: &(dyn Tree + 'static), folder: Node, wanted: impl Fn(&str) -> boo
     Ok(all)
 }
 
-/// Little-endian fields, one behind the other.
+/// A sequence of little-endian fields.
 #[derive(Clone)]
 pub(super) struct Fields<'a> {
     bytes: &'a [u8],
@@ -327,7 +327,7 @@ impl<'a> Fields<'a> {
         Ok(crate::little_endian::u64_at(self.take(8, field)?, 0))
     }
 
-    /// A length, and so many bytes behind it.
+    /// A length and that many bytes.
     pub fn counted(&mut self, field: &'static str) -> Result<&'a [u8]> {
         let len = self.u32(field)?;
         self.take(len as usize, field)
@@ -338,12 +338,12 @@ impl<'a> Fields<'a> {
         Ok(hex::guid(self.take(16, field)?.try_into().expect("16 bytes")))
     }
 
-    /// Where the next field begins.
+    /// The offset of the next field.
     pub fn at(&self) -> usize {
         self.at
     }
 
-    /// What is left.
+    /// The remaining bytes.
     pub fn rest(&self) -> &'a [u8] {
         &self.bytes[self.at..]
     }
@@ -353,7 +353,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Text in UTF-16 up to its first zero. Control characters could fool whoever reads it on a terminal.
+/// UTF-16 text up to its first zero. Control characters are replaced, because they could deceive a reader on a terminal.
 fn wide_text(bytes: &[u8]) -> String {
     let units = bytes.chunks_exact(2).map(|unit| u16::from_le_bytes([unit[0], unit[1]])).take_while(|unit| *unit != 0);
     char::decode_utf16(units).fold(String::new(), |mut text, unit| {
@@ -362,7 +362,7 @@ fn wide_text(bytes: &[u8]) -> String {
     })
 }
 
-/// Reads bytes as each of the files, and as what is encrypted in them.
+/// Parses bytes as each kind of file, and as decrypted contents.
 pub(crate) fn fuzz(bytes: &[u8]) {
     if let Ok(file) = MasterKeyFile::read(bytes)
         && file.quick()

@@ -1,4 +1,4 @@
-//! What the host says of a node.
+//! Attributes of host nodes.
 
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use rustix::fs::{
 use super::nodes::HostNode;
 use crate::trees::{Attributes, NodeKind, Special};
 
-/// statx(2) of the node's own descriptor.
+/// Calls statx(2) on the node's own descriptor.
 pub(super) fn of(node: &impl std::os::fd::AsFd) -> io::Result<Statx> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     Ok(rustix::fs::statx(node, "", AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT, wanted)?)
@@ -30,8 +30,7 @@ pub(super) fn device(of: &Statx) -> u64 {
 }
 
 impl HostNode {
-    /// `device` is that of the outermost folder. Subvolumes of btrfs count their files each for itself, under another device
-    /// number.
+    /// `device` is that of the root folder. Btrfs subvolumes number their files separately, under a device number of their own.
     pub(super) fn attributes(&self, device: u64) -> io::Result<Attributes> {
         let of = of(self)?;
         let file_type = FileType::from_raw_mode(of.stx_mode.into());
@@ -72,7 +71,7 @@ fn time(of: StatxTimestamp) -> Option<SystemTime> {
     whole?.checked_add(Duration::from_nanos(of.tv_nsec.into()))
 }
 
-/// As utimensat(2) takes it. No time leaves what there is.
+/// Converts a time for utimensat(2). `None` leaves the time unchanged.
 pub(super) fn timespec(time: Option<SystemTime>) -> Timespec {
     let Some(time) = time else { return Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT } };
     let (seconds, nanos) = match time.duration_since(UNIX_EPOCH) {

@@ -1,8 +1,8 @@
 //! A folder of the host as a tree.
 //!
-//! No path is looked up twice. A node is a descriptor (`O_PATH`) that was opened below the one of its folder, and all that is
-//! done to it is done to that descriptor: whoever moves folders about or puts a symbolic link in the place of one in between
-//! changes what names mean from then on, never what a node is.
+//! No path is resolved twice. A node is a descriptor (`O_PATH`), opened relative to its folder's descriptor, and every operation
+//! uses that descriptor. Moving folders or replacing one with a symbolic link changes what names mean from then on, but never what
+//! a node is.
 
 mod attributes;
 mod nodes;
@@ -32,37 +32,37 @@ use super::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Access;
 
-/// How names are resolved. A folder is one file system: what is mounted inside answers `EXDEV`. Its numbers, space and
-/// durability are not the folder's, names cannot be moved or linked into it, and where it is what this very process serves,
-/// looking inside would wait for itself.
+/// How names are resolved. A tree covers one file system; a mount point inside fails with `EXDEV`. A mount has its own numbers,
+/// space and durability, and names cannot be moved or linked into it. If this very process serves the mount, looking inside would
+/// deadlock.
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
 
-/// A node, and nothing of its contents. A symbolic link is opened itself.
+/// Opens a node without its contents. A symbolic link is opened itself, not followed.
 const NODE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW);
 
-/// The longest value, and the longest list of names, that an extended attribute has (`XATTR_SIZE_MAX` and `XATTR_LIST_MAX`
-/// of linux/limits.h).
+/// The longest value of an extended attribute, and the longest list of their names (`XATTR_SIZE_MAX` and `XATTR_LIST_MAX` of
+/// linux/limits.h).
 const LONGEST_EXTENDED: usize = 64 << 10;
 
-/// A folder of the host, with all below it that is on the same file system.
+/// A folder of the host, with everything below it on the same file system.
 ///
-/// Everything is done with the rights of this process; only what is made is made as [`NewNode::owner`] says, where the process
-/// is root. Extended attributes, and with them access control lists, pass through.
+/// Everything happens with the rights of this process. If it is root, new nodes get the owner in [`NewNode::owner`]. Extended
+/// attributes, including access control lists, pass through.
 pub struct HostFolder {
     nodes: Nodes,
-    /// The folder once more, as syncfs(2) and flock(2) need it.
+    /// The folder, opened again for syncfs(2) and flock(2).
     folder: File,
     access: Access,
 }
 
 impl HostFolder {
-    /// Opens the folder at `path`. Raises this process's limit of open descriptors as far as it may: each node takes one.
+    /// Opens the folder at `path`. Raises this process's limit of open descriptors as high as possible: each node needs one.
     ///
     /// # Errors
-    /// `Io` if it is no folder or cannot be read; `Misuse` to write where its file system is mounted read-only.
+    /// `Io` if it is not a folder or cannot be read; `Misuse` for writing if its file system is mounted read-only.
     pub fn open(path: &Path, access: Access) -> Result<Self> {
         Self::opened(path, access).map_err(|e| e.at(path))
     }
@@ -80,8 +80,8 @@ impl HostFolder {
         Ok(Self { nodes: Nodes::new(root)?, folder: folder.into(), access })
     }
 
-    /// Keeps other programs of this project from opening the folder for what excludes this use, as long as this lives: those
-    /// who write have it to themselves, as with a file.
+    /// Locks the folder against other programs of this project for as long as this lives. As with a file, readers share it and a
+    /// writer has it alone.
     ///
     /// # Errors
     /// `InUse`.
@@ -98,7 +98,7 @@ impl HostFolder {
         })
     }
 
-    /// The folder's own node, and the name, which must be one step and nothing else.
+    /// The folder's node, and the name after a check that it is a single name.
     fn place<'a>(&self, folder: Node, name: &'a OsStr) -> io::Result<(Arc<HostNode>, &'a OsStr)> {
         if !is_name(name) {
             return Err(Errno::INVAL.into());
@@ -106,7 +106,7 @@ impl HostFolder {
         Ok((self.nodes.get(folder)?, name))
     }
 
-    /// The same for a change.
+    /// Like [`HostFolder::place`], for a change.
     fn change<'a>(&self, folder: Node, name: &'a OsStr) -> io::Result<(Arc<HostNode>, &'a OsStr)> {
         self.changeable()?;
         self.place(folder, name)
@@ -116,13 +116,13 @@ impl HostFolder {
         if self.writable() { Ok(()) } else { Err(read_only()) }
     }
 
-    /// The node that a name means now.
+    /// The node that a name currently refers to.
     fn found(&self, folder: &HostNode, name: &OsStr) -> io::Result<Node> {
         self.nodes.add(open_below(folder, name, NODE, Mode::empty())?)
     }
 
-    /// What is open of a file in that direction, or else opened for now. What nobody has open to read it is read for what else
-    /// is asked of it, as its size is where that is in a header: the time of access stays.
+    /// The file if it is open in that direction, otherwise opened for this call. If nobody has it open for reading, other reads
+    /// such as that of a size in a header leave the access time unchanged.
     fn file(&self, node: Node, direction: Direction) -> io::Result<Arc<File>> {
         let node = self.nodes.get(node)?;
         node.must_be_file()?;
@@ -133,7 +133,7 @@ impl HostFolder {
         node.opened(direction, || node.reopen(flags))
     }
 
-    /// Who only reads leaves no trace in the time of access either, where that may be asked for (open(2)).
+    /// Flags for opening. A reader leaves the access time unchanged as well, if it has the right (open(2)).
     fn flags(&self, direction: Direction) -> OFlags {
         match (direction, self.access) {
             (Direction::Read, Access::ReadOnly) => OFlags::RDONLY | OFlags::NOATIME,
@@ -157,14 +157,14 @@ impl HostFolder {
     }
 }
 
-/// What is to be set of permission bits that this process's umask(2) took away. Whoever says which bits a node begins with has
-/// applied a mask already, if one applies; changing this process's own for a moment would change it for all threads.
+/// The permission bits to restore because this process's umask(2) cleared them. The caller has already applied a mask, if any.
+/// Changing this process's umask would change it for all threads.
 fn missing(wanted: u16, have: u16) -> Option<u16> {
     let set = have & 0o7000 | wanted & 0o777;
     (set != have).then_some(set)
 }
 
-/// Whether the folder says what new nodes permit (acl(5)): then the kernel applies that, and no umask.
+/// Whether the folder has default permissions for new nodes (acl(5)). The kernel then applies these, and no umask.
 fn has_default_permissions(folder: &HostNode) -> bool {
     rustix::fs::getxattr_query(folder.path(), "system.posix_acl_default").is_ok_and(|len| len > 0)
 }
@@ -172,20 +172,20 @@ fn has_default_permissions(folder: &HostNode) -> bool {
 fn open_below(folder: &HostNode, name: &OsStr, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
     loop {
         match rustix::fs::openat2(folder, name, flags | OFlags::CLOEXEC, mode, RESOLVE) {
-            // Something was renamed meanwhile, and the kernel could not be sure (openat2(2)).
+            // A concurrent rename made the kernel uncertain; try again (openat2(2)).
             Err(Errno::AGAIN | Errno::INTR) => {}
             opened => return Ok(opened?),
         }
     }
 }
 
-/// As far as this process may: root beyond the limit it was given, to what the system has (proc_sys_fs(5)).
+/// Raises the limit of open descriptors as high as possible. Root can exceed its hard limit, up to the system's (proc_sys_fs(5)).
 fn raise_descriptor_limit() {
     let system = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|most| most.trim().parse::<u64>().ok());
     let given = getrlimit(Resource::Nofile);
     let wanted = [system.max(given.maximum), given.maximum];
     for most in wanted.into_iter().filter(|most| given.current != *most) {
-        // Where that is refused, the limit is what it was.
+        // If this is refused, the limit stays as it was.
         if setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).is_ok() {
             break;
         }
@@ -232,7 +232,7 @@ impl Tree for HostFolder {
             return Err(Errno::NOTDIR.into());
         }
         let mut entries = Vec::new();
-        // Not by `.` in it, which only those find who may search it.
+        // Not through `.`, which needs permission to search the folder.
         for entry in Dir::new(folder.reopen(OFlags::RDONLY | OFlags::DIRECTORY)?)? {
             let entry = entry?;
             let (name, number) = (entry.file_name(), entry.ino());
@@ -269,7 +269,7 @@ impl Tree for HostFolder {
     fn link_target(&self, link: Node) -> io::Result<OsString> {
         let node = self.nodes.get(link)?;
         match rustix::fs::readlinkat(&*node, "", Vec::new()) {
-            // What the kernel says of anything else, unless it is asked for a path.
+            // For other kinds of nodes the kernel says ENOENT here, but EINVAL if it gets a path.
             Err(Errno::NOENT) => Err(Errno::INVAL.into()),
             target => Ok(OsString::from_vec(target?.into_bytes())),
         }
@@ -285,7 +285,7 @@ impl Tree for HostFolder {
         let file = self.file(file, Direction::Write)?;
         let mut done = 0;
         while done < data.len() {
-            // The kernel finds the end, with nobody in between.
+            // The kernel finds the end atomically.
             match rustix::io::pwritev2(&*file, &[IoSlice::new(&data[done..])], 0, ReadWriteFlags::APPEND) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => done += written,
@@ -326,8 +326,8 @@ impl Tree for HostFolder {
 
     fn create_open(&self, folder: Node, name: &OsStr, new: &NewNode, _usage: Use) -> io::Result<Node> {
         let (folder, name) = self.change(folder, name)?;
-        // For both directions, whatever is asked for: later its permissions may say otherwise, and a cache above may read what
-        // surrounds a write.
+        // Opens it for both directions, whatever the caller needs: its permissions may forbid that later, and a cache above may
+        // read what surrounds a write.
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let mode = mode_bits(new.mode.unwrap_or(0o666));
         let file = owner::acting_as(new.owner, || open_below(&folder, name, flags, mode))?;
@@ -368,7 +368,7 @@ impl Tree for HostFolder {
     fn add_name(&self, node: Node, folder: Node, name: &OsStr) -> io::Result<Node> {
         let (folder, name) = self.change(folder, name)?;
         let linked = self.nodes.get(node)?;
-        // By the descriptor itself only root may (linkat(2), AT_EMPTY_PATH).
+        // Only root may link the descriptor directly (linkat(2), AT_EMPTY_PATH).
         rustix::fs::linkat(CWD, linked.path(), &*folder, name, AtFlags::SYMLINK_FOLLOW)?;
         self.nodes.again(node)
     }
@@ -433,7 +433,7 @@ impl Tree for HostFolder {
             (false, true) => self.flags(Direction::Write),
             (_, false) => self.flags(Direction::Read),
         };
-        // Opened anew however often it is open: whether that is allowed may have changed.
+        // Opened again each time, because the permissions may have changed.
         node.keep(node.reopen(flags)?, usage.read || !usage.write, usage.write);
         Ok(())
     }
@@ -447,7 +447,7 @@ impl Tree for HostFolder {
         let file = match known.kind {
             NodeKind::File => self.file(node, Direction::Write).or_else(|_| self.file(node, Direction::Read))?,
             NodeKind::Folder => Arc::new(known.reopen(OFlags::RDONLY | OFlags::DIRECTORY)?),
-            // There is nothing to open, and no other way to ask.
+            // It cannot be opened, and there is no other way to sync it.
             NodeKind::Link | NodeKind::Special => return self.flush(),
         };
         if contents_only { file.sync_data() } else { file.sync_all() }
@@ -472,7 +472,7 @@ impl Tree for HostFolder {
     }
 }
 
-/// What a call gives that says `ERANGE` where there is too little room for it: most values are short.
+/// Calls with a growing buffer until there is no `ERANGE`. Begins small, because most values are short.
 fn fitting(mut call: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> io::Result<Vec<u8>> {
     let mut out = vec![0; 256];
     let len = match call(&mut out) {

@@ -1,4 +1,4 @@
-//! The nodes that somebody has.
+//! The table of nodes in use.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,22 +13,22 @@ use rustix::io::Errno;
 use super::attributes;
 use crate::trees::{Node, NodeKind, shrink};
 
-/// The outermost folder.
+/// The root folder.
 pub(super) const ROOT: Node = 1;
 
-/// What the host calls a node: its device and its number there. They mean nothing else as long as a descriptor is open.
+/// The host's identity of a node: device and number. Stable while a descriptor is open.
 type Key = (u64, u64);
 
-/// A node that somebody has. What is open of it is closed with it.
+/// A node in use. Its open files are closed with it.
 pub(super) struct HostNode {
-    /// Opened for nothing but to have it (`O_PATH`).
+    /// Opened only as a reference (`O_PATH`).
     descriptor: OwnedFd,
     key: Key,
     pub(super) kind: NodeKind,
     open: RwLock<Open>,
 }
 
-/// What is open of a file's contents, as long as somebody has it open.
+/// A file's open descriptors, while somebody has it open.
 #[derive(Default)]
 struct Open {
     times: u64,
@@ -36,7 +36,7 @@ struct Open {
     writing: Option<Arc<File>>,
 }
 
-/// Where bytes go.
+/// The direction of data.
 #[derive(Clone, Copy)]
 pub(super) enum Direction {
     Read,
@@ -65,8 +65,8 @@ impl HostNode {
         Ok(Self { descriptor, key: (attributes::device(&of), of.stx_ino), kind, open: RwLock::default() })
     }
 
-    /// The node itself for calls that take no descriptor like this, but a path. It leads to this node alone, and is not
-    /// followed further if that is a link (proc_pid_fd(5)).
+    /// A path to the node itself, for calls that take no such descriptor. It leads to this node only, and a link is not followed
+    /// further (proc_pid_fd(5)).
     pub(super) fn path(&self) -> String {
         path(&self.descriptor)
     }
@@ -74,7 +74,7 @@ impl HostNode {
     pub(super) fn reopen(&self, flags: OFlags) -> io::Result<File> {
         let open = |flags| rustix::fs::openat(CWD, self.path(), flags | OFlags::CLOEXEC, Mode::empty());
         let opened = match open(flags) {
-            // Only the owner and root may ask for that (open(2)).
+            // Only the owner and root may use this flag (open(2)).
             Err(Errno::PERM) if flags.contains(OFlags::NOATIME) => open(flags - OFlags::NOATIME),
             opened => opened,
         };
@@ -93,7 +93,7 @@ impl HostNode {
         Ok(rustix::fs::chmodat(CWD, self.path(), super::mode_bits(mode), AtFlags::empty())?)
     }
 
-    /// What is open in that direction, or else what `open` opens: kept if the file is open.
+    /// The file open in that direction, otherwise the one that `open` opens. It is kept if the node is open.
     pub(super) fn opened(
         &self,
         direction: Direction,
@@ -116,7 +116,7 @@ impl HostNode {
         Ok(file)
     }
 
-    /// Counts one more that has it open, by `file`, which can read and write as said.
+    /// Counts one more open of the node, with `file`, which can be read and written as given.
     pub(super) fn keep(&self, file: File, reads: bool, writes: bool) {
         let (file, mut open) = (Arc::new(file), self.open_mut());
         open.times += 1;
@@ -137,12 +137,12 @@ impl HostNode {
     }
 }
 
-/// Of this thread: one may have a table of descriptors of its own, where a number means something else than in the others.
+/// A path through this thread: a thread may have its own descriptor table, with other numbers.
 fn path(descriptor: &impl AsRawFd) -> String {
     format!("/proc/thread-self/fd/{}", descriptor.as_raw_fd())
 }
 
-/// All that were returned and not given back.
+/// All nodes returned and not yet given back.
 pub(super) struct Nodes {
     table: RwLock<Table>,
     device: u64,
@@ -156,7 +156,7 @@ struct Table {
 
 struct Known {
     node: Arc<HostNode>,
-    /// How often it was returned and not given back.
+    /// How often it was returned and not yet given back.
     returned: u64,
 }
 
@@ -165,12 +165,12 @@ impl Nodes {
         let node = HostNode::new(root)?;
         let device = node.key.0;
         let numbers = HashMap::from([(node.key, ROOT)]);
-        // The root is nobody's to give back.
+        // The root is never given back.
         let nodes = HashMap::from([(ROOT, Known { node: Arc::new(node), returned: u64::MAX })]);
         Ok(Self { table: RwLock::new(Table { nodes, numbers, next: ROOT + 1 }), device })
     }
 
-    /// The device of the outermost folder.
+    /// The device of the root folder.
     pub(super) fn device(&self) -> u64 {
         self.device
     }
@@ -180,12 +180,12 @@ impl Nodes {
         table.nodes.get(&node).map(|known| known.node.clone()).ok_or_else(|| Errno::NOENT.into())
     }
 
-    /// Returns the node of a descriptor, once more if somebody has it already.
+    /// Returns the node of a descriptor; a known node counts once more.
     pub(super) fn add(&self, descriptor: OwnedFd) -> io::Result<Node> {
         Ok(self.table_mut().returned(HostNode::new(descriptor)?).0)
     }
 
-    /// The same for a new file that stays open.
+    /// Like [`Nodes::add`], for a new file that stays open.
     pub(super) fn add_open(&self, file: File) -> io::Result<Node> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let node = HostNode::new(rustix::fs::openat(CWD, path(&file), flags, Mode::empty())?)?;
@@ -242,7 +242,7 @@ impl Table {
         (number, known.node.clone())
     }
 
-    /// Removes a node that nobody has, and nobody has open.
+    /// Removes a node that is neither held nor open.
     fn remove_unused(&mut self, number: Node) {
         let unused = |known: &&Known| known.returned == 0 && known.node.open().times == 0;
         if let Some(known) = self.nodes.get(&number).filter(unused) {

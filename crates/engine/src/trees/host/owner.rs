@@ -1,4 +1,4 @@
-//! Making nodes as somebody else.
+//! Creates nodes as another user.
 
 use std::io;
 use std::process::abort;
@@ -7,19 +7,18 @@ use rustix::fs::{Gid, Uid};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{CapabilitySets, capabilities, set_capabilities, set_thread_res_gid, set_thread_res_uid};
 
-/// The user who owns what is made for `owner`.
+/// The owner of what is created for `owner`.
 pub(super) fn user(owner: Option<(u32, u32)>) -> u32 {
     let own = geteuid();
     owner.filter(|_| own.is_root()).map_or(own.as_raw(), |(user, _)| user)
 }
 
-/// Does `make` as `owner`, where this process is root; else as itself.
+/// Runs `make` as `owner` if this process is root; otherwise as itself.
 ///
-/// The kernel gives what is made to whoever makes it, and knows best what else follows from that: the group of a folder that
-/// hands it on, default permissions of the folder, quotas, the owner's rights on a network file system. Changing the owner
-/// afterwards would do each of them wrong, and show the node as root's meanwhile. So this thread is somebody else for one call.
-/// All rights that it had it keeps: who may make something here was asked above, where also the other groups of that
-/// somebody are known.
+/// The kernel assigns a new node to its creator, and derives other things from that: the inherited group of a folder, default
+/// permissions, quotas, the owner's rights on a network file system. Changing the owner afterwards would get each of them wrong,
+/// and would briefly show the node as root's. So this thread changes its identity for one call. It keeps all its rights: the caller
+/// has already checked permissions, with the user's other groups.
 pub(super) fn acting_as<T>(owner: Option<(u32, u32)>, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let own = (geteuid(), getegid());
     let other = owner.map(|(user, group)| (Uid::from_raw(user), Gid::from_raw(group)));
@@ -32,8 +31,8 @@ pub(super) fn acting_as<T>(owner: Option<(u32, u32)>, make: impl FnOnce() -> io:
     }
 }
 
-/// This thread is somebody else as long as it lives. Only this thread: the calls are the kernel's own, not those of the C
-/// library, which tells all threads.
+/// Changes the identity of this thread for as long as it lives. Uses the kernel's own calls, because those of the C library change
+/// all threads.
 struct Identity {
     own: (Uid, Gid),
 }
@@ -44,7 +43,7 @@ impl Identity {
         set_thread_res_gid(None, group, None)?;
         let changed = Self { own };
         set_thread_res_uid(None, user, None)?;
-        // Whoever stops being root loses the effective ones, and may take them back (capabilities(7)).
+        // Dropping root clears the effective capabilities, which may be restored (capabilities(7)).
         let CapabilitySets { effective, permitted, inheritable } = sets;
         set_capabilities(None, CapabilitySets { effective, permitted, inheritable })?;
         Ok(changed)
@@ -55,7 +54,7 @@ impl Drop for Identity {
     fn drop(&mut self) {
         let (user, group) = self.own;
         let back = set_thread_res_uid(None, user, None).and_then(|()| set_thread_res_gid(None, group, None));
-        // The saved identity is still root's, so that it cannot be refused. Nothing may go on as the wrong one.
+        // This cannot fail, because the saved identity is still root. Abort rather than continue as the wrong user.
         if back.is_err() {
             abort();
         }

@@ -1,9 +1,9 @@
-//! Sectors that somebody is writing: nobody else writes them meanwhile. Reading asks nobody.
+//! Sectors being written: two writers never write the same sector at once. Readers do not wait.
 
 use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The sectors that are being written.
+/// The sectors being written.
 #[derive(Debug, Default)]
 pub(super) struct Busy {
     state: Mutex<State>,
@@ -12,7 +12,7 @@ pub(super) struct Busy {
 
 #[derive(Debug, Default)]
 struct State {
-    /// As many as there are writers, so that a list is enough.
+    /// One range per writer; there are few, so a list is enough.
     ranges: Vec<Range<u64>>,
     waiting: usize,
 }
@@ -25,7 +25,7 @@ pub(in crate::volume) struct Taken<'a> {
 }
 
 impl Busy {
-    /// Waits until nobody writes any of these sectors, and takes them.
+    /// Waits until nobody else writes these sectors, and reserves them.
     pub fn take(&self, range: Range<u64>) -> Taken<'_> {
         let mut state = self.state();
         while state.ranges.iter().any(|other| other.start < range.end && range.start < other.end) {

@@ -141,7 +141,7 @@ impl Order {
         let older = preceding(newest);
         let empty = empty || !used(older) && used(preceding(older));
         let last = newest_of[usize::from(newest)]?;
-        // The oldest section follows the newest. What the kernel writes there next gets the number of those before it.
+        // The oldest section follows the newest. The kernel's next write there uses the number of the sections before it.
         let first = Head { section: last, number: older }.after(sections);
         let mut head = first;
         let mut count = 0;
@@ -175,8 +175,8 @@ pub(super) fn after_clearing(number: u8) -> Head {
     Head { section: 0, number: following(number) }
 }
 
-/// The order in which Linux empties the sections, starting at `first`: one, all but the last, the last. Each group has
-/// to be on the disk before the next.
+/// The order in which Linux empties the sections, starting at `first`: one, all but the last, the last. Each group must be on the
+/// disk before the next.
 pub(super) fn clearing(first: u32, sections: u32) -> [Vec<u32>; 3] {
     let nth = |i: u32| ((u64::from(first) + u64::from(i)) % u64::from(sections)) as u32;
     match sections {
@@ -185,7 +185,7 @@ pub(super) fn clearing(first: u32, sections: u32) -> [Vec<u32>; 3] {
     }
 }
 
-/// A section while it is made.
+/// A section in memory.
 #[derive(Clone, Debug)]
 pub(super) struct Section {
     pub head: Head,
@@ -195,7 +195,7 @@ pub(super) struct Section {
 }
 
 impl Section {
-    /// One that holds no block.
+    /// A section without blocks.
     pub fn empty(geometry: &Geometry, head: Head) -> Self {
         let mut bytes = vec![0; (geometry.section_sectors() * SECTOR) as usize];
         for entry in 0..geometry.section_entries() {
@@ -209,13 +209,13 @@ impl Section {
         Self { head, used: 0, bytes }
     }
 
-    /// The entry for a block whose newest version is at `slot`: its own if it is in here already. Nothing if there is no room.
+    /// The entry for a block with its newest version at `slot`: its own if that is in this section. `None` if there is no room.
     pub fn entry_for(&self, geometry: &Geometry, slot: Option<&JournalSlot>) -> Option<u32> {
         let own = slot.filter(|slot| slot.section == self.head.section).map(|slot| slot.entry);
         own.or((self.used < geometry.section_entries()).then_some(self.used))
     }
 
-    /// Makes `entry` that of a block: its number, ciphertext and tag.
+    /// Stores a block in `entry`: its number, ciphertext and tag.
     pub fn put(&mut self, geometry: &Geometry, entry: u32, block: u64, data: &[u8], tag: &[u8]) {
         self.used = self.used.max(entry + 1);
         let (at, tag_at) = entry_at(geometry, entry);
@@ -229,20 +229,20 @@ impl Section {
         }
     }
 
-    /// The block of `entry`: its ciphertext and its tag.
+    /// The block in `entry`: its ciphertext and its tag.
     pub fn get(&self, geometry: &Geometry, entry: u32, data: &mut [u8], tag: &mut [u8]) {
         let data_at = data_at(geometry, entry);
         data.copy_from_slice(&self.bytes[data_at..data_at + data.len()]);
         complete(geometry, &self.bytes, entry, data, tag);
     }
 
-    /// Writes it to its place.
+    /// Writes the section to its place.
     pub fn write(&mut self, geometry: &Geometry, store: &dyn Store, base: u64) -> io::Result<()> {
         store.write_clobbering(base + geometry.section_at(self.head.section), &mut self.bytes)
     }
 }
 
-/// Reads blocks whose entries follow each other from the journal: their ciphertext and their tags.
+/// Reads blocks with consecutive entries from the journal: their ciphertext and their tags.
 pub(super) fn read_blocks(
     geometry: &Geometry,
     store: &dyn Store,
@@ -260,7 +260,7 @@ pub(super) fn read_blocks(
     Ok(())
 }
 
-/// What of a block is in its entry, and not beside the others' data: its tag, and the bytes that commit ids displaced.
+/// Completes a block with what its entry holds: its tag, and the bytes displaced by commit ids.
 fn complete(geometry: &Geometry, entries: &[u8], entry: u32, data: &mut [u8], tag: &mut [u8]) {
     let (at, tag_at) = entry_at(geometry, entry);
     for (sector, displaced) in data.chunks_mut(SECTOR as usize).zip(entries[at + 8..tag_at].chunks(COMMIT_ID)) {
@@ -291,7 +291,7 @@ fn sector_of(entry: &[u8]) -> Option<u64> {
     ((sector >> 32) as u32 != UNUSED).then_some(sector)
 }
 
-/// The id of a sector in a section that is written with `number`.
+/// The commit id of a sector in a section written with `number`.
 fn commit_id(section: u32, sector: u64, number: u8) -> u64 {
     (0x1111_1111_1111_1111 * (u64::from(number) + 1)) ^ (u64::from(section) << 32) ^ sector
 }

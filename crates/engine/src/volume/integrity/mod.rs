@@ -5,17 +5,18 @@
 //! superblock | journal | tags of area 0 | blocks of area 0 | tags of area 1 | blocks of area 1 ...
 //! ```
 //!
-//! A block and its tag are in two places, and a crash between the two writes would leave a block that cannot be read.
-//! So everything is written twice: first to the journal and, once that is on the disk, to its place. Linux replays our
-//! journal after a crash, and we replay Linux's.
+//! A block and its tag are in two places, and a crash between the two writes would leave an unreadable block. So everything is
+//! written twice: first to the journal and, once that is on the disk, to its place. Linux replays our journal after a crash, and we
+//! replay Linux's.
 //!
-//! Opening a volume only reads the journal: blocks that are in it are read from there. The first write moves them to
-//! their places. From then on what is written is collected in a section of the journal, in memory, until that is full, a
-//! flush asks for it, or a moment has passed (`late.rs`); then the section is written, some 40 KiB with blocks of 512 bytes and
-//! 130 KiB with 4096. Blocks go to their places when the journal is full or the volume is closed, which empties it.
+//! Opening a volume only reads the journal; blocks in it are read from there. The first write moves them to their places. From then
+//! on, written data are collected in memory, in a section of the journal. The section is written when it is full, on a flush, or
+//! after a moment (`late.rs`): some 40 KiB with blocks of 512 bytes, and 130 KiB with 4096. Blocks move to their places when the
+//! journal is full or the volume is closed, which empties it.
 //!
-//! Readers wait for nobody who works on the store. They look into an index, which says for each block whether its newest version is
-//! in the journal. Moving blocks to their places, and writing over sections of the journal, waits for those who have looked before.
+//! Readers never wait for work on the store. An index tells them for each block whether its newest version is in the journal.
+//! Before blocks are moved to their places, or sections of the journal are overwritten, the writer waits for readers that used the
+//! old index.
 
 mod busy;
 mod journal;
@@ -38,50 +39,50 @@ use journal::{Head, Journal, JournalSlot, Next, Section};
 pub(crate) use superblock::MAGIC;
 use superblock::{Geometry, SUPERBLOCK};
 
-/// Bytes that are moved from the journal to their places, or filled, at a time.
+/// Bytes moved from the journal to their places, or filled, at a time.
 const PIECE: usize = 1 << 20;
 
-/// Blocks with tags in part of a store. All offsets are relative to the superblock, so that the part may be moved.
+/// Blocks with tags in part of a store. All offsets are relative to the superblock, so the part can be moved.
 #[derive(Debug)]
 pub struct TaggedSectors {
     geometry: Geometry,
-    /// Bytes of the store that it was looked for in, from its superblock on.
+    /// The size of the searched part of the store, from its superblock on, in bytes.
     room: u64,
-    /// Held for moments, and never while the store works.
+    /// Held only for moments, and never during access to the store.
     index: RwLock<Index>,
-    /// Held by whoever writes to the journal or empties it.
+    /// Held while the journal is written or emptied.
     writing: Mutex<Writing>,
     busy: Busy,
-    /// Why nothing is written any more: the first error.
+    /// Why no more writes are accepted: the first error.
     failure: OnceLock<String>,
 }
 
 /// Where the newest version of each block is.
 #[derive(Debug)]
 struct Index {
-    /// Those that are in the journal; all others are in their places.
+    /// Blocks in the journal; all others are in their places.
     in_journal: BTreeMap<u64, JournalSlot>,
-    /// The section that is being filled. It is not in the store yet.
+    /// The section being filled. It is not in the store yet.
     collected: Option<Section>,
-    /// Held shared by those who read from the store what this index says, and made anew when it is to become certain that nobody goes by
-    /// an older index any more.
+    /// Held shared by readers of the store that use this index. It is replaced with a new one to wait until nobody uses an older
+    /// index.
     readers: Arc<RwLock<()>>,
 }
 
-/// What the next section of the journal takes.
+/// Where the journal continues.
 #[derive(Clone, Copy, Debug)]
 enum Writing {
-    /// The journal is as it was found.
+    /// The journal is as found when opened.
     NotYet(Next),
-    /// Continue here; the next `free` sections hold nothing that is not in its place too.
+    /// Continue here. Everything in the next `free` sections is also in its place.
     Ready { head: Head, free: u32 },
 }
 
-/// Blocks that follow each other in the store.
+/// Consecutive blocks in the store.
 struct Stored {
     first: u64,
     count: u64,
-    /// Where the first one is in the journal, or none of them is there.
+    /// The journal slot of the first block; `None` if none of the blocks is in the journal.
     slot: Option<JournalSlot>,
 }
 
@@ -96,7 +97,7 @@ pub fn open(store: &dyn Store, offset: u64, len: u64, tag: usize, sector: usize)
     opened(store, offset, len, Some((tag, sector)))
 }
 
-/// The same where dm-integrity makes the tags by itself: the superblock says what their sizes are.
+/// Like [`open`], for an area whose tags dm-integrity computes itself: the superblock has their sizes.
 ///
 /// # Errors
 /// Those of [`open`].
@@ -125,24 +126,24 @@ fn opened(store: &dyn Store, offset: u64, len: u64, made: Option<(usize, usize)>
     })
 }
 
-/// How many bytes of data fit into `len` bytes at the end of a store of `device` bytes, beside tags and the journal: as
-/// many as Linux would provide.
+/// How many bytes of data fit into `len` bytes at the end of a store of `device` bytes, beside tags and the journal: the same as
+/// with Linux.
 ///
 /// # Errors
-/// `Misuse` if there is no room, or tags or sectors cannot have that size.
+/// `Misuse` if there is not enough room, or if the size of tags or sectors is invalid.
 pub fn capacity(len: u64, device: u64, tag: usize, sector: usize) -> Result<u64> {
     let geometry = Geometry::plan(len, device, tag, sector)?;
     Ok(geometry.provided * superblock::SECTOR)
 }
 
-/// Makes an area of `len` bytes at `offset` of `store` whose sectors all read as zeros: every sector gets a tag, or a
-/// file system could not read a sector in order to change part of it. The superblock is written last.
+/// Creates an area of `len` bytes at `offset` of `store` whose sectors all read as zeros. Every sector gets a tag, because file
+/// systems read a sector before they change part of it. The superblock is written last.
 ///
 /// Returns the number of bytes of data. `tell` is called with the bytes filled so far and the total; an error from it
 /// ends the work.
 ///
 /// # Errors
-/// `Misuse` if there is no room; `Io`; those of `tell`. In each case there is no superblock.
+/// `Misuse` if there is not enough room; `Io`; those of `tell`. On an error there is no superblock.
 pub fn format(
     store: &dyn Store,
     offset: u64,
@@ -154,7 +155,7 @@ pub fn format(
         return Err(Error::misuse(format!("{len} bytes at {offset} reach past the end at {}", store.len())));
     }
     let geometry = Geometry::plan(len, store.len(), cipher.tag_size(), cipher.sector_size())?;
-    // The old contents must not look like an area while the blocks are filled.
+    // While the blocks are filled, the old contents must not look like an area.
     store.write_clobbering(offset, &mut [0; SUPERBLOCK])?;
     store.flush()?;
     fill(&geometry, store, offset, cipher, tell)?;
@@ -191,7 +192,7 @@ fn fill(
     Ok(())
 }
 
-/// Tags before encryption: random initialisation vectors come from them.
+/// Tags before encryption, which random initialisation vectors are taken from.
 pub(super) fn random_tags(len: usize) -> io::Result<Vec<u8>> {
     let mut tags = vec![0; len];
     random::fill(&mut tags)?;
@@ -222,12 +223,12 @@ impl TaggedSectors {
         self.geometry.provided * superblock::SECTOR
     }
 
-    /// Bytes of the store that it was looked for in, from its superblock on: what [`open`] was told.
+    /// The size of the searched part of the store, from its superblock on, in bytes: the argument of [`open`].
     pub fn room(&self) -> u64 {
         self.room
     }
 
-    /// Whether there is no data, which no valid superblock says.
+    /// Whether there are no data; never true with a valid superblock.
     pub fn is_empty(&self) -> bool {
         self.geometry.provided == 0
     }
@@ -247,18 +248,18 @@ impl TaggedSectors {
         self.index().in_journal.len()
     }
 
-    /// Waits until nobody writes any of these sectors, and keeps others from it. All who write take what they write, before they read
-    /// what they are going to write back.
+    /// Waits until nobody else writes these sectors, and reserves them. Every writer does this before it reads what it will write
+    /// back.
     pub(super) fn take(&self, sectors: Range<u64>) -> Taken<'_> {
         self.busy.take(sectors)
     }
 
-    /// What dm-integrity hashes in front of each sector, if it does.
+    /// The salt that dm-integrity hashes before each sector, if any.
     pub fn salt(&self) -> Option<[u8; 16]> {
         self.geometry.salt
     }
 
-    /// Whether the tag of a sector is right, of an area at `base` of its store.
+    /// Verifies the tag of a sector, in an area at `base` of its store.
     ///
     /// # Errors
     /// Those of reading.
@@ -274,7 +275,7 @@ impl TaggedSectors {
         Ok(cipher.decrypt(number, &mut data, &tag).is_ok())
     }
 
-    /// Reads whole sectors from number `first` on, with their tags, as they are stored.
+    /// Reads whole sectors from number `first` on, with their tags, as stored.
     pub(super) fn read(
         &self,
         store: &dyn Store,
@@ -291,34 +292,34 @@ impl TaggedSectors {
         stored.iter().try_for_each(|run| self.read_stored(store, base, first, run, data, tags))
     }
 
-    /// Writes whole encrypted sectors from number `first` on, with their tags. On return they are read by everybody, and the next
-    /// flush makes them durable. A crash leaves each as it was or as it should be.
+    /// Writes whole encrypted sectors from number `first` on, with their tags. After this call everybody reads the new data, and
+    /// the next flush makes them durable. A crash leaves each sector old or new.
     pub(super) fn write(&self, store: &dyn Store, base: u64, first: u64, data: &[u8], tags: &[u8]) -> io::Result<()> {
         let mut writing = self.writing();
         self.unless_failed()?;
-        // The journal comes first and would accept what can no longer be moved to its place.
+        // The journal would otherwise accept data that can no longer be moved to their places.
         let written = store.still_whole().and_then(|()| self.collect(&mut writing, store, base, first, data, tags));
         written.inspect_err(|e| self.fail(e))
     }
 
-    /// Writes to the journal what was collected for it: a crash of this program loses none of it any more. A flush of the store then
-    /// makes it durable, and a durable journal is as good as the blocks' own places.
+    /// Writes collected data to the journal, so that a crash of this program does not lose them. A flush of the store then makes
+    /// them durable, because a durable journal is as good as the blocks' own places.
     pub(super) fn commit(&self, store: &dyn Store, base: u64) -> io::Result<()> {
         let _writing = self.writing();
         self.unless_failed()?;
         self.write_collected(store, base).inspect_err(|e| self.fail(e))
     }
 
-    /// A flush failed, so what the disk has of the journal is unknown, and a later flush that succeeds says nothing
-    /// about it: moving blocks from the journal could move what it held before. Only reads go on.
+    /// Records a failed flush. The journal on the disk is then unknown, even if a later flush succeeds: moving blocks could move
+    /// the journal's former contents. Only reads continue.
     pub(super) fn flushing_failed(&self, error: &io::Error) {
         if matches!(*self.writing(), Writing::Ready { .. }) {
             self.fail(error);
         }
     }
 
-    /// Moves what was written to its place and empties the journal, as when the volume is closed. A journal that was
-    /// only read stays as it is.
+    /// Moves written blocks to their places and empties the journal, for closing the volume. A journal that was only read stays as
+    /// it is.
     pub(super) fn settle(&self, store: &dyn Store, base: u64) -> io::Result<()> {
         let mut writing = self.writing();
         let Writing::Ready { head, .. } = *writing else { return Ok(()) };
@@ -332,7 +333,7 @@ impl TaggedSectors {
         Ok(())
     }
 
-    /// Copies what is in memory, and says where the rest is.
+    /// Copies what is in memory, and returns where the rest is.
     fn look_up(&self, index: &Index, first: u64, data: &mut [u8], tags: &mut [u8]) -> Vec<Stored> {
         let (block, tag) = (self.geometry.block(), self.geometry.tag);
         let end = first + (data.len() / block) as u64;
@@ -360,7 +361,7 @@ impl TaggedSectors {
         stored
     }
 
-    /// Reads blocks from the store into their part of what is read from `first` on.
+    /// Reads blocks from the store into the buffer that begins with block `first`.
     fn read_stored(
         &self,
         store: &dyn Store,
@@ -382,7 +383,7 @@ impl TaggedSectors {
         }
     }
 
-    /// Puts blocks into the section that is collected, and writes each that is full.
+    /// Adds blocks to the collected section, and writes the section whenever it is full.
     fn collect(
         &self,
         writing: &mut Writing,
@@ -417,7 +418,7 @@ impl TaggedSectors {
         Ok(())
     }
 
-    /// Writes the section that was collected, if there is one. If that fails, its blocks can still be read.
+    /// Writes the collected section, if there is one. If that fails, its blocks can still be read.
     fn write_collected(&self, store: &dyn Store, base: u64) -> io::Result<()> {
         let Some(mut section) = self.index().collected.clone() else { return Ok(()) };
         store.still_whole()?;
@@ -426,7 +427,7 @@ impl TaggedSectors {
         Ok(())
     }
 
-    /// The next section of the journal; it holds nothing that is still needed.
+    /// The next free section of the journal.
     fn head(&self, writing: &mut Writing, store: &dyn Store, base: u64) -> io::Result<Head> {
         let sections = self.geometry.sections;
         let (head, free) = match *writing {
@@ -447,9 +448,9 @@ impl TaggedSectors {
         Ok(head)
     }
 
-    /// Moves what is in the journal to its place; nothing is collected. Before and after, everything is on the disk.
+    /// Moves blocks from the journal to their places. Nothing may be collected. Before and after, everything is on the disk.
     ///
-    /// Meanwhile others read it from the journal.
+    /// Meanwhile others read the blocks from the journal.
     fn put_into_place(&self, store: &dyn Store, base: u64) -> io::Result<()> {
         store.flush()?;
         self.wait_for_readers();
@@ -468,13 +469,13 @@ impl TaggedSectors {
         Ok(())
     }
 
-    /// Waits for those who read from the store what the index has said until now.
+    /// Waits for readers that use the current index.
     fn wait_for_readers(&self) {
         let before = std::mem::take(&mut self.index_mut().readers);
         let _last = before.write().unwrap_or_else(PoisonError::into_inner);
     }
 
-    /// The blocks in the journal, in runs that are contiguous in their places.
+    /// The blocks in the journal, in runs of consecutive blocks.
     fn runs(&self, in_journal: &BTreeMap<u64, JournalSlot>) -> Vec<Range<u64>> {
         let longest = (PIECE / self.geometry.block()) as u64;
         let mut runs: Vec<Range<u64>> = Vec::new();
@@ -493,8 +494,7 @@ impl TaggedSectors {
         runs
     }
 
-    /// Goes once around the ring writing empty sections, the oldest first (as Linux does in
-    /// `dm_integrity_postsuspend`).
+    /// Writes empty sections once around the ring, the oldest first (like Linux in `dm_integrity_postsuspend`).
     fn empty(&self, store: &dyn Store, base: u64, mut head: Head) -> io::Result<Head> {
         for _ in 0..self.geometry.sections {
             Section::empty(&self.geometry, head).write(&self.geometry, store, base)?;
@@ -507,7 +507,7 @@ impl TaggedSectors {
         Ok(head)
     }
 
-    /// Empties all sections if one is torn. After any number of writes nothing in the journal counts any more.
+    /// Empties all sections because one is torn. After any number of these writes, nothing in the journal is valid.
     fn clear(&self, store: &dyn Store, base: u64, from: Head) -> io::Result<Head> {
         for group in journal::clearing(from.section, self.geometry.sections) {
             for section in group {
@@ -519,7 +519,7 @@ impl TaggedSectors {
         Ok(journal::after_clearing(from.number))
     }
 
-    /// Refuses every write from now on: what is on the disk is unknown.
+    /// Refuses all further writes, because the state of the disk is unknown.
     fn fail(&self, error: &io::Error) {
         self.failure.get_or_init(|| error.to_string());
     }
@@ -545,7 +545,7 @@ impl TaggedSectors {
 }
 
 impl Stored {
-    /// Whether that is the slot behind its last block's.
+    /// Whether this slot directly follows that of the last block.
     fn follows(&self, slot: JournalSlot) -> bool {
         self.slot.is_some_and(|first| {
             first.section == slot.section && u64::from(first.entry) + self.count == u64::from(slot.entry)
@@ -594,7 +594,7 @@ mod tests {
         let write =
             |block: u64, byte: u8| area.write(&store, 0, block, &[byte; 512], &[byte; 32]).expect("it is written");
         let entries = u64::from(geometry.section_entries());
-        // The same block twice is one entry.
+        // Writing the same block twice uses one entry.
         write(1, 1);
         (1..entries).for_each(|nth| write(nth * 3 - 2, nth as u8));
         assert_eq!((written(), area.in_journal() as u64), (0, entries - 1), "they are collected");

@@ -10,10 +10,10 @@ pub(super) const SECTOR: u64 = 512;
 pub(super) const SUPERBLOCK: usize = 4096;
 /// Sectors of a journal section that hold its entries.
 pub(super) const ENTRY_SECTORS: u64 = 8;
-/// Bytes at the end of each journal sector that say when it was written.
+/// The length of the commit id at the end of each journal sector, in bytes.
 pub(super) const COMMIT_ID: usize = 8;
 
-/// What a superblock begins with.
+/// The beginning of a superblock.
 pub(crate) const MAGIC: &[u8; 8] = b"integrt\0";
 /// The newest version that Linux writes for the features used here: it came with the fixed-padding flag.
 const VERSION: u8 = 4;
@@ -27,16 +27,16 @@ const FLAG_FIXED_PADDING: u32 = 0x8;
 const FLAG_FIXED_HMAC: u32 = 0x10;
 const FLAG_INLINE: u32 = 0x20;
 
-/// Sectors between two runs of tags, as a power of two, unless another number was asked for.
+/// The default number of sectors between two runs of tags, as a power of two, and its limits.
 const DEFAULT_LOG2_INTERLEAVE: u8 = 15;
 const LOG2_INTERLEAVE: std::ops::RangeInclusive<u8> = 3..=31;
 /// The journal's share of the device, as a power of two, and the most sectors it may have.
 const JOURNAL_PART: u32 = 7;
 const LONGEST_JOURNAL: u64 = 131_072;
-/// Sectors of tags that Linux reads at a time. Areas must begin at multiples of it, or it would look for tags in the
-/// wrong place.
+/// Sectors of tags that Linux reads at a time. Areas must begin at multiples of it, or Linux would look for tags in the wrong
+/// place.
 const BUFFER_SECTORS: u64 = 128;
-/// What runs of tags are rounded up to, in bytes: with the fixed-padding flag, and without.
+/// The unit that runs of tags are rounded up to, in bytes: with the fixed-padding flag, and without.
 const PADDING: u64 = 4096;
 const EXCESSIVE_PADDING: u64 = 131_072;
 /// Sectors per bit of the bitmap, as a power of two: only recorded, since only dm-integrity's own hashes use it.
@@ -64,18 +64,18 @@ pub(super) struct Geometry {
     pub sections: u32,
     /// Sectors for data.
     pub provided: u64,
-    /// What dm-integrity hashes in front of each sector, where its hash has a key and `fix_hmac` was asked for.
+    /// The salt that dm-integrity hashes before each sector, if its hash has a key and `fix_hmac` was requested.
     pub salt: Option<[u8; 16]>,
 }
 
 impl Geometry {
-    /// Parses the superblock of an area of `len` bytes. `made` are the bytes of a tag and of a block that the area's cipher makes; where
-    /// dm-integrity makes the tags, the superblock says it.
+    /// Parses the superblock of an area of `len` bytes. `made` has the sizes of a tag and of a block in bytes, as the area's cipher
+    /// uses them; `None` if dm-integrity computes the tags, and the superblock has the sizes.
     ///
     /// `at` is the superblock's offset, for error messages.
     ///
     /// # Errors
-    /// `Malformed`, naming the field; `Unsupported` for what dm-crypt's tags never need.
+    /// `Malformed`, naming the field; `Unsupported` for features that dm-crypt's tags never need.
     pub fn parse(bytes: &[u8; SUPERBLOCK], at: u64, len: u64, made: Option<(usize, usize)>) -> Result<Self> {
         let bad = |field, from: u64, what: String| Error::new(ErrorKind::Malformed { field, offset: at + from, what });
         let (le16, le32, le64) = (
@@ -92,7 +92,7 @@ impl Geometry {
             0 => return Err(bad("integrity version", 8, "it is 0".into())),
             newer => return Err(Error::unsupported(format!("dm-integrity version {newer}"))),
         }
-        // Linux leaves the flag there when it is done.
+        // Linux keeps the flag set after it has finished.
         let computed = le64(32) >= le64(16);
         supported(le32(24), computed)?;
         let tag = usize::from(le16(10));
@@ -156,7 +156,7 @@ impl Geometry {
     /// `device` is the size of the store in bytes; Linux derives the journal's size from it.
     ///
     /// # Errors
-    /// `Misuse` if there is no room, or if no tag can be that long.
+    /// `Misuse` if there is not enough room, or if the tag is too long.
     pub fn plan(len: u64, device: u64, tag: usize, block: usize) -> Result<Self> {
         if tag == 0 || tag > MAX_TAG || !matches!(block, 512 | 1024 | 2048 | 4096) {
             return Err(Error::misuse(format!("sectors of {block} bytes cannot have tags of {tag} bytes")));
@@ -303,8 +303,8 @@ impl Geometry {
     }
 }
 
-/// Refuses, by name, the features that only matter where dm-integrity makes the tags itself or protects its journal. `computed` says
-/// whether it has made all tags that it was asked to.
+/// Refuses, by name, features that matter only if dm-integrity computes the tags itself or protects its journal. `computed` is
+/// whether it has finished computing tags.
 fn supported(flags: u32, computed: bool) -> Result<()> {
     let known = FLAG_FIXED_PADDING | FLAG_FIXED_HMAC | if computed { FLAG_RECALCULATING } else { 0 };
     let what = match flags & !known {
@@ -322,8 +322,8 @@ fn supported(flags: u32, computed: bool) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// What Linux 6.1 and cryptsetup 2.6.1 made of devices of 8 MiB with the data at 1 MiB: tag, sector size, sectors
-    /// provided, sections and size of the journal, as their superblocks and `dmsetup table` showed.
+    /// The results of Linux 6.1 and cryptsetup 2.6.1 for devices of 8 MiB with data at 1 MiB: tag, sector size, sectors provided,
+    /// sections and size of the journal, from their superblocks and from `dmsetup table`.
     #[test]
     fn a_plan_is_what_linux_makes() {
         for (tag, block, provided, journal) in [
