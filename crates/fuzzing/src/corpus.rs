@@ -1,4 +1,4 @@
-//! Initial inputs, made by this project's own code, or by hand where it cannot make them.
+//! Initial inputs, made by this project's own code or, where it cannot make them, by hand.
 
 use claviger_engine::file_formats::efs::{EfsInfo, KeyEntry, KeyOwner};
 use claviger_engine::formats::luks2::reencrypt::{self, HeaderAndData, ReencryptionRequest};
@@ -36,7 +36,7 @@ fn created(format: &dyn Format, len: usize, spec: Spec<'_>) -> Vec<u8> {
     bytes(&store)
 }
 
-/// A decrypted header of the current form, without its magic and with it: fields at their offsets behind the salt.
+/// Decrypted headers of the current version, without and with magic. Field offsets count from behind the salt.
 pub fn truecrypt() -> Vec<Vec<u8>> {
     let header = |magic: &[u8; 4], version: u16, program: u16| {
         let mut header = vec![0; 448];
@@ -53,14 +53,14 @@ pub fn truecrypt() -> Vec<Vec<u8>> {
     vec![header(b"TRUE", 5, 0x0700), header(b"TRUE", 2, 0x0100), header(b"TRUE", 3, 0x0500), header(b"VERA", 5, 0x010b)]
 }
 
-/// The header and whatever else precedes the data.
+/// The header and everything else before the data.
 pub fn luks1() -> Vec<Vec<u8>> {
     let mut volume = created(&luks1::LUKS1, (2 << 20) + 8192, Spec::default());
     volume.truncate(4 << 10);
     vec![volume]
 }
 
-/// Volumes with little room for keyslots: an ordinary one, and one with tags.
+/// Volumes with little room for keyslots: a normal one, and one with tags.
 pub fn luks2() -> Vec<Vec<u8>> {
     let spec =
         Spec { data_offset: Some(512 << 10), metadata_size: Some(16 << 10), label: Some("label"), ..Spec::default() };
@@ -68,7 +68,7 @@ pub fn luks2() -> Vec<Vec<u8>> {
     vec![created(&luks2::LUKS2, (512 << 10) + 8192, spec), created(&luks2::LUKS2, 2 << 20, tagged)]
 }
 
-/// Both copies of their headers.
+/// Both header copies of these volumes.
 pub fn luks2_headers() -> Vec<Vec<u8>> {
     luks2()
         .into_iter()
@@ -79,14 +79,13 @@ pub fn luks2_headers() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The JSON of these headers, and of others.
+/// The JSON of these and other headers.
 pub fn luks2_json() -> Vec<Vec<u8>> {
     let json = |volume| luks2::read(&MemoryStore::new(volume)).expect("a header").json;
     luks2().into_iter().map(json).chain(reencryption()).collect()
 }
 
-/// The metadata of volumes whose reencryption has begun: with a new key; from plaintext, and to it, with data that
-/// move.
+/// The metadata of volumes whose reencryption has begun: with a new key, from plaintext, and to plaintext with moved data.
 pub fn reencryption() -> Vec<Vec<u8>> {
     const FRONT: u64 = 512 << 10;
     let passphrase = [Credential::Passphrase(Secret::copy_from(b"passphrase"))];
@@ -108,7 +107,7 @@ pub fn reencryption() -> Vec<Vec<u8>> {
     [rekeyed, plaintext, header].iter().map(|store| luks2::read(store).expect("a header").json).collect()
 }
 
-/// Volumes of BitLocker that open without a password, and one that opens by a startup key.
+/// BitLocker volumes that open without a password, and one that opens with a startup key.
 pub fn bitlocker_volumes() -> Vec<Made> {
     let volume = |kind, protectors| maker::Volume { size: 1 << 20, protectors, ..maker::Volume::new(kind) };
     let clear = |kind| volume(kind, vec![Protector::ClearKey]);
@@ -125,28 +124,28 @@ pub fn bitlocker_volumes() -> Vec<Made> {
     all.iter().map(maker::Volume::make).collect()
 }
 
-/// Volumes, of which the first sectors are changed above all.
+/// Volumes whose first sectors are mutated most.
 pub fn bitlocker() -> Vec<Vec<u8>> {
     bitlocker_volumes().into_iter().map(|made| made.image).collect()
 }
 
-/// Metadata blocks, with what is behind them.
+/// Metadata blocks with the bytes behind them.
 pub fn bitlocker_metadata() -> Vec<Vec<u8>> {
     let block = |made: Made| made.image[made.layout.metadata[0] as usize..][..4096].to_vec();
     bitlocker_volumes().into_iter().map(block).collect()
 }
 
-/// The metadata blocks of all of them, each behind its number.
+/// The metadata blocks of all volumes, each with its number in front.
 pub fn bitlocker_blocks() -> Vec<Vec<u8>> {
     let block = |(number, made): (u8, Made)| [&[number][..], &made.block(0)].concat();
     (0..).zip(bitlocker_volumes()).map(block).collect()
 }
 
-/// Where a bitmap and a log are in what [`bitlocker_on_write`] gives.
+/// Offsets of a bitmap and a log in the output of [`bitlocker_on_write`].
 const BITMAP: usize = 1024;
 const LOG: usize = 4096;
 
-/// Information, a bitmap with its records, and a log, close together.
+/// The information block, a bitmap with its records, and a log, close together.
 pub fn bitlocker_on_write() -> Vec<Vec<u8>> {
     let written = bitlocker_volumes().into_iter().filter_map(|made| {
         let eow = made.layout.encrypt_on_write.as_ref()?;
@@ -163,7 +162,7 @@ pub fn bitlocker_on_write() -> Vec<Vec<u8>> {
     written.collect()
 }
 
-/// Corrects the checksums of what records encryption on write, where it is at the places of the corpus.
+/// Corrects the checksums of encrypt-on-write records at the corpus's offsets.
 pub fn seal_on_write(all: &mut [u8]) {
     let len = all.get(10..12).map_or(0, |len| usize::from(u16::from_le_bytes([len[0], len[1]])));
     for (start, len, crc) in [(0, len, 36), (BITMAP, 512, 56), (BITMAP + 512, 512, 32), (BITMAP + 1024, 512, 32)] {
@@ -174,7 +173,7 @@ pub fn seal_on_write(all: &mut [u8]) {
     }
 }
 
-/// A startup key's file.
+/// The file of a startup key.
 pub fn bitlocker_startup_key() -> Vec<Vec<u8>> {
     let unlocks = bitlocker_volumes().into_iter().flat_map(|made| made.unlocks);
     let keys = unlocks.filter_map(|unlock| match unlock {
@@ -185,9 +184,9 @@ pub fn bitlocker_startup_key() -> Vec<Vec<u8>> {
 }
 
 /// Corrects the checksums of both copies of a LUKS2 header (LUKS2 On-Disk Format Specification 1.1.1, section 2.1), if
-/// there is something like them.
+/// they look like headers.
 pub fn seal_luks2(volume: &mut [u8]) {
-    /// Where the size of a copy, and its checksum, are.
+    /// Offsets of a copy's size and checksum.
     const SIZE: usize = 8;
     const CHECKSUM: usize = 448;
     let Some(size) = volume.get(SIZE..SIZE + 8) else { return };
@@ -200,7 +199,7 @@ pub fn seal_luks2(volume: &mut [u8]) {
     }
 }
 
-/// A whole volume, and the metadata of others: in several parts, and with a compressed encryption context.
+/// A whole volume, and the metadata of others: one in several parts, one with a compressed encryption context.
 pub fn filevault2() -> Vec<Vec<u8>> {
     let users = [User { passphrase: "passphrase", name: "Ann", iterations: 10 }];
     let plaintext = vec![7; 4 * BLOCK];
@@ -210,7 +209,7 @@ pub fn filevault2() -> Vec<Vec<u8>> {
     vec![ordinary.make().sealed(), parts.make().blocks.concat(), compressed.make().blocks.concat()]
 }
 
-/// Texts of volume groups: with segments of both kinds, and with volumes that are parts of others.
+/// Texts of volume groups: with both kinds of segments, and with volumes that are parts of others.
 pub fn lvm2_metadata() -> Vec<Vec<u8>> {
     let mapped =
         volume("root", &[(3, &linear(4)), (4, &striped(4096, &[20, 9]))]) + &volume("home", &[(2, &linear(0))]);
@@ -222,7 +221,7 @@ pub fn lvm2_metadata() -> Vec<Vec<u8>> {
         .into()
 }
 
-/// Physical volumes with one and with two copies of the metadata, one of which goes round in its area.
+/// Physical volumes with one and two copies of the metadata, one of which wraps around in its area.
 pub fn lvm2() -> Vec<Vec<u8>> {
     let mapped =
         volume("root", &[(3, &linear(4)), (4, &striped(4096, &[10, 8]))]) + &volume("home", &[(2, &linear(0))]);
@@ -234,7 +233,7 @@ pub fn lvm2() -> Vec<Vec<u8>> {
 /// The passphrase of [`ecryptfs_header`] and [`ecryptfs_name`].
 pub const PASSPHRASE: &str = "passphrase";
 
-/// Files with their header in front, and headers as they are in an attribute.
+/// Files with their header in front, and headers as stored in an attribute.
 pub fn ecryptfs_header() -> Vec<Vec<u8>> {
     let ciphers = [("aes", 16), ("aes", 24), ("blowfish", 56), ("des3_ede", 24), ("cast6", 32)];
     let files = ciphers.map(|cipher| ecryptfs::File::new(PASSPHRASE, cipher, &[7; 5000]));
@@ -292,7 +291,7 @@ pub fn loopaes() -> Vec<Vec<u8>> {
     vec![whole, line]
 }
 
-/// A file of each version, whose keys nobody knows.
+/// A file of each version, with random keys.
 pub fn cryptmount() -> Vec<Vec<u8>> {
     let mut old = b"cm-blti\x00\x20\x00".to_vec();
     old.extend([7; 10 + 40]);
@@ -351,13 +350,13 @@ pub fn partitions() -> Vec<Vec<u8>> {
     vec![mbr, gpt]
 }
 
-/// Corrects the checksums of a GPT with sectors of 512 bytes (UEFI Specification, section 5.3.2), if there is something like it.
+/// Corrects the checksums of a GPT with sectors of 512 bytes (UEFI Specification, section 5.3.2), if there is one.
 pub fn seal_gpt(disk: &mut [u8]) {
     let Some(header) = disk.get(512..1024).filter(|header| header.starts_with(b"EFI PART")) else { return };
     let number = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes")) as usize;
     let (len, at, entries) = (number(12), number(72).saturating_mul(512), number(80).saturating_mul(number(84)));
     let mut all = disk.get(at..).unwrap_or_default().to_vec();
-    // What is not there is zeros.
+    // Missing entries are zeros.
     all.resize(entries.min(64 << 10), 0);
     let header = &mut disk[512..1024];
     header[88..92].copy_from_slice(&crc32fast::hash(&all).to_le_bytes());
@@ -366,14 +365,16 @@ pub fn seal_gpt(disk: &mut [u8]) {
     header[16..20].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// An exFAT with a file, with checksums. After the boot regions come, each in a sector, the table, the allocation bitmap, the up-case
-/// table, the root folder and the file, which are the clusters 2 to 5 of 100 (Microsoft, "exFAT file system specification", 1.00).
+/// An exFAT with a file and valid checksums. After the boot regions, each in one sector, come the table, the allocation
+/// bitmap, the up-case table, the root folder and the file: clusters 2 to 5 of 100 (Microsoft, "exFAT file system
+/// specification", 1.00).
 fn exfat() -> Vec<u8> {
     let mut disk = vec![0; 64 << 10];
     for region in [0, 12 * 512] {
         let boot = &mut disk[region..region + 512];
         boot[..11].copy_from_slice(b"\xeb\x76\x90EXFAT   ");
-        // Sectors; first of the table, its sectors, first of the clusters, their number, the root's cluster; version; sizes; tables.
+        // Sectors; the table's first sector and length; the first sector and number of clusters; the root's cluster;
+        // version; sizes; tables.
         boot[72] = 128;
         for (at, number) in [(80, 24u32), (84, 1), (88, 25), (92, 100), (96, 4)] {
             boot[at..at + 4].copy_from_slice(&number.to_le_bytes());
@@ -396,7 +397,7 @@ fn exfat() -> Vec<u8> {
         root[at + 24] = len;
     }
     root[36..40].copy_from_slice(&sum.to_le_bytes());
-    // A file of five bytes whose clusters follow each other, and its name.
+    // A file of five bytes in contiguous clusters, and its name.
     root[64..66].copy_from_slice(&[0x85, 2]);
     root[97] = 3;
     root[99] = 1;
@@ -407,13 +408,13 @@ fn exfat() -> Vec<u8> {
     disk
 }
 
-/// A FAT12 with a file, an exFAT with one, and the beginnings of others.
+/// A FAT12 and an exFAT, each with a file, and the beginnings of other file systems.
 pub fn filesystems() -> Vec<Vec<u8>> {
     let mut fat = vec![0; 64 << 10];
     fat[..3].copy_from_slice(&[0xeb, 0x3c, 0x90]);
     fat[3..11].copy_from_slice(b"MSDOS5.0");
-    // Bytes in a sector, sectors in a cluster, reserved, tables, names in the root, sectors, kind, sectors in a table
-    // (Microsoft, FAT specification, section 3).
+    // Sector size in bytes, cluster size in sectors, reserved sectors, tables, root entries, sectors, kind, sectors per
+    // table (Microsoft, FAT specification, section 3).
     fat[11..24].copy_from_slice(&[0, 2, 1, 1, 0, 1, 16, 0, 128, 0, 0xf8, 1, 0]);
     fat[38] = 0x29;
     fat[54..62].copy_from_slice(b"FAT12   ");
@@ -441,7 +442,7 @@ pub fn filesystems() -> Vec<Vec<u8>> {
     vec![fat, ext, ntfs, exfat()]
 }
 
-/// `$EFS` for two users and a recovery agent, one of whom has no thumbprint.
+/// `$EFS` for two users and a recovery agent. One of them has no thumbprint.
 pub fn efs() -> Vec<Vec<u8>> {
     let entry = |n: u8, thumbprint| {
         let owner = KeyOwner {
@@ -458,14 +459,14 @@ pub fn efs() -> Vec<Vec<u8>> {
     vec![whole.to_bytes(), EfsInfo { users: Vec::new(), ..whole }.to_bytes()]
 }
 
-/// Chunks that are compressed, stored, and end early.
+/// Chunks that are compressed, stored or truncated.
 pub fn lznt1() -> Vec<Vec<u8>> {
     let text = [0x05, 0xb0, 0x08, b'a', b'b', b'c', 0xfd, 0x1f].to_vec();
     let stored = [0x03, 0x30, 1, 2, 3, 4].to_vec();
     vec![[text.clone(), stored.clone(), vec![0, 0]].concat(), [stored, text].concat()]
 }
 
-/// Beginnings of everything.
+/// The beginnings of all inputs above.
 pub fn everything() -> Vec<Vec<u8>> {
     let all = [luks1(), luks2_headers(), filevault2(), partitions(), filesystems(), integrity()];
     all.into_iter()
@@ -477,7 +478,7 @@ pub fn everything() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Lines of every kind.
+/// crypttab lines of every kind.
 pub fn crypttab() -> Vec<Vec<u8>> {
     let lines = [
         "one /dev/sda1 none luks,discard,key-slot=1,header=/h",
@@ -489,7 +490,7 @@ pub fn crypttab() -> Vec<Vec<u8>> {
     lines.iter().map(|line| line.as_bytes().to_vec()).chain([lines.join("\n").into_bytes()]).collect()
 }
 
-/// An RSA key of 512 bits, as PKCS#1 has it: `openssl genrsa -traditional 512`.
+/// A 512-bit RSA key in PKCS#1: `openssl genrsa -traditional 512`.
 const RSA_512: &[u8] = b"\
     \x30\x82\x01\x3b\x02\x01\x00\x02\x41\x00\xb2\x29\x07\x00\x86\x55\xc6\xcc\x0b\x97\xe4\xe2\xdd\x62\x2b\x26\x3c\x1b\x9b\x63\xdb\xd4\
     \xbb\xcc\x4c\xd3\x20\x01\xb3\x64\x98\xb4\x60\xd0\x90\x5b\x9e\xd9\xfd\xc6\x65\x10\x26\xa4\x51\xf9\x16\x96\x19\xdd\x96\xf6\x87\x7c\
@@ -502,8 +503,8 @@ const RSA_512: &[u8] = b"\
     \x7e\x2b\x78\x16\x4c\xd0\x7f\xd3\xb6\x47\x99\x8c\x7b\x71\x24\xa8\xab\x1b\xbd\x0e\x0c\x13\x71\xcb\x29\xbf\x6a\xb1\x02\x21\x00\xa5\
     \x66\x48\xd0\x39\x66\x30\x97\xb7\x3b\x04\x34\x7b\xd1\xb3\x79\x81\x2b\x27\x2c\x1c\x02\xef\x1c\xcc\xd6\x54\xb0\xde\x4a\xb1\xda";
 
-/// A PFX of OpenSSL's with one iteration (`openssl pkcs12 -export -iter 1`), one of this project's own, which asks for more than a fuzzer
-/// waits for, a certificate, and PEM.
+/// A PFX of OpenSSL with one iteration (`openssl pkcs12 -export -iter 1`), one of this project that is too slow for a
+/// fuzzer, a certificate, and PEM.
 pub fn private_keys() -> Vec<Vec<u8>> {
     let key = SoftKey::generate(2048).expect("a key");
     let new = NewCertificate { name: "x", recovery: false, from: UNIX_EPOCH };
@@ -520,7 +521,7 @@ pub fn private_keys() -> Vec<Vec<u8>> {
         RSA_512.to_vec(),
         pem("CERTIFICATE", "MAMCAQA="),
         pem("RSA PRIVATE KEY", encrypted),
-        // BER: a sequence and a string of no known length.
+        // BER: a sequence and a string of indefinite length.
         vec![0x30, 0x80, 2, 1, 3, 0x24, 0x80, 4, 1, b'a', 0, 0, 0, 0],
     ]
 }
@@ -535,7 +536,7 @@ pub fn dpapi() -> Vec<Vec<u8>> {
     files.into_iter().map(|(_, contents)| contents).collect()
 }
 
-/// A token of systemd's as it has made it, one of clevis' that names everything, and signatures of PCRs.
+/// A token made by systemd, a clevis token with all fields, and signatures of PCRs.
 pub fn tokens() -> Vec<Vec<u8>> {
     let header = r#"{"alg":"dir","enc":"A256GCM","clevis":{"pin":"sss","sss":{"t":1,"p":"//////////////////////////////////////////8","jwe":["e30..AAAA.AAAA.AAAA"]}}}"#;
     let tokens = [
@@ -561,7 +562,7 @@ fn base64url(bytes: &[u8]) -> String {
     (0..bytes.len() * 8).step_by(6).map(|first| char::from(ALPHABET[usize::from(digit(first))])).collect()
 }
 
-/// A TPM that makes a primary key and says yes to what follows.
+/// Answers of a TPM that creates a primary key and accepts all later commands.
 pub fn tpm2_answers() -> Vec<Vec<u8>> {
     let answer = |tag: u16, code: u32, behind: &[u8]| {
         let len = behind.len() as u16 + 10;
@@ -569,7 +570,7 @@ pub fn tpm2_answers() -> Vec<Vec<u8>> {
             [&len.to_be_bytes()[..], &tag.to_be_bytes(), &u32::from(len).to_be_bytes(), &code.to_be_bytes(), behind];
         parts.concat()
     };
-    // P-256's generator, as a storage key.
+    // The generator of P-256, as a storage key.
     let generator = b"\x6b\x17\xd1\xf2\xe1\x2c\x42\x47\xf8\xbc\xe6\xe5\x63\xa4\x40\xf2\x77\x03\x7d\x81\x2d\xeb\x33\xa0\xf4\xa1\x39\x45\xd8\x98\xc2\x96\
         \x4f\xe3\x42\xe2\xfe\x1a\x7f\x9b\x8e\xe7\xeb\x4a\x7c\x0f\x9e\x16\x2b\xce\x33\x57\x6b\x31\x5e\xce\xcb\xb6\x40\x68\x37\xbf\x51\xf5";
     let (x, y) = generator.split_at(32);
@@ -591,7 +592,7 @@ pub fn tpm2_answers() -> Vec<Vec<u8>> {
     vec![sealing, unsealing, answer(0x8001, 0x921, &[]), answer(0x8001, 0x98e, &[])]
 }
 
-/// Layouts with every kind of segment, as a key process describes them.
+/// Layouts with every kind of segment, as described by a key process.
 pub fn outline() -> Vec<Vec<u8>> {
     let segment = |at: u64, len: u64, holds: &str| {
         format!(r#"{{"at":{at},"len":{len},"stored_at":{at},"writable":true,"holds":{holds}}}"#)
@@ -609,7 +610,7 @@ pub fn outline() -> Vec<Vec<u8>> {
     vec![outline(&plain, r#"{"start":6000,"end":7000}"#), outline(&[tagged], "")]
 }
 
-/// What clients send: both ways to choose an export, and requests of each kind.
+/// Messages of clients: both ways to choose an export, and each kind of request.
 pub fn nbd() -> Vec<Vec<u8>> {
     let option = |number: u32, data: &[u8]| {
         [&b"IHAVEOPT"[..], &number.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
@@ -640,7 +641,7 @@ pub fn nbd() -> Vec<Vec<u8>> {
     vec![old, new.concat(), refused.concat(), [&[0, 0, 0, 3][..], &option(2, &[])].concat()]
 }
 
-/// Messages of the kernel, of every kind (Linux, include/uapi/linux/fuse.h): in a folder with one file, which is node 2.
+/// Kernel messages of every kind (Linux, include/uapi/linux/fuse.h), for a folder with one file, which is node 2.
 pub fn fuse() -> Vec<Vec<u8>> {
     let message = |opcode: u32, node: u64, rest: &[&[u8]]| {
         let rest = rest.concat();
@@ -658,7 +659,7 @@ pub fn fuse() -> Vec<Vec<u8>> {
         all.push(message(14, node, &[&word(2)]));
         all.push(message(16, node, &[&range(3, 5), b"bytes"]));
         all.push(message(15, node, &[&range(0, 4096)]));
-        // The size, and times.
+        // Size and times.
         all.push(message(4, node, &[&word(8 | 32), &word(0), &word(4000), &[0; 64]]));
         all.push(message(46, node, &[&word(0), &word(0), &word(3)]));
         all.push(message(20, node, &[&word(0), &word(0)]));

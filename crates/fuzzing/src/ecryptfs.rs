@@ -15,10 +15,10 @@ const ROOT: Node = 1;
 const FILE: Node = 2;
 const LINK: Node = 3;
 
-/// The most bytes that a file below may get: headers may say that contents begin anywhere.
+/// The maximum size of a stored file, in bytes: headers may claim that contents begin anywhere.
 const ROOM: usize = 1 << 20;
 
-/// A file and a link, which have the same name.
+/// A stored file and a link with the same name.
 #[derive(Default)]
 struct Lower(Mutex<Held>);
 
@@ -102,7 +102,7 @@ static FOLDER: LazyLock<Mutex<(Arc<Lower>, Stacked)>> = LazyLock::new(|| {
     Mutex::new((lower, tree))
 });
 
-/// A file with these bytes at its beginning, and one with them in its attribute: read, made longer and shorter.
+/// A file that begins with these bytes, and one with them in its attribute: read, extended and truncated.
 pub fn header(bytes: &[u8]) {
     let folder = FOLDER.lock().unwrap_or_else(PoisonError::into_inner);
     let (lower, tree) = &*folder;
@@ -127,7 +127,7 @@ pub fn header(bytes: &[u8]) {
     }
 }
 
-/// A name below, and the target of a link: what is shown of them can be found again.
+/// A stored name and the target of a link. Names that are shown must be found again.
 pub fn name(bytes: &[u8]) {
     let folder = FOLDER.lock().unwrap_or_else(PoisonError::into_inner);
     let (lower, tree) = &*folder;
@@ -139,7 +139,7 @@ pub fn name(bytes: &[u8]) {
     let _ = tree.attributes(LINK);
 }
 
-/// What the folder shows of a file, and the name under which it shows one.
+/// The size that the folder shows for a file, and the name under which it shows one.
 #[cfg(test)]
 pub fn shown(file: &[u8], name: &[u8]) -> (Option<u64>, Option<OsString>) {
     let folder = FOLDER.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
-//! Fuzz targets: each parser of untrusted bytes, as a function that must return soon and without a panic, and its
-//! initial inputs. The program in the folder `fuzz` runs them under libFuzzer; the tests here run each over its corpus and over random
-//! mutations of it, the same in every run.
+//! Fuzz targets: each parser of untrusted bytes, as a function that must return soon and without a panic, with its
+//! initial inputs. The program in the folder `fuzz` runs them under libFuzzer. The tests here run each target over its
+//! corpus and over mutations of it, which are the same in every run.
 #![forbid(unsafe_code)]
 
 mod corpus;
@@ -15,9 +15,9 @@ pub use targets::TARGETS;
 pub struct Target {
     /// Its name.
     pub name: &'static str,
-    /// Parses the bytes in every possible way.
+    /// Parses the bytes in all ways that the parser offers.
     pub run: fn(&[u8]),
-    /// Inputs that get far.
+    /// Inputs that reach deep into the parser.
     pub corpus: fn() -> Vec<Vec<u8>>,
 }
 
@@ -41,7 +41,7 @@ mod tests {
     /// Mutations per input, besides the input itself.
     const CHANGES: usize = 300;
 
-    /// Reading one input takes less, even on a busy machine.
+    /// Time limit for one input, even on a busy machine.
     const LONGEST: Duration = Duration::from_secs(20);
 
     /// Bytes that parsers tend to trip over.
@@ -79,7 +79,7 @@ mod tests {
         bytes
     }
 
-    /// A factor for more, and different, mutations: for a longer run without libFuzzer.
+    /// Multiplies and varies the mutations: for a longer run without libFuzzer.
     fn times() -> usize {
         std::env::var("CLAVIGER_FUZZ_TIMES").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
     }
@@ -102,7 +102,7 @@ mod tests {
                     assert!(begin.elapsed() < LONGEST, "{}: {:?}", target.name, begin.elapsed());
                 };
                 run(input);
-                // Large ones cost time to change.
+                // Large inputs take longer to mutate, so they get fewer mutations.
                 let changes = times() * CHANGES * 64 / (64 + input.len() / 4096);
                 (0..changes).for_each(|_| run(&changed(input, &mut random)));
             }
@@ -110,17 +110,17 @@ mod tests {
         }
     }
 
-    /// Checks that the targets reach the parsers at all.
+    /// Checks that the corpus reaches the parsers.
     #[test]
     fn the_corpus_is_what_it_is_taken_for() {
         for name in ["luks1", "luks2", "bitlocker", "filevault2"] {
             let input = &(target(name).corpus)()[0];
             assert!(targets::opens_as(input).iter().any(|f| f.eq_ignore_ascii_case(name)), "{name}");
         }
-        // Half-way, a key alone is not enough.
+        // During a conversion, a key alone is not enough.
         let opened = |run: fn(&[u8]) -> usize, inputs: Vec<Vec<u8>>| inputs.iter().map(|i| run(i)).collect::<Vec<_>>();
         assert_eq!(opened(volumes::luks2_json, corpus::luks2_json()), [1, 1, 0, 0, 0]);
-        // One of both keys has the right size; and all but the last need none.
+        // Only one of the two keys has the right size; all volumes but the last need no key.
         assert_eq!(opened(volumes::bitlocker_block, corpus::bitlocker_blocks()), [2, 2, 2, 2, 2, 1]);
         assert!(corpus::nbd().iter().map(|bytes| messages::nbd(bytes)).max() > Some(2 << 20));
         assert_eq!(opened(messages::fuse_tree, corpus::fuse()), [17, 27]);
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(shown, (Some(5000), Some("name".into())));
     }
 
-    /// `fuzz/` runs what the table has; the ways into parsers are in two lists of their own.
+    /// `fuzz/` must run all targets of the table. Entry points into parsers are listed in two other files.
     #[test]
     fn each_way_into_a_parser_has_a_target() {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));

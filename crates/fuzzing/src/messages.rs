@@ -1,4 +1,4 @@
-//! Messages for the servers, over volumes and file systems that nobody else sees.
+//! Messages to the servers, over private volumes and file systems.
 
 use std::sync::Arc;
 
@@ -12,23 +12,23 @@ use claviger_serve::nbd::Export;
 use crate::corpus;
 use crate::volumes::Sparse;
 
-/// A little more than is read at a time, so that a part is left over.
+/// A little more than is read at a time, which leaves a partial read.
 const EXPORTED: u64 = (1 << 20) + 512;
 
-/// What a client sends from the handshake on. How many bytes are sent back.
+/// Serves a client that sends these bytes, from the handshake on. Returns how many bytes it received.
 pub fn nbd(bytes: &[u8]) -> u64 {
     let export = |name: &str, len| Export::new(name, Arc::new(Sparse { len, ..Sparse::default() }));
     let read_only = Export { read_only: true, description: "for reading".into(), ..export("b", 700) };
     fuzzing::nbd(vec![export("a", EXPORTED), read_only], bytes).expect("there are sockets")
 }
 
-/// What the kernel sends to a mounted image.
+/// Kernel messages to a mounted image.
 pub fn fuse_image(messages: &[u8]) {
     let image = |read_only| Image { read_only, uid: 0, gid: 0, store: Arc::new(MemoryStore::new(vec![5; 10_000])) };
     [false, true].map(image).into_iter().for_each(|image| fuzzing::fuse_image(image, messages));
 }
 
-/// What the kernel sends to a mounted FAT with a file in it. How many messages are carried out.
+/// Kernel messages to a mounted FAT with a file. Returns how many messages were carried out.
 pub fn fuse_tree(messages: &[u8]) -> usize {
     let fat = Arc::new(MemoryStore::new(corpus::filesystems().swap_remove(0)));
     let (_, tree) = filesystems::open(fat).expect("it opens");

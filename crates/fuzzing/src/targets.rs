@@ -60,7 +60,7 @@ pub static TARGETS: &[Target] = &[
     Target { name: "fuse_tree", run: |bytes| _ = messages::fuse_tree(bytes), corpus: corpus::fuse },
 ];
 
-/// What `bytes` are the beginning of: it has at least `len` bytes, which are zeros. Short inputs get far.
+/// A store of at least `len` bytes that begins with `bytes` and continues with zeros, so short inputs get far.
 fn store(bytes: &[u8], len: u64) -> Arc<dyn Store> {
     Sparse::beginning(bytes, len)
 }
@@ -69,7 +69,7 @@ fn luks1(bytes: &[u8]) {
     volumes::open(&luks1::LUKS1, &store(bytes, 4 << 20));
 }
 
-/// The goal is the JSON behind the checksum, so the checksums are corrected, as an attacker would.
+/// Aims at the JSON behind the checksum, so the checksums are corrected, as an attacker would.
 fn luks2(bytes: &[u8]) {
     volumes::open(&luks2::LUKS2, &store(bytes, 1 << 20));
     let mut sealed = bytes.to_vec();
@@ -77,7 +77,7 @@ fn luks2(bytes: &[u8]) {
     volumes::open(&luks2::LUKS2, &store(&sealed, 1 << 20));
 }
 
-/// The goal is what is behind checksums and encryption, so that blocks of metadata are taken as they are, too.
+/// Aims at the data behind checksums and encryption, so metadata blocks are also parsed directly.
 fn filevault2(bytes: &[u8]) {
     volumes::open(&filevault2::FILEVAULT2, &store(bytes, 0));
     fuzzing::filevault2_metadata(bytes);
@@ -87,7 +87,7 @@ fn bitlocker(bytes: &[u8]) {
     volumes::open(&bitlocker::BITLOCKER, &store(bytes, 0));
 }
 
-/// The goal is what is behind the checksums.
+/// Aims at the data behind the checksums.
 fn bitlocker_on_write(bytes: &[u8]) {
     fuzzing::bitlocker_on_write(bytes);
     let mut sealed = bytes.to_vec();
@@ -106,7 +106,7 @@ fn specification(bytes: &[u8]) {
             let mut run = vec![5; 2 * cipher.sector_size()];
             cipher.encrypt(u64::MAX - 1, &mut run);
             cipher.decrypt(u64::MAX - 1, &mut run);
-            // With a random IV, or nothing to invert, this does not hold and is not tried.
+            // This cannot be checked with a random IV or without an inverse.
             assert!(run.iter().all(|b| *b == 5), "{text} does not decrypt what it encrypts");
         }
     }
@@ -119,7 +119,7 @@ fn integrity(bytes: &[u8]) {
     }
 }
 
-/// The goal is what is behind the checksums of a GPT, too.
+/// Also aims at the data behind the checksums of a GPT.
 fn partitions(bytes: &[u8]) {
     let mut sealed = bytes.to_vec();
     corpus::seal_gpt(&mut sealed);
@@ -133,7 +133,7 @@ fn partitions(bytes: &[u8]) {
     }
 }
 
-/// The goal is what is behind the checksums, too.
+/// Also aims at the data behind the checksums.
 fn lvm2(bytes: &[u8]) {
     let mut sealed = bytes.to_vec();
     testkit_lvm2::seal(&mut sealed);
@@ -147,7 +147,7 @@ fn lvm2(bytes: &[u8]) {
     }
 }
 
-/// With the checksums of exFAT as they are, and mended.
+/// With exFAT's checksums unchanged and corrected.
 fn filesystems(bytes: &[u8]) {
     let mut sealed = bytes.to_vec();
     testkit_exfat::seal(&mut sealed);
@@ -161,9 +161,9 @@ fn filesystems(bytes: &[u8]) {
     }
 }
 
-/// The root folder with its immediate contents, and the beginnings of its files.
+/// Reads the root folder with its entries, and the beginnings of its files.
 fn walk(tree: &dyn Tree) {
-    /// The most names that are examined.
+    /// The most names to examine.
     const NAMES: usize = 64;
     for entry in tree.list(tree.root()).unwrap_or_default().into_iter().take(NAMES) {
         let Ok(attributes) = tree.attributes(entry.node) else { continue };
@@ -196,7 +196,7 @@ fn crypttab(bytes: &[u8]) {
     }
 }
 
-/// The formats that recognise it.
+/// The formats that recognise these bytes.
 #[cfg(test)]
 pub fn opens_as(bytes: &[u8]) -> Vec<&'static str> {
     FORMATS.iter().filter(|f| !f.headerless() && f.open(&store(bytes, 4 << 20)).is_ok()).map(|f| f.name()).collect()

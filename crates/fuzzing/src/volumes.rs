@@ -1,4 +1,4 @@
-//! Volumes whose outside is valid around what is tried: checksums fit, keys are known, and what opens is read and written.
+//! Volumes with valid checksums and known keys around the fuzzed part. Volumes that open are read and written.
 
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -14,14 +14,14 @@ use claviger_testkit::bitlocker::metadata::{HEADERS, Nonces, Seal, validation};
 
 use crate::corpus;
 
-/// The volume key of what [`corpus`] makes: as much of it as is needed.
+/// The volume key of volumes made by [`corpus`], of which the first bytes are used.
 pub const KEY: [u8; 64] = [7; 64];
 
-/// Derivations that a header asks for may take so long; all others are cancelled.
+/// Time limit for key derivations requested by a header; longer ones are cancelled.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// A store of any size of which little is kept: these bytes, and above them those at their places. The rest is zeros, and writes
-/// are forgotten.
+/// A store of any size that holds little data: `base`, and parts that overlay it at their offsets. The rest is zeros,
+/// and writes are discarded.
 #[derive(Clone, Default)]
 pub struct Sparse {
     pub base: &'static [u8],
@@ -30,7 +30,7 @@ pub struct Sparse {
 }
 
 impl Sparse {
-    /// `bytes`, and zeros behind them up to `len`.
+    /// A store with `bytes`, followed by zeros up to `len`.
     pub fn beginning(bytes: &[u8], len: u64) -> Arc<dyn Store> {
         let len = len.max(bytes.len() as u64);
         Arc::new(Self { over: vec![(0, bytes.to_vec())], len, ..Self::default() })
@@ -68,8 +68,8 @@ impl Store for Sparse {
     }
 }
 
-/// Reads a header, describes it, and tries to open it: by a passphrase, for which no key is derived, by keys, and by nothing. What opens is
-/// used. In how many ways it has opened.
+/// Reads a header, describes it, and tries to open it by a passphrase without a derivation, by keys, and by nothing.
+/// Uses every volume that opens, and returns their number.
 pub fn open(format: &dyn Format, store: &Arc<dyn Store>) -> usize {
     let _ = format.identify(&**store);
     let Ok(header) = format.open(store) else { return 0 };
@@ -92,7 +92,7 @@ pub fn open(format: &dyn Format, store: &Arc<dyn Store>) -> usize {
     opened
 }
 
-/// Reads and writes at both ends and in the middle, with odd borders.
+/// Reads and writes at both ends and in the middle, with unaligned bounds.
 fn exercise(volume: &Volume) {
     let mut some = [0; 1500];
     let some = &mut some[..volume.len().min(1500) as usize];
@@ -103,16 +103,16 @@ fn exercise(volume: &Volume) {
     }
 }
 
-/// A volume with this JSON in both copies of its header; what is behind them is from one with tags.
+/// A volume with this JSON in both copies of its header; the rest is from a volume with tags.
 pub fn luks2_json(json: &[u8]) -> usize {
-    /// Of a copy, and of what is in front of the JSON in it.
+    /// Size of a header copy, and of the part before its JSON.
     const COPY: usize = 16 << 10;
     const BINARY: usize = 4 << 10;
     static VOLUME: LazyLock<Vec<u8>> = LazyLock::new(|| corpus::luks2().swap_remove(1));
     let mut headers = VOLUME[..2 * COPY].to_vec();
     for copy in headers.as_chunks_mut::<COPY>().0 {
         let area = &mut copy[BINARY..];
-        // It ends with a zero byte.
+        // The JSON ends with a zero byte.
         let len = json.len().min(area.len() - 1);
         area.fill(0);
         area[..len].copy_from_slice(&json[..len]);
@@ -122,8 +122,8 @@ pub fn luks2_json(json: &[u8]) -> usize {
     open(&luks2::LUKS2, &store)
 }
 
-/// A volume that needs no password, one of several by the first byte, with the rest as its metadata: the block's size and CRC fit, and
-/// its hash is sealed under the right key.
+/// A volume without a password, chosen by the first byte, with the remaining bytes as its metadata. The block's size
+/// and CRC are valid, and its hash is sealed under the right key.
 pub fn bitlocker_block(bytes: &[u8]) -> usize {
     const MOST: usize = 8 << 10;
     static VOLUMES: LazyLock<Vec<Made>> = LazyLock::new(corpus::bitlocker_volumes);
@@ -148,7 +148,7 @@ pub fn bitlocker_block(bytes: &[u8]) -> usize {
     open(&bitlocker::BITLOCKER, &store)
 }
 
-/// Does as it is told, and changes nothing.
+/// Accepts every request, and changes nothing.
 struct Idle;
 
 impl KeyProcess for Idle {
@@ -178,13 +178,13 @@ impl KeyProcess for Idle {
     }
 }
 
-/// What a key process says of a layout, as JSON, over a store of 1 MiB.
+/// A key process's description of a layout, as JSON, over a store of 1 MiB.
 pub fn outline(json: &[u8]) {
     let Ok(outline) = serde_json::from_slice::<KeylessLayout>(json) else { return };
     let store = Sparse::beginning(&corpus::integrity()[0], 1 << 20);
     let key_process: Arc<dyn KeyProcess> = Arc::new(Idle);
     let Ok(layout) = outline.with_key_process(&key_process, &*store) else { return };
-    // Nobody has the keys here.
+    // This process has no keys.
     assert!((0..4).all(|segment| Keys::of(&layout, true).range(true, segment, 0, 512).is_err()));
     exercise(&Volume::new(store, layout));
 }

@@ -1,4 +1,4 @@
-//! A Ceph cluster of a monitor and three OSDs in a folder: on 127.0.0.1 alone, without root, and without authentication.
+//! A Ceph cluster of a monitor and three OSDs in a folder: only on 127.0.0.1, without root and without authentication.
 
 use std::fs;
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::tools;
 
-/// Ends with this. Every object is stored thrice, and written while two of its OSDs answer.
+/// A cluster, which ends on drop. Every object has three copies, and can be written while two of its OSDs answer.
 pub struct Cluster {
     folder: tempfile::TempDir,
     monitor: Option<Child>,
@@ -17,10 +17,10 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts it, with a pool `vol`: some 15 s. A reported skip where Ceph or qemu's driver for it is missing.
+    /// Starts a cluster with a pool `vol`, in about 15 s. A reported skip if Ceph or qemu's driver for it is missing.
     ///
     /// # Panics
-    /// If it does not come up within a minute.
+    /// If it does not start within a minute.
     pub fn start() -> Option<Self> {
         for program in ["ceph", "rbd", "ceph-mon", "ceph-osd", "monmaptool", "qemu-nbd", "qemu-io"] {
             tools::program(program)?;
@@ -71,12 +71,12 @@ impl Cluster {
         }
     }
 
-    /// The configuration, which clients name.
+    /// The configuration file, for clients.
     pub fn conf(&self) -> PathBuf {
         self.folder.path().join("ceph.conf")
     }
 
-    /// A program of Ceph's as its administrator, ended after a minute.
+    /// A Ceph program with administrator rights, killed after a minute.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("timeout");
         command.args(["60", program]).env("CEPH_CONF", self.conf()).stdin(Stdio::null());
@@ -102,7 +102,7 @@ impl Cluster {
         command.stdout(log.try_clone().expect("a descriptor")).stderr(log).spawn().expect("it starts")
     }
 
-    /// Starts the monitor, again.
+    /// Starts the monitor, or restarts it.
     pub fn start_monitor(&mut self) {
         self.monitor = Some(self.daemon("ceph-mon", "a"));
     }
@@ -112,7 +112,7 @@ impl Cluster {
         self.monitor.take().into_iter().for_each(end);
     }
 
-    /// Starts an OSD, again.
+    /// Starts an OSD, or restarts it.
     pub fn start_osd(&mut self, n: usize) {
         self.osds[n] = Some(self.daemon("ceph-osd", &n.to_string()));
     }
@@ -122,7 +122,7 @@ impl Cluster {
         self.osds[n].take().into_iter().for_each(end);
     }
 
-    /// Sends a signal to an OSD: STOP freezes it, CONT thaws it.
+    /// Sends a signal to an OSD: STOP freezes it, CONT resumes it.
     pub fn signal_osd(&self, n: usize, signal: &str) {
         let pid = self.osds[n].as_ref().expect("it runs").id().to_string();
         tools::run(Command::new("kill").args([&format!("-{signal}"), &pid]));
@@ -140,7 +140,7 @@ fn end(mut child: Child) {
     let _ = child.wait();
 }
 
-/// On one host: placed over OSDs, the word of one of which is enough that another is gone.
+/// For a single host: copies are spread over OSDs, and one OSD's report is enough to mark another as down.
 fn conf(folder: &Path, id: &str, monitor: &str) -> String {
     let folder = folder.display();
     format!(

@@ -1,4 +1,4 @@
-//! Certificates for TLS, made by OpenSSL, under the names that libnbd, nbdkit and qemu look for.
+//! TLS certificates made by OpenSSL, with the file names that libnbd, nbdkit and qemu use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,20 +6,20 @@ use std::process::Command;
 
 use crate::tools::{program, run};
 
-/// An authority in a folder of its own.
+/// An authority with its own folder.
 pub struct Authority {
     folder: PathBuf,
 }
 
 impl Authority {
-    /// Makes one; a reported skip without OpenSSL.
+    /// Creates an authority; a reported skip without OpenSSL.
     ///
     /// # Panics
-    /// If the folder cannot be made.
+    /// If the folder cannot be created.
     pub fn new(folder: &Path) -> Option<Self> {
         program("openssl")?;
         fs::create_dir_all(folder).expect("a folder");
-        // Two of one name would be taken for one with a wrong signature.
+        // Authorities of the same name would be reported as one with a wrong signature.
         let name = format!("/CN=authority {}", folder.file_name().unwrap_or_default().display());
         new_key(folder, "ca")
             .args(["-x509", "-days", "30", "-subj", &name, "-addext", "keyUsage=critical,keyCertSign,cRLSign"])
@@ -28,7 +28,7 @@ impl Authority {
         Some(Self { folder: folder.to_owned() })
     }
 
-    /// An authority, and certificates of it for a server called localhost and 127.0.0.1 and for a client.
+    /// An authority with certificates for a server, called localhost and 127.0.0.1, and for a client.
     pub fn with_both(folder: &Path) -> Option<Self> {
         let authority = Self::new(folder)?;
         authority.issue("server", "DNS:localhost,IP:127.0.0.1", 30);
@@ -36,17 +36,17 @@ impl Authority {
         Some(authority)
     }
 
-    /// Where it and its certificates are.
+    /// The folder of the authority and its certificates.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// A certificate and a key for `who`, "server" or "client", with these alternative names if not empty, for so many days.
+    /// Issues a certificate and a key to `who`, "server" or "client", with these alternative names if any, for this many days.
     ///
     /// # Panics
     /// If a file cannot be written.
     pub fn issue(&self, who: &str, names: &str, days: i32) {
-        // qemu demands keyEncipherment.
+        // qemu requires keyEncipherment.
         let mut extensions =
             format!("keyUsage=critical,digitalSignature,keyEncipherment\nextendedKeyUsage={who}Auth\n");
         if !names.is_empty() {
@@ -87,7 +87,7 @@ impl Authority {
         ca().args(["-gencrl", "-out", "ca-crl.pem"]).run();
     }
 
-    /// Another folder, with the authority that peers have to come from, and what `who` of this one shows.
+    /// Fills another folder with the authority `trusted` and the certificate and key of `who` from this one.
     ///
     /// # Panics
     /// If a file cannot be copied.
@@ -101,7 +101,7 @@ impl Authority {
     }
 }
 
-/// A request for a certificate of a new key of `who`.
+/// A certificate request with a new key for `who`.
 fn new_key(folder: &Path, who: &str) -> OpenSsl {
     OpenSsl::new(folder, "req").args([
         "-newkey",

@@ -1,5 +1,5 @@
-//! A maker of Windows profiles: master keys, private keys and certificates as DPAPI has them. It knows nothing of the engine; after
-//! mimikatz's structures (modules/kull_m_key.h, kull_m_dpapi.h) and impacket's dpapi.py.
+//! A maker of Windows profiles: master keys, private keys and certificates as stored with DPAPI. It does not use the
+//! engine; its sources are mimikatz's structures (modules/kull_m_key.h, kull_m_dpapi.h) and impacket's dpapi.py.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,7 @@ use sha2::{Sha256, Sha512};
 use crate::random::Random;
 use crate::tools;
 
-/// Which of Windows' two sets of algorithms.
+/// One of the two sets of algorithms in Windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Era {
     /// Windows XP: 3DES and SHA-1.
@@ -25,14 +25,14 @@ pub enum Era {
     Seven,
 }
 
-/// What encrypts the master keys.
+/// The kind of account, which determines how master keys are encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Account {
-    /// Of this computer: SHA-1 of the password.
+    /// Local account: SHA-1 of the password.
     Local,
-    /// Of a domain: MD4 of the password, the NT hash.
+    /// Domain account: MD4 of the password, the NT hash.
     Domain,
-    /// Of a domain, where the NT hash is stretched.
+    /// Domain account with a stretched NT hash.
     Protected,
 }
 
@@ -43,24 +43,24 @@ pub struct Profile {
     pub password: String,
     /// The user's security identifier.
     pub sid: String,
-    /// Algorithms.
+    /// The algorithms.
     pub era: Era,
-    /// Whose account.
+    /// The kind of account.
     pub account: Account,
     /// Iterations of the master keys.
     pub iterations: u32,
-    /// The seed of all that is random.
+    /// The seed of all random data.
     pub seed: u64,
 }
 
 impl Profile {
-    /// One that opens fast.
+    /// A profile that opens quickly.
     pub fn new(password: &str, era: Era, account: Account) -> Self {
         let (password, sid) = (password.to_owned(), "S-1-5-21-1111111111-2222222222-333333333-1001".to_owned());
         Self { password, sid, era, account, iterations: 50, seed: 1 }
     }
 
-    /// Its files: paths below `AppData/Roaming/Microsoft`, with their contents.
+    /// The profile's files: paths below `AppData/Roaming/Microsoft`, with their contents.
     pub fn files(&self, keys: &[Key]) -> Vec<(String, Vec<u8>)> {
         let mut random = Random::new(self.seed);
         let master = self.master_key(&mut random);
@@ -98,7 +98,7 @@ impl Profile {
         }
     }
 
-    /// HMAC of what the account has for a password, and of the security identifier.
+    /// HMAC of the account's password hash and the security identifier.
     fn user_key(&self) -> Vec<u8> {
         let wide = utf16(&self.password);
         let nt_hash = Md4::digest(&wide).to_vec();
@@ -126,7 +126,7 @@ impl Profile {
         }
     }
 
-    /// Bytes of key and block, and the number of the cipher.
+    /// Key size and block size in bytes, and the cipher's number.
     fn cipher(&self) -> (usize, usize, u32) {
         match self.era {
             Era::Xp => (24, 8, 0x6603),
@@ -171,11 +171,11 @@ impl Profile {
             index += 1;
         }
         let mac = self.hmac(&self.hmac(&user, &mac_salt), &key);
-        // The ciphertext is whole blocks; what fills them lies in front of the key.
+        // The ciphertext has whole blocks, with the padding in front of the key.
         let mut plain = [&mac_salt[..], &mac].concat();
         plain.resize((plain.len() + key.len()).next_multiple_of(block) - key.len(), 0);
         plain.extend_from_slice(&key);
-        // HMAC's own number stands for SHA-1 here.
+        // Here the number of HMAC stands for SHA-1.
         let hash = if self.era == Era::Xp { 0x8009 } else { 0x800e };
         let mut stored = words(&[2]);
         stored.extend_from_slice(&salt);
@@ -228,7 +228,7 @@ impl Profile {
         blob
     }
 
-    /// A container of CryptoAPI with a key for encryption.
+    /// A CryptoAPI container with an encryption key.
     fn capi(&self, key: &Numbers, name: &str, master: &MasterKey, random: &mut Random) -> Vec<u8> {
         let len = key.modulus.len();
         let number = |out: &mut Vec<u8>, bytes: &[u8], room: usize| {
@@ -259,7 +259,7 @@ impl Profile {
         [&file[..], &public, &private, &flags].concat()
     }
 
-    /// A container of CNG.
+    /// A CNG container.
     fn cng(&self, key: &Numbers, name: &str, master: &MasterKey, random: &mut Random) -> Vec<u8> {
         let [p, q, ..] = &key.halves;
         let exponent = key.exponent.to_be_bytes()[1..].to_vec();
@@ -279,23 +279,23 @@ impl Profile {
     }
 }
 
-/// Where a key lies.
+/// The API that stores a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// With CryptoAPI.
+    /// CryptoAPI.
     Capi,
-    /// With its successor.
+    /// CNG, its successor.
     Cng,
 }
 
 /// A private key of a profile.
 #[derive(Clone, Debug)]
 pub struct Key {
-    /// Where it lies.
+    /// The API that stores it.
     pub kind: Kind,
     /// The name of its container.
     pub container: String,
-    /// The key, as PKCS#1 has it.
+    /// The key, in PKCS#1.
     pub pkcs1: Vec<u8>,
     /// Its certificate, in DER.
     pub certificate: Option<Vec<u8>>,
@@ -312,7 +312,7 @@ struct Numbers {
     modulus: Vec<u8>,
     exponent: u32,
     private: Vec<u8>,
-    /// Primes, exponents and coefficient, half as long as the modulus.
+    /// Primes, exponents and coefficient, each half as long as the modulus.
     halves: [Vec<u8>; 5],
 }
 
@@ -337,7 +337,7 @@ impl Numbers {
     }
 }
 
-/// Where the contents of a DER value begin, and how long they are.
+/// The header size and content length of a DER value.
 fn header(der: &[u8]) -> (usize, usize) {
     match der[1] {
         len @ 0..0x80 => (2, usize::from(len)),
@@ -348,7 +348,7 @@ fn header(der: &[u8]) -> (usize, usize) {
     }
 }
 
-/// A certificate as a store has it: its hash, the place of its key, its name, itself.
+/// A certificate as in a store: its hash, the location of its key, its name, and the certificate itself.
 fn stored_certificate(der: &[u8], key: &Key) -> Vec<u8> {
     let (container, provider) = (utf16(&format!("{}\0", key.container)), utf16("Some Provider\0"));
     let mut place = words(&[28, 28 + container.len() as u32, 1, 0, 0, 0, 1]);
@@ -408,8 +408,8 @@ fn pbkdf2_sha256(password: &[u8], salt: &[u8], iterations: u32) -> Vec<u8> {
     sum
 }
 
-/// What impacket makes of the private key of a profile's container of CryptoAPI: the decrypted blob, with the password. A reported skip
-/// where it is not installed.
+/// The private key in a profile's CryptoAPI container, as impacket decrypts the blob with the password. A reported skip
+/// if impacket is not installed.
 ///
 /// # Panics
 /// In CI, if it is not installed.

@@ -1,7 +1,7 @@
-//! Encrypted files of NTFS (EFS), made with ciphers of others and OpenSSL's RSA, and read by ntfsdecrypt. It knows nothing of the
-//! engine.
+//! Encrypted files of NTFS (EFS), made with other projects' ciphers and OpenSSL's RSA, and read by ntfsdecrypt. Nothing
+//! here uses the engine.
 //!
-//! Facts: MS-EFSR, 2.2.2.1, and ntfs-3g's ntfsprogs/ntfsdecrypt.c and libntfs-3g/efs.c.
+//! Sources: MS-EFSR, 2.2.2.1, and ntfs-3g's ntfsprogs/ntfsdecrypt.c and libntfs-3g/efs.c.
 
 use std::fs;
 use std::io::Write;
@@ -17,10 +17,10 @@ use crate::tools;
 /// The password of every PFX.
 pub const PASSWORD: &str = "of the file";
 
-/// Programs that are needed.
+/// Required programs.
 const NEEDED: [&str; 3] = ["openssl", "ntfsdecrypt", "python3"];
 
-/// Types a password on a terminal, for ntfsdecrypt reads it nowhere else. What it writes comes into the file that is named first.
+/// Types a password on a terminal, the only place where ntfsdecrypt reads it. Its output goes to the first file named.
 const TYPE: &str = "
 import os, pty, sys
 pid, terminal = pty.fork()
@@ -52,10 +52,10 @@ pub enum Cipher {
 }
 
 impl Cipher {
-    /// All of them.
+    /// All ciphers.
     pub const ALL: [Self; 3] = [Self::Aes256, Self::TripleDes, Self::Desx];
 
-    /// Its number in Windows, the bytes of its keys, and bits of randomness in them.
+    /// The cipher's number in Windows, its key size in bytes, and the key's entropy in bits.
     fn facts(self) -> (u32, usize, u32) {
         match self {
             Self::Aes256 => (0x6610, 32, 256),
@@ -64,12 +64,12 @@ impl Cipher {
         }
     }
 
-    /// Bytes of its keys.
+    /// Key size, in bytes.
     pub fn key_size(self) -> usize {
         self.facts().1
     }
 
-    /// What ntfs-3g shows of a file raw: sectors, and how much longer they are than the contents.
+    /// The raw form of a file in ntfs-3g: sectors, followed by how many bytes longer they are than the contents.
     pub fn raw(self, key: &[u8], plain: &[u8]) -> Vec<u8> {
         let mut raw = plain.to_vec();
         raw.resize(plain.len().next_multiple_of(512), 0xa5);
@@ -123,11 +123,11 @@ fn chain(sector: &mut [u8], iv: &[u8], encrypt: impl Fn(&mut [u8])) {
     }
 }
 
-/// Somebody with a certificate and its private key.
+/// A user with a certificate and its private key.
 #[derive(Debug)]
 pub struct Identity {
     dir: tempfile::TempDir,
-    /// What files call them.
+    /// The user's name in files.
     pub name: String,
     /// SHA-1 of the certificate.
     pub thumbprint: [u8; 20],
@@ -138,11 +138,11 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A new one, who reads files or, as an `agent`, recovers them. A reported skip where programs are missing.
+    /// A new user, or with `agent` a recovery agent. A reported skip if programs are missing.
     pub fn new(name: &str, agent: bool) -> Option<Self> {
         NEEDED.iter().try_for_each(|name| tools::program(name).map(drop))?;
         let dir = tempfile::tempdir().expect("a temporary folder");
-        // Debian's ntfsdecrypt cuts the last character off: so it is there twice.
+        // Debian's ntfsdecrypt cuts off the last character, so the purpose is listed twice.
         let purposes = match agent {
             false => "1.3.6.1.4.1.311.10.3.4,1.3.6.1.4.1.311.10.3.40",
             true => "1.3.6.1.4.1.311.10.3.4.1,1.3.6.1.4.1.311.10.3.4.10",
@@ -167,17 +167,17 @@ impl Identity {
         Some(Self { name: name.to_owned(), thumbprint, modulus, exponent, dir })
     }
 
-    /// The private key, and its certificate.
+    /// The private key with its certificate.
     pub fn pfx(&self) -> PathBuf {
         self.dir.path().join("key.pfx")
     }
 
-    /// Encrypts with the public key, as PKCS#1 has it.
+    /// Encrypts with the public key, in PKCS#1.
     pub fn encrypt(&self, message: &[u8]) -> Vec<u8> {
         self.rsa(&["-encrypt", "-certin", "-inkey"], "certificate.pem", message).expect("it fits")
     }
 
-    /// Decrypts with the private key, as PKCS#1 has it.
+    /// Decrypts with the private key, in PKCS#1.
     pub fn decrypt(&self, ciphertext: &[u8]) -> Option<Vec<u8>> {
         self.rsa(&["-decrypt", "-inkey"], "key.pem", ciphertext)
     }
@@ -192,7 +192,7 @@ impl Identity {
         output.status.success().then_some(output.stdout)
     }
 
-    /// What ntfsdecrypt makes of the file at `path` in an image; nothing where it fails.
+    /// The output of ntfsdecrypt for the file at `path` in an image; none if it fails.
     pub fn ntfsdecrypt(&self, image: &Path, path: &str) -> Option<Vec<u8>> {
         let out = self.dir.path().join("out");
         let mut python = Command::new("timeout");
@@ -222,7 +222,7 @@ pub fn info(cipher: Cipher, key: &[u8], users: &[&Identity], agents: &[&Identity
     info_with(users, agents, |of| of.encrypt(&fek))
 }
 
-/// `$EFS` whose encrypted keys are what `encrypted` says, the most significant byte first.
+/// `$EFS` with the keys that `encrypted` returns, the most significant byte first.
 pub fn info_with(users: &[&Identity], agents: &[&Identity], encrypted: impl Fn(&Identity) -> Vec<u8>) -> Vec<u8> {
     let list = |of: &[&Identity]| {
         let entries = of.iter().flat_map(|one| entry(one, encrypted(one).into_iter().rev().collect()));
@@ -257,10 +257,10 @@ fn numbers(numbers: &[u32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// Writes an encrypted file, and its streams, into a folder that ntfs-3g has mounted with `efs_raw`: all of them raw.
+/// Writes an encrypted file and its streams, all raw, into a folder that ntfs-3g has mounted with `efs_raw`.
 ///
 /// # Panics
-/// If that fails.
+/// If writing fails.
 pub fn put(path: &Path, raw: &[u8], info: &[u8]) {
     fs::write(path, raw).expect("there is room");
     rustix::fs::setxattr(path, "system.ntfs_efsinfo", info, XattrFlags::CREATE).expect("ntfs-3g takes it");

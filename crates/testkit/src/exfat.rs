@@ -2,8 +2,8 @@
 
 const SECTOR: usize = 512;
 
-/// Mends the checksums of an exFAT with sectors of 512 bytes, or of its beginning, so that what is wrong gets further: those of both
-/// boot regions (3.4), and of all that looks like a set of directory entries (6.3.3).
+/// Corrects the checksums of an exFAT with 512-byte sectors, or of its beginning, so that errors get past them: those
+/// of both boot regions (3.4), and of everything that looks like a set of directory entries (6.3.3).
 pub fn seal(bytes: &mut [u8]) {
     for region in bytes.chunks_exact_mut(12 * SECTOR).take(2) {
         let (summed, sums) = region.split_at_mut(11 * SECTOR);

@@ -1,5 +1,5 @@
-//! A maker of FileVault 2 volumes, after the documents alone (libfvde, "FileVault Drive Encryption (FVDE)"; cryptsetup 2.6.1,
-//! lib/fvault2/fvault2.c): it shares nothing with what reads them. Other programs check it, too.
+//! A maker of FileVault 2 volumes, written only from documents (libfvde, "FileVault Drive Encryption (FVDE)";
+//! cryptsetup 2.6.1, lib/fvault2/fvault2.c). It shares no code with the reader. Other programs check it, too.
 //!
 //! ```text
 //! block 0        volume header                block 128  encrypted metadata, second copy
@@ -16,25 +16,25 @@ use crate::random::Random;
 use crate::reference::aes::Aes;
 use crate::reference::{Keyed, xts};
 
-/// Bytes of a block, in which places are counted.
+/// Size of a block, the unit of positions, in bytes.
 pub const BLOCK: usize = 4096;
 
-/// Bytes of a block of metadata.
+/// Size of a metadata block, in bytes.
 pub const METADATA_BLOCK: usize = 8192;
 
-/// Where labels, both copies of the encrypted metadata, and the data are, in blocks.
+/// Positions of the labels, both copies of the encrypted metadata, and the data, in blocks.
 const LABELS: [u64; 4] = [1, 5, 9, 13];
 const METADATA: [u64; 2] = [64, 128];
 /// See [`METADATA`].
 pub const DATA: u64 = 192;
 
-/// What a block that was given up has in place of a checksum.
+/// The bytes that replace the checksum of a discarded block.
 pub const WIPED: &[u8] = b"LVFwiped";
 
-/// Blocks of metadata that there is room for.
+/// Number of metadata blocks that fit.
 const ROOM: usize = 32;
 
-/// Somebody who opens a volume.
+/// A user who can open a volume.
 #[derive(Clone, Copy)]
 pub struct User<'a> {
     /// The passphrase or the recovery key, with its hyphens.
@@ -45,33 +45,33 @@ pub struct User<'a> {
     pub iterations: u32,
 }
 
-/// How a volume is to be.
+/// Description of a volume.
 #[derive(Clone)]
 pub struct Recipe<'a> {
-    /// Who opens it.
+    /// The users who can open it.
     pub users: &'a [User<'a>],
-    /// What it holds: whole blocks.
+    /// Its plaintext, in whole blocks.
     pub plaintext: &'a [u8],
-    /// Its parts: how many blocks of it, and where they are, from `beginning` on.
+    /// Its parts: the length of each, and its position relative to `beginning`, in blocks.
     pub parts: Vec<(u64, u64)>,
-    /// The block from which the parts count, in a block of metadata of its own; none if it is 0.
+    /// The block that positions of parts are relative to, stored in a metadata block of its own unless it is 0.
     pub beginning: u64,
-    /// Whether the encryption context is compressed and goes on in blocks of their own.
+    /// Whether the encryption context is compressed and continues in blocks of its own.
     pub compressed: bool,
-    /// How far the encryption is, in Core Storage's words.
+    /// Progress of the encryption, in Core Storage's terms.
     pub conversion: &'a str,
-    /// What is random is made of it.
+    /// The seed of all random data.
     pub seed: u64,
 }
 
 impl<'a> Recipe<'a> {
-    /// The ordinary one: in one part.
+    /// A simple volume, in one part.
     pub fn new(users: &'a [User<'a>], plaintext: &'a [u8]) -> Self {
         let parts = vec![((plaintext.len() / BLOCK) as u64, DATA)];
         Self { users, plaintext, parts, beginning: 0, compressed: false, conversion: "Complete", seed: 1 }
     }
 
-    /// Makes it.
+    /// Makes the volume.
     pub fn make(&self) -> Image {
         let mut random = Random::new(self.seed);
         let mut uuid = || -> [u8; 16] { random.bytes(16).try_into().expect("16 bytes") };
@@ -185,7 +185,7 @@ impl<'a> Recipe<'a> {
     }
 
     fn context_blocks(&self, context: &[u8]) -> Vec<Vec<u8>> {
-        /// Where a context is in its block, and how much of one is put into each block that it goes on in.
+        /// Offset of a context in its block, and length of the piece in each continuation block.
         const AT: usize = 0x3b0;
         const PIECE: usize = 300;
         let stored =
@@ -229,7 +229,7 @@ impl<'a> Recipe<'a> {
 
     fn volume_block(&self, names: &Names) -> Vec<u8> {
         let Names { group, family, logical } = names;
-        // The zero byte at the end belongs to it.
+        // The zero byte at the end is part of the text.
         let xml = format!(
             "<dict><key>com.apple.corestorage.lv.familyUUID</key><string>{family}</string><key>com.apple.corestorage.lv.groupUUID</key>\
              <string>{group}</string><key>com.apple.corestorage.lv.sequence</key><integer size=\"32\">0x3</integer>\
@@ -258,11 +258,11 @@ pub struct Image {
     pub header: [u8; 512],
     /// The labels, each with its descriptor, without checksum.
     pub labels: Vec<Vec<u8>>,
-    /// The blocks of metadata in clear, without checksums.
+    /// The metadata blocks in plaintext, without checksums.
     pub blocks: Vec<Vec<u8>>,
-    /// The volume with its data, and nothing else.
+    /// The volume with only its data.
     bytes: Vec<u8>,
-    /// The key of the data, then that of the tweaks.
+    /// The data key, then the tweak key.
     pub volume_key: [u8; 32],
     /// UUID of the logical volume's family.
     pub family: [u8; 16],
@@ -273,7 +273,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// The first block of metadata of a type.
+    /// The first metadata block of this type.
     ///
     /// # Panics
     /// If there is none.
@@ -281,7 +281,7 @@ impl Image {
         self.blocks.iter_mut().find(|b| b[10..12] == kind.to_le_bytes()).expect("a block of that type")
     }
 
-    /// The volume, with checksums and encryption. Damage is done to what comes out.
+    /// The volume with checksums and encryption. Tests damage the result.
     pub fn sealed(&self) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         let mut header = self.header;
@@ -309,12 +309,12 @@ impl Image {
         bytes
     }
 
-    /// Where a block of metadata is in a copy of them, in bytes of the volume.
+    /// Position of a metadata block in a copy, in bytes of the volume.
     pub fn place(block: usize, copy: usize) -> usize {
         METADATA[copy] as usize * BLOCK + block * METADATA_BLOCK
     }
 
-    /// Where a label is, in bytes of the volume.
+    /// Position of a label, in bytes of the volume.
     pub fn label_place(label: usize) -> usize {
         LABELS[label] as usize * BLOCK
     }
@@ -326,7 +326,7 @@ struct Names {
     logical: String,
 }
 
-/// A block of metadata, without a checksum.
+/// A metadata block without checksum.
 fn block(kind: u16, object: u64, fill: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let mut block = vec![0; METADATA_BLOCK];
     number(&mut block, 4, 4, 0xffff_ffff);
@@ -340,7 +340,7 @@ fn block(kind: u16, object: u64, fill: impl FnOnce(&mut [u8])) -> Vec<u8> {
     block
 }
 
-/// A label, and behind it the descriptor of the encrypted metadata.
+/// A label, followed by the descriptor of the encrypted metadata.
 fn label(names: &Names, len: usize) -> Vec<u8> {
     let mut label = block(0x0011, 0, |b| {
         let size = group_xml(names).len() as u64;
@@ -375,7 +375,7 @@ fn group_xml(names: &Names) -> String {
     )
 }
 
-/// The key of the data, and what is made of it and the family's UUID: that of the tweaks.
+/// The data key, and the tweak key derived from it and the family's UUID.
 fn volume_key(key: &[u8; 16], family: &[u8; 16]) -> [u8; 32] {
     let tweak = Sha256::digest([&key[..], family].concat());
     let mut whole = [0; 32];
@@ -420,7 +420,7 @@ fn encrypt(key: &[u8; 32], unit: usize, first: u64, run: &mut [u8]) {
     xts::crypt(|block| data.encrypt(block), |t| tweak.encrypt(t), unit, first, run);
 }
 
-/// Writes the checksum into a block or a header: CRC-32C of what is behind byte 8, without the inversion at the end.
+/// Writes the checksum into a block or a header: CRC-32C of the bytes from 8 on, without the final inversion.
 fn seal(block: &mut [u8]) {
     let mut sum = u32::from_le_bytes(*block[4..].first_chunk().expect("a seed"));
     for byte in &block[8..] {
@@ -441,13 +441,13 @@ fn put(bytes: &mut [u8], at: usize, what: &[u8]) {
     bytes[at..at + what.len()].copy_from_slice(what);
 }
 
-/// A UUID as text, in capitals as Core Storage has it.
+/// A UUID as text, in capitals as in Core Storage.
 pub fn text(uuid: &[u8; 16]) -> String {
     let digits: String = uuid.iter().map(|byte| format!("{byte:02X}")).collect();
     [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &digits[range]).join("-")
 }
 
-/// Bytes as a property list has them.
+/// Bytes as in a property list.
 pub fn encoded(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
@@ -455,7 +455,7 @@ pub fn encoded(bytes: &[u8]) -> String {
 /// The inverse of [`encoded`].
 ///
 /// # Panics
-/// For what is no Base64.
+/// If this is not Base64.
 pub fn decoded(digits: &str) -> Vec<u8> {
     STANDARD.decode(digits).expect("Base64")
 }

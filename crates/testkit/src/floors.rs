@@ -1,12 +1,13 @@
-//! Floors of a crate: a module knows only those on its own floor and below.
+//! Floors of a crate: a module uses only modules on its own floor and below.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Checks the sources below `src`: the modules in `floors`, from the ground up, name none on a floor above. Every module has a floor.
+/// Checks the sources below `src`. The modules in `floors`, from the bottom up, must not name any on a higher floor,
+/// and every module must have a floor.
 ///
 /// # Panics
-/// If one does, or has none.
+/// If a module breaks either rule.
 pub fn check(src: &Path, floors: &[&[&str]]) {
     for file in sources(src).iter().filter(|file| **file != src.join("lib.rs")) {
         let inside = file.strip_prefix(src).expect("it is in there").with_extension("");

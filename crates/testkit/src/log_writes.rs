@@ -1,23 +1,23 @@
-//! What the kernel's dm-log-writes has recorded of a disk, and what the disk may hold if power fails anywhere in it.
+//! Evaluates recordings of the kernel's dm-log-writes, to find what a disk may hold if power fails at any point.
 
 use std::io;
 use std::ops::Range;
 
 use crate::random::Random;
 
-/// Requests in the order in which they were done (the kernel's Documentation/admin-guide/device-mapper/log-writes.rst and the structures in
-/// drivers/md/dm-log-writes.c).
+/// Requests in the order of completion (the kernel's Documentation/admin-guide/device-mapper/log-writes.rst and the
+/// structures in drivers/md/dm-log-writes.c).
 pub struct Log {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
 }
 
 struct Entry {
-    /// What was written before the last flush that is in the log before this one is on the disk.
+    /// When this request is done, everything written before the previous flush in the log is on the disk.
     flush: bool,
-    /// It is on the disk when it is done.
+    /// This request's data are on the disk when it is done.
     fua: bool,
-    /// Where it was written, in bytes, and where its data are in the log.
+    /// The position of the write on the disk, and of its data in the log, in bytes.
     write: Option<(usize, Range<usize>)>,
     mark: Option<String>,
 }
@@ -35,7 +35,7 @@ impl Log {
     /// Reads a log device.
     ///
     /// # Errors
-    /// `InvalidData` if it is none, or ends early.
+    /// `InvalidData` if this is not a log, or ends early.
     pub fn new(bytes: Vec<u8>) -> io::Result<Self> {
         let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         let number = |at: usize| {
@@ -65,7 +65,7 @@ impl Log {
         Ok(Self { bytes, entries })
     }
 
-    /// How many requests there were: power may fail after any of them.
+    /// Number of requests: power may fail after any of them.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
@@ -75,12 +75,13 @@ impl Log {
         self.entries.is_empty()
     }
 
-    /// The marks, and after how many requests each was set.
+    /// The marks, each with the number of requests before it.
     pub fn marks(&self) -> impl Iterator<Item = (usize, &str)> {
         self.entries.iter().enumerate().filter_map(|(at, entry)| Some((at + 1, entry.mark.as_deref()?)))
     }
 
-    /// Makes of a disk, as it was before, what it may hold if power fails after `cut` requests: all that was flushed, and any of the rest.
+    /// Turns the disk's previous contents into what it may hold if power fails after `cut` requests: all flushed data,
+    /// and any of the rest.
     pub fn replay(&self, disk: &mut [u8], cut: usize, random: &mut Random) {
         let flushed = self.entries[..cut].iter().rposition(|entry| entry.flush).unwrap_or(0);
         for (at, entry) in self.entries[..cut].iter().enumerate() {
@@ -97,7 +98,7 @@ impl Log {
 mod tests {
     use super::*;
 
-    /// A log of these requests, in sectors of 512 bytes: where, what each byte is, flags.
+    /// A log of these requests, in sectors of 512 bytes: position, fill byte, flags.
     fn log(requests: &[(u64, u8, u64)]) -> Log {
         let sector = |numbers: &[u64]| {
             let mut sector: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
@@ -126,7 +127,7 @@ mod tests {
             log.replay(&mut disk, log.len(), &mut random);
             seen.insert([disk[0], disk[512], disk[1024], disk[1536]]);
         }
-        // The flush came before the data of its own request.
+        // The flush happened before the data of its own request.
         let expected = [[1, 0, 3, 0], [1, 0, 3, 4], [1, 2, 3, 0], [1, 2, 3, 4]];
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), expected);
         let mut disk = vec![0; 4 * 512];

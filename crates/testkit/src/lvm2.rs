@@ -1,5 +1,5 @@
-//! A maker of physical volumes of LVM2, after lvm2's lib/format_text/layout.h alone: it shares nothing with what reads them. lvm2 itself
-//! checks it, too.
+//! A maker of LVM2 physical volumes, written only from lvm2's lib/format_text/layout.h. It shares no code with the
+//! reader. lvm2 itself checks it, too.
 //!
 //! ```text
 //! 512 label        4096 metadata area, 28 KiB        DATA extents …
@@ -10,39 +10,39 @@ use std::fmt::Write;
 /// The UUID of the physical volume, without hyphens.
 pub const UUID: &str = "0123456789abcdefghijABCDEFGHIJxy";
 
-/// Where the first extent is, in bytes.
+/// Position of the first extent, in bytes.
 pub const DATA: usize = 64 << 10;
 
-/// Bytes of an extent.
+/// Size of an extent, in bytes.
 pub const EXTENT: usize = 8 << 10;
 
-/// Where the metadata area is, and how large: in bytes.
+/// Position and size of the metadata area, in bytes.
 pub const AREA: usize = 4096;
 /// See [`AREA`].
 pub const AREA_SIZE: usize = 28 << 10;
 
-/// How a physical volume is to be.
+/// Description of a physical volume.
 #[derive(Clone)]
 pub struct Recipe {
-    /// How many extents it has.
+    /// Number of extents.
     pub extents: usize,
     /// The text of its metadata.
     pub text: String,
-    /// The sector that the label is in.
+    /// The sector of the label.
     pub label: usize,
-    /// Where the text begins in the metadata area.
+    /// Offset of the text in the metadata area.
     pub text_at: usize,
-    /// Of a second metadata area, which is at the end, the text; it has [`AREA_SIZE`] bytes, too.
+    /// The text of a second metadata area at the end, which also has [`AREA_SIZE`] bytes.
     pub second: Option<String>,
 }
 
 impl Recipe {
-    /// One with the text of a group `vg` that has these logical volumes: sections, as [`volume`] makes them.
+    /// A physical volume of a group `vg` with these logical volumes: sections made by [`volume`].
     pub fn new(extents: usize, volumes: &str) -> Self {
         Self { extents, text: group(extents, volumes), label: 1, text_at: 1024, second: None }
     }
 
-    /// Makes it. What the extents hold tells where it is: each byte is a mixture of its place.
+    /// Makes the volume. Each byte of an extent is a hash of its position, which identifies misplaced data.
     ///
     /// # Panics
     /// If the text is larger than its area.
@@ -84,7 +84,7 @@ impl Recipe {
     }
 }
 
-/// The byte that a made volume has at this place.
+/// The byte of a made volume at this position.
 pub fn pattern(at: usize) -> u8 {
     (at.wrapping_mul(0x9e37_79b1) >> 24) as u8 ^ at as u8
 }
@@ -99,8 +99,7 @@ fn number(bytes: &[u8], at: usize) -> Option<usize> {
     bytes.get(at..at + 8).map(|number| u64::from_le_bytes(number.try_into().expect("eight bytes")) as usize)
 }
 
-/// Corrects the checksums of labels in the usual sector, of metadata areas where they are made, and of their texts, as far as
-/// these are there.
+/// Corrects the checksums of labels in the usual sectors, of metadata areas at their usual places, and of their texts, if present.
 pub fn seal(bytes: &mut [u8]) {
     for sector in 0..4 {
         if let Some(label) = bytes.get_mut(sector * 512..(sector + 1) * 512).filter(|s| s.starts_with(b"LABELONE")) {
@@ -128,7 +127,7 @@ pub fn seal(bytes: &mut [u8]) {
     }
 }
 
-/// Bit by bit (lvm2's lib/misc/crc.c has a table).
+/// Computes the checksum bit by bit (lvm2's lib/misc/crc.c has a table).
 fn crc(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0xf597_a6cf, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc: u32, _| crc >> 1 ^ (0xedb8_8320 & 0u32.wrapping_sub(crc & 1)))
@@ -148,7 +147,7 @@ pub fn group(extents: usize, volumes: &str) -> String {
     )
 }
 
-/// The section of a logical volume with these segments: how many extents each has, and the rest of it.
+/// The section of a logical volume with these segments: the number of extents of each, and the rest of its text.
 pub fn volume(name: &str, segments: &[(usize, &str)]) -> String {
     let mut text = format!(
         "{name} {{\nid = \"{}\"\nstatus = [\"READ\", \"WRITE\", \"VISIBLE\"]\nflags = []\nsegment_count = {}\n",
@@ -164,12 +163,12 @@ pub fn volume(name: &str, segments: &[(usize, &str)]) -> String {
     text + "}\n"
 }
 
-/// What a linear segment has, which begins at this extent.
+/// The text of a linear segment that begins at this extent.
 pub fn linear(first: usize) -> String {
     format!("type = \"striped\"\nstripe_count = 1\t# linear\n\nstripes = [\n\"pv0\", {first}\n]")
 }
 
-/// What a striped segment has, whose stripes begin at these extents, with this many bytes at a time.
+/// The text of a striped segment whose stripes begin at these extents, with chunks of this many bytes.
 pub fn striped(chunk: usize, first: &[usize]) -> String {
     let stripes: Vec<_> = first.iter().map(|first| format!("\"pv0\", {first}")).collect();
     let (count, size) = (first.len(), chunk / 512);

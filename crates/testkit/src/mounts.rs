@@ -1,8 +1,8 @@
-//! Servers, mounts and loop devices that tests make, and that are gone when the test ends, however it ends.
+//! Servers, mounts and loop devices of tests, which are removed when the test ends, however it ends.
 //!
-//! A FUSE file system is never served by the test's own process: a process between fork and exec that holds a copy of
-//! `/dev/fuse` and a file of the mount waits for ever, unkillable, once the server stops reading. So a server is a
-//! [`Server`], a child; and nothing here waits without a limit.
+//! A test's own process never serves a FUSE file system. Between fork and exec, a process that holds a copy of
+//! `/dev/fuse` and a file of the mount waits forever, unkillable, once the server stops reading. So a server is a
+//! child, a [`Server`]; and nothing here waits without a limit.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,10 +16,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::tools;
 
-/// How long a test waits for what should happen at once: the machine may be busy.
+/// Time limit for events that should happen at once: the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until `condition` holds. Whether it came to hold within `limit`.
+/// Waits until `condition` holds. Returns whether it did within `limit`.
 #[must_use]
 pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + limit;
@@ -34,7 +34,7 @@ pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool 
     }
 }
 
-/// A command that is killed after `seconds`: for all that may touch a mount whose server hangs.
+/// A command that is killed after `seconds`: for everything that may touch a mount whose server hangs.
 pub fn bounded(seconds: u32, program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("timeout");
     command.args(["-k", "5", &seconds.to_string()]).arg(program).stdin(Stdio::null());
@@ -48,7 +48,7 @@ pub fn as_nobody(seconds: u32, program: impl AsRef<std::ffi::OsStr>) -> Command 
     command
 }
 
-/// Lets every user open `/dev/fuse`, as on Debian but not in some containers. A reported skip without FUSE.
+/// Lets every user open `/dev/fuse`, which Debian allows but some containers do not. A reported skip without FUSE.
 ///
 /// # Panics
 /// In CI, where there is FUSE.
@@ -65,8 +65,8 @@ pub fn fuse_for_everyone() -> Option<()> {
     }
 }
 
-/// A child process that is killed and waited for on drop. Its output goes to files, so that nothing has to read while
-/// it runs.
+/// A child process that is killed and waited for on drop. Its output goes to files, so nothing has to read it while the
+/// process runs.
 pub struct Server {
     child: Child,
     out: tempfile::NamedTempFile,
@@ -74,7 +74,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it with empty standard input.
+    /// Starts the process with empty standard input.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -87,7 +87,7 @@ impl Server {
         Self { child, out, err }
     }
 
-    /// Its process id.
+    /// The process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -102,7 +102,7 @@ impl Server {
         text(self.err.path())
     }
 
-    /// Whether it is still running.
+    /// Whether the process is still running.
     pub fn running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -110,7 +110,7 @@ impl Server {
     /// Waits until `ready` returns true.
     ///
     /// # Panics
-    /// If it ends first, or after `PATIENCE`; the message includes its output.
+    /// If the process ends first, or after `PATIENCE`; the message includes its output.
     #[track_caller]
     pub fn wait_until(&mut self, what: &str, mut ready: impl FnMut(&Self) -> bool) {
         let mut is_ready = false;
@@ -122,19 +122,19 @@ impl Server {
         assert!(is_ready, "it was not {what} ({:?}): {}{}", self.child.try_wait(), self.out(), self.err());
     }
 
-    /// Sends it SIGTERM.
+    /// Sends the process SIGTERM.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Sends it a signal.
+    /// Sends the process a signal.
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw);
-        // It may have ended already.
+        // The process may have ended already.
         let _ = kill_process(pid.expect("a child has a pid"), signal);
     }
 
-    /// Waits for it to end, for at most `limit`.
+    /// Waits for the process to end, for at most `limit`.
     pub fn ended_within(&mut self, limit: Duration) -> Option<ExitStatus> {
         let mut status = None;
         let _ = wait_until(limit, || {
@@ -148,7 +148,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        // It has been killed, but may be in an uninterruptible system call: do not wait without a limit.
+        // The process was killed, but may be in an uninterruptible system call: never wait without a limit.
         if self.ended_within(PATIENCE).is_none() {
             eprintln!("process {} does not end", self.pid());
         }
@@ -164,11 +164,11 @@ fn text(path: &Path) -> String {
 pub struct MountInfo {
     /// Major and minor number of the file system's device.
     pub device: (u32, u32),
-    /// Where it is mounted.
+    /// The mount point.
     pub dir: PathBuf,
     /// Type of the file system: `fuse.claviger`.
     pub kind: String,
-    /// What is mounted.
+    /// The mount's source.
     pub source: String,
     /// Options of the file system.
     pub options: String,
@@ -176,14 +176,14 @@ pub struct MountInfo {
 
 /// The topmost mount on `dir`, if any. Touches no file system.
 pub fn mounted_on(dir: &Path) -> Option<MountInfo> {
-    // An absolute path of the parent: resolving the last part could hang.
+    // Resolves only the parent: resolving the last part could hang.
     let parent = dir.parent().and_then(|p| p.canonicalize().ok());
     let dir = parent.zip(dir.file_name()).map_or_else(|| dir.to_owned(), |(parent, name)| parent.join(name));
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     table.lines().filter_map(parse_mount).rfind(|m| m.dir == dir)
 }
 
-/// All mounts in folders below `dir`, in the order in which they were made.
+/// All mounts below `dir`, in the order in which they were made.
 pub fn mounted_below(dir: &Path) -> Vec<MountInfo> {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -205,14 +205,14 @@ fn parse_mount(line: &str) -> Option<MountInfo> {
     })
 }
 
-/// Space, tab, newline and backslash are octal there.
+/// Decodes space, tab, newline and backslash, which are octal in mountinfo.
 fn unescaped(field: &str) -> String {
     let pairs = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     pairs.iter().fold(field.to_owned(), |text, (escape, plain)| text.replace(escape, plain))
 }
 
-/// A folder that may be a mount point: on drop everything is unmounted lazily and FUSE connections are aborted, so that
-/// nobody waits for a server that is gone.
+/// A folder that may be a mount point. On drop everything is unmounted lazily and FUSE connections are aborted, so
+/// nobody waits for a dead server.
 pub struct Mount(PathBuf);
 
 impl Mount {
@@ -226,7 +226,7 @@ impl Mount {
         &self.0
     }
 
-    /// What is mounted there now.
+    /// The current mount on the folder.
     pub fn info(&self) -> Option<MountInfo> {
         mounted_on(&self.0)
     }
@@ -265,7 +265,7 @@ impl Drop for Mount {
     }
 }
 
-/// Aborts a FUSE connection as the last resort: all requests on it fail. `minor` is the minor number of the mounted
+/// Aborts a FUSE connection as a last resort, which fails all its requests. `minor` is the minor number of the mounted
 /// file system's device. Root only.
 ///
 /// # Errors
@@ -298,15 +298,15 @@ impl LoopDevice {
         Some(Self(String::from_utf8_lossy(&output.stdout).trim().into()))
     }
 
-    /// Its path.
+    /// The device's path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 }
 
 impl Drop for LoopDevice {
-    /// Ends when the kernel has released the file: while anybody else has the device open, if only to see whether it is
-    /// free, `losetup -d` returns earlier.
+    /// Waits until the kernel has released the file: `losetup -d` returns earlier while anyone else has the device
+    /// open, even just to check whether it is free.
     fn drop(&mut self) {
         let name = self.0.file_name().unwrap_or_default();
         let attached = || fs::read(Path::new("/sys/block").join(name).join("loop/backing_file")).ok();
@@ -364,7 +364,7 @@ mod tests {
         assert!(server.running());
         let pid = server.pid();
         drop(server);
-        // Waited for, so that not even its process ID remains.
+        // The process was waited for, so not even its ID remains.
         assert!(!Path::new(&format!("/proc/{pid}")).exists());
 
         let mut server = Server::start(Command::new("sleep").arg("1000"));

@@ -1,5 +1,5 @@
-//! What is done to a tree, step by step: to a model in memory, and through a [`Tree`]. What else can do it, as a real kernel, is
-//! compared with both.
+//! Operations on a tree, applied to a model in memory and through a [`Tree`]. Other implementations, such as a real
+//! kernel, are compared with both.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -20,42 +20,42 @@ pub enum Operation {
     File(OsString),
     /// Makes a symbolic link to a target.
     Link(OsString, OsString),
-    /// Writes bytes at an offset of a file that is there.
+    /// Writes bytes at an offset of an existing file.
     Write(OsString, u64, Vec<u8>),
-    /// Writes bytes behind the end of a file that is there.
+    /// Appends bytes to an existing file.
     Append(OsString, Vec<u8>),
-    /// Makes a file shorter or longer.
+    /// Shortens or extends a file.
     Resize(OsString, u64),
-    /// Gives what has the first name the second one, whose own goes.
+    /// Renames the first path to the second, which is replaced.
     Rename(OsString, OsString),
-    /// Gives the file of the first name the second one, too.
+    /// Gives the file at the first path the second as an additional name.
     AddName(OsString, OsString),
     /// Removes a file, a link or an empty folder.
     Remove(OsString),
 }
 
-/// What is at a path.
+/// The node at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// A folder.
     Folder,
-    /// A file: its size, the names that it has, and the SHA-256 of what it holds.
+    /// A file: its size, its number of names, and the SHA-256 of its contents.
     File(u64, u32, [u8; 32]),
     /// A symbolic link, and its target.
     Link(OsString),
-    /// Something that cannot be read, and the system's number of the error where it has one.
+    /// Something unreadable, with the system's error number, if any.
     Unreadable(Option<i32>),
 }
 
-/// All that a tree holds, by path.
+/// All nodes of a tree, by path.
 pub type Listing = BTreeMap<OsString, Seen>;
 
-/// What a file of these bytes is seen as.
+/// The listing's entry for a file with these bytes.
 pub fn file(bytes: &[u8], names: u32) -> Seen {
     Seen::File(bytes.len() as u64, names, Sha256::digest(bytes).into())
 }
 
-/// What a tree should hold.
+/// The expected contents of a tree.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     nodes: BTreeMap<OsString, Node>,
@@ -72,10 +72,10 @@ enum Node {
 }
 
 impl Model {
-    /// Does one step.
+    /// Applies one step.
     ///
     /// # Panics
-    /// If it cannot be done: models are for steps that succeed.
+    /// If the step cannot be done: models are for steps that succeed.
     pub fn apply(&mut self, operation: &Operation) {
         match operation {
             Operation::Folder(path) => self.insert(path, Node::Folder),
@@ -89,7 +89,7 @@ impl Model {
             Operation::Append(path, data) => self.bytes(path).extend(data),
             Operation::Resize(path, len) => self.bytes(path).resize(*len as usize, 0),
             Operation::Rename(from, to) => {
-                // A rename from one name of a file to another one does nothing (POSIX, rename()).
+                // A rename between two names of one file does nothing (POSIX, rename()).
                 if from == to || matches!(self.nodes[from], Node::File(_)) && self.nodes.get(to) == self.nodes.get(from)
                 {
                     return;
@@ -109,7 +109,7 @@ impl Model {
         }
     }
 
-    /// Does all of them.
+    /// Applies all steps.
     pub fn after(mut self, operations: &[Operation]) -> Self {
         operations.iter().for_each(|operation| self.apply(operation));
         self
@@ -124,7 +124,7 @@ impl Model {
         self.files.get_mut(number).expect("it has contents")
     }
 
-    /// What should be seen.
+    /// The expected listing.
     pub fn listing(&self) -> Listing {
         let names = |number| self.nodes.values().filter(|node| **node == Node::File(number)).count() as u32;
         let seen = |node: &Node| match node {
@@ -135,7 +135,7 @@ impl Model {
         self.nodes.iter().map(|(path, node)| (path.clone(), seen(node))).collect()
     }
 
-    /// A step that can be done, near the borders of pieces of `extent` bytes.
+    /// A random possible step, near the bounds of extents of `extent` bytes.
     pub fn step(&self, random: &mut Random, extent: usize) -> Operation {
         let new = |random: &mut Random| {
             let folders = self.paths(|node| *node == Node::Folder);
@@ -184,7 +184,7 @@ fn write(bytes: &mut Vec<u8>, at: usize, data: &[u8]) {
     }
 }
 
-/// A number near a small multiple of `extent`, or any below a few.
+/// A number near a small multiple of `extent`, or any number below a few extents.
 fn border(random: &mut Random, extent: usize) -> usize {
     match random.below(3) {
         0 => (random.below(5) * extent).saturating_add_signed(random.below(3) as isize - 1),
@@ -193,7 +193,7 @@ fn border(random: &mut Random, extent: usize) -> usize {
     }
 }
 
-/// Does one step through a tree.
+/// Applies one step through a tree.
 ///
 /// # Errors
 /// Those of the tree.
@@ -242,10 +242,10 @@ fn parent<'a>(
     Ok((HeldNode::find(tree, folder)?, name.to_owned()))
 }
 
-/// All that a tree holds. Each file is read whole.
+/// Lists all nodes of a tree, and reads each file whole.
 ///
 /// # Errors
-/// Those of listing its folders; what else cannot be read is [`Seen::Unreadable`].
+/// Those of listing folders; anything else that cannot be read is [`Seen::Unreadable`].
 pub fn listing(tree: &(dyn Tree + 'static)) -> io::Result<Listing> {
     let mut all = Listing::new();
     let mut folders = vec![OsString::new()];
@@ -274,7 +274,7 @@ fn seen(tree: &dyn Tree, node: u64) -> io::Result<Seen> {
     })
 }
 
-/// All that a file holds.
+/// Reads a whole file.
 ///
 /// # Errors
 /// Those of reading it; `UnexpectedEof` if it is shorter than its attributes say.
@@ -289,7 +289,7 @@ pub fn contents(tree: &dyn Tree, file: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Where two listings differ, for people.
+/// The differences between two listings, as text.
 pub fn differences(expected: &Listing, found: &Listing) -> Vec<String> {
     let paths = expected.keys().chain(found.keys().filter(|path| !expected.contains_key(*path)));
     let differing = paths.filter(|path| expected.get(*path) != found.get(*path));

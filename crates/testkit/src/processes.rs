@@ -1,4 +1,4 @@
-//! What a debugger sees of a process: its memory, and the registers of every thread.
+//! A debugger's view of a process: its memory, and the registers of every thread.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ pub type Needle = (String, Vec<u8>);
 
 /// The names of the needles, of two bytes or more, that occur in `hay`.
 pub fn found<'a>(hay: &[u8], needles: &'a [Needle]) -> Vec<&'a str> {
-    // Few positions begin like any of them.
+    // Few positions begin like a needle.
     let start = |bytes: &[u8]| usize::from(u16::from_le_bytes([bytes[0], bytes[1]]));
     let (mut some, mut by_start) = (vec![false; 1 << 16], HashMap::<usize, Vec<usize>>::new());
     for (i, (_, bytes)) in needles.iter().enumerate() {
@@ -45,7 +45,7 @@ impl Memory {
     /// # Panics
     /// If it cannot be read.
     pub fn of(pid: u32) -> Self {
-        // A thread that ends meanwhile takes its stack along: then look again.
+        // A thread that ends meanwhile unmaps its stack: then try again.
         (0..100).find_map(|_| Self::read(pid)).expect("memory that stays as it is for a moment")
     }
 
@@ -79,8 +79,9 @@ impl Memory {
         Some(all)
     }
 
-    /// What a vector register may hold of the locked memory: each 16 bytes of it, and each word four times, as ciphers
-    /// take the round keys of many blocks. What does not look random is left out: it may be anywhere.
+    /// The values in vector registers that locked memory could produce: each 16 bytes of it, and each word four times,
+    /// as ciphers load the round keys of several blocks. Leaves out values that do not look random, which may occur
+    /// anywhere.
     pub fn locked_as_vectors(&self) -> Vec<Needle> {
         let different = |bytes: &[u8]| (0..bytes.len()).filter(|&i| !bytes[..i].contains(&bytes[i])).count();
         let whole = self.locked.as_chunks::<16>().0.iter().filter(|chunk| different(&chunk[..]) >= 8);
@@ -102,12 +103,12 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// Those of a process, which goes on as before; root may ask. A reported skip where Python is missing, which does
-    /// for us what takes `unsafe` here. gdb would not do: it takes every processor's vector registers to lie where
-    /// Intel's do.
+    /// Reads the registers of a process, which continues afterwards; root may do so. A reported skip without Python,
+    /// which needs no `unsafe` here. gdb does not work: it expects vector registers at Intel's positions on every
+    /// processor.
     ///
     /// # Panics
-    /// If they cannot be read. A vector register is changed for a moment, and must be found so.
+    /// If they cannot be read. As a check, a vector register is changed for a moment, and must be read as changed.
     pub fn of(pid: u32) -> Option<Self> {
         let mut command = Command::new(tools::program("python3")?);
         let output = tools::run(command.args(["-c", REGISTERS, &pid.to_string()]).stdin(Stdio::null()));
@@ -117,8 +118,8 @@ impl Registers {
     }
 }
 
-/// Stops each thread, reads NT_PRSTATUS and its vector registers, and lets it go on (ptrace(2); Linux,
-/// include/uapi/linux/ptrace.h and elf.h). Prints nothing before that: this program may be its own parent's debugger.
+/// Stops each thread, reads NT_PRSTATUS and its vector registers, and resumes it (ptrace(2); Linux,
+/// include/uapi/linux/ptrace.h and elf.h). Prints nothing before that: this program may be debugging its own parent.
 const REGISTERS: &str = r#"
 import ctypes, errno, os, platform, sys
 

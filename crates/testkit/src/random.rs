@@ -4,7 +4,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence that belongs to `seed`.
+    /// The sequence of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -44,8 +44,8 @@ pub fn noise(len: usize, seed: u64) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// The first values for seed 1234567, as many implementations have them in their tests (Rosetta Code,
-    /// "Pseudo-random numbers/Splitmix64").
+    /// The first values for seed 1234567, as in the tests of many implementations (Rosetta Code, "Pseudo-random
+    /// numbers/Splitmix64").
     #[test]
     fn numbers_are_those_of_others() {
         let mut random = Random::new(1_234_567);

@@ -1,4 +1,4 @@
-//! Stores that fail, and stores that remember the order of writes, to test code that writes to stores.
+//! Stores that fail, and stores that record the order of writes, for tests of code that writes to stores.
 
 use std::io;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use claviger_engine::store::MemoryStore;
 
 use crate::random::Random;
 
-/// What a disk writes atomically, in bytes.
+/// The size that a disk writes atomically, in bytes.
 const SECTOR: usize = 512;
 
 /// What a [`FaultStore`] counts.
@@ -29,11 +29,11 @@ pub enum Operation {
 pub struct Fault {
     /// The operation that fails.
     pub operation: Operation,
-    /// Which one of them fails, counted from 0.
+    /// The number of the operation that fails, counted from 0.
     pub nth: u64,
     /// Whether all later operations of this kind fail too.
     pub for_good: bool,
-    /// Bytes that a failing read or write still transfers.
+    /// Bytes that a failing read or write transfers before it fails.
     pub transferred: usize,
 }
 
@@ -45,17 +45,17 @@ pub struct FaultStore {
 }
 
 impl FaultStore {
-    /// Wraps `inner`, failing as `fault` says, or never.
+    /// Wraps `inner`, with this fault or none.
     pub fn new(inner: Arc<dyn Store>, fault: Option<Fault>) -> Self {
         Self { inner, fault, counts: Default::default() }
     }
 
-    /// How many operations of a kind there have been, including failed ones.
+    /// The number of operations of this kind, including failed ones.
     pub fn count(&self, operation: Operation) -> u64 {
         self.counts[operation as usize].load(Ordering::Relaxed)
     }
 
-    /// Counts the operation. If it is to fail, returns how many bytes it transfers.
+    /// Counts the operation. If it must fail, returns how many bytes it transfers.
     fn strikes(&self, operation: Operation) -> Option<usize> {
         let n = self.counts[operation as usize].fetch_add(1, Ordering::Relaxed);
         let fault = self.fault.filter(|f| f.operation == operation)?;
@@ -106,8 +106,8 @@ impl Store for FaultStore {
     }
 }
 
-/// A disk behind the system's page cache, as Linux treats it: if writeback fails, the flush says so once, and the data
-/// then count as written. They can be read from memory while the system runs, but are on no disk.
+/// A disk behind the system's page cache, as in Linux: if writeback fails, the flush reports it once, and the data then
+/// count as written. They can be read from memory while the system runs, but are not on the disk.
 pub struct CachedStore {
     cache: MemoryStore,
     disk: Mutex<Vec<u8>>,
@@ -163,7 +163,7 @@ impl Store for CachedStore {
     }
 }
 
-/// A store in memory that remembers every write and flush, so that a test can examine what a crash would have left.
+/// A store in memory that records every write and flush, so tests can examine what a crash would leave.
 pub struct CrashStore {
     before: Vec<u8>,
     now: MemoryStore,
@@ -176,19 +176,20 @@ enum Event {
     Settled,
 }
 
-/// How much of what a crash can leave is looked at: see [`CrashStore::each_crash`].
+/// How many of the possible results of a crash are examined: see [`CrashStore::each_crash`].
 #[derive(Clone, Copy, Debug)]
 pub struct Depth {
-    /// Up to so many sectors between two flushes, every selection of them is tried.
+    /// If at most this many sectors were written between two flushes, every selection of them is tried.
     pub exhaustive: usize,
-    /// Of more sectors, so many selections at random, besides all of them and those that end with a write.
+    /// For more sectors: this many random selections, besides all sectors and the selections that end with a write.
     pub sampled: usize,
-    /// Which selections those are.
+    /// The seed of the random selections.
     pub seed: u64,
 }
 
 impl Depth {
-    /// Which of `count` sectors reached the disk; none of them is what the flush before has left. `ends` says where writes end.
+    /// Selections of `count` sectors that reached the disk. The empty one is left out, as the previous flush covers it.
+    /// `ends` are the ends of writes.
     fn selections(self, count: usize, ends: &[usize], random: &mut Random) -> Vec<Vec<bool>> {
         if count <= self.exhaustive {
             return (1..1u32 << count).map(|bits| (0..count).map(|i| bits >> i & 1 == 1).collect()).collect();
@@ -214,13 +215,13 @@ impl CrashStore {
         Self { now: MemoryStore::new(bytes.clone()), before: bytes, log: Mutex::default() }
     }
 
-    /// From here on [`CrashStore::each_crash`] looks at crashes: everything written before is on the disk.
+    /// [`CrashStore::each_crash`] examines crashes from here on: everything written before is on the disk.
     pub fn settle(&self) {
         self.log().push(Event::Settled);
     }
 
-    /// What a crash can leave at every moment: everything written so far; only what was flushed; and what was flushed
-    /// plus the newest write, which overtook the others. No write is partial.
+    /// The possible contents after a crash at every moment: everything written so far; only flushed data; and flushed
+    /// data plus the newest write, which overtook the others. No write is partial.
     pub fn crash_images(&self) -> Vec<Vec<u8>> {
         let log = self.log();
         let mut images = vec![self.before.clone()];
@@ -245,9 +246,9 @@ impl CrashStore {
         images
     }
 
-    /// What a crash can leave if sectors of 512 bytes are written atomically, and unflushed ones reach the disk in any
-    /// order or never: at every moment, what was flushed and some of the sectors written since. All selections if there
-    /// are up to 8 such sectors; otherwise none, all, each alone, each missing, and `more` at random.
+    /// The possible contents after a crash at every moment, if sectors of 512 bytes are written atomically and
+    /// unflushed ones reach the disk in any order or never. Has all selections of up to 8 unflushed sectors; otherwise
+    /// none, all, each alone, each missing, and `more` at random.
     pub fn torn_images(&self, more: usize) -> Vec<Vec<u8>> {
         let mut random = Random::new(more as u64);
         let log = self.log();
@@ -274,8 +275,8 @@ impl CrashStore {
         images
     }
 
-    /// Visits what a crash can leave, up to `depth`: what was flushed, and any of the sectors of 512 bytes that were written since.
-    /// That covers every moment between two flushes, since what was not written yet is as good as lost.
+    /// Visits the possible contents after a crash, up to `depth`: flushed data, and any of the 512-byte sectors written
+    /// since. This covers every moment between two flushes, as unwritten sectors count as lost.
     pub fn each_crash(&self, depth: Depth, mut each: impl FnMut(&[u8])) {
         let mut random = Random::new(depth.seed);
         let log = self.log();
@@ -310,7 +311,7 @@ impl CrashStore {
     }
 }
 
-/// The parts of a write, each within one sector.
+/// Splits a write into parts, each within one sector.
 fn sectors(offset: usize, data: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let first = (SECTOR - offset % SECTOR).min(data.len());
     let (head, rest) = data.split_at(first);
@@ -319,14 +320,14 @@ fn sectors(offset: usize, data: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     head.into_iter().chain(rest)
 }
 
-/// Writes the parts in order: a sector that was written twice has its last contents.
+/// Writes the parts in order, so the last of several writes to a sector wins.
 fn put<'a>(image: &mut [u8], parts: impl IntoIterator<Item = &'a (usize, &'a [u8])>) {
     for (offset, part) in parts {
         image[*offset..][..part.len()].copy_from_slice(part);
     }
 }
 
-/// Which of `count` sectors reach the disk: every selection, or some; see [`CrashStore::torn_images`].
+/// Selections of `count` sectors that reach the disk, all or some: see [`CrashStore::torn_images`].
 fn selections(count: usize, more: usize, random: &mut Random) -> impl Iterator<Item = Vec<bool>> {
     let mut all: Vec<Vec<bool>> = Vec::new();
     if count <= 8 {

@@ -1,7 +1,7 @@
-//! Many at once in one folder: random operations of several threads, each in a folder of its own with a model of what must be
-//! in it, and now and then all in one folder, where only that must hold which holds whoever comes first.
+//! Concurrent random operations in one folder. Each thread has its own folder with a model of its contents. Sometimes
+//! all threads use one folder, where only properties independent of the order can be checked.
 //!
-//! The idea is that of fsstress (Silicon Graphics, 1990s). What is done in the folders of their own depends on the seed alone.
+//! Based on the idea of fsstress (Silicon Graphics, 1990s). The operations in the threads' own folders depend only on the seed.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,18 +17,18 @@ use rustix::io::Errno;
 use crate::fsx::{Log, difference, some_range};
 use crate::random::Random;
 
-/// Bytes of the largest file, and of the longest write.
+/// Maximum size of a file and of a write, in bytes.
 const LARGEST: u64 = 256 << 10;
 const LONGEST: usize = 64 << 10;
 
-/// Files, folders and links of a thread at a time, and files that it has open meanwhile.
+/// Maximum number of a thread's entries (files, folders and links), and of files that it holds open.
 const ENTRIES: usize = 60;
 const HELD: usize = 6;
 
 /// Names of extended attributes.
 const ATTRIBUTES: [&str; 3] = ["user.one", "user.two", "user.three"];
 
-/// What may happen to operations that several do in one folder, without anything being wrong.
+/// Errors that are allowed when several threads work in one folder.
 const ALLOWED: [Errno; 10] = [
     Errno::NOENT,
     Errno::EXIST,
@@ -42,11 +42,11 @@ const ALLOWED: [Errno; 10] = [
     Errno::NXIO,
 ];
 
-/// Does `operations` with each of `threads` in new folders below `folder`, compares what must be there with what is, and removes
-/// it.
+/// Does `operations` on each of `threads` in new folders below `folder`, compares the result with the models, and
+/// removes the folders.
 ///
 /// # Errors
-/// Everything that failed, or is not what the models say, with the seed and the last operations of that thread.
+/// All failures and differences from the models, with the seed and the last operations of that thread.
 pub fn run(folder: &Path, seed: u64, operations: u64, threads: usize) -> Result<(), String> {
     let said = |path: &Path, e: io::Error| format!("{}: {e}", path.display());
     let top = folder.join(format!("stress-{}-{seed}", std::process::id()));
@@ -67,14 +67,14 @@ pub fn run(folder: &Path, seed: u64, operations: u64, threads: usize) -> Result<
     if !failures.is_empty() {
         return Err(failures.join("\n"));
     }
-    // Nobody changes anything any more: what is listed is there.
+    // Nobody changes anything any more, so everything listed must exist.
     walk(&shared, &mut |_, _| Ok(()))?;
     fs::remove_dir_all(&top).map_err(|e| said(&top, e))
 }
 
 fn work(own: &Path, shared: &Path, seed: u64, operations: u64, log: &mut Log) -> Result<(), String> {
     let mut random = Random::new(seed);
-    // What the others do must not change what is done here.
+    // A separate generator: other threads must not influence the operations in this folder.
     let mut elsewhere = Random::new(!seed);
     let mut model = Model::new(own);
     for _ in 0..operations {
@@ -89,17 +89,17 @@ fn work(own: &Path, shared: &Path, seed: u64, operations: u64, log: &mut Log) ->
     model.compare()
 }
 
-/// What must be in a folder.
+/// The expected contents of a folder.
 struct Model {
     root: PathBuf,
-    /// Paths below the root, parents before what is in them.
+    /// Paths below the root, parents before their children.
     entries: BTreeMap<String, Entry>,
-    /// By number; also those that have no name any more, but are open.
+    /// Contents by number, including files without a name that are still open.
     files: BTreeMap<u64, Content>,
     held: Vec<(u64, File)>,
     attributes: bool,
     last: u64,
-    /// Bytes of the longest name.
+    /// Maximum length of a name, in bytes.
     longest: usize,
     range: (u64, usize),
 }
@@ -128,13 +128,13 @@ impl Model {
         Self { root, entries, files, held: Vec::new(), attributes, last: 0, longest, range: (0, 0) }
     }
 
-    /// The path of an entry for which `kind` holds.
+    /// A random path whose entry satisfies `kind`.
     fn pick(&self, random: &mut Random, kind: impl Fn(&Entry) -> bool) -> Option<String> {
         let all: Vec<_> = self.entries.iter().filter(|(_, e)| kind(e)).map(|(path, _)| path).collect();
         (!all.is_empty()).then(|| random.choose(&all).to_string())
     }
 
-    /// A path that nothing has, in a folder that is there.
+    /// An unused path in an existing folder.
     fn new_path(&mut self, random: &mut Random) -> String {
         self.last += 1;
         let name = match random.below(3) {
@@ -150,7 +150,7 @@ impl Model {
         self.root.join(path)
     }
 
-    /// One operation, and what it changes in the model.
+    /// Does one operation, and updates the model.
     fn step(&mut self, random: &mut Random, log: &mut Log) -> Result<(), String> {
         let file = self.pick(random, |e| matches!(e, Entry::File(_)));
         let full = self.entries.len() >= ENTRIES;
@@ -212,7 +212,7 @@ impl Model {
         Ok(())
     }
 
-    /// The content of a file, opened by its name or, if one is held open and chance wills, without.
+    /// Opens a file by its name, or sometimes uses one that is already held open. Returns its expected content.
     fn opened(&mut self, file: &str, random: &mut Random) -> Result<(File, &mut Content), String> {
         let held = if self.held.is_empty() { None } else { Some(random.below(3 * self.held.len())) };
         let (number, opened) = match held.and_then(|i| self.held.get(i)) {
@@ -267,13 +267,13 @@ impl Model {
     fn rename(&mut self, random: &mut Random, log: &mut Log) -> Result<(), String> {
         let Some(from) = self.pick(random, |_| true) else { return Ok(()) };
         let is_folder = matches!(self.entries[&from], Entry::Folder(_));
-        // Over what is there now and then, but nothing over a folder that is not empty, and no folder into itself.
+        // Sometimes replaces an existing entry, but never a folder that is not empty, and never moves a folder into itself.
         let over = self.pick(random, |e| matches!(e, Entry::Folder(_)) == is_folder).filter(|_| random.below(3) == 0);
         let to = over.unwrap_or_else(|| self.new_path(random));
         log.note(format!("rename {from} {to}"));
         let expected = self.refusal_of_rename(&from, &to);
         let seen = renameat_with(CWD, self.at(&from), CWD, self.at(&to), RenameFlags::empty());
-        // For a full folder there are two (rename(2)).
+        // Two errors are possible for a full folder (rename(2)).
         let other_word = expected == Some(Errno::NOTEMPTY) && seen == Err(Errno::EXIST);
         if seen.err() != expected && !other_word {
             return Err(format!("{seen:?} instead of {expected:?}"));
@@ -310,7 +310,7 @@ impl Model {
         self.forget();
     }
 
-    /// Contents without a name that nobody holds open are gone.
+    /// Removes contents that have no name and are not open.
     fn forget(&mut self) {
         let (entries, held) = (&self.entries, &self.held);
         self.files.retain(|number, _| {
@@ -323,7 +323,7 @@ impl Model {
         let (Some(one), Some(other)) = (self.pick(random, kind), self.pick(random, kind)) else { return Ok(()) };
         log.note(format!("exchange {one} {other}"));
         match renameat_with(CWD, self.at(&one), CWD, self.at(&other), RenameFlags::EXCHANGE) {
-            // Not every file system can.
+            // Not every file system supports this.
             Err(Errno::INVAL | Errno::NOSYS) => return Ok(()),
             done => done.map_err(|e| said(e.into()))?,
         }
@@ -335,7 +335,7 @@ impl Model {
 
     fn chmod(&mut self, random: &mut Random, log: &mut Log) -> Result<(), String> {
         let Some(path) = self.pick(random, |e| !matches!(e, Entry::Link(_))) else { return Ok(()) };
-        // The owner stays able to go on.
+        // The owner always keeps access.
         let mode = 0o700 | random.below(0o100) as u32;
         log.note(format!("chmod {mode:o} {path}"));
         fs::set_permissions(self.at(&path), Permissions::from_mode(mode)).map_err(said)?;
@@ -379,7 +379,7 @@ impl Model {
         if found == expected { Ok(()) } else { Err(format!("{found:?} instead of {expected:?}")) }
     }
 
-    /// Opens a file, which may lose its names while it is open, or closes one.
+    /// Opens a file, which may lose its names while open, or closes one.
     fn hold(&mut self, file: &str, random: &mut Random, log: &mut Log) -> Result<(), String> {
         if self.held.len() >= HELD {
             let (number, _) = self.held.swap_remove(random.below(HELD));
@@ -412,7 +412,7 @@ impl Model {
         Ok(())
     }
 
-    /// Compares everything: names, kinds, contents, modes, links, numbers of links, attributes.
+    /// Compares everything: names, kinds, contents, modes, links, link counts, attributes.
     fn compare(&self) -> Result<(), String> {
         let mut found = Vec::new();
         walk(&self.root, &mut |path, _| {

@@ -1,12 +1,12 @@
-//! Programs on a terminal of their own, where somebody answers.
+//! Runs programs on their own terminal, with scripted answers.
 
 use std::fmt::Display;
 use std::process::Command;
 
 use crate::tools;
 
-/// Plays `steps` to the program and arguments that the caller adds to this command; see `terminal.py` for what they are, in JSON, and for
-/// what is printed. A reported skip without Python.
+/// A command that plays `steps`; the caller adds the program and its arguments. See `terminal.py` for the steps, in
+/// JSON, and the output. A reported skip without Python.
 pub fn played(steps: impl Display) -> Option<Command> {
     let mut command = Command::new(tools::program("python3")?);
     command.args(["-c", include_str!("terminal.py"), &steps.to_string()]).env("TERM", "xterm");

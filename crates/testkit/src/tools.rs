@@ -15,8 +15,8 @@ pub fn program(name: &str) -> Option<PathBuf> {
     found.or_else(|| skip(&format!("the program {name} is not installed")))
 }
 
-/// A file or folder of the samples, which are in `shared/samples` beside the checkout or where `CLAVIGER_SAMPLES` says;
-/// a reported skip if it is missing.
+/// A file or folder of the samples: in `shared/samples` beside the checkout, or in the folder that `CLAVIGER_SAMPLES`
+/// names. A reported skip if it is missing.
 ///
 /// # Panics
 /// In CI, where they exist.
@@ -30,14 +30,14 @@ fn shared(folder: &str, variable: &str, name: &str) -> Option<PathBuf> {
     if path.exists() { path.canonicalize().ok() } else { skip(&format!("{} is missing", path.display())) }
 }
 
-/// An input that once went wrong, unpacked into a folder of its own, which goes with it.
+/// An input that once caused a failure, unpacked into a temporary folder that is removed on drop.
 pub struct Case {
     folder: tempfile::TempDir,
     content: PathBuf,
 }
 
 impl Case {
-    /// Unpacks `shared/cases/NAME` (or below `CLAVIGER_CASES`): `.tar.xz`, `.xz`, `.gz`, or a file that is copied as it is.
+    /// Unpacks `shared/cases/NAME` (or below `CLAVIGER_CASES`): `.tar.xz`, `.xz`, `.gz`, or a file to copy.
     /// A reported skip if it is missing.
     ///
     /// # Panics
@@ -62,7 +62,7 @@ impl Case {
         Some(Self { folder, content })
     }
 
-    /// The unpacked file or folder. The rest of [`Self::folder`] is free for what a test makes.
+    /// The unpacked file or folder. Tests may use the rest of [`Self::folder`].
     pub fn path(&self) -> &Path {
         &self.content
     }
@@ -83,8 +83,8 @@ pub fn root() -> Option<()> {
     if uid == Some("0") { Some(()) } else { skip("not root") }
 }
 
-/// Reports that the calling test is skipped, and why: on standard error, and in the file that `CLAVIGER_SKIPPED` names, since cargo-nextest
-/// hides what tests that pass have printed.
+/// Reports that the calling test is skipped, and why: on standard error, and in the file that `CLAVIGER_SKIPPED` names,
+/// because cargo-nextest hides the output of passing tests.
 ///
 /// # Panics
 /// In CI.
@@ -106,17 +106,17 @@ pub fn skip<T>(why: &str) -> Option<T> {
     None
 }
 
-/// How much a test does: what shows the fault, or all of it where `CLAVIGER_WHOLE` is set, as `make torture` does.
+/// Chooses the extent of a test: the usual one, or the whole where `CLAVIGER_WHOLE` is set, as by `make torture`.
 pub fn much<T>(usual: T, whole: T) -> T {
     if env::var_os("CLAVIGER_WHOLE").is_some() { whole } else { usual }
 }
 
-/// Makes `command` as people run it: its memory is managed as is usual, whatever `tools/test.sh` has the tests themselves do.
+/// Gives `command` the usual memory management, without the settings of `tools/test.sh` for the tests themselves.
 pub fn with_usual_memory(command: &mut Command) -> &mut Command {
     command.env_remove("MALLOC_MMAP_THRESHOLD_").env_remove("MALLOC_TRIM_THRESHOLD_")
 }
 
-/// Names the one test of a program without the harness to whoever asks for a list, as cargo-nextest does; the program ends then.
+/// Lists the only test of a program without a harness when asked, as by cargo-nextest, and then ends the program.
 pub fn list_as(test: &str) {
     let asked = |option| env::args().any(|argument| argument == option);
     if asked("--list") {

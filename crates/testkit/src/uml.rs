@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::tools;
 
-/// A script's output, and how it ended.
+/// A script's output and exit status.
 #[derive(Debug)]
 pub struct Outcome {
     /// Exit status of the script.
@@ -16,10 +16,10 @@ pub struct Outcome {
 }
 
 /// Runs a shell script as root in user-mode Linux, on the host's own files. The images are `/dev/ubda`, `/dev/ubdb` …
-/// in order, at most 16 of them. A reported skip if user-mode Linux is not installed.
+/// in order, at most 16. A reported skip if user-mode Linux is not installed.
 ///
 /// # Panics
-/// If the kernel does not come up or the script does not end within `seconds`.
+/// If the kernel does not start or the script does not end within `seconds`.
 pub fn run(script: &str, images: &[&Path], seconds: u32) -> Option<Outcome> {
     start(script, images, seconds, claviger_uml::needs_shim())
 }
@@ -37,8 +37,8 @@ fn start(script: &str, images: &[&Path], seconds: u32, with_shim: bool) -> Optio
     let shim = with_shim.then(|| claviger_uml::build_shim(dir.path()).expect("a shim"));
     let path = |name: &str| dir.path().join(name);
     let here = dir.path().display();
-    // /proc, /sys and /run are the guest's own: dmsetup would wait for ever on the host's udev socket. hostfs has no
-    // /dev/fd and /dev/stdin. Powering off by sysrq skips an init that is not there.
+    // The guest has its own /proc, /sys and /run: dmsetup would wait forever on the host's udev socket. hostfs has no
+    // /dev/fd and /dev/stdin. Powering off by sysrq needs no init.
     let init = format!(
         "#!/bin/sh\n\
          export PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin HOME=/tmp DM_DISABLE_UDEV=1\n\
@@ -57,7 +57,7 @@ fn start(script: &str, images: &[&Path], seconds: u32, with_shim: bool) -> Optio
     command.args(["-k", "5", &seconds.to_string()]).args(claviger_uml::words(&kernel, shim.as_deref()));
     command.args(["mem=512M", &format!("uml_dir={here}"), "umid=u"]);
     for (i, image) in images.iter().enumerate() {
-        // d: plain data, never a copy-on-write file, whatever the first bytes look like.
+        // d: plain data, never a copy-on-write file, whatever its first bytes.
         command.arg(format!("ubd{i}d={}", image.display()));
     }
     command.args(["rootfstype=hostfs", "rw", &format!("init={here}/init")]);
@@ -72,8 +72,8 @@ fn start(script: &str, images: &[&Path], seconds: u32, with_shim: bool) -> Optio
     Some(Outcome { status, output })
 }
 
-/// Waits until fewer kernels run than there are processors: each takes one, and half a GiB. Tests are processes of their own, which wait for
-/// each other by the locks of files; nobody waits where another user's files are in the way.
+/// Waits until fewer kernels run than there are processors: each needs one, and half a GiB. Tests are separate
+/// processes, which coordinate through file locks. If another user's lock files are in the way, the test does not wait.
 fn turn() -> Option<File> {
     let kernels = std::thread::available_parallelism().map_or(1, usize::from);
     let path = |number: usize| std::env::temp_dir().join(format!("claviger-kernel-{number}"));
@@ -102,7 +102,7 @@ mod tests {
         }
         let image = tempfile::NamedTempFile::new().expect("an image");
         image.as_file().set_len(1 << 20).expect("a size");
-        // Processes that switch while their vector registers are in use: lost state would spoil their results.
+        // Processes that switch while their vector registers are in use: lost state would corrupt their results.
         let script = "modprobe -a dm-crypt aes xts
             head -c 64 /dev/zero | cryptsetup open --type plain -c aes-xts-plain64 -s 512 --key-file - /dev/ubda x || exit
             head -c 300000 /dev/zero | tee /dev/mapper/x >/dev/null; sync

@@ -1,16 +1,15 @@
 //! Published test vectors: files with expected results, in folders below this crate's `vectors/`.
 //!
-//! A file is a list of records with a blank line between them, and a record a list of `field = value` lines. A long
-//! value continues on the following, indented lines. `#` starts a comment line; those at the top name the source. Bytes
-//! are in hexadecimal digits, or a text in quotation marks, or `counting N`: N bytes that count from 00 to ff, over and
-//! over.
+//! A file has records separated by blank lines, and a record has lines `field = value`. A long value continues on
+//! indented lines. `#` starts a comment line; those at the top name the source. Bytes are hexadecimal digits, a text in
+//! quotation marks, or `counting N`: N bytes that count from 00 to ff repeatedly.
 
 use std::cell::Cell;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// One record of a file. The accessors panic with the file and the line at which something is wrong.
+/// One record of a file. The accessors panic with the file and the line of an error.
 pub struct Vector {
     file: PathBuf,
     line: usize,
@@ -61,7 +60,7 @@ impl Vector {
         self.bytes_or_none(name).unwrap_or_else(|| self.missing(name))
     }
 
-    /// A field's bytes, if there is one.
+    /// A field's bytes, if the field exists.
     pub fn bytes_or_none(&self, name: &str) -> Option<Vec<u8>> {
         let field = self.find(name)?;
         Some(parse_bytes(&field.value).unwrap_or_else(|| self.wrong(field, "bytes")))
@@ -77,12 +76,12 @@ impl Vector {
         parsed.unwrap_or_else(|_| self.wrong(field, "a number"))
     }
 
-    /// A field's number, or `default` without such a field.
+    /// A field's number, or `default` if the field is missing.
     pub fn number_or(&self, name: &str, default: u64) -> u64 {
         if self.fields.iter().any(|f| f.name == name) { self.number(name) } else { default }
     }
 
-    /// To be called when everything was read: a field that nothing reads is a mistake.
+    /// Call this after reading everything: a field that nothing reads is a mistake.
     pub fn finish(&self) {
         if let Some(field) = self.fields.iter().find(|f| !f.read.get()) {
             panic!("{}:{}: nothing reads the field {}", self.file.display(), field.line, field.name);

@@ -1,4 +1,4 @@
-//! A web server, and the store of objects that it also is (web.py).
+//! A web server that is also an object store (web.py).
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -8,19 +8,19 @@ use std::process::{Child, Command, Stdio};
 use crate::certificates::Authority;
 use crate::tools::program;
 
-/// A server on this machine; it ends with this.
+/// A server on this machine, which ends on drop.
 pub struct Web {
     child: Child,
     folder: PathBuf,
-    /// Where it listens.
+    /// The port it listens on.
     pub port: u16,
 }
 
 impl Web {
-    /// Serves what is put into a folder; with TLS where an authority has certified it. A reported skip without Python.
+    /// Serves the contents of a folder, with TLS if certified by an authority. A reported skip without Python.
     ///
     /// # Panics
-    /// If it does not begin.
+    /// If the server does not start.
     pub fn start(folder: &Path, authority: Option<&Authority>) -> Option<Self> {
         let mut command = Command::new(program("python3")?);
         let objects = folder.join("objects");
@@ -36,12 +36,12 @@ impl Web {
         Some(Self { child, folder: folder.to_owned(), port })
     }
 
-    /// The file in which what a path names is stored.
+    /// The file that stores the object at this path.
     pub fn object(&self, path: &str) -> PathBuf {
         self.folder.join("objects").join(path.replace('/', "%2F"))
     }
 
-    /// What was asked for so far: a method and a path in each line.
+    /// The requests so far: a method and a path in each line.
     pub fn asked(&self) -> String {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! BitLocker's cryptography, plainly, from published descriptions: Ferguson, "AES-CBC + Elephant diffuser" (2006), RFC 3610
-//! for CCM, IEEE 1619 for XTS.
+//! A simple implementation of BitLocker's cryptography from published descriptions: Ferguson, "AES-CBC + Elephant
+//! diffuser" (2006), RFC 3610 for CCM, IEEE 1619 for XTS.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::reference::{Block, xts};
 
-/// How sectors are encrypted.
+/// The cipher of the sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// AES-128 in CBC mode with the Elephant diffuser.
@@ -27,16 +27,16 @@ pub enum Method {
 }
 
 impl Method {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Self; 6] =
         [Self::CbcElephant128, Self::CbcElephant256, Self::Cbc128, Self::Cbc256, Self::Xts128, Self::Xts256];
 
-    /// Its number in the metadata.
+    /// The method's number in the metadata.
     pub fn number(self) -> u16 {
         0x8000 + Self::ALL.iter().position(|&method| method == self).expect("it is one of all") as u16
     }
 
-    /// Length of the full volume encryption key in bytes, as it is stored.
+    /// Length of the stored full volume encryption key, in bytes.
     pub fn key_len(self) -> usize {
         [64, 64, 16, 32, 32, 64][usize::from(self.number() - 0x8000)]
     }
@@ -121,7 +121,7 @@ impl SectorCipher {
     }
 }
 
-/// AES of another project: the slow reference would take minutes for volumes.
+/// Another project's AES: the slow reference would take minutes for a volume.
 enum Aes {
     Short(aes::Aes128),
     Long(aes::Aes256),
@@ -170,7 +170,7 @@ fn xor_sector_key(key: &Aes, offset: u64, sector: &mut [u8]) {
 const A: [u32; 4] = [9, 0, 13, 0];
 const B: [u32; 4] = [0, 10, 0, 25];
 
-/// Decryption as the paper has it: `d[i] += d[i ± near] ^ rotl(d[i ± far])`, B before A.
+/// Decryption as in the paper: `d[i] += d[i ± near] ^ rotl(d[i ± far])`, B before A.
 fn undiffuse(sector: &mut [u8]) {
     in_words(sector, |d| {
         let n = d.len();
@@ -237,13 +237,13 @@ pub fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-/// What a password is stretched from.
+/// The secret that a password is stretched from.
 pub fn password_secret(password: &str) -> [u8; 32] {
     let text: Vec<u8> = password.encode_utf16().flat_map(u16::to_le_bytes).collect();
     sha256(&sha256(&text))
 }
 
-/// The key that 2^20 rounds of SHA-256 make of a secret, computed once per process for each secret and salt.
+/// The key that 2^20 rounds of SHA-256 derive from a secret. Computed once per process for each secret and salt.
 pub fn stretch(secret: [u8; 32], salt: [u8; 16]) -> [u8; 32] {
     type Stretched = HashMap<([u8; 32], [u8; 16]), Arc<OnceLock<[u8; 32]>>>;
     static STRETCHED: LazyLock<Mutex<Stretched>> = LazyLock::new(Mutex::default);

@@ -1,4 +1,4 @@
-//! What goes wrong with BitLocker volumes, by accident or on purpose.
+//! Damage to BitLocker volumes, accidental or deliberate.
 
 use super::eow;
 use super::maker::{Made, State};
@@ -21,7 +21,7 @@ impl Made {
         Datum::parse_all(&self.block(copy)[HEADERS..])
     }
 
-    /// Changes copies of the metadata block, and seals them anew: CRC and sealed hash fit whatever they hold then.
+    /// Changes copies of the metadata block, and seals them again: their CRC and sealed hash are valid.
     pub fn edit_block(&mut self, copies: &[usize], edit: impl Fn(&mut Vec<u8>)) {
         for &copy in copies {
             let mut block = self.block(copy);
@@ -30,7 +30,7 @@ impl Made {
         }
     }
 
-    /// Replaces the datums in copies of the metadata, and seals them anew.
+    /// Replaces the datums in copies of the metadata, and seals them again.
     pub fn edit_datums(&mut self, copies: &[usize], edit: impl Fn(&mut Vec<Datum>)) {
         for &copy in copies {
             let (mut block, mut datums) = (self.block(copy), self.datums(copy));
@@ -40,7 +40,7 @@ impl Made {
         }
     }
 
-    /// Writes a block with the validation of `hashed` behind it, and zeros to the end of the area.
+    /// Writes a block and then the validation of `hashed`, and fills the area with zeros.
     fn put_block(&mut self, copy: usize, block: &[u8], hashed: &[u8]) {
         let len = self.layout.metadata_len as usize;
         let seal = match self.volume.state {
@@ -48,44 +48,44 @@ impl Made {
             State::Decrypted => Seal::Clear,
             _ => Seal::Under(self.vmk),
         };
-        // Behind all counters that the volume was made with.
+        // Beyond all counters that were used to make the volume.
         let validation = validation(block, hashed, len, seal, &mut Nonces::from(0x1_0000));
         let mut bytes = [block, &validation].concat();
         bytes.resize(len, 0);
         self.image[self.layout.metadata[copy] as usize..][..len].copy_from_slice(&bytes);
     }
 
-    /// A copy of the metadata has a wrong CRC, and is whole otherwise.
+    /// Gives a copy of the metadata a wrong CRC.
     pub fn spoil_crc(&mut self, copy: usize) {
         let at = self.layout.metadata[copy] as usize + self.block(copy).len() + 4;
         self.image[at] ^= 1;
     }
 
-    /// A copy of the metadata has the sealed hash of something else, under the right key, and its CRC is right.
+    /// Seals the hash of other bytes into a copy of the metadata, under the right key and with a valid CRC.
     pub fn spoil_sealed_hash(&mut self, copy: usize) {
         let block = self.block(copy);
         self.put_block(copy, &block, b"something else");
     }
 
-    /// A copy of the metadata ends after `len` bytes: what follows was never written.
+    /// Cuts off a copy of the metadata after `len` bytes, as if the rest was never written.
     pub fn truncate(&mut self, copy: usize, len: usize) {
         let at = self.layout.metadata[copy] as usize;
         self.image[at + len..at + self.layout.metadata_len as usize].fill(0);
     }
 
-    /// Noise lies over the boot sector.
+    /// Overwrites the boot sector with noise.
     pub fn wipe_boot_sector(&mut self) {
         self.image[..512].copy_from_slice(&Random::new(0xB007).bytes(512));
     }
 
-    /// Zeros lie over all that encrypt-on-write keeps.
+    /// Overwrites all areas of encrypt-on-write with zeros.
     pub fn lose_bitmaps(&mut self) {
         for area in self.layout.encrypt_on_write.iter().flat_map(eow::Layout::reserved) {
             self.image[area.start as usize..area.end as usize].fill(0);
         }
     }
 
-    /// Copy `copy` of the metadata is of another time: its label is another, and all else is right.
+    /// Gives copy `copy` of the metadata another label, like a copy from another time. It is otherwise valid.
     pub fn disagree(&mut self, copy: usize) {
         self.edit_datums(&[copy], |datums| {
             let label = datums.iter_mut().find(|datum| datum.role == 7).expect("there is a label");
@@ -94,12 +94,12 @@ impl Made {
     }
 }
 
-/// So many datums, each the only one in the one around it. A size has 16 bits, so that 5,461 are the most.
+/// This many datums, each the only content of the previous one. Sizes have 16 bits, so 5,461 is the maximum.
 ///
 /// # Panics
 /// If there are more.
 pub fn nested(depth: u16) -> Datum {
-    // A datum of kind 4 has 12 bytes before what is in it.
+    // A datum of kind 4 has 12 bytes before its content.
     let size = |level: u16| level.checked_mul(12).expect("5,461 at most").to_le_bytes();
     let around = (1..depth).rev().flat_map(|level| {
         let [low, high] = size(level);
@@ -115,12 +115,12 @@ mod tests {
     use crate::bitlocker::maker::{Kind, Protector, Volume};
     use crate::bitlocker::oracles::Reader;
 
-    /// What a startup key opens: for a password each reader would compute for a second.
+    /// A volume with a startup key: stretching a password would take each reader a second.
     fn whole() -> Made {
         Volume { protectors: vec![Protector::StartupKey], ..Volume::new(Kind::Windows8) }.make()
     }
 
-    /// Whether each of the readers that look for a good copy opens it and reads what is right.
+    /// Whether each reader that looks for a valid copy opens the volume and reads the right data.
     fn opens(made: &Made, reader: Reader) -> Option<bool> {
         let written = made.write();
         let plain = reader.installed().then(|| reader.read_all(&written.image, made.keys(&written)[0]))?;
@@ -150,7 +150,7 @@ mod tests {
         assert_ne!(opens(&made, Reader::Dissect), Some(false));
         made.spoil_sealed_hash(0);
         assert_ne!(opens(&made, Reader::Dissect), Some(true));
-        // Who does not check it reads on.
+        // A reader that does not check it reads on.
         assert_ne!(opens(&made, Reader::Pybde), Some(false));
         assert_eq!((made.datums(0), made.datums(2)), (whole.datums(0), whole.datums(2)));
         assert_ne!(made.datums(0), made.datums(1));

@@ -1,4 +1,4 @@
-//! The FAT32 file system in front of a volume To Go, which tells a system without BitLocker what it is.
+//! The FAT32 file system in front of a To Go volume, which explains the volume to systems without BitLocker.
 
 use super::maker::IDENTIFIER;
 
@@ -18,12 +18,12 @@ fn fat_sectors(size: u64) -> u64 {
     ((clusters(size) + 2) * 4).div_ceil(512)
 }
 
-/// How many bytes it takes, on a volume of `size` bytes: the header, which lies elsewhere.
+/// Size of the file system in bytes, on a volume of `size` bytes. The relocated header has this size.
 pub fn len(size: u64) -> u64 {
     ((RESERVED + fat_sectors(size)) * 512 + 2 * CLUSTER).next_multiple_of(0x4000)
 }
 
-/// Writes it over the first `len` bytes of a volume. All clusters behind it are marked bad.
+/// Writes the file system over the first `len` bytes of a volume. All clusters behind it are marked bad.
 pub fn write(image: &mut [u8], len: u64, metadata: &[u64; 3]) {
     let size = image.len() as u64;
     let fats = fat_sectors(size);
@@ -54,7 +54,7 @@ pub fn write(image: &mut [u8], len: u64, metadata: &[u64; 3]) {
     let fat = RESERVED * 512;
     put(fat, &[0xF8, 0xFF, 0xFF, 0x0F, 0xFF, 0xFF, 0xFF, 0x0F]);
     for cluster in 2..clusters(size) + 2 {
-        // The root folder and the file end at once; the rest is bad.
+        // The chains of the root folder and the file end at once; all other clusters are bad.
         let entry: u32 = if cluster < 4 { 0x0FFF_FFFF } else { 0x0FFF_FFF7 };
         put(fat + 4 * cluster, &entry.to_le_bytes());
     }

@@ -1,4 +1,4 @@
-//! Encrypt-on-write: the bitmaps that tell which chunks are encrypted, and the log of the chunk that is under way.
+//! Encrypt-on-write: bitmaps of the encrypted chunks, and the log of the chunk being converted.
 
 use std::ops::Range;
 
@@ -8,11 +8,11 @@ use super::maker::EncryptOnWrite;
 pub const IDENTIFIER: [u8; 16] =
     [0x3b, 0x4d, 0xa8, 0x92, 0x80, 0xdd, 0x0e, 0x4d, 0x9e, 0x4e, 0xb1, 0xe3, 0x28, 0x4e, 0xae, 0xd8];
 
-/// What the log has of each sector.
+/// Bytes in the log for each sector.
 const LOGGED: usize = 16;
 
 impl EncryptOnWrite {
-    /// Whether what lies at byte `at` is encrypted.
+    /// Whether the data at byte `at` are encrypted.
     pub fn is_encrypted(&self, at: u64, sector_size: u64) -> bool {
         let chunk = at / self.chunk;
         let converted =
@@ -20,7 +20,7 @@ impl EncryptOnWrite {
         self.plain.contains(&chunk) == converted
     }
 
-    /// The part of a volume of `size` bytes that each bitmap tells about.
+    /// The part of a volume of `size` bytes that each bitmap covers.
     fn regions(&self, size: u64) -> Vec<Range<u64>> {
         let len = size.div_ceil(self.chunk).div_ceil(self.regions) * self.chunk;
         (0..size).step_by(len as usize).map(|start| start..size.min(start + len)).collect()
@@ -37,37 +37,37 @@ impl EncryptOnWrite {
         bits
     }
 
-    /// Whether there is a byte in a bitmap with both kinds of bits.
+    /// Whether any byte of a bitmap has both zero and one bits.
     pub fn is_mixed(&self, size: u64) -> bool {
         self.regions(size).iter().any(|region| self.bitmap(region).iter().any(|byte| !matches!(byte, 0 | 0xFF)))
     }
 }
 
-/// Where its structures lie.
+/// Positions of the structures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The two descriptions of all the rest.
+    /// Both copies of the information block.
     pub information: [u64; 2],
-    /// Bytes of each.
+    /// Size of each, in bytes.
     pub information_len: u64,
-    /// One bitmap for each region, in two records of which one counts.
+    /// One bitmap per region, each with two records, of which the newer is valid.
     pub bitmaps: Vec<u64>,
-    /// Bytes of each.
+    /// Size of each, in bytes.
     pub bitmap_len: u64,
-    /// One log for each region.
+    /// One log per region.
     pub logs: Vec<u64>,
-    /// Bytes of each.
+    /// Size of each, in bytes.
     pub log_len: u64,
     size: u64,
     sector_size: u64,
 }
 
-/// What structures are aligned to.
+/// Alignment of the structures, in bytes.
 const ALIGNED: u64 = 4096;
 
 impl Layout {
-    /// Lays out the structures of a volume of `size` bytes: the second description at the second place, all else at the
-    /// first.
+    /// Lays out the structures of a volume of `size` bytes: the second information block at the second place,
+    /// everything else at the first.
     pub fn new(on_write: &EncryptOnWrite, size: u64, sector_size: u64, places: [u64; 2]) -> Self {
         let regions = on_write.regions(size).len() as u64;
         let information_len = (56 + 8 * regions).next_multiple_of(sector_size);
@@ -85,8 +85,8 @@ impl Layout {
         Self { information, information_len, bitmaps, bitmap_len, logs, log_len, size, sector_size }
     }
 
-    /// What the plaintext has zeros in. Of the last bytes of a description's 4096 readers disagree whether they are
-    /// reserved: they are encrypted zeros.
+    /// Areas that are zero in the plaintext. Readers disagree whether the last bytes of an information block's 4096 are
+    /// reserved, so these are encrypted zeros.
     pub fn reserved(&self) -> Vec<Range<u64>> {
         self.areas(ALIGNED)
     }
@@ -98,7 +98,7 @@ impl Layout {
         information.chain(bitmaps).chain(self.logs.iter().map(area(self.log_len))).collect()
     }
 
-    /// Writes all of them. `old` is the chunk that is under way as it was before.
+    /// Writes all structures. `old` is the previous content of the chunk being converted.
     pub fn write(&self, on_write: &EncryptOnWrite, image: &mut [u8], old: Option<&[u8]>) {
         for area in self.areas(self.information_len) {
             image[area.start as usize..area.end as usize].fill(0);
@@ -147,15 +147,15 @@ impl Layout {
             record.resize(sector as usize, 0);
             with_crc(record, 32)
         };
-        // The older record tells the contrary; it is the first of some regions and the second of others.
+        // The older record says the opposite; it comes first in some regions and second in others.
         let contrary: Vec<u8> = bits.iter().map(|byte| !byte).collect();
         let mut records = [record(7, &bits), record(6, &contrary)];
         records.rotate_left(index % 2);
         [with_crc(header, 56), records.concat()].concat()
     }
 
-    /// The log: its header, then two slots, the second of which is the newer. `logged` is a chunk's place, and its bytes
-    /// before it was converted.
+    /// The log: its header, then two slots, of which the second is newer. `logged` is the offset of a chunk and its
+    /// bytes before conversion.
     fn log(&self, on_write: &EncryptOnWrite, logged: Option<(u64, &[u8])>) -> Vec<u8> {
         let mut log = b"OLRDHEVF2\0".to_vec();
         log.resize(512, 0);
@@ -181,12 +181,12 @@ impl Layout {
     }
 }
 
-/// Header, data of all sectors of a chunk, and the header again.
+/// Size of a slot: header, data of all sectors of a chunk, and the header again.
 fn slot_len(on_write: &EncryptOnWrite, sector_size: u64) -> u64 {
     512 + on_write.chunk / sector_size * LOGGED as u64 + 512
 }
 
-/// Puts the CRC of all bytes at `at`, where there are zeros.
+/// Writes the CRC of all bytes at `at`, which holds zeros before.
 fn with_crc(mut bytes: Vec<u8>, at: usize) -> Vec<u8> {
     let crc = crc32fast::hash(&bytes);
     bytes[at..at + 4].copy_from_slice(&crc.to_le_bytes());

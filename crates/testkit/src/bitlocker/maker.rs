@@ -10,20 +10,20 @@ use super::metadata::{Datum, HEADERS, Nonces, Seal, TIME, set_datums, validation
 use super::oracles::{Features, Key, expect_all};
 use crate::random::Random;
 
-/// Whose volume it is.
+/// The Windows version that made the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Windows Vista: the first sectors are plain, and metadata has version 1.
+    /// Windows Vista: the first sectors are plaintext, and the metadata has version 1.
     Vista,
     /// Windows 7: the header's datum comes first.
     Windows7,
     /// Windows 8 to 11.
     Windows8,
-    /// Removable: a FAT file system in front says what it is.
+    /// Removable: a FAT file system in front explains the volume.
     ToGo,
 }
 
-/// What opens a volume, as it is described.
+/// The description of a protector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Protector {
     /// A password.
@@ -32,26 +32,26 @@ pub enum Protector {
     Recovery([u8; 16]),
     /// A BEK file.
     StartupKey,
-    /// A key that lies there in clear: the volume is suspended.
+    /// A key stored in plaintext: the volume is suspended.
     ClearKey,
-    /// A blob that a TPM would unseal.
+    /// A blob for a TPM to unseal.
     Tpm,
-    /// A blob that a TPM would unseal, under a PIN.
+    /// A blob for a TPM to unseal with a PIN.
     TpmPin,
-    /// A blob that a smart card would decrypt.
+    /// A blob for a smart card to decrypt.
     SmartCard,
 }
 
-/// How far conversion is.
+/// Progress of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// All is encrypted.
+    /// Everything is encrypted.
     Encrypted,
-    /// All is plain; only the header is still elsewhere. No key is needed, whether or not there are protectors.
+    /// Everything is plaintext; only the header is still relocated. No key is needed, with or without protectors.
     Decrypted,
-    /// Encrypted below the watermark, plain from it on, by places on disk.
+    /// Encrypted below the watermark and plaintext from it on, by position on disk.
     HalfWay {
-        /// 5 under way, 3 paused, 2 dirty: a log of 64 KiB lies at the watermark.
+        /// 5 in progress, 3 paused, 2 dirty: a log of 64 KiB lies at the watermark.
         current: u16,
         /// 4 when it is being encrypted, 1 when it is being decrypted.
         next: u16,
@@ -63,58 +63,58 @@ pub enum State {
 /// Length of the log at the watermark in state 2.
 const DIRTY_LOG: u64 = 0x1_0000;
 
-/// How a volume is encrypted that is encrypted wherever it is written first.
+/// Settings of a volume that encrypts each chunk when it is first written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncryptOnWrite {
-    /// Bytes for which there is one bit: 8 MiB on Windows.
+    /// Bytes per bit of a bitmap: 8 MiB on Windows.
     pub chunk: u64,
     /// Number of bitmaps. All cover the same number of chunks, except that the last may cover fewer.
     pub regions: u64,
-    /// Chunks that are plain, counted from the start of the volume.
+    /// Plaintext chunks, counted from the start of the volume.
     pub plain: Vec<u64>,
-    /// A chunk that is being converted, and how many of its sectors already are: only the log tells.
+    /// A chunk being converted, and how many of its sectors are done. Only the log records this.
     pub under_way: Option<(u64, u64)>,
 }
 
-/// A volume to be made. `Volume::new` has a plain one, to be changed with struct update syntax.
+/// Description of a volume to make. `Volume::new` has a simple one, to be changed with struct update syntax.
 #[derive(Clone, Debug)]
 pub struct Volume {
-    /// Whose volume it is.
+    /// The Windows version that made it.
     pub kind: Kind,
-    /// How sectors are encrypted.
+    /// The cipher of the sectors.
     pub method: Method,
     /// 512 or 4096.
     pub sector_size: u64,
-    /// Length in bytes: a MiB at least, and a multiple of 64 KiB.
+    /// Length in bytes: at least 1 MiB, and a multiple of 64 KiB.
     pub size: u64,
-    /// What opens it, in the order in which they are stored.
+    /// The protectors, in the stored order.
     pub protectors: Vec<Protector>,
-    /// How far conversion is.
+    /// Progress of the conversion.
     pub state: State,
     /// Encrypt-on-write, in the state "encrypted".
     pub encrypt_on_write: Option<EncryptOnWrite>,
-    /// Whether the header's datum has the 76 bytes more that it has since Windows 8.
+    /// Whether the header's datum has the 76 additional bytes that Windows 8 introduced.
     pub tail: bool,
     /// The label in the metadata.
     pub label: String,
     /// Whether BEK files name the volume, as since Windows 11.
     pub volume_in_startup_key: bool,
-    /// Datums that stand behind all others, of kinds that nobody may know.
+    /// Additional datums behind all others, of kinds that readers may not know.
     pub more_datums: Vec<Datum>,
-    /// Whether each protector has a property of a kind that nobody knows.
+    /// Whether each protector has a property of an unknown kind.
     pub unknown_property: bool,
-    /// What is in it, zero wherever metadata lie; noise behind an NTFS boot sector if there is nothing here.
+    /// The plaintext, zero where metadata lie. By default, noise behind an NTFS boot sector.
     pub contents: Option<Vec<u8>>,
-    /// Places that were never encrypted since they were free ("used space only"): there the disk holds zeros.
+    /// Areas that were free and never encrypted ("used space only"): they are zeros on disk.
     pub unused: Vec<Range<u64>>,
-    /// What a TPM has sealed, where a protector has it; noise if there is nothing here.
+    /// The blob sealed by a TPM, for protectors that have one. By default noise.
     pub tpm_blob: Option<Vec<u8>>,
-    /// What keys, salts, GUIDs and noise are drawn from.
+    /// The seed of keys, salts, GUIDs and noise.
     pub seed: u64,
 }
 
 impl Volume {
-    /// A volume of 1 MiB with the password `PASSWORD`, in the cipher that this Windows takes by itself.
+    /// A volume of 1 MiB with the password `PASSWORD`, in the default cipher of this Windows version.
     pub fn new(kind: Kind) -> Self {
         let old = matches!(kind, Kind::Vista | Kind::Windows7);
         Self {
@@ -137,7 +137,7 @@ impl Volume {
         }
     }
 
-    /// Makes it.
+    /// Makes the volume.
     ///
     /// # Panics
     /// If the description contradicts itself.
@@ -149,13 +149,13 @@ impl Volume {
 /// The usual password.
 pub const PASSWORD: &str = "correct horse";
 
-/// The recovery password that stands for 16 bytes.
+/// The recovery password for 16 bytes.
 pub fn recovery_text(bytes: &[u8; 16]) -> String {
     let groups = bytes.as_chunks().0.iter().map(|group| format!("{:06}", u32::from(u16::from_le_bytes(*group)) * 11));
     groups.collect::<Vec<_>>().join("-")
 }
 
-/// A GUID as text, of its bytes on disk.
+/// A GUID as text, from its bytes on disk.
 pub fn guid_text(guid: &[u8; 16]) -> String {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let turned: Vec<u8> =
@@ -164,18 +164,18 @@ pub fn guid_text(guid: &[u8; 16]) -> String {
     parts.map(hex).join("-")
 }
 
-/// Where things lie, in bytes from the start of the volume.
+/// Positions in the volume, in bytes from its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The copies of the metadata.
     pub metadata: [u64; 3],
-    /// Bytes that each takes.
+    /// Size of each, in bytes.
     pub metadata_len: u64,
-    /// Where the first bytes of the volume really lie: nowhere else on Windows Vista.
+    /// Where the first bytes of the volume are stored; on Windows Vista they are not relocated.
     pub header: Range<u64>,
-    /// An ordinary file that Windows keeps for itself.
+    /// An ordinary file that Windows reserves for itself.
     pub spare: Range<u64>,
-    /// What encrypt-on-write keeps.
+    /// The structures of encrypt-on-write.
     pub encrypt_on_write: Option<eow::Layout>,
 }
 
@@ -206,7 +206,7 @@ impl Layout {
         layout
     }
 
-    /// What the plaintext has zeros in.
+    /// Areas that are zero in the plaintext.
     pub fn reserved(&self) -> Vec<Range<u64>> {
         let metadata = self.metadata.map(|at| at..at + self.metadata_len);
         let on_write = self.encrypt_on_write.iter().flat_map(eow::Layout::reserved);
@@ -217,7 +217,7 @@ impl Layout {
 /// Bytes of a cluster, for boot sectors.
 const CLUSTER: u64 = 4096;
 
-/// What opens a volume that was made.
+/// A key that opens a made volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unlock {
     /// A password.
@@ -235,9 +235,9 @@ pub enum Unlock {
 pub struct Made {
     /// The volume.
     pub image: Vec<u8>,
-    /// What is in it, zeros where metadata lie.
+    /// The plaintext, zero where metadata lie.
     pub plaintext: Vec<u8>,
-    /// What some readers cannot cope with.
+    /// Features that some readers do not support.
     pub features: Features,
     /// Its GUID, as on disk.
     pub guid: [u8; 16],
@@ -245,13 +245,13 @@ pub struct Made {
     pub protectors: Vec<[u8; 16]>,
     /// The volume master key.
     pub vmk: [u8; 32],
-    /// The full volume encryption key, as it is stored.
+    /// The full volume encryption key, as stored.
     pub fvek: Vec<u8>,
-    /// What opens it, in the order of the protectors; those that need hardware are left out.
+    /// The keys, in the order of the protectors. Those that need hardware are left out.
     pub unlocks: Vec<Unlock>,
-    /// Where things lie.
+    /// Positions in the volume.
     pub layout: Layout,
-    /// The description it was made from.
+    /// The description that it was made from.
     pub volume: Volume,
 }
 
@@ -264,17 +264,17 @@ pub struct Written {
 }
 
 impl Written {
-    /// The folder with the volume and the BEK files, which is gone when this is dropped.
+    /// The folder with the volume and the BEK files. It is removed on drop.
     pub fn folder(&self) -> &std::path::Path {
         self.dir.path()
     }
 }
 
 impl Made {
-    /// Writes it into a new temporary folder.
+    /// Writes the volume into a new temporary folder.
     ///
     /// # Panics
-    /// If it cannot be written.
+    /// If writing fails.
     pub fn write(&self) -> Written {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let image = dir.path().join("volume.img");
@@ -288,7 +288,7 @@ impl Made {
         Written { image, startup_keys, dir }
     }
 
-    /// What opens it, for readers.
+    /// The keys, in the form for readers.
     pub fn keys<'a>(&'a self, written: &'a Written) -> Vec<Key<'a>> {
         let mut startup_keys = written.startup_keys.iter();
         let key = |unlock: &'a Unlock| match unlock {
@@ -300,7 +300,7 @@ impl Made {
         self.unlocks.iter().map(key).collect()
     }
 
-    /// The features that count with this key.
+    /// The features that matter with this key.
     pub fn features_with(&self, key: Key) -> Features {
         let first = self.unlocks.iter().find_map(|unlock| match unlock {
             Unlock::Recovery(text) => Some(text.as_str()),
@@ -310,10 +310,10 @@ impl Made {
         Features { later_recovery, ..self.features }
     }
 
-    /// Has every installed reader that can read it with every key, and compares. The number of readings.
+    /// Reads the volume with each capable installed reader and each key, and compares. Returns the number of readings.
     ///
     /// # Panics
-    /// If one that can does not, or reads something else.
+    /// If a reader that should read the volume cannot, or reads something else.
     #[track_caller]
     pub fn expect_readers(&self) -> usize {
         let written = self.write();
@@ -340,7 +340,7 @@ impl<'a> Making<'a> {
         let mut random = Random::new(volume.seed);
         let mut fvek = random.bytes(volume.method.key_len());
         if volume.method == Method::CbcElephant128 {
-            // 16 bytes of each half are used.
+            // Only 16 bytes of each half are used.
             fvek[16..32].fill(0);
             fvek[48..].fill(0);
         }
@@ -390,7 +390,7 @@ impl<'a> Making<'a> {
         }
     }
 
-    /// What is written into the volume, zeros where metadata lie.
+    /// The volume's plaintext, zero where metadata lie.
     fn plaintext(&mut self) -> Vec<u8> {
         let size = self.volume.size as usize;
         let mut plain = self.volume.contents.clone().unwrap_or_else(|| {
@@ -411,7 +411,7 @@ impl<'a> Making<'a> {
         plain
     }
 
-    /// The plaintext as it lies on disk, without metadata.
+    /// The plaintext as stored on disk, without metadata.
     fn on_disk(&mut self, plain: &[u8]) -> Vec<u8> {
         let sector_size = self.volume.sector_size as usize;
         let header = range(&self.layout.header);
@@ -424,7 +424,7 @@ impl<'a> Making<'a> {
                 cipher.encrypt(at, sector);
             }
         }
-        // Noise, as Windows leaves it behind the boot sector.
+        // Noise, as Windows leaves behind the boot sector.
         disk[..header.len()].copy_from_slice(&self.random.bytes(header.len()));
         if let State::HalfWay { current: 2, watermark, .. } = self.volume.state {
             let log = range(&(watermark..watermark + DIRTY_LOG));
@@ -446,7 +446,7 @@ impl<'a> Making<'a> {
         }
     }
 
-    /// The chunk that is under way as it was before, as it lay on disk.
+    /// The chunk being converted, as it was on disk before.
     fn old_state(&self, on_write: &EncryptOnWrite, disk: &[u8]) -> Option<Vec<u8>> {
         let (chunk, converted) = on_write.under_way?;
         let sector_size = self.volume.sector_size as usize;
@@ -460,7 +460,7 @@ impl<'a> Making<'a> {
         Some(old)
     }
 
-    /// What a reader sees: zeros that were never encrypted decrypt to noise.
+    /// What a reader sees: zeros that were never encrypted are decrypted to noise.
     fn seen(&self, mut plain: Vec<u8>, disk: &[u8]) -> Vec<u8> {
         let sector_size = self.volume.sector_size as usize;
         let cipher = self.volume.method.cipher(&self.fvek);
@@ -525,7 +525,7 @@ impl<'a> Making<'a> {
             block.extend(number.to_le_bytes());
         }
         block.extend(self.guid);
-        // The validation takes one more, and "next" is the one behind that.
+        // The validation takes one more counter, and "next" is the one after that.
         let sealed = matches!(self.seal(), Seal::Under(_));
         block.extend((self.nonces.next() + u32::from(sealed)).to_le_bytes());
         let new = matches!(volume.kind, Kind::Windows8 | Kind::ToGo);
@@ -557,7 +557,7 @@ impl<'a> Making<'a> {
         datums
     }
 
-    /// The datum that says where the header is.
+    /// The datum with the position of the header.
     fn header(&self) -> Datum {
         let Layout { header, spare, .. } = &self.layout;
         let volume = self.volume;
@@ -734,7 +734,7 @@ pub const IDENTIFIER: [u8; 16] =
 /// The cluster of the MFT's mirror, in boot sectors.
 const MFT_MIRROR: u64 = 2;
 
-/// A boot sector of NTFS over the whole volume but for the last sector, where its copy would be.
+/// An NTFS boot sector for the whole volume without the last sector, which is for its copy.
 fn ntfs_boot_sector(volume: &Volume) -> [u8; 512] {
     let mut sector = [0; 512];
     let mut put = |at: usize, bytes: &[u8]| sector[at..][..bytes.len()].copy_from_slice(bytes);
@@ -773,12 +773,12 @@ mod tests {
     use super::super::oracles::Writer;
     use super::*;
 
-    /// A volume that a startup key opens: for a password each reader would compute for a second.
+    /// A volume with a startup key: stretching a password would take each reader a second.
     fn keyed(kind: Kind) -> Volume {
         Volume { protectors: vec![Protector::StartupKey], ..Volume::new(kind) }
     }
 
-    /// What readers agree on.
+    /// Makes the volume and expects that all readers agree on it.
     #[track_caller]
     fn read(volume: Volume) {
         let made = volume.make();
@@ -818,7 +818,7 @@ mod tests {
     fn volumes_in_each_state_are_read() {
         let windows8 = keyed(Kind::Windows8);
         for (current, next) in [(5, 4), (5, 1), (3, 4), (3, 1), (2, 4)] {
-            // Before the header's place, and behind it.
+            // Before and behind the relocated header.
             for watermark in [0x3_0000, 0xA_0000] {
                 read(Volume { state: State::HalfWay { current, next, watermark }, ..windows8.clone() });
             }
@@ -834,7 +834,7 @@ mod tests {
             |plain: &[u64]| EncryptOnWrite { chunk: 0x1_0000, regions: 1, plain: plain.into(), under_way: None };
         let volume = |on_write| Volume { encrypt_on_write: Some(on_write), ..keyed(Kind::Windows8) };
         read(volume(on_write(&[])));
-        // Whole bytes of the bitmap, and the header, which is at 0x50000, among what is plain.
+        // Whole bytes of the bitmap, and plaintext around the header at 0x50000.
         read(volume(on_write(&(0..8).collect::<Vec<_>>())));
         read(volume(on_write(&[3, 4, 9, 15])));
         read(volume(EncryptOnWrite { regions: 3, ..on_write(&[3, 4, 5, 11, 12, 15]) }));
@@ -872,8 +872,8 @@ mod tests {
             let protectors = vec![Protector::Recovery(recovery)];
             let mut made = Volume { method, protectors, ..Volume::new(Kind::Windows8) }.make();
             let written = made.write();
-            // Within a sector, and from the header, which lies elsewhere, to what is behind it: there dislocker 0.7.3
-            // spoils a first sector that it does not write as a whole.
+            // Within a sector, and from the relocated header to the data behind it: there dislocker 0.7.3 damages a
+            // first sector that it writes only in part.
             for (at, len) in [(0x1_0123, 5), (0x1E00, 0x1400)] {
                 let bytes = Random::new(at as u64).bytes(len);
                 let wrote = writer.write_at(&written.image, Key::Recovery(&text), at as u64, &bytes);

@@ -2,10 +2,10 @@
 
 use super::crypto::{ccm_seal, sha256};
 
-/// A FILETIME of 2025, in whole milliseconds as Windows' programs cut it.
+/// A FILETIME of 2025, rounded to milliseconds as by Windows.
 pub const TIME: u64 = 0x01DB_9C00_8000_0000 / 10_000 * 10_000;
 
-/// What the CCM boxes of one volume are sealed with one after the other.
+/// The nonces of a volume's AES-CCM datums, in order.
 #[derive(Clone, Debug)]
 pub struct Nonces {
     next: u32,
@@ -18,14 +18,14 @@ impl Default for Nonces {
 }
 
 impl From<u32> for Nonces {
-    /// Those from this counter on.
+    /// The nonces from this counter on.
     fn from(next: u32) -> Self {
         Self { next }
     }
 }
 
 impl Nonces {
-    /// The counter that the next box will have.
+    /// The counter of the next nonce.
     pub fn next(&self) -> u32 {
         self.next
     }
@@ -42,13 +42,13 @@ impl Nonces {
 /// A piece of metadata: u16 size, role, type, version, then data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datum {
-    /// What it is for: 2 protector, 3 full volume encryption key, 7 label …
+    /// The role: 2 protector, 3 full volume encryption key, 7 label …
     pub role: u16,
-    /// What its data are: 1 key, 2 text, 3 stretched key …
+    /// The kind of data: 1 key, 2 text, 3 stretched key …
     pub kind: u16,
-    /// 1 as a rule.
+    /// Usually 1.
     pub version: u16,
-    /// What follows its 8 bytes of header.
+    /// The data behind the 8 bytes of header.
     pub data: Vec<u8>,
 }
 
@@ -63,7 +63,7 @@ impl Datum {
         Self::new(role, 2, text.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect::<Vec<_>>())
     }
 
-    /// A key in clear.
+    /// A key in plaintext.
     pub fn key(kind: u16, key: &[u8]) -> Self {
         Self::new(0, 1, words(&[kind, 0]).chain(key.iter().copied()).collect::<Vec<_>>())
     }
@@ -78,23 +78,23 @@ impl Datum {
         Self::new(role, 5, [&nonce[..], &ccm_seal(under, &nonce, &inside.bytes())].concat())
     }
 
-    /// A datum whose data are some bytes and then other datums.
+    /// A datum with some bytes, followed by nested datums.
     pub fn with(role: u16, kind: u16, before: impl Into<Vec<u8>>, inner: &[Self]) -> Self {
         let mut data = before.into();
         inner.iter().for_each(|datum| data.extend(datum.bytes()));
         Self::new(role, kind, data)
     }
 
-    /// As it is on disk.
+    /// The datum's bytes on disk.
     pub fn bytes(&self) -> Vec<u8> {
         let size = (8 + self.data.len()) as u16;
         words(&[size, self.role, self.kind, self.version]).chain(self.data.iter().copied()).collect()
     }
 
-    /// The datums that follow each other in `bytes`, up to zeros or the end.
+    /// Parses consecutive datums in `bytes`, up to zeros or the end.
     ///
     /// # Panics
-    /// If the bytes are no datums.
+    /// If these are not datums.
     pub fn parse_all(mut bytes: &[u8]) -> Vec<Self> {
         let mut all = Vec::new();
         while bytes.len() >= 8 && bytes[..2] != [0, 0] {
@@ -114,7 +114,7 @@ fn words(words: &[u16]) -> impl Iterator<Item = u8> + '_ {
 /// Bytes of both headers of a block, before the first datum.
 pub const HEADERS: usize = 64 + 48;
 
-/// Replaces the datums of a block and mends its sizes. Of version 1, of Windows Vista, the size is in bytes.
+/// Replaces the datums of a block and corrects its sizes. In version 1, of Windows Vista, the size is in bytes.
 pub fn set_datums(block: &mut Vec<u8>, datums: &[Datum]) {
     block.truncate(HEADERS);
     datums.iter().for_each(|datum| block.extend(datum.bytes()));
@@ -127,25 +127,24 @@ pub fn set_datums(block: &mut Vec<u8>, datums: &[Datum]) {
     block[8..10].copy_from_slice(&size.to_le_bytes());
 }
 
-/// How the hash behind a block is kept.
+/// How the hash behind a block is stored.
 #[derive(Clone, Copy)]
 pub enum Seal {
     /// Windows Vista: there is none.
     None,
-    /// In clear, as on decrypted volumes.
+    /// In plaintext, as on decrypted volumes.
     Clear,
     /// Sealed under the volume master key.
     Under([u8; 32]),
 }
 
-/// The validation that stands right behind `block`: CRC and hash of `hashed`, which is the block itself unless the hash
-/// is to be wrong.
+/// The validation directly behind `block`: CRC and hash of `hashed`, which is the block itself, or other bytes for a wrong hash.
 pub fn validation(block: &[u8], hashed: &[u8], area: usize, seal: Seal, nonces: &mut Nonces) -> Vec<u8> {
     let hash = sha256(hashed);
     let datum = match seal {
         Seal::None => None,
         Seal::Clear => Some(Datum::key(0x2005, &hash)),
-        // The driver makes it, and sets the top bit of its times.
+        // The driver writes it, and sets the top bit of its times.
         Seal::Under(vmk) => Some(Datum::sealed_at(0, &vmk, nonces.take(TIME | 1 << 63), 0x2005, &hash)),
     };
     let version = if datum.is_some() { 2 } else { 1 };

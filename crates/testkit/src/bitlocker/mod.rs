@@ -1,6 +1,6 @@
-//! BitLocker as others know it: programs that read and write its volumes, and a maker of volumes of every kind.
+//! BitLocker without our engine: other programs that read and write its volumes, and a maker of volumes of every kind.
 //!
-//! Nothing here knows the engine's code for BitLocker, so that one checks the other.
+//! Nothing here uses the engine's code for BitLocker, so each checks the other.
 
 pub mod crypto;
 pub mod damage;

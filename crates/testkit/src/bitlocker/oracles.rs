@@ -1,4 +1,4 @@
-//! Programs of others that read and write BitLocker volumes, behind one small interface.
+//! Other projects' programs that read and write BitLocker volumes, behind one small interface.
 
 use std::env;
 use std::fmt::Write as _;
@@ -14,10 +14,10 @@ use sha2::{Digest, Sha256};
 use crate::mounts::{Mount, PATIENCE, Server, bounded};
 use crate::{tools, uml};
 
-/// Seconds after which a program that hangs is ended.
+/// Seconds after which a hanging program is killed.
 const LIMIT: u32 = 300;
 
-/// What opens a volume.
+/// A key to a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key<'a> {
     /// A password.
@@ -30,32 +30,32 @@ pub enum Key<'a> {
     Clear,
 }
 
-/// What a volume has that some readers cannot cope with. The default is a volume that all of them read.
+/// Features of a volume that some readers do not support. By default, a volume that all of them read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Features {
     /// Made by Windows Vista.
     pub vista: bool,
     /// Sectors are encrypted with AES-256 in XTS mode.
     pub xts_256: bool,
-    /// Encrypted on write: there are bitmaps.
+    /// Uses encrypt-on-write: there are bitmaps.
     pub encrypt_on_write: bool,
-    /// Some chunks are encrypted and others plain, by the bitmaps of encrypt-on-write.
+    /// By the bitmaps of encrypt-on-write, some chunks are encrypted and others plaintext.
     pub mixed_bitmap: bool,
-    /// A chunk is under way, as the log of encrypt-on-write says.
+    /// A chunk is being converted, recorded in the log of encrypt-on-write.
     pub log: bool,
     /// The state is "decrypted".
     pub decrypted: bool,
-    /// Any other state than "encrypted" and "decrypted": under way, paused, dirty.
+    /// Any other state than "encrypted" and "decrypted": in progress, paused or dirty.
     pub half_way: bool,
     /// Dirty: there is a log at the watermark.
     pub dirty: bool,
-    /// There is a clear key, and other protectors beside it.
+    /// There is a clear key in addition to other protectors.
     pub clear_beside_others: bool,
     /// There is a clear key and no other protector.
     pub clear_alone: bool,
     /// The recovery password in question is not that of the first protector of its kind.
     pub later_recovery: bool,
-    /// Properties of protectors that nobody knows.
+    /// Protectors have properties of unknown kinds.
     pub unknown_property: bool,
     /// The startup key's file names the volume, as since Windows 11.
     pub volume_in_startup_key: bool,
@@ -68,21 +68,21 @@ pub struct Features {
 pub enum Reader {
     /// `dislocker-fuse`.
     Dislocker,
-    /// `bdemount`, of the libbde that the distribution has.
+    /// `bdemount`, of the distribution's libbde.
     Bdemount,
     /// libbde's Python module from PyPI: a newer libbde.
     Pybde,
-    /// dissect.fve, in pure Python: a hundred megabytes of XTS take a minute. The only one that checks the sealed hash.
+    /// dissect.fve, in pure Python: a hundred megabytes of XTS take it a minute. The only one that checks the sealed hash.
     Dissect,
     /// `cryptsetup bitlkOpen` and dm-crypt, in user-mode Linux.
     Cryptsetup,
 }
 
 impl Reader {
-    /// All of them.
+    /// All readers.
     pub const ALL: [Self; 5] = [Self::Dislocker, Self::Bdemount, Self::Pybde, Self::Dissect, Self::Cryptsetup];
 
-    /// Its name, for messages.
+    /// The program's name, for messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Dislocker => "dislocker",
@@ -93,7 +93,7 @@ impl Reader {
         }
     }
 
-    /// Whether it is installed; a reported skip if it is not.
+    /// Whether the program is installed; a reported skip if not.
     ///
     /// # Panics
     /// In CI, where all are.
@@ -107,7 +107,7 @@ impl Reader {
         }
     }
 
-    /// Why it cannot read a volume with these features, by a fault or a limit of its own.
+    /// Why the reader cannot read a volume with these features, because of a fault or limitation.
     pub fn cannot(self, features: &Features, key: Key) -> Option<&'static str> {
         let f = features;
         let non_ascii = matches!(key, Key::Password(text) if !text.is_ascii());
@@ -156,16 +156,16 @@ impl Reader {
         reasons.iter().find_map(|&(so, why)| so.then_some(why))
     }
 
-    /// Bytes of the plaintext that it gets wrong by a fault of its own, though it reads the rest.
+    /// Bytes of the plaintext that the reader gets wrong because of a fault, though it reads the rest.
     pub fn gets_wrong(self, features: &Features) -> Range<usize> {
         match self {
-            // The cluster of the MFT's mirror, which Vista keeps in the metadata.
+            // The cluster number of the MFT's mirror, which Vista stores in the metadata.
             Self::Dislocker | Self::Pybde if features.vista => 56..64,
             _ => 0..0,
         }
     }
 
-    /// Whether it takes the length of the file system for that of the volume, which is a sector longer.
+    /// Whether the reader mistakes the file system's length for the volume's, which is one sector longer.
     pub fn ends_with_ntfs(self, features: &Features) -> bool {
         matches!(self, Self::Bdemount | Self::Pybde) && features.half_way
     }
@@ -173,7 +173,7 @@ impl Reader {
     /// The plaintext of the whole volume.
     ///
     /// # Errors
-    /// What the program says if it does not open or read the volume.
+    /// The program's message if it cannot open or read the volume.
     ///
     /// # Panics
     /// If it is not installed.
@@ -207,16 +207,16 @@ impl Reader {
     }
 }
 
-/// All readers that are installed; the others are reported skips.
+/// All installed readers; the others are reported skips.
 pub fn readers() -> Vec<Reader> {
     Reader::ALL.into_iter().filter(|reader| reader.installed()).collect()
 }
 
-/// Reads the volume with each installed reader that can and each key, and compares with `plaintext`; says who was left
-/// out and why. The number of readings.
+/// Reads the volume with each capable installed reader and each key, and compares with `plaintext`. Reports which
+/// readers were left out and why. Returns the number of readings.
 ///
 /// # Panics
-/// If a reader that can does not, or reads something else.
+/// If a reader that should read the volume cannot, or reads something else.
 #[track_caller]
 pub fn expect_all(image: &Path, features: &Features, keys: &[Key], plaintext: &[u8]) -> usize {
     let readings = readers().into_iter().flat_map(|reader| keys.iter().map(move |&key| (reader, key)));
@@ -227,7 +227,7 @@ pub fn expect_all(image: &Path, features: &Features, keys: &[Key], plaintext: &[
 /// second to try. `make torture` tries all keys.
 ///
 /// # Panics
-/// As `expect_all`.
+/// Like `expect_all`.
 #[track_caller]
 pub fn expect_in_turn(
     readers: impl IntoIterator<Item = Reader>,
@@ -245,7 +245,7 @@ pub fn expect_in_turn(
     readings.filter(|&(reader, key)| expect(reader, image, features, key, plaintext)).count()
 }
 
-/// Whether this reader can read the volume. If it can, it does.
+/// Whether this reader can read the volume. If so, the volume is read and compared.
 #[track_caller]
 fn expect(reader: Reader, image: &Path, features: &Features, key: Key, plaintext: &[u8]) -> bool {
     if let Some(why) = reader.cannot(features, key) {
@@ -265,7 +265,7 @@ fn expect(reader: Reader, image: &Path, features: &Features, key: Key, plaintext
     true
 }
 
-/// Where two plaintexts differ first, and how many bytes do.
+/// The first difference between two plaintexts, and the number of different bytes.
 fn difference(read: &[u8], expected: &[u8]) -> Option<String> {
     if read.len() != expected.len() {
         return Some(format!("{} bytes instead of {}", read.len(), expected.len()));
@@ -285,12 +285,12 @@ pub enum Writer {
 }
 
 impl Writer {
-    /// Those that are installed; the others are reported skips.
+    /// The installed writers; the others are reported skips.
     pub fn installed() -> Vec<Self> {
         [Self::Dislocker, Self::Cryptsetup].into_iter().filter(|writer| writer.reader().installed()).collect()
     }
 
-    /// The same program as a reader: it has the same limits.
+    /// The same program as a reader, with the same limitations.
     pub fn reader(self) -> Reader {
         match self {
             Self::Dislocker => Reader::Dislocker,
@@ -301,7 +301,7 @@ impl Writer {
     /// Writes `bytes` at byte `offset` of the plaintext.
     ///
     /// # Errors
-    /// What the program says if it does not open the volume or write there.
+    /// The program's message if it cannot open the volume or write there.
     pub fn write_at(self, image: &Path, key: Key, offset: u64, bytes: &[u8]) -> Result<(), String> {
         match self {
             Self::Dislocker => {
@@ -322,10 +322,10 @@ impl Writer {
     }
 }
 
-/// What `cryptsetup bitlkDump` says about a volume: version, GUID, cipher, protectors, places.
+/// The output of `cryptsetup bitlkDump` for a volume: version, GUID, cipher, protectors, positions.
 ///
 /// # Errors
-/// What it says if it finds no BitLocker volume.
+/// Its message if it finds no BitLocker volume.
 ///
 /// # Panics
 /// If it cannot be started.
@@ -335,11 +335,11 @@ pub fn dump(image: &Path) -> Result<String, String> {
         .map(|text| String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Python with libbde and dissect.fve, which `tools/install-deps.sh test` installs apart from everything else: where
-/// `CLAVIGER_TEST_PYTHON` says, or in the user's cache. A reported skip if it is not there.
+/// Python with libbde and dissect.fve, which `tools/install-deps.sh test` installs separately: at
+/// `CLAVIGER_TEST_PYTHON`, or in the user's cache. A reported skip if it is missing.
 ///
 /// # Panics
-/// In CI, where it is.
+/// In CI, where it is installed.
 pub fn python() -> Option<PathBuf> {
     let home = env::var_os("HOME").unwrap_or_default();
     let usual = || Path::new(&home).join(".cache/claviger-test-python/bin/python3");
@@ -358,7 +358,8 @@ fn read_in_python(library: &str, image: &Path, key: Key) -> Result<Vec<u8>, Stri
     output(command.args(["-c", include_str!("read.py"), library]).arg(image).arg(kind).arg(text))
 }
 
-/// What others make of a volume that a startup key opens: the SHA-256 of the plaintext, or nothing. A crash and a hang are nothing, too.
+/// Other projects' verdicts on a volume with a startup key: the SHA-256 of the plaintext, or none. A crash or a hang
+/// also counts as none.
 pub struct Judges {
     libbde: Child,
     answers: BufReader<ChildStdout>,
@@ -367,7 +368,7 @@ pub struct Judges {
 }
 
 impl Judges {
-    /// dislocker and libbde, with this BEK file. A reported skip if one is missing.
+    /// Starts dislocker and libbde with this BEK file. A reported skip if one is missing.
     pub fn start(startup_key: &[u8]) -> Option<Self> {
         let (_, python) = (tools::program("dislocker-file")?, python()?);
         let dir = tempfile::tempdir().expect("a temporary folder");
@@ -408,14 +409,14 @@ impl Drop for Judges {
     }
 }
 
-/// Standard output of a program, or standard error if it fails.
+/// A program's standard output, or its standard error if it fails.
 fn output(command: &mut Command) -> Result<Vec<u8>, String> {
     let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     let failed = || format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
     if output.status.success() { Ok(output.stdout) } else { Err(failed()) }
 }
 
-/// A volume whose plaintext is a file of a FUSE file system. Unmounted, and what was written is on disk, when dropped.
+/// A volume whose plaintext is a file of a FUSE file system. On drop it is unmounted, and writes are on disk.
 struct Mounted {
     file: PathBuf,
     mount: Mount,
@@ -424,7 +425,7 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// Starts `program` with the arguments that `arguments` adds, the mount point given, in the foreground.
+    /// Starts `program` in the foreground with the arguments that `arguments` adds for the given mount point.
     fn start(program: &str, file: &str, arguments: impl FnOnce(&mut Command, &Path)) -> Result<Self, String> {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let mut command = Command::new(program);
@@ -442,7 +443,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         let unmounted = bounded(60, "umount").arg(self.mount.dir()).status().is_ok_and(|status| status.success());
-        // Else the guards of mount and server end both by force.
+        // Otherwise the guards of mount and server end both by force.
         if !unmounted || self.server.ended_within(PATIENCE).is_none() {
             eprintln!("{} could not be unmounted in peace", self.mount.dir().display());
         }
@@ -470,7 +471,7 @@ fn bdemount(image: &Path, key: Key) -> Result<Mounted, String> {
             Key::StartupKey(path) => command.arg("-s").arg(path),
             Key::Clear => command,
         };
-        // It stays in the foreground only if it is to say all it does.
+        // The program only stays in the foreground with verbose output.
         command.arg("-v").arg(image).arg(dir);
     })
 }
@@ -508,7 +509,7 @@ pub fn sha256(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// An image of cryptsetup's tests, as `images.conf` describes it.
+    /// A sample image of cryptsetup's tests, as described in `images.conf`.
     struct Sample {
         image: PathBuf,
         password: String,
@@ -588,7 +589,7 @@ mod tests {
             let keys = sample.keys(&startup_key);
             assert!(!keys.is_empty());
             for key in keys {
-                // A hundred megabytes take it a minute, but for those that are CBC and mostly zeros.
+                // A hundred megabytes take it a minute, except images in CBC with mostly zeros.
                 let slow = reader == Reader::Dissect && !sample.image.ends_with("bitlk-aes-cbc-128-4k.img");
                 let case = format!("{} {key:?}", sample.image.display());
                 if slow || reader.cannot(&sample.features, key).is_some() {

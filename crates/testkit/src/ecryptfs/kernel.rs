@@ -1,4 +1,4 @@
-//! The kernel's own eCryptfs, in user-mode Linux (fs/ecryptfs).
+//! The kernel's eCryptfs, in user-mode Linux (fs/ecryptfs).
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -9,53 +9,53 @@ use crate::operations::{Listing, Operation, Seen};
 use crate::vectors::hex;
 use crate::{tools, uml};
 
-/// Where the encrypted files are.
+/// The location of the encrypted files.
 #[derive(Clone, Copy, Debug)]
 pub enum Lower<'a> {
-    /// A folder of this machine. There are no extended attributes in it.
+    /// A folder of this machine, without extended attributes.
     Folder(&'a Path),
-    /// A folder in an image of ext4, by the image's place among those that are given; made if it is not there.
+    /// A folder in an ext4 image, given by the image's index. The folder is created if missing.
     Image(usize, &'a str),
 }
 
-/// How a folder is mounted.
+/// Mount options of a folder.
 #[derive(Clone, Copy, Debug)]
 pub struct Mount<'a> {
-    /// The folder below.
+    /// The encrypted folder.
     pub lower: Lower<'a>,
-    /// The passphrase of contents.
+    /// The passphrase for contents.
     pub passphrase: &'a str,
-    /// The passphrase of names; names are in clear where there is none.
+    /// The passphrase for names; none for plaintext names.
     pub of_names: Option<&'a str>,
-    /// The cipher as the kernel calls it, and bytes of its key.
+    /// The kernel's name for the cipher, and the key size in bytes.
     pub cipher: (&'a str, usize),
-    /// More of the kernel's options: `ecryptfs_xattr_metadata`.
+    /// Additional kernel options: `ecryptfs_xattr_metadata`.
     pub options: &'a str,
 }
 
-/// What is done in a folder while it is mounted.
+/// Operations on a mounted folder.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
     /// The mount.
     pub mount: Mount<'a>,
-    /// What is done.
+    /// The operations.
     pub operations: &'a [Operation],
 }
 
-/// What came of it.
+/// The result of a case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// The steps that failed, mounting included, each with the system's number of the error.
+    /// The failed steps, mounting included, each with the system's error number.
     pub failed: Vec<String>,
-    /// What was to be seen then.
+    /// The contents afterwards.
     pub listing: Listing,
 }
 
-/// Does all of the cases, one after the other, in one start of the kernel. Images are of ext4, and are left unmounted. A
-/// reported skip if something is not installed.
+/// Runs all cases, one after the other, in one start of the kernel. Images must be ext4, and are unmounted afterwards.
+/// A reported skip if something is not installed.
 ///
 /// # Panics
-/// If the kernel does not come up, or the steps do not end.
+/// If the kernel does not start, or the steps do not end.
 pub fn run(cases: &[Case<'_>], images: &[&Path]) -> Option<Vec<Outcome>> {
     for program in ["python3", "ecryptfs-add-passphrase"] {
         tools::program(program)?;

@@ -1,5 +1,5 @@
-//! A maker of files, names and wrapped passphrases, written from the documents and from what the kernel writes: simple, slow, and
-//! ready to make each thing wrong.
+//! A maker of files, names and wrapped passphrases, written from the documents and from the kernel's output. It is
+//! simple and slow, and can make each part wrong.
 //!
 //! Sources: Linux, fs/ecryptfs/ecryptfs_kernel.h, crypto.c and keystore.c; RFC 2440, sections 5.1, 5.3 and 5.9; ecryptfs-utils,
 //! src/libecryptfs/key_management.c.
@@ -12,15 +12,15 @@ use aes::{Aes128, Aes192, Aes256};
 use md5::Md5;
 use sha2::{Digest, Sha512};
 
-/// Bytes of an extent, and of the headers in front of a file.
+/// Size of an extent, in bytes.
 pub const EXTENT: usize = 4096;
-/// Bytes in front of the contents.
+/// Size of the header before the contents, in bytes.
 pub const HEADER: usize = 2 * EXTENT;
-/// The salt of contents that all programs use.
+/// The salt for contents, the same in all programs.
 pub const SALT: [u8; 8] = [0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77];
-/// The salt of names, which is meant to be hexadecimal digits and is taken as text.
+/// The salt for names: meant as hexadecimal digits, but used as text.
 pub const NAME_SALT: [u8; 8] = *b"99887766";
-/// What the two words of a marker differ by.
+/// The XOR of a marker's two words.
 pub const MARKER: u32 = 0x3c81_b7f5;
 /// Flag: the contents are encrypted.
 pub const ENCRYPTED: u32 = 2;
@@ -29,14 +29,14 @@ pub const IN_ATTRIBUTE: u32 = 4;
 /// Flag: names are encrypted.
 pub const ENCRYPTED_NAMES: u32 = 8;
 
-/// What encrypted names begin with.
+/// The beginning of encrypted names.
 pub const PREFIX: &str = "ECRYPTFS_FNEK_ENCRYPTED.";
 
-/// A cipher and bytes of its key.
+/// A cipher and its key size in bytes.
 pub type Cipher = (&'static str, usize);
 
-/// Every cipher and every size of its key with which the kernel 6.1 makes and reads files: those that its ciphers take and that fill
-/// whole blocks, and AES-192.
+/// All ciphers and key sizes with which kernel 6.1 makes and reads files: the sizes that its ciphers support and that
+/// fill whole blocks, and AES-192.
 pub const CIPHERS: &[Cipher] = &[
     ("aes", 16),
     ("aes", 24),
@@ -72,7 +72,7 @@ pub fn code((name, key_bytes): Cipher) -> u8 {
     }
 }
 
-/// Bytes of its blocks.
+/// Block size of a cipher, in bytes.
 pub fn block(name: &str) -> usize {
     if matches!(name, "aes" | "twofish" | "cast6") { 16 } else { 8 }
 }
@@ -107,7 +107,7 @@ fn both((name, key_bytes): Cipher) -> (Blocks, Blocks) {
     }
 }
 
-/// Each block by itself.
+/// Encrypts each block by itself.
 pub fn ecb_encrypt(cipher: Cipher, key: &[u8], blocks: &mut [u8]) {
     both(cipher).0(&key[..cipher.1], blocks);
 }
@@ -125,7 +125,7 @@ fn xor(a: &mut [u8], b: &[u8]) {
     a.iter_mut().zip(b).for_each(|(a, b)| *a ^= b);
 }
 
-/// The key that a passphrase gives, and its signature. Each is worked out once.
+/// The key and the signature of a passphrase. Each is computed once.
 pub fn stretched(passphrase: &[u8], salt: [u8; 8]) -> ([u8; 64], [u8; 8]) {
     type Known = HashMap<Vec<u8>, ([u8; 64], [u8; 8])>;
     static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
@@ -143,7 +143,7 @@ fn stretch(salted: &[u8]) -> ([u8; 64], [u8; 8]) {
     (key, signature)
 }
 
-/// A packet's tag, its length and what it holds (RFC 2440, section 4.2.2.1 and 4.2.2.2).
+/// A packet: tag, length and body (RFC 2440, section 4.2.2.1 and 4.2.2.2).
 pub fn packet(tag: u8, body: &[u8]) -> Vec<u8> {
     let length = match body.len() {
         short @ ..192 => vec![short as u8],
@@ -152,19 +152,19 @@ pub fn packet(tag: u8, body: &[u8]) -> Vec<u8> {
     [&[tag], &length[..], body].concat()
 }
 
-/// What wraps a file's key under a passphrase: the packets 3 and 11.
+/// The packets 3 and 11, with a file's key wrapped by a passphrase.
 pub fn passphrase_packets(cipher: Cipher, salt: [u8; 8], wrapped: &[u8], signature: [u8; 8]) -> Vec<u8> {
     let wrapping = [&[4, code(cipher), 3, 1], &salt[..], &[0x60], wrapped].concat();
     let named = [&[0x62, 8], &b"_CONSOLE"[..], &[0; 4], &signature].concat();
     [packet(0x8c, &wrapping), packet(0xed, &named)].concat()
 }
 
-/// What wraps a file's key for a public key: the packet 1.
+/// The packet 1, with a file's key wrapped for a public key.
 pub fn public_key_packet(signature: [u8; 8], wrapped: &[u8]) -> Vec<u8> {
     packet(0x01, &[&[3], &signature[..], &[1], wrapped].concat())
 }
 
-/// A file to be made. All that it says can be changed.
+/// Description of a file to make. All fields can be changed.
 #[derive(Clone, Debug)]
 pub struct File {
     /// The passphrases, each of which opens it.
@@ -175,14 +175,14 @@ pub struct File {
     pub cipher: Cipher,
     /// The file's own key.
     pub key: Vec<u8>,
-    /// What it holds.
+    /// Its contents.
     pub plaintext: Vec<u8>,
     /// Flags.
     pub flags: u32,
 }
 
 impl File {
-    /// A file as the kernel makes it, with its header in front.
+    /// A file like the kernel's, with its header in front.
     pub fn new(passphrase: &str, cipher: Cipher, plaintext: &[u8]) -> Self {
         Self {
             passphrases: vec![passphrase.to_owned()],
@@ -194,7 +194,7 @@ impl File {
         }
     }
 
-    /// Size, marker, flags, extents and packets: what lies in the attribute, or at the beginning of the file.
+    /// Size, marker, flags, extents and packets: the content of the attribute, or the beginning of the file.
     pub fn metadata(&self) -> Vec<u8> {
         let marker = 0x1122_3344u32;
         let mut all = (self.plaintext.len() as u64).to_be_bytes().to_vec();
@@ -204,7 +204,7 @@ impl File {
         all.extend(((HEADER / EXTENT) as u16).to_be_bytes());
         for passphrase in &self.passphrases {
             let (wrapping, signature) = stretched(passphrase.as_bytes(), self.salt);
-            // A key of 24 bytes does not fill the blocks of AES.
+            // 24 bytes of key do not fill the blocks of AES.
             let mut wrapped = self.key.clone();
             wrapped.resize(wrapped.len().next_multiple_of(block(self.cipher.0)), 0);
             ecb_encrypt(self.cipher, &wrapping, &mut wrapped);
@@ -213,7 +213,7 @@ impl File {
         all
     }
 
-    /// The contents, encrypted, in whole extents.
+    /// The encrypted contents, in whole extents.
     pub fn contents(&self) -> Vec<u8> {
         let mut bytes = self.plaintext.clone();
         bytes.resize(bytes.len().next_multiple_of(EXTENT), 0);
@@ -231,13 +231,13 @@ impl File {
         bytes
     }
 
-    /// All of the file below.
+    /// The whole stored file.
     pub fn stored(&self) -> Vec<u8> {
         with_header(&self.metadata(), &self.contents())
     }
 }
 
-/// A file below: metadata, padded to the header's length, and contents.
+/// A stored file: metadata, padded to the header's length, and contents.
 pub fn with_header(metadata: &[u8], contents: &[u8]) -> Vec<u8> {
     let mut all = metadata.to_vec();
     all.resize(HEADER, 0);
@@ -245,13 +245,13 @@ pub fn with_header(metadata: &[u8], contents: &[u8]) -> Vec<u8> {
     all
 }
 
-/// A name, or the target of a link, as it is stored.
+/// The stored form of a name, or of a link's target.
 pub fn name(passphrase: &str, cipher: Cipher, plain: &[u8]) -> String {
     let (key, signature) = stretched(passphrase.as_bytes(), NAME_SALT);
     named(&key, signature, cipher, &padded(&key, cipher, plain))
 }
 
-/// The bytes in front of a name, a zero and the name: whole blocks, at least 16 bytes in front.
+/// The padding, a zero and the name: whole blocks, with at least 16 bytes of padding.
 pub fn padded(key: &[u8; 64], (cipher, _): Cipher, plain: &[u8]) -> Vec<u8> {
     let len = (16 + 1 + plain.len()).next_multiple_of(block(cipher));
     let mut front = Vec::new();
@@ -264,14 +264,14 @@ pub fn padded(key: &[u8; 64], (cipher, _): Cipher, plain: &[u8]) -> Vec<u8> {
     [&front[..], &[0], plain].concat()
 }
 
-/// A name as it is stored, from whole blocks of anything.
+/// The stored form of a name, from any whole blocks.
 pub fn named(key: &[u8; 64], signature: [u8; 8], cipher: Cipher, blocks: &[u8]) -> String {
     let mut blocks = blocks.to_vec();
     ecb_encrypt(cipher, key, &mut blocks);
     encoded(&packet(0x46, &[&signature[..], &[code(cipher)], &blocks].concat()))
 }
 
-/// Bytes as they stand in names: six bits to a letter.
+/// Encodes bytes as in names, six bits per letter.
 pub fn encoded(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"-.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     let mut text = PREFIX.to_owned();
@@ -283,7 +283,7 @@ pub fn encoded(bytes: &[u8]) -> String {
     text
 }
 
-/// A file `wrapped-passphrase` of version 1, which has no salt of its own, or 2.
+/// A file `wrapped-passphrase` of version 2, or without a salt of version 1.
 pub fn wrapped(passphrase: &str, wrapping: &str, salt: Option<[u8; 8]>) -> Vec<u8> {
     let (key, signature) = stretched(wrapping.as_bytes(), salt.unwrap_or(SALT));
     let mut padded = passphrase.as_bytes().to_vec();
@@ -302,7 +302,7 @@ mod tests {
     use crate::ecryptfs::utils;
     use crate::operations::file;
 
-    /// What the kernel's helper says of the passphrase `pw`.
+    /// The signature of the passphrase `pw`, from the kernel's helper.
     #[test]
     fn signatures_are_those_of_others() {
         assert_eq!(stretched(b"pw", SALT).1, [0x05, 0x3f, 0x8c, 0xee, 0xba, 0x68, 0xd6, 0xb0]);

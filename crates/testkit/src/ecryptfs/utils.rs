@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 
 use crate::tools;
 
-/// The passphrase in a file `wrapped-passphrase`, or what `ecryptfs-unwrap-passphrase` says against it. A reported skip if it is
-/// not installed.
+/// The passphrase in a file `wrapped-passphrase`, or the error message of `ecryptfs-unwrap-passphrase`. A reported skip
+/// if it is not installed.
 pub fn unwrap(wrapped: &[u8], wrapping: &str) -> Option<Result<String, String>> {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
     std::fs::write(file.path(), wrapped).expect("there is room");
@@ -14,7 +14,7 @@ pub fn unwrap(wrapped: &[u8], wrapping: &str) -> Option<Result<String, String>> 
     Some(if succeeds { Ok(out.trim_end_matches('\n').to_owned()) } else { Err(err) })
 }
 
-/// A file `wrapped-passphrase` that `ecryptfs-wrap-passphrase` makes. A reported skip if it is not installed.
+/// A file `wrapped-passphrase` made by `ecryptfs-wrap-passphrase`. A reported skip if it is not installed.
 ///
 /// # Panics
 /// If it fails.
@@ -26,8 +26,7 @@ pub fn wrap(passphrase: &str, wrapping: &str) -> Option<Vec<u8>> {
     Some(std::fs::read(path).expect("it was made"))
 }
 
-/// The same file with another wrapping passphrase, as `ecryptfs-rewrap-passphrase` makes it. A reported skip if it is not
-/// installed.
+/// The same file with another wrapping passphrase, made by `ecryptfs-rewrap-passphrase`. A reported skip if it is not installed.
 ///
 /// # Panics
 /// If it fails.
@@ -39,7 +38,7 @@ pub fn rewrap(wrapped: &[u8], old: &str, new: &str) -> Option<Vec<u8>> {
     Some(std::fs::read(file.path()).expect("it is there"))
 }
 
-/// What a program says of a file, with `-` for what it reads.
+/// A program's output for a file. Passes `-` as an argument, and `input` on standard input.
 fn said(program: &str, file: &Path, input: &str) -> Option<(String, String, bool)> {
     use std::io::Write;
     let mut command = Command::new(tools::program(program)?);

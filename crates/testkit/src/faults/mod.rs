@@ -1,5 +1,5 @@
-//! Faults from outside: a program runs, and the n-th of its system calls that change something in a folder is its last, fails, or
-//! does only a part of what was asked. All its threads and children are followed; seccomp(2) lets all other calls run at full speed.
+//! Faults from outside: the n-th system call of a program that changes a folder is its last, fails, or completes only
+//! in part. All threads and children are traced; seccomp(2) lets all other calls run at full speed.
 
 mod sys;
 
@@ -22,27 +22,27 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
 use Names::{At, ByPath, Fd};
 
-/// The longest that a program may take.
+/// Time limit for a program.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How often somebody looks whether it is time for something.
+/// Interval of checks.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What happens at a system call.
+/// The fault at a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// SIGKILL before it has any effect.
+    /// SIGKILL before the call has any effect.
     KilledBefore,
-    /// SIGKILL once it is done.
+    /// SIGKILL after the call.
     KilledAfter,
-    /// It does nothing and fails so.
+    /// The call does nothing and fails with this error.
     Fails(Errno),
-    /// A write does about half of what is asked.
+    /// A write completes only about half.
     Short,
 }
 
 impl Fault {
-    /// All that are tried, with the errors of a full disk, of a broken one, and of a signal that came in between.
+    /// All faults to try, with the errors of a full disk, a broken disk, and an interrupting signal.
     pub const ALL: [Self; 6] = [
         Self::KilledBefore,
         Self::KilledAfter,
@@ -52,17 +52,17 @@ impl Fault {
         Self::Short,
     ];
 
-    /// Whether the program ends here.
+    /// Whether the fault kills the program.
     pub fn kills(self) -> bool {
         matches!(self, Self::KilledBefore | Self::KilledAfter)
     }
 
-    /// Whether nothing of it may be seen: the rest is to be written, and what was interrupted done again.
+    /// Whether the fault must have no visible effect: the program must write the rest, or repeat an interrupted call.
     pub fn harmless(self) -> bool {
         self.kind() != ANY
     }
 
-    /// Which calls it can strike.
+    /// The kind of calls that the fault can strike.
     fn kind(self) -> usize {
         match self {
             Self::Fails(Errno::INTR) => INTERRUPTIBLE,
@@ -77,23 +77,23 @@ const ANY: usize = 0;
 const INTERRUPTIBLE: usize = 1;
 const WRITES: usize = 2;
 
-/// Which arguments say what file a call is about.
+/// The arguments that name the file of a call.
 #[derive(Clone, Copy)]
 enum Names {
     /// An open file.
     Fd(usize),
-    /// A path, seen from the working folder.
+    /// A path, relative to the working folder.
     ByPath(usize),
-    /// A folder and a path, seen from there.
+    /// A folder and a path relative to it.
     At(usize, usize),
 }
 
-/// How much a call is to write.
+/// The argument with the length of a write.
 #[derive(Clone, Copy)]
 enum Length {
-    /// Bytes.
+    /// A number of bytes.
     Bytes(usize),
-    /// Pieces; the argument before says where their places and lengths are.
+    /// A number of pieces; the argument before has their addresses and lengths.
     Pieces(usize),
 }
 
@@ -170,10 +170,10 @@ static CALLS: &[Call] = &[
     call(libc::SYS_utimensat, "utimensat", &[At(0, 1)]),
 ];
 
-/// Calls that change files only where their flags say so.
+/// Calls that change files only with certain flags.
 const OPEN: [c_long; 4] = [libc::SYS_open, libc::SYS_creat, libc::SYS_openat, libc::SYS_openat2];
 
-/// What became of the program.
+/// The result of running the program.
 #[derive(Debug)]
 pub struct Ended {
     /// How it ended.
@@ -182,22 +182,22 @@ pub struct Ended {
     pub out: Vec<u8>,
     /// Standard error.
     pub err: String,
-    /// The call that the fault struck, where there were so many.
+    /// The call that the fault struck, if it was reached.
     pub struck: Option<String>,
-    /// The calls that came after it.
+    /// The calls after it.
     pub after: Vec<String>,
     calls: [u64; 3],
 }
 
 impl Ended {
-    /// How many calls there were that the fault could strike, up to the one that it struck.
+    /// The number of calls that the fault could strike, up to the one that it struck.
     pub fn calls(&self, fault: Fault) -> u64 {
         self.calls[fault.kind()]
     }
 }
 
-/// Runs a program to its end. Of its calls that change files in `folder` and that a fault can strike, it strikes the one of that
-/// number, counted from 0. What the program has started ends with it. Standard input is empty.
+/// Runs a program to its end. The fault strikes the call of this number, from 0, among those that change files in
+/// `folder` and that it can strike. Everything that the program has started ends with it. Standard input is empty.
 ///
 /// # Panics
 /// If the program does not start, or does not end within two minutes.
@@ -205,11 +205,12 @@ pub fn run(command: &mut Command, folder: &Path, strike: Option<(Fault, u64)>) -
     Tracer::new(folder, strike).apart(command)
 }
 
-/// Runs a program as [`run`] does, but lets what it has started end by itself, and calls `at_exit` with each process that ends, its
-/// memory still there. Once any of them has worked for the time in `interrupt`, the program gets a SIGINT.
+/// Runs a program like [`run`], but lets the processes it started end by themselves. Calls `at_exit` for each process
+/// that ends, while its memory still exists. Once any of them has worked for the time in `interrupt`, the program gets
+/// a SIGINT.
 ///
 /// # Panics
-/// As [`run`] does; the two minutes are for all of them.
+/// Like [`run`]; the two minutes are for all processes together.
 pub fn to_the_last(
     command: &mut Command,
     folder: &Path,
@@ -226,7 +227,7 @@ struct Tracer<'a> {
     folder: PathBuf,
     strike: Option<(Fault, u64)>,
     interrupt: Option<Duration>,
-    /// What is called with each process that ends. The last one is waited for then.
+    /// Called for each process that ends. If set, `run` waits for the last one.
     at_exit: Option<&'a mut (dyn FnMut(u32) + Send)>,
     calls: [u64; 3],
     struck: Option<String>,
@@ -234,7 +235,7 @@ struct Tracer<'a> {
     known: Known,
 }
 
-/// Processes and threads that are traced.
+/// Traced processes and threads.
 type Known = Arc<Mutex<HashSet<Pid>>>;
 
 impl<'a> Tracer<'a> {
@@ -245,18 +246,18 @@ impl<'a> Tracer<'a> {
     }
 
     fn apart(self, command: &mut Command) -> Ended {
-        // ptrace(2) and the waiting for it belong to a thread: on one of its own, nobody else's children come in between.
+        // ptrace(2) and waiting for it belong to a thread, so a separate one never sees other children.
         thread::scope(|scope| scope.spawn(|| self.run(command)).join().expect("it was traced"))
     }
 
-    // It is waited for where all that is traced is.
+    // The tracing loop waits for it.
     #[allow(clippy::zombie_processes)]
     fn run(mut self, command: &mut Command) -> Ended {
         let [out, err] = [(); 2].map(|()| tempfile::tempfile().expect("a temporary file"));
         let share = |file: &File| Stdio::from(file.try_clone().expect("a descriptor"));
         command.stdin(Stdio::null()).stdout(share(&out)).stderr(share(&err));
         sys::traced(command, filter());
-        // It stops when it has become the program.
+        // The process stops after it has executed the program.
         let child = command.spawn().expect("the program starts");
         let pid = Pid::from_child(&child);
         let (ended, watched) = channel::<()>();
@@ -285,12 +286,12 @@ impl<'a> Tracer<'a> {
 
     fn follow(&mut self, program: Pid) -> ExitStatus {
         let mut status = None;
-        // Whoever this thread has begun to trace, and nobody else's children; until there is nobody left.
+        // All processes that this thread traces, and no others, until none is left.
         let whom = WaitOptions::from_bits_retain((libc::__WALL | libc::__WNOTHREAD).cast_unsigned());
         while let Ok(Some((pid, now))) = wait(whom) {
             if now.stopped() {
-                // Who has been killed meanwhile is no longer there to be let go on; and a child that first stops once the program has
-                // ended was not known when the others were killed.
+                // A process killed meanwhile cannot continue. A child that first stops after the program has ended was
+                // unknown when the others were killed.
                 let _ = match status {
                     Some(_) if self.at_exit.is_none() => kill_process(pid, Signal::KILL).map_err(io::Error::from),
                     _ => self.stopped(pid, now, program),
@@ -334,7 +335,7 @@ impl<'a> Tracer<'a> {
             Fault::KilledBefore => return Ok(kill_process(pid, Signal::KILL)?),
             Fault::KilledAfter => return sys::end_call(pid),
             Fault::Fails(error) => {
-                // No call at all, which ends so (seccomp(2), SECCOMP_RET_TRACE).
+                // An invalid call number, which fails with this error (seccomp(2), SECCOMP_RET_TRACE).
                 registers.orig_rax = u64::MAX;
                 registers.rax = i64::from(-error.raw_os_error()).cast_unsigned();
             }
@@ -344,7 +345,7 @@ impl<'a> Tracer<'a> {
         sys::go_on(pid, 0)
     }
 
-    /// The fault and the call, if it is the one.
+    /// The fault and the call, if this is the one to strike.
     fn strikes(&mut self, pid: Pid, registers: &user_regs_struct) -> Option<(Fault, &'static Call)> {
         let call = CALLS.iter().find(|call| call.number.cast_unsigned() == registers.orig_rax)?;
         let args = arguments(registers);
@@ -377,23 +378,23 @@ fn lock(known: &Known) -> MutexGuard<'_, HashSet<Pid>> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// It may have ended.
+/// Kills a process, which may have ended.
 fn kill(pid: Pid) {
     let _ = kill_process(pid, Signal::KILL);
 }
 
-/// Those that are known now.
+/// The processes and threads known now.
 fn list(known: &Known) -> std::vec::IntoIter<Pid> {
     lock(known).iter().copied().collect::<Vec<_>>().into_iter()
 }
 
-/// Whether it is one, and no other thread of one.
+/// Whether the number is a process's and not another thread's.
 fn is_process(number: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{number}/status")).unwrap_or_default();
     status.lines().filter_map(|line| line.strip_prefix("Tgid:")).any(|group| group.trim() == number.to_string())
 }
 
-/// How long it has run on processors, in steps of 10 ms (proc_pid_stat(5)).
+/// CPU time of a process, in steps of 10 ms (proc_pid_stat(5)).
 fn worked(pid: Pid) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
@@ -415,14 +416,14 @@ fn creates(pid: Pid, number: c_long, args: &[u64; 6]) -> bool {
     let flags = match number {
         libc::SYS_open => args[1],
         libc::SYS_openat => args[2],
-        // They come first in `struct open_how`.
+        // The flags come first in `struct open_how`.
         libc::SYS_openat2 => number_at(pid, args[2]).unwrap_or(0),
         _ => return true,
     };
     flags & (libc::O_CREAT | libc::O_TRUNC) as u64 != 0 || flags & libc::O_TMPFILE as u64 == libc::O_TMPFILE as u64
 }
 
-/// The path of a file that arguments name.
+/// The path of the file that the arguments name.
 fn named(pid: Pid, names: Names, args: &[u64; 6]) -> Option<PathBuf> {
     let process = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
     let open = |fd: u64| match fd as i32 {
@@ -438,30 +439,30 @@ fn named(pid: Pid, names: Names, args: &[u64; 6]) -> Option<PathBuf> {
     let whole = match names {
         Fd(fd) => open(args[fd])?,
         ByPath(at) => open(libc::AT_FDCWD as u64)?.join(path(args[at])?),
-        // Without a path the call is about the open file itself.
+        // Without a path, the call is for the open file itself.
         At(fd, at) if args[at] == 0 => open(args[fd])?,
         At(fd, at) => open(args[fd])?.join(path(args[at])?),
     };
-    // /proc/self/fd/N, as a file is named that has been opened already.
+    // /proc/self/fd/N names a file that is open already.
     match whole.strip_prefix("/proc/self").or_else(|_| whole.strip_prefix(&process)) {
         Ok(rest) => fs::read_link(process.join(rest)).ok().or(Some(whole)),
         Err(_) => Some(whole),
     }
 }
 
-/// About half of the bytes, in blocks where there are some, as a write past the page cache needs them; 0 where there is nothing to cut.
+/// About half of the bytes, in whole blocks if possible, as for writes that bypass the page cache; 0 if they cannot be split.
 fn half(pid: Pid, length: Length, args: &[u64; 6]) -> u64 {
     let bytes = match length {
         Length::Bytes(at) => args[at],
         Length::Pieces(at) if args[at] == 0 => 0,
-        // A length comes second in `struct iovec`.
+        // The length comes second in `struct iovec`.
         Length::Pieces(at) => number_at(pid, args[at - 1] + 8).unwrap_or(0),
     };
     let block = [4096, 512, 1].into_iter().find(|block| bytes >= 2 * block);
     block.map_or(0, |block| bytes / 2 / block * block)
 }
 
-/// A number in the memory of the program.
+/// Reads a number from the program's memory.
 fn number_at(pid: Pid, at: u64) -> io::Result<u64> {
     let mut number = [0; 8];
     memory(pid)?.read_exact_at(&mut number, at)?;
@@ -497,7 +498,7 @@ fn all_of(mut file: File) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// `dd` and a shell, in a folder of their own: what they leave there, and how they ended.
+    /// Runs a shell with `dd` in its own folder. Returns the result and the files left there.
     fn shell(script: &str, strike: Option<(Fault, u64)>) -> (Ended, Vec<(String, Vec<u8>)>) {
         let folder = tempfile::tempdir().expect("a folder");
         let mut command = Command::new("sh");
@@ -525,7 +526,7 @@ mod tests {
         for (nth, before, after) in [
             (0, vec![], name("one", b"")),
             (1, name("one", b""), name("one", b"12345678")),
-            // mv is killed, and the shell goes on.
+            // mv is killed, and the shell continues.
             (2, name("one", b"12345678"), name("two", b"12345678")),
         ] {
             for (fault, left) in [(Fault::KilledBefore, before), (Fault::KilledAfter, after)] {

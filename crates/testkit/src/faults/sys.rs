@@ -1,4 +1,4 @@
-//! ptrace(2), which has no safe form.
+//! ptrace(2), without a safe form.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -10,8 +10,8 @@ use libc::{c_int, c_uint, user_regs_struct};
 use rustix::process::Pid;
 use seccompiler::BpfProgram;
 
-/// Lets the calling thread trace what it starts: the filter stops it at the calls that it picks. In a session of its own, so that it
-/// has no terminal.
+/// Lets the calling thread trace the started program: the filter stops it at the selected calls. A new session keeps it
+/// away from the terminal.
 pub fn traced(command: &mut Command, filter: BpfProgram) {
     let prepare = move || {
         rustix::process::setsid()?;
@@ -23,7 +23,8 @@ pub fn traced(command: &mut Command, filter: BpfProgram) {
     unsafe { command.pre_exec(prepare) };
 }
 
-/// What the stops of a tracee and of all that it starts tell, `exits` also when they exit; all of them end with the thread that traces them.
+/// Sets the events reported for a tracee and everything it starts, with `exits` also their exits. All tracees end with
+/// the tracing thread.
 pub fn follow(tracee: Pid, exits: bool) -> io::Result<()> {
     let options = if exits { libc::PTRACE_O_TRACEEXIT } else { 0 }
         | libc::PTRACE_O_TRACESECCOMP
@@ -36,12 +37,12 @@ pub fn follow(tracee: Pid, exits: bool) -> io::Result<()> {
     number(libc::PTRACE_SETOPTIONS, tracee, options)
 }
 
-/// Lets it go on, with a signal or 0.
+/// Resumes a tracee, with a signal or 0.
 pub fn go_on(tracee: Pid, signal: c_int) -> io::Result<()> {
     number(libc::PTRACE_CONT, tracee, signal)
 }
 
-/// Lets it go on to the end of the call that it is in.
+/// Resumes a tracee until the end of its current call.
 pub fn end_call(tracee: Pid) -> io::Result<()> {
     number(libc::PTRACE_SYSCALL, tracee, 0)
 }
@@ -56,7 +57,7 @@ pub fn registers(tracee: Pid) -> io::Result<user_regs_struct> {
     Ok(registers)
 }
 
-/// Changes the registers of a stopped tracee: what that does to its memory is its own business, which is another process.
+/// Changes the registers of a stopped tracee. This can only affect the memory of that other process.
 pub fn set_registers(tracee: Pid, registers: &user_regs_struct) -> io::Result<()> {
     let pid = tracee.as_raw_nonzero().get();
     // SAFETY: the kernel reads one such structure through the pointer and keeps nothing.

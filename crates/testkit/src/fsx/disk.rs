@@ -21,15 +21,15 @@ pub trait Disk {
     fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()>;
     /// Flushes.
     fn flush(&mut self) -> io::Result<()>;
-    /// The largest size it may be given; `None` if it cannot be resized.
+    /// The largest size that the disk supports; `None` if it cannot be resized.
     fn grows_to(&self) -> Option<u64> {
         None
     }
-    /// Resizes it.
+    /// Resizes the disk.
     fn set_len(&mut self, _len: u64) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
-    /// Closes and reopens it.
+    /// Closes and reopens the disk.
     fn reopen(&mut self) -> io::Result<()>;
 }
 
@@ -40,7 +40,7 @@ pub struct StoreDisk<F> {
 }
 
 impl<F: FnMut() -> io::Result<Arc<dyn Store>>> StoreDisk<F> {
-    /// Uses `open` now and at each reopening.
+    /// Calls `open` now and for each reopening.
     ///
     /// # Errors
     /// Those of `open`.
@@ -100,7 +100,7 @@ fn open(path: &Path) -> io::Result<File> {
 
 impl Disk for FileDisk {
     fn size(&self) -> io::Result<u64> {
-        // Seeks to the end: a block device's metadata has no size.
+        // Seeks to the end, because a block device's metadata has no size.
         io::Seek::seek(&mut &self.file, io::SeekFrom::End(0))
     }
     fn read(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
@@ -124,7 +124,7 @@ impl Disk for FileDisk {
     }
 }
 
-/// Does random operations on `disk`, whose contents are `model`, and keeps both in step; at the end it is flushed,
+/// Does random operations on `disk`, whose contents are `model`, and updates both. At the end the disk is flushed,
 /// reopened and compared. Returns the number of operations.
 ///
 /// # Errors
@@ -199,7 +199,7 @@ fn carry_out(
     let failed = |e: io::Error| e.to_string();
     match *operation {
         Operation::Read(at, len) => {
-            // Not zeros: data that was not read must not look right by accident.
+            // Not zeros, which unread data could match by accident.
             let mut out = vec![0xee; len];
             disk.read(at, &mut out).map_err(failed)?;
             difference(&model[at as usize..][..len], &out, at).map_or(Ok(()), Err)

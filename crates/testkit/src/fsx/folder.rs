@@ -13,9 +13,9 @@ use crate::random::Random;
 /// The largest file, in bytes.
 const LARGEST: u64 = 1 << 20;
 
-/// The prefix of files that were removed while open: libfuse renames them so until they are closed, and the kernel
-/// tells the server about the close only some time later (fuse.h of libfuse, `hard_remove`). fuse2fs 1.47 leaves those
-/// for good that were replaced by a rename while open.
+/// The prefix of files removed while open: libfuse renames them until they are closed, and the kernel reports the close
+/// to the server only some time later (fuse.h of libfuse, `hard_remove`). fuse2fs 1.47 never removes such files if they
+/// were replaced by a rename.
 const REMOVED_WHILE_OPEN: &str = ".fuse_hidden";
 
 /// The most folders and files at a time.
@@ -25,7 +25,7 @@ const FILES: usize = 60;
 /// A folder, and its expected contents.
 pub struct Folder {
     root: PathBuf,
-    /// The most bytes of all files together.
+    /// The maximum total size of all files, in bytes.
     room: u64,
     /// Paths below the root, parents before their children.
     entries: BTreeMap<String, Entry>,
@@ -48,7 +48,7 @@ impl Folder {
     /// # Errors
     /// Those of reading the copy.
     pub fn load(root: &Path, copy: &Path, room: u64) -> io::Result<Self> {
-        // It may be read-only; leftovers do not count.
+        // The folder may be read-only, and leftovers do not matter.
         let _ = sweep(root);
         let mut folder = Self::empty(root, room);
         if !copy.exists() {
@@ -83,7 +83,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Compares everything: names, kinds, sizes and contents, and that nothing else is there.
+    /// Compares everything: names, kinds, sizes and contents. Nothing else may be there.
     ///
     /// # Errors
     /// The first difference.
@@ -138,7 +138,7 @@ fn holds_removed(dir: &Path) -> bool {
     list(dir, "", &mut found).is_ok() && found.is_empty()
 }
 
-/// Removes files that were removed while open and that nobody has open any more.
+/// Deletes removed files that nobody has open any more.
 fn sweep(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -158,7 +158,7 @@ fn largest_number(text: &str) -> u64 {
     text.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).max().unwrap_or(0)
 }
 
-/// All paths below `dir`, and whether each is a folder, except what file systems create at their root.
+/// All paths below `dir`, and whether each is a folder. Leaves out what file systems create at their root.
 fn list(root: &Path, below: &str, found: &mut Vec<(String, bool)>) -> io::Result<()> {
     for entry in fs::read_dir(root.join(below))? {
         let entry = entry?;
@@ -190,8 +190,7 @@ enum Operation {
     Compare,
 }
 
-/// Does random operations in `folder` and keeps its model in step; at the end everything is compared. Returns the
-/// number of operations.
+/// Does random operations in `folder` and updates its model; at the end everything is compared. Returns the number of operations.
 ///
 /// # Errors
 /// The first operation that fails, or the first difference from the model.
@@ -232,7 +231,7 @@ fn some(folder: &mut Folder, random: &mut Random, longest: usize, last: &mut (u6
         80..=84 => Operation::SetLen(file, random.number() % (if full { len } else { (2 * len).min(LARGEST) } + 1)),
         85..=87 => Operation::Sync(file),
         88..=92 => {
-            // Over another file now and then.
+            // Sometimes replaces another file.
             let other = if random.below(3) == 0 { folder.pick(random, false) } else { None };
             let to = other.unwrap_or_else(|| folder.new_path(random));
             Operation::Rename(file, to)
@@ -305,13 +304,13 @@ fn carry_out(folder: &mut Folder, operation: &Operation, random: &mut Random) ->
         }
         Operation::RemoveFolder(path) => {
             let mut removed = Ok(());
-            // It may still contain a file that was just removed, or that only we can remove.
+            // The folder may still contain a file that was just removed, or that only this process can remove.
             let _ = wait_until(PATIENCE, || {
                 removed = fs::remove_dir(at(path));
                 let not_empty = matches!(&removed, Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty);
                 let again = not_empty && holds_removed(&at(path));
                 if again {
-                    // It may vanish by itself meanwhile.
+                    // The file may disappear by itself meanwhile.
                     let _ = sweep(&at(path));
                 }
                 !again

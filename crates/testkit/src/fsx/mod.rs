@@ -1,7 +1,7 @@
 //! Exercisers: random operations on a disk or in a folder, checked against a model in memory.
 //!
-//! The idea is that of fsx, the "file system exerciser" (Avadis Tevanian at NeXT, 1991). The operations depend on the
-//! seed alone: a failure names the seed and the last operations, and can be reproduced with it.
+//! Based on the idea of fsx, the "file system exerciser" (Avadis Tevanian at NeXT, 1991). The operations depend only on
+//! the seed: a failure names the seed and the last operations, and can be reproduced with it.
 
 mod disk;
 mod folder;
@@ -16,15 +16,15 @@ pub use folder::{Folder, exercise_folder};
 
 use crate::random::Random;
 
-/// How many operations a failure shows.
+/// The number of operations that a failure shows.
 const SHOWN: usize = 40;
 
-/// What to do and how long.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
-    /// The seed: the same one gives the same operations.
+    /// The seed: the same seed gives the same operations.
     pub seed: u64,
-    /// The last of them.
+    /// When to stop.
     pub until: Until,
     /// The longest read or write, in bytes.
     pub longest: usize,
@@ -79,7 +79,7 @@ pub struct Failure {
     pub seed: u64,
     /// Operations completed before.
     pub done: u64,
-    /// What is wrong.
+    /// The failure.
     pub what: String,
     /// The last operations, oldest first, including the failed one.
     pub last: Vec<String>,
@@ -106,7 +106,7 @@ impl Log {
         Self { seed, done: 0, last: VecDeque::new() }
     }
 
-    /// Notes that an operation begins.
+    /// Records that an operation begins.
     pub(crate) fn note(&mut self, operation: String) {
         if self.last.len() == SHOWN {
             self.last.pop_front();
@@ -120,7 +120,7 @@ impl Log {
     }
 }
 
-/// How two byte ranges differ, if they do. `at` is their offset.
+/// The first difference between two byte ranges, if any. `at` is their offset.
 pub(crate) fn difference(expected: &[u8], found: &[u8], at: u64) -> Option<String> {
     if expected == found {
         return None;

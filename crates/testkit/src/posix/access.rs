@@ -1,4 +1,4 @@
-//! Who may do what: the bits of files and folders, groups, folders that hand their group on.
+//! Permissions: mode bits of files and folders, groups, and folders that pass on their group.
 
 use std::path::Path;
 
@@ -21,17 +21,17 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 fn may(path: &Path, access: Access) -> Result<()> {
-    // The kernel's own answer, by the effective user.
+    // The kernel's own answer, for the effective user.
     accessat(CWD, path, access, AtFlags::EACCESS)
 }
 
-/// What a user sees of a file of that mode, as three bits.
+/// A user's access to a file, as three bits.
 fn bits(path: &Path) -> u32 {
     let ways = [(Access::READ_OK, 4), (Access::WRITE_OK, 2), (Access::EXEC_OK, 1)];
     ways.into_iter().filter(|&(way, _)| may(path, way).is_ok()).map(|(_, bit)| bit).sum()
 }
 
-/// access(2) and what open(2) does must say the same.
+/// access(2) and open(2) must agree.
 fn same_bits(ctx: &Ctx, what: &str, path: &Path, expected: u32) {
     ctx.same(format_args!("access: {what}"), bits(path), expected);
     for (flags, needed) in [(OFlags::RDONLY, 4), (OFlags::WRONLY, 2), (OFlags::RDWR, 6)] {
@@ -145,7 +145,7 @@ fn new_set_id(ctx: &Ctx) -> Done {
         chmod(&folder, 0o2777)?;
         ctx.as_plain(|| {
             creat(&folder.join("file"), 0o6755)?;
-            // Or they could run as a group that they are not in.
+            // Otherwise they could run programs as a group they are not in.
             ctx.mode_is("a group of others", &folder.join("file"), 0o4755);
             Ok(())
         })?;

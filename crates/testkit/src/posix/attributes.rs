@@ -193,7 +193,7 @@ fn chown_clears_for_root(ctx: &Ctx) -> Done {
     chown(&folder, PLAIN, PLAIN)?;
     ctx.mode_is("a file", &file, 0o755);
     ctx.mode_is("a folder", &folder, 0o6755);
-    // Without the permission for the group, the bit asks for locks and not for a group (chown(2)).
+    // Without the group's execute permission, the bit requests mandatory locks, not a group (chown(2)).
     chmod(&file, 0o2644)?;
     chown(&file, STRANGER, PLAIN)?;
     ctx.mode_is("a file of mandatory locks", &file, 0o2644);

@@ -1,4 +1,4 @@
-//! What a case works with: a folder of its own, other users, and a list of what was wrong.
+//! The environment of a case: its own folder, other users, and a list of failures.
 
 use std::fmt::{Debug, Display};
 use std::fs::{self, Permissions};
@@ -17,30 +17,30 @@ use rustix::fs::{
 use rustix::io::{Errno, Result};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
-/// Whom cases are when they need one who may not do everything, unless the whole run is another user's already.
+/// The unprivileged user for cases that need one, unless the whole run is already another user's.
 pub const PLAIN: u32 = 4242;
 
-/// Whom they are to be somebody else than that.
+/// A user different from [`PLAIN`].
 pub const STRANGER: u32 = 65534;
 
-/// The second group of a user: also a group of theirs, but not the one that new files get.
+/// A user's second group, which new files do not get.
 pub fn second_group(user: u32) -> u32 {
     user + 100_000
 }
 
-/// A time to be set: that of the call.
+/// A timestamp that stands for the time of the call.
 pub const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: sys_fs::UTIME_NOW as _ };
 
-/// Why a case ends before its end.
+/// The reason why a case ends early.
 #[derive(Debug)]
 pub enum Stop {
-    /// Something is not as it should be.
+    /// Something is wrong.
     Wrong(String),
-    /// What the case looks at is optional, and not there.
+    /// The case tests something optional that is missing.
     Unsupported(String),
 }
 
-/// How a case ends.
+/// The result of a case.
 pub type Done = std::result::Result<(), Stop>;
 
 impl From<Errno> for Stop {
@@ -57,17 +57,17 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// The place and the means of one case.
+/// The folder and the tools of one case.
 pub struct Ctx {
     dir: PathBuf,
     probe: PathBuf,
-    /// Whom the run is.
+    /// The user of the run.
     me: u32,
     wrong: Mutex<Vec<String>>,
 }
 
 impl Ctx {
-    /// A case in the folder `home`, which is there and empty; `me` is whom the calling thread is.
+    /// A case in the existing, empty folder `home`; `me` is the user of the calling thread.
     pub(super) fn new(home: &Path, me: u32) -> Result<Self> {
         let (dir, probe) = (home.join("w"), home.join("clock"));
         sys_fs::mkdir(&dir, mode(0o777))?;
@@ -75,7 +75,7 @@ impl Ctx {
         Ok(Self { dir, probe, me, wrong: Mutex::new(Vec::new()) })
     }
 
-    /// What was wrong in the whole case, which ended with `done`.
+    /// The failures of the whole case, which ended with `done`.
     pub(super) fn verdict(self, done: Done) -> Done {
         let mut wrong = self.wrong.into_inner().expect("no case panics in here");
         match done {
@@ -86,38 +86,38 @@ impl Ctx {
         if wrong.is_empty() { Ok(()) } else { Err(Stop::Wrong(wrong.join("; "))) }
     }
 
-    /// The folder of the case: empty at first, for everybody to write to.
+    /// The folder of the case: initially empty, and writable for everybody.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// A path in it.
+    /// A path in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// Whether the run is root's.
+    /// Whether the run's user is root.
     pub fn is_root(&self) -> bool {
         self.me == 0
     }
 
-    /// Whom [`Ctx::as_plain`] is.
+    /// The user of [`Ctx::as_plain`].
     pub fn plain(&self) -> u32 {
         if self.is_root() { PLAIN } else { self.me }
     }
 
-    /// Does something as a user who may not do everything: this one, or [`PLAIN`] if this one is root.
+    /// Runs `steps` as an unprivileged user: the run's user, or [`PLAIN`] if that is root.
     ///
     /// # Errors
-    /// What `steps` say.
+    /// Those of `steps`.
     pub fn as_plain(&self, steps: impl FnOnce() -> Done + Send) -> Done {
         if self.is_root() { self.as_user(PLAIN, steps) } else { steps() }
     }
 
-    /// Does something as another user, who has two groups; root only.
+    /// Runs `steps` as another user, who has two groups; root only.
     ///
     /// # Errors
-    /// What `steps` say.
+    /// Those of `steps`.
     pub fn as_user(&self, user: u32, steps: impl FnOnce() -> Done + Send) -> Done {
         as_user(user, steps).map_err(Stop::from)?
     }
@@ -178,14 +178,14 @@ impl Ctx {
         }
     }
 
-    /// Waits until the clock of the file system has gone on, so that what changes from now on has a later time than all before.
+    /// Waits until the file system's clock has advanced, so later changes have a later time than earlier ones.
     ///
     /// # Errors
-    /// If it does not go on at all.
+    /// If the clock does not advance.
     pub fn tick(&self) -> Done {
         let end = Instant::now() + Duration::from_secs(10);
         let now = || -> Result<(i64, i64)> {
-            // All who may write to it may do that.
+            // Everybody with write permission may do this.
             utimens(&self.probe, &Timestamps { last_access: NOW, last_modification: NOW })?;
             sys_fs::stat(&self.probe).map(changed)
         };
@@ -199,11 +199,11 @@ impl Ctx {
         Ok(())
     }
 
-    /// `action` must make new exactly those times of `path` that `times` names, of modification (`m`) and change (`c`); and that
-    /// of access (`a`), if it is named.
+    /// `action` must update exactly those times of `path` that `times` names, of modification (`m`) and change (`c`),
+    /// and the access time (`a`) if it is named.
     ///
     /// # Errors
-    /// If it cannot be looked at.
+    /// If the times cannot be read.
     #[track_caller]
     pub fn touches<T>(&self, what: &str, path: &Path, times: &str, action: impl FnOnce() -> Result<T>) -> Done {
         let before = sys_fs::lstat(path)?;
@@ -253,7 +253,7 @@ impl Ctx {
         Ok(path)
     }
 
-    /// One of each kind that this user can make; folders and files are empty.
+    /// One node of each kind that this user can make; folders and files are empty.
     ///
     /// # Errors
     /// Those of making them.
@@ -266,7 +266,7 @@ impl Ctx {
     }
 }
 
-/// Makes something new of that kind.
+/// Makes a node of this kind.
 ///
 /// # Errors
 /// Those of the call.
@@ -285,20 +285,20 @@ pub fn make(kind: &str, path: &Path) -> Result<()> {
     }
 }
 
-/// Does something in a thread that is another user's, who has a second group, too. Threads that it starts are theirs as well. Root
-/// only.
+/// Runs `steps` in a thread of another user, who also has a second group. Threads that it starts belong to that user,
+/// too. Root only.
 ///
 /// # Errors
 /// If this process may not become that user.
 ///
 /// # Panics
-/// If `steps` do.
+/// If `steps` panic.
 pub fn as_user<T: Send>(user: u32, steps: impl FnOnce() -> T + Send) -> Result<T> {
     let all = || become_user(user).map(|()| steps());
     thread::scope(|scope| scope.spawn(all).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Makes the calling thread, and no other, somebody else for good.
+/// Makes only the calling thread another user's, permanently.
 pub(super) fn become_user(user: u32) -> Result<()> {
     let (uid, gid, second) = (Uid::from_raw(user), Gid::from_raw(user), Gid::from_raw(second_group(user)));
     set_thread_groups(&[gid, second])?;
@@ -306,7 +306,7 @@ pub(super) fn become_user(user: u32) -> Result<()> {
     set_thread_res_uid(uid, uid, uid)
 }
 
-/// Removes `dir` with all that is in it, although parts of it may not be entered by their own owner.
+/// Removes `dir` and its contents, even if the owner may not enter parts of it.
 pub(super) fn clear(dir: &Path) {
     let _ = fs::set_permissions(dir, Permissions::from_mode(0o700));
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -319,22 +319,22 @@ pub(super) fn clear(dir: &Path) {
     let _ = fs::remove_dir(dir);
 }
 
-/// The end of a path.
+/// The last part of a path.
 pub fn show(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Permissions, all twelve bits.
+/// A mode of all twelve bits.
 pub fn mode(bits: u32) -> Mode {
     Mode::from_raw_mode(bits)
 }
 
-/// open(2) with mode 644 for what is new.
+/// open(2), with mode 644 for new files.
 pub fn open(path: &Path, flags: OFlags) -> Result<OwnedFd> {
     sys_fs::open(path, flags | OFlags::CLOEXEC, mode(0o644))
 }
 
-/// A new file, or an old one that is empty now, opened for reading and writing.
+/// Creates a file, or truncates an existing one, and opens it for reading and writing.
 pub fn creat(path: &Path, bits: u32) -> Result<OwnedFd> {
     sys_fs::open(path, OFlags::CREATE | OFlags::TRUNC | OFlags::RDWR | OFlags::CLOEXEC, mode(bits))
 }
@@ -354,7 +354,7 @@ pub fn chown(path: &Path, user: impl Into<Option<u32>>, group: impl Into<Option<
     sys_fs::chown(path, user.into().map(Uid::from_raw), group.into().map(Gid::from_raw))
 }
 
-/// lchown(2), which does not.
+/// lchown(2), which does not follow links.
 pub fn lchown(path: &Path, user: impl Into<Option<u32>>, group: impl Into<Option<u32>>) -> Result<()> {
     let (user, group) = (user.into().map(Uid::from_raw), group.into().map(Gid::from_raw));
     sys_fs::chownat(CWD, path, user, group, AtFlags::SYMLINK_NOFOLLOW)
@@ -385,7 +385,7 @@ pub fn changed(stat: Stat) -> (i64, i64) {
     (stat.st_ctime as i64, stat.st_ctime_nsec as i64)
 }
 
-/// The name that errno(3) has for it.
+/// The name of an error in errno(3).
 pub fn name(errno: Errno) -> String {
     const NAMES: [(Errno, &str); 32] = [
         (Errno::ACCESS, "EACCES"),

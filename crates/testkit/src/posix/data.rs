@@ -1,4 +1,4 @@
-//! What is in files: reading, writing, holes, mappings, and that it stays.
+//! Contents of files: reading, writing, holes, mappings and durability.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -120,7 +120,7 @@ fn direct(ctx: &Ctx) -> Done {
         }
         other => other?,
     };
-    // Room for a piece that begins at a page.
+    // Room for a page-aligned piece.
     let mut room = vec![0; 8192];
     let start = room.as_ptr().align_offset(4096);
     let page = &mut room[start..][..4096];
@@ -216,7 +216,7 @@ fn syncs(ctx: &Ctx) -> Done {
     Ok(())
 }
 
-/// Some have no fallocate, or not this one.
+/// Some file systems have no fallocate, or not this mode.
 fn optional(done: rustix::io::Result<()>, what: &str) -> Done {
     match done {
         Err(e @ (Errno::OPNOTSUPP | Errno::NOSYS)) => Err(Stop::Unsupported(format!("{what} is {}", name(e)))),

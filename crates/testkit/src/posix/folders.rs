@@ -11,7 +11,7 @@ use rustix::process::umask;
 use super::Case;
 use super::context::{Ctx, Done, PLAIN, STRANGER, Stop, chmod, chown, creat, mode, open};
 
-/// More than a system reads at once, and than any block of a folder holds.
+/// More names than a system reads at once or a block of a folder holds.
 const MANY: usize = 5000;
 
 pub(super) const CASES: &[Case] = &[
@@ -152,7 +152,7 @@ fn links(ctx: &Ctx) -> Done {
     Ok(())
 }
 
-/// The names in a folder as they come, without dots.
+/// The names in a folder in the order of reading, without dots.
 fn names(fd: impl std::os::fd::AsFd) -> rustix::io::Result<Vec<String>> {
     let all = Dir::read_from(fd)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
     all.filter(|name| !matches!(name.as_deref(), Ok("." | ".."))).collect()
@@ -227,7 +227,7 @@ fn removed_meanwhile(ctx: &Ctx) -> Done {
         if name.starts_with('.') {
             continue;
         }
-        // Every second name goes as soon as it is read, as `rm -r` does.
+        // Every second name is removed as soon as it is read, as by `rm -r`.
         count += 1;
         if count % 2 == 0 {
             unlink(ctx.path(&name))?;
@@ -251,7 +251,7 @@ fn seeks(ctx: &Ctx) -> Done {
     let mut all = Vec::new();
     while let Some(entry) = dir.read() {
         let entry = entry?;
-        // The place behind this entry, where the next one is.
+        // The position behind this entry, where the next one begins.
         all.push((entry.file_name().to_owned(), entry.offset()));
     }
     for i in [0, 1, 250, 100, 499, 7, all.len() - 2] {

@@ -97,7 +97,7 @@ fn counts(ctx: &Ctx) -> Done {
 fn unlink_kinds(ctx: &Ctx) -> Done {
     for (kind, path) in ctx.one_of_each()? {
         if kind == "folder" {
-            // Linux; POSIX would have EPERM.
+            // ISDIR on Linux; POSIX specifies EPERM.
             ctx.fails_with(kind, unlink(&path), &[Errno::ISDIR, Errno::PERM]);
             ctx.works("as a folder", unlinkat(CWD, &path, AtFlags::REMOVEDIR));
         } else {
@@ -148,7 +148,7 @@ fn unlink_sticky(ctx: &Ctx) -> Done {
             Ok(())
         })?;
     }
-    // The folder's owner may, too.
+    // The folder's owner may do this, too.
     chown(&folder, PLAIN, PLAIN)?;
     ctx.as_plain(|| {
         ctx.works("in one's own folder", unlink(folder.join("theirs file")));

@@ -76,7 +76,7 @@ fn of_others(ctx: &Ctx) -> Done {
 fn ranges(ctx: &Ctx) -> Done {
     let path = ctx.file("file")?;
     let (one, two) = (open(&path, OFlags::RDWR)?, open(&path, OFlags::RDWR)?);
-    // Also across the two kinds, which are in each other's way.
+    // Both kinds of locks conflict with each other, too.
     for (holder, other) in [(Holder::OpenFile, Holder::OpenFile), (Holder::Process, Holder::OpenFile)] {
         lock(&one, holder, F_WRLCK, 10, 10)?;
         ctx.fails_with("the middle", lock(&two, other, F_WRLCK, 15, 1), &[Errno::AGAIN, Errno::ACCESS]);

@@ -1,7 +1,7 @@
-//! How POSIX and Linux want files to behave: cases that any folder can be held against, call by call.
+//! File behaviour required by POSIX and Linux: cases that test any folder, call by call.
 //!
-//! A case counts where a folder that nobody doubts behaves so, too ([`Reference`]); where even that one does not, it is
-//! skipped, and the report says so. Each case has a folder of its own, a thread of its own and umask 0.
+//! A case counts only if a trusted folder passes it, too ([`Reference`]). Otherwise it is skipped, and the report says
+//! so. Each case has its own folder, its own thread and umask 0.
 #![allow(clippy::unnecessary_cast, reason = "what is in a `Stat` has other types on other processors")]
 
 mod access;
@@ -36,10 +36,10 @@ use context::{Ctx, Done, Stop, become_user, clear, mode};
 pub use context::{as_user, second_group};
 pub use read_only::{read_only, read_only_contents};
 
-/// One thing that must be so.
+/// One tested behaviour.
 struct Case {
     name: &'static str,
-    /// Whether only root can see whether it is so.
+    /// Whether only root can test it.
     root: bool,
     run: fn(&Ctx) -> Done,
 }
@@ -54,7 +54,7 @@ impl Case {
     }
 }
 
-/// All cases, a table for each call.
+/// All cases, one table per call.
 const CASES: &[&[Case]] = &[
     paths::CASES,
     open::CASES,
@@ -71,40 +71,40 @@ const CASES: &[&[Case]] = &[
     odd::CASES,
 ];
 
-/// What a folder is held against.
+/// The trusted folder for comparison.
 #[derive(Clone, Debug, Default)]
 pub enum Reference {
     /// An ext4 in a file, made for the run, if this process is root's; otherwise a temporary folder.
     #[default]
     Own,
-    /// This folder, which the user of the run can write to: best one in the file system that lies below.
+    /// This folder, which the run's user can write to: preferably one in the underlying file system.
     Folder(PathBuf),
-    /// Nothing: each case must pass.
+    /// None: each case must pass.
     None,
 }
 
-/// How the cases are run.
+/// Options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// As whom, other than the user of this process; only root can choose. They have a second group.
+    /// The user of the run, if not this process's user. Only root can choose one. The user has a second group.
     pub user: Option<u32>,
-    /// What the folder is held against.
+    /// The folder for comparison.
     pub reference: Reference,
     /// Only the cases whose names contain this.
     pub only: String,
-    /// Names of cases that are left out, since what is held against them is known to be otherwise.
+    /// Names of cases to leave out, because the tested folder is known to differ.
     pub without: Vec<&'static str>,
 }
 
-/// What came of it.
+/// The results of a run.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Report {
     /// Names of the cases that passed.
     pub passed: Vec<&'static str>,
-    /// Names of those that did not, and what was expected and seen.
+    /// Names of failed cases, with the expected and the actual result.
     pub failed: Vec<(&'static str, String)>,
-    /// Names of those that could not be run, and why.
+    /// Names of cases that could not run, and why.
     pub skipped: Vec<(&'static str, String)>,
 }
 
@@ -118,10 +118,10 @@ impl fmt::Display for Report {
     }
 }
 
-/// Holds `folder` against all cases. Each makes a folder in it and removes it afterwards.
+/// Tests `folder` with all cases. Each makes a folder in it and removes it afterwards.
 ///
 /// # Panics
-/// If there is no reference: the tools for it fail, or another user's run was asked for without being root.
+/// If there is no reference because its tools fail, or if another user's run is requested without root.
 pub fn run(folder: &Path, options: &Options) -> Report {
     let me = options.user.unwrap_or_else(|| geteuid().as_raw());
     let bare = Bare::new(&options.reference);
@@ -148,7 +148,7 @@ pub fn run(folder: &Path, options: &Options) -> Report {
     report
 }
 
-/// Runs a case in a thread, which can change its user and its umask without changing those of others.
+/// Runs a case in a thread, which can change its user and its umask without affecting other threads.
 fn attempt(case: &Case, folder: &Path, user: Option<u32>, me: u32) -> Done {
     let alone = || {
         user.map_or(Ok(()), become_user)?;
@@ -167,7 +167,7 @@ fn attempt(case: &Case, folder: &Path, user: Option<u32>, me: u32) -> Done {
     thread::scope(|scope| scope.spawn(alone).join()).unwrap_or_else(|_| Err(Stop::Wrong("it panicked".into())))
 }
 
-/// The folder of a case, which is gone when the case has panicked, too.
+/// The folder of a case, which is removed even if the case panics.
 struct Home(PathBuf);
 
 impl Drop for Home {
@@ -176,10 +176,10 @@ impl Drop for Home {
     }
 }
 
-/// A folder that behaves well.
+/// A trusted folder.
 struct Bare {
     dir: PathBuf,
-    // Unmounted before the device is detached, and that before its file is removed.
+    // Listed first: unmounted before the device is detached, and then the file is removed.
     _mount: Option<Mount>,
     _device: Option<LoopDevice>,
     _files: Option<TempDir>,
@@ -209,10 +209,10 @@ impl Bare {
     }
 }
 
-/// Blocks of the usual size: the longest symbolic link is one of them.
+/// Blocks of the usual size, which is the maximum length of a symbolic link.
 const EXT4: &[&str] = &["-q", "-b", "4096"];
 
-/// A new file system in a file in `files`, made and mounted with those options. A reported skip without the tools.
+/// A new file system in a file in `files`, made and mounted with these options. A reported skip without the tools.
 pub(crate) fn formatted(
     files: &Path,
     dir: &Path,
@@ -239,14 +239,14 @@ mod tests {
 
     use super::*;
 
-    /// A new file system of that kind, which everybody may write to, mounted while `test` runs.
+    /// A new file system of this kind, writable for everybody, mounted while `test` runs.
     fn mounted(kind: &str, mkfs: &[&str], mount: &[&str], test: impl FnOnce(&Path)) {
         let files = tempfile::tempdir().expect("a temporary folder");
         open_to_all(files.path());
         let dir = files.path().join("mounted");
         fs::create_dir(&dir).expect("it is new");
         if let Some(_guards) = formatted(files.path(), &dir, kind, mkfs, mount) {
-            // A file system that has no permissions cannot.
+            // Fails on a file system without permissions.
             let _ = fs::set_permissions(&dir, Permissions::from_mode(0o777));
             test(&dir);
         }
@@ -258,7 +258,7 @@ mod tests {
         }
     }
 
-    /// A `tmpfs`, likewise.
+    /// The same with a `tmpfs`.
     fn in_memory(test: impl FnOnce(&Path)) {
         if tools::root().is_some() {
             let dir = tempfile::tempdir().expect("a temporary folder");
@@ -268,7 +268,7 @@ mod tests {
         }
     }
 
-    /// All cases pass for this user, but those that only root can run and those named in `skipped`; and nothing is left.
+    /// All cases pass for this user, except those for root only and those named in `skipped`; nothing is left behind.
     fn all_pass(folder: &Path, user: Option<u32>, skipped: &[&str]) {
         let before = fs::read_dir(folder).expect("it is there").count();
         let report = run(folder, &Options { user, reference: Reference::None, ..Options::default() });
@@ -296,7 +296,7 @@ mod tests {
         in_memory(|dir| [None, Some(1000)].into_iter().for_each(|user| all_pass(dir, user, &lacks)));
     }
 
-    /// exFAT knows no owners and no links, and must not pass for a file system that does.
+    /// exFAT has no owners and no links, and must not pass for a file system that does.
     #[test]
     fn a_folder_that_is_mounted_read_only_is_told_from_one_that_is_not() {
         in_memory(|dir| {
@@ -326,7 +326,7 @@ mod tests {
         });
     }
 
-    /// Held against itself, it does nothing wrong; what it cannot do is said.
+    /// Tested against itself, the folder has no failures; unsupported cases are reported as skipped.
     #[test]
     fn what_the_bare_folder_cannot_do_either_is_skipped() {
         exfat(|dir| {

@@ -55,7 +55,7 @@ fn fifo(ctx: &Ctx) -> Done {
 }
 
 fn socket(ctx: &Ctx) -> Done {
-    // A socket's address has room for 107 bytes only.
+    // A socket's address has room for only 107 bytes.
     let folder = open(ctx.dir(), OFlags::PATH | OFlags::DIRECTORY)?;
     let path = format!("/proc/self/fd/{}/socket", std::os::fd::AsRawFd::as_raw_fd(&folder));
     let listener = UnixListener::bind(&path)?;

@@ -1,4 +1,4 @@
-//! Odd arguments: what a file system cannot do it refuses by a number that says why, and nothing of it is done.
+//! Unusual arguments: a file system must refuse unsupported operations with a meaningful error, and without any effect.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -22,10 +22,10 @@ pub(super) const CASES: &[Case] = &[
     Case::anyone("odd: ends of files that no disk has", far),
 ];
 
-/// Something that may work and may not.
+/// An operation that may succeed or fail.
 type Attempt<'a> = (String, Box<dyn Fn() -> Result<()> + 'a>);
 
-/// What is in the folder: names, kinds and sizes, and how many names each has.
+/// The contents of the folder: names, kinds, sizes and link counts.
 fn contents(folder: &Path) -> std::io::Result<BTreeMap<OsString, (String, u64, u64)>> {
     fs::read_dir(folder)?
         .map(|entry| {
@@ -39,7 +39,7 @@ fn contents(folder: &Path) -> std::io::Result<BTreeMap<OsString, (String, u64, u
         .collect()
 }
 
-/// Tries each. One that fails has changed nothing, and does not say that the disk is broken.
+/// Tries each operation. A failed one must change nothing, and must not report a broken disk.
 fn each(ctx: &Ctx, attempts: Vec<Attempt<'_>>) -> Done {
     for (what, attempt) in attempts {
         let before = contents(ctx.dir())?;
@@ -62,7 +62,7 @@ fn refused(ctx: &Ctx) -> Done {
     let mut attempts = Vec::new();
     for (kind, number) in [
         (FileType::CharacterDevice, makedev(1, 3)),
-        // What an overlay makes where a name is gone.
+        // The node that an overlay makes for a deleted name.
         (FileType::CharacterDevice, makedev(0, 0)),
         (FileType::BlockDevice, makedev(7, 1)),
         (FileType::Fifo, 0),
@@ -103,7 +103,7 @@ fn refused(ctx: &Ctx) -> Done {
         attempts.push(attempt(format!("rename, flags {bits}"), move || rename_with(&from, &to, flags)));
         let (from, to) = (file.clone(), ctx.path("none"));
         attempts.push(attempt(format!("rename to nothing, flags {bits}"), move || match bits {
-            // A move that works, which is not what this is about.
+            // A move that succeeds, which is not tested here.
             0 | 1 => Ok(()),
             _ => rename_with(&from, &to, flags),
         }));
@@ -148,7 +148,7 @@ fn far(ctx: &Ctx) -> Done {
     let mut attempts = Vec::new();
     for end in [999_999_999_999_999, 1 << 62, i64::MAX as u64 - 1, i64::MAX as u64] {
         let file = &file;
-        // One that works leaves the next as it would have been.
+        // Undoes a successful truncation before the next attempt.
         attempts.push(attempt(format!("truncate to {end}"), move || {
             ftruncate(file, end).and_then(|()| ftruncate(file, 0))
         }));

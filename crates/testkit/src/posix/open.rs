@@ -197,12 +197,12 @@ fn tmpfile(ctx: &Ctx) -> Done {
 
 fn busy_text(ctx: &Ctx) -> Done {
     let path = ctx.path("program");
-    // `sleep` as a file of its own; where it is one program of many, it goes by its name.
+    // A separate copy of `sleep`. In a multi-call binary, the name selects the program.
     let original = ["/bin/sleep", "/usr/bin/sleep"].into_iter().find(|path| fs::metadata(path).is_ok());
     fs::copy(original.ok_or(Stop::Unsupported("there is no /bin/sleep".into()))?, &path)?;
     chmod(&path, 0o755)?;
     let start = || Command::new(&path).arg("100").stdin(Stdio::null()).spawn();
-    // A child of another test may hold for a moment what was open for writing here.
+    // A child of another test may briefly hold the file that was open for writing here.
     let mut started = start();
     for _ in 0..100 {
         if !matches!(&started, Err(e) if e.kind() == std::io::ErrorKind::ExecutableFileBusy) {

@@ -1,4 +1,4 @@
-//! What is wrong with a path, whatever is to be done with it: each condition for each call that takes one.
+//! Path errors, independent of the operation: each condition for each call that takes a path.
 
 use std::path::{Path, PathBuf};
 
@@ -34,21 +34,21 @@ pub(super) const CASES: &[Case] = &[
 /// A call that takes a path.
 pub(super) struct Call {
     pub(super) name: &'static str,
-    /// What it needs at that path.
+    /// What the call needs at that path.
     pub(super) needs: Needs,
-    /// Whether the last name's link is followed.
+    /// Whether a link as the last component is followed.
     follows: bool,
-    /// With a path, and with an existing file for calls that take two.
+    /// Runs the call with a path, and with an existing file for calls that take two.
     pub(super) run: fn(&Path, &Path) -> Result<()>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Needs {
-    /// Something that is there.
+    /// An existing node.
     Something,
-    /// The same, and removes its name.
+    /// An existing node, whose name the call removes.
     Removes,
-    /// Nothing: it makes something.
+    /// No node: the call makes one.
     Nothing,
 }
 
@@ -91,7 +91,7 @@ pub(super) const CALLS: &[Call] = &[
     call("rename to", Needs::Nothing, false, |p, other| rename(other, p)),
 ];
 
-/// Calls that `which` names must all fail with `expected`.
+/// All calls selected by `which` must fail with `expected`.
 fn all_fail(ctx: &Ctx, which: impl Fn(&Call) -> bool, path: &Path, other: &Path, expected: &[Errno]) {
     for call in CALLS.iter().filter(|call| which(call)) {
         ctx.fails_with(call.name, (call.run)(path, other), expected);
@@ -110,7 +110,7 @@ fn slash_behind_file(ctx: &Ctx) -> Done {
     let (path, other) = (ctx.path("file/"), ctx.file("other")?);
     let makes = |call: &Call| call.needs == Needs::Nothing;
     all_fail(ctx, |call| !makes(call), &path, &other, &[Errno::NOTDIR]);
-    // O_CREAT says that a slash is for folders, the rest that something is there.
+    // With O_CREAT, the error is about the trailing slash; otherwise about the existing node.
     all_fail(ctx, makes, &path, &other, &[Errno::EXIST, Errno::NOTDIR, Errno::ISDIR]);
     ctx.same("size", stat(ctx.path("file"))?.st_size, 9);
     Ok(())

@@ -1,4 +1,4 @@
-//! A folder that nobody can change.
+//! A folder on a read-only mount.
 
 use std::fs;
 use std::io;
@@ -11,11 +11,11 @@ use rustix::io::Errno;
 use super::context::{make, mode, name, open, rename_with};
 use super::paths::{CALLS, Call, Needs};
 
-/// Calls that only look.
+/// Calls that only read.
 const LOOK: [&str; 9] =
     ["open", "stat", "lstat", "access", "statfs", "readlink", "getxattr", "listxattr", "open with O_EXCL"];
 
-/// Puts into an empty folder what [`read_only`] must find there.
+/// Writes the contents that [`read_only`] expects into an empty folder.
 ///
 /// # Errors
 /// Those of writing.
@@ -25,11 +25,11 @@ pub fn read_only_contents(folder: &Path) -> io::Result<()> {
     symlink("file", folder.join("link"))
 }
 
-/// Looks whether `folder`, which holds [`read_only_contents`] and is mounted read-only, refuses with EROFS whatever would change
-/// it, and can be read.
+/// Checks that `folder`, which holds [`read_only_contents`] and is mounted read-only, refuses all changes with EROFS
+/// and can be read.
 ///
 /// # Errors
-/// All that is not so.
+/// All deviations.
 pub fn read_only(folder: &Path) -> Result<(), String> {
     let (file, dir, new) = (folder.join("file"), folder.join("folder"), folder.join("new"));
     let mut wrong = Vec::new();
@@ -45,7 +45,7 @@ pub fn read_only(folder: &Path) -> Result<(), String> {
             _ if call.name == "rmdir" => &dir,
             _ => &file,
         };
-        // The second path of `rename from` is new, that of the others is there.
+        // The second path of `rename from` is new; that of other calls exists.
         let other = if call.needs == Needs::Removes { &new } else { &file };
         refused(call.name, (call.run)(path, other));
     }

@@ -182,7 +182,7 @@ fn unwritable_folder(ctx: &Ctx) -> Done {
     ctx.as_plain(|| {
         let (folder, to) = (ctx.folder("folder")?, ctx.folder("to")?);
         chmod(&folder, 0o500)?;
-        // Its `..` would have to change.
+        // The folder's `..` would have to change.
         ctx.fails("another parent", rename(&folder, to.join("folder")), Errno::ACCESS);
         ctx.works("the same parent", rename(&folder, ctx.path("new")));
         Ok(())
@@ -201,7 +201,7 @@ fn other_file_system(ctx: &Ctx) -> Done {
     Ok(())
 }
 
-/// Whether those flags are known there.
+/// Whether the file system supports these flags.
 fn known(ctx: &Ctx, flags: RenameFlags) -> Done {
     let (one, two) = (ctx.file("known 1")?, ctx.file("known 2")?);
     match rename_with(&one, &two, flags) {

@@ -1,4 +1,4 @@
-//! System calls that have no safe form.
+//! System calls without a safe form.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -11,7 +11,7 @@ use rustix::io::{Errno, Result};
 use rustix::mm::{MapFlags, ProtFlags, mmap, msync, munmap};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Gives the calling thread an umask and a working folder of its own.
+/// Gives the calling thread its own umask and working folder.
 pub fn own_umask() -> Result<()> {
     // SAFETY: descriptors stay shared; only what CLONE_FS names is copied, which no safe code relies on to be shared.
     unsafe { unshare_unsafe(UnshareFlags::FS) }
@@ -21,29 +21,29 @@ fn told(result: libc::c_int) -> Result<()> {
     if result == 0 { Ok(()) } else { Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)) }
 }
 
-/// truncate(2), also with lengths that it must refuse.
+/// truncate(2), also with invalid lengths.
 pub fn truncate(path: &Path, len: i64) -> Result<()> {
     let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
     // SAFETY: the path ends with a zero and lives until the call is over.
     told(unsafe { libc::truncate(path.as_ptr(), len) })
 }
 
-/// ftruncate(2), also with lengths that it must refuse.
+/// ftruncate(2), also with invalid lengths.
 pub fn ftruncate(fd: impl AsFd, len: i64) -> Result<()> {
     // SAFETY: plain numbers; the descriptor is open.
     told(unsafe { libc::ftruncate(fd.as_fd().as_raw_fd(), len) })
 }
 
-/// Who holds a lock of bytes: the process (F_SETLK), or the open file (F_OFD_SETLK).
+/// The holder of a byte range lock: the process (F_SETLK), or the open file (F_OFD_SETLK).
 #[derive(Clone, Copy)]
 pub enum Holder {
-    /// Gone when the process closes any descriptor of the file.
+    /// Released when the process closes any descriptor of the file.
     Process,
-    /// Gone with the last descriptor of that open file.
+    /// Released with the last descriptor of that open file.
     OpenFile,
 }
 
-/// Takes (F_RDLCK, F_WRLCK) or gives back (F_UNLCK) a lock of `len` bytes from `start`, without waiting.
+/// Takes (F_RDLCK, F_WRLCK) or releases (F_UNLCK) a lock of `len` bytes from `start`, without waiting.
 pub fn lock(fd: impl AsFd, holder: Holder, kind: libc::c_int, start: i64, len: i64) -> Result<()> {
     let command = match holder {
         Holder::Process => libc::F_SETLK,
@@ -54,7 +54,7 @@ pub fn lock(fd: impl AsFd, holder: Holder, kind: libc::c_int, start: i64, len: i
     told(unsafe { libc::fcntl(fd.as_fd().as_raw_fd(), command, &raw const lock) })
 }
 
-/// The kind and the first byte of a lock that is in the way of one that this open file wants (F_OFD_GETLK).
+/// The kind and the first byte of a lock that conflicts with one that this open file requests (F_OFD_GETLK).
 pub fn lock_in_the_way(fd: impl AsFd, kind: libc::c_int, start: i64, len: i64) -> Result<(libc::c_int, i64)> {
     let mut lock = described(kind, start, len);
     // SAFETY: the kernel reads and writes one `flock` through the pointer and keeps nothing.
@@ -67,14 +67,14 @@ fn described(kind: libc::c_int, start: i64, len: i64) -> libc::flock {
     libc::flock { l_type: kind as libc::c_short, l_whence: whence, l_start: start, l_len: len, l_pid: 0 }
 }
 
-/// A part of a file in memory.
+/// A memory mapping of a file.
 pub struct Mapped {
     start: NonNull<u8>,
     len: usize,
 }
 
 impl Mapped {
-    /// The first `len` bytes of a file; `shared` ones go to the file when they are changed.
+    /// Maps the first `len` bytes of a file; changes to a `shared` mapping go to the file.
     pub fn new(fd: impl AsFd, len: usize, shared: bool) -> Result<Self> {
         let flags = if shared { MapFlags::SHARED } else { MapFlags::PRIVATE };
         // SAFETY: a new mapping at a place that the kernel chooses touches no memory of others.
@@ -89,7 +89,7 @@ impl Mapped {
         (at..at + len).map(|i| unsafe { self.start.add(i).read_volatile() }).collect()
     }
 
-    /// Puts `bytes` at `at`.
+    /// Writes `bytes` at `at`.
     pub fn write(&mut self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len);
         for (i, &byte) in bytes.iter().enumerate() {
@@ -98,7 +98,7 @@ impl Mapped {
         }
     }
 
-    /// Waits until what was changed is in the file (MS_SYNC).
+    /// Waits until changes are in the file (MS_SYNC).
     pub fn sync(&self) -> Result<()> {
         // SAFETY: exactly the mapping, which nobody unmaps meanwhile.
         unsafe { msync(self.start.as_ptr().cast(), self.len, rustix::mm::MsyncFlags::SYNC) }

@@ -34,7 +34,7 @@ fn value(path: &Path, name: &str) -> Result<Vec<u8>> {
     Ok(room)
 }
 
-/// Names of attributes; a system may have some of its own.
+/// Names of attributes; a system may add its own.
 fn listed(path: &Path) -> Result<BTreeSet<String>> {
     let mut room = vec![0; 70_000];
     let len = listxattr(path, &mut room[..])?;

@@ -1,4 +1,4 @@
-//! AES byte by byte (FIPS 197). The S-box is computed from its definition; no table is typed in.
+//! AES byte by byte (FIPS 197). The S-box is computed from its definition, not typed in.
 
 use std::array;
 use std::sync::LazyLock;
@@ -34,7 +34,7 @@ impl Aes {
         Self { round_keys: words.as_flattened().as_chunks().0.to_vec() }
     }
 
-    /// The round keys in the order in which they encrypt.
+    /// The round keys in encryption order.
     pub fn round_keys(&self) -> &[Block] {
         &self.round_keys
     }
@@ -74,7 +74,7 @@ fn add_round_key(block: &mut Block, key: &Block) {
     block.iter_mut().zip(key).for_each(|(b, k)| *b ^= k);
 }
 
-/// Row r of the state is made of the bytes r, r + 4, r + 8, r + 12 (FIPS 197, 3.4), and moves left by r.
+/// Row r of the state has the bytes r, r + 4, r + 8, r + 12 (FIPS 197, 3.4), and is rotated left by r.
 fn shift_rows(block: &mut Block) {
     *block = array::from_fn(|at| block[(at + 4 * (at % 4)) % 16]);
 }

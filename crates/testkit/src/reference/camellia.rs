@@ -66,7 +66,7 @@ impl Camellia {
             list.iter().flat_map(|(k, by)| <[u64; 2]>::from(halves(k.rotate_left(*by)))).collect()
         };
         let (whitening, rounds, layers) = if key.len() == 16 {
-            // Of these two rotations only one half is used: k9 and k10.
+            // These two rotations contribute only one half each: k9 and k10.
             let mut rounds = all(&[(ka, 0), (kl, 15), (ka, 15), (kl, 45)]);
             rounds.push(halves(ka.rotate_left(45)).0);
             rounds.push(halves(kl.rotate_left(60)).1);
@@ -124,7 +124,7 @@ fn crypt(kw: [u64; 4], rounds: impl Iterator<Item = u64>, mut layers: impl Itera
     *block = (u128::from(d2 ^ kw[2]) << 64 | u128::from(d1 ^ kw[3])).to_be_bytes();
 }
 
-/// Section 2.4.1: S-boxes, and then every byte is the sum of those that the specification lists for it.
+/// Section 2.4.1: applies the S-boxes, then replaces each byte by the sum of the bytes that the specification lists for it.
 fn f(input: u64, key: u64) -> u64 {
     const SUMS: [&[usize]; 8] = [
         &[1, 3, 4, 6, 7, 8],

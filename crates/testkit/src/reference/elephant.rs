@@ -10,7 +10,7 @@ pub struct Elephant {
 }
 
 impl Elephant {
-    /// The key of the data and that of the sector keys, both of 16 or 32 bytes.
+    /// Takes the data key and the key for sector keys, both of 16 or 32 bytes.
     pub fn new(data: &[u8], tweak: &[u8]) -> Self {
         Self { data: Aes::new(data), tweak: Aes::new(tweak) }
     }
@@ -56,7 +56,7 @@ impl Elephant {
     }
 }
 
-/// Both diffusers as they encrypt.
+/// Both diffusers, in encryption direction.
 pub fn mix(sector: &mut [u8]) {
     let mut d = words(sector);
     let n = d.len() as isize;
@@ -73,7 +73,7 @@ pub fn mix(sector: &mut [u8]) {
     sector.copy_from_slice(&d.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>());
 }
 
-/// Both diffusers as they decrypt.
+/// Both diffusers, in decryption direction.
 pub fn unmix(sector: &mut [u8]) {
     let mut d = words(sector);
     let n = d.len() as isize;

@@ -1,7 +1,7 @@
 //! The modes of TrueCrypt 1–4, one block and one bit at a time, over any block ciphers.
 //!
-//! Sources: TrueCrypt 7.1a, Common/Crypto.c, GfMul.c and Crc.c, whose facts these functions state step by step: a real
-//! CRC-32 of every word, a multiplication bit by bit for every block, nothing precomputed.
+//! Sources: TrueCrypt 7.1a, Common/Crypto.c, GfMul.c and Crc.c. These functions follow their definitions step by step:
+//! a real CRC-32 of every word, a bitwise multiplication for every block, nothing precomputed.
 
 /// One direction of a block cipher: works on one block in place.
 pub type Block<'a> = &'a dyn Fn(&mut [u8]);
@@ -9,8 +9,8 @@ pub type Block<'a> = &'a dyn Fn(&mut [u8]);
 /// A cipher in one direction, with its block size in bytes.
 pub type Sized<'a> = (usize, Block<'a>);
 
-/// LRW over consecutive blocks, the first of which has the index `index`. `steps` run on each block in order: the
-/// ciphers of a cascade to encrypt, or their inverses, last cipher first, to decrypt.
+/// LRW over consecutive blocks; the first has the index `index`. `steps` run on each block in order: the ciphers of a
+/// cascade to encrypt, or their inverses, last cipher first, to decrypt.
 pub fn lrw(block_size: usize, steps: &[Block<'_>], tweak_key: &[u8], index: u128, data: &mut [u8]) {
     for (i, block) in data.chunks_exact_mut(block_size).enumerate() {
         let index = index.wrapping_add(i as u128).to_be_bytes();
@@ -21,7 +21,7 @@ pub fn lrw(block_size: usize, steps: &[Block<'_>], tweak_key: &[u8], index: u128
     }
 }
 
-/// The product in GF(2^64) or GF(2^128), after the length of the operands. Big-endian: the lowest coefficient is the
+/// The product in GF(2^64) or GF(2^128), depending on the operands' length. Big-endian: the lowest coefficient is the
 /// lowest bit of the last byte.
 pub fn multiply(a: &[u8], b: &[u8]) -> Vec<u8> {
     let polynomial = match a.len() {
@@ -47,8 +47,8 @@ pub fn multiply(a: &[u8], b: &[u8]) -> Vec<u8> {
     product
 }
 
-/// TrueCrypt's CBC with whitening over one sector, encrypting: one chain around each group of ciphers in turn. Outer
-/// CBC is one group of several ciphers, inner CBC several groups of one.
+/// Encrypts one sector with TrueCrypt's CBC with whitening, with one chain for each group of ciphers in turn. Outer CBC
+/// is one group of several ciphers, inner CBC several groups of one.
 pub fn truecrypt_cbc_encrypt(groups: &[&[Sized<'_>]], area: &[u8; 32], number: u64, sector: &mut [u8]) {
     for group in groups {
         let (iv, whitening) = sector_constants(group[0].0, area, number);
@@ -56,8 +56,7 @@ pub fn truecrypt_cbc_encrypt(groups: &[&[Sized<'_>]], area: &[u8; 32], number: u
     }
 }
 
-/// The inverse of [`truecrypt_cbc_encrypt`]. Groups and ciphers come in the order in which they *encrypt*, but the
-/// functions decrypt.
+/// The inverse of [`truecrypt_cbc_encrypt`]. Groups and ciphers are in *encryption* order, but the functions decrypt.
 pub fn truecrypt_cbc_decrypt(groups: &[&[Sized<'_>]], area: &[u8; 32], number: u64, sector: &mut [u8]) {
     for group in groups.iter().rev() {
         let (iv, whitening) = sector_constants(group[0].0, area, number);

@@ -1,6 +1,6 @@
-//! Slow scalar reference implementations, written directly from the specifications, to check the fast kernels against.
+//! Slow scalar reference implementations, written directly from the specifications, for checking the fast kernels.
 //!
-//! They ignore speed, timing and each other: tests compare with them and never use them for secrets.
+//! Speed and timing do not matter here: tests compare with these ciphers and never use them for secrets.
 
 pub mod aes;
 pub mod camellia;
@@ -117,7 +117,7 @@ mod tests {
         }
     }
 
-    /// Ciphers are named as TrueCrypt names a cascade: the one that encrypts first comes last.
+    /// Ciphers are in TrueCrypt's order for cascades: the first to encrypt comes last.
     fn xts_layers(v: &Vector) -> Vec<xts::Layer> {
         let (key, key2) = (v.bytes("key"), v.bytes("key2"));
         let names: Vec<&str> = v.text("cipher").rsplit('-').collect();

@@ -88,7 +88,7 @@ fn xor(a: Words, b: Words) -> Words {
     std::array::from_fn(|i| a[i] ^ b[i])
 }
 
-/// 32 copies of an S-box: copy j works on bit j of the four words, word 0 holding the lowest bit.
+/// 32 copies of an S-box: copy j works on bit j of the four words, and word 0 has the lowest bit.
 fn substitute(s_box: &[u8; 16], x: Words) -> Words {
     let mut out = [0; 4];
     for j in 0..32 {
@@ -120,7 +120,7 @@ fn linear(mut x: Words) -> Words {
     x
 }
 
-/// Its steps undone, the last first.
+/// The inverse of [`linear`]: its steps undone in reverse order.
 fn inverse_linear(mut x: Words) -> Words {
     x[2] = x[2].rotate_right(22);
     x[0] = x[0].rotate_right(5);

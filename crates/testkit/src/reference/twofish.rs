@@ -1,5 +1,6 @@
-//! Twofish (Schneier, Kelsey, Whiting, Wagner, Hall, Ferguson, "Twofish: A 128-Bit Block Cipher", 1998): q0 and q1 from
-//! their 4-bit tables and the matrices by polynomial arithmetic, for every byte of every block; nothing precomputed.
+//! Twofish (Schneier, Kelsey, Whiting, Wagner, Hall, Ferguson, "Twofish: A 128-Bit Block Cipher", 1998). Computes q0
+//! and q1 from their 4-bit tables and the matrices by polynomial arithmetic, for every byte of every block; nothing is
+//! precomputed.
 
 use std::array;
 
@@ -35,15 +36,15 @@ const RS: [[u8; 8]; 4] = [
 ];
 const RS_MODULUS: u16 = 0x14d;
 
-/// In the order of the four bytes of a word, which of q0 and q1 comes at each step of h (section 4.3.2, figure 2):
-/// before the key words 3, 2, 1 and 0, and after them.
+/// Which of q0 and q1 comes at each step of h, for the four bytes of a word (section 4.3.2, figure 2): before the key
+/// words 3, 2, 1 and 0, and after them.
 const H_STEPS: [[usize; 4]; 5] = [[1, 0, 0, 1], [1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 1, 1], [1, 0, 1, 0]];
 
 /// Twofish with keys of 16, 24 or 32 bytes.
 pub struct Twofish {
     /// K0 … K39.
     round_keys: [u32; 40],
-    /// The vector S, already in the order in which h takes it.
+    /// The vector S, in the order that h uses.
     s: Vec<[u8; 4]>,
 }
 

@@ -10,15 +10,14 @@ pub struct Layer {
     pub tweak: Box<dyn Keyed>,
 }
 
-/// One layer of XTS over sectors of `unit` bytes, the first of which has the number `first`; after the greatest number
-/// comes 0. `block` is the cipher under the data key, in the direction wanted, and `tweak` *encrypts* under the tweak
-/// key.
+/// One layer of XTS over sectors of `unit` bytes. The first has the number `first`; after the greatest number comes 0.
+/// `block` is the cipher under the data key, in the wanted direction, and `tweak` *encrypts* under the tweak key.
 pub fn crypt(block: impl Fn(&mut Block), tweak: impl Fn(&mut Block), unit: usize, first: u64, run: &mut [u8]) {
     let tweaks = tweaks(tweak, first, run.len() / unit);
     with_tweaks(block, &tweaks, unit, run);
 }
 
-/// What encrypted tweaks a run of `count` sectors has.
+/// The encrypted tweaks of `count` sectors.
 pub fn tweaks(tweak: impl Fn(&mut Block), first: u64, count: usize) -> Vec<Block> {
     let numbers = (0..count as u64).map(|i| first.wrapping_add(i));
     let encrypted = numbers.map(|number| {
@@ -44,7 +43,7 @@ pub fn with_tweaks(block: impl Fn(&mut Block), tweaks: &[Block], unit: usize, ru
     }
 }
 
-/// Layers that encrypt one after the other, each over the whole run.
+/// Encrypts with one layer after the other, each over the whole run.
 pub fn cascade_encrypt(layers: &[Layer], unit: usize, first: u64, run: &mut [u8]) {
     for layer in layers {
         crypt(|b| layer.data.encrypt(b), |t| layer.tweak.encrypt(t), unit, first, run);
