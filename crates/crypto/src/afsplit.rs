@@ -5,7 +5,7 @@
 use crate::hash::Hash;
 use crate::secret::{Secret, wipe_stack};
 
-/// The key whose split form `material` is, in `stripes` parts of equal length.
+/// Merges `material`, the split form of a key in `stripes` parts of equal length, back into that key.
 ///
 /// # Panics
 /// If `stripes` is zero, or the length of `material` is not a multiple of it: the caller computes one from the other.
@@ -44,8 +44,8 @@ fn xor(sum: &mut [u8], with: &[u8]) {
     sum.iter_mut().zip(with).for_each(|(s, w)| *s ^= w);
 }
 
-/// Replaces each piece of a digest's length by the hash of its number and itself, and a shorter one at the end by as
-/// much of its digest. The caller provides the buffer `digest`: there are thousands of calls.
+/// Replaces each piece of a digest's length by the hash of its number and contents, and a shorter piece at the end by the beginning
+/// of that hash. The caller provides the buffer `digest`, because there are thousands of calls.
 fn diffuse(bytes: &mut [u8], hash: &Hash, digest: &mut [u8]) {
     for (number, piece) in (0u32..).zip(bytes.chunks_mut(hash.size)) {
         hash.checksum(&[&number.to_be_bytes(), piece], digest);

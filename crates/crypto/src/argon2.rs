@@ -1,7 +1,7 @@
 //! Argon2i and Argon2id (RFC 9106, version 0x13), in memory that is held and wiped like all secrets.
 //!
-//! Our own, because the crate `argon2` can neither be cancelled nor fill lanes in parallel on threads it does not start
-//! itself.
+//! This implementation is our own, because the crate `argon2` can neither be cancelled nor fill lanes on threads that it did not
+//! start itself.
 #![allow(unsafe_code, reason = "threads fill lanes of one matrix, each its own")]
 
 mod block;
@@ -99,12 +99,11 @@ impl Params<'_> {
         }
     }
 
-    /// Fills `out` from the password and a salt. `available` is how many bytes of memory it may use: more is refused
-    /// before any is touched, because a system that overcommits kills whoever uses what it promised. Lanes are filled
-    /// on the threads of `pool`. `go_on` is asked every few blocks whether to continue.
+    /// Fills `out` from the password and a salt. `available` is the number of bytes of memory that it may use. A derivation that
+    /// needs more is refused before any memory is touched, because a system that overcommits kills processes that use the promised
+    /// memory. Lanes are filled on the threads of `pool`. `go_on` is asked every few blocks whether to continue.
     ///
-    /// # Errors
-    /// `TooLittleMemory`, also if the system refuses what is available; `Parameters`; `Stopped` when `go_on` said no.
+    /// # Errors `TooLittleMemory`, also if the system refuses the available memory; `Parameters`; `Stopped` when `go_on` said no.
     pub fn derive(
         &self,
         password: &[u8],
@@ -158,7 +157,7 @@ impl Params<'_> {
 }
 
 impl Variant {
-    /// The number that is hashed (section 3.1, "type").
+    /// The variant's number in the first hash (section 3.1, "type").
     fn number(self) -> u32 {
         match self {
             Self::I => 1,
@@ -169,7 +168,7 @@ impl Variant {
 
 const VERSION: u32 = 0x13;
 
-/// Parts of each lane, after each of which the lanes wait for each other.
+/// Slices of each lane. The lanes wait for each other after each slice.
 const SLICES: usize = 4;
 
 /// Blocks filled between two checks for cancellation: less than 100 µs.
@@ -230,7 +229,7 @@ impl<'a> Matrix<'a> {
         for pass in 0..self.params.passes {
             for slice in 0..SLICES {
                 pool.run(self.lanes(), &|lane| {
-                    // There may be millions of lanes, with next to nothing in them.
+                    // Checked for each lane: there may be millions of lanes, each with very little work.
                     if stopped.load(Ordering::Relaxed) || !go_on() {
                         stopped.store(true, Ordering::Relaxed);
                         return;
@@ -297,7 +296,7 @@ impl<'a> Matrix<'a> {
         first..self.segment
     }
 
-    /// Whether addresses there are independent of the password.
+    /// Whether addresses in this segment are independent of the password.
     fn independent(&self, place: SegmentOfPass) -> bool {
         match self.params.variant {
             Variant::I => true,
@@ -310,7 +309,7 @@ impl<'a> Matrix<'a> {
         let SegmentOfPass { pass, slice, lane: own } = place;
         let first = pass == 0 && slice == 0;
         let lane = if first { own } else { (random >> 32) as usize % self.lanes() };
-        // Complete segments, and the usable part of this one so far.
+        // The blocks of complete segments, and the usable part of this segment so far.
         let complete = if pass == 0 { slice } else { SLICES - 1 } * self.segment;
         let area = match lane == own {
             true => complete + index - 1,
@@ -396,7 +395,7 @@ fn long_hash(parts: &[&[u8]], out: &mut [u8]) {
     if out.len() <= WHOLE {
         return blake2b(&parts, out);
     }
-    // One place for both: each secret is wiped by itself, and a header may ask for millions of these hashes.
+    // One secret holds both: each secret is wiped separately, and a header may ask for millions of these hashes.
     let mut both = Secret::zeroed(2 * WHOLE);
     let (mut last, mut next) = both.split_at_mut(WHOLE);
     blake2b(&parts, last);

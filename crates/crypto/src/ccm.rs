@@ -1,5 +1,5 @@
-//! AES-CCM (NIST SP 800-38C, RFC 3610) over whole messages, as BitLocker seals keys in its metadata: nonces of 12 bytes,
-//! tags of 16, nothing authenticated besides.
+//! AES-CCM (NIST SP 800-38C, RFC 3610) over whole messages, as BitLocker seals keys in its metadata: nonces of 12 bytes, tags of
+//! 16, no associated data.
 
 use subtle::ConstantTimeEq;
 use zeroize::Zeroize;

@@ -1,6 +1,6 @@
-//! Chains of CBC (NIST SP 800-38A, 6.2), whatever cipher decrypts the blocks.
+//! Chains of CBC (NIST SP 800-38A, 6.2), for any cipher.
 
-/// Chains that most ciphers encrypt side by side: each is serial, so only others can fill a pipeline.
+/// Chains that most ciphers encrypt side by side: a chain is serial, so only several chains fill a pipeline.
 pub(crate) const LANES: usize = 32;
 
 /// Panics unless `run` is a chain of `sector` bytes for each IV, in whole blocks of `block` bytes.
@@ -11,8 +11,8 @@ pub(crate) fn assert_chains(block: usize, ivs: &[[u8; 16]], sector: usize, run: 
     assert!(sector.is_multiple_of(block), "{sector} bytes are no whole blocks of {block}");
 }
 
-/// Decrypts a chain of `sector` bytes for each IV, of which the first bytes count, as many as a block has. `decrypt_blocks` is
-/// given pieces of at most `ROOM` - 16 bytes, whole blocks, and decrypts each block by itself.
+/// Decrypts a chain of `sector` bytes for each IV. Only the first bytes of an IV are used, as many as a block has. `decrypt_blocks`
+/// decrypts each block by itself. It gets pieces of whole blocks, at most `ROOM` - 16 bytes.
 pub(crate) fn decrypt<const ROOM: usize>(
     block: usize,
     ivs: &[[u8; 16]],
@@ -21,7 +21,7 @@ pub(crate) fn decrypt<const ROOM: usize>(
     decrypt_blocks: impl Fn(&mut [u8]),
 ) {
     assert_chains(block, ivs, sector, run);
-    // What each block of the piece is xored with: the ciphertext one block earlier, or the IV of its sector. The last
+    // The values that the blocks of the piece are xored with: the ciphertext one block earlier, or the IV of the sector. The last
     // block of ciphertext is carried over to the next piece.
     let mut chain = [0u8; ROOM];
     let mut at = 0usize;
@@ -39,8 +39,8 @@ pub(crate) fn decrypt<const ROOM: usize>(
     }
 }
 
-/// Encrypts a chain of `sector` bytes for each IV, of which the first bytes count, as many as a block has. `encrypt_blocks` is given
-/// one block of each of at most `LANES` chains and encrypts each block by itself.
+/// Encrypts a chain of `sector` bytes for each IV. Only the first bytes of an IV are used, as many as a block has. `encrypt_blocks`
+/// encrypts each block by itself. It gets one block of each of at most `LANES` chains.
 pub(crate) fn encrypt<const LANES: usize>(
     block: usize,
     ivs: &[[u8; 16]],
@@ -64,7 +64,7 @@ fn encrypt_lanes<const BLOCK: usize, const LANES: usize>(
     run: &mut [u8],
     encrypt_blocks: &impl Fn(&mut [u8]),
 ) {
-    // Two rows in turn: what was encrypted last is what the next one is xored with.
+    // Two rows take turns: the next row is xored with the one that was encrypted last.
     let mut rows = [[[0u8; BLOCK]; LANES]; 2];
     let [mut row, mut last] = rows.each_mut().map(|row| &mut row[..ivs.len()]);
     last.iter_mut().zip(ivs).for_each(|(block, iv)| block.copy_from_slice(&iv[..BLOCK]));

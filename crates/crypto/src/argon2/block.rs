@@ -1,5 +1,5 @@
-//! Argon2's compression function G (RFC 9106, section 3.5) and the permutation P (section 3.6), once for any processor
-//! and with AVX2 and AVX-512.
+//! Argon2's compression function G (RFC 9106, section 3.5) and the permutation P (section 3.6), in portable code, with AVX2 and
+//! with AVX-512.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::ops::{Index, IndexMut};
@@ -31,7 +31,7 @@ pub(super) fn best() -> Compress {
     usable().next().expect("one runs everywhere")
 }
 
-/// Those that this processor can run, the fastest first.
+/// The versions that this processor can run, the fastest first.
 fn usable() -> impl Iterator<Item = Compress> {
     #[cfg(target_arch = "x86_64")]
     let vectors = [avx512::compress(), avx2::compress()];
@@ -40,7 +40,7 @@ fn usable() -> impl Iterator<Item = Compress> {
     vectors.into_iter().flatten().chain([portable as Compress])
 }
 
-/// Lets a block that is needed soon come from memory meanwhile. The address may be any.
+/// Prefetches a block that is needed soon. Any address is allowed.
 pub(super) fn prefetch(block: *const Block) {
     #[cfg(target_arch = "x86_64")]
     for line in 0..BLOCK / 64 {
@@ -52,7 +52,7 @@ pub(super) fn prefetch(block: *const Block) {
     let _ = block;
 }
 
-/// For any processor.
+/// The version for any processor.
 fn portable(one: &Block, other: &Block, out: &mut Block, add: bool) {
     let mut r = *one;
     r.0.iter_mut().zip(&other.0).for_each(|(r, o)| *r ^= o);
@@ -72,7 +72,7 @@ fn portable(one: &Block, other: &Block, out: &mut Block, add: bool) {
 /// The sixteen words of a row or a column.
 struct Words<'a> {
     block: &'a mut Block,
-    /// The index in the block of one of its words.
+    /// Gives a word's index in the block, from `which` row or column this is and the word's place in it.
     word: fn(usize, usize) -> usize,
     which: usize,
 }
@@ -249,7 +249,7 @@ mod avx512 {
     fn with_avx512(one: &Block, other: &Block, out: &mut Block, add: bool) {
         let (one, other, out) = (vectors(one), vectors(other), vectors_mut(out));
         let mut r: [__m512i; VECTORS] = std::array::from_fn(|i| _mm512_xor_si512(one[i], other[i]));
-        // Of two rows, each vector gets four words of both.
+        // Each vector gets four words of each of two rows.
         for [p, q, r, s] in r.as_chunks_mut::<4>().0 {
             (*p, *q, *r, *s) = (
                 _mm512_shuffle_i64x2::<0x44>(*p, *r),
@@ -260,7 +260,7 @@ mod avx512 {
         }
         // SAFETY: the caller vouches for the instructions.
         r = unsafe { permuted(r, |i, which| 4 * which + i) };
-        // And then four words of two columns.
+        // Then each vector gets four words of each of two columns.
         for vector in &mut r {
             *vector = _mm512_shuffle_i64x2::<0xd8>(*vector, *vector);
         }

@@ -16,7 +16,7 @@ pub(super) fn with_key(key: &[u8]) -> Box<dyn BlockCipher> {
 
 struct Cast6(LockedBox<Keys>);
 
-/// Of each quad-round the four masking keys, then the four rotations.
+/// For each quad-round, the four masking keys, then the four rotations.
 type Keys = [[u32; 8]; 12];
 
 block_cipher!([] Cast6);
@@ -59,7 +59,7 @@ fn quad_round<const N: usize>([a, b, c, d]: &mut [[u32; N]; 4], k: &[u32; 8]) {
     each::<N, 1>(a, k[3], k[7], d);
 }
 
-/// The reverse one, which is its inverse.
+/// The reverse quad-round, the inverse of the forward one.
 #[inline(always)]
 fn quad_round_back<const N: usize>([a, b, c, d]: &mut [[u32; N]; 4], k: &[u32; 8]) {
     each::<N, 1>(a, k[3], k[7], d);
@@ -101,7 +101,8 @@ fn schedule(key: &[u8], keys: &mut Keys) {
     let (mut mask, mut rotation) = (0x5a82_7999_u32, 19);
     for quad in keys {
         for _ in 0..2 {
-            // Each word is added what the next one comes to, from the last but one to the first, then the last what the first does.
+            // Adds to each word the round function of the next one, from the last but one to the first; then to the last, that of
+            // the first.
             for (step, kind) in [1, 2, 3, 1, 2, 3, 1, 2].into_iter().enumerate() {
                 let from = kappa[7 - step];
                 kappa[(14 - step) % 8] ^= match kind {

@@ -1,8 +1,8 @@
 //! Kuznyechik (RFC 7801) with AVX-512 VBMI and GFNI, 64 blocks at a time, in constant time.
 //!
-//! Vector `p` holds byte `p` of each block. There the S-box takes two permutations, and the linear transformation is 16
-//! steps of its shift register: a multiplication by a constant is one GFNI instruction, and most constants stand there twice, so that
-//! what they multiply is added first. The register does not shift; its beginning moves.
+//! Vector `p` holds byte `p` of each block. In this form the S-box takes two permutations. The linear transformation is 16 steps of
+//! its shift register. A multiplication by a constant is one GFNI instruction; most constants occur twice, so their operands are
+//! added first. The register does not shift; its beginning moves.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::x86_64::*;
@@ -63,8 +63,8 @@ fn group<const DECRYPT: bool, const MASKED: bool>(keys: &Keys, masks: &[u8; GROU
     join::<MASKED>(x, masks, blocks);
 }
 
-/// The round keys, two of which are the key, and each other pair comes of the one before by eight rounds of a Feistel network
-/// (section 4.3). It is done in the vectors of a group, all of whose blocks are the same.
+/// Makes the round keys (section 4.3). The first two are the key, and each further pair comes from the previous one by eight rounds
+/// of a Feistel network. This runs in the vectors of a group whose blocks are all the same.
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
 fn schedule(key: &[u8], keys: &mut Keys) {
     let splat = |byte: u8| u32::from(byte) * 0x0101_0101;

@@ -1,5 +1,5 @@
-//! Ciphers of the nineties: the 64-bit block ciphers of TrueCrypt 1–4, CAST6, which Linux supports, and the DESX of old Windows. But for
-//! DES and CAST6 they are from well-maintained crates, and secret bytes index tables in all of them.
+//! Ciphers of the nineties: the 64-bit block ciphers of TrueCrypt 1–4, CAST6, which Linux supports, and the DESX of old Windows.
+//! All except DES and CAST6 come from well-maintained crates. In all except DES, secret bytes index tables.
 
 pub use super::des::{TRIPLE_DES, WINDOWS_DESX};
 use super::wrapped::{held, portable, wrap};
@@ -30,7 +30,8 @@ pub static CAST6: Cipher = Cipher {
     kernels: &[portable(super::cast6::with_key)],
 };
 
-/// RC2 (RFC 2268), of whose key `bits` bits count. It seals old files of certificates, and encrypts no sectors: it is in no table.
+/// RC2 (RFC 2268) with `bits` effective bits of its key. It seals old certificate files but encrypts no sectors, so it is in no
+/// table.
 ///
 /// # Panics
 /// If the key has no byte or more than 128, or `bits` is not from 1 to 1024.

@@ -17,8 +17,8 @@ mod wrapped;
 pub use crate::tweak::Sums;
 use crate::{chain, tweak};
 
-/// Bytes of the buffer for [`BlockCipher::cbc_decrypt`], a block more than is decrypted at a time. It is a small one: modes with a
-/// key for each sector decrypt no more at a time, and would clear the rest for nothing.
+/// Bytes of the buffer for [`BlockCipher::cbc_decrypt`]: one block more than is decrypted at a time. It is small, because modes
+/// with a key for each sector decrypt no more at a time, and would clear the rest for nothing.
 const CHAIN_ROOM: usize = 16 + 512;
 
 /// The same for [`BlockCipher::cbc_decrypt_abreast`].
@@ -56,7 +56,7 @@ pub trait BlockCipher: Send + Sync {
         tweak::through_buffer(tweaks, sector, run, |blocks| self.decrypt_blocks(blocks));
     }
 
-    /// Whether it does XTS in registers: see [`SectorCipher::in_registers`](crate::SectorCipher::in_registers).
+    /// Whether XTS runs in registers: see [`SectorCipher::in_registers`](crate::SectorCipher::in_registers).
     fn xts_in_registers(&self) -> bool {
         false
     }

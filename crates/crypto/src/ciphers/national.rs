@@ -1,8 +1,8 @@
 //! The ciphers that VeraCrypt adds to TrueCrypt's, from well-maintained crates: Camellia from Japan and Kuznyechik from
 //! Russia.
 //!
-//! The crates' are not constant-time: secret bytes index Camellia's S-boxes of 256 bytes each and Kuznyechik's tables of 64 KiB.
-//! Camellia has kernels that are with AVX2 and AES instructions or GFNI, Kuznyechik with AVX-512 VBMI and GFNI.
+//! The crates' code is not constant-time: secret bytes index Camellia's S-boxes of 256 bytes each and Kuznyechik's tables of 64
+//! KiB. Our kernels are: for Camellia with AVX2 and AES instructions or GFNI, for Kuznyechik with AVX-512 VBMI and GFNI.
 
 use super::wrapped::{portable, wrap};
 use super::{BlockCipher, Cipher};

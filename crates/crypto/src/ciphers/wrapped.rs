@@ -5,7 +5,7 @@ use cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use super::{BlockCipher, Kernel, assert_blocks};
 use crate::secret::Resident;
 
-/// The single kernel of such a cipher. In all of them secret bytes index tables.
+/// The single kernel of a wrapped cipher. In all of these, secret bytes index tables.
 pub(super) const fn portable(expand: fn(&[u8]) -> Box<dyn BlockCipher>) -> Kernel {
     Kernel { name: "portable", usable: || true, aes_instructions: false, constant_time: false, expand }
 }

@@ -4,15 +4,16 @@
 //! round before in FIPS 197, and the last key is xored by itself. AESD and AESIMC do the same with the keys of the equivalent inverse
 //! cipher, and both directions share one function.
 //!
-//! XTS keeps the tweaks of 8 consecutive blocks in 8 registers. The first ones are the sector's tweak times 1, x, x^2 … x^7, each by a
-//! shift of its own. Then each is multiplied by x^8, a shift by a byte: 8 short chains, where doubling would be one long chain that the
-//! AES units wait for. What carries out of 128 bits is one byte, and its product with the polynomial is PMULL's on bytes, which
-//! every AArch64 has; the one on words of 64 bits is an extension and not needed.
+//! XTS keeps the tweaks of 8 consecutive blocks in 8 registers. The first 8 tweaks are the sector's tweak times 1, x, x^2 … x^7,
+//! each by its own shift. Then each is multiplied by x^8, a shift by a byte. That makes 8 short chains; doubling would make one
+//! long chain, and the AES units would wait for it. One byte carries out of the 128 bits. PMULL on bytes, which every AArch64 has,
+//! multiplies it by the polynomial; PMULL on words of 64 bits is an extension and not needed.
 //!
-//! It was tested in an emulator only, and never timed. The optimised program has this many instructions per block, counted in the loops
-//! over 8 blocks, with keys of 256 (128) bits: ECB 34.6 (25.1), XTS 40.9 (31.4), decryption of CBC 38.0 (28.5), encryption of 8 chains
-//! 39.9 (30.4). Of these 27 (19) are AES instructions. Each AESMC or AESIMC stands right behind its AESE or AESD, on the same
-//! register: many processors run such a pair as one instruction. Those loops have nothing but round keys and data in memory.
+//! This code was tested only in an emulator, and never timed. The optimised program has this many instructions per block, counted
+//! in the loops over 8 blocks, with keys of 256 (128) bits: ECB 34.6 (25.1), XTS 40.9 (31.4), decryption of CBC 38.0 (28.5),
+//! encryption of 8 chains 39.9 (30.4). Of these 27 (19) are AES instructions. Each AESMC or AESIMC stands right behind its AESE or
+//! AESD, on the same register: many processors run such a pair as one instruction. The loops access only round keys and data in
+//! memory.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::aarch64::*;
@@ -25,7 +26,7 @@ use crate::ciphers::{BlockCipher, Kernel, assert_blocks, assert_sectors};
 /// The AES instructions of ARMv8.
 pub(super) const ARMV8: Kernel = Kernel {
     name: "armv8",
-    // Bytes are read as wider words and the other way round, which is written for little-endian ones.
+    // Bytes are read as wider words and vice versa, which assumes a little-endian processor.
     usable: || cfg!(target_endian = "little") && is_aarch64_feature_detected!("aes"),
     aes_instructions: true,
     constant_time: true,
@@ -106,7 +107,7 @@ fn ecb<const DECRYPT: bool>(keys: &[Block], blocks: &mut [u8]) {
     ecb_groups::<1, DECRYPT>(keys, rest);
 }
 
-/// As many groups of `N` blocks as there are. Returns the rest.
+/// Encrypts or decrypts as many groups of `N` blocks as there are. Returns the rest.
 #[inline]
 #[target_feature(enable = "aes,neon")]
 fn ecb_groups<'a, const N: usize, const DECRYPT: bool>(keys: &[Block], blocks: &'a mut [Block]) -> &'a mut [Block] {
@@ -154,7 +155,7 @@ fn first_masks(tweak: &Block) -> [uint8x16_t; IN_FLIGHT] {
     let (zero, halves) = (vdupq_n_u8(0), vreinterpretq_u64_u8(tweak));
     let mut masks = [tweak; IN_FLIGHT];
     for (power, mask) in masks.iter_mut().enumerate().skip(1) {
-        // To the left, and what falls out of each half there: a negative shift goes to the right.
+        // A shift to the left, and the bits that fall out of each half: a negative count shifts to the right.
         let power = power as i64;
         let shifted = vreinterpretq_u8_u64(vshlq_u64(halves, vdupq_n_s64(power)));
         let carries = vreinterpretq_u8_u64(vshlq_u64(halves, vdupq_n_s64(power - 64)));
@@ -188,7 +189,8 @@ fn cbc_decrypt(keys: &[Block], iv: &Block, chain: &mut [u8]) {
     cbc_groups::<1>(keys, &mut before, rest);
 }
 
-/// As many groups of `N` blocks as there are. `before` is the ciphertext before them, then that before the rest, which is returned.
+/// Decrypts as many groups of `N` blocks as there are, and returns the rest. `before` is the ciphertext before the groups, then
+/// that before the rest.
 #[inline]
 #[target_feature(enable = "aes,neon")]
 fn cbc_groups<'a, const N: usize>(keys: &[Block], before: &mut uint8x16_t, blocks: &'a mut [Block]) -> &'a mut [Block] {
@@ -202,7 +204,7 @@ fn cbc_groups<'a, const N: usize>(keys: &[Block], before: &mut uint8x16_t, block
     rest
 }
 
-/// Many chains, `sector` bytes for each IV: 8 at a time, then the rest at once.
+/// Encrypts many chains, `sector` bytes for each IV: 8 at a time, then the rest at once.
 #[target_feature(enable = "aes,neon")]
 fn cbc_encrypt_abreast(keys: &[Block], mut ivs: &[Block], sector: usize, mut run: &mut [u8]) {
     while let Some((some, rest)) = ivs.split_first_chunk::<IN_FLIGHT>() {
@@ -222,7 +224,7 @@ fn cbc_encrypt_abreast(keys: &[Block], mut ivs: &[Block], sector: usize, mut run
     }
 }
 
-/// `N` chains, of which `run` is made up: one block of each at a time.
+/// Encrypts the `N` chains that make up `run`, one block of each at a time.
 #[inline]
 #[target_feature(enable = "aes,neon")]
 fn cbc_lanes<const N: usize>(keys: &[Block], ivs: &[Block; N], run: &mut [u8]) {

@@ -1,8 +1,8 @@
-//! AES whose round keys are nowhere in memory: they are derived anew for each call, in vector registers, which are cleared before it
-//! returns (the idea of TRESOR: Müller, Freiling, Dewald, USENIX Security 2011). Memory has the key alone, once.
+//! AES whose round keys are never in memory. Each call derives them again in vector registers, and clears these before it returns
+//! (the idea of TRESOR: Müller, Freiling, Dewald, USENIX Security 2011). Memory holds only the key, once.
 //!
-//! All of it is assembly, so that no compiler spills a register. Fifteen round keys, each four times in a vector of 512 bits, eight
-//! vectors of data and eight of tweaks are all 32 registers but one. ECB is XTS whose tweaks are zero.
+//! All of it is assembly, so that no compiler spills a register. It uses 31 of the 32 registers: fifteen round keys, each four
+//! times in a vector of 512 bits, eight vectors of data and eight of tweaks. ECB is XTS with tweaks of zero.
 #![allow(unsafe_code, reason = "round keys in registers")]
 
 use std::arch::asm;
@@ -13,10 +13,10 @@ use super::x86::VAES512;
 use crate::ciphers::{BlockCipher, Kernel, assert_blocks, assert_sectors};
 use crate::secret::Secret;
 
-/// Whether it is wanted.
+/// Whether AES keeps its round keys out of memory.
 static WANTED: AtomicBool = AtomicBool::new(false);
 
-/// From here on AES derives its round keys anew for each call. Returns whether this processor can; otherwise all stays as it is.
+/// Makes AES derive its round keys again for each call. Returns whether this processor supports that; otherwise nothing changes.
 pub fn keys_in_registers() -> bool {
     let can = (VAES512.usable)() && is_x86_feature_detected!("avx512vl");
     WANTED.store(can, Ordering::Relaxed);
@@ -40,7 +40,7 @@ struct Fresh(Secret);
 /// Bytes that the assembly works on at a time.
 const GRAIN: usize = 512;
 
-/// Sectors, or what is left of them, that one derivation of the round keys is for.
+/// The most sectors, or remainders of sectors, that one derivation of the round keys serves.
 const TOGETHER: usize = 16;
 
 /// The tweaks of 32 consecutive blocks.
@@ -105,7 +105,7 @@ impl Fresh {
         }
     }
 
-    /// Afterwards the tweaks are those of the blocks behind.
+    /// Afterwards `tweaks` are those of the blocks that follow.
     ///
     /// # Safety
     /// The processor has VAES, AVX-512 and VPCLMULQDQ, and `data` are so many grains for each of the tweaks.
@@ -128,7 +128,7 @@ unsafe fn zero() -> Tweaks {
     [_mm512_setzero_si512(); 8]
 }
 
-/// Those of the first 32 blocks of a sector.
+/// The tweaks of the first 32 blocks of a sector.
 ///
 /// # Safety
 /// The processor has AVX-512F, AVX-512BW and VPCLMULQDQ.
@@ -148,7 +148,7 @@ unsafe fn first_tweaks(tweak: &[u8; 16], out: &mut Tweaks) {
     }
 }
 
-/// Puts a round key, four times, where it is used.
+/// Copies a round key four times into the register where it is used.
 macro_rules! put {
     ($from:literal, $to:literal) => {
         concat!("vshufi32x4 zmm", $to, ", zmm", $from, ", zmm", $from, ", 0")
@@ -162,8 +162,8 @@ macro_rules! put_inverse {
     };
 }
 
-/// The next round key, in place of an older one (FIPS 197, 5.2): that, added up word by word, and a word of the one before, substituted,
-/// which `shuffle` picks.
+/// Replaces an older round key by the next one (FIPS 197, 5.2): the older key, added up word by word, plus a substituted word of
+/// the previous key, which `shuffle` picks.
 macro_rules! next {
     ($before:literal, $shuffle:literal, $constant:literal, $at:literal) => {
         concat!(
@@ -222,7 +222,7 @@ macro_rules! all {
     };
 }
 
-/// The tweaks of the blocks 32 further on.
+/// Replaces tweaks by those of the blocks 32 further on.
 macro_rules! advance {
     ($room:literal, $at:literal) => {
         concat!(
@@ -288,7 +288,7 @@ macro_rules! kernel {
                     "vpxord zmm4, zmm4, zmm12", "vpxord zmm5, zmm5, zmm13", "vpxord zmm6, zmm6, zmm14", "vpxord zmm7, zmm7, zmm15",
                     "vmovdqu64 [rdx], zmm0", "vmovdqu64 [rdx + 64], zmm1", "vmovdqu64 [rdx + 128], zmm2", "vmovdqu64 [rdx + 192], zmm3",
                     "vmovdqu64 [rdx + 256], zmm4", "vmovdqu64 [rdx + 320], zmm5", "vmovdqu64 [rdx + 384], zmm6", "vmovdqu64 [rdx + 448], zmm7",
-                    // Times x^32: four bytes on, and what falls out comes back times x^7 + x^2 + x + 1.
+                    // Times x^32: a shift by four bytes, and the bytes that fall out come back times x^7 + x^2 + x + 1.
                     advance!("0", "8"), advance!("1", "9"), advance!("2", "10"), advance!("3", "11"),
                     advance!("4", "12"), advance!("5", "13"), advance!("6", "14"), advance!("7", "15"),
                     "add rdx, 512",

@@ -1,13 +1,13 @@
 //! AES-GCM (NIST SP 800-38D) of many sectors, with the processor's AES instructions and carry-less products, on vectors of one, two
 //! or four blocks.
 //!
-//! GHASH is done between the rounds of AES, so that neither waits for itself. 32 blocks are multiplied by as many powers of the hash
-//! key, and their sum is reduced once. What comes before and after a sector's blocks, its number, IV, lengths and the mask of its tag,
-//! is made for all sectors at once, in the lanes of the same vectors.
+//! GHASH is computed between the rounds of AES, so that neither waits for its own results. 32 blocks are multiplied by as many
+//! powers of the hash key, and their sum is reduced once. The parts before and after a sector's blocks (its number, IV, lengths and
+//! the mask of its tag) are made for all sectors at once, in the lanes of the same vectors.
 //!
-//! Blocks have their bytes reversed, so that a carry-less product of two is the product in GCM's field with its bits reversed, but for
-//! one shift, which the powers have in them already (Gueron, Kounavis, "Intel Carry-Less Multiplication Instruction and its Usage for
-//! Computing the GCM Mode", 2010).
+//! Blocks have their bytes reversed. The carry-less product of two such blocks is the product in GCM's field with its bits
+//! reversed, except for one shift, which the powers already contain (Gueron, Kounavis, "Intel Carry-Less Multiplication Instruction
+//! and its Usage for Computing the GCM Mode", 2010).
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::x86_64::*;
@@ -72,7 +72,7 @@ struct Kernel {
     decrypt: Run,
 }
 
-/// Only for a processor that the kernel is usable on, and no more than [`MOST`] sectors that fit.
+/// May only be called on a processor that can run the kernel, with at most [`MOST`] sectors that fit.
 type Run = unsafe fn(Work<'_>);
 
 /// The fastest first.
@@ -113,8 +113,8 @@ const KERNELS: &[Kernel] = &[
 ];
 
 impl AesGcm {
-    /// From a key of 16, 24 or 32 bytes. `None` if this processor has not the instructions, or is not to use them, or if round keys
-    /// are to stay out of memory.
+    /// Makes one from a key of 16, 24 or 32 bytes. `None` if this processor lacks the instructions or must not use them, or if
+    /// round keys must stay out of memory.
     pub fn new(key: &[u8], with: Acceleration) -> Option<Self> {
         if with == Acceleration::Off || (FRESH.usable)() {
             return None;
@@ -130,7 +130,7 @@ impl AesGcm {
         Self { schedule, powers, kernel }
     }
 
-    /// Encrypts or decrypts sectors in place, and gives their tags.
+    /// Encrypts or decrypts sectors in place, and writes their tags.
     ///
     /// # Panics
     /// Unless `run` is a sector for each tag and each entry of `beside`, and sectors are whole multiples of [`GRAIN`], and no longer
@@ -154,7 +154,7 @@ fn round_keys(schedule: &Schedule) -> &[[u8; BLOCK]] {
     &schedule.keys.encrypt[..=schedule.rounds]
 }
 
-/// Sectors, and what it takes to process them.
+/// Sectors, and all keys and buffers to process them.
 struct Work<'a> {
     /// Round keys in order of use.
     keys: &'a [[u8; BLOCK]],
@@ -230,7 +230,8 @@ static COUNTERS: [[u8; BLOCK]; LONGEST / BLOCK] = {
 /// The counter of the block that masks a tag.
 const TAG_COUNTER: u8 = 1;
 
-/// The sectors one after the other, 8 vectors at a time. Encryption hashes the 8 vectors before these meanwhile, and decryption these.
+/// Processes the sectors one after the other, 8 vectors at a time. Meanwhile encryption hashes the previous 8 vectors, and
+/// decryption the current ones.
 ///
 /// # Safety
 /// The sectors fit and are no more than [`MOST`]; the processor has the vector's instructions.
@@ -249,7 +250,7 @@ unsafe fn process<V: Product, const DECRYPT: bool>(work: Work<'_>) {
             for counters in COUNTERS[..size / BLOCK].chunks_exact(group) {
                 let place = |i: usize| at.add(i * V::BLOCKS * BLOCK);
                 let mut state: [V; IN_FLIGHT] = from_fn(|i| nonce.xor(V::load(counters[i * V::BLOCKS].as_ptr())));
-                // Before the first there is nothing to hash for encryption, and what is hashed then does not count.
+                // Before the first group, encryption has nothing to hash yet, and the result of hashing is discarded.
                 rounds(keys, &mut state, |i| hash.absorb(i));
                 for (i, state) in state.iter().enumerate() {
                     state.xor(V::load(place(i))).store(place(i));
@@ -268,14 +269,14 @@ unsafe fn process<V: Product, const DECRYPT: bool>(work: Work<'_>) {
     }
 }
 
-/// What is before and after the blocks of each sector.
+/// The parts before and after the blocks of each sector.
 #[repr(C, align(64))]
 struct Ends {
     /// The counter blocks whose encryption masks a tag.
     masked: [[u8; BLOCK]; MOST],
-    /// GHASH of what is authenticated besides a sector, bytes reversed. There is one more, so that there is one after the last.
+    /// GHASH of the data authenticated besides each sector, bytes reversed. There is room for an entry after the last sector's.
     begin: [[u8; BLOCK]; MOST + 4],
-    /// What is added to GHASH of all but the lengths, bytes reversed.
+    /// The value added to GHASH of everything except the lengths, bytes reversed.
     end: [[u8; BLOCK]; MOST],
 }
 
@@ -325,13 +326,13 @@ struct Hash<'a, V> {
     powers: &'a Powers,
     /// Groups of 8 vectors in a sector.
     groups: usize,
-    /// The sector and the group that is next.
+    /// The next sector and group.
     sector: usize,
     group: usize,
-    /// Where that is.
+    /// Where the next group is.
     at: *const u8,
     sum: Sum<V>,
-    /// GHASH of all before the group, if a sum begins there, and otherwise zero.
+    /// GHASH of everything before the group if a sum begins there, otherwise zero.
     before: __m128i,
 }
 
@@ -348,7 +349,7 @@ impl<'a, V: Product> Hash<'a, V> {
         Self { powers, groups, sector: 0, group: 0, at, sum, before }
     }
 
-    /// One of the group's 8 vectors: the first one last, since it waits for what was before.
+    /// Absorbs one of the group's 8 vectors. The first one comes last, since it waits for the previous sum.
     #[inline(always)]
     unsafe fn absorb(&mut self, i: usize) {
         let i = (i + 1) % IN_FLIGHT;
@@ -365,7 +366,7 @@ impl<'a, V: Product> Hash<'a, V> {
         }
     }
 
-    /// Goes on when all 8 vectors were absorbed.
+    /// Moves on to the next group, after all 8 vectors were absorbed.
     #[inline(always)]
     unsafe fn next_group(&mut self, ends: &Ends, tags: &mut [[u8; BLOCK]]) {
         self.at = self.at.wrapping_add(IN_FLIGHT * V::BLOCKS * BLOCK);
@@ -411,7 +412,7 @@ impl<V: Product> Sum<V> {
         }
     }
 
-    /// Modulo GCM's polynomial, of which a multiple clears the lowest 64 bits, and then another one the next.
+    /// Reduces modulo GCM's polynomial: one multiple of it clears the lowest 64 bits, another one the next 64.
     #[inline(always)]
     unsafe fn reduced(self) -> V {
         let Self([low, middle, high]) = self;
@@ -450,8 +451,8 @@ unsafe fn rounds<V: Vector, const N: usize>(keys: &[[u8; BLOCK]], state: &mut [V
     }
 }
 
-/// What GHASH needs of a vector. Each method may only be called if the processor has the instructions that the implementation names,
-/// and that a kernel is entered with.
+/// The operations on vectors that GHASH needs. Each method may only be called if the processor has the instructions that the
+/// implementation names, and that a kernel is entered with.
 trait Product: Vector {
     /// Carry-less products of the halves that `HALVES` names.
     unsafe fn times<const HALVES: i32>(self, other: Self) -> Self;
@@ -461,7 +462,7 @@ trait Product: Vector {
     unsafe fn swapped(self) -> Self;
     /// The sum of all blocks.
     unsafe fn folded(self) -> __m128i;
-    /// A block, and zeros.
+    /// A vector of one block, then zeros.
     unsafe fn first(block: __m128i) -> Self;
 }
 
@@ -565,7 +566,7 @@ mod tests {
     use crate::modes::aead::{BESIDE, Gcm, OneByOne};
     use claviger_testkit::random::Random;
 
-    /// Every kernel gives what the crates `aes` and `ghash` give for one sector after the other.
+    /// Every kernel agrees with the crates `aes` and `ghash`, used on one sector after the other.
     #[test]
     fn all_kernels_agree_with_the_crates() {
         let mut random = Random::new(1);

@@ -17,8 +17,8 @@ mod x86;
 
 use super::Cipher;
 
-/// From here on, the round keys of AES are derived anew for each call, in vector registers, and memory never has them; but for keys
-/// of 24 bytes. Returns whether this processor can: it takes VAES and AVX-512. Otherwise all stays as it is.
+/// Makes AES derive its round keys again for each call, in vector registers, so that memory never holds them. Keys of 24 bytes are
+/// an exception. Returns whether this processor supports that (it takes VAES and AVX-512); otherwise nothing changes.
 pub fn keys_in_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
     return fresh::keys_in_registers();

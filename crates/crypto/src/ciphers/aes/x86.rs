@@ -1,17 +1,17 @@
 //! AES with the processor's AES instructions, on vectors of one, two or four blocks.
 //!
-//! One kernel serves all three widths. It keeps 8 vectors in flight, which hides the latency of an AES round. XTS takes as many
-//! sectors side by side as a vector has blocks, of each 8 consecutive blocks at a time; a sector that is left over or of an odd size is
-//! taken alone.
+//! One kernel serves all three widths. It keeps 8 vectors in flight, which hides the latency of an AES round. XTS processes as many
+//! sectors side by side as a vector has blocks, 8 consecutive blocks of each at a time. A sector that is left over or has an odd
+//! size is processed alone.
 //!
-//! What XTS costs beside ECB is not the number of instructions: a vector has 14 of AES, which start two a cycle, and 7 others, for which a
-//! processor has room besides. They stall it where they come late, or on the units that do AES. So
+//! XTS is slower than ECB, but not because of the number of instructions. A vector takes 14 AES instructions, which start two a
+//! cycle, and 7 others, for which a processor has room. Those stall it if they come late, or run on the units that do AES. So
 //! - a vector's next tweak is the last one times a power of x: a shift by bytes and one carry-less product. Doubling the tweaks of several
 //!   sectors in a vector takes as many instructions, but transposing them takes two shuffles more, on a unit that does AES;
-//! - tweaks are made between the rounds of the vectors before: 8 vectors of 14 rounds are more than a processor looks ahead. The
-//!   compiler would move all of it to the front;
-//! - tweaks are in memory, which has nothing else to do. The compiler would keep as many in registers as there are, and for that put vectors
-//!   in flight into memory between two rounds, differently from build to build: AVX2's XTS varied by a fifth.
+//! - tweaks are made between the rounds of the previous vectors: 8 vectors of 14 rounds are more than a processor looks ahead. The
+//!   compiler would move all of this to the front;
+//! - tweaks are in memory, which is idle otherwise. The compiler would fill all registers with tweaks and spill vectors in flight
+//!   between two rounds, differently in each build: XTS with AVX2 varied by a fifth.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::asm;
@@ -196,13 +196,14 @@ pub(super) trait Vector: Copy {
     unsafe fn xor3(self, second: Self, third: Self) -> Self;
     unsafe fn round<const DECRYPT: bool>(self, key: Self) -> Self;
     unsafe fn last<const DECRYPT: bool>(self, key: Self) -> Self;
-    /// Tweaks of a sector's vector `number` (0..8), from that of its first block.
+    /// The tweaks of a sector's vector `number` (0..8), from the tweak of the sector's first block.
     unsafe fn tweaks(first: &[u8; 16], number: usize) -> Self;
-    /// Tweaks of 8 blocks after: every block times x^8 in GF(2^128), which is a shift by a byte and a carry-less product.
+    /// The tweaks 8 blocks later: every block times x^8 in GF(2^128), by a shift by a byte and a carry-less product.
     unsafe fn eight_blocks_on(self) -> Self;
-    /// Tweaks of 8 vectors after: every block times x^8, x^16 or x^32.
+    /// The tweaks 8 vectors later: every block times x^8, x^16 or x^32.
     unsafe fn eight_vectors_on(self) -> Self;
-    /// Transposes a square of blocks: reads as many vectors as each has blocks, which are so many bytes apart, and writes them.
+    /// Transposes a square of blocks: reads as many vectors as each has blocks, `apart` bytes apart, and writes them `to_apart`
+    /// bytes apart.
     unsafe fn turn(from: *const u8, apart: usize, to: *mut u8, to_apart: usize);
 }
 
@@ -314,7 +315,7 @@ unsafe fn ecb_group<V: Vector, const N: usize, const DECRYPT: bool>(keys: &[[u8;
     }
 }
 
-/// ECB between two additions of masks, of which a vector is made when it is needed, so that they cost no store.
+/// ECB between two additions of masks. A vector of masks is made only when it is needed, so it is never stored.
 ///
 /// # Safety
 /// `run` is whole blocks, each with a mask; the processor has the vector's instructions.
@@ -329,7 +330,7 @@ unsafe fn masked<V: Vector, const DECRYPT: bool>(keys: &[[u8; 16]], masks: &Sums
     }
 }
 
-/// Blocks of one group.
+/// Processes the blocks of one group.
 ///
 /// # Safety
 /// There is a place for each block; the processor has the vector's instructions.
@@ -391,8 +392,8 @@ unsafe fn masked_vectors<V: Vector, const N: usize, const DECRYPT: bool>(
     }
 }
 
-/// One chain, from its end to its beginning, so that the ciphertext before a group is still there. A beginning that is
-/// too short for a group is processed block by block.
+/// Decrypts one chain from its end to its beginning, so that the ciphertext before a group is still there. A beginning that is too
+/// short for a group is processed block by block.
 ///
 /// # Safety
 /// The chain is whole blocks; the processor has the vector's instructions.
@@ -422,7 +423,7 @@ unsafe fn cbc<V: Vector>(keys: &[[u8; 16]], iv: &[u8; 16], chain: &mut [u8]) {
     }
 }
 
-/// One chain, in which each block waits for the one before it.
+/// Encrypts one chain, in which each block waits for the previous one.
 ///
 /// # Safety
 /// The processor must have the features named here.
@@ -439,7 +440,7 @@ unsafe fn cbc_encrypt(keys: &[[u8; 16]], iv: &[u8; 16], chain: &mut [u8]) {
     }
 }
 
-/// Many chains, of which a vector has a block each: as many as fill the pipeline, then fewer.
+/// Encrypts many chains, with a block of each chain in a vector: as many chains at a time as fill the pipeline, then fewer.
 ///
 /// # Safety
 /// `run` has a chain of `sector` bytes, whole blocks, for each IV; the processor has the vector's instructions.
@@ -476,7 +477,7 @@ unsafe fn cbc_encrypt_abreast<V: Vector>(keys: &[[u8; 16]], mut ivs: &[[u8; 16]]
     }
 }
 
-/// `N` chains, a block of each at a time.
+/// Encrypts `N` chains, a block of each at a time.
 ///
 /// # Safety
 /// There are `N` IVs, and at `run` as many chains of `sector` bytes, whole blocks. The processor has AES instructions.
@@ -502,11 +503,11 @@ unsafe fn cbc_few<const N: usize>(keys: &[[u8; 16]], ivs: &[[u8; 16]], sector: u
 /// Blocks of a chain in a step of CBC.
 const ROWS: usize = 8;
 
-/// Many chains, `N` vectors of them at a time. A step is 8 blocks of each: they are read, and turned into rows of one block of each chain,
-/// of which each waits for the one before it. Writing the step before and reading the next, which may be that of other chains, are
-/// done between the rounds of this one. What is added before the first round of a block is added by the last round of the one before,
-/// so that a chain waits for nothing but AES. A step takes two lines of the cache from each chain at once: sectors of 4096 bytes have all
-/// of theirs in one set of the first-level cache, which holds fewer, so that none stays there for a second time.
+/// Encrypts many chains, `N` vectors of them at a time. A step is 8 blocks of each chain. They are read and transposed into rows of
+/// one block of each chain; each row waits for the previous one. Between the rounds of a step, the previous step is written and the
+/// next one read, which may belong to other chains. The last round of a block also adds the value that the first round of the next
+/// block would add, so a chain waits only for AES. A step takes two cache lines of each chain at once. Sectors of 4096 bytes have
+/// all their lines in one set of the first-level cache, which holds fewer lines, so no line stays for a second use.
 ///
 /// # Safety
 /// `ivs` are a multiple of `N * V::BLOCKS` and not none, and at `run` are as many chains of `sector` bytes, a multiple of a step and not 0;
@@ -518,7 +519,7 @@ unsafe fn cbc_lanes<V: Vector, const N: usize>(keys: &[[u8; 16]], ivs: &[[u8; 16
     let (first, middle) = middle.split_first_chunk::<8>().expect("at least 9 rounds");
     // SAFETY: the caller's promise: each chain has all steps.
     unsafe {
-        // What is being encrypted; what was, and then what comes next.
+        // The step being encrypted; the previous step, then the next one.
         let mut room = MaybeUninit::<[[[V; N]; ROWS]; 2]>::uninit();
         let mut now = black_box(room.as_mut_ptr()).cast::<[V; N]>();
         let mut other = now.add(ROWS);
@@ -579,7 +580,7 @@ unsafe fn cbc_lanes<V: Vector, const N: usize>(keys: &[[u8; 16]], ivs: &[[u8; 16
     }
 }
 
-/// Reads a vector of each of the chains that vector `i` is for, into rows of one block of each.
+/// Reads a vector from each of the chains of vector `i`, into rows of one block of each chain.
 ///
 /// # Safety
 /// Chains are `sector` bytes apart, and a vector can be read from each; the processor has the vector's instructions.
@@ -672,7 +673,7 @@ unsafe fn xts_abreast<V: Vector, const DECRYPT: bool>(
         let mut tweaks = Tweaks::at(&mut room);
         tweaks.begin(&FirstTweaks { of: groups.peek().expect("some sectors"), per_sector });
         while let Some(group) = groups.next() {
-            // After the last group, whatever is there.
+            // After the last group, any tweaks will do.
             let after = FirstTweaks { of: groups.peek().unwrap_or(&group), per_sector };
             for at in (0..sector).step_by(16 * STEP) {
                 let place = |i: usize| run.add(i / per_sector * sector + at + i % per_sector * 16 * V::BLOCKS);
@@ -716,7 +717,7 @@ unsafe fn xts_alone<V: Vector, const DECRYPT: bool>(keys: &[[u8; 16]], tweak: &[
     }
 }
 
-/// The tweaks of 8 vectors, and of the 8 vectors after.
+/// The tweaks of 8 vectors, and of the next 8.
 struct Tweaks<V> {
     now: *mut V,
     next: *mut V,
@@ -731,7 +732,7 @@ impl<V: Vector> Tweaks<V> {
         [[unsafe { V::zero() }; IN_FLIGHT]; 2]
     }
 
-    /// The compiler does not get to know what the pointers point to, and so leaves it in memory.
+    /// Hides from the compiler where the pointers point, so that it leaves the tweaks in memory.
     #[inline(always)]
     fn at(room: &mut [[V; IN_FLIGHT]; 2]) -> Self {
         let [now, next] = room.each_mut().map(|eight| black_box(eight.as_mut_ptr()));
@@ -749,21 +750,21 @@ impl<V: Vector> Tweaks<V> {
     }
 }
 
-/// What is made between rounds: the tweaks of the next 8 vectors. A trait and no closure, since each is to be compiled with its number as
-/// a constant, and a closure that is not inlined does without the vector's instructions.
+/// Makes the tweaks of the next 8 vectors between rounds. This is a trait, because each vector is compiled with its number as a
+/// constant, and a closure that is not inlined would be compiled without the vector's instructions.
 trait Beside<V> {
-    /// Tweaks of vector `I`, of which `now` are those of the 8 before.
+    /// The next tweaks of vector `I`, from the current tweaks of all 8 vectors, `now`.
     ///
     /// # Safety
     /// `now` points to 8 vectors, and the processor has their instructions.
     unsafe fn make<const I: usize>(&self, now: *const V) -> V;
 }
 
-/// Those of the next blocks of the same sectors, several side by side.
+/// The tweaks of the next blocks of the same sectors, several side by side.
 struct EightBlocksOn;
-/// Those of the next blocks of one sector.
+/// The tweaks of the next blocks of one sector.
 struct EightVectorsOn;
-/// Those of the first vectors of each sector: as many as all 8 have.
+/// The tweaks of the first vectors of each sector, 8 vectors in all.
 struct FirstTweaks<'a> {
     of: &'a [[u8; 16]],
     per_sector: usize,
@@ -793,7 +794,7 @@ impl<V: Vector> Beside<V> for FirstTweaks<'_> {
     }
 }
 
-/// Works on 8 vectors, and goes on to the tweaks of the 8 after.
+/// Processes 8 vectors, and moves on to the tweaks of the next 8.
 ///
 /// # Safety
 /// A vector can be read and written at each of the 8 places; the processor has the vector's instructions.
@@ -817,7 +818,7 @@ unsafe fn xts_group<V: Vector, const DECRYPT: bool>(
             let key = V::key(&first[I]);
             state.iter_mut().for_each(|s| *s = s.round::<DECRYPT>(key));
             tweaks.next.add(I).write(after.make::<I>(tweaks.now));
-            // No instruction; but what is before it reads and writes memory before what follows does.
+            // This is no instruction, but the compiler moves no memory access across it.
             asm!("", options(nostack, preserves_flags));
         });
         for key in middle {

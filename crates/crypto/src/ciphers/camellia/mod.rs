@@ -1,7 +1,7 @@
 //! Camellia (RFC 3713) in vectors of bytes, in constant time.
 //!
-//! Vector `p` holds byte `p` of each block. There the function P takes a few additions, and rotations of words, which only the
-//! functions FL have, three or four instructions for each byte. The S-boxes are inversions in a field, and so is that of AES: see
+//! Vector `p` holds byte `p` of each block. In this form the function P takes a few additions. Rotations of words, which only the
+//! functions FL have, take three or four instructions for each byte. The S-boxes are inversions in a field, like that of AES: see
 //! [`s_boxes`].
 
 mod s_boxes;
@@ -40,14 +40,14 @@ trait Bytes: Copy {
     /// The bytes of the lower halves of each 16 by turns, and those of the higher halves.
     fn interleave(self, other: Self) -> [Self; 2];
 
-    /// The S-boxes of a half's bytes, which leave each byte in its place, or in that to which [`Bytes::moved`] moves it. The second time,
-    /// with `BACK`, they take it back.
+    /// Applies the S-boxes to a half's bytes. Each byte stays in its place, or moves as [`Bytes::moved`] moves it. The second time,
+    /// with `BACK`, it moves back.
     fn substitute<const BACK: bool>(x: Half<Self>) -> Half<Self>;
-    /// See there.
+    /// Moves bytes as [`Bytes::substitute`] does.
     fn moved<const BACK: bool>(self) -> Self;
 
     /// The function P, whose result is added to `to`. Each half's bytes are added to the other's, three times, each time in another
-    /// order: those are the fewest additions.
+    /// order: this takes the fewest additions.
     #[inline(always)]
     fn mix([mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h]: Half<Self>, to: &mut Half<Self>) {
         (a, b, c, d) = (a.xor(f), b.xor(g), c.xor(h), d.xor(e));
@@ -66,7 +66,7 @@ type Half<V> = [V; 8];
 /// A subkey of 64 bits, each byte four times.
 type Subkey = [u32; 8];
 
-/// Subkeys at most, of which a key of 128 bits has fewer.
+/// The most subkeys; a key of 128 bits has fewer.
 const MOST: usize = 34;
 const FEWER: usize = 26;
 
@@ -74,7 +74,7 @@ const FEWER: usize = 26;
 /// six for rounds … and two for the end.
 type Keys = [[u32; 8 * MOST]; 2];
 
-/// What enters code for this processor's vectors.
+/// The functions that enter code for this processor's vectors.
 struct Entries {
     schedule: unsafe fn(&[u8], &mut Keys),
     crypt: unsafe fn(&[Subkey], Masks<'_>, &mut [u8]),
@@ -140,8 +140,8 @@ fn group<V: Bytes, const MASKED: bool>(keys: &[Subkey], masks: &[u8], blocks: &m
     }
 }
 
-/// From whole blocks in each vector to one byte of each block, and back: squares of 16 bytes are turned. Interleaving the first half
-/// of the vectors with the second moves a bit of the row's number into the column's; four times moves all.
+/// Converts whole blocks in each vector to one byte of each block, and back, by transposing squares of 16 bytes. Interleaving the
+/// first half of the vectors with the second moves a bit of the row's number into the column's; four times moves all.
 #[inline(always)]
 fn transpose<V: Bytes>(mut x: [V; 16]) -> [V; 16] {
     for _ in 0..4 {
@@ -162,7 +162,7 @@ fn round<V: Bytes, const BACK: bool>(x: &Half<V>, key: &Subkey, to: &mut Half<V>
     V::mix(V::substitute::<BACK>(t), to);
 }
 
-/// FL (section 2.4.2): of a half's words, each four bytes from the highest on, first the lower is changed, then the higher.
+/// FL (section 2.4.2): changes first the lower word of a half, then the higher one. A word is four bytes, the highest first.
 #[inline(always)]
 fn fl<V: Bytes>(x: &mut Half<V>, key: &Subkey) {
     lower(x, key);
@@ -175,7 +175,7 @@ fn fl_inverse<V: Bytes>(x: &mut Half<V>, key: &Subkey) {
     lower(x, key);
 }
 
-/// The higher word and a key, rotated to the left by a bit, is added to the lower.
+/// Adds the AND of the higher word and a key, rotated to the left by a bit, to the lower word.
 #[inline(always)]
 fn lower<V: Bytes>(x: &mut Half<V>, key: &Subkey) {
     let kept: [V; 4] = std::array::from_fn(|i| x[i].and(V::splat(key[i])));
@@ -184,7 +184,7 @@ fn lower<V: Bytes>(x: &mut Half<V>, key: &Subkey) {
     }
 }
 
-/// The lower word or a key is added to the higher.
+/// Adds the OR of the lower word and a key to the higher word.
 #[inline(always)]
 fn higher<V: Bytes>(x: &mut Half<V>, key: &Subkey) {
     for i in 0..4 {
@@ -290,7 +290,7 @@ fn schedule<V: Bytes>(key: &[u8], keys: &mut Keys) {
     [&mut left, &mut right, &mut a, &mut b].into_iter().for_each(|number| number.zeroize());
 }
 
-/// Two rounds with constants for keys, on vectors all of whose blocks are the same.
+/// Two rounds with constants as keys, on vectors whose blocks are all the same.
 #[inline(always)]
 fn feistel<V: Bytes>(x: u128, first: u64, second: u64) -> u128 {
     let splat = |byte: u8| u32::from(byte) * 0x0101_0101;

@@ -1,20 +1,20 @@
-//! Camellia's S-boxes as what processors have: an inversion in the field of AES between two functions that are linear but for a constant.
+//! Camellia's S-boxes as operations that processors have: an inversion in AES's field between two affine functions.
 //!
-//! S1 is an inversion in another field of 256 elements between two such functions (the designers' specification of 2001, section 4.4);
-//! that field is AES's by other names, so that the renaming becomes part of the functions. S2 and S3 are S1 with its outputs rotated, S4
-//! with its inputs. AES's own S-box and its inverse are an inversion and one more such function.
+//! S1 is an inversion in another field of 256 elements between two affine functions (the designers' specification of 2001, section
+//! 4.4). That field is isomorphic to AES's, and the isomorphism becomes part of the functions. S2 and S3 are S1 with rotated
+//! outputs, S4 is S1 with rotated inputs. AES's own S-box and its inverse are each an inversion and one more affine function.
 
 use crate::gf256::multiply;
 
 /// AES's field (FIPS 197, section 4.2).
 const MODULUS: u16 = 0x11b;
 
-/// A function of a byte that is linear but for a constant, by its values.
+/// An affine function of a byte, as a table of its values.
 pub(super) type Affine = [u8; 256];
 
-/// What S1 does to its input before the inversion.
+/// The affine function that S1 applies before the inversion.
 const BEFORE: Affine = {
-    // What each bit of the input, the lowest first, comes to in AES's field. It follows from the specification, where the field's
+    // The image in AES's field of each bit of the input, the lowest first. It follows from the specification, where the field's
     // generator is one of the eight roots of its polynomial in AES's field; this is one of them.
     let bits = [0xb8, 0x03, 0xd9, 0x17, 0x0d, 0x59, 0x84, 0xee];
     let mut before = [0; 256];
@@ -64,7 +64,7 @@ const AES: [u8; 256] = {
 /// How the processor inverts.
 #[derive(Clone, Copy)]
 pub(super) enum By {
-    /// Nothing beside.
+    /// With an instruction for the inversion alone.
     Inversion,
     /// AES's S-box.
     Aes,
@@ -72,7 +72,7 @@ pub(super) enum By {
     AesInverse,
 }
 
-/// What comes before, in S-boxes 1 to 3, and in S-box 4 with `turned`.
+/// The affine function before the inversion, in S-boxes 1 to 3, and in S-box 4 with `turned`.
 pub(super) const fn before(by: By, turned: bool) -> Affine {
     let mut table = [0; 256];
     let mut x = 0;
@@ -80,7 +80,7 @@ pub(super) const fn before(by: By, turned: bool) -> Affine {
         let y = BEFORE[(x as u8).rotate_left(turned as u32) as usize];
         table[x] = match by {
             By::Inversion | By::Aes => y,
-            // What the inverse makes y's inverse of.
+            // AES's inverse S-box maps this value to y's inverse.
             By::AesInverse => AES[INVERSION[y as usize] as usize],
         };
         x += 1;
@@ -88,7 +88,8 @@ pub(super) const fn before(by: By, turned: bool) -> Affine {
     checked(table)
 }
 
-/// What comes after, with the output rotated to the left: in S-boxes 1 and 4 by 0, in S-box 2 by 1, in S-box 3 by 7.
+/// The affine function after the inversion, with the output rotated to the left: in S-boxes 1 and 4 by 0, in S-box 2 by 1, in S-box
+/// 3 by 7.
 pub(super) const fn after(by: By, rotation: u32) -> Affine {
     let mut table = [0; 256];
     let mut x = 0;
@@ -104,7 +105,7 @@ pub(super) const fn after(by: By, rotation: u32) -> Affine {
     checked(table)
 }
 
-/// Refuses to compile with a function that is not linear but for a constant.
+/// Refuses to compile if the function is not affine.
 const fn checked(of: Affine) -> Affine {
     let mut x = 0;
     while x < 256 {
@@ -118,8 +119,8 @@ const fn checked(of: Affine) -> Affine {
     of
 }
 
-/// The function as a matrix of bits (Intel's manual, GF2P8AFFINEQB): byte 7 - i selects the bits of the input whose sum is bit i of the
-/// output. Its constant is the value of 0.
+/// The function as a matrix of bits (Intel's manual, GF2P8AFFINEQB): byte 7 - i selects the bits of the input whose sum is bit i of
+/// the output. The function's constant is its value at 0.
 pub(super) const fn matrix(of: Affine) -> i64 {
     let mut matrix = 0;
     let mut bit = 0;

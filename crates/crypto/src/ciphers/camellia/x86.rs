@@ -1,5 +1,5 @@
-//! Camellia's vectors: with VBMI or GFNI an S-box is a few instructions; AES instructions do the inversion, and byte shuffles what comes
-//! before and after.
+//! Camellia's vectors. With VBMI or GFNI, an S-box is a few instructions. Otherwise AES instructions do the inversion, and byte
+//! shuffles the affine functions before and after it.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::x86_64::*;
@@ -94,7 +94,7 @@ struct Aes256<const WHOLE: bool>(__m256i);
 // SAFETY of every block: a value of the type exists, or is about to be made by one of the functions above, so that the processor has
 // the instructions; what is loaded or stored is as long as the vector, and may have any alignment.
 
-/// The S-boxes of a half's bytes: each of what is turned before, and rotated after.
+/// The S-boxes of a half's bytes, each with whether its input is rotated, and by how many bits its output is.
 macro_rules! s_boxes {
     ($s_box:ident, $x:ident) => {{
         let [a, b, c, d, e, f, g, h] = $x;
@@ -197,7 +197,7 @@ impl Bytes for Vbmi {
         self
     }
 
-    /// Three terms are one instruction, so that the sums are short instead.
+    /// Adding three terms is one instruction, so this makes chains of additions short instead of few.
     #[inline(always)]
     fn mix([a, b, c, d, e, f, g, h]: Half<Self>, to: &mut Half<Self>) {
         to[0] = sum(sum(a, c, d), sum(f, g, h), to[0]);
@@ -217,7 +217,7 @@ fn sum(a: Vbmi, b: Vbmi, c: Vbmi) -> Vbmi {
     Vbmi(unsafe { vbmi::xor3(a.0, b.0, c.0) })
 }
 
-/// What both kinds of 256-bit vectors do alike.
+/// The methods that both kinds of 256-bit vectors share.
 macro_rules! bytes_256 {
     () => {
         const BLOCKS: usize = 32;
@@ -313,7 +313,7 @@ impl Bytes for Gfni256 {
     }
 }
 
-/// AES's last round moves bytes, too, and that of decryption moves them back: the halves of blocks are in different orders.
+/// AES's last round moves bytes, too, and decryption's last round moves them back. So the halves of blocks are in different orders.
 impl<const WHOLE: bool> Bytes for Aes256<WHOLE> {
     bytes_256!();
 
@@ -368,7 +368,7 @@ impl<const WHOLE: bool> Aes256<WHOLE> {
         Self(unsafe { _mm256_shuffle_epi8(self.0, Self::table(order)) })
     }
 
-    /// A function that is linear but for a constant.
+    /// An affine function.
     #[inline(always)]
     fn through(self, [low, high]: &[[u8; 16]; 2]) -> Self {
         // SAFETY: see above.

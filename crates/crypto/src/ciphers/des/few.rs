@@ -23,11 +23,11 @@ pub(super) fn crypt(keys: &Keys, decrypt: bool, blocks: &mut [u8]) {
     }
 }
 
-/// A half, turned to the right by a bit, so that the six bits that each S-box takes begin every four bits; and twice, so that the
-/// last ones do not end in the middle.
+/// A half, rotated to the right by a bit, so that the six input bits of each S-box begin every four bits. It is stored twice, so
+/// that the last six bits do not wrap around.
 type Half = u64;
 
-/// The initial permutation: a square of eight bits by eight is turned, and its rows change places. The first half has the even bits.
+/// The initial permutation: transposes a square of eight by eight bits, and reorders its rows. The first half has the even bits.
 #[inline(always)]
 fn halves(block: u64) -> (Half, Half) {
     let b = turned(block).to_le_bytes();
@@ -55,7 +55,7 @@ fn turned(mut square: u64) -> u64 {
     square
 }
 
-/// The function f. The compiler turns the loops over S-boxes into vectors where these can be shifted lane by lane.
+/// The function f. The compiler vectorises the loops over S-boxes if each lane of a vector can be shifted by its own count.
 #[inline(always)]
 fn f(half: Half, key: u64) -> Half {
     let index: [u32; 8] = std::array::from_fn(|s| ((half >> (58 - 4 * s) ^ key >> (8 * s)) & 63) as u32);
@@ -70,7 +70,7 @@ fn f(half: Half, key: u64) -> Half {
     sum.iter().fold(0, |sum, part| sum | part)
 }
 
-/// For each output bit and each S-box its truth table, the output for zeros highest.
+/// The truth table for each output bit and each S-box; its highest bit is the output for zeros.
 static TABLES: [[u64; 8]; 4] = {
     let mut tables = [[0; 8]; 4];
     let mut i = 0;
@@ -86,7 +86,7 @@ static TABLES: [[u64; 8]; 4] = {
     tables
 };
 
-/// The same for its two places in a [`Half`].
+/// The two places in a [`Half`] for each output bit and each S-box.
 static PLACES: [[u64; 8]; 4] = {
     let mut places = [[0; 8]; 4];
     let mut i = 0;

@@ -1,9 +1,9 @@
 //! DES (FIPS 46-3), Triple DES, and DESX as Windows has it. All kernels run in constant time.
 //!
-//! Many blocks are bit-sliced: of each vector a lane's bit belongs to one block, the permutations only rename vectors, and the S-boxes
-//! are circuits ([`circuits`]). A few blocks would leave most lanes empty, so that they go one by one: an S-box's output bit is its
-//! truth table, 64 bits, shifted by its input, and the processor shifts those of several S-boxes at once. That takes about as long
-//! as tables in memory do.
+//! Many blocks are bit-sliced: each bit of a vector belongs to one block, the permutations only rename vectors, and the S-boxes are
+//! circuits ([`circuits`]). A few blocks would leave most lanes empty, so they are processed one by one. An output bit of an S-box
+//! is then its truth table of 64 bits, shifted by the input; the processor shifts the tables of several S-boxes at once. That takes
+//! about as long as tables in memory.
 #![allow(unsafe_code, reason = "it calls functions for the instructions of this processor")]
 
 mod circuits;
@@ -54,17 +54,17 @@ const fn kernel(name: &'static str, usable: fn() -> bool, expand: fn(&[u8]) -> B
     Kernel { name, usable, aes_instructions: false, constant_time: true, expand }
 }
 
-/// What a processor's vectors do.
+/// The functions for a processor's vectors.
 struct Width {
     /// Blocks that are bit-sliced together.
     blocks: usize,
-    /// From how many blocks on that is faster than one by one.
+    /// The number of blocks from which bit-slicing is faster than one by one.
     worth: usize,
-    /// Whether to decrypt; blocks, one by one.
+    /// Processes blocks one by one. The second argument says whether to decrypt.
     few: unsafe fn(&Keys, bool, &mut [u8]),
-    /// Round keys for that, in the order in which they are used.
+    /// Makes bit-sliced round keys in order of use. The second argument says whether to decrypt.
     expand: unsafe fn(&Keys, bool) -> Sliced,
-    /// Blocks, bit-sliced. What is missing in the last group is made up for.
+    /// Processes blocks, bit-sliced. The last group is padded.
     sliced: unsafe fn(&Sliced, &mut [u8]),
 }
 
@@ -75,7 +75,7 @@ static PORTABLE: Width =
 #[derive(Clone, Copy)]
 struct Keys<'a> {
     rounds: &'a [u64],
-    /// What is added to what goes in, and to what comes out. Little-endian words, zeros but for DESX.
+    /// The values added to the input and to the output: little-endian words, zeros except for DESX.
     whitening: [u64; 2],
 }
 
@@ -117,7 +117,7 @@ impl Des {
         Keys { rounds: &self.keys[..self.rounds], whitening: [self.keys[MOST], self.keys[MOST + 1]] }
     }
 
-    /// Has `then` encrypt or decrypt blocks, as many at a time as `at_once` says.
+    /// Gives `then` a function that encrypts or decrypts blocks. `at_once` says how many blocks each call has.
     fn crypt(&self, decrypt: bool, at_once: usize, then: impl FnOnce(&dyn Fn(&mut [u8]))) {
         // SAFETY: the kernel is only made where the processor has its instructions.
         let few = |blocks: &mut [u8]| unsafe { (self.width.few)(&self.keys(), decrypt, blocks) };
@@ -137,7 +137,7 @@ impl Des {
                 few(alone);
             });
         }
-        // The vectors of a group take more of the stack than what is wiped after a sector.
+        // The vectors of a group go deeper into the stack than the wiping after a sector.
         wipe_after_sectors();
     }
 }
@@ -190,7 +190,7 @@ fn schedule(key: &[u8; 8], rounds: &mut [u64; 16]) {
     }
 }
 
-/// For each round and each bit of its key the bit of the key: the two permuted choices and the rotations between them.
+/// For each round, the bit of the key that each bit of the round key is: the two permuted choices and the rotations between them.
 const KEY_BITS: [[u8; 48]; 16] = {
     let mut bits = [[0; 48]; 16];
     let (mut round, mut turned) = (0, 0);

@@ -79,7 +79,7 @@ pub(super) fn crypt<L: Lanes>(keys: &Sliced, blocks: &mut [u8]) {
     }
     let rest = groups.into_remainder();
     if !rest.is_empty() {
-        // As many as the widest vectors have.
+        // As many blocks as the widest vectors hold.
         let mut padded = [[0; 8]; 512];
         padded[..rest.len()].copy_from_slice(rest);
         group::<L>(keys, &mut padded[..64 * L::WORDS]);
@@ -139,7 +139,7 @@ fn substitute<L: Lanes, const BOX: usize>(from: &Half<L>, key: &[i32; 48], to: &
     }
 }
 
-/// Squares of 64 bits by 64, one in each word's lane.
+/// Transposes squares of 64 by 64 bits, one in each word's lane.
 #[inline(always)]
 fn transpose<L: Lanes>(rows: &mut [L; 64]) {
     swap::<L, 32>(rows, 0x0000_0000_ffff_ffff);
@@ -163,7 +163,7 @@ fn swap<L: Lanes, const N: i32>(rows: &mut [L; 64], mask: u64) {
     }
 }
 
-/// For each bit of the two halves the bit of the block, read as a little-endian word: the initial permutation.
+/// For each bit of the two halves, the bit of the block that it is, in a little-endian word: the initial permutation.
 const INITIAL: [usize; 64] = {
     let columns = [2, 4, 6, 8, 1, 3, 5, 7];
     let mut initial = [0; 64];

@@ -83,7 +83,7 @@ fn schedule(key: &[u8]) -> LockedBox<RoundKeys> {
                 (word ^ zero ^ carried).store(&mut bytes);
                 *to = u32::from_le_bytes(bytes);
             }
-            // What round i's N leaves out. The last round has no linear transformation.
+            // The constant that round i's N leaves out. The last round has no linear transformation.
             let left_out = at_zero(i % 8);
             constant = if i < 31 { linear(left_out) } else { left_out };
         }

@@ -48,7 +48,7 @@ pub(super) trait Lanes:
     /// Transposes blocks into words and back: an involution. In which lane a block ends up does not matter.
     fn transpose(set: [Self; 4]) -> [Self; 4];
 
-    /// N of an S-box: by circuits of two inputs, where there are no better ones.
+    /// N of an S-box. The default uses gates of two inputs.
     #[inline(always)]
     fn substitute<const BOX: usize>(x: [Self; 4]) -> [Self; 4] {
         binary::forward::<_, BOX>(x)

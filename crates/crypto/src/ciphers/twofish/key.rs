@@ -88,7 +88,7 @@ pub(super) fn expand(key: &[u8]) -> LockedBox<Key> {
 /// The polynomial of the MDS matrix: x^8 + x^6 + x^5 + x^3 + 1.
 pub(super) const MDS_MODULUS: u16 = 0x169;
 
-/// What byte `column` of the MDS matrix's input adds to the word that is its output.
+/// The contribution of byte `column` of the MDS matrix's input to its output word.
 pub(super) const fn mds_column(column: usize, y: u8) -> u32 {
     u32::from_le_bytes([
         multiply(y, MDS[0][column], MDS_MODULUS),
@@ -103,7 +103,7 @@ fn h(x: u8, list: &[[u8; 4]]) -> u32 {
     (0..4).fold(0, |z, byte| z ^ mds_column(byte, chain(byte, x, list)))
 }
 
-/// One byte's way through h, as far as the MDS matrix.
+/// One byte's path through h, up to the MDS matrix.
 fn chain(byte: usize, x: u8, list: &[[u8; 4]]) -> u8 {
     let qs = &CHAINS[byte];
     let inner = list.iter().enumerate().rev().fold(x, |x, (i, word)| Q[qs[3 - i]][usize::from(x)] ^ word[byte]);

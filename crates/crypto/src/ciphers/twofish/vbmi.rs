@@ -1,7 +1,8 @@
 //! Twofish with AVX-512 VBMI and GFNI, 32 blocks at a time, in constant time.
 //!
-//! The bytes for one S-box are gathered in one vector. There the S-box takes two permutations, and the MDS matrix a few multiplications by constants, which are linear maps of bits
-//! and thus one GFNI instruction each. Additions and rotations work on 32-bit words again.
+//! The bytes for one S-box are gathered in one vector. In this form the S-box takes two permutations, and the MDS matrix a few
+//! multiplications by constants. Those are linear maps of bits, so each is one GFNI instruction. Additions and rotations work on
+//! 32-bit words again.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::x86_64::*;

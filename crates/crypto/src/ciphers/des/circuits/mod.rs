@@ -1,8 +1,9 @@
 //! DES's S-boxes as circuits: here in gates of two inputs, 492 for the eight, 54 to 68 each.
 //!
-//! Found by our own search: an output bit is one that is there already, or a gate or two of such; if not, it is chosen by one of the
-//! inputs, at random, from two functions that need to be right only where that input is 0, or 1. An AND takes its first input
-//! inverted, which is one instruction on most processors. The first input is the highest bit of six, and so is the first output of four.
+//! Found by our own search. An output bit is an existing value, or one or two gates over existing values. Otherwise one of the
+//! inputs, picked at random, chooses between two functions, which need to be right only where that input is 0, or 1. An AND takes
+//! its first input inverted, which is one instruction on most processors. The first input is the highest bit of six, and so is the
+//! first output of four.
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod ternary;

@@ -1,7 +1,7 @@
 //! DES's S-boxes in functions of three inputs, which AVX-512 has in one instruction: 246 for the eight, 24 to 34 each.
 //!
-//! Found by our own search, as those in [`super`], where any function of three values that are there already is one step. In
-//! `t1 = 0x96(a, b, c)` bit 4a + 2b + c of the number is the value of the function.
+//! Found by our own search like those in [`super`], except that any function of three existing values is one step. In `t1 = 0x96(a,
+//! b, c)`, bit 4a + 2b + c of the number is the value of the function.
 
 /// A vector that takes any function of three bits in one instruction.
 pub(in super::super) trait Ternary: Copy {
