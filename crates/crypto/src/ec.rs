@@ -39,7 +39,7 @@ pub struct Point {
 }
 
 impl Drop for Point {
-    /// A point that two share is a secret.
+    /// Wipes the point: a point that two parties share is a secret.
     fn drop(&mut self) {
         self.x.zeroize();
         self.y.zeroize();
@@ -63,41 +63,41 @@ impl Point {
         on_curve!(curve, is_on(&point)).then_some(point)
     }
 
-    /// Its curve.
+    /// The point's curve.
     pub fn curve(&self) -> Curve {
         self.curve
     }
 
-    /// Its first coordinate.
+    /// The first coordinate.
     pub fn x(&self) -> &[u8] {
         &self.x
     }
 
-    /// Its second coordinate.
+    /// The second coordinate.
     pub fn y(&self) -> &[u8] {
         &self.y
     }
 
-    /// The generator, `scalar` times. None for a scalar that is none of the curve's, or zero.
+    /// The generator times `scalar`. None if the scalar is zero or too large for the curve.
     pub fn generated(curve: Curve, scalar: &[u8]) -> Option<Self> {
         let product = on_curve!(curve, generated(curve, scalar));
         wipe_deep();
         product
     }
 
-    /// This point, `scalar` times.
+    /// This point times `scalar`.
     pub fn times(&self, scalar: &[u8]) -> Option<Self> {
         let product = on_curve!(self.curve, times(self, scalar));
         wipe_deep();
         product
     }
 
-    /// The sum. None for points of two curves, and where it is at infinity.
+    /// The sum of two points. None if they are on different curves, or if the sum is at infinity.
     pub fn plus(&self, other: &Self) -> Option<Self> {
         if self.curve == other.curve { on_curve!(self.curve, sum(self, other, false)) } else { None }
     }
 
-    /// The difference, likewise.
+    /// The difference of two points. None in the same cases as for the sum.
     pub fn minus(&self, other: &Self) -> Option<Self> {
         if self.curve == other.curve { on_curve!(self.curve, sum(self, other, true)) } else { None }
     }
@@ -110,8 +110,7 @@ impl Point {
 
 /// A random scalar: not zero.
 ///
-/// # Errors
-/// That of `random`.
+/// # Errors The error of `random`.
 pub fn scalar<E>(curve: Curve, mut random: impl FnMut(&mut [u8]) -> Result<(), E>) -> Result<Secret, E> {
     loop {
         let mut scalar = Secret::zeroed(curve.size());
@@ -126,7 +125,7 @@ pub fn scalar<E>(curve: Curve, mut random: impl FnMut(&mut [u8]) -> Result<(), E
     }
 }
 
-/// As long as the field, with zeros in front.
+/// The number padded with leading zeros to `size` bytes. None if it is longer.
 fn padded(number: &[u8], size: usize) -> Option<Vec<u8>> {
     let number = &number[number.iter().take_while(|byte| **byte == 0).count()..];
     let mut padded = vec![0; size.checked_sub(number.len())?];

@@ -9,8 +9,8 @@ pub const NONCE: usize = 12;
 /// Bytes of a tag.
 pub const TAG: usize = 16;
 
-/// Encrypts `plain` under an AES key and gives the ciphertext, which is as long, and the tag over it and `beside`. A nonce must
-/// never be used twice under one key.
+/// Encrypts `plain` under an AES key and returns the ciphertext, which is as long as `plain`, and the tag over it and `beside`. A
+/// nonce must never be used twice under one key.
 ///
 /// # Panics
 /// If the key is not one of AES.

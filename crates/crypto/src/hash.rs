@@ -441,12 +441,11 @@ impl Hash {
         1
     }
 
-    /// Some blocks of PBKDF2's output, so that they can be derived on several threads: as many as `out` has room for, at
-    /// most [`Hash::blocks_at_once`]; the last may be cut short. `index` is the number of the first, counted from 1. Returns
-    /// false when `go_on` said no.
+    /// Derives some blocks of PBKDF2's output, so that several threads can share the work: as many as fit into `out`, at most
+    /// [`Hash::blocks_at_once`]. The last one may be cut short. `index` is the number of the first, counted from 1. Returns false
+    /// when `go_on` said no.
     ///
-    /// # Panics
-    /// If `out` is longer.
+    /// # Panics If `out` has room for more than [`Hash::blocks_at_once`] blocks.
     pub fn pbkdf2_blocks(
         &self,
         password: &[u8],
@@ -467,7 +466,7 @@ impl Hash {
         finished
     }
 
-    /// Most hashes make a lone block sooner by the code for one.
+    /// Most hashes compute a single block faster with the code for one block.
     #[cfg(target_arch = "x86_64")]
     fn side_by_side(&self, len: usize) -> Option<fn(lanes::Task<'_>) -> bool> {
         self.side_by_side.filter(|how| len > self.size || (how.even_alone)()).map(|how| how.derive)

@@ -1,4 +1,4 @@
-//! PBKDF2 (RFC 8018), block by block: [`crate::hash::Hash::pbkdf2`] is what to call.
+//! PBKDF2 (RFC 8018), block by block. Callers use [`crate::hash::Hash::pbkdf2`].
 
 use blake2::Blake2sVarCore;
 use digest::block_api::{Block, BlockSizeUser, Buffer, UpdateCore, VariableOutputCore};
@@ -31,8 +31,8 @@ impl<D: EagerHash> Prf for Hmac<D> {
     }
 }
 
-/// HMAC (RFC 2104) of a hash that the crate `hmac` knows only as a whole, and so compresses the outer key anew for each message. The
-/// states after the keys can be kept all the same.
+/// HMAC (RFC 2104) that keeps the states after the keys. For some hashes the crate `hmac` cannot keep them, and compresses the
+/// outer key again for each message.
 pub(crate) struct CachedHmac<D> {
     inner: D,
     outer: D,

@@ -12,8 +12,8 @@
 //!
 //! * [`dmcrypt`] turns a cipher specification as cryptsetup has it, and a key, into a [`SectorCipher`]. It is the shortest way in.
 //! * [`modes`] builds one from block ciphers: XTS, also with cascades, CBC, LRW, Adiantum; [`modes::aead`] adds a tag to each sector.
-//! * [`ciphers`] are block ciphers in one table, [`CIPHERS`], each with several kernels. The fastest that this processor can run
-//!   and that no secret shows in the timing of comes first.
+//! * [`ciphers`] are block ciphers in one table, [`CIPHERS`], each with several kernels. The fastest one that this processor can
+//!   run, and whose timing reveals no secret, comes first.
 //! * [`hash`] has the hash functions and PBKDF2, [`argon2`] Argon2i and Argon2id, [`afsplit`] the anti-forensic splitter of LUKS,
 //!   [`stretch`] the key stretch of BitLocker. [`ccm`] seals keys, as BitLocker does, [`gcm`] as JWEs do.
 //! * [`secret`] holds keys in memory that is locked, left out of core dumps and wiped. [`pool`] shares work out over threads.
@@ -50,9 +50,9 @@
 //!
 //! # What it does not do
 //!
-//! It knows no format and opens no file: `claviger-engine` does. Wrong lengths are the caller's mistakes and panic; only what comes from a
-//! header or a person is an error. `unsafe` is allowed file by file, for vector intrinsics, locked memory, and the hand-over of borrowed
-//! buffers to worker threads. The examples `kernels` and `dm_crypt` measure how fast all this is.
+//! This crate knows no format and opens no file: `claviger-engine` does. Wrong lengths are the caller's mistakes and panic; only
+//! what comes from a header or a person is an error. `unsafe` is allowed file by file, for vector intrinsics, locked memory, and
+//! the hand-over of borrowed buffers to worker threads. The examples `kernels` and `dm_crypt` measure how fast all this is.
 #![deny(unsafe_code)]
 
 pub mod afsplit;

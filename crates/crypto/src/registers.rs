@@ -1,6 +1,6 @@
-//! The vector registers of the processor. Ciphers keep round keys in them, and what the last one left there is part of
-//! every context switch, signal frame and core dump of the thread until it is overwritten. Little else uses the upper
-//! sixteen of AVX-512.
+//! The vector registers of the processor. Ciphers keep round keys in them. The values that the last cipher left there are part of
+//! every context switch, signal frame and core dump of the thread, until they are overwritten. Little else uses the upper sixteen
+//! of AVX-512.
 //!
 //! On x86-64 and AArch64 all of them are zeroed; elsewhere nothing is done. Registers that nothing here uses are left
 //! alone: x87 and MMX, the tiles of AMX. General registers are overwritten by a few calls anyway.
@@ -31,7 +31,7 @@ mod x86 {
         }
     }
 
-    /// The upper sixteen, whole; the masks, whole (`kxorw` clears the bits beyond 16); the lower sixteen, whole.
+    /// Zeroes the full width of the upper sixteen, of the masks (`kxorw` clears the bits beyond 16) and of the lower sixteen.
     ///
     /// # Safety
     /// The processor has AVX-512F.

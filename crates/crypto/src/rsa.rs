@@ -1,8 +1,8 @@
 //! RSA with the padding of PKCS#1 v1.5 (RFC 8017), as Windows' EFS uses it.
 //!
 //! The crate `rsa` keeps numbers in memory that is neither locked nor surely wiped, and has an advisory for its timing
-//! (RUSTSEC-2023-0071). Here keys stay as bytes in a [`Secret`], and become numbers on the stack for as long as one operation takes,
-//! which `crypto-bigint` does in a time that depends on sizes alone. Afterwards the stack is wiped.
+//! (RUSTSEC-2023-0071). Here keys stay as bytes in a [`Secret`], and become numbers on the stack only during an operation.
+//! `crypto-bigint` computes in a time that depends on sizes alone. Afterwards the stack is wiped.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::secret::{Secret, wipe_deep};
 /// Sizes of a modulus, in bits: the largest is that of Windows.
 pub const BITS: std::ops::RangeInclusive<usize> = 512..=16384;
 
-/// What stands before the message, at least: two bytes, eight of padding, a zero (RFC 8017, 7.2.1).
+/// The least bytes before the message: two bytes, eight of padding, a zero (RFC 8017, 7.2.1).
 const PADDING_MIN: usize = 11;
 
 /// Calls a function with the limbs of half a modulus of so many bytes, and of a whole one.
@@ -44,7 +44,8 @@ pub struct RsaPublicKey {
 }
 
 impl RsaPublicKey {
-    /// From big-endian numbers, which may have zeros in front. None if they are no key: of a size out of [`BITS`], or even.
+    /// Makes a key from big-endian numbers, which may have leading zeros. None if their size is not in [`BITS`], or if they are
+    /// even.
     pub fn new(modulus: &[u8], exponent: &[u8]) -> Option<Self> {
         let (modulus, exponent) = (trimmed(modulus), trimmed(exponent));
         let bits = modulus.len() * 8 - modulus.first()?.leading_zeros() as usize;
@@ -70,8 +71,7 @@ impl RsaPublicKey {
     /// Encrypts a message with padding from `random` (RFC 8017, 7.2.1). None if the message is longer than the modulus less 11
     /// bytes.
     ///
-    /// # Errors
-    /// That of `random`.
+    /// # Errors The error of `random`.
     pub fn encrypt<E>(
         &self,
         message: &[u8],
@@ -93,8 +93,8 @@ impl RsaPublicKey {
         Ok(Some(self.raise(&block)))
     }
 
-    /// Encrypts a message with the padding OAEP, of SHA-256, with `seed`, which is random (RFC 8017, 7.1.1): as TPMs take it. None if
-    /// the modulus is too short.
+    /// Encrypts a message with OAEP padding and SHA-256 (RFC 8017, 7.1.1), as TPMs require. `seed` is random. None if the modulus
+    /// is too short.
     pub fn encrypt_oaep_sha256(&self, label: &[u8], message: &[u8], seed: &[u8; 32]) -> Option<Vec<u8>> {
         const HASH: usize = 32;
         let len = self.modulus.len();
@@ -157,14 +157,14 @@ impl fmt::Debug for RsaPrivateKey {
 }
 
 impl RsaPrivateKey {
-    /// From big-endian numbers as PKCS#1 has them: two primes, the two exponents and the coefficient (RFC 8017, A.1.2). They may have
-    /// zeros in front. None if they do not belong together.
+    /// Makes a key from the big-endian numbers of PKCS#1: two primes, the two exponents and the coefficient (RFC 8017, A.1.2). They
+    /// may have leading zeros. None if they do not belong together.
     pub fn new(public: RsaPublicKey, [p, q, dp, dq, q_inverse]: [&[u8]; 5]) -> Option<Self> {
         let numbers = [p, q, dp, dq, q_inverse].map(trimmed);
         let half = public.modulus.len().div_ceil(2);
         let len = numbers[0].len().max(numbers[1].len());
         let odd = numbers[..2].iter().all(|prime| prime.last().is_some_and(|last| last % 2 == 1));
-        // Primes that are shorter or longer than half of it cannot have it as their product.
+        // Primes shorter or much longer than half the modulus cannot have it as their product.
         let fits = (half..=half + 8).contains(&len) && len * 2 <= *BITS.end() / 8;
         if !odd || !fits || numbers.iter().any(|number| number.len() > len) {
             return None;
@@ -174,13 +174,13 @@ impl RsaPrivateKey {
             room[len - number.len()..].copy_from_slice(number);
         }
         let key = Self { public, parts };
-        // Primes whose product it is not, or exponents of another key, show at the first number that goes both ways.
+        // One number, encrypted and decrypted, reveals primes of another modulus and exponents of another key.
         let mut probe = vec![0; key.public.modulus.len()];
         *probe.last_mut()? = 2;
         key.raise(&probe).is_some().then_some(key)
     }
 
-    /// From the primes alone. None if they are not those of the modulus.
+    /// Makes a key from the primes alone. None if they are not those of the modulus.
     pub fn of_primes(public: RsaPublicKey, p: &[u8], q: &[u8]) -> Option<Self> {
         let (p, q) = (trimmed(p), trimmed(q));
         let len = p.len().max(q.len());
@@ -227,8 +227,8 @@ impl RsaPrivateKey {
         exponent
     }
 
-    /// Decrypts, and takes the padding off (RFC 8017, 7.2.2). A shorter ciphertext has zeros in front. None is the one answer to
-    /// whatever is wrong, and takes the same time as any other.
+    /// Decrypts, and removes the padding (RFC 8017, 7.2.2). A shorter ciphertext gets leading zeros. Every failure returns None,
+    /// and takes the same time as success.
     pub fn decrypt(&self, ciphertext: &[u8]) -> Option<Secret> {
         let block = self.raise(trimmed(ciphertext))?;
         unpadded(&block)
@@ -240,8 +240,8 @@ impl RsaPrivateKey {
         self.raise(&block).map(|signature| signature.to_vec())
     }
 
-    /// The number raised to the private exponent, as long as the modulus. None if it is no smaller than the modulus, or the
-    /// result does not lead back to it: an error of the processor would give the primes away.
+    /// The number raised to the private exponent, as long as the modulus. None if the number is not smaller than the modulus, or if
+    /// the result does not lead back to it: a processor's error would reveal the primes.
     fn raise(&self, number: &[u8]) -> Option<Secret> {
         let len = self.public.modulus.len();
         if number.len() > len {

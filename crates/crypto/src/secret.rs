@@ -17,9 +17,8 @@ use crate::registers;
 
 /// Secret bytes: a password, a keyfile's pool, a derived or a volume key.
 ///
-/// Each lives in pages that hold nothing but secrets, and that are locked into memory if the limit on locked memory allows, excluded from core
-/// dumps, emptied in forked children and wiped on drop. There is no `Clone`, no `Display`, and `Debug` shows the length
-/// only.
+/// Each lives in pages that hold only secrets. The pages are locked into memory if the limit on locked memory allows, excluded from
+/// core dumps, emptied in forked children and wiped on drop. There is no `Clone`, no `Display`, and `Debug` shows the length only.
 pub struct Secret(Pages);
 
 impl Secret {
@@ -132,7 +131,7 @@ pub struct Resident<T> {
 }
 
 impl<T> Resident<T> {
-    /// Stores the result of `make` and wipes what that left on the stack.
+    /// Stores the result of `make`, and wipes the stack that `make` used.
     pub fn build(make: impl FnOnce() -> T) -> Self {
         const { assert!(align_of::<T>() <= 4096, "no page is smaller") };
         /// Runs in a frame of its own, below the caller's when that wipes the stack.
@@ -172,7 +171,7 @@ pub fn wipe_stack() {
     registers::wipe();
 }
 
-/// Like [`wipe_stack`], and as deep as numbers of 16,384 bits with tables of their powers go.
+/// Like [`wipe_stack`], but deep enough for numbers of 16,384 bits with tables of their powers.
 pub(crate) fn wipe_deep() {
     overwrite::<{ 256 << 10 }>();
     registers::wipe();
@@ -194,25 +193,25 @@ fn overwrite<const DEPTH: usize>() {
 /// Whether secrets are kept where the kernel itself has no address for them.
 static HIDDEN: AtomicBool = AtomicBool::new(false);
 
-/// From here on, secrets of less than 4 MiB are in memory that the kernel takes out of its own map (memfd_secret(2)): no other process
-/// reads it, not even root's by `/proc/PID/mem`, and it is in no swap and no hibernation image. A process that does this must not fork:
-/// its children would share that memory. Returns whether the kernel has it; otherwise all stays as it is.
+/// Puts new secrets of less than 4 MiB into memory that the kernel removes from its own map (memfd_secret(2)). No other process can
+/// read it, not even root's through `/proc/PID/mem`, and it is never in swap or in a hibernation image. A process that calls this
+/// must not fork: its children would share that memory. Returns whether the kernel supports it; otherwise nothing changes.
 pub fn hide_from_kernel() -> bool {
     let has = hidden_mapping(1).is_ok();
     HIDDEN.store(has, Ordering::Relaxed);
     has
 }
 
-/// Secrets that were to be there, and are not.
+/// Secrets that should be in hidden memory and are not.
 static VISIBLE: AtomicU64 = AtomicU64::new(0);
 
-/// How many secrets of less than 4 MiB are, since [`hide_from_kernel`], in ordinary memory after all, for example for want of memory that
-/// may be locked.
+/// The number of secrets of less than 4 MiB that went into ordinary memory since [`hide_from_kernel`], for example above the limit
+/// on locked memory.
 pub fn not_hidden() -> u64 {
     VISIBLE.load(Ordering::Relaxed)
 }
 
-/// A new mapping of such memory, which is zeros.
+/// A new mapping of hidden memory, filled with zeros.
 fn hidden_mapping(len: usize) -> io::Result<Mapping> {
     let len = len.next_multiple_of(rustix::param::page_size());
     // SAFETY: it takes no memory.
@@ -232,15 +231,16 @@ fn hidden_mapping(len: usize) -> io::Result<Mapping> {
 /// From this many bytes on, huge pages are requested: Argon2, which jumps about in them, is faster with them.
 const HUGE: usize = 4 << 20;
 
-/// Sizes of slots in bytes, ascending: what is not larger shares pages with other secrets. A mount with many files open has a key
-/// for each of them.
+/// Sizes of slots in bytes, ascending. A secret that fits into a slot shares pages with others. A mount with many files open has a
+/// key for each of them.
 const SLOTS: [usize; 6] = [64, 128, 256, 512, 1024, 2048];
 
-/// Bytes that are mapped together for slots of one size, but no more slots than [`Slab::used`] has bits. Little, since the limit on
+/// Bytes mapped together for slots of one size, but at most as many slots as [`Slab::used`] has bits. Few, since the limit on
 /// locked memory may be 64 KiB.
 const TOGETHER: usize = 8 << 10;
 
-/// For each of [`SLOTS`] the slabs that have room. Whoever has a slot of one keeps it mapped, and one is kept for who comes next.
+/// The slabs with room, for each size in [`SLOTS`]. A slab stays mapped while one of its slots is in use; one empty slab is kept
+/// for the next secret.
 static WITH_ROOM: [Mutex<Vec<Arc<Slab>>>; SLOTS.len()] = [const { Mutex::new(Vec::new()) }; _];
 
 /// Memory for one secret: a slot among others, or pages of its own. Zeros at first.
@@ -286,7 +286,7 @@ impl Pages {
 
     /// `None` if the kernel refuses the mapping.
     fn try_new(len: usize) -> Option<Self> {
-        // A slot is aligned to its size, a power of two: no smaller alignment than that of what it is made for.
+        // A slot is aligned to its size, a power of two, and so at least as strictly as its contents require.
         match SLOTS.iter().position(|slot| len <= *slot) {
             Some(size) => {
                 let (slab, number) = Slab::take(size)?;
@@ -328,13 +328,13 @@ impl Drop for Pages {
         if let Backing::Slot { slab, number } = &self.place {
             Slab::give_back(slab, *number);
         }
-        // Whoever copied or used it last may have left it in registers or on the stack.
+        // The code that last copied or used the secret may have left it in registers or on the stack.
         registers::wipe();
     }
 }
 
 impl Slab {
-    /// A slot of this size that nobody has, zeroed.
+    /// Takes an unused slot of this size, zeroed.
     fn take(size: usize) -> Option<(Arc<Self>, usize)> {
         let mut with_room = lock(&WITH_ROOM[size]);
         let slab = match with_room.last() {
@@ -356,7 +356,7 @@ impl Slab {
         Some((slab, number as usize))
     }
 
-    /// The slot has been wiped.
+    /// Takes back a slot, which has been wiped.
     fn give_back(slab: &Arc<Self>, number: usize) {
         let mut with_room = lock(&WITH_ROOM[slab.size]);
         let before = slab.used.load(Ordering::Relaxed);
@@ -381,7 +381,7 @@ impl Mapping {
     /// Whole pages for `len` bytes. `None` if the kernel refuses.
     fn new(len: usize) -> Option<Self> {
         if HIDDEN.load(Ordering::Relaxed) && len < HUGE {
-            // It counts towards the limit on locked memory. Past that, a secret is where it would be without.
+            // Hidden memory counts towards the limit on locked memory. Above it, a secret goes into ordinary memory.
             if let Ok(mapping) = hidden_mapping(len) {
                 return Some(mapping);
             }
@@ -421,7 +421,7 @@ const fn slots(size: usize) -> usize {
     if slots < u64::BITS as usize { slots } else { u64::BITS as usize }
 }
 
-/// [`Slab::used`] when all are.
+/// [`Slab::used`] when all slots are in use.
 const fn full(size: usize) -> u64 {
     u64::MAX >> (u64::BITS as usize - slots(size))
 }

@@ -16,10 +16,9 @@ pub const PRIME: [u8; SIZE] = {
     prime
 };
 
-/// A random secret, and `count` shares of it modulo [`PRIME`], of which any `threshold` give it.
+/// Makes a random secret, and `count` shares of it modulo [`PRIME`]. Any `threshold` of them give the secret.
 ///
-/// # Errors
-/// Those of `random`.
+/// # Errors The errors of `random`.
 ///
 /// # Panics
 /// If the threshold is zero, or larger than the count.
@@ -57,8 +56,8 @@ fn value(coefficients: &[Secret], place: usize) -> Secret {
     share
 }
 
-/// The secret that these shares give, which have to be as many as it takes: for each the place and the value. None if the numbers
-/// cannot be shares modulo this prime.
+/// Combines shares into their secret. There must be as many as the threshold, each a place and a value. None if the numbers cannot
+/// be shares modulo this prime.
 pub fn combine(prime: &[u8; SIZE], shares: &[Secret]) -> Option<Secret> {
     let combined = interpolate(prime, shares);
     wipe_deep();
@@ -150,7 +149,7 @@ mod tests {
         }
     }
 
-    /// What is no number modulo the prime is drawn again.
+    /// Numbers that are not below the prime are drawn again.
     #[test]
     fn a_number_that_is_too_large_is_drawn_again() {
         let mut draws = [255, 1].into_iter();

@@ -32,7 +32,7 @@ const MESSAGE: usize = 88;
 /// Where its counter begins.
 const COUNTER: usize = 80;
 
-/// What is to be stretched.
+/// A secret to stretch.
 #[derive(Clone, Copy)]
 pub struct Task<'a> {
     /// The hash of the password or recovery password: 32 bytes.
@@ -44,8 +44,7 @@ pub struct Task<'a> {
 /// Stretches one secret. `go_on` is told every few thousand iterations how many of [`ITERATIONS`] are done, and asked
 /// whether to continue. `None` if it says no.
 ///
-/// # Panics
-/// If the secret has not 32 bytes.
+/// # Panics If the secret does not have 32 bytes.
 pub fn stretch(task: Task<'_>, go_on: &dyn Fn(u64) -> bool) -> Option<Secret> {
     let key = stretched(task, go_on);
     wipe_stack();
@@ -56,8 +55,7 @@ pub fn stretch(task: Task<'_>, go_on: &dyn Fn(u64) -> bool) -> Option<Secret> {
 /// on the thread that has it. `go_on` is told how many iterations of all together are done, also from several threads.
 /// Returns false if it said no; then some keys are missing.
 ///
-/// # Panics
-/// If a secret has not 32 bytes.
+/// # Panics If a secret does not have 32 bytes.
 pub fn stretch_all(
     tasks: &[Task<'_>],
     pool: &Pool,
@@ -77,8 +75,7 @@ pub fn stretch_all(
     !stopped.load(Ordering::Relaxed)
 }
 
-/// The message of an iteration is the same as that of the one before but for the hash and the counter, so it is padded
-/// once, in two blocks.
+/// The messages of two iterations differ only in the hash and the counter, so the message is padded once, in two blocks.
 fn stretched(task: Task<'_>, go_on: &dyn Fn(u64) -> bool) -> Option<Secret> {
     let mut blocks = Secret::zeroed(128);
     blocks[KEY..][..KEY].copy_from_slice(task.secret);

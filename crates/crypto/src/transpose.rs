@@ -1,4 +1,5 @@
-//! Squares of words of 32 or 64 bits, transposed in vectors: from a row of words for each of several sectors to a vector for each word, and back.
+//! Transposes squares of words of 32 or 64 bits in vectors: from a row of words for each of several sectors to a vector for each
+//! word, and back.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::x86_64::*;

@@ -44,13 +44,13 @@ impl<'a> Masks<'a> {
     }
 }
 
-/// Masks that are each a sum of one for its group of `Sums::GROUP` blocks and one for its place there, as LRW's are. They are in memory
-/// order; of a cipher with blocks of 8 bytes the first 8 bytes of each count.
+/// Masks that are sums, like LRW's: a value for the group of `Sums::GROUP` blocks, plus a value for the place in it. They are in
+/// memory order; a cipher with blocks of 8 bytes uses the first 8 bytes of each.
 #[derive(Clone, Copy)]
 pub struct Sums<'a> {
-    /// Of each group that the run touches.
+    /// A value for each group that the run touches.
     pub(crate) groups: &'a [u128],
-    /// Of each place.
+    /// A value for each place in a group.
     pub(crate) places: &'a [u128; GROUP],
     /// The place of the run's first block.
     pub(crate) first: usize,
@@ -86,7 +86,7 @@ pub(crate) fn add_around(block: usize, sums: &Sums<'_>, run: &mut [u8], ecb: imp
         ecb(part);
         xor(part, room);
     }
-    // They are linear in the tweak key.
+    // The masks are linear in the tweak key, hence secret.
     crate::modes::wipe(&mut room, 0);
 }
 

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-/// Whether this processor has what it takes.
+/// Whether this processor has the instructions.
 pub(crate) fn usable() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
@@ -59,7 +59,7 @@ pub(crate) fn sliced<const MASKED: bool>(masks: &[u8; GROUP], blocks: &[u8; GROU
     transpose(x)
 }
 
-/// The inverse.
+/// The inverse of [`sliced`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
 pub(crate) fn join<const MASKED: bool>(x: Bytes, masks: &[u8; GROUP], blocks: &mut [u8; GROUP]) {
@@ -68,8 +68,9 @@ pub(crate) fn join<const MASKED: bool>(x: Bytes, masks: &[u8; GROUP], blocks: &m
     }
 }
 
-/// From four blocks in each vector to one byte of each block, and back: a square of 16 bytes in each quarter is turned. Interleaving
-/// the first half of the vectors with the second moves a bit of the row's number into the column's; four times moves all.
+/// Converts four blocks in each vector to one byte of each block, and back, by transposing a square of 16 bytes in each quarter.
+/// Interleaving the first half of the vectors with the second moves a bit of the row's number into the column's; four times moves
+/// all.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
 fn transpose(mut x: Bytes) -> Bytes {

@@ -35,7 +35,7 @@ impl Elephant {
         for (i, batch) in (0..).step_by(BATCH).zip(run.chunks_mut(BATCH * size)) {
             each(first.wrapping_add(i), batch);
         }
-        // What the ciphers left lies deeper than whoever called this wipes.
+        // The ciphers left secrets deeper in the stack than the caller wipes.
         wipe_after_sectors();
     }
 

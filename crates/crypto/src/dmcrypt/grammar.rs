@@ -37,8 +37,8 @@ const IVS: &[(&str, Iv)] = &[
     ("random", Iv::Random),
 ];
 
-/// What Linux supports or supported and this program does not: ciphers and modes without a well-maintained crate, or
-/// without any known volume.
+/// Ciphers and modes that Linux supports or supported and this program does not, because they have no well-maintained crate or no
+/// known volume.
 const OF_LINUX_ALONE: &[&str] = &[
     "anubis", "arc4", "aria", "cfb", "cts", "des", "fcrypt", "hctr2", "khazad", "ofb", "pcbc", "salsa20", "seed",
     "sm4", "tea", "xctr", "xeta", "xtea",
@@ -101,7 +101,7 @@ fn classic(text: &str) -> Result<Draft<'_>, DmCryptError> {
         None => (cipher, 1),
     };
     let (mode, iv) = match rest.map(|rest| rest.split_once('-').map_or((rest, None), |(mode, iv)| (mode, Some(iv)))) {
-        // The first dm-crypt had nothing else.
+        // The first dm-crypt knew only this.
         None | Some(("plain", None)) => ("cbc", Some("plain")),
         Some(parts) => parts,
     };
@@ -121,7 +121,7 @@ fn classic(text: &str) -> Result<Draft<'_>, DmCryptError> {
     Ok(Draft { term, key_count, iv, options })
 }
 
-/// What follows `capi:`: a name from the kernel's crypto API, `-`, the IV.
+/// Parses the text after `capi:`: a name from the kernel's crypto API, `-`, the IV.
 fn capi(text: &str) -> Result<Draft<'_>, DmCryptError> {
     let (text, options) = match text.rsplit_once(':') {
         Some((text, options)) => (text, Some(options)),
@@ -260,14 +260,14 @@ fn missing(kind: &str, name: &str) -> String {
 }
 
 impl Specification {
-    /// Refuses what the kernel refuses, and what makes no sense.
+    /// Refuses combinations that the kernel refuses, or that make no sense.
     fn check(&mut self, unsupported: &dyn Fn(String) -> DmCryptError) -> Result<(), DmCryptError> {
         let Self { mode, cipher, .. } = *self;
         if matches!(mode, Mode::Xts | Mode::Lrw) && cipher.block_size != 16 {
             return Err(unsupported("the mode requires a cipher with blocks of 16 bytes".into()));
         }
         if mode == Mode::Ecb {
-            // It has no IV: the kernel warns and ignores it (`crypt_ctr_ivmode`).
+            // ECB has no IV: the kernel warns and ignores one (`crypt_ctr_ivmode`).
             self.iv = Iv::None;
             return match self.essiv {
                 Some(_) => Err(unsupported("ecb has no initialisation vectors for essiv to encrypt".into())),

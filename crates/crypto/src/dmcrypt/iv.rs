@@ -48,7 +48,7 @@ pub(super) struct Numbers {
 #[derive(Clone, Copy)]
 pub(super) struct Generator {
     iv: Iv,
-    /// Bytes of an IV that count: 8 or 16.
+    /// Bytes of an IV that are used: 8 or 16.
     size: usize,
     /// Blocks in 512 bytes, as a power of two: for `benbi`.
     blocks: u32,
@@ -76,7 +76,7 @@ impl Generator {
         Self { iv, size, blocks: (512 / block).trailing_zeros() }
     }
 
-    /// Whether IVs are to be encrypted under the volume's own key.
+    /// Whether IVs are encrypted under the volume's own key.
     pub fn encrypted(&self) -> bool {
         matches!(self.iv, Iv::Eboiv | Iv::Elephant)
     }

@@ -74,7 +74,7 @@ impl SectorCipher for Lmk {
         SECTOR
     }
 
-    /// Sectors that have one key are as many apart as there are keys: those are encrypted side by side.
+    /// Sectors with the same key are as many sectors apart as there are keys. They are encrypted side by side.
     fn encrypt(&self, first: u64, run: &mut [u8]) {
         modes::assert_whole(run, SECTOR);
         let (keys, window) = (self.ciphers.len(), self.wide_run());
@@ -99,7 +99,7 @@ impl SectorCipher for Lmk {
                 sectors[key..].iter_mut().step_by(keys).zip(&lanes).for_each(|(sector, lane)| *sector = *lane);
             }
         }
-        // The lanes are so large that what the cipher left lies deeper than whoever called this wipes.
+        // The lanes are so large that the cipher left secrets deeper in the stack than the caller wipes.
         wipe_after_sectors();
     }
 

@@ -8,8 +8,9 @@
 //! | mode | xts, cbc, lrw, ecb, ctr; adiantum |
 //! | iv | null, plain, plain64, plain64be, benbi, essiv:HASH, eboiv, elephant; lmk and tcw for CBC |
 //!
-//! Constant time, without tables that secrets are looked up in: aes, serpent, adiantum, and twofish on processors with
-//! AVX-512 VBMI; the other ciphers look up tables. What the modes and vectors add looks nothing up by secrets.
+//! These run in constant time, without tables indexed by secrets: aes, serpent, des3_ede, adiantum, and on processors with vectors
+//! for them twofish (AVX-512 VBMI) and camellia (AVX2 with AES instructions or GFNI). The other ciphers use such tables; the modes
+//! and IVs do not.
 //!
 //! `aes` alone is `aes-cbc-plain`. Modes that authenticate sectors (`aes-gcm-random`, `capi:authenc(…)`) need room for
 //! tags beside the sectors and are refused here: [`crate::modes::aead`] has them.
@@ -120,7 +121,7 @@ impl Specification {
         all
     }
 
-    /// Whether each block of a sector is encrypted by itself, so that a part of a sector can be told without the rest.
+    /// Whether each block of a sector is encrypted by itself, so that a part of a sector can be computed without the rest.
     pub fn blocks_stand_alone(&self) -> bool {
         matches!(self.mode, Mode::Xts | Mode::Lrw | Mode::Ecb | Mode::Ctr) && self.iv != Iv::Elephant
     }
@@ -232,7 +233,7 @@ impl Mode {
         })
     }
 
-    /// What the kernel calls the block size of the mode, in bytes, which `benbi` counts.
+    /// The mode's block size in the kernel's sense, in bytes, which `benbi` counts.
     fn iv_block(self, cipher: &Cipher) -> usize {
         match self {
             Self::Ctr => 1,

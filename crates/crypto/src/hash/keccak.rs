@@ -1,6 +1,6 @@
-//! SHA-3 (FIPS 202) in the lanes of a vector, for PBKDF2. A state has 25 words, more than a processor has general registers; 32 vector
-//! registers hold it, and with AVX-512's rotations and functions of three inputs a vector of four states takes half the time of
-//! one in general registers. So one block alone goes this way, too.
+//! SHA-3 (FIPS 202) in the lanes of a vector, for PBKDF2. A state has 25 words, more than a processor has general registers, but 32
+//! vector registers hold it. With AVX-512's rotations and functions of three inputs, four states in vectors take half the time of
+//! one in general registers. So a single block is computed this way, too.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::x86_64::*;
@@ -12,11 +12,11 @@ use super::lanes::{Four, SideBySide, for_each};
 pub(super) struct Sha3<const WORDS: usize>;
 
 impl<const WORDS: usize> Sha3<WORDS> {
-    /// Words that a message's block is added to: what the capacity, two digests, leaves of the state.
+    /// Words of the state that a message's block is added to: all except the capacity, which is as long as two digests.
     const RATE: usize = 25 - 2 * WORDS;
 }
 
-/// Whether one block is made sooner that way, too.
+/// Whether a single block is faster this way, too.
 pub(super) fn even_alone() -> bool {
     is_x86_feature_detected!("avx512vl")
 }
@@ -101,7 +101,7 @@ unsafe fn rotated<const BY: i32>(word: __m256i) -> __m256i {
 const ROTATIONS: [i32; 25] =
     [0, 1, 62, 28, 27, 36, 44, 6, 55, 20, 3, 10, 43, 25, 39, 41, 45, 15, 21, 8, 18, 2, 61, 56, 14];
 
-/// What is added in each round (section 3.2.5).
+/// The constant added in each round (section 3.2.5).
 const CONSTANTS: [u64; 24] = {
     let (mut constants, mut register) = ([0; 24], 1u8);
     let mut i = 0;

@@ -1,5 +1,5 @@
-//! PBKDF2's blocks side by side, one in each lane of a vector, for hashes of which a processor has no instructions: all blocks of a
-//! vector take the time of one. They depend on password, salt and their number alone (RFC 8018, 5.2).
+//! PBKDF2's blocks side by side, one in each lane of a vector, for hashes without instructions of their own: all blocks of a vector
+//! take the time of one. A block depends only on password, salt and its number (RFC 8018, 5.2).
 //!
 //! The code is written for AVX2 and compiled once more for AVX-512VL, where the compiler turns pairs of shifts into rotations
 //! and chains of logic into single instructions.
@@ -15,7 +15,7 @@ use crate::kdf::{CHECK_EVERY, Prf};
 /// The longest block of a hash, SHA3-224's, in bytes.
 const LARGEST_BLOCK: usize = 144;
 
-/// What PBKDF2 is asked for: as [`crate::hash::Hash::pbkdf2_blocks`].
+/// The arguments of PBKDF2, as for [`crate::hash::Hash::pbkdf2_blocks`].
 pub(super) struct Task<'a> {
     pub password: &'a [u8],
     pub salt: &'a [u8],
@@ -27,29 +27,29 @@ pub(super) struct Task<'a> {
     pub digest: fn(&[&[u8]], &mut [u8]),
 }
 
-/// A hash, several at a time.
+/// A hash of several messages at a time, one in each lane.
 pub(super) trait SideBySide {
-    /// One word of each.
+    /// One word of each lane's message.
     type Vector: Vector;
-    /// A word of each for all words of a state.
+    /// The states of all lanes: a vector for each word.
     type State: Copy;
-    /// The same of a digest.
+    /// The digests of all lanes.
     type Digest: Copy + AsRef<[Self::Vector]> + AsMut<[Self::Vector]>;
     /// Bytes of a block.
     const BLOCK: usize;
-    /// Words begin with their highest byte.
+    /// Whether words begin with their highest byte.
     const BIG_ENDIAN: bool;
 
-    /// Digests of which `word` gives the words.
+    /// The digests whose words `word` gives.
     fn digests(word: impl Fn(usize) -> Self::Vector) -> Self::Digest;
 
-    /// The state after one block, of which `word` gives the words.
+    /// The state after one block, whose words `word` gives.
     ///
     /// # Safety
     /// The processor has AVX2, as for all that follows.
     unsafe fn after(word: impl Fn(usize) -> Self::Vector) -> Self::State;
 
-    /// The digests of a message of which one block came before and a digest is the rest.
+    /// The digests of messages that consist of one block, after which `state` is the state, and `digest`.
     ///
     /// # Safety
     /// As above.
@@ -74,7 +74,7 @@ pub(super) trait Vector: Copy {
     unsafe fn xor(self, other: Self) -> Self;
 }
 
-/// Whether this processor has what it takes.
+/// Whether this processor has the instructions.
 pub(super) fn usable() -> bool {
     is_x86_feature_detected!("avx2")
 }
@@ -84,7 +84,8 @@ pub(super) const fn at_once<H: SideBySide>() -> usize {
     size_of::<H::Vector>() / H::Vector::WORD
 }
 
-/// The blocks of a task, of which there are no more than fit. False when `go_on` said no. `P` is the same hash, one at a time.
+/// Derives the blocks of a task, which must fit into the lanes. Returns false when `go_on` said no. `P` is the same hash, one at a
+/// time.
 ///
 /// # Panics
 /// If the processor is not [`usable`].
@@ -118,7 +119,7 @@ unsafe fn work<H: SideBySide, P: Prf>(task: Task<'_>) -> bool {
     let Task { password, salt, iterations, index, out, go_on, digest } = task;
     let prf = P::new(password);
     let size = prf.of(&[]).as_ref().len();
-    // Lanes that nobody asked for have the first block again.
+    // Unused lanes repeat the first block.
     let blocks = out.chunks(size).len() as u32;
     let mut first: Vec<P::Output> =
         (0..blocks).map(|block| prf.of(&[salt, &index.wrapping_add(block).to_be_bytes()])).collect();
@@ -131,7 +132,7 @@ unsafe fn work<H: SideBySide, P: Prf>(task: Task<'_>) -> bool {
                 word_of::<H>(&block[word * H::Vector::WORD..][..H::Vector::WORD])
             })
         });
-        // They are not on the stack, which the caller wipes.
+        // The caller wipes the stack, but these blocks are not on it.
         first.iter_mut().for_each(|block| block.as_mut().zeroize());
         let mut sum = u;
         let mut done = 1;
@@ -260,7 +261,7 @@ macro_rules! rotate {
     }};
 }
 
-/// The body with each of the numbers as a constant: indices of vectors in registers have to be known.
+/// Repeats the body with each of the numbers as a constant: indices of vectors in registers must be known to the compiler.
 macro_rules! for_each {
     ($i:ident in [$($n:literal)*] $body:block) => {
         $({
@@ -396,7 +397,7 @@ unsafe fn ripemd160(state: [Eight; 5], block: [Eight; 16]) -> [Eight; 5] {
     }
 }
 
-/// The line after a step, of which `sum` is what is rotated to the left.
+/// The line after a step. `sum` is the value that the step rotates to the left.
 ///
 /// # Safety
 /// The processor has AVX2.

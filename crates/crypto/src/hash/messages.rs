@@ -1,5 +1,5 @@
-//! SHA-256 and SHA-512 (FIPS 180-4) of many messages of one length, one in each lane of a vector: a chain of rounds waits for itself,
-//! and leaves most of a processor idle, with its SHA instructions too.
+//! SHA-256 and SHA-512 (FIPS 180-4) of many messages of one length, one in each lane of a vector: each round of a message waits for
+//! the previous one, which leaves most of a processor idle, even with SHA instructions.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::x86_64::*;
@@ -18,21 +18,21 @@ const LANES: usize = 16;
 /// Bytes of SHA-512's blocks, the longest.
 const LONGEST: usize = 128;
 
-/// What both hashes differ in.
+/// The differences between both hashes.
 pub(crate) trait Sha2: Copy + 'static {
     type Word: Copy;
     /// Eight words.
     type State: Plain + AsRef<[Self::Word]> + AsMut<[Self::Word]>;
-    /// Bytes of a block. A digest is half as long, and the number at the end an eighth.
+    /// Bytes of a block. A digest is half as long, and the length at a message's end an eighth.
     const BLOCK: usize;
     const BEGIN: Self::State;
     /// The constants of all rounds.
     const ROUNDS: &'static [Self::Word];
     /// The fastest first; the last one runs everywhere.
     const KERNELS: &'static [Kernel<Self>];
-    /// Takes in whole blocks of one message.
+    /// Absorbs whole blocks of one message.
     fn absorb(state: &mut Self::State, blocks: &[u8]);
-    /// The words' bytes.
+    /// Writes the bytes of the state's words to `digest`.
     fn bytes(state: &Self::State, digest: &mut [u8]);
     fn digest(message: &[u8], digest: &mut [u8]);
 }
@@ -139,21 +139,20 @@ const fn high_words<const N: usize, const M: usize>(from: &[u64; M]) -> [u32; N]
 /// Messages of one length, in two parts each.
 #[derive(Clone, Copy)]
 pub(crate) struct Messages<'a, S: Sha2> {
-    /// The state that they go on from, and how many bytes came before.
+    /// The state from which the messages continue, and the number of bytes hashed before.
     pub state: S::State,
     pub before: usize,
-    /// So many bytes of each, less than a block, one after the other: how they begin.
+    /// The length of each message's beginning, less than a block, and all beginnings one after the other.
     pub head: usize,
     pub heads: &'a [u8],
-    /// The same for how they go on.
+    /// The same for the rest of each message.
     pub body: usize,
     pub bodies: &'a [u8],
 }
 
-/// The digests of so many messages, one after the other.
+/// Computes the digests of `count` messages, one after the other.
 ///
-/// # Panics
-/// Unless there are as many.
+/// # Panics Unless there is data and room for as many.
 pub(crate) fn digests<S: Sha2>(messages: Messages<'_, S>, count: usize, digests: &mut [u8]) {
     let Messages { head, heads, body, bodies, .. } = messages;
     let fit = heads.len() == count * head && bodies.len() == count * body && digests.len() == count * S::BLOCK / 2;
@@ -174,9 +173,9 @@ pub(crate) struct Kernel<S: Sha2> {
     name: &'static str,
     usable: fn() -> bool,
     lanes: usize,
-    /// From so many messages on it is the fastest.
+    /// The number of messages from which this kernel is the fastest.
     fewest: usize,
-    /// Takes in whole blocks: as many of each message.
+    /// Absorbs whole blocks, as many of each message.
     absorb: fn(&mut [S::State; LANES], &[&[u8]; LANES]),
 }
 
@@ -199,7 +198,7 @@ fn kernel_for<S: Sha2>(messages: usize) -> &'static Kernel<S> {
 fn together<S: Sha2>(kernel: &Kernel<S>, messages: Messages<'_, S>, digests: &mut [u8]) {
     let Messages { state, before, head, heads, body, bodies } = messages;
     let count = digests.len() / (S::BLOCK / 2);
-    // Lanes that nobody asked for have the first message again.
+    // Unused lanes repeat the first message.
     let this = |lane: usize| if lane < count { lane } else { 0 };
     let heads: [&[u8]; LANES] = from_fn(|lane| &heads[this(lane) * head..][..head]);
     let bodies: [&[u8]; LANES] = from_fn(|lane| &bodies[this(lane) * body..][..body]);
@@ -241,7 +240,7 @@ pub(crate) fn keyed<S: Sha2>(key: &[u8], states: &mut [S::State; 2]) {
         true => block[..key.len()].copy_from_slice(key),
         false => S::digest(key, &mut block[..S::BLOCK / 2]),
     }
-    // The second pad takes the first one off again.
+    // The second pad also removes the first one.
     for (state, pad) in states.iter_mut().zip([0x36, 0x36 ^ 0x5c]) {
         block.iter_mut().for_each(|byte| *byte ^= pad);
         *state = S::BEGIN;
@@ -548,7 +547,7 @@ unsafe fn read_4(blocks: [*const u8; 4]) -> [__m256i; 16] {
     }
 }
 
-/// Two messages by the SHA instructions: either waits for itself half of the time.
+/// Absorbs two messages with the SHA instructions: one alone would wait for itself half of the time.
 ///
 /// # Safety
 /// The processor must have the features named here.

@@ -1,10 +1,10 @@
 //! Streebog's and Whirlpool's rounds on AVX-512 VBMI and GFNI, in constant time.
 //!
-//! Both hashes work on 64 bytes, which are one vector. A round sends every byte through an S-box, whose 256 bytes are
-//! four vectors: two permutations of 128 bytes each. What follows is linear: each byte of the result is the sum of
-//! eight bytes, each multiplied by a constant of a field of 256 elements. One permutation brings the first of the eight
-//! to where it is needed, for all 64 bytes of the result at once, another the second, and so on; each multiplication is a
-//! matrix of bits, which GFNI applies to eight bytes that share it.
+//! Both hashes work on 64 bytes, which are one vector. A round sends every byte through an S-box, whose 256 bytes are four vectors:
+//! two permutations of 128 bytes each. The rest of a round is linear: each byte of the result is the sum of eight bytes, each
+//! multiplied by a constant of a field of 256 elements. One permutation moves the first of the eight into place for all 64 bytes of
+//! the result at once, another the second, and so on. Each multiplication is a matrix of bits, which GFNI applies to the eight
+//! bytes that share it.
 //!
 //! Some 24 instructions stand for 64 look-ups in tables of 16 KiB. A compression has two chains of rounds, one of keys
 //! and one of data, which hide each other's latencies.
@@ -21,9 +21,9 @@ const MODULUS: u16 = 0x11d;
 /// A round without its key.
 struct Round {
     s_box: [u8; 256],
-    /// For each of the eight summands, where its bytes are.
+    /// The places of the bytes of each of the eight summands.
     places: [[u8; 64]; 8],
-    /// For each of them, and each eight bytes of the result, the multiplication.
+    /// The multiplication for each summand and each eight bytes of the result.
     factors: [[u64; 8]; 8],
 }
 
@@ -82,8 +82,8 @@ fn load_words(words: &[u64; 8]) -> __m512i {
     unsafe { _mm512_loadu_si512(words.as_ptr().cast()) }
 }
 
-/// Rows for columns. What Streebog has in a row lies in a column here, so that its own transposition is a part of where
-/// summands are taken from.
+/// Exchanges rows and columns. Streebog's rows are columns here, so that its own transposition is part of the places of the
+/// summands.
 static TRANSPOSED: [u8; 64] = {
     let mut places = [0; 64];
     let mut i = 0;

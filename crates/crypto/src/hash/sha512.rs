@@ -1,9 +1,9 @@
-//! One block of PBKDF2 with SHA-512, where nothing can go side by side: an iteration is two compressions, each of which waits for the one
-//! before.
+//! One block of PBKDF2 with SHA-512, which has no parallel work: an iteration is two compressions, and each waits for the previous
+//! one.
 //!
-//! A round is two chains, of `a` and of `e`. The new `e` is a sum of six terms, of which the large sigma of the last `e` is known
-//! last, after three instructions; added last, it makes four cycles of a round and not six. The words of the message go two by two in
-//! vectors, whose units are idle otherwise. What is left: some 30 instructions a round, and a chain of 4 cycles of 160 rounds.
+//! A round is two chains, of `a` and of `e`. The new `e` is a sum of six terms. The large sigma of the last `e` is known last,
+//! after three instructions. Adding it last makes a round four cycles instead of six. The words of the message are computed two by
+//! two in vectors, whose units are idle otherwise. That leaves some 30 instructions a round, and a chain of 160 rounds of 4 cycles.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::x86_64::*;
@@ -41,7 +41,7 @@ pub(super) fn pbkdf2_block(
     // SAFETY: `compress` comes from the function of that name, which asked the processor.
     let compressed = |state: &State, block: &[u64; 16]| unsafe { compress(state, block) };
     let (inner, outer) = keyed(&compressed, password);
-    // What is hashed is always a digest after the block of the key.
+    // The message is always a digest after the block of the key.
     let mut message = [0; 16];
     (message[8], message[15]) = (1 << 63, 8 * (128 + 64));
     words_of(&mut message, &Hmac::<sha2::Sha512>::new(password).of(&[salt, &index.to_be_bytes()]));
@@ -146,7 +146,7 @@ unsafe fn rounds(state: &State, block: &[u64; 16]) -> State {
 #[inline(always)]
 fn round([a, b, c, d, e, f, g, h]: State, word: u64) -> State {
     let sigma = |x: u64, [r, s, t]: [u32; 3]| x.rotate_right(r) ^ x.rotate_right(s) ^ x.rotate_right(t);
-    // Choice and majority in terms of which no two have a common bit.
+    // Choice and majority as sums of terms that have no bits in common.
     let chosen = h.wrapping_add(word).wrapping_add(d).wrapping_add(e & f).wrapping_add(!e & g);
     let new_e = chosen.wrapping_add(sigma(e, [14, 18, 41]));
     let majority = (b & c).wrapping_sub(d).wrapping_add(a & (b ^ c));

@@ -1,5 +1,5 @@
-//! HMAC of the two hashes with blocks and digests of 64 bytes that are slow in tables, Streebog and Whirlpool: for PBKDF2, which
-//! calls it half a million times.
+//! HMAC of Streebog and Whirlpool, for PBKDF2, which calls it half a million times. Both hashes have blocks and digests of 64 bytes
+//! and are slow with tables.
 #![allow(unsafe_code, reason = "calls of vector code")]
 
 use zeroize::Zeroize;
@@ -11,7 +11,7 @@ use crate::kdf::Prf;
 pub(super) trait Wide: Clone {
     fn new() -> Self;
     fn block(&mut self, block: &[u8; 64]);
-    /// The digest, after less than a block more.
+    /// The digest after `rest`, which is less than a block.
     fn end(self, rest: &[u8]) -> [u8; 64];
 
     fn digest(mut self, parts: &[&[u8]]) -> [u8; 64] {

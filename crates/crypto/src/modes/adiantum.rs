@@ -126,7 +126,7 @@ impl Adiantum {
                 true => self.block.encrypt_blocks(blocks),
                 false => self.block.decrypt_blocks(blocks),
             }
-            // The nonce is the encrypted one.
+            // The nonce is the encrypted middle block.
             let nonces = if encrypt { after } else { before };
             let middles = nonces.iter().zip(&after);
             for ((iv, sector), (nonce, middle)) in ivs.iter().zip(run.chunks_exact_mut(size)).zip(middles) {

@@ -46,7 +46,7 @@ impl BlockCipher for Cascade {
     fn masked_encrypt(&self, masks: &Sums<'_>, run: &mut [u8]) {
         match &self.0[..] {
             [alone] => alone.masked_encrypt(masks, run),
-            // What one adds last the next one would add first.
+            // The mask that one cipher adds last is the one that the next would add first.
             _ => add_around(self.block_size(), masks, run, |blocks| self.encrypt_blocks(blocks)),
         }
     }

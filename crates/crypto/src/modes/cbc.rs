@@ -18,8 +18,8 @@ use crate::chain::{LANES, assert_chains};
 use crate::ciphers::BlockCipher;
 use crate::secret::LockedBox;
 
-/// Encrypts `ivs.len()` sectors of `sector` bytes each, every one a chain of its own. Of each IV the first bytes count,
-/// as many as a block has. `sector` is a multiple of the block size and `run.len()` is `ivs.len() * sector`.
+/// Encrypts `ivs.len()` sectors of `sector` bytes each, every one a chain of its own. Only the first bytes of each IV are used, as
+/// many as a block has. `sector` is a multiple of the block size and `run.len()` is `ivs.len() * sector`.
 pub fn encrypt_sectors(cipher: &dyn BlockCipher, ivs: &[[u8; 16]], sector: usize, run: &mut [u8]) {
     assert_chains(cipher.block_size(), ivs, sector, run);
     cipher.cbc_encrypt_abreast(ivs, sector, run);
@@ -48,8 +48,8 @@ impl IvMode for Cbc {
 pub struct TrueCryptCbc {
     /// Passes over a whole sector, in the order in which they encrypt.
     passes: Vec<Box<dyn BlockCipher>>,
-    /// The IV area, then what does not change from sector to sector in w0 ‖ w1: for blocks of 8 and of 16 bytes. Words
-    /// of 8 bytes, read as little-endian.
+    /// The IV area, then the parts of w0 ‖ w1 that are the same for all sectors: for blocks of 8 and of 16 bytes. Words of 8 bytes,
+    /// read as little-endian.
     area: LockedBox<[u64; 6]>,
     sector_size: usize,
 }
@@ -172,15 +172,15 @@ fn join(low: u64, high: u64) -> [u8; 16] {
     (u128::from(high) << 64 | u128::from(low)).to_le_bytes()
 }
 
-/// w0 ‖ w1 for b0 ‖ b1 and b2 ‖ b3. A CRC is linear but for its start and end values, and those cancel out in a sum of
-/// two: crc32(x) ^ crc32(y) is the bare remainder of x ^ y. So the sector's number can be left out here and its own
-/// remainder added later, which is public.
+/// w0 ‖ w1 for b0 ‖ b1 and b2 ‖ b3. A CRC is linear except for its start and end values, and those cancel out in a sum of two:
+/// crc32(x) ^ crc32(y) is the bare remainder of x ^ y. So the sector's number can be left out here and its own remainder added
+/// later, which is public.
 fn whitening_of(b01: u64, b23: u64) -> u64 {
     u64::from(remainder(b01 as u32 ^ (b23 >> 32) as u32)) | u64::from(remainder((b01 >> 32) as u32 ^ b23 as u32)) << 32
 }
 
-/// What the number of a sector adds to w0 ‖ w1: as it is xored into b0 ‖ b1 and b2 ‖ b3 alike, both its halves land in
-/// either.
+/// The contribution of a sector's number to w0 ‖ w1. The number is xored into b0 ‖ b1 and into b2 ‖ b3, so both its halves affect
+/// both words.
 fn whitening_of_number(number: u64) -> u64 {
     let r = u64::from(remainder(number as u32 ^ (number >> 32) as u32));
     r | r << 32

@@ -15,7 +15,7 @@ const EXTENT: usize = 4096;
 /// Extents whose IVs are computed side by side.
 const BATCH: usize = md5::LANES;
 
-/// What the kernel's buffer for a number holds besides its final zero.
+/// Digits that the kernel's buffer for a number holds before its final zero.
 const DIGITS: usize = 15;
 
 /// CBC over extents of 4096 bytes, with eCryptfs's IVs.
@@ -25,7 +25,7 @@ pub struct EcryptfsCbc {
 }
 
 impl EcryptfsCbc {
-    /// `key` is what `cipher` was keyed with: the file's own key. Extents count from 0.
+    /// `key` is the key of `cipher`: the file's own key. Extents count from 0.
     pub fn new(cipher: Box<dyn BlockCipher>, key: &[u8]) -> Self {
         let root = LockedBox::build(|root: &mut [u8; 16]| hash::MD5.digest(&[key], root));
         Self { cipher, root }

@@ -1,8 +1,8 @@
 //! Sectors of NTFS's EFS: 512 bytes each, CBC, with initialisation vectors that follow from the offset in the file.
 //!
-//! After the sources of ntfs-3g (ntfsprogs/ntfsdecrypt.c): an IV is a constant plus the offset, in words of eight bytes, little-endian.
-//! Windows' DESX takes a key of 16 bytes. MD5 of it and of a text gives the DES key, both halves xored; MD5 of it and of another text
-//! gives the whitening. It runs DES *backwards* to encrypt.
+//! After the sources of ntfs-3g (ntfsprogs/ntfsdecrypt.c): an IV is a constant plus the offset, in words of eight bytes,
+//! little-endian. Windows' DESX takes a key of 16 bytes. MD5 of this key and a text, with both halves xored, gives the DES key. MD5
+//! of this key and another text gives the whitening. To encrypt, Windows runs DES *backwards*.
 
 use super::{Cbc, IvMode, SectorCipher, assert_whole, wipe};
 use crate::ciphers::{Acceleration, aes, legacy};
@@ -15,13 +15,13 @@ const SECTOR: usize = 512;
 /// Sectors whose IVs are made at a time: enough to fill most of the vectors of bit-sliced DES.
 const BATCH: usize = 256;
 
-/// What AES's IVs count from: both words.
+/// The value that AES's IVs count from: both words.
 const AES_START: [u64; 2] = [0x5816_657b_e916_1312, 0x1989_adbe_4491_8961];
 
-/// What the IVs of ciphers of 64-bit blocks count from. The second word is not used.
+/// The value that the IVs of ciphers with 64-bit blocks count from. The second word is not used.
 const DES_START: [u64; 2] = [0x1691_1962_9891_ad13, 0];
 
-/// What is hashed behind the key, the final zero included: for the DES key, and for the whitening.
+/// The texts hashed after the key, including the final zero: for the DES key, and for the whitening.
 const DESX_TEXTS: [&[u8; 12]; 2] = [b"Dan Simon  \0", b"Scott Field\0"];
 
 /// The ciphers of EFS.
@@ -36,7 +36,7 @@ pub enum EfsCipher {
 }
 
 impl EfsCipher {
-    /// Size of its keys, in bytes.
+    /// Size of the cipher's keys, in bytes.
     pub fn key_size(self) -> usize {
         match self {
             Self::Aes256 => 32,

@@ -61,7 +61,7 @@ impl Lrw {
         sector.wrapping_mul((self.sector_size / self.cipher.block_size()) as u64).wrapping_add(1).into()
     }
 
-    /// Blocks of consecutive indexes.
+    /// Encrypts blocks of consecutive indexes.
     fn encrypt_from(&self, index: u128, run: &mut [u8]) {
         self.blocks(index, run, |masks, blocks| self.cipher.masked_encrypt(masks, blocks));
     }
@@ -71,8 +71,8 @@ impl Lrw {
         self.blocks(index, run, |masks, blocks| self.cipher.masked_decrypt(masks, blocks));
     }
 
-    /// Calls `each` with runs of sectors whose indexes are consecutive, and with the first index of each: that is all of them, as a
-    /// rule.
+    /// Calls `each` with runs of sectors whose indexes are consecutive, and with the first index of each run. Usually one run has
+    /// all sectors.
     fn sectors(&self, ivs: &[[u8; 16]], run: &mut [u8], each: impl Fn(u128, &mut [u8])) {
         let (sector, block) = (super::sector_of(ivs, run), self.cipher.block_size());
         let index = |iv: &[u8; 16]| u128::from_be_bytes(*iv) >> (128 - block * 8);
@@ -101,7 +101,7 @@ impl Lrw {
             group = group.wrapping_add(count as u128);
             first = 0;
         }
-        // They are linear in the tweak key.
+        // The masks are linear in the tweak key, hence secret.
         wipe(&mut groups, 0);
     }
 }
@@ -138,7 +138,8 @@ impl SectorCipher for Lrw {
 /// Products of the tweak key, ready to be added up. Which of them are looked up depends only on block indexes, which
 /// are public, so the time is independent of the key.
 ///
-/// They are in memory order, so that adding them to blocks needs no byte swapping; of blocks of 8 bytes they have the first 8 bytes.
+/// The products are in memory order, so adding them to blocks needs no byte swapping. For blocks of 8 bytes, only their first 8
+/// bytes are set.
 struct Tweak {
     /// Bits of an index: as many as a block has.
     bits: usize,
@@ -146,10 +147,10 @@ struct Tweak {
     products: LockedBox<[u128; 2 * BITS + Sums::GROUP]>,
 }
 
-/// Bits of an index at most.
+/// The most bits of an index.
 const BITS: usize = 128;
 
-/// The low bits of an index, in which those of a group differ: their T differ by a known product.
+/// The low bits of an index, in which the blocks of a group differ: their T differ by a known product.
 const IN_GROUP: usize = Sums::GROUP.trailing_zeros() as usize;
 
 impl Tweak {
@@ -186,7 +187,7 @@ impl Tweak {
     fn groups(&self, mut group: u128, out: &mut [u128]) {
         let (powers, sums) = self.products.split_at(BITS);
         let mut t = 0;
-        // Behind the last group of all comes the first one.
+        // The first group follows the last one.
         let mut bits = group & (u128::MAX >> IN_GROUP);
         while bits != 0 {
             t ^= powers[bits.trailing_zeros() as usize + IN_GROUP];

@@ -34,15 +34,15 @@ pub trait SectorCipher: Send + Sync {
     /// Decrypts a run of whole sectors.
     fn decrypt(&self, first: u64, run: &mut [u8]);
 
-    /// Bytes that a run to encrypt should have at least, if that is possible: sectors that can be encrypted side by side may
-    /// lie far apart.
+    /// The least bytes that a run to encrypt should have, if possible: sectors that can be encrypted side by side may lie far
+    /// apart.
     fn wide_run(&self) -> usize {
         0
     }
 
-    /// Whether a run is worked on in registers: each block is read, and written when it is done, and nothing is ever in the run but
-    /// blocks that are not begun and blocks that are done. Nor does what to do next depend on bytes of the run. So whoever looks at
-    /// the run meanwhile, or changes it, learns no more than by having it done.
+    /// Whether a run is processed in registers. Each block is read, and written when it is done, so the run only ever holds blocks
+    /// that are not begun or are done. The next step never depends on bytes of the run. So somebody who reads or changes the run
+    /// meanwhile learns no more than by requesting the operation.
     fn in_registers(&self) -> bool {
         false
     }

@@ -88,7 +88,7 @@ impl SectorCipher for Xts {
         self.pieces(first, run, |ivs, piece| self.decrypt_piece(ivs, piece));
     }
 
-    /// A second layer begins with what the first has left in the run.
+    /// A second layer reads the first one's results from the run.
     fn in_registers(&self) -> bool {
         matches!(&self.layers[..], [layer] if layer.data.xts_in_registers())
     }

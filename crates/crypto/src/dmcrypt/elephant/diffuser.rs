@@ -3,9 +3,9 @@
 //! Within a sector each word waits for those before it, so each lane of a vector works on another sector: a few sectors are
 //! transposed into vectors with one word of each, and back.
 //!
-//! A cycle changes the words of a sector in turn, each by those two and five places away, around the sector's end. Undoing goes the
-//! other way and subtracts. In the order in which it goes, A applied and B undone look back at words that they have changed, and the
-//! other two look ahead.
+//! A cycle changes the words of a sector in turn, each by the words two and five places away, and wraps around at the sector's end.
+//! Undoing runs in reverse and subtracts. In running order, applying A and undoing B look back at words already changed; the other
+//! two look ahead.
 
 use crate::modes::wipe;
 
@@ -53,8 +53,8 @@ const KERNELS: &[Kernel] = &[
     },
 ];
 
-/// Mixes a run of sectors of `size` bytes, or unmixes them to decrypt. What is less than the widest vector is left to the narrowest
-/// that holds it.
+/// Mixes a run of sectors of `size` bytes, or unmixes them to decrypt. Fewer sectors than the widest vector holds use the narrowest
+/// vector that holds them.
 pub(super) fn diffuse(decrypt: bool, size: usize, run: &mut [u8]) {
     let usable = || KERNELS.iter().filter(|kernel| (kernel.usable)());
     let widest = usable().next().expect("the last one runs everywhere");
@@ -173,7 +173,7 @@ unsafe fn look_ahead<V: Vector<N>, const N: usize, const UNDO: bool>(words: &mut
     }
 }
 
-/// Where the word is whose turn comes after `turn` others.
+/// The index of the word whose turn comes after `turn` others.
 #[inline(always)]
 fn place<const UNDO: bool>(turn: usize, words: usize) -> usize {
     if UNDO { words - 1 - turn } else { turn }
@@ -198,7 +198,8 @@ unsafe fn changed<V: Vector<N>, const N: usize, const UNDO: bool>(word: V, two: 
     }
 }
 
-/// The words of at most `N` sectors, each with that of all of them. Lanes without a sector have the last one's.
+/// Gathers the words of at most `N` sectors: each vector has the same word of all of them. Lanes without a sector repeat the last
+/// one.
 ///
 /// # Safety
 /// The processor has the vector's instructions.
@@ -237,7 +238,7 @@ unsafe fn scatter<V: Vector<N>, const N: usize>(words: &[[u32; N]], group: &mut 
     }
 }
 
-/// What a compiler makes vectors of where it can.
+/// Arrays of words, which the compiler vectorises where it can.
 impl<const N: usize> Vector<N> for [u32; N] {
     #[inline(always)]
     unsafe fn read(from: &[[u8; 4]; N]) -> Self {

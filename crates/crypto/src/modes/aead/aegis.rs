@@ -26,7 +26,7 @@ const CONST_1: [u8; SIZE] =
 /// The most sectors side by side.
 const MOST: usize = 8;
 
-/// Encrypts or decrypts sectors in place, and gives their tags.
+/// Encrypts or decrypts sectors in place, and writes their tags.
 ///
 /// # Panics
 /// Unless `run` is a sector of whole blocks for each tag and each entry of `beside`.
@@ -43,7 +43,7 @@ struct Kernel {
     decrypt: Run,
 }
 
-/// Only for a processor that the kernel is usable on, and sectors that fit.
+/// May only be called on a processor that can run the kernel, with sectors that fit.
 type Run = unsafe fn(&[u8; SIZE], Sectors<'_>, &mut [[u8; SIZE]]);
 
 /// The fastest first; the last one runs everywhere.
@@ -120,7 +120,7 @@ unsafe fn aesni<const DECRYPT: bool>(key: &[u8; SIZE], sectors: Sectors<'_>, tag
     unsafe { together::<__m128i, __m128i, DECRYPT>(key, sectors, tags) }
 }
 
-/// Two vectors of sectors at a time, and what is left one by one, in vectors of one.
+/// Processes two vectors of sectors at a time, and the remaining sectors one by one, in vectors of one block.
 ///
 /// # Safety
 /// `run` is a sector of whole blocks for each tag and each entry of `beside`; the processor has the instructions of both vectors.
@@ -147,7 +147,7 @@ unsafe fn together<V: Lanes, One: Lanes, const DECRYPT: bool>(
     }
 }
 
-/// The first `N` vectors of sectors.
+/// Processes the first `N` vectors of sectors.
 ///
 /// # Safety
 /// There are as many sectors of whole blocks, entries of `beside` and tags; the processor has the vector's instructions.
@@ -237,8 +237,8 @@ impl<V: Lanes, const N: usize> State<V, N> {
     }
 }
 
-/// A vector of a block of each of several sectors. Each method may only be called if the processor has the instructions that the
-/// implementation names, and that a kernel is entered with.
+/// A vector with one block of each of several sectors. Each method may only be called if the processor has the instructions that
+/// the implementation names, and that a kernel is entered with.
 trait Lanes: Copy {
     /// Blocks in a vector.
     const LANES: usize;

@@ -1,5 +1,5 @@
-//! CCM (NIST SP 800-38C) as in RFC 4309: the key ends with a salt, which a nonce begins with. dm-crypt calls it `rfc4309(ccm(…))`, and
-//! authenticates the sector's number besides, but not the IV (Linux, crypto/ccm.c, `crypto_rfc4309_crypt`).
+//! CCM (NIST SP 800-38C) as in RFC 4309: the key ends with a salt, and each nonce begins with it. dm-crypt calls it
+//! `rfc4309(ccm(…))`, and authenticates the sector's number, too, but not the IV (Linux, crypto/ccm.c, `crypto_rfc4309_crypt`).
 
 use super::sealer::{Abreast, BATCH, Beside, NUMBER, Sectors, TAG};
 use crate::ciphers::BlockCipher;
@@ -17,7 +17,7 @@ const PART: usize = 256;
 
 /// Lengths of 4 bytes (SP 800-38C, A.2.1 and A.3), as counters have them.
 const COUNTER_BLOCK: u8 = 4 - 1;
-/// Something authenticated besides, and tags of 16 bytes.
+/// With associated data, and tags of 16 bytes.
 const FIRST_BLOCK: u8 = 1 << 6 | (TAG as u8 / 2 - 1) << 3 | COUNTER_BLOCK;
 
 pub(super) struct Ccm {

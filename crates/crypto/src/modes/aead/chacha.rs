@@ -1,4 +1,4 @@
-//! ChaCha20 (RFC 8439, 2.4) of many sectors, with a block in each lane of a vector, of whichever sector it is.
+//! ChaCha20 (RFC 8439, 2.4) of many sectors, with a block in each lane of a vector; the blocks may belong to different sectors.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::x86_64::*;
@@ -43,11 +43,11 @@ pub(super) struct Kernel {
     pub name: &'static str,
     pub usable: fn() -> bool,
     lanes: usize,
-    /// Only for a processor that the kernel is usable on, and as many blocks as it has lanes.
+    /// May only be called on a processor that can run the kernel, with as many blocks as it has lanes.
     add: unsafe fn(&[u8; KEY], &Starts, *mut u8),
 }
 
-/// The fastest first. Not every processor can run one.
+/// The fastest first. Some processors can run none of them.
 pub(super) const KERNELS: &[Kernel] = &[
     Kernel { name: "avx512", usable: || is_x86_feature_detected!("avx512f"), lanes: 16, add: avx512 },
     Kernel { name: "avx2", usable: || is_x86_feature_detected!("avx2"), lanes: 8, add: avx2 },

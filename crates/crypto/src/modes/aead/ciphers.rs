@@ -98,7 +98,7 @@ impl<S: Sealer> Sealed<S> {
         assert!(fits, "{} bytes of sectors and {} of tags do not fit each other", run.len(), tags.len());
     }
 
-    /// What is authenticated besides the sectors of a batch, their tags, and how many they are.
+    /// The data authenticated besides the sectors of a batch, the sectors' tags, and their number.
     fn batch(&self, first: u64, tags: &[u8]) -> ([Beside; BATCH], [Tag; BATCH], usize) {
         let (mut beside, mut macs) = ([[0; BESIDE]; BATCH], [[0; MAX_TAG]; BATCH]);
         let tags = tags.chunks(self.tag_size());
@@ -424,7 +424,7 @@ impl ChaChaPoly {
         poly.finalize().into()
     }
 
-    /// All sectors side by side. False if this processor has no vectors for that, and nothing is done.
+    /// Processes all sectors side by side. Returns false, and does nothing, if this processor has no vectors for that.
     #[cfg(target_arch = "x86_64")]
     fn process_abreast<const DECRYPT: bool>(&self, sectors: &mut Sectors<'_>, tags: &mut [[u8; TAG]]) -> bool {
         let stream = chacha::KERNELS.iter().find(|kernel| (kernel.usable)());
@@ -486,7 +486,7 @@ impl Abreast for AesGcm {
     }
 }
 
-/// The index of the first stored MAC whose first `size` bytes are not the right ones.
+/// Checks the first `size` bytes of each stored MAC. The error is the index of the first wrong one.
 fn all_right<const N: usize>(stored: &[Tag], right: &[[u8; N]], size: usize) -> Result<(), usize> {
     let wrong = stored.iter().zip(right).position(|(stored, right)| !bool::from(stored[..size].ct_eq(&right[..size])));
     wrong.map_or(Ok(()), Err)

@@ -1,5 +1,5 @@
-//! Poly1305 (RFC 8439, 2.5) of many sectors, with a sector in each lane of vectors. Of few sectors each lane has a part, and the parts
-//! are put together: the value of a polynomial is the sum of those of its parts, times a power each.
+//! Poly1305 (RFC 8439, 2.5) of many sectors, with a sector in each lane of vectors. If there are few sectors, each lane has a part
+//! of one, and the parts are combined: the value of a polynomial is the sum of its parts' values, each times a power.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::x86_64::*;
@@ -8,7 +8,7 @@ use std::array::from_fn;
 use super::sealer::{Beside, NUMBER, TAG};
 use crate::transpose;
 
-/// Bytes of a key, of which the first half is the point r at which polynomials are evaluated, and the second is added.
+/// Bytes of a key. The first half is the point r at which polynomials are evaluated, and the second half is added.
 pub(super) const KEY: usize = 32;
 
 /// Bytes that are authenticated besides a sector: its number, and its nonce of 12 bytes.
@@ -34,13 +34,14 @@ pub(super) struct Kernel {
     pub name: &'static str,
     pub usable: fn() -> bool,
     lanes: usize,
-    /// Values of the polynomials of as many parts. Only for a processor that the kernel is usable on, and parts that are there.
+    /// The values of the polynomials of one vector of parts. May only be called on a processor that can run the kernel, with a part
+    /// in each lane.
     one: unsafe fn(&[Lanes]) -> [[Value; LANES]; 1],
-    /// The same for twice as many.
+    /// The same for two vectors.
     two: unsafe fn(&[Lanes]) -> [[Value; LANES]; 2],
 }
 
-/// The fastest first. Not every processor can run one.
+/// The fastest first. Some processors can run none of them.
 pub(super) const KERNELS: &[Kernel] = &[
     Kernel {
         name: "avx512ifma",
@@ -52,13 +53,13 @@ pub(super) const KERNELS: &[Kernel] = &[
     Kernel { name: "avx2", usable: || is_x86_feature_detected!("avx2"), lanes: 4, one: avx2::<1>, two: avx2::<2> },
 ];
 
-/// What each lane of a vector has to do: a sector, or a part of one.
+/// The work of each lane of a vector: a sector, or a part of one.
 #[derive(Clone, Copy)]
 struct Lanes {
     r: [[u64; 2]; LANES],
-    /// What is authenticated besides the sector, padded.
+    /// The data authenticated besides the sector, padded.
     heads: [[u8; GRAIN]; LANES],
-    /// All ones if the part is the first one of its sector, which the head is before.
+    /// All ones if the part is the first one of its sector, which follows the head.
     first: [u64; LANES],
     parts: [*const u8; LANES],
     /// Bytes of a part and of a sector. If they are the same, the block of lengths follows.
@@ -91,7 +92,7 @@ impl Kernel {
             _ => 1,
         };
         let part = size / parts;
-        // Lanes that are left over have the first part again.
+        // Unused lanes repeat the first part.
         let mut lanes = [Lanes {
             r: [[0; 2]; LANES],
             heads: [[0; GRAIN]; LANES],
@@ -139,12 +140,12 @@ fn put_together(r: u128, parts: impl Iterator<Item = Value>, part: usize, size: 
     sector.plus(Value::of(lengths(size), 1)).times(r)
 }
 
-/// The last block: how many bytes of each kind there were.
+/// The last block: the lengths of both kinds of data in bytes.
 fn lengths(size: usize) -> u128 {
     (size as u128) << 64 | HASHED as u128
 }
 
-/// A number modulo 2^130 - 5, as limbs of 44 bits, which may have a few more.
+/// A number modulo 2^130 - 5, as limbs of 44 bits, which may have a few more bits.
 #[derive(Clone, Copy, Default)]
 struct Value([u64; 3]);
 
@@ -177,7 +178,7 @@ impl Value {
         Self([low as u64 & LOW, middle as u64, high as u64 & ((1 << TOP) - 1)])
     }
 
-    /// Carries, and modulo the prime but for a little.
+    /// Carries, and reduces modulo the prime, though not fully.
     fn carried(self) -> Self {
         let [low, middle, high] = self.0;
         let middle = middle + (low >> LIMB);
@@ -187,12 +188,12 @@ impl Value {
 
     /// Fully reduced, with the second half of the key added.
     fn tag(self, key: &[u8; KEY]) -> [u8; TAG] {
-        // The third time only what the second may have carried into the lowest limb moves.
+        // The third time, only the carry moves that the second may have added to the lowest limb.
         let [low, middle, high] = self.carried().carried().carried().0;
         let number = |low: u64, middle: u64, high: u64| {
             u128::from(low).wrapping_add(u128::from(middle) << LIMB).wrapping_add(u128::from(high) << (2 * LIMB))
         };
-        // Whether adding 5 reaches 2^130: then it is no less than the prime.
+        // Whether adding 5 reaches 2^130: then the number is not less than the prime.
         let carry = (middle + ((low + 5) >> LIMB)) >> LIMB;
         let reached = u128::from((high + carry) >> TOP).wrapping_neg();
         let value = number(low, middle, high).wrapping_add(5 & reached);
@@ -258,7 +259,7 @@ trait Field: Copy {
     unsafe fn read(from: &[*const u8; LANES], at: usize) -> [[Self::Word; 2]; ROW];
     /// Adds a block, with a one above it, and multiplies.
     unsafe fn absorb(self, key: &Self::Key, block: [Self::Word; 2]) -> Self;
-    /// Zero in lanes that are zero there.
+    /// The number in each lane, or zero if the lane is zero in `lanes`.
     unsafe fn kept(self, lanes: &[u64; LANES]) -> Self;
     unsafe fn values(self) -> [Value; LANES];
 }

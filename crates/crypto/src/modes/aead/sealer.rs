@@ -35,10 +35,10 @@ pub(super) enum Vector {
     Random,
 }
 
-/// A sector's number followed by its IV, as much of it as there is: what is authenticated besides the sector.
+/// The data authenticated besides a sector: its number, followed by its IV, which may be shorter than the room.
 pub(crate) type Beside = [u8; BESIDE];
 
-/// A tag, as much of it as there is.
+/// A tag, which may be shorter than the room.
 pub(super) type Tag = [u8; MAX_TAG];
 
 /// How one mode processes sectors of `size` bytes, of which there is one for each element of `beside` and `macs`.
@@ -49,8 +49,8 @@ pub(super) trait Sealer: Send + Sync {
     fn mac_size(&self) -> usize;
     /// Encrypts the sectors and writes their tags.
     fn seal_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &mut [Tag]);
-    /// Decrypts the sectors if their tags are `macs`; else gives the index of the first that has another one, and the contents of
-    /// all are meaningless.
+    /// Decrypts the sectors if their tags are `macs`. Otherwise returns the index of the first sector with another tag, and the
+    /// contents of all sectors are meaningless.
     fn open_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &[Tag]) -> Result<(), usize>;
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Sectors<'a> {
     pub run: &'a mut [u8],
 }
 
-/// Bytes of the tags of all modes but HMAC.
+/// Bytes of the tags of all modes except HMAC.
 pub(super) const TAG: usize = 16;
 
 /// How one mode processes sectors side by side.

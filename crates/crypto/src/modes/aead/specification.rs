@@ -80,8 +80,8 @@ impl AeadSpecification {
         Ok(Self { mode, text })
     }
 
-    /// Parses what `create` was asked for, with the names of cryptsetup's option `--integrity`: `hmac-sha256`,
-    /// `hmac-sha512`, `aead`, `poly1305`, or those of LUKS2. Without a cipher it uses the usual one.
+    /// Parses the arguments of `create`, with the names of cryptsetup's option `--integrity`: `hmac-sha256`, `hmac-sha512`, `aead`,
+    /// `poly1305`, or those of LUKS2. Without a cipher it uses the usual one.
     ///
     /// Also returns the cipher and the type of integrity as LUKS2 writes them.
     ///
@@ -444,8 +444,8 @@ mod tests {
         }
     }
 
-    /// What OpenSSL 3 makes of three sectors, through AESCCM of Python's package cryptography: nonces of salt and IV, the sector's
-    /// number besides. Of each the first 8 bytes, the last 8, and the tag.
+    /// OpenSSL 3's results for three sectors, through AESCCM of Python's package cryptography: nonces are salt and IV, and the
+    /// sector's number is associated data. Of each sector the first 8 bytes, the last 8, and the tag.
     #[test]
     fn ccm_is_that_of_openssl() {
         let specification = AeadSpecification::parse("aes-ccm-random", "aead").expect("it is known");

@@ -62,7 +62,7 @@ const KERNELS: &[Kernel] = &[
 /// From this many blocks on, a vector of them is faster than one after the other.
 const FEW: usize = 4;
 
-/// For each block the MD5 state after it.
+/// Computes the MD5 state after each block.
 pub(crate) fn blocks(start: &[u32; 4], blocks: &[[u8; 64]], out: &mut [[u8; 16]]) {
     let fit = |kernel: &&Kernel| (kernel.usable)() && (kernel.lanes == 1 || blocks.len() >= FEW);
     blocks_with(KERNELS.iter().find(fit).expect("the last one runs everywhere"), start, blocks, out);
