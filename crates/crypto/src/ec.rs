@@ -57,7 +57,7 @@ macro_rules! on_curve {
 }
 
 impl Point {
-    /// The point with these coordinates, which may be shorter than the field or have zeros in front. None if it is not on the curve.
+    /// The point with these coordinates, which may be shorter than the field or have leading zeros. None if it is not on the curve.
     pub fn new(curve: Curve, x: &[u8], y: &[u8]) -> Option<Self> {
         let point = Self { curve, x: padded(x, curve.size())?, y: padded(y, curve.size())? };
         on_curve!(curve, is_on(&point)).then_some(point)

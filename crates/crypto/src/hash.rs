@@ -406,8 +406,7 @@ impl Hash {
         data.chunks(block).zip(out.chunks_mut(self.size)).for_each(|(bytes, sum)| self.checksum(&[bytes], sum));
     }
 
-    /// HMAC (RFC 2104) of the concatenation of `parts`. Does not wipe the stack, so that loops can do that once, at the end:
-    /// [`wipe_stack`].
+    /// HMAC (RFC 2104) of the concatenation of `parts`. Does not wipe the stack: loops call [`wipe_stack`] once, at the end.
     ///
     /// # Panics
     /// If `out` is not `size` bytes long.

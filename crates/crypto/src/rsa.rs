@@ -58,7 +58,7 @@ impl RsaPublicKey {
         Some(Self { modulus: modulus.to_vec(), exponent })
     }
 
-    /// The modulus, big-endian, without zeros in front.
+    /// The modulus, big-endian, without leading zeros.
     pub fn modulus(&self) -> &[u8] {
         &self.modulus
     }
@@ -265,7 +265,7 @@ impl RsaPrivateKey {
     }
 }
 
-/// Without zeros in front.
+/// The number without leading zeros.
 fn trimmed(number: &[u8]) -> &[u8] {
     &number[number.iter().take_while(|byte| **byte == 0).count()..]
 }

@@ -1,4 +1,4 @@
-//! Values that are added to each block before and after the cipher, for modes and for kernels that do so themselves: the tweaks of XTS
+//! Values added to each block before and after the cipher, for modes, and for kernels that add them themselves: the tweaks of XTS
 //! for consecutive blocks (IEEE 1619-2007, 5.2 and 5.3.2), and those of LRW.
 
 use std::slice;

@@ -95,7 +95,7 @@ impl SectorCipher for Keyed {
     }
 }
 
-/// TrueCrypt's CBC, whose sectors may begin with any number. They have 512 bytes, so that numbers count up by one.
+/// TrueCrypt's CBC, whose sector numbers may begin anywhere. Sectors have 512 bytes, so numbers count up by one.
 pub(super) struct Tcw {
     cbc: TrueCryptCbc,
     numbers: Numbers,

@@ -340,8 +340,8 @@ trait Vector<S: Sha2, const N: usize>: Copy {
 // In all implementations, loads and stores are unaligned and within the named arrays and blocks, and everything else works on
 // registers. SAFETY of every block: the trait's promise about instructions, and the caller's about places.
 
-/// Words in vectors of 512 bits: the hash, lanes, the type of a set word, instructions, how words are read, and the distances of the four
-/// functions, the third of which is a shift in the first two.
+/// Words in vectors of 512 bits. Arguments: the hash, lanes, the type of a set word, instructions, how words are read, and the
+/// distances of the four functions, the third of which is a shift in the first two.
 macro_rules! in_512_bits {
     ($sha:ty, $lanes:literal, $word:ty, $splat:ident, $add:ident, $rotate:ident, $shift:ident, $read:ident,
         $early:tt, $late:tt, $sum_of_a:tt, $sum_of_e:tt) => {
@@ -483,7 +483,7 @@ in_256_bits!(Sha256, 8, i32, _mm256_set1_epi32, _mm256_add_epi32, _mm256_srli_ep
 in_256_bits!(Sha512, 4, i64, _mm256_set1_epi64x, _mm256_add_epi64, _mm256_srli_epi64, _mm256_slli_epi64, 64, read_4,
     [1 8 7], [19 61 6], [28 34 39], [14 18 41]);
 
-/// How bytes of 16 are shuffled so that words of 32 bits begin with their lowest.
+/// The shuffle of 16 bytes after which words of 32 bits begin with their lowest byte.
 const ORDER_32: [i64; 2] = [0x0c0d_0e0f_0809_0a0b, 0x0405_0607_0001_0203];
 /// The same for words of 64 bits.
 const ORDER_64: [i64; 2] = [0x0809_0a0b_0c0d_0e0f, 0x0001_0203_0405_0607];

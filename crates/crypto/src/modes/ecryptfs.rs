@@ -1,8 +1,8 @@
 //! The contents of eCryptfs's files: CBC, with IVs that are hashes of the file's key and the number of the extent (Linux 6.1,
 //! fs/ecryptfs/crypto.c, `ecryptfs_derive_iv`, `ecryptfs_compute_root_iv`).
 //!
-//! The IV of an extent is MD5(root || number), cut to the cipher's block. The root is MD5 of the file's key, and the number is in decimal
-//! digits, filled up with zero bytes to 16.
+//! The IV of an extent is MD5(root || number), cut to the cipher's block. The root is MD5 of the file's key. The number is in
+//! decimal digits, padded with zero bytes to 16.
 
 use super::{SectorCipher, assert_whole, cbc, md5, wipe};
 use crate::ciphers::BlockCipher;

@@ -1,8 +1,8 @@
 //! AES with the AES instructions of ARMv8, 8 blocks in flight.
 //!
-//! AESE xors a round key, then does SubBytes and ShiftRows; AESMC does MixColumns. So a round here begins with the key that ends the
-//! round before in FIPS 197, and the last key is xored by itself. AESD and AESIMC do the same with the keys of the equivalent inverse
-//! cipher, and both directions share one function.
+//! AESE xors a round key, then does SubBytes and ShiftRows; AESMC does MixColumns. So a round here begins with the key that ends
+//! the previous round in FIPS 197, and the last key is xored separately. AESD and AESIMC do the same with the keys of the
+//! equivalent inverse cipher, and both directions share one function.
 //!
 //! XTS keeps the tweaks of 8 consecutive blocks in 8 registers. The first 8 tweaks are the sector's tweak times 1, x, x^2 … x^7,
 //! each by its own shift. Then each is multiplied by x^8, a shift by a byte. That makes 8 short chains; doubling would make one

@@ -26,7 +26,7 @@ const BLOCK: usize = 16;
 /// Bytes of a nonce.
 pub(crate) const NONCE: usize = 12;
 
-/// Bytes that are authenticated besides a sector: its number and its nonce.
+/// Bytes authenticated besides a sector: its number and its nonce.
 const HASHED: usize = NUMBER + NONCE;
 
 /// Blocks that are reduced together.

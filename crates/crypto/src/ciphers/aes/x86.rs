@@ -6,8 +6,9 @@
 //!
 //! XTS is slower than ECB, but not because of the number of instructions. A vector takes 14 AES instructions, which start two a
 //! cycle, and 7 others, for which a processor has room. Those stall it if they come late, or run on the units that do AES. So
-//! - a vector's next tweak is the last one times a power of x: a shift by bytes and one carry-less product. Doubling the tweaks of several
-//!   sectors in a vector takes as many instructions, but transposing them takes two shuffles more, on a unit that does AES;
+//! - a vector's next tweak is the last one times a power of x: a shift by bytes and one carry-less product. Doubling the tweaks of
+//!   several sectors in a vector takes as many instructions, but transposing those takes two more shuffles, on a unit that does
+//!   AES;
 //! - tweaks are made between the rounds of the previous vectors: 8 vectors of 14 rounds are more than a processor looks ahead. The
 //!   compiler would move all of this to the front;
 //! - tweaks are in memory, which is idle otherwise. The compiler would fill all registers with tweaks and spill vectors in flight

@@ -71,7 +71,8 @@ struct Width {
 static PORTABLE: Width =
     Width { blocks: 64, worth: 8, few: few::crypt, expand: Sliced::new, sliced: sliced::crypt::<u64> };
 
-/// Round keys in the order in which they encrypt. The `s`th byte of one has the six bits that go into S-box `s`, the first one highest.
+/// Round keys in the order in which they encrypt. Byte `s` of a round key has the six bits that go into S-box `s`, the first one
+/// highest.
 #[derive(Clone, Copy)]
 struct Keys<'a> {
     rounds: &'a [u64],

@@ -48,8 +48,8 @@ unsafe fn avx2(decrypt: bool, size: usize, run: &mut [u8]) {
     unsafe { sectors::<__m256i, 8>(decrypt, size, run) }
 }
 
-/// Implements [`Vector`] with these intrinsics. Loads and stores are unaligned and within the named arrays, and everything else works
-/// on registers. x86 is little-endian.
+/// Implements [`Vector`] with these intrinsics. Loads and stores are unaligned and within the named arrays, and everything else
+/// works on registers. x86 is little-endian.
 macro_rules! vector {
     (
         $vector:ty, $lanes:literal, $load:ident, $store:ident, $transpose:ident, $add:ident, $sub:ident, $xor:ident,

@@ -11,7 +11,7 @@ use crate::transpose;
 /// Bytes of a key. The first half is the point r at which polynomials are evaluated, and the second half is added.
 pub(super) const KEY: usize = 32;
 
-/// Bytes that are authenticated besides a sector: its number, and its nonce of 12 bytes.
+/// Bytes authenticated besides a sector: its number, and its nonce of 12 bytes.
 const HASHED: usize = NUMBER + 12;
 
 /// Bytes of a block.

@@ -284,8 +284,8 @@ fn with_mac(encryption: &str, mac: Mac) -> Option<Mode> {
     Some(Mode::EncryptThenMac { cipher, chain, vector, mac })
 }
 
-/// `cipher-gcm-random`, `cipher-ccm-random`, `chacha20-random`, `aegis128-random`, and the same with `plain64`, which cryptsetup allows at
-/// creation.
+/// `cipher-gcm-random`, `cipher-ccm-random`, `chacha20-random`, `aegis128-random`, and the same with `plain64`, which cryptsetup
+/// allows at creation.
 fn aead(encryption: &str, integrity: &str) -> Option<Mode> {
     let (name, vector) = encryption.rsplit_once('-')?;
     let vector = match vector {

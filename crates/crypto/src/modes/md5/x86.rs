@@ -1,5 +1,5 @@
-//! MD5 on vectors of 8 or 16 sectors, two of them interleaved: each step of MD5 waits for the one before, so that a
-//! single vector would leave the units idle half of the time.
+//! MD5 on vectors of 8 or 16 sectors, two of them interleaved: each step of MD5 waits for the previous one, so a single vector
+//! would leave the units idle half of the time.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::x86_64::*;
