@@ -36,7 +36,7 @@ fn created(format: &dyn Format, len: usize, spec: Spec<'_>) -> Vec<u8> {
     bytes(&store)
 }
 
-/// Decrypted headers of the current version, without and with magic. Field offsets count from behind the salt.
+/// Decrypted headers of the current version, without and with magic. Field offsets count from the end of the salt.
 pub fn truecrypt() -> Vec<Vec<u8>> {
     let header = |magic: &[u8; 4], version: u16, program: u16| {
         let mut header = vec![0; 448];
@@ -129,7 +129,7 @@ pub fn bitlocker() -> Vec<Vec<u8>> {
     bitlocker_volumes().into_iter().map(|made| made.image).collect()
 }
 
-/// Metadata blocks with the bytes behind them.
+/// Metadata blocks with the bytes after them.
 pub fn bitlocker_metadata() -> Vec<Vec<u8>> {
     let block = |made: Made| made.image[made.layout.metadata[0] as usize..][..4096].to_vec();
     bitlocker_volumes().into_iter().map(block).collect()

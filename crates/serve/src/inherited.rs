@@ -50,7 +50,7 @@ pub fn pass_on_all() {
 /// # Errors
 /// If `/dev/null` cannot be opened.
 pub fn hide(secret: &Stat) -> io::Result<()> {
-    // What was typed at a terminal is gone, and others may use the terminal.
+    // A secret typed at a terminal cannot be read again, and programs may need the terminal.
     if FileType::from_raw_mode(secret.st_mode) == FileType::CharacterDevice {
         return Ok(());
     }
@@ -111,7 +111,7 @@ pub fn take(number: RawFd) -> io::Result<OwnedFd> {
     borrow(number).try_clone_to_owned()
 }
 
-/// Opens the inherited descriptor of this number anew, or duplicates it if that is impossible (sockets, and files of
+/// Reopens the inherited descriptor of this number, or duplicates it if that is impossible (sockets, and files of
 /// other users). Standard output and error are refused, because started programs get them.
 ///
 /// # Errors

@@ -21,7 +21,7 @@
 //! * [`fuse`] shows a store as a file in a mounted folder, [`fuse::tree`] a tree of names.
 //! * [`mount`] mounts the file system inside a store: with the kernel, a user's driver, or by itself.
 //! * [`kernel`] hands a volume over to the kernel's dm-crypt.
-//! * [`sessions`] records what is served and mounted, so that another process can list it and end it.
+//! * [`sessions`] records servers and mounts, which other processes can then list and end.
 //!
 //! # A store over NBD
 //!

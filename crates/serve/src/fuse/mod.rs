@@ -53,7 +53,7 @@ use uring::Processor;
 
 /// A store that is mounted.
 pub struct Image {
-    /// What is served.
+    /// The store to show.
     pub store: Arc<dyn Store>,
     /// Whether writes are refused even if the store is writable.
     pub read_only: bool,
@@ -284,7 +284,7 @@ impl Worker {
     }
 }
 
-/// What the threads of a server share.
+/// State shared by the threads of a server.
 struct Shared {
     served: Box<dyn Answers>,
     options: FuseOptions,

@@ -118,7 +118,7 @@ impl MountedFolder {
         Ok(if self.is_mounted() { Gone::Busy } else { Gone::Yes })
     }
 
-    /// Unmounts even while in use. Users get errors at once, or as soon as nobody serves.
+    /// Unmounts even while in use. Users get errors at once, or as soon as the server has ended.
     pub fn detach(&self) {
         if !self.is_mounted() {
             return;

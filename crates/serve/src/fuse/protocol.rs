@@ -160,7 +160,7 @@ pub struct FuseRequest {
 }
 
 impl FuseRequest {
-    /// Parses a `struct fuse_in_header` and copies the arguments behind it, up to [`ARGUMENTS`] bytes.
+    /// Parses a `struct fuse_in_header` and copies the arguments after it, up to [`ARGUMENTS`] bytes.
     pub fn parse(header: &[u8], arguments: &[u8]) -> Option<Self> {
         let header = header.first_chunk::<IN_HEADER>()?;
         let mut request = Self {

@@ -431,7 +431,7 @@ impl Shown {
         self.told(node, payload)
     }
 
-    /// Clears the setuid and setgid bits, or whoever changes the file would decide what others run as its owner.
+    /// Clears the setuid and setgid bits: otherwise a user who changes the file would decide what others run as its owner.
     fn take_privileges(&self, node: Node) -> io::Result<()> {
         let known = self.tree.attributes(node)?;
         let Some(mode) = known.mode.filter(|_| known.kind == NodeKind::File) else { return Ok(()) };
@@ -521,7 +521,7 @@ impl Shown {
         }
     }
 
-    /// The current attributes behind a name that is about to be removed, where others also change the tree. The
+    /// The current attributes of a name that is about to be removed, if others also change the tree. The
     /// kernel's check may be a second old: in a folder like /tmp, the name may now belong to somebody else (inode(7),
     /// the sticky bit).
     fn as_it_is(&self, request: &FuseRequest, folder: Node, name: &OsStr) -> Result<Option<Attributes>, Errno> {

@@ -52,7 +52,7 @@ enum Owner {
     Us,
 }
 
-/// What has happened.
+/// An event on a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A request has come into this slot.
@@ -208,7 +208,7 @@ impl Delivered<'_> {
         &self.headers[..IN_HEADER]
     }
 
-    /// The arguments, and anything behind them.
+    /// The arguments, and anything after them.
     pub fn arguments(&self) -> &[u8] {
         &self.headers[ARGUMENTS_AT..2 * ARGUMENTS_AT]
     }

@@ -1,7 +1,7 @@
 //! Volumes in the kernel: device-mapper and dm-crypt encrypt instead of this program (linux/dm-ioctl.h;
 //! Documentation/admin-guide/device-mapper/dm-crypt.rst).
 //!
-//! Devices get the names and UUIDs that cryptsetup would give them, so that it and udev recognise them. A cascade is a
+//! Devices get the names and UUIDs that cryptsetup would give them, so cryptsetup and udev recognise them. A cascade is a
 //! stack of devices, the lower ones named `NAME_1`, `NAME_2` and so on, as in cryptsetup.
 
 mod dm_sys;

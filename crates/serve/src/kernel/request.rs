@@ -17,7 +17,7 @@ const TARGET: usize = 40;
 /// The device-mapper's unit, in bytes.
 pub const UNIT: u64 = 512;
 
-/// Room for an answer with data behind the header, in bytes.
+/// Room for an answer with data after the header, in bytes.
 const ANSWER: usize = 16 << 10;
 
 /// A line of a table.

@@ -154,7 +154,7 @@ impl KeyClient {
         answer.get(..len as usize).map(<[u8]>::to_vec).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Processes all `len` bytes of a request part by part, so that this process and the key process work in parallel.
+    /// Processes all `len` bytes of a request part by part, with this process and the key process working in parallel.
     /// The bytes are at `here` in the shared data, or elsewhere in this process.
     fn each_part(
         &self,

@@ -50,7 +50,7 @@ impl IoSide {
     /// [`IoSide::serve_until_open`] for an encrypted folder that this process has found. Nothing is written.
     ///
     /// # Errors
-    /// As there; `InvalidInput` if this is not such a folder.
+    /// Those of [`IoSide::serve_until_open`]; `InvalidInput` if this is not an encrypted folder.
     pub fn serve_folder_until_open<T: DeserializeOwned>(
         &self,
         locked: &Locked,

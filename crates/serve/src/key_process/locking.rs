@@ -41,9 +41,9 @@ const TICK: Duration = Duration::from_millis(100);
 /// What happens to requests while there are no keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Meanwhile {
-    /// They wait.
+    /// Requests wait.
     Wait,
-    /// They fail.
+    /// Requests fail.
     Fail,
 }
 
@@ -55,7 +55,7 @@ pub struct Lockable {
     /// Held by threads that wait for a change of `state`.
     waiting: Mutex<()>,
     changed: Condvar,
-    /// Whether the session ends, so that nobody will unlock any more.
+    /// Whether the session ends and nobody will unlock it any more.
     ending: Box<dyn Fn() -> bool + Send + Sync>,
 }
 

@@ -23,7 +23,7 @@ const SPIN: Duration = Duration::from_micros(50);
 /// into the L1 cache, and hold eight extents of eCryptfs, which are encrypted in parallel.
 const PIECE: usize = 32 << 10;
 
-/// What the threads share.
+/// State shared by the threads.
 pub(super) struct KeyServer {
     pub shared: Arc<Shared>,
     /// None once the keys have been wiped.
@@ -143,7 +143,7 @@ impl KeyServer {
         Ok(())
     }
 
-    /// Works in place, or piece by piece in memory of this process; the tags of all sectors lie behind the last sector.
+    /// Works in place, or piece by piece in memory of this process; the tags of all sectors follow the last sector.
     /// Stops at the first sector with a wrong tag, and releases nothing of its piece.
     fn carry_out(&self, range: &KeyRange<'_>, encrypt: bool, data: Range<usize>, room: &mut [u8]) -> Result<(), u32> {
         if self.shared.carry_out(range, data.start, data.len()) {

@@ -20,11 +20,11 @@ pub struct Driver {
     pub unreplayed: Option<&'static str>,
     /// The program that serves it by FUSE.
     program: Option<Program>,
-    /// What this program can do itself.
+    /// Our own support.
     own: Own,
 }
 
-/// What this program can do with a file system itself.
+/// Support for a file system in this program itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Own {
     /// Read and write.
@@ -41,13 +41,13 @@ pub struct Program {
     pub name: &'static str,
     /// The Debian package it is in.
     package: &'static str,
-    /// Whether it is setuid root, so that the kernel treats it as another user.
+    /// Whether it is setuid root, which makes the kernel treat it as another user.
     pub setuid: bool,
     /// Its arguments.
     arguments: fn(&Call<'_>) -> Vec<OsString>,
 }
 
-/// What a program is asked to do.
+/// A mount requested from a program.
 pub struct Call<'a> {
     /// The file that holds the file system.
     pub image: &'a Path,

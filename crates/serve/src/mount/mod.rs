@@ -90,7 +90,7 @@ pub struct MountedVolume {
     dir: PathBuf,
     /// What this process serves: the file, or the file system itself.
     served: ServedMount,
-    /// What is mounted on top of the file.
+    /// The mount on top of the file.
     top: Top,
     /// Warnings for the user.
     warnings: Vec<String>,
@@ -98,7 +98,7 @@ pub struct MountedVolume {
     live: Live,
 }
 
-/// What is served.
+/// The plaintext that is served.
 enum Source {
     /// The plaintext of a volume.
     Bytes(Arc<CountedStore<Arc<dyn Store>>>),
@@ -129,7 +129,7 @@ impl Source {
     }
 }
 
-/// What is mounted on top of what this process serves.
+/// The mount on top of the served file.
 enum Top {
     /// Nothing.
     Nothing,
@@ -256,7 +256,7 @@ fn detect(store: &dyn Store) -> Result<Kind> {
     }
 }
 
-/// What every kind of mount needs.
+/// The common parameters of all kinds of mounts.
 struct Mounting<'a> {
     dir: &'a Path,
     read_only: bool,

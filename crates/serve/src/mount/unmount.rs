@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_secs(3);
 pub(super) enum Detached {
     /// Nothing is mounted there any more.
     Done,
-    /// It is in use.
+    /// The mount is in use.
     Busy,
 }
 

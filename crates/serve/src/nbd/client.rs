@@ -73,7 +73,7 @@ impl Client {
     ///
     /// # Errors
     /// `NotFound` if there is no such export, `InvalidData` for a server that breaks the protocol, `Unsupported` for
-    /// one without fixed newstyle, and whatever the socket reports.
+    /// one without fixed newstyle, or the socket's error.
     pub fn connect(address: &NbdAddress, name: &str) -> io::Result<Self> {
         Self::connect_with(address, name, Replies::Structured)
     }
@@ -133,7 +133,7 @@ impl Client {
     /// Fills `out` with the bytes at `offset`.
     ///
     /// # Errors
-    /// The server's error, or whatever the socket reports.
+    /// The server's error, or the socket's.
     pub fn read_at(&mut self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let cookie = self.submit_read(offset, out.len() as u32);
         self.finish(cookie, out)
@@ -178,7 +178,7 @@ impl Client {
     /// Disconnects properly.
     ///
     /// # Errors
-    /// Whatever the socket reports.
+    /// The socket's error.
     pub fn disconnect(mut self) -> io::Result<()> {
         self.submit(command::DISC, 0, 0);
         self.send(&[])
@@ -192,7 +192,7 @@ impl Client {
     /// Submits a write and sends `data` at once.
     ///
     /// # Errors
-    /// Whatever the socket reports.
+    /// The socket's error.
     pub fn submit_write(&mut self, offset: u64, data: &[u8]) -> io::Result<u64> {
         let cookie = self.submit(command::WRITE, offset, data.len() as u32);
         self.send(data)?;
@@ -351,7 +351,7 @@ impl Client {
     }
 }
 
-/// Where in the buffer for `reads` a chunk of `len` bytes at `from` belongs.
+/// The position of a chunk of `len` bytes at `from` in the buffer for `reads`.
 fn place(reads: &Range<u64>, from: u64, len: u64) -> io::Result<Range<usize>> {
     match from.checked_add(len) {
         Some(end) if from >= reads.start && end <= reads.end => {

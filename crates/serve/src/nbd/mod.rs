@@ -71,7 +71,7 @@ pub struct Export {
     pub name: String,
     /// A description for users; at most 4096 bytes, or empty.
     pub description: String,
-    /// The store behind it.
+    /// The store to serve.
     pub store: Arc<dyn Store>,
     /// Whether to refuse writes even if the store is writable.
     pub read_only: bool,
@@ -215,7 +215,7 @@ impl fmt::Display for NbdAddress {
     }
 }
 
-/// What a server is doing.
+/// The phase of a server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {
     Serving,

@@ -182,7 +182,7 @@ impl Socket {
     /// Sends all of `what` before `deadline`.
     ///
     /// # Errors
-    /// `TimedOut`, or whatever sending reports.
+    /// `TimedOut`, or the socket's error.
     pub fn send_by(&self, deadline: Deadline, mut what: &[u8]) -> io::Result<()> {
         if let Some(tls) = self.tls.get() {
             let wait = || deadline.wait(&self.fd, PollFlags::OUT);
@@ -213,7 +213,7 @@ impl Socket {
         let _ = shutdown(&self.fd, Shutdown::Read);
     }
 
-    /// Ends the connection, whatever is in flight.
+    /// Ends the connection at once, even with requests in flight.
     pub fn cut(&self) {
         let _ = shutdown(&self.fd, Shutdown::Both);
     }

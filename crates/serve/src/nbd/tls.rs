@@ -3,7 +3,7 @@
 //! | File | What it is | Who needs it |
 //! |---|---|---|
 //! | `ca-cert.pem` | the authorities that certificates of others have to come from | both; a server that takes any client does not |
-//! | `ca-crl.pem` | certificates that they have revoked | whoever has it |
+//! | `ca-crl.pem` | certificates that they have revoked | optional for both |
 //! | `server-cert.pem`, `server-key.pem` | the server's certificate and its key | the server |
 //! | `client-cert.pem`, `client-key.pem` | the client's certificate and its key | a client of whom the server demands one |
 //!

@@ -487,7 +487,7 @@ impl Inbox {
         self.large = len > INBOX / 4;
     }
 
-    /// Receives available data, behind an incomplete header that may be here. `None` if there are none.
+    /// Receives available data and appends them to an incomplete header, if any. `None` if there are none.
     fn receive_now(&mut self, socket: &Socket) -> io::Result<Option<usize>> {
         debug_assert!(self.held.len() < NbdRequest::SIZE);
         if self.buffer.is_empty() {

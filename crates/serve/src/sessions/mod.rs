@@ -6,7 +6,7 @@
 //!   PID-TICKS-REALM/        the server: its PID, its start time, and the kernel and namespace of both
 //!     record.json           mode 0600, replaced atomically
 //!     control               a socket: sends the status to whoever connects
-//!     keys                  a socket: forgets the keys, or takes new ones, where they are in a process of their own
+//!     keys                  a socket: forgets the keys or takes new ones, if there is a key process
 //!     image/                where the plaintext is mounted as a file, if a file system lies on top of it
 //! ```
 
@@ -84,7 +84,7 @@ pub struct SessionRecord {
     pub failure: Option<String>,
 }
 
-/// What a running server reports.
+/// The status of a running server.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
     /// Bytes of plaintext transferred.
@@ -113,7 +113,7 @@ impl Runtime {
         let folder = match variable(VARIABLE) {
             Some(folder) => folder,
             None => {
-                // Not root's XDG_RUNTIME_DIR: whether that is set depends on how somebody became root.
+                // Ignores root's XDG_RUNTIME_DIR, which is only set by some ways to become root.
                 let base = match uid {
                     0 => Some(PathBuf::from("/run")),
                     _ => variable("XDG_RUNTIME_DIR").filter(own).or(Some(format!("/run/user/{uid}").into())),

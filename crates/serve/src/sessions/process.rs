@@ -93,7 +93,7 @@ fn is_there(pid: u32) -> bool {
     !wait(&mut [PollFd::new(&fd, PollFlags::IN)], Some(Duration::ZERO)).unwrap_or(true)
 }
 
-/// A pidfd of whatever process has that ID.
+/// A pidfd of the process that currently has this ID.
 fn handle_of(pid: u32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()
 }

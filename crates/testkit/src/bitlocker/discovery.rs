@@ -23,7 +23,7 @@ pub fn len(size: u64) -> u64 {
     ((RESERVED + fat_sectors(size)) * 512 + 2 * CLUSTER).next_multiple_of(0x4000)
 }
 
-/// Writes the file system over the first `len` bytes of a volume. All clusters behind it are marked bad.
+/// Writes the file system over the first `len` bytes of a volume. All clusters after it are marked bad.
 pub fn write(image: &mut [u8], len: u64, metadata: &[u64; 3]) {
     let size = image.len() as u64;
     let fats = fat_sectors(size);

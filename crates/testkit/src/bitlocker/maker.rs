@@ -99,11 +99,11 @@ pub struct Volume {
     pub label: String,
     /// Whether BEK files name the volume, as since Windows 11.
     pub volume_in_startup_key: bool,
-    /// Additional datums behind all others, of kinds that readers may not know.
+    /// Additional datums after all others, of kinds that readers may not know.
     pub more_datums: Vec<Datum>,
     /// Whether each protector has a property of an unknown kind.
     pub unknown_property: bool,
-    /// The plaintext, zero where metadata lie. By default, noise behind an NTFS boot sector.
+    /// The plaintext, zero where metadata lie. By default, noise after an NTFS boot sector.
     pub contents: Option<Vec<u8>>,
     /// Areas that were free and never encrypted ("used space only"): they are zeros on disk.
     pub unused: Vec<Range<u64>>,
@@ -424,7 +424,7 @@ impl<'a> Making<'a> {
                 cipher.encrypt(at, sector);
             }
         }
-        // Noise, as Windows leaves behind the boot sector.
+        // Noise, as Windows leaves after the boot sector.
         disk[..header.len()].copy_from_slice(&self.random.bytes(header.len()));
         if let State::HalfWay { current: 2, watermark, .. } = self.volume.state {
             let log = range(&(watermark..watermark + DIRTY_LOG));
@@ -755,7 +755,7 @@ fn stretch_datum(kind: u16, salt: [u8; 16], inner: &[Datum]) -> Datum {
     Datum::with(0, 3, [&kind.to_le_bytes()[..], &[0, 0], &salt].concat(), inner)
 }
 
-/// The same salt for the same secret, so that a process stretches each secret once.
+/// The same salt for the same secret, so a process stretches each secret only once.
 fn salt_of(secret: &[u8]) -> [u8; 16] {
     *crypto::sha256(secret).first_chunk().expect("it is longer")
 }
@@ -818,7 +818,7 @@ mod tests {
     fn volumes_in_each_state_are_read() {
         let windows8 = keyed(Kind::Windows8);
         for (current, next) in [(5, 4), (5, 1), (3, 4), (3, 1), (2, 4)] {
-            // Before and behind the relocated header.
+            // Before and after the relocated header.
             for watermark in [0x3_0000, 0xA_0000] {
                 read(Volume { state: State::HalfWay { current, next, watermark }, ..windows8.clone() });
             }
@@ -872,7 +872,7 @@ mod tests {
             let protectors = vec![Protector::Recovery(recovery)];
             let mut made = Volume { method, protectors, ..Volume::new(Kind::Windows8) }.make();
             let written = made.write();
-            // Within a sector, and from the relocated header to the data behind it: there dislocker 0.7.3 damages a
+            // Within a sector, and from the relocated header to the data after it: there dislocker 0.7.3 damages a
             // first sector that it writes only in part.
             for (at, len) in [(0x1_0123, 5), (0x1E00, 0x1400)] {
                 let bytes = Random::new(at as u64).bytes(len);

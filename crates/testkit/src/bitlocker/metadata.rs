@@ -1,4 +1,4 @@
-//! The metadata block as bytes: datums, the block's headers, and the validation behind it.
+//! The metadata block as bytes: datums, the block's headers, and the validation after it.
 
 use super::crypto::{ccm_seal, sha256};
 
@@ -48,7 +48,7 @@ pub struct Datum {
     pub kind: u16,
     /// Usually 1.
     pub version: u16,
-    /// The data behind the 8 bytes of header.
+    /// The data after the 8 bytes of header.
     pub data: Vec<u8>,
 }
 
@@ -127,7 +127,7 @@ pub fn set_datums(block: &mut Vec<u8>, datums: &[Datum]) {
     block[8..10].copy_from_slice(&size.to_le_bytes());
 }
 
-/// How the hash behind a block is stored.
+/// How the hash after a block is stored.
 #[derive(Clone, Copy)]
 pub enum Seal {
     /// Windows Vista: there is none.
@@ -138,7 +138,7 @@ pub enum Seal {
     Under([u8; 32]),
 }
 
-/// The validation directly behind `block`: CRC and hash of `hashed`, which is the block itself, or other bytes for a wrong hash.
+/// The validation directly after `block`: CRC and hash of `hashed`, which is the block itself, or other bytes for a wrong hash.
 pub fn validation(block: &[u8], hashed: &[u8], area: usize, seal: Seal, nonces: &mut Nonces) -> Vec<u8> {
     let hash = sha256(hashed);
     let datum = match seal {

@@ -283,7 +283,7 @@ pub fn encoded(bytes: &[u8]) -> String {
     text
 }
 
-/// A file `wrapped-passphrase` of version 2, or without a salt of version 1.
+/// A file `wrapped-passphrase` of version 2 or, without a salt, of version 1.
 pub fn wrapped(passphrase: &str, wrapping: &str, salt: Option<[u8; 8]>) -> Vec<u8> {
     let (key, signature) = stretched(wrapping.as_bytes(), salt.unwrap_or(SALT));
     let mut padded = passphrase.as_bytes().to_vec();

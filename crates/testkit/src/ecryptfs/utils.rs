@@ -38,7 +38,7 @@ pub fn rewrap(wrapped: &[u8], old: &str, new: &str) -> Option<Vec<u8>> {
     Some(std::fs::read(file.path()).expect("it is there"))
 }
 
-/// A program's output for a file. Passes `-` as an argument, and `input` on standard input.
+/// A program's output for a file. The program reads `input` from standard input.
 fn said(program: &str, file: &Path, input: &str) -> Option<(String, String, bool)> {
     use std::io::Write;
     let mut command = Command::new(tools::program(program)?);

@@ -25,7 +25,7 @@ use Names::{At, ByPath, Fd};
 /// Time limit for a program.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Interval of checks.
+/// Interval between checks.
 const TICK: Duration = Duration::from_millis(20);
 
 /// The fault at a system call.

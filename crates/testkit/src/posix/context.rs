@@ -86,7 +86,7 @@ impl Ctx {
         if wrong.is_empty() { Ok(()) } else { Err(Stop::Wrong(wrong.join("; "))) }
     }
 
-    /// The folder of the case: initially empty, and writable for everybody.
+    /// The folder of the case: initially empty, and writable by everybody.
     pub fn dir(&self) -> &Path {
         &self.dir
     }

@@ -239,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    /// A new file system of this kind, writable for everybody, mounted while `test` runs.
+    /// A new file system of this kind, writable by everybody, mounted while `test` runs.
     fn mounted(kind: &str, mkfs: &[&str], mount: &[&str], test: impl FnOnce(&Path)) {
         let files = tempfile::tempdir().expect("a temporary folder");
         open_to_all(files.path());

@@ -273,7 +273,7 @@ impl Remote {
             return self.ended.get().map_or(Ok(()), |(kind, why)| Err(io::Error::new(*kind, why.clone())));
         }
         lost.fail(error);
-        // From now on all threads wait here. Writes on the other connections are completed, so that none arrives late.
+        // From now on all threads wait here. Writes on the other connections are completed first, or one could arrive late.
         *self.lines.write().unwrap_or_else(PoisonError::into_inner) = vec![Arc::clone(lost)];
         let patience = Instant::now() + self.options.timeout;
         while lines.iter().any(|line| line.is_writing()) && Instant::now() < patience {
@@ -426,7 +426,7 @@ impl Remote {
         while wanted.start < wanted.end {
             let read = wanted.start..wanted.end.min(wanted.start + reads);
             wanted.start = read.end;
-            // All parts of a read use one connection, so that each of several reading threads has its own.
+            // All parts of a read use one connection, so each of several reading threads has its own.
             let line = self.line()?;
             parts(read, self.largest).try_for_each(|part| ask(&line, part).map(|part| ahead.asked(part)))?;
         }
