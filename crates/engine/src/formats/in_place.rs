@@ -40,6 +40,9 @@ impl<'a> From<&'a Arc<dyn Store>> for InPlaceStores<'a> {
     }
 }
 
+/// Agrees to the first change, which ends these keyslots, or refuses it with an error.
+pub type Consent<'a> = dyn Fn(&[u32]) -> Result<()> + 'a;
+
 /// How a volume is converted. What is `None` stays as it is, or takes the default. All but `zone` and `consent` are for a
 /// [`Reencrypter`].
 #[derive(Clone, Copy, Default)]
@@ -48,7 +51,7 @@ pub struct ReencryptionRequest<'a> {
     pub zone: Option<u64>,
     /// Asked just before the first change, with the keyslots that end with the old key. Its error is returned, and nothing is
     /// changed.
-    pub consent: Option<&'a dyn Fn(&[u32]) -> Result<()>>,
+    pub consent: Option<&'a Consent<'a>>,
     /// Cipher specification: `aes-xts-plain64`.
     pub cipher: Option<&'a str>,
     /// Size of the new volume key, in bits.

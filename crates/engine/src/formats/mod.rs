@@ -43,7 +43,7 @@ use header::wiped;
 pub use header::{Header, KeyMark, Unlocked};
 pub use header_facts::{FactUnit, FormatFacts, HeaderFacts, KeyslotFacts, Pbkdf2Facts};
 pub use in_place::{
-    InPlaceConversion, InPlaceConverter, InPlaceStores, Reencrypter, ReencryptionRequest, Towards, convertible,
+    Consent, InPlaceConversion, InPlaceConverter, InPlaceStores, Reencrypter, ReencryptionRequest, Towards, convertible,
 };
 pub use occupied::occupied;
 pub use plan::{PlannedSlot, UnlockPlan};

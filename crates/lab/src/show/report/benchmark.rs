@@ -60,7 +60,7 @@ fn speeds(rows: &[CipherSpeed]) -> String {
     let row = |r: &CipherSpeed| {
         let speeds = [r.encrypt_bytes_per_s, r.decrypt_bytes_per_s, r.mean_bytes_per_s].map(rate);
         let spread = percent(r.encrypt_spread.relative().max(r.decrypt_spread.relative()));
-        [&[r.cipher.clone()], &speeds[..], &[spread, bar(r.mean_bytes_per_s, largest)]].concat()
+        [std::slice::from_ref(&r.cipher), &speeds[..], &[spread, bar(r.mean_bytes_per_s, largest)]].concat()
     };
     table(["cipher", ">encryption", ">decryption", ">mean MB/s", ">spread %", ""], rows.iter().map(row))
 }
