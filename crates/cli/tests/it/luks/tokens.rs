@@ -50,7 +50,8 @@ fn a_recovery_key_opens_as_it_is_typed() {
     for typed in [key, &plain, &key.to_uppercase(), &key.replace('-', " ")] {
         assert_eq!(enrolled.test(typed, &[]).succeeds().json()["keyslot"], 1, "{typed}");
     }
-    enrolled.test(&format!("{}b", &plain[..63]).replace("bb", "cc"), &["--slot", "1"]).fails(2, &["passphrase"]);
+    let other = if plain.ends_with('b') { 'c' } else { 'b' };
+    enrolled.test(&format!("{}{other}", &plain[..63]), &["--slot", "1"]).fails(2, &["passphrase"]);
     // The other keyslot opens as before, and no token leads to a passphrase by itself.
     assert_eq!(enrolled.test(PASSWORD, &[]).succeeds().json()["keyslot"], 0);
     run(["keyslot", "test", "--token-only", &enrolled.volume]).fails(1, &["no token", "--token-only"]);

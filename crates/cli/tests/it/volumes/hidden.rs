@@ -69,7 +69,7 @@ fn a_hidden_volume_is_made_and_opens_with_its_own_password() {
     let before = bytes();
     run(hiding.create(&[])).fails(1, &["FAT", "no terminal", "--force --yes"]);
     let yes = ["--force", "--yes"];
-    run(hiding.create(&[&yes[..], &["--size", "4M"]].concat())).fails(1, &["not 4194304", "FAT"]);
+    run(hiding.create(&[&yes[..], &["--size", "4M"]].concat())).fails(1, &["cannot have 4194304", "FAT"]);
     run(hiding.create(&[&yes[..], &["--hidden-cipher", "Rot13"]].concat())).fails(1, &["Rot13"]);
     let wrong = hiding.create(&yes).into_iter().map(|w| if w == hiding.folder.password { &*hiding.inner } else { w });
     run(wrong).fails(2, &["nothing opens"]);
