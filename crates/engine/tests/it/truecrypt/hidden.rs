@@ -242,7 +242,7 @@ fn what_cannot_be_done_is_refused_before_anything_is_written() {
     refused(&size(room.largest + 4096), &["FAT", &room.largest.to_string()]);
     refused(&size(u64::MAX), &["FAT"]);
     refused(&size(room.smallest - 512), &[&room.smallest.to_string()]);
-    refused(&size(room.smallest + 1), &["whole sectors"]);
+    refused(&size(room.smallest + 1), &["multiples of 512"]);
     refused(&Spec { cipher: Some("Rot13"), ..TRUECRYPT.spec() }, &["Rot13"]);
     let open = |text: &str, first: &str| {
         let outer = [passphrase(text)];
