@@ -395,7 +395,7 @@ fn long_hash(parts: &[&[u8]], out: &mut [u8]) {
     if out.len() <= WHOLE {
         return blake2b(&parts, out);
     }
-    // One secret holds both: each secret is wiped separately, and a header may ask for millions of these hashes.
+    // One secret for both: two would be wiped one by one, and a header may ask for millions of these hashes.
     let mut both = Secret::zeroed(2 * WHOLE);
     let (mut last, mut next) = both.split_at_mut(WHOLE);
     blake2b(&parts, last);

@@ -77,7 +77,7 @@ fn luks2(bytes: &[u8]) {
     volumes::open(&luks2::LUKS2, &store(&sealed, 1 << 20));
 }
 
-/// Aims at the data behind checksums and encryption, so metadata blocks are also parsed directly.
+/// Checksums and encryption stop most inputs early, so the metadata blocks behind them are also parsed directly.
 fn filevault2(bytes: &[u8]) {
     volumes::open(&filevault2::FILEVAULT2, &store(bytes, 0));
     fuzzing::filevault2_metadata(bytes);

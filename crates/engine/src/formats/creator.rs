@@ -87,8 +87,8 @@ pub trait Creator: Sync {
         Err(Error::unsupported("startup keys: this format has none"))
     }
 
-    /// The parts of the plaintext of a new volume, in a store of `len` bytes, that the format keeps to itself. In the order in which
-    /// [`crate::spec::ReservedAt::At`] takes their places.
+    /// The reserved areas of a new volume in a store of `len` bytes, in the order of the offsets in
+    /// [`crate::spec::ReservedAt::At`].
     ///
     /// # Errors
     /// Those of [`Format::create`] for a volume of that size.

@@ -90,7 +90,7 @@ impl<F, E> Order<F, E> {
         })
     }
 
-    /// Waits for this piece's turn, and gives it away.
+    /// Waits for this piece's turn, calls `give`, and passes the turn on.
     fn take(&self, number: u64, give: impl FnOnce(&mut F) -> Result<(), E>) {
         let not_yet = |state: &mut State<F, E>| state.taken != number && !state.over;
         let mut state = self.turn.wait_while(self.lock(), not_yet).unwrap_or_else(PoisonError::into_inner);

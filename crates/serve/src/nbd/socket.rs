@@ -29,7 +29,7 @@ pub struct Socket {
 impl Socket {
     /// Takes over a connected socket and gives it large buffers, if the system allows.
     pub fn new(fd: OwnedFd) -> Self {
-        // Exceeding net.core.{w,r}mem_max takes a privilege; the limit without it will do.
+        // Exceeding net.core.{w,r}mem_max needs a privilege. Without it, a buffer of that limit is large enough.
         if sockopt::set_socket_send_buffer_size_force(&fd, KERNEL_BUFFER).is_err() {
             let _ = sockopt::set_socket_send_buffer_size(&fd, KERNEL_BUFFER);
         }

@@ -36,7 +36,7 @@ pub(super) fn is_one(contents: &[u8]) -> bool {
     contents.starts_with(MAGIC)
 }
 
-/// The key in a key file. `go_on` is asked now and then whether to.
+/// Returns the key in a key file. Calls `go_on` now and then, and stops if it returns false.
 ///
 /// # Errors
 /// `Malformed`, `Unsupported`, `Cancelled`; `WrongCredential` where the checksum is wrong: a damaged file cannot be told from

@@ -278,8 +278,8 @@ impl HeaderCopies {
         Ok((tried, ranges))
     }
 
-    /// What must not change in the outer volume, in its bytes: the hidden volume and its headers, as far as they lie in it.
-    /// (7.1a, Volume.cpp, `Open`: the data, and of an old hidden volume its header too.)
+    /// The ranges of the outer volume that must not change: the parts of the hidden volume and its headers that lie in it. (7.1a,
+    /// Volume.cpp, `Open`: the data, and the header of an old hidden volume.)
     fn ranges(&self, found: &OpenedHeader, outer: &DataArea, store_len: u64) -> Result<Vec<Range<u64>>> {
         let copy = &self.copies[found.copy];
         let hidden = DataArea::of(&found.fields, copy, store_len)?;

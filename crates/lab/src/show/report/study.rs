@@ -168,8 +168,8 @@ const ADVISED: [&str; 3] = ["who", "today", "what counts"];
 /// Reasons that are told of each.
 const TOLD: usize = 2;
 
-/// For each scenario, what the rules of `claviger lab recommend` say. Figures of the run do not count: it knows only the
-/// facilities that the study had, and others would lose for not having been there.
+/// For each scenario, the answer of `claviger lab recommend` by its rules alone. The run's figures are ignored: the run measured
+/// only the study's facilities, and all others would lose for lack of figures.
 fn advised(filled: &FilledTable<'_>) -> impl Iterator<Item = [String; 3]> {
     filled.table.scenarios.iter().map(|Scenario { title, answers }| {
         let Recommendation { first, .. } = recommend(answers, &Measured::default());

@@ -413,7 +413,7 @@ fn unlocked(header: &ReadHeader, stores: &HeaderAndData<'_>, with: &Unlock<'_>) 
     Ok(Unlocked { state, keys, key })
 }
 
-/// Data that are to be where the header is are another store's.
+/// Fails if a segment overlaps the header: such data must be in another store.
 fn must_be_attached(header: &ReadHeader, state: &ReencryptionState) -> Result<()> {
     let end = validate::header_end(&header.metadata, header.binary.hdr_size);
     let reaches = |what: What, from: u64| state.side(what).offset().saturating_add(from) < end;
