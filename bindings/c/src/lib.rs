@@ -178,17 +178,17 @@ fn text(text: impl Into<Vec<u8>>) -> CString {
     CString::new(bytes).unwrap_or_default()
 }
 
-/// Carries out `work` and says in `told` what goes wrong, which may be a panic.
-fn carried_out<T>(told: ErrorOut<'_>, work: impl FnOnce() -> Result<T, Error>) -> Result<T, c_int> {
+/// Runs `work` and stores its error in `error_out`. A panic becomes an error, too.
+fn run_reporting<T>(error_out: ErrorOut<'_>, work: impl FnOnce() -> Result<T, Error>) -> Result<T, c_int> {
     let (code, error) = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(e)) => (e.kind.code(), e),
         Err(_) => (ClavigerCode::Internal as u8, Error::misuse("a mistake of this library, told on standard error")),
     };
-    if let Some(told) = told {
+    if let Some(error_out) = error_out {
         let hint = error.to_try(ToString::to_string).map(text);
         let message = text(Error { hint: None, advice: None, ..error }.to_string());
-        told.write(Box::into_raw(Box::new(ClavigerError { code, message, hint })));
+        error_out.write(Box::into_raw(Box::new(ClavigerError { code, message, hint })));
     }
     Err(code.into())
 }
@@ -212,10 +212,10 @@ fn path_of<'a>(pointer: *const c_char) -> Result<&'a Path, Error> {
 
 fn as_json(
     json: Option<&mut MaybeUninit<*mut c_char>>,
-    told: ErrorOut<'_>,
+    error_out: ErrorOut<'_>,
     work: impl FnOnce() -> Result<String, Error>,
 ) -> c_int {
-    code(carried_out(told, || {
+    code(run_reporting(error_out, || {
         needed(json, "place for the text")?.write(text(work()?).into_raw());
         Ok(())
     }))
@@ -266,7 +266,7 @@ pub extern "C" fn claviger_options_text(
         }
         Ok(())
     };
-    code(carried_out(error, work))
+    code(run_reporting(error, work))
 }
 
 /// Sets an option of claviger_number.
@@ -303,7 +303,7 @@ pub extern "C" fn claviger_options_number(
         }
         Ok(())
     };
-    code(carried_out(error, work))
+    code(run_reporting(error, work))
 }
 
 /// Sets an option of claviger_secret: `len` bytes, which are copied to memory that is locked and wiped. The caller wipes his own.
@@ -326,7 +326,7 @@ pub extern "C" fn claviger_options_secret(
         }
         Ok(())
     };
-    code(carried_out(error, work))
+    code(run_reporting(error, work))
 }
 
 /// Ends what is done with these options, on whichever thread: it fails with `CLAVIGER_CODE_CANCELLED`, and so does all that is begun with
@@ -380,7 +380,7 @@ pub extern "C" fn claviger_create(
         let ClavigerOptions { options, new, secrets, job } = options;
         claviger_bindings::create(path, &NewVolume { size, ..new.clone() }, options, secrets, job)
     };
-    code(carried_out(error, work))
+    code(run_reporting(error, work))
 }
 
 /// Opens the volume in a file or block device; NULL if that fails. The options are not needed any more afterwards. The file is locked
@@ -396,7 +396,7 @@ pub extern "C" fn claviger_open(
             (path_of(path)?, needed(options, "pointer to options")?);
         options.clone().find(path, false)?.volume(secrets, job)
     };
-    carried_out(error, work).ok().map(|volume| Box::new(ClavigerVolume(volume)))
+    run_reporting(error, work).ok().map(|volume| Box::new(ClavigerVolume(volume)))
 }
 
 /// Bytes of the plaintext; 0 for NULL, and in a process that was forked from the one that opened it.
@@ -419,7 +419,7 @@ pub extern "C" fn claviger_read(
         volume.check(offset, len)?;
         volume.read_at(offset, room(buffer, len)?)
     };
-    code(carried_out(error, work))
+    code(run_reporting(error, work))
 }
 
 /// Writes `len` bytes to `offset`, all of them or it fails. They are durable once claviger_flush() or claviger_close() has returned
@@ -437,7 +437,7 @@ pub extern "C" fn claviger_write(
         volume.check(offset, len)?;
         volume.write_at(offset, bytes(data, len)?)
     };
-    code(carried_out(error, work))
+    code(run_reporting(error, work))
 }
 
 /// Makes all writes durable that have returned.
@@ -446,7 +446,7 @@ pub extern "C" fn claviger_flush(
     volume: Option<&ClavigerVolume>,
     error: Option<&mut MaybeUninit<*mut ClavigerError>>,
 ) -> c_int {
-    code(carried_out(error, || needed(volume, "volume")?.0.flush()))
+    code(run_reporting(error, || needed(volume, "volume")?.0.flush()))
 }
 
 /// Closes a volume and wipes its keys, once all writes are durable. It is closed also where that fails. NULL is none.
@@ -455,7 +455,7 @@ pub extern "C" fn claviger_close(
     volume: Option<Box<ClavigerVolume>>,
     error: Option<&mut MaybeUninit<*mut ClavigerError>>,
 ) -> c_int {
-    code(carried_out(error, move || volume.map_or(Ok(()), |volume| volume.0.flush())))
+    code(run_reporting(error, move || volume.map_or(Ok(()), |volume| volume.0.flush())))
 }
 
 /// The code of an error; `CLAVIGER_CODE_DONE` for NULL.

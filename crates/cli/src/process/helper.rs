@@ -58,7 +58,7 @@ const THEIRS: &[&str] = &[
     "nodev",
 ];
 
-/// The command line in the form that `claviger` parses, whoever called it.
+/// Translates the command line of mount(8) and its like into `claviger`'s own; returns other command lines unchanged.
 ///
 /// # Errors
 /// The exit code, if there is nothing to do.

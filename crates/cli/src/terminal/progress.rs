@@ -26,8 +26,8 @@ pub fn told() -> Option<BorrowedFd<'static>> {
 }
 
 /// Writes a progress line for another program, if there is one. A single write: the line arrives whole, or not at all.
-fn write_line(told: &Value) {
-    let _ = session().progress_file.as_ref().map(|mut to| to.write(format!("{told}\n").as_bytes()));
+fn write_line(line: &Value) {
+    let _ = session().progress_file.as_ref().map(|mut to| to.write(format!("{line}\n").as_bytes()));
 }
 
 /// Whether to show progress for output to `output`: not if a pager or another program uses the terminal.

@@ -195,7 +195,7 @@ pub fn run(args: &Args, words: &[OsString]) -> anyhow::Result<()> {
     // The kernel's file systems have a cache above this store. File systems in user space, and ours, may rely on one below.
     let cached_above = args.filesystem == "none" || rustix::process::geteuid().is_root();
     let store = Arc::new(served.counted(&args.open, store, cached_above)?);
-    // From here on, a signal must wake whoever waits in `poll`.
+    // From here on, a signal must wake threads that wait in `poll`.
     let signals = signals()?;
     cancel::check()?;
 

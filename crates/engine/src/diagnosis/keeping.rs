@@ -12,7 +12,7 @@ use crate::store::{SliceStore, Store};
 /// Data worth keeping in the `area` of `store`, or in front of it and reaching into it, as the end of "it holds …". `None` for a
 /// swap area, bytes that look random from the beginning, or zeros alone.
 ///
-/// Random-looking bytes may be a volume without a signature, but cannot be told from the remains of an earlier random key.
+/// Random-looking bytes may be a volume without a signature, but what an earlier random key left looks the same.
 ///
 /// # Errors
 /// `Misuse` for an area that extends past the end; `Io`.

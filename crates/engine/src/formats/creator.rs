@@ -23,11 +23,11 @@ pub trait Creator: Sync {
     /// Those of [`Format::create`].
     fn create_volume(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()>;
 
-    /// Bytes of store that a new volume takes, as `spec` asks for it, whose plaintext has `plain` bytes, or as few more as can
-    /// be.
+    /// How many bytes a new volume by `spec` takes in its store if its plaintext has `plain` bytes, or the next larger possible
+    /// size.
     ///
     /// # Errors
-    /// `Misuse` if there is none of that size; `Unsupported` where the format cannot tell.
+    /// `Misuse` if no volume can have that size; `Unsupported` if the format cannot calculate it.
     fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64>;
 
     /// Whether a new volume that is to open with these keyfiles needs a passphrase to be asked for, too.
@@ -127,7 +127,7 @@ pub fn creator_of(format: &dyn Format) -> Result<&dyn Creator> {
     format.creator().ok_or_else(|| not_created(format.name()))
 }
 
-/// What is to be said of a format that is only opened.
+/// The error for creating a volume of a format that this program only opens.
 pub(super) fn not_created(name: &str) -> Error {
     Error::unsupported(format!("creating {name} volumes")).hint("Create a LUKS or VeraCrypt volume instead.")
 }

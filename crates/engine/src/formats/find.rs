@@ -16,8 +16,7 @@ const LUKS: &str = "LUKS";
 /// `Possible`; of several `Possible` formats the first is returned, with a header that tries them all.
 ///
 /// # Errors
-/// `NotThisFormat` if no format says even `Possible`, `Misuse` if there is none of that name, or what the format's own
-/// `open` says.
+/// `NotThisFormat` if every format answers `No`; `Misuse` if no format has that name; those of [`Format::open`].
 pub fn open(store: &Arc<dyn Store>, name: Option<&str>) -> Result<(&'static dyn Format, Box<dyn Header>)> {
     if let Some(name) = name {
         let format = named(&**store, name)?;

@@ -87,7 +87,7 @@ pub trait Format: Sync {
         creator.create_volume(store, spec, first)
     }
 
-    /// How large a hidden volume the volume that `outer` opens has room for, as far as the file system in it tells.
+    /// The possible sizes of a hidden volume in the volume that `outer` opens, according to the outer file system.
     ///
     /// # Errors
     /// Those of [`Header::unlock`] and [`crate::filesystems::free_tail::free_tail`]; `Misuse` where there can be none.

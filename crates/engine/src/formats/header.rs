@@ -35,10 +35,10 @@ pub trait Header: Send {
         Vec::new()
     }
 
-    /// The store with the data, which the layout that [`Header::unlock`] gives is one of.
+    /// The store with the data, to which the layout from [`Header::unlock`] applies.
     fn data(&self) -> &Arc<dyn Store>;
 
-    /// What can be told without any credential: keyslots, ciphers, UUID, tokens. No secret is in it.
+    /// The facts that need no credential: keyslots, ciphers, UUID, tokens. They contain no secrets.
     fn describe(&self) -> Option<HeaderFacts> {
         None
     }

@@ -273,7 +273,7 @@ impl Wish<'_> {
 }
 
 impl Made {
-    /// Where the format is told to put its reserved areas.
+    /// Where the format must put its reserved areas.
     pub fn reserved_at(&self, of: FileSystem) -> ReservedAt<'_> {
         self.places.as_deref().map_or(of.reserved_at(), ReservedAt::At)
     }
