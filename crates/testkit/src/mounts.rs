@@ -48,6 +48,18 @@ pub fn as_nobody(seconds: u32, program: impl AsRef<std::ffi::OsStr>) -> Command 
     command
 }
 
+/// Starts `program` where nothing below the temporary folder is mounted: in a mount namespace of its own, killed after
+/// `seconds`. mkfs.btrfs asks every mount of the machine for its source, and gives up when one does not answer. Root only.
+pub fn without_other_mounts(seconds: u32, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    const DETACH: &str = r#"while read -r _ dir _; do
+            case $dir in "$0"/*) umount -l "$(printf "$dir")" ;; esac
+        done < /proc/self/mounts
+        exec "$@""#;
+    let mut command = bounded(seconds, "unshare");
+    command.args(["--mount", "sh", "-c", DETACH]).arg(std::env::temp_dir()).arg(program);
+    command
+}
+
 /// Lets every user open `/dev/fuse`, which Debian allows but some containers do not. A reported skip without FUSE.
 ///
 /// # Panics
@@ -355,6 +367,21 @@ mod tests {
         assert_eq!(mount.info().map(|m| m.kind), Some("tmpfs".into()));
         drop(mount);
         assert_eq!(mounted_on(dir.path()), None);
+    }
+
+    #[test]
+    fn what_is_mounted_elsewhere_is_not_seen_without_other_mounts() {
+        if tools::root().is_none() {
+            return;
+        }
+        let dir = tempfile::tempdir().expect("a folder");
+        let mount = Mount::on(&dir.path().join("with a space"));
+        fs::create_dir(mount.dir()).expect("a folder");
+        tools::run(bounded(20, "mount").args(["-t", "tmpfs", "none"]).arg(mount.dir()));
+        let seen = tools::run(without_other_mounts(20, "cat").arg("/proc/self/mounts"));
+        let name = dir.path().to_str().expect("a name");
+        assert!(!String::from_utf8_lossy(&seen.stdout).contains(name));
+        assert!(mount.info().is_some(), "it stays for everybody else");
     }
 
     #[test]

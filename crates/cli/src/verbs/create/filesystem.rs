@@ -548,6 +548,10 @@ fn program(name: &str, package: &str) -> Result<PathBuf> {
     })
 }
 
+/// mkfs.btrfs asks every mount of the machine for its source.
+const UNANSWERED_MOUNT: &str = "A mount that has nothing to do with the new volume does not answer, because its server has ended. \
+    List all mounts with `findmnt`, detach that one with `umount -l DIR`, and try again.";
+
 /// Runs a program and returns its output.
 fn run(command: &mut Command) -> Result<String> {
     let output = command.env("LC_ALL", "C.UTF-8").stdin(Stdio::null()).output()?;
@@ -556,7 +560,11 @@ fn run(command: &mut Command) -> Result<String> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let name = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy();
-    Err(io::Error::other(format!("{name} failed ({}): {}", output.status, said.trim())).into())
+    let error: Error = io::Error::other(format!("{name} failed ({}): {}", output.status, said.trim())).into();
+    Err(match said.contains("cannot check mount status") {
+        true => error.hint(UNANSWERED_MOUNT),
+        false => error,
+    })
 }
 
 #[cfg(test)]

@@ -162,6 +162,11 @@ impl MountSpace {
         wait_until("nothing is left", || fs::read_dir(self.runtime()).expect("a folder").count() == 0);
     }
 
+    /// Kills every server of this place, as the kernel does when memory runs out. What they served stays mounted.
+    pub fn kill_servers(&self) {
+        kill_servers(&self.runtime());
+    }
+
     /// Whether something is mounted there.
     pub fn mounted(&self, dir: &str) -> bool {
         mounts().iter().any(|m| m == Path::new(dir))
@@ -176,13 +181,18 @@ impl Drop for MountSpace {
     }
 }
 
-/// Kills all servers of a runtime folder and takes away what they served `below`, the last mount first.
-fn end_by_force(runtime: &Path, below: &Path) {
+/// Kills all servers of a runtime folder.
+fn kill_servers(runtime: &Path) {
     for folder in fs::read_dir(runtime).into_iter().flatten().flatten() {
         if let Some((pid, _)) = folder.file_name().to_string_lossy().split_once('-') {
             quietly(Command::new("kill").args(["-KILL", pid]));
         }
     }
+}
+
+/// Kills all servers of a runtime folder and takes away what they served `below`, the last mount first.
+fn end_by_force(runtime: &Path, below: &Path) {
+    kill_servers(runtime);
     let below = below.canonicalize().unwrap_or_else(|_| below.to_owned());
     for dir in mounts().iter().rev().filter(|dir| dir.starts_with(&below)) {
         quietly(Command::new("timeout").args(["10", "umount", "-l"]).arg(dir));

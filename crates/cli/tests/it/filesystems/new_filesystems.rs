@@ -4,9 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::mounts::MountSpace;
+use crate::common::mounts::{MountSpace, wait_until};
 use crate::common::*;
 use crate::volumes::hidden::Hiding;
+use claviger_testkit::mounts::without_other_mounts;
 use claviger_testkit::tools;
 
 const LUKS2: [&str; 6] = ["--format", "LUKS2", "--kdf", "pbkdf2", "--iterations", "1000"];
@@ -29,6 +30,11 @@ fn checked(image: &Path, check: &[&str], tag: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&found.stdout).trim().to_owned())
 }
 
+/// Runs the program as root where no other test's mounts are seen.
+fn apart<'a>(args: impl IntoIterator<Item = &'a &'a str>) -> Done {
+    done(without_other_mounts(120, env!("CARGO_BIN_EXE_claviger")).args(args).output().expect("the program starts"))
+}
+
 /// Made without root, whole to its own checker, with the label, and in sectors of the volume.
 #[test]
 fn a_new_volume_holds_a_file_system() {
@@ -39,10 +45,8 @@ fn a_new_volume_holds_a_file_system() {
         let how = ["create", "--json", "--quick", "--size", size, "--label", "Photos", "--filesystem", kind];
         let more = ["--password-file", &*place.folder.password, &path];
         let all = how.iter().chain(&LUKS2).chain(&more);
-        let make = || if kind == "btrfs" { run(all.clone()) } else { place.run(all.clone()) };
-        // mkfs.btrfs looks at what is mounted on loop devices: it may not as any user, and other tests take theirs away meanwhile.
-        let made = make();
-        let made = if kind == "btrfs" && made.err.contains("cannot check mount status") { make() } else { made };
+        // mkfs.btrfs asks every mount for its source, which it may not as any user, and mounts of other tests do not answer.
+        let made = if kind == "btrfs" { apart(all) } else { place.run(all) };
         let name = made.succeeds().json()["filesystem"].as_str().map(str::to_lowercase);
         assert_eq!(name.as_deref(), Some(kind));
         let info = run(["info", "--json", "--password-file", &place.folder.password, &path]).succeeds().json();
@@ -94,6 +98,25 @@ fn what_does_not_fit_is_refused_before_anything_is_made() {
         run(how.iter().chain(&LUKS2).chain([&&*path])).fails(6, &["mkfs.xfs failed"]);
         assert!(!Path::new(&path).exists());
     }
+}
+
+/// A mount whose source lies below another mount, of which the server was killed.
+#[test]
+fn a_mount_that_does_not_answer_is_named_as_what_stops_btrfs() {
+    let Some(place) = MountSpace::root() else { return };
+    if tools::program("mkfs.btrfs").is_none() {
+        return;
+    }
+    let (volume, outer, inner) = (place.ext4("volume"), place.dir("outer"), place.dir("inner"));
+    place.mount(&volume, &outer, &["--filesystem", "none"]).succeeds();
+    tools::run(Command::new("mount").args(["-t", "tmpfs", &format!("{outer}/volume"), &inner]));
+    place.kill_servers();
+    wait_until("the mount does not answer", || fs::metadata(format!("{outer}/volume")).is_err());
+    let new = place.folder.str("new");
+    let how = ["create", "--quick", "--size", "140M", "--filesystem", "btrfs", "--password-file"];
+    let made = run(how.iter().chain(&[&*place.folder.password]).chain(&LUKS2).chain([&&*new]));
+    made.fails(6, &["mkfs.btrfs failed", "`umount -l DIR`"]);
+    assert!(!Path::new(&new).exists());
 }
 
 #[test]
