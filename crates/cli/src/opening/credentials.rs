@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use claviger_engine::internal::random;
-use claviger_engine::{Credential, Error, Result, Secret, credential};
+use claviger_engine::internal::{random, read_secret};
+use claviger_engine::{Credential, Error, Result, Secret};
 use claviger_serve::inherited;
 use rustix::fs::{FileType, fstat, stat};
 
@@ -541,7 +541,7 @@ pub fn read_up_to(file: BorrowedFd<'_>, max: usize) -> Result<Secret> {
         prompt::wait(file)?;
         Ok(rustix::io::read(file, room)?)
     };
-    Ok(credential::read_up_to(max, read)?)
+    Ok(read_secret::read_up_to(max, read)?)
 }
 
 /// Fails if two passwords would come from standard input.

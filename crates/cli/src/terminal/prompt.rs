@@ -8,7 +8,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use claviger_engine::{Error, ErrorKind, Result, Secret, credential};
+use claviger_engine::internal::read_secret;
+use claviger_engine::{Error, ErrorKind, Result, Secret};
 use claviger_lab::model::words;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{
@@ -75,7 +76,7 @@ fn by_systemd(question: &str) -> Result<Secret> {
         wait(&stdout)?;
         Ok(rustix::io::read(&stdout, room)?)
     };
-    let answer = credential::read_up_to(LINE, read);
+    let answer = read_secret::read_up_to(LINE, read);
     if answer.is_err() {
         // The signal also withdraws the question from the agents.
         let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM);

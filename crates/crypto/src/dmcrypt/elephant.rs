@@ -4,6 +4,7 @@
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 mod diffuser;
+mod kernels;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -65,7 +66,7 @@ impl SectorCipher for Elephant {
     fn encrypt(&self, first: u64, run: &mut [u8]) {
         self.batches(first, run, |first, batch| {
             self.xor_keys(first, batch);
-            diffuser::diffuse(false, self.sector_size(), batch);
+            kernels::diffuse(false, self.sector_size(), batch);
             self.mode.encrypt(first, batch);
         });
     }
@@ -73,7 +74,7 @@ impl SectorCipher for Elephant {
     fn decrypt(&self, first: u64, run: &mut [u8]) {
         self.batches(first, run, |first, batch| {
             self.mode.decrypt(first, batch);
-            diffuser::diffuse(true, self.sector_size(), batch);
+            kernels::diffuse(true, self.sector_size(), batch);
             self.xor_keys(first, batch);
         });
     }

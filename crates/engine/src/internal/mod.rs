@@ -3,3 +3,4 @@
 pub mod files;
 pub mod in_order;
 pub mod random;
+pub mod read_secret;

@@ -25,8 +25,8 @@ pub use certificate::{Certificate, NewCertificate};
 pub use key::SoftKey;
 pub use pfx::write as write_pfx;
 
-use crate::credential::read_up_to;
 use crate::error::{Error, ErrorKind, Result};
+use crate::internal::read_secret::read_up_to;
 use asn1::{DerReader, tag};
 
 /// The largest key or certificate file that is read, in bytes.

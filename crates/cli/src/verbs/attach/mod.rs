@@ -12,7 +12,8 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use claviger_engine::{Error, Result, Secret, credential};
+use claviger_engine::internal::read_secret;
+use claviger_engine::{Error, Result, Secret};
 use claviger_serve::crypttab::{self, CrypttabEntry, CrypttabKey, Invocation};
 use claviger_serve::sessions::Runtime;
 
@@ -376,7 +377,7 @@ fn read(path: &Path, offset: u64, size: Option<u64>) -> Result<Secret> {
         file.seek(SeekFrom::Start(offset)).map_err(at)?;
     }
     let most = size.map_or(LONGEST + 1, |size| usize::try_from(size).unwrap_or(usize::MAX).min(LONGEST + 1));
-    credential::read_up_to(most, |room| file.read(room)).map_err(at)
+    read_secret::read_up_to(most, |room| file.read(room)).map_err(at)
 }
 
 /// A pipe with a password and a newline, which is not part of the password. A pipe's content is in no list of arguments and in

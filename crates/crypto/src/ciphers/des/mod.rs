@@ -294,7 +294,7 @@ const S_BOXES: [[[u8; 16]; 4]; 8] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sliced::Lanes;
+    use circuits::Lanes;
 
     /// Every possible input of an S-box, one per bit.
     #[test]

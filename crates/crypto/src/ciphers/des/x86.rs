@@ -4,7 +4,8 @@
 use std::arch::x86_64::*;
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
-use super::sliced::{Lanes, Sliced};
+use super::circuits::Lanes;
+use super::sliced::Sliced;
 use super::{Keys, Width, circuits, few, sliced};
 
 pub(super) static SSE2: Width =

@@ -4,7 +4,8 @@
 use std::arch::aarch64::*;
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
-use super::rounds::{Lanes, RoundKeys, run};
+use super::binary::Lanes;
+use super::rounds::{RoundKeys, run};
 use crate::ciphers::wide::block_cipher;
 use crate::secret::LockedBox;
 use crate::tweak::Masks;

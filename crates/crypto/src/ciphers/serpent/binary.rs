@@ -5,7 +5,41 @@
 //! S-box. The functions are normalised, N(x) = S(x) ^ S(0), which lets the search do without NOT (see
 //! [`super::rounds`]); an AND takes either input inverted, which is one instruction on x86.
 
-use super::rounds::Lanes;
+use std::ops::{BitAnd, BitOr, BitXor, Not};
+
+/// A vector of 32-bit lanes. Bit operations and shifts work on each lane by itself.
+pub(super) trait Lanes:
+    Copy + BitXor<Output = Self> + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self>
+{
+    /// Number of lanes, and so of blocks in a set of four vectors.
+    const LANES: usize;
+
+    /// Every lane is `word`.
+    fn splat(word: u32) -> Self;
+    /// Shifts left by `N` bits.
+    fn shl<const N: i32>(self) -> Self;
+    /// Rotates left by `N` bits.
+    fn rotl<const N: i32>(self) -> Self;
+
+    /// `LANES * 4` bytes, at any alignment.
+    fn load(bytes: &[u8]) -> Self;
+    /// The inverse of `load`.
+    fn store(self, bytes: &mut [u8]);
+    /// Transposes blocks into words and back: an involution. In which lane a block ends up does not matter.
+    fn transpose(set: [Self; 4]) -> [Self; 4];
+
+    /// N of an S-box. The default uses gates of two inputs.
+    #[inline(always)]
+    fn substitute<const BOX: usize>(x: [Self; 4]) -> [Self; 4] {
+        forward::<_, BOX>(x)
+    }
+
+    /// The inverse of `substitute`.
+    #[inline(always)]
+    fn unsubstitute<const BOX: usize>(y: [Self; 4]) -> [Self; 4] {
+        inverse::<_, BOX>(y)
+    }
+}
 
 /// N of the S-box `BOX` (0..8).
 #[inline(always)]

@@ -14,8 +14,9 @@ mod ternary;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use self::binary::Lanes;
 use self::portable::Words;
-use self::rounds::{Lanes, RoundKeys, SBOXES, linear, run};
+use self::rounds::{RoundKeys, SBOXES, linear, run};
 use super::wide::block_cipher;
 use super::{BlockCipher, Cipher, Kernel};
 use crate::secret::LockedBox;

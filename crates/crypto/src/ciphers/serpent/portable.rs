@@ -2,7 +2,7 @@
 
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
-use super::rounds::Lanes;
+use super::binary::Lanes;
 
 /// `N` lanes.
 #[derive(Clone, Copy)]

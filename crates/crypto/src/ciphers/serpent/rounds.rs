@@ -8,9 +8,7 @@
 //! S(0), goes through the linear transformation and into the next round key when the schedule is made. The inverse of N
 //! needs exactly that constant on its input, so one schedule serves both directions.
 
-use std::ops::{BitAnd, BitOr, BitXor, Not};
-
-use super::binary;
+use super::binary::Lanes;
 
 /// Round keys: 33 of four words.
 pub(super) type RoundKeys = [[u32; 4]; 33];
@@ -26,40 +24,6 @@ pub(super) const SBOXES: [[u8; 16]; 8] = [
     [7, 2, 12, 5, 8, 4, 6, 11, 14, 9, 1, 15, 13, 3, 10, 0],
     [1, 13, 15, 0, 14, 8, 2, 11, 7, 4, 12, 10, 9, 3, 5, 6],
 ];
-
-/// A vector of 32-bit lanes. Bit operations and shifts work on each lane by itself.
-pub(super) trait Lanes:
-    Copy + BitXor<Output = Self> + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self>
-{
-    /// Number of lanes, and so of blocks in a set of four vectors.
-    const LANES: usize;
-
-    /// Every lane is `word`.
-    fn splat(word: u32) -> Self;
-    /// Shifts left by `N` bits.
-    fn shl<const N: i32>(self) -> Self;
-    /// Rotates left by `N` bits.
-    fn rotl<const N: i32>(self) -> Self;
-
-    /// `LANES * 4` bytes, at any alignment.
-    fn load(bytes: &[u8]) -> Self;
-    /// The inverse of `load`.
-    fn store(self, bytes: &mut [u8]);
-    /// Transposes blocks into words and back: an involution. In which lane a block ends up does not matter.
-    fn transpose(set: [Self; 4]) -> [Self; 4];
-
-    /// N of an S-box. The default uses gates of two inputs.
-    #[inline(always)]
-    fn substitute<const BOX: usize>(x: [Self; 4]) -> [Self; 4] {
-        binary::forward::<_, BOX>(x)
-    }
-
-    /// The inverse of `substitute`.
-    #[inline(always)]
-    fn unsubstitute<const BOX: usize>(y: [Self; 4]) -> [Self; 4] {
-        binary::inverse::<_, BOX>(y)
-    }
-}
 
 /// Encrypts `SETS` independent sets, interleaved round by round, so that one set's work hides the latencies of another.
 #[inline(always)]

@@ -4,7 +4,8 @@
 use std::arch::x86_64::*;
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
-use super::rounds::{Lanes, RoundKeys, run};
+use super::binary::Lanes;
+use super::rounds::{RoundKeys, run};
 use super::ternary::{self, Ternary};
 use crate::ciphers::wide::block_cipher;
 use crate::secret::LockedBox;

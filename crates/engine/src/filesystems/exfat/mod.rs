@@ -4,7 +4,7 @@
 //! Facts are from Microsoft's "exFAT file system specification" (version 1.00), called "the specification" here. New clusters are
 //! always linked in the table; files whose clusters follow each other without it stay so until they grow.
 
-mod bitmap;
+pub(super) mod bitmap;
 pub(super) mod boot_sector;
 mod entry;
 pub(super) mod free_tail;
@@ -15,7 +15,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-pub(super) use bitmap::Bitmap;
 pub(super) use boot_sector::{DIRTY, PERCENT};
 
 use super::fat::Fat;
@@ -29,6 +28,7 @@ use crate::error::Result;
 use crate::little_endian::{u32_at, u64_at};
 use crate::store::Store;
 use crate::trees::damaged;
+use bitmap::Bitmap;
 use entry::Set;
 use upcase::UpCase;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::boot_sector::{BootSector, Width};
 use super::pages::Pages;
-use crate::filesystems::exfat::Bitmap;
+use crate::filesystems::exfat::bitmap::Bitmap;
 use crate::little_endian::{u16_at, u32_at};
 use crate::store::Store;
 use crate::trees::damaged;

@@ -8,7 +8,33 @@
 #[cfg(target_arch = "x86_64")]
 pub(super) mod ternary;
 
-use super::sliced::Lanes;
+use std::ops::{BitAnd, BitOr, BitXor, Not};
+
+/// A vector of words of 64 bits. Bit operations and shifts work on each word by itself.
+pub(super) trait Lanes:
+    Copy + BitXor<Output = Self> + BitAnd<Output = Self> + BitOr<Output = Self> + Not<Output = Self>
+{
+    /// Words in a vector.
+    const WORDS: usize;
+
+    /// Every word is `word`.
+    fn splat(word: u64) -> Self;
+    /// Every bit is the sign of `mask`, which has all bits alike.
+    fn mask(mask: i32) -> Self;
+    fn shl<const N: i32>(self) -> Self;
+    fn shr<const N: i32>(self) -> Self;
+
+    /// `WORDS` blocks, at any alignment.
+    fn load(blocks: &[[u8; 8]]) -> Self;
+    /// The inverse of `load`.
+    fn store(self, blocks: &mut [[u8; 8]]);
+
+    /// S-box `BOX` (0..8).
+    #[inline(always)]
+    fn s_box<const BOX: usize>(x: [Self; 6]) -> [Self; 4] {
+        s_box::<Self, BOX>(x)
+    }
+}
 
 /// S-box `BOX` (0..8).
 #[inline(always)]
