@@ -16,7 +16,8 @@ use claviger_testkit::lvm2::{self, linear, striped, volume};
 use sha2::{Digest, Sha256};
 use std::time::UNIX_EPOCH;
 
-use crate::volumes::KEY;
+/// The volume key of the volumes made here, of which the first bytes are used.
+pub const KEY: [u8; 64] = [7; 64];
 
 fn bytes(store: &MemoryStore) -> Vec<u8> {
     let mut all = vec![0; store.len() as usize];

@@ -6,16 +6,14 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use claviger_engine::formats::{bitlocker, luks2};
-use claviger_engine::key_process::volume::{KeyProcess, KeylessLayout, Keys, PartAccess, StoredAccess};
+use claviger_engine::key_process::volume::{KeylessLayout, Keys};
+use claviger_engine::key_process::{KeyProcess, PartAccess, StoredAccess};
 use claviger_engine::volume::Mapping;
 use claviger_engine::{Credential, Error, ErrorKind, Format, Secret, Store, Unlock, Volume};
 use claviger_testkit::bitlocker::maker::{Made, State};
 use claviger_testkit::bitlocker::metadata::{HEADERS, Nonces, Seal, validation};
 
-use crate::corpus;
-
-/// The volume key of volumes made by [`corpus`], of which the first bytes are used.
-pub const KEY: [u8; 64] = [7; 64];
+use crate::corpus::{self, KEY};
 
 /// Time limit for key derivations requested by a header; longer ones are cancelled.
 const PATIENCE: Duration = Duration::from_millis(50);

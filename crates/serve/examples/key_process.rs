@@ -14,7 +14,8 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use claviger_engine::key_process::volume::{KeyProcess, KeylessLayout, Keys};
+use claviger_engine::key_process::KeyProcess;
+use claviger_engine::key_process::volume::{KeylessLayout, Keys};
 use claviger_engine::{Credential, Opening, Secret, Store, Unlock, Volume, memory};
 use claviger_serve::key_process::{IoSide, KeySide, Terms, cage};
 

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::volume::{Key, KeyHandle, KeyProcess, Refused};
+use super::handle::{KeyHandle, KeyProcess};
+use super::key::{Key, Refused};
 use crate::volume::Payload;
 
 /// Files that can be open at a time in the process that holds the keys: twice as many as [`Stacked`](crate::file_formats::Stacked) keeps open.

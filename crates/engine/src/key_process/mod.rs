@@ -1,7 +1,12 @@
 //! Layouts and folders whose keys another process, the key process, holds: what both sides need. How the two talk is up to whoever
-//! implements [`KeyProcess`](volume::KeyProcess): `claviger-serve` uses shared memory.
+//! implements [`KeyProcess`]: `claviger-serve` uses shared memory.
 //!
 //! * [`volume`] is for volumes, [`folder`] for encrypted folders.
 
 pub mod folder;
+mod handle;
+mod key;
 pub mod volume;
+
+pub use handle::{KeyHandle, KeyProcess, PartAccess, StoredAccess};
+pub use key::Refused;

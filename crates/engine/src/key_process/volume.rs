@@ -1,76 +1,19 @@
 //! A layout whose keys another process holds: what that process needs to carry out, and what is left of the layout without them.
 
-use std::any::Any;
-use std::fmt;
-use std::io;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use claviger_crypto::SectorCipher;
-use claviger_crypto::modes::AuthenticatedCipher;
 use claviger_crypto::secret::wipe_after_sectors;
 use serde::{Deserialize, Serialize};
 
+use super::folder::{FolderKeyTable, FolderKeys};
+use super::handle::{KeyHandle, KeyProcess};
+use super::key::{Cipher, Key, Refused};
 use crate::error::{Error, Result};
-use crate::key_process::folder::{FolderKeyTable, FolderKeys};
 use crate::random;
 use crate::store::Store;
 use crate::volume::integrity;
 use crate::volume::{Layout, Payload, Segment};
-
-/// Who encrypts and decrypts for a layout that holds no keys, such as another process.
-///
-/// Segments are counted as in the layout that the keys were taken from, and offsets are in bytes of such a segment. Requests are whole
-/// sectors of it.
-pub trait KeyProcess: Send + Sync {
-    /// Fills `out`, which is stored at `into` of the segment. `read` gets memory for what is stored there, for one part after another:
-    /// how many bytes past `into` it begins, a multiple of 64 KiB.
-    ///
-    /// # Errors
-    /// Those of `read`; another if the key process refuses, or has gone.
-    fn decrypt(&self, segment: u32, into: u64, out: &mut [u8], read: &mut PartAccess<'_>) -> io::Result<()>;
-
-    /// Gives `write` the encrypted form of `data`, which belongs at `into` of the segment, one part after another, as above. What is in
-    /// `data` afterwards is undefined.
-    ///
-    /// # Errors
-    /// Those of `write`; another if the key process refuses, or has gone.
-    fn encrypt(&self, segment: u32, into: u64, data: &mut [u8], write: &mut PartAccess<'_>) -> io::Result<()>;
-
-    /// [`KeyProcess::decrypt`] for sectors with tags: `read` gets memory for what is stored and, behind it, for `tags` bytes of tags. Which
-    /// sector of these is the first whose tag is wrong; then `out` holds nothing that can be used.
-    ///
-    /// # Errors
-    /// As there.
-    fn decrypt_tagged(
-        &self,
-        segment: u32,
-        into: u64,
-        out: &mut [u8],
-        tags: usize,
-        read: &mut StoredAccess<'_>,
-    ) -> io::Result<Option<u32>>;
-
-    /// [`KeyProcess::encrypt`] for sectors with tags: `write` gets `tags` bytes of them behind the data. What is random in them is the
-    /// key process's.
-    ///
-    /// # Errors
-    /// As there.
-    fn encrypt_tagged(
-        &self,
-        segment: u32,
-        into: u64,
-        data: &[u8],
-        tags: usize,
-        write: &mut StoredAccess<'_>,
-    ) -> io::Result<()>;
-}
-
-/// What reads or writes what is stored, given the memory to or from which.
-pub type StoredAccess<'a> = dyn FnMut(&mut [u8]) -> io::Result<()> + 'a;
-
-/// The same for a part, which begins so many bytes past the beginning.
-pub type PartAccess<'a> = dyn FnMut(usize, &mut [u8]) -> io::Result<()> + 'a;
 
 /// A layout without its keys, as plain data for another process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -186,76 +129,6 @@ impl Part {
     }
 }
 
-/// Encrypted sectors whose key another process holds.
-#[derive(Clone)]
-pub struct KeyHandle {
-    key_process: Arc<dyn KeyProcess>,
-    /// Its number there.
-    segment: u32,
-    /// Where the segment of this layout begins in that one, in bytes.
-    from: u64,
-    sector: usize,
-    /// What says on drop that nobody needs the segment any more.
-    _held: Option<Arc<dyn Any + Send + Sync>>,
-}
-
-impl KeyHandle {
-    /// Sectors of so many bytes, which are this segment there as long as `held` lives.
-    pub(crate) fn new(
-        key_process: Arc<dyn KeyProcess>,
-        segment: u32,
-        sector: usize,
-        held: Option<Arc<dyn Any + Send + Sync>>,
-    ) -> Self {
-        Self { key_process, segment, from: 0, sector, _held: held }
-    }
-
-    /// Size of a sector, in bytes.
-    pub fn sector_size(&self) -> usize {
-        self.sector
-    }
-
-    /// The same from `skipped` bytes on.
-    pub(crate) fn cut(self, skipped: u64) -> Self {
-        Self { from: self.from + skipped, ..self }
-    }
-
-    pub(crate) fn decrypt(&self, into: u64, out: &mut [u8], read: &mut PartAccess<'_>) -> io::Result<()> {
-        self.key_process.decrypt(self.segment, self.from + into, out, read)
-    }
-
-    pub(crate) fn encrypt(&self, into: u64, data: &mut [u8], write: &mut PartAccess<'_>) -> io::Result<()> {
-        self.key_process.encrypt(self.segment, self.from + into, data, write)
-    }
-
-    pub(crate) fn decrypt_tagged(
-        &self,
-        into: u64,
-        out: &mut [u8],
-        tags: usize,
-        read: &mut StoredAccess<'_>,
-    ) -> io::Result<Option<u32>> {
-        self.key_process.decrypt_tagged(self.segment, self.from + into, out, tags, read)
-    }
-
-    pub(crate) fn encrypt_tagged(
-        &self,
-        into: u64,
-        data: &[u8],
-        tags: usize,
-        write: &mut StoredAccess<'_>,
-    ) -> io::Result<()> {
-        self.key_process.encrypt_tagged(self.segment, self.from + into, data, tags, write)
-    }
-}
-
-impl fmt::Debug for KeyHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { key_process: _, segment, from, sector, _held } = self;
-        write!(f, "KeyHandle {{ sector_size: {sector}, segment: {segment}, from: {from} }}")
-    }
-}
-
 /// The keys of a layout, by segment, or those of a folder, for the process that holds them. It believes nothing that it is asked for.
 pub struct Keys(Of);
 
@@ -263,33 +136,6 @@ enum Of {
     Layout(Vec<Option<Key>>),
     Folder(FolderKeyTable),
 }
-
-/// The key of a segment, or of a file.
-pub(crate) struct Key {
-    cipher: Cipher,
-    first: u64,
-    len: u64,
-    /// Whether anything is to be encrypted with it.
-    writable: bool,
-}
-
-enum Cipher {
-    Plain(Arc<dyn SectorCipher>),
-    Tagged(Arc<dyn AuthenticatedCipher>),
-}
-
-impl Cipher {
-    fn sector_size(&self) -> usize {
-        match self {
-            Self::Plain(cipher) => cipher.sector_size(),
-            Self::Tagged(cipher) => cipher.sector_size(),
-        }
-    }
-}
-
-/// A request that is none: it names no encrypted segment, or no whole sectors in it, or what must not be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused;
 
 impl Keys {
     /// Those of `layout`, of which a part of the segments may have none. Without `write` nothing is ever encrypted with them.
@@ -347,13 +193,6 @@ impl Keys {
         let inside = into.checked_add(len as u64).is_some_and(|end| end <= key.len);
         let allowed = key.writable || !encrypt;
         (whole && inside && allowed).then_some(KeyRange { key, into, encrypt }).ok_or(Refused)
-    }
-}
-
-impl Key {
-    /// That of sectors without tags, so many bytes of them, of which the first has the number 0.
-    pub(crate) fn of_file(cipher: Arc<dyn SectorCipher>, len: u64, writable: bool) -> Self {
-        Self { cipher: Cipher::Plain(cipher), first: 0, len, writable }
     }
 }
 

@@ -7,7 +7,7 @@ use claviger_crypto::modes::aead::WrongTag;
 
 use super::CHUNK;
 use super::integrity::{TaggedSectors, random_tags};
-use crate::key_process::volume::KeyHandle;
+use crate::key_process::KeyHandle;
 use crate::store::Store;
 
 /// A segment and its store. Offsets are relative to the segment's beginning, in bytes.

@@ -9,7 +9,7 @@ use claviger_crypto::modes::AuthenticatedCipher;
 use super::integrity::TaggedSectors;
 use super::kernel::KernelCipher;
 use crate::error::{Error, Result};
-use crate::key_process::volume::KeyHandle;
+use crate::key_process::KeyHandle;
 use crate::store::largest_sector;
 
 /// Where a volume's bytes are in its store, and what decrypts them. Plain data: a format builds it, and a [`super::Volume`]

@@ -16,7 +16,7 @@ use claviger_crypto::SectorCipher;
 use claviger_crypto::pool::{Pool, for_each_piece};
 use claviger_crypto::secret::wipe_after_sectors;
 
-use crate::key_process::volume::KeyHandle;
+use crate::key_process::KeyHandle;
 use crate::shards::{Shards, SharedLock};
 use crate::store::{Store, check_range};
 use align::Cut;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use claviger_engine::key_process::volume::{KeyProcess, PartAccess, StoredAccess};
+use claviger_engine::key_process::{KeyProcess, PartAccess, StoredAccess};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{Shutdown, shutdown};
 use rustix::thread::futex::{self, Flags};

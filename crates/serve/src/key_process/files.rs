@@ -5,8 +5,9 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use claviger_engine::key_process::Refused;
 use claviger_engine::key_process::folder::{FolderKeyProcess, FolderKeyTable};
-use claviger_engine::key_process::volume::{Keys, Refused};
+use claviger_engine::key_process::volume::Keys;
 
 use super::client::KeyClient;
 

@@ -14,7 +14,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::thread;
 use std::time::Duration;
 
-use claviger_engine::key_process::volume::{KeyProcess, KeylessLayout, PartAccess, StoredAccess};
+use claviger_engine::key_process::volume::KeylessLayout;
+use claviger_engine::key_process::{KeyProcess, PartAccess, StoredAccess};
 use claviger_engine::opening::Stores;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{

@@ -2,7 +2,7 @@
 //! process uses the file and serves the plaintext, and never has a key.
 //!
 //! * [`IoSide`] is the other process's side. It reads for the key process during unlocking, and then becomes the
-//!   [`KeyProcess`](claviger_engine::key_process::volume::KeyProcess) of the layout.
+//!   [`KeyProcess`](claviger_engine::key_process::KeyProcess) of the layout.
 //! * [`KeySide`] is the key process's side. It has the stores for unlocking, and then [`KeySide::keep`], which encrypts
 //!   and decrypts until the other process has ended.
 //! * For an encrypted folder, the key process reads headers and names through [`IoSide::serve_folder_until_open`]. The

@@ -8,7 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use claviger_engine::Secret;
-use claviger_engine::key_process::volume::{KeyRange, Keys, Refused, wipe_traces};
+use claviger_engine::key_process::Refused;
+use claviger_engine::key_process::volume::{KeyRange, Keys, wipe_traces};
 use rustix::thread::futex::{self, Flags};
 
 use super::files;

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use claviger_crypto::modes::aead;
-use claviger_engine::key_process::volume::{KeyProcess, KeylessLayout, Keys};
+use claviger_engine::key_process::KeyProcess;
+use claviger_engine::key_process::volume::{KeylessLayout, Keys};
 use claviger_engine::opening::Stores;
 use claviger_engine::store::MemoryStore;
 use claviger_engine::volume::integrity;

@@ -7,7 +7,6 @@ use claviger_crypto::dmcrypt::Specification;
 use super::NAME;
 use super::binary::{Binary, Which};
 use super::change::nothing_required;
-use super::layout::sectors_of;
 use super::metadata::Metadata;
 use super::read::{self, Luks2CopyState, ReadHeader};
 use super::{slots, unlock, validate, write};
@@ -225,7 +224,7 @@ fn makes_sense(store: &dyn Store, backup: &ReadHeader, key: &Secret, with: &Unlo
     let Ok(specification) = Specification::parse(segment.encryption.as_deref().unwrap_or_default()) else {
         return Ok(false);
     };
-    match specification.with_key(key, sectors_of(segment), with.acceleration) {
+    match specification.with_key(key, segment.sectors(), with.acceleration) {
         Ok(cipher) => luks::makes_sense(store, segment.offset.0, &*cipher),
         Err(_) => Ok(false),
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use claviger_crypto::Secret;
-use claviger_crypto::dmcrypt::{Sectors, Specification};
+use claviger_crypto::dmcrypt::Specification;
 use claviger_crypto::modes::aead;
 
 use super::metadata::{self, Size};
@@ -150,7 +150,7 @@ impl Making<'_> {
     fn crypt(&self, number: u32, segment: &metadata::MetadataSegment, key: Option<&Secret>) -> Result<Payload> {
         let encryption = segment.encryption.as_deref().unwrap_or_default();
         let key = key.ok_or_else(|| self.malformed(format!("segment {number} has no key")))?;
-        let sectors = sectors_of(segment);
+        let sectors = segment.sectors();
         let at = json_at(self.header);
         let specification = Specification::parse(encryption).map_err(|e| cipher_error(e, at))?;
         let cipher = specification.with_key(key, sectors, self.with.acceleration).map_err(|e| cipher_error(e, at))?;
@@ -174,7 +174,7 @@ impl Making<'_> {
         }
         let encryption = segment.encryption.as_deref().unwrap_or_default();
         let key = key.ok_or_else(|| self.malformed(format!("segment {number} has no key")))?;
-        let (sectors, at) = (sectors_of(segment), json_at(self.header));
+        let (sectors, at) = (segment.sectors(), json_at(self.header));
         let specification = aead::AeadSpecification::parse(encryption, &by.kind).map_err(|e| cipher_error(e, at))?;
         let cipher = specification.with_key(key, sectors, self.with.acceleration).map_err(|e| cipher_error(e, at))?;
         if specification.repeats_vectors() {
@@ -273,14 +273,5 @@ impl Making<'_> {
 
     fn malformed(&self, what: String) -> Error {
         ErrorKind::Malformed { field: "segments", offset: json_at(self.header), what }.into()
-    }
-}
-
-pub(super) fn sectors_of(segment: &metadata::MetadataSegment) -> Sectors {
-    Sectors {
-        size: segment.sector_size.unwrap_or(512) as usize,
-        // Numbers count units of 512 bytes whatever the size of a sector is (lib/setup.c, `LUKS2_activate`).
-        large_iv: false,
-        iv_offset: segment.iv_tweak.unwrap_or_default().0,
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use claviger_crypto::dmcrypt::Sectors;
 use serde::de::{self, Deserialize, Deserializer};
 use serde::ser::{Serialize, Serializer};
 use serde_json::{Map, Value};
@@ -156,6 +157,16 @@ impl MetadataSegment {
     /// Whether a key of the volume's encrypts it, which a drive's own key does not.
     pub fn is_encrypted(&self) -> bool {
         self.kind == "crypt" && !self.in_clear()
+    }
+
+    /// Size and numbers of its sectors, for its cipher.
+    pub fn sectors(&self) -> Sectors {
+        Sectors {
+            size: self.sector_size.unwrap_or(512) as usize,
+            // Numbers count units of 512 bytes whatever the size of a sector is (lib/setup.c, `LUKS2_activate`).
+            large_iv: false,
+            iv_offset: self.iv_tweak.unwrap_or_default().0,
+        }
     }
 }
 

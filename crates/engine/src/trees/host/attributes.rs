@@ -1,17 +1,17 @@
 //! Attributes of host nodes.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{
     AtFlags, FileType, Statx, StatxAttributes, StatxFlags, StatxTimestamp, Timespec, UTIME_OMIT, makedev,
 };
 
-use super::nodes::HostNode;
 use crate::trees::{Attributes, NodeKind, Special};
 
 /// Calls statx(2) on the node's own descriptor.
-pub(super) fn of(node: &impl std::os::fd::AsFd) -> io::Result<Statx> {
+pub(super) fn of(node: &impl AsFd) -> io::Result<Statx> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     Ok(rustix::fs::statx(node, "", AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT, wanted)?)
 }
@@ -29,37 +29,35 @@ pub(super) fn device(of: &Statx) -> u64 {
     makedev(of.stx_dev_major, of.stx_dev_minor)
 }
 
-impl HostNode {
-    /// `device` is that of the root folder. Btrfs subvolumes number their files separately, under a device number of their own.
-    pub(super) fn attributes(&self, device: u64) -> io::Result<Attributes> {
-        let of = of(self)?;
-        let file_type = FileType::from_raw_mode(of.stx_mode.into());
-        let kind = kind(file_type);
-        let has_size = matches!(kind, NodeKind::File | NodeKind::Link);
-        let (own, rdev) = (self::device(&of), makedev(of.stx_rdev_major, of.stx_rdev_minor));
-        Ok(Attributes {
-            kind,
-            special: match file_type {
-                FileType::Fifo => Some(Special::Pipe),
-                FileType::Socket => Some(Special::Socket),
-                FileType::BlockDevice => Some(Special::BlockDevice(rdev)),
-                FileType::CharacterDevice => Some(Special::CharacterDevice(rdev)),
-                _ => None,
-            },
-            number: of.stx_ino ^ (own ^ device).rotate_left(32),
-            links: of.stx_nlink,
-            size: if has_size { of.stx_size } else { 0 },
-            stored: Some(of.stx_blocks.saturating_mul(512)),
-            mode: Some(of.stx_mode & 0o7777),
-            owner: Some((of.stx_uid, of.stx_gid)),
-            modified: time(of.stx_mtime),
-            changed: time(of.stx_ctime),
-            accessed: time(of.stx_atime),
-            created: (of.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| time(of.stx_btime)).flatten(),
-            read_only: of.stx_attributes.contains(StatxAttributes::IMMUTABLE),
-            encrypted: false,
-        })
-    }
+/// The attributes of a node. `device` is that of the root folder. Btrfs subvolumes number their files separately, under a device number of their own.
+pub(super) fn read(node: &impl AsFd, device: u64) -> io::Result<Attributes> {
+    let of = of(node)?;
+    let file_type = FileType::from_raw_mode(of.stx_mode.into());
+    let kind = kind(file_type);
+    let has_size = matches!(kind, NodeKind::File | NodeKind::Link);
+    let (own, rdev) = (self::device(&of), makedev(of.stx_rdev_major, of.stx_rdev_minor));
+    Ok(Attributes {
+        kind,
+        special: match file_type {
+            FileType::Fifo => Some(Special::Pipe),
+            FileType::Socket => Some(Special::Socket),
+            FileType::BlockDevice => Some(Special::BlockDevice(rdev)),
+            FileType::CharacterDevice => Some(Special::CharacterDevice(rdev)),
+            _ => None,
+        },
+        number: of.stx_ino ^ (own ^ device).rotate_left(32),
+        links: of.stx_nlink,
+        size: if has_size { of.stx_size } else { 0 },
+        stored: Some(of.stx_blocks.saturating_mul(512)),
+        mode: Some(of.stx_mode & 0o7777),
+        owner: Some((of.stx_uid, of.stx_gid)),
+        modified: time(of.stx_mtime),
+        changed: time(of.stx_ctime),
+        accessed: time(of.stx_atime),
+        created: (of.stx_mask & StatxFlags::BTIME.bits() != 0).then(|| time(of.stx_btime)).flatten(),
+        read_only: of.stx_attributes.contains(StatxAttributes::IMMUTABLE),
+        encrypted: false,
+    })
 }
 
 fn time(of: StatxTimestamp) -> Option<SystemTime> {

@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::attributes;
-use crate::trees::{Node, NodeKind, shrink};
+use crate::trees::{Attributes, Node, NodeKind, shrink};
 
 /// The root folder.
 pub(super) const ROOT: Node = 1;
@@ -63,6 +63,11 @@ impl HostNode {
         let of = attributes::of(&descriptor)?;
         let kind = attributes::kind(FileType::from_raw_mode(of.stx_mode.into()));
         Ok(Self { descriptor, key: (attributes::device(&of), of.stx_ino), kind, open: RwLock::default() })
+    }
+
+    /// See [`attributes::read`].
+    pub(super) fn attributes(&self, device: u64) -> io::Result<Attributes> {
+        attributes::read(self, device)
     }
 
     /// A path to the node itself, for calls that take no such descriptor. It leads to this node only, and a link is not followed

@@ -4,7 +4,8 @@ use std::io;
 use std::sync::Arc;
 
 use claviger_crypto::modes::aead::AeadSpecification;
-use claviger_engine::key_process::volume::{KeyProcess, KeylessLayout, Keys, PartAccess, Refused, StoredAccess};
+use claviger_engine::key_process::volume::{KeylessLayout, Keys};
+use claviger_engine::key_process::{KeyProcess, PartAccess, Refused, StoredAccess};
 use claviger_engine::store::MemoryStore;
 use claviger_engine::volume::integrity;
 use claviger_engine::{Acceleration, Layout, Sectors, Store, Volume};

@@ -9,7 +9,6 @@ use super::{HeaderAndData, moving};
 use crate::advice::Advice;
 use crate::error::{Error, ErrorKind, Result};
 use crate::filesystems::magic;
-use crate::formats::luks2::layout::sectors_of;
 use crate::formats::luks2::metadata::MetadataSegment;
 use crate::formats::luks2::read::{ReadHeader, read};
 use crate::formats::{luks, luks2::validate};
@@ -121,7 +120,7 @@ pub(super) fn encrypted_as_said(segment: &MetadataSegment, key: &Secret, data: &
         return Ok(());
     }
     let sensible = |cipher: &str, sector_size: u32, offset: u64| {
-        let sectors = Sectors { size: sector_size as usize, ..sectors_of(segment) };
+        let sectors = Sectors { size: sector_size as usize, ..segment.sectors() };
         match Specification::parse(cipher).map(|cipher| cipher.with_key(key, sectors, Acceleration::On)) {
             Ok(Ok(cipher)) if offset < data.len() => luks::sensible(data, offset, &*cipher),
             _ => Ok(0),

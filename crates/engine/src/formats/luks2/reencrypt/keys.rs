@@ -63,6 +63,31 @@ impl Ciphers {
             What::Hot | What::Last => self.last.as_ref(),
         }
     }
+
+    /// From what it was to what it is to be.
+    pub fn convert(&self, state: &ReencryptionState, at: u64, piece: &mut [u8]) {
+        self.recipher((state.was(at), What::Last), at, piece);
+    }
+
+    /// From what it is to be to what it was.
+    pub fn convert_back(&self, state: &ReencryptionState, at: u64, piece: &mut [u8]) {
+        self.recipher((What::Last, state.was(at)), at, piece);
+    }
+
+    fn recipher(&self, (from, to): (What, What), at: u64, piece: &mut [u8]) {
+        // 128 KiB at a time, which stay in the L2 cache from one cipher to the other.
+        for (i, part) in piece.chunks_mut(128 << 10).enumerate() {
+            let at = at + (i * (128 << 10)) as u64;
+            if let Some(cipher) = self.of(from) {
+                cipher.decrypt(at / cipher.sector_size() as u64, part);
+            }
+            if let Some(cipher) = self.of(to) {
+                cipher.encrypt(at / cipher.sector_size() as u64, part);
+            }
+        }
+        // Before the system call that follows.
+        claviger_crypto::secret::wipe_after_sectors();
+    }
 }
 
 fn side_cipher(side: &Side, key: &[u8], with: Acceleration) -> Result<Option<Arc<dyn SectorCipher>>> {

@@ -9,7 +9,6 @@ use claviger_crypto::SectorCipher;
 use super::HeaderAndData;
 use super::keys::Ciphers;
 use super::state::{Checksums, ReencryptionState, Resilience, What, wrong};
-use super::zone::convert_back;
 use crate::advice::Advice;
 use crate::error::{Error, Result};
 use crate::volume::{Layout, Payload, Segment};
@@ -88,7 +87,7 @@ fn by_checksums(
         let mut back = bytes.clone();
         let (mut were, mut of_next) = (Vec::new(), Vec::new());
         if now != stored {
-            convert_back(state, ciphers, start, &mut back);
+            ciphers.convert_back(state, start, &mut back);
             were = all_sums(sums, &back);
             of_next = sums_of_next(state, stores, hot, start..start + bytes.len() as u64, sums)?;
         }

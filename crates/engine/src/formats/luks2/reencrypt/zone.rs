@@ -9,7 +9,7 @@ use claviger_crypto::pool::{Pool, for_each_piece};
 use super::HeaderAndData;
 use super::keys::Ciphers;
 use super::recovery::{Run, Source};
-use super::state::{Checksums, ReencryptionState, Resilience, What, wrong};
+use super::state::{Checksums, ReencryptionState, Resilience, wrong};
 use crate::error::Result;
 use crate::store::Pages;
 
@@ -61,7 +61,7 @@ impl Zone {
             if let Some(part) = parts.get(offset / PIECE) {
                 protect(&resilience, piece, &mut part.lock().unwrap_or_else(PoisonError::into_inner));
             }
-            convert(state, ciphers, at.start + offset as u64, piece);
+            ciphers.convert(state, at.start + offset as u64, piece);
             Ok(())
         })?;
         Ok(Self { at, room })
@@ -119,7 +119,7 @@ pub(super) fn recover(
         let (store, base) = match &run.source {
             Source::Torn(bytes) => {
                 let mut bytes = bytes.to_vec();
-                convert(state, ciphers, run.at.start, &mut bytes);
+                ciphers.convert(state, run.at.start, &mut bytes);
                 stores.data.write_clobbering(to, &mut bytes)?;
                 continue;
             }
@@ -133,38 +133,13 @@ pub(super) fn recover(
                 let offset = start + offset as u64;
                 store.read_at(base + offset, piece)?;
                 if run.source != Source::Rewritten {
-                    convert(state, ciphers, run.at.start + offset, piece);
+                    ciphers.convert(state, run.at.start + offset, piece);
                 }
                 stores.data.write_clobbering(to + offset, piece)
             })?;
         }
     }
     Ok(())
-}
-
-/// From what it was to what it is to be.
-pub(super) fn convert(state: &ReencryptionState, ciphers: &Ciphers, at: u64, piece: &mut [u8]) {
-    recipher(ciphers, (state.was(at), What::Last), at, piece);
-}
-
-/// From what it is to be to what it was.
-pub(super) fn convert_back(state: &ReencryptionState, ciphers: &Ciphers, at: u64, piece: &mut [u8]) {
-    recipher(ciphers, (What::Last, state.was(at)), at, piece);
-}
-
-fn recipher(ciphers: &Ciphers, (from, to): (What, What), at: u64, piece: &mut [u8]) {
-    // 128 KiB at a time, which stay in the L2 cache from one cipher to the other.
-    for (i, part) in piece.chunks_mut(128 << 10).enumerate() {
-        let at = at + (i * (128 << 10)) as u64;
-        if let Some(cipher) = ciphers.of(from) {
-            cipher.decrypt(at / cipher.sector_size() as u64, part);
-        }
-        if let Some(cipher) = ciphers.of(to) {
-            cipher.encrypt(at / cipher.sector_size() as u64, part);
-        }
-    }
-    // Before the system call that follows.
-    claviger_crypto::secret::wipe_after_sectors();
 }
 
 /// Bytes that protect so many of a zone.
