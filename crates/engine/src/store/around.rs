@@ -1,4 +1,4 @@
-//! A store that is far away, for whoever reads little at a time: what lies around is read with it, and kept.
+//! Caches a slow, distant store for callers that read little at a time: reads the whole block around each request and keeps it.
 
 use std::collections::HashMap;
 use std::io;
@@ -7,13 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Store, check_range};
 
-/// Bytes that are read at once. Over a line of 1 Gbit/s they take as long as one round trip in a house.
+/// Bytes read at once. On a 1 Gbit/s line they take about as long as one round trip in a local network.
 const BLOCK: u64 = 128 << 10;
 
-/// The most blocks that are kept.
+/// The most blocks in the cache.
 const MOST: usize = 256;
 
-/// Keeps blocks of another store. Nobody else may write to that one meanwhile.
+/// Caches blocks of another store. Nothing else may write to that store meanwhile.
 pub struct AroundStore {
     inner: Arc<dyn Store>,
     kept: Mutex<CachedBlocks>,
@@ -30,7 +30,7 @@ struct CachedBlocks {
 }
 
 impl AroundStore {
-    /// What is around in `inner`.
+    /// Caches blocks of `inner`.
     pub fn new(inner: Arc<dyn Store>) -> Self {
         Self { inner, kept: Mutex::default(), begun: AtomicU64::new(0), ended: AtomicU64::new(0) }
     }
@@ -45,7 +45,7 @@ impl AroundStore {
         self.inner.read_at(at, &mut bytes)?;
         let bytes: Arc<[u8]> = bytes.into();
         let mut kept = self.kept();
-        // What was read while somebody wrote is not kept: it may be older.
+        // A block that was read during a write is not cached: it may be outdated.
         if self.begun.load(Ordering::SeqCst) == writes {
             kept.put(number, &bytes);
         }
@@ -56,7 +56,7 @@ impl AroundStore {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes, and forgets what was there.
+    /// Writes, and removes the changed blocks from the cache.
     fn change(&self, offset: u64, len: u64, change: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         self.begun.fetch_add(1, Ordering::SeqCst);
         let changed = change();
@@ -102,7 +102,7 @@ impl Store for AroundStore {
         let (mut at, mut rest) = (offset, &mut *out);
         while !rest.is_empty() {
             let into = (at % BLOCK) as usize;
-            // Perhaps it is the rest of the block that cannot be read.
+            // The unreadable part may be the rest of the block, which was not requested.
             let Ok(block) = self.block(at / BLOCK) else { return self.inner.read_at(at, rest) };
             let len = rest.len().min(block.len() - into);
             let (here, after) = rest.split_at_mut(len);

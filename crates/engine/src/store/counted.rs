@@ -13,10 +13,10 @@ pub struct CountedStore<S> {
     tell: Option<Box<Tell>>,
 }
 
-/// Who hears of a request that failed: what it was.
+/// Is called with a description of each failed request.
 type Tell = dyn Fn(&str) + Send + Sync;
 
-/// What [`Traffic`] is read from.
+/// The counters behind [`Traffic`].
 #[derive(Default)]
 pub(crate) struct Counters {
     moved: Shards<Moved>,
@@ -65,8 +65,8 @@ pub struct Traffic {
     pub read: u64,
     /// Bytes written.
     pub written: u64,
-    /// Writes that failed although the store is writable, and flushes that failed. Programs may never hear of one: a
-    /// file system writes back later.
+    /// Writes that failed although the store is writable, and flushes that failed. A program may never learn of a failed write,
+    /// because file systems write back later.
     pub failed_writes: u64,
 }
 
@@ -76,7 +76,7 @@ impl<S: Store> CountedStore<S> {
         Self { inner, counters: Counters::default(), tell: None }
     }
 
-    /// Has `tell` hear of each request that fails and should not have: what it was, and why, in a few words.
+    /// Calls `tell` for each valid request that fails, with a few words on what it was and why it failed.
     #[must_use]
     pub fn telling(self, tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self { tell: Some(Box::new(tell)), ..self }
@@ -106,7 +106,7 @@ impl<S: Store> CountedStore<S> {
         }
     }
 
-    /// The store beneath.
+    /// The store below.
     pub fn inner(&self) -> &S {
         &self.inner
     }
@@ -142,7 +142,7 @@ impl<S: Store> Store for CountedStore<S> {
     }
 
     fn flush(&self) -> io::Result<()> {
-        // The kernel reports a writeback error once and calls the next attempt a success: what was lost stays lost.
+        // After reporting a writeback error once, the kernel reports success for the next flush. The lost data stay lost.
         let what = || "flushing".to_owned();
         self.inner.flush().inspect_err(|e| self.failed(e, self.inner.writable(), what))
     }
@@ -175,7 +175,7 @@ mod tests {
         assert_eq!(store.failure(), None);
     }
 
-    /// A device that is full: no write succeeds.
+    /// A full device: no write succeeds.
     struct Full(bool);
 
     impl Store for Full {

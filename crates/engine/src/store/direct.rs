@@ -1,17 +1,17 @@
 //! Reading and writing past the page cache (O_DIRECT, open(2)), beside a descriptor that goes through it.
 //!
-//! Whoever asks a server for data keeps them in a cache of its own; a second one below holds ciphertext that nobody asks for again. What
-//! O_DIRECT takes are whole blocks in aligned memory. Blocks in other memory go through a buffer that is aligned; parts of blocks, and
-//! what follows the last whole block of a file, go through the page cache as before.
+//! A program that reads from a server has a cache of its own. A second cache below it would hold ciphertext that nobody reads
+//! again. O_DIRECT accepts only whole blocks in aligned memory. Blocks in unaligned memory are copied through an aligned buffer.
+//! Parts of blocks, and the rest of a file after its last whole block, still go through the page cache.
 //!
-//! Both kinds meet in the same pages, and the kernel keeps them coherent one after the other: a direct request first has dirty pages of
-//! its range written back, and a direct write drops them before and after. What it does not promise is the order of two at once. A
-//! cached write makes a whole page dirty, which can be written back over a direct write to another block of that page. So a cached
-//! write here has the file to itself: no direct write begins before it has ended. Reads need no lock, since a page that was filled
-//! from the disk while a direct write went on is dropped when that returns. A flush is one fdatasync, which is about the file and the
-//! disk's cache, not about a descriptor.
+//! Both kinds of requests use the same pages, and the kernel keeps them coherent one after the other: a direct request first writes
+//! back dirty pages in its range, and a direct write drops them before and after. The kernel does not guarantee the order of
+//! concurrent requests. A cached write makes a whole page dirty, and writing that page back can overwrite a direct write to another
+//! block of the page. So a cached write here is exclusive: no direct write begins before it has ended. Reads need no lock: a page
+//! filled from the disk during a direct write is dropped when the write returns. A flush is one fdatasync, which concerns the file
+//! and the disk's cache, not a descriptor.
 //!
-//! Other programs are kept out by the locks on the other descriptor, as without this.
+//! The locks on the other descriptor keep other programs out, as usual.
 
 use std::fs::File;
 use std::io;
@@ -25,55 +25,55 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fcntl_getfl, open, statx};
 use super::Bypass;
 use crate::shards::SharedLock;
 
-/// Size of a page, in bytes: enough alignment for everything that does not say what it needs.
+/// Size of a page, in bytes: enough alignment for every file that does not report its own.
 const PAGE: usize = 4096;
 
-/// Bytes that go through a buffer at a time.
+/// The size of the aligned buffer, in bytes.
 const BOUNCED: usize = 256 << 10;
 
 /// A large write, in bytes.
 const LARGE: usize = 1 << 20;
 
-/// The way past the page cache.
+/// A descriptor that bypasses the page cache.
 pub(super) struct Direct {
     file: File,
-    /// What offsets and lengths are multiples of, in bytes.
+    /// Offsets and lengths must be multiples of this, in bytes.
     block: u64,
-    /// What addresses are multiples of.
+    /// Addresses must be multiples of this.
     memory: usize,
     what: Bypass,
-    /// Shared by who writes past the cache, and held alone by who writes through it.
+    /// Shared by writes that bypass the cache, and held alone by writes through it.
     writers: SharedLock,
-    /// Whether the file system has refused a request after all.
+    /// Whether the file system has refused a direct request.
     refused: AtomicBool,
 }
 
 impl Direct {
-    /// Opens another descriptor of the same file, with the same access; nothing where there is no way past the cache.
+    /// Opens another descriptor of the same file, with the same access. `None` if the page cache cannot be bypassed.
     pub fn beside(cached: &File, what: Bypass) -> Option<Self> {
         let (block, memory) = alignment(cached)?;
-        // Not by its name, which can be another file's by now.
+        // Not by name, because the name may refer to another file by now.
         let this = format!("/proc/self/fd/{}", cached.as_raw_fd());
         let kept = fcntl_getfl(cached).ok()? & (OFlags::ACCMODE | OFlags::NOATIME);
-        // tmpfs refuses it here, and so do many file systems in user space.
+        // tmpfs and many FUSE file systems refuse O_DIRECT here.
         let file = open(this, kept | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()).ok()?;
         let (file, refused) = (file.into(), AtomicBool::new(false));
         Some(Self { file, block, memory, what, writers: SharedLock::default(), refused })
     }
 
-    /// What goes this way.
+    /// The requests that bypass the cache.
     pub fn what(&self) -> Bypass {
         self.what
     }
 
-    /// Reads from a file of `size` bytes: what is possible past the cache, the rest through it.
+    /// Reads from a file of `size` bytes: directly where possible, otherwise through the page cache.
     pub fn read_at(&self, cached: &File, size: u64, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let goes = self.what == Bypass::All && self.takes(size, offset, out.len());
         let n = if goes { self.read(offset, out)? } else { 0 };
         if n == out.len() { Ok(()) } else { cached.read_exact_at(&mut out[n..], offset + n as u64) }
     }
 
-    /// Writes to a file of `size` bytes, within these.
+    /// Writes within a file of `size` bytes.
     pub fn write_at(&self, cached: &File, size: u64, offset: u64, data: &[u8]) -> io::Result<()> {
         let goes = self.what == Bypass::All || data.len() >= LARGE;
         let n = if goes && self.takes(size, offset, data.len()) {
@@ -89,13 +89,13 @@ impl Direct {
         cached.write_all_at(&data[n..], offset + n as u64)
     }
 
-    /// Whether it is made of whole blocks, all of them in the file.
+    /// Whether the request consists of whole blocks within the file.
     fn takes(&self, size: u64, offset: u64, len: usize) -> bool {
         let end = offset.saturating_add(len as u64);
         (offset | len as u64).is_multiple_of(self.block) && end <= size && !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Reads as much as it gets: nothing where the file system refuses, and less at the end of a file that was cut short.
+    /// Reads as much as possible: nothing if the file system refuses, and less at the end of a truncated file.
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<usize> {
         if self.is_aligned(out) {
             return self.tried(|| self.file.read_at(out, offset));
@@ -114,7 +114,7 @@ impl Direct {
         Ok(done)
     }
 
-    /// Writes as much as it can.
+    /// Writes as much as possible.
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
         if self.is_aligned(data) {
             return self.tried(|| self.file.write_at(data, offset));
@@ -137,7 +137,7 @@ impl Direct {
         (memory.as_ptr() as usize).is_multiple_of(self.memory)
     }
 
-    /// The result of a system call; nothing done if it refuses requests of this kind, which are not tried again then.
+    /// The result of a system call. If the file system refuses direct requests, returns 0 and does not try again.
     fn tried(&self, mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
         loop {
             match call() {
@@ -152,8 +152,8 @@ impl Direct {
     }
 }
 
-/// What blocks and memory must be aligned to, as the kernel says; nothing where it says that there is no way past the cache. Before
-/// Linux 6.1 it says nothing, and a page is enough for everybody.
+/// The alignment that the kernel reports for blocks and memory. `None` if it reports that the page cache cannot be bypassed.
+/// Kernels before Linux 6.1 report nothing; a page is then always enough.
 fn alignment(file: &File) -> Option<(u64, usize)> {
     let Ok(said) = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else { return Some((PAGE as u64, PAGE)) };
     if said.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
@@ -164,7 +164,7 @@ fn alignment(file: &File) -> Option<(u64, usize)> {
     known.then_some((block.into(), memory))
 }
 
-/// Bytes that begin at a page.
+/// Bytes that begin at a page boundary.
 #[derive(Default)]
 pub(crate) struct Pages {
     bytes: Vec<u8>,
@@ -173,14 +173,14 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// So many zeroed bytes.
+    /// `len` zero bytes.
     pub fn new(len: usize) -> Self {
         let mut new = Self::default();
         new.resize(len);
         new
     }
 
-    /// Makes it `len` bytes long. Growing beyond what it ever was discards the contents.
+    /// Changes the length to `len` bytes. Growing beyond the largest length so far discards the contents.
     pub fn resize(&mut self, len: usize) {
         if self.skip + len > self.bytes.len() {
             self.bytes = Vec::new(); // freed first

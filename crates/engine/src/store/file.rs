@@ -21,27 +21,27 @@ use crate::error::{Error, ErrorKind, Result};
 pub enum Access {
     /// Never writes a byte; shares the file with other readers.
     ReadOnly,
-    /// Reads and writes; has the file to itself.
+    /// Reads and writes; locks the file exclusively.
     ReadWrite,
 }
 
 /// A regular file or a block device.
 ///
-/// It holds an advisory lock (`flock`) for its lifetime: shared for reading, exclusive for writing, so that two
-/// programs of this project never write to one volume at once. If it is a loop device, its backing file is locked too.
+/// It holds an advisory lock (`flock`) for its lifetime: shared for reading, exclusive for writing. So two programs of this project
+/// never write to the same volume at once. For a loop device, the backing file is locked too.
 pub struct FileStore {
     file: File,
     path: PathBuf,
-    /// The length at opening, or as changed through this store since.
+    /// The length at opening, or after the last change through this store.
     len: AtomicU64,
     access: Access,
     regular: bool,
-    /// The backing file of a loop device, locked too (it is the same volume under another name), and its length at
-    /// opening.
+    /// The backing file of a loop device, and its length at opening. It is locked too, because it is the same volume under another
+    /// name.
     behind: Option<(File, u64)>,
-    /// The way past the page cache, once that was asked for and if there is one.
+    /// The descriptor that bypasses the page cache, if that was requested and is possible.
     direct: OnceLock<Option<Direct>>,
-    /// What is put back when it is closed.
+    /// The times to restore on closing.
     times: OnceLock<FileTimes>,
 }
 
@@ -69,8 +69,8 @@ impl FileStore {
         })
     }
 
-    /// Creates the file, which must not exist, with mode 0600 and `len` bytes allocated at once, so that a full file
-    /// system fails here and not later.
+    /// Creates the file with mode 0600 and allocates `len` bytes at once, so that a full file system is detected now, not later.
+    /// The file must not exist.
     ///
     /// # Errors
     /// `Io`. If the space cannot be allocated, the new file is removed again.
@@ -78,7 +78,7 @@ impl FileStore {
         Self::created(path, len, |store| store.allocate(len))
     }
 
-    /// The same without allocating space: the file is one hole, which reads as zeros.
+    /// Like [`FileStore::create`], without allocating space: the file is one hole, which reads as zeros.
     ///
     /// # Errors
     /// `Io`. If the length cannot be set, the new file is removed again.
@@ -93,7 +93,7 @@ impl FileStore {
             let access = Access::ReadWrite;
             let (behind, direct, times) = (None, OnceLock::new(), OnceLock::new());
             let store = Self { file, path, len: len_now, access, regular: true, behind, direct, times };
-            // Locked first: allocating may take long, and nobody else may lock the file meanwhile.
+            // Locked first: allocation may take long, and no other program may lock the file meanwhile.
             store.lock().and_then(|()| fill(&store)).inspect_err(|_| {
                 if store.is_at(&store.path) {
                     let _ = fs::remove_file(&store.path);
@@ -104,7 +104,7 @@ impl FileStore {
         create().map_err(|e| e.at(path))
     }
 
-    /// The path it was opened by.
+    /// The path at opening.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -114,13 +114,13 @@ impl FileStore {
         !self.regular
     }
 
-    /// Whether `path` itself (not through a symbolic link) is still this file, and not one that has replaced it.
+    /// Whether `path` itself (without following a symbolic link) is still this file, and not a replacement.
     pub fn is_at(&self, path: &Path) -> bool {
         Self::same(self.file.metadata(), fs::symlink_metadata(path))
     }
 
-    /// Renames this file from `from` to `to`, which must be unused or the name of the `old` file, which is then
-    /// removed. A file that has appeared there meanwhile stays.
+    /// Renames this file from `from` to `to`. `to` must be unused, or the name of the `old` file, which is then removed. Any other
+    /// file that has appeared at `to` is kept.
     ///
     /// # Errors
     /// `InUse` if it is no longer at `from`, or `to` is another file; `Io`.
@@ -143,27 +143,27 @@ impl FileStore {
         }
     }
 
-    /// Lets the file `from` replace this one, if this one is at `to`.
+    /// Replaces this file with the file `from`, if this file is at `to`.
     fn give_way(&self, from: &Path, to: &Path) -> io::Result<bool> {
         if !files::exchange(from, to)? {
-            // The best we can do where names cannot be exchanged.
+            // The best option if the file system cannot exchange names.
             return if self.is_at(to) { fs::rename(from, to).map(|()| true) } else { Ok(false) };
         }
         if !self.is_at(from) {
             return files::exchange(from, to).map(|_| false);
         }
-        // The old file goes once its successor's name is durable; if syncing fails, it goes all the same.
+        // Sync the new name before the old file is removed. If syncing fails, the old file is removed anyway.
         let _ = files::sync_folder(to);
         fs::remove_file(from).map(|()| true)
     }
 
-    /// Drops its pages from the page cache, so that the next read asks the disk.
+    /// Drops the file's pages from the page cache, so that the next read comes from the disk.
     pub fn forget_cached(&self) {
         let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
     }
 
-    /// From now on what is written and read leaves no trace in the times of a file: those of access and modification, as they are
-    /// now, are put back when it is closed. Whoever goes by these times, such as a backup, misses what was changed.
+    /// From now on, reads and writes leave no trace in the file's times: closing restores its current access and modification
+    /// times. Programs that rely on these times, such as backups, then miss the changes.
     ///
     /// # Errors
     /// `Io`.
@@ -175,8 +175,8 @@ impl FileStore {
         Ok(())
     }
 
-    /// What of the file was never written: holes, and room that was only allocated, as its file system tells (lseek(2), `SEEK_HOLE`).
-    /// Nothing of a device, and where the file system does not tell.
+    /// The ranges that were never written: holes and merely allocated space, as the file system reports them (lseek(2),
+    /// `SEEK_HOLE`). Empty for a device, and if the file system does not report holes.
     ///
     /// # Errors
     /// `Io`.
@@ -186,7 +186,7 @@ impl FileStore {
         while self.regular && at < self.len() {
             let data = match seek(&self.file, rustix::fs::SeekFrom::Data(at)) {
                 Ok(data) => data,
-                // Nothing but a hole is left.
+                // Only a hole is left.
                 Err(Errno::NXIO) => self.len(),
                 Err(Errno::INVAL | Errno::OPNOTSUPP) => break,
                 Err(e) => return Err(io::Error::from(e).into()),
@@ -242,7 +242,7 @@ impl FileStore {
         self.files().try_for_each(|file| self.lock_file(file))
     }
 
-    /// Every file that is locked.
+    /// All files that are locked.
     fn files(&self) -> impl Iterator<Item = &File> {
         std::iter::once(&self.file).chain(self.behind.as_ref().map(|(file, _)| file))
     }
@@ -277,8 +277,8 @@ impl FileStore {
         Ok(())
     }
 
-    /// False if the file system does not support it: some only know what has been written. A signal that comes meanwhile ends the call,
-    /// which takes long for a large file, but not what was asked for.
+    /// Returns false if the file system does not support it. A signal interrupts the call, which takes long for a large file; the
+    /// call is then repeated.
     fn fallocate(&self, flags: FallocateFlags, offset: u64, len: u64) -> io::Result<bool> {
         match retry_on_intr(|| fallocate(&self.file, flags, offset, len)) {
             Ok(()) => Ok(true),
@@ -287,18 +287,18 @@ impl FileStore {
         }
     }
 
-    /// Allocates space for growing to `len` bytes; the length stays as it is. False where the file system cannot: then
-    /// only writing shows whether there is room.
+    /// Allocates space for growing to `len` bytes, without changing the length. Returns false if the file system does not support
+    /// that; then only writing shows whether there is enough space.
     ///
     /// # Errors
-    /// `Io` if there is no room. [`FileStore::change_len`] releases what was allocated.
+    /// `Io` if there is not enough space. [`FileStore::change_len`] releases what was allocated.
     pub(crate) fn reserve(&self, len: u64) -> io::Result<bool> {
         let old = self.len();
         self.fallocate(FallocateFlags::KEEP_SIZE, old, len.saturating_sub(old))
     }
 
-    /// A view of the file while it grows to `len` bytes: a write that begins inside it or at its end may extend it that
-    /// far.
+    /// A view of the file while it grows to `len` bytes. A write that begins inside the file or at its end may extend it up to
+    /// `len`.
     pub(crate) fn growing(&self, len: u64) -> impl Store + '_ {
         Growing { file: self, len }
     }
@@ -320,9 +320,8 @@ impl FileStore {
         self.direct.get()?.as_ref()
     }
 
-    /// Fails if the file was truncated while open, so that byte `end` is no longer in it: writing would stretch it
-    /// again. The backing file of a loop device only has its length compared, since nobody knows which part of it the
-    /// device is.
+    /// Fails if the file was truncated while open and byte `end` no longer exists: a write would extend it again. For a loop
+    /// device, only the length of the backing file is compared, because the device's range in that file is unknown.
     fn reaches(&self, end: u64) -> io::Result<()> {
         let (file, needed) = match &self.behind {
             Some((file, len)) => (file, *len),
@@ -341,7 +340,7 @@ impl FileStore {
 /// A file that grows as it is written.
 struct Growing<'a> {
     file: &'a FileStore,
-    /// The length it may grow to.
+    /// The length up to which it may grow.
     len: u64,
 }
 
@@ -372,14 +371,14 @@ fn holder(file: &File) -> Option<String> {
     let inode = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
     let of_it = |line: &&str| line.contains("FLOCK") && line.split_whitespace().any(|word| word == inode);
     let pid = |locks: &str| locks.lines().find(of_it)?.split_whitespace().nth(4).map(str::to_owned);
-    // A line may be missed while others come and go during the read.
+    // Concurrent changes to /proc/locks can hide a line from a single read.
     let pid = (0..3).find_map(|_| pid(&fs::read_to_string("/proc/locks").ok()?))?;
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(format!("process {pid}, {}", name.trim_end()))
 }
 
-/// The backing file of a loop device or of a partition on one, if it is visible, and where in it the device ends, in
-/// bytes: whoever writes to the device writes to that file (sysfs, /sys/block/loopN/loop).
+/// The backing file of a loop device or of a partition on one, if it is visible, and the offset in it where the device ends, in
+/// bytes. Every write to the device is a write to that file (sysfs, /sys/block/loopN/loop).
 fn behind(device: &File) -> Option<(File, u64)> {
     let device = device.metadata().ok()?.rdev();
     let node = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
@@ -394,8 +393,8 @@ fn behind(device: &File) -> Option<(File, u64)> {
     Some((file, end.min(len)))
 }
 
-/// Opens a block device for this process alone: no file system, swap area or device mapper. The kernel refuses O_EXCL
-/// for a device that any of these uses, and refuses them a device that is open with it (open(2)).
+/// Opens a block device exclusively: it must not be in use by a file system, as a swap area or by device mapper. The kernel refuses
+/// O_EXCL for a device in use, and refuses these uses while the device is open with O_EXCL (open(2)).
 fn exclusive(path: &Path) -> Result<File> {
     let flags = rustix::fs::OFlags::EXCL.bits().cast_signed();
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).map_err(|e| match e.kind() {
@@ -407,7 +406,7 @@ fn exclusive(path: &Path) -> Result<File> {
     })
 }
 
-/// Opens for reading without updating the access time, where that is allowed: to the owner and to root (open(2)).
+/// Opens for reading without updating the access time, if permitted: only the owner and root may do that (open(2)).
 fn untouched(path: &Path) -> io::Result<File> {
     let no_time = rustix::fs::OFlags::NOATIME.bits().cast_signed();
     match OpenOptions::new().read(true).custom_flags(no_time).open(path) {
@@ -417,8 +416,7 @@ fn untouched(path: &Path) -> io::Result<File> {
 }
 
 impl Drop for FileStore {
-    /// A process that was just started shares the descriptor until it calls exec, so closing ours would not release the
-    /// lock.
+    /// A newly started process shares the descriptor until it calls exec. Closing ours would then not release the lock.
     fn drop(&mut self) {
         if let Some(times) = self.times.get() {
             let _ = self.file.set_times(*times);
@@ -450,8 +448,8 @@ impl Store for FileStore {
         if self.access == Access::ReadOnly {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "opened read-only"));
         }
-        // A container must not grow: what lies past its end is not part of the volume. Nor may one that was truncated
-        // while open be stretched again.
+        // A container must not grow: bytes past its end are not part of the volume. A container that was truncated while open must
+        // not be extended again.
         check_range(offset, data.len(), self.len())?;
         self.reaches(offset + data.len() as u64)?;
         match self.direct() {
@@ -463,7 +461,7 @@ impl Store for FileStore {
     fn flush(&self) -> io::Result<()> {
         match self.access {
             Access::ReadOnly => Ok(()),
-            // Truncating also lost what had been written to the part that was cut off.
+            // Truncation also lost what had been written to the part that was cut off.
             Access::ReadWrite => self.file.sync_data().and_then(|()| self.still_whole()),
         }
     }
@@ -484,7 +482,7 @@ impl Store for FileStore {
         self.direct().is_some_and(|direct| direct.what() == Bypass::All)
     }
 
-    /// For block devices only: a file is locked already, and cryptsetup takes the same lock on it.
+    /// For block devices only: a file is locked already, and cryptsetup uses the same lock for it.
     fn lock_header(&self) -> Result<Option<HeaderLock>> {
         if self.regular {
             return Ok(None);

@@ -1,8 +1,7 @@
 //! The lock that cryptsetup holds while it reads or changes the LUKS2 header of a block device: a file in
 //! /run/cryptsetup named after the device's number, locked with `flock` (cryptsetup's lib/utils_device_locking.c).
 //!
-//! Whoever releases it removes the file, so a process that has locked one must check that it is still the file others
-//! would open.
+//! Releasing the lock removes the file. So after locking a file, a process must check that others would still open the same one.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError, symlink_metadata};
 use std::io;
@@ -15,7 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// The folder of the lock files (`DEFAULT_LUKS2_LOCK_PATH`).
 const FOLDER: &str = "/run/cryptsetup";
 
-/// How often to try, and how long to wait in between: others hold the lock for moments.
+/// The number of attempts, and the wait between them: others hold the lock only briefly.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -26,13 +25,13 @@ pub struct HeaderLock {
     path: PathBuf,
 }
 
-/// Takes the lock of the block device with this number; `None` if this user may not take it.
+/// Takes the lock of the block device with this number. `None` if this user may not take it.
 pub(super) fn take(device: u64) -> Result<Option<HeaderLock>> {
     in_folder(Path::new(FOLDER), device)
 }
 
 fn in_folder(folder: &Path, device: u64) -> Result<Option<HeaderLock>> {
-    // It may exist already; whether it can be used shows below.
+    // The folder may exist already; opening the file below shows whether it is usable.
     let _ = DirBuilder::new().mode(0o700).create(folder);
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let path = folder.join(format!("L_{major}:{minor}"));
@@ -42,8 +41,8 @@ fn in_folder(folder: &Path, device: u64) -> Result<Option<HeaderLock>> {
         }
         let file = match open(&path) {
             Ok(file) => file,
-            // Only root can. Other users may have access to the device, but then there is no lock that cryptsetup
-            // honours.
+            // Only root can open the lock file. Another user may have access to the device, but then there is no lock that
+            // cryptsetup honours.
             Err(e) if matches!(e.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound) => return Ok(None),
             Err(e) => return Err(e.into()),
         };
@@ -67,7 +66,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 impl HeaderLock {
-    /// Whether others who open the path get this file.
+    /// Whether opening the path still yields this file.
     fn is_found(&self) -> bool {
         let same = |a: std::fs::Metadata, b: std::fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
         self.file.metadata().is_ok_and(|a| symlink_metadata(&self.path).is_ok_and(|b| same(a, b)))
@@ -75,7 +74,7 @@ impl HeaderLock {
 }
 
 impl Drop for HeaderLock {
-    /// Removed while still locked: a process that waits for it then sees that the path is another file.
+    /// Removes the file while it is still locked. A waiting process then sees that the path no longer refers to it.
     fn drop(&mut self) {
         if self.is_found() {
             let _ = std::fs::remove_file(&self.path);

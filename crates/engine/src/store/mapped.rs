@@ -3,47 +3,47 @@ use std::sync::Arc;
 
 use super::{Store, check_range, largest_sector};
 
-/// A store that is put together of parts of another one: extents, in the order in which they follow each other.
+/// A store that consists of parts of another store: extents, in order.
 pub struct MappedStore {
     inner: Arc<dyn Store>,
-    /// Where each extent begins here, in bytes, and the extent; the first one begins at 0.
+    /// The offset of each extent in this store, in bytes, and the extent. The first offset is 0.
     extents: Vec<(u64, Extent)>,
     len: u64,
     writable: bool,
     sector_size: u64,
 }
 
-/// A part of a [`MappedStore`]. It is either one run of bytes, or chunks that lie in several runs by turns.
+/// A part of a [`MappedStore`]: either one run of bytes, or chunks taken from several runs in turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Its length in bytes; each run has an equal share of it, in whole chunks.
+    /// Length in bytes. The runs have equal shares of it, in whole chunks.
     pub len: u64,
-    /// Bytes that follow each other in one run before the next one's turn; with one run, all of them.
+    /// Bytes taken from one run before the next one's turn. With a single run, its whole length.
     pub chunk: u64,
-    /// Where the runs begin in the store below, in bytes.
+    /// The offsets of the runs in the store below, in bytes.
     pub runs: Vec<u64>,
 }
 
-/// Bytes that follow each other in both stores.
+/// Bytes that are contiguous in both stores.
 struct Piece {
     at: u64,
     len: usize,
 }
 
 impl Extent {
-    /// One run of bytes.
+    /// A single run of bytes.
     pub fn linear(at: u64, len: u64) -> Self {
         Self { len, chunk: len, runs: vec![at] }
     }
 
-    /// Bytes of each run. `None` where the fields contradict each other.
+    /// The length of each run, in bytes. `None` if the fields contradict each other.
     fn run_len(&self) -> Option<u64> {
         let len = self.len.checked_div(self.runs.len() as u64)?;
         let whole = len > 0 && self.len.is_multiple_of(self.runs.len() as u64);
         (whole && self.chunk > 0 && len.is_multiple_of(self.chunk)).then_some(len)
     }
 
-    /// The piece that begins `within` bytes from its beginning and has at most `most` bytes.
+    /// The piece that begins `within` bytes after the extent's beginning, of at most `most` bytes.
     fn piece(&self, within: u64, most: usize) -> Piece {
         let (chunk, inside) = (within / self.chunk, within % self.chunk);
         let (row, run) = (chunk / self.runs.len() as u64, chunk % self.runs.len() as u64);
@@ -53,10 +53,11 @@ impl Extent {
 }
 
 impl MappedStore {
-    /// These extents of `inner`, which can be written if that can and `writable` says so.
+    /// These extents of `inner`. The result is writable if `inner` is and `writable` is set.
     ///
     /// # Errors
-    /// `UnexpectedEof` if an extent reaches past the end of `inner`, `InvalidInput` if the fields of one contradict each other.
+    /// `UnexpectedEof` if an extent reaches past the end of `inner`; `InvalidInput` if the fields of an extent contradict each
+    /// other.
     pub fn new(inner: Arc<dyn Store>, extents: &[Extent], writable: bool) -> io::Result<Self> {
         let mut len = 0u64;
         let mut placed = Vec::with_capacity(extents.len());
@@ -68,21 +69,21 @@ impl MappedStore {
             placed.push((len, extent.clone()));
             len = len.checked_add(extent.len).ok_or(io::ErrorKind::InvalidInput)?;
         }
-        // The store's own, if all runs and chunks are made of whole sectors of it.
+        // The sector size of the store below, if all runs and chunks consist of its whole sectors.
         let borders = extents.iter().flat_map(|extent| extent.runs.iter().chain([&extent.chunk]));
         let sector_size = largest_sector(inner.sector_size(), borders.fold(len, |all, border| all | border));
         Ok(Self { inner, extents: placed, len, writable, sector_size })
     }
 
-    /// The same store, shown with smaller sectors.
+    /// The same store, reporting a smaller sector size.
     pub fn with_sector_size(self, size: u64) -> Self {
         Self { sector_size: largest_sector(self.sector_size, size), ..self }
     }
 
-    /// The piece that begins at `offset`, which lies within the store.
+    /// The piece that begins at `offset`, which must lie within the store.
     fn piece(&self, offset: u64, most: usize) -> Piece {
         let (start, extent) = &self.extents[self.extents.partition_point(|(start, _)| *start <= offset) - 1];
-        // An extent is whole chunks, so that no chunk reaches into the next one.
+        // An extent consists of whole chunks, so no chunk reaches into the next extent.
         extent.piece(offset - start, most)
     }
 }
@@ -154,12 +155,12 @@ mod tests {
     use super::*;
     use crate::store::MemoryStore;
 
-    /// 64 bytes below; the store has 8 of them, then 16 in chunks of 4 from two runs, then 6.
+    /// The store below has 64 bytes. This store has 8 of them, then 16 in chunks of 4 from two runs, then 6.
     fn extents() -> [Extent; 3] {
         [Extent::linear(40, 8), Extent { len: 16, chunk: 4, runs: vec![0, 20] }, Extent::linear(58, 6)]
     }
 
-    /// Where each byte of the store is below.
+    /// The offset of each byte in the store below.
     fn places() -> Vec<usize> {
         let striped = [0..4, 20..24, 4..8, 24..28].into_iter().flatten();
         (40..48).chain(striped).chain(58..64).collect()

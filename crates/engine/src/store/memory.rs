@@ -3,7 +3,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::{Store, check_range};
 
-/// A store in memory, for tests, benchmarks and headers that are already in memory.
+/// A store in memory: for tests, benchmarks and headers that were already read.
 #[derive(Default)]
 pub struct MemoryStore(RwLock<Vec<u8>>);
 
@@ -13,7 +13,7 @@ impl MemoryStore {
         Self(RwLock::new(bytes))
     }
 
-    /// A copy of its contents.
+    /// A copy of the contents.
     pub fn to_vec(&self) -> Vec<u8> {
         self.bytes().clone()
     }

@@ -28,28 +28,28 @@ use crate::error::Result;
 /// The smallest sector size of any disk, in bytes.
 pub const SMALLEST_SECTOR: u64 = 512;
 
-/// What goes past the system's page cache.
+/// The requests that bypass the system's page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bypass {
-    /// Everything: somebody else keeps what is read, and nothing is to be in memory twice.
+    /// All requests, because another cache holds the data.
     All,
-    /// Writes of at least a MiB: all is read once, ahead of time, and rewritten.
+    /// Writes of at least 1 MiB: the data were read ahead once and are rewritten.
     LargeWrites,
 }
 
 /// Positioned bytes. Each call is exact or an error. Offsets and lengths are in bytes.
 pub trait Store: Send + Sync {
-    /// The store that this one is a layer over. It answers where the layer does not: whether it is whole and writable, its sector
-    /// size, the page cache. What a layer passes on only where its bytes lie at the same positions, it says itself: locking the
-    /// header, changing the size, discarding.
+    /// The store below this layer. By default it answers for the layer: whether the store is whole and writable, its sector size,
+    /// and the page cache. A layer must forward the rest itself, if its bytes have the same offsets: locking the header, changing
+    /// the size, discarding.
     fn below(&self) -> Option<&dyn Store> {
         None
     }
 
-    /// Size in bytes.
+    /// The size in bytes.
     fn len(&self) -> u64;
 
-    /// Whether its size is 0.
+    /// Whether the size is 0.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -60,21 +60,21 @@ pub trait Store: Send + Sync {
     /// `UnexpectedEof` if the range reaches past the end, or whatever the backing reports.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
 
-    /// Writes all of `data` at `offset`, and clobbers `data`: its contents are unspecified on return, since a volume encrypts in
-    /// place. [`Tree::write_at`](crate::trees::Tree::write_at) leaves its data alone.
+    /// Writes all of `data` at `offset`. The contents of `data` are unspecified on return, because a volume encrypts in place.
+    /// [`Tree::write_at`](crate::trees::Tree::write_at) does not change its data.
     ///
     /// # Errors
     /// `PermissionDenied` if it is read-only, `UnexpectedEof` past the end, or whatever the backing reports.
     fn write_clobbering(&self, offset: u64, data: &mut [u8]) -> io::Result<()>;
 
-    /// Makes every write that has returned durable.
+    /// Makes every completed write durable.
     ///
     /// # Errors
     /// Whatever the backing reports. Writes since the last successful flush may be lost.
     fn flush(&self) -> io::Result<()>;
 
-    /// Fails if the store is now shorter than [`Store::len`]: its file was truncated while open. A caller that puts
-    /// data aside that belongs elsewhere in the store, as a journal does, checks first.
+    /// Fails if the store is now shorter than [`Store::len`] because its file was truncated while open. Check this before storing
+    /// data temporarily elsewhere in the store, as a journal does.
     ///
     /// # Errors
     /// An error that says so, or whatever the backing reports.
@@ -82,8 +82,8 @@ pub trait Store: Send + Sync {
         self.below().map_or(Ok(()), Store::still_whole)
     }
 
-    /// Sector size that file systems in it should be made for, in bytes: a power of two, at least 512. Smaller requests
-    /// work, but other programs that open the same volume may refuse a file system with smaller sectors.
+    /// The sector size to use for file systems in this store, in bytes: a power of two, at least 512. Smaller requests work, but
+    /// other programs that open the same volume may refuse a file system with smaller sectors.
     fn sector_size(&self) -> u64 {
         self.below().map_or(SMALLEST_SECTOR, Store::sector_size)
     }
@@ -98,8 +98,8 @@ pub trait Store: Send + Sync {
         self.below().is_some_and(Store::damage_prevented)
     }
 
-    /// Keeps other programs from changing the header, if there is a lock that they honour; `None` if there is none, or
-    /// this user may not take it. Dropping it releases the lock.
+    /// Keeps other programs from changing the header, if there is a lock that they honour. `None` if there is no such lock, or this
+    /// user may not take it. Dropping it releases the lock.
     ///
     /// # Errors
     /// `InUse` if another program holds it.
@@ -107,13 +107,14 @@ pub trait Store: Send + Sync {
         Ok(None)
     }
 
-    /// Goes past the system's page cache from now on, where the backing can. Whether it does; what was said first counts. Called
-    /// before the store is shared out: no write may be under way.
+    /// From now on bypasses the system's page cache, if the backing supports that. Returns whether it does. Only the first call
+    /// counts. Must be called before the store is shared: no write may be in progress.
     fn bypass_cache(&self, what: Bypass) -> bool {
         self.below().is_some_and(|below| below.bypass_cache(what))
     }
 
-    /// Whether all goes past the page cache: then each request waits for a disk, and a few large ones are better than many small ones.
+    /// Whether all requests bypass the page cache. Then each request waits for a disk, and a few large ones are faster than many
+    /// small ones.
     fn bypasses_cache(&self) -> bool {
         self.below().is_some_and(Store::bypasses_cache)
     }
@@ -126,7 +127,7 @@ pub trait Store: Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Says that a range is no longer needed; its contents are unspecified afterwards. Doing nothing is allowed.
+    /// Marks a range as no longer needed; its contents are unspecified afterwards. Doing nothing is allowed.
     ///
     /// # Errors
     /// Whatever the backing reports.
@@ -180,7 +181,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     }
 }
 
-/// The largest sector size up to `at_most` that divides `len`; [`SMALLEST_SECTOR`] if none does.
+/// The largest sector size that divides `len` and is at most `at_most`; [`SMALLEST_SECTOR`] if there is none.
 pub(crate) fn largest_sector(at_most: u64, len: u64) -> u64 {
     at_most.min(len & len.wrapping_neg()).max(SMALLEST_SECTOR)
 }
@@ -188,7 +189,7 @@ pub(crate) fn largest_sector(at_most: u64, len: u64) -> u64 {
 /// Fails unless the `len` bytes at `offset` lie within `size`.
 ///
 /// # Errors
-/// `UnexpectedEof`, which says so.
+/// `UnexpectedEof`, with the range and the size.
 pub fn check_range(offset: u64, len: usize, size: u64) -> io::Result<()> {
     match offset.checked_add(len as u64) {
         Some(end) if end <= size => Ok(()),

@@ -46,7 +46,7 @@ impl Store for SliceStore {
         self.inner.flush()
     }
 
-    /// The store's own, if the slice is made of whole sectors of it.
+    /// The sector size of the store below, if the slice consists of its whole sectors.
     fn sector_size(&self) -> u64 {
         largest_sector(self.inner.sector_size(), self.start | self.len)
     }
