@@ -1,7 +1,6 @@
 //! Detects a store's file system, its label and its UUID from its first bytes.
 //!
-//! Magic numbers and fields are where util-linux's libblkid looks for them; its names for the kinds are
-//! [`Kind::mount_type`].
+//! Magic numbers and fields are where util-linux's libblkid looks for them. [`Kind::mount_type`] returns libblkid's names.
 
 use std::io;
 
@@ -14,9 +13,9 @@ use crate::store::{SMALLEST_SECTOR, Store};
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Filesystem {
-    /// Which file system.
+    /// The kind of file system.
     pub kind: Kind,
-    /// The label its owner gave it.
+    /// Its label, chosen by its owner.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// Its UUID or serial number, formatted as the system does (`blkid`, `/dev/disk/by-uuid`).
@@ -26,7 +25,7 @@ pub struct Filesystem {
 
 macro_rules! kinds {
     ($($kind:ident, $name:literal, $mount:literal, $described:literal;)*) => {
-        /// File systems, and things found in their place.
+        /// File systems, and other things found where a file system is expected.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Kind {
@@ -42,7 +41,7 @@ macro_rules! kinds {
                 match self { $(Self::$kind => $name,)* }
             }
 
-            /// The system's name for it: what `mount -t` takes and `blkid` calls `TYPE`.
+            /// The system's name for the kind: the type in `mount -t` and in blkid's `TYPE`.
             pub fn mount_type(self) -> &'static str {
                 match self { $(Self::$kind => $mount,)* }
             }
@@ -93,10 +92,10 @@ impl Kind {
     }
 }
 
-/// Bytes from the beginning of a store in which all marks are.
+/// The first bytes of a store, in which all magic numbers are.
 pub const LOOKED_AT: usize = 0x10000 + 4096;
 
-/// Marks at fixed places that alone decide.
+/// Magic numbers that identify a kind on their own, with their offsets.
 static MARKS: &[(usize, &[u8], Kind)] = &[
     (ntfs::boot_sector::NAME.0, ntfs::boot_sector::NAME.1, Kind::Ntfs),
     (exfat::boot_sector::NAME.0, exfat::boot_sector::NAME.1, Kind::ExFat),
@@ -120,7 +119,7 @@ static MARKS: &[(usize, &[u8], Kind)] = &[
     (512 + 24, b"LVM2 001", Kind::Lvm),
 ];
 
-/// The file system in `store`, or `None` if there is no known one.
+/// The file system in `store`; `None` if no known one is found.
 ///
 /// # Errors
 /// Those of the store.
@@ -146,11 +145,11 @@ pub fn detect(store: &dyn Store) -> io::Result<Option<Filesystem>> {
     Ok(Some(Filesystem { kind, label, uuid }))
 }
 
-/// The sector size, in bytes, that the file system in `store` was made for, or its block size where only that matters:
-/// the kernel does not mount it from a disk with larger sectors. 512 unless it is known to accept more; `None` if there
-/// is no file system.
+/// The sector size, in bytes, of the file system in `store`, or its block size if only that matters. The kernel does not mount it
+/// from a disk with larger sectors. The result is 512 unless larger sectors are known to work, and `None` if there is no file
+/// system.
 ///
-/// Fields are where the file systems of Linux look for them (fs/*/super.c and the headers beside them).
+/// Fields are where Linux's file systems look for them (fs/*/super.c and the headers beside them).
 ///
 /// # Errors
 /// Those of the store.
@@ -165,12 +164,12 @@ pub(super) fn sector_size(store: &dyn Store) -> io::Result<Option<u64>> {
         Kind::Ext2 | Kind::Ext3 | Kind::Ext4 => start.u32(0x418).and_then(|log2| power(log2.saturating_add(10))),
         Kind::Xfs => start.bytes(102).copied().map(u16::from_be_bytes).map(u32::from),
         Kind::Btrfs => start.u32(0x10090),
-        // Their blocks are pages, as are those of a swap area.
+        // The blocks of F2FS are pages, and so are those of a swap area.
         Kind::F2fs | Kind::Swap => Some(4096),
         Kind::Erofs => start.bytes::<1>(0x40c).and_then(|log2| power(log2[0].into())),
         Kind::ExtJournal | Kind::ReFs | Kind::HfsPlus | Kind::Hfs | Kind::Apfs => None,
         Kind::Iso9660 | Kind::Udf | Kind::Squashfs => None,
-        // It was made for none: only what is in its logical volumes was.
+        // LVM2 has no sector size of its own; the file systems in its logical volumes do.
         Kind::Lvm => return Ok(None),
     };
     Ok(Some(found.filter(|size| size.is_power_of_two()).map_or(SMALLEST_SECTOR, u64::from).max(SMALLEST_SECTOR)))
@@ -183,14 +182,14 @@ pub(crate) fn kind(start: &[u8]) -> Option<Kind> {
     marked.or_else(|| ext_kind(&start)).or_else(|| fat_kind(&start)).or_else(|| hfs_kind(&start))
 }
 
-/// Whether a boot sector of FAT, exFAT or NTFS says which one it is.
+/// Whether a boot sector names its file system: FAT, exFAT or NTFS.
 pub(crate) fn names_itself(sector: &[u8]) -> bool {
     let names = NAMES.into_iter().chain([ntfs::boot_sector::NAME, exfat::boot_sector::NAME]);
     names.into_iter().any(|(at, name)| Start(sector).has(at, name))
 }
 
-/// ext2, ext3 and ext4 differ in the features their superblock lists (libblkid's ext.c). The magic number has only two
-/// bytes, so other fields must make sense too.
+/// ext2, ext3 and ext4 differ in the features that their superblock lists (libblkid's ext.c). The magic number has only two bytes,
+/// so other fields must be plausible too.
 fn ext_kind(start: &Start<'_>) -> Option<Kind> {
     const SUPERBLOCK: usize = 0x400;
     const JOURNAL_DEVICE: u32 = 0x8;
@@ -209,7 +208,7 @@ fn ext_kind(start: &Start<'_>) -> Option<Kind> {
     })
 }
 
-/// Which ext has these features.
+/// The version of ext that uses these features.
 pub(super) fn ext_kind_of(compatible: u32, incompatible: u32, read_only: u32) -> Kind {
     const HAS_JOURNAL: u32 = 0x4;
     /// Read-only compatible features of ext3: sparse superblocks, large files, hashed directories.
@@ -225,7 +224,7 @@ pub(super) fn ext_kind_of(compatible: u32, incompatible: u32, read_only: u32) ->
     }
 }
 
-/// FAT has no magic number common to all: a jump, and fields that make sense together.
+/// FAT has no common magic number: it is recognised by a jump instruction and consistent fields.
 fn fat_kind(start: &Start<'_>) -> Option<Kind> {
     let jumps = start.has(0, b"\xeb") || start.has(0, b"\xe9");
     let named = NAMES.iter().any(|(at, name)| start.has(*at, name));
@@ -274,7 +273,7 @@ fn exfat_label(store: &dyn Store) -> io::Result<Option<String>> {
     Ok(label.and_then(|e| Start(e).utf16(2, usize::from(e[1].min(11)) * 2)))
 }
 
-/// The label is attribute 0x60 of record 3 of the master file table, which is `$Volume`.
+/// The label is attribute 0x60 of record 3 in the master file table: `$Volume`.
 fn ntfs_label(store: &dyn Store, start: &Start<'_>) -> io::Result<Option<String>> {
     const NAME: u32 = 0x60;
     const END: u32 = 0xffff_ffff;
@@ -316,7 +315,7 @@ fn read(store: &dyn Store, at: u64, len: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The first bytes of something; there may be fewer than expected.
+/// The beginning of a store; it may be shorter than expected.
 struct Start<'a>(&'a [u8]);
 
 impl Start<'_> {
@@ -348,7 +347,7 @@ impl Start<'_> {
         (!text.is_empty()).then_some(text)
     }
 
-    /// Little-endian UTF-16 of at most `len` bytes.
+    /// Text of at most `len` bytes in little-endian UTF-16.
     fn utf16(&self, at: usize, len: usize) -> Option<String> {
         let units = self.0.get(at..at + len)?.chunks_exact(2).map(|u| u16::from_le_bytes([u[0], u[1]]));
         let text: String = char::decode_utf16(units.take_while(|u| *u != 0)).map(|c| c.unwrap_or('\u{fffd}')).collect();
@@ -378,13 +377,13 @@ mod tests {
             start[*at..][..bytes.len()].copy_from_slice(bytes);
             assert_eq!(super::kind(&start), Some(*kind));
             assert_eq!(super::kind(&start[..at + bytes.len() - 1]), None);
-            // Only the magic number is there: no label, no panic.
+            // Only the magic number is there: no label is found, and nothing panics.
             let found = detect(&MemoryStore::new(start)).expect("it can be read").expect("it is seen");
             assert_eq!((found.kind, found.label, found.uuid), (*kind, None, found_number(*kind)));
         }
     }
 
-    /// Numbers of 32 and 64 bits may be zero.
+    /// Serial numbers of 32 and 64 bits may be zero.
     fn found_number(kind: Kind) -> Option<String> {
         match kind {
             Kind::Ntfs => Some("0".repeat(16)),

@@ -1,7 +1,7 @@
 //! ext2, ext3 and ext4, for reading, through the crate `ext4-view`.
 //!
-//! The crate reads an unreplayed journal as if it were replayed, without writing. Its types cannot leave the thread
-//! that made them, so a dedicated thread does all the reading; it ends with the tree.
+//! The crate reads an unreplayed journal as if it were replayed, without writing. Its types cannot move to another thread, so a
+//! dedicated thread does all the reading. It ends with the tree.
 
 pub(super) mod free_tail;
 
@@ -21,27 +21,28 @@ use crate::error::{Error, Result};
 use crate::store::Store;
 use crate::trees::{Attributes, Entry, LeftOut, Listing, Node, NodeKind, Space, Tree, damaged, is_name};
 
-/// Offset of the superblock, and how much of it is examined.
+/// The offset of the superblock, and the number of bytes examined.
 const SUPERBLOCK: u64 = 1024;
 const JOURNAL_TO_REPLAY: u32 = 0x4;
 
 /// Files kept open, so that sequential reads are fast.
 const OPEN_FILES: usize = 64;
 
-/// Nodes whose attributes are kept: some 2 MB.
+/// The number of nodes whose attributes are cached: about 2 MB.
 const KNOWN: usize = 16 << 10;
 
 /// The longest symlink target, in bytes (`PATH_MAX` of linux/limits.h).
 const LINK_MAX: u64 = 4096;
 
-/// The crate seeks block by block; it gets past this many bytes of hole in a second or two.
+/// The crate seeks block by block, and takes a second or two for a hole of this many bytes.
 const FAR: u64 = 1 << 28;
 
 /// A store's ext2, ext3 or ext4 file system. A node is a path.
 pub struct Ext {
     thread: Thread,
     paths: Mutex<Paths>,
-    /// Attributes that were asked for: handing over to the thread takes longer than all else, and nothing changes.
+    /// A cache of attributes, valid forever because the file system is read-only. A request to the thread costs more than the rest
+    /// of a lookup.
     known: Mutex<HashMap<Node, Attributes>>,
     space: Space,
     warnings: Vec<String>,
@@ -49,10 +50,10 @@ pub struct Ext {
 
 type Job = Box<dyn FnOnce(&mut Worker) + Send>;
 
-/// The thread and its jobs. It has ended, and let go of the store, when this is dropped: whoever is at the other end of a connection
-/// hears so before the process ends.
+/// The thread and its jobs. Dropping this ends the thread and releases the store, so that a remote store is disconnected before the
+/// process ends.
 struct Thread {
-    /// Nothing once there are no more.
+    /// `None` when no more jobs follow.
     jobs: Mutex<Option<Sender<Job>>>,
     handle: Option<JoinHandle<()>>,
 }
@@ -63,7 +64,7 @@ struct Paths {
     nodes: HashMap<Arc<Vec<u8>>, Node>,
 }
 
-/// What the thread works with.
+/// The state of the thread.
 struct Worker {
     ext: Ext4,
     /// Open files.
@@ -76,9 +77,9 @@ struct Worker {
 
 struct Open {
     file: File,
-    /// Where the next read begins, in bytes.
+    /// The offset of the next read, in bytes.
     at: u64,
-    /// Size of the file, in bytes.
+    /// The size of the file, in bytes.
     len: u64,
 }
 
@@ -135,7 +136,7 @@ impl Ext {
 }
 
 impl Thread {
-    /// Nothing if it has ended.
+    /// Gives a job to the thread. `None` if the thread has ended.
     fn give(&self, job: Job) -> Option<()> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.send(job).ok()
     }
@@ -144,7 +145,7 @@ impl Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         *self.jobs.get_mut().unwrap_or_else(PoisonError::into_inner) = None;
-        // A panic in it is no news: whoever had asked for something heard of it.
+        // A panic of the thread was already reported to the caller whose job it ran.
         let _ = self.handle.take().map(JoinHandle::join);
     }
 }
@@ -308,7 +309,7 @@ impl Worker {
         Ok(Open { file: self.ext.open(parse(path)?).map_err(io_error)?, at: 0, len: metadata.len() })
     }
 
-    /// Fails if seeking to `offset` would take very long, as every other request would have to wait.
+    /// Fails if seeking to `offset` would take very long, because all other requests would have to wait.
     fn within_reach(&self, offset: u64) -> io::Result<()> {
         if offset / self.unit > (self.len / self.unit).max(FAR) {
             let what = "reading this far into a file whose holes exceed the volume";
@@ -318,7 +319,7 @@ impl Worker {
     }
 }
 
-/// The thread's work: opens the file system, reports the result, and takes jobs until the tree is gone.
+/// The thread's main function: opens the file system, reports the result, and runs jobs until the tree is dropped.
 fn serve(store: Arc<dyn Store>, unit: u64, opened: &Sender<io::Result<()>>, work: &Receiver<Job>) {
     let len = store.len();
     let ext = match guarded(|| Ext4::load(Box::new(Source(store))).map_err(io_error)) {
@@ -343,7 +344,7 @@ impl Ext4Read for Source {
     }
 }
 
-/// Sizes, and whether there is a journal to replay (section "The Super Block" of the kernel's ext4 documentation).
+/// The sizes, and whether a journal must be replayed (section "The Super Block" of the kernel's ext4 documentation).
 fn superblock(store: &dyn Store) -> io::Result<(Space, bool)> {
     let mut bytes = [0; 1024];
     store.read_at(SUPERBLOCK, &mut bytes)?;
@@ -359,7 +360,7 @@ fn superblock(store: &dyn Store) -> io::Result<(Space, bool)> {
     let of = |blocks: u64| blocks.saturating_mul(u64::from(unit));
     let total = of(high(0x150) | u64::from(u32_at(0x4)));
     let free = of(high(0x158) | u64::from(u32_at(0xc)));
-    // As the kernel computes it. The crate allocates memory for every group there would be.
+    // The number of groups as the kernel computes it. The crate allocates memory for every group.
     if total > store.len() {
         return Err(damaged("number of blocks", SUPERBLOCK + 0x4, format!("{total} bytes do not fit")));
     }
@@ -394,8 +395,8 @@ fn time(time: ext4_view::Timestamp) -> Option<SystemTime> {
     whole?.checked_add(nanoseconds)
 }
 
-/// Where a whole block of block numbers is missing, as ext2 and ext3 store a large hole, the crate reads block 0
-/// instead, and notices.
+/// ext2 and ext3 store a large hole by omitting a whole block of block numbers. The crate then reads block 0 instead, and reports
+/// corruption.
 fn told_of_reading(error: Ext4Error) -> io::Error {
     match &error {
         Ext4Error::Corrupt(what) if what.to_string().contains("from block 0 (originally 0)") => {
@@ -405,7 +406,7 @@ fn told_of_reading(error: Ext4Error) -> io::Error {
     }
 }
 
-/// The crate's error as ours.
+/// Converts the crate's error.
 fn io_error(error: Ext4Error) -> io::Error {
     match error {
         Ext4Error::Io(e) => match e.downcast() {

@@ -1,7 +1,7 @@
-//! Where the free space at the end of a file system begins: the room for a hidden volume.
+//! Where the free space at the end of a file system begins, as room for a hidden volume.
 //!
-//! What lies there will be overwritten, so nothing is guessed: a file system that is unknown, not understood in every
-//! respect that matters, damaged or not cleanly unmounted is an error.
+//! The space found will be overwritten, so nothing is guessed. A file system that is unknown, not fully supported, damaged or not
+//! cleanly unmounted is an error.
 
 use super::fat::boot_sector::{self, BootSector};
 use super::tail::{CHECK, TailReport, checked, read};
@@ -12,9 +12,9 @@ use crate::store::Store;
 /// The free space at the end of a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreeTail {
-    /// Where it begins, in bytes of the store: after the last block or cluster in use.
+    /// The offset of its beginning in the store, in bytes: after the last block or cluster in use.
     pub at: u64,
-    /// Where it ends: at the end of the store, or before what the file system keeps there.
+    /// The offset of its end, in bytes: the end of the store, or of the file system's last block if it uses the bytes behind.
     pub end: u64,
     /// The file system's usual name: `FAT32`.
     pub filesystem: &'static str,
@@ -32,18 +32,17 @@ impl FreeTail {
     }
 }
 
-/// Looks for a file system, of which it gets the first 512 bytes; `None` if the store does not hold one of its kind.
+/// Looks for a file system, given its first 512 bytes. Returns `None` if it is of another kind.
 type Finder = fn(&dyn Store, &[u8]) -> Result<Option<TailReport>>;
 
-/// Every supported file system. exFAT and NTFS come first: their boot sectors resemble that of FAT.
+/// All supported file systems. exFAT and NTFS come first, because their boot sectors resemble FAT's.
 static FINDERS: &[Finder] =
     &[exfat::free_tail::find, ntfs::free_tail::find, ext::free_tail::find, fat::free_tail::find];
 
 /// Finds the free space at the end of the file system in `store`, the plaintext of a volume.
 ///
 /// # Errors
-/// `Unsupported` for a file system that is unknown, not clean or has an unsupported feature; `Malformed` for a damaged
-/// one; `Io`.
+/// `Unsupported` for a file system that is unknown, not clean or has an unsupported feature; `Malformed` for a damaged one; `Io`.
 pub fn free_tail(store: &dyn Store) -> Result<FreeTail> {
     let TailReport { filesystem, used, end, keeps_rest } = found(store)?;
     let len = store.len();
@@ -55,7 +54,7 @@ pub fn free_tail(store: &dyn Store) -> Result<FreeTail> {
     Ok(FreeTail { at: used, end: if keeps_rest { end } else { len }, filesystem })
 }
 
-/// Bytes behind the end of the file system in `store`, where those are more than making it has rounded away.
+/// The number of bytes behind the end of the file system in `store`; `None` if they are few enough to result from rounding.
 ///
 /// # Errors
 /// Those of [`free_tail`].
@@ -64,8 +63,8 @@ pub fn behind_its_end(store: &dyn Store) -> Result<Option<u64>> {
     Ok(ends_early(store.len(), end).then(|| store.len() - end))
 }
 
-/// Making a file system rounds its size down; one that is much smaller was made that way, perhaps to leave room for
-/// something after it.
+/// Whether a file system ends well before its store. Formatting rounds the size down only a little. A much smaller one was made
+/// that way, perhaps to leave room for something after it.
 fn ends_early(len: u64, end: u64) -> bool {
     len - end > len / 8
 }
@@ -87,7 +86,8 @@ fn found(store: &dyn Store) -> Result<TailReport> {
         .hint("First create one of these in the volume, and put presentable files in it."))
 }
 
-/// Where the file system in `store` ends by its boot sector, with all that belongs to it. `None` if it is not FAT, exFAT or NTFS.
+/// The end of the file system in `store` according to its boot sector, including everything that belongs to it. `None` if it is not
+/// FAT, exFAT or NTFS.
 ///
 /// # Errors
 /// `Malformed`; `Unsupported` for a later version; `Io`.
@@ -103,7 +103,7 @@ pub(crate) fn end_by_boot_sector(store: &dyn Store) -> Result<Option<u64>> {
     })
 }
 
-/// The first 512 bytes of a store; nothing of one that is smaller.
+/// The first 512 bytes of a store; empty if the store is smaller.
 fn first_sector(store: &dyn Store) -> Result<Vec<u8>> {
     let len = if store.len() < boot_sector::LEN as u64 { 0 } else { boot_sector::LEN };
     read(store, "boot sector", 0, len)

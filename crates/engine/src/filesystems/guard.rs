@@ -1,5 +1,5 @@
-//! Keeps third-party code from taking us down: a panic over a hostile file system becomes an error, and what it reads
-//! is bounded.
+//! Contains faults in third-party code: a panic over a hostile file system becomes an error, and the number of bytes read is
+//! limited.
 
 use std::cell::Cell;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -13,20 +13,20 @@ thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work`; a panic means damage that it did not foresee.
+/// Runs `work`. A panic counts as damage that the code did not expect.
 ///
 /// # Errors
 /// Those of `work`, and `InvalidData` for a panic.
 pub fn guarded<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     silence();
     let before = GUARDED.replace(true);
-    // All that may be left half changed are caches of read-only data.
+    // A panic can leave only caches of read-only data half changed.
     let done = panic::catch_unwind(AssertUnwindSafe(work));
     GUARDED.set(before);
     done.unwrap_or_else(|_| Err(damaged("file system", 0, "its structures contradict each other")))
 }
 
-/// Suppresses the message on standard error for a panic that is caught here.
+/// Suppresses the message on standard error for panics that are caught here.
 fn silence() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -39,7 +39,7 @@ fn silence() {
     });
 }
 
-/// A store as a seekable file. The bytes read are bounded, so that a loop in the structures ends.
+/// A store as a seekable file. The number of bytes read is limited, so that loops in the data structures end.
 pub struct StoreReader {
     store: Arc<dyn Store>,
     at: u64,
@@ -47,7 +47,7 @@ pub struct StoreReader {
 }
 
 impl StoreReader {
-    /// Nothing may be read until [`StoreReader::allow`] says how much.
+    /// Reads nothing until [`StoreReader::allow`] sets a limit.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self { store, at: 0, left: 0 }
     }

@@ -1,29 +1,29 @@
-//! What a store holds, told from its first bytes: well-known marks, and whether bytes look random.
+//! Identifies the contents of a store from its first bytes: well-known magic numbers, and whether bytes look random.
 
 use super::detect::{self, Kind};
 
-/// How the disk in an image is reached.
+/// How to reach the disk in an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskAccess {
-    /// An image of a virtual disk, which qemu opens. The name is qemu's of the format.
+    /// qemu opens this image of a virtual disk. Holds qemu's name of the format.
     Image(&'static str),
-    /// A program mounts it on a folder. It is evidence, and only read.
+    /// A program mounts the image on a folder. The image is evidence, so it is only read.
     Mounted {
-        /// The program, which takes the image and the folder.
+        /// The program; its arguments are the image and the folder.
         program: &'static str,
-        /// The file in the folder that is the disk; `IMAGE` stands for the image's name.
+        /// The file in the folder that holds the disk; `IMAGE` stands for the image's name.
         inside: &'static str,
     },
-    /// A command, which takes its name, writes what is in it to standard output.
+    /// A command with the image's name as its argument writes the contents to standard output.
     Unpacked(&'static str),
 }
 
-/// A mark that a format puts at a fixed place.
+/// A magic number of a format, at a fixed offset.
 struct Mark {
     at: usize,
     bytes: &'static [u8],
     what: &'static str,
-    /// The program that opens it, where that is no matter of course.
+    /// The program that opens it, unless that is obvious.
     opened_by: Option<&'static str>,
     way: Option<DiskAccess>,
 }
@@ -36,40 +36,40 @@ const fn opened(by: &'static str, mark: Mark) -> Mark {
     Mark { opened_by: Some(by), ..mark }
 }
 
-/// An image that qemu calls `format`.
+/// A disk image in the format that qemu calls `format`.
 const fn image(format: &'static str, mark: Mark) -> Mark {
     Mark { way: Some(DiskAccess::Image(format)), ..opened("qemu-img or qemu-nbd", mark) }
 }
 
-/// An image that `program` mounts on a folder; there the disk is in the file `inside`.
+/// An image that `program` mounts on a folder, where the file `inside` holds the disk.
 const fn mounted(program: &'static str, inside: &'static str, mark: Mark) -> Mark {
     Mark { way: Some(DiskAccess::Mounted { program, inside }), ..opened(program, mark) }
 }
 
-/// What a command unpacks.
+/// A compressed file that a command unpacks.
 const fn packed(command: &'static str, mark: Mark) -> Mark {
     Mark { way: Some(DiskAccess::Unpacked(command)), ..opened(command, mark) }
 }
 
-/// Formats that look random behind their mark. Marks of less than four bytes would turn up in random bytes too.
+/// Formats that look random behind their magic number. Numbers of less than four bytes would also occur in random bytes.
 static RANDOM_LOOKING: &[Mark] = &[
     mark(0, b"LUKS\xba\xbe\0\x01", "a LUKS1 volume"),
     mark(0, b"LUKS\xba\xbe\0\x02", "a LUKS2 volume"),
     mark(0, b"LUKS\xba\xbe", "a LUKS volume"),
     mark(0, b"SKUL\xba\xbe", "the second header of a LUKS2 volume"),
-    // Ceph, src/librbd/crypto/luks/Magic.cc: what is not written in a clone is its parent's, so that it is no LUKS volume.
+    // Ceph, src/librbd/crypto/luks/Magic.cc: unwritten parts of a clone are read from its parent, so it is not a LUKS volume.
     opened("librbd", mark(0, b"RBDL\xba\xbe", "an encrypted Ceph clone")),
     mark(3, b"-FVE-FS-", "a BitLocker volume"),
     mark(3, b"MSWIN4.1\0\x02", "a BitLocker To Go volume"),
     // libfvde, "FileVault Drive Encryption (FVDE)", section "Volume header": the signature and the kind of checksum.
     mark(88, b"CS\x01\0\0\0", "a Core Storage (FileVault) volume"),
-    // Their own documentation or source names these marks.
+    // The formats' own documentation or source names these magic numbers.
     opened("openssl enc -d", mark(0, b"Salted__", "a file encrypted by `openssl enc`")),
     opened("age -d", mark(0, b"age-encryption.org/v1", "a file encrypted by age")),
     opened("gpg --decrypt", mark(0, b"-----BEGIN PGP MESSAGE-----", "an OpenPGP message")),
     opened("hdiutil attach on macOS", mark(0, b"encrcdsa", "an encrypted disk image of macOS")),
     image("vhdx", mark(0, b"vhdxfile", "a virtual disk of Hyper-V (VHDX)")),
-    // qemu, docs/interop/qcow2.rst and qed_spec.rst: the mark, and of qcow also the version.
+    // qemu, docs/interop/qcow2.rst and qed_spec.rst: the magic number, for qcow followed by the version.
     opened("qemu-img", mark(0, b"QFI\xfb\0\0\0\x01", "a virtual disk of QEMU (qcow)")),
     image("qcow2", mark(0, b"QFI\xfb", "a virtual disk of QEMU (qcow2)")),
     image("qed", mark(0, b"QED\0", "a virtual disk of QEMU (QED)")),
@@ -78,12 +78,12 @@ static RANDOM_LOOKING: &[Mark] = &[
     // qemu, docs/interop/parallels.rst: both versions.
     image("parallels", mark(0, b"WithoutFreeSpace", "a virtual disk of Parallels")),
     image("parallels", mark(0, b"WithouFreSpacExt", "a virtual disk of Parallels")),
-    // libewf, "Expert Witness Compression Format (EWF)", sections "File header"; version 2 likewise.
+    // libewf, "Expert Witness Compression Format (EWF)", sections "File header"; the same for version 2.
     mounted("ewfmount", "ewf1", mark(0, b"EVF\x09\x0d\x0a\xff\0", "a forensic image of EnCase (EWF, E01)")),
     mounted("ewfmount", "ewf1", mark(0, b"EVF2\x0d\x0a\x81\0", "a forensic image of EnCase (EWF 2, Ex01)")),
     opened("EnCase", mark(0, b"LVF\x09\x0d\x0a\xff\0", "files collected by EnCase (L01), not a disk")),
     opened("EnCase", mark(0, b"LEF2\x0d\x0a\x81\0", "files collected by EnCase (Lx01), not a disk")),
-    // AFFLIB, lib/afflib.h, `AF_HEADER`. AFF4 Standard 1.0: a zip archive with this file in front.
+    // AFFLIB, lib/afflib.h, `AF_HEADER`. AFF4 Standard 1.0: a zip archive that begins with this file.
     mounted("affuse", "IMAGE.raw", mark(0, b"AFF10\x0d\x0a\0", "a forensic image (AFF)")),
     opened("aff4imager", mark(30, b"container.description", "a forensic image (AFF4)")),
     image("vdi", mark(0x40, b"\x7f\x10\xda\xbe", "a virtual disk of VirtualBox (VDI)")),
@@ -101,7 +101,7 @@ static RANDOM_LOOKING: &[Mark] = &[
     mark(0, b"\x7fELF", "an ELF program"),
 ];
 
-/// Marks in the last sector, of 512 bytes: FreeBSD's GELI keeps its metadata there (sys/geom/eli/g_eli.h, `G_ELI_MAGIC`); a
+/// Magic numbers in the last sector, of 512 bytes. FreeBSD's GELI has its metadata there (sys/geom/eli/g_eli.h, `G_ELI_MAGIC`). A
 /// virtual disk of Virtual PC ends with a footer (Virtual Hard Disk Image Format Specification, "Hard Disk Footer Format").
 static AT_THE_END: &[Mark] = &[
     opened("geli attach on FreeBSD", mark(0, b"GEOM::ELI\0", "a GELI volume")),
@@ -110,22 +110,22 @@ static AT_THE_END: &[Mark] = &[
     opened("dmg2img or, on macOS, hdiutil", mark(0, b"koly\0\0\0\x04", "a disk image of macOS (DMG)")),
 ];
 
-/// Tables of partitions; what no file system's mark explains.
+/// Partition tables. They count only if no file system is recognised.
 static TABLES: &[Mark] = &[
     mark(512, b"EFI PART", "a GPT partition table"),
     mark(4096, b"EFI PART", "a GPT partition table"),
     mark(510, b"\x55\xaa", "a boot sector or partition table"),
 ];
 
-/// The format that `start`, the beginning of a store, is of, if it is one that looks random but has a mark.
+/// The format of a store that begins with `start`, if it looks random but has a magic number.
 pub(crate) fn compressed_or_encrypted(start: &[u8]) -> Option<&'static str> {
     find(RANDOM_LOOKING, start).or_else(|| is_ecryptfs(start).then_some(ECRYPTFS.0))
 }
 
-/// What it is, and the program that opens it.
+/// The description of the format, and the program that opens it.
 const ECRYPTFS: (&str, &str) = ("a file encrypted by eCryptfs", "mount -t ecryptfs on its folder");
 
-/// Behind its size, a file of eCryptfs has a random number, and that number exclusive-or a constant (Linux,
+/// After the size, an eCryptfs file has a random number, and the same number exclusive-or a constant (Linux,
 /// fs/ecryptfs/ecryptfs_kernel.h, `MAGIC_ECRYPTFS_MARKER`).
 fn is_ecryptfs(start: &[u8]) -> bool {
     const MARKER: u32 = 0x3c81_b7f5;
@@ -133,20 +133,22 @@ fn is_ecryptfs(start: &[u8]) -> bool {
     number(8).zip(number(12)).is_some_and(|(one, other)| one ^ other == MARKER)
 }
 
-/// The program that opens what begins with `start`, where it is a format that looks random but has a mark, and how.
+/// The program that opens a store beginning with `start`, and how to reach the disk in it, if it looks random but has a magic
+/// number.
 pub(crate) fn opened_by(start: &[u8]) -> (Option<&'static str>, Option<DiskAccess>) {
     let marked = RANDOM_LOOKING.iter().find(|m| m.is_in(start)).map(|m| (m.opened_by, m.way));
     marked.unwrap_or_else(|| (is_ecryptfs(start).then_some(ECRYPTFS.1), None))
 }
 
-/// What the end of a store says of its format: some have their mark there. `last` is the last sector. What it is, what opens it, and how.
+/// The format of a store whose `last` sector has a magic number: its description, the program that opens it, and how to reach the
+/// disk in it.
 pub(crate) fn at_the_end(last: &[u8]) -> Option<(&'static str, &'static str, Option<DiskAccess>)> {
     AT_THE_END.iter().find(|m| m.is_in(last)).and_then(|m| Some((m.what, m.opened_by?, m.way)))
 }
 
-/// The format that `start`, the beginning of a store, is of, if it has a mark that is known.
+/// The format of a store that begins with `start`, if its magic number is known.
 pub(crate) fn known(start: &[u8]) -> Option<&'static str> {
-    // A mark of two bytes in bytes that look random means nothing.
+    // In bytes that look random, a magic number of two bytes means nothing.
     let marked = |m: &&Mark| {
         m.bytes.len() > 2 || start[m.at / 512 * 512..].first_chunk::<512>().is_none_or(|sector| !looks_random(sector))
     };
@@ -154,11 +156,11 @@ pub(crate) fn known(start: &[u8]) -> Option<&'static str> {
     compressed_or_encrypted(start).or_else(|| detect::kind(start).map(Kind::described)).or_else(table)
 }
 
-/// Whether bytes could be random: salt, ciphertext or well-compressed data. For 512 bytes or more.
+/// Whether bytes could be random: salt, ciphertext or well-compressed data. Needs at least 512 bytes.
 ///
-/// Pearson's chi-square over byte values has mean 255 and standard deviation 22.6 for random bytes. Bounds of ten deviations
-/// up (the distribution is skewed) and six down refuse random bytes less than once in 10^9; text, code, tables and a
-/// counter are outside by far.
+/// Pearson's chi-square over byte values has mean 255 and standard deviation 22.6 for random bytes. The limits are ten deviations
+/// above (the distribution is skewed) and six below. They reject random bytes less than once in 10^9. Text, code, tables and a
+/// counter are far outside.
 pub(crate) fn looks_random(bytes: &[u8]) -> bool {
     let mut counts = [0u32; 256];
     bytes.iter().for_each(|b| counts[usize::from(*b)] += 1);
@@ -181,7 +183,7 @@ fn find(marks: &[Mark], start: &[u8]) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// Bytes from the beginning that have all marks in them.
+    /// The first bytes of a store, in which all magic numbers are.
     const LOOKED_AT: usize = 0x10040 + 8;
 
     fn random(len: usize) -> Vec<u8> {
@@ -217,7 +219,7 @@ mod tests {
             let mut start = vec![0; LOOKED_AT];
             start[mark.at..][..mark.bytes.len()].copy_from_slice(mark.bytes);
             assert_eq!(known(&start), Some(mark.what));
-            // A shorter mark may be the beginning of a longer one.
+            // A shorter magic number may be the beginning of a longer one.
             assert_ne!(known(&start[..mark.at + mark.bytes.len() - 1]), Some(mark.what));
         }
         assert_eq!(known(&[0; LOOKED_AT]), None);

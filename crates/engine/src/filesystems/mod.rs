@@ -1,4 +1,4 @@
-//! File systems, without the kernel: detecting which one a store holds, and reading its folders and files.
+//! File systems without the kernel: detecting the one in a store, and reading its folders and files.
 
 pub(crate) mod detect;
 mod exfat;
@@ -37,13 +37,13 @@ static TREES: &[(Kind, Open)] = &[
     (Kind::Ext4, |store| Ok(Box::new(ext::Ext::open(store)?))),
 ];
 
-/// Opens the file system in `store` and says which one it is. Nothing is written before the first change.
+/// Opens the file system in `store` and returns its kind as well. Nothing is written before the first change.
 ///
 /// # Errors
-/// `NotThisFormat` if there is no file system, saying what there is instead; `Unsupported` for one that cannot be read
-/// here; `Malformed`, `Io`. For what has logical volumes, `NotThisFormat`, with [`Advice::ChooseLogicalVolume`].
+/// `NotThisFormat` if there is no file system, with what was found instead; `Unsupported` for one that cannot be read; `Malformed`,
+/// `Io`. For a store with logical volumes, `NotThisFormat` with [`Advice::ChooseLogicalVolume`].
 pub fn open(store: Arc<dyn Store>) -> Result<(Filesystem, Box<dyn Tree>)> {
-    // Its readers read little at a time, and each time that would be waited for.
+    // File systems read little at a time, and each read would wait for the disk.
     let store: Arc<dyn Store> = if store.bypasses_cache() { Arc::new(AroundStore::new(store)) } else { store };
     let Some(found) = detect(&*store)? else { return Err(nothing(&*store)) };
     let open = TREES.iter().find(|(kind, _)| *kind == found.kind).map(|(_, open)| open);
@@ -59,10 +59,11 @@ pub fn open(store: Arc<dyn Store>) -> Result<(Filesystem, Box<dyn Tree>)> {
     Ok((found, tree))
 }
 
-/// Refuses a file system in which Windows is hibernated: it goes on with what it remembers, whatever is there by then.
+/// Refuses a file system in which Windows is hibernated. When it resumes, Windows relies on its cached state, whatever has changed
+/// on the disk.
 ///
 /// # Errors
-/// `Unsupported`, with the way out; `Io`.
+/// `Unsupported`, with advice; `Io`.
 pub fn must_not_be_hibernated(store: &Arc<dyn Store>) -> Result<()> {
     if !is_hibernated(store)? {
         return Ok(());
@@ -73,7 +74,7 @@ pub fn must_not_be_hibernated(store: &Arc<dyn Store>) -> Result<()> {
     ))
 }
 
-/// Whether `store` holds an NTFS in which Windows is hibernated. One that cannot be read is not.
+/// Whether `store` holds an NTFS file system in which Windows is hibernated. False if it cannot be read.
 ///
 /// # Errors
 /// `Io`.
@@ -84,8 +85,8 @@ pub fn is_hibernated(store: &Arc<dyn Store>) -> Result<bool> {
     Ok(ntfs::Ntfs::open(Arc::clone(store)).is_ok_and(|ntfs| ntfs.is_hibernated().unwrap_or(false)))
 }
 
-/// The error for a physical volume of LVM2 where a file system is wanted: which logical volumes can be opened, or what is wrong
-/// with it.
+/// The error for an LVM2 physical volume where a file system is expected. It lists the logical volumes that can be opened, or says
+/// what is wrong.
 pub fn instead_of_files(store: &dyn Store) -> Error {
     let names = match logical_volumes::read(store) {
         Ok(group) => group.as_ref().map(Group::openable).unwrap_or_default(),
@@ -95,8 +96,8 @@ pub fn instead_of_files(store: &dyn Store) -> Error {
     Error::new(ErrorKind::NotThisFormat(what)).advise(Advice::ChooseLogicalVolume(names))
 }
 
-/// The sector size, in bytes, that the file system or partition table in `store` was made for. A disk whose sectors are
-/// larger cannot hold it. `None` if `store` holds neither.
+/// The sector size, in bytes, that the file system or partition table in `store` was made for. It does not work on a disk with
+/// larger sectors. `None` if `store` holds neither.
 ///
 /// # Errors
 /// Those of the store.
@@ -112,8 +113,8 @@ pub fn sector_size(store: &dyn Store) -> Result<Option<u64>> {
     }
 }
 
-/// A master boot record does not record its sector size. It uses the larger one that `store` reports if its partitions
-/// fit then and nothing known is where they would be otherwise.
+/// A master boot record does not record its sector size. It may use the larger size that `store` reports, if its partitions fit
+/// then and nothing is recognised at their offsets for the smaller size.
 fn may_count_smaller(store: &dyn Store, table: &PartitionTable) -> Result<Option<u64>> {
     let (own, small) = (store.sector_size(), SMALLEST_SECTOR);
     if own == small {

@@ -1,7 +1,7 @@
 //! NTFS, for reading, through the crate `ntfs`.
 //!
-//! The crate finds records and names; where the bytes of a stream are is found out here. Reparse points are read where their data are in the
-//! file itself, and encrypted files (EFS) only by who asks for their ciphertext.
+//! The crate finds records and names; this module locates the bytes of a stream. Reparse points are read if their data are in the
+//! file itself. Encrypted files (EFS) are read only on request, as ciphertext.
 
 pub(crate) mod boot_sector;
 pub(super) mod free_tail;
@@ -31,29 +31,30 @@ use crate::trees::{
     is_name,
 };
 
-/// The warning for readers.
+/// The warning for read access.
 const HIBERNATED: &str = "Windows is hibernated or used fast startup here: recent changes may not be visible";
 
 /// Records below this one belong to the file system itself.
 const FIRST_USER_RECORD: u64 = 24;
 
-/// Bytes that may be read to find something, on top of the store's size.
+/// The bytes that finding a file may read, in addition to the store's size.
 const ALLOWANCE: u64 = 64 << 20;
 
-/// Bits of a node that are the number of the file's record. Those above are 0, or say which of its streams it is, counted from 1.
+/// The lowest bits of a node, which hold the file's record number. The bits above hold the number of the stream, counted from 1, or
+/// 0 for the contents.
 const RECORD_BITS: u32 = 48;
 
-/// Streams that are remembered, and parts that those have altogether.
+/// The most streams that are cached, and the most parts that they may have in total.
 const REMEMBERED: usize = 16;
 const REMEMBERED_PARTS: usize = 1 << 20;
 
-/// The most bytes of `$EFS` (MS-EFSR, 2.2.2.1, has the same limit).
+/// The largest `$EFS`, in bytes (MS-EFSR, 2.2.2.1, has the same limit).
 const LARGEST_EFS_INFO: u64 = 256 << 10;
 
-/// A store's NTFS. Nodes are numbers of file records and of streams in them.
+/// The NTFS file system of a store. A node is a file record's number, combined with the number of a stream.
 pub struct Ntfs {
     volume: Mutex<OpenedNtfs>,
-    /// What was read last, the latest last. Nothing in it changes: nothing is written here.
+    /// The streams read last, the latest at the end. They never become outdated, because nothing is written.
     remembered: Mutex<VecDeque<(Node, Arc<Stream>)>>,
     store: Arc<dyn Store>,
     /// Whether the ciphertext of encrypted files may be read.
@@ -86,14 +87,14 @@ impl Ntfs {
         let (remembered, shows_ciphertext) = (Mutex::default(), AtomicBool::new(false));
         let mut opened = Self { volume, remembered, store, shows_ciphertext, warnings };
         opened.warnings.extend(opened.interrupted_encryption());
-        // What cannot be read here is told by whoever reads it.
+        // Errors are ignored here: later reads report them.
         if opened.is_hibernated().unwrap_or(false) {
             opened.warnings.push(HIBERNATED.to_owned());
         }
         Ok(opened)
     }
 
-    /// Whether Windows has hibernated, or was shut down by its fast startup: it goes on with what it remembers of the file system
+    /// Whether Windows has hibernated or shut down with fast startup. It then relies on its cached state of the file system
     /// (ntfs-3g, libntfs-3g/volume.c, `ntfs_volume_check_hiberfile`).
     ///
     /// # Errors
@@ -112,7 +113,7 @@ impl Ntfs {
         self.volume.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Works with a file; finding it may read at most `allowed` bytes.
+    /// Calls a function with a file. Finding the file may read at most `allowed` bytes.
     fn with_file<T>(
         &self,
         node: Node,
@@ -128,7 +129,7 @@ impl Ntfs {
         })
     }
 
-    /// The contents of a node: a stream that has a name, or the one that has none. A file may have none at all.
+    /// The contents of a node: a named stream or the unnamed one. A file may have no contents at all.
     fn contents(&self, node: Node) -> io::Result<Option<Arc<Stream>>> {
         if let Some(known) = self.remembered(node) {
             return Ok(Some(known));
@@ -152,7 +153,7 @@ impl Ntfs {
         Ok(found.map(|stream| self.remember(node, Arc::new(stream))))
     }
 
-    /// The tag of the reparse point that a file or folder is; nothing in it if it cannot be read.
+    /// The tag of a file's or folder's reparse point, if it is one. The inner value is `None` if the tag cannot be read.
     fn tag(&self, file: &NtfsFile<'_>, reader: &mut StoreReader) -> io::Result<Option<Option<u32>>> {
         let flags = file.info().map_err(io_error)?.file_attributes();
         if !flags.contains(NtfsFileAttributeFlags::REPARSE_POINT) {
@@ -183,8 +184,8 @@ impl Ntfs {
         stream
     }
 
-    /// What Windows leaves of a file that it was encrypting or decrypting when it stopped, as a warning. Windows finishes that itself
-    /// when it uses the volume again (Windows Internals, 4th edition, "Encrypting File System Security").
+    /// A warning if Windows stopped while encrypting or decrypting a file. Windows completes that when it uses the volume again
+    /// (Windows Internals, 4th edition, "Encrypting File System Security").
     fn interrupted_encryption(&self) -> Option<String> {
         let folder = self.lookup(self.root(), OsStr::new("System Volume Information")).ok()?;
         let left = self.list(folder).ok()?.into_iter().map(|entry| entry.name);
@@ -197,7 +198,7 @@ impl Ntfs {
     }
 }
 
-/// Whether a file in `System Volume Information` is one that EFS keeps while it encrypts or decrypts another: `EFS0.LOG`.
+/// Whether a file in `System Volume Information` is one that EFS uses while it encrypts or decrypts another file: `EFS0.LOG`.
 fn is_log_of_efs(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     let number = name.strip_prefix("EFS").and_then(|rest| rest.strip_suffix(".LOG").or(rest.strip_suffix(".TMP")));
@@ -209,7 +210,7 @@ fn record(node: Node) -> u64 {
     node & ((1 << RECORD_BITS) - 1)
 }
 
-/// The name of the stream that a node is. The contents have none.
+/// The name of the stream that a node refers to; empty for the contents.
 fn stream_name(node: Node, file: &NtfsFile<'_>, reader: &mut StoreReader) -> io::Result<String> {
     match (node >> RECORD_BITS).checked_sub(1) {
         None => Ok(String::new()),
@@ -304,7 +305,7 @@ impl Tree for Ntfs {
             }
             for entry in points {
                 let entry = &mut list.entries[entry];
-                // What cannot be looked at says so when it is used.
+                // An error in examining the node is reported when it is used.
                 if let Ok(found) = file.ntfs().file(reader, entry.node) {
                     entry.kind = kind(found.is_directory(), self.tag(&found, reader)?);
                 }
@@ -357,7 +358,7 @@ impl Tree for Ntfs {
                 self.with_file(node, ALLOWANCE, |file, _| Ok(file.info().map_err(io_error)?.file_attributes()))?;
             return Ok(Some(flags.bits().to_le_bytes().to_vec()));
         }
-        // Of a file, each stream by itself is encrypted or not.
+        // Each stream of a file is encrypted or not on its own.
         let clear = matches!(self.contents(node), Ok(Some(contents)) if !contents.encrypted());
         if name != EFS_INFO || clear {
             return Ok(None);
@@ -388,7 +389,7 @@ impl Tree for Ntfs {
     }
 }
 
-/// What a node is, with the tag of the reparse point that it may be.
+/// The kind of a node. `tag` is that of its reparse point, if it is one.
 fn kind(is_folder: bool, tag: Option<Option<u32>>) -> NodeKind {
     match tag {
         None if is_folder => NodeKind::Folder,
@@ -404,7 +405,7 @@ fn unread(tag: Option<Option<u32>>) -> io::Error {
     tag.flatten().map_or_else(unknown, reparse::unread).into()
 }
 
-/// Converts from units of 100 nanoseconds since 1601.
+/// Converts a time from units of 100 nanoseconds since 1601.
 fn time(time: NtfsTime) -> Option<SystemTime> {
     /// Seconds from 1601 to 1970.
     const TO_1970: u64 = 11_644_473_600;
@@ -417,10 +418,10 @@ fn time(time: NtfsTime) -> Option<SystemTime> {
     }
 }
 
-/// The crate takes an index's record numbers for clusters; if clusters are larger than records, they count sectors. The
-/// crate notices that it got the wrong record.
+/// The crate treats an index's record numbers as cluster numbers. If clusters are larger than records, they are sector numbers, and
+/// the crate reports the wrong record.
 fn told_of_index(error: NtfsError, ntfs: &ntfs::Ntfs) -> io::Error {
-    /// Bytes of an index record, in every NTFS seen so far.
+    /// The size of an index record in every NTFS seen so far, in bytes.
     const INDEX_RECORD: u32 = 4096;
     match error {
         NtfsError::VcnOutOfBoundsInIndexAllocation { .. } | NtfsError::VcnMismatchInIndexAllocation { .. }
@@ -433,7 +434,7 @@ fn told_of_index(error: NtfsError, ntfs: &ntfs::Ntfs) -> io::Error {
     }
 }
 
-/// The crate's error as ours.
+/// Converts the crate's error.
 fn io_error(error: NtfsError) -> io::Error {
     match error {
         NtfsError::Io(e) => e,

@@ -1,5 +1,4 @@
-//! Swap areas of Linux: the page that they begin with (Linux, include/linux/swap.h, `union swap_header`; what util-linux's mkswap
-//! writes).
+//! Linux swap areas: their first page (Linux, include/linux/swap.h, `union swap_header`, as written by util-linux's mkswap).
 //!
 //! ```text
 //!      0  space for a boot loader
@@ -15,23 +14,23 @@ use crate::error::{Error, Result};
 use crate::random;
 use crate::store::Store;
 
-/// What a swap area ends its first page with.
+/// The last bytes of a swap area's first page.
 const MAGIC: &[u8] = b"SWAPSPACE2";
 
-/// Pages that mkswap wants at least (util-linux, disk-utils/mkswap.c, `MIN_GOODPAGES`).
+/// The fewest pages that mkswap accepts (util-linux, disk-utils/mkswap.c, `MIN_GOODPAGES`).
 const LEAST_PAGES: u64 = 10;
 
-/// Sizes of pages that Linux has, in bytes.
+/// The page sizes of Linux, in bytes.
 const PAGES: [usize; 5] = [4096, 8192, 16_384, 32_768, 65_536];
 
-/// What stands in the place of [`MAGIC`] where a system has been put to sleep into the swap area (Linux, kernel/power/swap.c,
-/// `HIBERNATE_SIG`, which is `S1SUSPEND`; the others are those of libblkid's superblocks/swap.c).
+/// The bytes that replace [`MAGIC`] while a system is hibernated in the swap area (Linux, kernel/power/swap.c, `HIBERNATE_SIG`,
+/// which is `S1SUSPEND`; the others are from libblkid's superblocks/swap.c).
 const ASLEEP: [&[u8]; 5] = [b"S1SUSPEND", b"S2SUSPEND", b"ULSUSPEND", b"LINHIB0001", b"TuxOnIce"];
 
-/// Makes a swap area of all of `store`, for a machine with pages of so many bytes. Of what is there only the first page is written over.
+/// Makes `store` a swap area, for a machine with pages of `page` bytes. Overwrites only the first page.
 ///
 /// # Errors
-/// `Misuse` if the store is too small, or there are no such pages; `Io`.
+/// `Misuse` if the store is too small, or no machine has such pages; `Io`.
 pub fn make(store: &dyn Store, page: usize) -> Result<()> {
     if !PAGES.contains(&page) {
         return Err(Error::misuse(format!("no machine has {page}-byte pages")));
@@ -43,7 +42,7 @@ pub fn make(store: &dyn Store, page: usize) -> Result<()> {
     }
     let mut uuid = [0; 16];
     random::fill(&mut uuid)?;
-    // A random one (RFC 9562, section 5.4).
+    // A random UUID (RFC 9562, section 5.4).
     uuid[6] = uuid[6] & 0x0f | 0x40;
     uuid[8] = uuid[8] & 0x3f | 0x80;
     let last = u32::try_from(pages - 1).unwrap_or(u32::MAX);
@@ -56,7 +55,7 @@ pub fn make(store: &dyn Store, page: usize) -> Result<()> {
     Ok(store.flush()?)
 }
 
-/// Whether a system that sleeps is in the swap area in `store`.
+/// Whether a system is hibernated in the swap area in `store`.
 ///
 /// # Errors
 /// `Io`.

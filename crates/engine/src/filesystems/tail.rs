@@ -1,4 +1,4 @@
-//! What the searches for the free space at the end of a file system have in common.
+//! Helpers for finding the free space at the end of a file system.
 
 use std::ops::Range;
 
@@ -16,31 +16,31 @@ pub(super) struct TailReport {
     pub keeps_rest: bool,
 }
 
-/// What to try if a file system is damaged or not clean.
+/// The hint for a file system that is damaged or not clean.
 pub(super) const CHECK: &str =
     "Nothing was changed. Check the file system (fsck, chkdsk), or mount and unmount it once.";
 
-/// A file system that its own programs have to repair first.
+/// The error for a file system that its own programs must repair first.
 pub(super) fn not_clean(filesystem: &str, why: &str) -> Error {
     Error::unsupported(format!("{filesystem} that is not clean: {why}")).hint(CHECK)
 }
 
-/// A feature that is not supported here.
+/// The error for an unsupported feature.
 pub(super) fn not_understood(filesystem: &str, what: impl std::fmt::Display) -> Error {
     Error::unsupported(format!("{filesystem} with {what}: the blocks in use cannot be determined"))
 }
 
-/// A field with an impossible value.
+/// The error for a field with an impossible value.
 pub(super) fn malformed(field: &'static str, offset: u64, what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Malformed { field, offset, what: what.into() }).hint(CHECK)
 }
 
-/// What a parser says of a boot sector, with what to try if that is damaged.
+/// The result of parsing a boot sector, with a hint if it is damaged.
 pub(super) fn checked<T>(parsed: Result<T>) -> Result<T> {
     parsed.map_err(|e| if matches!(e.kind, ErrorKind::Malformed { .. }) { e.hint(CHECK) } else { e })
 }
 
-/// Reads a range that comes from the file system's own numbers.
+/// Reads a range that the file system's own fields specify.
 pub(super) fn read(store: &dyn Store, field: &'static str, offset: u64, len: usize) -> Result<Vec<u8>> {
     in_store(store, field, offset, len as u64)?;
     let mut bytes = vec![0; len];
@@ -56,7 +56,7 @@ pub(super) fn in_store(store: &dyn Store, field: &'static str, offset: u64, len:
     }
 }
 
-/// A long range in pieces, so that its length costs no memory.
+/// Splits a long range into pieces, so that its length costs no memory.
 pub(super) fn pieces(range: Range<u64>, piece: u64) -> impl Iterator<Item = Range<u64>> {
     let Range { start, end } = range;
     (0..(end - start).div_ceil(piece)).map(move |i| start + i * piece..end.min(start + (i + 1) * piece))

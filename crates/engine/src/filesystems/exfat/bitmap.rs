@@ -1,18 +1,18 @@
-//! The allocation bitmap: one bit for each cluster, the lowest first (section 7.1.5 of the specification).
+//! The allocation bitmap: one bit per cluster, lowest bit first (section 7.1.5 of the specification).
 
 use std::io;
 use std::ops::Range;
 
 use crate::filesystems::fat::pages::Pages;
 
-/// Which clusters are in use.
+/// The allocation bitmap, with its clusters numbered from 2.
 pub struct Bitmap {
     pages: Pages,
     clusters: u32,
 }
 
 impl Bitmap {
-    /// `pages` has a bit for each of `clusters` clusters.
+    /// A bitmap for `clusters` clusters, whose bytes are in `pages`.
     pub fn new(pages: Pages, clusters: u32) -> Self {
         Self { pages, clusters }
     }
@@ -30,13 +30,13 @@ impl Bitmap {
         Ok(())
     }
 
-    /// The first free cluster of some.
+    /// The first free cluster in this range.
     pub fn next_free(&mut self, among: Range<u32>) -> io::Result<Option<u32>> {
         let mut cluster = among.start;
         while cluster < among.end {
             let (at, bit) = place(cluster);
             let bytes = self.pages.bytes(at)?;
-            // Its bits before this one do not count.
+            // Ignore the bits before this cluster.
             let first = (bytes[0] | (bit - 1)).trailing_ones();
             if first < 8 {
                 let found = (cluster - 2) / 8 * 8 + first + 2;
@@ -57,7 +57,7 @@ impl Bitmap {
             let bytes = &bytes[..bytes.len().min((len - at) as usize)];
             used += bytes.iter().map(|byte| byte.count_ones()).sum::<u32>();
             at += bytes.len() as u64;
-            // Nothing is said of the bits behind the last cluster.
+            // The bits behind the last cluster are undefined.
             if at == len && !self.clusters.is_multiple_of(8) {
                 used -= (bytes[bytes.len() - 1] >> (self.clusters % 8)).count_ones();
             }
@@ -71,7 +71,7 @@ impl Bitmap {
     }
 }
 
-/// The byte of a cluster, and its bit there.
+/// The offset of a cluster's byte in the bitmap, and the cluster's bit in this byte.
 fn place(cluster: u32) -> (u64, u8) {
     (u64::from((cluster - 2) / 8), 1 << ((cluster - 2) % 8))
 }
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn what_is_free_is_found_and_counted() {
-        // In two pieces, the second in front, with 20 clusters more than a page has bits.
+        // The bitmap is in two pieces, the second piece lying before the first, and covers 20 clusters more than one page has bits.
         let (page, clusters) = (12 << 10, 8 * (12 << 10) + 20u32);
         let store = Arc::new(MemoryStore::new(vec![0xff; 64 << 10]));
         let pages = Pages::new(store.clone(), vec![vec![(16 << 10, 10 << 10), (0, 4 << 10)]], 512);

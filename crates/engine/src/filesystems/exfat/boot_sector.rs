@@ -13,9 +13,9 @@ use crate::filesystems::fat::boot_sector::{BootSector, Root, SIGNATURE, Width};
 use crate::little_endian::{u32_at, u64_at};
 use crate::store::Store;
 
-/// What begins a boot sector, and where.
+/// The name near the beginning of a boot sector, and its offset.
 pub const NAME: (usize, &[u8]) = (3, b"EXFAT   ");
-/// Sectors of the region in front of the one with its checksums (3.4), and of all of it (3.1.6 and 2).
+/// The number of sectors before the checksum sector (3.4), and in the whole region (3.1.6 and 2).
 const SUMMED: usize = 11;
 const SECTORS: usize = 12;
 
@@ -24,34 +24,34 @@ const MOST_CLUSTERS: u32 = 0xffff_fff5;
 /// The lowest sector of the first table (3.1.6).
 const FIRST_TABLE: u32 = 24;
 
-/// Offset of the flags, and what they say (3.1.13).
+/// The offset of the flags, whose bits follow (3.1.13).
 pub const FLAGS: usize = 106;
-/// The second table and the second bitmap count.
+/// Flag: the second table and the second bitmap are active.
 pub const SECOND: u8 = 1;
-/// It is mounted, or was not unmounted.
+/// Flag: the file system is mounted or was not unmounted cleanly.
 pub const DIRTY: u8 = 2;
-/// The medium failed.
+/// Flag: the medium has failed.
 pub const FAILURE: u8 = 4;
-/// Offset of the number of tables.
+/// The offset of the number of tables.
 pub const TABLES: usize = 110;
-/// Offset of how many percent of the clusters are in use (3.1.18).
+/// The offset of the percentage of clusters in use (3.1.18).
 pub const PERCENT: u64 = 112;
 
-/// Reads the boot region, and says whether only its copy is whole.
+/// Reads the boot region. Also returns whether only its copy is intact.
 ///
 /// # Errors
-/// What is wrong with the first, if neither is whole; `Unsupported` for a later version.
+/// The fault of the first region, if neither is intact; `Unsupported` for a later version.
 pub fn read(store: &dyn Store) -> Result<(BootSector, bool)> {
     let first = match region(store, None) {
         Ok(boot) => return Ok((boot, false)),
         Err(e) => e,
     };
-    // How large a sector is may be what is wrong.
+    // The first region may have the wrong sector size, so all sizes are tried.
     let copy = (9..=12).find_map(|log2| region(store, Some(log2)).ok());
     copy.map(|boot| (boot, true)).ok_or(first)
 }
 
-/// The region at the beginning, or its copy if sectors have this size.
+/// The region at the beginning; with `copy`, the copy for sectors of this size, given as a power of two.
 ///
 /// # Errors
 /// `Malformed`; `Unsupported` for a later version; `Io`.

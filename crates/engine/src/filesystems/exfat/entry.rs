@@ -1,4 +1,4 @@
-//! Sets of directory entries, 32 bytes each (section 6 of the specification): what is said of a file, and behind it its name.
+//! Sets of directory entries of 32 bytes each (section 6 of the specification): first the facts about a file, then its name.
 //!
 //! ```text
 //!  File, 0x85 (7.4)                       Stream extension, 0xc0 (7.6)           File name, 0xc1 (7.7)
@@ -9,7 +9,7 @@
 //!  20  made, changed: 10 ms, 1 each       20  first cluster, 4
 //!  22  made, changed, read: zone, 1 each  24  bytes, 8
 //! ```
-//! Both lie in one sector in all that is written here, so that they change at once.
+//! In every set written here, the File and Stream extension entries lie in one sector, so that both change at once.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,15 +18,15 @@ use crate::filesystems::fat::layout::{Damaged, FoundEntry, Parsed, Record, usabl
 use crate::filesystems::fat::time::Stamp;
 use crate::little_endian::{u16_at, u32_at, u64_at};
 
-/// Bytes of an entry.
+/// The size of an entry, in bytes.
 pub const LEN: usize = 32;
 
-/// Kinds of entries. The highest bit says that it is in use (6.2.1).
+/// Types of entries. The highest bit marks an entry in use (6.2.1).
 pub const IN_USE: u8 = 0x80;
 pub const FILE: u8 = 0x85;
 const STREAM: u8 = 0xc0;
 const NAME: u8 = 0xc1;
-/// What those have that follow another, and those that may be ignored.
+/// Type bits: the entry follows another one; an unknown entry may be ignored.
 const SECONDARY: u8 = 0x40;
 const BENIGN: u8 = 0x20;
 
@@ -35,32 +35,33 @@ const READ_ONLY: u16 = 1;
 const FOLDER: u16 = 0x10;
 const ARCHIVE: u16 = 0x20;
 
-/// Flags of the stream extension: there may be clusters; they follow each other, whatever the table says (6.3.4).
+/// Flags of the stream extension: clusters may be allocated; they are contiguous, regardless of the table (6.3.4).
 const POSSIBLE: u8 = 1;
 const CONTIGUOUS: u8 = 2;
 
-/// Units of a name in one entry, and the entries that may follow the first (7.4.2, 7.7.3).
+/// The UTF-16 units of a name in one entry, and the most entries after the first (7.4.2, 7.7.3).
 const UNITS: usize = 15;
 const MOST_FOLLOWING: usize = 18;
 
-/// The reserved field that says that a name is leaving, and what is there then. It is on the disk only while a file is renamed.
+/// The offset of the reserved field that marks an old name during a rename, and the marker itself. No other file has it on the
+/// disk.
 const LEAVING: usize = 6;
 const LEAVES: u16 = 0x4c63;
 
-/// Where the stream extension begins, and where the names do.
+/// The offsets of the stream extension and of the name entries.
 const SECOND: usize = LEN;
 const NAMES: usize = 2 * LEN;
 
-/// A whole set. Its checksum is put in when it is written.
+/// A whole set. Its checksum is computed when it is written.
 #[derive(Clone)]
 pub struct Set {
     bytes: Vec<u8>,
-    /// What is wrong with it.
+    /// Why the set cannot be used, if it cannot.
     fault: Option<&'static str>,
 }
 
 impl Set {
-    /// A set without a name, for something that is made now.
+    /// A set without a name, for a file or folder created now.
     pub fn new(is_folder: bool, now: SystemTime) -> Self {
         let mut set = Self { bytes: vec![0; NAMES], fault: None };
         set.bytes[0] = FILE;
@@ -73,7 +74,7 @@ impl Set {
         set
     }
 
-    /// What is said of `record`, under this name. Nothing if the set would be too long.
+    /// The set of `record` under a new name. `None` if it would be too long.
     pub fn named(record: &[u8], name: &str, upcase: &UpCase) -> Option<Self> {
         let units: Vec<u16> = name.encode_utf16().collect();
         let mut set = Self { bytes: record[..NAMES].to_vec(), fault: None };
@@ -85,7 +86,7 @@ impl Set {
             part.iter().enumerate().for_each(|(i, unit)| entry[2 + 2 * i..][..2].copy_from_slice(&unit.to_le_bytes()));
             set.bytes.extend(entry);
         }
-        // What somebody else added to the set stays in it (8.2).
+        // Keep entries that another program added to the set (8.2).
         let added = record[NAMES..].chunks(LEN).filter(|entry| entry[0] != NAME);
         set.bytes.extend(added.flatten());
         let following = set.bytes.len() / LEN - 1;
@@ -93,7 +94,7 @@ impl Set {
         (following <= MOST_FOLLOWING).then_some(set)
     }
 
-    /// The set that these entries begin with, and its name.
+    /// The set at the beginning of these entries, and its name.
     fn parse(bytes: &[u8]) -> Option<(Self, String)> {
         let len = (1 + usize::from(bytes[1])) * LEN;
         let bytes = bytes.get(..len).filter(|_| len > NAMES)?;
@@ -119,7 +120,7 @@ impl Set {
         Some((set, name))
     }
 
-    /// The checksum of the set, without that itself (6.3.3).
+    /// The checksum of the set, without the checksum field (6.3.3).
     fn checksum(&self) -> u16 {
         let counted = self.bytes.iter().enumerate().filter(|(i, _)| !matches!(i, 2 | 3));
         counted.fold(0, |sum, (_, byte)| sum.rotate_right(1).wrapping_add(u16::from(*byte)))
@@ -132,7 +133,7 @@ impl Set {
     fn time(&self, at: usize, hundredths: Option<usize>, zone: usize) -> Option<SystemTime> {
         let hundredths = hundredths.map_or(0, |at| self.bytes[at]);
         let local = Stamp { time: u16_at(&self.bytes, at), date: u16_at(&self.bytes, at + 2), hundredths }.time()?;
-        // Quarters of an hour in seven bits with a sign, if the eighth says that they are known (7.4.10).
+        // The time zone in quarters of an hour: a signed number of seven bits, valid if the eighth bit is set (7.4.10).
         let quarters = match self.bytes[zone] {
             zone if zone & 0x80 != 0 => i64::from((zone << 1) as i8 >> 1),
             _ => 0,
@@ -241,7 +242,7 @@ impl Record for Set {
     fn with_contents_of(&self, other: &dyn Record) -> Box<dyn Record> {
         let mut set = self.clone();
         let other = other.bytes();
-        // All but the number of entries, and the length and hash of the name.
+        // Copy everything except the number of entries and the name's length and hash.
         set.bytes[4..SECOND].copy_from_slice(&other[4..SECOND]);
         set.bytes[SECOND + 1] = other[SECOND + 1];
         set.bytes[SECOND + 8..NAMES].copy_from_slice(&other[SECOND + 8..NAMES]);
@@ -267,12 +268,12 @@ impl Record for Set {
     }
 }
 
-/// The hash of a name in capitals (7.6.4).
+/// The hash of an up-cased name (7.6.4).
 fn hash(units: impl Iterator<Item = u16>) -> u16 {
     units.flat_map(u16::to_le_bytes).fold(0, |hash: u16, byte| hash.rotate_right(1).wrapping_add(u16::from(byte)))
 }
 
-/// What is in a folder. What the outermost one says of the file system itself is no file.
+/// The files and folders in a folder. In the root, entries about the file system itself are not files.
 pub fn parse(folder: &[u8], is_root: bool) -> Parsed {
     let slots = (folder.len() / LEN) as u32;
     let mut parsed = Parsed { found: Vec::new(), end: slots, damaged: Vec::new(), stray_names: Vec::new() };
@@ -297,7 +298,8 @@ pub fn parse(folder: &[u8], is_root: bool) -> Parsed {
                 STREAM => {
                     parsed.damaged.push(Damaged { slots, why: "data without a name", leaving: None });
                 }
-                // What may be ignored, and in the root, where what may not is a fault of the whole file system.
+                // Entries that may be ignored. In the root, other unknown entries are a fault of the whole file system and are
+                // reported there.
                 kind if kind & BENIGN != 0 || is_root => {}
                 _ => parsed.damaged.push(Damaged { slots, why: "an entry of an unknown kind", leaving: None }),
             }
@@ -315,14 +317,14 @@ pub fn parse(folder: &[u8], is_root: bool) -> Parsed {
     parsed
 }
 
-/// Entries that still follow the first of a broken set: no more than it says, its stream extension, and names.
+/// The number of entries after the first of a broken set: at most as many as it declares, and only a stream extension and names.
 fn remains(set: &[u8]) -> u32 {
     let following = set.as_chunks::<LEN>().0.iter().skip(1).take(set[1].into());
     let kinds = following.map(|entry| entry[0]).enumerate();
     kinds.take_while(|(i, kind)| *kind == NAME || *i == 0 && *kind == STREAM).count() as u32
 }
 
-/// The first cluster of a broken set that was leaving, if that can still be read.
+/// The first cluster of a broken set that was marked as an old name, if it can still be read.
 fn left(set: &[u8]) -> Option<u32> {
     let stream = set.get(SECOND..NAMES).filter(|stream| stream[0] == STREAM)?;
     (u16_at(set, LEAVING) == LEAVES).then(|| u32_at(stream, 20))
@@ -365,7 +367,7 @@ mod tests {
         assert_eq!(faults(&set.bytes()), [None]);
         let renamed = Set::named(&set.bytes(), &"longer".repeat(5), &upcase).expect("it fits").bytes();
         assert_eq!((renamed.len(), &renamed[4 * LEN..]), (5 * LEN, &bytes[3 * LEN..]));
-        // An entry of another kind that somebody would have to know, one that is missing, one that belongs to no set.
+        // An entry of an unknown kind that must not be ignored, a missing entry, and an entry outside any set.
         bytes[3 * LEN] = 0xc2;
         assert!(
             faults(&Set { bytes: bytes.clone(), fault: None }.bytes())[0].is_some_and(|why| why.contains("unknown"))
@@ -377,7 +379,7 @@ mod tests {
         bytes[2 * LEN] &= !IN_USE;
         assert!(faults(&bytes).is_empty());
         assert_eq!(damaged(&bytes), [(0, 2), (3, 4)]);
-        // A stream alone, and names, which name nothing.
+        // A stream extension without a set, and names without a set.
         assert_eq!(damaged(&bytes[LEN..2 * LEN]), [(0, 1)]);
         let names = parse(&[NAME; LEN], false);
         assert!(names.damaged.is_empty() && names.stray_names == [0]);

@@ -1,6 +1,6 @@
 //! Where the free space at the end of an exFAT begins.
 //!
-//! Source: Microsoft, "exFAT file system specification", 1.00; sections are named.
+//! Source: Microsoft, "exFAT file system specification", 1.00. Section numbers refer to it.
 
 use super::boot_sector::{self, DIRTY, FAILURE, FLAGS, SECOND, TABLES};
 use super::entry::LEN as ENTRY;
@@ -18,7 +18,7 @@ const NAME: &str = "exFAT";
 /// The type of the entry that ends a directory (6.2.1).
 const END: u8 = 0;
 
-/// The most bytes of the bitmap that are read at a time.
+/// The size of a piece of the bitmap that is read at a time, in bytes.
 const PIECE: u64 = 1 << 20;
 
 pub fn find(store: &dyn Store, first: &[u8]) -> Result<Option<TailReport>> {
@@ -71,7 +71,7 @@ impl Fs<'_> {
         self.known(next).map(|()| Some(next))
     }
 
-    /// The first cluster of the bitmap and its size in bytes, from the root directory.
+    /// The first cluster of the bitmap and its size in bytes, as the root directory records them.
     fn bitmap(&self, root: u32) -> Result<(u32, u64)> {
         let (mut cluster, cluster_len) = (Some(root), u64::from(self.boot.cluster));
         // A longer chain is a loop.

@@ -1,8 +1,8 @@
-//! exFAT, for reading and writing. Files, folders and the order in which changes become durable are those of FAT; here is what
-//! exFAT keeps in another way.
+//! exFAT, for reading and writing. It shares files, folders and the order of durable changes with FAT; this module has only the
+//! differences.
 //!
 //! Facts are from Microsoft's "exFAT file system specification" (version 1.00), called "the specification" here. New clusters are
-//! always linked in the table; files whose clusters follow each other without it stay so until they grow.
+//! always linked in the table. Files with contiguous, unlinked clusters stay that way until they grow.
 
 pub(super) mod bitmap;
 pub(super) mod boot_sector;
@@ -35,11 +35,11 @@ use upcase::UpCase;
 /// The largest folder, in bytes (section 6.1 of the specification).
 const LARGEST_FOLDER: u32 = 256 << 20;
 
-/// Entries of the root folder that are no files (7.1, 7.2).
+/// Entries of the root folder that are not files (7.1, 7.2).
 const BITMAP: u8 = 0x81;
 const UP_CASE: u8 = 0x82;
 const LABEL: u8 = 0x83;
-/// In the kind of an entry: whether it may be ignored (6.2.1.3).
+/// Type bit of an entry: unknown entries with this bit may be ignored (6.2.1.3).
 const BENIGN: u8 = 0x20;
 
 /// Opens the exFAT file system of a store. Nothing is written before the first change.
@@ -84,17 +84,17 @@ pub fn open(store: Arc<dyn Store>) -> Result<Fat> {
     Fat::of(store, state, faults)
 }
 
-/// What the root folder says of the file system itself.
+/// The root folder's entries about the file system itself.
 #[derive(Default)]
 struct System {
     bitmap: Option<[u8; entry::LEN]>,
     upcase: Option<[u8; entry::LEN]>,
-    /// Whether there is something without which the file system is not understood.
+    /// Whether an unknown entry must not be ignored, so that the file system is unsupported.
     unknown: bool,
 }
 
 impl System {
-    /// `second` is whether the second bitmap counts.
+    /// Searches the root folder. `second` selects the second bitmap.
     fn find(root: &[u8], second: bool) -> Self {
         let mut system = Self::default();
         let entries = root.as_chunks::<{ entry::LEN }>().0;
@@ -103,7 +103,7 @@ impl System {
                 BITMAP if (entry[1] & 1 != 0) == second => system.bitmap = system.bitmap.or(Some(*entry)),
                 UP_CASE => system.upcase = system.upcase.or(Some(*entry)),
                 BITMAP | LABEL | entry::FILE => {}
-                // In use, not behind another entry, and not to be ignored.
+                // An unknown entry that is in use, begins a set and must not be ignored.
                 kind if kind & 0xc0 == entry::IN_USE && kind & BENIGN == 0 => system.unknown = true,
                 _ => {}
             }
@@ -135,7 +135,7 @@ impl System {
         Ok((UpCase::parse(&bytes, self.upcase.map_or(0, |entry| u32_at(&entry, 4)))?, chain))
     }
 
-    /// The clusters of one of them, which has a length within `sound`.
+    /// The clusters of the bitmap or the table at `entry`, whose length must lie within `sound`.
     fn chain(
         &self,
         entry: Option<[u8; entry::LEN]>,
@@ -158,7 +158,7 @@ impl System {
 
 /// exFAT's entries and names.
 struct ExFat {
-    /// Entries in a sector.
+    /// The number of entries in a sector.
     per_sector: u32,
     upcase: UpCase,
 }

@@ -1,19 +1,19 @@
-//! The up-case table, by which names are compared (section 7.2 of the specification).
+//! The up-case table, which makes comparing names case-insensitive (section 7.2 of the specification).
 
 use crate::trees::damaged;
 use std::io;
 
-/// The largest table: two bytes for each unit of UTF-16.
+/// The size of the largest table, in bytes: two for each UTF-16 unit.
 pub const LONGEST: u64 = 2 << 16;
 
-/// After this in a stored table is the number of units that stay as they are (7.2.5.1).
+/// In a compressed table, this unit precedes the number of unchanged units (7.2.5.1).
 const AS_THEY_ARE: u16 = 0xffff;
 
-/// For each unit of UTF-16 the capital one.
+/// The upper-case form of each UTF-16 unit.
 pub struct UpCase(Vec<u16>);
 
 impl UpCase {
-    /// Parses a stored table, whose checksum is said to be `sum`.
+    /// Parses a stored table, whose checksum must be `sum`.
     pub fn parse(bytes: &[u8], sum: u32) -> io::Result<Self> {
         let found = bytes.iter().fold(0u32, |sum, byte| sum.rotate_right(1).wrapping_add(u32::from(*byte)));
         if found != sum {
@@ -22,7 +22,7 @@ impl UpCase {
         let mut table: Vec<u16> = Vec::with_capacity(1 << 16);
         let mut units = bytes.as_chunks().0.iter().map(|bytes| u16::from_le_bytes(*bytes));
         while let Some(unit) = units.next() {
-            // In a table that is not shortened it stands for itself.
+            // As the last unit of an uncompressed table, this value stands for itself.
             let many = if unit == AS_THEY_ARE && table.len() < 0xffff { units.next() } else { None };
             let begin = table.len();
             match many {
@@ -37,7 +37,7 @@ impl UpCase {
         Ok(Self(table))
     }
 
-    /// A table for where there is none: Unicode's capitals, as far as they are one unit long.
+    /// A replacement for a missing table: Unicode's upper-case forms that have a single unit.
     pub fn unicode() -> Self {
         let capital = |unit: u16| {
             let upper = char::from_u32(unit.into()).map(char::to_uppercase);
@@ -49,7 +49,7 @@ impl UpCase {
         Self((0..=u16::MAX).map(capital).collect())
     }
 
-    /// The name in capitals.
+    /// The up-cased UTF-16 units of a name.
     pub fn folded(&self, name: &str) -> impl Iterator<Item = u16> {
         name.encode_utf16().map(|unit| self.0[usize::from(unit)])
     }

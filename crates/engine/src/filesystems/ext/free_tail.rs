@@ -16,7 +16,7 @@ use crate::store::Store;
 /// Offset and length of the superblock, in bytes.
 const SUPERBLOCK: u64 = 1024;
 const SUPERBLOCK_LEN: usize = 1024;
-/// Its magic number and the offset of that within it.
+/// The magic number, and its offset in the superblock.
 const MARK: u16 = 0xef53;
 const MARK_AT: usize = 56;
 
@@ -25,10 +25,10 @@ const STATE_VALID: u16 = 1;
 const STATE_ERRORS: u16 = 2;
 const STATE_ORPHANS: u16 = 4;
 
-/// `s_feature_compat`: superblocks are kept in two groups only.
+/// `s_feature_compat`: only two groups have copies of the superblock.
 const SPARSE_SUPER2: u32 = 0x200;
 
-/// `s_feature_incompat`: what a program must support to read.
+/// `s_feature_incompat`: features that a program must support to read.
 const FILETYPE: u32 = 0x2;
 const RECOVER: u32 = 0x4;
 const META_BG: u32 = 0x10;
@@ -54,8 +54,8 @@ const INCOMPAT_KNOWN: u32 = FILETYPE
     | ENCRYPT
     | CASEFOLD;
 
-/// `s_feature_ro_compat`: what a program must support to write. Sparse superblocks, large files, B-tree directories,
-/// huge files, many subdirectories, larger inodes, quota, projects, verity.
+/// `s_feature_ro_compat`: features that a program must support to write. Sparse superblocks, large files, B-tree directories, huge
+/// files, many subdirectories, larger inodes, quota, projects, verity.
 const SPARSE_SUPER: u32 = 0x1;
 const GDT_CHECKSUM: u32 = 0x10;
 const BIGALLOC: u32 = 0x200;
@@ -74,7 +74,7 @@ const RO_COMPAT_KNOWN: u32 = SPARSE_SUPER
     | 0x2000
     | 0x8000;
 
-/// A group's flag: its block bitmap was never written, because it only holds metadata.
+/// A group's flag: its block bitmap was never written, because the group only holds metadata.
 const BLOCK_UNINIT: u16 = 2;
 
 pub fn find(store: &dyn Store, _first: &[u8]) -> Result<Option<TailReport>> {
@@ -106,16 +106,16 @@ pub fn find(store: &dyn Store, _first: &[u8]) -> Result<Option<TailReport>> {
 struct Fs<'a> {
     store: &'a dyn Store,
     name: &'static str,
-    /// Bytes.
+    /// The block size, in bytes.
     block: u64,
     blocks: u64,
     first_block: u64,
     blocks_per_group: u64,
-    /// Blocks per bit of a bitmap.
+    /// The number of blocks per bit of a bitmap.
     cluster: u64,
     groups: u64,
     inode_table_blocks: u64,
-    /// Bytes.
+    /// The size of a group descriptor, in bytes.
     descriptor_len: u64,
     descriptors_per_block: u64,
     first_meta_group: u64,
@@ -127,12 +127,12 @@ struct Fs<'a> {
     ro_compat: u32,
 }
 
-/// Where a group's parts are.
+/// The contents of a group descriptor.
 struct Descriptor {
     block_bitmap: u64,
     inode_bitmap: u64,
     inode_table: u64,
-    /// Clusters.
+    /// The number of free clusters.
     free: u64,
     flags: u16,
 }
@@ -140,7 +140,7 @@ struct Descriptor {
 impl<'a> Fs<'a> {
     fn of(store: &'a dyn Store, s: &[u8]) -> Result<Self> {
         let revision = u32_at(s, 76);
-        // Revision 0 has no features: the later feature fields mean nothing.
+        // Revision 0 has no features, so the feature fields are meaningless.
         let feature = |at| if revision == 0 { 0 } else { u32_at(s, at) };
         let (compat, incompat, ro_compat) = (feature(92), feature(96), feature(100));
         let name = detect::ext_kind_of(compat, incompat, ro_compat).name();
@@ -174,7 +174,7 @@ impl<'a> Fs<'a> {
         if u64::from(u32_at(s, 36)) * cluster != per_group {
             return Err(wrong("clusters per group", 36, format!("{}", u32_at(s, 36))));
         }
-        // The superblock is in the first block.
+        // The superblock is in the first block of the file system.
         if first_block != u64::from(block == 1024 && !bigalloc) || blocks <= first_block {
             return Err(wrong("first block", 20, format!("{first_block} of {blocks}")));
         }
@@ -206,7 +206,7 @@ impl<'a> Fs<'a> {
             first_meta_group: u64::from(u32_at(s, 260)),
             reserved_descriptor_blocks: u64::from(u16_at(s, 206)),
             backup_groups: [u32_at(s, 588), u32_at(s, 592)],
-            // In blocks, whatever the cluster size.
+            // The count is in blocks, whatever the cluster size.
             free_clusters: (u64::from(u32_at(s, 12)) | high(344)) / if bigalloc { cluster } else { 1 },
             compat,
             incompat,
@@ -243,7 +243,7 @@ impl<'a> Fs<'a> {
             return self.first_block + 1 + block + u64::from(self.block == 1024 && self.first_block == 0);
         }
         let first = block * self.descriptors_per_block;
-        // In the block after the superblock, if the group has one.
+        // The descriptors are in the block after the superblock, if the group has a copy of it.
         let shift = u64::from(first == 0 && self.block == 1024 && self.first_block == 0);
         self.group_start(first) + u64::from(self.has_superblock(first)) + shift
     }
@@ -308,8 +308,8 @@ impl<'a> Fs<'a> {
         }
     }
 
-    /// The end of the last block that a group's bitmap marks as in use, and the number of free clusters, which must
-    /// equal the count in the descriptor: bitmap and descriptor vouch for each other.
+    /// The end of the last block that a group's bitmap marks as in use, and the number of free clusters. That number must equal the
+    /// count in the descriptor: each confirms the other.
     fn look_at_bitmap(&self, group: u64, descriptor: &Descriptor, metadata: &[Range<u64>]) -> Result<(u64, u64)> {
         let start = self.group_start(group);
         let blocks = self.blocks_per_group.min(self.blocks - start);
@@ -317,7 +317,7 @@ impl<'a> Fs<'a> {
         let never_written =
             self.ro_compat & (GDT_CHECKSUM | METADATA_CHECKSUM) != 0 && descriptor.flags & BLOCK_UNINIT != 0;
         if never_written {
-            // Only metadata is in this group, as much as is counted; most of it is known by its position.
+            // The group holds only metadata, most of it at known positions. The count must match.
             return match self.uninit_used(group, clusters, metadata) {
                 used if used + descriptor.free == clusters => Ok((0, descriptor.free)),
                 used => Err(self.count_differs(group, clusters.saturating_sub(used), descriptor.free)),
@@ -333,13 +333,13 @@ impl<'a> Fs<'a> {
         Ok((last.map_or(0, |bit| (start + (bit + 1) * self.cluster).min(self.blocks)), free))
     }
 
-    /// Clusters in use in a group whose bitmap was never written: those of the metadata in it, which with flexible
-    /// groups may belong to other groups.
+    /// The number of clusters in use in a group whose bitmap was never written. They hold metadata, which with flexible groups may
+    /// belong to other groups.
     fn uninit_used(&self, group: u64, clusters: u64, metadata: &[Range<u64>]) -> u64 {
         let start = self.group_start(group);
         let end = start + clusters * self.cluster;
         let mut used = vec![0; clusters.div_ceil(8) as usize];
-        // Nothing is longer than a group: metadata that begins earlier ends before this one.
+        // No metadata are longer than a group: those that begin more than a group earlier end before this one.
         let first = metadata.partition_point(|m| m.start + self.blocks_per_group < start);
         for blocks in metadata[first..].iter().take_while(|m| m.start < end) {
             let (from, to) = (blocks.start.max(start), blocks.end.min(end).max(start));

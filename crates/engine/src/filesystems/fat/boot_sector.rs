@@ -18,12 +18,12 @@ use crate::little_endian::{u16_at, u32_at};
 
 /// Size of the boot sector's fields, in bytes.
 pub const LEN: usize = 512;
-/// What the last two bytes of a boot sector are.
+/// The last two bytes of a boot sector.
 pub const SIGNATURE: [u8; 2] = [0x55, 0xaa];
-/// Where most of them say that they are FAT.
+/// The names that most FAT boot sectors contain, and their offsets.
 pub const NAMES: [(usize, &[u8]); 2] = [(82, b"FAT32   "), (54, b"FAT")];
 
-/// Width of the entries of the file allocation table.
+/// The width of an entry in the file allocation table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Width {
     /// FAT12.
@@ -37,7 +37,7 @@ pub enum Width {
 }
 
 impl Width {
-    /// The file system whose table has such entries.
+    /// The kind of file system whose table has entries of this width.
     pub fn kind(self) -> Kind {
         match self {
             Self::Bits12 => Kind::Fat12,
@@ -85,7 +85,7 @@ pub struct BootSector {
     pub len: u64,
 }
 
-/// Where the root folder is.
+/// The location of the root folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
     /// In an area of its own (FAT12, FAT16).
@@ -99,19 +99,19 @@ pub enum Root {
     Cluster(u32),
 }
 
-/// Clusters below which a file system is FAT12, and FAT16 ("FAT Type Determination" of the specification). Linux,
-/// Windows and dosfstools agree that 0 in the old field for the size of a FAT means FAT32, however few clusters there
-/// are.
+/// The number of clusters from which a file system is no longer FAT12, or no longer FAT16 ("FAT Type Determination" of the
+/// specification). Linux, Windows and dosfstools agree that 0 in the old field for the FAT's size means FAT32, however few clusters
+/// there are.
 const FAT12_END: u64 = 4085;
 const FAT16_END: u64 = 65525;
-/// FAT32 table entries from here on have special meanings.
+/// FAT32 table entries from this number on have special meanings.
 const FAT32_END: u64 = 0x0fff_fff6 - 2;
 
 impl BootSector {
     /// Parses a boot sector; [`LEN`] bytes are enough.
     ///
     /// # Errors
-    /// `Malformed` if it is not one, or contradicts itself.
+    /// `Malformed` if the sector is not a boot sector or contradicts itself.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if bytes.len() < LEN {
             return Err(wrong("boot sector", 0, "cut short"));
@@ -164,7 +164,7 @@ impl BootSector {
             Width::Bits16 => table_len / 2,
             Width::Bits32 | Width::ExFat => table_len / 4,
         };
-        // If the table is too short for all clusters, only those it covers are used, as Linux does.
+        // If the table is too short for all clusters, only the clusters that it covers are used, as in Linux.
         let clusters = clusters.min(held.saturating_sub(2)).min(FAT32_END);
         if clusters == 0 {
             return Err(wrong("sectors of a FAT", 22, "no room for a cluster"));
@@ -192,7 +192,7 @@ impl BootSector {
         }
         let info = u16_at(48);
         let extended = if new { 64 } else { 36 };
-        // 0x29: serial number, label and type follow; 0x28: only the serial number.
+        // 0x29: a serial number, a label and a type follow. 0x28: only a serial number follows.
         let signature = bytes[extended + 2];
         let mut label = [b' '; 11];
         if signature == 0x29 {
@@ -218,7 +218,7 @@ impl BootSector {
         })
     }
 
-    /// Offset of a cluster, which must be one of `2 .. 2 + clusters`, or of the end of the last one.
+    /// The offset of a cluster. `cluster` must be one of `2 .. 2 + clusters`; `2 + clusters` gives the end of the last one.
     pub fn cluster_at(&self, cluster: u32) -> u64 {
         self.data + u64::from(cluster - 2) * u64::from(self.cluster)
     }
@@ -228,7 +228,7 @@ impl BootSector {
         (2..self.clusters + 2).contains(&cluster)
     }
 
-    /// Offset and length of the root folder, or of the first cluster of it.
+    /// The offset and length of the root folder, or of its first cluster.
     pub fn root_part(&self) -> (u64, u64) {
         match self.root {
             Root::Fixed { at, len } => (at, len),

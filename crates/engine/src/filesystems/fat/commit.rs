@@ -1,4 +1,4 @@
-//! Makes changes durable, in an order such that a crash at any moment does little harm.
+//! Makes changes durable, in an order that limits the damage of a crash.
 
 use std::io;
 use std::sync::{PoisonError, RwLock};
@@ -8,26 +8,26 @@ use super::node::State;
 use super::table::Link;
 use crate::filesystems::exfat;
 
-/// Changed folder sectors, and clusters to be freed, that may wait in memory.
+/// The most changed folder sectors that may wait in memory, and the unit for the limit of waiting clusters.
 const MAY_WAIT: usize = 8192;
 
-/// The lowest bit of the boot sector's state byte; exFAT has [`exfat::DIRTY`].
+/// The mark for a mounted file system: the lowest bit of the boot sector's state byte. For exFAT see [`exfat::DIRTY`].
 const IN_USE: u8 = 1;
 
-/// FSInfo: signatures, count of free clusters, and where to look for the next one (section "FAT32 FSInfo Sector
-/// Structure" of the specification).
+/// FSInfo: signatures, the count of free clusters, and a hint for the next free one (section "FAT32 FSInfo Sector Structure" of the
+/// specification).
 const INFO_LEN: usize = 512;
 const INFO_MARKS: [(usize, [u8; 4]); 3] = [(0, *b"RRaA"), (484, *b"rrAa"), (508, [0, 0, 0x55, 0xaa])];
 const INFO_FREE: usize = 488;
 const INFO_NEXT: usize = 492;
 
 impl State {
-    /// Whether it was unmounted cleanly, according to both the boot sector and the table.
+    /// Whether both the boot sector and the table say that it was unmounted cleanly.
     pub fn was_clean(&mut self) -> io::Result<bool> {
         Ok(self.boot.state_byte & self.in_use() == 0 && self.table.clean()?)
     }
 
-    /// The bit of the boot sector's state byte that says that the file system is mounted.
+    /// The bit of the boot sector's state byte that marks the file system as mounted.
     fn in_use(&self) -> u8 {
         if self.boot.width == Width::ExFat { exfat::DIRTY } else { IN_USE }
     }
@@ -35,19 +35,19 @@ impl State {
     /// Marks the file system as mounted before the first change.
     ///
     /// # Errors
-    /// Those of the store, and that of an earlier change that failed.
+    /// Those of the store; the error of an earlier failed change.
     pub fn begin(&mut self) -> io::Result<()> {
         self.nothing_lost()?;
         if self.marked {
             return Ok(());
         }
-        // Counted now, because the count is relied on later.
+        // Count the free clusters now, because later steps rely on the count.
         self.table.free()?;
         if !self.was_marked {
             self.set_mark(true)?;
         }
         self.marked = true;
-        // The repairs planned at opening are written before anything else changes.
+        // Write the repairs planned at opening before anything else changes.
         let done = self.write_sectors();
         if let Err(e) = &done {
             self.failed = Some(e.to_string());
@@ -55,10 +55,10 @@ impl State {
         done
     }
 
-    /// Marks the file system as unmounted, if we marked it as mounted. Everything is durable.
+    /// Marks the file system as unmounted, if this program marked it as mounted. All changes must be durable.
     ///
     /// # Errors
-    /// Those of the store, and that of an earlier change that failed; then the mark stays.
+    /// Those of the store; the error of an earlier failed change. The mark then stays.
     pub fn end(&mut self) -> io::Result<()> {
         self.nothing_lost()?;
         if !self.marked {
@@ -71,16 +71,16 @@ impl State {
         Ok(())
     }
 
-    /// Whether enough changes wait that they should be written.
+    /// Whether so many changes wait that they should be written.
     pub fn waits(&self) -> bool {
         self.sectors.len() > MAY_WAIT || self.joins.len().max(self.freed.len()) > MAY_WAIT * 16
     }
 
-    /// Makes everything durable. `moving` is held while clusters become free that may still be read.
+    /// Makes all changes durable. Holds `moving` while it frees clusters that may still be read.
     ///
     /// # Errors
-    /// Those of the store. Nothing can be changed afterwards: what is on the store is unknown. This fails from then on,
-    /// since whoever asks later has changes among those that were lost, too.
+    /// Those of the store. Afterwards the state of the store is unknown, so nothing can be changed any more. Every later call fails
+    /// too, because its caller's changes may be among those lost.
     pub fn commit(&mut self, moving: &RwLock<()>) -> io::Result<()> {
         self.nothing_lost()?;
         if !self.marked {
@@ -101,7 +101,7 @@ impl State {
     }
 
     fn write_all(&mut self, moving: &RwLock<()>) -> io::Result<()> {
-        // Contents, and new folders: nothing names them yet.
+        // Contents and new folders come first: no entry names them yet.
         if std::mem::take(&mut self.contents_written) {
             self.store.flush()?;
         }
@@ -144,7 +144,7 @@ impl State {
         Ok(())
     }
 
-    /// Sets or clears both marks of being mounted.
+    /// Sets or clears both marks for a mounted file system.
     fn set_mark(&mut self, in_use: bool) -> io::Result<()> {
         self.table.set_clean(!in_use)?;
         let state = self.boot.state_byte & !self.in_use() | if in_use { self.in_use() } else { 0 };
@@ -158,7 +158,7 @@ impl State {
         self.store.flush()
     }
 
-    /// Reads the count of free clusters from FSInfo, if it can be relied on.
+    /// Reads the count of free clusters from FSInfo, if it is reliable.
     pub(super) fn read_info(&mut self) -> io::Result<()> {
         let Some(info) = self.info()? else { return Ok(()) };
         let number = |at: usize| u32::from_le_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
@@ -173,7 +173,7 @@ impl State {
         Ok(())
     }
 
-    /// Writes the count of free clusters to FSInfo if it changed. Returns whether it did.
+    /// Writes the count of free clusters to FSInfo if it changed. Returns whether it was written.
     fn write_info(&mut self) -> io::Result<bool> {
         let free = self.table.known_free();
         if free == self.told_free {
@@ -187,7 +187,7 @@ impl State {
         Ok(true)
     }
 
-    /// The FSInfo sector, if it has the signatures.
+    /// The FSInfo sector, if its signatures are valid.
     fn info(&self) -> io::Result<Option<Vec<u8>>> {
         let Some(at) = self.boot.info else { return Ok(None) };
         let mut bytes = vec![0; INFO_LEN];

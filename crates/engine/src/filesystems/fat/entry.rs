@@ -7,9 +7,9 @@
 //!  13  made: hundredths, 1                               26  first cluster, low half, 2
 //!                                                        28  size, 4
 //! ```
-//! Before it, in descending order, lie the parts of the long name, 13 units of UTF-16 each: number (the last in the
-//! name, the first in the folder, has bit 6 set), 5 units, attributes 0x0f, 0, checksum of the alias, 6 units, 0, 2
-//! units. Sections "FAT Directory Structure" and "FAT Long Directory Entries" of the specification.
+//! The parts of the long name precede the entry in descending order, with 13 UTF-16 units each: number (bit 6 marks the last part
+//! of the name, which is first in the folder), 5 units, attributes 0x0f, 0, checksum of the alias, 6 units, 0, 2 units. Sections
+//! "FAT Directory Structure" and "FAT Long Directory Entries" of the specification.
 
 use std::collections::HashSet;
 use std::io;
@@ -19,11 +19,11 @@ use super::layout::{Damaged, EntryLayout, FoundEntry, Parsed, Record, usable};
 use super::name::{self, Alias};
 use super::time::Stamp;
 
-/// Bytes of an entry.
+/// The size of an entry, in bytes.
 pub const LEN: usize = 32;
-/// First byte of an entry after which there are no more.
+/// The first byte of the entry that ends a folder.
 pub const END: u8 = 0;
-/// First byte of a removed entry.
+/// The first byte of a removed entry.
 pub const REMOVED: u8 = 0xe5;
 
 pub const READ_ONLY: u8 = 0x01;
@@ -37,8 +37,8 @@ const LONG_NAME_MASK: u8 = 0x3f;
 const UNITS: [usize; 13] = [1, 3, 5, 7, 9, 14, 16, 18, 20, 22, 24, 28, 30];
 const LAST_PART: u8 = 0x40;
 
-/// The bit beside those of small letters that marks a name that is leaving. It is on the disk only while a file is renamed. Windows
-/// has the lower ones for its encrypted files.
+/// The bit of byte 12 that marks an old name during a rename; no other file has it on the disk. Bits 3 and 4 mark lower case, and
+/// Windows uses the lower bits for encrypted files.
 const LEAVING: u8 = 0x40;
 
 /// The entry that locates a file.
@@ -46,7 +46,7 @@ const LEAVING: u8 = 0x40;
 pub struct FatEntry(pub [u8; LEN]);
 
 impl FatEntry {
-    /// An entry for something new, created now.
+    /// An entry for a file or folder created now.
     pub fn new(alias: Alias, attributes: u8, first: u32, now: SystemTime) -> Self {
         let mut entry = Self([0; LEN]);
         entry.0[..11].copy_from_slice(&alias);
@@ -71,18 +71,18 @@ impl FatEntry {
         self.0[11]
     }
 
-    /// The bits that say which parts of the alias are shown in lower case.
+    /// The bits that select which parts of the alias are shown in lower case.
     pub fn case(&self) -> u8 {
         self.0[12]
     }
 
-    /// Whether it is no file: `.` or `..`, or a label.
+    /// Whether the entry is not a file: `.`, `..` or a label.
     fn is_nothing(&self, at: u32, is_root: bool) -> bool {
         let itself = !is_root && matches!((at, &self.alias()), (0, b".          ") | (1, b"..         "));
         itself || self.attributes() & VOLUME_LABEL != 0
     }
 
-    /// What is wrong with it, if it may have been a file but cannot be shown as one.
+    /// Why the entry cannot be shown, if it may have been a file.
     fn damage(&self, name: &str, at: u32, is_root: bool) -> Option<&'static str> {
         let label = self.attributes() & VOLUME_LABEL != 0;
         match () {
@@ -92,7 +92,7 @@ impl FatEntry {
         }
     }
 
-    /// This entry under another name.
+    /// This entry with another name.
     pub fn renamed(mut self, alias: Alias) -> Self {
         self.0[..11].copy_from_slice(&alias);
         self.0[12] = 0;
@@ -210,7 +210,7 @@ impl EntryLayout for FatLayout {
         u32::MAX.into()
     }
 
-    /// The specification: no more than 65,536.
+    /// The specification allows at most 65,536.
     fn most_entries(&self) -> u32 {
         1 << 16
     }
@@ -255,11 +255,11 @@ impl EntryLayout for FatLayout {
     }
 }
 
-/// The parts of a long name, in the order in which they precede the entry with `alias`.
+/// The parts of a long name, in stored order, before the entry with `alias`.
 pub fn long_name(name: &str, alias: &Alias) -> Vec<[u8; LEN]> {
     let mut units: Vec<u16> = name.encode_utf16().collect();
     let parts = units.len().div_ceil(UNITS.len());
-    // A NUL if there is room, then ones.
+    // If there is room, a NUL ends the name, and the rest of the part is filled with ones.
     if units.len() < parts * UNITS.len() {
         units.push(0);
         units.resize(parts * UNITS.len(), 0xffff);
@@ -276,7 +276,7 @@ pub fn long_name(name: &str, alias: &Alias) -> Vec<[u8; LEN]> {
     units.chunks(UNITS.len()).enumerate().map(part).rev().collect()
 }
 
-/// What is in a folder: `.`, `..` and the label of the volume are neither files nor damaged.
+/// The files and folders in a folder. `.`, `..` and the volume's label are neither files nor damaged.
 pub fn parse(folder: &[u8], is_root: bool) -> Parsed {
     let slots = (folder.len() / LEN) as u32;
     let mut parsed = Parsed { found: Vec::new(), end: slots, damaged: Vec::new(), stray_names: Vec::new() };
@@ -319,18 +319,18 @@ pub fn parse(folder: &[u8], is_root: bool) -> Parsed {
     parsed
 }
 
-/// A long name, partly read.
+/// A partly parsed long name.
 struct LongName {
     begin: u32,
-    /// Number of the last part read.
+    /// The number of the last part parsed.
     part: u8,
     checksum: u8,
-    /// From the end of the name to its beginning.
+    /// The parts, from the end of the name to its beginning.
     parts: Vec<[u16; UNITS.len()]>,
 }
 
 impl LongName {
-    /// The name with one more part, if that is the one expected next.
+    /// Adds a part to the name, if it is the part expected next.
     fn grown(before: Option<Self>, bytes: &[u8; LEN], at: u32) -> Option<Self> {
         let (part, checksum) = (bytes[0] & !LAST_PART, bytes[13]);
         let units = UNITS.map(|at| u16::from_le_bytes([bytes[at], bytes[at + 1]]));
@@ -348,7 +348,7 @@ impl LongName {
         self.part == 1 && self.checksum == name::checksum(&entry.alias())
     }
 
-    /// The name, unless it is unusable.
+    /// The name; `None` if it is unusable.
     fn text(self) -> Option<String> {
         let units = self.parts.iter().rev().flatten().copied().take_while(|u| *u != 0);
         let text: String = char::decode_utf16(units).map(|c| c.unwrap_or('\u{fffd}')).collect();

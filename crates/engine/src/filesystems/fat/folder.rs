@@ -11,20 +11,20 @@ use crate::trees::Node;
 
 /// A folder that has been read.
 pub struct Folder {
-    /// Its contents, by the index of the entry with which their record begins.
+    /// The files and folders, by the index of the first entry of their record.
     pub held: BTreeMap<u32, FolderItem>,
     by_name: HashMap<String, u32>,
     by_alias: HashMap<String, u32>,
     /// Aliases in use.
     pub aliases: HashSet<Alias>,
-    /// Which of its entries are in use, up to `end`.
+    /// Which entries up to `end` are in use.
     used: Vec<bool>,
-    /// The number of entries it has space for.
+    /// The number of entries that fit.
     slots: u32,
     layout: Arc<dyn EntryLayout>,
-    /// What is wrong with entries that may have been a file or folder.
+    /// Why some entries that may have been a file or folder are damaged.
     damage: Option<&'static str>,
-    /// Whether there are parts of names without a file.
+    /// Whether it contains parts of names without a file.
     stray_names: bool,
 }
 
@@ -32,13 +32,13 @@ pub struct Folder {
 pub struct FolderItem {
     pub name: String,
     pub node: Node,
-    /// Indexes of its entries.
+    /// The indexes of its entries, including those of the name.
     pub slots: Range<u32>,
     alias: Option<Alias>,
 }
 
 impl Folder {
-    /// A folder of these bytes that has space for `slots` entries; `node` gives each of its entries a number.
+    /// A folder with these bytes and space for `slots` entries. `node` assigns a number to each file and folder.
     pub fn new(
         layout: &Arc<dyn EntryLayout>,
         bytes: &[u8],
@@ -60,7 +60,7 @@ impl Folder {
             stray_names: !stray_names.is_empty(),
         };
         for found in found {
-            // The first of several with the same name counts.
+            // If several have the same name, the first one is used.
             let before = folder.by_name.get(&layout.folded(&found.name)).copied();
             let node = node(&found);
             folder.insert(&found, node);
@@ -69,17 +69,17 @@ impl Folder {
         folder
     }
 
-    /// Whether nothing is lost when it goes: what is damaged counts.
+    /// Whether removing the folder would lose nothing. Damaged entries count as contents.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty() && self.damage.is_none() && !self.stray_names
     }
 
-    /// What is wrong with entries that may have been a file or folder: they are lost if something takes their place.
+    /// Why some entries that may have been a file or folder are damaged. Overwriting such entries would lose them.
     pub fn damage(&self) -> Option<&'static str> {
         self.damage
     }
 
-    /// Adds something that was found or created.
+    /// Adds a file or folder that was found or created.
     pub fn insert(&mut self, found: &FoundEntry, node: Node) {
         self.prefer(&found.name, found.at);
         if let Some(alias) = found.alias {
@@ -94,7 +94,7 @@ impl Folder {
         self.held.insert(found.at, held);
     }
 
-    /// Removes that whose record begins at entry `at`.
+    /// Removes the file or folder whose record begins at entry `at`.
     pub fn remove(&mut self, at: u32) -> Option<FolderItem> {
         let held = self.held.remove(&at)?;
         self.used[held.slots.start as usize..held.slots.end as usize].fill(false);
@@ -111,19 +111,19 @@ impl Folder {
         Some(held)
     }
 
-    /// Finds a name, ignoring case: the index of the entry with which its record begins, and the file or folder.
+    /// Finds a name, ignoring case. Returns the index of the first entry of the record, and the file or folder.
     pub fn find(&self, name: &str) -> Option<(u32, &FolderItem)> {
         let folded = self.layout.folded(name);
         let at = self.by_name.get(&folded).or_else(|| self.by_alias.get(&folded))?;
         Some((*at, self.held.get(at)?))
     }
 
-    /// Makes a name refer to what begins at entry `at`.
+    /// Makes a name refer to the record at entry `at`.
     fn prefer(&mut self, name: &str, at: u32) {
         self.by_name.insert(self.layout.folded(name), at);
     }
 
-    /// Entries before the first that was never used; anything may follow it.
+    /// The number of entries before the first unused one. The bytes behind that entry are undefined.
     pub fn end(&self) -> u32 {
         self.used.len() as u32
     }
@@ -142,12 +142,12 @@ impl Folder {
         None
     }
 
-    /// The number of entries it has space for.
+    /// The number of entries that fit.
     pub fn slots(&self) -> u32 {
         self.slots
     }
 
-    /// Adds space for `entries` more.
+    /// Adds space for this many entries.
     pub fn grow(&mut self, entries: u32) {
         self.slots += entries;
     }

@@ -5,10 +5,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::filesystems::tail::{TailReport, in_store, malformed, not_clean, not_understood, pieces, read};
 use crate::store::Store;
 
-/// The bit Linux sets while the file system is mounted (uapi/linux/msdos_fs.h, `FAT_STATE_DIRTY`).
+/// The bit that Linux sets while the file system is mounted (uapi/linux/msdos_fs.h, `FAT_STATE_DIRTY`).
 const STATE_DIRTY: u8 = 1;
 
-/// Entries of the FAT that are read at a time: an even number, as two of FAT12 share a byte.
+/// The number of FAT entries read at a time: even, because two entries of FAT12 share a byte.
 const PIECE: u64 = 1 << 18;
 
 pub fn find(store: &dyn Store, first: &[u8]) -> Result<Option<TailReport>> {
@@ -45,7 +45,7 @@ fn check(store: &dyn Store, boot: &BootSector) -> Result<()> {
     if boot.state_byte & STATE_DIRTY != 0 {
         return Err(not_clean(name, "it was not unmounted"));
     }
-    // Entry 0 repeats the media byte; the two highest bits of entry 1 say that it was unmounted and that no error occurred.
+    // Entry 0 repeats the media byte. The two highest bits of entry 1 mean: unmounted cleanly, and no error occurred.
     let start = read(store, "FAT", boot.table, 8)?;
     if start[0] != 0xf0 && start[0] < 0xf8 {
         return Err(malformed("FAT", boot.table, "it does not begin with a media byte"));

@@ -1,4 +1,4 @@
-//! What FAT and exFAT keep differently: entries and names.
+//! The differences between FAT and exFAT: entries and names.
 
 use std::collections::HashSet;
 use std::io;
@@ -7,17 +7,17 @@ use std::time::SystemTime;
 
 use super::name::Alias;
 
-/// What a folder says of a file or folder, but for its name.
+/// The facts that a folder records about a file or folder, except the name.
 pub trait Record: Send + Sync {
     fn copy(&self) -> Box<dyn Record>;
 
-    /// Its entries as they are stored: the first of them hold all that can be changed.
+    /// The entries as stored. The first [`Record::fixed`] bytes hold everything that can change.
     fn bytes(&self) -> Vec<u8>;
 
-    /// The length of those, in bytes.
+    /// The length of the changeable part at the beginning, in bytes.
     fn fixed(&self) -> usize;
 
-    /// What is wrong with it, so that it can be neither read nor changed.
+    /// Why the file can be neither read nor changed, if it cannot.
     fn fault(&self) -> Option<&'static str> {
         None
     }
@@ -29,25 +29,25 @@ pub trait Record: Send + Sync {
     fn first(&self) -> u32;
     fn set_first(&mut self, cluster: u32);
 
-    /// Whether its clusters follow each other, whatever the table says.
+    /// Whether the clusters are contiguous, regardless of the table.
     fn contiguous(&self) -> bool {
         false
     }
 
-    /// From now on the table says which cluster follows which.
+    /// From now on the table links the clusters.
     fn set_linked(&mut self) {}
 
-    /// Its size. What FAT says of a folder is 0.
+    /// The size in bytes. FAT records 0 for a folder.
     fn size(&self) -> u64;
 
-    /// Bytes of it that were written; what follows is zeros.
+    /// The number of bytes that were written; the rest reads as zeros.
     fn valid(&self) -> u64 {
         self.size()
     }
 
     fn set_size(&mut self, size: u64, valid: u64);
 
-    /// Says that it changed since a backup.
+    /// Marks the file as changed since the last backup.
     fn set_archive(&mut self);
 
     fn created(&self) -> Option<SystemTime>;
@@ -59,52 +59,52 @@ pub trait Record: Send + Sync {
     /// This record's name with the contents, times and attributes of another.
     fn with_contents_of(&self, other: &dyn Record) -> Box<dyn Record>;
 
-    /// Whether all but the name is that of another.
+    /// Whether both records are equal except for their names.
     fn same_contents(&self, other: &dyn Record) -> bool;
 
-    /// Whether this name goes as soon as another one of the same contents is there: it is being renamed.
+    /// Whether this is the old name during a rename. It is removed once the new name exists.
     fn leaving(&self) -> bool;
     fn set_leaving(&mut self, leaving: bool);
 }
 
-/// Something found in a folder, and where.
+/// A file or folder found in a folder, and its location there.
 pub struct FoundEntry {
     pub name: String,
-    /// Another name of it.
+    /// Its 8.3 name.
     pub alias: Option<Alias>,
     pub entry: Box<dyn Record>,
-    /// Indexes of its entries in the folder.
+    /// The indexes of its entries in the folder.
     pub slots: Range<u32>,
-    /// Index of the entry with which its record begins.
+    /// The index of the first entry of its record.
     pub at: u32,
 }
 
-/// All that a folder's bytes say.
+/// The contents of a folder, parsed.
 pub struct Parsed {
-    /// Everything in it except `.`, `..`, the volume's label and the like.
+    /// All files and folders, without `.`, `..`, the volume's label and the like.
     pub found: Vec<FoundEntry>,
-    /// How many entries it has before the first that was never used.
+    /// The number of entries before the first unused one.
     pub end: u32,
-    /// What may be a file or folder, but cannot be read.
+    /// Damaged entries that may be files or folders.
     pub damaged: Vec<Damaged>,
     /// Parts of names without a file.
     pub stray_names: Vec<u32>,
 }
 
-/// Entries that may be a file or folder, but cannot be read.
+/// Damaged entries that may be a file or folder.
 pub struct Damaged {
     pub slots: Range<u32>,
     pub why: &'static str,
-    /// The first cluster of a name that was leaving ([`Record::leaving`]) when it was damaged.
+    /// The first cluster, if the entries were an old name ([`Record::leaving`]) when they were damaged.
     pub leaving: Option<u32>,
 }
 
-/// Entries and names of a file system.
+/// The format of a file system's entries and names.
 pub trait EntryLayout: Send + Sync {
     /// The file system's name.
     fn name(&self) -> &'static str;
 
-    /// The program that checks it.
+    /// The program that checks the file system.
     fn checker(&self) -> &'static str;
 
     /// The size of the largest file.
@@ -113,34 +113,34 @@ pub trait EntryLayout: Send + Sync {
     /// The most entries that a folder may have.
     fn most_entries(&self) -> u32;
 
-    /// Entries at whose multiples a name must begin that does not fit in front of the next, if that matters.
+    /// If set, a name must not span a multiple of this number of entries, unless it begins at one.
     fn unbroken(&self) -> Option<u32> {
         None
     }
 
-    /// A name in the form in which names are compared.
+    /// The case-folded form of a name, for comparisons.
     fn folded(&self, name: &str) -> String;
 
-    /// What is in a folder, which may be the outermost one.
+    /// Parses a folder. `is_root` is whether it is the root.
     fn parse(&self, folder: &[u8], is_root: bool) -> Parsed;
 
-    /// What becomes of the first byte of an entry that is removed. Entries that have it are free.
+    /// The first byte that marks an entry as removed. An entry that has it already is free.
     fn removed(&self, first: u8) -> u8;
 
-    /// A record without a name and contents, made now.
+    /// A record for a file or folder created now, without a name and contents.
     fn new_record(&self, is_folder: bool, now: SystemTime) -> Box<dyn Record>;
 
-    /// A record under a name, as it would stand at the beginning of a folder, and its entries.
+    /// A record with a name, as if it began a folder, and its entries.
     ///
     /// # Errors
-    /// `StorageFull` if no alias is left beside `aliases`; `InvalidFilename`.
+    /// `StorageFull` if every possible alias is in `aliases`; `InvalidFilename`.
     fn named(&self, name: &str, record: &dyn Record, aliases: &HashSet<Alias>) -> io::Result<(FoundEntry, Vec<u8>)>;
 
-    /// What a new folder in `cluster`, in a folder that begins at `above`, begins with.
+    /// The first bytes of a new folder in `cluster`, whose parent begins at `above`.
     fn dots(&self, cluster: u32, above: u32, now: SystemTime) -> Vec<u8>;
 }
 
-/// Whether it can be the name of a file: `.` and `..` are the folder itself and its parent.
+/// Whether this can be the name of a file. `.` and `..` cannot: they are the folder itself and its parent.
 pub fn usable(name: &str) -> bool {
     !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0'])
 }

@@ -1,15 +1,16 @@
-//! FAT12, FAT16 and FAT32 with long names, for reading and writing; and what exFAT has in common with them, which is all
-//! but `layout` and the boot sectors.
+//! FAT12, FAT16 and FAT32 with long names, for reading and writing. Also everything that exFAT shares with them: all except
+//! `layout` and the boot sectors.
 //!
-//! Facts are from Microsoft's "FAT: General Overview of On-Disk Format" (version 1.03, 2000), called "the
-//! specification" here, and from what Linux, mtools and dosfstools do where it leaves a choice.
+//! Facts are from Microsoft's "FAT: General Overview of On-Disk Format" (version 1.03, 2000), called "the specification" here.
+//! Where it leaves a choice, they are from Linux, mtools and dosfstools.
 //!
-//! Crash safety: contents are written at once; everything else is kept in memory and written by `commit`, in an order
-//! in which no entry ever names clusters of another file: allocated clusters, then the links that lead to them, then
-//! entries, then freed clusters, each made durable before the next. Freed clusters are not reused before that. So at worst
-//! clusters are lost. A file that is renamed from one sector to another has both names for a moment. The old one says
-//! before that it goes, and is removed when the file system is opened the next time (`survey`). Two names of the same
-//! clusters that do not say which is the old one come from others: then nothing is written.
+//! Crash safety: contents are written at once. Everything else is kept in memory, and `commit` writes it in four steps, each made
+//! durable before the next: allocated clusters, the links to them, entries, freed clusters. So no entry ever names clusters of
+//! another file, and a crash at worst loses clusters. Freed clusters are not reused before the last step.
+//!
+//! A file that is renamed from one sector to another briefly has both names. The old name is first marked as such. After a crash,
+//! the next opening removes it (`survey`). If two names of the same clusters lack this mark, another program made them, and nothing
+//! is written.
 
 pub(crate) mod boot_sector;
 mod commit;
@@ -40,29 +41,29 @@ use node::{OldName, State};
 
 pub(crate) use time::date_of;
 
-/// How often those who wait for the state are looked for while a file is filled with zeros, and how far apart.
+/// While a file is filled with zeros, others may need the state. How often the filling thread pauses for them, and for how long.
 const TURNS: usize = 20;
 const TURN: Duration = Duration::from_micros(100);
 
-/// So many pieces of zeros are made durable at once: whoever asks for that does not wait for all of them.
+/// The number of zero pieces after which they are made durable, so that a later flush does not wait for all of them.
 const DURABLE: usize = 16;
 
 /// A store's FAT or exFAT file system.
 pub struct Fat {
     store: Arc<dyn Store>,
     state: Mutex<State>,
-    /// How many wait for it.
+    /// The number of threads waiting for the state.
     waiting: AtomicUsize,
-    /// Pieces of zeros that were written.
+    /// The number of zero pieces written.
     fills: AtomicUsize,
     /// Held for reading while contents are read without the state's lock, and for writing while clusters become free.
     moving: RwLock<()>,
     layout: Arc<dyn EntryLayout>,
     /// Whether the store is shorter than the file system, which forbids writing.
     cut_short: bool,
-    /// What else forbids writing.
+    /// Other reasons for refusing writes.
     faults: Vec<String>,
-    /// What else people should know.
+    /// Other warnings for the user.
     notes: Vec<String>,
     unclean: bool,
 }
@@ -83,13 +84,13 @@ impl Fat {
         Self::of(store, state, Vec::new())
     }
 
-    /// A file system that is not written if there are `faults`.
+    /// A file system. It is read-only if there are `faults`.
     pub(super) fn of(store: Arc<dyn Store>, mut state: State, mut faults: Vec<String>) -> Result<Self> {
         let cut_short = state.boot.len > store.len();
         let unclean = !state.was_clean()?;
         let mut notes = Vec::new();
         if store.writable() && !cut_short && faults.is_empty() {
-            // What cannot be read is not written.
+            // A file system that cannot be read completely is not written.
             let survey = state.survey(unclean).unwrap_or_else(|e| survey::Survey {
                 faults: vec![format!("its folders cannot be checked: {e}")],
                 ..survey::Survey::default()
@@ -122,7 +123,7 @@ impl Fat {
         state
     }
 
-    /// Fills a file with zeros up to `to`; gives back its size before if that has changed.
+    /// Fills a file with zeros up to `to`. Returns its previous size if that has changed.
     fn filled(&self, file: Node, to: u64, writes: bool) -> io::Result<Option<u64>> {
         if !self.must_fill(file, to, writes)? {
             return Ok(None);
@@ -141,17 +142,17 @@ impl Fat {
         }
     }
 
-    /// Takes back what was filled in, unless somebody wrote behind it meanwhile.
+    /// Removes the zeros again, unless someone wrote behind them meanwhile.
     fn unfill(&self, file: Node, before: Option<u64>, to: u64) {
         let Some(before) = before else { return };
         let grown = self.attributes(file).is_ok_and(|now| (before..=to).contains(&now.size) && now.size != before);
         if grown {
-            // The error that led here is the one that counts.
+            // Report the original error, not one from the clean-up.
             let _ = self.set_len(file, before);
         }
     }
 
-    /// The state, for a change: marks the file system as mounted first.
+    /// The state, for a change. Marks the file system as mounted first.
     fn change(&self) -> io::Result<MutexGuard<'_, State>> {
         if !self.writable() {
             return Err(trees::read_only());
@@ -165,15 +166,15 @@ impl Fat {
         state.commit(&self.moving)
     }
 
-    /// Makes records that lie in two sectors lie in one, before they are changed: that of `node`, and those above it. Fails where
-    /// the folder has entries that are damaged.
+    /// Moves the records of `node` and its ancestors into one sector each before a change, if they span two. Fails if the folder
+    /// has damaged entries.
     fn gather(&self, node: Node) -> io::Result<()> {
         let mut state = self.change()?;
         state.refuse_damaged(node)?;
         self.join_records(&mut state, node)
     }
 
-    /// Moves records that lie in two sectors into one: that of `node`, and those above it.
+    /// Moves the records of `node` and its ancestors into one sector each, if they span two.
     fn join_records(&self, state: &mut State, node: Node) -> io::Result<()> {
         for node in state.in_two_sectors(node) {
             let old = state.relocate(node)?;
@@ -182,8 +183,8 @@ impl Fat {
         Ok(())
     }
 
-    /// Removes a name that has another beside it. The new one must be durable before: a crash in between leaves both, never
-    /// neither, and the old one says that it goes. It goes at once: the other must not change before.
+    /// Removes an old name once the new one is durable. A crash in between leaves both names, never neither, and the old one is
+    /// marked. The old name is removed at once, because the new one must not change before.
     fn replace_name(&self, state: &mut State, old: &OldName) -> io::Result<()> {
         if state.in_one_sector(old) {
             return state.remove_name(old);
@@ -195,8 +196,8 @@ impl Fat {
         self.commit(state)
     }
 
-    /// Carries out a change. If the file system is full although clusters were released, frees them and tries once
-    /// more; commits if many changes wait.
+    /// Makes a change. If the file system is full but clusters were released, frees them and tries again. Commits if many changes
+    /// wait.
     fn with_room<T>(&self, change: impl FnMut(&mut State) -> io::Result<T>) -> io::Result<T> {
         let mut state = self.change()?;
         let result = self.make_room(&mut state, change);
@@ -300,7 +301,7 @@ impl Tree for Fat {
         self.gather(file)?;
         let some = self.with_room(|state| state.fill(file, to, writes))?;
         if some {
-            // A mutex is not fair.
+            // A mutex is not fair: without a pause, this thread would take it again first.
             for _ in 0..TURNS {
                 if self.waiting.load(Ordering::Relaxed) == 0 {
                     break;
@@ -351,16 +352,16 @@ impl Tree for Fat {
         let replaced = self.state().lookup(to_folder, to_name).unwrap_or(to_folder);
         [folder, to_folder, replaced].into_iter().try_for_each(|node| self.gather(node))?;
         let mut state = self.change()?;
-        // A record in two sectors cannot be marked as leaving.
+        // A record in two sectors cannot be marked as an old name.
         if let Ok(renamed) = state.lookup(folder, name) {
             self.join_records(&mut state, renamed)?;
         }
-        // An order that waits must not contradict that of the two names.
+        // The pending order of sectors must not conflict with the order of the two names.
         if !state.last.is_empty() {
             self.commit(&mut state)?;
             state.begin()?;
         }
-        // Nobody sees both names, nor are they durable before the old one is marked.
+        // The lock is held until both names are durable and the old one is marked, so nobody sees both.
         match self.make_room(&mut state, |state| state.rename(folder, name, to_folder, to_name, replace))? {
             Some(old) => self.replace_name(&mut state, &old),
             None => Ok(()),
@@ -368,7 +369,7 @@ impl Tree for Fat {
     }
 
     fn remove(&self, folder: Node, name: &OsStr) -> io::Result<()> {
-        // It works where the file system is full, too.
+        // Removing must work on a full file system too.
         let gathered = self.gather(folder);
         gathered.or_else(|e| if e.kind() == io::ErrorKind::StorageFull { Ok(()) } else { Err(e) })?;
         self.with_room(|state| state.remove(folder, name))
@@ -400,7 +401,7 @@ impl Tree for Fat {
 
 impl Drop for Fat {
     fn drop(&mut self) {
-        // Callers who want to know whether it succeeded have called `finish`.
+        // A caller that needs the result has already called `finish`.
         let _ = self.finish();
     }
 }

@@ -7,8 +7,7 @@ use std::io;
 /// The longest name, in UTF-16 units (section "FAT Long Directory Entries" of the specification).
 const LONGEST: usize = 255;
 
-/// The bits of entry byte 12 that say that an alias without a long name is shown in lower case (Windows NT): base and
-/// extension.
+/// The bits of entry byte 12 that show an alias without a long name in lower case (Windows NT): base and extension.
 const SMALL_BASE: u8 = 0x08;
 const SMALL_EXTENSION: u8 = 0x10;
 
@@ -21,7 +20,7 @@ pub type Alias = [u8; 11];
 /// Checks that `filesystem`, FAT or exFAT, can store a name.
 ///
 /// # Errors
-/// `InvalidFilename`, and what is wrong with it.
+/// `InvalidFilename`, with the reason.
 pub fn checked<'a>(name: &'a OsStr, filesystem: &str) -> io::Result<&'a str> {
     let refuse =
         |why: &str| io::Error::new(io::ErrorKind::InvalidFilename, format!("{filesystem} cannot hold a name {why}"));
@@ -41,7 +40,7 @@ pub fn checked<'a>(name: &'a OsStr, filesystem: &str) -> io::Result<&'a str> {
     Ok(name)
 }
 
-/// The case-folded form, by which names are compared. Characters are folded one by one, as FAT drivers do.
+/// The case-folded form of a name, for comparisons. Characters are folded one by one, as FAT drivers do.
 pub fn folded(name: &str) -> String {
     let fold = |c: char| {
         let mut upper = c.to_uppercase();
@@ -53,7 +52,7 @@ pub fn folded(name: &str) -> String {
     name.chars().map(fold).collect()
 }
 
-/// The alias as shown to users if there is no long name.
+/// The alias as shown to users when there is no long name.
 pub fn shown(alias: &Alias, case: u8) -> String {
     let part = |bytes: &[u8], small: bool| -> String {
         let end = bytes.iter().rposition(|b| *b != b' ').map_or(0, |at| at + 1);
@@ -61,7 +60,7 @@ pub fn shown(alias: &Alias, case: u8) -> String {
         if small { text.map(|c| c.to_ascii_lowercase()).collect() } else { text.collect() }
     };
     let mut alias = *alias;
-    // A name that begins with 0xe5, which marks a removed entry, is stored with a 5 instead.
+    // 0xe5 marks a removed entry. A name that begins with 0xe5 is stored with 5 instead.
     if alias[0] == 0x05 {
         alias[0] = 0xe5;
     }
@@ -83,11 +82,11 @@ pub fn checksum(alias: &Alias) -> u8 {
     alias.iter().fold(0, |sum: u8, byte| sum.rotate_right(1).wrapping_add(*byte))
 }
 
-/// An alias for `name` that is not in `taken`, and whether it represents the name completely, so that no long name is
-/// needed.
+/// An alias for `name` that is not in `taken`. Also returns whether the alias represents the name completely, so that no long name
+/// is needed.
 ///
 /// # Errors
-/// `StorageFull` if none is left.
+/// `StorageFull` if no alias is left.
 pub fn alias(name: &str, taken: &HashSet<Alias>) -> io::Result<(Alias, bool)> {
     let trimmed = name.trim_start_matches('.');
     let (base, extension) = match trimmed.rsplit_once('.') {
@@ -129,7 +128,7 @@ pub fn alias(name: &str, taken: &HashSet<Alias>) -> io::Result<(Alias, bool)> {
         let tail = format!("~{number}");
         built(&[&base[..base.len().min(8 - tail.len())], tail.as_bytes()].concat())
     };
-    // The first few are numbered, the rest hashed, as Windows does: searching for the next number gets slow.
+    // The first few aliases are numbered and the rest hashed, as in Windows: searching for the next number gets slow.
     let hash = name.encode_utf16().fold(0u16, |h, unit| h.wrapping_mul(31).wrapping_add(unit));
     let hashed = [&base[..base.len().min(2)], format!("{hash:04X}").as_bytes()].concat();
     let candidates = (1..=4).map(|n| numbered(&base, n)).chain((1..=9).map(|n| numbered(&hashed, n)));

@@ -1,4 +1,4 @@
-//! Files and folders in memory, and changes to them. Nothing here is durable before `commit`.
+//! Files and folders in memory, and changes to them. `commit` makes them durable.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -22,7 +22,7 @@ pub const ROOT: Node = 1;
 /// Bytes written at a time.
 const PIECE: usize = 1 << 20;
 
-/// Zeros written at a time while others wait.
+/// The number of zeros written at a time while others wait.
 pub(super) const FILL: u64 = 4 << 20;
 
 /// Bytes of a folder read at a time: whole sectors.
@@ -36,27 +36,27 @@ pub struct State {
     pub table: Table,
     /// Changed sectors of folders, by offset.
     pub(super) sectors: BTreeMap<u64, Vec<u8>>,
-    /// Which of those are written when all others are durable.
+    /// The sectors to write after all others are durable.
     pub(super) last: BTreeSet<u64>,
-    /// Clusters that follow the last ones of chains once they are durable: before that, a chain would lead to free clusters.
+    /// New clusters by the former last cluster of their chain. They are linked once they are durable: until then, the link would
+    /// lead to free clusters.
     pub(super) joins: BTreeMap<u32, u32>,
-    /// Clusters that become free once the entries that named them are durably gone: the first of a run, and where it
-    /// ends.
+    /// Clusters to be freed once the entries that named them are durably removed: the first cluster of each run, and the run's end.
     pub(super) freed: BTreeMap<u32, u32>,
-    /// Runs of clusters that belong to no file, although the table does not say so.
+    /// Runs of clusters that belong to no file, although the table does not mark them.
     reserved: Vec<Range<u32>>,
-    /// Whether contents were written that may not be durable yet.
+    /// Whether written contents may not be durable yet.
     pub(super) contents_written: bool,
-    /// Whether we marked it as mounted.
+    /// Whether this program marked the file system as mounted.
     pub(super) marked: bool,
-    /// Whether it was marked as mounted before.
+    /// Whether the file system was already marked as mounted.
     pub(super) was_marked: bool,
     /// The count of free clusters last written to FSInfo.
     pub(super) told_free: Option<u32>,
-    /// Why nothing may be changed any more: a write failed, so the state of the store is unknown.
+    /// Why no more changes are accepted: a write failed, so the state of the store is unknown.
     pub(super) failed: Option<String>,
     nodes: HashMap<Node, Known>,
-    /// Nodes by the offset of their entry.
+    /// Nodes by the offset of their record.
     places: HashMap<u64, Node>,
     folders: HashMap<Node, Folder>,
     next: Node,
@@ -65,7 +65,7 @@ pub struct State {
 /// A file or folder.
 struct Known {
     parent: Node,
-    /// Offset of its entry; the root has none, nor has a removed file.
+    /// The offset of its record; `None` for the root and for a removed file.
     place: Option<u64>,
     entry: Box<dyn Record>,
     chain: Option<Chain>,
@@ -74,12 +74,12 @@ struct Known {
     removed: bool,
 }
 
-/// A name that is to be removed, since there is a new one.
+/// The old name of a renamed or moved file, which is to be removed.
 pub struct OldName {
     folder: Node,
     at: u32,
     entry: Box<dyn Record>,
-    /// The sector with the record of the new name, and those with the rest of it.
+    /// The sector with the record of the new name, and the sectors with all its entries.
     new: u64,
     parts: BTreeSet<u64>,
 }
@@ -142,14 +142,14 @@ impl State {
         })
     }
 
-    /// Names, nodes, and whether each is a folder.
+    /// The names in a folder, their nodes, and whether each is a folder.
     pub fn list(&mut self, folder: Node) -> io::Result<Vec<(String, Node, bool)>> {
         let held: Vec<_> = self.folder(folder)?.held.values().map(|h| (h.name.clone(), h.node)).collect();
         held.into_iter().map(|(name, node)| Ok((name, node, self.known(node)?.entry.is_folder()))).collect()
     }
 
-    /// Where the `len` bytes at `offset`, or as many as the file has, are in the store: their number, and the pieces in
-    /// order. What is missing of those is zeros.
+    /// The pieces of the store that hold the `len` bytes at `offset` of a file, in order, and how many of these bytes the file has.
+    /// Bytes beyond the pieces are zeros.
     pub fn pieces(&mut self, file: Node, offset: u64, len: usize) -> io::Result<(usize, Vec<(u64, usize)>)> {
         let entry = &self.file(file)?.entry;
         let (end, valid) = (entry.size().min(offset.saturating_add(len as u64)), entry.valid());
@@ -161,7 +161,7 @@ impl State {
         Ok(((end - offset) as usize, split(&self.boot, chain, offset, end.min(valid))?))
     }
 
-    /// Writes contents, in place or past the end. The entry and the chain are only changed if that succeeds.
+    /// Writes contents, in place or past the end. The entry and the chain change only on success.
     pub fn write(&mut self, file: Node, offset: u64, data: &[u8]) -> io::Result<()> {
         if data.is_empty() {
             return Ok(());
@@ -175,11 +175,11 @@ impl State {
 
     pub fn must_fill(&self, file: Node, to: u64, writes: bool) -> io::Result<bool> {
         let (_, valid) = self.sizes(file)?;
-        // exFAT knows how much was written: what follows is zero without.
+        // exFAT records how many bytes were written; the rest reads as zeros anyway.
         Ok(to.saturating_sub(valid) > FILL && (writes || !self.is_exfat()))
     }
 
-    /// Writes the first of the zeros in front of `to`, if there are very many. Whether there were.
+    /// Writes the first of the zeros before `to`, if there are very many. Returns whether there were any.
     pub fn fill(&mut self, file: Node, to: u64, writes: bool) -> io::Result<bool> {
         if !self.must_fill(file, to, writes)? {
             return Ok(false);
@@ -190,7 +190,7 @@ impl State {
         }
         self.load_chain(file)?;
         let held = self.known(file)?.chain.as_ref().map_or(0, Chain::count);
-        // All of it has room, or nothing is written.
+        // Write only if all of it fits.
         if to.div_ceil(self.boot.cluster.into()) > u64::from(held) + u64::from(self.table.free()?) {
             return Err(io::Error::new(ErrorKind::StorageFull, "the file system is full"));
         }
@@ -203,7 +203,7 @@ impl State {
         let (size, valid) = self.sizes(file)?;
         if len > size {
             let taken = self.lengthen(file, len)?;
-            // exFAT knows how much was written.
+            // exFAT records how many bytes were written.
             let written = if self.is_exfat() { valid } else { len };
             let done = self.zero(file, valid, written);
             self.settle(file, taken, (len, written), done)?;
@@ -219,7 +219,7 @@ impl State {
         known.entry.set_size(len, valid.min(len));
         known.entry.set_modified(SystemTime::now());
         if len == 0 {
-            // The whole chain goes with the entry that named it, so there is no need to wait.
+            // The new entry no longer names the chain, so cutting it need not wait.
             known.entry.set_first(0);
             let chain = known.chain.take().unwrap_or_default();
             known.chain = Some(Chain::default());
@@ -229,8 +229,8 @@ impl State {
         Ok(len != 0 && surplus)
     }
 
-    /// Cuts off the clusters past the end of a truncated file whose entry durably has the new size. They become free when it is
-    /// durable that the file ends before them.
+    /// Cuts off the clusters past the end of a truncated file whose new size is durable. They become free once the shortened chain
+    /// is durable too.
     pub fn cut_clusters(&mut self, file: Node, moving: &RwLock<()>) -> io::Result<()> {
         self.begin()?;
         let _alone = moving.write().unwrap_or_else(PoisonError::into_inner);
@@ -286,7 +286,7 @@ impl State {
                 Ok(node)
             }
             Err(e) => {
-                // No entry names it and nothing was written: it is free at once.
+                // No entry names the clusters and nothing was written: they are free at once.
                 chain.iter().try_for_each(|cluster| self.table.set(cluster, Link::Free))?;
                 Err(e)
             }
@@ -300,7 +300,7 @@ impl State {
         if self.known(node)?.entry.is_folder() {
             self.refuse_full(node)?;
         }
-        // A damaged chain must show before anything is changed.
+        // Report a damaged chain before anything changes.
         self.load_chain(node)?;
         self.unname(folder, at)?;
         self.drop_node(node)?;
@@ -320,8 +320,7 @@ impl State {
         }
     }
 
-    /// Fails where the folder, or that in which a file is, has entries that are damaged: they may be files, and a change might lose
-    /// them.
+    /// Fails if the folder, or the folder of the file, has damaged entries. They may be files, and a change might lose them.
     pub fn refuse_damaged(&mut self, node: Node) -> io::Result<()> {
         let Ok(known) = self.known(node) else { return Ok(()) };
         let folder = if known.entry.is_folder() { node } else { known.parent };
@@ -334,8 +333,7 @@ impl State {
         Err(io::Error::new(ErrorKind::ReadOnlyFilesystem, what))
     }
 
-    /// Gives a node a new name, in the same folder or another. The old name, if there is one to remove, still exists
-    /// afterwards.
+    /// Gives a node a new name, in the same folder or another. Returns the old name, if it must be removed; it still exists.
     pub fn rename(
         &mut self,
         folder: Node,
@@ -390,12 +388,12 @@ impl State {
         Ok(Some(OldName { folder, at, entry: was, new: self.sector_of(place), parts }))
     }
 
-    /// Those of a node and the folders above it whose records lie in two sectors, which cannot be changed at once: the
-    /// outermost first. Only others make such.
+    /// The node and those of its ancestors whose records span two sectors, outermost first. Such records cannot be changed
+    /// atomically; only other programs write them.
     pub fn in_two_sectors(&self, node: Node) -> Vec<Node> {
         let mut found = Vec::new();
         let mut at = node;
-        // Neither the root nor what was removed has a place.
+        // The root and removed files have no place.
         while let Some(known) = self.nodes.get(&at)
             && let Some(place) = known.place
             && found.len() <= self.nodes.len()
@@ -413,7 +411,7 @@ impl State {
         place % u64::from(self.boot.sector) + entry.fixed() as u64 > self.boot.sector.into()
     }
 
-    /// Writes the entries of a node once more, in another place. The old ones still exist afterwards.
+    /// Writes the entries of a node again in another place. The old entries still exist afterwards.
     pub fn relocate(&mut self, node: Node) -> io::Result<OldName> {
         self.refuse_faulty(node)?;
         let known = self.known(node)?;
@@ -430,7 +428,7 @@ impl State {
         Ok(OldName { folder, at, entry: was, new: self.sector_of(place), parts })
     }
 
-    /// Says where the entry of a node is from now on.
+    /// Records the new offset of a node's record.
     fn put_at(&mut self, node: Node, place: u64) -> io::Result<()> {
         if let Some(old) = self.known_mut(node)?.place.replace(place) {
             self.places.remove(&old);
@@ -439,20 +437,20 @@ impl State {
         Ok(())
     }
 
-    /// Whether the new name comes and the record of the old one goes in one sector, which is written as a whole.
+    /// Whether one sector holds both the new name and the old record, so that a single write changes both.
     pub fn in_one_sector(&mut self, old: &OldName) -> bool {
         let Ok(place) = self.slot_at(old.folder, old.at) else { return false };
-        // The long name of the old one may be elsewhere: at worst it is left over.
+        // The long name of the old record may be in another sector; at worst it is left behind.
         let sector = self.sector_of(place);
         !self.parted(place, &*old.entry) && sector == old.new && old.parts.iter().all(|part| *part == sector)
     }
 
-    /// Says in the record of an old name that it goes, which is written before the record of the new name: so what a crash leaves shows
-    /// which of the two is the old one.
+    /// Marks the record of an old name, before the record of the new name is written. After a crash, the mark shows which of the
+    /// two is the old one.
     pub fn mark_leaving(&mut self, old: &OldName) -> io::Result<()> {
         let place = self.slot_at(old.folder, old.at)?;
         self.last.insert(old.new);
-        // What lies in two sectors cannot be marked at once. It gets no other name, only another place.
+        // A record in two sectors cannot be marked atomically. It is only moved, under the same name.
         if self.parted(place, &*old.entry) {
             return Ok(());
         }
@@ -470,7 +468,7 @@ impl State {
         place - place % u64::from(self.boot.sector)
     }
 
-    /// The sectors in which entries of a folder lie.
+    /// The sectors that hold these entries of a folder.
     fn sectors_of(&mut self, folder: Node, slots: Range<u32>) -> io::Result<BTreeSet<u64>> {
         slots.map(|slot| self.slot_at(folder, slot).map(|place| self.sector_of(place))).collect()
     }
@@ -498,7 +496,7 @@ impl State {
         Ok(Space::new(u64::from(self.boot.clusters) * cluster, free * cluster, self.boot.cluster))
     }
 
-    /// Whether clusters were released that are not free yet.
+    /// Whether released clusters are not free yet.
     pub fn has_freed(&self) -> bool {
         !self.freed.is_empty()
     }
@@ -509,10 +507,10 @@ impl State {
         Ok(self.known(node)?.chain.clone().unwrap_or_default())
     }
 
-    /// Says that these clusters belong to no file.
+    /// Reserves these clusters: they belong to no file.
     ///
     /// # Errors
-    /// Damage: two of the chains have a cluster in common.
+    /// Damage, if two of the chains share a cluster.
     pub fn reserve(&mut self, chains: &[Chain]) -> io::Result<()> {
         for run in chains.iter().flat_map(Chain::runs) {
             self.refuse_reserved(&run)?;
@@ -557,14 +555,14 @@ impl State {
         self.boot.width == Width::ExFat
     }
 
-    /// What is damaged must not look whole once it is written anew.
+    /// Fails for a damaged record: rewriting it would make it look intact.
     fn refuse_faulty(&self, node: Node) -> io::Result<()> {
         let known = self.known(node)?;
         let fault = known.entry.fault().map(|fault| damaged("directory entries", known.place.unwrap_or(0), fault));
         fault.map_or(Ok(()), Err)
     }
 
-    /// The size of a file, and how much of it was written.
+    /// The size of a file, and the number of bytes that were written.
     fn sizes(&self, node: Node) -> io::Result<(u64, u64)> {
         self.file(node).map(|known| (known.entry.size(), known.entry.valid()))
     }
@@ -577,7 +575,7 @@ impl State {
         }
     }
 
-    /// Reads the chain of a file or folder, unless it is in memory.
+    /// Reads the chain of a file or folder, unless it is already in memory.
     fn load_chain(&mut self, node: Node) -> io::Result<()> {
         let known = self.known(node)?;
         if known.chain.is_some() {
@@ -588,7 +586,7 @@ impl State {
         let (is_folder, size) = (entry.is_folder(), entry.size());
         let cluster = u64::from(self.boot.cluster);
         let most = self.most_clusters(is_folder);
-        // FAT keeps no size of folders, and nobody keeps that of the root.
+        // FAT does not record the size of a folder, and neither file system records that of the root.
         let sized = !is_folder || self.is_exfat() && node != ROOT;
         let mut chain = match self.first(&*entry) {
             0 if sized => Chain::default(),
@@ -609,12 +607,12 @@ impl State {
         Ok(())
     }
 
-    /// Where the root begins if it has an area of its own.
+    /// The offset of the root folder, if it has its own area.
     pub(super) fn fixed_root(&self) -> Option<u64> {
         if let Root::Fixed { at, .. } = self.boot.root { Some(at) } else { None }
     }
 
-    /// Whether some of these clusters belong to the file system itself: no file that has such is read or changed.
+    /// Whether some of these clusters belong to the file system itself. Files with such clusters are neither read nor changed.
     pub(super) fn is_reserved(&self, chain: &Chain) -> bool {
         chain.runs().any(|run| self.refuse_reserved(&run).is_err())
     }
@@ -627,7 +625,7 @@ impl State {
         }
     }
 
-    /// What a record names, however damaged: its clusters, and how their chain ends.
+    /// The clusters of a record, even if it is damaged, and how their chain ends.
     pub(super) fn trace(&mut self, entry: &dyn Record) -> io::Result<(Chain, ChainEnd)> {
         let most = self.most_clusters(entry.is_folder());
         match self.first(entry) {
@@ -640,7 +638,7 @@ impl State {
         }
     }
 
-    /// Allocates the clusters that a file of `end` bytes lacks and adds them to its chain, but does not link them yet.
+    /// Allocates the clusters that a file of `end` bytes lacks, and adds them to its chain without linking them yet.
     fn lengthen(&mut self, file: Node, end: u64) -> io::Result<Vec<u32>> {
         if end > self.layout.largest() {
             return Err(too_large());
@@ -662,7 +660,7 @@ impl State {
         Ok(taken)
     }
 
-    /// Links the clusters of a file or folder in the table, unless they are. It must be in memory.
+    /// Links the clusters of a file or folder in the table, unless they are linked. The chain must be in memory.
     fn link(&mut self, node: Node) -> io::Result<()> {
         let known = self.known_mut(node)?;
         if !known.entry.contiguous() {
@@ -676,8 +674,8 @@ impl State {
         Ok(())
     }
 
-    /// Completes what [`State::lengthen`] began: links the clusters and says how large the file is and how much of it was
-    /// written, or frees all of them.
+    /// Completes [`State::lengthen`]: on success links the clusters and sets the size and the number of written bytes; on failure
+    /// frees the clusters.
     fn settle(
         &mut self,
         file: Node,
@@ -719,7 +717,7 @@ impl State {
         Ok(())
     }
 
-    /// Writes contents to clusters the file already has.
+    /// Writes contents to the existing clusters of a file.
     fn put(&mut self, file: Node, offset: u64, data: &[u8]) -> io::Result<()> {
         if data.is_empty() {
             return Ok(());
@@ -732,7 +730,7 @@ impl State {
         for (at, len) in pieces {
             let (piece, after) = rest.split_at(len);
             for (i, part) in piece.chunks(PIECE).enumerate() {
-                // A store consumes the data it writes.
+                // A store overwrites the data that it writes.
                 buffer.clear();
                 buffer.extend_from_slice(part);
                 self.store.write_clobbering(at + (i * PIECE) as u64, &mut buffer)?;
@@ -742,7 +740,7 @@ impl State {
         Ok(())
     }
 
-    /// Marks clusters to be freed.
+    /// Marks clusters as to be freed.
     fn give_back(&mut self, chain: &Chain) -> io::Result<()> {
         for run in chain.runs() {
             let before = self.freed.range(..run.end).next_back();
@@ -755,7 +753,7 @@ impl State {
         Ok(())
     }
 
-    /// Drops a node whose name is gone: its clusters are freed unless it is open.
+    /// Drops a node whose name was removed. Frees its clusters unless it is open.
     fn drop_node(&mut self, node: Node) -> io::Result<()> {
         let known = self.known_mut(node)?;
         known.removed = true;
@@ -775,7 +773,7 @@ impl State {
 
     // Folders
 
-    /// The folder, read unless it is in memory.
+    /// The folder; reads it unless it is in memory.
     fn folder(&mut self, node: Node) -> io::Result<&mut Folder> {
         if !self.folders.contains_key(&node) {
             if !self.known(node)?.entry.is_folder() {
@@ -811,7 +809,7 @@ impl State {
         failed.map_or(Ok(folder), Err)
     }
 
-    /// A folder's current bytes, including unwritten changes, up to one that ends with an entry that was never used.
+    /// The current bytes of a folder, including unwritten changes, up to the piece that ends with an unused entry.
     pub fn folder_bytes(&mut self, node: Node) -> io::Result<Vec<u8>> {
         if !matches!((node, self.boot.root), (ROOT, Root::Fixed { .. })) {
             self.load_chain(node)?;
@@ -819,7 +817,7 @@ impl State {
         self.bytes_of(self.known(node)?.chain.as_ref())
     }
 
-    /// The same for a folder of these clusters; without any, for the root that has an area of its own.
+    /// The bytes of a folder with these clusters. Without clusters, those of the root in its own area.
     pub(super) fn bytes_of(&self, chain: Option<&Chain>) -> io::Result<Vec<u8>> {
         let pieces = match (chain, self.boot.root) {
             (Some(chain), _) => split(&self.boot, chain, 0, u64::from(chain.count()) * u64::from(self.boot.cluster))?,
@@ -827,7 +825,7 @@ impl State {
             (None, Root::Cluster(_)) => Vec::new(),
         };
         let mut bytes = Vec::new();
-        // A cluster may be large, and hold little.
+        // A large cluster may hold few entries, so it is read in pieces.
         let parts = pieces.into_iter().flat_map(|(at, len)| {
             (0..len).step_by(FOLDER_PIECE).map(move |into| (at + into as u64, FOLDER_PIECE.min(len - into)))
         });
@@ -848,7 +846,7 @@ impl State {
         Ok(bytes)
     }
 
-    /// Offset of a folder's entry in the store.
+    /// The offset in the store of an entry of a folder.
     fn slot_at(&mut self, folder: Node, slot: u32) -> io::Result<u64> {
         let into = u64::from(slot) * entry::LEN as u64;
         if let (ROOT, Root::Fixed { at, .. }) = (folder, self.boot.root) {
@@ -861,13 +859,13 @@ impl State {
         Ok(self.boot.cluster_at(number) + into % cluster)
     }
 
-    /// Index of a node's last entry in its folder.
+    /// The index of the first entry of a node's record in its folder.
     fn slot(&mut self, folder: Node, node: Node) -> io::Result<u32> {
         let found = self.folder(folder)?.held.iter().find(|(_, held)| held.node == node).map(|(at, _)| *at);
         found.ok_or_else(|| ErrorKind::NotFound.into())
     }
 
-    /// Adds a record under a name to a folder, which grows if it is full.
+    /// Adds a named record to a folder, which grows if it is full.
     fn add_name(&mut self, folder: Node, name: &str, entry: &dyn Record) -> io::Result<(u64, FoundEntry)> {
         let layout = self.layout.clone();
         let (mut found, bytes) = layout.named(name, entry, &self.folder(folder)?.aliases)?;
@@ -880,7 +878,7 @@ impl State {
         };
         let (end, space) = (self.folder(folder)?.end(), self.folder(folder)?.slots());
         (found.slots, found.at) = (begin..begin + count, begin + found.at);
-        // What is left out is free, and does not end the folder.
+        // Skipped entries are marked as free, so that they do not end the folder.
         for slot in end..begin {
             let place = self.slot_at(folder, slot)?;
             self.put_bytes(place, &[layout.removed(bytes[0])])?;
@@ -892,10 +890,10 @@ impl State {
         let place = self.slot_at(folder, found.at)?;
         let mut sectors = match self.is_exfat() {
             true => self.sectors_of(folder, found.slots.clone())?,
-            // Without its long name a file still has the short one.
+            // If its long name is missing, a file still has the short one.
             false => BTreeSet::from([self.sector_of(place)]),
         };
-        // Anything may follow the last entry that was ever used, so the next one must mark the end.
+        // The entries behind the last used one are undefined, so the next entry must mark the end.
         let next = found.slots.end;
         if next > end && next < space {
             let place = self.slot_at(folder, next)?;
@@ -904,7 +902,7 @@ impl State {
             }
             self.put_bytes(place, &[entry::END; entry::LEN])?;
         }
-        // A set of exFAT without its names is damaged, and what is behind the end no file.
+        // An exFAT set without its names is damaged, and bytes behind the end are not entries. So the record is written last.
         if sectors.len() > 1 {
             self.last.insert(self.sector_of(place));
         }
@@ -917,7 +915,7 @@ impl State {
         let record = self.slot_at(folder, at)?;
         let places: Vec<_> = held.slots.map(|slot| self.slot_at(folder, slot)).collect::<io::Result<_>>()?;
         if self.is_exfat() {
-            // A set of exFAT without its names is damaged, but names without a set are nothing.
+            // An exFAT set without its names is damaged, but names without a set are harmless. So the record is removed first.
             let others = places.iter().map(|place| self.sector_of(*place)).filter(|at| *at != self.sector_of(record));
             let others: Vec<_> = others.collect();
             self.last.extend(others);
@@ -925,7 +923,7 @@ impl State {
         self.remove_entries(&places)
     }
 
-    /// Says of entries that they are free.
+    /// Marks entries as free.
     pub(super) fn remove_entries(&mut self, places: &[u64]) -> io::Result<()> {
         for place in places {
             let first = self.layout.removed(self.bytes_at(*place)?[0]);
@@ -971,7 +969,7 @@ impl State {
         Ok(())
     }
 
-    /// Writes the cluster of a new folder: FAT's `.` and `..`, and zeros.
+    /// Writes the cluster of a new folder: `.` and `..` for FAT, then zeros.
     fn write_new_folder(&mut self, parent: Node, cluster: u32, now: SystemTime) -> io::Result<()> {
         let mut bytes = self.layout.dots(cluster, self.number_above(parent)?, now);
         bytes.resize(self.boot.cluster as usize, 0);
@@ -979,12 +977,12 @@ impl State {
         self.store.write_clobbering(self.boot.cluster_at(cluster), &mut bytes)
     }
 
-    /// The cluster that `..` names in a folder inside `parent`: 0 for the root.
+    /// The cluster that `..` names in a child folder of `parent`: 0 for the root.
     fn number_above(&self, parent: Node) -> io::Result<u32> {
         if parent == ROOT { Ok(0) } else { Ok(self.first(&*self.known(parent)?.entry)) }
     }
 
-    /// Updates `..` of a moved folder.
+    /// Updates the `..` entry of a moved folder.
     fn point_up(&mut self, node: Node, parent: Node) -> io::Result<()> {
         if self.is_exfat() {
             return Ok(());
@@ -1025,8 +1023,8 @@ impl State {
         }
     }
 
-    /// Makes the entry of `other` name the contents of `node`, and drops `other`. The sector is written as a whole, so
-    /// the name is valid at every moment.
+    /// Makes the record of `other` name the contents of `node`, and drops `other`. The name stays valid at every moment, because a
+    /// sector is written as a whole.
     fn take_over(&mut self, folder: Node, at: u32, other: Node, node: Node) -> io::Result<u64> {
         let place = self.known(other)?.place.ok_or(ErrorKind::NotFound)?;
         let entry = self.known(other)?.entry.with_contents_of(&*self.known(node)?.entry);
@@ -1041,7 +1039,7 @@ impl State {
 
     /// Updates a folder's modification time.
     fn touch(&mut self, folder: Node) -> io::Result<()> {
-        // One whose record could not be brought into one sector keeps its time: nothing depends on it.
+        // A folder whose record still spans two sectors keeps its time: nothing depends on it.
         let known = self.known(folder)?;
         if folder == ROOT || known.place.is_some_and(|place| self.parted(place, &*known.entry)) {
             return Ok(());
@@ -1052,7 +1050,7 @@ impl State {
 
     // Entries
 
-    /// Writes a node's entry, unless it has none any more.
+    /// Writes a node's record, if it still has one.
     fn put_entry(&mut self, node: Node) -> io::Result<()> {
         let known = self.known(node)?;
         let Some(place) = known.place else { return Ok(()) };
@@ -1064,7 +1062,7 @@ impl State {
         self.put_bytes(place, &bytes[..fixed])
     }
 
-    /// Changes bytes of a folder's sector in memory.
+    /// Changes bytes of a folder's sector, in memory.
     fn put_bytes(&mut self, place: u64, bytes: &[u8]) -> io::Result<()> {
         let sector = u64::from(self.boot.sector);
         let (begin, into) = (place / sector * sector, (place % sector) as usize);
@@ -1096,7 +1094,7 @@ fn too_large() -> io::Error {
     io::Error::new(ErrorKind::FileTooLarge, "FAT files must be smaller than 4 GiB")
 }
 
-/// Where the bytes `from..to` of a file are in the store, in order, with neighbouring pieces merged.
+/// The locations in the store of the bytes `from..to` of a file, in order, with neighbouring pieces merged.
 fn split(boot: &BootSector, chain: &Chain, from: u64, to: u64) -> io::Result<Vec<(u64, usize)>> {
     let cluster = u64::from(boot.cluster);
     let mut pieces = Vec::new();

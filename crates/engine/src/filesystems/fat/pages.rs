@@ -1,5 +1,4 @@
-//! What is kept in a place of its own and read here and there, such as the table, in pages. Changes stay in memory until
-//! they are written out.
+//! Caches an area that is accessed at random, such as the table, in pages. Changes stay in memory until they are written out.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,17 +7,17 @@ use std::sync::Arc;
 
 use crate::store::Store;
 
-/// Size of a page, in bytes: a multiple of every sector size and of the 1.5, 2 and 4 bytes of an entry of the table, so that
-/// no entry spans two.
+/// The size of a page, in bytes: a multiple of every sector size, and of the 1.5, 2 or 4 bytes of a table entry. So no entry spans
+/// two pages.
 const PAGE: u64 = 12 << 10;
 
-/// Unchanged pages that are kept.
+/// The most unchanged pages that are cached.
 const PAGES: usize = 1024;
 
-/// Bytes of the store, with all their copies.
+/// An area of the store, with all its copies.
 pub struct Pages {
     store: Arc<dyn Store>,
-    /// Offsets and lengths of the pieces of each copy; the first is read. Their lengths are whole sectors.
+    /// The offsets and lengths of the pieces of each copy, in whole sectors. Only the first copy is read.
     copies: Vec<Vec<(u64, u64)>>,
     len: u64,
     sector: usize,
@@ -42,7 +41,7 @@ impl Pages {
         Ok(&self.page(at / PAGE)?.bytes[(at % PAGE) as usize..])
     }
 
-    /// Bytes of one page that are about to change.
+    /// Bytes within one page that the caller changes.
     pub fn change(&mut self, at: u64, len: usize) -> io::Result<&mut [u8]> {
         let sector = self.sector;
         let page = self.page(at / PAGE)?;
@@ -54,7 +53,7 @@ impl Pages {
     /// Writes changes to every copy. Returns whether there were any.
     ///
     /// # Errors
-    /// Those of the store; then everything remains to be written.
+    /// Those of the store; all changes then remain to be written.
     pub fn write_out(&mut self) -> io::Result<bool> {
         let mut numbers: Vec<u64> =
             self.pages.iter().filter(|(_, page)| page.changed.contains(&true)).map(|(n, _)| *n).collect();
@@ -106,7 +105,7 @@ impl Pages {
     }
 }
 
-/// Where `len` bytes from `at` of a copy are in the store.
+/// The locations in the store of `len` bytes at offset `at` of a copy.
 fn located(copy: &[(u64, u64)], at: u64, len: usize) -> impl Iterator<Item = (u64, usize)> {
     let end = at + len as u64;
     let mut begin = 0;
@@ -118,7 +117,7 @@ fn located(copy: &[(u64, u64)], at: u64, len: usize) -> impl Iterator<Item = (u6
     })
 }
 
-/// Ranges of `true`.
+/// The ranges of consecutive `true` flags.
 fn runs(flags: &[bool]) -> Vec<Range<usize>> {
     let mut runs = Vec::new();
     let mut at = 0;

@@ -1,7 +1,8 @@
-//! A look at all names before anything is written: two that have the same clusters, or one whose clusters others may be given, are
-//! destroyed by a change that looks harmless.
+//! Surveys all names before the first write. Two names may share clusters, or a name may have clusters that are marked as free. A
+//! seemingly harmless change would then destroy data.
 //!
-//! A file system that was not unmounted cleanly is looked at whole, however long that takes; any other up to a limit.
+//! A file system that was not unmounted cleanly is surveyed completely, however long that takes. Any other is surveyed up to a
+//! limit.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -12,39 +13,39 @@ use super::layout::{FoundEntry, Parsed, Record};
 use super::node::{ROOT, State};
 use super::table::{Chain, ChainEnd};
 
-/// What is looked at of a file system that was unmounted cleanly: folders, bytes in them, and clusters.
+/// The limits for a file system that was unmounted cleanly: folders, bytes in them, and clusters.
 const FOLDERS: usize = 1000;
 const BYTES: usize = 16 << 20;
 const CLUSTERS: usize = 4 << 20;
 
-/// Names that a message has, and the longest path in bytes.
+/// The most names in a message, and the longest path in bytes.
 const NAMES: usize = 4;
 const LONGEST_PATH: usize = 2000;
 
-/// What was found.
+/// The result of a survey.
 #[derive(Default)]
 pub struct Survey {
-    /// Why nothing may be written.
+    /// Reasons for refusing all writes.
     pub faults: Vec<String>,
-    /// What people should know besides.
+    /// Other warnings for the user.
     pub notes: Vec<String>,
-    /// Offsets of entries that a crash has left over: old names of files that have a new one, and parts of names without a file.
+    /// Offsets of entries left behind by a crash: old names of renamed files, and parts of names without a file.
     pub superfluous: Vec<u64>,
 }
 
-/// A name on clusters that another has, too.
+/// A name whose clusters another name also has.
 struct Claimant {
     path: String,
     entry: Box<dyn Record>,
     first: u32,
-    /// Offsets of its entries.
+    /// The offsets of its entries.
     places: Vec<u64>,
 }
 
-/// A folder that is still to be read.
+/// A folder that has not been read yet.
 struct Ahead {
     path: String,
-    /// Nothing for a root that has an area of its own.
+    /// `None` for a root in its own area.
     chain: Option<Chain>,
 }
 
@@ -60,7 +61,7 @@ impl Clusters {
         self.0.get(cluster as usize / 64).is_some_and(|bits| bits >> (cluster % 64) & 1 == 1)
     }
 
-    /// Whether it was there before.
+    /// Adds a cluster. Returns whether it was already in the set.
     fn add(&mut self, cluster: u32) -> bool {
         let before = self.has(cluster);
         if let Some(bits) = self.0.get_mut(cluster as usize / 64) {
@@ -70,9 +71,9 @@ impl Clusters {
     }
 }
 
-/// What a walk through all folders tells of each.
+/// What to do with each item during a walk through all folders.
 trait Visitor {
-    /// A file or folder that has a record: whether what is in it is to be seen, too.
+    /// Called for a file or folder with a record. Returns whether the walk should descend into it.
     fn found(
         &mut self,
         state: &mut State,
@@ -83,16 +84,16 @@ trait Visitor {
         at: &Slots,
     ) -> io::Result<bool>;
 
-    /// A folder that cannot be read.
+    /// Called for a folder that cannot be read.
     fn unread(&mut self, _path: &str, _why: &io::Error) -> io::Result<()> {
         Ok(())
     }
 
-    /// All that a folder holds.
+    /// Called with the contents of a folder.
     fn folder(&mut self, _path: &str, _parsed: &Parsed, _at: &Slots) {}
 }
 
-/// Where the entries of a folder are.
+/// The locations of a folder's entries.
 struct Slots {
     begin: u64,
     chain: Option<Chain>,
@@ -114,7 +115,7 @@ impl Slots {
 }
 
 impl State {
-    /// Looks at every name: all of them if `whole`.
+    /// Surveys the names: all of them if `whole`, otherwise up to the limits.
     pub fn survey(&mut self, whole: bool) -> io::Result<Survey> {
         let mut first = First::new(self, whole);
         if let (None, Ok(root)) = (self.fixed_root(), self.chain_of(ROOT)) {
@@ -129,7 +130,7 @@ impl State {
             self.walk(&mut second, whole)?;
             judge(second.claimants, self.layout.checker(), &mut survey);
         }
-        // A name that was on its way out when the file system was left has gone for good if its clusters have another.
+        // A broken old name can be removed if another name has its clusters.
         for (first_cluster, places, path) in first.broken {
             match first_cluster == 0 || first.claimed.has(first_cluster) {
                 true => survey.superfluous.extend(places),
@@ -166,7 +167,7 @@ impl State {
             let at = self.slots(next.chain);
             visitor.folder(&next.path, &parsed, &at);
             for found in &parsed.found {
-                // What cannot be followed cannot be changed either.
+                // A file whose chain cannot be followed cannot be changed either.
                 let Ok((chain, end)) = self.trace(&*found.entry) else { continue };
                 if self.is_reserved(&chain) {
                     continue;
@@ -188,12 +189,12 @@ impl State {
     }
 }
 
-/// Finds clusters that two names have, and names whose clusters are free.
+/// The first walk: finds clusters with two names, and names whose clusters are free.
 struct First {
     claimed: Clusters,
     shared: Clusters,
     any_shared: bool,
-    /// Sets of a name that was leaving: the first cluster, the entries, the folder.
+    /// Broken sets of old names: the first cluster, the entries, and the folder.
     broken: Vec<(u32, Vec<u64>, String)>,
     unclean: bool,
     survey: Survey,
@@ -233,7 +234,7 @@ impl Visitor for First {
                 self.any_shared = true;
                 new = false;
             }
-            // FAT's chains end there.
+            // With exFAT, the bitmap decides. FAT chains end at a free cluster.
             free = free || state.table.bitmap.is_some() && state.table.is_free(cluster)?;
         }
         if free && self.survey.faults.len() < NAMES {
@@ -242,7 +243,7 @@ impl Visitor for First {
                 .faults
                 .push(format!("{path} uses clusters marked as free: copy it elsewhere, then run {checker}"));
         }
-        // A folder with two names is descended into only once.
+        // Descend only once into a folder with two names.
         Ok(new)
     }
 
@@ -270,11 +271,11 @@ fn damaged_note(folder: &str, checker: &str) -> String {
     format!("{folder} has damaged entries and is read-only: run {checker}")
 }
 
-/// Finds the names of clusters that several have.
+/// The second walk: finds the names of shared clusters.
 struct Second {
     shared: Clusters,
     claimants: Vec<Claimant>,
-    /// First clusters of those.
+    /// The first clusters of the names found so far.
     seen: HashSet<u32>,
 }
 
@@ -298,7 +299,7 @@ impl Visitor for Second {
     }
 }
 
-/// Which of several names on the same clusters is the old one; a fault where that is not sure.
+/// Decides which of several names on the same clusters is the old one. Reports a fault if that is uncertain.
 fn judge(claimants: Vec<Claimant>, checker: &str, survey: &mut Survey) {
     let mut by_first: HashMap<u32, Vec<&Claimant>> = HashMap::new();
     claimants.iter().for_each(|claimant| by_first.entry(claimant.first).or_default().push(claimant));
@@ -318,7 +319,7 @@ fn judge(claimants: Vec<Claimant>, checker: &str, survey: &mut Survey) {
     ));
 }
 
-/// Of two names with the same contents, the one marked as leaving; if both have the same path, either.
+/// The old name of two with the same contents: the marked one, or either if their paths are equal.
 fn left_by_rename<'a>(names: &[&'a Claimant]) -> Option<&'a Claimant> {
     let [one, other] = names else { return None };
     if !one.entry.same_contents(&*other.entry) {
@@ -327,7 +328,7 @@ fn left_by_rename<'a>(names: &[&'a Claimant]) -> Option<&'a Claimant> {
     match (one.entry.leaving(), other.entry.leaving()) {
         (true, false) => Some(one),
         (false, true) => Some(other),
-        // The same name twice in a folder: a record was brought into one sector.
+        // The same name twice in a folder: the record was being moved into one sector.
         (false, false) if one.path == other.path => Some(other),
         _ => None,
     }

@@ -1,5 +1,5 @@
-//! The file allocation table: which cluster follows which. Kept in pages; changes stay in memory until they are written
-//! out.
+//! The file allocation table: the successor of each cluster. It is cached in pages, and changes stay in memory until they are
+//! written out.
 
 use std::io;
 use std::ops::Range;
@@ -17,7 +17,7 @@ use crate::trees::damaged;
 pub enum Link {
     /// The cluster is free.
     Free,
-    /// This cluster follows, which may not exist.
+    /// The number of the next cluster, which may not exist.
     Next(u32),
     /// The last cluster of its file.
     End,
@@ -35,12 +35,12 @@ impl Width {
         }
     }
 
-    /// How many bytes from there on have something of it.
+    /// The number of bytes at that offset that hold the entry.
     pub fn len(self) -> usize {
         if matches!(self, Self::Bits12 | Self::Bits16) { 2 } else { 4 }
     }
 
-    /// The value of an entry, from the bytes at its place: 28 bits at most, but for exFAT.
+    /// The value of an entry, given the bytes at its offset. It has at most 28 bits, except with exFAT.
     pub fn value(self, cluster: u32, bytes: &[u8]) -> u32 {
         match self {
             Self::Bits12 if cluster.is_multiple_of(2) => u32::from(u16_at(bytes, 0)) & 0xfff,
@@ -56,13 +56,13 @@ impl Width {
 /// How a chain of clusters ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChainEnd {
-    /// With a cluster that says so.
+    /// With an end mark.
     Sound,
-    /// At a number that no cluster has.
+    /// At a number outside the table.
     Outside(u32),
-    /// At a free cluster, which is not part of it.
+    /// At a free cluster, which is not part of the chain.
     Free(u32),
-    /// At a cluster that is marked bad.
+    /// At a cluster marked as bad.
     Bad(u32),
 }
 
@@ -70,14 +70,14 @@ pub enum ChainEnd {
 pub struct Table {
     width: Width,
     clusters: u32,
-    /// Offset of the copy that is read.
+    /// The offset of the copy that is read.
     begin: u64,
     pages: Pages,
-    /// Which clusters are in use, where the table itself does not say it: exFAT.
+    /// The bitmap of exFAT, where the table does not record which clusters are in use.
     pub bitmap: Option<Bitmap>,
-    /// Where to start looking for a free cluster.
+    /// The cluster at which the search for a free one begins.
     pub hint: u32,
-    /// Number of free clusters, once known.
+    /// The number of free clusters, once known.
     free: Option<u32>,
 }
 
@@ -98,7 +98,7 @@ impl Table {
         }
     }
 
-    /// What follows a cluster, which must exist.
+    /// The successor of a cluster, which must exist.
     pub fn get(&mut self, cluster: u32) -> io::Result<Link> {
         let value = self.raw(cluster)?;
         let (bad, end) = match self.width {
@@ -115,7 +115,7 @@ impl Table {
         })
     }
 
-    /// Sets what follows a cluster, in memory. Updates the count of free clusters.
+    /// Sets the successor of a cluster, in memory. Updates the count of free clusters.
     pub fn set(&mut self, cluster: u32, link: Link) -> io::Result<()> {
         let was_free = self.is_free(cluster)?;
         let value = match link {
@@ -124,7 +124,7 @@ impl Table {
             Link::End => 0xffff_ffff,
             Link::Bad => 0xffff_fff7,
         };
-        // What the table says of a cluster that exFAT's bitmap says is free means nothing.
+        // exFAT ignores the table entry of a cluster that the bitmap marks as free.
         if self.bitmap.is_none() || link != Link::Free {
             self.set_raw(cluster, value)?;
         }
@@ -138,7 +138,7 @@ impl Table {
         Ok(())
     }
 
-    /// Whether a cluster may be given to a file.
+    /// Whether a cluster is free to be allocated.
     pub fn is_free(&mut self, cluster: u32) -> io::Result<bool> {
         match &mut self.bitmap {
             Some(bitmap) => bitmap.is_free(cluster),
@@ -146,7 +146,7 @@ impl Table {
         }
     }
 
-    /// The first free cluster of some.
+    /// The first free cluster in this range.
     fn next_free(&mut self, among: Range<u32>) -> io::Result<Option<u32>> {
         if let Some(bitmap) = &mut self.bitmap {
             return bitmap.next_free(among);
@@ -159,8 +159,7 @@ impl Table {
         Ok(None)
     }
 
-    /// The bit of entry 1 that says that the file system was unmounted cleanly (`ClnShutBitMask` of the specification).
-    /// FAT12 and exFAT have none.
+    /// The bit of entry 1 that marks a clean unmount (`ClnShutBitMask` of the specification). FAT12 and exFAT have no such bit.
     fn clean_bit(&self) -> u32 {
         match self.width {
             Width::Bits12 | Width::ExFat => 0,
@@ -169,7 +168,7 @@ impl Table {
         }
     }
 
-    /// Whether it was unmounted cleanly, according to the table.
+    /// Whether the table says that the file system was unmounted cleanly.
     pub fn clean(&mut self) -> io::Result<bool> {
         Ok(self.raw(1)? & self.clean_bit() == self.clean_bit())
     }
@@ -198,7 +197,7 @@ impl Table {
         Err(self.wrong(what.0, what.1))
     }
 
-    /// The clusters from `first` on that a file has, and how its chain ends.
+    /// The chain of clusters from `first` on, and how it ends.
     ///
     /// # Errors
     /// Damage: a loop, or more than `most` clusters.
@@ -233,7 +232,7 @@ impl Table {
         }
     }
 
-    /// The chain of `count` clusters that follow each other from `first` on.
+    /// The chain of `count` contiguous clusters from `first` on.
     ///
     /// # Errors
     /// Damage: a cluster that does not exist, or more than `most`.
@@ -247,8 +246,7 @@ impl Table {
         Ok(Chain { runs: if count == 0 { Vec::new() } else { vec![run] }, count })
     }
 
-    /// Allocates `count` free clusters, preferably after `near`, and links them, in memory. Allocates none if there are
-    /// too few.
+    /// Allocates `count` free clusters, preferably after `near`, and links them, in memory. Allocates none if there are too few.
     ///
     /// # Errors
     /// `StorageFull`.
@@ -277,14 +275,14 @@ impl Table {
         Ok(taken)
     }
 
-    /// Number of free clusters. The first call reads the whole table, unless `assume` was called.
+    /// The number of free clusters. The first call reads the whole table, unless `assume` was called.
     pub fn free(&mut self) -> io::Result<u32> {
         if let Some(free) = self.free {
             return Ok(free);
         }
         let free = match &mut self.bitmap {
             Some(bitmap) => bitmap.free()?,
-            // An exFAT without a bitmap, which is not written.
+            // An exFAT without a bitmap is not written.
             None if self.width == Width::ExFat => 0,
             None => {
                 let mut free = 0;
@@ -298,7 +296,7 @@ impl Table {
         Ok(free)
     }
 
-    /// Uses a count of free clusters from elsewhere.
+    /// Sets the count of free clusters from another source.
     pub fn assume(&mut self, free: u32) {
         self.free = Some(free);
     }
@@ -311,7 +309,7 @@ impl Table {
     /// Writes changes to every copy. Returns whether there were any.
     ///
     /// # Errors
-    /// Those of the store; then everything remains to be written.
+    /// Those of the store; all changes then remain to be written.
     pub fn write_out(&mut self) -> io::Result<bool> {
         let bitmap = self.bitmap.as_mut().map_or(Ok(false), Bitmap::write_out)?;
         Ok(self.pages.write_out()? || bitmap)
@@ -359,7 +357,7 @@ pub struct Chain {
 
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    /// Index of its first cluster in the file.
+    /// The index of the run's first cluster in the file.
     index: u32,
     cluster: u32,
     len: u32,
@@ -380,7 +378,7 @@ impl Chain {
         self.count += 1;
     }
 
-    /// The file's cluster number `index`, and the length of the contiguous run that starts there.
+    /// Cluster `index` of the file, and the length of the contiguous run that begins there.
     pub fn at(&self, index: u32) -> Option<(u32, u32)> {
         let run = self.runs[..self.runs.partition_point(|r| r.index <= index)].last()?;
         let past = index - run.index;

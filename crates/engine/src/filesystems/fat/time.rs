@@ -1,6 +1,6 @@
 //! FAT's dates and times: a date in three fields, and units of two seconds or ten milliseconds.
 //!
-//! FAT keeps local time without a time zone. Here it is UTC, as with Linux's mount option `tz=UTC`.
+//! FAT stores local time without a time zone. This module treats it as UTC, like Linux with the mount option `tz=UTC`.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,7 +11,7 @@ const DAY: u64 = 86_400;
 pub struct Stamp {
     /// Year since 1980 in the highest 7 bits, month from 1 in 4, day from 1 in 5.
     pub date: u16,
-    /// Hour in the highest 5 bits, minute in 6, seconds by two in 5.
+    /// Hour in the highest 5 bits, minute in 6, seconds divided by two in 5.
     pub time: u16,
     /// Hundredths of a second, 0 to 199.
     pub hundredths: u8,
@@ -37,7 +37,7 @@ impl Stamp {
         }
     }
 
-    /// The time, or `None` if there is no such date or time of day.
+    /// The time; `None` if the date or the time of day does not exist.
     pub fn time(self) -> Option<SystemTime> {
         let (year, month, day) = (1980 + i64::from(self.date >> 9), self.date >> 5 & 15, self.date & 31);
         let (hour, minute, second) = (self.time >> 11, self.time >> 5 & 63, (self.time & 31) * 2);
@@ -51,8 +51,8 @@ impl Stamp {
     }
 }
 
-/// Days from 1970-01-01 to a date of the Gregorian calendar. Years begin in March, so that the leap day comes last; 400
-/// years have 146,097 days.
+/// Days from 1970-01-01 to a date in the Gregorian calendar. Years begin in March, so that the leap day comes last; 400 years have
+/// 146,097 days.
 fn days_until(year: i64, month: i64, day: i64) -> i64 {
     let year = if month > 2 { year } else { year - 1 };
     let month = (month + 9) % 12;
@@ -60,7 +60,7 @@ fn days_until(year: i64, month: i64, day: i64) -> i64 {
     year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + days_of_year - 719_468
 }
 
-/// The year, month and day that is `days` after 1970-01-01.
+/// The year, month and day `days` after 1970-01-01.
 pub(crate) fn date_of(days: i64) -> (i64, i64, i64) {
     // The year can be off by one; the day of the year shows it.
     let mut year = 1970 + days.div_euclid(366);
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn times_come_back_to_ten_milliseconds() {
-        // Seconds of known dates: `date -u -d … +%s`.
+        // Seconds of known dates, from `date -u -d … +%s`.
         for (seconds, date) in [
             (315_532_800, (1980, 1, 1)),
             (951_782_400, (2000, 2, 29)),

@@ -10,9 +10,9 @@ use crate::error::{ErrorKind, Result};
 use crate::filesystems::fat::boot_sector::{LEN, SIGNATURE};
 use crate::little_endian::{u16_at, u64_at};
 
-/// What begins a boot sector, and where.
+/// The name near the beginning of a boot sector, and its offset.
 pub const NAME: (usize, &[u8]) = (3, b"NTFS    ");
-/// Offset of the cluster of the mirror of the MFT.
+/// The offset of the field with the cluster of the MFT's mirror.
 pub const MIRROR: usize = 56;
 
 /// Whether 512 bytes are a boot sector of NTFS.
@@ -20,7 +20,7 @@ pub fn is_one(sector: &[u8]) -> bool {
     sector[NAME.0..].starts_with(NAME.1) && sector[510..] == SIGNATURE
 }
 
-/// What it says. Offsets and lengths are in bytes of the store.
+/// The contents of a boot sector. Offsets and lengths are in bytes of the store.
 pub struct NtfsBootSector {
     /// Size of a sector.
     pub sector: u64,
@@ -28,16 +28,16 @@ pub struct NtfsBootSector {
     pub cluster: u64,
     /// Number of clusters.
     pub clusters: u64,
-    /// Offset of the MFT, which is not 0.
+    /// The offset of the MFT, which is not 0.
     pub mft: u64,
     /// Size of a record in the MFT: a power of two from 512 to 65536.
     pub record: u64,
-    /// Length of the file system, without the copy of this sector behind it.
+    /// The length of the file system, without the copy of the boot sector behind it.
     pub len: u64,
 }
 
 impl NtfsBootSector {
-    /// Parses a boot sector, whatever its name: [`LEN`] bytes are enough.
+    /// Parses a boot sector, without checking its name: [`LEN`] bytes are enough.
     ///
     /// # Errors
     /// `Malformed` if it contradicts itself.
@@ -47,7 +47,7 @@ impl NtfsBootSector {
             return Err(wrong("boot sector", 0, "cut short".to_owned()).into());
         }
         let sector = u64::from(u16_at(bytes, 11));
-        // For clusters over 64 KiB this is -log2 of their sectors (Windows 10).
+        // For clusters over 64 KiB, this byte is -log2 of the number of sectors (Windows 10).
         let per_cluster = match bytes[13] {
             n @ 0..=0x80 => u64::from(n),
             n => 1u64.checked_shl(256 - u32::from(n)).unwrap_or(0),

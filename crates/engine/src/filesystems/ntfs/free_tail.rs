@@ -25,10 +25,10 @@ const VOLUME_INFORMATION: u32 = 0x70;
 const DATA: u32 = 0x80;
 const NO_MORE: u32 = 0xffff_ffff;
 
-/// Volume flags: not unmounted, or chkdsk has work to do (layout.h, `VOLUME_FLAGS`).
+/// Volume flags: not unmounted, or needs chkdsk (layout.h, `VOLUME_FLAGS`).
 const NOT_CLEAN: u16 = 0x0001 | 0x4000 | 0x8000;
 
-/// Bytes of the bitmap that are read at a time.
+/// The size of a piece of the bitmap that is read at a time, in bytes.
 const PIECE: u64 = 1 << 20;
 
 pub fn find(store: &dyn Store, first: &[u8]) -> Result<Option<TailReport>> {
@@ -45,7 +45,7 @@ pub fn find(store: &dyn Store, first: &[u8]) -> Result<Option<TailReport>> {
     Ok(Some(TailReport { filesystem: NAME, used, end: fs.clusters * fs.cluster, keeps_rest: true }))
 }
 
-/// Offsets and sizes in bytes, unless noted otherwise.
+/// The file system. Offsets and sizes are in bytes, unless noted otherwise.
 struct Fs<'a> {
     store: &'a dyn Store,
     cluster: u64,
@@ -57,11 +57,11 @@ struct Fs<'a> {
 /// The contents of an attribute.
 enum Contents {
     Resident(Vec<u8>),
-    /// Length in bytes, and where the data is.
+    /// The length in bytes, and the locations of the data.
     Runs(u64, Vec<Run>),
 }
 
-/// Contiguous clusters, in bytes of the store; a hole has no position.
+/// Contiguous clusters, in bytes of the store; a hole has no offset.
 struct Run {
     at: Option<u64>,
     len: u64,
@@ -85,14 +85,14 @@ impl Fs<'_> {
         }
     }
 
-    /// The journal must be empty or closed (ntfs-3g, libntfs-3g/logfile.c, `ntfs_is_logfile_clean`).
+    /// Fails unless the journal is empty or closed (ntfs-3g, libntfs-3g/logfile.c, `ntfs_is_logfile_clean`).
     fn check_log(&self) -> Result<()> {
         let (at, record) = self.record(LOG_FILE)?;
         let Some(Contents::Runs(len, runs)) = self.attribute(at, &record, DATA)? else {
             return Err(malformed("$LogFile", at, "it has no data"));
         };
         let in_doubt = || not_clean(NAME, "its journal may not have been replayed");
-        // Two pages at its beginning record how it was left; the newer one counts.
+        // The two pages at the beginning record whether it was closed; the newer one is valid.
         let first = self.page(&runs, len, 0)?;
         if first.iter().all(|b| *b == 0xff) {
             return Ok(());
@@ -166,7 +166,7 @@ impl Fs<'_> {
         Ok(used)
     }
 
-    /// An MFT record and its offset, with the bytes restored that its update sequence had replaced.
+    /// An MFT record with its update sequence undone, and its offset.
     fn record(&self, number: u64) -> Result<(u64, Vec<u8>)> {
         let at = match number {
             MFT => self.mft,
@@ -176,8 +176,7 @@ impl Fs<'_> {
         if &record[..4] != b"FILE" {
             return Err(malformed("MFT", at, format!("record {number} has no FILE mark")));
         }
-        // A number at the end of each 512 bytes proves that all of them were written; an array holds the original
-        // bytes.
+        // A number at the end of each 512 bytes proves that all of them were written. An array holds the bytes that it replaced.
         let (array, count) = (u16_at(&record, 4) as usize, u16_at(&record, 6) as usize);
         if count != record.len() / 512 + 1 || array + count * 2 > 510 {
             return Err(malformed("MFT", at + 4, "its update sequence does not fit"));
@@ -195,7 +194,7 @@ impl Fs<'_> {
         Ok((at, record))
     }
 
-    /// The offset of byte `offset` of the MFT: only its first records are needed, and they are in its first run.
+    /// The offset in the store of byte `offset` of the MFT. Only the first records are needed, and the first run holds them.
     fn record_at(&self, offset: u64) -> Result<u64> {
         let (at, mft) = self.record(MFT)?;
         let Some(Contents::Runs(_, runs)) = self.first_extent(at, &mft, DATA)? else {
@@ -213,7 +212,7 @@ impl Fs<'_> {
         Err(malformed("$MFT", at, "its first records are not where they should be"))
     }
 
-    /// The unnamed attribute of a type, all of it.
+    /// The whole unnamed attribute of a type.
     fn attribute(&self, at: u64, record: &[u8], kind: u32) -> Result<Option<Contents>> {
         if self.first_extent(at, record, ATTRIBUTE_LIST)?.is_some() {
             return Err(not_understood(NAME, "a system file split over several records"));
@@ -221,7 +220,7 @@ impl Fs<'_> {
         self.first_extent(at, record, kind)
     }
 
-    /// The unnamed attribute of a type, or the part of it that this record describes.
+    /// The unnamed attribute of a type, or the part of it in this record.
     fn first_extent(&self, at: u64, record: &[u8], kind: u32) -> Result<Option<Contents>> {
         let wrong = |offset: usize| malformed("MFT", at + offset as u64, "an attribute does not fit its record");
         let mut offset = u16_at(record, 20) as usize;
@@ -256,7 +255,7 @@ impl Fs<'_> {
         Ok(Contents::Runs(u64_at(attribute, 48), self.runs(runs).ok_or_else(wrong)?))
     }
 
-    /// Decodes a run list: per run a byte with the sizes of two numbers, the length, and the signed distance from the
+    /// Decodes a run list. Each run is a byte with the sizes of two numbers, then the length and the signed distance from the
     /// previous run, both in clusters.
     fn runs(&self, mut list: &[u8]) -> Option<Vec<Run>> {
         let mut runs = Vec::new();
@@ -289,15 +288,15 @@ fn signed(bytes: &[u8]) -> i64 {
     i64::from_le_bytes(all)
 }
 
-/// A restart page of the journal: its sequence number, whether the journal was closed cleanly, and the page size in
-/// bytes. (logfile.h: `RESTART_PAGE_HEADER`, `RESTART_AREA`)
+/// Parses a restart page of the journal: its sequence number, whether the journal was closed cleanly, and the page size in bytes.
+/// (logfile.h: `RESTART_PAGE_HEADER`, `RESTART_AREA`)
 fn restart(page: &[u8]) -> Option<(u64, bool, u64)> {
     if &page[..4] != b"RSTR" {
         return None;
     }
     let page_len = u64::from(u32_at(page, 16));
     let area = page.get(u16_at(page, 24) as usize..).filter(|area| area.len() >= 16)?;
-    // The first 510 bytes are not touched by the update sequence.
+    // The update sequence does not affect the first 510 bytes.
     if u16_at(page, 24) as usize + 16 > 510 || !(512..=65536).contains(&page_len) {
         return None;
     }
@@ -314,7 +313,7 @@ mod tests {
     fn runs_are_decoded() {
         let store = MemoryStore::default();
         let fs = Fs { store: &store, cluster: 4096, clusters: 1 << 32, mft: 4096, record: 1024 };
-        // 0x30 clusters at 0x20, 0x50 a little before it, and a hole.
+        // 0x30 clusters at 0x20, 0x50 clusters shortly before them, and a hole.
         let runs = fs.runs(&[0x21, 0x30, 0x20, 0x00, 0x11, 0x50, 0xf0, 0x01, 0x02, 0]).expect("a good list");
         let plain: Vec<_> = runs.iter().map(|r| (r.at.map(|at| at / 4096), r.len / 4096)).collect();
         assert_eq!(plain, [(Some(0x20), 0x30), (Some(0x10), 0x50), (None, 2)]);

@@ -1,19 +1,20 @@
-//! LZNT1, the compression of NTFS (MS-XCA, 2.5): chunks of up to 4096 bytes of plaintext, each by itself.
+//! LZNT1, the compression of NTFS (MS-XCA, 2.5): chunks of up to 4096 bytes of plaintext, compressed independently.
 //!
-//! A chunk begins with a header of two bytes: bits 0 to 11 are its size less 3, header included; bit 15 says whether it is
-//! compressed; 0 ends the data. A compressed chunk is groups of eight elements behind a byte of flags, the lowest bit first: a
-//! literal, or a back reference of 16 bits. The further the chunk has got, the more of those bits are the distance.
+//! A chunk begins with a header of two bytes. Bits 0 to 11 are its size less 3, including the header; bit 15 says whether it is
+//! compressed; a header of 0 ends the data. A compressed chunk consists of groups: a byte of flags, lowest bit first, then eight
+//! elements. Each is a literal or a back reference of 16 bits. The longer the decompressed part is, the more of these bits hold the
+//! distance.
 
-/// Bytes of plaintext in a chunk.
+/// The plaintext size of a chunk, in bytes.
 const CHUNK: usize = 4096;
 
-/// The shortest back reference.
+/// The length of the shortest back reference.
 const SHORTEST: usize = 3;
 
-/// Decompresses `data` into `out`. What is behind the last chunk is zero.
+/// Decompresses `data` into `out`. Fills the rest of `out` with zeros.
 ///
 /// # Errors
-/// What contradicts itself in `data`, as the end of a sentence.
+/// The contradiction in `data`, as the end of a sentence.
 pub fn decompress(data: &[u8], out: &mut [u8]) -> Result<(), &'static str> {
     let mut rest = data;
     for chunk in out.chunks_mut(CHUNK) {
@@ -44,7 +45,7 @@ pub fn decompress(data: &[u8], out: &mut [u8]) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Decompresses one chunk. How many bytes it has.
+/// Decompresses one chunk. Returns the number of bytes.
 fn expand(mut stored: &[u8], out: &mut [u8]) -> Result<usize, &'static str> {
     let mut at = 0;
     while let Some((flags, after)) = stored.split_first() {
@@ -62,7 +63,7 @@ fn expand(mut stored: &[u8], out: &mut [u8]) -> Result<usize, &'static str> {
             let (reference, after) = stored.split_first_chunk().ok_or("a back reference is cut short")?;
             stored = after;
             let reference = usize::from(u16::from_le_bytes(*reference));
-            // Four bits are for the distance in the first 16 bytes, and one more each time that the place doubles.
+            // The distance has four bits in the first 16 bytes, and one more bit each time the offset doubles.
             let length_bits = 12 - at.saturating_sub(1).checked_ilog2().map_or(0, |log| log.saturating_sub(3));
             let distance = (reference >> length_bits) + 1;
             let length = (reference & ((1 << length_bits) - 1)) + SHORTEST;
@@ -72,7 +73,7 @@ fn expand(mut stored: &[u8], out: &mut [u8]) -> Result<usize, &'static str> {
             if length > out.len() - at {
                 return Err("a chunk has more than 4096 bytes");
             }
-            // The two may overlap: what was just copied is copied again.
+            // Source and destination may overlap: bytes that were just copied are copied again.
             for to in at..at + length {
                 out[to] = out[to - distance];
             }

@@ -1,4 +1,4 @@
-//! Reparse points: files and folders of which Windows asks a driver before it reads them (MS-FSCC, 2.1.2).
+//! Reparse points: files and folders that Windows reads through a driver (MS-FSCC, 2.1.2).
 
 use std::ffi::OsString;
 use std::io;
@@ -11,26 +11,26 @@ use crate::trees::{NodeKind, damaged};
 /// The longest reparse point, in bytes (MS-FSCC, 2.1.2: 16 KiB of data behind the header).
 pub const LARGEST: usize = (16 << 10) + 24;
 
-/// A file of a cloud service, such as OneDrive. The service's number is in the four bits that are left out here.
+/// The tag of a file of a cloud service, such as OneDrive. The mask omits the four bits with the service's number.
 const CLOUD: u32 = 0x9000_001a;
 const CLOUD_MASK: u32 = 0xffff_0fff;
 
-/// That of the Windows Overlay Filter: the contents are in another stream, by XPRESS or LZX, or in a WIM.
+/// The tag of the Windows Overlay Filter: the contents are in another stream, compressed with XPRESS or LZX, or in a WIM.
 const WOF: u32 = 0x8000_0017;
 
-/// The contents are in the chunk store of the volume.
+/// The tag of a file whose contents are in the volume's chunk store.
 const DEDUPLICATED: u32 = 0x8000_0013;
 
 const MOUNT_POINT: u32 = 0xa000_0003;
 const SYMLINK: u32 = 0xa000_000c;
 
-/// A symbolic link that the Windows Subsystem for Linux has made.
+/// The tag of a symbolic link created by the Windows Subsystem for Linux.
 const LX_SYMLINK: u32 = 0xa000_001d;
 
-/// Says that folders with this tag have names in them.
+/// The tag bit for folders that may have children.
 const HAS_CHILDREN: u32 = 0x1000_0000;
 
-/// What a node with this tag is.
+/// The kind of a node with this tag.
 pub fn kind(tag: u32, is_folder: bool) -> NodeKind {
     match tag {
         MOUNT_POINT | SYMLINK | LX_SYMLINK => NodeKind::Link,
@@ -40,12 +40,12 @@ pub fn kind(tag: u32, is_folder: bool) -> NodeKind {
     }
 }
 
-/// Whether what is not on the disk of such a file is in the cloud, and all else is the file's as it is.
+/// Whether this is a cloud file: parts that are not on the disk are in the cloud, and all others are plain contents.
 pub fn is_cloud(tag: u32) -> bool {
     tag & CLOUD_MASK == CLOUD
 }
 
-/// Why a node with this tag is not read.
+/// The error for a node with this tag that cannot be read.
 pub fn unread(tag: u32) -> Error {
     match tag {
         WOF => Error::unsupported("reading a system file compressed by Windows (WOF)")
@@ -62,8 +62,8 @@ pub fn unread(tag: u32) -> Error {
     }
 }
 
-/// Where the symbolic link or the junction points to that these bytes are of. What is relative becomes a path of Unix; what is not stays as
-/// Windows writes it.
+/// The target of a symbolic link or junction with these bytes. A relative target becomes a Unix path; an absolute one stays in
+/// Windows notation.
 pub fn target(point: &[u8]) -> io::Result<OsString> {
     let malformed = || damaged("reparse point", 0, "a symbolic link has no target");
     let tag = if point.len() < 8 { return Err(malformed()) } else { u32_at(point, 0) };
@@ -71,7 +71,7 @@ pub fn target(point: &[u8]) -> io::Result<OsString> {
     let data = 8..8 + u16_at(4).unwrap_or_default();
     let data = point.get(data).ok_or_else(malformed)?;
     if tag == LX_SYMLINK {
-        // Behind a version.
+        // The target follows a version number.
         let target = data.get(4..).filter(|target| !target.is_empty()).ok_or_else(malformed)?;
         return Ok(OsString::from_vec(target.to_vec()));
     }

@@ -1,7 +1,7 @@
-//! Where the bytes of a stream are: all that reading it takes, so that a read needs no record of the file any more.
+//! The location of a stream's bytes: everything that reading needs, so that a read does not access the file's records again.
 //!
-//! The crate hides what is needed here, and takes the first piece of a stream for all of it where the file has a list of attributes. So
-//! pieces are joined here, and some fields of their headers read (linux/fs/ntfs3/ntfs.h, `struct ATTR_NONRES`).
+//! The crate hides this information. If a file has an attribute list, it also mistakes the first piece of a stream for the whole.
+//! So this module joins the pieces, and reads some fields of their headers (linux/fs/ntfs3/ntfs.h, `struct ATTR_NONRES`).
 
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -17,39 +17,39 @@ use crate::little_endian::u64_at;
 use crate::store::Store;
 use crate::trees::damaged;
 
-/// The most parts of a stream on the disk. A list of attributes has room for no more than about half as many.
+/// The most parts of a stream on the disk. An attribute list has room for only about half as many.
 const MOST_RUNS: usize = 4 << 20;
 
-/// The largest unit of compression, in bytes: 16 clusters of 4096 bytes, as a rule.
+/// The largest compression unit, in bytes. Usually a unit has 16 clusters of 4096 bytes.
 const LARGEST_UNIT: u64 = 1 << 20;
 
-/// What EFS encrypts at a time, in bytes.
+/// The size of a sector that EFS encrypts, in bytes.
 const SECTOR: u64 = 512;
 
 /// A stream of a file.
 pub struct Stream {
-    /// Bytes that it has.
+    /// The size in bytes.
     pub size: u64,
-    /// How it is kept.
+    /// Whether it is compressed, encrypted or sparse.
     pub flags: NtfsAttributeFlags,
-    /// Of a file of a cloud service the tag: what is not on the disk is there.
+    /// The tag, for a file of a cloud service: parts that are not on the disk are in the cloud.
     pub cloud: Option<u32>,
-    /// Bytes from its beginning on that were ever written; what is behind them reads as zeros.
+    /// The number of bytes that were written; the rest reads as zeros.
     written: u64,
     kept: StreamData,
 }
 
 enum StreamData {
-    /// In the record of the file.
+    /// The contents, stored in the file's record.
     Resident(Vec<u8>),
-    /// In clusters: parts that follow each other.
+    /// The consecutive parts in clusters, and the compression unit.
     Runs { runs: Vec<Run>, unit: Option<Unit> },
 }
 
 struct Run {
     at: u64,
     len: u64,
-    /// Where it is in the store; nowhere, where there is a hole.
+    /// The offset in the store; `None` for a hole.
     stored: Option<u64>,
 }
 
@@ -59,15 +59,15 @@ impl Run {
     }
 }
 
-/// What is compressed at a time.
+/// The unit of compression.
 struct Unit {
     size: u64,
-    /// The unit that was read last, and where it begins.
+    /// The unit read last, with its offset.
     last: Mutex<Option<(u64, Vec<u8>)>>,
 }
 
 impl Stream {
-    /// The stream of the type `of` and of that name. None if there is none.
+    /// The stream of type `of` with this name; `None` if there is none.
     ///
     /// # Errors
     /// Those of the store; [`damaged`].
@@ -89,7 +89,7 @@ impl Stream {
         Ok(found)
     }
 
-    /// Size and flags of the stream of contents that has this name: all that its first piece tells. None if there is none.
+    /// The size and flags of the contents stream with this name, from its first piece; `None` if there is none.
     ///
     /// # Errors
     /// Those of the store; [`damaged`].
@@ -134,7 +134,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Takes up the next piece.
+    /// Appends the next piece of the stream.
     fn continue_with(
         &mut self,
         piece: &NtfsAttribute<'_, '_>,
@@ -171,12 +171,12 @@ impl Stream {
         Ok(())
     }
 
-    /// Whether the file system keeps it encrypted.
+    /// Whether the file system encrypts it.
     pub fn encrypted(&self) -> bool {
         self.flags.contains(NtfsAttributeFlags::ENCRYPTED)
     }
 
-    /// How many parts it has.
+    /// The number of its parts.
     pub fn parts(&self) -> usize {
         match &self.kept {
             StreamData::Resident(_) => 1,
@@ -184,14 +184,14 @@ impl Stream {
         }
     }
 
-    /// Whether any of this is nowhere on the disk.
+    /// Whether any part of this range is a hole.
     fn has_hole(&self, range: Range<u64>) -> bool {
         let StreamData::Runs { runs, unit: None } = &self.kept else { return false };
         let first = runs.partition_point(|run| run.end() <= range.start);
         runs[first..].iter().take_while(|run| run.at < range.end).any(|run| run.stored.is_none())
     }
 
-    /// Of an encrypted stream, which sectors were ever written, joined where they follow each other.
+    /// The sectors of an encrypted stream that were written, as ranges.
     pub fn sectors(&self) -> Vec<Range<u64>> {
         let StreamData::Runs { runs, .. } = &self.kept else { return Vec::new() };
         let end = self.written.next_multiple_of(SECTOR);
@@ -205,7 +205,7 @@ impl Stream {
         sectors
     }
 
-    /// Reads as [`crate::trees::Tree::read_at`] does; of an encrypted stream the ciphertext, to the end of its last sector.
+    /// Reads like [`crate::trees::Tree::read_at`]. For an encrypted stream, reads the ciphertext, to the end of its last sector.
     ///
     /// # Errors
     /// Those of the store; [`damaged`].
@@ -254,7 +254,7 @@ impl Unit {
         Ok(())
     }
 
-    /// Reads a unit: it is compressed where there is less of it than all.
+    /// Reads a unit, which is compressed if fewer bytes are stored than its size.
     fn expand(&self, store: &dyn Store, runs: &[Run], begin: u64, out: &mut [u8]) -> io::Result<()> {
         let end = begin + self.size;
         let parts = &runs[runs.partition_point(|run| run.end() <= begin)..];
@@ -302,11 +302,11 @@ fn read_stored(store: &dyn Store, at: u64, out: &mut [u8]) -> io::Result<()> {
     }
 }
 
-/// What the crate does not tell of the header of an attribute.
+/// The fields of an attribute's header that the crate does not expose.
 struct Header {
-    /// The first cluster of this piece, counted in the stream.
+    /// The first cluster of this piece, counted from the stream's beginning.
     first: u64,
-    /// The binary logarithm of the clusters in a unit.
+    /// The binary logarithm of the number of clusters in a unit.
     unit: u8,
     size: u64,
     written: u64,
@@ -318,8 +318,8 @@ impl Header {
         let mut bytes = [0; 64];
         reader.seek(SeekFrom::Start(at))?;
         reader.read_exact(&mut bytes)?;
-        // The last two bytes of each 512 are kept elsewhere (the update sequence). Here they are the highest of a size, which are
-        // zero: attributes are aligned to 8 bytes.
+        // The update sequence replaces the last two bytes of each 512. Here they are the highest bytes of a size, which are zero,
+        // because attributes are aligned to 8 bytes.
         for (at, byte) in (at..).zip(&mut bytes).filter(|(at, _)| at % SECTOR >= SECTOR - 2) {
             debug_assert!(at > 0);
             *byte = 0;
@@ -336,7 +336,7 @@ impl Header {
     }
 }
 
-/// The names of a file's streams of the type `of`, each once.
+/// The names of a file's streams of type `of`, without duplicates.
 ///
 /// # Errors
 /// Those of the store; [`damaged`].
@@ -351,15 +351,15 @@ pub fn names(file: &NtfsFile<'_>, reader: &mut StoreReader, of: NtfsAttributeTyp
     Ok(names)
 }
 
-/// What is called with each piece, its name and the attribute, and says whether to go on.
+/// A function that is called with each piece's name and attribute, and returns whether to continue.
 type Each<'a> = dyn FnMut(&str, &NtfsAttribute<'_, '_>, &mut StoreReader) -> io::Result<bool> + 'a;
 
-/// Calls `each` with all attributes of the type `of`, wherever they are. Those of one stream come in order.
+/// Calls `each` with all attributes of type `of`, wherever they are stored. The pieces of a stream come in order.
 fn pieces(file: &NtfsFile<'_>, reader: &mut StoreReader, of: NtfsAttributeType, each: &mut Each<'_>) -> io::Result<()> {
     for attribute in file.attributes_raw() {
         let attribute = attribute.map_err(super::io_error)?;
         match attribute.ty() {
-            // It lists this record's attributes, too.
+            // The attribute list covers the attributes of this record too.
             Ok(NtfsAttributeType::AttributeList) => return listed(file, &attribute, reader, of, each),
             Ok(ty) if ty == of => {
                 let name = attribute.name().map_err(super::io_error)?.to_string_lossy();
