@@ -1,11 +1,11 @@
 //! Header backups: in a file, or the copy at the end of the volume.
 //!
-//! The file has the format of TrueCrypt and VeraCrypt, which is that of the beginning of a volume: the header area of the
-//! normal volume, then that of the hidden one, each encrypted with a new salt, or random bytes where there is none (7.1a,
-//! CommandLine and UserInterface.cpp, `UserInterface::BackupVolumeHeaders`).
+//! The file has the format of TrueCrypt and VeraCrypt, which is that of a volume's beginning: the normal volume's header area, then
+//! the hidden volume's. Each header is encrypted with a new salt; random bytes stand in for a missing one (7.1a, CommandLine and
+//! UserInterface.cpp, `UserInterface::BackupVolumeHeaders`).
 //!
-//! That of a system is its header alone, 512 bytes, as VeraCrypt's rescue disk for EFI has it in `EFI/VeraCrypt/svh_bak`
-//! (VeraCrypt 1.26, BootEncryption.cpp, `CreateRescueIsoImage`).
+//! A system's backup is only its header of 512 bytes, as in `EFI/VeraCrypt/svh_bak` on VeraCrypt's rescue disk for EFI (VeraCrypt
+//! 1.26, BootEncryption.cpp, `CreateRescueIsoImage`).
 
 use super::editor::{OpenedVolumeHeader, copy_at, step};
 use super::seal::Seal;
@@ -22,10 +22,10 @@ use crate::random;
 use crate::store::Store;
 use crate::volume::Payload;
 
-/// Bytes of a backup of a volume made before TrueCrypt 6.0: two headers (7.1a, `TC_VOLUME_HEADER_SIZE_LEGACY * 2`).
+/// The size of a backup of a volume made before TrueCrypt 6.0: two headers, in bytes (7.1a, `TC_VOLUME_HEADER_SIZE_LEGACY * 2`).
 const OLD_GROUP: u64 = 2 * OLD_HEADER;
 
-/// Sectors of the data that are looked at to see whether keys belong to them.
+/// The number of data sectors sampled to see whether keys belong to them.
 pub(super) const LOOKED_AT: u64 = 128;
 
 pub(super) fn back_up(
@@ -59,7 +59,7 @@ pub(super) fn back_up(
     Ok(HeaderBackup { bytes, format: family.name, headers, warnings })
 }
 
-/// The hidden volume in the one that `first` is the header of.
+/// The hidden volume inside the volume that `first` is the header of.
 fn hidden_beside(
     family: &Family,
     store: &dyn Store,
@@ -89,7 +89,7 @@ pub(super) fn restore(
             OpenedVolumeHeader::of(family, store, &Unlock { header: embedded(with.header), truncated: false, ..*with })?
         }
     };
-    // What the trials say of other copies, that they do not open, is why this is done.
+    // The trials' warnings that other copies do not open are dropped: that is why the backup is used.
     opened.warnings.clear();
     if let RestoreFrom::Embedded = from
         && let Shift::By(shift) | Shift::Unclear(shift) = opened.shift(store, with)?
@@ -151,7 +151,7 @@ pub(super) fn restore(
     Ok(opened.prepared(family, &derivation, steps))
 }
 
-/// A header would be written where the volume does not begin.
+/// The error for a header that would not be written at the volume's beginning.
 fn elsewhere(shift: i64) -> Error {
     let by = shift.unsigned_abs();
     Error::misuse(match shift {
@@ -163,7 +163,7 @@ fn elsewhere(shift: i64) -> Error {
     .advise(Advice::CompleteCopy { shift })
 }
 
-/// A backup whose header says that another part of the system is encrypted than that which is there.
+/// The error for a backup whose header gives another encrypted part of the system than the header on the disk.
 fn other_border(opened: &OpenedVolumeHeader, present: u64) -> Error {
     Error::misuse(format!(
         "the current header records {present} encrypted bytes, the backup {}: the difference would become \
@@ -173,8 +173,8 @@ fn other_border(opened: &OpenedVolumeHeader, present: u64) -> Error {
     .hint("The current header is sound. If the backup is right nevertheless, force it.")
 }
 
-/// What a header in front takes the place of, if that is something with a mark: a partition table that an installer wrote
-/// over a volume, or a disk that is no volume at all.
+/// Returns what a header in front would overwrite, if that has a signature: a partition table that an installer wrote over a
+/// volume, or a disk that is not a volume.
 fn overwritten(store: &dyn Store, opened: &OpenedVolumeHeader) -> Result<Option<String>> {
     let mut start = vec![0; store.len().min(1 << 17) as usize];
     store.read_at(0, &mut start)?;
@@ -182,7 +182,7 @@ fn overwritten(store: &dyn Store, opened: &OpenedVolumeHeader) -> Result<Option<
     Ok(known.map(|what| format!("The header's position at the beginning holds {what}.")))
 }
 
-/// The embedded copies among those that were asked for.
+/// The embedded copies among the headers that were asked for.
 fn embedded(wanted: HeaderChoice) -> HeaderChoice {
     match wanted {
         HeaderChoice::One { hidden, .. } => HeaderChoice::One { hidden, backup: true },
@@ -190,7 +190,7 @@ fn embedded(wanted: HeaderChoice) -> HeaderChoice {
     }
 }
 
-/// Opens a header of a backup file, as one of the volume in `store`.
+/// Opens a header in a backup file as a header of the volume in `store`.
 fn in_backup(family: &Family, store: &dyn Store, file: &dyn Store, with: &Unlock<'_>) -> Result<OpenedVolumeHeader> {
     if let Some(at) = system::in_backup(family, file)? {
         return system_in_backup(family, store, file, at, with);
@@ -231,7 +231,7 @@ fn in_backup(family: &Family, store: &dyn Store, file: &dyn Store, with: &Unlock
     Ok(opened)
 }
 
-/// Opens the header of a system that lies at the byte `at` of a file, as that of the disk `store`.
+/// Opens a system's header at the offset `at` of a file as that of the disk `store`.
 fn system_in_backup(
     family: &Family,
     store: &dyn Store,
@@ -250,18 +250,18 @@ fn system_in_backup(
     OpenedVolumeHeader::among(HeaderCopies { family: *family, copies }, store.len(), &with)
 }
 
-/// What shows that a header belongs to the volume.
+/// The evidence that a header belongs to the volume.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Proof {
     /// The header in front opens with the same password and holds the same keys.
     SameVolume,
-    /// It does, and says that so many bytes of the system are encrypted, which the other does not.
+    /// The same, but the two headers differ in how many bytes of the system are encrypted. This is the number in the backup.
     OtherBorder(u64),
-    /// It opens and holds other keys.
+    /// The header in front opens, but holds other keys.
     OtherVolume,
-    /// Under its keys the data are not noise.
+    /// The data decrypted with its keys are not noise.
     Data,
-    /// Nothing.
+    /// There is no evidence.
     None,
 }
 
@@ -279,7 +279,7 @@ fn proof(family: &Family, store: &dyn Store, opened: &OpenedVolumeHeader, with: 
     Ok(if makes_sense(store, opened, with)? { Proof::Data } else { Proof::None })
 }
 
-/// The header that is where that in the backup belongs, if it opens with the same password.
+/// Returns the header in the place that the backup's header would take, if it opens with the same password.
 fn present(
     family: &Family,
     store: &dyn Store,
@@ -296,13 +296,13 @@ fn present(
     OpenedVolumeHeader::among(HeaderCopies { family: *family, copies }, store.len(), &with)
 }
 
-/// Whether something at the beginning of the data, decrypted, does not look random: a boot sector, a superblock, zeros.
+/// Whether anything in the first decrypted data does not look random: a boot sector, a superblock, zeros.
 fn makes_sense(store: &dyn Store, opened: &OpenedVolumeHeader, with: &Unlock<'_>) -> Result<bool> {
     let copy = copy_at(opened.position, 0, &opened.found.plain);
     let Ok(layout) = opened.data.layout(&opened.found, &copy, store, with, &mut Vec::new()) else { return Ok(false) };
     let segment = &layout.segments()[0];
     let Payload::Crypt { cipher, first, .. } = &segment.payload else { return Ok(false) };
-    // Behind the border of a system nothing is decrypted.
+    // Nothing is encrypted behind the border of a system.
     let encrypted = if opened.position.system { header::encrypted_size(&opened.found.plain) } else { segment.len };
     let mut bytes = vec![0; (LOOKED_AT * UNIT).min(segment.len).min(encrypted) as usize];
     store.read_at(segment.stored_at, &mut bytes)?;

@@ -1,4 +1,4 @@
-//! Makes a volume as TrueCrypt 7.1a and VeraCrypt do.
+//! Creates a volume as TrueCrypt 7.1a and VeraCrypt do.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -21,14 +21,14 @@ use crate::store::Store;
 /// makes (Volumes.h, `TC_MIN_VOLUME_SIZE`).
 pub(super) const MIN_LEN: u64 = 2 * HEADER_GROUP + 9 * 4096;
 
-/// The largest, in bytes: 1 PiB, where 7.1a draws the line for XTS with blocks of 128 bits (`TC_MAX_VOLUME_SIZE`).
+/// The largest volume, in bytes: 1 PiB, which is 7.1a's limit for XTS with blocks of 128 bits (`TC_MAX_VOLUME_SIZE`).
 pub(super) const MAX_LEN: u64 = 1 << 50;
 
-/// Makes a volume that fills `store`.
+/// Creates a volume that fills `store`.
 ///
-/// First of all the old headers go, if the store had any; last of all come the new ones, the primary header at the very
-/// end. So what an interruption leaves opens with nothing, unless it falls between the two last writes: then the volume is
-/// complete but for the primary header, and opens by the backup.
+/// Old headers in the store are overwritten first. The new headers are written last, the primary one at the very end. So an
+/// interrupted creation leaves nothing that opens. Only between the last two writes the volume lacks nothing but the primary
+/// header, and opens by the backup.
 pub(super) fn create(family: &Family, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
     let (suite, derivation) = family.chosen(spec)?;
     let password = keyfiles::password(family, first)?;
@@ -52,14 +52,14 @@ pub(super) fn create(family: &Family, store: &dyn Store, spec: &Spec<'_>, first:
     store.flush()?;
     not_cancelled(spec)?;
     write_headers(store, size, backup, primary).inspect_err(|_| {
-        // As well as can be: the store may be gone.
+        // An error here is ignored: the store may be gone.
         let _ = write_random_group(store, HEADER_GROUP + size);
         let _ = write_random_group(store, 0);
         let _ = store.flush();
     })
 }
 
-/// Refuses a short passphrase with a PIM that makes it cheap to guess, as VeraCrypt does. Keyfiles do not count.
+/// Refuses a short passphrase with a PIM that makes it cheap to guess, as VeraCrypt does. Keyfiles do not make up for it.
 pub(super) fn not_too_cheap(
     derivation: &Derivation,
     pim: Option<u32>,
@@ -79,7 +79,7 @@ pub(super) fn not_too_cheap(
     }
 }
 
-/// Bytes of the data area in a store of `len` bytes.
+/// The size of the data area in a store of `len` bytes, in bytes.
 pub(super) fn data_size(family: &Family, len: u64) -> Result<u64> {
     if !(MIN_LEN..=MAX_LEN).contains(&len) {
         return Err(Error::misuse(format!(
@@ -96,7 +96,7 @@ pub(super) fn data_size(family: &Family, len: u64) -> Result<u64> {
     Ok(len - 2 * HEADER_GROUP)
 }
 
-/// Bytes of store for `plain` bytes of plaintext: the inverse of [`data_size`].
+/// The store size for `plain` bytes of plaintext: the inverse of [`data_size`].
 pub(super) fn stored_len(plain: u64) -> Result<u64> {
     let len = plain.checked_next_multiple_of(UNIT).and_then(|len| len.checked_add(2 * HEADER_GROUP));
     let len = len.filter(|len| *len <= MAX_LEN);
@@ -109,15 +109,15 @@ pub(super) fn stored_len(plain: u64) -> Result<u64> {
     Ok(len.max(MIN_LEN))
 }
 
-/// Makes the two header areas from `at` on look as if there were headers in them: the salt and the header of a hidden volume
-/// cannot be told from random bytes, so random bytes have to be where there is none (7.1a does the same).
+/// Fills the two header areas from `at` on with random bytes, which look like headers. A hidden volume's salt and header cannot be
+/// told from random bytes, so these must be there even without one (7.1a does the same).
 fn write_random_group(store: &dyn Store, at: u64) -> Result<()> {
     let mut bytes = vec![0; HEADER_GROUP as usize];
     random::fill(&mut bytes)?;
     Ok(store.write_clobbering(at, &mut bytes)?)
 }
 
-/// Fills a data area with what looks like ciphertext of the volume, under keys that are thrown away.
+/// Fills a data area with bytes that look like the volume's ciphertext, under keys that are discarded.
 pub(super) fn fill(store: &dyn Store, area: Range<u64>, suite: &Suite, spec: &Spec<'_>, pool: &Pool) -> Result<()> {
     let throw_away = random::secret(suite.key_len(Mode::Xts))?;
     let cipher = suite.data_cipher(Mode::Xts, &throw_away, Acceleration::On);

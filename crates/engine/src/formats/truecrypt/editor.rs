@@ -1,8 +1,8 @@
-//! Changes what opens a volume: its headers are encrypted anew, under the same volume key.
+//! Changes what opens a volume: encrypts its headers anew and keeps the volume key.
 //!
-//! As in TrueCrypt itself (7.1a, CoreBase.cpp, `CoreBase::ChangePassword`), whoever has an old copy of a header, such as a
-//! header backup, still opens the volume with the old password. Only the 512 bytes of the headers are written; the rest of
-//! their areas is random already.
+//! As in TrueCrypt itself (7.1a, CoreBase.cpp, `CoreBase::ChangePassword`), an old copy of a header, such as a header backup, still
+//! opens the volume with the old password. Only the 512 bytes of the headers are written; the rest of their areas is random
+//! already.
 
 use super::kdfs::Derivation;
 use super::positions::Position;
@@ -57,14 +57,14 @@ impl HeaderEditor for Family {
     }
 }
 
-/// The most bytes that are left free between a hidden volume and the end of the outer one's data (7.1a, Volumes.h,
+/// The largest gap between a hidden volume and the end of the outer volume's data, in bytes (7.1a, Volumes.h,
 /// `TC_HIDDEN_VOLUME_HOST_FS_RESERVED_END_AREA_SIZE_HIGH`).
 const HIDDEN_GAP: u64 = HEADER_GROUP;
 
 /// A header that opened, and the data that it describes.
 pub(super) struct OpenedVolumeHeader {
     pub position: &'static Position,
-    /// Where it lies, in bytes.
+    /// The offset of the header, in bytes.
     pub at: u64,
     pub found: OpenedHeader,
     pub data: DataArea,
@@ -75,7 +75,7 @@ impl OpenedVolumeHeader {
     /// Opens a header of a volume in the store.
     ///
     /// # Errors
-    /// `Unsupported` if it is that of a system, beside those of the trials.
+    /// `Unsupported` if it is a system's header; those of the trials.
     pub fn of(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> Result<Self> {
         let opened = Self::of_volume_or_system(family, store, with)?;
         match opened.position.system {
@@ -84,12 +84,12 @@ impl OpenedVolumeHeader {
         }
     }
 
-    /// Opens a header of the store, which may be that of a system.
+    /// Opens a header in the store, which may be a system's.
     pub fn of_volume_or_system(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> Result<Self> {
         Self::among(family.locked(store)?, store.len(), with)
     }
 
-    /// Opens one of the copies; `len` is the length of the store that the volume is in.
+    /// Opens one of the copies. `len` is the length of the store that contains the volume.
     pub fn among(locked: HeaderCopies, len: u64, with: &Unlock<'_>) -> Result<Self> {
         let tried = locked.tried(with)?;
         let copy = &locked.copies[tried.found.copy];
@@ -97,13 +97,13 @@ impl OpenedVolumeHeader {
         Ok(Self { position: copy.position, at: copy.at, found: tried.found, data, warnings: tried.warnings })
     }
 
-    /// How far from where they belong the data are in the store.
+    /// Returns how far the data are displaced in the store.
     pub fn shift(&self, store: &dyn Store, with: &Unlock<'_>) -> Result<Shift> {
         let cipher = self.found.suite.data_cipher(self.found.mode, header::keys(&self.found.plain), with.acceleration);
         Shift::of((self.position, &self.found.fields, self.at), &*cipher, self.data.start / UNIT, store)
     }
 
-    /// What is to be written so that the header opens by `derivation`.
+    /// Prepares the steps after which the header opens by `derivation`.
     pub fn prepared(self, family: &Family, derivation: &Derivation, steps: Vec<Step>) -> Prepared {
         Prepared {
             edit: Edit::new(steps),
@@ -134,8 +134,8 @@ impl OpenedVolumeHeader {
         claviger_crypto::Secret::copy_from(header::keys(&self.found.plain)).same_as(header::keys(&other.found.plain))
     }
 
-    /// The steps that write this header, encrypted anew each time, to all places where the volume has it: the copy in front
-    /// first, so that after each step one of them opens.
+    /// The steps that write this header to all its places in the volume, encrypted anew each time. The copy in front comes first,
+    /// so that one copy opens after each step.
     pub fn steps(
         &mut self,
         family: &Family,
@@ -149,22 +149,22 @@ impl OpenedVolumeHeader {
         places.into_iter().map(|(position, at)| step(position, at, &self.found.plain, seal)).collect()
     }
 
-    /// The position of this volume's header in front, or of its backup, and where that is.
+    /// The position and offset of this volume's header in front, or of its backup.
     pub fn place(&self, family: &Family, len: u64, backup: bool) -> Option<(&'static Position, u64)> {
         if self.position.system {
             return positions::SYSTEM.in_store(len).filter(|_| !backup).map(|at| (&positions::SYSTEM, at));
         }
         let of_old = !self.found.fields.has_backups;
         let mut fitting = family.positions.iter().filter(|p| {
-            // The position of a normal volume serves old and new ones, that of an old hidden volume old ones only.
+            // A normal volume's position serves old and new ones; that of an old hidden volume serves old ones only.
             let generation = if p.hidden { p.old == of_old } else { p.old || !of_old };
             !p.system && p.hidden == self.position.hidden && p.backup == backup && generation
         });
         fitting.find_map(|p| Some((p, p.in_store(len)?)))
     }
 
-    /// Where the backup of this header belongs, if that place is surely the volume's own: right behind its data, or one whose
-    /// header opens already. Elsewhere, behind a volume that does not fill its store, there may be anything.
+    /// The offset of this header's backup, if that place is surely the volume's own: right behind its data, or with a backup header
+    /// that opens. Behind a volume that does not fill its store, other places may hold anything.
     fn backup_place(
         &mut self,
         family: &Family,
@@ -190,7 +190,7 @@ impl OpenedVolumeHeader {
             self.warnings.push("The file is cut short after the data: there is no backup header to write.".into());
             return Ok(None);
         };
-        // Hidden volumes may end before the end of the outer one, so that no file system of that writes over them.
+        // Hidden volumes may end before the outer one, so that the outer file system does not overwrite them.
         let gap = if self.position.hidden { HIDDEN_GAP } else { 0 };
         if group - self.data_end() <= gap || self.twin_opens(family, store, with)? {
             return Ok(Some(place));
@@ -217,19 +217,19 @@ impl OpenedVolumeHeader {
         }
     }
 
-    /// The credentials, tried with this header's key derivation and cipher only.
+    /// Returns the credentials, restricted to this header's key derivation and cipher.
     pub fn narrowed<'a>(&self, with: &Unlock<'a>, header: HeaderChoice) -> Unlock<'a> {
         let hash = Some(self.found.derivation.kdf.name);
         Unlock { hash, cipher: Some(self.found.suite.name), header, progress: None, ..*with }
     }
 }
 
-/// A step that writes the header `plain`, encrypted anew.
+/// The step that encrypts the header `plain` anew and writes it.
 pub(super) fn step(position: &Position, at: u64, plain: &[u8], seal: &Seal<'_>) -> Result<Step> {
     Ok(Step { what: format!("the {} header", position.name), at, bytes: seal.close(plain)? })
 }
 
-/// What may not be touched before the header in front is sound.
+/// The error for a change that must wait until the header in front is sound.
 pub(super) fn restore_first(position: &Position) -> Error {
     Error::misuse(format!(
         "only the {} header opens with this password: the one in front is damaged or has another password. Nothing was \
@@ -274,7 +274,7 @@ fn change(family: &Family, store: &dyn Store, with: &Unlock<'_>, new: &NewCreden
     Ok(opened.prepared(family, &derivation, steps))
 }
 
-/// The header that lies at a position of a store, or in a backup of it.
+/// A header at a position in a store or in its backup.
 pub(super) fn copy_at(position: &'static Position, at: u64, bytes: &[u8]) -> HeaderCopy {
     HeaderCopy { position, at, bytes: *bytes.first_chunk().expect("a whole header") }
 }

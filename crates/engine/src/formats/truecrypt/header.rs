@@ -6,9 +6,9 @@ use super::positions::Position;
 use super::suites::UNIT;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes of a header.
+/// The size of a header, in bytes.
 pub(super) const SIZE: usize = 512;
-/// Bytes of the salt that it begins with.
+/// The size of the salt at its beginning, in bytes.
 pub(super) const SALT: usize = 64;
 
 // The decrypted header. Numbers are big-endian; source: TrueCrypt 7.1a, Volumes.c, the tables of versions 2 to 5;
@@ -33,7 +33,7 @@ pub(super) const SALT: usize = 64;
 const MAGIC: usize = 64;
 /// Version of the header: 1 and 2 before TrueCrypt 5.0, 3 in 5.x, 4 in 6.x, 5 in 7.x.
 const VERSION: usize = 68;
-/// The oldest program that may open the volume.
+/// The oldest program version that may open the volume.
 const REQUIRED_PROGRAM: usize = 70;
 /// CRC-32 of the bytes from 256 to the end.
 const KEY_CRC: usize = 72;
@@ -41,17 +41,17 @@ const KEY_CRC: usize = 72;
 const CREATED: usize = 76;
 /// Versions 1 to 3: when the header was written, as a Windows file time. Zero since version 4.
 const HEADER_WRITTEN: usize = 84;
-/// Size of the hidden volume in bytes, 0 in the header of another.
+/// The size of the hidden volume, in bytes. 0 in any other header.
 pub(super) const HIDDEN_SIZE: usize = 92;
 /// Since version 3: size of the volume in bytes.
 pub(super) const VOLUME_SIZE: usize = 100;
-/// Since version 3, used since 4: where the data begin, in bytes from the beginning of the file.
+/// Since version 3, used since 4: the offset of the data, in bytes from the beginning of the file.
 const DATA_START: usize = 108;
-/// Since version 3, used since 4: bytes that are encrypted. Less than the volume's while it is being encrypted in place.
+/// Since version 3, used since 4: how many bytes are encrypted. Less than the volume's size during an in-place conversion.
 const ENCRYPTED_SIZE: usize = 116;
-/// Since version 4: bit 0 a system, bit 1 encrypted in place.
+/// Since version 4: bit 0 marks a system, bit 1 an in-place conversion.
 const FLAGS: usize = 124;
-/// Since version 5: sector size of the device that the volume appears as, in bytes.
+/// Since version 5: the sector size of the device as which the volume appears, in bytes.
 const SECTOR_SIZE: usize = 128;
 /// Since version 4: CRC-32 of the bytes from 64 to here.
 const HEADER_CRC: usize = 252;
@@ -60,22 +60,22 @@ const KEYS: usize = 256;
 
 /// The newest version of the header (7.1a and VeraCrypt 1.26, `VOLUME_HEADER_VERSION`).
 const NEWEST_VERSION: u16 = 5;
-/// Flag: the header of a drive or partition that holds a system.
+/// Flag: the header belongs to a drive or partition that holds a system.
 const FLAG_SYSTEM: u32 = 1;
 
 /// How the headers of one program differ from those of another.
 pub(super) struct Rules {
-    /// What the encrypted part begins with.
+    /// The first bytes of the encrypted part.
     pub magic: &'static [u8; 4],
-    /// The program that this one stands in for, in words.
+    /// The name of the program whose headers these are.
     pub program: &'static str,
-    /// Its version.
+    /// The newest version of that program.
     pub newest_program: u16,
-    /// What it writes as the oldest program (`TC_VOLUME_MIN_REQUIRED_PROGRAM_VERSION`).
+    /// The value that it writes as the oldest program (`TC_VOLUME_MIN_REQUIRED_PROGRAM_VERSION`).
     pub written_program: u16,
-    /// The first program whose volumes have sizes in the header and backup headers.
+    /// The first program version whose volumes have sizes in the header, and backup headers.
     pub backups_since: u16,
-    /// Whether volumes without are known too.
+    /// Whether volumes without backup headers are supported too.
     pub before_backups: bool,
 }
 
@@ -89,7 +89,7 @@ pub(super) static TRUECRYPT: Rules = Rules {
     before_backups: true,
 };
 
-/// VeraCrypt 1.26, which opens nothing from before its 1.0b (Volume.cpp, `Volume::Open`).
+/// VeraCrypt 1.26, which opens nothing older than VeraCrypt 1.0b (Volume.cpp, `Volume::Open`).
 pub(super) static VERACRYPT: Rules = Rules {
     magic: b"VERA",
     program: "VeraCrypt 1.26",
@@ -99,29 +99,29 @@ pub(super) static VERACRYPT: Rules = Rules {
     before_backups: false,
 };
 
-/// The fields of a header whose checksums are right, and whose numbers have been looked at one by one.
+/// The fields of a header whose checksums match and whose numbers have all been checked.
 #[derive(Debug)]
 pub(super) struct Fields {
     pub version: u16,
-    /// Whether the volume has the layout of TrueCrypt 6.0: sizes in the header, and headers in areas of 64 KiB with backups.
+    /// Whether the volume has the layout of TrueCrypt 6.0: sizes in the header, and headers in areas of 64 KiB, with backups.
     pub has_backups: bool,
-    /// Seconds since 1970.
+    /// In seconds since 1970.
     pub created: Option<i64>,
-    /// Seconds since 1970.
+    /// In seconds since 1970.
     pub header_written: Option<i64>,
-    /// Bytes; 0 unless hidden.
+    /// In bytes; 0 unless the volume is hidden.
     pub hidden_size: u64,
-    /// Bytes. Not reliable before version 4.
+    /// In bytes. Not reliable before version 4.
     pub volume_size: u64,
-    /// Bytes from the beginning of the file. Not reliable before version 4.
+    /// In bytes from the beginning of the file. Not reliable before version 4.
     pub data_start: u64,
-    /// Bytes.
+    /// In bytes.
     pub sector_size: u32,
-    /// Whether a boot loader opens it: it is that of a system, hidden or not.
+    /// Whether the volume is a system, hidden or not, which a boot loader opens.
     pub boots: bool,
 }
 
-/// Whether the trial was right: 1 in 2^32 wrong ones passes too, and then fails the checksums.
+/// Whether the magic matches. It also does for one wrong key in 2^32, which then fails the checksums.
 pub(super) fn has_magic(body: &[u8], rules: &Rules) -> bool {
     body.starts_with(rules.magic)
 }
@@ -131,12 +131,12 @@ pub(super) fn keys(plain: &[u8]) -> &[u8] {
     &plain[KEYS..]
 }
 
-/// Bytes that a decrypted header says are encrypted.
+/// Returns how many bytes are encrypted, according to a decrypted header.
 pub(super) fn encrypted_size(plain: &[u8]) -> u64 {
     be64(plain, ENCRYPTED_SIZE)
 }
 
-/// Reads a decrypted header that lies at the byte `at` of the store, which is its `position`.
+/// Reads a decrypted header whose offset in the store is `at`, that of its `position`.
 ///
 /// # Errors
 /// `Malformed` if a checksum or a field is wrong, `Unsupported` if the header is newer than the program's or belongs to a system.
@@ -173,8 +173,8 @@ pub(super) fn parse(plain: &[u8], at: u64, position: &Position, rules: &Rules) -
         let what = format!("{sector_size} bytes is not a valid sector size");
         return Err(wrong("sector size", SECTOR_SIZE, what));
     }
-    // Where it lies tells what a header is of; the flag, which has a checksum since version 4, has to agree. A hidden system is
-    // a hidden volume with the flag (Boot/Windows/BootMain.cpp, `OpenVolume`).
+    // The position tells what kind of volume the header belongs to. The flag, which has a checksum since version 4, must agree. A
+    // hidden system is a hidden volume with the flag (Boot/Windows/BootMain.cpp, `OpenVolume`).
     let system = position.system;
     let flag = version >= 4 && be32(plain, FLAGS) & FLAG_SYSTEM != 0;
     let fields = Fields {
@@ -213,16 +213,15 @@ pub(super) fn parse(plain: &[u8], at: u64, position: &Position, rules: &Rules) -
         let what = format!("{} bytes, but the volume has {}", fields.hidden_size, fields.volume_size);
         return Err(wrong("size of the hidden volume", HIDDEN_SIZE, what));
     }
-    // The first two headers' areas come before all data (7.1a, `TC_VOLUME_DATA_OFFSET`), and in front of a system the boot
-    // loader.
+    // The first two header areas precede all data (7.1a, `TC_VOLUME_DATA_OFFSET`), and the boot loader precedes a system.
     let before = if system { super::system::BOOT_LOADER } else { super::HEADER_GROUP };
     let starts_well = fields.data_start >= before && fields.data_start.is_multiple_of(UNIT);
     if !starts_well || fields.data_start > i64::MAX as u64 - fields.volume_size {
         let what = format!("volume data cannot begin at byte {}", fields.data_start);
         return Err(wrong("beginning of the data", DATA_START, what));
     }
-    // A system's header may say less, and then the rest is in the clear, or more (cryptsetup's image `sys_vc_1_mbr_part` does),
-    // and then all of the volume is encrypted.
+    // A system's header may name less than the volume's size; then the rest is in the clear. If it names more, as cryptsetup's
+    // image `sys_vc_1_mbr_part` does, the whole volume is encrypted.
     let encrypted = encrypted_size(plain);
     if system && (!encrypted.is_multiple_of(UNIT) || encrypted > i64::MAX as u64 - fields.data_start) {
         let what = format!("{encrypted} bytes of a system cannot be encrypted");
@@ -241,15 +240,15 @@ pub(super) fn parse(plain: &[u8], at: u64, position: &Position, rules: &Rules) -
 /// The data of a volume, as its header describes them.
 #[derive(Clone, Copy)]
 pub(super) struct Extent {
-    /// Bytes from the beginning of the file.
+    /// In bytes from the beginning of the file.
     pub start: u64,
-    /// Bytes.
+    /// In bytes.
     pub size: u64,
-    /// Whether it is that of a hidden volume.
+    /// Whether the data are a hidden volume's.
     pub hidden: bool,
 }
 
-/// A header as the program of `rules` writes it, not yet encrypted: for `data` under `keys`.
+/// Returns a header for `data` under `keys`, as the program of `rules` writes it, before encryption.
 pub(super) fn compose(rules: &Rules, salt: &[u8], data: Extent, keys: &[u8]) -> Secret {
     let Extent { start, size, hidden } = data;
     let mut plain = Secret::zeroed(SIZE);
@@ -258,7 +257,7 @@ pub(super) fn compose(rules: &Rules, salt: &[u8], data: Extent, keys: &[u8]) -> 
     put(&mut plain, MAGIC, rules.magic);
     put(&mut plain, VERSION, &NEWEST_VERSION.to_be_bytes());
     put(&mut plain, REQUIRED_PROGRAM, &rules.written_program.to_be_bytes());
-    // The times stay zero, as since TrueCrypt 6.0.
+    // The times stay zero, as in TrueCrypt since 6.0.
     put(&mut plain, HIDDEN_SIZE, &if hidden { size } else { 0 }.to_be_bytes());
     put(&mut plain, VOLUME_SIZE, &size.to_be_bytes());
     put(&mut plain, DATA_START, &start.to_be_bytes());
@@ -268,14 +267,14 @@ pub(super) fn compose(rules: &Rules, salt: &[u8], data: Extent, keys: &[u8]) -> 
     plain
 }
 
-/// Makes a decrypted header, of version 4 or newer, that of a volume with `size` bytes of data.
+/// Changes a decrypted header, of version 4 or newer, to that of a volume with `size` bytes of data.
 pub(super) fn set_size(plain: &mut [u8], size: u64) {
     put(plain, VOLUME_SIZE, &size.to_be_bytes());
     put(plain, ENCRYPTED_SIZE, &size.to_be_bytes());
     seal_checksums(plain);
 }
 
-/// Makes both checksums of a decrypted header right.
+/// Recalculates both checksums of a decrypted header.
 pub(super) fn seal_checksums(plain: &mut [u8]) {
     let key_crc = crc32fast::hash(&plain[KEYS..SIZE]);
     put(plain, KEY_CRC, &key_crc.to_be_bytes());
@@ -299,12 +298,12 @@ fn be64(plain: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(plain[at..][..8].try_into().expect("eight bytes"))
 }
 
-/// A Windows file time, 100 ns since 1601, as seconds since 1970.
+/// Converts a Windows file time, in units of 100 ns since 1601, to seconds since 1970.
 fn seconds(file_time: u64) -> Option<i64> {
     (file_time != 0).then(|| (file_time / 10_000_000) as i64 - 11_644_473_600)
 }
 
-/// Makes a composed header one of another version, with checksums that are right.
+/// Changes a composed header to another version, with matching checksums.
 #[cfg(test)]
 pub(super) fn change(plain: &mut [u8], version: u16, required_program: u16, hidden_size: u64, sector_size: u32) {
     put(plain, VERSION, &version.to_be_bytes());
@@ -318,7 +317,7 @@ pub(super) fn change(plain: &mut [u8], version: u16, required_program: u16, hidd
     put(plain, HEADER_CRC, &crc.to_be_bytes());
 }
 
-/// Makes a composed header that of a system, of which `encrypted` bytes are encrypted so far.
+/// Changes a composed header to that of a system with `encrypted` bytes encrypted so far.
 #[cfg(test)]
 pub(super) fn make_system(plain: &mut [u8], flags: u32, encrypted: u64) {
     put(plain, FLAGS, &flags.to_be_bytes());
@@ -332,7 +331,7 @@ mod tests {
     use super::super::positions;
     use super::*;
 
-    /// A header at `at`, which is of a system if it is where those are.
+    /// Reads a header at `at`, as a system's if systems have theirs there.
     fn parse(plain: &[u8], at: u64, rules: &Rules) -> Result<Fields> {
         let system = at == super::super::system::HEADER_AT;
         super::parse(plain, at, if system { &positions::SYSTEM } else { &positions::VERACRYPT[0] }, rules)
@@ -345,7 +344,7 @@ mod tests {
         compose(&TRUECRYPT, &[7; SALT], DATA, &[9; 64])
     }
 
-    /// Changes a field and makes the header's checksum right again.
+    /// Changes a field and recalculates the header's checksum.
     fn with(at: usize, bytes: &[u8]) -> Secret {
         let mut plain = composed();
         put(&mut plain, at, bytes);
@@ -417,7 +416,7 @@ mod tests {
         for at in (VERSION..SIZE).filter(|at| *at != VERSION) {
             let mut plain = composed();
             plain[at] ^= 0x10;
-            // Version 0x1005 still has a checksum, and it does not match.
+            // Version 0x1005 still has a checksum, which does not match.
             let expected =
                 if at >= KEYS { ("key checksum", KEY_CRC as u64) } else { ("header checksum", HEADER_CRC as u64) };
             assert_eq!(field_of(parse(&plain, 0, &TRUECRYPT)), expected, "byte {at}");

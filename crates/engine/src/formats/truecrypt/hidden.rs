@@ -1,5 +1,5 @@
-//! Hidden volumes: one in the free space at the end of another, with headers of its own behind those of the outer volume.
-//! Nothing tells that it is there but a password that opens it.
+//! Hidden volumes: a volume in the free space at the end of another, with headers of its own behind those of the outer volume. Only
+//! its password shows that it exists.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,29 +29,29 @@ use crate::volume::Volume;
 /// less what is reserved behind it).
 const MIN_SIZE: u64 = 9 * 4096;
 
-/// Hidden volumes that are smaller than this, in bytes, together with what is reserved behind them, have less of it
+/// Hidden volumes smaller than this, in bytes and including the reserved space behind them, reserve less of it
 /// (`TC_VOLUME_SMALL_SIZE_THRESHOLD`).
 const SMALL: u64 = 2 << 20;
 
-/// Bytes between the end of a hidden volume and that of the outer one: some programs write to the last sectors of a file
-/// system although those are free, which would set off the protection for nothing (Format.c, `GetVolumeDataAreaSize`).
+/// The space between the end of a hidden volume and that of the outer one, in bytes. Some programs write to the last sectors of a
+/// file system although those are free, which would trigger the protection for nothing (Format.c, `GetVolumeDataAreaSize`).
 const RESERVED_SMALL: u64 = 4096;
 const RESERVED: u64 = HEADER_GROUP;
 
-/// What sizes are rounded down to where the largest one is taken, in bytes.
+/// The multiple to which the largest possible size is rounded down, in bytes.
 const ROUND: u64 = 4096;
 
 // ---- Creation
 
-/// How large a hidden volume can be.
+/// Returns how large a hidden volume can be.
 pub(super) fn room(family: &Family, store: &Arc<dyn Store>, outer: &Unlock<'_>) -> Result<HiddenRoom> {
     Ok(Outer::open(family, store, outer)?.room())
 }
 
 /// Makes a hidden volume.
 ///
-/// The headers of one that may have been there go first, its own come last: what an interruption leaves opens with nothing,
-/// unless it falls between the two last writes. Then the volume is complete and opens by its backup header.
+/// The headers of an earlier hidden volume are erased first, and the new ones written last. So an interrupted creation leaves
+/// nothing that opens. Only between the last two writes the volume is already complete and opens by its backup header.
 pub(super) fn create(
     family: &Family,
     store: &Arc<dyn Store>,
@@ -84,12 +84,12 @@ pub(super) fn create(
     }
     not_cancelled(spec)?;
     places.write(store, primary, backup).inspect_err(|_| {
-        // As well as can be: the store may be gone.
+        // An error here is ignored: the store may be gone.
         let _ = places.erase(store);
     })
 }
 
-/// Whether the backup header at the end of the store is that of the volume which `found` is of: then the end is the volume's.
+/// Whether the backup header at the end of the store belongs to the volume of `found`: then the end is the volume's own.
 fn its_backup_opens(locked: &HeaderCopies, found: &OpenedHeader, with: &Unlock<'_>) -> Result<bool> {
     let header = HeaderChoice::One { hidden: false, backup: true };
     match locked.tried(&Unlock { header, ..*with }) {
@@ -99,9 +99,9 @@ fn its_backup_opens(locked: &HeaderCopies, found: &OpenedHeader, with: &Unlock<'
     }
 }
 
-/// Whether sectors all over a range of the store look random.
+/// Whether sectors from all over a range of the store look random.
 fn looks_random(store: &dyn Store, range: Range<u64>) -> Result<bool> {
-    /// How many are looked at.
+    /// How many sectors are sampled.
     const SAMPLES: u64 = 128;
     let sectors = (range.end - range.start) / UNIT;
     let mut sector = [0; UNIT as usize];
@@ -117,14 +117,14 @@ fn looks_random(store: &dyn Store, range: Range<u64>) -> Result<bool> {
     Ok(true)
 }
 
-/// Where the two headers of a hidden volume are, in bytes.
+/// The offsets of a hidden volume's two headers, in bytes.
 struct HeaderPlaces {
     primary: u64,
     backup: u64,
 }
 
 impl HeaderPlaces {
-    /// Makes both look as if there were none, which is as if there were one.
+    /// Overwrites both headers with random bytes, which look the same as headers.
     fn erase(&self, store: &dyn Store) -> Result<()> {
         for at in [self.primary, self.backup] {
             let mut bytes = [0; header::SIZE];
@@ -142,13 +142,13 @@ impl HeaderPlaces {
     }
 }
 
-/// An outer volume that can have a hidden one in it.
+/// An outer volume that can contain a hidden one.
 struct Outer {
     locked: HeaderCopies,
     data: DataArea,
     /// In bytes of the outer volume.
     tail: FreeTail,
-    /// Whether the tail looks random where it is stored.
+    /// Whether the stored bytes of the tail look random.
     looks_random: bool,
 }
 
@@ -186,7 +186,7 @@ impl Outer {
     fn room(&self) -> HiddenRoom {
         let space = self.end(u64::MAX).saturating_sub(self.start());
         let small = self.end(0).saturating_sub(self.start()).min(SMALL - RESERVED_SMALL - UNIT);
-        // A small one with less behind it can be larger than the smallest of the others.
+        // A small volume reserves less behind it, so it can be larger than the smallest of the others.
         let largest = space.max(small);
         HiddenRoom {
             largest: largest - largest % ROUND,
@@ -198,12 +198,12 @@ impl Outer {
         }
     }
 
-    /// Where a hidden volume can begin, in bytes of the outer one.
+    /// Where a hidden volume can begin, in bytes of the outer volume.
     fn start(&self) -> u64 {
         self.tail.at.next_multiple_of(UNIT)
     }
 
-    /// Where a hidden volume of `size` bytes ends, in bytes of the outer one.
+    /// Where a hidden volume of `size` bytes ends, in bytes of the outer volume.
     fn end(&self, size: u64) -> u64 {
         let reserved = if size.saturating_add(RESERVED_SMALL) < SMALL { RESERVED_SMALL } else { RESERVED };
         let end = self.data.len.saturating_sub(reserved).min(self.tail.end);
@@ -231,7 +231,7 @@ impl Outer {
         Ok(self.data.start + end - size..self.data.start + end)
     }
 
-    /// Refuses the password that opens a hidden volume already, as far as one derivation tells.
+    /// Refuses a password that opens a hidden volume already, as far as one derivation can tell.
     fn refuse_its_own(&self, first: &[Credential], spec: &Spec<'_>) -> Result<()> {
         let chosen = self.locked.family.chosen(spec)?;
         let with = Unlock { hash: Some(chosen.1.kdf.name), pim: spec.pim, cancel: spec.cancel, ..Unlock::with(first) };
@@ -246,19 +246,19 @@ impl Outer {
 
 // ---- Protection
 
-/// The first password opened the hidden volume, and not the outer one.
+/// The error for a first password that opened the hidden volume instead of the outer one.
 pub(super) fn swapped() -> Error {
     Error::new(ErrorKind::WrongHiddenCredential("the credential given for the outer volume opens it".into()))
         .hint("Give the outer volume's password to open it, and the hidden volume's to protect that.")
 }
 
 impl HeaderCopies {
-    /// Nothing but the headers of hidden volumes.
+    /// Returns only the headers of hidden volumes.
     fn hidden_only(&self) -> Self {
         Self { family: self.family, copies: self.copies.iter().filter(|c| c.position.hidden).cloned().collect() }
     }
 
-    /// Finds the hidden volume that is to be protected, and what must not change in the outer one.
+    /// Finds the hidden volume to protect, and the ranges of the outer volume that must not change.
     pub(super) fn protection(
         &self,
         protect: &Protect<'_>,
@@ -278,8 +278,8 @@ impl HeaderCopies {
         Ok((tried, ranges))
     }
 
-    /// The ranges of the outer volume that must not change: the parts of the hidden volume and its headers that lie in it. (7.1a,
-    /// Volume.cpp, `Open`: the data, and the header of an old hidden volume.)
+    /// The ranges of the outer volume that must not change: those parts of the hidden volume's data and headers that lie in it.
+    /// (7.1a, Volume.cpp, `Open`: the data, and the header of an old hidden volume.)
     fn ranges(&self, found: &OpenedHeader, outer: &DataArea, store_len: u64) -> Result<Vec<Range<u64>>> {
         let copy = &self.copies[found.copy];
         let hidden = DataArea::of(&found.fields, copy, store_len)?;
@@ -290,7 +290,7 @@ impl HeaderCopies {
                 what: "the hidden volume does not lie within the outer one".into(),
             }));
         }
-        // Of its header and of the copy, whichever of them opened.
+        // The ranges of the header and its backup, whichever of them opened.
         let same_age = |p: &&Position| p.hidden && p.old != found.fields.has_backups;
         let places = self.family.positions.iter().filter(same_age).filter_map(|p| p.in_store(store_len));
         let headers = places.map(|at| at..at + header::SIZE as u64);
@@ -331,7 +331,7 @@ mod tests {
                         assert!(area.start >= HEADER_GROUP + at, "{len} {at} {end} {size}");
                         assert!(area.end <= HEADER_GROUP + end.min(len - RESERVED_SMALL), "{len} {at} {end} {size}");
                     }
-                    // No more than a little is left unused.
+                    // Only a little space is left unused.
                     assert!(at + largest + RESERVED + ROUND + UNIT >= end.min(len), "{len} {at} {end}: {largest}");
                     for size in [largest + ROUND, largest + (1 << 20), u64::MAX - 511, smallest - 512, smallest + 1] {
                         assert!(outer.area(Some(size)).is_err() || size < largest, "{len} {at} {end}: {size}");

@@ -1,4 +1,4 @@
-//! The key derivations that TrueCrypt and VeraCrypt ever had, as plain data, and what each costs.
+//! The key derivations that TrueCrypt and VeraCrypt ever had, as plain data, and the cost of each.
 
 use std::time::Duration;
 
@@ -10,36 +10,36 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// A key derivation.
 pub(super) struct Kdf {
-    /// What the program calls it: the hash of PBKDF2, or the derivation's own name.
+    /// The program's name for it: the hash of PBKDF2, or the derivation's own name.
     pub name: &'static str,
     pub algorithm: Algorithm,
-    /// Whether new volumes can have it.
+    /// Whether new volumes can use it.
     pub creatable: bool,
-    /// Whether it was given up before TrueCrypt 6.0, so that only headers in the places of older versions have it.
+    /// Whether it was dropped before TrueCrypt 6.0, so that only headers at the positions of older versions use it.
     pub old: bool,
 }
 
-/// What is computed.
+/// The algorithm.
 pub(super) enum Algorithm {
     /// PBKDF2 with HMAC of a hash (RFC 8018, 5.2).
     Pbkdf2 {
         hash: &'static Hash,
-        /// Iterations for volumes.
+        /// The iterations for volumes.
         volume: Rounds,
-        /// Iterations for systems, partitions and disks that a boot loader opens.
+        /// The iterations for systems, partitions and disks that a boot loader opens.
         system: Rounds,
-        /// About how long an iteration of one piece takes on a processor of today, in nanoseconds. Only ratios matter.
+        /// The estimated time for one iteration of one piece on a current processor, in nanoseconds. Only ratios matter.
         nanoseconds: u64,
     },
-    /// Argon2id (RFC 9106) with one lane, of volumes only.
+    /// Argon2id (RFC 9106) with one lane, for volumes only.
     Argon2id,
 }
 
-/// A password of fewer bytes than this demands a PIM that makes a derivation no cheaper than usual (VeraCrypt 1.26,
+/// A password shorter than this, in bytes, requires a PIM that makes a derivation no cheaper than usual (VeraCrypt 1.26,
 /// Password.h, `PASSWORD_LEN_WARNING`).
 const SHORT_PASSWORD: usize = 20;
 
-/// Iterations, which the PIM of VeraCrypt changes: without one `default`, with one `base` and `per_pim` times it.
+/// The iterations, which VeraCrypt's PIM changes: `default` without a PIM, `base` plus the PIM times `per_pim` with one.
 pub(super) struct Rounds {
     default: u32,
     base: u32,
@@ -47,7 +47,7 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
-    /// TrueCrypt knows no PIM.
+    /// TrueCrypt has no PIM.
     const fn fixed(default: u32) -> Self {
         Self { default, base: default, per_pim: 0 }
     }
@@ -81,7 +81,7 @@ const fn truecrypt(hash: &'static Hash, iterations: u32, system: u32, nanosecond
     }
 }
 
-/// Those of TrueCrypt (7.1a, Pkcs5.c, `get_pkcs5_iteration_count`), its own default first.
+/// TrueCrypt's key derivations (7.1a, Pkcs5.c, `get_pkcs5_iteration_count`), its own default first.
 pub(super) static TRUECRYPT: &[Kdf] = &[
     truecrypt(&hash::RIPEMD160, 2000, 1000, RIPEMD160_TAKES),
     truecrypt(&hash::SHA512, 1000, 1000, SHA512_TAKES),
@@ -89,8 +89,8 @@ pub(super) static TRUECRYPT: &[Kdf] = &[
     Kdf { creatable: false, old: true, ..truecrypt(&hash::SHA1, 2000, 1000, SHA1_TAKES) },
 ];
 
-/// With SHA-512 and Whirlpool a system has as many iterations as any volume; with the others it has fewer, since the boot
-/// loader of old computers is slow.
+/// With SHA-512 and Whirlpool a system has as many iterations as any volume. With the others it has fewer, since boot loaders of
+/// old computers are slow.
 const LIKE_VOLUMES: Rounds = Rounds::veracrypt(500_000, 15_000, 1000);
 
 const FEW_FOR_SYSTEMS: Rounds = Rounds::veracrypt(200_000, 0, 2048);
@@ -104,7 +104,7 @@ const fn veracrypt(hash: &'static Hash, system: Rounds, nanoseconds: u64) -> Kdf
     }
 }
 
-/// Those of VeraCrypt (1.26, Pkcs5.c, `get_pkcs5_iteration_count`), its own default first. RIPEMD-160 was given up in 1.26.
+/// VeraCrypt's key derivations (1.26, Pkcs5.c, `get_pkcs5_iteration_count`), its own default first. 1.26 dropped RIPEMD-160.
 pub(super) static VERACRYPT: &[Kdf] = &[
     veracrypt(&hash::SHA512, LIKE_VOLUMES, SHA512_TAKES),
     veracrypt(&hash::SHA256, FEW_FOR_SYSTEMS, SHA256_TAKES),
@@ -125,7 +125,7 @@ pub(super) static VERACRYPT: &[Kdf] = &[
     },
 ];
 
-// Measured with the hashes of this program on an AMD EPYC with SHA instructions and AVX-512.
+// Measured with this program's hashes on an AMD EPYC with SHA instructions and AVX-512.
 const SHA1_TAKES: u64 = 140;
 const SHA256_TAKES: u64 = 135;
 const SHA512_TAKES: u64 = 450;
@@ -136,7 +136,7 @@ const STREEBOG_512_TAKES: u64 = 1470;
 /// Nanoseconds for a KiB in a pass.
 const ARGON2ID_TAKES: u64 = 1000;
 
-/// The PIM of Argon2id where none is given, its passes and its memory in MiB (VeraCrypt 1.26.29, Pkcs5.c,
+/// Argon2id's default PIM, and the passes and memory in MiB that follow from a PIM (VeraCrypt 1.26.29, Pkcs5.c,
 /// `get_argon2_params`).
 mod by_pim {
     pub const DEFAULT: u32 = 12;
@@ -149,18 +149,18 @@ mod by_pim {
         if pim <= 31 { 3 + (pim - 1) / 3 } else { 13 + (pim - 31) }
     }
 
-    /// Bytes that are derived whatever the cipher needs of them: Argon2id's output depends on how long it is, and VeraCrypt
-    /// always derives enough for three ciphers (`GetMaxPkcs5OutSize`).
+    /// How many bytes are derived, whatever the cipher needs: Argon2id's output depends on its length, and VeraCrypt always derives
+    /// enough for three ciphers (`GetMaxPkcs5OutSize`).
     pub const OUTPUT: usize = 192;
 }
 
-/// A key derivation whose parameters are settled.
+/// A key derivation with its final parameters.
 #[derive(Clone, Copy)]
 pub(super) struct Derivation {
     pub kdf: &'static Kdf,
     /// Iterations, or passes over the memory.
     pub iterations: u32,
-    /// Bytes of memory that it fills, where that matters.
+    /// How much memory it fills, in bytes, where that matters.
     pub memory: Option<u64>,
 }
 
@@ -182,7 +182,7 @@ impl Kdf {
 }
 
 impl Kdf {
-    /// Whether there are encrypted systems with it: boot loaders have no memory for Argon2id.
+    /// Whether encrypted systems can use it: boot loaders have no memory for Argon2id.
     pub fn of_systems(&self) -> bool {
         match self.algorithm {
             Algorithm::Pbkdf2 { .. } => true,
@@ -190,8 +190,8 @@ impl Kdf {
         }
     }
 
-    /// The smallest PIM that a new header of a volume, or of a system, may have under a passphrase of `len` bytes (VeraCrypt
-    /// 1.26, Password.c, `CheckPasswordLength`): for short ones that which stands for the usual cost.
+    /// The smallest PIM of a new header of a volume or a system, with a passphrase of `len` bytes (VeraCrypt 1.26, Password.c,
+    /// `CheckPasswordLength`). For short passphrases it is the PIM of the usual cost.
     pub fn least_pim(&self, len: usize, system: bool) -> u32 {
         match &self.algorithm {
             _ if len >= SHORT_PASSWORD => 1,
@@ -203,12 +203,12 @@ impl Kdf {
 }
 
 impl Derivation {
-    /// Whether it makes the same key of the same salt.
+    /// Whether both derive the same key from the same salt.
     pub fn same_as(&self, other: &Self) -> bool {
         std::ptr::eq(self.kdf, other.kdf) && self.iterations == other.iterations
     }
 
-    /// Bytes to derive where `needed` of them are: a derivation's output may depend on its length.
+    /// How many bytes to derive if `needed` are used: a derivation's output may depend on its length.
     pub fn output(&self, needed: usize) -> usize {
         match &self.kdf.algorithm {
             Algorithm::Pbkdf2 { .. } => needed,
@@ -216,7 +216,7 @@ impl Derivation {
         }
     }
 
-    /// Bytes of key in a piece that is derived by itself: pieces are what threads share.
+    /// The size of an independently derived piece of the key, in bytes. Threads share the work in such pieces.
     pub fn piece(&self, key_len: usize) -> usize {
         match &self.kdf.algorithm {
             Algorithm::Pbkdf2 { hash, .. } => (hash.blocks_at_once() * hash.size).min(key_len),
@@ -224,7 +224,7 @@ impl Derivation {
         }
     }
 
-    /// About how long one piece takes on one thread, in nanoseconds.
+    /// The estimated time for one piece on one thread, in nanoseconds.
     pub fn effort(&self) -> u64 {
         match &self.kdf.algorithm {
             Algorithm::Pbkdf2 { nanoseconds, .. } => u64::from(self.iterations) * nanoseconds,
@@ -232,9 +232,9 @@ impl Derivation {
         }
     }
 
-    /// Derives piece number `index`, counted from 0, into `out`. Returns whether it is finished: false when `go_on` said no.
+    /// Derives piece number `index`, counted from 0, into `out`. Returns false if `go_on` stopped it.
     ///
-    /// Argon2id takes no more than `memory` bytes.
+    /// Argon2id uses at most `memory` bytes.
     ///
     /// # Errors
     /// `TooLittleMemory`.
@@ -256,7 +256,7 @@ impl Derivation {
                 let memory_kib = (self.memory.unwrap_or(0) >> 10) as u32;
                 let params = Params { memory_kib, passes: self.iterations, lanes: 1, ..Params::default() };
                 let available = crate::memory::available().min(memory.unwrap_or(u64::MAX));
-                // One lane is work for one thread.
+                // One lane occupies one thread.
                 match params.derive(password, salt, available, &Pool::new(1, Duration::ZERO), go_on, out) {
                     Ok(()) => Ok(true),
                     Err(argon2::Argon2Error::Stopped) => Ok(false),

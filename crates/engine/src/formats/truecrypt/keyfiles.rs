@@ -10,18 +10,18 @@ use crate::error::{Error, ErrorKind, Result};
 /// and `KEYFILE_POOL_SIZE`).
 pub(super) const PASSWORD_MAX: usize = 64;
 
-/// As much of a keyfile as counts, in bytes (7.1a, Keyfiles.h, `KEYFILE_MAX_READ_LEN`).
+/// How much of a keyfile is used, in bytes (7.1a, Keyfiles.h, `KEYFILE_MAX_READ_LEN`).
 const KEYFILE_MAX: usize = 1 << 20;
 
-/// The longest passphrase of VeraCrypt since 1.24. The pool for one that TrueCrypt could not have is as large (1.26,
-/// Password.h, `MAX_PASSWORD`; Keyfiles.h, `KEYFILE_POOL_SIZE`; Keyfiles.c, `KeyFilesApply`).
+/// The longest passphrase of VeraCrypt since 1.24. For passphrases too long for TrueCrypt, the keyfile pool has this size too
+/// (1.26, Password.h, `MAX_PASSWORD`; Keyfiles.h, `KEYFILE_POOL_SIZE`; Keyfiles.c, `KeyFilesApply`).
 pub(super) const LONG_PASSWORD_MAX: usize = 128;
 
 /// Makes the password of all `credentials` together: at most one passphrase, and any number of keyfiles in any order.
 ///
 /// # Errors
-/// `CredentialKind` for what the family does not know. `Misuse` for more than one passphrase or one that is too long, for an
-/// empty keyfile, and if there is neither passphrase nor keyfile: TrueCrypt refuses the same.
+/// `CredentialKind` for unsupported credentials. `Misuse` for more than one passphrase or one that is too long, for an empty
+/// keyfile, and if there is neither passphrase nor keyfile, as in TrueCrypt.
 pub(super) fn password(family: &Family, credentials: &[Credential]) -> Result<Secret> {
     let name = family.name;
     let mut passphrase: Option<&Secret> = None;
@@ -76,7 +76,7 @@ fn mix(pool: &mut [u8], contents: &[u8]) {
     }
 }
 
-/// CRC-32 of each byte (polynomial 0xEDB88320). A crate's CRC gives no register after each byte at a bearable speed.
+/// CRC-32 of each byte (polynomial 0xEDB88320). No crate's CRC gives the register after each byte fast enough.
 static CRC_TABLE: [u32; 256] = {
     let mut table = [0; 256];
     let mut i = 0;
@@ -114,7 +114,7 @@ mod tests {
     fn the_register_is_that_of_crc32() {
         let mut pool = [0; PASSWORD_MAX];
         mix(&mut pool, b"123456789");
-        // Byte 9 has added its register at 32; inverted, that is the well-known check value.
+        // Byte 9 adds its register at 32; inverted, that is the well-known check value.
         assert_eq!(!u32::from_be_bytes(pool[32..36].try_into().expect("four bytes")), 0xcbf4_3926);
     }
 
@@ -162,7 +162,7 @@ mod tests {
         };
         assert_eq!((made(0).len(), made(64).len(), made(65).len(), made(128).len()), (64, 64, 128, 128));
         assert!(super::password(&VERACRYPT, &[passphrase(&[b'a'; 129])]).is_err());
-        // As far as both go, a keyfile of 16 bytes fills them alike.
+        // A keyfile of 16 bytes fills both pools alike, as far as both reach.
         let short = super::password(&VERACRYPT, &[keyfile(&[7; 16]), passphrase(&[b'a'; 64])]).expect("good");
         let long = super::password(&VERACRYPT, &[keyfile(&[7; 16]), passphrase(&[b'a'; 65])]).expect("good");
         assert!(short.same_as(&long[..64]));

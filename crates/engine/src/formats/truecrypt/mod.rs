@@ -1,9 +1,9 @@
-//! TrueCrypt 1.0 to 7.1a and VeraCrypt up to 1.26: volumes without any mark, found by trying the password on all that a
-//! header could be.
+//! TrueCrypt 1.0 to 7.1a and VeraCrypt up to 1.26: volumes without a signature, found by trying the password on everything that
+//! could be a header.
 //!
-//! One family, since VeraCrypt grew out of TrueCrypt: two values of [`Family`] hold all that is different. All facts are
-//! those of the sources of TrueCrypt 7.1a and VeraCrypt 1.26 (files and names are given where they are used; of `7.1a` where
-//! no program is named), compared with volumes that they and other programs made.
+//! One family, since VeraCrypt grew out of TrueCrypt: two values of [`Family`] hold the differences. All facts come from the
+//! sources of TrueCrypt 7.1a and VeraCrypt 1.26, and were compared with volumes that they and other programs made. Files and
+//! symbols are named where they are used; where no program is named, they are those of 7.1a.
 
 mod backup;
 mod create;
@@ -43,24 +43,24 @@ use shifted::Shift;
 use suites::{Mode, Suite, UNIT};
 use trials::{HeaderTrials, OpenedHeader, Outcome};
 
-/// The area that each header has for itself, in bytes (Volumes.h, `TC_VOLUME_HEADER_SIZE`).
+/// The size of the area reserved for each header, in bytes (Volumes.h, `TC_VOLUME_HEADER_SIZE`).
 const HEADER_AREA: u64 = 64 << 10;
 
-/// A header area and that of the hidden volume behind it: at the beginning of the file, and as backups at its end
-/// (`TC_VOLUME_HEADER_GROUP_SIZE`).
+/// The size of a header area and the hidden volume's header area behind it. The pair is at the beginning of the file, and its
+/// backup at the end (`TC_VOLUME_HEADER_GROUP_SIZE`).
 const HEADER_GROUP: u64 = 2 * HEADER_AREA;
 
 /// The header in front of a volume of TrueCrypt 1.0 to 5.1a, in bytes (`TC_VOLUME_HEADER_SIZE_LEGACY`).
 const OLD_HEADER: u64 = 512;
 
-/// Where the header of a hidden volume of TrueCrypt 3.0 to 5.1a is, in bytes from the end
-/// (`TC_HIDDEN_VOLUME_HEADER_OFFSET_LEGACY`). The hidden volume ends where it begins.
+/// The offset of the header of a hidden volume of TrueCrypt 3.0 to 5.1a, in bytes from the end
+/// (`TC_HIDDEN_VOLUME_HEADER_OFFSET_LEGACY`). The hidden volume ends where its header begins.
 const OLD_HIDDEN_HEADER: u64 = 1536;
 
 /// The smallest volume that TrueCrypt opens, in bytes (`TC_MIN_VOLUME_SIZE_LEGACY`).
 const SMALLEST: u64 = 37 * 512;
 
-/// What cryptsetup calls all of them in the kernel.
+/// cryptsetup's type for both programs' volumes in the kernel.
 const KIND: &str = "TCRYPT";
 
 /// A format of the family.
@@ -134,7 +134,7 @@ impl Format for Family {
         if let Some(other) = magic::compressed_or_encrypted(&start) {
             return Ok(Verdict::No(format!("it begins with {other}")));
         }
-        // The first sector alone: what follows may be sparse in a container that was formatted quickly.
+        // Only the first sector is checked: what follows may be sparse in a container that was formatted quickly.
         if !magic::looks_random(&start) {
             return system::identify(self, store, &start);
         }
@@ -215,7 +215,7 @@ impl Creator for Family {
 }
 
 impl Family {
-    /// All that could be headers of a volume in `store`.
+    /// Returns everything in `store` that could be a header of a volume.
     fn locked(&self, store: &dyn Store) -> Result<HeaderCopies> {
         let mut copies: Vec<HeaderCopy> = Vec::new();
         for position in self.positions {
@@ -226,7 +226,7 @@ impl Family {
                 Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => continue,
                 Err(e) => return Err(e.into()),
             }
-            // A sector of one byte repeated, such as a hole in a sparse file, is no salt: this saves deriving keys for it.
+            // A sector that repeats one byte, such as a hole in a sparse file, cannot be a salt. Skipping it saves key derivations.
             if bytes.iter().any(|b| *b != bytes[0]) && copies.iter().all(|c| c.at != at) {
                 copies.push(HeaderCopy { position, at, bytes });
             }
@@ -239,7 +239,7 @@ impl Family {
     }
 }
 
-/// The sector at a position: salt, and what may be a header.
+/// The sector at a position: a salt and a possible header.
 #[derive(Clone)]
 struct HeaderCopy {
     position: &'static Position,
@@ -253,13 +253,13 @@ impl HeaderCopy {
     }
 }
 
-/// All that could be headers of the volume.
+/// Everything that could be a header of the volume.
 struct HeaderCopies {
     family: Family,
     copies: Vec<HeaderCopy>,
 }
 
-/// A header that opened, and what it took.
+/// A header that opened, and how many trials it took.
 struct Tried {
     found: OpenedHeader,
     warnings: Vec<Warning>,
@@ -267,7 +267,7 @@ struct Tried {
     derivations: u64,
 }
 
-/// The same with the store that they are in.
+/// The possible headers, with the store they are in.
 struct Stored {
     store: Arc<dyn Store>,
     locked: HeaderCopies,
@@ -317,7 +317,7 @@ impl HeaderCopies {
         }
         let data = DataArea::of(&found.fields, copy, store.len())?;
         let mut layout = data.layout(&found, copy, store, with, &mut warnings)?;
-        // What is missing in front is a segment of its own.
+        // The missing part in front is a segment of its own.
         let data_offset = layout.segments().last().map_or(data.start, |segment| segment.stored_at);
         let facts = Facts { data_offset, ..self.facts(&found, &data, with) };
         if let Some(protect) = &with.protect {
@@ -349,8 +349,8 @@ impl HeaderCopies {
             return Err(spoilt.map(|(_, error)| error).or(left_out).unwrap_or_else(wrong));
         };
         let spoilt = match spoilt {
-            // A sound header that says what this program cannot do is no damage: a backup that says otherwise, such as that
-            // of a volume which was being encrypted in place, must not overrule it.
+            // A sound header that needs something unsupported is not damaged. A backup must not overrule it, for example that of a
+            // volume that was being encrypted in place.
             Some((rank, error)) if rank < found.copy && matches!(error.kind, ErrorKind::Unsupported { .. }) => {
                 return Err(error);
             }
@@ -360,14 +360,14 @@ impl HeaderCopies {
         Ok(Tried { found, warnings, trials, derivations })
     }
 
-    /// All that is to be tried, narrowed by what is known.
+    /// Everything to try, narrowed by what is known.
     fn plan(&self, with: &Unlock<'_>) -> Result<HeaderTrials<'_>> {
         let family = &self.family;
         check_opening(family.name(), &family.takes(), with)?;
         check_pim(with.pim)?;
         let kdf = with.hash.map(|name| by_name("hash", family.kdfs, |k| k.name, name)).transpose()?;
         let suite = with.cipher.map(|name| by_name("cipher", family.suites, |s| s.name, name)).transpose()?;
-        // Where a disk has a system's header, what else its places hold belongs to the boot loader or the partitions.
+        // If a disk has a system's header, its other header positions belong to the boot loader or the partitions.
         let system = self.copies.iter().any(|copy| copy.position.system);
         let wanted = |position: &Position| {
             let asked_for = position.backup && with.header != HeaderChoice::Any;
@@ -418,7 +418,7 @@ impl HeaderCopies {
         }
     }
 
-    /// What to tell of headers that did not open although another did.
+    /// Warnings about headers that did not open although another did.
     fn header_warnings(&self, found: &OpenedHeader, spoilt: Option<(usize, Error)>, with: &Unlock<'_>) -> Vec<Warning> {
         let position = self.copies[found.copy].position;
         let mut warnings = Vec::new();
@@ -520,7 +520,7 @@ impl DataArea {
         writable &= self.fits(shift, found, copy, store.len(), with.truncated, warnings)?;
         let shift = if let Shift::By(shift) = shift { shift } else { 0 };
         let missing = self.missing(shift);
-        // What cannot be read lies behind the end.
+        // Data that cannot be read are placed behind the end of the store.
         let nowhere = (missing > 0).then(|| (0, missing, store.len().next_multiple_of(UNIT)));
         let there = (missing < len).then(|| (missing, len - missing, self.place(shift, missing)));
         let segments = nowhere.into_iter().chain(there).map(|(at, len, stored_at)| {
@@ -532,10 +532,11 @@ impl DataArea {
         Ok(layout.for_kernel(with.for_kernel.then_some(KIND)))
     }
 
-    /// Whether all of the volume is in a store of `store_len` bytes, where it belongs. Says what is not so.
+    /// Checks that a store of `store_len` bytes holds the whole volume in its place, and returns a warning for anything that does
+    /// not fit.
     ///
     /// # Errors
-    /// `Malformed` where data are missing, unless it is to be opened all the same.
+    /// `Malformed` where data are missing, unless the caller wants the volume opened anyway.
     fn fits(
         &self,
         shift: Shift,
@@ -548,7 +549,7 @@ impl DataArea {
         let moved = match shift {
             Shift::None => 0,
             Shift::By(shift) => {
-                // Why no other header opens.
+                // The shift explains why no other header opens.
                 warnings.clear();
                 warnings.push(shifted_warning(shift, self.missing(shift)).advise(Advice::CompleteCopy { shift }));
                 shift
@@ -580,8 +581,8 @@ impl DataArea {
         Ok(false)
     }
 
-    /// What to say of the end of a file whose data are all there: the backups of the headers belong right behind them. Hidden volumes end
-    /// anywhere.
+    /// Returns a warning about the end of a file that holds all the data. The backup headers belong right behind the data; hidden
+    /// volumes may end anywhere.
     fn at_the_end(&self, found: &OpenedHeader, copy: &HeaderCopy, moved: i64, store_len: u64) -> Option<Warning> {
         if !found.fields.has_backups || copy.position.backup {
             return None;
@@ -609,13 +610,13 @@ impl DataArea {
         }
     }
 
-    /// How much of the data lay in front of the first byte of a file that is shifted, in whole sectors.
+    /// Returns how many bytes of the data lie in front of the first byte of a shifted file, in whole sectors.
     fn missing(&self, shift: i64) -> u64 {
         let missing = -(i128::from(self.start) + i128::from(shift));
         (missing.max(0) as u64).next_multiple_of(UNIT).min(self.len)
     }
 
-    /// Where the byte `into` of the data is stored in a file that is shifted, unless it is [`Self::missing`].
+    /// Returns where byte `into` of the data is stored in a shifted file, unless it is [`Self::missing`].
     fn place(&self, shift: i64, into: u64) -> u64 {
         (i128::from(self.start) + i128::from(shift) + i128::from(into)).max(0) as u64
     }
@@ -641,18 +642,18 @@ fn unclear_warning(shift: i64) -> Warning {
     ))
 }
 
-/// The kernel's words for the encryption of the data, where they are asked for and there are any.
+/// The kernel's specification of the data's encryption, if it was asked for and there is one.
 fn kernel_layers(found: &OpenedHeader, with: &Unlock<'_>) -> Option<Vec<KernelCipher>> {
     with.for_kernel.then(|| found.suite.kernel_layers(found.mode, header::keys(&found.plain))).flatten()
 }
 
-/// The number of the first sector of a hidden volume in CBC, if its beginning shows it.
+/// Returns the number of the first sector of a hidden volume in CBC, if the volume's beginning shows it.
 ///
-/// cryptsetup's image `tc_2-ripemd160-cbc-aes-hidden`, made by an old TrueCrypt, counts as if the hidden volume were a file
-/// of its own, with the first sector behind a header as number 1; so does cryptsetup. The sources that survive, of 4.0
-/// (Driver/Ntvol.c, `TCReadWrite`) to 7.1a, count from the beginning of the file. A wrong number turns every byte of a
-/// sector into noise, so the right one is that under which something at the beginning does not look random: a boot sector,
-/// a superblock, zeros.
+/// cryptsetup's image `tc_2-ripemd160-cbc-aes-hidden`, made by an old TrueCrypt, numbers sectors as if the hidden volume were a
+/// file of its own, whose first sector behind the header is number 1; so does cryptsetup. The surviving sources, 4.0
+/// (Driver/Ntvol.c, `TCReadWrite`) to 7.1a, count from the beginning of the file. A wrong number turns every byte of a sector into
+/// noise. So the right number is the one under which something at the beginning does not look random: a boot sector, a superblock,
+/// zeros.
 fn hidden_cbc_numbering(store: &dyn Store, cipher: &dyn SectorCipher, start: u64, len: u64) -> Result<Option<u64>> {
     let mut stored = vec![0; (16 * UNIT).min(len) as usize];
     store.read_at(start, &mut stored)?;
@@ -686,7 +687,7 @@ fn wrong_credential(family: &Family, with: &Unlock<'_>, trials: u64, took: Durat
     .hint(format!("To try: {}; restore a header backup.", tries.join("; ")))
 }
 
-/// The row of a table with that name.
+/// Returns the row of a table that has this name.
 fn by_name<T>(kind: &str, table: &'static [T], name_of: impl Fn(&T) -> &'static str, name: &str) -> Result<&'static T> {
     table.iter().find(|row| same_name(name_of(row), name)).ok_or_else(|| {
         let all: Vec<_> = table.iter().map(name_of).collect();
@@ -695,7 +696,7 @@ fn by_name<T>(kind: &str, table: &'static [T], name_of: impl Fn(&T) -> &'static 
 }
 
 impl Family {
-    /// The suite and key derivation that `spec` asks for, among those that can be created.
+    /// Returns the suite and key derivation that `spec` asks for, if new volumes may use them.
     fn chosen(&self, spec: &Spec<'_>) -> Result<(&'static Suite, Derivation)> {
         let choices = self.choices();
         let suite = by_name("cipher", self.suites, |s| s.name, spec.cipher.unwrap_or(choices.ciphers[0]))?;
@@ -714,7 +715,7 @@ impl Family {
     }
 }
 
-/// Refuses a PIM that there cannot be.
+/// Refuses an impossible PIM.
 fn check_pim(pim: Option<u32>) -> Result<()> {
     match pim {
         Some(pim) if pim > kdfs::PIM_MAX => {
@@ -752,7 +753,7 @@ mod tests {
     use crate::store::MemoryStore;
     use crate::volume::Volume;
 
-    /// A header like none that can be created.
+    /// A header in an old format, which this program cannot create.
     struct Old {
         at: usize,
         suite: &'static Suite,
@@ -790,7 +791,7 @@ mod tests {
             self.suite.data_cipher(self.mode, &self.keys(), Acceleration::On)
         }
 
-        /// Puts the header into a volume whose data, if it is a new one, have the usual place.
+        /// Writes the header into the volume. If it is a new-style header, the data are in the usual place.
         fn put_into(&self, bytes: &mut [u8]) {
             let size = (bytes.len() as u64).saturating_sub(2 * HEADER_GROUP);
             let salt = noise(header::SALT, 5);
@@ -962,11 +963,11 @@ mod tests {
         assert!(matches!(error.kind, ErrorKind::Unsupported { .. }), "{error}");
     }
 
-    /// Headers in the modes that nothing here creates, as cryptsetup sees them, and the data of those that dm-crypt can open.
+    /// Headers in modes that nothing here creates, as cryptsetup sees them, and the data of those that dm-crypt can open.
     #[test]
     fn old_volumes_open_in_cryptsetup() {
         let Some(_) = tools::program("cryptsetup") else { return };
-        // The kernel has no GF(2^64), and no whitening around more than one cipher.
+        // The kernel does not implement GF(2^64), nor whitening around more than one cipher.
         let ways: Vec<_> = all_ways()
             .filter(|(suite, mode)| *mode != Mode::Xts && (*mode != Mode::Lrw || suite.creatable()))
             .collect();
@@ -986,7 +987,7 @@ mod tests {
                 std::fs::write(&image, bytes).expect("an image");
                 std::fs::write(&expected, plain).expect("its plaintext");
                 images.push(image);
-                // Its names list the ciphers in the order in which they encrypt.
+                // The kernel's names list the ciphers in the order in which they encrypt.
                 let names = suite.name.split('-').rev().map(|name| match name {
                     "Triple DES" => "des3_ede".to_owned(),
                     "Blowfish" => "blowfish_le".to_owned(),

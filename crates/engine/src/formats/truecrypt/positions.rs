@@ -7,20 +7,20 @@ use crate::formats::WhichHeader;
 
 /// A place where a header can be.
 pub(super) struct Position {
-    /// What a person calls it.
+    /// Its name for people.
     pub name: WhichHeader,
     place: HeaderAt,
-    /// Whether the store has to be longer than this, in bytes, for there to be such a header (7.1a, Ntvol.c, `TCOpenVolume`).
+    /// The store must be longer than this, in bytes, to have such a header (7.1a, Ntvol.c, `TCOpenVolume`).
     beyond: u64,
     pub hidden: bool,
     pub backup: bool,
     /// Whether volumes of TrueCrypt 1.0 to 5.1a have their header there too.
     pub old: bool,
-    /// Whether the header is that of a system, whose key derivations have other iterations.
+    /// Whether it is a system's header, whose key derivations have other iterations.
     pub system: bool,
 }
 
-/// Bytes from an end of the store.
+/// The offset of a header, in bytes from either end of the store.
 enum HeaderAt {
     Start(u64),
     End(u64),
@@ -55,7 +55,7 @@ const BACKUP: Position = Position {
 const HIDDEN_BACKUP: Position =
     Position { name: WhichHeader::HiddenBackup, place: HeaderAt::End(HEADER_AREA), hidden: true, ..BACKUP };
 
-/// Every position of TrueCrypt; where headers in several open, the first counts.
+/// Every position of TrueCrypt. If headers in several positions open, the first one counts.
 pub(super) static TRUECRYPT: &[Position] = &[
     Position { old: true, ..PRIMARY },
     HIDDEN,
@@ -67,8 +67,8 @@ pub(super) static TRUECRYPT: &[Position] = &[
 /// Every position of VeraCrypt, in the same order.
 pub(super) static VERACRYPT: &[Position] = &[PRIMARY, HIDDEN, BACKUP, HIDDEN_BACKUP];
 
-/// That of a system's header, on the disk that it starts from. It has no backup on the disk, and other headers are not
-/// looked for there.
+/// The position of a system's header, on the disk from which the system starts. It has no backup there, and the disk is not
+/// searched for other headers.
 pub(super) static SYSTEM: Position = Position {
     name: WhichHeader::System,
     place: HeaderAt::Start(super::system::HEADER_AT),
@@ -78,7 +78,7 @@ pub(super) static SYSTEM: Position = Position {
 };
 
 impl Position {
-    /// Where the header is in a store of `len` bytes, unless that is too short.
+    /// The offset of the header in a store of `len` bytes, unless the store is too short.
     pub fn in_store(&self, len: u64) -> Option<u64> {
         (len > self.beyond).then_some(())?;
         match self.place {
@@ -87,7 +87,7 @@ impl Position {
         }
     }
 
-    /// Those of `suites`, with their modes, that a header here can have, the newest modes first.
+    /// The suites, with their modes, that a header at this position can have, newest modes first.
     pub fn ways(&self, suites: &'static [Suite]) -> impl Iterator<Item = SuiteInMode> {
         let modes = if self.old { &Mode::ALL[..] } else { &[Mode::Xts] };
         modes.iter().flat_map(|mode| suites.iter().filter(|s| s.modes.contains(mode)).map(|suite| (suite, *mode)))

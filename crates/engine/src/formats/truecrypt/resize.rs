@@ -1,12 +1,13 @@
-//! A longer or a shorter volume: both headers say its new size, and the areas of the backups lie at the new end.
+//! Growing and shrinking a volume: both headers get its new size, and the backup areas move to the new end.
 //!
-//! VeraCrypt's Expander (src/ExpandVolume/ExpandVolume.c, `ExpandVolume`) does the same for volumes that grow: new space, the
-//! backup at the new end, the header in front, each with a salt of its own, and the old backup wiped. Data begin where they did,
-//! so their sectors keep their numbers. A volume from before TrueCrypt 6.0 has no size in its header: it fills its file.
+//! VeraCrypt's Expander (src/ExpandVolume/ExpandVolume.c, `ExpandVolume`) does the same for growing volumes. It adds space, writes
+//! the backup at the new end and the header in front, each with its own salt, and wipes the old backup. The data's offset stays the
+//! same, so sectors keep their numbers. A volume from before TrueCrypt 6.0 has no size in its header: it fills its file.
 //!
-//! A hidden volume's data begin where its own header says, in bytes from the beginning of the file (Volume/VolumeLayout.cpp,
-//! `VolumeLayoutV2Hidden::GetDataOffset`), and that header stays in front: in an outer volume that has grown it opens, without
-//! the backup of its header, which lay at the old end. One from before 6.0 has its only header near the end of the file, and is gone.
+//! A hidden volume's header gives the offset of its data, in bytes from the beginning of the file (Volume/VolumeLayout.cpp,
+//! `VolumeLayoutV2Hidden::GetDataOffset`), and stays in front. So it still opens after the outer volume has grown, but the backup
+//! of its header, at the old end, is lost. A hidden volume from before 6.0 is lost entirely: its only header is near the end of the
+//! file.
 
 use std::ops::Range;
 
@@ -22,11 +23,12 @@ use crate::formats::Resizing;
 use crate::random;
 use crate::store::Store;
 
-/// What is to be done so that the data have `size` bytes.
+/// Prepares the steps that give the data a size of `size` bytes.
 ///
-/// The header in front is written while a backup is where it is looked for, at the end of the file. So where the file has become
-/// longer the backup comes first; whoever goes on after a crash finds the old size in front, and does all of it again. Where it is to
-/// be cut, the old backup is still at its end, and the header in front comes first: what is cut off is whole until then.
+/// The header in front is written while a backup is in its place at the end of the file. So when the file has grown, the backup is
+/// written first. After a crash the header in front still has the old size, and everything is done again. When the file is to
+/// shrink, the old backup is still at its end, and the header in front is written first. Until then the part to cut off stays
+/// whole.
 pub(super) fn resize(family: &Family, store: &dyn Store, with: &Unlock<'_>, size: u64) -> Result<Resizing> {
     let mut front = vec![0; header::SIZE];
     store.read_at(0, &mut front)?;
@@ -50,13 +52,13 @@ pub(super) fn resize(family: &Family, store: &dyn Store, with: &Unlock<'_>, size
     Ok(Resizing { prepared, len, end, before })
 }
 
-/// The sizes that are to be, in bytes.
+/// The new sizes, in bytes.
 struct Sizes {
     data: u64,
     store: u64,
 }
 
-/// Refuses what has another header than that in front to go by, and what would lose a volume.
+/// Refuses to resize by another header than the one in front, and whatever would lose a volume.
 fn refuse(family: &Family, store: &dyn Store, opened: &OpenedVolumeHeader, with: &Unlock<'_>) -> Result<()> {
     if opened.data_end() > store.len() {
         return Err(
@@ -70,7 +72,7 @@ fn refuse(family: &Family, store: &dyn Store, opened: &OpenedVolumeHeader, with:
     if opened.position.backup {
         return Err(restore_first(opened.position).hint("Restore it from the embedded backup first."));
     }
-    // Sizes that count have been in headers since version 4 (7.1a, Volumes.c, `ReadVolumeHeader`).
+    // Sizes in headers are valid since version 4 (7.1a, Volumes.c, `ReadVolumeHeader`).
     if opened.found.fields.has_backups && opened.found.fields.version < 4 {
         let version = opened.found.fields.version;
         return Err(Error::unsupported(format!("resizing volumes with header version {version}")));
@@ -85,7 +87,7 @@ fn refuse(family: &Family, store: &dyn Store, opened: &OpenedVolumeHeader, with:
     Ok(())
 }
 
-/// Bytes of the store that a volume with `size` bytes of data takes.
+/// The size in the store of a volume with `size` bytes of data, in bytes.
 fn stored_len(family: &Family, opened: &OpenedVolumeHeader, size: u64) -> Result<u64> {
     let sector = u64::from(opened.found.fields.sector_size).max(UNIT);
     if !size.is_multiple_of(sector) {
@@ -121,7 +123,7 @@ fn steps(
     let wipes = old_groups(family, store, with, opened)?;
     let wipes = wipes.into_iter().flat_map(|old| without(old, &new)).map(wipe).collect::<Result<Vec<_>>>()?;
     let primary = step(opened.position, 0, &plain, &seal)?;
-    // All of the area: what is there may be data that are cut off, or a hole.
+    // The whole area is written: it may hold old data that are cut off, or a hole.
     let mut backup = Step { what: "the backup header at the new end".into(), ..random_bytes(new)? };
     backup.bytes[..header::SIZE].copy_from_slice(&seal.close(&plain)?);
     Ok(match to.store >= store.len() {
@@ -130,8 +132,8 @@ fn steps(
     })
 }
 
-/// Where backup headers are that the password opens and nobody is to find again: right behind the data, and at the end of a file that
-/// is longer, if it is one of the same keys that is there.
+/// The old backup headers that the password opens and that nobody must find again. They are right behind the data and, if they have
+/// the same keys, at the end of a longer file.
 fn old_groups(
     family: &Family,
     store: &dyn Store,
@@ -145,7 +147,7 @@ fn old_groups(
     Ok(std::iter::once(behind).chain(another.then_some(last)).collect())
 }
 
-/// Whether the backup header at the end of the store has the same keys, whatever size it says.
+/// Whether the backup header at the end of the store has the same keys, whatever size it gives.
 fn its_backup_opens(
     family: &Family,
     store: &dyn Store,
@@ -160,7 +162,7 @@ fn its_backup_opens(
     }
 }
 
-/// What is left of a range without another one.
+/// Returns the parts of a range that another range does not cover.
 fn without(range: Range<u64>, other: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let before = range.start..range.end.min(other.start);
     let behind = range.start.max(other.end)..range.end;

@@ -13,21 +13,21 @@ use super::suites::{Mode, SharedKeys, Suite};
 use crate::error::{Error, ErrorKind, Result};
 use crate::random;
 
-/// What headers are encrypted with.
+/// The cipher, key derivation and password that headers are encrypted with.
 pub(super) struct Seal<'a> {
     pub suite: &'static Suite,
     pub mode: Mode,
     pub derivation: Derivation,
-    /// The passphrase with the keyfiles in it.
+    /// The passphrase with the keyfiles mixed in.
     pub password: &'a [u8],
-    /// Bytes of memory that the key derivation may take; as much as is available, if none.
+    /// The memory limit of the key derivation, in bytes. `None` means as much as is available.
     pub memory: Option<u64>,
-    /// Whether the caller has cancelled.
+    /// Returns whether the caller has cancelled.
     pub cancelled: &'a (dyn Fn() -> bool + Sync),
 }
 
 impl Seal<'_> {
-    /// The decrypted header `plain`, encrypted under a new salt: [`header::SIZE`] bytes.
+    /// Returns the header `plain`, encrypted with a new salt: [`header::SIZE`] bytes.
     ///
     /// # Errors
     /// `Cancelled`, `TooLittleMemory`, `Io`.
@@ -39,7 +39,7 @@ impl Seal<'_> {
         let mut sealed = Secret::copy_from(plain);
         sealed[..header::SALT].copy_from_slice(&salt);
         self.suite.encrypt_header(self.mode, &keys, &mut sealed[header::SALT..]);
-        // A volume hangs on these bytes: what memory or a processor got wrong must show before they are written.
+        // The volume depends on these bytes: errors of memory or the processor must show before anything is written.
         let mut back = Secret::copy_from(&sealed);
         self.suite.decrypt_header(self.mode, &keys, &mut back[header::SALT..]);
         wipe_stack();

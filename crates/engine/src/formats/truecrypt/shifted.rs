@@ -1,8 +1,8 @@
-//! Files that lost bytes in front of a volume, or got some. The header in front is then not found, but its backup is, since that
-//! is counted from the end: where it lies and the sizes that it says tell by how much the data are away from where they belong.
+//! Files in which bytes were lost or inserted in front of a volume. The header in front is then not found, but its backup is, since
+//! its offset counts from the end. The backup's offset and the sizes in it tell how far the data are displaced.
 //!
-//! Of a hidden volume the backup tells as much only together with the room between that volume and the end of the outer one, of
-//! which programs left three sizes (VeraCrypt 1.26, Volumes.h, `TC_HIDDEN_VOLUME_HOST_FS_RESERVED_END_AREA_SIZE`).
+//! For a hidden volume, this also takes the size of the gap between its end and that of the outer volume. Programs left gaps of
+//! three sizes (VeraCrypt 1.26, Volumes.h, `TC_HIDDEN_VOLUME_HOST_FS_RESERVED_END_AREA_SIZE`).
 
 use std::io;
 
@@ -15,27 +15,27 @@ use crate::error::Result;
 use crate::filesystems::magic;
 use crate::store::Store;
 
-/// Room between a hidden volume and the end of the outer one.
+/// The gaps between a hidden volume and the end of the outer one, in bytes.
 const GAPS: [u64; 3] = [0, 4096, HEADER_GROUP];
 
-/// Sectors at the beginning of the data that are looked at, and single ones of all of it.
+/// How many sectors at the beginning of the data are checked, and how many samples from all of it.
 const FIRST: u64 = 128;
 const SPREAD: u64 = 64;
 
-/// How much further on the data lie than the header says, in bytes.
+/// The displacement of the data from the offset in the header, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shift {
-    /// Not at all, or nothing tells.
+    /// The data are in place, or nothing shows a displacement.
     None,
-    /// By this many bytes, negative where bytes are missing: the data make sense there.
+    /// The data are displaced by this many bytes, and make sense there. Negative if bytes are missing.
     By(i64),
-    /// The file is longer by so much than the header says, or shorter, and the data make sense nowhere.
+    /// The file is longer than the header says by this many bytes, or shorter if negative, and the data make sense nowhere.
     Unclear(i64),
 }
 
 impl Shift {
-    /// What the backup header at the byte `at` of the store tells. `cipher` is that of the data, and `first` the number of their first
-    /// sector.
+    /// Returns the displacement according to the backup header at the offset `at` of the store. `cipher` is the data's cipher, and
+    /// `first` the number of their first sector.
     ///
     /// # Errors
     /// `Io`.
@@ -69,7 +69,7 @@ impl Shift {
     }
 }
 
-/// Whether something in the data, decrypted where they are after a shift, does not look random: a boot sector, a table, zeros.
+/// Whether anything in the displaced data, decrypted, does not look random: a boot sector, a table, zeros.
 fn makes_sense(data: &DataArea, shift: i64, cipher: &dyn SectorCipher, first: u64, store: &dyn Store) -> Result<bool> {
     let sectors = data.len / UNIT;
     let missing = data.missing(shift) / UNIT;

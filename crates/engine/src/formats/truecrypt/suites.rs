@@ -10,17 +10,18 @@ use claviger_crypto::{Acceleration, BlockCipher, Cipher, Secret, SectorCipher};
 
 use crate::volume::KernelCipher;
 
-/// Encrypted units of a volume, in bytes, whatever sector size its header names (7.1a, `ENCRYPTION_DATA_UNIT_SIZE`).
+/// The size of a volume's encryption unit, in bytes, whatever sector size its header names (7.1a, `ENCRYPTION_DATA_UNIT_SIZE`).
 pub(super) const UNIT: u64 = 512;
 
-/// Bytes in front of the keys of the modes before XTS: LRW's tweak key or the seed of CBC's IVs and whitening (7.1a,
-/// Volumes.c, `LEGACY_VOL_IV_SIZE`).
+/// The size of the area in front of the keys in the modes before XTS, in bytes: LRW's tweak key, or the seed of CBC's IVs and
+/// whitening (7.1a, Volumes.c, `LEGACY_VOL_IV_SIZE`).
 const LEGACY_SEED: usize = 32;
 
-/// Bytes of LRW's tweak key for blocks of 16 bytes.
+/// The size of LRW's tweak key for blocks of 16 bytes, in bytes.
 const LRW_TWEAK: usize = 16;
 
-/// Bytes of dm-crypt's key for `tcw` behind the IV's (Linux, drivers/md/dm-crypt.c, `TCW_WHITENING_SIZE`).
+/// The size of the whitening seed behind the IV seed in dm-crypt's key for `tcw`, in bytes (Linux, drivers/md/dm-crypt.c,
+/// `TCW_WHITENING_SIZE`).
 const TCW_WHITENING: usize = 16;
 
 /// A cipher or a cascade.
@@ -29,15 +30,15 @@ pub(super) struct Suite {
     pub name: &'static str,
     /// The ciphers in the order in which they encrypt, which is that of their keys in the key area.
     pub parts: &'static [Part],
-    /// The modes that it was ever used in.
+    /// The modes it was ever used in.
     pub modes: &'static [Mode],
 }
 
-/// A cipher and the size of its key in bytes: always the largest.
+/// A cipher and the size of its key in bytes, which is always the largest possible.
 pub(super) struct Part {
     cipher: &'static Cipher,
     key: usize,
-    /// What the kernel calls the cipher, where it has it.
+    /// The kernel's name for the cipher, if the kernel supports it.
     kernel: Option<&'static str>,
 }
 
@@ -65,7 +66,7 @@ const S: Part = part(&SERPENT, 32, Some("serpent"));
 const T: Part = part(&TWOFISH, 32, Some("twofish"));
 const C: Part = part(&national::CAMELLIA, 32, Some("camellia"));
 const K: Part = part(&national::KUZNYECHIK, 32, None);
-// TrueCrypt's Blowfish swaps bytes, the kernel's does not.
+// TrueCrypt's Blowfish swaps bytes; the kernel's does not.
 const B: Part = part(&legacy::BLOWFISH, 56, None);
 
 const ONE: &[Mode] = &[Mode::Xts, Mode::Lrw, Mode::Cbc];
@@ -132,12 +133,12 @@ impl Suite {
         self.modes.contains(&Mode::Xts)
     }
 
-    /// Bytes of the ciphers' data keys, all together.
+    /// The total size of the ciphers' data keys, in bytes.
     pub fn data_key_len(&self) -> usize {
         self.parts.iter().map(|p| p.key).sum()
     }
 
-    /// Bytes of key material: data keys and tweak keys, or the seed and data keys.
+    /// The size of the key material, in bytes: data keys and tweak keys, or the seed and data keys.
     pub fn key_len(&self, mode: Mode) -> usize {
         match mode {
             Mode::Xts => 2 * self.data_key_len(),
@@ -158,7 +159,7 @@ impl Suite {
     /// Decrypts the body of a header, or its beginning: whole blocks of 16 bytes.
     pub fn decrypt_header(&self, mode: Mode, keys: &SharedKeys<'_>, body: &mut [u8]) {
         match mode {
-            // The body is the beginning of unit 0, of which the rest does not matter (Crypto.c, `DecryptBuffer`).
+            // The body is the beginning of unit 0; the rest of that unit does not matter (Crypto.c, `DecryptBuffer`).
             Mode::Xts => self.xts(keys, body.len()).decrypt(0, body),
             Mode::Lrw => self.lrw(keys).decrypt_header(body),
             Mode::Cbc | Mode::OuterCbc | Mode::InnerCbc => self.cbc(mode, keys).decrypt_header(body),
@@ -174,15 +175,15 @@ impl Suite {
         }
     }
 
-    /// The same as layers of dm-crypt, in the order in which they encrypt; nothing where the kernel lacks a cipher or the mode.
-    /// (cryptsetup 2.6, lib/tcrypt/tcrypt.c, `tcrypt_alg` and `tcrypt_copy_key`.)
+    /// The data's cipher as layers of dm-crypt, in the order in which they encrypt. `None` if the kernel lacks a cipher or the
+    /// mode. (cryptsetup 2.6, lib/tcrypt/tcrypt.c, `tcrypt_alg` and `tcrypt_copy_key`.)
     pub fn kernel_layers(&self, mode: Mode, keys: &[u8]) -> Option<Vec<KernelCipher>> {
         let blocks = self.parts[0].cipher.block_size;
         let mode_name = match mode {
             Mode::Xts => "xts-plain64",
-            // Blocks of 8 bytes would take GF(2^64), which the kernel's LRW has not.
+            // Blocks of 8 bytes would need GF(2^64), which the kernel's LRW does not implement.
             Mode::Lrw if blocks == LRW_TWEAK => "lrw-benbi",
-            // One cipher only: the kernel has no chain around several, and no whitening around one of them.
+            // Single ciphers only: the kernel has no chain around several ciphers, and no whitening around one of several.
             Mode::Cbc => "cbc-tcw",
             Mode::Lrw | Mode::OuterCbc | Mode::InnerCbc => return None,
         };
@@ -220,7 +221,7 @@ impl Suite {
         chained(self.keyed(keys, LEGACY_SEED), seed, UNIT as usize)
     }
 
-    /// The ciphers under the keys that follow each other from the byte `at` on.
+    /// The ciphers, keyed with consecutive keys from the offset `at` on.
     fn keyed(&self, keys: &dyn Keys, mut at: usize) -> Vec<Box<dyn BlockCipher>> {
         let next = |part: &'static Part| {
             let cipher = keys.cipher(part, at);
@@ -231,14 +232,14 @@ impl Suite {
     }
 }
 
-/// Key material, and the ciphers under parts of it.
+/// Key material, and ciphers keyed with parts of it.
 trait Keys {
     fn bytes(&self) -> &[u8];
-    /// The cipher under the key that begins at the byte `at`.
+    /// The cipher with the key at the offset `at`.
     fn cipher(&self, part: &'static Part, at: usize) -> Box<dyn BlockCipher>;
 }
 
-/// Keys each cipher anew: for a volume, whose cipher nothing may slow down.
+/// Expands the key for each cipher anew: for an open volume, whose cipher must not be slowed down by sharing.
 struct FreshKeys<'a> {
     keys: &'a [u8],
     acceleration: Acceleration,
@@ -254,16 +255,16 @@ impl Keys for FreshKeys<'_> {
     }
 }
 
-/// A derived key that is tried in many ways. Most of them have ciphers and keys in common, and expanding a key takes
-/// longer than decrypting a block: so each is expanded once.
+/// A derived key that is tried in many ways. Most of these share ciphers and keys, and expanding a key takes longer than decrypting
+/// a block. So each key is expanded once.
 pub(super) struct SharedKeys<'a> {
     fresh: FreshKeys<'a>,
-    /// What was needed so far.
+    /// The ciphers keyed so far.
     keyed: RefCell<Vec<Keyed>>,
 }
 
-/// A cipher, where its key begins, and both together. An `Arc` of the box, not of what is in it: turning one into the other
-/// copies a key schedule and frees the original unwiped.
+/// A cipher, the offset of its key, and the keyed cipher. The `Arc` holds the box and not its contents: converting one into the
+/// other copies a key schedule and frees the original unwiped.
 type Keyed = (&'static Cipher, usize, Arc<Box<dyn BlockCipher>>);
 
 impl<'a> SharedKeys<'a> {
@@ -289,7 +290,7 @@ impl Keys for SharedKeys<'_> {
     }
 }
 
-/// A cipher that others use too.
+/// A keyed cipher that is shared.
 struct Shared(Arc<Box<dyn BlockCipher>>);
 
 impl BlockCipher for Shared {

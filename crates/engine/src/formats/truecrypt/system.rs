@@ -1,14 +1,14 @@
-//! Encrypted systems: a disk that starts with a boot loader, which asks for the password, and of which one partition or
-//! everything behind the boot loader is encrypted.
+//! Encrypted systems: a disk whose boot loader asks for the password, with one partition or everything behind the boot loader
+//! encrypted.
 //!
-//! Facts: 7.1a, Boot/Windows/BootDefs.h, Common/Volumes.c and Driver/DriveFilter.c, `MountDrive`; VeraCrypt 1.26, the same.
-//! The image `sys_vc_1_mbr_part` of cryptsetup proves them for VeraCrypt.
+//! Sources: 7.1a, Boot/Windows/BootDefs.h, Common/Volumes.c and Driver/DriveFilter.c, `MountDrive`; the same files of VeraCrypt
+//! 1.26. cryptsetup's image `sys_vc_1_mbr_part` confirms them for VeraCrypt.
 //!
-//! A hidden system is a hidden volume in the partition behind that of the system that starts beside it, the decoy: its header is
-//! where that of any hidden volume is, derived as a volume's, with the flag of systems; its sectors are numbered from the
-//! beginning of its own partition, as a hidden volume's are (Boot/Windows/BootMain.cpp, `OpenVolume` and `MountVolume`;
-//! Driver/DriveFilter.c, `MountDrive`, where `RemappedAreaDataUnitOffset` comes to the same). So it opens as the volume of that
-//! partition, is protected when the outer volume there is written to, and needs nothing here but [`Loader::of_hidden`].
+//! A hidden system is a hidden volume in the partition behind the decoy, the system that starts without it. Its header is in a
+//! hidden volume's place, has a volume's key derivation, and carries the system flag. Its sectors are numbered from the beginning
+//! of its own partition, as in any hidden volume (Boot/Windows/BootMain.cpp, `OpenVolume` and `MountVolume`; Driver/DriveFilter.c,
+//! `MountDrive`, where `RemappedAreaDataUnitOffset` comes to the same). So it opens as that partition's volume and can be protected
+//! like any hidden volume. It needs only [`Loader::of_hidden`] here.
 
 use super::backup::LOOKED_AT;
 use super::editor::OpenedVolumeHeader;
@@ -48,42 +48,42 @@ use crate::volume::{Layout, Payload, Segment};
 // the other end, and between them every sector in front of b is encrypted and no other (7.1a, Driver/DriveFilter.c,
 // `SetupThreadProc`; VeraCrypt, the same). The header is made with b = x (Common/BootEncryption.cpp, `CreateVolumeHeader`).
 
-/// Where the header is, in bytes (`TC_BOOT_VOLUME_HEADER_SECTOR`).
+/// The offset of the header, in bytes (`TC_BOOT_VOLUME_HEADER_SECTOR`).
 pub(super) const HEADER_AT: u64 = 62 * 512;
 
-/// The area that belongs to the boot loader, in bytes (`TC_BOOT_LOADER_AREA_SIZE`).
+/// The size of the boot loader's area, in bytes (`TC_BOOT_LOADER_AREA_SIZE`).
 pub(super) const BOOT_LOADER: u64 = 63 * 512;
 
-/// How many bytes the border may have moved before the header says so (Driver/DriveFilter.h,
+/// How far the border may move before the header is updated, in bytes (Driver/DriveFilter.h,
 /// `TC_ENCRYPTION_SETUP_HEADER_UPDATE_THRESHOLD`).
 const BORDER_LAG: u64 = 64 << 20;
 
-/// What the boot sectors have in them (Boot/Windows/BootSector.asm).
+/// The text by which each program's boot sector is recognised (Boot/Windows/BootSector.asm).
 const LOADERS: [(&str, &[u8]); 2] = [("TrueCrypt", b"TrueCrypt Boot"), ("VeraCrypt", b"VeraCrypt Boot")];
 
-/// What to know where the header of a system is written.
+/// The warning after writing a system's header.
 pub(super) const ONE_HEADER: &str = "An encrypted system has only one header on the disk, and the copy on a rescue \
      disk is now outdated. Make a new rescue disk or a header backup.";
 
-/// Where a rescue disk for computers with a BIOS has what belongs at the beginning of the disk, its header included, in bytes of
-/// its image (Boot/Windows/BootCommon.h, `TC_CD_BOOTSECTOR_OFFSET`; Common/BootEncryption.cpp, `CreateRescueIsoImage`).
+/// Where the image of a BIOS rescue disk holds the disk's beginning, header included: the offset in bytes
+/// (Boot/Windows/BootCommon.h, `TC_CD_BOOTSECTOR_OFFSET`; Common/BootEncryption.cpp, `CreateRescueIsoImage`).
 const ON_RESCUE_DISK: u64 = 0xd000;
 
-/// Where the boot record of an ISO 9660 image says that the disk starts a computer, in bytes (El Torito 1.0, figure 7).
+/// The offset of the boot record in a bootable ISO 9660 image, in bytes, and its first bytes (El Torito 1.0, figure 7).
 const BOOT_RECORD: (u64, &[u8; 30]) = (0x8800, b"\0CD001\x01EL TORITO SPECIFICATION");
 
-/// Fields of a boot sector: the PIM, little-endian, and flags that the user chose (VeraCrypt, Boot/Windows/BootDefs.h,
+/// Offsets in a boot sector: the PIM, little-endian, and flags that the user chose (VeraCrypt, Boot/Windows/BootDefs.h,
 /// `TC__BOOT_SECTOR_PIM_VALUE_OFFSET` and `TC__BOOT_SECTOR_USER_CONFIG_OFFSET`).
 const STORED_PIM: usize = 400;
 const USER_FLAGS: usize = 438;
 
-/// The flag that the boot loader asks for no PIM and takes that in the boot sector (`TC__BOOT_USER_CFG_FLAG_DISABLE_PIM`).
+/// Flag: the boot loader uses the PIM in the boot sector and does not ask (`TC__BOOT_USER_CFG_FLAG_DISABLE_PIM`).
 const FLAG_STORED_PIM: u8 = 8;
 
 /// The largest PIM of a system (VeraCrypt, Common/Password.h, `MAX_BOOT_PIM_VALUE`).
 const PIM_MAX: u32 = 65_535;
 
-/// What a look at a disk tells whose first sector is no volume's.
+/// Identifies a disk whose first sector cannot belong to a volume.
 pub(super) fn identify(family: &Family, store: &dyn Store, start: &[u8; 512]) -> Result<Verdict> {
     if header(family, store)?.is_none() {
         return Ok(Verdict::No("it does not begin with random-looking bytes".into()));
@@ -98,7 +98,7 @@ pub(super) fn identify(family: &Family, store: &dyn Store, start: &[u8; 512]) ->
     })
 }
 
-/// The sector that could be the header of an encrypted system, if `store` could be such a disk: one with a partition table,
+/// Returns the sector that could be an encrypted system's header, if `store` could be such a disk: one with a partition table, and
 /// without another program's boot loader.
 pub(super) fn header(family: &Family, store: &dyn Store) -> Result<Option<HeaderCopy>> {
     let position = &positions::SYSTEM;
@@ -111,10 +111,10 @@ pub(super) fn header(family: &Family, store: &dyn Store) -> Result<Option<Header
     Ok(magic::looks_random(&bytes).then_some(HeaderCopy { position, at, bytes }))
 }
 
-/// Whether the store could be a disk that a system of the family starts from, whatever its sector 62 holds.
+/// Whether the family's systems could start from this store, whatever its sector 62 holds.
 fn could_start(family: &Family, store: &dyn Store) -> Result<bool> {
     let start = boot_sector(store)?;
-    // A damaged table is a table: where the encrypted data are, the header says.
+    // A damaged table counts as one: the header says where the encrypted data are.
     let disk =
         start[510..] == [0x55, 0xaa] && !magic::looks_random(&start) && !matches!(partitions::read(store), Ok(None));
     Ok(disk && loader(&start).is_none_or(|name| name == family.name))
@@ -126,7 +126,7 @@ fn boot_sector(store: &dyn Store) -> Result<[u8; 512]> {
     Ok(start)
 }
 
-/// Refuses to write the header of a system to what no system of the family starts from: it would not be found there.
+/// Refuses to write a system's header to a disk from which no system of the family starts: it would not be found there.
 pub(super) fn check_disk(family: &Family, store: &dyn Store) -> Result<()> {
     if could_start(family, store)? {
         return Ok(());
@@ -140,7 +140,7 @@ pub(super) fn check_disk(family: &Family, store: &dyn Store) -> Result<()> {
         .hint("Give the whole disk. If its partition table is lost, restore that first."))
 }
 
-/// Where the header of a system is in a file, in bytes, if the file can only be the backup of one or the image of a rescue disk.
+/// Returns the offset of a system's header in a file, in bytes, if the file can only be its backup or a rescue disk image.
 pub(super) fn in_backup(family: &Family, file: &dyn Store) -> Result<Option<u64>> {
     if file.len() == header::SIZE as u64 {
         return Ok(Some(0));
@@ -157,8 +157,8 @@ pub(super) fn in_backup(family: &Family, file: &dyn Store) -> Result<Option<u64>
     Ok((record == *expected && loader(&start) == Some(family.name)).then_some(at))
 }
 
-/// Whether the end of what the header calls encrypted is in the clear. What a solid-state disk shows of sectors that were
-/// given up is neither.
+/// Whether the end of the part that the header calls encrypted is in the clear. Discarded sectors of a solid-state disk count as
+/// neither.
 pub(super) fn ends_in_the_clear(store: &dyn Store, opened: &OpenedVolumeHeader) -> Result<bool> {
     let encrypted = header::encrypted_size(&opened.found.plain).min(opened.data.len);
     let len = encrypted.min(LOOKED_AT * UNIT);
@@ -168,16 +168,16 @@ pub(super) fn ends_in_the_clear(store: &dyn Store, opened: &OpenedVolumeHeader) 
     Ok(bytes.chunks(UNIT as usize).filter(clear).count() as u64 > len / UNIT / 8)
 }
 
-/// What a system's boot loader takes.
+/// What a system's boot loader accepts.
 pub(super) struct Loader {
-    /// Whether it is one for a BIOS, which has room for short passphrases alone.
+    /// Whether it is a BIOS boot loader, which has space only for short passphrases.
     bios: bool,
-    /// The PIM that it takes without asking for one.
+    /// The PIM that it uses without asking.
     pim: Option<u32>,
 }
 
 impl Loader {
-    /// That of the disk `store`.
+    /// The boot loader of the disk `store`.
     pub fn on(store: &dyn Store) -> Result<Self> {
         let start = boot_sector(store)?;
         let loader = loader(&start);
@@ -186,17 +186,18 @@ impl Loader {
         Ok(Self { bios: loader.is_some(), pim: takes_stored.then_some(stored.into()) })
     }
 
-    /// That of a hidden system, which only a BIOS starts. It is on the disk around the partition, and what it does about the
-    /// PIM is not known.
+    /// The boot loader of a hidden system, which is always a BIOS one. It is on the disk around the partition, so its stored PIM is
+    /// not known.
     pub fn of_hidden() -> Self {
         Self { bios: true, pim: None }
     }
 
-    /// Refuses what it could not open its system with; `changed` is another key derivation than now.
+    /// Refuses credentials with which the boot loader could not open its system. `changed` is the new key derivation, if it
+    /// changes.
     ///
     /// # Errors
-    /// `Misuse` for keyfiles, for a passphrase that cannot be typed there, and for a PIM that it has no room for or does not
-    /// ask for; `Unsupported` for another key derivation.
+    /// `Misuse` for keyfiles, for a passphrase that cannot be typed there, and for a PIM that it cannot store or does not ask for;
+    /// `Unsupported` for another key derivation.
     pub fn check(&self, credentials: &[Credential], changed: Option<&Kdf>, pim: Option<u32>) -> Result<()> {
         if let Some(kdf) = changed {
             // As in VeraCrypt 1.26 (Common/BootEncryption.cpp, `ChangePassword`).
@@ -224,7 +225,7 @@ impl Loader {
         }
     }
 
-    /// Refuses a passphrase that it would not take: it knows the printable characters of ASCII alone (VeraCrypt,
+    /// Refuses a passphrase that the boot loader would not accept: only printable ASCII characters can be typed there (VeraCrypt,
     /// Common/Password.c, `CheckPasswordCharEncoding`; Boot/Windows/BootMain.cpp, `AskPassword`).
     fn check_typed(&self, passphrase: &[u8]) -> Result<()> {
         if !passphrase.iter().all(|byte| (0x20..0x7f).contains(byte)) {
@@ -241,13 +242,14 @@ impl Loader {
     }
 }
 
-/// Whose boot loader a boot sector belongs to.
+/// Returns the program whose boot loader a boot sector belongs to.
 fn loader(start: &[u8; 512]) -> Option<&'static str> {
     let has = |mark: &[u8]| start.windows(mark.len()).any(|bytes| bytes == mark);
     LOADERS.iter().find(|(_, mark)| has(mark)).map(|(name, _)| *name)
 }
 
-/// The whole disk. What the system encrypts can be read and written, encrypted so far or not; all else only read.
+/// The layout of the whole disk. The part that the system encrypts is writable, encrypted so far or not; everything else is
+/// read-only.
 pub(super) fn layout(
     found: &OpenedHeader,
     store: &dyn Store,
@@ -279,7 +281,7 @@ pub(super) fn layout(
     Ok((layout, DataArea { start, len }))
 }
 
-/// What to tell of a system that is not encrypted as a whole: `encrypted` of `len` bytes are.
+/// The warning for a partly encrypted system, with `encrypted` of `len` bytes encrypted.
 fn unusual_border(encrypted: u64, len: u64) -> Option<String> {
     if encrypted > len {
         return Some(format!(

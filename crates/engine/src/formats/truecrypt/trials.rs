@@ -1,10 +1,9 @@
 //! Finds the header, the key derivation, the cipher and the mode that a password belongs to, by trying them all.
 //!
-//! The work is cut into pieces that threads share: a block of PBKDF2's output, or a whole Argon2id. Pieces come in this order:
-//! those of preferred headers first; for one header those that single ciphers need, then those that only cascades need; of
-//! these the cheapest derivation first. So the most likely volumes open soonest, and the long pieces are begun before the
-//! last, so that no thread idles at the end. Which header wins does not depend on who is faster: a header that opens ends
-//! only the work on those that come after it.
+//! The work is divided among threads in pieces: a block of PBKDF2's output, or a whole Argon2id. Preferred headers come first. For
+//! each header, the pieces that single ciphers need precede those that only cascades need, and cheaper derivations precede
+//! expensive ones. So the most likely volumes open soonest, and no thread idles at the end because a long piece was begun last. The
+//! winning header does not depend on thread speed: a header that opens ends only the work on those after it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -32,42 +31,42 @@ pub(super) struct OpenedHeader {
     pub fields: Fields,
 }
 
-/// What the trials came to.
+/// The result of the trials.
 pub(super) struct Outcome {
-    /// The header that opened; where several would, the one that comes first in the table of positions.
+    /// The header that opened. If several would, it is the one that comes first in the table of positions.
     pub found: Option<OpenedHeader>,
-    /// The header that has the magic under this password and is wrong or not supported in some other way, and what is wrong
-    /// with it. Of several, the first.
+    /// A header that has the magic under this password but is damaged or unsupported, and the error. If there are several, it is
+    /// the first.
     pub spoilt: Option<(usize, Error)>,
     /// Why a derivation could not be tried.
     pub left_out: Option<Error>,
-    /// Header decryptions that were tried.
+    /// How many header decryptions were tried.
     pub trials: u64,
-    /// Key derivations that were begun.
+    /// How many key derivations were begun.
     pub derivations: u64,
 }
 
 /// A suite in a mode.
 pub(super) type SuiteInMode = (&'static Suite, Mode);
 
-/// All that is to be tried.
+/// Everything to try.
 pub(super) struct HeaderTrials<'a> {
     rules: &'static Rules,
     tasks: Vec<Task<'a>>,
     pieces: Vec<Piece>,
 }
 
-/// One key derivation, whose pieces may be made by several threads.
+/// One key derivation, whose pieces several threads may compute.
 struct Task<'a> {
     derivation: Derivation,
-    /// The headers whose salt this is, the preferred first. More than one only where a file repeats itself.
+    /// The headers with this salt, preferred ones first. There are several only where a file repeats itself.
     copies: Vec<(usize, &'a HeaderCopy)>,
     /// What to try the key with, the shortest keys first.
     ways: Vec<SuiteInMode>,
     key_len: usize,
 }
 
-/// A part of a key that is derived by itself.
+/// A part of a key that can be derived independently.
 #[derive(Clone, Copy)]
 struct Piece {
     task: usize,
@@ -75,7 +74,7 @@ struct Piece {
 }
 
 impl<'a> HeaderTrials<'a> {
-    /// For all `copies`: each key derivation of each copy's position, each suite in each mode.
+    /// Builds the trials for all `copies`: each key derivation of each copy's position, with each suite in each mode.
     pub fn new(
         rules: &'static Rules,
         copies: &'a [HeaderCopy],
@@ -116,14 +115,14 @@ impl<'a> HeaderTrials<'a> {
         Self { rules, tasks, pieces }
     }
 
-    /// About how long all of it takes on one thread, in microseconds.
+    /// The estimated time for everything on one thread, in microseconds.
     pub fn effort(&self) -> u64 {
         self.tasks.iter().map(Task::effort).sum()
     }
 }
 
 impl Task<'_> {
-    /// Place of its header among all: a lower one is preferred.
+    /// The header's rank among all headers: a lower rank is preferred.
     fn rank(&self) -> usize {
         self.copies[0].0
     }
@@ -136,19 +135,19 @@ impl Task<'_> {
         self.key_len.div_ceil(self.piece_len())
     }
 
-    /// The shortest key that wants this piece, in bytes.
+    /// The size of the shortest key that needs this piece, in bytes.
     fn needed_for(&self, index: usize) -> usize {
         let lens = self.ways.iter().map(|(suite, mode)| suite.key_len(*mode));
         lens.filter(|len| *len > index * self.piece_len()).min().unwrap_or(usize::MAX)
     }
 
-    /// About how long all the pieces take that the same key wants.
+    /// The estimated time for all pieces that the same key needs.
     fn effort_for(&self, index: usize) -> u64 {
         let needed = self.needed_for(index);
         self.piece_effort() * (0..self.pieces()).filter(|i| self.needed_for(*i) == needed).count() as u64
     }
 
-    /// About how long a piece takes on one thread, in microseconds.
+    /// The estimated time for one piece on one thread, in microseconds.
     fn piece_effort(&self) -> u64 {
         (self.derivation.effort() / 1000).max(1)
     }
@@ -179,7 +178,7 @@ pub(super) fn run(plan: &HeaderTrials<'_>, password: &[u8], with: &Unlock<'_>) -
         done: Mutex::new(0),
         total: plan.effort(),
     };
-    // No spinning: this is the pool's only task.
+    // Threads do not spin: this is the pool's only task.
     let pool = Pool::for_this_machine(Duration::ZERO);
     pool.run(plan.pieces.len(), &|i| {
         search.derive(plan.pieces[i]);
@@ -188,13 +187,13 @@ pub(super) fn run(plan: &HeaderTrials<'_>, password: &[u8], with: &Unlock<'_>) -
     search.outcome()
 }
 
-/// A key as far as it has been derived.
+/// A key, possibly derived only in part.
 struct Key {
     bytes: Secret,
     begun: bool,
-    /// Which pieces are there.
+    /// Which pieces have been derived.
     there: Vec<bool>,
-    /// How many of the ways have been tried.
+    /// How many of the task's ways have been tried.
     tried: usize,
 }
 
@@ -209,25 +208,25 @@ struct Search<'a> {
     plan: &'a HeaderTrials<'a>,
     password: &'a [u8],
     with: &'a Unlock<'a>,
-    /// Of each task.
+    /// One key for each task.
     keys: Vec<Mutex<Key>>,
-    /// Rank of the copy that opened: nothing of this or a higher rank matters any more.
+    /// The rank of the copy that opened: equal and higher ranks no longer matter.
     best: AtomicUsize,
     found: Mutex<Option<OpenedHeader>>,
     spoilt: Mutex<Option<(usize, Error)>>,
     left_out: Mutex<Option<Error>>,
-    /// Bytes of memory that derivations have taken.
+    /// How many bytes of memory derivations use now.
     memory: Mutex<u64>,
     memory_given_back: Condvar,
     trials: AtomicU64,
     derivations: AtomicU64,
-    /// Microseconds of work that are done. Held while progress is told, so that it is told in order.
+    /// Microseconds of finished work. The lock is held while progress is reported, which keeps the reports in order.
     done: Mutex<u64>,
     total: u64,
 }
 
 impl Search<'_> {
-    /// Makes one piece of a key, and tries the key as far as it goes.
+    /// Derives one piece of a key, and tries the key as far as it is complete.
     fn derive(&self, Piece { task: number, index }: Piece) {
         let task = &self.plan.tasks[number];
         let go_on = || task.rank() < self.best.load(Ordering::Relaxed) && !self.with.cancelled();
@@ -261,8 +260,8 @@ impl Search<'_> {
         self.tell_progress(task.piece_effort());
     }
 
-    /// Waits until so many bytes can be had beside what other threads have taken. The limit is for all of them together, and
-    /// no more than half of the machine's memory goes to more than one.
+    /// Waits until this many bytes are available besides those that other threads use. The limit applies to all threads together. A
+    /// second derivation starts only if all of them together use at most half of the machine's memory.
     fn take_memory(&self, bytes: u64) -> Memory<'_> {
         let mut taken = lock(&self.memory);
         let limit = || self.with.memory.unwrap_or(u64::MAX).min(crate::memory::available() / 2);
@@ -281,7 +280,7 @@ impl Search<'_> {
         }
     }
 
-    /// Tries the ways that the pieces which are there suffice for.
+    /// Tries every way for which enough pieces have been derived.
     fn try_key(&self, task: &Task<'_>, key: &mut Key, go_on: &dyn Fn() -> bool) {
         let whole = key.there.iter().take_while(|there| **there).count() * task.piece_len();
         let keys = SharedKeys::new(&key.bytes, self.with.acceleration);
@@ -301,7 +300,7 @@ impl Search<'_> {
         let (suite, mode) = way;
         self.trials.fetch_add(1, Ordering::Relaxed);
         let encrypted = &copy.bytes[header::SALT..];
-        // In every mode a block's plaintext depends on nothing after it, and all but one trial end with the first.
+        // In every mode a block's plaintext depends on nothing after it, and all trials but one end with the first block.
         let mut first: [u8; 16] = *encrypted.first_chunk().expect("a header is longer");
         suite.decrypt_header(mode, keys, &mut first);
         if !header::has_magic(&first, self.plan.rules) {
@@ -343,7 +342,7 @@ impl Search<'_> {
         }
         let done = self.done.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let (Some(progress), true) = (self.with.progress, done < self.total) {
-            // What was left out need not be done any more.
+            // Work that was skipped counts as done.
             progress(self.total, self.total);
         }
         Ok(Outcome {
@@ -356,7 +355,7 @@ impl Search<'_> {
     }
 }
 
-/// Memory that a derivation has taken, given back on drop.
+/// Memory that a derivation uses, released on drop.
 struct Memory<'a> {
     search: &'a Search<'a>,
     bytes: u64,
@@ -371,7 +370,7 @@ impl Drop for Memory<'_> {
     }
 }
 
-/// A panic of another thread is passed on by the pool: what it left here is not looked at.
+/// The pool passes on another thread's panic, so the data that it left behind the lock are never used.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Looks at every copy of a volume's header, and whether all that should look random does.
+//! Checks every copy of a volume's header, and whether everything that should look random does.
 
 use super::editor::OpenedVolumeHeader;
 use super::shifted::Shift;
@@ -13,13 +13,13 @@ use crate::filesystems::magic;
 use crate::formats::{AreaReport, CopyReport, CopyState, Verified};
 use crate::store::Store;
 
-/// The most sectors of an area that are looked at, spread evenly over it.
+/// The most sectors checked in an area, spread evenly over it.
 const SECTORS: u64 = 8192;
 
-/// The area that holds the data.
+/// The name of the area that holds the data.
 const DATA: &str = "data area";
 
-/// What is encrypted of a system.
+/// The name of a system's encrypted area.
 const ENCRYPTED: &str = "encrypted part";
 
 pub(super) fn verify(family: &Family, store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
@@ -55,7 +55,7 @@ fn has_backup_areas(opened: &OpenedVolumeHeader) -> bool {
     opened.found.fields.has_backups && !opened.position.system
 }
 
-/// Every copy that volumes of this generation have, and whether it is a hidden volume's.
+/// Returns every header copy that volumes of this generation have, and whether it is a hidden volume's.
 fn copies(
     family: &Family,
     store: &dyn Store,
@@ -105,7 +105,7 @@ fn copies(
     Ok(reports)
 }
 
-/// A copy that opens, beside one that opened before.
+/// Compares a copy that opens with one that opened before.
 fn compared(this: &OpenedVolumeHeader, twin: &OpenedVolumeHeader) -> CopyState {
     let (a, b) = (&this.found.plain, &twin.found.plain);
     let name = twin.position.name;
@@ -124,7 +124,7 @@ fn compared(this: &OpenedVolumeHeader, twin: &OpenedVolumeHeader) -> CopyState {
     }
 }
 
-/// Whether a copy of the volume that was opened is not as it should be, or one of the other volume's two is.
+/// Whether a copy of the opened volume is not sound, or one of the other volume's two copies is damaged.
 fn is_damaged(copies: &[(bool, CopyReport)], hidden: bool) -> bool {
     let bad = |state: &CopyState| matches!(state, CopyState::Differs(_) | CopyState::Damaged(_));
     let mine = copies.iter().filter(|(h, _)| *h == hidden);
@@ -171,7 +171,7 @@ fn looked_at(store: &dyn Store, name: &'static str, start: u64, end: u64) -> Res
     Ok(area)
 }
 
-/// What somebody without a password sees of an area.
+/// Describes what an area reveals without a password.
 fn what_shows(area: &AreaReport) -> Option<String> {
     let AreaReport { name, sectors, not_random, zeros } = area;
     if *not_random == 0 {

@@ -1,4 +1,4 @@
-//! Encrypted systems, made here and judged by cryptsetup in user-mode Linux.
+//! Encrypted systems, created here and checked by cryptsetup in user-mode Linux.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -20,7 +20,7 @@ use crate::volume::Volume;
 
 const MIB: usize = 1 << 20;
 
-/// An encrypted system, of which cryptsetup may be told or not.
+/// An encrypted system. cryptsetup is not told about every one.
 struct System {
     family: &'static Family,
     hash: &'static str,
@@ -88,7 +88,7 @@ fn plaintext(unlocked: Unlocked, store: Arc<dyn Store>) -> Vec<u8> {
     all
 }
 
-/// 8 MiB with two primary and two logical partitions, all full of something.
+/// A disk of 8 MiB with two primary and two logical partitions, all filled with data.
 fn disk() -> Option<Vec<u8>> {
     let sfdisk = tools::program("sfdisk")?;
     let file = tempfile::Builder::new().suffix(".img").tempfile().expect("a temporary file");
@@ -116,7 +116,7 @@ fn one_partition_is_encrypted_and_all_else_is_read_only() {
     let system = System::new(&TRUECRYPT, "RIPEMD-160", "Serpent-AES", MIB, MIB);
     let mut disk = clear.clone();
     system.encrypt(&mut disk);
-    // The header is where the plaintext has it too.
+    // The plaintext shows the header in the same place.
     let mut expected = clear.clone();
     expected[HEADER_AT as usize..][..512].copy_from_slice(&disk[HEADER_AT as usize..][..512]);
 
@@ -149,7 +149,7 @@ fn one_partition_is_encrypted_and_all_else_is_read_only() {
     assert_eq!(unlocked.facts.size, MIB as u64);
     assert!(plaintext(unlocked, store) == clear[MIB..2 * MIB]);
     let error = system.unlock_partition(&disk, 5).err().expect("it is not encrypted");
-    // It is random-looking, and so was tried as a volume too.
+    // The disk looks random, so it was tried as a volume too.
     assert!(matches!(error.kind, ErrorKind::WrongCredential(_)), "{error}");
 }
 
@@ -248,7 +248,7 @@ fn a_system_that_is_encrypted_in_part_is_read_and_written_on_both_sides_of_the_b
         for offset in [HEADER_AT as usize, MIB - 1, end - 1] {
             volume.write_clobbering(offset as u64, &mut [9; 2]).expect_err("the boot loader or another partition");
         }
-        // Over the border, and on both sides of it, whole sectors and parts of them.
+        // Writes across the border and on both sides of it, of whole and partial sectors.
         let writes = [
             (border.saturating_sub(700).max(MIB), border + 300),
             (MIB, MIB + 3),
@@ -265,7 +265,7 @@ fn a_system_that_is_encrypted_in_part_is_read_and_written_on_both_sides_of_the_b
         assert!(now[..MIB] == disk[..MIB] && now[border..] == expected[border..], "{encrypted}");
         let (unlocked, store) = system.unlock(&now).expect("it opens");
         assert!(plaintext(unlocked, store) == expected, "{encrypted}");
-        // A partition in front of the border, behind it and around it is one of the system.
+        // Partitions in front of, behind and across the border belong to the system.
         let (unlocked, store) = system.unlock_partition(&now, 1).expect("it opens");
         assert_eq!(unlocked.warnings.len(), 1, "{number}: {:?}", unlocked.warnings);
         assert!(unlocked.layout.segments().iter().all(|s| s.writable));
@@ -305,14 +305,14 @@ fn to(credentials: &[Credential]) -> NewCredential<'_> {
     NewCredential { credentials, hash: None, pim: None, ..NewCredential::default() }
 }
 
-/// What `credentials` open of the disk.
+/// Returns what `credentials` open on the disk.
 fn opened_with(system: &System, disk: &[u8], credentials: &[Credential]) -> Result<Vec<u8>> {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(disk.to_vec()));
     let (_, header) = formats::open(&store, Some(system.family.name))?;
     Ok(plaintext(header.unlock(&system.hints(credentials))?, store))
 }
 
-/// The plaintext of a disk, but for sector 62.
+/// The plaintext of a disk without sector 62.
 fn without_header(mut plain: Vec<u8>) -> Vec<u8> {
     plain[HEADER_AT as usize..][..512].fill(0);
     plain
@@ -329,7 +329,7 @@ fn misuse<T>(result: Result<T>) -> String {
     }
 }
 
-/// A disk whose first partition, which is encrypted, begins with something that is no noise.
+/// A disk whose encrypted first partition does not begin with noise.
 fn sensible_disk() -> Option<Vec<u8>> {
     let mut clear = disk()?;
     clear[MIB..][..4096].fill(0x42);
@@ -361,7 +361,7 @@ fn what_the_boot_loader_could_not_open_the_system_with_is_refused() {
     assert!(matches!(other_hash.kind, ErrorKind::Unsupported { .. }), "{other_hash}");
     refused(&disk, &NewCredential { hash: Some("SHA-256"), ..to(&new) }).expect("the one that it has");
     assert!(misuse(refused(&disk, &NewCredential { pim: Some(65_536), ..to(&new) })).contains("65535"));
-    // A short passphrase takes as many iterations as usual: those of a system come to a PIM of 98.
+    // A short passphrase needs the default iterations, which for a system are those of PIM 98.
     let short = passphrase("short");
     assert!(misuse(refused(&disk, &NewCredential { pim: Some(97), ..to(&short) })).contains("too low"));
     refused(&disk, &NewCredential { pim: Some(98), ..to(&short) }).expect("as usual");
@@ -421,7 +421,7 @@ fn a_header_is_saved_and_brought_back_from_a_file_and_from_a_rescue_disk() {
     assert_eq!((saved.bytes.len(), &saved.headers[..]), (512, &["system"][..]));
     let header = &disk[HEADER_AT as usize..][..512];
     assert_ne!(saved.bytes[..64], header[..64], "it has a salt of its own");
-    // As BootEncryption.cpp, `CreateRescueIsoImage`, makes it, with the header as it is.
+    // The layout of BootEncryption.cpp, `CreateRescueIsoImage`, with the header unchanged.
     let mut rescue = vec![0; 1_835_008];
     rescue[0x8000..][..7].copy_from_slice(b"\x01CD001\x01");
     rescue[0x8801..][..29].copy_from_slice(b"CD001\x01EL TORITO SPECIFICATION");
@@ -442,7 +442,7 @@ fn a_header_is_saved_and_brought_back_from_a_file_and_from_a_rescue_disk() {
         let now = opened_with(&system, &store.to_vec(), &credentials).expect("it opens");
         assert!(without_header(now) == plain);
     }
-    // Of another program, or with another password.
+    // Headers of another program, or with another password.
     let store = MemoryStore::new(disk.clone());
     let from = MemoryStore::new(rescue.clone());
     let other = VERACRYPT.editor().expect("there is one");
@@ -451,7 +451,7 @@ fn a_header_is_saved_and_brought_back_from_a_file_and_from_a_rescue_disk() {
     let wrong = passphrase("wrong");
     let error = editor.restore(&store, RestoreFrom::Backup(&from), &system.hints(&wrong), true);
     assert!(matches!(error.expect_err("nothing opens").kind, ErrorKind::WrongCredential(_)));
-    // What is no disk gets no header of a system.
+    // A system's header is written only to a disk.
     for no_disk in [vec![0; 5], vec![0; 512], vec![0; 8 * MIB], noise(8 * MIB, 1)] {
         let store = MemoryStore::new(no_disk);
         let error = editor.restore(&store, RestoreFrom::Backup(&from), &with, true).expect_err("it is refused");
@@ -462,7 +462,7 @@ fn a_header_is_saved_and_brought_back_from_a_file_and_from_a_rescue_disk() {
     assert!(matches!(error.expect_err("cut short").kind, ErrorKind::NotThisFormat(_)));
 }
 
-/// The first rescue disk says that all is encrypted, before anything is.
+/// The first rescue disk says that everything is encrypted, before anything is.
 #[test]
 fn a_backup_that_moves_the_border_is_refused() {
     let Some(mut clear) = sensible_disk() else { return };
@@ -489,7 +489,7 @@ fn a_backup_that_moves_the_border_is_refused() {
     restored(&wiped, &file, true).expect("forced");
     let right = MemoryStore::new(disk[HEADER_AT as usize..][..512].to_vec());
     restored(&wiped, &right, false).expect("it is right");
-    // The same header, and that of another disk.
+    // The same header, and another disk's.
     restored(&disk, &right, false).expect("it is right");
     let mut other = clear;
     other[MIB..2 * MIB].copy_from_slice(&noise(MIB, 99));
@@ -562,7 +562,7 @@ fn a_hidden_system_opens_as_the_hidden_volume_of_its_partition() {
     assert!(open("pw", 1).is_ok() && open("hidden", 1).is_err());
     let error = open("pw", 2).err().expect("the decoy is another partition");
     assert!(matches!(error.kind, ErrorKind::WrongCredential(_)), "{error}");
-    // Its writes stay in its partition, and in its place there.
+    // Writes stay in the hidden system's partition, at the same offset.
     let volume = Volume::new(Arc::clone(&store), open("hidden", 2).expect("it opens").layout);
     volume.write_clobbering(0, &mut [7; 4096]).expect("it can be written");
     let mut after = vec![0; before.len()];
@@ -586,7 +586,7 @@ fn the_password_of_a_hidden_system_is_changed_in_both_headers_and_can_be_typed()
     assert!(matches!(hash.kind, ErrorKind::Unsupported { .. }), "{hash}");
     change(&to(&new)).expect("a change").edit.carry_out(&store).expect("it is written");
     assert_eq!(sectors_changed(partition, &store.to_vec()), [128, 2048 - 128]);
-    // The flag of systems stays.
+    // The system flag stays set.
     let store: Arc<dyn Store> = Arc::new(store);
     let opened = OpenedVolumeHeader::of(&TRUECRYPT, &*store, &Unlock { credentials: &new, ..with }).expect("it opens");
     assert!(opened.found.fields.boots && opened.position.hidden);
@@ -597,7 +597,7 @@ fn a_hidden_system_is_protected_while_its_outer_volume_is_written_to() {
     let Some(clear) = disk() else { return };
     let (disk, plain) = hidden_system(&clear, &TRUECRYPT, "SHA-512");
     let hidden = &disk[2 * MIB..3 * MIB];
-    // An outer volume around it: its headers, and what it has at the place of the hidden ones.
+    // An outer volume around the hidden one: its headers, and what it holds in place of the hidden ones.
     let outer = Arc::new(MemoryStore::new(hidden.to_vec()));
     let spec = Spec { hash: Some("SHA-512"), quick: true, ..Spec::default() };
     let credentials = passphrase("outer");
@@ -650,7 +650,7 @@ fn hidden_systems_that_are_made_here_open_in_cryptsetup() {
     assert_eq!(done.status, 0, "{}", done.output);
 }
 
-/// A header that was changed opens in cryptsetup with the new password, and with the old one no more.
+/// A changed header opens in cryptsetup with the new password, and no longer with the old one.
 #[test]
 fn cryptsetup_opens_a_system_whose_password_was_changed() {
     let (Some(clear), Some(_)) = (disk(), tools::program("cryptsetup")) else { return };
@@ -691,7 +691,7 @@ fn cryptsetup_opens_a_system_whose_password_was_changed() {
     assert_eq!(done.status, 0, "{}", done.output);
 }
 
-/// The kernel of user-mode Linux sees the partitions of a disk, as cryptsetup wants to.
+/// The kernel of user-mode Linux sees the partitions of a disk, as cryptsetup requires.
 #[test]
 fn systems_that_are_made_here_open_in_cryptsetup() {
     let (Some(clear), Some(_)) = (disk(), tools::program("cryptsetup")) else { return };
@@ -721,7 +721,7 @@ fn systems_that_are_made_here_open_in_cryptsetup() {
         let veracrypt = if system.family.name == "VeraCrypt" { "--veracrypt" } else { "--disable-veracrypt" };
         let options = format!("--tcrypt-system {veracrypt} --cipher {cipher} --hash {hash}");
         let same = system.encrypted.min(MIB);
-        // What follows the border, which cryptsetup does not know, it turns into noise.
+        // cryptsetup does not know the border, so it turns what follows into noise.
         let noise = format!("if cmp -s -i {same} -n 512 /dev/mapper/x {}; then exit 9; fi\n", expected.display());
         let rest = if same < MIB { &*noise } else { "" };
         script += &format!(
