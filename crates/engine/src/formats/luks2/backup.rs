@@ -1,5 +1,5 @@
-//! Header backups, as `cryptsetup luksHeaderBackup` makes them: both copies of the header and the keyslots area, as they are in front
-//! of the data (lib/luks2/luks2_json_metadata.c, `LUKS2_hdr_backup`). And what else looks after a header: repair, verify.
+//! Header backups, as `cryptsetup luksHeaderBackup` makes them: both copies of the header and the keyslots area, as they are in
+//! front of the data (lib/luks2/luks2_json_metadata.c, `LUKS2_hdr_backup`). Also repairs and verifies headers.
 
 use claviger_crypto::Secret;
 use claviger_crypto::dmcrypt::Specification;
@@ -19,10 +19,10 @@ use crate::formats::luks::{self, Doubt};
 use crate::formats::{self, CopyReport, HeaderBackup, Prepared, RestoreFrom, Verified};
 use crate::store::Store;
 
-/// Bytes of the keyslots area that one step writes: as many of them as differ.
+/// How many bytes of the keyslots area one step writes. Only parts that differ are written.
 const PIECE: usize = 1 << 20;
 
-/// What a backup holds. A damaged copy of the header is put right in it.
+/// Returns the contents of a backup, in which a damaged copy of the header is repaired.
 pub(super) fn back_up(store: &dyn Store) -> Result<HeaderBackup> {
     let header = read::read(store)?;
     let mut bytes = vec![0; end(&header) as usize];
@@ -37,9 +37,9 @@ pub(super) fn back_up(store: &dyn Store) -> Result<HeaderBackup> {
     Ok(HeaderBackup { bytes, format: NAME, headers: vec!["primary", "secondary"], warnings })
 }
 
-/// Writes anew what is damaged or stale: as the sound copy is, or as a checksum proves that it was.
+/// Rewrites damaged or stale copies from the sound copy, or from a reconstruction that a checksum proves.
 ///
-/// Where something else was made in front of a sound secondary copy, only data that decrypt show that the volume is still there.
+/// If something else was created in front of a sound secondary copy, only data that decrypt prove that the volume still exists.
 pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
     let header = read::read(store)?;
     let key = key_in(store, &header, with)?;
@@ -58,10 +58,10 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
     Ok(prepared(Edit::new(steps).made_for(header.seen), Vec::new()))
 }
 
-/// Puts the header of a backup in place of what is there.
+/// Replaces the header with that of a backup.
 ///
-/// First the keyslots, then the header: whoever is interrupted does it again, from the same file. Where the keyslots area is the
-/// same, which is so where only the header was damaged, a header opens at any moment.
+/// Keyslots are written first, then the header. After an interruption, the same file is restored again. If only the header was
+/// damaged, the keyslots area stays the same, and some header opens at any moment.
 pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Prepared> {
     let RestoreFrom::Backup(file) = from else {
         read::read(store)?;
@@ -94,7 +94,7 @@ pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_
     Ok(prepared(Edit::new(steps).made_for(seen), warnings))
 }
 
-/// What is sound, and whether a keyslot opens.
+/// Reports what is sound, and whether a keyslot opens.
 pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     let header = read::read(store)?;
     key_in(store, &header, with)?;
@@ -132,7 +132,7 @@ fn present(store: &dyn Store) -> Result<Option<ReadHeader>> {
     }
 }
 
-/// The header and the keyslots must have room before the data, whatever is forced.
+/// Checks that header and keyslots fit in front of the data, even if the restore is forced.
 fn fits(store: &dyn Store, backup: &ReadHeader) -> Result<()> {
     let end = end(backup);
     if end > store.len() {
@@ -142,7 +142,7 @@ fn fits(store: &dyn Store, backup: &ReadHeader) -> Result<()> {
     Ok(())
 }
 
-/// The volume key, where a credential was given: who gives one learns whether it opens the backup.
+/// Returns the volume key if a credential was given, which also shows whether it opens the backup.
 fn key_in(file: &dyn Store, backup: &ReadHeader, with: &Unlock<'_>) -> Result<Option<Secret>> {
     match (with.credentials, slots::data_digest(&backup.metadata)) {
         ([], _) | (_, None) => Ok(None),
@@ -150,7 +150,7 @@ fn key_in(file: &dyn Store, backup: &ReadHeader, with: &Unlock<'_>) -> Result<Op
     }
 }
 
-/// Why the backup is not known to be that of the volume.
+/// Why the backup may belong to another volume.
 fn doubt(
     store: &dyn Store,
     backup: &ReadHeader,
@@ -176,7 +176,7 @@ fn doubt(
     Ok(None)
 }
 
-/// Where there is no header any more: the data tell, if a credential was given and they are more than noise.
+/// If there is no header any more, the data are the evidence: with a credential, they must decrypt to more than noise.
 fn nothing_there(
     store: &dyn Store,
     backup: &ReadHeader,
@@ -212,8 +212,8 @@ fn is_detached(backup: &ReadHeader) -> bool {
     backup.metadata.segments.values().any(|segment| segment.offset.0 == 0)
 }
 
-/// Whether the data decrypt to something under this key. Those with tags do not tell here, and those of a detached header are
-/// elsewhere.
+/// Whether the data decrypt to something under this key. Data with tags cannot be checked here, and those of a detached header are
+/// in another store.
 fn makes_sense(store: &dyn Store, backup: &ReadHeader, key: &Secret, with: &Unlock<'_>) -> Result<bool> {
     if is_detached(backup) {
         return Ok(false);
@@ -230,18 +230,18 @@ fn makes_sense(store: &dyn Store, backup: &ReadHeader, key: &Secret, with: &Unlo
     }
 }
 
-/// Whether the data have the same key. Digests have a salt each, and stay as they are for as long as the key.
+/// Whether the data have the same key. Each digest has its own salt, and does not change while the key stays the same.
 fn same_key(one: &Metadata, other: &Metadata) -> bool {
     let of = |metadata| slots::data_digest(metadata).map(|(_, digest)| (&digest.salt, &digest.digest));
     of(one) == of(other)
 }
 
-/// Where the data are, and how they are encrypted.
+/// Returns where the data are, and how they are encrypted.
 fn places(metadata: &Metadata) -> Vec<(u64, Option<&String>, Option<u32>)> {
     metadata.segments.values().map(|s| (s.offset.0, s.encryption.as_ref(), s.sector_size)).collect()
 }
 
-/// The steps that make the keyslots area that of the backup.
+/// The steps that restore the keyslots area from the backup.
 fn keyslots_area(store: &dyn Store, file: &dyn Store, backup: &ReadHeader) -> Result<Vec<Step>> {
     let mut steps = Vec::new();
     let end = end(backup);

@@ -1,26 +1,26 @@
-//! The binary header of LUKS2, of which there are two copies, each with a JSON area behind it (LUKS2 On-Disk Format Specification
-//! 1.1.1, section 2.1; names are those of its `struct luks2_hdr_disk`). All numbers are big-endian.
+//! The binary header of LUKS2. There are two copies, each followed by a JSON area (LUKS2 On-Disk Format Specification 1.1.1,
+//! section 2.1; names follow its `struct luks2_hdr_disk`). All numbers are big-endian.
 
 use claviger_crypto::hash::{self, Hash};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::WhichHeader;
 
-/// Bytes before the JSON area (`LUKS2_HDR_BIN_LEN`).
+/// The size of the part before the JSON area, in bytes (`LUKS2_HDR_BIN_LEN`).
 pub const LEN: usize = 4096;
 
-/// Sizes that a copy may have, JSON area included, in bytes: the second copy is right behind the first, so these are also the
-/// places where it can be (specification, section 2.2, table 2).
+/// The possible sizes of a copy, JSON area included, in bytes. The second copy directly follows the first, so these are also its
+/// possible offsets (specification, section 2.2, table 2).
 pub const SIZES: [u64; 9] = [0x4000, 0x8000, 0x1_0000, 0x2_0000, 0x4_0000, 0x8_0000, 0x10_0000, 0x20_0000, 0x40_0000];
 
-/// Bytes of a label or subsystem, the NUL at its end included (`LUKS2_LABEL_L`).
+/// The size of a label or subsystem, including the NUL at its end, in bytes (`LUKS2_LABEL_L`).
 pub const LABEL: usize = 48;
-/// Bytes of the salt (`LUKS2_SALT_L`).
+/// The size of the salt, in bytes (`LUKS2_SALT_L`).
 pub const SALT: usize = 64;
-/// Bytes of the UUID's text, the NUL at its end included (`LUKS2_UUID_L`).
+/// The size of the UUID's text, including the NUL at its end, in bytes (`LUKS2_UUID_L`).
 pub const UUID: usize = 40;
 
-/// Where the fields are, in bytes from the beginning of the copy. What is behind the last one is zeros.
+/// The offsets of the fields in a copy, in bytes. Everything after the last field is zeros.
 mod at {
     pub const MAGIC: usize = 0; // "LUKS\xba\xbe", "SKUL\xba\xbe" in the second copy
     pub const VERSION: usize = 6; // u16: 2
@@ -37,7 +37,7 @@ mod at {
     pub const END: usize = 512;
 }
 
-/// Bytes of the name of the checksum's hash.
+/// The size of the checksum's hash name, in bytes.
 const CSUM_ALG: usize = at::SALT - at::CSUM_ALG;
 
 /// Which of the two copies.
@@ -49,12 +49,12 @@ pub enum Which {
     Secondary,
 }
 
-/// The fields of a binary header. `hdr_offset` follows from which copy it is, and the checksum from all the rest.
+/// The fields of a binary header. `hdr_offset` follows from which copy it is, and the checksum from all other fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binary {
-    /// Size of this copy, JSON area included: one of [`SIZES`].
+    /// The size of this copy, JSON area included: one of [`SIZES`].
     pub hdr_size: u64,
-    /// One more with each change: of two sound copies the larger one counts.
+    /// Increases with each change: of two sound copies the one with the larger number is valid.
     pub seqid: u64,
     /// The label, as bytes without a NUL: at most [`LABEL`] − 1.
     pub label: Vec<u8>,
@@ -85,7 +85,7 @@ impl Which {
         }
     }
 
-    /// What people call it.
+    /// Its name for people.
     pub fn name(self) -> &'static str {
         self.copy().name()
     }
@@ -99,11 +99,11 @@ impl Which {
 }
 
 impl Binary {
-    /// Reads the binary header that is `offset` bytes into the store. The checksum is another matter, since it wants the JSON
-    /// area: [`Binary::check`].
+    /// Parses the binary header at the offset `offset` of the store. [`Binary::check`] verifies the checksum, which covers the JSON
+    /// area too.
     ///
     /// # Errors
-    /// `Malformed`; `Unsupported` for a version or a checksum that is not known.
+    /// `Malformed`; `Unsupported` for an unknown version or checksum.
     pub fn parse(bytes: &[u8; LEN], which: Which, offset: u64) -> Result<Self> {
         let wrong = |field, at: usize, what: String| {
             Error::from(ErrorKind::Malformed { field, offset: offset + at as u64, what })
@@ -142,10 +142,10 @@ impl Binary {
         binary.checksum().map(|_| binary)
     }
 
-    /// Whether the checksum of a whole copy, which lies `offset` bytes into the store, is right.
+    /// Verifies the checksum of a whole copy at the offset `offset` of the store.
     ///
     /// # Errors
-    /// `Malformed` if it is not; `Unsupported` for a hash that is not known.
+    /// `Malformed` if it is not; `Unsupported` for an unknown hash.
     pub fn check(&self, whole: &[u8], offset: u64) -> Result<()> {
         let sum = sum(self.checksum()?, whole);
         let stored = &whole[at::CSUM..at::END];
@@ -156,11 +156,10 @@ impl Binary {
         Err(ErrorKind::Malformed { field: "csum", offset: offset + at::CSUM as u64, what }.into())
     }
 
-    /// A whole copy: this header and the JSON area, with checksum. Nothing if the JSON does not fit: one zero byte has to follow
-    /// it.
+    /// Returns a whole copy: this header and the JSON area, with checksum. At least one zero byte must follow the JSON.
     ///
     /// # Errors
-    /// `Misuse` where the JSON or a text does not fit; `Unsupported` for a hash that is not known.
+    /// `Misuse` where the JSON or a text does not fit; `Unsupported` for an unknown hash.
     pub fn serialise(&self, which: Which, json: &[u8]) -> Result<Vec<u8>> {
         let Self { hdr_size, seqid, label, csum_alg, salt, uuid, subsystem } = self;
         let size = usize::try_from(*hdr_size).ok().filter(|_| SIZES.contains(hdr_size));
@@ -196,7 +195,7 @@ impl Binary {
     }
 }
 
-/// Of a whole copy, with zeros for the checksum.
+/// Hashes a whole copy with zeros in place of the checksum.
 fn sum(hash: &Hash, whole: &[u8]) -> Vec<u8> {
     let mut sum = vec![0; hash.size];
     hash.digest(&[&whole[..at::CSUM], &[0; at::END - at::CSUM], &whole[at::END..]], &mut sum);
@@ -207,7 +206,7 @@ fn number(bytes: &[u8; LEN], at: usize) -> u64 {
     u64::from_be_bytes(bytes[at..][..8].try_into().expect("eight bytes"))
 }
 
-/// What is before the first NUL. The last byte is taken for one (`hdr_from_disk` of cryptsetup's luks2_disk_metadata.c).
+/// Returns the bytes before the first NUL. The last byte counts as NUL (`hdr_from_disk` of cryptsetup's luks2_disk_metadata.c).
 fn text(field: &[u8]) -> &[u8] {
     let field = &field[..field.len() - 1];
     &field[..field.iter().position(|b| *b == 0).unwrap_or(field.len())]

@@ -1,4 +1,4 @@
-//! A LUKS2 header that is being changed: the way that all changes take.
+//! A LUKS2 header that is being changed: the procedure that all changes share.
 
 use super::binary::Binary;
 use super::metadata::Metadata;
@@ -10,29 +10,29 @@ use crate::error::{Error, Result};
 use crate::formats::{Derivation, Prepared};
 use crate::store::Store;
 
-/// A header that is being changed: what it is now, and what it is to be.
+/// A header that is being changed: its current and its new state.
 pub(super) struct Change<'a> {
     pub store: &'a dyn Store,
-    /// As it is.
+    /// The current header.
     pub header: ReadHeader,
-    /// As it is to be, but for the sequence number and the salts.
+    /// The new binary header, except for sequence number and salts.
     pub binary: Binary,
-    /// As they are to be.
+    /// The new metadata.
     pub metadata: Metadata,
-    /// What is to be written before the header.
+    /// Steps to write before the header.
     pub before: Vec<Step>,
-    /// What is to be written once the new header is there.
+    /// Steps to write after the new header.
     pub after: Vec<Step>,
-    /// The keyslot that it is about.
+    /// The keyslot that is changed.
     pub keyslot: Option<u32>,
-    /// How its key is derived from now on.
+    /// The new key derivation of that keyslot.
     pub derivation: Option<Derivation>,
-    /// What a person must know.
+    /// Warnings for the user.
     pub warnings: Vec<Warning>,
 }
 
 impl<'a> Change<'a> {
-    /// Of the header in `store`, if it may be changed.
+    /// Reads the header in `store`, if it may be changed.
     pub fn of(store: &'a dyn Store) -> Result<Self> {
         let header = read(store)?;
         nothing_required(&header.metadata)?;
@@ -51,7 +51,7 @@ impl<'a> Change<'a> {
         })
     }
 
-    /// The steps, in order. Nothing is to be written where nothing is changed.
+    /// Returns the steps in order: none if nothing changes.
     pub fn prepared(self) -> Result<Prepared> {
         let Self { store, header, binary, metadata, before, after, keyslot, derivation, warnings } = self;
         let seen = header.seen.clone();
@@ -65,8 +65,8 @@ impl<'a> Change<'a> {
     }
 }
 
-/// A volume that requires something of programs, such as to finish a reencryption, is not for those that do not know it; what is
-/// known here has ways of its own.
+/// Refuses a volume with mandatory requirements, such as an unfinished reencryption. Programs that do not know these must not
+/// change it, and known requirements are handled elsewhere.
 pub(super) fn nothing_required(metadata: &Metadata) -> Result<()> {
     let mandatory = metadata.config.requirements.as_ref().map_or(&[][..], |required| &required.mandatory);
     match mandatory {
@@ -82,7 +82,7 @@ pub(super) fn nothing_required(metadata: &Metadata) -> Result<()> {
     }
 }
 
-/// A label or subsystem: any text on one line. Its length is the binary header's matter.
+/// Checks a label or subsystem: any text on one line. The binary header checks its length.
 pub(super) fn text(what: &str, text: &str) -> Result<Vec<u8>> {
     if text.chars().any(char::is_control) {
         return Err(Error::misuse(format!("a {what} must be a single line of text")));

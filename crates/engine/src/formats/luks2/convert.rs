@@ -1,8 +1,8 @@
-//! LUKS1 to LUKS2 and back, where the data lie: they are encrypted in the same way, and keyslots of PBKDF2 are the same.
+//! In-place conversion of LUKS1 to LUKS2 and back. Both encrypt data the same way, and PBKDF2 keyslots are the same.
 //!
-//! cryptsetup moves all keyslots to where the other format begins its area (lib/luks2/luks2_luks1_convert.c), and a machine that
-//! stops meanwhile leaves nothing that opens. Here keyslots stay where they are, and only those that are in the way of a header are
-//! copied to a place that is free. One sector, which a disk writes whole or not at all, then makes the one format the other.
+//! cryptsetup moves all keyslots to where the other format's keyslots area begins (lib/luks2/luks2_luks1_convert.c); a crash
+//! meanwhile leaves a volume that nothing opens. Here keyslots stay in place, and only those that overlap a new header are copied
+//! to a free place. One sector, which a disk writes whole or not at all, then switches the format.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,17 +18,17 @@ use crate::formats::luks1::header::{self as luks1, New, Phdr, SECTOR, SLOTS, STR
 use crate::formats::{Prepared, same_name};
 use crate::store::Store;
 
-/// Size of one copy of the new LUKS2 header: the smallest.
+/// The size of one copy of the new LUKS2 header, in bytes: the smallest.
 const HDR_SIZE: u64 = SIZES[0];
 
-/// What the area of a keyslot of LUKS1 is a multiple of (cryptsetup's luks.h, `LUKS_ALIGN_KEYSLOTS`).
+/// The multiple for the areas of LUKS1 keyslots, in bytes (cryptsetup's luks.h, `LUKS_ALIGN_KEYSLOTS`).
 const ALIGNMENT: u64 = 4096;
 
-/// What is to be written so that a LUKS1 volume is one of LUKS2. `detached` says that the header has the store to itself.
+/// Prepares the steps that turn a LUKS1 volume into a LUKS2 volume. `detached` means that the store holds only the header.
 ///
-/// First the keyslots that are in the way go elsewhere, in the LUKS1 header too; then the secondary LUKS2 header comes, to where
-/// nothing is any more, then the primary one without its first sector, which LUKS1 needs for two of its keyslots at most, and then
-/// that sector.
+/// First the keyslots that are in the way are moved, in the LUKS1 header too. Then the secondary LUKS2 header is written to the
+/// space that is now free, followed by the primary one without its first sector. This overwrites the LUKS1 entries of at most two
+/// keyslots. The first sector comes last.
 pub(in crate::formats) fn to_luks2(store: &dyn Store, to: &str, detached: bool) -> Result<Prepared> {
     if !same_name(to, NAME) {
         return Err(Error::unsupported(format!("converting LUKS1 to {to}")));
@@ -66,7 +66,7 @@ pub(in crate::formats) fn to_luks2(store: &dyn Store, to: &str, detached: bool) 
         steps.push(Step { what: format!("{} without its first sector", step.what), at: SECTOR, bytes: rest.to_vec() });
         steps.push(Step { what: format!("the first sector of {}", step.what), at: 0, bytes: first.to_vec() });
     }
-    // What the headers have not overwritten of keyslots that went elsewhere.
+    // The parts of moved keyslots that the headers have not overwritten.
     for area in wiped {
         let rest = area.start.max(2 * HDR_SIZE)..area.end;
         if rest.start < rest.end {
@@ -76,10 +76,10 @@ pub(in crate::formats) fn to_luks2(store: &dyn Store, to: &str, detached: bool) 
     Ok(prepared(Edit::new(steps).made_for(old.seen()), NAME, Vec::new()))
 }
 
-/// What is to be written so that a LUKS2 volume is one of LUKS1.
+/// Prepares the steps that turn a LUKS2 volume into a LUKS1 volume.
 ///
-/// The second sector comes first, which makes the primary LUKS2 header unusable, but the secondary one opens; then the first
-/// sector, and the volume is one of LUKS1. What is left of LUKS2 is wiped at the end.
+/// The second sector is written first: the primary LUKS2 header becomes unusable, but the secondary one still opens. With the first
+/// sector the volume becomes a LUKS1 volume. The remains of LUKS2 are wiped at the end.
 pub(super) fn to_luks1(store: &dyn Store, to: &str, detached: bool) -> Result<Prepared> {
     if !same_name(to, "LUKS1") {
         return Err(Error::unsupported(format!("converting LUKS2 to {to}")));
@@ -119,7 +119,7 @@ pub(super) fn to_luks1(store: &dyn Store, to: &str, detached: bool) -> Result<Pr
         Step { what: "the second sector of the LUKS1 header".into(), at: SECTOR, bytes: second },
         Step { what: "the LUKS1 header".into(), at: 0, bytes: first },
     ];
-    // A secondary header that stays could be taken for one that counts.
+    // A secondary header left behind could be mistaken for a valid one.
     let hdr_size = change.header.binary.hdr_size;
     steps.push(Step { what: "zeros over the secondary header".into(), at: hdr_size, bytes: vec![0; binary::LEN] });
     let rest = (2 * SECTOR)..hdr_size;
@@ -144,7 +144,7 @@ fn random_over(range: Range<u64>, what: &str) -> Result<Step> {
     Ok(Step { what: format!("random bytes over {what}"), at: range.start, bytes })
 }
 
-/// luksmeta keeps its data behind the keyslots: they would be lost (cryptsetup refuses it too, `luksmeta_header_present`).
+/// luksmeta stores its data behind the keyslots, where they would be lost (cryptsetup refuses this too, `luksmeta_header_present`).
 fn no_other_metadata(store: &dyn Store, header: &Phdr) -> Result<()> {
     let at = header.areas_end().next_multiple_of(ALIGNMENT);
     let mut mark = [0; 8];
@@ -157,8 +157,8 @@ fn no_other_metadata(store: &dyn Store, header: &Phdr) -> Result<()> {
     Ok(())
 }
 
-/// The LUKS1 header with no keyslot in use outside `free`, and the steps that make it so: a keyslot that is in the way changes its
-/// place with one that is not in use, or goes behind all of them.
+/// Returns the LUKS1 header with no keyslot in use outside `free`, and the steps that get there. A keyslot in the way is swapped
+/// with an unused one, or moved behind all of them.
 fn out_of_the_way(store: &dyn Store, old: &Phdr, free: Range<u64>) -> Result<(Phdr, Vec<Step>)> {
     let len = old.key_len;
     let inside = |slot: &Slot| slot.area(len).start >= free.start && slot.area(len).end <= free.end;
@@ -196,8 +196,8 @@ fn out_of_the_way(store: &dyn Store, old: &Phdr, free: Range<u64>) -> Result<(Ph
     Ok((header, steps))
 }
 
-/// The steps from one LUKS1 header to another, of which neither may be in the store yet: the second sector first, as
-/// [`Phdr::steps`] has it.
+/// The steps from one LUKS1 header to another. Neither needs to be in the store yet. The second sector comes first, as in
+/// [`Phdr::steps`].
 fn between(old: &Phdr, new: &Phdr) -> Vec<Step> {
     let padded = |header: &Phdr| {
         let mut bytes = header.bytes.to_vec();
@@ -205,7 +205,7 @@ fn between(old: &Phdr, new: &Phdr) -> Vec<Step> {
         bytes
     };
     let (old, new) = (padded(old), padded(new));
-    // Of the second sector only what belongs to the header.
+    // Of the second sector, only the part that belongs to the header.
     let parts =
         [(SECTOR as usize..luks1::SIZE, "the end of the LUKS1 header"), (0..SECTOR as usize, "the LUKS1 header")];
     let changed = parts.into_iter().filter(|(range, _)| old[range.clone()] != new[range.clone()]);
@@ -214,7 +214,7 @@ fn between(old: &Phdr, new: &Phdr) -> Vec<Step> {
         .collect()
 }
 
-/// What keyslots and data are encrypted with, in words that cryptsetup knows for both.
+/// The cipher of keyslots and data, in a notation that cryptsetup accepts for both.
 fn area_cipher(header: &Phdr) -> Result<String> {
     let said = header.specification();
     slots::area_cipher(&said).ok_or_else(|| {
@@ -229,7 +229,7 @@ fn area_cipher(header: &Phdr) -> Result<String> {
     })
 }
 
-/// What a LUKS1 header says, as LUKS2 says it with `cipher`; `end` is where the keyslots area ends.
+/// Converts a LUKS1 header to LUKS2 metadata, with the cipher notation `cipher`. `end` is the end of the keyslots area.
 fn metadata_of(header: &Phdr, end: u64, cipher: &str) -> Result<Metadata> {
     let keyslots: BTreeMap<_, _> =
         header.active().map(|(n, slot)| (n as u32, keyslot_of(header, slot, cipher))).collect();
@@ -282,7 +282,7 @@ fn keyslot_of(header: &Phdr, slot: &Slot, cipher: &str) -> Keyslot {
         area: Area {
             kind: "raw".into(),
             offset: Decimal(area.start),
-            // In whole blocks where nothing is behind it, as cryptsetup has it.
+            // In whole blocks if nothing follows, as cryptsetup does.
             size: Decimal(block_or_less(header, &area)),
             encryption: Some(cipher.to_owned()),
             key_size: Some(header.key_len as u32),
@@ -315,12 +315,12 @@ fn block_or_less(header: &Phdr, area: &Range<u64>) -> u64 {
     if header.active().any(|(_, slot)| taken(slot)) { len } else { block }
 }
 
-/// Why LUKS1 cannot say it.
+/// The error for a header that LUKS1 cannot express.
 fn not(why: &str) -> Error {
     Error::misuse(format!("it cannot become a LUKS1 volume: {why}; nothing was changed"))
 }
 
-/// What a LUKS2 header says that LUKS1 can say too.
+/// The parts of a LUKS2 header that LUKS1 can express too.
 struct Said<'a> {
     segment: &'a MetadataSegment,
     cipher: &'a str,
@@ -332,7 +332,7 @@ struct Said<'a> {
 }
 
 impl<'a> Said<'a> {
-    /// The conditions are those of cryptsetup (`LUKS2_luks2_to_luks1`, `keyslot_LUKS1_compatible`), and those that it forgets.
+    /// The conditions are cryptsetup's (`LUKS2_luks2_to_luks1`, `keyslot_LUKS1_compatible`), and a few that it misses.
     fn of(metadata: &'a Metadata) -> Result<Self> {
         let (1, Some(segment)) = (metadata.segments.len(), metadata.segments.get(&0)) else {
             return Err(not("it has several segments"));
@@ -391,7 +391,7 @@ impl<'a> Said<'a> {
     }
 }
 
-/// All eight keyslots: those in use where they are, the others in the gaps before `limit`.
+/// Returns all eight keyslots: used ones where they are, and unused ones in the gaps before `limit`.
 fn luks1_slots(metadata: &Metadata, said: &Said<'_>, limit: u64) -> Result<[Slot; SLOTS]> {
     let mut all: [Slot; SLOTS] = std::array::from_fn(|_| Slot::unused(0));
     for (number, keyslot) in &metadata.keyslots {
@@ -417,7 +417,7 @@ fn luks1_slots(metadata: &Metadata, said: &Said<'_>, limit: u64) -> Result<[Slot
     Ok(all)
 }
 
-/// What LUKS1 does not say.
+/// Warnings about what LUKS1 cannot store.
 fn lost(change: &Change<'_>) -> Vec<Warning> {
     let header = &change.header;
     let mut lost = Vec::new();

@@ -1,4 +1,4 @@
-//! Makes a volume as cryptsetup does (lib/luks2/luks2_json_format.c, `LUKS2_generate_hdr`), with its defaults.
+//! Creates a volume as cryptsetup does (lib/luks2/luks2_json_format.c, `LUKS2_generate_hdr`), with its defaults.
 
 use std::sync::Arc;
 
@@ -21,28 +21,29 @@ use crate::spec::Spec;
 use crate::store::Store;
 use crate::volume::integrity;
 
-/// Where the data begin, in bytes: headers and keyslots have 16 MiB (`LUKS2_DEFAULT_HDR_SIZE`).
+/// The offset of the data, in bytes: headers and keyslots take 16 MiB (`LUKS2_DEFAULT_HDR_SIZE`).
 pub(super) const DATA_OFFSET: u64 = 16 << 20;
 
 /// Size of one copy of the header, in bytes (`LUKS2_HDR_16K_LEN`).
 const METADATA_SIZE: u64 = SIZES[0];
 
-/// What data are encrypted with (cryptsetup's configure.ac, `luks1-cipher`, `luks1-mode`; 512 bits, as everybody takes).
+/// The default cipher of the data (cryptsetup's configure.ac, `luks1-cipher`, `luks1-mode`; with a key of 512 bits, as is usual).
 pub(super) const CIPHER: &str = "aes-xts-plain64";
 
 /// The smallest volume, in bytes: one sector of data behind everything.
 pub(super) const MIN_LEN: u64 = DATA_OFFSET + 4096;
 
-/// What there is to choose from, the defaults first. Ciphers are taken in every form that dm-crypt knows.
+/// The choices for new volumes, defaults first. Any cipher in dm-crypt's notation is accepted.
 pub(super) fn choices() -> Choices {
     let ciphers = vec![CIPHER, "serpent-xts-plain64", "twofish-xts-plain64", "camellia-xts-plain64"];
     let hashes = vec!["sha256", "sha512", "sha1", "ripemd160", "whirlpool"];
     Choices { ciphers, hashes, complete: false, min_len: MIN_LEN }
 }
 
-/// Makes a volume that fills `store`, or whose header is in `store` and whose data are in `spec.data`.
+/// Creates a volume that fills `store`, or has its header in `store` and its data in `spec.data`.
 ///
-/// What was there goes first: no old header may open what is half made. The new one comes last, its primary copy at the very end.
+/// Old contents are erased first: no old header may open a half-created volume. The new header comes last, with the primary copy at
+/// the very end.
 pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
     let passphrase = passphrase(first)?;
     let plan = NewLuks2::of(store, spec)?;
@@ -76,7 +77,7 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
     store.flush()?;
     let data = spec.data.unwrap_or(store);
     match plan.authenticated(&key)? {
-        // Without tags nothing could be read: this is filled in any case.
+        // Without tags nothing could be read, so this area is always filled.
         Some(cipher) => {
             let (at, len) = (plan.data_offset, data.len() - plan.data_offset);
             let mut tell = |done, total| filling::progressed(spec, done, total);
@@ -91,15 +92,15 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
     not_cancelled(spec)?;
     let written = Edit::new(steps).carry_out(store);
     written.inspect_err(|_| {
-        // As well as can be: the store may be gone.
+        // An error here is ignored: the store may be gone.
         let _ = filling::random(store, 0..plan.header_end(), &Spec::default()).and_then(|()| Ok(store.flush()?));
     })
 }
 
-/// Bytes of store for `plain` bytes of plaintext behind both copies of the header and the keyslots.
+/// The store size for `plain` bytes of plaintext behind both copies of the header and the keyslots, in bytes.
 pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
     if spec.integrity.is_some() {
-        // How many tags and how long a journal there will be depends on the store's size in turn.
+        // The size of tags and journal depends on the store's size in turn.
         return Err(Error::unsupported("sizing a volume with integrity protection by its contents")
             .hint("Create the volume first, about 10 % larger than its contents."));
     }
@@ -108,24 +109,24 @@ pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
     stored_behind(spec.data_offset.unwrap_or(data_offset(room, key_len)), plain, spec)
 }
 
-/// Where the data begin behind `room` bytes of headers, if nobody says.
+/// The default offset of the data behind `room` bytes of headers.
 fn data_offset(room: u64, key_len: usize) -> u64 {
     DATA_OFFSET.max(room.saturating_add(keyslots_at_least(key_len)))
 }
 
-/// What makes tags, and what LUKS2 calls it.
+/// What creates the tags, and its name in LUKS2.
 type Tagged = (aead::AeadSpecification, &'static str);
 
-/// Where everything is to be.
+/// The positions of everything in a new volume.
 struct NewLuks2 {
     cipher: String,
-    /// What makes the tags, and its name in the header.
+    /// What creates the tags, and its name in the header.
     integrity: Option<Tagged>,
     key_len: usize,
     sector_size: u32,
     hdr_size: u64,
     keyslots_size: u64,
-    /// In the store of the data; 0 if that is another one than the header's.
+    /// The offset in the data's store; 0 if that is not the header's store.
     data_offset: u64,
 }
 
@@ -171,7 +172,7 @@ impl NewLuks2 {
         Ok(Self { cipher, integrity, key_len, sector_size, hdr_size, keyslots_size, data_offset })
     }
 
-    /// What encrypts sectors that have tags.
+    /// The cipher of sectors with tags.
     fn authenticated(&self, key: &Secret) -> Result<Option<Arc<dyn AuthenticatedCipher>>> {
         let Some((specification, _)) = &self.integrity else { return Ok(None) };
         let sectors = Sectors { size: self.sector_size as usize, ..Sectors::default() };
@@ -215,7 +216,7 @@ impl NewLuks2 {
     }
 }
 
-/// Room for a few keyslots.
+/// The space for a few keyslots.
 fn keyslots_at_least(key_len: usize) -> u64 {
     8 * slots::area_len(key_len)
 }
@@ -228,20 +229,20 @@ fn exact(room: u64, keyslots_size: u64) -> Result<u64> {
     Ok(room + keyslots_size)
 }
 
-/// The cipher, as dm-crypt writes it, and the bytes of its key.
+/// Returns the cipher in dm-crypt's notation, and the size of its key in bytes.
 fn cipher(spec: &Spec<'_>) -> Result<(String, usize)> {
     let name = spec.cipher.unwrap_or(CIPHER);
-    // A cipher alone is taken in the mode that everybody takes.
+    // A cipher without a mode gets the usual one.
     let text = if name.contains('-') { name.to_owned() } else { format!("{}-xts-plain64", name.to_ascii_lowercase()) };
     let known = Specification::parse(&text).map_err(|e| Error::misuse(e.to_string()))?;
     let sizes = known.key_sizes();
     Ok((text.clone(), key_len(spec, &text, &sizes, 0)?))
 }
 
-/// The cipher and what authenticates, and the bytes of the key. As with cryptsetup, the key of a MAC comes on top of the size that
-/// is asked for.
+/// Returns the cipher, the authentication, and the size of the key in bytes. As in cryptsetup, the key of a MAC is added to the
+/// requested size.
 fn authenticated(spec: &Spec<'_>, name: &str) -> Result<(String, Tagged, usize)> {
-    // Named by its cipher alone, as people say it; the header has two names.
+    // People name these by the cipher alone; the header uses two names.
     let alone = match name {
         "aes-gcm-random" | "aes-ccm-random" | "aegis128-random" => Some((name, "aead")),
         "chacha20-poly1305" => Some(("chacha20-random", "poly1305")),
@@ -266,7 +267,7 @@ fn authenticated(spec: &Spec<'_>, name: &str) -> Result<(String, Tagged, usize)>
     Ok((cipher, (specification, kind), len))
 }
 
-/// The bytes of a key of one of `sizes`, of which the last `mac` are those of a MAC.
+/// Returns the size of a key among `sizes`, in bytes, the last `mac` of which are those of a MAC.
 fn key_len(spec: &Spec<'_>, text: &str, sizes: &[usize], mac: usize) -> Result<usize> {
     let fits = |len: &usize| sizes.contains(len);
     let len = match (spec.key_bits, spec.volume_key) {
@@ -297,7 +298,7 @@ fn volume_key(spec: &Spec<'_>, len: usize) -> Result<Secret> {
     Ok(Secret::copy_from(given))
 }
 
-/// 4096 bytes where the data are whole sectors of that, which is faster, or 512.
+/// 4096 bytes, which is faster, if the data consist of whole sectors of that size; otherwise 512.
 fn sector_size(spec: &Spec<'_>, data_len: u64) -> Result<u32> {
     match spec.sector_size {
         None if data_len.is_multiple_of(4096) => Ok(4096),

@@ -1,4 +1,4 @@
-//! The key derivation of a keyslot, as its metadata describe it (LUKS2 On-Disk Format Specification 1.1.1, section 3.2.2).
+//! The key derivation of a keyslot, as described by its metadata (LUKS2 On-Disk Format Specification 1.1.1, section 3.2.2).
 
 use claviger_crypto::hash::{self, Hash};
 
@@ -7,14 +7,14 @@ use super::validate::unknown;
 use crate::error::{ErrorKind, Result};
 use crate::formats::luks::kdf::{self, Kdf};
 
-/// The fewest bytes of a salt that Argon2 takes (RFC 9106, section 3.1). New ones have 32.
+/// The shortest salt that Argon2 accepts, in bytes (RFC 9106, section 3.1). New ones have 32.
 const SALT: usize = 8;
 
-/// The derivation with its costs.
+/// Returns the derivation with its costs.
 ///
 /// # Errors
-/// `Malformed` for costs that no derivation has, at byte 0 since only the caller knows where they are; `Unsupported` for kinds and
-/// hashes that are not known.
+/// `Malformed` for impossible costs, at byte 0, since only the caller knows their offset; `Unsupported` for unknown kinds and
+/// hashes.
 pub(super) fn of(metadata: &metadata::Kdf) -> Result<Kdf> {
     let wrong = |what: String| Err(ErrorKind::Malformed { field: "kdf", offset: 0, what }.into());
     let costs = |cost: Option<u32>| cost.unwrap_or(0);
@@ -41,7 +41,7 @@ pub(super) fn of(metadata: &metadata::Kdf) -> Result<Kdf> {
     }
 }
 
-/// The hash of that name in a header.
+/// Returns the hash with this name in a header.
 pub(super) fn known_hash(name: &str) -> Result<&'static Hash> {
     hash::by_name(name).ok_or_else(|| unknown("the hash", name))
 }

@@ -1,4 +1,5 @@
-//! What a header says without any passphrase, for people and programs: what `cryptsetup luksDump` shows, and what its tokens mean.
+//! The parts of a header that need no passphrase, for people and programs: what `cryptsetup luksDump` shows, and what its tokens
+//! mean.
 
 use std::fmt;
 
@@ -15,7 +16,7 @@ use super::{derivation, layout};
 use crate::formats::header_facts::{FormatFacts, HeaderFacts, KeyslotFacts, as_text};
 use crate::hex;
 
-/// What a LUKS2 header says beside its keyslots.
+/// The facts in a LUKS2 header apart from its keyslots.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Luks2Facts {
@@ -29,39 +30,39 @@ pub struct Luks2Facts {
     pub label: String,
     /// The subsystem, which is a second label.
     pub subsystem: String,
-    /// How often the header was written.
+    /// The sequence number, which grows with each change of the header.
     pub sequence_number: u64,
-    /// Size of one copy of the header, in bytes.
+    /// The size of one copy of the header, in bytes.
     pub header_size: u64,
-    /// Size of the area of all keyslots, in bytes.
+    /// The size of the keyslots area, in bytes.
     pub keyslots_size: u64,
     /// The hash of the header's checksums.
     pub checksum: String,
-    /// Flags that are kept with the volume.
+    /// Persistent flags of the volume.
     pub flags: Vec<String>,
-    /// What a program must know to open the volume.
+    /// Features that a program must support to open the volume.
     pub requirements: Vec<String>,
     /// The copies of the header.
     pub copies: [Luks2Copy; 2],
-    /// The parts of the volume.
+    /// The segments of the volume.
     pub segments: Vec<Luks2Segment>,
-    /// What other programs keep to find a passphrase.
+    /// The tokens, in which other programs store what they need to find a passphrase.
     pub tokens: Vec<Luks2Token>,
-    /// What volume keys are known by.
+    /// The digests that identify volume keys.
     pub digests: Vec<Luks2Digest>,
 }
 
-/// What a copy of a LUKS2 header is like.
+/// The condition of one copy of a LUKS2 header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Luks2Soundness {
     /// Sound, and the newest.
     Sound,
-    /// Sound, but older: this is its sequence number.
+    /// Sound, but older. The number is its sequence number.
     Stale(u64),
-    /// Sound and as new, but not the same.
+    /// Sound and equally new, but different.
     Differs,
-    /// Damaged, and in which way.
+    /// Damaged, with the reason.
     Damaged(String),
 }
 
@@ -82,16 +83,16 @@ impl fmt::Display for Luks2Soundness {
 pub struct Luks2Copy {
     /// `primary` or `secondary`.
     pub name: &'static str,
-    /// Where it is, in bytes.
+    /// Its offset, in bytes.
     pub at: u64,
-    /// Whether it is sound.
+    /// Its condition.
     #[serde(serialize_with = "as_text")]
     pub state: Luks2Soundness,
-    /// Whether it is the one that was read.
+    /// Whether this copy was used.
     pub used: bool,
 }
 
-/// A part of a LUKS2 volume.
+/// A segment of a LUKS2 volume.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Luks2Segment {
@@ -100,20 +101,20 @@ pub struct Luks2Segment {
     /// `crypt`, `linear`, `hw-opal`, `hw-opal-crypt`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Where it begins in the data's store, in bytes.
+    /// Its offset in the data's store, in bytes.
     pub offset: u64,
     /// Its size.
     pub size: Luks2Size,
     /// The cipher as dm-crypt writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cipher: Option<String>,
-    /// Size of a sector, in bytes.
+    /// The size of an encryption sector, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sector_size: Option<u32>,
-    /// Number of its first sector, in units of 512 bytes, unless that is 0.
+    /// The number of its first sector, in units of 512 bytes. `None` for 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iv_tweak: Option<u64>,
-    /// What protects it from changes.
+    /// What protects it from modification.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub integrity: Option<String>,
     /// Its flags, such as `backup-final`.
@@ -121,11 +122,11 @@ pub struct Luks2Segment {
     pub flags: Vec<String>,
 }
 
-/// The size of a part of a LUKS2 volume.
+/// The size of a segment of a LUKS2 volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Luks2Size {
-    /// As far as the store goes.
+    /// Up to the end of the store.
     Dynamic,
     /// In bytes.
     #[serde(untagged)]
@@ -138,45 +139,45 @@ pub enum Luks2Size {
 pub struct Luks2Keyslot {
     /// Its number, from 0 to 31.
     pub number: u32,
-    /// `luks2`, or `reencrypt` for one that keeps the state of a reencryption.
+    /// `luks2`, or `reencrypt` for one that stores the state of a reencryption.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Bits of the key in it.
+    /// The size of the stored key, in bits.
     pub key_bits: u64,
     /// When it is tried.
     pub priority: Luks2Priority,
-    /// Where its area begins, in bytes.
+    /// The offset of its area, in bytes.
     pub area_offset: u64,
     /// Size of its area, in bytes.
     pub area_size: u64,
-    /// What it opens, where it is one of type `luks2`.
+    /// What it opens, if its type is `luks2`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub opens: Option<Luks2Opens>,
-    /// How a reencryption is made safe.
+    /// The resilience mode of a reencryption.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resilience: Option<String>,
-    /// What a reencryption does: `encrypt`, `reencrypt`, `decrypt`.
+    /// The kind of reencryption: `encrypt`, `reencrypt`, `decrypt`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Value>,
-    /// Which way a reencryption goes: `forward`, `backward`.
+    /// The direction of a reencryption: `forward`, `backward`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direction: Option<Value>,
     /// The cipher of its area as dm-crypt writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cipher: Option<String>,
-    /// Bits of the key of that.
+    /// The size of that cipher's key, in bits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cipher_key_bits: Option<u64>,
-    /// The first digest of its key.
+    /// The first digest that its key has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<u32>,
-    /// How the key of its area is derived.
+    /// The derivation of its area's key.
     #[serde(flatten)]
     pub kdf: Option<Luks2Kdf>,
-    /// The hash of the anti-forensic splitter.
+    /// The hash function of the anti-forensic splitter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub af_hash: Option<String>,
-    /// The stripes that the key is split into.
+    /// The number of stripes that the key is split into.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub af_stripes: Option<u32>,
 }
@@ -185,9 +186,9 @@ pub struct Luks2Keyslot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Luks2Priority {
-    /// Only where its number is given.
+    /// Only if its number is given.
     Ignored,
-    /// In order.
+    /// In numerical order.
     Normal,
     /// Before the others.
     Preferred,
@@ -210,12 +211,12 @@ pub enum Luks2Opens {
     /// The volume.
     #[serde(rename = "the volume")]
     Volume,
-    /// No volume: it is unbound.
+    /// No volume: it is an unbound keyslot.
     #[serde(rename = "nothing (unbound)")]
     Nothing,
 }
 
-/// How the key of a keyslot of LUKS2 is derived.
+/// The key derivation of a LUKS2 keyslot.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Luks2Kdf {
@@ -235,12 +236,12 @@ pub struct Luks2Kdf {
     /// Argon2's lanes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lanes: Option<u32>,
-    /// What it costs one processor of this machine, in microseconds.
+    /// The cost for one processor of this machine, in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub microseconds: Option<u64>,
 }
 
-/// What other programs keep in a LUKS2 header to find a passphrase.
+/// A token: what other programs store in a LUKS2 header to find a passphrase.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Luks2Token {
@@ -249,13 +250,13 @@ pub struct Luks2Token {
     /// Its type: `systemd-tpm2`, `clevis`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The numbers of its keyslots, as texts.
+    /// The numbers of its keyslots, as strings.
     pub keyslots: Value,
-    /// What it is for, in words.
+    /// Its purpose, in words.
     pub means: String,
 }
 
-/// What a volume key of LUKS2 is known by.
+/// A digest, which identifies a LUKS2 volume key.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Luks2Digest {
@@ -280,7 +281,7 @@ pub struct Luks2Digest {
     pub iterations: Option<u32>,
 }
 
-/// Of the whole header. Salts and digests are in it, which are no secrets, and no key.
+/// Describes the whole header. It includes salts and digests, which are not secret, but no keys.
 pub(super) fn describe(header: &ReadHeader) -> HeaderFacts {
     let metadata = &header.metadata;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -398,7 +399,7 @@ fn token(number: u32, token: &Map<String, Value>) -> Luks2Token {
     Luks2Token { number, kind: kind.to_owned(), keyslots, means: meaning(kind, token) }
 }
 
-/// What a token is for, in words. The fields are those of systemd (src/shared/cryptsetup-tpm2.c, cryptsetup-fido2.c of
+/// Describes the purpose of a token. The fields are those of systemd (src/shared/cryptsetup-tpm2.c, cryptsetup-fido2.c of
 /// cryptenroll and the manual page of systemd-cryptenroll), of cryptsetup (specification, section 3.6) and of clevis (its luks2
 /// token, `clevis-luks-bind`).
 pub(super) fn meaning(kind: &str, token: &Map<String, Value>) -> String {
@@ -439,10 +440,10 @@ pub(super) fn meaning(kind: &str, token: &Map<String, Value>) -> String {
     }
 }
 
-/// What one of clevis' pins takes, by the protected header of its JWE (clevis, src/pins; RFC 7516, section 3): a pin that shares a
-/// secret out has others inside it.
+/// Describes what a clevis pin requires, from the protected header of its JWE (clevis, src/pins; RFC 7516, section 3). A pin for
+/// secret sharing contains further pins.
 fn pin(protected: &str, depth: usize) -> Option<String> {
-    /// Nobody nests them deeper.
+    /// Nobody nests pins deeper.
     const DEEPEST: usize = 4;
     let header: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(protected).ok()?).ok()?;
     let clevis = header.get("clevis")?;

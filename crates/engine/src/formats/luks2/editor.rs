@@ -1,4 +1,4 @@
-//! What changes LUKS2 headers, and the small changes.
+//! The editor of LUKS2 headers, and its small changes.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::formats::{
 };
 use crate::store::Store;
 
-/// What changes the headers of LUKS2.
+/// The editor of LUKS2 headers.
 pub(super) struct Editor;
 
 impl HeaderEditor for Editor {
@@ -85,7 +85,7 @@ impl HeaderEditor for Editor {
     }
 }
 
-/// Flags that cryptsetup keeps with a volume (luks2_json_metadata.c, `persistent_flags`).
+/// Persistent flags of cryptsetup (luks2_json_metadata.c, `persistent_flags`).
 const FLAGS: [&str; 6] = [
     "allow-discards",
     "same-cpu-crypt",
@@ -115,7 +115,7 @@ fn set(store: &dyn Store, to: &HeaderAttributes<'_>) -> Result<Prepared> {
         change.keyslot = Some(number);
     }
     if let Some(flags) = to.flags {
-        // One that is there and unknown here may stay: whoever put it there knows it.
+        // An unknown flag that is already set may stay: whoever set it knows it.
         let kept = &change.header.metadata.config.flags;
         if let Some(unknown) = flags.iter().find(|flag| !FLAGS.contains(&flag.as_str()) && !kept.contains(flag)) {
             return Err(Error::misuse(format!("no flag is called \"{}\"", unknown.escape_debug()))
@@ -126,7 +126,7 @@ fn set(store: &dyn Store, to: &HeaderAttributes<'_>) -> Result<Prepared> {
     change.prepared()
 }
 
-/// Of a volume of one segment. One that is as long as its store needs no change of the header.
+/// Resizes a volume of one segment. A volume of dynamic size needs no change of the header.
 fn resize(store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resizing> {
     let mut change = Change::of(store)?;
     let store_len = data.map_or(store.len(), Store::len);
@@ -140,7 +140,7 @@ fn resize(store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resi
             .hint("Its tags are interleaved with its data. Copy the data to a new volume."));
     }
     if data.is_none() && (segment.offset.0 < header_end || store_len <= segment.offset.0) {
-        // Its file would be given the size of the data, and lose keyslots.
+        // The detached header's file would be resized to the data's size, and lose keyslots.
         return Err(Error::misuse("it is a detached header: the data are in another file or device")
             .hint("A volume of dynamic size follows its file or device automatically."));
     }

@@ -1,8 +1,8 @@
 //! Adding, changing and removing keyslots.
 //!
-//! A new key goes to a free part of the keyslots area first, and then the header says so; the old one is wiped when the header no
-//! longer speaks of it. So at any moment what the header says is there. Only a keyslot that is removed is wiped before: should the
-//! machine stop in between, it can be removed again, while key material that no header speaks of would stay for ever.
+//! A new key is written to a free part of the keyslots area first, then the header is updated, and the old area is wiped last. So
+//! everything that the header lists always exists. Only when a keyslot is removed, its area is wiped before the header changes.
+//! After a crash in between it can be removed again, while key material that no header lists would stay forever.
 
 use claviger_crypto::dmcrypt::Specification;
 use claviger_crypto::hash::{self, Hash};
@@ -23,17 +23,17 @@ use crate::formats::luks::passphrase;
 use crate::formats::{NewCredential, Prepared, Removal};
 use crate::store::Store;
 
-/// Bytes of a salt of a keyslot or digest (cryptsetup's luks.h, `LUKS_SALTSIZE`).
+/// The size of the salt of a keyslot or digest, in bytes (cryptsetup's luks.h, `LUKS_SALTSIZE`).
 pub(super) const SALT: usize = 32;
 
-/// What keyslots are encrypted with where the data's cipher is not for that (cryptsetup's configure.ac,
-/// `luks2-keyslot-cipher`, `luks2-keyslot-keybits`).
+/// The cipher of keyslots if the data's cipher is unsuitable (cryptsetup's configure.ac, `luks2-keyslot-cipher`,
+/// `luks2-keyslot-keybits`).
 const CIPHER: (&str, usize) = ("aes-xts-plain64", 64);
 
 /// How long the digest of a key takes, in milliseconds (cryptsetup's luks.h, `LUKS_MKD_ITERATIONS_MS`).
 const DIGEST_MS: u32 = 125;
 
-/// The keyslot of that number.
+/// Returns the keyslot with this number.
 pub(super) fn at(metadata: &mut Metadata, number: u32) -> Result<&mut Keyslot> {
     metadata.keyslots.get_mut(&number).ok_or_else(|| no_keyslot(number))
 }
@@ -42,7 +42,7 @@ fn no_keyslot(number: u32) -> Error {
     Error::misuse(format!("there is no keyslot {number}")).advise(Advice::ListKeyslots)
 }
 
-/// A keyslot more.
+/// Adds a keyslot.
 pub(super) fn add(
     store: &dyn Store,
     with: &Unlock<'_>,
@@ -72,7 +72,7 @@ pub(super) fn add(
     let token = new.token.cloned().or_else(|| recovery::token(passphrase, number));
     if let Some(mut token) = token {
         let free = slots::free_number(&change.metadata.tokens);
-        // A recovery key opens without its token, too.
+        // A recovery key works without its token, too.
         if free.is_none() && new.token.is_some() {
             return Err(
                 Error::misuse("there is no room for another token").hint("Remove one that is no longer needed.")
@@ -87,7 +87,7 @@ pub(super) fn add(
     change.prepared()
 }
 
-/// Another credential for the keyslot that opens.
+/// Replaces the credential of the keyslot that opens.
 pub(super) fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Result<Prepared> {
     let mut change = Change::of(store)?;
     let passphrase = passphrase(new.credentials)?;
@@ -108,7 +108,7 @@ pub(super) fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'
     change.prepared()
 }
 
-/// A keyslot less.
+/// Removes a keyslot.
 pub(super) fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared> {
     let mut change = Change::of(store)?;
     let number = match which {
@@ -142,7 +142,7 @@ pub(super) fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Resul
     change.prepared()
 }
 
-/// The key of the data, or that of an unbound keyslot where one is named.
+/// Returns the data's key, or that of an unbound keyslot if one is named.
 fn opened(change: &Change<'_>, with: &Unlock<'_>) -> Result<OpenedKey> {
     let Change { store, header, .. } = change;
     let of_data = slots::of_data(&header.metadata);
@@ -159,7 +159,7 @@ fn data_digest(metadata: &Metadata) -> Result<u32> {
     digest.ok_or_else(|| Error::unsupported("changing keyslots of a volume that is not encrypted"))
 }
 
-/// Fails unless `with` opens a keyslot other than `number`: who removes one shows that another one is left to them.
+/// Fails unless `with` opens a keyslot other than `number`: whoever removes a keyslot must show that another one remains.
 fn another_opens(change: &Change<'_>, with: &Unlock<'_>, number: u32) -> Result<()> {
     let Change { store, header, metadata, .. } = change;
     let digest = data_digest(metadata)?;
@@ -189,18 +189,18 @@ fn free(metadata: &Metadata, wanted: Option<u32>) -> Result<u32> {
     }
 }
 
-/// How a new keyslot is made.
+/// The parameters of a new keyslot.
 pub(super) struct KeyslotParameters {
-    /// Of PBKDF2 and of the splitter.
+    /// The hash of PBKDF2 and the splitter.
     pub hash: &'static Hash,
-    /// What its area is encrypted with.
+    /// The cipher of its area.
     pub cipher: Specification,
-    /// Bytes of the key for that.
+    /// The size of that cipher's key, in bytes.
     pub cipher_key: usize,
 }
 
 impl KeyslotParameters {
-    /// Encrypted as the keyslot `like`, or as suits a key of `key_len` bytes.
+    /// The encryption of the keyslot `like`, or one that suits a key of `key_len` bytes.
     fn like(metadata: &Metadata, like: Option<u32>, key_len: usize, hash: Option<&str>) -> Result<Self> {
         let area = like.and_then(|number| metadata.keyslots.get(&number)).map(|keyslot| &keyslot.area);
         let of_area = area.and_then(|area| Some((area.encryption.clone()?, area.key_size? as usize)));
@@ -209,7 +209,7 @@ impl KeyslotParameters {
         Self::new(&cipher, cipher_key, hash)
     }
 
-    /// Encrypted as the data are, where their cipher is one for keyslots too: without tags, without a null cipher.
+    /// The data's cipher, if it is suitable for keyslots: without tags, and not a null cipher.
     pub fn new(cipher: &str, cipher_key: usize, hash: Option<&str>) -> Result<Self> {
         let fits = |text: &str, len| {
             let known =
@@ -221,7 +221,7 @@ impl KeyslotParameters {
     }
 }
 
-/// A keyslot for `key` in a free part of the area, how its key is derived, and the step that writes the area.
+/// Seals `key` in a free part of the area. Returns the keyslot, its key derivation, and the step that writes the area.
 fn seal(
     change: &Change<'_>,
     key: &Secret,
@@ -237,7 +237,7 @@ fn seal(
     Ok(((keyslot, kdf), step))
 }
 
-/// The keyslot `number` for `key`, its area at byte `at`, and the step that writes it.
+/// Returns the keyslot `number` for `key`, with its area at the offset `at`, and the step that writes it.
 pub(super) fn sealed(
     at: u64,
     key: &Secret,
@@ -297,21 +297,21 @@ fn kdf_metadata(kdf: &Kdf, salt: Base64) -> metadata::Kdf {
     }
 }
 
-/// Random bytes over the area of a keyslot.
+/// The step that overwrites a keyslot's area with random bytes.
 fn wipe(keyslot: &Keyslot, number: u32) -> Result<Step> {
     let mut bytes = vec![0; keyslot.area.size.0 as usize];
     write::random(&mut bytes)?;
     Ok(Step { what: format!("random bytes over the old key of keyslot {number}"), at: keyslot.area.offset.0, bytes })
 }
 
-/// What tells that a key is the right one. Its cost is that of `cost` where that is exact, and measured otherwise.
+/// Returns a digest that identifies a key. Its cost follows `cost` if that is exact, and is measured otherwise.
 pub(super) fn digest_of(
     key: &Secret,
     hash: &'static Hash,
     cost: &crate::spec::Cost<'_>,
     with: &Unlock<'_>,
 ) -> Result<Digest> {
-    // Who says how many iterations a passphrase takes does not want to wait; a key is random and needs none.
+    // A caller that fixes the iterations does not want a benchmark; a random key needs no strengthening.
     let iterations = cost.iterations.map(|_| kdf::MIN_ITERATIONS);
     let cost = crate::spec::Cost { kdf: Some("pbkdf2"), time_ms: Some(DIGEST_MS), iterations, ..Default::default() };
     let kdf = Kdf::choose(&cost, kdf::LUKS2, hash, hash.size, with.cancel)?;
@@ -346,16 +346,16 @@ fn salt() -> Result<Base64> {
     Ok(Base64(salt))
 }
 
-/// The hash of a new keyslot: SHA-256 where none is named.
+/// The hash of a new keyslot: SHA-256 by default.
 pub(super) fn hash_of(name: Option<&str>) -> Result<&'static Hash> {
     let Some(name) = name else { return Ok(&hash::SHA256) };
     let known = hash::by_name(name).filter(|hash| header_name(hash).is_ok());
     known.ok_or_else(|| Error::misuse(format!("LUKS headers know no hash called {name}")))
 }
 
-/// The hash's name in a header, which is the kernel's, if it is one of those that other programs find by it.
+/// The hash's name in a header, which is the kernel's, if other programs know the hash by it.
 pub(super) fn header_name(hash: &Hash) -> Result<String> {
-    /// Known by different names, or by hardly any program.
+    /// Hashes known by different names, or by hardly any program.
     const REFUSED: &[&str] =
         &["Streebog", "MD4", "RIPEMD-128", "RIPEMD-256", "RIPEMD-320", "SHA-512/224", "SHA-512/256"];
     match hash.name {

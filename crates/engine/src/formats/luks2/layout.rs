@@ -19,11 +19,11 @@ use crate::formats::unencrypted;
 use crate::store::Store;
 use crate::volume::{KernelCipher, Layout, Payload, Segment, integrity};
 
-/// A volume that has been laid out.
+/// The layout of a volume, with warnings.
 pub struct LaidOut {
-    /// Its segments.
+    /// The layout.
     pub layout: Layout,
-    /// What a person must know. Whole sentences.
+    /// Warnings, in whole sentences.
     pub warnings: Vec<Warning>,
 }
 
@@ -32,7 +32,7 @@ pub fn parts(header: &ReadHeader) -> Vec<(u32, &metadata::MetadataSegment)> {
     header.metadata.segments.iter().map(|(n, s)| (*n, s)).filter(|(_, s)| !is_backup(s)).collect()
 }
 
-/// The digests of the keys that the volume's segments are encrypted with, each once.
+/// Returns the digests of the keys that encrypt the volume's segments, each once.
 pub fn digests(header: &ReadHeader) -> Vec<u32> {
     let encrypted = parts(header).into_iter().filter(|(_, segment)| segment.kind == "crypt");
     let mut digests: Vec<_> = encrypted.flat_map(|(n, _)| digests_of(n, &header.metadata, |d| &d.segments)).collect();
@@ -41,10 +41,10 @@ pub fn digests(header: &ReadHeader) -> Vec<u32> {
     digests
 }
 
-/// Refuses a header without data that was given as the volume, before any key is derived.
+/// Refuses a header without data that is given as the volume, before any key is derived.
 ///
 /// # Errors
-/// `Misuse` for a header alone, `Malformed` for a part of one.
+/// `Misuse` for only a header, `Malformed` for a part of one.
 pub fn no_header_alone(header: &ReadHeader, data: &dyn Store, detached: bool) -> Result<()> {
     let end = header_end(&header.metadata, header.binary.hdr_size);
     let alone = match parts(header).first() {
@@ -54,12 +54,12 @@ pub fn no_header_alone(header: &ReadHeader, data: &dyn Store, detached: bool) ->
     alone.map_or(Ok(()), Err)
 }
 
-/// Lays out the volume in `data`: `key` is the volume key of the digest with this number. `detached` says that the header is
-/// elsewhere.
+/// Lays out the volume in `data`: `key` returns the volume key of the digest with this number. `detached` means that the header is
+/// in another store.
 ///
 /// # Errors
-/// `Malformed` for data that are cut short and the like, `Unsupported` for kinds of segments that are not known, `Misuse` where
-/// the data of a detached header are missing.
+/// `Malformed` for truncated data and the like, `Unsupported` for unknown types of segments, `Misuse` if the data of a detached
+/// header are missing.
 pub fn lay_out<'k>(
     header: &ReadHeader,
     data: &dyn Store,
@@ -86,9 +86,9 @@ pub fn lay_out<'k>(
     Ok(LaidOut { layout, warnings })
 }
 
-/// Only a reencryption has parts in clear beside encrypted ones, and a digest over its state, made with the volume's keys, that says
-/// so. Elsewhere whoever can write to the header can add such a part: what is in it was never encrypted, and what is written to it
-/// would not be (the class of CVE-2021-4122; cryptsetup activates no such volume).
+/// Only a reencryption mixes plaintext and encrypted segments, and a digest made with the volume's keys proves its state. In any
+/// other volume, whoever can write to the header could add a plaintext segment. Its contents were never encrypted, and new data
+/// would not be either (the class of CVE-2021-4122; cryptsetup activates no such volume).
 fn all_encrypted_alike(header: &ReadHeader) -> Result<()> {
     let parts = parts(header);
     let all_null = parts.iter().all(|(_, segment)| segment.kind == "crypt" && segment.in_clear());
@@ -207,7 +207,7 @@ impl Making<'_> {
         Ok(payload.with_kernel(self.with.for_kernel.then(layer)))
     }
 
-    /// How long a segment with tags is: as its superblock says, unless the segment says less.
+    /// The length of a segment with tags: that in its superblock, or the segment's own if shorter.
     fn len_in_area(&self, number: u32, segment: &metadata::MetadataSegment, area: u64) -> Result<u64> {
         match segment.size {
             Size::Dynamic => Ok(area),
@@ -218,7 +218,7 @@ impl Making<'_> {
         }
     }
 
-    /// How long a segment is, in bytes, and whether all of it is there to be written.
+    /// Returns the length of a segment in bytes, and whether the store holds it entirely, so that it is writable.
     fn len(&mut self, number: u32, segment: &metadata::MetadataSegment, sector: u64) -> Result<(u64, bool)> {
         let (start, there) = (segment.offset.0, self.data.len());
         match segment.size {

@@ -1,5 +1,5 @@
-//! The JSON area of a LUKS2 header (LUKS2 On-Disk Format Specification, section 3), as it is on the disk. What a newer program has
-//! put there and this one does not know stays in `other`, so that it is written back as it was.
+//! The JSON area of a LUKS2 header (LUKS2 On-Disk Format Specification, section 3), as it is on the disk. Fields unknown to this
+//! program, such as a newer program's, stay in `other` and are written back unchanged.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use serde_json::{Map, Value};
 
 use crate::formats::unencrypted;
 
-/// All of it.
+/// The whole JSON area.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Metadata {
     /// Keyslots by their number, 0 to 31.
     pub keyslots: BTreeMap<u32, Keyslot>,
-    /// Tokens by their number, 0 to 31: kept as they are.
+    /// Tokens by their number, 0 to 31, unchanged.
     pub tokens: BTreeMap<u32, Map<String, Value>>,
     /// Segments of the volume by their number.
     pub segments: BTreeMap<u32, MetadataSegment>,
@@ -23,7 +23,7 @@ pub struct Metadata {
     pub digests: BTreeMap<u32, Digest>,
     /// Sizes, flags and requirements.
     pub config: Config,
-    /// What is not known here.
+    /// Unknown fields.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -31,44 +31,44 @@ pub struct Metadata {
 /// A keyslot.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Keyslot {
-    /// `luks2`, or `reencrypt` for one that keeps the state of a reencryption.
+    /// `luks2`, or `reencrypt` for one that stores the state of a reencryption.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Size of the key in it, in bytes.
+    /// The size of the stored key, in bytes.
     pub key_size: u32,
-    /// 0 if it is only used by its number, 1 normally, 2 if it is tried first.
+    /// 0 if it is tried only when its number is given, 1 normally, 2 if it is tried first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u32>,
-    /// Where it is, and how it is encrypted.
+    /// Its area, and how that is encrypted.
     pub area: Area,
-    /// How its key is derived. Keyslots of the type `luks2` have it.
+    /// The derivation of its area's key, for keyslots of type `luks2`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kdf: Option<Kdf>,
-    /// How the key is split. Keyslots of the type `luks2` have it.
+    /// The splitting of its key, for keyslots of type `luks2`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub af: Option<Af>,
-    /// What is not known here; `mode` and `direction` of the type `reencrypt`.
+    /// Unknown fields; `mode` and `direction` for type `reencrypt`.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
-/// Where the binary part of a keyslot is.
+/// The area of a keyslot's binary data.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Area {
     /// `raw`; for reencryption `none`, `journal`, `checksum`, `datashift`, `datashift-journal`, `datashift-checksum`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Where it begins, in bytes from the beginning of the header's store.
+    /// Its offset in the header's store, in bytes.
     pub offset: Decimal,
     /// Its size, in bytes.
     pub size: Decimal,
-    /// Cipher specification of the type `raw`.
+    /// The cipher specification, for type `raw`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub encryption: Option<String>,
     /// Size of the key of that cipher, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_size: Option<u32>,
-    /// What is not known here; `hash`, `sector_size`, `shift_size` of reencryption.
+    /// Unknown fields; `hash`, `sector_size`, `shift_size` for reencryption.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -96,7 +96,7 @@ pub struct Kdf {
     /// Argon2's lanes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<u32>,
-    /// What is not known here.
+    /// Unknown fields.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -107,28 +107,28 @@ pub struct Af {
     /// `luks1`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// How often the key is split: 4000.
+    /// How many stripes the key is split into: 4000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stripes: Option<u32>,
     /// The splitter's hash.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hash: Option<String>,
-    /// What is not known here.
+    /// Unknown fields.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
-/// A part of the volume.
+/// A segment of the volume.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct MetadataSegment {
     /// `crypt`, `linear`, `hw-opal`, `hw-opal-crypt`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Where it begins in the data's store, in bytes.
+    /// Its offset in the data's store, in bytes.
     pub offset: Decimal,
     /// Its size.
     pub size: Size,
-    /// Number of its first sector, in units of 512 bytes.
+    /// The number of its first sector, in units of 512 bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iv_tweak: Option<Decimal>,
     /// Cipher specification.
@@ -137,55 +137,55 @@ pub struct MetadataSegment {
     /// Size of an encryption sector, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sector_size: Option<u32>,
-    /// What protects it from changes.
+    /// What protects it from modification.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub integrity: Option<Integrity>,
     /// `in-reencryption`, `backup-previous`, `backup-final`, `backup-moved-segment`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flags: Vec<String>,
-    /// What is not known here.
+    /// Unknown fields.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
 impl MetadataSegment {
-    /// Whether the plaintext itself is stored.
+    /// Whether it stores plaintext.
     pub fn in_clear(&self) -> bool {
         self.kind == "linear" || self.encryption.as_deref().is_some_and(unencrypted::is_null)
     }
 
-    /// Whether a key of the volume's encrypts it, which a drive's own key does not.
+    /// Whether it is encrypted with a volume key. A self-encrypting drive's own key does not count.
     pub fn is_encrypted(&self) -> bool {
         self.kind == "crypt" && !self.in_clear()
     }
 
-    /// Size and numbers of its sectors, for its cipher.
+    /// The size and numbering of its sectors, for its cipher.
     pub fn sectors(&self) -> Sectors {
         Sectors {
             size: self.sector_size.unwrap_or(512) as usize,
-            // Numbers count units of 512 bytes whatever the size of a sector is (lib/setup.c, `LUKS2_activate`).
+            // Sector numbers count units of 512 bytes, whatever the sector size (lib/setup.c, `LUKS2_activate`).
             large_iv: false,
             iv_offset: self.iv_tweak.unwrap_or_default().0,
         }
     }
 }
 
-/// What protects a segment from changes.
+/// What protects a segment from modification.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Integrity {
-    /// As dm-crypt writes it: `hmac(sha256)`, `aead`, `poly1305`.
+    /// In dm-crypt's notation: `hmac(sha256)`, `aead`, `poly1305`.
     #[serde(rename = "type")]
     pub kind: String,
     /// `none`.
     pub journal_encryption: String,
     /// `none`.
     pub journal_integrity: String,
-    /// What is not known here; `key_size`.
+    /// Unknown fields; `key_size`.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
-/// What tells whether a volume key is the right one.
+/// A digest, which verifies a volume key.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Digest {
     /// `pbkdf2`.
@@ -193,7 +193,7 @@ pub struct Digest {
     pub kind: String,
     /// Keyslots that hold the key.
     pub keyslots: Vec<Id>,
-    /// Segments that are encrypted with it.
+    /// Segments that the key encrypts.
     pub segments: Vec<Id>,
     /// The salt.
     pub salt: Base64,
@@ -205,7 +205,7 @@ pub struct Digest {
     /// PBKDF2's iterations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iterations: Option<u32>,
-    /// What is not known here.
+    /// Unknown fields.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
@@ -215,42 +215,42 @@ pub struct Digest {
 pub struct Config {
     /// Size of the JSON area, in bytes.
     pub json_size: Decimal,
-    /// Size of the area of all keyslots, in bytes.
+    /// The size of the keyslots area, in bytes.
     pub keyslots_size: Decimal,
     /// Flags for opening: `allow-discards`, `no-journal` …
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub flags: Vec<String>,
-    /// What a program must know to touch the volume.
+    /// The features that a program must support to use the volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requirements: Option<Requirements>,
-    /// What is not known here.
+    /// Unknown fields.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
-/// What a program must know to touch the volume.
+/// The features that a program must support to use the volume.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Requirements {
     /// `online-reencrypt-v2`, `inline-hw-tags`, `opal` …
     #[serde(default)]
     pub mandatory: Vec<String>,
-    /// What is not known here.
+    /// Unknown fields.
     #[serde(flatten)]
     pub other: Map<String, Value>,
 }
 
-/// A number of 64 bits, which JSON cannot hold for sure: a string of decimal digits.
+/// A number of 64 bits as a string of decimal digits, since JSON numbers may lose precision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Decimal(pub u64);
 
-/// The number of an object, a string of decimal digits.
+/// The number of an object, as a string of decimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Id(pub u32);
 
 /// The size of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// As much as the store has.
+    /// Up to the end of the store.
     Dynamic,
     /// In bytes.
     Fixed(u64),
@@ -260,7 +260,7 @@ pub enum Size {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Base64(pub Vec<u8>);
 
-/// Digits and nothing else: no sign, no blank. Zeros in front are taken, as by cryptsetup.
+/// Accepts only digits: no sign, no blank. Leading zeros are accepted, as in cryptsetup.
 fn decimal(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten()
@@ -289,7 +289,7 @@ impl Serialize for Decimal {
 
 impl<'de> Deserialize<'de> for Id {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        // As the object is called that it names, without zeros in front.
+        // A reference matches the object's name, without leading zeros.
         text(from, "number of an object", |text| {
             decimal(text)?.try_into().ok().map(Self).filter(|_| text == "0" || !text.starts_with('0'))
         })

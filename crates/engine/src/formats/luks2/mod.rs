@@ -1,7 +1,7 @@
 //! LUKS2 (LUKS2 On-Disk Format Specification 1.1.x): two copies of a binary header with metadata in JSON, keyslots that hold the
 //! volume key, and segments that say where the data are.
 //!
-//! Reading never writes: cryptsetup repairs a damaged copy when it opens a volume, here it is told and left as it is.
+//! Reading never writes: cryptsetup repairs a damaged copy when it opens a volume; here the damage is reported and left unchanged.
 
 mod backup;
 #[doc(hidden)]
@@ -56,13 +56,13 @@ use unlock::OpenedKey;
 /// The format's name.
 pub(super) const NAME: &str = "LUKS2";
 
-/// Bytes at the beginning that marks of other formats are in.
+/// How many bytes at the beginning are searched for signatures of other formats.
 const START: u64 = 0x11000;
 
 /// LUKS2.
 pub static LUKS2: Luks2 = Luks2;
 
-/// LUKS2, as a row of the table of formats.
+/// LUKS2, as a row of the format table.
 pub struct Luks2;
 
 impl Format for Luks2 {
@@ -119,7 +119,7 @@ impl Format for Luks2 {
                 RecoveryKey,
                 Token,
             ],
-            // A hash and a cipher would narrow the trials; the header says them, and tables of mounts have lines with both.
+            // A hash and a cipher would narrow the trials. The header names them, but tables of mounts have lines with both.
             opening: &[Hash, Cipher, Keyfile, VolumeKey, Keyslot, BackupHeader, DetachedHeader],
         }
     }
@@ -163,7 +163,7 @@ fn marks_of(header: &ReadHeader) -> Vec<KeyMark> {
     header.metadata.digests.values().map(|digest| (digest.salt.0.clone(), digest.digest.0.clone())).collect()
 }
 
-/// What a sound header at the beginning says.
+/// Describes a sound header at the beginning.
 fn described(header: &ReadHeader) -> String {
     let slots = header.metadata.keyslots.len();
     let plural = if slots == 1 { "" } else { "s" };
@@ -176,8 +176,8 @@ fn described(header: &ReadHeader) -> String {
     format!("it has a LUKS2 header with {slots} keyslot{plural}, UUID {uuid}{damage}")
 }
 
-/// What is to be said where the primary header is gone and a checksum proves what it was, or a secondary one is sound, which may
-/// belong to what was there before.
+/// The verdict if the primary header is gone but a checksum proves a reconstruction, or a secondary header is sound, which may
+/// belong to an earlier volume.
 fn lost(header: &ReadHeader, start: &[u8]) -> Verdict {
     let at = header.binary.hdr_size;
     if header.which == Which::Primary {
@@ -196,7 +196,7 @@ fn lost(header: &ReadHeader, start: &[u8]) -> Verdict {
     }
 }
 
-/// A header that has been read and not been unlocked.
+/// A header that has been read but not unlocked.
 struct Luks2Header {
     header: ReadHeader,
     stored: Stored,
@@ -210,7 +210,7 @@ impl Luks2Header {
 }
 
 impl Header for Luks2Header {
-    /// A keyfile is a passphrase.
+    /// A keyfile replaces the passphrase.
     fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
         keyfiles.is_empty()
     }
@@ -293,7 +293,7 @@ fn unlocked(header: &ReadHeader, stored: &Stored, with: &Unlock<'_>) -> Result<U
     })
 }
 
-/// A volume that is being reencrypted, as it is: what was interrupted is read as it would be after recovery.
+/// Unlocks a volume during reencryption: an interrupted zone is read as it would be after recovery.
 fn being_reencrypted(header: &ReadHeader, stored: &Stored, with: &Unlock<'_>, begun: Instant) -> Result<Unlocked> {
     let stores = reencrypt::HeaderAndData::new(&*stored.header, stored.detached.as_deref());
     let opened = reencrypt::open(header, &stores, with)?;
@@ -316,7 +316,7 @@ fn facts(header: &ReadHeader, opened: &OpenedKey, size: u64) -> Result<Facts> {
     let specification = encrypted.and_then(|s| s.encryption.as_deref()).unwrap_or_default();
     let (cipher, mode) = specification.split_once('-').unwrap_or((specification, ""));
     let kdf = opened.keyslot.and_then(|n| header.metadata.keyslots[&n].kdf.as_ref());
-    // The volume key itself was given: nothing is derived.
+    // With the volume key itself, nothing is derived.
     let told = kdf.map(|kdf| derivation::of(kdf).map(|kdf| kdf.derivation())).transpose()?;
     let text = |bytes: &[u8]| (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned());
     Ok(Facts {

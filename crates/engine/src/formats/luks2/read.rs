@@ -1,4 +1,4 @@
-//! Reading both copies of a header, without writing anything: a copy that is damaged or old is told, and left as it is.
+//! Reads both copies of a header and writes nothing: a damaged or old copy is reported and left unchanged.
 
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 
@@ -10,54 +10,54 @@ use crate::edit::Seen;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 
-/// As deep as objects and arrays may be inside each other: json-c's `JSON_TOKENER_DEFAULT_DEPTH`, with which cryptsetup reads them.
+/// The deepest nesting of objects and arrays: json-c's `JSON_TOKENER_DEFAULT_DEPTH`, with which cryptsetup reads them.
 const DEPTH: usize = 32;
 
-/// A header that has been read: the copy that counts, and what the other one is like.
+/// A header that has been read: the copy in use, and the condition of the other one.
 #[derive(Debug)]
 pub struct ReadHeader {
-    /// The binary header of the copy that counts.
+    /// The binary header of the copy in use.
     pub binary: Binary,
-    /// Its JSON area, checked as a whole.
+    /// Its JSON area, fully validated.
     pub metadata: Metadata,
     /// The JSON text as it is stored.
     pub json: Vec<u8>,
-    /// Which copy counts: the newer one of those that are sound, the primary one where both are.
+    /// Which copy is in use: the newer sound one, or the primary one if both are equal.
     pub which: Which,
-    /// What the primary copy is like.
+    /// The condition of the primary copy.
     pub primary: Luks2CopyState,
-    /// What the secondary copy is like.
+    /// The condition of the secondary copy.
     pub secondary: Luks2CopyState,
-    /// The binary headers of the copies that are sound, as they were read. Their checksums are over the metadata too, and each
-    /// change gives them new salts: with them an edit knows what it was made for.
+    /// The binary headers of the sound copies, as they were read. Their checksums also cover the metadata, and each change gives
+    /// them new salts. So they show an edit whether the header is still the one it was made for.
     pub seen: Vec<Seen>,
 }
 
-/// What a copy of the header is like.
+/// The condition of one copy of the header.
 #[derive(Debug)]
 pub enum Luks2CopyState {
     /// Sound, and the newest.
     Current,
-    /// Sound, but older: changing the header was interrupted.
+    /// Sound, but older: a change of the header was interrupted.
     Stale {
         /// Its sequence number.
         seqid: u64,
     },
-    /// Sound and as new, but not the same: no program makes this.
+    /// Sound and equally new, but different, which no program produces.
     Differs,
-    /// Damaged or not there, and what is wrong.
+    /// Damaged or missing, with the reason.
     Damaged(Error),
 }
 
 impl Luks2CopyState {
-    /// Whether it may stay as it is.
+    /// Whether it needs no repair.
     pub fn is_current(&self) -> bool {
         matches!(self, Self::Current)
     }
 }
 
 impl ReadHeader {
-    /// What a person must know about the copies. Whole sentences.
+    /// Warnings about the copies, in whole sentences.
     pub fn warnings(&self) -> Vec<Warning> {
         let about = |which: Which, state: &Luks2CopyState| {
             let what = match state {
@@ -83,27 +83,26 @@ impl ReadHeader {
     }
 }
 
-/// One copy, sound by itself or put together.
+/// One copy, sound by itself or reconstructed.
 struct Copy {
     seen: Seen,
     binary: Binary,
     metadata: Metadata,
     json: Vec<u8>,
-    /// What was wrong with it as it is stored, where its checksum shows what it was.
+    /// The original damage, if a checksum proved the reconstruction.
     mended: Option<Error>,
 }
 
-/// Reads the header, whichever of its copies is sound and newer (`LUKS2_disk_hdr_read` of cryptsetup's luks2_disk_metadata.c, but
-/// that writes).
+/// Reads the newer sound copy of the header (like `LUKS2_disk_hdr_read` of cryptsetup's luks2_disk_metadata.c, which also writes).
 ///
 /// # Errors
-/// `NotThisFormat` where neither copy begins like one; what is wrong with the primary copy, or with the secondary one where there
-/// is no primary, if neither is sound; `Io`.
+/// `NotThisFormat` if neither copy begins like a header; if neither is sound, the primary copy's error, or the secondary copy's if
+/// there is no primary; `Io`.
 pub fn read(store: &dyn Store) -> Result<ReadHeader> {
     read_copies(store, true)
 }
 
-/// Like [`read`], but by the secondary copy alone.
+/// Like [`read`], but uses only the secondary copy.
 ///
 /// # Errors
 /// Those of [`read`].
@@ -124,7 +123,7 @@ fn read_copies(store: &dyn Store, with_primary: bool) -> Result<ReadHeader> {
     choose(if with_primary { primary } else { primary.and_then(|_| Err(left_out())) }, secondary)
 }
 
-/// The size that a primary copy says whose checksum is right, but whose metadata nobody can read.
+/// The header size in a primary copy whose checksum is right but whose metadata cannot be read.
 fn damaged_but_sized(store: &dyn Store) -> Option<u64> {
     let stored = Stored::read(store, Which::Primary, 0).ok()?;
     stored.checked().is_ok().then_some(stored.binary.hdr_size)
@@ -132,13 +131,13 @@ fn damaged_but_sized(store: &dyn Store) -> Option<u64> {
 
 fn choose(primary: Result<Copy>, secondary: Result<Copy>) -> Result<ReadHeader> {
     let seen = [&primary, &secondary].into_iter().flatten().map(|copy| copy.seen.clone()).collect();
-    // One that was put together is as good as any to read, and is to be written anew.
+    // A reconstructed copy is as good as any for reading, and must be rewritten.
     let current = |copy: &mut Copy| copy.mended.take().map_or(Luks2CopyState::Current, Luks2CopyState::Damaged);
     let (copy, which, one, other) = match (primary, secondary) {
         (Ok(mut one), Ok(mut other)) => {
             let (a, b) = (one.binary.seqid, other.binary.seqid);
             let same = a == b && one.says_the_same(&other);
-            // What is whole as it is counts before what was put together.
+            // An intact copy takes precedence over a reconstructed one.
             let use_other = a < b || same && one.mended.is_some() && other.mended.is_none();
             let first = if a < b { Luks2CopyState::Stale { seqid: a } } else { current(&mut one) };
             let second = match () {
@@ -181,7 +180,7 @@ fn neither(primary: Error, secondary: Error) -> Error {
     primary.hint(format!("The secondary header is unusable, too: {secondary}. Restore a header backup."))
 }
 
-/// What the store fails to read is no damage of the header.
+/// A read error of the store is not damage of the header.
 fn io_is_an_error<T>(read: Result<T>) -> Result<Result<T>> {
     match read {
         Err(e) if matches!(e.kind, ErrorKind::Io(_)) => Err(e),
@@ -189,8 +188,8 @@ fn io_is_an_error<T>(read: Result<T>) -> Result<Result<T>> {
     }
 }
 
-/// The first sound secondary copy, for when the primary one does not tell where it is. If none is sound, what is wrong with the
-/// first that is there.
+/// Returns the first sound secondary copy, for a primary copy that does not tell where it is. If none is sound, returns the error
+/// of the first one found.
 fn find_secondary(store: &dyn Store) -> Result<Copy> {
     let mut first = None;
     for at in SIZES {
@@ -208,8 +207,8 @@ fn missing(which: Which) -> Error {
     ErrorKind::NotThisFormat(format!("there is no {} LUKS2 header", which.name())).into()
 }
 
-/// The copy at `offset`, if it is sound by itself, or its checksum proves what it was: `wipefs` takes only the first bytes, and what
-/// overwrites the binary header of one copy often leaves its metadata, which are those of the other.
+/// Returns the copy at `offset` if it is sound, or if its checksum proves a reconstruction. `wipefs` erases only the first bytes,
+/// and whatever overwrites the JSON area of one copy often leaves the other's, which is the same.
 fn copy(store: &dyn Store, which: Which, offset: u64) -> Result<Copy> {
     let mut stored = Stored::read(store, which, offset)?;
     let mut mended = (!stored.marked).then(|| stored.wiped());
@@ -228,22 +227,22 @@ fn copy(store: &dyn Store, which: Which, offset: u64) -> Result<Copy> {
     Ok(Copy { seen: Seen { at: offset, bytes: seen }, binary, metadata, json, mended })
 }
 
-/// The bytes of a copy, with the magic that belongs there.
+/// The bytes of a copy, with the magic restored.
 struct Stored {
     which: Which,
     offset: u64,
     binary: Binary,
     /// The binary header as it is stored.
     seen: Vec<u8>,
-    /// All of the copy, with the magic.
+    /// The whole copy, with the magic restored.
     whole: Vec<u8>,
-    /// Whether the magic is there.
+    /// Whether the magic was there.
     marked: bool,
 }
 
 impl Stored {
     /// # Errors
-    /// `NotThisFormat` where nothing says that there is one; `Malformed`, `Unsupported`, `Io`.
+    /// `NotThisFormat` if nothing shows that there is a header; `Malformed`, `Unsupported`, `Io`.
     fn read(store: &dyn Store, which: Which, offset: u64) -> Result<Self> {
         let mut start = [0; binary::LEN];
         if !read_all(store, offset, &mut start)? {
@@ -255,7 +254,7 @@ impl Stored {
             return Err(ErrorKind::NotThisFormat("it is a LUKS1 volume".into()).into());
         }
         start[..6].copy_from_slice(which.magic());
-        // Without a magic nothing is told of what is wrong: it is something else.
+        // Without a magic, damage is not reported: the bytes are something else.
         let parsed = Binary::parse(&start, which, offset);
         let binary = if marked { parsed? } else { parsed.map_err(|_| missing(which))? };
         let mut whole = vec![0; binary.hdr_size as usize];
@@ -273,7 +272,7 @@ impl Stored {
         self.binary.check(&self.whole, self.offset)
     }
 
-    /// Takes the metadata of the other copy: where both are as old they are the same, byte by byte.
+    /// Takes the metadata of the other copy: in two copies of the same age they are identical.
     fn with_the_json_of_the_other(&mut self, store: &dyn Store) -> Result<()> {
         let other = match self.which {
             Which::Primary => self.binary.hdr_size,
@@ -282,7 +281,7 @@ impl Stored {
         read_all(store, other + binary::LEN as u64, &mut self.whole[binary::LEN..]).map(drop)
     }
 
-    /// What is wrong with one whose magic is gone.
+    /// The error for a copy whose magic is missing.
     fn wiped(&self) -> Error {
         let what = format!("the signature of the {} header is missing; the rest is intact", self.which.name());
         ErrorKind::Malformed { field: "magic", offset: self.offset, what }.into()
@@ -290,13 +289,13 @@ impl Stored {
 }
 
 impl Copy {
-    /// Whether all but the salt is the same.
+    /// Whether everything except the salt is the same.
     fn says_the_same(&self, other: &Self) -> bool {
         self.json == other.json && Binary { salt: other.binary.salt, ..self.binary.clone() } == other.binary
     }
 }
 
-/// Whether the store is long enough for the keyslots. cryptsetup looks at this too (`device_check_size`).
+/// Checks that the store is long enough for the keyslots. cryptsetup checks this too (`device_check_size`).
 fn fits(copy: Copy, store: &dyn Store) -> Result<Copy> {
     let end = 2 * copy.binary.hdr_size + copy.metadata.config.keyslots_size.0;
     if end > store.len() {
@@ -312,7 +311,7 @@ fn fits(copy: Copy, store: &dyn Store) -> Result<Copy> {
     Ok(copy)
 }
 
-/// Whether there were enough bytes.
+/// Returns whether there were enough bytes.
 fn read_all(store: &dyn Store, offset: u64, out: &mut [u8]) -> Result<bool> {
     if offset.checked_add(out.len() as u64).is_none_or(|end| end > store.len()) {
         return Ok(false);
@@ -321,7 +320,7 @@ fn read_all(store: &dyn Store, offset: u64, out: &mut [u8]) -> Result<bool> {
     Ok(true)
 }
 
-/// The text in a JSON area, which zeros fill up (specification, section 3; cryptsetup's `validate_json_area`).
+/// Returns the text of a JSON area, which is padded with zeros (specification, section 3; cryptsetup's `validate_json_area`).
 fn json_text(area: &[u8], at: u64) -> Result<&[u8]> {
     let wrong = |place: usize, what: &str| {
         Err(ErrorKind::Malformed { field: "JSON area", offset: at + place as u64, what: what.to_owned() }.into())
@@ -338,7 +337,7 @@ fn json_text(area: &[u8], at: u64) -> Result<&[u8]> {
     Ok(&area[..len])
 }
 
-/// Reads the text, which begins `at` bytes into the store.
+/// Parses the text, which begins at the offset `at` of the store.
 pub(super) fn parse(json: &[u8], at: u64) -> Result<Metadata> {
     if let Some(place) = too_deep(json) {
         let what = format!("objects and arrays are nested more than {DEPTH} deep");
@@ -349,7 +348,7 @@ pub(super) fn parse(json: &[u8], at: u64) -> Result<Metadata> {
     checked.and_then(|()| serde_json::from_slice(json)).map_err(|e| json_error(&e, json, at))
 }
 
-/// Where the text is deeper than it may be.
+/// Returns where the text exceeds the nesting limit.
 fn too_deep(json: &[u8]) -> Option<usize> {
     let (mut depth, mut in_text, mut escaped) = (0usize, false, false);
     for (place, byte) in json.iter().enumerate() {
@@ -368,7 +367,7 @@ fn too_deep(json: &[u8]) -> Option<usize> {
     None
 }
 
-/// serde_json's error with the place in the store.
+/// Converts serde_json's error to one with the offset in the store.
 fn json_error(error: &serde_json::Error, json: &[u8], at: u64) -> Error {
     let lines = json.split_inclusive(|b| *b == b'\n').take(error.line().saturating_sub(1));
     let place = lines.map(<[u8]>::len).sum::<usize>() + error.column().saturating_sub(1);
@@ -377,7 +376,7 @@ fn json_error(error: &serde_json::Error, json: &[u8], at: u64) -> Error {
     ErrorKind::Malformed { field: "JSON area", offset: at + place as u64, what }.into()
 }
 
-/// Reads anything, and refuses an object with the same key twice: programs do not agree which one counts.
+/// Reads any JSON, and refuses objects with a duplicate key: programs do not agree which one is valid.
 #[derive(Clone, Copy)]
 struct NoKeyTwice;
 

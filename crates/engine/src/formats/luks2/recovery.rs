@@ -1,5 +1,5 @@
-//! Recovery keys that `systemd-cryptenroll --recovery-key` makes. People type them from paper, so they are taken with or without
-//! hyphens and blanks, and in any case; the keyslot holds one form only.
+//! Recovery keys from `systemd-cryptenroll --recovery-key`. People type them from paper, so they are accepted with or without
+//! hyphens and blanks, in upper or lower case. The keyslot uses one canonical form.
 
 use claviger_crypto::Secret;
 use serde_json::{Map, Value};
@@ -8,19 +8,20 @@ use super::metadata::Metadata;
 use crate::error::Result;
 use crate::random;
 
-/// The type of the token that marks its keyslot.
+/// The type of the token that marks a keyslot as a recovery key's.
 pub const TOKEN: &str = "systemd-recovery";
 
 /// Modhex: letters that lie in the same place on most keyboards (systemd, src/shared/recovery-key.c).
 const LETTERS: &[u8] = b"cbdefghijklnrtuv";
 
-/// Letters of a key: two for each of its 32 bytes.
+/// The number of letters in a key: two for each of its 32 bytes.
 const LEN: usize = 64;
 
-/// Letters between two hyphens.
+/// The number of letters between two hyphens.
 const GROUP: usize = 8;
 
-/// The passphrase of a keyslot that a token marks as that of a recovery key, if `typed` is one: in lower case, with hyphens.
+/// Returns the passphrase for a keyslot that a token marks as a recovery key's, if `typed` is a recovery key: in lower case, with
+/// hyphens.
 pub fn passphrase(metadata: &Metadata, keyslot: u32, typed: &[u8]) -> Option<Secret> {
     let number = Value::String(keyslot.to_string());
     let marks = |token: &Map<String, Value>| {
@@ -30,7 +31,7 @@ pub fn passphrase(metadata: &Metadata, keyslot: u32, typed: &[u8]) -> Option<Sec
     if metadata.tokens.values().any(marks) { normal(typed) } else { None }
 }
 
-/// A new recovery key, in the form that is stored.
+/// Returns a new recovery key in its canonical form.
 pub fn fresh() -> Result<Secret> {
     let bytes = random::secret(LEN / 2)?;
     let mut letters = Secret::zeroed(LEN);
@@ -40,14 +41,14 @@ pub fn fresh() -> Result<Secret> {
     Ok(normal(&letters).expect("all of them are letters of a key"))
 }
 
-/// The token for a keyslot of this passphrase, if that is a recovery key in the form that is stored.
+/// Returns the token for a keyslot with this passphrase, if that is a recovery key in its canonical form.
 pub fn token(passphrase: &[u8], keyslot: u32) -> Option<Map<String, Value>> {
     normal(passphrase).filter(|stored| stored.same_as(passphrase))?;
     let keyslots = Value::from(vec![keyslot.to_string()]);
     Some(Map::from_iter([("type".to_owned(), TOKEN.into()), ("keyslots".to_owned(), keyslots)]))
 }
 
-/// The form that is stored.
+/// Returns the canonical form.
 fn normal(typed: &[u8]) -> Option<Secret> {
     let mut stored = Secret::zeroed(LEN + LEN / GROUP - 1);
     stored.fill(b'-');

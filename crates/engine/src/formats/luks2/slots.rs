@@ -1,4 +1,4 @@
-//! Keyslots as the metadata have them: which numbers and which parts of the keyslots area are free, and who refers to whom.
+//! Keyslots in the metadata: which numbers and parts of the keyslots area are free, and what refers to a keyslot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,19 +9,19 @@ use super::validate::NUMBERS;
 use crate::error::{Error, Result};
 use crate::formats::unencrypted;
 
-/// How often a key is split (cryptsetup's luks.h, `LUKS_STRIPES`).
+/// How many stripes a key is split into (cryptsetup's luks.h, `LUKS_STRIPES`).
 pub(super) const STRIPES: u32 = 4000;
 
-/// What areas of keyslots begin and end at, in bytes.
+/// The alignment of keyslot areas, in bytes.
 pub(super) const BLOCK: u64 = 4096;
 
-/// Bytes of the area of a keyslot for a key of so many bytes (cryptsetup's luks2_json_format.c, `get_area_size`).
+/// The size of a keyslot's area for a key of this size, in bytes (cryptsetup's luks2_json_format.c, `get_area_size`).
 pub(super) fn area_len(key_len: usize) -> u64 {
     (key_len as u64 * u64::from(STRIPES)).next_multiple_of(BLOCK)
 }
 
-/// The cipher of data as that of the area of a keyslot, where cryptsetup can open such areas: it does so in user space, and knows these
-/// initialisation vectors only, and none with an option that changes nothing, such as Tomb's `plain64:sha256` (2.6.1,
+/// Returns the data's cipher for a keyslot's area, if cryptsetup can open such areas. It does so in user space, where it supports
+/// only these initialisation vectors, and none with a redundant option, such as Tomb's `plain64:sha256` (2.6.1,
 /// lib/crypto_backend/crypto_storage.c, `crypt_sector_iv_init`).
 pub(super) fn area_cipher(specification: &str) -> Option<String> {
     let (cipher, mode) = specification.split_once('-')?;
@@ -39,13 +39,13 @@ pub(super) fn area_cipher(specification: &str) -> Option<String> {
     }
 }
 
-/// The first free number of keyslots, tokens, digests.
+/// The first free number of a keyslot, token or digest.
 pub(super) fn free_number<T>(taken: &BTreeMap<u32, T>) -> Option<u32> {
     (0..NUMBERS).find(|number| !taken.contains_key(number))
 }
 
-/// Where `len` bytes of the keyslots area are free, in bytes from the beginning of the header. `hdr_size` is the size of one
-/// copy of the header: the area begins behind the second.
+/// Returns the offset of `len` free bytes in the keyslots area, from the beginning of the header. `hdr_size` is the size of one
+/// copy of the header; the area begins behind the second copy.
 ///
 /// # Errors
 /// `Misuse` if there is no such place.
@@ -68,12 +68,12 @@ pub(super) fn free_area(metadata: &Metadata, hdr_size: u64, len: u64) -> Result<
     Err(Error::misuse(what).hint("Nothing was changed. Remove a keyslot that is no longer needed."))
 }
 
-/// Where the next block begins; the end of all where there is none any more.
+/// Returns where the next block begins, or `u64::MAX` if there is none.
 pub(super) fn next_block(at: u64) -> u64 {
     at.checked_next_multiple_of(BLOCK).unwrap_or(u64::MAX)
 }
 
-/// The digest of the key that the data are encrypted with: that of the first segment which has one.
+/// The digest of the data's key: that of the first segment with a digest.
 pub(super) fn data_digest(metadata: &Metadata) -> Option<(u32, &Digest)> {
     let of = |segment: &u32| metadata.digests.iter().find(|(_, d)| d.segments.contains(&Id(*segment)));
     metadata.segments.keys().find_map(of).map(|(number, digest)| (*number, digest))
@@ -84,7 +84,7 @@ pub(super) fn of_data(metadata: &Metadata) -> BTreeSet<u32> {
     data_digest(metadata).map(|(_, digest)| digest.keyslots.iter().map(|id| id.0).collect()).unwrap_or_default()
 }
 
-/// Takes the keyslot out, and out of whatever refers to it: tokens stay, digests that stand for nothing any more go.
+/// Removes the keyslot and all references to it. Tokens stay; digests without any reference are removed.
 pub(super) fn take_out(metadata: &mut Metadata, keyslot: u32) {
     metadata.keyslots.remove(&keyslot);
     for digest in metadata.digests.values_mut() {

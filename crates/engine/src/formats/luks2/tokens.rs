@@ -1,5 +1,5 @@
-//! Tokens: what other programs keep in the header to find a passphrase. They are passed on as they are; what systemd has sealed for
-//! a smart card is released here, too.
+//! Tokens, in which other programs store what they need to find a passphrase. They are passed on unchanged. Passphrases that
+//! systemd sealed for a smart card can be released here, too.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -84,7 +84,7 @@ fn at(metadata: &mut Metadata, number: u32) -> Result<&mut Map<String, Value>> {
     metadata.tokens.get_mut(&number).ok_or_else(|| Error::misuse(format!("there is no token {number}")))
 }
 
-/// The tokens behind which a passphrase lies sealed: all but those of recovery keys, which people type.
+/// The tokens that seal a passphrase: all except those of recovery keys, which people type.
 pub(super) fn sealed(metadata: &Metadata) -> Vec<Sealed> {
     let sealed = |(number, token): (&u32, &Map<String, Value>)| {
         let kind = token.get("type").and_then(Value::as_str).filter(|kind| *kind != recovery::TOKEN)?;
@@ -99,7 +99,7 @@ pub(super) fn sealed(metadata: &Metadata) -> Vec<Sealed> {
     metadata.tokens.iter().filter_map(sealed).collect()
 }
 
-/// What is sealed in a way that is not known here is [`Releaser::Other`].
+/// A passphrase sealed in an unknown way is [`Releaser::Other`].
 fn releaser(kind: &str, token: &Map<String, Value>) -> Releaser {
     let known = match kind {
         tpm2::TOKEN => tpm2::Envelope::parse(token).ok().map(|envelope| Releaser::Tpm(Box::new(envelope))),

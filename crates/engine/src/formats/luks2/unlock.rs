@@ -1,5 +1,5 @@
-//! From a passphrase to a volume key: the keyslots that may hold it, what each of them costs, and the digest that tells whether a
-//! key is the right one (LUKS2 On-Disk Format Specification 1.1.1, sections 3.2 and 3.4).
+//! Gets from a passphrase to a volume key: the keyslots that may hold it, the cost of each, and the digest that verifies the key
+//! (LUKS2 On-Disk Format Specification 1.1.1, sections 3.2 and 3.4).
 
 use claviger_crypto::Secret;
 use claviger_crypto::dmcrypt::Specification;
@@ -20,31 +20,31 @@ use crate::formats::luks::{Area, cipher_error, passphrase};
 use crate::formats::plan::{PlannedSlot, UnlockPlan};
 use crate::store::Store;
 
-/// How often a key is split, whatever the header says of it: cryptsetup's `LUKS_STRIPES`, the only number that it uses.
+/// How many stripes a key is split into, whatever the header says: cryptsetup's `LUKS_STRIPES`, the only number it uses.
 const STRIPES: u32 = 4000;
 
-/// Bytes of a digest that LUKS1 made (`LUKS_DIGESTSIZE`): one that was converted keeps it.
+/// The size of a digest from LUKS1, in bytes (`LUKS_DIGESTSIZE`). Converted volumes keep it.
 const SHORT_DIGEST: usize = 20;
 
-/// Size of a digest at most, in bytes: that of the largest hash.
+/// The largest size of a digest, in bytes: that of the largest hash.
 const LONG_DIGEST: usize = 64;
 
 /// A volume key, and where it was found.
 pub struct OpenedKey {
-    /// The keyslot; none where the volume key itself was given.
+    /// The keyslot; `None` if the volume key itself was given.
     pub keyslot: Option<u32>,
-    /// The digest that the key has.
+    /// The number of the key's digest.
     pub digest: u32,
     /// The key.
     pub key: Secret,
-    /// Keyslots that were tried, this one included.
+    /// How many keyslots were tried, this one included.
     pub trials: u64,
-    /// Keyslots of it that could not be tried, and why.
+    /// The keyslots that could not be tried, with the reasons.
     pub left_out: Vec<(u32, Error)>,
 }
 
-/// The keyslots that hold the key with this digest, in the order in which they are tried: those that are preferred, then the others,
-/// each by their numbers. Those with priority 0 are tried only where `only` names them (specification, section 3.2, `priority`).
+/// Returns the keyslots of the key with this digest in the order of trials: preferred ones, then the others, each by number.
+/// Keyslots with priority 0 are tried only if `only` names them (specification, section 3.2, `priority`).
 pub fn keyslots_of(metadata: &Metadata, digest: u32, only: Option<u32>) -> Vec<u32> {
     let holds = |n: &u32| digests_of(*n, metadata, |digest| &digest.keyslots).contains(&digest);
     let wanted = |n: u32, slot: &Keyslot| match only {
@@ -57,7 +57,7 @@ pub fn keyslots_of(metadata: &Metadata, digest: u32, only: Option<u32>) -> Vec<u
     slots.into_iter().map(|(_, n)| n).collect()
 }
 
-/// What trying `keyslots` costs. Nothing is derived.
+/// Estimates the cost of trying `keyslots`, without deriving anything.
 pub fn plan(header: &ReadHeader, keyslots: &[u32], with: &Unlock<'_>) -> UnlockPlan {
     let slot = |number: &u32| {
         let keyslot = header.metadata.keyslots.get(number)?;
@@ -73,11 +73,11 @@ pub fn plan(header: &ReadHeader, keyslots: &[u32], with: &Unlock<'_>) -> UnlockP
     UnlockPlan::new(keyslots.iter().filter_map(slot).collect(), with.memory)
 }
 
-/// Finds the volume key with the digest `digest`: tries the keyslots that hold it one after the other, so that the memory of two
-/// derivations is never taken at once.
+/// Finds the volume key with the digest `digest`. Tries its keyslots one after the other, so that two derivations never use memory
+/// at once.
 ///
 /// # Errors
-/// `WrongCredential`; `TooLittleMemory` if a keyslot could not be tried for want of it and no other one opened; `Malformed` and
+/// `WrongCredential`; `TooLittleMemory` if there was not enough memory to try a keyslot and no other one opened; `Malformed` and
 /// `Unsupported` if none could be tried; `Misuse` and `CredentialKind` for credentials that do not fit; `Cancelled`; `Io`.
 pub fn open_key(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, digest: u32) -> Result<OpenedKey> {
     if let [Credential::VolumeKey(key)] = with.credentials {
@@ -90,7 +90,7 @@ pub fn open_key(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, diges
     try_keyslots(header, store, with, &slots)
 }
 
-/// Finds the key in one of `keyslots`, whatever it is for; the first one that opens counts.
+/// Finds the key in the first of `keyslots` that opens, whatever the key is for.
 ///
 /// # Errors
 /// Those of [`open_key`].
@@ -104,7 +104,7 @@ pub fn try_keyslots(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, k
     for (place, &number) in keyslots.iter().enumerate() {
         let effort = plan.of(number).map_or(0, |slot| slot.microseconds);
         let show = |done: u64, all: u64| {
-            // What one derivation tells, as a part of them all. The last word is ours.
+            // The progress of one derivation, scaled to all of them. The final call is made here.
             let part = (u128::from(effort) * u128::from(done) / u128::from(all.max(1))) as u64;
             if let Some(progress) = with.progress {
                 progress(before + part.min(effort), total);
@@ -129,17 +129,17 @@ pub fn try_keyslots(header: &ReadHeader, store: &dyn Store, with: &Unlock<'_>, k
     Err(none_opened(keyslots.len(), left_out))
 }
 
-/// About how long it takes to compare a key with the digest, in microseconds: a header may ask for any number of iterations.
+/// The estimated time to compare a key with the digest, in microseconds: a header may ask for any number of iterations.
 pub(super) fn effort(digest: &Digest) -> u64 {
     let hash = digest.hash.as_deref().and_then(hash::by_name);
     let kdf = hash.zip(digest.iterations).map(|(hash, iterations)| Kdf::Pbkdf2 { hash, iterations });
     kdf.map_or(0, |kdf| kdf.effort(digest.digest.0.len()))
 }
 
-/// Whether `key` is the one that the digest was made of. Compares in constant time. `go_on` is asked now and then whether to.
+/// Whether the digest belongs to `key`. Compares in constant time. Calls `go_on` now and then, and stops if it returns false.
 ///
 /// # Errors
-/// `Malformed` and `Unsupported`, at byte `at`, for a digest that cannot be; `Cancelled`.
+/// `Malformed` and `Unsupported`, at byte `at`, for an impossible digest; `Cancelled`.
 pub fn verify(digest: &Digest, key: &[u8], at: u64, go_on: &dyn Fn() -> bool) -> Result<bool> {
     if digest.kind != "pbkdf2" {
         return Err(unknown("digests of type", &digest.kind));
@@ -158,12 +158,12 @@ pub fn verify(digest: &Digest, key: &[u8], at: u64, go_on: &dyn Fn() -> bool) ->
     Ok(derived.same_as(&digest.digest.0))
 }
 
-/// Where the JSON area of the copy that counts is, in bytes: what is wrong in it is told as there.
+/// The offset of the JSON area of the copy in use, in bytes. Errors in the metadata refer to it.
 pub fn json_at(header: &ReadHeader) -> u64 {
     header.which.offset(header.binary.hdr_size) + binary::LEN as u64
 }
 
-/// A key that one keyslot may hold, and what is needed to try it.
+/// A key that one keyslot may hold, and everything needed to try it.
 struct Slot<'a> {
     kdf: Kdf,
     salt: &'a [u8],
@@ -174,7 +174,7 @@ struct Slot<'a> {
     digest: u32,
 }
 
-/// The key in a keyslot, and its digest, if the passphrase opens it.
+/// Returns the key in a keyslot, and its digest, if the passphrase opens it.
 fn open_keyslot(
     header: &ReadHeader,
     store: &dyn Store,
@@ -195,7 +195,7 @@ fn open_keyslot(
 }
 
 impl<'a> Slot<'a> {
-    /// What the metadata say of it, where it makes sense.
+    /// Reads the keyslot's metadata, if they are valid.
     fn of(metadata: &'a Metadata, number: u32, at: u64) -> Result<Self> {
         let wrong = |field, what: String| Error::from(ErrorKind::Malformed { field, offset: at, what });
         let lacks = || wrong("keyslots", format!("keyslot {number} does not open with a passphrase"));
@@ -253,7 +253,7 @@ fn with_volume_key(header: &ReadHeader, key: &Secret, digest: u32, with: &Unlock
     Ok(OpenedKey { keyslot: None, digest, key: Secret::copy_from(key), trials: 1, left_out: Vec::new() })
 }
 
-/// Whether the keyslot that was named can open the volume at all.
+/// Checks that the named keyslot can open the volume at all.
 fn must_hold(metadata: &Metadata, number: u32, digest: u32) -> Result<()> {
     if !metadata.keyslots.contains_key(&number) {
         let all: Vec<_> = metadata.keyslots.keys().map(u32::to_string).collect();
@@ -278,7 +278,7 @@ fn says_nothing_of_others(kind: &ErrorKind) -> bool {
     matches!(kind, TooLittleMemory { .. } | Malformed { .. } | Unsupported { .. })
 }
 
-/// What to say where no keyslot opened: of want of memory first, since the passphrase may be right then.
+/// The error if no keyslot opened. Lack of memory comes first, since the passphrase may be right then.
 fn none_opened(tried: usize, mut left_out: Vec<(u32, Error)>) -> Error {
     let memory = left_out.iter().position(|(_, e)| matches!(e.kind, ErrorKind::TooLittleMemory { .. }));
     if let Some(place) = memory {
@@ -316,7 +316,7 @@ mod tests {
     use super::*;
     use crate::formats::luks2::metadata::Base64;
 
-    /// A header may ask for more than anybody waits for.
+    /// A header may demand more time than anybody would wait.
     #[test]
     fn a_digest_of_hours_is_told_of_and_can_be_cancelled() {
         let digest = Digest {

@@ -1,6 +1,6 @@
-//! What the metadata of a LUKS2 header may say (LUKS2 On-Disk Format Specification 1.1.1, section 3; cryptsetup's
-//! luks2_json_metadata.c, `LUKS2_hdr_validate`, and luks2_keyslot.c, `LUKS2_keyslots_validate`). All that is wrong here makes the
-//! whole copy unusable, as it does there. What only one keyslot's parameters can spoil is found out when that keyslot is tried.
+//! The rules for the metadata of a LUKS2 header (LUKS2 On-Disk Format Specification 1.1.1, section 3; cryptsetup's
+//! luks2_json_metadata.c, `LUKS2_hdr_validate`, and luks2_keyslot.c, `LUKS2_keyslots_validate`). As in cryptsetup, any violation
+//! makes the whole copy unusable. Parameters that affect only one keyslot are checked when that keyslot is tried.
 
 use std::collections::BTreeSet;
 
@@ -10,22 +10,22 @@ use super::binary;
 use super::metadata::{Config, Digest, Id, Keyslot, Metadata, MetadataSegment, Size};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Numbers of keyslots, tokens, digests and segments are below this (`LUKS2_KEYSLOTS_MAX` and its likes in luks2.h).
+/// The limit for numbers of keyslots, tokens, digests and segments (`LUKS2_KEYSLOTS_MAX` and similar constants in luks2.h).
 pub const NUMBERS: u32 = 32;
 
-/// The largest area of all keyslots, in bytes (`LUKS2_MAX_KEYSLOTS_SIZE`).
+/// The largest size of the keyslots area, in bytes (`LUKS2_MAX_KEYSLOTS_SIZE`).
 pub const KEYSLOTS_SIZE: u64 = 128 << 20;
 
-/// What offsets and sizes of segments are multiples of, in bytes.
+/// The multiple for offsets and sizes of segments, in bytes.
 const SECTOR: u64 = 512;
 
 /// Sizes of encryption sectors, in bytes (dm-crypt's option `sector_size`).
 const SECTOR_SIZES: [u32; 4] = [512, 1024, 2048, 4096];
 
-/// Requirements of a reencryption that has begun (`requirements_flags` in luks2_json_metadata.c).
+/// Requirements during a reencryption (`requirements_flags` in luks2_json_metadata.c).
 pub const REENCRYPTION: [&str; 3] = ["online-reencrypt", "online-reencrypt-v2", "online-reencrypt-v3"];
 
-/// Whether metadata that were read from the JSON area at byte `at` make sense, in a header whose copies have `hdr_size` bytes each.
+/// Validates metadata from the JSON area at the offset `at`, in a header whose copies have `hdr_size` bytes each.
 ///
 /// # Errors
 /// `Malformed`.
@@ -37,13 +37,13 @@ pub fn metadata(metadata: &Metadata, hdr_size: u64, at: u64) -> Result<()> {
         .and_then(|()| segments(metadata, hdr_size))
         .and_then(|()| keyslots(metadata, hdr_size));
     checked.map_err(|Wrong(field, what)| {
-        // Whoever asks for what is not known here may have rules that are not known here.
+        // Metadata with unknown requirements may follow unknown rules.
         unmet(metadata).unwrap_or_else(|| ErrorKind::Malformed { field, offset: at, what }.into())
     })
 }
 
-/// The first thing that the volume asks of programs and this one does not know (specification, section 3.5, `requirements`). A
-/// reencryption that goes on is such a thing, and known.
+/// Returns the first requirement of the volume that this program does not support (specification, section 3.5, `requirements`).
+/// Reencryption is a requirement too, and is supported.
 pub fn unmet(metadata: &Metadata) -> Option<Error> {
     let known = |name: &&String| REENCRYPTION.contains(&name.as_str());
     let name = requirements(metadata).iter().find(|name| !known(name))?;
@@ -58,7 +58,7 @@ pub fn unmet(metadata: &Metadata) -> Option<Error> {
     })
 }
 
-/// Whether a segment is kept for the end of a reencryption instead of being a part of the volume (specification, section 3.3).
+/// Whether a segment is stored for the end of a reencryption and not a part of the volume (specification, section 3.3).
 pub fn is_backup(segment: &MetadataSegment) -> bool {
     segment.flags.iter().any(|flag| flag.starts_with("backup-"))
 }
@@ -68,7 +68,7 @@ pub fn header_end(metadata: &Metadata, hdr_size: u64) -> u64 {
     hdr_size.saturating_mul(2).saturating_add(metadata.config.keyslots_size.0)
 }
 
-/// The digests that a segment or a keyslot has.
+/// Returns the digests of a segment or keyslot.
 pub fn digests_of(number: u32, metadata: &Metadata, of: impl Fn(&Digest) -> &[Id]) -> Vec<u32> {
     let digests = metadata.digests.iter().filter(|(_, digest)| of(digest).contains(&Id(number)));
     digests.map(|(digest, _)| *digest).collect()
@@ -79,7 +79,7 @@ pub fn requirements(metadata: &Metadata) -> &[String] {
     metadata.config.requirements.as_ref().map_or(&[], |r| &r.mandatory)
 }
 
-/// A member of the metadata, and what is wrong with it.
+/// A member of the metadata, and the error in it.
 struct Wrong(&'static str, String);
 
 type Checked = std::result::Result<(), Wrong>;
@@ -88,7 +88,7 @@ fn wrong(field: &'static str, what: impl Into<String>) -> Checked {
     Err(Wrong(field, what.into()))
 }
 
-/// Whether a member that names something is not empty (`json_contains_string`).
+/// Checks that a name is not empty (`json_contains_string`).
 fn named(field: &'static str, of: impl Fn() -> String, member: &str, text: &str) -> Checked {
     if text.is_empty() { wrong(field, format!("the {member} of {} is empty", of())) } else { Ok(()) }
 }
@@ -162,7 +162,7 @@ fn segments(metadata: &Metadata, hdr_size: u64) -> Checked {
         if one.size == Size::Dynamic && place + 1 != parts.len() {
             return wrong("segments", format!("segment {number} has a dynamic size, which only the last one may have"));
         }
-        // Alone it may: then it is only too long for any store.
+        // A single segment may: then it is just too long for any store.
         if let Size::Fixed(size) = one.size
             && one.offset.0.checked_add(size).is_none()
             && parts.len() > 1
@@ -170,8 +170,8 @@ fn segments(metadata: &Metadata, hdr_size: u64) -> Checked {
             let what = format!("segment {number} of {size} bytes at byte {} has no valid end", one.offset.0);
             return wrong("segments", what);
         }
-        // Data that begin at 0 are elsewhere: the header is a detached one. While they are reencrypted a later part can be the first
-        // one that is still so: `reencrypt` looks at that.
+        // Data at offset 0 are in another store: the header is detached. During a reencryption, the first segment in place can be a
+        // later part of the volume; `reencrypt` checks that.
         if !reencrypted && (1..header_end).contains(&one.offset.0) {
             let what =
                 format!("segment {number} begins at byte {}, inside the header of {header_end} bytes", one.offset.0);
@@ -184,7 +184,7 @@ fn segments(metadata: &Metadata, hdr_size: u64) -> Checked {
     Ok(())
 }
 
-/// Those that make up the volume: before all backups, and all of them numbered from 0 on without a gap.
+/// Returns the segments that make up the volume: they come before all backup segments and are numbered from 0 without gaps.
 fn regular_segments(metadata: &Metadata) -> std::result::Result<Vec<(u32, &MetadataSegment)>, Wrong> {
     let parts: Vec<_> = metadata.segments.iter().map(|(n, s)| (*n, s)).take_while(|(_, s)| !is_backup(s)).collect();
     if parts.is_empty() {
@@ -319,9 +319,9 @@ fn one_keyslot(number: u32, keyslot: &Keyslot, metadata: &Metadata) -> Checked {
     }
 }
 
-/// Text from a header, as it can be shown.
+/// Makes text from a header printable.
 pub fn printable(text: &str) -> String {
-    /// No name of a program's is longer.
+    /// No program uses a longer name.
     const MOST: usize = 64;
     let mut shown: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();
     if text.chars().nth(MOST).is_some() {
@@ -330,7 +330,7 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
-/// The error for a feature that the header names and this program does not have.
+/// The error for a feature in the header that this program does not support.
 pub fn unknown(what: &str, name: &str) -> Error {
     Error::unsupported(format!("{what} \"{}\"", printable(name)))
 }

@@ -1,10 +1,10 @@
-//! Writing a header: both copies, in an order in which a crash leaves one that is sound.
+//! Writes both copies of a header, in an order in which a crash leaves a sound one.
 //!
-//! A copy takes many sectors, which a disk may write in any order or in part; its checksum tells. So the copies are two steps, and
-//! what is on the disk between them is a sound copy of the old state, of the new one, or one of each, of which the newer one
-//! counts. The secondary copy goes first, unless it is the only sound or the newest one: what is damaged or stale is written first,
-//! and an edit of any kind repairs it. (cryptsetup's luks2_disk_metadata.c, `LUKS2_disk_hdr_write`, always begins with the primary
-//! copy, and repairs the other one before: what it reads back is the same.)
+//! A copy takes many sectors, which a disk may write in any order or only in part; its checksum shows this. So the copies are two
+//! steps. Between them the disk holds a sound copy of the old state, of the new state, or of both, and the newer one is valid. The
+//! secondary copy is written first, unless it is the only sound or the newest one: a damaged or stale copy comes first, so every
+//! edit repairs it. (cryptsetup's luks2_disk_metadata.c, `LUKS2_disk_hdr_write`, always begins with the primary copy, and repairs
+//! the other one before. The result is the same.)
 
 use super::binary::{Binary, SALT, Which};
 use super::metadata::Metadata;
@@ -17,11 +17,11 @@ use crate::filesystems::magic;
 pub(super) use crate::random::fill as random;
 use crate::store::Store;
 
-/// The steps that write `binary` and `metadata` in place of `header`, both copies, with the next sequence number and new salts.
+/// The steps that replace both copies of `header` with `binary` and `metadata`, with the next sequence number and new salts.
 ///
 /// # Errors
-/// `Misuse` for metadata that do not fit the JSON area or make no sense, and where something else lies where the primary copy
-/// belongs; `Io` if the system has no random bytes.
+/// `Misuse` for metadata that do not fit the JSON area or are invalid, and if something else has taken the primary copy's place;
+/// `Io` if the system has no random bytes.
 pub(super) fn steps(store: &dyn Store, header: &ReadHeader, binary: Binary, metadata: &Metadata) -> Result<Vec<Step>> {
     nothing_else_in_front(store, header)?;
     let seqid = header.binary.seqid.checked_add(1).ok_or_else(|| {
@@ -33,7 +33,7 @@ pub(super) fn steps(store: &dyn Store, header: &ReadHeader, binary: Binary, meta
     order(header).into_iter().map(|which| step(&binary, which, &json)).collect()
 }
 
-/// The steps that write a first header to a store that has none, the primary copy at the very end.
+/// The steps that write a header to a store without one, the primary copy at the very end.
 ///
 /// # Errors
 /// Those of [`steps`].
@@ -42,7 +42,7 @@ pub(super) fn first_steps(binary: &Binary, metadata: &Metadata) -> Result<Vec<St
     [Which::Secondary, Which::Primary].into_iter().map(|which| step(binary, which, &json)).collect()
 }
 
-/// The steps that write the copies anew that are not as they should be: none if both are.
+/// The steps that rewrite damaged or stale copies: none if both are sound and current.
 ///
 /// # Errors
 /// Those of [`steps`].
@@ -51,7 +51,7 @@ pub(super) fn repair(store: &dyn Store, header: &ReadHeader) -> Result<Vec<Step>
     copy_anew(header)
 }
 
-/// Like [`repair`], whatever lies where the copy belongs.
+/// Like [`repair`], whatever has taken the copy's place.
 ///
 /// # Errors
 /// `Io` if the system has no random bytes.
@@ -59,12 +59,12 @@ pub(super) fn copy_anew(header: &ReadHeader) -> Result<Vec<Step>> {
     let states = [(Which::Secondary, &header.secondary), (Which::Primary, &header.primary)];
     let mut damaged: Vec<_> =
         states.into_iter().filter(|(_, state)| !state.is_current()).map(|(which, _)| which).collect();
-    // The one that counts, where it was put together, stays until the other one is sound.
+    // If the copy in use was reconstructed, it stays until the other one is sound.
     damaged.sort_by_key(|which| *which == header.which);
     damaged.into_iter().map(|which| step(&header.binary, which, &header.json)).collect()
 }
 
-/// What the JSON area is to hold. It is read as any program will read it before it is written.
+/// Returns the contents of the JSON area, after reading them as any program will.
 fn json(metadata: &Metadata, hdr_size: u64) -> Result<Vec<u8>> {
     let json = serde_json::to_vec(metadata).map_err(|e| Error::misuse(format!("the metadata are invalid: {e}")))?;
     let at = binary::LEN as u64;
@@ -76,7 +76,7 @@ fn json(metadata: &Metadata, hdr_size: u64) -> Result<Vec<u8>> {
     }
 }
 
-/// First the copy that may be lost.
+/// The order of writing: the copy that can be spared comes first.
 fn order(header: &ReadHeader) -> [Which; 2] {
     if header.primary.is_current() { [Which::Secondary, Which::Primary] } else { [Which::Primary, Which::Secondary] }
 }
@@ -94,11 +94,11 @@ pub(super) fn salt() -> Result<[u8; SALT]> {
     Ok(salt)
 }
 
-/// Where the primary copy is gone, what is there may be something else that was made in its place: that is not written over.
+/// If the primary copy is missing, something else may have been created in its place, and must not be overwritten.
 fn nothing_else_in_front(store: &dyn Store, header: &ReadHeader) -> Result<()> {
     let Luks2CopyState::Damaged(error) = &header.primary else { return Ok(()) };
     if header.which == Which::Primary {
-        // Its checksum is right once it is put together: nothing else is there.
+        // Its checksum is right after reconstruction, so there is nothing else.
         return Ok(());
     }
     let mut start = vec![0; store.len().min(1 << 17) as usize];

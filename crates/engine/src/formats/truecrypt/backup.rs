@@ -255,7 +255,7 @@ fn system_in_backup(
 enum Proof {
     /// The header in front opens with the same password and holds the same keys.
     SameVolume,
-    /// The same, but the two headers differ in how many bytes of the system are encrypted. This is the number in the backup.
+    /// The same, but the two headers differ in how many bytes of the system are encrypted. This is the number on the disk.
     OtherBorder(u64),
     /// The header in front opens, but holds other keys.
     OtherVolume,

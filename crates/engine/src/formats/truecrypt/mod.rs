@@ -259,7 +259,7 @@ struct HeaderCopies {
     copies: Vec<HeaderCopy>,
 }
 
-/// A header that opened, and how many trials it took.
+/// A header that opened, its warnings, and how many trials it took.
 struct Tried {
     found: OpenedHeader,
     warnings: Vec<Warning>,
@@ -532,8 +532,7 @@ impl DataArea {
         Ok(layout.for_kernel(with.for_kernel.then_some(KIND)))
     }
 
-    /// Checks that a store of `store_len` bytes holds the whole volume in its place, and returns a warning for anything that does
-    /// not fit.
+    /// Whether a store of `store_len` bytes holds the whole volume in its place. Adds a warning for whatever does not fit.
     ///
     /// # Errors
     /// `Malformed` where data are missing, unless the caller wants the volume opened anyway.

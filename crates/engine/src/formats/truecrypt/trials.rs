@@ -260,8 +260,8 @@ impl Search<'_> {
         self.tell_progress(task.piece_effort());
     }
 
-    /// Waits until this many bytes are available besides those that other threads use. The limit applies to all threads together. A
-    /// second derivation starts only if all of them together use at most half of the machine's memory.
+    /// Waits until this many bytes are available besides those that other threads use. A further derivation starts only while all
+    /// of them stay within the memory limit and half of the available memory.
     fn take_memory(&self, bytes: u64) -> Memory<'_> {
         let mut taken = lock(&self.memory);
         let limit = || self.with.memory.unwrap_or(u64::MAX).min(crate::memory::available() / 2);

@@ -1,4 +1,4 @@
-//! Beginning a reencryption: one change of the header, before which nothing has happened to the data.
+//! Begins a reencryption with a single change of the header. Until then the data are not touched.
 
 use std::ops::Range;
 
@@ -29,17 +29,18 @@ use crate::store::{MemoryStore, Store};
 /// A reencryption that is ready to begin.
 #[derive(Debug)]
 pub struct Beginning {
-    /// What is to be written to the header's store.
+    /// The changes to the header's store.
     pub edit: Edit,
-    /// The keyslots that open the old key alone, and end with it.
+    /// The keyslots that open only the old key and are removed with it.
     pub ending: Vec<u32>,
 }
 
-/// Another volume key, and another cipher or sector size if asked for. The new key gets a keyslot that opens with the same
-/// passphrase. Where the header is detached and `decrypt` is set, plaintext is what is to be left.
+/// Begins a reencryption with another volume key, and another cipher or sector size if asked for. The new key gets a keyslot for
+/// the same passphrase. With a detached header and `decrypt`, the volume is decrypted instead.
 ///
 /// # Errors
-/// Those of unlocking; `Misuse` for what does not fit, `Unsupported` for volumes of several segments or with integrity protection.
+/// Those of unlocking; `Misuse` for a request that does not fit the volume, `Unsupported` for volumes of several segments or with
+/// integrity protection.
 pub fn begin(
     stores: &HeaderAndData<'_>,
     with: &Unlock<'_>,
@@ -86,7 +87,7 @@ pub fn begin(
     Ok(Beginning { edit: Edit::new(steps).made_for(header.seen), ending })
 }
 
-/// Plaintext into a volume whose header is in a store of its own, which is to be empty: `first` opens it then.
+/// Begins to encrypt plaintext into a volume with a detached header, whose store must be empty. `first` opens the volume then.
 ///
 /// # Errors
 /// Those of creating a volume.
@@ -101,9 +102,9 @@ pub fn begin_detached_encryption(
     Ok(Beginning { edit: Edit::new(image_steps(&image)?), ending: Vec::new() })
 }
 
-/// Only plaintext is to be left of a volume with its header in front: the header moves to `header`, a store of its own, which is as
-/// long as header and keyslots, and the data move to the beginning. Nothing but this writes to the data before the reencryption goes
-/// on: the first part of the ciphertext takes the header's place. One that a crash has interrupted at that is begun once more.
+/// Begins to decrypt a volume with its header in front. The header moves to a store of its own, as long as header and keyslots, and
+/// the data move to the beginning. Only one write touches the data before rewriting starts: the first part of the ciphertext
+/// replaces the header. If a crash interrupts this, it is begun again.
 ///
 /// # Errors
 /// Those of [`begin`].
@@ -139,7 +140,7 @@ pub fn begin_decryption(
         Some(len) => len,
         None => moving::first_part(data, shift).min(plan.longest_at_once(&header, request)?),
     };
-    // All of it is built before anything is written, so that what cannot be is told before.
+    // Everything is prepared before the first write, so that errors come before any change.
     let record = if begun { Vec::new() } else { record_steps(&memory, &header, shift..shift + first, data)? };
     Edit::new(record.clone()).carry_out(&memory)?;
     let header = read(&memory)?;
@@ -149,8 +150,8 @@ pub fn begin_decryption(
     let keys = VolumeKeys { previous: Some(opened.key), last: None, same: false };
     plan.put(&mut metadata, header.binary.hdr_size, request, &keys, data.len())?;
     let state = write::steps(&memory, &header, header.binary.clone(), &metadata)?;
-    // First the header as it is, which opens the data where they are, from a file of its own too; then the record of the move; then
-    // the copy of the first part; then the header that knows of the copy.
+    // The unchanged header is written first: it opens the data in their old place from a detached file too. The record of the move
+    // comes next, then the copy of the first part, and last the header that describes this copy.
     if !begun {
         Edit::new(image_steps(&image)?).carry_out(header_to)?;
         Edit::new(record).carry_out(header_to)?;
@@ -162,15 +163,15 @@ pub fn begin_decryption(
     Edit::new(state).carry_out(header_to)
 }
 
-/// The steps that put the record of the move into a header.
+/// The steps that write the record of the move into a header.
 fn record_steps(store: &dyn Store, header: &ReadHeader, moved: Range<u64>, data: &dyn Store) -> Result<Vec<Step>> {
     let mut metadata = header.metadata.clone();
     moving::put(&mut metadata, moved, data)?;
     write::steps(store, header, header.binary.clone(), &metadata)
 }
 
-/// The whole header of a volume whose data are still plaintext, `len` bytes of it. `moved` says where the first part goes, and how
-/// many bytes the plaintext has, where the header takes the first part's place.
+/// The whole header of a volume whose data are still plaintext, `len` bytes long. If the header replaces the first part, `moved`
+/// gives that part's new offset and the size of the plaintext.
 pub(super) fn encryption_header(
     len: u64,
     data: &dyn Store,
@@ -222,7 +223,7 @@ pub(super) fn encryption_header(
     Ok(memory.to_vec())
 }
 
-/// The steps that write a header to where none is: keyslots first, so that a header that can be read has them.
+/// The steps that write a header to an empty place. Keyslots come first, so that a readable header always has them.
 pub(super) fn image_steps(image: &[u8]) -> Result<Vec<Step>> {
     let size = image.get(8..16).and_then(|b| b.try_into().ok()).map(u64::from_be_bytes);
     let size = size.and_then(|size| usize::try_from(size).ok()).filter(|size| *size < image.len() / 2);
@@ -236,7 +237,7 @@ pub(super) fn image_steps(image: &[u8]) -> Result<Vec<Step>> {
     ])
 }
 
-/// The one segment that is to be rewritten, and its key.
+/// Returns the only segment to rewrite, and its key.
 fn the_volume(
     header: &ReadHeader,
     stores: &HeaderAndData<'_>,
@@ -266,9 +267,10 @@ fn the_volume(
     Ok((segment, opened))
 }
 
-/// Plaintext begins where its store does. Data that begin further behind lie behind their header or behind what is left of one, and
-/// move to the front when they are decrypted: left where they are, nobody would find them. (cryptsetup refuses the same:
-/// "LUKS2 decryption is supported with detached header device only (with data offset set to 0)".)
+/// Checks that the data may stay in place as plaintext. Plaintext must begin at the start of its store. Data with an offset lie
+/// behind their header, or behind remains of one, and must move to the front when they are decrypted: otherwise nobody would find
+/// them. (cryptsetup refuses the same: "LUKS2 decryption is supported with detached header device only (with data offset set to
+/// 0)".)
 fn may_be_plaintext_in_place(stores: &HeaderAndData<'_>, segment: &MetadataSegment) -> Result<()> {
     if !stores.detached {
         return Err(Error::misuse("the header lies where plaintext belongs: move it to a separate file"));
@@ -287,7 +289,7 @@ fn may_be_plaintext_in_place(stores: &HeaderAndData<'_>, segment: &MetadataSegme
     .advise(Advice::RestoreHeader))
 }
 
-/// The segment as it is to be, and the bytes of its key.
+/// Returns the segment after the reencryption, and the size of its key in bytes.
 fn encrypted(
     old: &MetadataSegment,
     opened: &OpenedKey,
@@ -314,7 +316,7 @@ fn encrypted(
     Ok((MetadataSegment { encryption: Some(text), sector_size, ..old.clone() }, len))
 }
 
-/// A new volume key with a keyslot that opens with the same passphrase, its digest, and the step that writes it.
+/// Returns a new volume key, with its digest, a keyslot that opens with the same passphrase, and the step that writes this keyslot.
 fn new_key(
     header: &ReadHeader,
     metadata: &mut Metadata,
@@ -353,13 +355,13 @@ fn new_key(
     Ok((digest_number, key, step))
 }
 
-/// Says of a derivation with exact iterations that they are exact: then the digest is not measured either.
+/// Marks the cost of a derivation with exact iterations as exact, so that the digest's cost is not measured either.
 fn cost_of(kdf: &Kdf) -> Cost<'static> {
     let iterations = if let Kdf::Pbkdf2 { iterations, .. } = kdf { Some(*iterations) } else { Some(1) };
     Cost { iterations, ..Cost::default() }
 }
 
-/// A reencryption as it is to be put into metadata.
+/// A reencryption to put into metadata.
 struct NewReencryption {
     mode: Mode,
     direction: Direction,
@@ -371,7 +373,7 @@ struct NewReencryption {
 }
 
 impl NewReencryption {
-    /// Puts it in: its keyslot, its segments, what is required of programs, its digest.
+    /// Adds its keyslot, segments, requirement and digest.
     fn put(
         self,
         metadata: &mut Metadata,
@@ -402,7 +404,7 @@ impl NewReencryption {
         self.check(metadata, data_len)
     }
 
-    /// Reads it as any program will, before it is written.
+    /// Reads the state as any program will, before it is written.
     fn check(&self, metadata: &Metadata, data_len: u64) -> Result<()> {
         let state = ReencryptionState::of(metadata, data_len)?;
         let state = state.filter(|state| state.size == self.size && state.hot.is_none() && state.done.is_empty());
@@ -421,7 +423,7 @@ impl NewReencryption {
     fn keyslot(&self, metadata: &Metadata, hdr_size: u64, request: &ReencryptionRequest<'_>) -> Result<Keyslot> {
         let asked = self.resilience(request);
         let kind = match (asked, self.shift, self.direction) {
-            // What is moved backward never is where it was written.
+            // With a backward shift, a zone is never written over its own source.
             (_, Some(_), Direction::Backward) => "datashift".to_owned(),
             ("checksum" | "journal", Some(_), Direction::Forward) => format!("datashift-{asked}"),
             ("checksum" | "journal" | "none", None, _) => asked.to_owned(),
@@ -463,7 +465,7 @@ impl NewReencryption {
         })
     }
 
-    /// The larger sector of both sides, in bytes.
+    /// The larger encryption sector of both sides, in bytes.
     fn block(&self) -> u64 {
         let sector = |(segment, _): &(MetadataSegment, _)| u64::from(segment.sector_size.unwrap_or(512));
         sector(&self.previous).max(sector(&self.last))
@@ -473,7 +475,7 @@ impl NewReencryption {
         request.resilience.unwrap_or(if self.can_be_untorn() { "checksum" } else { "journal" })
     }
 
-    /// Whether a block that a disk has written in part is old in some atoms and new in the others, and nothing worse.
+    /// Whether a block that a disk wrote partly can be repaired: each of its atoms must be either old or new.
     fn can_be_untorn(&self) -> bool {
         let stands_alone = |(segment, _): &(MetadataSegment, _)| {
             let cipher = segment.encryption.as_deref().map(Specification::parse);
@@ -482,7 +484,7 @@ impl NewReencryption {
         self.block() == 512 || (stands_alone(&self.previous) && stands_alone(&self.last))
     }
 
-    /// The longest part that is moved and then rewritten at once, in bytes: a journal has to have room for it.
+    /// The longest part that is moved and then rewritten at once, in bytes: a journal must have space for it.
     fn longest_at_once(&self, header: &ReadHeader, request: &ReencryptionRequest<'_>) -> Result<u64> {
         if self.resilience(request) != "journal" {
             return Ok(u64::MAX);
@@ -505,7 +507,7 @@ impl NewReencryption {
     }
 }
 
-/// The widest part of the keyslots area that is free, in whole blocks: where it begins, and its size.
+/// Returns the offset and size of the widest free part of the keyslots area, in whole blocks.
 fn widest_gap(metadata: &Metadata, hdr_size: u64) -> Result<(u64, u64)> {
     let end = validate::header_end(metadata, hdr_size);
     let mut taken: Vec<_> = metadata.keyslots.values().map(|slot| (slot.area.offset.0, slot.area.size.0)).collect();

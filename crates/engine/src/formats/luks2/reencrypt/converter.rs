@@ -1,4 +1,4 @@
-//! Reencryption as one of the in-place conversions.
+//! Reencryption as an in-place conversion.
 
 use std::sync::atomic::AtomicBool;
 
@@ -15,7 +15,7 @@ use crate::formats::luks2::Luks2;
 use crate::spec::Spec;
 use crate::store::Store;
 
-/// Size of the store of a new detached header, in bytes: as cryptsetup makes it.
+/// The size of the store of a new detached header, in bytes: cryptsetup's default.
 const NEW_HEADER: u64 = 16 << 20;
 
 impl InPlaceConverter for Luks2 {
@@ -28,14 +28,14 @@ impl InPlaceConverter for Luks2 {
     ) -> Result<Box<dyn InPlaceConversion + 'a>> {
         let both = HeaderAndData::of(stores);
         let ending = match towards {
-            // Half a header, which an interruption has left, is none that can be read.
+            // Half a header, left by an interruption, cannot be read.
             Some(Towards::Plain) if both.detached && moves_header(both.header, both.data)? => {
                 request.agreed(&[])?;
                 begin_decryption(both.header, both.data, with, request)?;
                 Vec::new()
             }
             Some(Towards::Plain) => carry_out(begin(&both, with, request, true)?, &both, request)?,
-            // Its beginning made the volume.
+            // The volume was created when the conversion began.
             Some(Towards::Encrypted) | None => Vec::new(),
         };
         resumed(both, with, request, ending)
@@ -92,7 +92,7 @@ impl<'a> HeaderAndData<'a> {
     }
 }
 
-/// Begins it, once that is agreed to. The keyslots that end.
+/// Begins it, once the caller consents. Returns the keyslots that will be removed.
 fn carry_out(beginning: Beginning, stores: &HeaderAndData<'_>, request: &ReencryptionRequest<'_>) -> Result<Vec<u32>> {
     request.agreed(&beginning.ending)?;
     beginning.edit.carry_out(stores.header)?;

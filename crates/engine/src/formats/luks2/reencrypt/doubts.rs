@@ -1,5 +1,5 @@
-//! What shows that a store is not what it is taken for, before anything is written to it: a header's file with something in it,
-//! data that belong to another header.
+//! Checks before the first write that a store is what it is supposed to be: that a new header's file is empty, and that the data do
+//! not belong to another header.
 
 use claviger_crypto::dmcrypt::{Sectors, Specification};
 use claviger_crypto::{Acceleration, Secret};
@@ -14,16 +14,16 @@ use crate::formats::luks2::read::{ReadHeader, read};
 use crate::formats::{luks, luks2::validate};
 use crate::store::{MemoryStore, Store};
 
-/// Bytes that are looked at at a time.
+/// How many bytes are checked at a time.
 const PIECE: u64 = 1 << 20;
 
-/// As far as marks of other formats are from the beginning, in bytes.
+/// How far from the beginning other formats have their signatures, in bytes.
 const MARKS: u64 = 0x11000;
 
 /// What a disk writes whole or not at all, in bytes.
 const SECTOR: usize = 512;
 
-/// Whether there are only zeros in the first `len` bytes.
+/// Whether the first `len` bytes are all zeros.
 pub(super) fn is_empty(store: &dyn Store, len: u64) -> Result<bool> {
     let len = len.min(store.len());
     for at in (0..len).step_by(PIECE as usize) {
@@ -36,7 +36,7 @@ pub(super) fn is_empty(store: &dyn Store, len: u64) -> Result<bool> {
     Ok(true)
 }
 
-/// A new header goes only where nothing is.
+/// Checks that the place for a new header is empty.
 ///
 /// # Errors
 /// `Misuse` if something is there; `Io`.
@@ -44,7 +44,7 @@ pub(super) fn must_be_empty(header: &dyn Store, len: u64) -> Result<()> {
     if is_empty(header, len)? { Ok(()) } else { Err(not_empty()) }
 }
 
-/// The error for a header's file with something in it.
+/// The error for a header file that is not empty.
 pub(super) fn not_empty() -> Error {
     Error::misuse("the file for the new header is not empty").hint(
         "Nothing was changed. Give a file that does not exist. If an interrupted run left this one, first try to \
@@ -53,11 +53,11 @@ pub(super) fn not_empty() -> Error {
     )
 }
 
-/// Whether the data are another volume's than the header, as far as that shows: there is something known where ciphertext has to
-/// be, or another header in front of them.
+/// Refuses data that visibly belong to another volume than the header: a known signature where ciphertext should be, or another
+/// header in front of them.
 ///
 /// # Errors
-/// `Misuse` if it shows; `Io`.
+/// `Misuse` if they do; `Io`.
 pub(super) fn may_belong_together(
     stores: &HeaderAndData<'_>,
     header: &ReadHeader,
@@ -73,7 +73,7 @@ pub(super) fn may_belong_together(
     for at in encrypted {
         let mut start = vec![0; stores.data.len().saturating_sub(at).min(MARKS) as usize];
         stores.data.read_at(at, &mut start)?;
-        // Few marks are so long that no ciphertext ever has them.
+        // Most signatures are so short that ciphertext can match them by chance.
         let random = start.first_chunk::<4096>().is_none_or(|start| magic::looks_random(start));
         if let Some(what) = magic::known(&start).filter(|_| !random) {
             return no(format!("byte {at}, where encrypted data belong, holds {what}"));
@@ -94,8 +94,8 @@ fn in_front(data: &dyn Store) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// Ciphers that programs make volumes with, and what else of a segment decides how its data read. Nobody seals what a header says of
-/// them: the digest is over the volume key alone.
+/// The ciphers that programs create volumes with; other fields of a segment also decide how its data are read. Nothing protects
+/// these fields in the header: the digest covers only the volume key.
 const CIPHERS: [&str; 8] = [
     "aes-xts-plain64",
     "aes-xts-essiv:sha256",
@@ -109,8 +109,8 @@ const CIPHERS: [&str; 8] = [
 const SECTOR_SIZES: [u32; 4] = [512, 1024, 2048, 4096];
 const OFFSETS: [u64; 5] = [1 << 20, 2 << 20, 4 << 20, 16 << 20, 32 << 20];
 
-/// Whether the data are encrypted as the segment says, as far as that shows: what is rewritten by a header that somebody changed is lost
-/// for good. Data that are noise in every way may never have been written.
+/// Checks that the data are visibly encrypted as the segment says: rewriting with a manipulated header would destroy them for good.
+/// Data that are noise in every way may never have been written, and are accepted.
 ///
 /// # Errors
 /// `Malformed` if they make sense in another way; `Io`.
@@ -127,7 +127,7 @@ pub(super) fn encrypted_as_said(segment: &MetadataSegment, key: &Secret, data: &
         }
     };
     let (size, offset) = (segment.sector_size.unwrap_or(512), segment.offset.0);
-    // Of sectors of another size the beginning reads the same.
+    // With another sector size the beginning reads the same.
     let enough = 2 * sensible(said, size, offset)? + 2;
     let ciphers = CIPHERS.iter().filter(|cipher| **cipher != said).map(|cipher| (*cipher, size, offset));
     let sizes = SECTOR_SIZES.iter().filter(|other| **other != size).map(|other| (said, *other, offset));
@@ -147,29 +147,29 @@ pub(super) fn encrypted_as_said(segment: &MetadataSegment, key: &Secret, data: &
     Ok(())
 }
 
-/// Where ciphertext has to be by now, in bytes of the data's store.
+/// Returns where there must be ciphertext by now, in bytes of the data's store.
 pub(super) fn encrypted_by_now(state: &ReencryptionState) -> Vec<u64> {
     let encrypted = |what: What| state.side(what).segment.is_encrypted();
     let pieces = state.pieces().into_iter().filter(|piece| piece.what != What::Hot && encrypted(piece.what));
     pieces.map(|piece| state.side(piece.what).offset().saturating_add(piece.at.start)).collect()
 }
 
-/// A header that is to move from the front of the data to a store of its own.
+/// A header that moves from the front of the data to a store of its own.
 pub(super) enum Moving {
-    /// Nothing is moved yet: this is the header in front, whole.
+    /// Nothing is moved yet: this is the whole header in front.
     Fresh(Vec<u8>),
-    /// The move has begun, and this is what is in the header's store: the data behind the header may be copied over the one in front.
+    /// The move has begun, and this is the content of the header's store. Data behind the old header may have been copied over it.
     Begun(Vec<u8>),
 }
 
-/// How far the header in front of the data has moved to `header_to`: nothing if `header_to` holds anything that an interrupted
-/// beginning does not leave, a header backup of this volume or another for instance.
+/// Returns how far the header in front of the data has moved to `header_to`. `None` if `header_to` holds anything that an
+/// interrupted beginning does not leave, such as a header backup.
 ///
-/// Once the record of the move is in `header_to` and tells of these data, what is there counts. Before, the header in front is whole
-/// and counts, and all that can be in `header_to` is a part of its copy.
+/// Once `header_to` contains the record of the move for these data, the header there is the valid one. Before that the whole header
+/// in front is valid, and `header_to` can only hold a part of its copy.
 ///
 /// # Errors
-/// `Misuse` if there is a header in front of the data that cannot be copied as it is; `Io`.
+/// `Misuse` if there is a header in front of the data that cannot be copied in its present state; `Io`.
 pub(super) fn header_to_move(header_to: &dyn Store, data: &dyn Store) -> Result<Option<Moving>> {
     if let Ok(header) = read(header_to)
         && let Some(record) = moving::record(&header.metadata)
@@ -197,8 +197,8 @@ pub(super) fn header_to_move(header_to: &dyn Store, data: &dyn Store) -> Result<
     Ok(Some(Moving::Fresh(image)))
 }
 
-/// Whether each sector of the store is that of the image or holds nothing but zeros. Where the first copy of the header and the
-/// keyslots are all there, the second copy may be half written: with the record of the move.
+/// Whether each sector of the store is that of the image or all zeros. If the first copy of the header and the keyslots are
+/// complete, the second copy may be half-written, with the record of the move.
 fn holds_only_parts_of(store: &dyn Store, image: &[u8], hdr_size: usize) -> Result<bool> {
     if store.len() != image.len() as u64 {
         return is_empty(store, store.len());
@@ -210,8 +210,8 @@ fn holds_only_parts_of(store: &dyn Store, image: &[u8], hdr_size: usize) -> Resu
     Ok(all_but_the_second || now.chunks(SECTOR).zip(image.chunks(SECTOR)).all(is_part))
 }
 
-/// A detached header does not reencrypt data that have a header of their own in front: it may be an old backup, with another volume
-/// key, and the header in front would open noise afterwards.
+/// Refuses to reencrypt with a detached header if there is a header in front of the data. The detached one may be an old backup
+/// with another volume key, and the header in front would open only noise afterwards.
 ///
 /// # Errors
 /// `Misuse`; `Io`.
@@ -224,11 +224,11 @@ pub(super) fn must_have_no_header_in_front(stores: &HeaderAndData<'_>, data_offs
         .advise(Advice::RestoreHeader))
 }
 
-/// Both copies of the header and the keyslots.
+/// Returns both copies of the header and the keyslots.
 fn image_of(store: &dyn Store, header: &ReadHeader) -> Result<Vec<u8>> {
     let mut image = vec![0; validate::header_end(&header.metadata, header.binary.hdr_size) as usize];
     store.read_at(0, &mut image)?;
-    // Read once more, from the bytes that are to be copied: somebody may have changed them in between.
+    // The bytes to copy are read as a header again: they may have changed in between.
     read(&MemoryStore::new(image.clone()))?;
     Ok(image)
 }

@@ -1,11 +1,12 @@
-//! Encrypting a store in place, with the header in front: the plaintext's first part makes room for it.
+//! Encrypting a store in place, with the header in front: the plaintext's first part is moved to make room for it.
 //!
-//! The plaintext ends `reduce` bytes before the store's end, which the file system in it must have been told before. Half of that
-//! becomes the header in front, the other half keeps the plaintext's first part until its turn comes (cryptsetup's
+//! The plaintext ends `reduce` bytes before the store's end, so the file system in it must be shrunk first. Half of this space is
+//! for the header in front; the other half holds the plaintext's first part until that is encrypted (cryptsetup's
 //! `--reduce-device-size`, luks2_reencrypt.c, `reencrypt_set_encrypt_segments`).
 //!
 //! Writing the header over the first part takes many sectors, and a crash in between would leave neither. So a copy of the header
-//! goes to the free part at the end first: what is in front is then known to be made of the header and of the part that was moved.
+//! is first written to the free part at the end. After a crash, the front then consists of known parts: the header and the part
+//! that was moved.
 
 use super::begin;
 use super::state::ReencryptionState;
@@ -17,14 +18,14 @@ use crate::formats::luks2::read::read;
 use crate::spec::Spec;
 use crate::store::{Store, check_range};
 
-/// Sizes of the front are multiples of this, in bytes.
+/// The multiple for sizes in front, in bytes.
 const ALIGNMENT: u64 = 64 << 10;
 
 /// What a disk writes whole or not at all, in bytes.
 const SECTOR: usize = 512;
 
-/// Begins to encrypt what is in `data`: writes the header and moves the first part. One that a crash has interrupted at that is
-/// begun once more, or brought to its end.
+/// Begins to encrypt the plaintext in `data`: writes the header and moves the first part. After a crash in between it is begun
+/// again, or finished.
 ///
 /// # Errors
 /// `Misuse` where the sizes do not fit, or there is a LUKS header already; those of creating a volume; `Io`.
@@ -46,7 +47,7 @@ pub fn begin_encryption(
     let image = begin::encryption_header(front.len, data, spec, first, request, Some((moved, front.size)))?;
     copy(data, 0, front.moved, front.part)?;
     data.flush()?;
-    // The copy of the header goes where the first zone will go.
+    // The copy of the header is put where the first zone will be written.
     let copy: Vec<_> = begin::image_steps(&image)?
         .into_iter()
         .map(|step| Step { what: format!("a copy of {}", step.what), at: front.spare + step.at, ..step })
@@ -55,17 +56,17 @@ pub fn begin_encryption(
     Edit::new(begin::image_steps(&image)?).carry_out(data)
 }
 
-/// Where everything goes.
+/// The positions of all parts.
 struct Front {
-    /// Size of the header in front, and of both halves of what is free at the end, in bytes.
+    /// The size of the header in front, and of each half of the free space at the end, in bytes.
     len: u64,
-    /// Size of the plaintext, in bytes.
+    /// The size of the plaintext, in bytes.
     size: u64,
-    /// Size of its first part, which makes room, in bytes.
+    /// The size of its first part, which is moved, in bytes.
     part: u64,
-    /// Where the copy of the header goes.
+    /// The offset of the header's copy.
     spare: u64,
-    /// Where the first part goes.
+    /// The new offset of the first part.
     moved: u64,
 }
 
@@ -79,7 +80,7 @@ impl Front {
         let size = size.ok_or_else(|| Error::misuse(format!("it has only {} bytes", data.len())))?;
         let len = reduce / 2;
         if size < len {
-            // What is free at the end would be a part of the front.
+            // The free space at the end would overlap the front.
             return Err(Error::misuse(format!("{size} bytes are too few to make room for a header of {len}"))
                 .hint("Reduce it by less, or put the header in a separate file."));
         }
@@ -87,7 +88,7 @@ impl Front {
     }
 }
 
-/// Brings the writing of the header to its end, if that was interrupted. Whether it was.
+/// Finishes writing the header if that was interrupted. Returns whether it was.
 fn finish_interrupted(data: &dyn Store, front: &Front) -> Result<bool> {
     let spare = Part { store: data, at: front.spare, len: front.len };
     let Ok(header) = read(&spare) else { return Ok(false) };
@@ -106,14 +107,14 @@ fn finish_interrupted(data: &dyn Store, front: &Front) -> Result<bool> {
     data.read_at(0, &mut now)?;
     let part = moved.len();
     if now[..part] == moved[..] {
-        // Nothing was written over yet: what is there counts, it may have been changed since.
+        // Nothing was overwritten yet: the existing plaintext is valid, and may have changed since.
         return Ok(false);
     }
     let sectors = now[..part].chunks(SECTOR).zip(image.chunks(SECTOR).zip(moved.chunks(SECTOR)));
     if !sectors.into_iter().all(|(now, (image, moved))| now == image || now == moved) {
         return Ok(false);
     }
-    // Also where all of it is there already, as far as one can read: that may be from a cache (`zone::recover`).
+    // Written even if it seems complete: it may have been read from a cache (`zone::recover`).
     Edit::new(begin::image_steps(&image)?).carry_out(data)?;
     Ok(true)
 }
@@ -128,7 +129,7 @@ fn copy(data: &dyn Store, from: u64, to: u64, len: u64) -> Result<()> {
     Ok(())
 }
 
-/// A part of a store, to read a header from.
+/// A part of a store from which a header is read.
 struct Part<'a> {
     store: &'a dyn Store,
     at: u64,

@@ -1,4 +1,4 @@
-//! The keys of both sides of a reencryption, and the ciphers with them.
+//! The keys of both sides of a reencryption, and the ciphers that use them.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use super::state::{ReencryptionState, Side, What};
 use crate::error::Result;
 use crate::formats::luks::cipher_error;
 
-/// The volume keys of what the volume was, and of what it is to be: nothing where that is plaintext.
+/// The volume keys before and after a reencryption. `None` if that side is plaintext.
 pub struct VolumeKeys {
-    /// Of what it was.
+    /// The key before.
     pub previous: Option<Secret>,
-    /// Of what it is to be.
+    /// The key after.
     pub last: Option<Secret>,
-    /// Whether both are the same one, with the same digest.
+    /// Whether both keys are the same, with the same digest.
     pub same: bool,
 }
 
@@ -30,7 +30,7 @@ impl VolumeKeys {
     }
 }
 
-/// The ciphers of all that a part of the plaintext can be, keyed. Their sectors count from byte 0 of the plaintext on.
+/// The ciphers of all states of a part, with keys. Their sectors are numbered from byte 0 of the plaintext.
 #[derive(Clone)]
 pub(super) struct Ciphers {
     previous: Option<Arc<dyn SectorCipher>>,
@@ -42,7 +42,7 @@ impl Ciphers {
     /// The ciphers of both sides.
     ///
     /// # Errors
-    /// `Unsupported` and `Malformed` where a cipher is not known or does not fit its key.
+    /// `Unsupported` and `Malformed` if a cipher is unknown or does not fit its key.
     pub fn new(state: &ReencryptionState, keys: &VolumeKeys, with: Acceleration) -> Result<Self> {
         let cipher = |side: Option<&Side>, key: &Option<Secret>| match (side, key) {
             (Some(side), Some(key)) => side_cipher(side, key, with),
@@ -55,7 +55,7 @@ impl Ciphers {
         })
     }
 
-    /// The cipher of a part; nothing for plaintext.
+    /// The cipher of a part; `None` for plaintext.
     pub fn of(&self, what: What) -> Option<&Arc<dyn SectorCipher>> {
         match what {
             What::Previous => self.previous.as_ref(),
@@ -64,18 +64,18 @@ impl Ciphers {
         }
     }
 
-    /// From what it was to what it is to be.
+    /// Converts from the old to the new side.
     pub fn convert(&self, state: &ReencryptionState, at: u64, piece: &mut [u8]) {
         self.recipher((state.was(at), What::Last), at, piece);
     }
 
-    /// From what it is to be to what it was.
+    /// Converts from the new back to the old side.
     pub fn convert_back(&self, state: &ReencryptionState, at: u64, piece: &mut [u8]) {
         self.recipher((What::Last, state.was(at)), at, piece);
     }
 
     fn recipher(&self, (from, to): (What, What), at: u64, piece: &mut [u8]) {
-        // 128 KiB at a time, which stay in the L2 cache from one cipher to the other.
+        // 128 KiB at a time, which stay in the L2 cache between both ciphers.
         for (i, part) in piece.chunks_mut(128 << 10).enumerate() {
             let at = at + (i * (128 << 10)) as u64;
             if let Some(cipher) = self.of(from) {
@@ -85,7 +85,7 @@ impl Ciphers {
                 cipher.encrypt(at / cipher.sector_size() as u64, part);
             }
         }
-        // Before the system call that follows.
+        // Wipes key material before the system call that follows.
         claviger_crypto::secret::wipe_after_sectors();
     }
 }

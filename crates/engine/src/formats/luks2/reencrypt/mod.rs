@@ -1,21 +1,22 @@
-//! Reencryption of LUKS2 volumes where they lie: another key, cipher or sector size, plaintext into ciphertext, ciphertext into
-//! plaintext (LUKS2 On-Disk Format Specification 1.1.1, section 5; cryptsetup's lib/luks2/luks2_reencrypt.c).
+//! Reencryption of LUKS2 volumes in place: to another key, cipher or sector size, from plaintext to ciphertext, or from ciphertext
+//! to plaintext (LUKS2 On-Disk Format Specification 1.1.1, section 5; cryptsetup's lib/luks2/luks2_reencrypt.c).
 //!
-//! The volume is rewritten zone by zone. What a zone held is protected first: by checksums, by a copy, or by being left where it
-//! was. Then the header says that this zone is hot, then it is rewritten, then the header says that it is done. Each of these is
-//! flushed before the next begins, so that a crash at any moment leaves what can be read in full and gone on with. Without
-//! protection a crash costs the zone that was being rewritten.
+//! The volume is rewritten zone by zone. The zone's old contents are protected first: by checksums, by a copy, or by staying where
+//! they were. Then the header marks the zone as hot, the zone is rewritten, and the header marks it as done. Each step is flushed
+//! before the next begins. So after a crash at any moment everything can be read, and the reencryption can be resumed. Without
+//! protection a crash destroys the zone being rewritten.
 //!
-//! Between two zones with checksums, one change of the header says that the first is done and the second hot. While the checksums of
-//! the second one replace those of the first, the header still says that the first is hot: none of its blocks, encrypted under the
-//! new key, has a checksum there any more, whichever of both it is. So all of them count as rewritten, which they are. Where the
-//! result is plaintext, which can be anything, or the protection is a journal, the first change of the header is made by itself.
+//! Between two zones with checksums, a single change of the header marks the first as done and the second as hot. While the second
+//! zone's checksums replace the first's, the header still marks the first zone as hot. None of its blocks, now encrypted with the
+//! new key, matches the checksum in its place, whichever zone that belongs to. So all of them count as rewritten, which they are.
+//! If the result is plaintext, which can match anything, or the protection is a journal, the header marks the first zone as done in
+//! a change of its own.
 //!
-//! Checksums are of blocks as large as the larger encryption sector of both sides. A disk writes 512 bytes whole or not at all, and a
-//! file system with small blocks no more: a block can be torn. What it was is then put together from what is left of it and what it
-//! has become, in the one way that has the right checksum (`recovery.rs`), where each block of the cipher stands alone. Where it does
-//! not, as in Adiantum or CBC, a journal is what is taken unless something else is asked for. (cryptsetup takes a torn block for a
-//! rewritten one; it wants disks that write sectors whole.)
+//! Each checksum covers a block as large as the larger encryption sector of both sides. Disks, and file systems with small blocks,
+//! guarantee only that 512 bytes are written whole or not at all, so a block can be torn. If the cipher's blocks are independent,
+//! recovery combines the old and new parts of a torn block in the one way that has the right checksum (`recovery.rs`). If they are
+//! not, as in Adiantum or CBC, a journal is the default. (cryptsetup treats a torn block as rewritten; it requires disks that write
+//! sectors whole.)
 
 mod begin;
 mod converter;
@@ -60,28 +61,28 @@ pub use state::{Direction, Mode, ReencryptionState, Resilience};
 /// The largest zone, in bytes (cryptsetup's luks2.h, `LUKS2_REENCRYPT_MAX_HOTZONE_LENGTH`).
 pub const MAX_ZONE: u64 = 1 << 30;
 
-/// As large as a zone is if nobody says, in bytes: what a crash can cost in the resilience mode `none`.
+/// The default size of a zone, in bytes: what a crash can destroy in the resilience mode `none`.
 const ZONE: u64 = 32 << 20;
 
-/// The same where something protects it, and the machine has memory for two of them many times over: each zone takes four flushes.
+/// The default size with protection and ample memory for two zones, in bytes: each zone takes four flushes.
 const LARGE_ZONE: u64 = 128 << 20;
 
-/// Bytes that are overwritten with random ones at a time.
+/// How many bytes are overwritten with random ones at a time.
 const WIPED: u64 = 1 << 20;
 
-/// Where header and data are.
+/// The stores of header and data.
 #[derive(Clone, Copy)]
 pub struct HeaderAndData<'a> {
-    /// What the header is in.
+    /// The store of the header.
     pub header: &'a dyn Store,
-    /// What the data are in.
+    /// The store of the data.
     pub data: &'a dyn Store,
-    /// Whether these are two stores.
+    /// Whether these are different stores.
     pub detached: bool,
 }
 
 impl<'a> HeaderAndData<'a> {
-    /// Header and data in one store, or the header in one of its own.
+    /// Takes one store for header and data, or a separate store for the data.
     pub fn new(store: &'a dyn Store, data: Option<&'a dyn Store>) -> Self {
         Self { header: store, data: data.unwrap_or(store), detached: data.is_some() }
     }
@@ -93,11 +94,11 @@ pub struct Reencryption<'a> {
     ciphers: Ciphers,
     pool: Pool,
     zone: u64,
-    /// Memory for a zone that is not in use.
+    /// The memory of a zone, while no zone uses it.
     spare: Room,
 }
 
-/// What is on the disk: the data, and what the header says of them.
+/// The data on the disk, and the header's state of them.
 struct Record<'a> {
     stores: HeaderAndData<'a>,
     header: ReadHeader,
@@ -109,20 +110,20 @@ struct Record<'a> {
 /// How far a reencryption has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReencryptionProgress {
-    /// Bytes of the plaintext that are rewritten.
+    /// How many bytes of the plaintext are rewritten.
     pub done: u64,
     /// Size of the plaintext, in bytes.
     pub size: u64,
-    /// Whether it was interrupted in a zone.
+    /// Whether it was interrupted within a zone.
     pub interrupted: bool,
 }
 
 impl<'a> Reencryption<'a> {
-    /// Unlocks a reencryption that has begun, whichever program began it. Writes nothing. `zone` is the size of a zone, in bytes.
+    /// Unlocks a reencryption that this or another program began. Writes nothing. `zone` is the size of a zone, in bytes.
     ///
     /// # Errors
-    /// `Misuse` if there is none, or `zone` does not fit; `Malformed` for a state that cannot be or was changed without the keys;
-    /// `Unsupported`; those of unlocking; `Io`.
+    /// `Misuse` if there is none, or `zone` does not fit; `Malformed` for a state that is impossible or was changed without the
+    /// keys; `Unsupported`; those of unlocking; `Io`.
     pub fn resume(stores: HeaderAndData<'a>, with: &Unlock<'_>, zone: Option<u64>) -> Result<Self> {
         let header = read(stores.header)?;
         let Unlocked { state, keys, .. } = unlocked(&header, &stores, with)?;
@@ -142,21 +143,21 @@ impl<'a> Reencryption<'a> {
         Ok(Self { record, ciphers, pool, zone, spare: Room::default() })
     }
 
-    /// How far it has come.
+    /// Returns the progress.
     pub fn progress(&self) -> ReencryptionProgress {
         self.record.state.progress()
     }
 
-    /// Its state.
+    /// Returns the state.
     pub fn state(&self) -> &ReencryptionState {
         &self.record.state
     }
 
-    /// Goes on to the end, or until `cancel` says to stop, which is heard between two zones: what is done then stays, and the
-    /// volume can be used and gone on with. `progress` is told the bytes that are done and all there are.
+    /// Runs to the end, or until `cancel` is set, which is checked between two zones. Finished zones stay rewritten, and the volume
+    /// can be used and resumed. `progress` gets the number of finished bytes and of all bytes.
     ///
     /// # Errors
-    /// `Cancelled`; `Io`, after which it can be gone on with too.
+    /// `Cancelled`; `Io`, after which it can be resumed too.
     pub fn run(mut self, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()> {
         let HeaderAndData { data, header, .. } = self.record.stores;
         if !data.writable() || !header.writable() {
@@ -184,7 +185,7 @@ impl<'a> Reencryption<'a> {
         self.record.finish()
     }
 
-    /// Brings the zone to its end that was being rewritten when somebody was interrupted.
+    /// Finishes the zone that was being rewritten at an interruption.
     fn recover(&mut self) -> Result<()> {
         let Record { stores, state, .. } = &self.record;
         let Some(hot) = state.hot.clone() else { return Ok(()) };
@@ -201,7 +202,7 @@ impl<'a> Reencryption<'a> {
         let (stores, at) = (record.stores, zone.at.clone());
         let after = ReencryptionState { hot: None, done: record.state.done_with(&at), ..record.state.copy() };
         let next = next_zone(&after, self.zone);
-        // Where the data move, the next zone may lie where this one goes.
+        // If the data move, the next zone may lie where this one is written.
         let goes = record.state.written_at(&at);
         let from = next.as_ref().map(|next| after.read_at(next));
         let waits = from.is_some_and(|from| from.start < goes.end && goes.start < from.end);
@@ -235,20 +236,20 @@ impl<'a> Reencryption<'a> {
     }
 }
 
-/// Whether one change of the header can say that a zone is done and the next one hot.
+/// Whether a single change of the header can mark a zone as done and the next one as hot.
 fn said_with(state: &ReencryptionState, ciphers: &Ciphers, zone: &Range<u64>, next: &Range<u64>) -> bool {
     let summed = |zone: &Range<u64>| matches!(state.resilience_at(zone.start), Resilience::Checksum(_));
     ciphers.of(What::Last).is_some() && summed(zone) && summed(next)
 }
 
 impl Record<'_> {
-    /// Writes what protects a zone, says that it is hot, and writes the zone. Gives its memory back.
+    /// Protects a zone, marks it as hot, and writes it. Returns its memory.
     fn rewrite(&mut self, mut zone: Zone) -> Result<Room> {
         self.protect(&mut zone)?;
         zone.write(&self.state, &self.stores)
     }
 
-    /// Makes the zone hot, where something protects it: that first, then the header that says so.
+    /// Marks the zone as hot, if it has protection: writes first the protection, then the header.
     fn protect(&mut self, zone: &mut Zone) -> Result<()> {
         if matches!(self.state.resilience_at(zone.at.start), Resilience::None) {
             return Ok(());
@@ -258,14 +259,14 @@ impl Record<'_> {
         self.say()
     }
 
-    /// Notes that a zone is rewritten, and on the disk. The header does not say so yet.
+    /// Notes that a zone is rewritten and on the disk. The header does not say so yet.
     fn rewritten(&mut self, zone: &Range<u64>) {
         self.state.done = self.state.done_with(zone);
         self.state.hot = None;
         self.unsaid = true;
     }
 
-    /// Says in the header what is done, unless it does already.
+    /// Updates the header with what is done, unless it is up to date.
     fn say_done(&mut self) -> Result<()> {
         if self.unsaid { self.say() } else { Ok(()) }
     }
@@ -279,14 +280,14 @@ impl Record<'_> {
         Ok(())
     }
 
-    /// Overwrites what is left of what the volume was, and makes it a volume like any other.
+    /// Overwrites the remains of the old volume, and turns the result into an ordinary volume.
     fn finish(mut self) -> Result<()> {
         let data = self.stores.data;
         if let (Some(moved), Some(shift)) = (&self.state.moved, self.state.shift) {
             let left = match self.state.mode {
-                // The first part's plaintext, behind everything.
+                // The plaintext of the first part, behind everything.
                 Mode::Encrypt => moved.offset()..moved.offset() + moved.end,
-                // What was behind the volume's new end.
+                // The part behind the volume's new end.
                 _ => data.len().saturating_sub(shift).max(self.state.last.offset() + self.state.size)..data.len(),
             };
             wipe(data, left)?;
@@ -301,7 +302,7 @@ impl Record<'_> {
         self.write(metadata, after)
     }
 
-    /// Writes both copies of the header, with steps after that.
+    /// Writes both copies of the header, followed by further steps.
     fn write(&mut self, metadata: Metadata, after: Vec<Step>) -> Result<()> {
         let copies = write::steps(self.stores.header, &self.header, self.header.binary.clone(), &metadata)?;
         let binary = |step: &Step| Seen { at: step.at, bytes: step.bytes[..binary::LEN].to_vec() };
@@ -315,17 +316,17 @@ impl Record<'_> {
     }
 }
 
-/// A volume that is being reencrypted, as it is.
+/// A volume during reencryption.
 pub(super) struct OpenVolume {
-    /// Where its plaintext is.
+    /// The layout of its plaintext.
     pub layout: Layout,
-    /// The key of what it is to be, or of what it was where that is plaintext.
+    /// The new key, or the old one if the new side is plaintext.
     pub key: OpenedKey,
     progress: ReencryptionProgress,
 }
 
 impl OpenVolume {
-    /// What a person must know.
+    /// The warning that the volume is being reencrypted.
     pub fn warning(&self) -> Warning {
         let ReencryptionProgress { done, size, interrupted } = self.progress;
         let percent = u128::from(done) * 100 / u128::from(size.max(1));
@@ -338,7 +339,7 @@ impl OpenVolume {
     }
 }
 
-/// Whether there is a volume in the store whose reencryption goes on; nothing if there is no LUKS2 header at all.
+/// Whether the volume in the store is being reencrypted; `None` if there is no LUKS2 header at all.
 ///
 /// # Errors
 /// `Malformed` and `Unsupported` for a header that cannot be read; `Io`.
@@ -350,16 +351,16 @@ pub fn status(header: &dyn Store) -> Result<Option<bool>> {
     }
 }
 
-/// Whether the header is to move from the front of the data to `header`, a store of its own, when they become plaintext: nothing is in
-/// it yet, or only what an interrupted beginning has left.
+/// Whether decryption moves the header from the front of the data to `header`, a store of its own. This store must be empty, or
+/// hold only what an interrupted beginning has left.
 ///
 /// # Errors
-/// `Misuse` if there is a header in front of the data that cannot be moved as it is; `Io`.
+/// `Misuse` if there is a header in front of the data that cannot be moved in its present state; `Io`.
 pub fn moves_header(header: &dyn Store, data: &dyn Store) -> Result<bool> {
     Ok(doubts::header_to_move(header, data)?.is_some())
 }
 
-/// How long a file has to be that takes the header of a volume, in bytes.
+/// Returns how long a file for the volume's header must be, in bytes.
 ///
 /// # Errors
 /// Those of [`read`](fn@read).
@@ -373,8 +374,8 @@ pub(super) fn goes_on(metadata: &Metadata) -> bool {
     validate::requirements(metadata).iter().any(|name| proof::is_requirement(name))
 }
 
-/// Opens a volume that is being reencrypted. A zone whose rewriting was interrupted is read as it would be after recovery, and then
-/// nothing can be written.
+/// Opens a volume that is being reencrypted. An interrupted zone is read as it would be after recovery, and the volume is then
+/// read-only.
 ///
 /// # Errors
 /// Those of [`Reencryption::resume`].
@@ -385,7 +386,7 @@ pub(super) fn open(header: &ReadHeader, stores: &HeaderAndData<'_>, with: &Unloc
     Ok(OpenVolume { layout, key, progress: state.progress() })
 }
 
-/// A state, with the digest over it checked, and its keys.
+/// A state whose digest has been verified, and its keys.
 struct Unlocked {
     state: ReencryptionState,
     keys: VolumeKeys,
@@ -405,7 +406,7 @@ fn unlocked(header: &ReadHeader, stores: &HeaderAndData<'_>, with: &Unlock<'_>) 
     doubts::may_belong_together(stores, header, doubts::encrypted_by_now(&state))?;
     let (keys, key) = volume_keys(header, &state, stores.header, with)?;
     with.has_opened();
-    // All is rewritten and the old key's keyslots are gone already: what is left says no more than any header does.
+    // Everything is rewritten and the old key's keyslots are removed: this state needs no more proof than any header.
     let unproven = state.mode == Mode::Reencrypt && state.finished() && keys.previous.is_none();
     if !unproven {
         proof::check(&header.metadata, state.keyslot, &keys, with)?;
@@ -425,7 +426,7 @@ fn must_be_attached(header: &ReadHeader, state: &ReencryptionState) -> Result<()
     Ok(())
 }
 
-/// The keys of both sides, and the last of them as it was opened.
+/// Returns the keys of both sides, and the last one with how it was opened.
 fn volume_keys(
     header: &ReadHeader,
     state: &ReencryptionState,
@@ -440,7 +441,7 @@ fn volume_keys(
     }
     let any_slot = Unlock { keyslot: None, ..*with };
     if !matches!(with.credentials, [Credential::VolumeKey(_)]) {
-        // The keyslots of both keys together are what somebody waits for.
+        // The wait is for the keyslots of both keys together.
         let sides = [last, previous].into_iter().flatten();
         let slots: Vec<_> = sides.flat_map(|digest| keyslots_of(&header.metadata, digest, None)).collect();
         with.ask(plan(header, &slots, with).microseconds())?;
@@ -456,7 +457,7 @@ fn volume_keys(
     };
     let is_to_be = open(last)?;
     let was = match open(previous) {
-        // cryptsetup overwrites the old keyslots before it says that all is done.
+        // cryptsetup overwrites the old keyslots before it marks the reencryption as finished.
         Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) && is_to_be.is_some() && state.finished() => None,
         was => was?,
     };
@@ -467,7 +468,7 @@ fn volume_keys(
     Ok((keys, OpenedKey { trials, ..opened }))
 }
 
-/// Reads metadata in JSON and works out the state of the reencryption in them, for data of several sizes.
+/// Reads metadata in JSON and determines the reencryption state in them, for data of several sizes.
 pub(crate) fn fuzz_metadata(json: &[u8]) {
     const HDR_SIZE: u64 = 16 << 10;
     let Ok(metadata) = read::parse(json, 0) else { return };
@@ -485,21 +486,21 @@ pub(crate) fn fuzz_metadata(json: &[u8]) {
     }
 }
 
-/// How large a zone is if nobody says.
+/// The default size of a zone.
 fn usual_zone(state: &ReencryptionState) -> u64 {
     let protected = !matches!(state.resilience, Resilience::None);
     if protected && memory::available() / 32 >= LARGE_ZONE { LARGE_ZONE } else { ZONE }
 }
 
 fn next_zone(state: &ReencryptionState, most: u64) -> Option<Range<u64>> {
-    // What begins where is known only when the zone is: first a guess, then its own limit.
+    // A zone's limit depends on where it begins, which depends on its size: so the second call uses the limit of the first guess.
     let alignment = state.alignment();
     let aligned = |most: u64| (most / alignment * alignment).max(alignment);
     let guess = state.next_zone(aligned(most))?;
     state.next_zone(aligned(most.min(state.zone_limit(guess.start))))
 }
 
-/// The metadata when all is done, and which areas are to be wiped then.
+/// Returns the metadata of the finished volume, and the areas to wipe then.
 fn finished(metadata: &Metadata, state: &ReencryptionState) -> (Metadata, Vec<(u32, Range<u64>)>) {
     let mut new = metadata.clone();
     let mut segment = state.last.segment.clone();
@@ -527,7 +528,7 @@ fn finished(metadata: &Metadata, state: &ReencryptionState) -> (Metadata, Vec<(u
     (new, areas)
 }
 
-/// Random bytes over a part of the data's store.
+/// Overwrites a part of the data's store with random bytes.
 fn wipe(data: &dyn Store, at: Range<u64>) -> Result<()> {
     for start in (at.start..at.end).step_by(WIPED as usize) {
         let mut bytes = vec![0; WIPED.min(at.end - start) as usize];

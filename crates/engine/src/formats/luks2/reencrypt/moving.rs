@@ -1,6 +1,6 @@
-//! The record of a header that moves from the front of the data to a store of its own. It is in that store before anything is copied
-//! over the header in front, so that whoever goes on after an interruption knows that what is there is no header backup, and that
-//! the data are those.
+//! The record of a header that moves from the front of the data to a store of its own. It is written to that store before anything
+//! is copied over the header in front. After an interruption it shows that the store holds no mere header backup, and which data
+//! belong to it.
 
 use std::ops::Range;
 
@@ -13,10 +13,10 @@ use crate::formats::luks2::slots;
 use crate::hex;
 use crate::store::Store;
 
-/// The type of the token that is the record: other programs keep tokens that they do not know.
+/// The type of the token that stores the record: other programs preserve unknown tokens.
 const KIND: &str = "claviger-moving-header";
 
-/// Bytes that are looked at at a time.
+/// How many bytes are read at a time.
 const PIECE: u64 = 1 << 20;
 
 /// The record in the metadata, if there is one.
@@ -24,7 +24,7 @@ pub(in crate::formats::luks2) fn record(metadata: &Metadata) -> Option<&Map<Stri
     metadata.tokens.values().find(|token| token.get("type") == Some(&KIND.into()))
 }
 
-/// Puts a record into the metadata of a volume: this part of `data` is moved to the front.
+/// Adds a record to the metadata of a volume: this part of `data` is moved to the front.
 ///
 /// # Errors
 /// `Misuse` if there are too many tokens; `Io`.
@@ -44,12 +44,12 @@ pub(super) fn put(metadata: &mut Metadata, moved: Range<u64>, data: &dyn Store) 
     Ok(())
 }
 
-/// Takes the record out of the metadata.
+/// Removes the record from the metadata.
 pub(super) fn take_out(metadata: &mut Metadata) {
     metadata.tokens.retain(|_, token| token.get("type") != Some(&KIND.into()));
 }
 
-/// Whether the data are those that the record was made for: what is copied over the header is where it was.
+/// Whether the record was made for these data: the part that is copied over the header is still in its old place.
 ///
 /// # Errors
 /// `Io`.
@@ -61,7 +61,7 @@ pub(super) fn tells_of(record: &Map<String, Value>, data: &dyn Store) -> Result<
     Ok(record.get("sha256").and_then(Value::as_str) == Some(&hex::digits(&digest(data, from, len)?)))
 }
 
-/// How many bytes are copied to the front.
+/// Returns how many bytes are copied to the front.
 pub(super) fn len(record: &Map<String, Value>) -> Option<u64> {
     number(record, "size")
 }
@@ -70,12 +70,12 @@ fn number(record: &Map<String, Value>, name: &str) -> Option<u64> {
     record.get(name)?.as_str()?.parse().ok()
 }
 
-/// How many bytes behind the header can be copied over it, where the data begin at byte `from`.
+/// Returns how many bytes behind the header can be copied over it, if the data begin at the offset `from`.
 pub(super) fn first_part(data: &dyn Store, from: u64) -> u64 {
     data.len().saturating_sub(from).min(from)
 }
 
-/// Of a part of the data as they are stored: of ciphertext.
+/// Hashes a part of the data as stored, which is ciphertext.
 fn digest(data: &dyn Store, from: u64, len: u64) -> Result<[u8; 32]> {
     let mut pieces = Vec::new();
     for at in (0..len).step_by(PIECE as usize) {

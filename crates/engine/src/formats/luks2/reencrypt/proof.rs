@@ -1,6 +1,6 @@
-//! The digest that protects the state of a reencryption: only who has the keys can have begun it. Without it, whoever can write to
-//! the header could make a program take ciphertext for plaintext (CVE-2021-4122). What it is made of is in cryptsetup's
-//! luks2_reencrypt_digest.c and in the specification's section 5.4.
+//! The digest that protects the state of a reencryption: it proves that somebody with the keys began it. Without it, whoever can
+//! write to the header could make a program treat ciphertext as plaintext (CVE-2021-4122). cryptsetup's luks2_reencrypt_digest.c
+//! and section 5.4 of the specification define its input.
 
 use claviger_crypto::{Secret, hash};
 use serde_json::Value;
@@ -13,31 +13,31 @@ use crate::formats::luks2::metadata::{Base64, Digest, Id, Keyslot, Metadata, Met
 use crate::formats::luks2::unlock::effort;
 use crate::random;
 
-/// What is required of a program, and the version of the digest that comes with it (cryptsetup's luks2_json_metadata.c,
-/// `requirements_flags`).
+/// The requirement of a reencryption, and the version of its digest (cryptsetup's luks2_json_metadata.c, `requirements_flags`).
 const VERSIONS: [(&str, u8); 3] = [("online-reencrypt", 1), ("online-reencrypt-v2", 2), ("online-reencrypt-v3", 3)];
 
-/// Iterations of a new digest: its key is one already (cryptsetup's luks2_digest_pbkdf2.c measures at least 1000 of them).
+/// The iterations of a new digest. Its input contains full-strength keys, so the minimum suffices (cryptsetup's
+/// luks2_digest_pbkdf2.c measures at least 1000).
 const ITERATIONS: u32 = 1000;
 
 /// The longest text that goes into the digest, in bytes (`MAX_STR`).
 const TEXT: usize = 64;
 
-/// What is to be required of programs while a reencryption goes on: data that move forward came with version 3.
+/// The requirement to set during a reencryption: data that move forward need version 3.
 pub(super) fn requirement(moves_forward: bool) -> &'static str {
     VERSIONS[if moves_forward { 2 } else { 1 }].0
 }
 
-/// Whether this requirement is that of a reencryption.
+/// Whether this requirement stands for a reencryption.
 pub(super) fn is_requirement(name: &str) -> bool {
     VERSIONS.iter().any(|(known, _)| *known == name)
 }
 
-/// Whether the digest is right.
+/// Verifies the digest.
 ///
 /// # Errors
-/// `Malformed` if it is not; `Unsupported` for reencryptions that have none, as cryptsetup made before version 2.4.3; `Cancelled`;
-/// that of [`Unlock::may_take`].
+/// `Malformed` if it is not; `Unsupported` for reencryptions without one, which cryptsetup before 2.4.3 created; `Cancelled`; that
+/// of [`Unlock::may_take`].
 pub(super) fn check(metadata: &Metadata, keyslot: u32, keys: &VolumeKeys, with: &Unlock<'_>) -> Result<()> {
     let version = version(metadata)?;
     if version < 2 {
@@ -58,7 +58,7 @@ pub(super) fn check(metadata: &Metadata, keyslot: u32, keys: &VolumeKeys, with: 
         .hint("Nothing was changed. Restore a header backup, or use the program that changed the header."))
 }
 
-/// Puts a new digest into the metadata, in place of the one that is there.
+/// Replaces the digest in the metadata with a new one.
 ///
 /// # Errors
 /// `Malformed`; `Io` if the system has no random bytes.
@@ -107,7 +107,7 @@ fn derive(digest: &Digest, material: &[u8], out: &mut [u8], go_on: &dyn Fn() -> 
     }
 }
 
-/// What is digested: the version, the keys, the keyslot, and what the volume was and is to be.
+/// The digest's input: the version, the keys, the keyslot, and the segments before and after the reencryption.
 fn material(metadata: &Metadata, keyslot: u32, keys: &VolumeKeys, version: u8) -> Result<Secret> {
     let slot =
         metadata.keyslots.get(&keyslot).ok_or_else(|| wrong("keyslots", "that of the reencryption is missing"))?;

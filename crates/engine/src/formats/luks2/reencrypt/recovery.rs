@@ -1,4 +1,4 @@
-//! What a hot zone holds after an interruption, and a layout of the volume that reads right without writing anything
+//! Determines the contents of a hot zone after an interruption, and builds a layout that reads it correctly without writing
 //! (cryptsetup's luks2_reencrypt.c, `reencrypt_recover_segment`, writes).
 
 use std::ops::Range;
@@ -13,45 +13,45 @@ use crate::advice::Advice;
 use crate::error::{Error, Result};
 use crate::volume::{Layout, Payload, Segment};
 
-/// A part of the hot zone, and where its plaintext can be found.
+/// A part of the hot zone, and the source of its plaintext.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// Where it is, in bytes of the plaintext.
+    /// Its range, in bytes of the plaintext.
     pub at: Range<u64>,
-    /// Where it can be had.
+    /// The source of its plaintext.
     pub source: Source,
 }
 
-/// Where the plaintext of a part of the hot zone can be had.
+/// The source of the plaintext of a part of the hot zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// It has been rewritten.
     Rewritten,
-    /// Where it was before, which has not been written over.
+    /// The old place, which has not been overwritten.
     Before,
-    /// In the journal, as it was before.
+    /// The journal, which holds the old contents.
     Journal,
-    /// A block that is torn, as it was before: put together from what is left of it and what it has become.
+    /// The old contents of a torn block, put together from its old and new parts.
     Torn(Arc<[u8]>),
 }
 
-/// Bytes of the hot zone that are looked at at a time.
+/// How many bytes of the hot zone are checked at a time.
 const PIECE: u64 = 1 << 20;
 
 /// What a disk writes whole or not at all, in bytes.
 const ATOM: usize = 512;
 
-/// The largest block that is looked into, in bytes: the largest sector of a volume. There are 2^8 ways in which it can be torn.
+/// The largest block that is checked for tearing, in bytes: the largest encryption sector. It can be torn in 2^8 ways.
 const LARGEST_TORN: usize = 4096;
 
-/// So many blocks are looked into at most, which takes seconds: there are never many torn ones, and whoever can write to the disk can
-/// make any number of blocks that are nothing at all.
+/// The most blocks checked for tearing, which takes seconds. There are never many torn blocks, but whoever can write to the disk
+/// can create any number of meaningless ones.
 const MOST_TORN: usize = 4096;
 
-/// What the hot zone holds; nothing if there is none.
+/// Returns the contents of the hot zone, if there is one.
 ///
 /// # Errors
-/// `Io`; `Unsupported` where nothing saves the zone.
+/// `Io`; `Unsupported` if the zone has no protection.
 pub(super) fn runs(state: &ReencryptionState, stores: &HeaderAndData<'_>, ciphers: &Ciphers) -> Result<Vec<Run>> {
     let Some(hot) = state.hot.clone() else { return Ok(Vec::new()) };
     match state.resilience_at(hot.start) {
@@ -62,7 +62,7 @@ pub(super) fn runs(state: &ReencryptionState, stores: &HeaderAndData<'_>, cipher
     }
 }
 
-/// Of each block: whether it still is what it was when its checksum was made, is what it was to become, or is torn.
+/// Determines for each block whether it is still the old one that the checksum covers, has been rewritten, or is torn.
 fn by_checksums(
     state: &ReencryptionState,
     stores: &HeaderAndData<'_>,
@@ -83,7 +83,7 @@ fn by_checksums(
         let mut stored = vec![0; bytes.len() / block as usize * hash.size];
         stores.header.read_at(stored_at, &mut stored)?;
         let now = all_sums(sums, &bytes);
-        // The other way round: what has been rewritten is then what it was.
+        // Decrypts backward: a rewritten block becomes the old one again.
         let mut back = bytes.clone();
         let (mut were, mut of_next) = (Vec::new(), Vec::new());
         if now != stored {
@@ -100,7 +100,7 @@ fn by_checksums(
                 Source::Rewritten
             } else {
                 looked_into += 1;
-                // What is none of these is damaged, or in a mode whose blocks hang together.
+                // Any other block is damaged, or its mode chains blocks.
                 untorn(&bytes[part.clone()], &back[part], sums, stored).map_or(Source::Rewritten, Source::Torn)
             };
             add(&mut runs, Run { at: at..at + block, source });
@@ -115,8 +115,8 @@ fn all_sums(Checksums { hash, block }: Checksums, bytes: &[u8]) -> Vec<u8> {
     sums
 }
 
-/// The checksums of the zone that comes next, as far as `part` of the hot one: they replace those of the hot zone as soon as that is on
-/// the disk, and before the header says so.
+/// The checksums of the next zone, for the same part of it as `part` is of the hot zone. They replace the hot zone's checksums once
+/// that is on the disk, before the header says so.
 fn sums_of_next(
     state: &ReencryptionState,
     stores: &HeaderAndData<'_>,
@@ -136,8 +136,8 @@ fn sums_of_next(
     Ok(all_sums(sums, &bytes))
 }
 
-/// A torn block as it was before: of each atom either what is there or what it is the other way round, so that the checksum is right.
-/// Where blocks of a cipher hang together within a sector, as in CBC, nothing is found.
+/// Returns the old contents of a torn block: for each atom either the current bytes or those converted back, in the combination
+/// with the right checksum. Finds nothing if the cipher chains blocks within a sector, as CBC does.
 fn untorn(there: &[u8], back: &[u8], sums: Checksums, stored: &[u8]) -> Option<Arc<[u8]>> {
     let atoms = there.len() / ATOM;
     if there.len() > LARGEST_TORN || atoms < 2 {
@@ -161,11 +161,10 @@ fn add(runs: &mut Vec<Run>, run: Run) {
     }
 }
 
-/// The volume as it is: every part with the cipher and at the place that it has by now. Nothing in it can be written while there
-/// is a hot zone.
+/// The current layout of the volume: each part with its present cipher and place. It is read-only while there is a hot zone.
 ///
 /// # Errors
-/// Those of [`runs`]; `Unsupported` where the journal of a detached header would have to be read as a part of the volume.
+/// Those of [`runs`]; `Unsupported` if the journal of a detached header would have to be read as a part of the volume.
 pub(super) fn layout(state: &ReencryptionState, stores: &HeaderAndData<'_>, ciphers: &Ciphers) -> Result<Layout> {
     let mut segments = Vec::new();
     for piece in state.pieces() {

@@ -1,8 +1,8 @@
-//! What the metadata say about a reencryption: what the volume was, what it is to be, and how far it has come.
+//! The state of a reencryption according to the metadata: the volume before and after it, and its progress.
 //!
-//! The volume's bytes keep their numbers: byte `x` of the plaintext is at `previous.offset + x` before its turn, and at
-//! `last.offset + x` after it. What lies where is said by segments, in order of the plaintext. They are checked by making them
-//! anew from what they come to (LUKS2 On-Disk Format Specification 1.1.1, section 5.2; cryptsetup's luks2_reencrypt.c,
+//! The plaintext's offsets do not change: byte `x` is at `previous.offset + x` before it is rewritten, and at `last.offset + x`
+//! afterwards. Segments, in plaintext order, say which part is stored where. To check them, they are generated anew from the state
+//! that was read from them (LUKS2 On-Disk Format Specification 1.1.1, section 5.2; cryptsetup's luks2_reencrypt.c,
 //! `reencrypt_make_hot_segments` and `reencrypt_make_post_segments`).
 
 use std::collections::BTreeMap;
@@ -16,115 +16,115 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks2::metadata::{Decimal, Digest, Id, Keyslot, Metadata, MetadataSegment, Size};
 use crate::formats::luks2::validate::is_backup;
 
-/// Flag of the segment that is being rewritten.
+/// Flag of the segment being rewritten.
 pub(super) const HOT: &str = "in-reencryption";
-/// Flag of what the volume was.
+/// Flag of the segment that describes the volume before the reencryption.
 pub(super) const PREVIOUS: &str = "backup-previous";
-/// Flag of what it is to be.
+/// Flag of the segment that describes the volume after the reencryption.
 pub(super) const FINAL: &str = "backup-final";
-/// Flag of the volume's first part, where that was moved.
+/// Flag of the segment that holds the volume's first part, if that was moved.
 pub(super) const MOVED: &str = "backup-moved-segment";
 
-/// What is done to the volume.
+/// The kind of reencryption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// It gets another key, cipher or sector size.
+    /// The volume gets another key, cipher or sector size.
     Reencrypt,
     /// Plaintext is encrypted.
     Encrypt,
-    /// Only plaintext is to be left.
+    /// The volume is decrypted: only plaintext is left.
     Decrypt,
 }
 
-/// From where to where.
+/// The direction in which the volume is rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From the beginning on.
+    /// From the beginning to the end.
     Forward,
-    /// From the end on.
+    /// From the end to the beginning.
     Backward,
 }
 
-/// What saves the hot zone, the part that is being rewritten, when writing it is interrupted.
+/// How the hot zone, the part being rewritten, survives an interruption.
 #[derive(Clone, Copy)]
 pub enum Resilience {
-    /// Nothing: it is lost.
+    /// It does not: its data are lost.
     None,
-    /// Checksums of what was there before tell which blocks have been rewritten.
+    /// Checksums of the old contents tell which blocks have been rewritten.
     Checksum(Checksums),
-    /// A copy of what was there before.
+    /// A copy of the old contents.
     Journal,
-    /// It is written elsewhere: what was there before stays until the next zone's turn.
+    /// The zone is written elsewhere, so the old contents stay until the next zone is rewritten.
     Shift,
 }
 
 /// Checksums of blocks.
 #[derive(Clone, Copy)]
 pub struct Checksums {
-    /// Their hash.
+    /// Their hash function.
     pub hash: &'static Hash,
-    /// Bytes of a block.
+    /// The size of a block, in bytes.
     pub block: u64,
 }
 
 /// The state of a reencryption.
 pub struct ReencryptionState {
-    /// What is done.
+    /// The kind of reencryption.
     pub mode: Mode,
-    /// From where to where.
+    /// The direction in which the volume is rewritten.
     pub direction: Direction,
-    /// What saves the hot zone: all of them but those of the moved part.
+    /// How hot zones survive an interruption, except those of the moved part.
     pub resilience: Resilience,
-    /// What saves the moved part's own hot zone, which is rewritten where it lies when a volume is decrypted.
+    /// How the moved part's hot zone survives an interruption. It is rewritten in place when a volume is decrypted.
     pub resilience_of_moved: Resilience,
-    /// By how many bytes the data are moved.
+    /// How far the data are moved, in bytes.
     pub shift: Option<u64>,
-    /// The keyslot that keeps the state.
+    /// The keyslot that stores the state.
     pub keyslot: u32,
-    /// Where checksums or the journal are in the header's store, in bytes.
+    /// The range of checksums or journal in the header's store, in bytes.
     pub area: Range<u64>,
-    /// What the volume was.
+    /// The volume before the reencryption.
     pub previous: Side,
-    /// What it is to be.
+    /// The volume after the reencryption.
     pub last: Side,
-    /// Where its first part was moved to before the beginning.
+    /// The volume's first part, in the place to which it was moved before the start.
     pub moved: Option<Side>,
-    /// Size of the plaintext, in bytes.
+    /// The size of the plaintext, in bytes.
     pub size: u64,
-    /// Whether the last segment says how long it is.
+    /// Whether the last segment has a fixed size.
     pub fixed: bool,
-    /// What has been rewritten already, in bytes of the plaintext.
+    /// The range that has been rewritten, in bytes of the plaintext.
     pub done: Range<u64>,
-    /// What is being rewritten.
+    /// The range being rewritten, in bytes of the plaintext.
     pub hot: Option<Range<u64>>,
 }
 
-/// What the volume was, or is to be.
+/// The volume before or after a reencryption.
 #[derive(Clone)]
 pub struct Side {
-    /// As the metadata have it.
+    /// The segment as the metadata describe it.
     pub segment: MetadataSegment,
     /// The digest of its key.
     pub digest: Option<u32>,
-    /// Where it ends in the plaintext, for the moved part.
+    /// Where the moved part ends, in bytes of the plaintext. Only used for the moved part.
     pub end: u64,
 }
 
-/// A part of the plaintext, and what it is now.
+/// A part of the plaintext, and its current state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it is, in bytes of the plaintext.
+    /// Its range, in bytes of the plaintext.
     pub at: Range<u64>,
-    /// What it is.
+    /// Its current state.
     pub what: What,
 }
 
-/// What a part of the plaintext is now.
+/// The current state of a part of the plaintext.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// As it was.
+    /// Not rewritten yet.
     Previous,
-    /// As it was, and moved.
+    /// Not rewritten yet, but moved.
     Moved,
     /// Being rewritten.
     Hot,
@@ -133,11 +133,11 @@ pub enum What {
 }
 
 impl ReencryptionState {
-    /// What `metadata` say about a reencryption; nothing if there is none. `data_len` is the size of the store of the data, in
-    /// bytes.
+    /// Returns the state of the reencryption that `metadata` describe, if there is one. `data_len` is the size of the data's store,
+    /// in bytes.
     ///
     /// # Errors
-    /// `Malformed` for what no reencryption comes to; `Unsupported` for what this program does not know.
+    /// `Malformed` for a state that no reencryption can reach; `Unsupported` for unknown features.
     pub fn of(metadata: &Metadata, data_len: u64) -> Result<Option<Self>> {
         let Some((number, keyslot)) = metadata.keyslots.iter().find(|(_, keyslot)| keyslot.kind == "reencrypt") else {
             return Ok(None);
@@ -152,10 +152,10 @@ impl ReencryptionState {
         Ok(Some(state))
     }
 
-    /// A reencryption of which nothing is done.
+    /// Returns the state of a reencryption before its first zone.
     ///
     /// # Errors
-    /// `Malformed` and `Unsupported` for a keyslot that keeps no state.
+    /// `Malformed` and `Unsupported` for a keyslot that holds no valid state.
     pub(super) fn beginning(
         number: u32,
         keyslot: &Keyslot,
@@ -185,17 +185,17 @@ impl ReencryptionState {
         Ok(state)
     }
 
-    /// Writes the segments of the beginning into the metadata.
+    /// Writes the initial segments into the metadata.
     pub(super) fn put_first(&self, metadata: &mut Metadata) {
         self.put(metadata, &self.done, None);
     }
 
-    /// The parts of the plaintext, in order: with the hot zone, if there is one.
+    /// Returns the parts of the plaintext in order, including the hot zone if there is one.
     pub fn pieces(&self) -> Vec<Piece> {
         self.pieces_with(&self.done, self.hot.clone())
     }
 
-    /// The segments of the metadata, in order: with or without a hot zone. Flags other than that of the hot zone are not set.
+    /// Returns the segments of the metadata in order, with or without a hot zone. Only the hot zone's flag is set.
     pub fn segments(&self, done: &Range<u64>, hot: Option<Range<u64>>) -> Vec<MetadataSegment> {
         let pieces = self.pieces_with(done, hot);
         let all_done = pieces.iter().all(|piece| piece.what == What::Last);
@@ -212,7 +212,7 @@ impl ReencryptionState {
         pieces.iter().enumerate().map(segment).collect()
     }
 
-    /// Writes segments, and which digest each has, into the metadata: backups behind the parts of the volume.
+    /// Writes the segments and their digests into the metadata: first the parts of the volume, then the backup segments.
     pub fn put(&self, metadata: &mut Metadata, done: &Range<u64>, hot: Option<Range<u64>>) {
         let pieces = self.pieces_with(done, hot.clone());
         let mut all: Vec<(MetadataSegment, Vec<u32>)> = Vec::new();
@@ -231,12 +231,12 @@ impl ReencryptionState {
         }
     }
 
-    /// How far it has come.
+    /// Returns the progress.
     pub fn progress(&self) -> ReencryptionProgress {
         ReencryptionProgress { done: self.done.end - self.done.start, size: self.size, interrupted: self.hot.is_some() }
     }
 
-    /// Which side a part is one of. What is being rewritten is described as it is to be.
+    /// Returns the side that describes a part. For a part being rewritten it is the side after the reencryption.
     pub fn side(&self, what: What) -> &Side {
         match what {
             What::Previous => &self.previous,
@@ -245,24 +245,24 @@ impl ReencryptionState {
         }
     }
 
-    /// What a part of the plaintext was before its turn: the moved part or the rest.
+    /// Returns what state a part of the plaintext is in before it is rewritten: moved or not.
     pub fn was(&self, at: u64) -> What {
         if at < self.moved_end() { What::Moved } else { What::Previous }
     }
 
-    /// Where a zone of the plaintext is read, in bytes of the store.
+    /// Returns the range from which a zone of the plaintext is read, in bytes of the store.
     pub(super) fn read_at(&self, zone: &Range<u64>) -> Range<u64> {
         let offset = self.side(self.was(zone.start)).offset();
         offset.saturating_add(zone.start)..offset.saturating_add(zone.end)
     }
 
-    /// Where it is written when its turn comes.
+    /// Returns the range to which a zone of the plaintext is written, in bytes of the store.
     pub(super) fn written_at(&self, zone: &Range<u64>) -> Range<u64> {
         let offset = self.last.offset();
         offset.saturating_add(zone.start)..offset.saturating_add(zone.end)
     }
 
-    /// What saves a hot zone that begins at this byte of the plaintext.
+    /// Returns how a hot zone that begins at this byte of the plaintext survives an interruption.
     pub fn resilience_at(&self, at: u64) -> Resilience {
         if self.mode == Mode::Decrypt && at < self.moved_end() { self.resilience_of_moved } else { self.resilience }
     }
@@ -272,19 +272,20 @@ impl ReencryptionState {
         self.moved.as_ref().map_or(0, |moved| moved.end)
     }
 
-    /// Whether all is rewritten.
+    /// Whether everything is rewritten.
     pub fn finished(&self) -> bool {
         self.hot.is_none() && self.done == (0..self.size)
     }
 
-    /// The zone whose turn it is, of at most `most` bytes; nothing if all is done. A zone that is hot already is that.
+    /// Returns the zone to rewrite next, of at most `most` bytes, or `None` if everything is done. If there is a hot zone, that is
+    /// the one.
     pub fn next_zone(&self, most: u64) -> Option<Range<u64>> {
         if self.hot.is_some() || self.finished() {
             return self.hot.clone();
         }
         let moved = self.moved_end();
         Some(match self.direction {
-            // The moved part lies where the first of the others went: it is the last.
+            // The moved part comes last: it lies where the data after it are written first.
             Direction::Forward if self.done.end == self.size => 0..self.done.start,
             Direction::Forward => self.done.end..self.size.min(self.done.end.saturating_add(most)),
             Direction::Backward => {
@@ -295,7 +296,7 @@ impl ReencryptionState {
         })
     }
 
-    /// What is done after a zone.
+    /// Returns the range that is done once a zone is.
     pub fn done_with(&self, zone: &Range<u64>) -> Range<u64> {
         if self.done.is_empty() {
             return zone.clone();
@@ -303,14 +304,14 @@ impl ReencryptionState {
         self.done.start.min(zone.start)..self.done.end.max(zone.end)
     }
 
-    /// What sizes and places of zones are multiples of, in bytes.
+    /// The multiple for sizes and offsets of zones, in bytes.
     pub fn alignment(&self) -> u64 {
         let block = |r: &Resilience| if let Resilience::Checksum(c) = r { c.block } else { 512 };
         let sectors = self.previous.sector().max(self.last.sector());
         block(&self.resilience).max(block(&self.resilience_of_moved)).max(sectors)
     }
 
-    /// The most bytes that a zone can have which begins at this byte of the plaintext.
+    /// The largest size of a zone that begins at this byte of the plaintext, in bytes.
     pub fn zone_limit(&self, at: u64) -> u64 {
         let area = self.area.end - self.area.start;
         match self.resilience_at(at) {
@@ -321,7 +322,7 @@ impl ReencryptionState {
         }
     }
 
-    /// Where nothing has been done yet, in an order forward.
+    /// Where rewriting begins, in bytes of the plaintext.
     fn first_done(&self) -> u64 {
         match self.direction {
             Direction::Forward => self.moved_end(),
@@ -351,7 +352,7 @@ impl ReencryptionState {
         pieces
     }
 
-    /// The digests of a part: that of what it is, and of both sides where it is being rewritten.
+    /// Returns the digests of a part: that of its current key, or both sides' where it is being rewritten.
     fn digests(&self, what: What, encrypted: bool) -> Vec<u32> {
         let mut digests: Vec<u32> = match what {
             What::Hot if self.mode == Mode::Reencrypt => {
@@ -364,7 +365,7 @@ impl ReencryptionState {
         digests
     }
 
-    /// Whether what was and what is to be can be sides of one reencryption.
+    /// Checks that both sides can belong to one reencryption.
     fn check_sides(&self) -> Result<()> {
         let kinds = (self.previous.segment.kind.as_str(), self.last.segment.kind.as_str());
         let expected = match self.mode {
@@ -399,7 +400,7 @@ impl ReencryptionState {
         }
     }
 
-    /// Finds out how far it has come, and whether the segments are what that comes to.
+    /// Determines the progress from the segments, and checks that they are those of this progress.
     fn see(&mut self, metadata: &Metadata, data_len: u64) -> Result<()> {
         let parts: Vec<_> = metadata.segments.iter().filter(|(_, s)| !is_backup(s)).collect();
         self.size = self.size_of(&parts, data_len)?;
@@ -424,7 +425,7 @@ impl ReencryptionState {
         self.check_segments(metadata, &parts)
     }
 
-    /// Size of the plaintext: what the segments say, or as much as the store has room for on both sides.
+    /// The size of the plaintext: the size in the segments, or as much as fits into the store on both sides.
     fn size_of(&self, parts: &[(&u32, &MetadataSegment)], data_len: u64) -> Result<u64> {
         let mut size = 0u64;
         for (_, segment) in parts {
@@ -443,7 +444,7 @@ impl ReencryptionState {
         Ok(size)
     }
 
-    /// Whether a part has been rewritten. What it was may look the same but for the key.
+    /// Whether a part has been rewritten. Both sides may look the same except for the key.
     fn is_last(&self, number: u32, segment: &MetadataSegment, at: u64, metadata: &Metadata) -> bool {
         let encrypted = segment.kind == "crypt";
         same_place(segment, &self.last.segment_at(at, segment.size))
@@ -453,7 +454,7 @@ impl ReencryptionState {
                 }))
     }
 
-    /// Whether the moved part is out of the way of all that is written before its turn.
+    /// Checks that the moved part does not lie where anything is written before its turn.
     fn check_moved(&self) -> Result<()> {
         let Some(moved) = self.moved.as_ref().filter(|_| !self.finished()) else { return Ok(()) };
         let fits = match self.mode {
@@ -466,7 +467,7 @@ impl ReencryptionState {
         Err(wrong("segments", format!("the moved part cannot be at byte {}", moved.offset())))
     }
 
-    /// Whether what is done, and what is hot, is where the order has it.
+    /// Checks that the finished range and the hot zone are where the order of rewriting puts them.
     fn check_progress(&self) -> Result<()> {
         let (first, done) = (self.first_done().min(self.size), &self.done);
         let alignment = self.alignment();
@@ -512,7 +513,7 @@ impl ReencryptionState {
         [self.previous.digest, self.last.digest].contains(&Some(digest))
     }
 
-    /// The same once more.
+    /// Returns a copy.
     pub(super) fn copy(&self) -> Self {
         Self {
             area: self.area.clone(),
@@ -527,7 +528,7 @@ impl ReencryptionState {
 }
 
 impl Side {
-    /// The side that has this flag.
+    /// Returns the side whose segment has this flag.
     fn by_flag(metadata: &Metadata, flag: &str) -> Result<Option<Self>> {
         let mut found = metadata.segments.iter().filter(|(_, s)| s.flags.iter().any(|f| f == flag));
         let Some((number, segment)) = found.next() else { return Ok(None) };
@@ -543,17 +544,17 @@ impl Side {
         Ok(Some(Self { segment: segment.clone(), digest: digests.first().copied(), end }))
     }
 
-    /// Where byte 0 of the plaintext is or was, in bytes of the data's store.
+    /// The offset of the plaintext's byte 0, in bytes of the data's store.
     pub fn offset(&self) -> u64 {
         self.segment.offset.0
     }
 
-    /// Bytes of an encryption sector.
+    /// The size of an encryption sector, in bytes.
     pub fn sector(&self) -> u64 {
         u64::from(self.segment.sector_size.unwrap_or(512))
     }
 
-    /// The segment that begins at this byte of the plaintext.
+    /// Returns the segment that begins at this byte of the plaintext.
     fn segment_at(&self, at: u64, size: Size) -> MetadataSegment {
         let iv_tweak = self.segment.iv_tweak.map(|tweak| Decimal(tweak.0.saturating_add(at / 512)));
         let offset = Decimal(self.offset().saturating_add(at));
@@ -561,14 +562,14 @@ impl Side {
     }
 }
 
-/// Whether two segments are at the same place with the same cipher, however long they are.
+/// Whether two segments have the same offset and cipher, whatever their sizes.
 fn same_place(one: &MetadataSegment, other: &MetadataSegment) -> bool {
     (&one.kind, one.offset, one.iv_tweak, &one.encryption, one.sector_size)
         == (&other.kind, other.offset, other.iv_tweak, &other.encryption, other.sector_size)
         && one.integrity == other.integrity
 }
 
-/// The digests that a segment has.
+/// Returns the digests of a segment.
 fn links(digests: &BTreeMap<u32, Digest>, segment: u32) -> Vec<u32> {
     digests.iter().filter(|(_, digest)| digest.segments.contains(&Id(segment))).map(|(number, _)| *number).collect()
 }
@@ -590,7 +591,7 @@ fn direction(keyslot: &Keyslot) -> Result<Direction> {
     }
 }
 
-/// By how much the data are moved: nothing, or sectors.
+/// How far the data are moved: not at all, or by whole sectors.
 fn shift(keyslot: &Keyslot) -> Result<Option<u64>> {
     let Some(shift) = keyslot.area.other.get("shift_size") else { return Ok(None) };
     let shift = serde_json::from_value::<Decimal>(shift.clone()).ok().map(|d| d.0);
@@ -598,7 +599,7 @@ fn shift(keyslot: &Keyslot) -> Result<Option<u64>> {
     shift.map(Some).ok_or_else(|| wrong("shift_size", "the data cannot be moved by so many bytes"))
 }
 
-/// What saves the hot zone, and that of the moved part.
+/// Returns how hot zones survive an interruption, and how those of the moved part do.
 fn resilience(keyslot: &Keyslot) -> Result<(Resilience, Resilience)> {
     let shifted = keyslot.area.other.contains_key("shift_size");
     let both = |resilience| Ok((resilience, resilience));
@@ -628,7 +629,7 @@ fn checksums(keyslot: &Keyslot) -> Result<Checksums> {
     Ok(Checksums { hash, block })
 }
 
-/// A field of the JSON area. Where exactly it is serde does not tell.
+/// The error for a field of the JSON area. serde does not report its exact offset.
 pub(super) fn wrong(field: &'static str, what: impl Into<String>) -> Error {
     ErrorKind::Malformed { field, offset: 4096, what: what.into() }.into()
 }

@@ -1,4 +1,4 @@
-//! Rewriting one zone: what is there is read, its protection made, deciphered, enciphered; then both are written.
+//! Rewrites one zone: reads it, computes its protection, decrypts and encrypts it, then writes protection and zone.
 
 use std::io;
 use std::ops::Range;
@@ -13,31 +13,31 @@ use super::state::{Checksums, ReencryptionState, Resilience, wrong};
 use crate::error::Result;
 use crate::store::Pages;
 
-/// Bytes that a thread works on at a time: a multiple of every sector and block.
+/// How many bytes a thread processes at a time: a multiple of every sector and block size.
 const PIECE: usize = 1 << 20;
 
-/// Bytes that are written at a time: enough for several requests of a disk side by side where they do not go through the page cache.
+/// How many bytes are written at a time: enough for several parallel requests to a disk where the page cache is bypassed.
 const WRITTEN: usize = 4 << 20;
 
-/// A zone as it is to be, and what protects it.
+/// A converted zone, and its protection.
 pub(super) struct Zone {
-    /// Where it is, in bytes of the plaintext.
+    /// Its range, in bytes of the plaintext.
     pub at: Range<u64>,
     room: Room,
 }
 
-/// The memory of a zone, which the next but one takes over: a system can take longer to hand out fresh memory than a disk to fill
+/// The memory of a zone, which the zone after the next reuses: a system can take longer to provide fresh memory than a disk to fill
 /// it.
 #[derive(Default)]
 pub(super) struct Room {
-    /// The zone: one side's ciphertext, or plaintext.
+    /// The zone's contents: ciphertext or plaintext of one side.
     bytes: Pages,
-    /// What is to be written to the keyslot's area before anything of the zone is.
+    /// The protection, to be written to the keyslot's area before the zone.
     protection: Pages,
 }
 
 impl Zone {
-    /// Reads a zone, and makes of it in memory what is to be written.
+    /// Reads a zone, and converts it in memory.
     ///
     /// # Errors
     /// `Io`.
@@ -69,7 +69,7 @@ impl Zone {
 
     /// Writes what protects the zone, and flushes it.
     ///
-    /// Unlike a header it is not read back: it is as large as the data in some modes, and trusted like them.
+    /// Unlike a header, it is not read back: in some modes it is as large as the data, and is trusted like them.
     ///
     /// # Errors
     /// `Malformed` if the keyslot's area is too small for it; `Io`.
@@ -85,8 +85,8 @@ impl Zone {
         Ok(stores.header.flush()?)
     }
 
-    /// Writes the zone, leaves flushing to others, and gives its memory back. One thread writes, since a file system lets no
-    /// second one into a file.
+    /// Writes the zone without flushing, and returns its memory. Only one thread writes, since file systems serialise writes to a
+    /// file.
     ///
     /// # Errors
     /// `Io`.
@@ -99,10 +99,10 @@ impl Zone {
     }
 }
 
-/// Brings a hot zone to its end after an interruption.
+/// Finishes a hot zone after an interruption.
 ///
-/// What has been rewritten already is written once more: it may be read from a cache whose contents never reached the disk, since a
-/// system takes what it failed to write back for written from then on (fsync(2)). The flush that follows is one that counts.
+/// Rewritten blocks are written once more: they may have been read from a cache that never reached the disk, since the system
+/// treats pages as written after a failed write-back (fsync(2)). The flush that follows is reliable.
 ///
 /// # Errors
 /// `Io`.
@@ -142,7 +142,7 @@ pub(super) fn recover(
     Ok(())
 }
 
-/// Bytes that protect so many of a zone.
+/// The size of the protection for `len` bytes of a zone, in bytes.
 fn protected_by(resilience: &Resilience, len: usize) -> usize {
     match resilience {
         Resilience::Checksum(Checksums { hash, block }) => len / *block as usize * hash.size,
@@ -151,7 +151,7 @@ fn protected_by(resilience: &Resilience, len: usize) -> usize {
     }
 }
 
-/// What protects a piece of a zone, of the size that [`protected_by`] says.
+/// Computes the protection of a piece of a zone, with the size that [`protected_by`] returns.
 fn protect(resilience: &Resilience, piece: &[u8], out: &mut [u8]) {
     match resilience {
         Resilience::Checksum(Checksums { hash, block }) => hash.checksums(*block as usize, piece, out),
@@ -160,7 +160,8 @@ fn protect(resilience: &Resilience, piece: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Calls `each` with the pieces of a buffer and their offsets, on all threads. The first error counts; what was begun is done.
+/// Calls `each` with the pieces of a buffer and their offsets, on all threads. Pieces already begun are finished after an error,
+/// and the first error is returned.
 fn pieces(pool: &Pool, bytes: &mut [u8], each: impl Fn(usize, &mut [u8]) -> io::Result<()> + Sync) -> Result<()> {
     let failed = Mutex::new(None);
     for_each_piece(pool, bytes, PIECE, |offset, piece| {

@@ -20,7 +20,7 @@ use crate::volume::Volume;
 
 const MIB: usize = 1 << 20;
 
-/// An encrypted system. cryptsetup is not told about every one.
+/// An encrypted system that a test creates.
 struct System {
     family: &'static Family,
     hash: &'static str,
