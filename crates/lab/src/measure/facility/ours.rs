@@ -343,8 +343,8 @@ fn plain_files() -> Facility {
     }
 }
 
-const FOLDER_LAYER: &str = "It is a folder served by FUSE, and keeps its files in a folder below. What programs write is sent on at once, \
-     what they have read may stay in the page cache.";
+const FOLDER_LAYER: &str = "A folder served by FUSE, whose files are stored in another folder. Writes are passed on \
+    at once; data that were read may stay in the page cache.";
 
 fn mount_folder(how: &[&str]) -> CommandStep {
     let words = [&["{claviger}", "mount", "--foreground"], how, &["{store}", "{open}"]].concat();
@@ -418,17 +418,17 @@ fn said(transport: Transport) -> String {
 
 fn layer(transport: Transport) -> String {
     match transport {
-        Transport::Fuse => format!("{IMAGE_LAYER} The server uses the page cache for what it stores. {SPINS}"),
+        Transport::Fuse => format!("{IMAGE_LAYER} The server uses the page cache for its store. {SPINS}"),
         Transport::Nbd => {
-            "It is served over a Unix socket; the client sends one request at a time and sleeps meanwhile. The server uses \
-             the page cache for what it stores. Where processors are free, it looks for its next request for up to \
-             100 µs before it sleeps, which is in its processor time."
+            "It is served over a Unix socket; the client sends one request at a time and sleeps until the answer \
+                comes. The server uses the page cache for its store. Where processors are idle, it polls for the next \
+                request for up to 100 µs before it sleeps, which counts as its processor time."
                 .to_owned()
         }
         Transport::Line(line) => format!(
-            "{IMAGE_LAYER} What it stores is an NBD server's (nbdkit), a Unix socket away: its filters let each read and each \
-             write take {} longer and let {} a second through in each direction; a flush takes no longer. The volume is made \
-             without that line. {SPINS} The NBD server's processor time is in it, too.",
+            "{IMAGE_LAYER} Its store is an NBD server (nbdkit) over a Unix socket: filters delay each read and each \
+                write by {} and limit the rate to {} a second in each direction; a flush is not delayed. The volume \
+                is created without these filters. {SPINS} The NBD server's processor time is included.",
             line.delay.replace("ms", " ms"),
             line.rate.replace('G', " Gbit"),
         ),
@@ -436,10 +436,10 @@ fn layer(transport: Transport) -> String {
 }
 
 const IMAGE_LAYER: &str =
-    "It is one file in a folder, served by FUSE; a file system on it is the kernel's, through a loop device.";
+    "One file in a folder, served by FUSE; a file system on it is the kernel's, through a loop device.";
 
-const SPINS: &str = "Where processors are free, the server looks for its next request for up to 50 µs before it sleeps, which is in \
-     its processor time.";
+const SPINS: &str = "Where processors are idle, the server polls for its next request for up to 50 µs before it \
+    sleeps, which counts as its processor time.";
 
 #[cfg(test)]
 mod tests {

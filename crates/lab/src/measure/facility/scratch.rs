@@ -97,8 +97,8 @@ fn tidy_one(folder: &Path, tag: &str) -> Option<String> {
     if !owner.is_here() {
         let folder = folder.display();
         return Some(format!(
-            "{folder} belongs to a lab of another system: an earlier start of this one, a container or a machine that has this \
-             folder, too. It was left alone; once that lab has ended, `rm -r --one-file-system {folder}` removes it"
+            "{folder} belongs to a lab of another system (this machine before a restart, a container, or another machine \
+        that mounts this folder). It was left alone. Once that lab has ended, `rm -r --one-file-system {folder}` removes it"
         ));
     }
     // Locked against another lab that cleans up.

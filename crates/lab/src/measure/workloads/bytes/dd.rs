@@ -92,8 +92,8 @@ pub static DD: Workload = Workload {
     name: "dd",
     title: "Sequential transfers by block size (dd)",
     measures,
-    not: "Several requests at a time, and what a file system or the page cache makes of small requests: programs \
-     that write through the page cache see the figures of large blocks.",
+    not: "Several requests at a time, and small requests through a file system or the page cache: programs that write \
+        through the page cache see the figures of large blocks.",
     on: On::Bytes,
     parameters: PARAMETERS,
     estimate_s: |plan| Extent::of_sweep(plan).estimate_s(),
@@ -105,12 +105,12 @@ pub static DD: Workload = Workload {
 fn measures(plan: &Plan) -> String {
     let Extent { blocks, size, limit_s, .. } = Extent::of_sweep(plan);
     format!(
-        "Writes, then reads, the first {} MiB of the volume in order, in blocks of one size from {} bytes to {} \
-         KiB, one request at a time, bypassing the page cache where the facility allows. A write has an fdatasync \
-         at its end, which is timed. A transfer ends after {limit_s} s, and what was moved by then \
-         counts; one of less than {} s is repeated until that much was measured. What was written is compared \
-         afterwards. After the BSI's study of TrueCrypt (2010, section 5.3: 500 MB in blocks of 512 bytes to 32 \
-         KiB) and the Swedish study of 2013.",
+        "Writes, then reads, the first {} MiB of the volume in order, in blocks of one size from {} bytes to {} KiB, \
+            one request at a time, bypassing the page cache where the facility allows it. A write ends with an \
+            fdatasync, which is timed. A transfer stops after {limit_s} s, and the data moved by then count; one \
+            shorter than {} s is repeated until that time is reached. Written data are compared afterwards. After the \
+            BSI's study of TrueCrypt (2010, section 5.3: 500 MB in blocks of 512 bytes to 32 KiB) and the Swedish \
+            study of 2013.",
         size / MIB,
         blocks.first().copied().unwrap_or_default(),
         blocks.last().copied().unwrap_or_default() >> 10,
@@ -126,15 +126,15 @@ pub static TRESOR_SGX: Workload = Workload {
         let Extent { blocks, size: moved, repetitions, .. } = Extent::of_tresor_sgx(plan);
         let blocks: Vec<String> = blocks.iter().map(|block| size(*block as u64)).collect();
         format!(
-            "Writes (with a timed fdatasync) and reads {} MB in blocks of {}, {repetitions} times in a \
-             pass; the figure of a pass is the median of them. After the measurements of TresorSGX (2016: 24 \
-             repetitions of 100 MB).",
+            "Writes (with a timed fdatasync) and reads {} MB in blocks of {}, {repetitions} times in a pass; the \
+                figure of a pass is their median. After the measurements of TresorSGX (2016: 24 repetitions of 100 \
+                MB).",
             moved / 1_000_000,
             blocks.join(", ")
         )
     },
-    not: "Small requests, and several requests at a time. The study wrote zeros, through the page cache; this \
-     writes incompressible data, around it where the facility lets us.",
+    not: "Small requests, and several requests at a time. The study wrote zeros through the page cache; this workload \
+        writes incompressible data, bypassing the cache where the facility allows it.",
     on: On::Bytes,
     parameters: PARAMETERS,
     estimate_s: |plan| Extent::of_tresor_sgx(plan).estimate_s(),

@@ -59,19 +59,19 @@ pub static FIO: Workload = Workload {
     title: "Random and sequential requests, with latencies (fio)",
     measures: |plan| {
         format!(
-            "Runs fio on the first {} MiB, which have been written before, for {} s each: random reads and writes of \
-             4 KiB with one and with 32 requests in flight, 70 % reads and 30 % writes of 4 KiB with 32, and \
-             sequential reads and writes of 1 MiB with 8; bypassing the page cache where the facility allows, by \
-             io_uring or else libaio, over NBD by fio's own client. Writes are incompressible and end with an fsync \
-             that is timed. Latencies are from the submission of a request to its completion, as 50 %, 99 % and 99.9 % of \
-             the requests had at most.",
+            "Runs fio on the first {} MiB, which were written before, for {} s each: random reads and writes of 4 KiB \
+                with one and with 32 requests in flight, 70 % reads and 30 % writes of 4 KiB with 32, and sequential \
+                reads and writes of 1 MiB with 8. It bypasses the page cache where the facility allows it, with \
+                io_uring or else libaio, or over NBD with fio's own client. Writes are incompressible and end with an \
+                fsync that is timed. Latencies last from the submission of a request to its completion; 50 %, 99 % \
+                and 99.9 % of the requests took at most the time shown.",
             region(plan) / MIB,
             runtime_s(plan)
         )
     },
-    not: "What is read is not compared with what was written. Processor time holds what fio itself takes for making \
-     requests and random data; what fio itself takes in a run that does nothing is taken off. In a short run 99.9 % \
-     rests on few requests. More than one thread is not measured.",
+    not: "Data read are not compared with the data written. Processor time includes fio's own work for creating \
+        requests and random data; fio's own work in an idle run is subtracted. In a short run, 99.9 % rests on few \
+        requests. More than one thread is not measured.",
     on: On::Bytes,
     missing: || program::missing(&["fio"]),
     version: || program::version(Command::new("fio").arg("--version")),

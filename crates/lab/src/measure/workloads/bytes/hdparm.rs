@@ -42,9 +42,9 @@ pub static HDPARM_LIKE: Workload = Workload {
     name: "hdparm-like",
     title: "Buffered and cached reads (hdparm's method)",
     measures,
-    not: "Cached reads measure memory, and no encryption, where the kernel keeps plaintext in its page cache; where it \
-     keeps none, as of this engine's mounted images, they measure decryption. Whether the encrypted data below \
-     come from a page cache depends on the backing.",
+    not: "Where the kernel keeps plaintext in its page cache, cached reads measure memory and no encryption. Where it \
+        does not, as with this engine's mounted images, they measure decryption. Whether the encrypted data below \
+        come from a page cache depends on the backing.",
     on: On::Bytes,
     estimate_s: |plan| {
         let Times { buffered_s, cached_s } = Times::of(plan);
@@ -59,10 +59,10 @@ fn measures(plan: &Plan) -> String {
     let Times { buffered_s, cached_s } = Times::of(plan);
     let own = if plan.level == Level::Quick { " (hdparm: 3 s and 2 s)" } else { "" };
     format!(
-        "Buffered: reads the volume from its beginning in pieces of 2 MiB through the page cache, from which it \
-         was dropped, for {buffered_s} s or up to {} MiB. Cached: reads the first 2 MiB again and again for \
-         {cached_s} s{own}; the time of as many looks at the clock is taken off. The two timings of hdparm(8), \
-         -t and -T, by code of our own, so that files can be read too.",
+        "Buffered: reads the volume from its beginning in pieces of 2 MiB through the page cache, which was dropped \
+            before, for {buffered_s} s or up to {} MiB. Cached: reads the first 2 MiB repeatedly for {cached_s} \
+            s{own}; the time for reading the clock as often is subtracted. These are the two timings of hdparm(8), -t \
+            and -T, in this program's own code, which can also read files.",
         region(plan) / MIB
     )
 }
@@ -125,13 +125,13 @@ pub static HDPARM: Workload = Workload {
     name: "hdparm",
     title: "Buffered and cached reads (hdparm itself)",
     measures: |_| {
-        "Runs hdparm -t -T on the block device that the facility gives, with its own 3 s and 2 s: sequential reads of \
-         2 MiB through the page cache, which it flushes, and reads of the same 2 MiB from it. What is read has been \
-         written before."
+        "Runs hdparm -t -T on the block device that the facility provides, with its own 3 s and 2 s: sequential reads \
+            of 2 MiB through the page cache, which it flushes, and reads of the same 2 MiB from the cache. The data \
+            were written before."
             .into()
     },
-    not: "Anything but block devices. Cached reads measure memory and the kernel, and no encryption. Processor time is \
-     that of both timings together and of hdparm's pauses, and therefore not given.",
+    not: "Anything but block devices. Cached reads measure memory and the kernel, but no encryption. Processor time \
+        would include both timings and hdparm's pauses, so there is no figure for it.",
     on: On::Bytes,
     missing: || {
         program::missing(&["hdparm"]).or_else(|| {

@@ -127,8 +127,8 @@ pub static IOZONE_LIKE: Workload = Workload {
     name: "iozone-like",
     title: "Operations on a file by record size (as IOzone's)",
     measures,
-    not: "It is not IOzone, whose figures are of reads and writes through the page cache: those of small files are of \
-     memory. Several clients at a time are not measured, nor are stdio, pread variants and mapped files.",
+    not: "This is not IOzone, which reads and writes through the page cache, so that its figures for small files are \
+        those of memory. Several clients at a time, stdio, pread variants and mapped files are not measured.",
     on: On::Bytes,
     parameters: &["files", "blocks", "seconds", FILESYSTEMS],
     estimate_s: |plan| {
@@ -161,16 +161,15 @@ fn measures(plan: &Plan) -> String {
         [] => String::new(),
     };
     format!(
-        "On a file of {}, in records of {}: writer, rewriter, reader, rereader, random read and write (each \
-         record once), backwards read, record rewrite (the first record again and again) and stride read (every \
-         {STRIDE}th record; files of {} records or more), one request at a time, with a timed fsync for \
-         each write, bypassing the page cache where the facility allows. A facility that gives a folder gets \
-         a file, which is new for the writer, and so does any on the file systems that a study names; else, of one that gives \
-         bytes, the beginning is used, and the writer \
-         differs from the rewriter in nothing but its turn. Operations other than the first two end after \
-         {limit_s} s, and what was moved counts; one of less than {} s is repeated. A sample of the records is \
-         compared with what was written. After the BSI's study (2010), Zhan (2010) and the Swedish study of \
-         2013.",
+        "On a file of {}, in records of {}: writer, rewriter, reader, rereader, random read and write (each record \
+            once), backwards read, record rewrite (the first record repeatedly) and stride read (every {STRIDE}th \
+            record; files of {} records or more), one request at a time, with a timed fsync for each write, bypassing \
+            the page cache where the facility allows it. A facility that provides a folder gets a new file for the \
+            writer; so does each file system that a study names. On a facility that provides bytes, the beginning is \
+            used, and the writer differs from the rewriter only in its turn. Operations other than the first two stop \
+            after {limit_s} s, and the data moved by then count; one shorter than {} s is repeated. A sample of the \
+            records is compared with the data written. After the BSI's study (2010), Zhan (2010) and the Swedish \
+            study of 2013.",
         range(&files),
         range(&records),
         2 * STRIDE,
@@ -185,7 +184,7 @@ fn on_place(place: &IozoneTarget, target: &FacilityTarget, lab: &Lab) -> Result<
     for (file, record) in extent.cells() {
         let mut cell = Cell::new(place, file, record, lab)?;
         if smallest(&mut *cell.open.device)? as u64 > record {
-            outcome.notes.push("iozone-like: records that are smaller than a facility's sectors are left out.".into());
+            outcome.notes.push("iozone-like: records smaller than a facility's sectors are left out.".into());
             continue;
         }
         outcome.measures.extend(cell.measure(extent.limit_s)?);

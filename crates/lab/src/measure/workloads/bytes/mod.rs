@@ -73,8 +73,8 @@ fn drop_caches(lab: &Lab, direct: bool) -> Result<()> {
 fn cache_note(target: &FacilityTarget, direct: bool) -> Option<String> {
     (!direct).then(|| {
         format!(
-            "{} cannot bypass the page cache here: its byte figures include what the page cache does, \
-             even where those of its baseline do not.",
+            "{} cannot bypass the page cache here: its byte figures include the effect of the page cache, even where \
+                those of its baseline do not.",
             target.facility().name
         )
     })

@@ -24,13 +24,14 @@ pub static REQUESTS: Workload = Workload {
     measures: |plan| {
         let (count, size) = extent(plan);
         format!(
-            "Writes, then reads, {count} blocks of {BLOCK} bytes at random places of the first {} MiB, one at a time, bypassing \
-             the page cache where the facility allows. Reported are the median latency of a request, and the context switches \
-             of the whole machine for each (the line ctxt of /proc/stat).",
+            "Writes, then reads, {count} blocks of {BLOCK} bytes at random places in the first {} MiB, one at a time, \
+                bypassing the page cache where the facility allows it. Results are the median latency of a request, \
+                and the context switches of the whole machine per request (the line ctxt of /proc/stat).",
             size / MIB
         )
     },
-    not: "Several requests at a time. Whatever else the machine does meanwhile is among the context switches.",
+    not: "Several requests at a time are not measured. Context switches include those of all other activity on the \
+        machine.",
     on: On::Bytes,
     estimate_s: |plan| extent(plan).0 as f64 * 2.0 / 5e3,
     room: |plan| extent(plan).1,

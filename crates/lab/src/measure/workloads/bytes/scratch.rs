@@ -75,9 +75,9 @@ pub static SCRATCH: Workload = Workload {
             shape.moved() / MIB
         )
     },
-    not: "It is not Gaussian, and does not do I/O while it computes: how much encryption costs a computation depends \
-     on how much it computes for each byte, which is fixed here. The numbers' exponents are alike: a tenth of the \
-     data could be compressed.",
+    not: "This is not Gaussian, and does no I/O while it computes. The cost of encryption depends on how much a \
+        program computes per byte, which is fixed here. The numbers' exponents are similar: a tenth of the data could \
+        be compressed.",
     on: On::Bytes,
     estimate_s: |plan| {
         let shape = Shape::of(plan);

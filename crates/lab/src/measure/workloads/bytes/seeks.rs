@@ -51,10 +51,10 @@ pub static SEEKS: Workload = Workload {
     name: "seeks",
     title: "Requests over time (seek trace)",
     measures,
-    not: "Where a disk's heads are. With a server of ours, offsets are those of the plaintext, as it is asked; those of \
-     the kernel are the device's. Writing the trace costs time, so that rates are not those of other workloads. \
-     The traces of files hold the requests of mounting and unmounting the file system. The kernel's takes root and \
-     tracefs, and others' servers on files have none.",
+    not: "The position of a disk's heads. With this program's servers, offsets are those of the plaintext as \
+        requested; with the kernel, those of the device. Writing the trace costs time, so rates differ from those of \
+        other workloads. Traces of files include the requests for mounting and unmounting the file system. Tracing \
+        the kernel requires root and tracefs; other programs' servers on files have no trace.",
     on: On::Bytes,
     estimate_s: |plan| {
         let Extent { sequential, random, files } = Extent::of(plan);
@@ -68,14 +68,14 @@ pub static SEEKS: Workload = Workload {
 fn measures(plan: &Plan) -> String {
     let Extent { sequential, random, files } = Extent::of(plan);
     format!(
-        "Opens the facility anew for each of: {0} MiB written in order in requests of {1} KiB with an fdatasync, \
-         the same read in order, {random} random reads of {RANDOM} bytes among them, and {files} files of {FILE} \
-         bytes created in ext4 on it, with a sync, and read again. Our server writes down each request that it has \
-         answered: when, where, how much. Of what the kernel encrypts, its trace events say the same of the device \
-         below. That is a trace, of which the first {KEPT} requests are kept. A seek is a \
-         request that does not begin where the previous one ended, and the first one. Reported are the rate of each \
-         (as the client saw it), the seeks per request, and, for files, how many bytes were written for \
-         each byte of a file. The drawings are those of Seekwatcher, which Zhan (2010) used.",
+        "Opens the facility anew for each of: {0} MiB written in order in requests of {1} KiB with an fdatasync, the \
+            same read in order, {random} random reads of {RANDOM} bytes among them, and {files} files of {FILE} bytes \
+            created in ext4 on it, with a sync, and read again. Our server records each request that it answered: \
+            time, offset and length. For encryption in the kernel, trace events record the same of the device below. \
+            The first {KEPT} requests of a trace are kept. A seek is a request that does not begin where the previous \
+            one ended; the first request counts as one. Results are the rate of each part (as the client saw it), the \
+            seeks per request and, for files, the bytes written per byte of a file. The drawings are those of \
+            Seekwatcher, which Zhan (2010) used.",
         sequential / MIB,
         SEQUENTIAL >> 10
     )

@@ -50,9 +50,9 @@ pub static BOOT: Workload = Workload {
             debian::SIZE >> 20
         )
     },
-    not: "User-mode Linux is slow: a system call takes 25 to 110 microseconds and a new process 20 milliseconds, so that \
-     everything takes longer than on hardware and the share of encryption is smaller. Services are those of a minimal system: \
-     almost none. There is no boot loader and no passphrase is asked for.",
+    not: "User-mode Linux is slow: a system call takes 25 to 110 microseconds and starting a process 20 milliseconds. \
+        Everything takes longer than on hardware, and the share of encryption is smaller. A minimal system starts \
+        almost no services. There is no boot loader, and nobody is asked for a passphrase.",
     on: On::Bytes,
     missing: || {
         let compiler = claviger_uml::needs_shim().then_some(COMPILER);

@@ -43,14 +43,15 @@ pub static CIPHERS: Workload = Workload {
     measures: |plan| {
         let buffers: Vec<String> = Extent::of(plan).buffers.iter().map(|buffer| size(*buffer as u64)).collect();
         format!(
-            "Encrypts and decrypts a buffer of {} in memory with each cipher and cascade in XTS, for 0.1 s or more, with AES \
-             instructions and without; the mean is that of both directions, as TrueCrypt's window shows it. Nothing is \
-             stored: it is measured once, with the facility {WITH}. After the BSI's study (2010) and Rantanen (2013).",
+            "Encrypts and decrypts a buffer of {} in memory with each cipher and cascade in XTS mode, for at least \
+                0.1 s, with and without AES instructions. The mean covers both directions, as in TrueCrypt's \
+                benchmark window. Nothing is stored, so it is measured once, with the facility {WITH}. After the \
+                BSI's study (2010) and Rantanen (2013).",
             buffers.join(", ")
         )
     },
-    not: "Storage, and what it costs to get to the data. Without AES instructions the fastest code of this program is \
-     used, which is not TrueCrypt's.",
+    not: "Storage, and the cost of getting to the data. Without AES instructions, the figures are those of this \
+        program's fastest code, not of TrueCrypt's.",
     on: On::Itself,
     parameters: &["blocks", "threads"],
     estimate_s: |plan| {

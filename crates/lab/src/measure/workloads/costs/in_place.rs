@@ -12,14 +12,14 @@ pub static IN_PLACE: Workload = Workload {
     title: "Encrypting in place",
     measures: |plan| {
         format!(
-            "Bytes per second at which {} MiB of data that are there already become a volume, with its header in front or behind \
-             and a cheap key derivation, safe against a crash at any moment. BSI 2010 names the operation (section 3.1.4) and \
-             prints no time of it.",
+            "Bytes per second at which {} MiB of existing data are encrypted in place, with the header in front or \
+                behind and a cheap key derivation, safe against a crash at any moment. BSI 2010 names the operation \
+                (section 3.1.4) but gives no time for it.",
             size(plan) >> 20
         )
     },
-    not: "The disk is not in use meanwhile, as a system's is that TrueCrypt or BitLocker encrypts in the background. Formats that cannot \
-     be made so have no figure.",
+    not: "The disk is not in use during the conversion, as a system disk is when TrueCrypt or BitLocker encrypts it \
+        in the background. Formats that cannot be created in place have no figure.",
     on: On::Itself,
     estimate_s: |plan| 1.0 + size(plan) as f64 / RATE,
     room: |_| SMALL,

@@ -23,8 +23,8 @@ pub static MEMORY: Workload = Workload {
     name: "memory",
     title: "Memory of open volumes",
     measures,
-    not: "Memory of the kernel, such as the page cache and its buffers for FUSE, is not counted, and what a facility within the \
-     kernel takes cannot be told apart at all. Nor is the memory that a key derivation takes while it runs.",
+    not: "Kernel memory, such as the page cache and its buffers for FUSE, is not counted, so a facility inside the \
+        kernel has no figure. Memory that a key derivation uses while it runs is not counted either.",
     on: On::Itself,
     estimate_s: |plan| volumes(plan).last().map_or(1.0, |count| *count as f64 * 0.6),
     room: |_| SMALL,
@@ -35,12 +35,13 @@ pub static MEMORY: Workload = Workload {
 fn measures(plan: &Plan) -> String {
     let volumes = match volumes(plan) {
         [] | [_] => "one open volume".to_owned(),
-        _ => "1, 3 and 8 open volumes, of which all but the first are of 64 MiB,".to_owned(),
+        _ => "1, 3 and 8 open volumes, all but the first of them 64 MiB large,".to_owned(),
     };
     format!(
-        "Proportional set size (a page that several processes share counts in parts) of the processes that serve {volumes} \
-         at rest, just after opening, and one volume of which 64 MiB were read. Where a facility gives a folder, they \
-         were read from a large file in it. Other processes of the same program make the figures smaller."
+        "Proportional set size (each sharing process counts its part of a shared page) of the processes that serve \
+            {volumes}: at rest, just after opening, and after reading 64 MiB from one volume. Where a facility \
+            provides a folder, a large file in it is read. Other processes of the same program make the figures \
+            smaller."
     )
 }
 
@@ -85,7 +86,7 @@ fn serving<'a>(targets: impl IntoIterator<Item = &'a FacilityTarget>) -> Result<
     for target in targets {
         let processes = target.processes();
         if processes.is_empty() {
-            return Err(Error::unsupported("the memory of work done in the kernel, which cannot be told apart"));
+            return Err(Error::unsupported("the memory of work done in the kernel, which cannot be attributed"));
         }
         all.extend(processes);
     }

@@ -19,17 +19,18 @@ pub static PROCESSOR: Workload = Workload {
     title: "Processor time",
     measures: |plan| {
         format!(
-            "Share of one processor used during {:.0} s in which nothing is done with the open volume, and seconds of processor time \
-             per 10^9 bytes that are written and read in order, in requests of 1 MiB, for {:.1} s each way: of the processes \
-             that serve it, where there are any, and of the whole machine, in which the kernel's work and the generator of \
-             data are included.",
+            "Share of one processor used during {:.0} s while the open volume is idle, and seconds of processor time \
+                per 10^9 bytes written and read in order, in requests of 1 MiB, for {:.1} s each way. One figure is \
+                for the processes that serve the volume, if any. The other is for the whole machine, and includes the \
+                kernel's work and the generator of data.",
             idle(plan).as_secs_f64(),
             limit(plan).as_secs_f64()
         )
     },
-    not: "Reads begin with an empty page cache, where it can be dropped, and go on with whatever is in it by then. The figures of the whole machine contain whatever else ran on it, and are in steps of a hundredth of a second; the \
-     baseline's contain the same. What a facility within the kernel uses is in them alone. Where the kernel writes to a disk later, \
-     that work is not contained.",
+    not: "Reads start with an empty page cache where it can be dropped; later reads may hit it. The figures of the \
+        whole machine include all other activity, in steps of a hundredth of a second; so do the baseline's. The work \
+        of a facility inside the kernel appears only in them. Work that the kernel does later, when it writes to a \
+        disk, is not included.",
     on: On::Bytes,
     estimate_s: |plan| (idle(plan) + 2 * limit(plan)).as_secs_f64() + 0.5,
     room: |plan| plan.level.choose([64 << 20, 256 << 20, 1 << 30]),

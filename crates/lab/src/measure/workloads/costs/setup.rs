@@ -14,14 +14,15 @@ pub static SETUP: Workload = Workload {
     measures: |plan| {
         let sizes: Vec<String> = sizes(plan).iter().map(|size| format!("{} MiB", size >> 20)).collect();
         format!(
-            "Seconds from the command until a volume of {} exists: made quickly (cheap key derivation, nothing filled), as its own \
-             program makes it by default (full cost of the derivation, filled where that is the default), and quickly with \
-             an ext4 file system that is mounted in it. Zhan (2010, figure 4.1) gave such times for a USB stick of 8 GB.",
+            "Seconds from the command until a volume of {} exists, in three ways: quickly (cheap key derivation, not \
+                filled), with its own program's defaults (full cost of the derivation, filled if that is the \
+                default), and quickly with an ext4 file system, mounted. Zhan (2010, figure 4.1) gave such times for \
+                a USB stick of 8 GB.",
             sizes.join(", ")
         )
     },
-    not: "It is neither the time a person needs nor that of encrypting data in place. A facility that makes a folder has no \
-     size: its times do not grow.",
+    not: "This is neither the time a person needs nor the time for encrypting data in place. A facility that provides \
+        a folder has no size: its times do not grow.",
     on: On::Itself,
     estimate_s: |plan| sizes(plan).iter().map(|size| 5.0 + *size as f64 / FILLS).sum(),
     room: |_| SMALL,

@@ -14,13 +14,13 @@ pub static UNLOCK: Workload = Workload {
     name: "unlock",
     title: "Time to unlock it",
     measures: |_| {
-        "Seconds from the command until the first byte can be read, and until a wrong passphrase is refused, of a volume that was \
-         made as its own program makes it by default: with the full cost of the key derivation."
-        .into()
+        "Seconds from the command until the first byte can be read, and until a wrong passphrase is refused. The \
+            volume is created with its own program's defaults, at the full cost of the key derivation."
+            .into()
     },
-    not: "It shows how long one has to wait, not how strong the derivation is: that depends on its kind and cost, and an \
-     attacker's machine is another. Programs that choose the cost by a measurement (LUKS2) aim at about the same \
-     time on every machine. Where nothing tells a wrong passphrase, there is no such figure.",
+    not: "The time says how long people wait, not how strong the derivation is: that depends on its kind and cost, \
+        and an attacker uses another machine. Programs that choose the cost by a measurement (LUKS2) aim at the same \
+        time on every machine. Where a wrong passphrase is not recognised, there is no figure for it.",
     on: On::Itself,
     estimate_s: |_| 10.0,
     room: |_| SMALL,

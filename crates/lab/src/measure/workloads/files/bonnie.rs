@@ -83,19 +83,19 @@ pub(super) static BONNIE: Workload = Workload {
     measures: |plan| {
         let Extent { mib, files, characters, synchronous } = Extent::of(plan);
         format!(
-            "A file of {mib} MiB written, rewritten and read in blocks of 8 KiB{}, {SEEKS} random seeks in it by five processes, and {} \
-             empty files created, looked at and deleted in order and at random{}, as Zhan 2010 did it. The processors that were \
-             busy are those of the whole machine, between the lines by which the program tells how far it is: its own figure leaves \
-             out servers and threads of the kernel.",
+            "A file of {mib} MiB is written, rewritten and read in blocks of 8 KiB{}; {SEEKS} random seeks in it by \
+                five processes; and {} empty files are created, looked at and deleted in order and at random{}, as in \
+                Zhan 2010. The number of busy processors is that of the whole machine, between the program's progress \
+                lines: the program's own figure omits servers and kernel threads.",
             if characters { " and byte by byte" } else { "" },
             files * 1024,
             if synchronous { ", each write followed by a flush (-b)" } else { "" },
         )
     },
-    not: "It wants a file of twice the memory and is told not to insist (-r 0): what it reads and rewrites here may come from the page cache, \
-     which encrypts nothing. Files are created and deleted without a flush, unless a study asks for one. A step of less than half a second it calls too short \
-     and prints +++++ for it: then the figure is the same count over the time between its lines, which agrees to a few percent \
-     where there are both.",
+    not: "Bonnie++ wants a file of twice the memory; the option -r 0 overrides that. What it reads and rewrites here \
+        may come from the page cache, which involves no encryption. Files are created and deleted without a flush \
+        unless a study asks for one. For a step of less than half a second the program prints +++++; the figure is \
+        then the same count over the time between its lines, which agrees within a few percent wherever both exist.",
     on: On::Files,
     parameters: &["size", "count", "characters", "synchronous", FILESYSTEMS],
     missing: || program::missing(&["bonnie++"]),

@@ -42,13 +42,15 @@ pub(super) static COMPILE: Workload = Workload {
     name: "compile",
     title: "Compiling a program",
     measures,
-    not: "A compiler computes far more than it reads and writes: differences are small here, and that is what this shows. The compiler \
-     itself and its headers lie outside the facility. Figures of another source or another compiler cannot be compared.",
+    not: "A compiler computes far more than it reads and writes: that differences are small here is the result. The \
+        compiler and its headers are outside the facility. Figures of another source or another compiler cannot be \
+        compared.",
     on: On::Files,
     missing: || {
         program::missing(&["make", "cc", "cp"]).or_else(|| {
         let none = format!(
-            "No source tree was found: {VARIABLE} names no folder, cargo's registry has no zstd-sys, and apt knows no sources (deb-src)."
+            "No source tree was found: {VARIABLE} is not set to a folder, cargo's registry has no zstd-sys, and apt \
+                has no source packages (deb-src)."
         );
         Source::found().is_none().then_some(none)
     })
@@ -70,9 +72,9 @@ pub(super) static COMPILE: Workload = Workload {
 fn measures(plan: &Plan) -> String {
     let what = Source::found().map_or("a program".into(), |source| source.title(plan.level));
     format!(
-        "Seconds from the start of configure, if there is one, and make to the end, with the flush to the store, and the processor \
-         time of the whole machine meanwhile: {what}, copied onto the facility before and compiled there by make -j{} \
-         with {}. BSI 2010 compiled Linux.",
+        "Seconds from the start of configure (if there is one) and make to their end, including the flush to the \
+            store, and the processor time of the whole machine during that. Compiled: {what}, copied onto the \
+            facility beforehand, by make -j{} with {}. BSI 2010 compiled Linux.",
         jobs(),
         flags(plan.level)
     )

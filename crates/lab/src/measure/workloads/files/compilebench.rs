@@ -26,8 +26,8 @@ pub(super) static COMPILEBENCH_LIKE: Workload = Workload {
     name: "compilebench-like",
     title: "Source trees, as compilebench handles them",
     measures,
-    not: "It is not compilebench itself, but its steps, always in the same order, on trees made by this program, so that \
-     the figures of two runs can be compared: not with those of compilebench itself. Nothing is compiled in it.",
+    not: "This is not compilebench, but its steps, always in the same order, on trees created by this program. \
+        Figures of two runs can be compared with each other, but not with those of compilebench. Nothing is compiled.",
     on: On::Files,
     parameters: &["size", "count"],
     estimate_s: |plan| trees(plan) as f64 * size(plan) as f64 / 12e6 + 0.5,
@@ -45,10 +45,10 @@ pub(super) static COMPILEBENCH_LIKE: Workload = Workload {
 fn measures(plan: &Plan) -> String {
     let (trees, size) = (trees(plan), size(plan));
     format!(
-        "{trees} source trees of {} files, {} MB each: created, compiled (object files are written into {COMPILED} % of the places), \
-         read, patched ({PATCHED} % of the files are written anew), looked at, cleaned (the object files go), read again and \
-         deleted, each step over all trees in a random order, with the flush to the store. Ahlstedt and Granath Karlsson 2013 \
-         ran compilebench.",
+        "{trees} source trees of {} files, {} MB each: created, compiled (object files are written for {COMPILED} % \
+            of the sources), read, patched ({PATCHED} % of the files are rewritten), listed, cleaned (the object \
+            files are deleted), read again and deleted. Each step runs over all trees in a random order and includes \
+            the flush to the store. Ahlstedt and Granath Karlsson 2013 ran compilebench.",
         SOURCE.tree(size, plan.seed).len(),
         size / 1_000_000
     )

@@ -26,8 +26,9 @@ pub(super) static DBENCH: Workload = Workload {
             seconds(plan)
         )
     },
-    not: "Most of it never leaves the page cache: files are deleted before they are written back, and what is flushed is little. The program's \
-     own default is 600 s; its figure is the mean up to its last full second. The longest time is a single request's.",
+    not: "Most of the data never leave the page cache: files are deleted before they are written back, and little is \
+        flushed. The program's own default is 600 s; its figure is the mean up to the last full second. The longest \
+        time is that of a single request.",
     on: On::Files,
     parameters: &["clients", "seconds"],
     missing: || program::missing(&["dbench"]),

@@ -40,8 +40,8 @@ pub(super) static GZIP: Workload = Workload {
     name: "gzip",
     title: "Compression by gzip",
     measures,
-    not: "gzip uses one processor, and what it computes takes longer than most storage: with another processor idle, encryption \
-     hides behind it. The processor time is that of the whole machine.",
+    not: "gzip uses one processor and is slower than most storage: if another processor is idle, encryption costs no \
+        time here. The processor time is that of the whole machine.",
     on: On::Files,
     parameters: &["size", "data"],
     missing: || program::missing(&["gzip"]),
@@ -62,12 +62,12 @@ pub(super) static GZIP: Workload = Workload {
 fn measures(plan: &Plan) -> String {
     if zeros(plan) {
         let mb = size(plan) / 1_000_000;
-        return format!("Seconds that gzip takes to compress a file of {mb} MB of zeros, whose output is thrown away.");
+        return format!("Seconds that gzip takes to compress a file of {mb} MB of zeros. The output is discarded.");
     }
     format!(
-        "Seconds that gzip takes to compress a file of {} MB, half of it noise, and to decompress it, from the facility to the \
-         facility, with the flush to the store; and how many processors were busy meanwhile. Ahlstedt and Granath Karlsson \
-         2013 compressed 2 GB.",
+        "Seconds that gzip takes to compress and to decompress a file of {} MB, half of it noise, reading and writing \
+            on the facility, including the flush to the store; and how many processors were busy during that. \
+            Ahlstedt and Granath Karlsson 2013 compressed 2 GB.",
         size(plan) / 1_000_000
     )
 }

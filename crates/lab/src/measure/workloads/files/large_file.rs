@@ -25,8 +25,9 @@ pub(super) static LARGE_FILE: Workload = Workload {
             size(plan) / 1_000_000
         )
     },
-    not: "It goes through the page cache, as programs do; the file is read and copied after that was dropped, where the run says \
-     so. Copying reads and writes all data: copies by which a file system shares blocks are not measured.",
+    not: "The data go through the page cache, as in most programs. The file is read and copied after the cache was \
+        dropped, if the run says so. Copying reads and writes all data: copies in which a file system shares blocks \
+        are not measured.",
     on: On::Files,
     parameters: SIZE,
     estimate_s: |plan| 4.0 * size(plan) as f64 / 300e6 + 0.2,

@@ -21,13 +21,14 @@ pub(super) static SMALL_FILES: Workload = Workload {
     title: "Small files in one folder",
     measures: |plan| {
         format!(
-            "Files per second, of {} files of at most 4 KiB in one folder: created and written one after the other, listed by \
-             `ls -l`, read, and deleted. Creating and deleting include the flush to the store.",
+            "Files per second for {} files of at most 4 KiB in one folder: created and written one after the other, \
+                listed by `ls -l`, read, and deleted. Creating and deleting include the flush to the store.",
             files(plan)
         )
     },
-    not: "They are listed and read after the page cache was dropped, with what the kernel knew of the files, where the run says so; \
-     otherwise it may answer for the facility. ls asks for extended attributes of each file, too, as it does for people.",
+    not: "Files are listed and read after the page cache and the kernel's cache of names were dropped, if the run \
+        says so; otherwise the caches may answer for the facility. ls also asks for each file's extended attributes, \
+        as it does on a desktop.",
     on: On::Files,
     missing: || program::missing(&["ls"]),
     version: || program::version(Command::new("ls").arg("--version")),

@@ -29,8 +29,8 @@ pub(super) static DIRECTORY_TREE: Workload = Workload {
             size(plan) / 1_000_000
         )
     },
-    not: "The sizes of the files are drawn by a rule of this program, because the study does not tell those of its folder. The \
-     files are made from memory, not copied from another disk. Each is read in the order in which it was written.",
+    not: "The study does not give the sizes of its files, so this program draws them by a rule of its own. The files \
+        come from memory, not from another disk. They are read in the order in which they were written.",
     on: On::Files,
     parameters: SIZE,
     estimate_s: |plan| size(plan) as f64 / 60e6 + 0.2,

@@ -20,14 +20,15 @@ pub(super) static UNPACK: Workload = Workload {
     title: "Unpacking an archive",
     measures: |plan| {
         format!(
-            "Files per second and seconds of unpacking an archive of {} files, {} MB, with tar, and of deleting them, each with \
-             the flush to the store. BSI 2010 unpacked Eclipse and the source of Linux.",
+            "Files per second and seconds for unpacking an archive of {} files, {} MB, with tar, and for deleting the \
+                files, each including the flush to the store. BSI 2010 unpacked Eclipse and the source of Linux.",
             SHAPE.tree(size(plan), plan.seed).len(),
             size(plan) / 1_000_000
         )
     },
-    not: "The archive lies in memory, outside the facility. It is not compressed unless a study says so: the study's times have \
-     the work of bzip2 in them. The files are made by this program, with the mean size of a source tree.",
+    not: "The archive is in memory, outside the facility. It is not compressed unless a study says so: the study's \
+        times include the work of bzip2. This program creates the files, with the mean size of those in a source \
+        tree.",
     on: On::Files,
     parameters: &["size", "compressed", FILESYSTEMS],
     missing: || program::missing(&["tar"]),
