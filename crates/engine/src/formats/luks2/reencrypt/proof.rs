@@ -54,7 +54,7 @@ pub(super) fn check(metadata: &Metadata, keyslot: u32, keys: &VolumeKeys, with: 
     if !sum.is_empty() && sum.same_as(&digest.digest.0) {
         return Ok(());
     }
-    Err(wrong("digests", "that of the reencryption is wrong: its state was tampered with")
+    Err(wrong("digests", "the digest of the reencryption is wrong: its state was tampered with")
         .hint("Nothing was changed. Restore a header backup, or use the program that changed the header."))
 }
 

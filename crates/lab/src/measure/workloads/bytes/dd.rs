@@ -196,7 +196,7 @@ impl Sweep<'_> {
         if self.extent.blocks[0] < smallest {
             outcome
                 .notes
-                .push(format!("dd: blocks of less than {smallest} bytes are left out where they are refused."));
+                .push(format!("dd: blocks smaller than {smallest} bytes are left out: the facility refuses them."));
         }
         Ok(outcome)
     }
