@@ -221,7 +221,7 @@ msrv:
 
 # docs/studies.md, from the runs in docs/studies: each is a run.json, compressed.
 studies:
-	tools/studies.sh $(PROGRAM) docs/studies > $(TARGET)/studies.md
+	tools/studies.sh $(PROGRAM) docs/studies --undisturbed > $(TARGET)/studies.md
 	mv $(TARGET)/studies.md docs/studies.md
 
 # The guide as a website.

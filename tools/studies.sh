@@ -1,7 +1,9 @@
 #!/bin/sh
-# Writes docs/studies.md from stored runs: tools/studies.sh PROGRAM FOLDER. FOLDER has a NAME.json.gz for each study.
+# Writes docs/studies.md from stored runs: tools/studies.sh PROGRAM FOLDER [--undisturbed]. FOLDER has a NAME.json.gz for each study.
+# With --undisturbed, a run that other programs disturbed is refused.
 set -eu
 program=$1 folder=$2
+shift 2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -15,5 +17,5 @@ for run in "$folder"/*.json.gz; do
     [ -e "$run" ] || { echo "$0: no run (*.json.gz) in $folder" >&2; exit 1; }
     gzip -dc "$run" > "$work/run.json"
     echo
-    "$program" lab report "$work/run.json" --markdown
+    "$program" lab report "$work/run.json" --markdown "$@"
 done

@@ -30,6 +30,8 @@ impl Meter {
 pub struct Processors {
     /// Everything but idling, waiting for disks, and what a hypervisor took.
     pub busy_s: f64,
+    /// What processes and kernel threads used of that: without interrupts.
+    pub programs_s: f64,
     /// What a hypervisor took for other guests.
     pub steal_s: f64,
     /// All of it.
@@ -48,5 +50,5 @@ pub fn processors() -> Processors {
     // user nice system idle iowait irq softirq steal; guest time is in user time already.
     let at = |i: usize| ticks.get(i).copied().unwrap_or(0.0) / 100.0;
     let busy_s = [0, 1, 2, 5, 6].map(at).iter().sum();
-    Processors { busy_s, steal_s: at(7), total_s: (0..8).map(at).sum() }
+    Processors { busy_s, programs_s: [0, 1, 2].map(at).iter().sum(), steal_s: at(7), total_s: (0..8).map(at).sum() }
 }

@@ -8,9 +8,10 @@ use std::ops::{Deref, DerefMut};
 use serde::{Deserialize, Serialize};
 
 use crate::model::ciphers::CipherSpeed;
-use crate::model::machine::{Conditions, Machine, Moment};
+use crate::model::machine::{Conditions, Machine, Moment, OTHERS_MAX, OtherLoad};
 use crate::model::plan::Plan;
 use crate::model::study::Study;
+use crate::model::words::percent;
 
 /// The format version of a stored run. A run of another version is refused.
 pub const SCHEMA: u32 = 1;
@@ -43,6 +44,63 @@ pub struct Run {
     pub ciphers: Vec<CipherSpeed>,
     /// Other notes for the reader, in whole sentences.
     pub notes: Vec<String>,
+}
+
+/// What other programs did during the passes of a run that count.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Disturbance {
+    /// What readers have to know before all else, in whole sentences; nothing of a run that nothing disturbed.
+    pub message: Option<String>,
+    /// Passes that count.
+    pub passes: usize,
+    /// Those of them during which other programs were watched: none in a run that an older version made.
+    pub watched: usize,
+    /// Those that were disturbed all the same.
+    pub disturbed: usize,
+    /// Passes that do not count because they were disturbed, and were made again.
+    pub again: usize,
+    /// Processors that other programs used on average; 1 is one of them.
+    pub mean: f64,
+    /// The same in the worst pass.
+    pub worst: f64,
+}
+
+impl Run {
+    /// What other programs did meanwhile.
+    pub fn disturbance(&self) -> Disturbance {
+        let passes: Vec<&Pass> = self.passes.iter().filter(|p| p.round.is_some()).collect();
+        let loads: Vec<OtherLoad> = passes.iter().filter_map(|p| p.conditions.others).collect();
+        let sum = |of: fn(&OtherLoad) -> f64| loads.iter().map(of).sum::<f64>();
+        let all = OtherLoad { seconds: sum(|l| l.seconds), cpu_s: sum(|l| l.cpu_s), ..OtherLoad::default() };
+        let mut found = Disturbance {
+            message: None,
+            passes: passes.len(),
+            watched: loads.len(),
+            disturbed: loads.iter().filter(|l| l.disturbs()).count(),
+            again: loads.iter().map(|l| l.again).sum(),
+            mean: all.processors(),
+            worst: loads.iter().map(OtherLoad::processors).fold(0.0, f64::max),
+        };
+        found.message = (found.disturbed > 0 || all.disturbs()).then(|| {
+            format!(
+                "The machine was busy with other programs in {} of {} passes. They used {} % of one processor on average and {} % \
+                 in the worst pass; up to {} % does not disturb. Measure again while nothing else runs.",
+                found.disturbed,
+                found.passes,
+                percent(found.mean),
+                percent(found.worst),
+                percent(OTHERS_MAX)
+            )
+        });
+        found
+    }
+
+    /// Why this run is not shown in documents; nothing where other programs never disturbed it.
+    pub fn unfit_for_documents(&self) -> Option<String> {
+        let Disturbance { message, passes, watched, .. } = self.disturbance();
+        let unknown = || format!("Other programs were watched in {watched} of {passes} passes only. Measure again.");
+        message.or_else(|| (passes == 0 || watched < passes).then(unknown))
+    }
 }
 
 /// The plan of a run, and the study that it repeats: whole, so that a report of a stored run needs no file.

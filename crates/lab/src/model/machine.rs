@@ -49,4 +49,40 @@ pub struct Conditions {
     pub throttled: Option<u64>,
     /// Whether the page cache was dropped before.
     pub caches_dropped: bool,
+    /// What other programs did meanwhile; nothing in a run that an older version made.
+    #[serde(default)]
+    pub others: Option<OtherLoad>,
+}
+
+/// What programs that the lab did not start did while something was measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OtherLoad {
+    /// Seconds that were watched.
+    pub seconds: f64,
+    /// Processor seconds that other programs used. Kernel threads and interrupts do not count: they write what the lab wrote.
+    pub cpu_s: f64,
+    /// Processor seconds that may be missing or too many in that, because the kernel counts in ticks.
+    pub chance_s: f64,
+    /// Share of the time in which any process waited for a processor, the lab's included, if the system reports it.
+    pub cpu_pressure: Option<f64>,
+    /// The same for disks.
+    pub io_pressure: Option<f64>,
+    /// How many disturbed passes were made before this one and do not count.
+    pub again: usize,
+}
+
+/// The processors that other programs may use before a figure counts as disturbed. A pass on one processor can lose that
+/// share of its speed, and the losses that the lab is to find begin there.
+pub const OTHERS_MAX: f64 = 0.05;
+
+impl OtherLoad {
+    /// Processors that other programs used: 1 is one of them, all the time.
+    pub fn processors(&self) -> f64 {
+        if self.seconds > 0.0 { self.cpu_s / self.seconds } else { 0.0 }
+    }
+
+    /// Whether that is more than [`OTHERS_MAX`], and more than chance.
+    pub fn disturbs(&self) -> bool {
+        self.cpu_s - self.chance_s > OTHERS_MAX * self.seconds
+    }
 }

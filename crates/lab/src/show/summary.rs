@@ -245,7 +245,7 @@ fn finding(run: &Run, cell: &Cell) -> Option<String> {
 }
 
 fn warnings(run: &Run, cells: &[Cell]) -> Vec<String> {
-    let of_machine = [steal(run), throttled(run), clock(run), idle(run), warm(run)];
+    let of_machine = [run.disturbance().message, steal(run), throttled(run), clock(run), idle(run), warm(run)];
     let of_figures = [too_few(run, cells), unsteady(run, cells), generator(run, cells), chance(cells), faster(cells)];
     let all = of_machine.into_iter().chain(of_figures).flatten();
     all.chain(failed(run)).chain(missing_baselines(run, cells)).chain(unfinished(run)).collect()

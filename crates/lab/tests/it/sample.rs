@@ -158,6 +158,7 @@ fn pass(
             steal_share: 0.001,
             throttled: Some(0),
             caches_dropped: true,
+            others: None,
         },
         measures: cases.iter().map(measure).collect(),
     }

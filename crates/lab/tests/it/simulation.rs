@@ -7,15 +7,16 @@ use std::path::PathBuf;
 use claviger_engine::{Error, ErrorKind, Result};
 use claviger_lab::measure::run::journal::{Journal, RunState};
 use claviger_lab::measure::run::schedule::{Attempt, Bench, PassDone, ScheduledPass, Trouble};
-use claviger_lab::measure::run::{journal, schedule};
+use claviger_lab::measure::run::{journal, schedule, stored};
 use claviger_lab::measure::workloads::WorkloadOutcome;
 use claviger_lab::model::figures::{
     Axis, Case, FacilityRecord, Measure, Pass, Run, RunPlan, SCHEMA, Sitting, Unit, WorkloadRecord,
 };
-use claviger_lab::model::machine::{Conditions, Machine, Moment};
+use claviger_lab::model::machine::{Conditions, Machine, Moment, OtherLoad};
 use claviger_lab::model::plan::{Backing, Caches, Level, Plan};
 use claviger_lab::model::random::Random;
 use claviger_lab::model::statistics::LossVerdict;
+use claviger_lab::show::report::{RunReport, Text};
 use claviger_lab::show::summary::Summary;
 
 /// Rates of simulated facilities, the first being the baseline.
@@ -175,6 +176,73 @@ fn a_planted_slowdown_of_10_percent_is_found_and_one_of_none_is_not() {
     assert!(false_alarms < 0.08, "{false_alarms} of the runs say that there is a difference where none is");
     assert!(covered > 0.92, "the interval held the truth in {covered} of the runs");
     assert!(share(more) > 0.2, "some need more repeats than the least");
+}
+
+/// Passes that other programs disturb: so many processors of theirs, by the number of the pass.
+struct Disturbed {
+    simulation: Simulation,
+    processors: fn(usize) -> f64,
+    made: usize,
+}
+
+impl Bench for Disturbed {
+    fn pass(&mut self, step: &ScheduledPass) -> Attempt {
+        let mut done = self.simulation.pass(step)?;
+        let cpu_s = 10.0 * (self.processors)(self.made);
+        done.conditions.others = Some(OtherLoad { seconds: 10.0, cpu_s, chance_s: 0.4, ..OtherLoad::default() });
+        self.made += 1;
+        Ok(done)
+    }
+}
+
+fn disturbed(processors: fn(usize) -> f64) -> (Run, usize) {
+    let quiet = Simulation { noise: 0.001, outliers: 0, ..Simulation::new(1) };
+    let mut bench = Disturbed { simulation: quiet, processors, made: 0 };
+    let state = measured(run(&["w"], 1), &mut bench);
+    (state.run, bench.made)
+}
+
+#[test]
+fn a_disturbed_pass_is_made_again_and_a_busy_machine_is_told_of_first() {
+    // Below what disturbs, and then below what can be told from chance.
+    for calm in [(|_| 0.04) as fn(usize) -> f64, |_| 0.05, |made| if made == 7 { 0.08 } else { 0.0 }] {
+        let (run, made) = disturbed(calm);
+        assert_eq!((made, run.passes.len(), run.disturbance().again), (18, 18, 0));
+        assert_eq!((run.disturbance().message, run.unfit_for_documents()), (None, None));
+    }
+    // The warm-up is three passes; the fourth is disturbed, and less so when it is made again, and then not.
+    let (run, made) = disturbed(|made| [0.0, 0.0, 0.9, 1.0, 0.5, 0.02].get(made).copied().unwrap_or(0.0));
+    assert_eq!((made, run.passes.len(), run.disturbance().again), (20, 18, 2));
+    let kept = run.passes[3].conditions.others.expect("it was watched");
+    assert_eq!((kept.again, kept.cpu_s), (2, 0.2), "the calmest counts");
+    assert_eq!((run.disturbance().message, run.unfit_for_documents()), (None, None));
+
+    // It is not worth while for ever.
+    let (run, made) = disturbed(|made| 1.0 + made as f64 / 100.0);
+    assert_eq!((made, run.passes.len(), run.disturbance().again), (18 + 3 * 2, 18, 6));
+    let message = run.disturbance().message.expect("it was busy");
+    assert!(message.starts_with("The machine was busy with other programs in 15 of 15 passes."), "{message}");
+    let summary = Summary::of(&run);
+    assert_eq!(summary.warnings[0], message);
+    assert_eq!(run.unfit_for_documents(), Some(message.clone()));
+    let report = RunReport { run: &run, summary: &summary, extras: &[] };
+    let (text, json) = (report.text(), report.json().expect("JSON"));
+    assert_eq!(text.lines().filter(|line| !line.is_empty()).nth(1), Some("Disturbed"), "{text}");
+    assert_eq!(text.matches("was busy with other programs").count(), 1);
+    assert!(
+        json.trim_start_matches(['{', '\n', ' ']).starts_with("\"disturbance\": {\n    \"message\": \"The machine")
+    );
+    // A run of before is read, and nobody knows.
+    let mut old: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    for pass in old["run"]["passes"].as_array_mut().expect("passes") {
+        pass["conditions"].as_object_mut().expect("conditions").remove("others");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("run.json");
+    std::fs::write(&file, old.to_string()).expect("written");
+    let old = stored::load(&file).expect("a run");
+    assert_eq!(old.disturbance().message, None);
+    assert!(old.unfit_for_documents().is_some_and(|why| why.contains("watched in 0 of 15 passes")));
 }
 
 #[test]

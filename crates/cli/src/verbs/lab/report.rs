@@ -52,6 +52,9 @@ pub struct Args {
     /// With --csv, print a line for each cell of the tables of the study that the run repeats
     #[arg(long, requires = "csv", conflicts_with = "raw")]
     study: bool,
+    /// Refuse a run that other programs disturbed: they may use 5 % of one processor
+    #[arg(long)]
+    undisturbed: bool,
     /// Print the tables and conclusions of the study that the run repeats in Markdown
     #[arg(long, conflicts_with_all = ["json", "csv", "html", "published"])]
     markdown: bool,
@@ -63,8 +66,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         new_file::must_be_new(file)?;
     }
     match args.runs.as_slice() {
-        [old, new] => args.two(&stored::load(old)?, &stored::load(new)?),
-        [run] => args.one(&stored::load(run)?),
+        [old, new] => args.two(&args.load(old)?, &args.load(new)?),
+        [run] => args.one(&args.load(run)?),
         _ => unreachable!("clap takes one or two"),
     }
 }
@@ -78,6 +81,15 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 impl Args {
+    /// A run, unless it was disturbed and must not be.
+    fn load(&self, path: &Path) -> claviger_engine::Result<Run> {
+        let run = stored::load(path)?;
+        match run.unfit_for_documents().filter(|_| self.undisturbed) {
+            Some(why) => Err(Error::misuse(format!("the run was disturbed, or may have been: {why}")).at(path)),
+            None => Ok(run),
+        }
+    }
+
     /// Prints the results of one run.
     fn one(&self, run: &Run) -> anyhow::Result<()> {
         if self.least.is_some() || self.fail_on_slower.is_some() {

@@ -185,6 +185,64 @@ fn a_quick_run_over_three_targets_gives_figures_and_reports() {
     assert_eq!(again["run"]["passes"], report["run"]["passes"]);
 }
 
+/// Programs that are none of the lab's, and use all processors. They end with this.
+struct Spinning(Vec<Child>);
+
+impl Spinning {
+    fn new() -> Self {
+        let processors = thread::available_parallelism().map_or(2, usize::from);
+        let spin = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("a shell");
+        Self((0..processors.max(2)).map(|_| spin()).collect())
+    }
+}
+
+impl Drop for Spinning {
+    fn drop(&mut self) {
+        self.0.iter_mut().for_each(|child| drop(child.kill().and_then(|()| child.wait())));
+    }
+}
+
+#[test]
+fn other_programs_that_disturb_a_run_are_told_of_first() {
+    let bench = Bench::new();
+    let spinning = Spinning::new();
+    let mut command =
+        bench.lab("--study tresorsgx --facility isolation/one-process --workload dd --repeats 1 --size 64M --json");
+    command.arg("--out").arg(bench.path("run"));
+    let done = bench.finish(command).succeeds();
+    drop(spinning);
+    let report = done.json();
+    for pass in list(&report["run"], "passes") {
+        let others = &pass["conditions"]["others"];
+        assert!(others["cpu_s"].as_f64() > others["seconds"].as_f64().map(|seconds| 0.05 * seconds), "{others}");
+    }
+    let message = report["disturbance"]["message"].as_str().expect("it was disturbed");
+    assert!(message.contains("busy with other programs"), "{message}");
+    assert_eq!(report["summary"]["warnings"][0], message);
+    assert!(done.out.trim_start_matches(|c: char| !c.is_alphabetic()).starts_with("disturbance"));
+    let text = fs::read_to_string(bench.path("run/report.txt")).expect("a report");
+    assert_eq!(text.lines().filter(|line| !line.is_empty()).nth(1), Some("Disturbed"), "{text}");
+    let told = |options: &[&str]| {
+        let file = bench.path("run/run.json");
+        let words = ["lab", "report"].into_iter().chain(options.iter().copied()).chain(file.to_str());
+        run(words.collect::<Vec<_>>())
+    };
+    let page = told(&["--markdown"]).succeeds().text();
+    assert!(page.starts_with(&format!("**{message}**")), "{page}");
+    told(&["--markdown", "--undisturbed"]).fails(1, &["run.json", "disturbed", "other programs"]);
+    // A page of such runs is not made.
+    let packed = Command::new("gzip").arg("-c").arg(bench.path("run/run.json")).output().expect("gzip").stdout;
+    fs::write(bench.path("tresorsgx.json.gz"), packed).expect("written");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/studies.sh");
+    let page = |options: &[&str]| {
+        let mut command = Command::new(&script);
+        command.arg(env!("CARGO_BIN_EXE_claviger")).arg(bench.path("")).args(options).output().expect("it starts")
+    };
+    assert!(page(&[]).status.success());
+    let refused = page(&["--undisturbed"]);
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("busy"), "{refused:?}");
+}
+
 /// A facility that is a plain folder, and cannot be opened again.
 const BREAKS: &str = r#"
 name = "breaks"

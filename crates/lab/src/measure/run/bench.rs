@@ -6,10 +6,10 @@ use claviger_engine::{Error, Result};
 
 use crate::measure::facility::{Facility, FacilityTarget};
 use crate::measure::lab::Lab;
-use crate::measure::machine;
 use crate::measure::run::schedule::{Attempt, Bench, PassDone, ScheduledPass, Trouble};
 use crate::measure::run::watch::Watch;
 use crate::measure::workloads::{On, Workload};
+use crate::measure::{machine, processes};
 use crate::model::plan::Caches;
 
 /// How long a facility's store is kept.
@@ -66,6 +66,8 @@ impl Bench for Real<'_> {
         let at = machine::utc_now();
         let watch = Watch::start();
         let outcome = (workload.run)(&mut target, lab).map_err(Trouble::Workload)?;
+        let others = self.targets.values().chain([&target]).flat_map(FacilityTarget::processes);
+        processes::reap(&others.collect::<Vec<_>>());
         let conditions = watch.conditions(lab.plan.caches == Caches::Dropped);
         match self.keep {
             Keep::All => drop(self.targets.insert(step.facility.clone(), target)),

@@ -9,6 +9,7 @@ use claviger_engine::{Error, Result};
 use crate::measure::benchmark::{BenchmarkPlan, Sort};
 use crate::measure::facility::{Catalogue, Scratch, tidy};
 use crate::measure::lab::Lab;
+use crate::measure::processes;
 use crate::measure::run::bench::Real;
 use crate::measure::run::journal::{Journal, JournalEntry, RunState};
 use crate::measure::run::plan::PreparedRun;
@@ -94,6 +95,7 @@ pub fn resume(folder: &Path, catalogue: &Catalogue, program: &Path) -> Result<(P
 /// # Errors
 /// `Cancelled`; `Io` where there is no room for stores or for the journal.
 pub fn measure(prepared: &PreparedRun, journal: &mut Journal, state: &mut RunState, hands: &Hands<'_>) -> Result<()> {
+    processes::adopt_orphans();
     let sitting = Sitting { before: Moment::now(), after: None, idle_cpu: idle_cpu(IDLE) };
     note(journal, state, JournalEntry::Sitting(sitting))?;
     {

@@ -12,12 +12,19 @@ use claviger_engine::{Error, ErrorKind, Result};
 use crate::measure::run::journal::{JournalEntry, LeftOutPair, RunState};
 use crate::measure::workloads::WorkloadOutcome;
 use crate::model::figures::{Pass, Run, RunFailure, Trace};
-use crate::model::machine::Conditions;
+use crate::model::machine::{Conditions, OtherLoad};
 use crate::model::random::Random;
 use crate::model::statistics::relative_deviation;
 
 /// After this many consecutive failures of a workload on a facility, it is not tried again.
 const PATIENCE: usize = 2;
+
+/// So many times a pass is made again because other programs disturbed it.
+const AGAIN: usize = 2;
+
+/// After so many passes that were disturbed however often they were made, the machine counts as busy: passes are made once,
+/// until one is not disturbed.
+const BUSY: usize = 3;
 
 /// One workload, to be done once on one facility.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +85,7 @@ pub fn carry_out(
         if cancelled() {
             return Err(ErrorKind::Cancelled.into());
         }
-        let entry = match bench.pass(&step) {
+        let entry = match undisturbed(state, bench, &step) {
             Ok(done) => recorded(state, &step, done),
             // A signal reaches the facilities' processes too; failures caused by it do not count.
             Err(Trouble::Facility(_) | Trouble::Workload(_)) if cancelled() => return Err(ErrorKind::Cancelled.into()),
@@ -95,6 +102,27 @@ pub fn carry_out(
         state.add(entry);
     }
     Ok(())
+}
+
+/// Carries a step out, and again while other programs disturb it: the attempt that they disturbed least counts. The figures
+/// themselves choose nothing.
+fn undisturbed(state: &RunState, bench: &mut dyn Bench, step: &ScheduledPass) -> Attempt {
+    let load = |done: &PassDone| done.conditions.others.unwrap_or_default();
+    let disturbed = |pass: &Pass| pass.conditions.others.is_some_and(|others| others.disturbs());
+    let last = state.run.passes.iter().filter(|p| p.round.is_some()).rev().take(BUSY);
+    let busy = last.clone().count() == BUSY && last.into_iter().all(disturbed);
+    let mut calmest = bench.pass(step)?;
+    for again in 1..=AGAIN {
+        if busy || step.round.is_none() || !load(&calmest).disturbs() {
+            break;
+        }
+        let next = bench.pass(step)?;
+        if load(&next).processors() < load(&calmest).processors() {
+            calmest = next;
+        }
+        calmest.conditions.others = Some(OtherLoad { again, ..load(&calmest) });
+    }
+    Ok(calmest)
 }
 
 /// The next step; `None` when everything has been measured.

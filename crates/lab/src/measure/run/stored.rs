@@ -80,7 +80,10 @@ pub(super) fn check(run: &Run) -> Result<()> {
     let of_generator = run.generator.iter().map(|g| g.bytes_per_s);
     let of_ciphers =
         run.ciphers.iter().flat_map(|r| [r.encrypt_bytes_per_s, r.decrypt_bytes_per_s, r.mean_bytes_per_s]);
-    let mut numbers = of_measures.chain(of_traces).chain(of_plan).chain(of_generator).chain(of_ciphers);
+    let loads = run.passes.iter().filter_map(|p| p.conditions.others);
+    let of_others = loads.flat_map(|l| [l.seconds, l.cpu_s, l.chance_s]);
+    let mut numbers =
+        of_measures.chain(of_traces).chain(of_others).chain(of_plan).chain(of_generator).chain(of_ciphers);
     if let Some(number) = numbers.find(|number| number.is_nan() || number.abs() > MOST) {
         return malformed("number", format!("{number:e} cannot be a measured value"));
     }

@@ -3,18 +3,29 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::measure::meter::{Meter, Processors, processors};
-use crate::model::machine::Conditions;
+use crate::measure::processes::ProcessTimes;
+use crate::model::machine::{Conditions, OtherLoad};
 
 /// Processor state, on systems that report it.
 const PROCESSORS: &str = "/sys/devices/system/cpu";
 
+/// Seconds between two moments at which the kernel looks who has a processor: 250 in a second is the usual number.
+const TICK_S: f64 = 0.004;
+
+/// Seconds by which the numbers of /proc may be rounded: they are hundredths, at the beginning and the end.
+const ROUNDED_S: f64 = 0.02;
+
 /// The state of the machine before.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Watch {
     before: Processors,
+    times: ProcessTimes,
+    began: Instant,
+    /// Microseconds.
+    pressure: [Option<u64>; 2],
     mhz: Option<f64>,
     throttled: Option<u64>,
 }
@@ -22,13 +33,25 @@ pub struct Watch {
 impl Watch {
     /// Begins now.
     pub fn start() -> Self {
-        Self { mhz: mhz(), throttled: throttled(Path::new(PROCESSORS)), before: processors() }
+        Self {
+            mhz: mhz(),
+            throttled: throttled(Path::new(PROCESSORS)),
+            pressure: PRESSURE.map(pressure),
+            times: ProcessTimes::now(),
+            before: processors(),
+            began: Instant::now(),
+        }
     }
 
     /// What happened up to now. The clock is the mean of what it was before and what it is now: a processor that works
     /// has the clock that its work was done with.
     pub fn conditions(self, caches_dropped: bool) -> Conditions {
-        let now = processors();
+        let (seconds, times, now) = (self.began.elapsed().as_secs_f64(), ProcessTimes::now(), processors());
+        let [cpu_pressure, io_pressure] = [0, 1].map(|i| {
+            let waited_us = pressure(PRESSURE[i])?.checked_sub(self.pressure[i]?)?;
+            (seconds > 0.0).then(|| (waited_us as f64 / 1e6 / seconds).min(1.0))
+        });
+        let others = other_load(seconds, &self.before, &now, times.since(&self.times));
         let total = now.total_s - self.before.total_s;
         let steal = now.steal_s - self.before.steal_s;
         let mean = |(before, after): (f64, f64)| (before + after) / 2.0;
@@ -38,8 +61,36 @@ impl Watch {
             steal_share: if total > 0.0 { (steal / total).clamp(0.0, 1.0) } else { 0.0 },
             throttled: self.throttled.zip(throttled(Path::new(PROCESSORS))).map(since),
             caches_dropped,
+            others: Some(OtherLoad { cpu_pressure, io_pressure, ..others }),
         }
     }
+}
+
+/// What other programs did in so many seconds: the processors' time that neither the lab's processes nor kernel threads
+/// had, `own_s` seconds.
+///
+/// The time of processes is exact, that of processors is a sample: a tick counts as a whole for who has the processor
+/// then. The deviation of such a sum is at most the root of the busy ticks, and half the root of all; three of it are left
+/// to chance.
+fn other_load(seconds: f64, before: &Processors, now: &Processors, own_s: f64) -> OtherLoad {
+    let used_s = now.programs_s - before.programs_s;
+    let most_s = used_s.min((now.total_s - before.total_s) / 4.0).max(0.0);
+    OtherLoad {
+        seconds,
+        cpu_s: (used_s - own_s).max(0.0),
+        chance_s: 3.0 * (most_s * TICK_S).sqrt() + ROUNDED_S,
+        ..OtherLoad::default()
+    }
+}
+
+/// What processes may wait for.
+const PRESSURE: [&str; 2] = ["cpu", "io"];
+
+/// Microseconds since the start of the machine in which any process waited for this, where the kernel counts them
+/// (Documentation/accounting/psi.rst).
+fn pressure(of: &str) -> Option<u64> {
+    let text = fs::read_to_string(Path::new("/proc/pressure").join(of)).ok()?;
+    text.lines().find(|line| line.starts_with("some "))?.rsplit_once("total=")?.1.parse().ok()
 }
 
 /// Processor seconds that the machine uses in a second when this program does nothing, measured for so long.
@@ -113,6 +164,19 @@ mod tests {
     }
 
     #[test]
+    fn others_are_what_is_busy_and_not_the_labs() {
+        let processors =
+            |programs_s| Processors { busy_s: programs_s, programs_s, steal_s: 0.0, total_s: 2.0 * programs_s };
+        let load = |own_s| other_load(10.0, &processors(100.0), &processors(110.0), own_s);
+        // All of it is the lab's, then all but half a processor, then more than the sample shows.
+        assert!(!load(10.0).disturbs() && load(10.0).cpu_s == 0.0 && load(11.0).cpu_s == 0.0);
+        assert!(load(5.0).disturbs() && (load(5.0).processors() - 0.5).abs() < 1e-9);
+        // Three deviations are 0.44 s here, and 5 % of a processor is 0.5 s.
+        assert!((load(10.0).chance_s - (3.0 * 0.02f64.sqrt() + 0.02)).abs() < 1e-9);
+        assert!(!load(9.1).disturbs() && load(9.0).disturbs());
+    }
+
+    #[test]
     fn conditions_are_shares() {
         let watch = Watch::start();
         let mut sum = 0u64;
@@ -121,5 +185,7 @@ mod tests {
         }
         let conditions = watch.conditions(true);
         assert!((0.0..=1.0).contains(&conditions.steal_share) && conditions.caches_dropped);
+        let others = conditions.others.expect("they are watched");
+        assert!(others.seconds > 0.0 && others.chance_s > 0.0);
     }
 }

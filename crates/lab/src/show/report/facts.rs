@@ -1,6 +1,6 @@
 //! The machine and the method of a run in words: the lines before the figures.
 
-use crate::model::figures::Run;
+use crate::model::figures::{Disturbance, Run};
 use crate::model::plan::{Backing, Caches, Plan};
 use crate::model::words::{counted, percent, rate, size, word};
 
@@ -27,6 +27,7 @@ pub(super) fn facts(run: &Run) -> Vec<(&'static str, String)> {
         ("Clock", clock(run)),
         ("Hypervisor", steal(run)),
         ("Throttling", throttling(run)),
+        ("Other programs", others(run)),
     ];
     if let Some(idle) = run.sittings.last().map(|s| s.idle_cpu).filter(|idle| idle.is_finite()) {
         facts.push(("Idle machine", format!("{} s of processor time in each second before measuring", plain(idle))));
@@ -156,6 +157,19 @@ fn clock(run: &Run) -> String {
 fn steal(run: &Run) -> String {
     let most = run.passes.iter().map(|p| p.conditions.steal_share).filter(|s| s.is_finite()).fold(0.0, f64::max);
     format!("took up to {} % of the processors' time during a pass", percent(most))
+}
+
+fn others(run: &Run) -> String {
+    let Disturbance { watched, again, mean, worst, .. } = run.disturbance();
+    match watched {
+        0 => "not watched during the passes".into(),
+        _ => format!(
+            "used {} % of one processor on average and {} % in the worst pass; {} made again",
+            percent(mean),
+            percent(worst),
+            counted(again, "disturbed pass")
+        ),
+    }
 }
 
 fn throttling(run: &Run) -> String {

@@ -1,7 +1,8 @@
 //! A run as text, CSV and JSON.
 
 use claviger_engine::{Error, Result};
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 
 use crate::model::figures::{FacilityRecord, Measure, Pass, Run};
 use crate::model::statistics::LossVerdict;
@@ -14,19 +15,27 @@ use super::table::{WIDTH, bar, csv_record, optional, table, wrapped};
 use super::{CsvRecord, Extra, Text, csv, html};
 
 /// A run with what it shows, and what else is to be told of it.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug)]
 pub struct RunReport<'a> {
     /// The raw figures.
     pub run: &'a Run,
     /// What they show.
     pub summary: &'a Summary,
     /// Sections of their own, after the workloads.
-    #[serde(skip_serializing_if = "no_extras")]
     pub extras: &'a [Extra],
 }
 
-fn no_extras(extras: &&[Extra]) -> bool {
-    extras.is_empty()
+impl Serialize for RunReport<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("disturbance", &self.run.disturbance())?;
+        map.serialize_entry("run", self.run)?;
+        map.serialize_entry("summary", self.summary)?;
+        if !self.extras.is_empty() {
+            map.serialize_entry("extras", self.extras)?;
+        }
+        map.end()
+    }
 }
 
 impl RunReport<'_> {
@@ -43,7 +52,11 @@ impl RunReport<'_> {
 
     /// The study that was repeated in Markdown: its tables and conclusions; empty where none was.
     pub fn study_markdown(&self) -> String {
-        super::study::markdown(self.run, self.summary)
+        let tables = super::study::markdown(self.run, self.summary);
+        match self.run.disturbance().message {
+            Some(message) if !tables.is_empty() => format!("**{message}**\n\n{tables}"),
+            _ => tables,
+        }
     }
 
     /// One line for each cell of the tables of the study that was repeated; empty where none was.
@@ -112,8 +125,12 @@ impl Text for RunReport<'_> {
     fn text(&self) -> String {
         let mut text = String::from("What encryption costs on this machine\n");
         let (left_out, failures) = missing(self.run);
+        // Before all else, and only once.
+        let (first, warnings): (Vec<_>, Vec<_>) =
+            self.warnings().into_iter().partition(|w| self.run.disturbance().message.as_ref() == Some(w));
+        text += &listed("Disturbed", &first);
         text += &listed("Findings", &self.summary.findings);
-        text += &listed("Warnings", &self.warnings());
+        text += &listed("Warnings", &warnings);
         text += &listed("Notes", &self.run.notes);
         let reasons = |list: &[(String, String)]| list.iter().map(|(a, b)| format!("{a}: {b}")).collect::<Vec<_>>();
         text += &listed("Failed", &reasons(&failures));

@@ -1,0 +1,151 @@
+//! Which processes are the lab's, and how much processor time they have used.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
+
+/// The flag of a kernel thread (`PF_KTHREAD` of the kernel's include/linux/sched.h).
+const KERNEL_THREAD: u32 = 0x0020_0000;
+
+/// A process as /proc/PID/stat shows it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Process {
+    parent: u32,
+    zombie: bool,
+    kernel_thread: bool,
+    /// Processor seconds of its own, and of all children that it has waited for.
+    cpu_s: f64,
+}
+
+/// Processor time that all processes and kernel threads have used up to now.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessTimes {
+    /// Seconds of this program and of all that descend from it, those included that were waited for.
+    own_s: f64,
+    /// Seconds of each kernel thread.
+    kernel_s: BTreeMap<u32, f64>,
+}
+
+impl ProcessTimes {
+    /// Up to now.
+    pub fn now() -> Self {
+        Self::of(&processes(), std::process::id())
+    }
+
+    fn of(processes: &BTreeMap<u32, Process>, lab: u32) -> Self {
+        let own = processes.iter().filter(|(pid, _)| descends(processes, **pid, lab));
+        let kernel = processes.iter().filter(|(_, process)| process.kernel_thread);
+        Self {
+            own_s: own.map(|(_, process)| process.cpu_s).sum(),
+            kernel_s: kernel.map(|(pid, process)| (*pid, process.cpu_s)).collect(),
+        }
+    }
+
+    /// Seconds that the lab's processes and the kernel's threads have used since then.
+    pub fn since(&self, before: &Self) -> f64 {
+        // A thread that has ended takes its time with it, so each is compared with itself.
+        let of_thread = |(pid, now): (&u32, &f64)| (now - before.kernel_s.get(pid).unwrap_or(&0.0)).max(0.0);
+        (self.own_s - before.own_s).max(0.0) + self.kernel_s.iter().map(of_thread).sum::<f64>()
+    }
+}
+
+/// From here on, servers that leave their parents become children of this process: their time counts as the lab's, also
+/// after they have ended.
+pub fn adopt_orphans() {
+    // Without it, their time counts as that of others.
+    let _ = set_child_subreaper(Some(getpid()));
+}
+
+/// Takes notice of children that have ended, but of those whose parts of the lab wait for them.
+pub fn reap(awaited: &[u32]) {
+    let lab = std::process::id();
+    let ended = processes().into_iter().filter(|(_, process)| process.zombie && process.parent == lab);
+    for (pid, _) in ended.filter(|(pid, _)| !awaited.contains(pid)) {
+        let _ = waitpid(Pid::from_raw(pid.cast_signed()), WaitOptions::NOHANG);
+    }
+}
+
+fn processes() -> BTreeMap<u32, Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    // One that has ended meanwhile is none.
+    pids.filter_map(|pid| Some((pid, parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?))).collect()
+}
+
+/// Parses proc_pid_stat(5), whose second field is a name in parentheses that can hold anything. It counts hundredths of
+/// seconds.
+fn parse(stat: &str) -> Option<Process> {
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+    let ticks = [14, 15, 16, 17].map(number).into_iter().sum::<Option<u64>>()?;
+    Some(Process {
+        parent: number(4)? as u32,
+        zombie: *fields.first()? == "Z",
+        kernel_thread: number(9)? as u32 & KERNEL_THREAD != 0,
+        cpu_s: ticks as f64 / 100.0,
+    })
+}
+
+fn descends(processes: &BTreeMap<u32, Process>, mut pid: u32, from: u32) -> bool {
+    // A process that ended while the list was read may have left a circle.
+    for _ in 0..processes.len() {
+        match processes.get(&pid) {
+            _ if pid == from => return true,
+            Some(process) => pid = process.parent,
+            None => return false,
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line of /proc/PID/stat.
+    fn stat(pid: u32, state: char, parent: u32, flags: u32, ticks: [u64; 4]) -> (u32, Process) {
+        let [own, system, waited, waited_system] = ticks;
+        let line = format!(
+            "{pid} (a) b ({pid}) {state} {parent} 1 1 0 -1 {flags} 0 0 0 0 {own} {system} {waited} {waited_system} 20 0 1"
+        );
+        (pid, parse(&line).expect("a process"))
+    }
+
+    #[test]
+    fn the_labs_servers_and_kernel_threads_are_told_from_others() {
+        let writeback = |ticks| stat(7, 'I', 2, KERNEL_THREAD | 0x40, [0, ticks, 0, 0]);
+        let before = BTreeMap::from([
+            stat(1, 'S', 0, 0, [9, 9, 500, 500]),
+            stat(2, 'S', 0, KERNEL_THREAD, [0; 4]),
+            writeback(100),
+            stat(8, 'I', 2, KERNEL_THREAD, [0, 10_000, 0, 0]),
+            stat(50, 'R', 1, 0, [100, 0, 0, 0]),
+            stat(51, 'S', 50, 0, [10, 10, 0, 0]),
+            stat(60, 'R', 1, 0, [1000, 0, 0, 0]),
+        ]);
+        // The lab has worked, has waited for its server of before, and has another that it serves through a shell; a
+        // kernel thread has ended, and somebody else has worked.
+        let after = BTreeMap::from([
+            stat(1, 'S', 0, 0, [9, 9, 700, 500]),
+            stat(2, 'S', 0, KERNEL_THREAD, [0; 4]),
+            writeback(130),
+            stat(50, 'R', 1, 0, [120, 0, 25, 15]),
+            stat(52, 'S', 50, 0, [0; 4]),
+            stat(53, 'Z', 52, 0, [0, 40, 0, 0]),
+            stat(60, 'R', 1, 0, [1300, 0, 0, 0]),
+        ]);
+        let since = ProcessTimes::of(&after, 50).since(&ProcessTimes::of(&before, 50));
+        // 0.20 of the lab, 0.40 - 0.20 of what it has waited for, 0.40 of the new server, 0.30 of writeback.
+        assert!((since - 1.1).abs() < 1e-9, "{since}");
+        assert!(!descends(&after, 60, 50) && descends(&after, 53, 50) && !descends(&BTreeMap::new(), 1, 50));
+    }
+
+    #[test]
+    fn this_process_and_its_children_are_the_labs() {
+        let before = ProcessTimes::now();
+        let burn = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+        let status = std::process::Command::new("sh").args(["-c", burn]).status().expect("a shell");
+        assert!(status.success() && ProcessTimes::now().since(&before) > 0.0);
+    }
+}
