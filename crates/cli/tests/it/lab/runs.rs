@@ -219,7 +219,7 @@ fn other_programs_that_disturb_a_run_are_told_of_first() {
     let message = report["disturbance"]["message"].as_str().expect("it was disturbed");
     assert!(message.contains("busy with other programs"), "{message}");
     assert_eq!(report["summary"]["warnings"][0], message);
-    assert!(done.out.trim_start_matches(|c: char| !c.is_alphabetic()).starts_with("disturbance"));
+    assert!(done.text().trim_start_matches(|c: char| !c.is_alphabetic()).starts_with("disturbance"));
     let text = fs::read_to_string(bench.path("run/report.txt")).expect("a report");
     assert_eq!(text.lines().filter(|line| !line.is_empty()).nth(1), Some("Disturbed"), "{text}");
     let told = |options: &[&str]| {
@@ -236,7 +236,8 @@ fn other_programs_that_disturb_a_run_are_told_of_first() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/studies.sh");
     let page = |options: &[&str]| {
         let mut command = Command::new(&script);
-        command.arg(env!("CARGO_BIN_EXE_claviger")).arg(bench.path("")).args(options).output().expect("it starts")
+        command.arg(env!("CARGO_BIN_EXE_claviger")).arg(bench.path("")).args(options);
+        command.output().expect("it starts")
     };
     assert!(page(&[]).status.success());
     let refused = page(&["--undisturbed"]);
