@@ -68,7 +68,10 @@ pub fn must_not_be_hibernated(store: &Arc<dyn Store>) -> Result<()> {
     if !is_hibernated(store)? {
         return Ok(());
     }
-    Err(Error::unsupported("changing the NTFS file system of a hibernated Windows, or of one shut down with fast startup").hint(
+    Err(Error::unsupported(
+        "changing the NTFS file system of a hibernated Windows, or of one shut down with fast startup",
+    )
+    .hint(
         "Start Windows and shut it down fully: `shutdown /s /f /t 0` (`powercfg /h off` disables hibernation). \
          Nothing was changed.",
     ))
