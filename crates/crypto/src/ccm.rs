@@ -19,8 +19,8 @@ const FIRST_BLOCK: u8 = (TAG as u8 / 2 - 1) << 3 | COUNTER_BLOCK;
 /// Counters of 3 bytes (A.3).
 const COUNTER_BLOCK: u8 = 3 - 1;
 
-/// Encrypts `plain` under an AES key and gives the tag and the ciphertext, which is as long as `plain`. A nonce must
-/// never be used twice under one key.
+/// Encrypts `plain` under an AES key. Returns the tag and the ciphertext, which is as long as `plain`. A nonce must never be used
+/// twice under one key.
 ///
 /// # Panics
 /// If the key is not one of AES, or the message longer than [`LONGEST`].

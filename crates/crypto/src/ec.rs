@@ -110,7 +110,8 @@ impl Point {
 
 /// A random scalar: not zero.
 ///
-/// # Errors The error of `random`.
+/// # Errors
+/// The error of `random`.
 pub fn scalar<E>(curve: Curve, mut random: impl FnMut(&mut [u8]) -> Result<(), E>) -> Result<Secret, E> {
     loop {
         let mut scalar = Secret::zeroed(curve.size());

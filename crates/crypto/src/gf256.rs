@@ -1,4 +1,4 @@
-//! Arithmetic in fields of 256 elements: tables, matrices and key schedules are made of it.
+//! Arithmetic in fields of 256 elements, for tables, matrices and key schedules.
 
 /// The product of two elements of GF(2)\[x\] modulo `modulus`, a polynomial of degree 8. Only for constants and key
 /// setup.

@@ -70,7 +70,7 @@ type Checksums = fn(usize, &[u8], &mut [u8]);
 #[derive(Clone, Copy)]
 struct SideBySide {
     blocks: usize,
-    /// Whether that is the fastest way for one block, too.
+    /// Whether this is the fastest code for a single block too.
     even_alone: fn() -> bool,
     derive: fn(lanes::Task<'_>) -> bool,
 }
@@ -429,7 +429,7 @@ impl Hash {
         pieces.all(|(index, piece)| self.pbkdf2_blocks(password, salt, iterations, index, piece, go_on))
     }
 
-    /// How many blocks of PBKDF2's output take about as long as one on one thread of this processor.
+    /// The number of PBKDF2 output blocks that one thread of this processor derives in about the time of a single block.
     pub fn blocks_at_once(&self) -> usize {
         #[cfg(target_arch = "x86_64")]
         if let Some(SideBySide { blocks, .. }) = self.side_by_side
@@ -444,7 +444,8 @@ impl Hash {
     /// [`Hash::blocks_at_once`]. The last one may be cut short. `index` is the number of the first, counted from 1. Returns false
     /// when `go_on` said no.
     ///
-    /// # Panics If `out` has room for more than [`Hash::blocks_at_once`] blocks.
+    /// # Panics
+    /// If `out` has room for more than [`Hash::blocks_at_once`] blocks.
     pub fn pbkdf2_blocks(
         &self,
         password: &[u8],

@@ -10,7 +10,7 @@
 //!                            SectorCipher: encrypts and decrypts runs of sectors in place
 //! ```
 //!
-//! * [`dmcrypt`] turns a cipher specification as cryptsetup has it, and a key, into a [`SectorCipher`]. It is the shortest way in.
+//! * [`dmcrypt`] turns a cipher specification in cryptsetup's notation, and a key, into a [`SectorCipher`]. Start here.
 //! * [`modes`] builds one from block ciphers: XTS, also with cascades, CBC, LRW, Adiantum; [`modes::aead`] adds a tag to each sector.
 //! * [`ciphers`] are block ciphers in one table, [`CIPHERS`], each with several kernels. The fastest one that this processor can
 //!   run, and whose timing reveals no secret, comes first.

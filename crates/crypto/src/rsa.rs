@@ -1,6 +1,6 @@
 //! RSA with the padding of PKCS#1 v1.5 (RFC 8017), as Windows' EFS uses it.
 //!
-//! The crate `rsa` keeps numbers in memory that is neither locked nor surely wiped, and has an advisory for its timing
+//! The crate `rsa` keeps numbers in memory that is not locked and not reliably wiped, and has an advisory for its timing
 //! (RUSTSEC-2023-0071). Here keys stay as bytes in a [`Secret`], and become numbers on the stack only during an operation.
 //! `crypto-bigint` computes in a time that depends on sizes alone. Afterwards the stack is wiped.
 
@@ -19,10 +19,10 @@ use crate::secret::{Secret, wipe_deep};
 /// Sizes of a modulus, in bits: the largest is that of Windows.
 pub const BITS: std::ops::RangeInclusive<usize> = 512..=16384;
 
-/// The least bytes before the message: two bytes, eight of padding, a zero (RFC 8017, 7.2.1).
+/// The fewest bytes before the message: two bytes, eight of padding, a zero (RFC 8017, 7.2.1).
 const PADDING_MIN: usize = 11;
 
-/// Calls a function with the limbs of half a modulus of so many bytes, and of a whole one.
+/// Calls a function with the limbs of half a modulus, which has `$half_bytes` bytes, and of a whole one.
 macro_rules! for_size {
     ($half_bytes:expr, $function:ident($($argument:expr),*)) => {
         match $half_bytes {
@@ -71,7 +71,8 @@ impl RsaPublicKey {
     /// Encrypts a message with padding from `random` (RFC 8017, 7.2.1). None if the message is longer than the modulus less 11
     /// bytes.
     ///
-    /// # Errors The error of `random`.
+    /// # Errors
+    /// The error of `random`.
     pub fn encrypt<E>(
         &self,
         message: &[u8],
@@ -124,7 +125,7 @@ impl RsaPublicKey {
     }
 }
 
-/// Hides `what` behind a stream that `seed` makes: MGF1 with SHA-256 (RFC 8017, B.2.1).
+/// Xors `what` with a stream derived from `seed`: MGF1 with SHA-256 (RFC 8017, B.2.1).
 fn mask(seed: &[u8], what: &mut [u8]) {
     let mut stream = Secret::zeroed(32);
     for (number, part) in (0u32..).zip(what.chunks_mut(stream.len())) {
@@ -174,7 +175,7 @@ impl RsaPrivateKey {
             room[len - number.len()..].copy_from_slice(number);
         }
         let key = Self { public, parts };
-        // One number, encrypted and decrypted, reveals primes of another modulus and exponents of another key.
+        // Encrypting and decrypting one number detects primes of another modulus and exponents of another key.
         let mut probe = vec![0; key.public.modulus.len()];
         *probe.last_mut()? = 2;
         key.raise(&probe).is_some().then_some(key)
@@ -193,10 +194,10 @@ impl RsaPrivateKey {
         Self::new(public, std::array::from_fn(|part| &numbers[part * len..][..len]))
     }
 
-    /// A new key of `bits` bits with the exponent 65537, from `random`, which must be good.
+    /// A new key of `bits` bits with the exponent 65537. `random` must be cryptographically secure.
     ///
     /// # Panics
-    /// If `bits` is not in [`BITS`], or no multiple of 16.
+    /// If `bits` is not in [`BITS`], or is not a multiple of 16.
     pub fn generate(bits: usize, random: &mut dyn FnMut(&mut [u8])) -> Self {
         assert!(BITS.contains(&bits) && bits.is_multiple_of(16), "no RSA key has {bits} bits");
         let key = loop {
@@ -280,7 +281,7 @@ fn signature_block(digest_info: &[u8], len: usize) -> Option<Vec<u8>> {
     Some(block)
 }
 
-/// The message in a block. The time depends on the length of the block, and of the message where there is one.
+/// The message in a block. The time depends only on the lengths of the block and of the message, if there is one.
 fn unpadded(block: &[u8]) -> Option<Secret> {
     let mut good = block[0].ct_eq(&0) & block[1].ct_eq(&2);
     let (mut found, mut zero) = (Choice::from(0), 0u32);
@@ -293,7 +294,7 @@ fn unpadded(block: &[u8]) -> Option<Secret> {
     bool::from(good).then(|| Secret::copy_from(&block[zero as usize + 1..]))
 }
 
-/// A big-endian number of at most so many limbs.
+/// A big-endian number of at most `L` limbs.
 fn uint<const L: usize>(bytes: &[u8]) -> Uint<L> {
     let mut limbs = [0u64; L];
     for (limb, chunk) in limbs.iter_mut().zip(bytes.rchunks(8)) {
@@ -325,7 +326,7 @@ fn raise<const H: usize, const L: usize>(key: &RsaPublicKey, number: &[u8]) -> V
     out
 }
 
-/// By the Chinese remainder theorem (RFC 8017, 5.1.2).
+/// Raises a number to the private exponent by the Chinese remainder theorem (RFC 8017, 5.1.2).
 #[inline(never)]
 fn raise_privately<const H: usize, const L: usize>(key: &RsaPrivateKey, number: &[u8]) -> Secret {
     let [p, q, dp, dq, q_inverse] = key.numbers().map(uint::<H>);
@@ -339,7 +340,7 @@ fn raise_privately<const H: usize, const L: usize>(key: &RsaPrivateKey, number: 
     };
     let (of_p, params) = power(&p, &dp);
     let of_q = power(&q, &dq).0.retrieve();
-    // A prime may be larger than the other; what is put into Montgomery's form is reduced by it.
+    // `q` may be larger than `p`; the conversion to Montgomery form reduces the value modulo `p`.
     let difference = of_p.sub(&FixedMontyForm::new(&of_q, &params));
     let factor = difference.mul(&FixedMontyForm::new(&q_inverse, &params)).retrieve();
     let (low, high) = q.widening_mul(&factor);
@@ -380,7 +381,7 @@ fn generate<const H: usize, const L: usize>(bits: usize, random: &mut dyn FnMut(
     write(&p, p_bytes);
     write(&q, q_bytes);
     write(&modulus, &mut public);
-    // An exponent that divides p - 1 has no inverse: another prime, then.
+    // If the exponent divides p - 1, it has no inverse, and another prime is needed.
     RsaPrivateKey::of_primes(RsaPublicKey::new(&public, &EXPONENT.to_be_bytes())?, p_bytes, q_bytes)
 }
 
@@ -432,7 +433,7 @@ impl TryCryptoRng for Random<'_> {}
 mod tests {
     use super::*;
 
-    /// Deterministic bytes: for tests alone.
+    /// Deterministic bytes, for tests only.
     fn random(seed: u64) -> impl FnMut(&mut [u8]) {
         let mut state = seed;
         move |out| {
@@ -477,7 +478,7 @@ mod tests {
         let mut longer = vec![0; 3];
         longer.extend(&ciphertext);
         assert!(key.decrypt(&longer).expect("zeros in front change no number").same_as(b"secret"));
-        // Each byte of the padding wrong in turn.
+        // Make each byte of the padding wrong in turn.
         let block = |change: &dyn Fn(&mut [u8])| {
             let mut block = vec![1; 128];
             block[..2].copy_from_slice(&[0, 2]);
@@ -506,7 +507,7 @@ mod tests {
         assert!(
             RsaPrivateKey::of_primes(public(), p, p).is_none() && RsaPrivateKey::of_primes(public(), p, &[]).is_none()
         );
-        // Numbers of another size: no primes of it have this product.
+        // Numbers of another size: no primes of that size have this product.
         assert!(RsaPrivateKey::new(public(), [&[3], &[5], &[1], &[1], &[2]]).is_none());
         for part in 0..5 {
             let mut changed = key.numbers().map(<[u8]>::to_vec);

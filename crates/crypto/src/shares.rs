@@ -1,5 +1,5 @@
-//! Shamir's sharing of secrets modulo a prime of 256 bits, as clevis does it: the secret is a polynomial's value at zero, and a
-//! share is a place and the value there.
+//! Shamir's secret sharing modulo a prime of 256 bits, as clevis does it: the secret is a polynomial's value at zero, and a share
+//! is a place and the value there.
 
 use crypto_bigint::modular::{FixedMontyForm, FixedMontyParams};
 use crypto_bigint::{Odd, U256};
@@ -18,7 +18,8 @@ pub const PRIME: [u8; SIZE] = {
 
 /// Makes a random secret, and `count` shares of it modulo [`PRIME`]. Any `threshold` of them give the secret.
 ///
-/// # Errors The errors of `random`.
+/// # Errors
+/// The errors of `random`.
 ///
 /// # Panics
 /// If the threshold is zero, or larger than the count.

@@ -29,7 +29,7 @@ const BEGIN: [u32; 8] =
 
 /// Bytes that each iteration hashes.
 const MESSAGE: usize = 88;
-/// Where its counter begins.
+/// The offset of its counter.
 const COUNTER: usize = 80;
 
 /// A secret to stretch.
@@ -41,21 +41,23 @@ pub struct Task<'a> {
     pub salt: &'a [u8; 16],
 }
 
-/// Stretches one secret. `go_on` is told every few thousand iterations how many of [`ITERATIONS`] are done, and asked
-/// whether to continue. `None` if it says no.
+/// Stretches one secret. Every few thousand iterations, `go_on` gets the number of them that are done, and returns whether to
+/// continue. `None` if it returns false.
 ///
-/// # Panics If the secret does not have 32 bytes.
+/// # Panics
+/// If the secret does not have 32 bytes.
 pub fn stretch(task: Task<'_>, go_on: &dyn Fn(u64) -> bool) -> Option<Secret> {
     let key = stretched(task, go_on);
     wipe_stack();
     key
 }
 
-/// Stretches several secrets on the threads of `pool`. `done` gets the index and the key of each as soon as it is ready,
-/// on the thread that has it. `go_on` is told how many iterations of all together are done, also from several threads.
-/// Returns false if it said no; then some keys are missing.
+/// Stretches several secrets on the threads of `pool`. `done` gets the index and the key of each as soon as it is ready, on the
+/// thread that derived it. `go_on` is told the total number of iterations done, possibly by several threads at once. Returns false
+/// if it said no; then some keys are missing.
 ///
-/// # Panics If a secret does not have 32 bytes.
+/// # Panics
+/// If a secret does not have 32 bytes.
 pub fn stretch_all(
     tasks: &[Task<'_>],
     pool: &Pool,

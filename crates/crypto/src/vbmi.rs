@@ -1,4 +1,4 @@
-//! Vectors of 64 bytes with AVX-512 VBMI and GFNI: what kernels that work on bytes share.
+//! Vectors of 64 bytes with AVX-512 VBMI and GFNI: shared code of kernels that work on bytes.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::x86_64::*;
@@ -48,7 +48,7 @@ pub(crate) const GROUP: usize = 1024;
 /// One byte of each of 64 blocks in a vector.
 pub(crate) type Bytes = [__m512i; 16];
 
-/// Blocks by bytes, with masks added if there are any.
+/// Converts blocks to vectors of bytes. Adds masks if there are any.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,gfni")]
 pub(crate) fn sliced<const MASKED: bool>(masks: &[u8; GROUP], blocks: &[u8; GROUP]) -> Bytes {

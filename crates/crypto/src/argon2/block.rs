@@ -290,7 +290,7 @@ mod avx512 {
         unsafe { &mut *std::ptr::from_mut(block).cast() }
     }
 
-    /// P on eight rows or columns, two in each vector; `at` tells where the four vectors of each pair are.
+    /// P on eight rows or columns, two in each vector; `at` returns the index of each of a pair's four vectors.
     ///
     /// # Safety
     /// The processor has AVX-512F, as for all that follows.

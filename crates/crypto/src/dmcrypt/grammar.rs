@@ -101,7 +101,7 @@ fn classic(text: &str) -> Result<Draft<'_>, DmCryptError> {
         None => (cipher, 1),
     };
     let (mode, iv) = match rest.map(|rest| rest.split_once('-').map_or((rest, None), |(mode, iv)| (mode, Some(iv)))) {
-        // The first dm-crypt knew only this.
+        // The first version of dm-crypt supported only this.
         None | Some(("plain", None)) => ("cbc", Some("plain")),
         Some(parts) => parts,
     };
@@ -251,7 +251,7 @@ fn algorithm(
     Ok((mode, cipher))
 }
 
-/// Says that there is no such cipher or mode here, and whether Linux has it.
+/// The error for an unsupported cipher or mode. Says whether Linux supports it.
 fn missing(kind: &str, name: &str) -> String {
     match OF_LINUX_ALONE.contains(&name) {
         true => format!("Linux has the {kind} {name}, but this program does not"),
@@ -289,7 +289,7 @@ impl Specification {
             Iv::Eboiv | Iv::Elephant => !matches!(mode, Mode::Ctr | Mode::Adiantum(_)),
             _ => true,
         };
-        // So are ESSIV's (crypto/essiv.c).
+        // IVs of ESSIV are as long as a block, too (crypto/essiv.c).
         let essiv_fits =
             !matches!(mode, Mode::Adiantum(_)) && !matches!(self.iv, Iv::Lmk | Iv::Tcw | Iv::Eboiv | Iv::Elephant);
         match fits && (self.essiv.is_none() || essiv_fits) {

@@ -203,7 +203,7 @@ impl Specification {
         }
     }
 
-    /// One of the keys in its mode, and what encrypts its IVs.
+    /// One of the keys in its mode, and the cipher that encrypts its IVs.
     fn one_key(&self, key: &[u8], sector: usize, with: Acceleration) -> sectors::Key {
         let Self { mode, cipher, .. } = *self;
         let salt = self.essiv.as_ref().map(|(hash, _)| {

@@ -40,16 +40,16 @@ pub(super) trait SideBySide {
     /// Whether words begin with their highest byte.
     const BIG_ENDIAN: bool;
 
-    /// The digests whose words `word` gives.
+    /// Builds digests from the words that `word` returns.
     fn digests(word: impl Fn(usize) -> Self::Vector) -> Self::Digest;
 
-    /// The state after one block, whose words `word` gives.
+    /// The state after one block with the words that `word` returns.
     ///
     /// # Safety
     /// The processor has AVX2, as for all that follows.
     unsafe fn after(word: impl Fn(usize) -> Self::Vector) -> Self::State;
 
-    /// The digests of messages that consist of one block, after which `state` is the state, and `digest`.
+    /// The digests of messages that consist of one block and `digest`. `state` is the state after the block.
     ///
     /// # Safety
     /// As above.
@@ -84,8 +84,8 @@ pub(super) const fn at_once<H: SideBySide>() -> usize {
     size_of::<H::Vector>() / H::Vector::WORD
 }
 
-/// Derives the blocks of a task, which must fit into the lanes. Returns false when `go_on` said no. `P` is the same hash, one at a
-/// time.
+/// Derives the blocks of a task, which must fit into the lanes. Returns false when `go_on` said no. `P` computes the same hash for
+/// one block at a time.
 ///
 /// # Panics
 /// If the processor is not [`usable`].
@@ -669,7 +669,7 @@ mod tests {
     use crate::hash::keccak::Sha3;
     use crate::kdf::{Blake2sHmac, CachedHmac, pbkdf2_block};
 
-    /// Every number of blocks, each as long as it can be and shorter, and passwords of each kind, compiled both ways.
+    /// Checks every number of blocks, each with full and shorter lengths, and passwords of each kind, compiled both ways.
     fn same<H: SideBySide, P: Prf>(hash: &crate::hash::Hash) {
         let (size, digest) = (hash.size, hash.digest);
         if !usable() {

@@ -15,7 +15,7 @@ use crate::transpose;
 /// The most messages side by side.
 const LANES: usize = 16;
 
-/// Bytes of SHA-512's blocks, the longest.
+/// The size of SHA-512's blocks, the longest ones, in bytes.
 const LONGEST: usize = 128;
 
 /// The differences between both hashes.
@@ -125,7 +125,7 @@ impl Sha2 for Sha512 {
     }
 }
 
-/// SHA-256 has the first 32 bits of the roots of which SHA-512 takes 64.
+/// SHA-256's constants are the first 32 bits of the roots of which SHA-512 uses 64 bits.
 const fn high_words<const N: usize, const M: usize>(from: &[u64; M]) -> [u32; N] {
     let mut words = [0; N];
     let mut i = 0;
@@ -142,7 +142,7 @@ pub(crate) struct Messages<'a, S: Sha2> {
     /// The state from which the messages continue, and the number of bytes hashed before.
     pub state: S::State,
     pub before: usize,
-    /// The length of each message's beginning, less than a block, and all beginnings one after the other.
+    /// The length of each message's beginning (less than a block), and all beginnings in a row.
     pub head: usize,
     pub heads: &'a [u8],
     /// The same for the rest of each message.
@@ -152,7 +152,8 @@ pub(crate) struct Messages<'a, S: Sha2> {
 
 /// Computes the digests of `count` messages, one after the other.
 ///
-/// # Panics Unless there is data and room for as many.
+/// # Panics
+/// Unless the buffers fit `count` messages and digests.
 pub(crate) fn digests<S: Sha2>(messages: Messages<'_, S>, count: usize, digests: &mut [u8]) {
     let Messages { head, heads, body, bodies, .. } = messages;
     let fit = heads.len() == count * head && bodies.len() == count * body && digests.len() == count * S::BLOCK / 2;
@@ -175,7 +176,7 @@ pub(crate) struct Kernel<S: Sha2> {
     lanes: usize,
     /// The number of messages from which this kernel is the fastest.
     fewest: usize,
-    /// Absorbs whole blocks, as many of each message.
+    /// Absorbs the same number of whole blocks of each message.
     absorb: fn(&mut [S::State; LANES], &[&[u8]; LANES]),
 }
 
@@ -217,7 +218,7 @@ fn together<S: Sha2>(kernel: &Kernel<S>, messages: Messages<'_, S>, digests: &mu
     }
     let whole = begun + (body - begun) / S::BLOCK * S::BLOCK;
     (kernel.absorb)(&mut states, &bodies.map(|body| &body[begun..whole]));
-    // The rest, a bit, zeros, and the length of all in bits.
+    // The rest, a bit, zeros, and the length of the whole message in bits.
     let rest = body - whole;
     let last = buffered + rest;
     let end = if last + 1 + S::BLOCK / 8 <= S::BLOCK { S::BLOCK } else { 2 * S::BLOCK };
@@ -324,7 +325,7 @@ trait Vector<S: Sha2, const N: usize>: Copy {
     unsafe fn all(word: S::Word) -> Self;
     unsafe fn from_words(words: [S::Word; N]) -> Self;
     unsafe fn words(self) -> [S::Word; N];
-    /// The words of a block at each of the places, each vector with one word of all.
+    /// Reads a block at each address. Each vector has one word of all blocks.
     unsafe fn words_of(blocks: [*const u8; N]) -> [Self; 16];
     unsafe fn add(self, other: Self) -> Self;
     /// FIPS 180-4, 4.1.2 and 4.1.3: the functions written as small and great sigma, 0 and 1.
@@ -547,7 +548,7 @@ unsafe fn read_4(blocks: [*const u8; 4]) -> [__m256i; 16] {
     }
 }
 
-/// Absorbs two messages with the SHA instructions: one alone would wait for itself half of the time.
+/// Absorbs two messages with the SHA instructions: a single message would wait for its own results half of the time.
 ///
 /// # Safety
 /// The processor must have the features named here.

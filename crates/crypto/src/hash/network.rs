@@ -6,8 +6,8 @@
 //! the result at once, another the second, and so on. Each multiplication is a matrix of bits, which GFNI applies to the eight
 //! bytes that share it.
 //!
-//! Some 24 instructions stand for 64 look-ups in tables of 16 KiB. A compression has two chains of rounds, one of keys
-//! and one of data, which hide each other's latencies.
+//! Some 24 instructions replace 64 look-ups in tables of 16 KiB. A compression has two chains of rounds, one of keys and one of
+//! data, which hide each other's latencies.
 #![allow(unsafe_code, reason = "vector intrinsics")]
 
 use std::arch::x86_64::*;
@@ -177,10 +177,9 @@ const WHIRLPOOL_S_BOX: [u8; 256] = {
 /// The first row of Whirlpool's circulant matrix.
 const CIRCULANT: [u8; 8] = [1, 1, 4, 1, 8, 5, 2, 9];
 
-/// Streebog's linear transformation: what byte `j` of eight is multiplied by for each byte of the result. RFC 6986, section
-/// 6.4, has it as bits; the row of its 64-bit words for the lowest bit of a byte has these bytes, and the seven rows after it
-/// their products with 2, 4 ... 128 (Kazymyrov and Kazymyrova, "Algebraic Aspects of the Russian Hash Standard GOST R
-/// 34.11-2012").
+/// Streebog's linear transformation: the factors of byte `j` of eight for each byte of the result. RFC 6986, section 6.4, has it as
+/// bits. The row of its 64-bit words for the lowest bit of a byte has these bytes, and the seven rows after it their products with
+/// 2, 4 ... 128 (Kazymyrov and Kazymyrova, "Algebraic Aspects of the Russian Hash Standard GOST R 34.11-2012").
 const L: [[u8; 8]; 8] = [
     [0x83, 0xe0, 0x8e, 0x2b, 0x4b, 0x31, 0x1c, 0x64],
     [0x18, 0xdc, 0xf5, 0x9e, 0x4f, 0x47, 0x8b, 0xa4],

@@ -34,7 +34,7 @@ pub(super) trait Wide: Clone {
 #[derive(Clone)]
 pub(super) struct Streebog {
     h: [u8; 64],
-    /// Bits before, and the sum of all blocks: numbers of 512 bits, the lowest first.
+    /// The number of bits hashed before, and the sum of all blocks: numbers of 512 bits, the lowest word first.
     n: [u64; 8],
     sum: [u64; 8],
 }
@@ -43,7 +43,7 @@ pub(super) struct Streebog {
 #[derive(Clone)]
 pub(super) struct Whirlpool {
     h: [u8; 64],
-    /// Bytes before.
+    /// The number of bytes hashed before.
     len: u64,
 }
 
@@ -173,7 +173,7 @@ mod tests {
 
     use super::*;
 
-    /// Against the crates, over every length around one block and two, with keys of each kind.
+    /// Compares with the crates, for every length around one and two blocks, with keys of each kind.
     fn same<H: Wide, D: EagerHash + Digest>() {
         if !crate::vbmi::usable() {
             return;

@@ -37,9 +37,9 @@ const NH_PASSES: usize = 4;
 /// Rounds of XChaCha.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounds {
-    /// The intended number.
+    /// The recommended number.
     Twelve,
-    /// For the cautious.
+    /// A larger security margin.
     Twenty,
 }
 
@@ -165,8 +165,8 @@ fn stream(rounds: Rounds, key: &[u8], nonce: &[u8; 24], data: &mut [u8]) {
 /// The precomputed form of a Poly1305 key (RFC 8439, 2.5).
 const CLAMP: [u64; 2] = [0x0fff_fffc_0fff_ffff, 0x0fff_fffc_0fff_fffc];
 
-/// Poly1305 of whole blocks (RFC 8439, 2.5), modulo 2^128 and without the value an authenticator adds at the end. Our
-/// own, because there are only a few blocks: the crate prepares for many.
+/// Poly1305 of whole blocks (RFC 8439, 2.5), modulo 2^128 and without the value that an authenticator adds at the end. There are
+/// only a few blocks, and the crate's code would prepare for many.
 fn poly1305(key: &[u64; 2], blocks: &[[u8; 16]]) -> u128 {
     let [r0, r1] = key.map(u128::from);
     // 5/4 of the upper word: its lowest two bits are clear, and 2^130 is 5.

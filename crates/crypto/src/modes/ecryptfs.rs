@@ -99,7 +99,7 @@ mod tests {
         }
     }
 
-    /// Against MD5 and single chains, with ciphers of either block size, at every number of extents around a batch.
+    /// Compares with MD5 and single chains, for ciphers of both block sizes and every number of extents around a batch.
     #[test]
     fn each_extent_is_a_chain_whose_iv_is_a_hash() {
         let mut random = Random::new(1);

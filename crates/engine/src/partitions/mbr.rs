@@ -47,7 +47,7 @@ pub(super) enum Kind {
 struct Entry {
     active: u8,
     kind: u8,
-    /// In sectors; what they are counted from depends on the entry.
+    /// In sectors, relative to an offset that depends on the kind of entry.
     start: u32,
     /// In sectors.
     len: u32,
@@ -138,7 +138,7 @@ fn entries(sector: &[u8; SECTOR as usize]) -> [Entry; 4] {
 }
 
 impl Entry {
-    /// `base` is what its sectors are relative to, in bytes.
+    /// `base` is the offset that the entry's sectors are relative to, in bytes.
     fn partition(&self, number: u32, base: u64) -> Partition {
         Partition {
             number,

@@ -1,5 +1,6 @@
-//! A layout as parameters for the kernel's device-mapper (Linux, Documentation/admin-guide/device-mapper/dm-crypt.rst), including
-//! the keys. They are stored beside the segments, and only if the caller asked for them.
+//! A layout as parameters for the kernel's device-mapper, including keys (Linux,
+//! Documentation/admin-guide/device-mapper/dm-crypt.rst). The parameters are stored beside the segments, and only if the caller
+//! asked for them.
 
 use claviger_crypto::Secret;
 use claviger_crypto::dmcrypt::Sectors;

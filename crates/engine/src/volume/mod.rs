@@ -378,7 +378,7 @@ impl Store for Volume {
 
 impl Drop for Volume {
     /// Moves data that are only in a journal to their places. If that fails, nothing is lost: the journal is as durable as the last
-    /// flush, and the next open reads it. Whoever serves a volume flushes at the end and reports the result.
+    /// flush, and the next open reads it. Code that serves a volume flushes at the end and reports the result.
     fn drop(&mut self) {
         drop(self.collecting.take());
         for (area, base) in self.areas() {

@@ -105,10 +105,10 @@ impl Fresh {
         }
     }
 
-    /// Afterwards `tweaks` are those of the blocks that follow.
+    /// On return, `tweaks` are those of the blocks that follow.
     ///
     /// # Safety
-    /// The processor has VAES, AVX-512 and VPCLMULQDQ, and `data` are so many grains for each of the tweaks.
+    /// The processor has VAES, AVX-512 and VPCLMULQDQ, and at `data` are `grains` grains for each of the tweaks.
     unsafe fn enter(&self, decrypt: bool, tweaks: &mut [Tweaks], data: *mut u8, grains: usize) {
         let enter = match (self.0.len(), decrypt) {
             (16, false) => encrypt_128,
@@ -255,7 +255,8 @@ macro_rules! advance {
 macro_rules! kernel {
     ($name:ident, $round:literal, $first:literal, [$($middle:literal),*], $last:literal, $($schedule:expr),*) => {
         /// # Safety
-        /// The processor has VAES, AVX-512 and VPCLMULQDQ; `key` has its bytes, and `data` `grains` for each of the tweaks.
+        /// The processor has VAES, AVX-512 and VPCLMULQDQ; `key` has its bytes, and at `data` are `grains` grains for each of the
+        /// tweaks.
         #[inline(never)]
         unsafe fn $name(key: *const u8, tweaks: &mut [Tweaks], data: *mut u8, grains: usize) {
             if tweaks.is_empty() || grains == 0 {

@@ -511,8 +511,8 @@ const ROWS: usize = 8;
 /// all their lines in one set of the first-level cache, which holds fewer lines, so no line stays for a second use.
 ///
 /// # Safety
-/// `ivs` are a multiple of `N * V::BLOCKS` and not none, and at `run` are as many chains of `sector` bytes, a multiple of a step and not 0;
-/// `N` is 4 or 8. The processor has the vector's instructions.
+/// The number of `ivs` is a multiple of `N * V::BLOCKS` and not 0. At `run` are as many chains of `sector` bytes, a multiple of a
+/// step and not 0. `N` is 4 or 8. The processor has the vector's instructions.
 #[inline(always)]
 unsafe fn cbc_lanes<V: Vector, const N: usize>(keys: &[[u8; 16]], ivs: &[[u8; 16]], sector: usize, run: *mut u8) {
     let (size, chains) = (16 * ROWS, N * V::BLOCKS);

@@ -126,7 +126,7 @@ impl Des {
             return then(&few);
         }
         {
-            // It is wiped where it is.
+            // The keys are dropped, and so wiped, at the end of this block.
             // SAFETY: as above.
             let sliced = unsafe { (self.width.expand)(&self.keys(), decrypt) };
             then(&|blocks: &mut [u8]| {
@@ -146,7 +146,7 @@ impl Des {
 /// Bytes of the buffer for chains to decrypt: a group of the widest vectors at a time.
 const ROOM: usize = 16 + 4096;
 
-/// Chains that are encrypted side by side, if there are so many.
+/// The most chains that are encrypted side by side.
 const ABREAST: usize = 512;
 
 impl BlockCipher for Des {
@@ -191,7 +191,8 @@ fn schedule(key: &[u8; 8], rounds: &mut [u64; 16]) {
     }
 }
 
-/// For each round, the bit of the key that each bit of the round key is: the two permuted choices and the rotations between them.
+/// For each round and each bit of the round key, the number of that bit in the key: the two permuted choices and the rotations
+/// between them.
 const KEY_BITS: [[u8; 48]; 16] = {
     let mut bits = [[0; 48]; 16];
     let (mut round, mut turned) = (0, 0);
@@ -220,7 +221,7 @@ const CHOICE_2: [usize; 48] = [
 
 const ROTATIONS: [usize; 16] = [1, 1, 2, 2, 2, 2, 2, 2, 1, 2, 2, 2, 2, 2, 2, 1];
 
-/// For each bit that the S-boxes give, in order, its place in a half, both counted from 0: the inverse of the permutation P.
+/// For each output bit of the S-boxes, in order, its position in a half, both counted from 0: the inverse of the permutation P.
 const PLACE: [usize; 32] = {
     let p = [
         16, 7, 20, 21, 29, 12, 28, 17, 1, 15, 23, 26, 5, 18, 31, 10, //

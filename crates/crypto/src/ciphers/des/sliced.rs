@@ -90,7 +90,7 @@ fn group<L: Lanes>(keys: &Sliced, blocks: &mut [[u8; 8]]) {
     }
 }
 
-/// f of `from` is added to `to`.
+/// Adds f of `from` to `to`.
 #[inline(always)]
 fn round<L: Lanes>(from: &Half<L>, key: &[i32; 48], to: &mut Half<L>) {
     substitute::<L, 0>(from, key, to);
@@ -136,7 +136,7 @@ fn swap<L: Lanes, const N: i32>(rows: &mut [L; 64], mask: u64) {
     }
 }
 
-/// For each bit of the two halves, the bit of the block that it is, in a little-endian word: the initial permutation.
+/// For each bit of the two halves, its number in the block as a little-endian word: the initial permutation.
 const INITIAL: [usize; 64] = {
     let columns = [2, 4, 6, 8, 1, 3, 5, 7];
     let mut initial = [0; 64];

@@ -94,7 +94,7 @@ unsafe fn in_room<V: Vector<N>, const N: usize, const WORDS: usize>(decrypt: boo
     wipe(words, [0; N]);
 }
 
-/// A cycle that looks back: the last five words are in registers, at first those at the other end.
+/// A cycle that looks back: the last five words are in registers, at first those at the sector's other end.
 ///
 /// # Safety
 /// The processor has the vector's instructions.

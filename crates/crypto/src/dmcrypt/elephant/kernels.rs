@@ -1,4 +1,4 @@
-//! Which implementation of the diffusers a run of sectors gets.
+//! Chooses an implementation of the diffusers for a run of sectors.
 
 use super::diffuser::{Kernel, PORTABLE};
 #[cfg(target_arch = "x86_64")]
@@ -36,7 +36,7 @@ mod tests {
     use claviger_testkit::random::Random;
     use claviger_testkit::reference::elephant;
 
-    /// At any number of sectors, whole vectors and less, both ways.
+    /// Checks every number of sectors, whole vectors and less, in both directions.
     #[test]
     fn every_kernel_mixes_and_unmixes_as_the_reference_does() {
         let mut random = Random::new(1);

@@ -246,7 +246,7 @@ trait Lanes: Copy {
     unsafe fn gather(from: *const u8, stride: usize) -> Self;
     /// Writes a block to every `stride` bytes.
     unsafe fn scatter(self, to: *mut u8, stride: usize);
-    /// The same block in all.
+    /// The same block in every lane.
     unsafe fn splat(block: &[u8; SIZE]) -> Self;
     /// A round of AES.
     unsafe fn round(self, key: Self) -> Self;

@@ -234,15 +234,15 @@ impl<M: Macs> Sealer for EncryptThenMac<M> {
     }
 }
 
-/// A MAC over sectors of `size` bytes and what is beside each.
+/// A MAC over sectors of `size` bytes and the data authenticated besides each.
 pub(super) trait Macs: Send + Sync {
     /// Size of a MAC in bytes.
     fn size(&self) -> usize;
-    /// The MACs of all.
+    /// Computes the MACs of all sectors.
     fn macs(&self, beside: &[Beside], size: usize, run: &[u8], macs: &mut [Tag]);
 }
 
-/// HMAC, one after the other.
+/// HMAC of one sector after the other.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) struct OneHmac<D: EagerHash>(Resident<Hmac<D>>);
 
@@ -323,7 +323,7 @@ pub(crate) struct Gcm {
 }
 
 impl Gcm {
-    /// From a cipher with blocks of 16 bytes.
+    /// Makes the mode from a cipher with blocks of 16 bytes.
     pub fn new(cipher: Box<dyn BlockCipher>) -> Self {
         let hash = Resident::build(|| {
             let mut h = ghash::Key::default();

@@ -27,7 +27,8 @@ pub use specification::AeadSpecification;
 ///
 /// `first` is the number of the run's first sector; the sectors that follow count up by one.
 ///
-/// # Panics Both methods panic unless the run is whole sectors and there is a tag for each.
+/// # Panics
+/// Both methods panic unless the run is whole sectors and there is a tag for each.
 pub trait AuthenticatedCipher: Send + Sync {
     /// Sector size in bytes.
     fn sector_size(&self) -> usize;

@@ -68,7 +68,7 @@ struct Lanes {
 }
 
 impl Kernel {
-    /// The tags of sectors of `size` bytes, of which each has a key of its own.
+    /// The tags of sectors of `size` bytes, each with its own key.
     ///
     /// # Panics
     /// Unless `run` is a sector for each key, tag and entry of `beside`, and sectors are whole multiples of 512 bytes.
@@ -132,7 +132,7 @@ fn r_of(key: &[u8; KEY]) -> u128 {
     u128::from_le_bytes(*key.first_chunk().expect("16 bytes")) & CLAMP
 }
 
-/// The value of a sector of `size` bytes from those of its parts, whose blocks are a power of two.
+/// Combines the values of a sector's parts. The sector has `size` bytes, and a part has a power of two of blocks.
 fn put_together(r: u128, parts: impl Iterator<Item = Value>, part: usize, size: usize) -> Value {
     let r = Value::of(r, 0);
     let power = (0..(part / BLOCK).ilog2()).fold(r, |power, _| power.times(power));
@@ -155,7 +155,7 @@ const LOW: u64 = (1 << LIMB) - 1;
 const TOP: u32 = 130 - 2 * LIMB;
 
 impl Value {
-    /// From a number of 128 bits and what is above them.
+    /// Makes a value from the low 128 bits and the bits above them.
     fn of(low: u128, above: u64) -> Self {
         let limb = |i: u32| (low >> (LIMB * i)) as u64 & LOW;
         Self([limb(0), limb(1), limb(2) | above << (128 - 2 * LIMB)])
@@ -188,7 +188,7 @@ impl Value {
 
     /// Fully reduced, with the second half of the key added.
     fn tag(self, key: &[u8; KEY]) -> [u8; TAG] {
-        // The third time, only the carry moves that the second may have added to the lowest limb.
+        // The third pass only moves a carry that the second may have added to the lowest limb.
         let [low, middle, high] = self.carried().carried().carried().0;
         let number = |low: u64, middle: u64, high: u64| {
             u128::from(low).wrapping_add(u128::from(middle) << LIMB).wrapping_add(u128::from(high) << (2 * LIMB))
@@ -255,7 +255,7 @@ trait Field: Copy {
     unsafe fn zero() -> Self;
     unsafe fn key(r: &[[u64; 2]; LANES]) -> Self::Key;
     unsafe fn splat(word: u64) -> Self::Word;
-    /// The two words of each block of a row, which begins `at` bytes behind each of the places.
+    /// The two words of each block of a row, which begins `at` bytes behind each of the addresses.
     unsafe fn read(from: &[*const u8; LANES], at: usize) -> [[Self::Word; 2]; ROW];
     /// Adds a block, with a one above it, and multiplies.
     unsafe fn absorb(self, key: &Self::Key, block: [Self::Word; 2]) -> Self;
@@ -488,7 +488,7 @@ mod tests {
     use claviger_testkit::random::Random;
     use digest::KeyInit;
 
-    /// For every number of sectors, with keys and sectors that are random, and of which as many bits are set as can be.
+    /// Checks every number of sectors, with random keys and sectors, and with ones that have as many bits set as possible.
     #[test]
     fn every_kernel_gives_the_tags_of_the_crate() {
         let mut random = Random::new(1);

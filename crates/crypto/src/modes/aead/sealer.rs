@@ -1,4 +1,4 @@
-//! What the authenticated modes have in common: numbers, IVs and tags of sectors, and the ways to process several.
+//! Shared code of the authenticated modes: numbers, IVs and tags of sectors, and the ways to process several.
 
 use crate::ciphers::BlockCipher;
 
@@ -25,7 +25,7 @@ pub(super) struct Numbering {
     pub vector: Vector,
 }
 
-/// Where IVs come from.
+/// The source of IVs.
 pub(super) enum Vector {
     /// The number, little-endian, zero-padded.
     Plain64,
@@ -35,13 +35,13 @@ pub(super) enum Vector {
     Random,
 }
 
-/// The data authenticated besides a sector: its number, followed by its IV, which may be shorter than the room.
+/// The data authenticated besides a sector: its number, then its IV, which may not fill the array.
 pub(crate) type Beside = [u8; BESIDE];
 
-/// A tag, which may be shorter than the room.
+/// A tag, which may not fill the array.
 pub(super) type Tag = [u8; MAX_TAG];
 
-/// How one mode processes sectors of `size` bytes, of which there is one for each element of `beside` and `macs`.
+/// Processes sectors of `size` bytes in one mode. Each sector has an element of `beside` and of `macs`.
 pub(super) trait Sealer: Send + Sync {
     /// Size of an IV in bytes, at most 16.
     fn iv_size(&self) -> usize;
@@ -54,7 +54,7 @@ pub(super) trait Sealer: Send + Sync {
     fn open_all(&self, beside: &[Beside], size: usize, run: &mut [u8], macs: &[Tag]) -> Result<(), usize>;
 }
 
-/// How one mode processes one sector.
+/// Processes single sectors in one mode.
 pub(crate) trait OneByOne: Send + Sync {
     /// As [`Sealer::iv_size`].
     fn iv_size(&self) -> usize;
@@ -76,7 +76,7 @@ pub(crate) struct Sectors<'a> {
 /// Bytes of the tags of all modes except HMAC.
 pub(super) const TAG: usize = 16;
 
-/// How one mode processes sectors side by side.
+/// Processes sectors side by side in one mode.
 pub(super) trait Abreast: Send + Sync {
     /// As [`Sealer::iv_size`].
     const IV: usize;

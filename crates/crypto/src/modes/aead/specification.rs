@@ -16,7 +16,7 @@ use crate::hash::{self, Hash};
 use crate::modes::xts::Layer;
 use crate::secret::{LockedBox, Secret, wipe_stack};
 
-/// A cipher and what authenticates its sectors.
+/// A cipher, and the method that authenticates its sectors.
 #[derive(Clone)]
 pub struct AeadSpecification {
     mode: Mode,
@@ -385,7 +385,7 @@ mod tests {
         }
     }
 
-    /// Runs of every length around a batch are what their sectors are alone, and a HMAC is that of the crate.
+    /// Checks that runs of every length around a batch equal their sectors processed alone, and that HMACs equal the crate's.
     #[test]
     fn sectors_are_the_same_together_and_alone() {
         use super::super::WrongTag;
@@ -445,7 +445,7 @@ mod tests {
     }
 
     /// OpenSSL 3's results for three sectors, through AESCCM of Python's package cryptography: nonces are salt and IV, and the
-    /// sector's number is associated data. Of each sector the first 8 bytes, the last 8, and the tag.
+    /// sector's number is associated data. For each sector: its first 8 bytes, its last 8, and the tag.
     #[test]
     fn ccm_is_that_of_openssl() {
         let specification = AeadSpecification::parse("aes-ccm-random", "aead").expect("it is known");

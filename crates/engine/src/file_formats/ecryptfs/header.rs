@@ -3,11 +3,11 @@
 //!
 //! | bytes | what, all big-endian |
 //! | --- | --- |
-//! | 0 … 8 | bytes of plaintext |
-//! | 8 … 16 | the marker: a random word, and the same with 0x3c81b7f5 |
+//! | 0 … 8 | size of the plaintext |
+//! | 8 … 16 | the marker: a random word, and the same word xor 0x3c81b7f5 |
 //! | 16 … 20 | version in the first byte, flags in the others |
-//! | 20 … 26 | size of a header's extent and their number: contents begin behind them. Not in version 0 |
-//! | 26 … | packets: the file's key under a passphrase's (tag 3) with the signature of it behind (tag 11), or under a public key (tag 1) |
+//! | 20 … 26 | size of a header extent, and their number: the contents follow them. Not in version 0 |
+//! | 26 … | packets: the file's key under a passphrase's key (tag 3) and its signature (tag 11), or under a public key (tag 1) |
 
 use serde::{Deserialize, Serialize};
 
@@ -196,7 +196,8 @@ impl<'a> Packets<'a> {
         }
     }
 
-    /// Tag 3: version 4, cipher, iterated and salted, MD5, salt, iterations, key. The hash is wrong, and nobody reads it.
+    /// Tag 3: version 4, cipher, iterated and salted, MD5, salt, iterations, key. The name of the hash is wrong, but nothing reads
+    /// it.
     fn passphrase(&mut self) -> Result<(Suite, Salt, &'a [u8]), NoHeader> {
         let at = self.at as u64;
         let body = self.body(TAG_PASSPHRASE)?;

@@ -1,6 +1,6 @@
 //! eCryptfs, the kernel's stacked file system: each file has its own key, stored with the file and encrypted with a passphrase.
 //!
-//! Facts are from Linux 6.1, fs/ecryptfs, and ecryptfs-utils 111. Both read what this module writes, and the other way round.
+//! Facts are from Linux 6.1, fs/ecryptfs, and ecryptfs-utils 111. Both can read what this module writes, and vice versa.
 
 mod beside;
 mod header;

@@ -74,8 +74,8 @@ fn is_blank(of: StoredFile<'_>, bytes: &[u8]) -> io::Result<bool> {
 /// Bytes read at a time.
 const PIECE: usize = 1 << 20;
 
-/// Reports what is wrong with a file's stored contents. An extent of zeros comes from a crash or a hole: no key encrypts anything
-/// to that.
+/// Reports what is wrong with a file's stored contents. An extent of zeros comes from a crash or a hole, because no key encrypts an
+/// extent to zeros.
 pub(super) fn check_contents(of: StoredFile<'_>, each: &mut dyn FnMut() -> Result<()>) -> Result<Option<String>> {
     let extent = u64::from(header::EXTENT);
     let stored = look(of, |file| match file {

@@ -149,7 +149,7 @@ fn shape(of: StoredFile<'_>) -> io::Result<Shape> {
     }
 }
 
-/// The error where ntfs-3g hides the padding's length: it reads it from beyond the last cluster if the ciphertext fills that.
+/// The error for an unknown padding length: if the ciphertext fills its last cluster, ntfs-3g looks for the length beyond it.
 fn not_told() -> io::Error {
     let what = "determining this file's length: ntfs-3g hides it where the ciphertext fills its last cluster";
     Error::unsupported(what).hint("Unmount it and read the device or image itself.").into()

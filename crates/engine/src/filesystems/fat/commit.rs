@@ -71,7 +71,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether so many changes wait that they should be written.
+    /// Whether enough changes wait to be worth writing.
     pub fn waits(&self) -> bool {
         self.sectors.len() > MAY_WAIT || self.joins.len().max(self.freed.len()) > MAY_WAIT * 16
     }

@@ -23,7 +23,7 @@ const FLAG_JOURNAL_MAC: u32 = 0x1;
 const FLAG_RECALCULATING: u32 = 0x2;
 const FLAG_DIRTY_BITMAP: u32 = 0x4;
 const FLAG_FIXED_PADDING: u32 = 0x8;
-/// Salts the hashes that dm-integrity computes itself: irrelevant where a cipher makes the tags.
+/// A flag to salt the hashes that dm-integrity computes itself. It is irrelevant if a cipher makes the tags.
 const FLAG_FIXED_HMAC: u32 = 0x10;
 const FLAG_INLINE: u32 = 0x20;
 
