@@ -117,7 +117,7 @@ pub trait FileFormat: Sync {
         Ok(None)
     }
 
-    /// What is known about one file without a credential.
+    /// The facts about one file that need no credential.
     ///
     /// # Errors
     /// `Io`. A damaged file is not an error: the facts say what is wrong.
@@ -145,7 +145,7 @@ pub struct Beside {
     pub missing: Vec<String>,
 }
 
-/// What a file's metadata say, and what is wrong with the file.
+/// The facts in a file's metadata, and the problem with the file, if any.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileFacts {
     /// The state of the file.
@@ -164,7 +164,7 @@ pub struct FileFacts {
     pub size: Option<u64>,
     /// The stored size, in bytes.
     pub stored: u64,
-    /// What is wrong with the file, regardless of the key, in a whole sentence.
+    /// The problem with the file, regardless of the key, in a whole sentence.
     pub problem: Option<String>,
 }
 

@@ -458,7 +458,7 @@ impl Stacked {
         let grown = fill().and_then(|()| self.keys.set_size(self.stored(node), end));
         match &grown {
             Ok(()) => file.size = end,
-            // What lies behind the end does not count; it only takes space.
+            // Bytes behind the end do not count; they only take space.
             Err(_) => drop(self.lower.set_len(node, file.stored_end(file.size))),
         }
         grown
@@ -637,7 +637,7 @@ impl Tree for Stacked {
         let end = offset.checked_add(data.len() as u64);
         let within = |size: u64| end.is_some_and(|end| end <= size);
         let overwrite = |file: &Encrypted, data: &mut [u8]| {
-            // What is missing stays missing: a hole in front of this write would decrypt to garbage.
+            // Missing data stay missing: a hole before this write would decrypt to garbage.
             let end = file.stored_end(offset + data.len() as u64);
             if !file.whole && end > self.lower.attributes(node)?.size {
                 return Err(cut_short(file));

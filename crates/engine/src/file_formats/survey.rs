@@ -41,7 +41,7 @@ pub struct FolderSurvey {
 pub struct Problem {
     /// Its path in the folder: decrypted if the key is there, as stored otherwise.
     pub path: PathBuf,
-    /// What its metadata say, and what is wrong with it.
+    /// The facts in its metadata, with the problem.
     #[serde(flatten)]
     pub facts: FileFacts,
     /// Whether a different key may open it.

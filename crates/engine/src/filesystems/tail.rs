@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 
-/// What a finder reports.
+/// The result of a finder.
 pub(super) struct TailReport {
     pub filesystem: &'static str,
     /// The end of the last block in use, in bytes.

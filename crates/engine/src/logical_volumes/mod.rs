@@ -29,7 +29,7 @@ pub struct Group {
     pub extent_size: u64,
     /// Its logical volumes, by name, without those that are only parts of others.
     pub volumes: Vec<LogicalVolume>,
-    /// What the user must know, such as a damaged copy; whole sentences.
+    /// Warnings for the user, such as about a damaged copy; whole sentences.
     pub warnings: Vec<String>,
 }
 

@@ -30,7 +30,7 @@ const EXTENDED: [u8; 3] = [0x05, 0x0f, 0x85];
 /// The most logical partitions that are read: a longer chain is not a table.
 const MOST_LOGICAL: u32 = 256;
 
-/// What the first sector of a disk contains.
+/// The contents of a disk's first sector.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// No master boot record: a boot sector of a file system, or something else.

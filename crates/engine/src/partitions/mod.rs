@@ -50,7 +50,7 @@ pub struct Partition {
     pub len: u64,
     /// Its type: two hexadecimal digits in a master boot record (`83`), a GUID in a GPT.
     pub kind: String,
-    /// What partitions of this type usually hold: `Linux`, `EFI system` …; `None` for a rare type.
+    /// The usual contents of partitions of this type: `Linux`, `EFI system` …; `None` for a rare type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usual: Option<&'static str>,
     /// Its name, if it is in a GPT and has one.

@@ -56,7 +56,7 @@ pub const EFS_INFO: &str = "system.ntfs_efsinfo";
 /// identifies an NTFS file system.
 pub const NTFS_ATTRIBUTES: &str = "system.ntfs_attrib";
 
-/// What is known about a node.
+/// The attributes of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// Its kind.
@@ -269,7 +269,7 @@ pub trait Tree: Send + Sync {
     /// returned.
     fn forget(&self, _node: Node, _times: u64) {}
 
-    /// What is known about a node.
+    /// The attributes of a node.
     ///
     /// # Errors
     /// `NotFound` if it is not a node of this tree.

@@ -172,7 +172,7 @@ impl FileFormat for Ecryptfs {
     }
 }
 
-/// What a survey says about the format, and whether names are encrypted.
+/// The result of a survey for the format, and whether names are encrypted.
 fn verdict(lower: &(dyn Tree + 'static), limits: Limits) -> Result<(Verdict, bool)> {
     let survey = Survey::of(lower, limits, |_| Ok(ControlFlow::Break(())))?;
     let verdict = if !survey.names.is_empty() {

@@ -39,7 +39,7 @@ pub(super) const LONGEST: usize = 255;
 /// The longest stored target of a symbolic link (path_resolution(7)), in bytes.
 pub(super) const TARGET_MOST: usize = 4095;
 
-/// What an encrypted name says about its key.
+/// The facts about its key in an encrypted name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct NameKey {
     pub signature: Signature,

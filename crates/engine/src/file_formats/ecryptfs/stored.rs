@@ -11,7 +11,7 @@ use crate::hex;
 /// The extended attribute that holds a header.
 pub(super) const ATTRIBUTE: &str = "user.ecryptfs";
 
-/// What a file is.
+/// The kind of a stored file.
 pub(super) enum File<'a> {
     /// Encrypted, with its header and all bytes that were read of it.
     Encrypted(HeaderLocation, Header<'a>, &'a [u8]),
@@ -106,7 +106,7 @@ pub(super) fn check_contents(of: StoredFile<'_>, each: &mut dyn FnMut() -> Resul
     }))
 }
 
-/// What is known about a file without its key.
+/// The facts about a file that need no key.
 pub(super) fn facts(of: StoredFile<'_>) -> io::Result<FileFacts> {
     let stored = of.tree.attributes(of.contents)?.size;
     let clear = FileFacts::clear(stored);

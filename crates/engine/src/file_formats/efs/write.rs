@@ -43,7 +43,7 @@ const ALIAS: &str = "user.ntfs.";
 pub struct Recipient {
     /// The public key of the certificate.
     pub key: RsaPublicKey,
-    /// What the file says about the owner. Windows and ntfsdecrypt find a key by its thumbprint.
+    /// The owner as the file records it. Windows and ntfsdecrypt find a key by its thumbprint.
     pub owner: KeyOwner,
 }
 
@@ -230,7 +230,7 @@ struct Contents<'a> {
     watch: Option<&'a dyn Fn(u64) -> Result<()>>,
 }
 
-/// What is read, and how it is stored.
+/// The data read, and how they are stored.
 #[derive(Clone, Copy)]
 enum Transfer<'a> {
     /// Plaintext, stored in clear.

@@ -28,7 +28,7 @@ pub(super) const FILL: u64 = 4 << 20;
 /// Bytes of a folder read at a time: whole sectors.
 const FOLDER_PIECE: usize = 64 << 10;
 
-/// What is known about the file system, including changes that are not yet durable.
+/// The state of the file system, including changes that are not yet durable.
 pub struct State {
     pub(super) store: Arc<dyn Store>,
     pub(super) boot: BootSector,

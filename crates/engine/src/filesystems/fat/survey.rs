@@ -71,7 +71,7 @@ impl Clusters {
     }
 }
 
-/// What to do with each item during a walk through all folders.
+/// Handles each item during a walk through all folders.
 trait Visitor {
     /// Called for a file or folder with a record. Returns whether the walk should descend into it.
     fn found(
