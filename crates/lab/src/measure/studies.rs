@@ -8,7 +8,7 @@ use claviger_engine::{Error, Result};
 use crate::measure::facility::Catalogue;
 use crate::measure::workloads;
 use crate::model::parameters::PlannedWork;
-use crate::model::study::{Study, StudyRow};
+use crate::model::study::{ConclusionCheck, Study, StudyConclusion, StudyRow};
 
 /// The studies that come with this program: their names and texts.
 const STUDIES: &[(&str, &str)] = &[
@@ -68,9 +68,8 @@ fn read(path: &Path) -> Result<String> {
 fn check_names(study: &Study, catalogue: &Catalogue) -> Result<()> {
     let asked = study.planned();
     let named = study.tables.iter().flat_map(|t| &t.columns).filter_map(|column| column.facility.as_ref());
-    let checked = study.conclusions.iter().flat_map(|c| &c.checks);
-    let checked_facilities =
-        checked.clone().flat_map(|check| [Some(&check.facility), check.against.as_ref()]).flatten();
+    let checked = || study.conclusions.iter().flat_map(StudyConclusion::comparisons);
+    let checked_facilities = checked().flat_map(ConclusionCheck::facilities);
     let measured = |name: &String| {
         let of_it = |own: &String| own == name || catalogue.find(own).is_ok_and(|f| f.baseline.as_ref() == Some(name));
         study.all_facilities().any(of_it)
@@ -91,7 +90,7 @@ fn check_names(study: &Study, catalogue: &Catalogue) -> Result<()> {
     }
     let rows = study.tables.iter().flat_map(|t| &t.rows).filter_map(|row| row.workload.as_ref());
     let columns = study.tables.iter().flat_map(|t| &t.columns).filter_map(|column| column.workload.as_ref());
-    for name in rows.chain(columns).chain(checked.map(|check| &check.workload)) {
+    for name in rows.chain(columns).chain(checked().flat_map(ConclusionCheck::workloads)) {
         if asked.parameters(name).is_none() {
             return Err(Error::misuse(format!("a table or conclusion names {name}, which the study does not do")));
         }
@@ -124,6 +123,24 @@ mod tests {
             let cells = published.flat_map(|(t, row)| t.columns.iter().map(move |column| (t, row, column)));
             assert!(cells.filter_map(|(t, row, column)| study.published(t, row, column)).count() > 0, "{name}");
             assert!(study.conclusions.iter().all(|c| c.checks.is_empty() == c.unless.is_some()), "{name}");
+        }
+    }
+
+    /// A range, or about so much, has two ends, and both are asked for.
+    #[test]
+    fn a_range_is_judged_at_both_ends() {
+        for (name, text) in STUDIES {
+            let study = parse(text, &catalogue()).expect(name);
+            for claim in &study.conclusions {
+                let (said, _) = claim.text.split_once("(criterion here: ").unwrap_or((&claim.text, ""));
+                let words: Vec<&str> = said.split(' ').collect();
+                let number = |word: &str| word.parse::<f64>().is_ok();
+                let range = words.windows(3).any(|w| number(w[0]) && w[1] == "to" && number(w[2]));
+                let both = claim.checks.iter().all(|check| check.at_least.is_some() && check.at_most.is_some());
+                assert!(both || !range && !said.contains("about "), "{name}: {}", claim.text);
+                let one = claim.checks.iter().all(|check| check.at_least.is_some() || check.at_most.is_some());
+                assert!(one && claim.checks.is_empty() != said.ends_with(' '), "{name}: {}", claim.text);
+            }
         }
     }
 

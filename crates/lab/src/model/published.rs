@@ -136,6 +136,11 @@ impl Figure {
         self.facility == "none" || self.facility.starts_with("none (")
     }
 
+    /// Whether it looks wrong, by its note: a digit that was lost, figures that changed places.
+    pub fn is_doubtful(&self) -> bool {
+        ["suspect", "doubtful"].iter().any(|word| self.note.starts_with(word))
+    }
+
     /// The text in the column of this name; nothing where there is no such column of texts.
     pub fn column(&self, name: &str) -> Option<&str> {
         Some(match name {

@@ -33,6 +33,18 @@ pub struct Study {
     pub about: String,
     /// Name of its published figures; nothing where it has none.
     pub published: Option<String>,
+    /// How often it repeated everything itself; nothing where its document does not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub passes: Option<usize>,
+    /// What it made of its repetitions.
+    #[serde(default)]
+    pub average: Average,
+    /// Where its data were; nothing where that makes no difference to its conclusions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub medium: Option<StudyMedium>,
+    /// Whether its data without encryption were on the bare medium, behind no server.
+    #[serde(default)]
+    pub bare: bool,
     /// Names of facilities. A workload may have others of its own.
     pub facilities: Vec<String>,
     /// In the size of the study: hours.
@@ -50,6 +62,27 @@ pub struct Study {
     /// What it concluded.
     #[serde(default, rename = "conclusion")]
     pub conclusions: Vec<StudyConclusion>,
+}
+
+/// What becomes of repetitions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Average {
+    /// Their median.
+    #[default]
+    Median,
+    /// Their mean.
+    Mean,
+}
+
+/// Where data are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StudyMedium {
+    /// On a RAM disk.
+    Memory,
+    /// On a disk, a stick or whatever else keeps them.
+    Disk,
 }
 
 /// How much of a study is done.
@@ -201,6 +234,16 @@ pub struct StudyConclusion {
     pub text: String,
     /// Where it says so.
     pub source: String,
+    /// The least share of the study's data that a run must have moved to judge it. Without it, that of the study's
+    /// standard size; 0 where nothing is scaled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<f64>,
+    /// Where its data were, if not where those of the study were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub medium: Option<StudyMedium>,
+    /// What has to hold here before it says anything.
+    #[serde(default, rename = "premise", skip_serializing_if = "Vec::is_empty")]
+    pub premises: Vec<ConclusionCheck>,
     /// What has to hold for it to be true here. Without any, it cannot be said, and `unless` says why.
     #[serde(default, rename = "check")]
     pub checks: Vec<ConclusionCheck>,
@@ -223,18 +266,49 @@ pub struct ConclusionCheck {
     pub x: Option<f64>,
     /// Name of the facility.
     pub facility: String,
+    /// Which of the run's media, counted from 1; the first, where it says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub medium: Option<usize>,
     /// Name of the facility that it is compared with; nothing for the same.
     pub against: Option<String>,
+    /// Or facilities, the best of which it is compared with.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub against_best: Vec<String>,
+    /// The workload that it is compared with; nothing for the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against_workload: Option<String>,
     /// The operation that it is compared with; nothing for the same.
     pub against_operation: Option<String>,
     /// The series that it is compared with; nothing for the same.
     pub against_series: Option<String>,
-    /// The place on the axis that it is compared with; nothing for the same.
+    /// The place on the axis that it is compared with; nothing for the same, or for none in another workload.
     pub against_x: Option<f64>,
+    /// The medium that it is compared with; nothing for the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against_medium: Option<usize>,
     /// The share is at least this.
     pub at_least: Option<f64>,
     /// The share is at most this.
     pub at_most: Option<f64>,
+}
+
+impl ConclusionCheck {
+    /// Names of all facilities that it compares.
+    pub fn facilities(&self) -> impl Iterator<Item = &String> {
+        [&self.facility].into_iter().chain(&self.against).chain(&self.against_best)
+    }
+
+    /// Names of the workloads that it compares.
+    pub fn workloads(&self) -> impl Iterator<Item = &String> {
+        [&self.workload].into_iter().chain(&self.against_workload)
+    }
+}
+
+impl StudyConclusion {
+    /// What it compares at all.
+    pub fn comparisons(&self) -> impl Iterator<Item = &ConclusionCheck> {
+        self.premises.iter().chain(&self.checks)
+    }
 }
 
 impl StudyColumn {
@@ -302,14 +376,15 @@ impl Study {
                 return wrong(format!("{name} has a parameter that makes no sense"));
             }
         }
-        let media = self.tables.iter().flat_map(|t| t.columns.iter().map(|c| c.medium).chain([t.medium])).flatten();
-        if let Some(medium) = media.into_iter().find(|medium| !(1..=MOST_MEDIA).contains(medium)) {
+        let of_tables = self.tables.iter().flat_map(|t| t.columns.iter().map(|c| c.medium).chain([t.medium]));
+        let checks = || self.conclusions.iter().flat_map(StudyConclusion::comparisons);
+        let of_checks = checks().flat_map(|check| [check.medium, check.against_medium]);
+        if let Some(medium) = of_tables.chain(of_checks).flatten().find(|medium| !(1..=MOST_MEDIA).contains(medium)) {
             return wrong(format!("a medium number {medium}: they count from 1 to {MOST_MEDIA}"));
         }
         let numbers = self.tables.iter().flat_map(|t| &t.rows).filter_map(|row| row.x);
-        let bounds =
-            self.conclusions.iter().flat_map(|c| &c.checks).flat_map(|c| [c.x, c.against_x, c.at_least, c.at_most]);
-        let bounds = bounds.flatten();
+        let bounds = checks().flat_map(|c| [c.x, c.against_x, c.at_least, c.at_most]);
+        let bounds = bounds.chain(self.conclusions.iter().map(|c| c.scale)).flatten();
         match numbers.chain(bounds).find(|number| !number.is_finite()) {
             Some(number) => wrong(format!("{number} is no number")),
             None => Ok(()),
@@ -348,7 +423,8 @@ impl Study {
         Ok(())
     }
 
-    /// The published figure of a row and a column: where there are repetitions, their median.
+    /// The published figure of a row and a column: where there are repetitions, their average, with as many digits as are
+    /// printed.
     pub(crate) fn published(&self, table: &StudyTable, row: &StudyRow, column: &StudyColumn) -> Option<Figure> {
         let selectors = [&table.published, column.published.as_ref()?, row.published.as_ref()?];
         let study = self.published.as_ref()?;
@@ -357,7 +433,12 @@ impl Study {
         let first = *found.first()?;
         let same = |f: &&Figure| Figure { run: String::new(), value: 0.0, note: String::new(), ..(*f).clone() };
         let values: Vec<f64> = found.iter().map(|f| f.value).collect();
-        found.iter().all(|f| same(f) == same(&first)).then(|| Figure { value: median(&values), ..first.clone() })
+        let value = match self.average {
+            Average::Median => median(&values),
+            Average::Mean => rounded_mean(&values),
+        };
+        let note = found.iter().find(|f| f.is_doubtful()).unwrap_or(&first).note.clone();
+        found.iter().all(|f| same(f) == same(&first)).then(|| Figure { value, note, ..first.clone() })
     }
 }
 
@@ -380,6 +461,13 @@ impl FigureSelector {
     fn finds(&self, figure: &Figure) -> bool {
         self.0.iter().all(|(name, text)| figure.column(name) == Some(text.as_str()))
     }
+}
+
+/// The mean, with the digits of the values behind the point.
+fn rounded_mean(values: &[f64]) -> f64 {
+    let digits = values.iter().map(|v| v.to_string().split_once('.').map_or(0, |(_, digits)| digits.len())).max();
+    let mean = values.iter().sum::<f64>() / values.len() as f64;
+    format!("{mean:.*}", digits.unwrap_or(0)).parse().unwrap_or(mean)
 }
 
 /// Every text in it.

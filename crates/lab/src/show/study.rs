@@ -4,9 +4,12 @@ use serde::Serialize;
 
 use crate::measure::workloads::filesystems::not_done;
 use crate::model::figures::{Run, Unit};
+use crate::model::plan::Backing;
 use crate::model::published::Figure;
 use crate::model::statistics::{self, LossVerdict};
-use crate::model::study::{ConclusionCheck, ShownPart, Study, StudyColumn, StudyConclusion, StudyRow, StudyTable};
+use crate::model::study::{
+    ConclusionCheck, ShownPart, Study, StudyColumn, StudyConclusion, StudyMedium, StudyRow, StudyTable,
+};
 use crate::model::words::percent;
 use crate::show::published::losses_of;
 use crate::show::summary::{self, Summary};
@@ -111,11 +114,11 @@ impl OwnFigure {
 /// A published figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PublishedCell {
-    /// In the unit of the cell; nothing where it cannot be converted, or is a time for more than this run did.
+    /// In the unit of the cell; nothing where it cannot be converted, is in doubt, or is a time for more than this run did.
     pub value: Option<f64>,
-    /// As it is printed.
+    /// As it is printed, and whether it looks wrong: a figure in doubt has neither a value nor a loss.
     pub printed: String,
-    /// What is lost against the study's own figure without encryption.
+    /// What is lost against the study's own figure without encryption; nothing of what is no performance.
     pub loss: Option<f64>,
 }
 
@@ -161,24 +164,36 @@ fn published(
     measured: Option<Unit>,
 ) -> Option<(PublishedCell, Option<Unit>)> {
     let figure = study.published(table, row, column)?;
-    let base = column.against.as_ref().and_then(|title| {
-        let against = table.columns.iter().find(|c| c.title == *title)?;
-        study.published(table, row, against)
-    });
-    let loss = base.map(|base| match figure.in_our_units() {
-        Some((_, Unit::Seconds)) => 1.0 - base.value / figure.value,
-        _ => 1.0 - figure.value / base.value,
-    });
-    let loss = loss.or_else(|| printed_loss(&figure));
+    let doubtful = figure.is_doubtful();
+    let own = figure.in_our_units();
     let of_all = |unit: Unit| run.plan.scale == 1.0 || !matches!(unit, Unit::Seconds | Unit::CostSeconds);
     // What it takes to make a volume is a cost here and a time there.
     let same = |measured: Unit, unit: Unit| measured == unit || (measured, unit) == (Unit::CostSeconds, Unit::Seconds);
-    let ours = figure
-        .in_our_units()
-        .filter(|(_, unit)| measured.is_none_or(|measured| same(measured, *unit) && of_all(measured)));
-    let printed = format!("{} {}", figure.value, figure.unit);
-    let value = ours.map(|(value, _)| value);
+    let ours = own.filter(|(_, unit)| measured.is_none_or(|measured| same(measured, *unit) && of_all(measured)));
+    let printed = format!("{} {}{}", figure.value, figure.unit, if doubtful { " (suspect)" } else { "" });
+    let value = ours.map(|(value, _)| value).filter(|_| !doubtful);
+    let loss = published_loss(study, table, row, column, &figure);
     Some((PublishedCell { value, printed, loss }, ours.map(|(_, unit)| unit)))
+}
+
+/// What a published figure lost against that of the column that its own is against. Nothing where one of them is in doubt or
+/// measures no performance.
+fn published_loss(
+    study: &Study,
+    table: &StudyTable,
+    row: &StudyRow,
+    column: &StudyColumn,
+    figure: &Figure,
+) -> Option<f64> {
+    let unit = figure.in_our_units().map(|(_, unit)| unit);
+    let Some(title) = &column.against else { return printed_loss(figure) };
+    let base = study.published(table, row, table.columns.iter().find(|c| c.title == *title)?)?;
+    let loss = match unit {
+        Some(Unit::Seconds) => 1.0 - base.value / figure.value,
+        _ => 1.0 - figure.value / base.value,
+    };
+    let counts = unit.is_none_or(Unit::is_performance) && !figure.is_doubtful() && !base.is_doubtful();
+    Some(loss).filter(|loss| counts && loss.is_finite())
 }
 
 /// The loss of a figure that is printed as a share of what there is without encryption.
@@ -265,55 +280,249 @@ pub struct JudgedConclusion<'a> {
 
 /// The study's conclusions, by this run.
 pub fn conclusions<'a>(study: &'a Study, run: &Run, summary: &Summary) -> Vec<JudgedConclusion<'a>> {
-    study.conclusions.iter().map(|claim| judge(claim, run, summary)).collect()
+    let here = Here { study, run, summary };
+    study.conclusions.iter().map(|claim| here.judge(claim)).collect()
 }
 
-fn judge<'a>(claim: &'a StudyConclusion, run: &Run, summary: &Summary) -> JudgedConclusion<'a> {
-    let judged: Vec<(Option<bool>, String)> = claim.checks.iter().map(|check| holds(check, run, summary)).collect();
-    let verdict = match () {
-        () if judged.iter().any(|(holds, _)| *holds == Some(false)) => "No longer",
-        () if judged.is_empty() || judged.iter().any(|(holds, _)| holds.is_none()) => "Cannot be said",
-        () => "Still true",
-    };
-    let said = claim.unless.iter().cloned().chain(judged.into_iter().map(|(_, said)| said));
-    JudgedConclusion { text: &claim.text, source: &claim.source, verdict, why: said.collect::<Vec<_>>().join(" ") }
+/// Processors that other programs kept busy, from which on a verdict takes note of them.
+const BUSY: f64 = 0.1;
+
+/// The same for the share of the processors' time that a hypervisor took on average.
+const STEAL: f64 = 0.02;
+
+/// Baselines that this program serves, and what is the same without a server in front of it.
+const SERVED: &[(&str, &str)] = &[("plain", "loop"), ("plain-files", "folder")];
+
+/// A run that judges what its study concluded.
+#[derive(Clone, Copy)]
+struct Here<'a> {
+    study: &'a Study,
+    run: &'a Run,
+    summary: &'a Summary,
 }
 
-/// Whether it holds with the whole of its interval, or fails with the whole of it; and the figure in words.
-fn holds(check: &ConclusionCheck, run: &Run, summary: &Summary) -> (Option<bool>, String) {
-    let ConclusionCheck { workload, operation, series, x, facility, at_least, at_most, .. } = check;
-    let own = Meant { workload, operation, series, x: *x, facility, medium: 0 };
-    let base = Meant {
-        operation: check.against_operation.as_ref().unwrap_or(operation),
-        series: check.against_series.as_ref().unwrap_or(series),
-        x: check.against_x.or(*x),
-        facility: check.against.as_ref().unwrap_or(facility),
-        ..own
-    };
-    let (own_words, base_words) = (own.words(base), base.words(own));
-    let one = |meant| found(run, summary, meant);
-    let (own, base) = match (one(own), one(base)) {
-        (Ok(own), Ok(base)) => (own, base),
-        (Err(why), _) => return (None, format!("{own_words} in {workload}: {why}")),
-        (_, Err(why)) => return (None, format!("{base_words} in {workload}: {why}")),
-    };
-    // A share of performance: what takes twice as long has half of it.
-    let loss = match own.unit {
-        Unit::Seconds => statistics::loss_of_times(&base.samples, &own.samples, run.plan.seed),
-        _ => statistics::loss(&base.samples, &own.samples, run.plan.seed),
-    };
-    let (share, low, high) = (1.0 - loss.loss, 1.0 - loss.high, 1.0 - loss.low);
-    let within = |share: f64| at_least.is_none_or(|least| share >= least) && at_most.is_none_or(|most| share <= most);
-    let outside = at_least.is_some_and(|least| high < least) || at_most.is_some_and(|most| low > most);
-    let holds = match () {
-        () if loss.verdict == LossVerdict::TooFew || !share.is_finite() => None,
-        () if within(low) && within(high) => Some(true),
-        () if outside => Some(false),
-        () => None,
-    };
-    let few = if loss.verdict == LossVerdict::TooFew { ", from too few passes" } else { "" };
-    let of = format!("{workload}, {operation}: {own_words} is at {} % of {base_words}", percent(share));
-    (holds, format!("{of} ({} … {}{few}).", percent(low), percent(high)))
+/// A share of performance, and between which ends it lies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Between {
+    share: f64,
+    low: f64,
+    high: f64,
+}
+
+impl Between {
+    /// Whether all of it is where the check wants it, or none of it.
+    fn decides(self, check: &ConclusionCheck) -> Option<bool> {
+        let ConclusionCheck { at_least, at_most, .. } = check;
+        let within =
+            |share: f64| at_least.is_none_or(|least| share >= least) && at_most.is_none_or(|most| share <= most);
+        let outside = at_least.is_some_and(|least| self.high < least) || at_most.is_some_and(|most| self.low > most);
+        match () {
+            () if !self.share.is_finite() => None,
+            () if within(self.low) && within(self.high) => Some(true),
+            () if outside => Some(false),
+            () => None,
+        }
+    }
+
+    fn wider(self, low: f64, high: f64) -> Self {
+        Self { low: self.low.min(low), high: self.high.max(high), ..self }
+    }
+}
+
+impl<'r> Here<'r> {
+    fn judge<'a>(self, claim: &'a StudyConclusion) -> JudgedConclusion<'a> {
+        let all = |checks: &[ConclusionCheck]| checks.iter().map(|check| self.holds(check)).collect::<Vec<_>>();
+        let (premises, judged) = (all(&claim.premises), all(&claim.checks));
+        let premise = premises.iter().find(|(holds, _)| *holds != Some(true));
+        let forbidden = claim.unless.clone().or_else(|| self.other_extent(claim)).or_else(|| self.other_medium(claim));
+        let forbidden = forbidden.or_else(|| {
+            let (_, said) = premise?;
+            Some(format!("What it supposes is not certain here: {said}"))
+        });
+        let verdict = match () {
+            () if forbidden.is_some() || judged.is_empty() => "Cannot be said",
+            () if judged.iter().any(|(holds, _)| *holds == Some(false)) => "No longer",
+            () if judged.iter().any(|(holds, _)| holds.is_none()) => "Cannot be said",
+            () => "Still true",
+        };
+        let said = forbidden.into_iter().chain(judged.into_iter().map(|(_, said)| said));
+        JudgedConclusion { text: &claim.text, source: &claim.source, verdict, why: said.collect::<Vec<_>>().join(" ") }
+    }
+
+    /// Why a run of this size says nothing about it.
+    fn other_extent(self, claim: &StudyConclusion) -> Option<String> {
+        let (moved, least) = (self.run.plan.scale, claim.scale.unwrap_or(self.study.standard.scale));
+        (moved < least).then(|| {
+            format!("This run moved {} % of the study's data; a verdict takes {} %.", percent(moved), percent(least))
+        })
+    }
+
+    /// Why a run on these media says nothing about it.
+    fn other_medium(self, claim: &StudyConclusion) -> Option<String> {
+        let theirs = claim.medium.or(self.study.medium)?;
+        let media = claim.comparisons().map(|check| check.medium.unwrap_or(1).saturating_sub(1));
+        let of = |medium| match self.run.plan.media().nth(medium)? {
+            Backing::Tmpfs(_) => Some(StudyMedium::Memory),
+            Backing::Folder(_) | Backing::Device(_) => Some(StudyMedium::Disk),
+        };
+        let words = |medium| match medium {
+            StudyMedium::Memory => "in memory",
+            StudyMedium::Disk => "on a disk",
+        };
+        let other = media.filter_map(of).find(|ours| *ours != theirs)?;
+        Some(format!("The study's data were {}; this run's are {}.", words(theirs), words(other)))
+    }
+
+    /// Whether it holds with the whole of its interval, or fails with the whole of it; and the figure in words.
+    fn holds(self, check: &ConclusionCheck) -> (Option<bool>, String) {
+        let (own_meant, base_meant) = (Meant::own(check), Meant::base(check));
+        let (own, base) = match (self.cell(own_meant), self.base(check, base_meant)) {
+            (Ok(own), Ok(base)) => (own, base),
+            (Err(why), _) => {
+                return (None, format!("{} in {}: {why}", own_meant.words(base_meant), own_meant.workload));
+            }
+            (_, Err(why)) => {
+                return (None, format!("{} in {}: {why}", base_meant.words(own_meant), base_meant.workload));
+            }
+        };
+        let base_meant = Meant {
+            facility: if check.against_best.is_empty() { base_meant.facility } else { &base.facility },
+            ..base_meant
+        };
+        let (between, few) = self.share(own, base);
+        let mut said = format!(
+            "{}, {}: {} is at {} % of {} ({} … {}{}).",
+            check.workload,
+            check.operation,
+            own_meant.words(base_meant),
+            percent(between.share),
+            base_meant.words(own_meant),
+            percent(between.low),
+            percent(between.high),
+            if few { ", from too few passes" } else { "" }
+        );
+        if few || between.decides(check).is_none() {
+            return (None, said);
+        }
+        let mut doubted = between;
+        for doubt in
+            [self.unsteady(own, base, between), self.disturbed(check, between), self.served(own, base_meant, between)]
+        {
+            let Some((ends, why)) = doubt else { continue };
+            doubted = doubted.wider(ends.low, ends.high);
+            if doubted.decides(check).is_none() {
+                said = format!("{said} {why}");
+                return (None, said);
+            }
+        }
+        (doubted.decides(check), said)
+    }
+
+    fn cell(self, meant: Meant<'_>) -> Result<&'r summary::Cell, String> {
+        found(self.run, self.summary, meant)
+    }
+
+    /// What a figure is compared with: that of one facility, or the best of several.
+    fn base(self, check: &ConclusionCheck, meant: Meant<'_>) -> Result<&'r summary::Cell, String> {
+        if check.against_best.is_empty() {
+            return self.cell(meant);
+        }
+        let of = |facility: &String| found(self.run, self.summary, Meant { facility, ..meant });
+        let all = check.against_best.iter().map(of).collect::<Result<Vec<_>, String>>()?;
+        let good = |cell: &summary::Cell| if cell.unit.more_is_better() { cell.median } else { -cell.median };
+        all.into_iter().max_by(|a, b| good(a).total_cmp(&good(b))).ok_or_else(|| NONE.into())
+    }
+
+    /// A share of performance with its 95 % interval, and whether it is of too few passes: what takes twice as long has half
+    /// of it.
+    fn share(self, own: &summary::Cell, base: &summary::Cell) -> (Between, bool) {
+        let loss = match own.unit {
+            Unit::Seconds => statistics::loss_of_times(&base.samples, &own.samples, self.run.plan.seed),
+            _ => statistics::loss(&base.samples, &own.samples, self.run.plan.seed),
+        };
+        let between = Between { share: 1.0 - loss.loss, low: 1.0 - loss.high, high: 1.0 - loss.low };
+        (between, loss.verdict == LossVerdict::TooFew)
+    }
+
+    /// Of figures that are not steady, what single samples come to, and that in words.
+    fn unsteady(self, own: &summary::Cell, base: &summary::Cell, between: Between) -> Option<(Between, String)> {
+        let worst = own.relative_deviation.max(base.relative_deviation);
+        let (low, high) = match own.unit {
+            Unit::Seconds => (base.spread.min / own.spread.max, base.spread.max / own.spread.min),
+            _ => (own.spread.min / base.spread.max, own.spread.max / base.spread.min),
+        };
+        (!own.steady || !base.steady).then(|| {
+            let why = format!(
+                "The figures are not steady ({} %): by single samples it is between {} and {} %.",
+                percent(worst),
+                percent(low),
+                percent(high)
+            );
+            (between.wider(low, high), why)
+        })
+    }
+
+    /// What other load on the machine may have made of it: a program that shares its processors with others may have been
+    /// slowed down by as much as they took.
+    fn disturbed(self, check: &ConclusionCheck, between: Between) -> Option<(Between, String)> {
+        let cpus = self.run.machine.cpus.max(1);
+        let busy = self.run.sittings.iter().map(|s| s.idle_cpu).filter(|busy| busy.is_finite()).fold(0.0, f64::max);
+        let passes = self.run.passes.iter().filter(|pass| pass.workload == check.workload && pass.round.is_some());
+        let stolen: Vec<f64> =
+            passes.map(|pass| pass.conditions.steal_share).filter(|share| share.is_finite()).collect();
+        let steal = stolen.iter().sum::<f64>() / stolen.len().max(1) as f64;
+        let times = (1.0 + busy / cpus as f64) / (1.0 - steal.clamp(0.0, 0.9));
+        (busy > BUSY || steal > STEAL).then(|| {
+            let why = format!(
+                "Others kept {busy:.1} of {cpus} processors busy and took {} % of their time as a hypervisor: either figure may \
+                 be wrong by {times:.1} times.",
+                percent(steal)
+            );
+            (between.wider(between.low / times, between.high * times), why)
+        })
+    }
+
+    /// What it comes to without the server that is in front of this baseline and was in front of none of the study's: the
+    /// server takes a part of the time with and without encryption, so that less seems to be lost.
+    fn served(self, own: &summary::Cell, base: Meant<'_>, between: Between) -> Option<(Between, String)> {
+        let (served, bare) = SERVED.iter().find(|(served, _)| *served == base.facility)?;
+        if !self.study.bare || own.facility.split('@').next() == Some(served) {
+            return None;
+        }
+        let without = self.cell(Meant { facility: bare, ..base }).ok().map(|bare| self.share(own, bare).0);
+        let why = match without {
+            Some(without) => format!(
+                "The study's baseline had no server in front of it, as {served} has; of {bare}, which has none, it is {} %.",
+                percent(without.share)
+            ),
+            None => format!(
+                "The study's baseline had no server in front of it, as {served} has, and {bare} was not measured."
+            ),
+        };
+        Some((between.wider(without.map_or(0.0, |without| without.low), between.high), why))
+    }
+}
+
+impl<'a> Meant<'a> {
+    /// What a check is of.
+    fn own(check: &'a ConclusionCheck) -> Self {
+        let ConclusionCheck { workload, operation, series, x, facility, medium, .. } = check;
+        Self { workload, operation, series, x: *x, facility, medium: medium.unwrap_or(1).saturating_sub(1) }
+    }
+
+    /// What it is compared with. In another workload, places and series are other ones, too.
+    fn base(check: &'a ConclusionCheck) -> Self {
+        let own = Self::own(check);
+        let same = check.against_workload.is_none();
+        Self {
+            workload: check.against_workload.as_ref().map_or(own.workload, String::as_str),
+            operation: check.against_operation.as_ref().map_or(own.operation, String::as_str),
+            series: check.against_series.as_ref().map_or(if same { own.series } else { "" }, String::as_str),
+            x: check.against_x.or(own.x.filter(|_| same)),
+            facility: check.against.as_ref().map_or(own.facility, String::as_str),
+            medium: check.against_medium.map_or(own.medium, |medium| medium.saturating_sub(1)),
+        }
+    }
 }
 
 impl Meant<'_> {
@@ -321,6 +530,7 @@ impl Meant<'_> {
     fn words(self, other: Self) -> String {
         let x = |x: Option<f64>| x.map(|x| format!("at {x}")).unwrap_or_default();
         let parts = [
+            (self.workload.to_owned(), self.workload != other.workload),
             (self.operation.to_owned(), self.operation != other.operation),
             (self.series.to_owned(), self.series != other.series),
             (x(self.x), self.x != other.x),

@@ -9,3 +9,4 @@ mod report;
 mod sample;
 mod simulation;
 mod statistics;
+mod verdicts;

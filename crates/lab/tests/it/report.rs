@@ -271,7 +271,7 @@ about = "It repeats something."
 published = "bsi2010"
 facilities = ["plain", "luks2", "zfs"]
 thorough = { scale = 1.0, repeats = 24, volume = 1 }
-standard = { scale = 0.1, repeats = 24, volume = 1 }
+standard = { scale = 0.01, repeats = 24, volume = 1 }
 quick = { scale = 0.01, repeats = 5, volume = 1 }
 
 [[workload]]

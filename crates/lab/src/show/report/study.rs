@@ -45,11 +45,11 @@ fn about(study: &Study, run: &Run) -> Extra {
         () if extent == study.standard => "Scaled down",
         () => "A smoke test, which shows that it runs and little else",
     };
+    let theirs = study.passes.map(|passes| format!(" (the study: {passes})")).unwrap_or_default();
     let size = format!(
-        "{level}: data of {} % of the study's size, volumes of {}, {times} passes after a warm-up (the study: {}).",
+        "{level}: data of {} % of the study's size, volumes of {}, {times} passes after a warm-up{theirs}.",
         percent(plan.scale),
         size(plan.size),
-        study.thorough.repeats,
     );
     Extra { title: format!("{ABOUT}{}", study.title), text: vec![study.about.clone(), size], ..Extra::default() }
 }
@@ -88,7 +88,13 @@ fn markdown_table(filled: &FilledTable<'_>) -> String {
     let shown = |cell: &&StudyCell<'_>| rows.contains(&cell.row) && (ours(cell) || cell.theirs.is_some());
     let columns = once(filled.cells.iter().filter(shown).map(|cell| cell.column));
     let others = filled.cells.iter().filter(|cell| cell.theirs.is_some() && !rows.contains(&cell.row)).count();
-    let more = format!("The study has {others} more figures here; `claviger lab report` prints them beside these.");
+    let more = match others {
+        1 => "The study prints 1 more figure in this table, which has no counterpart here; `claviger lab report` shows it.".into(),
+        _ => format!(
+            "The study prints {others} more figures in this table, which have no counterpart here; `claviger lab report` shows \
+             them."
+        ),
+    };
     let mut text = section("###", &title, text.into_iter());
     let found = |row: &str, column: &str| filled.cells.iter().find(|c| (c.row, c.column) == (row, column));
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
@@ -103,12 +109,15 @@ fn markdown_table(filled: &FilledTable<'_>) -> String {
             text += &line(["what"].into_iter().chain(columns.iter().copied()).map(escaped).collect());
             text += &format!("|{}\n", "---|".repeat(columns.len() + 1));
         }
-        let unit = columns.iter().find_map(|column| scale(filled, found(of, column).filter(|cell| ours(cell))?));
+        let first = columns.iter().find_map(|column| found(of, column).filter(|cell| ours(cell)));
+        let unit = first.and_then(|cell| scale(filled, cell));
         let what = match unit {
             Some(unit) if !unit.name.is_empty() => format!("{of}, {}", unit.name),
             _ => (*of).to_owned(),
         };
-        let cells = columns.iter().map(|column| found(of, column).map(|cell| both(filled, cell)).unwrap_or_default());
+        let of_row = |cell: &StudyCell<'_>| unit.filter(|_| first.is_some_and(|first| first.unit == cell.unit));
+        let cells =
+            columns.iter().map(|column| found(of, column).map(|cell| both(cell, of_row(cell))).unwrap_or_default());
         text += &line([escaped(&what)].into_iter().chain(cells).collect());
     }
     if !rows.is_empty() {
@@ -117,9 +126,12 @@ fn markdown_table(filled: &FilledTable<'_>) -> String {
     if others > 0 { text + &more + "\n\n" } else { text }
 }
 
-/// A figure of ours, and below it that of the study.
-fn both(filled: &FilledTable<'_>, cell: &StudyCell<'_>) -> String {
-    let [_, _, _, here, _, lost_here, theirs, lost_there, _] = row(cell, scale(filled, cell));
+/// A figure of ours, and below it that of the study: in the unit of the row, or each in a unit of its own.
+fn both(cell: &StudyCell<'_>, of_row: Option<Scale>) -> String {
+    let [_, _, unit, mut here, _, lost_here, theirs, lost_there, _] = row(cell, of_row);
+    if cell.here.ends().is_some() && cell.theirs.as_ref().is_some_and(|theirs| theirs.value.is_none()) {
+        here = format!("{here} {unit}");
+    }
     let with = |figure: String, lost: String| if lost.is_empty() { figure } else { format!("{figure} (−{lost} %)") };
     let with = |figure, lost| escaped(&with(figure, lost)).replace("−-", "+");
     let theirs = if theirs.is_empty() { theirs } else { format!("<br>study: {}", with(theirs, lost_there)) };
@@ -318,8 +330,10 @@ fn claims(judged: &[JudgedConclusion<'_>]) -> Extra {
     let said = |JudgedConclusion { text, source, verdict, why }: &JudgedConclusion<'_>| {
         format!("{verdict}: {text} ({source}) {why}")
     };
-    let method = "A conclusion is still true or no longer, where the whole 95 % interval of each figure that decides lies on one \
-                  side; otherwise it cannot be said.";
+    let method = "A conclusion is still true or no longer where the whole 95 % interval of each figure that decides lies on one \
+                  side of its criterion. It cannot be said where the run moved too little of the study's data, or on another \
+                  medium; and where single samples of figures that are not steady, other load on the machine or the server in \
+                  front of the baseline could change the answer.";
     Extra {
         title: "What the study's conclusions come to here".into(),
         text: [method.to_owned()].into_iter().chain(judged.iter().map(said)).collect(),
