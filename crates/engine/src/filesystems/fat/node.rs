@@ -74,7 +74,7 @@ struct Known {
     removed: bool,
 }
 
-/// The old name of a renamed or moved file, which is to be removed.
+/// The old name of a renamed or moved file. It will be removed.
 pub struct OldName {
     folder: Node,
     at: u32,
