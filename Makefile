@@ -1,4 +1,4 @@
-# The two commands of the README are `make try` and `make test`.
+# The README begins with `make deb`, `make test` and `make try`.
 
 PREFIX ?= /usr/local
 DESTDIR ?=

@@ -139,12 +139,30 @@ fn a_release_of_what_is_not_committed_is_refused() {
     refused("CHANGELOG.md says nothing");
 }
 
-/// Where links and pictures of a page of Markdown lead, and what mdBook includes there.
-fn links(text: &str) -> Vec<&str> {
-    let ends = |(start, end)| {
-        text.split(start).skip(1).map(move |rest: &str| rest.split_once(end).unwrap_or_else(|| panic!("{rest:.40}")).0)
-    };
-    [("](", ")"), ("{{#include ", "}}")].into_iter().flat_map(ends).collect()
+/// Where links and pictures of a page of Markdown lead.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](").skip(1).map(|rest| rest.split_once(')').unwrap_or_else(|| panic!("{rest:.40}")).0)
+}
+
+/// The anchor that GitHub and mdBook give to a heading.
+fn anchor(heading: &str) -> String {
+    let kept = |c: &char| c.is_alphanumeric() || " -_".contains(*c);
+    heading
+        .trim_matches(['#', ' '])
+        .to_lowercase()
+        .chars()
+        .filter(kept)
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
+}
+
+/// Files that a page shows: the file's path in a comment, then its text in a block, because GitHub knows no includes.
+fn shown(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.split("<!-- shows ").skip(1).map(|rest| {
+        let (path, rest) = rest.split_once(" -->\n```").expect("a path and a block");
+        let (block, _) = rest.split_once("\n```\n").expect("the block's end");
+        (path, block.split_once('\n').expect("the block's text").1)
+    })
 }
 
 #[test]
@@ -152,23 +170,40 @@ fn links_of_the_readme_and_the_guide_resolve() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = |name: &str| fs::read_dir(root.join(name)).expect("a folder").map(|e| e.expect("an entry").path());
     let files: Vec<PathBuf> = folder("").chain(folder("docs")).chain(folder("docs/guide")).collect();
-    let (mut found, mut linked) = (0, Vec::new());
+    let book = root.join("docs");
+    let (mut found, mut linked, mut copies) = (0, Vec::new(), 0);
     for page in files.iter().filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
-        let text = fs::read_to_string(page).expect("text");
-        for link in links(&text).into_iter().filter(|link| !link.starts_with("http")) {
-            let target = page.with_file_name(link.split('#').next().expect("a part"));
-            assert!(target.exists(), "{}: {link} leads nowhere", page.display());
+        let (text, name) = (fs::read_to_string(page).expect("text"), page.display());
+        assert!(
+            !text.contains("{{#"),
+            "{name}: GitHub shows an include as it is: paste the text, after `<!-- shows PATH -->`"
+        );
+        for link in links(&text).filter(|link| !link.starts_with("http")) {
+            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() { page.clone() } else { page.with_file_name(path) };
+            assert!(target.exists(), "{name}: {link} leads nowhere");
+            let in_book =
+                |path: &Path| path.canonicalize().expect("a path").starts_with(book.canonicalize().expect("a path"));
+            assert!(in_book(&target) || !in_book(page), "{name}: {link} leads out of the book");
+            let has_heading = || fs::read_to_string(&target).expect("text").lines().any(|line| anchor(line) == heading);
+            assert!(heading.is_empty() || has_heading(), "{name}: {link} leads to no heading");
             found += 1;
             linked.push(target);
         }
+        for (path, copy) in shown(&text) {
+            let source = fs::read_to_string(root.join(path)).expect("a source");
+            assert!(copy == source.trim_end(), "{name} shows an old {path}: paste it again");
+            copies += 1;
+        }
     }
-    assert!(found > 30, "only {found} links were found");
-    let summary = fs::read_to_string(root.join("docs/guide/SUMMARY.md")).expect("text");
-    for file in files.iter().filter(|file| file.is_file() && file.parent().is_some_and(|p| p.ends_with("guide"))) {
-        let name = file.file_name().and_then(|name| name.to_str()).expect("a name");
+    assert!(found > 30 && copies == 6, "{found} links and {copies} copies were found");
+    let summary = fs::read_to_string(book.join("SUMMARY.md")).expect("text");
+    for file in files.iter().filter(|file| file.is_file()) {
+        let Ok(name) = file.strip_prefix(&book) else { continue };
+        let name = name.to_str().expect("a name");
         // A script belongs to the page that shows it.
         let in_the_book = summary.contains(&format!("]({name})")) || (!name.ends_with(".md") && linked.contains(file));
-        assert!(name == "SUMMARY.md" || in_the_book, "{name} is not in the book");
+        assert!(["SUMMARY.md", "book.toml"].contains(&name) || in_the_book, "{name} is not in the book");
     }
 }
 
