@@ -1,4 +1,4 @@
-# The README begins with `make deb`, `make test` and `make try`.
+# The README begins with `make try`, `make deb` and `make test`.
 
 PREFIX ?= /usr/local
 DESTDIR ?=
