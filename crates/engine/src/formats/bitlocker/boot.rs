@@ -1,5 +1,5 @@
-//! The first sector of a volume: what it looks like to programs that know nothing of BitLocker, and where the metadata are
-//! (libbde, "BitLocker Drive Encryption (BDE) format", section "Volume header"; cryptsetup 2.7, lib/bitlk/bitlk.c).
+//! The first sector of a volume: its appearance to programs that do not know BitLocker, and the offsets of the metadata (libbde,
+//! "BitLocker Drive Encryption (BDE) format", section "Volume header"; cryptsetup 2.7, lib/bitlk/bitlk.c).
 
 use super::guid::Guid;
 use super::metadata::Metadata;
@@ -7,33 +7,33 @@ use crate::error::Result;
 use crate::little_endian::{u16_at, u64_at};
 use crate::store::Store;
 
-/// What the sector has at 3, but To Go, whose discovery volume is a FAT.
+/// The signature at offset 3, except on To Go, whose discovery volume is a FAT.
 pub(super) const SIGNATURE: &[u8; 8] = b"-FVE-FS-";
 pub(super) const TO_GO_SIGNATURE: &[u8; 8] = b"MSWIN4.1";
 
-/// 4967d63b-2e29-4ad8-8399-f6a339e3d001: volumes since Windows 7. The offsets of the metadata are behind it.
+/// 4967d63b-2e29-4ad8-8399-f6a339e3d001: volumes since Windows 7. The offsets of the metadata follow.
 pub(super) const WINDOWS_7: Guid =
     Guid([0x3b, 0xd6, 0x67, 0x49, 0x29, 0x2e, 0xd8, 0x4a, 0x83, 0x99, 0xf6, 0xa3, 0x39, 0xe3, 0xd0, 0x01]);
 /// 92a84d3b-dd80-4d0e-9e4e-b1e3284eaed8: volumes that are encrypted as they are written.
 pub(super) const ENCRYPT_ON_WRITE: Guid =
     Guid([0x3b, 0x4d, 0xa8, 0x92, 0x80, 0xdd, 0x0e, 0x4d, 0x9e, 0x4e, 0xb1, 0xe3, 0x28, 0x4e, 0xae, 0xd8]);
 
-/// Size of the first sector that is looked at, in bytes, whatever the size of sectors.
+/// How many bytes of the first sector are read, whatever the sector size.
 pub(super) const LEN: usize = 512;
 
-/// Places of fields.
+/// The offsets of fields.
 mod at {
     pub const SIGNATURE: usize = 3;
     pub const SECTOR_SIZE: usize = 11;
     pub const CLUSTER_SECTORS: usize = 13;
-    /// In Vista's: the cluster of the first copy of the metadata.
+    /// On Vista: the cluster of the first copy of the metadata.
     pub const VISTA_METADATA: usize = 56;
-    /// From the GUID on.
+    /// Counted from the GUID.
     pub const METADATA: usize = 16;
     pub const EOW: usize = 40;
 }
 
-/// Who made the volume.
+/// What made the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Vista,
@@ -43,7 +43,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// What a person calls it.
+    /// Its name for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Vista => "Windows Vista",
@@ -54,24 +54,24 @@ impl Kind {
     }
 }
 
-/// What the sector says.
+/// The contents of the sector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Boot {
     pub kind: Kind,
     /// Size of a sector, in bytes.
     pub sector_size: u32,
-    /// Whether the sector says so. Otherwise the metadata may: see [`Boot::settled`].
+    /// Whether the sector contains it. Otherwise the metadata may: see [`Boot::settled`].
     pub says_sector_size: bool,
-    /// Size of a cluster, in bytes; that of a sector where the sector does not say.
+    /// The size of a cluster, in bytes; that of a sector if the sector does not contain it.
     pub cluster: u64,
-    /// Where copies of the metadata are, in bytes: all three, but in Vista's the first one, which knows the others.
+    /// The offsets of the metadata copies, in bytes: all three, but on Vista only the first one, which lists the others.
     pub metadata: Vec<u64>,
-    /// Where the two structures of [`Kind::EncryptOnWrite`] are, in bytes.
+    /// The offsets of the two structures of [`Kind::EncryptOnWrite`], in bytes.
     pub eow: Option<[u64; 2]>,
 }
 
 impl Boot {
-    /// Reads the sector. Nothing if it is not of a BitLocker volume.
+    /// Reads the sector. `None` if it does not belong to a BitLocker volume.
     ///
     /// # Errors
     /// `Io`.
@@ -84,14 +84,14 @@ impl Boot {
         Ok(Self::parse(&sector))
     }
 
-    /// The same of a sector that was read.
+    /// The same for a sector that was read.
     pub fn parse(sector: &[u8; LEN]) -> Option<Self> {
         let signature = &sector[at::SIGNATURE..][..SIGNATURE.len()];
         let to_go = signature == TO_GO_SIGNATURE;
         if signature != SIGNATURE && !to_go {
             return None;
         }
-        // exFAT has nothing in this place.
+        // exFAT leaves this field empty.
         let (sector_size, says_sector_size) = match u16_at(sector, at::SECTOR_SIZE) {
             0 => (512, false),
             size => (size.into(), true),
@@ -111,7 +111,7 @@ impl Boot {
             let metadata = offsets(guid, at::METADATA, 3)?;
             return Some(Self { kind, sector_size, says_sector_size, cluster, metadata, eow: None });
         }
-        // What is behind the end of everything is told as damage.
+        // An offset past every end is reported as damage.
         let first = u64_at(sector, at::VISTA_METADATA).saturating_mul(cluster);
         let metadata = vec![first];
         (!to_go).then_some(Self { kind: Kind::Vista, sector_size, says_sector_size, cluster, metadata, eow: None })
@@ -119,7 +119,7 @@ impl Boot {
 }
 
 impl Boot {
-    /// With the size of a sector that the metadata say, where the sector does not say it.
+    /// Takes the sector size from the metadata if the sector does not contain it.
     pub fn settled(mut self, metadata: &Metadata) -> Self {
         if !self.says_sector_size {
             let said = super::find::boot_of(metadata).sector_size;
@@ -129,7 +129,7 @@ impl Boot {
         self
     }
 
-    /// Whether it says where the copies of the metadata are that these metadata say.
+    /// Whether it points to the metadata copies that these metadata list.
     pub fn leads_to(&self, metadata: &Metadata) -> bool {
         match self.kind {
             Kind::Vista => self.metadata[..1] == metadata.copies[..1],
@@ -138,7 +138,7 @@ impl Boot {
     }
 }
 
-/// The sector with other places of the metadata. Nothing if it has nowhere to say them.
+/// Returns the sector with new offsets of the metadata. `None` if it has no field for them.
 pub(super) fn leading_to(sector: &[u8; LEN], metadata: &Metadata) -> Option<[u8; LEN]> {
     let mut led = *sector;
     match find(sector, ENCRYPT_ON_WRITE).or_else(|| find(sector, WINDOWS_7)) {
@@ -158,7 +158,7 @@ fn put_places(sector: &mut [u8; LEN], at: usize, places: &[u64]) {
     }
 }
 
-/// Where a GUID is in the sector.
+/// The offset of a GUID in the sector.
 fn find(sector: &[u8; LEN], guid: Guid) -> Option<usize> {
     sector.windows(guid.0.len()).position(|bytes| bytes == guid.0)
 }

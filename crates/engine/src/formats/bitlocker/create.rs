@@ -1,5 +1,6 @@
-//! Makes a volume as Windows 8 and later do: a volume master key (VMK) that protectors open, under it the volume's own key (FVEK), and
-//! metadata that say so, three times (cryptsetup's images of such volumes; libbde, "BitLocker Drive Encryption (BDE) format").
+//! Creates a volume as Windows 8 and later do. Protectors open the volume master key (VMK), which opens the full volume encryption
+//! key (FVEK). The metadata that describe this are stored three times (cryptsetup's images of such volumes; libbde, "BitLocker
+//! Drive Encryption (BDE) format").
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -26,20 +27,21 @@ use crate::random;
 use crate::spec::{Reserved, ReservedAt, Spec};
 use crate::store::Store;
 
-/// The smallest volume, in bytes: twice the header, five parts of 64 KiB and something for files.
+/// The smallest volume, in bytes: twice the header, five areas of 64 KiB, and some space for files.
 pub(super) const MIN_LEN: u64 = 512 << 10;
 
-/// Bytes at the beginning that are stored elsewhere, where there is no discovery volume.
+/// How many bytes of the beginning are relocated if there is no discovery volume.
 const HEADER: u64 = 8 << 10;
-/// Size of the spare room, in bytes: Windows says where it is in the metadata of what it encrypts with XTS, and no more is known of it.
+/// The size of the spare area, in bytes. Windows records its place in the metadata if it encrypts with XTS; no more is known about
+/// it.
 const SPARE: u64 = 64 << 10;
-/// A multiple of which every part begins at: a cluster of most file systems.
+/// The alignment of all areas, in bytes: a cluster of most file systems.
 const ALIGNMENT: u64 = 4096;
 
 /// The counter of the first nonce.
 const FIRST_NONCE: u32 = 2;
 
-/// The files that stand for the parts where Windows has made them itself.
+/// The files that stand for the areas on volumes from Windows itself.
 const METADATA_FILES: [&str; COPIES] = [
     "System Volume Information/FVE2.{e40ad34d-dae9-4bc7-95bd-b16218c10f72}.1",
     "System Volume Information/FVE2.{e40ad34d-dae9-4bc7-95bd-b16218c10f72}.2",
@@ -48,9 +50,9 @@ const METADATA_FILES: [&str; COPIES] = [
 const HEADER_FILE: &str = "System Volume Information/FVE2.{24e6f0ae-6a00-4f73-984b-75ce9942852d}";
 const SPARE_FILE: &str = "System Volume Information/FVE2.{da392a22-cae0-4f0f-9a30-b8830385d046}";
 
-/// Makes a volume that fills `store`.
+/// Creates a volume that fills `store`.
 ///
-/// First of all the old first sector goes, last of all the new one comes, so that what an interruption leaves opens with nothing.
+/// The old first sector is erased first, and the new one written last. So an interrupted creation leaves nothing that opens.
 pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
     let plan = Plan::of(store.len(), spec)?;
     let protectors = first.iter().map(|one| Opener::of(std::slice::from_ref(one))).collect::<Result<Vec<_>>>()?;
@@ -74,13 +76,13 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
     edit.carry_out(store)
 }
 
-/// Bytes of store for a file system of `plain` bytes in front of all that the format keeps to itself.
+/// The store size for a file system of `plain` bytes in front of all reserved areas, in bytes.
 pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
     let sector = sector_size(spec)?;
     let room = |more: u64| plain.checked_add(more).and_then(|len| len.checked_next_multiple_of(ALIGNMENT.max(sector)));
     let too_large = || Error::misuse(format!("{plain} bytes, more than a volume can hold"));
     let mut len = room(0).ok_or_else(too_large)?.max(MIN_LEN);
-    // A larger volume may have a larger discovery volume, and that again a larger place where it keeps what is behind.
+    // A larger volume may have a larger discovery volume, which in turn needs a larger place for the sectors that it displaces.
     loop {
         let reserved_size: u64 = reserved(len, spec)?.iter().map(|part| part.size).sum();
         let needed = room(reserved_size).ok_or_else(too_large)?;
@@ -91,24 +93,24 @@ pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
     }
 }
 
-/// What the format keeps to itself of a volume in a store of `len` bytes.
+/// The reserved areas of a volume in a store of `len` bytes.
 pub(super) fn reserved(len: u64, spec: &Spec<'_>) -> Result<Vec<Reserved>> {
     Ok(Plan::of(len, spec)?.kept)
 }
 
-/// What is settled before anything is written. Sizes and offsets are in bytes.
+/// Decisions made before anything is written. Sizes and offsets are in bytes.
 pub(super) struct Plan {
     method: &'static Method,
     sector: u64,
     size: u64,
-    /// What is stored elsewhere, at the beginning of the volume.
+    /// The size of the volume's beginning that is relocated.
     pub(super) header: u64,
     discovery: Option<Discovery>,
-    /// The first copy of the metadata, the header's place, the spare where there is one, the other two copies.
+    /// The first copy of the metadata, the header's place, the spare area if there is one, and the other two copies.
     pub(super) kept: Vec<Reserved>,
 }
 
-/// Places in [`Plan::kept`].
+/// Indices into [`Plan::kept`].
 const FIRST_COPY: usize = 0;
 const HEADER_PLACE: usize = 1;
 
@@ -134,13 +136,13 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whether the metadata say more of the volume than where the header is, as Windows does since version 8. Volumes of the methods
-    /// before XTS are written as Windows 7 wrote them.
+    /// Whether the metadata contain more than the header's place, as in Windows since version 8. Volumes with methods before XTS
+    /// are written as Windows 7 wrote them.
     fn says_more(&self) -> bool {
         self.method.mode == "XTS"
     }
 
-    /// What is kept, at its places.
+    /// Returns the reserved areas at their final offsets.
     fn placed(&self, reserved_at: ReservedAt<'_>) -> Result<Vec<Reserved>> {
         let copy = |number: usize| Reserved {
             what: write::STEPS[number],
@@ -178,8 +180,8 @@ impl Plan {
         }
     }
 
-    /// Spreads the copies about as Windows does: at a third of the volume, and two ninths of the rest further on each. Not where there is
-    /// too little room for that.
+    /// Spreads the copies roughly as Windows does: the first at three ninths of the volume, the others at four and five ninths.
+    /// Returns false if there is too little space for that.
     fn spread(&self, parts: &mut [Reserved]) -> bool {
         let ninth = self.size / 9;
         let others = parts.len() - (COPIES - 1);
@@ -192,7 +194,7 @@ impl Plan {
         room <= ninth && self.header <= 3 * ninth
     }
 
-    /// That no part is in the way of another.
+    /// Checks that no areas overlap.
     fn check(&self) -> Result<()> {
         let mut places = Places {
             size: self.size,
@@ -225,8 +227,8 @@ impl Plan {
         }
     }
 
-    /// Noise, but in the first sector: whether any of it is data is not to be seen. What is stored elsewhere leaves noise behind in any
-    /// case.
+    /// Fills everything except the first sector with noise, which hides where data are. The old place of the relocated sectors gets
+    /// noise in any case.
     fn fill(&self, store: &dyn Store, spec: &Spec<'_>) -> Result<()> {
         if !spec.quick {
             return filling::fill(store, self.sector..self.size, spec);
@@ -234,7 +236,7 @@ impl Plan {
         filling::random(store, self.sector..self.header, spec)
     }
 
-    /// The metadata, in the order in which Windows has them.
+    /// Returns the metadata, in the order that Windows uses.
     pub(super) fn metadata(&self, protectors: &[Opener], vmk: &Secret, spec: &Spec<'_>) -> Result<Metadata> {
         let label = spec.label.map_or_else(label, str::to_owned);
         let mut next_nonce = FIRST_NONCE;
@@ -265,7 +267,7 @@ impl Plan {
         })
     }
 
-    /// Where the beginning of the volume is stored, and what else Windows says there since version 8.
+    /// The datum with the place of the volume's beginning, and what Windows adds there since version 8.
     fn header_datum(&self) -> Datum {
         let mut value = Vec::new();
         for field in [self.kept[HEADER_PLACE].offset, self.header] {
@@ -280,7 +282,7 @@ impl Plan {
     /// 0 5 2 │ 2 size 2 │ 4 0 4 │ 8 flags 8 │ 16 place 8 and size 4 of a log │ 28 size of a sector, twice 4 each │ 36 version 4, 0 4 and build
     /// 4 of Windows │ 48 2 4 │ 52 0 4 │ 56 versions 1 each │ 60 place 8 and size 4 of the spare │ 72 0 4
     fn more(&self) -> Vec<u8> {
-        /// What Windows 10 version 22H2 calls itself.
+        /// The version number of Windows 10 22H2.
         const VERSION: u32 = 10;
         const BUILD: u32 = 19_045;
         let flags: u64 = match (&self.discovery, self.sector) {
@@ -310,7 +312,7 @@ fn sector_size(spec: &Spec<'_>) -> Result<u64> {
     }
 }
 
-/// What Windows calls a volume: the name of the computer, that of the volume, the date.
+/// Windows' description of a volume: the name of the computer, that of the volume, and the date.
 fn label() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = match host.trim() {

@@ -1,7 +1,7 @@
-//! Datums: what a metadata block consists of (libbde, "BitLocker Drive Encryption (BDE) format", section "FVE metadata entry"). A size,
-//! a role, a type and a version, then a value, which may hold further datums behind a few fields of its own.
+//! Datums, the entries of a metadata block (libbde, "BitLocker Drive Encryption (BDE) format", section "FVE metadata entry"). Each
+//! has a size, a role, a type, a version, and a value, which may contain further datums behind a few fields of its own.
 //!
-//! What is unknown is kept as it is, byte for byte.
+//! Unknown datums are preserved byte for byte.
 
 use claviger_crypto::Secret;
 
@@ -9,19 +9,19 @@ use super::guid::Guid;
 use crate::error::{ErrorKind, Result};
 use crate::little_endian::{u16_at, u64_at};
 
-/// Bytes in front of a value: size, role, type, version.
+/// The size of the part before a value, in bytes: size, role, type, version.
 pub(super) const HEADER: usize = 8;
 
-/// Salt of a stretch.
+/// The size of the salt of a stretched key, in bytes.
 pub(super) const SALT: usize = 16;
-/// In front of the datums nested in a stretch: kind 2, 0 2, salt.
+/// The size of the fields in a stretch datum before its nested datums, in bytes: kind 2, 0 2, salt.
 pub(super) const STRETCH_FIELDS: usize = 4 + SALT;
-/// In front of those in a use: kind 2, 0 2.
+/// The same for a use datum: kind 2, 0 2.
 pub(super) const USE_FIELDS: usize = 4;
-/// In front of those in an external key: GUID 16, time 8.
+/// The same for an external key: GUID 16, time 8.
 pub(super) const EXTERNAL_FIELDS: usize = 24;
 
-/// What a datum is there for.
+/// The purpose of a datum.
 pub(super) mod role {
     pub const NONE: u16 = 0;
     pub const PROTECTOR: u16 = 2;
@@ -35,7 +35,7 @@ pub(super) mod role {
     pub const STRETCHED_RECOVERY: u16 = 0x13;
 }
 
-/// What a value is.
+/// The type of a value.
 pub(super) mod kind {
     pub const KEY: u16 = 1;
     pub const TEXT: u16 = 2;
@@ -48,9 +48,9 @@ pub(super) mod kind {
     pub const HEADER_PLACE: u16 = 0xf;
 }
 
-/// What a key is for.
+/// The purpose of a key.
 pub(super) mod key {
-    /// Any of the unstretched keys of external protectors.
+    /// Any unstretched key of an external protector.
     pub const EXTERNAL: u16 = 0x2002;
     pub const RECOVERY: u16 = 0x1000;
     pub const CLEAR: u16 = 0x2000;
@@ -60,12 +60,12 @@ pub(super) mod key {
     pub const STRETCHED_RECOVERY: u16 = 0x2008;
 }
 
-/// A datum with its value as it is stored.
+/// A datum, with its value as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Datum {
     pub role: u16,
     pub kind: u16,
-    /// 1; inside a sealed box 0 or 1.
+    /// 1; in a sealed box 0 or 1.
     pub version: u16,
     pub value: Vec<u8>,
 }
@@ -75,10 +75,10 @@ impl Datum {
         Self { role, kind, version: 1, value }
     }
 
-    /// The datums in `bytes`, which are at `offset` of what an error is about. Ends at the end, or at a size of 0.
+    /// Reads the datums in `bytes`, up to the end or a size of 0. Errors count offsets from `offset`.
     ///
     /// # Errors
-    /// `Malformed` for a datum that is shorter than its own header or reaches past the end.
+    /// `Malformed` for a datum that is shorter than its header or extends past the end.
     pub fn all(bytes: &[u8], offset: u64) -> Result<Vec<Self>> {
         let (mut all, mut at) = (Vec::new(), 0);
         while let Some(header) = bytes[at..].first_chunk::<HEADER>() {
@@ -98,13 +98,13 @@ impl Datum {
         Ok(all)
     }
 
-    /// The first datum in `bytes`, whatever is behind it.
+    /// Returns the first datum in `bytes`, whatever follows it.
     pub fn first(bytes: &[u8]) -> Option<Self> {
         let size = u16_at(bytes.first_chunk::<2>()?, 0);
         Self::all(bytes.get(..usize::from(size))?, 0).ok()?.pop()
     }
 
-    /// Appends it as it is stored.
+    /// Appends the stored form.
     pub fn put(&self, out: &mut Vec<u8>) {
         let size = self.stored_len() as u16;
         for field in [size, self.role, self.kind, self.version] {
@@ -113,19 +113,19 @@ impl Datum {
         out.extend(&self.value);
     }
 
-    /// As it is stored.
+    /// Returns the stored form.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.stored_len());
         self.put(&mut bytes);
         bytes
     }
 
-    /// Bytes that it takes.
+    /// The size of the stored form, in bytes.
     pub fn stored_len(&self) -> usize {
         HEADER + self.value.len()
     }
 
-    /// The datums in its value, behind `fields` bytes.
+    /// Returns the datums in its value, behind `fields` bytes.
     ///
     /// # Errors
     /// `Malformed`.
@@ -133,7 +133,7 @@ impl Datum {
         Self::all(self.behind(fields)?, fields as u64)
     }
 
-    /// With what `each` makes of every sealed box in it, however deep. Everything else stays as it is, byte for byte.
+    /// Returns a copy in which `each` has replaced every sealed box, however deep. Everything else stays the same, byte for byte.
     ///
     /// # Errors
     /// Those of `each`.
@@ -158,19 +158,19 @@ impl Datum {
         Ok(Self { value, ..self.clone() })
     }
 
-    /// Its text, without the NUL at the end.
+    /// Returns its text, without the NUL at the end.
     pub fn text(&self) -> String {
         let units: Vec<u16> = self.value.chunks_exact(2).map(|c| u16_at(c, 0)).take_while(|c| *c != 0).collect();
         String::from_utf16_lossy(&units)
     }
 
-    /// A text, with a NUL at the end.
+    /// Creates a text, with a NUL at the end.
     pub fn of_text(role: u16, text: &str) -> Self {
         let units = text.encode_utf16().chain([0]);
         Self::new(role, kind::TEXT, units.flat_map(u16::to_le_bytes).collect())
     }
 
-    /// The value behind `fields` bytes.
+    /// Returns the value behind `fields` bytes.
     pub fn behind(&self, fields: usize) -> Result<&[u8]> {
         self.value.get(fields..).ok_or_else(|| {
             let what = format!("an entry of type {:#x} has {} bytes but needs {fields}", self.kind, self.value.len());
@@ -179,10 +179,10 @@ impl Datum {
     }
 }
 
-/// As deep as boxes are looked for: a protector, its stretch, the box.
+/// How deep boxes are searched for: a protector, its stretch, the box.
 const DEEPEST: usize = 4;
 
-/// Bytes of a value in front of the datums in it; nothing for a type that holds none.
+/// The size of the fields before nested datums, in bytes; `None` for a type without any.
 fn fields_before_nested(of_kind: u16) -> Option<usize> {
     match of_kind {
         kind::STRETCH => Some(STRETCH_FIELDS),
@@ -193,22 +193,22 @@ fn fields_before_nested(of_kind: u16) -> Option<usize> {
     }
 }
 
-/// The first of `datums` of that type.
+/// Returns the first of `datums` with that type.
 pub(super) fn first(datums: &[Datum], kind: u16) -> Option<&Datum> {
     datums.iter().find(|datum| datum.kind == kind)
 }
 
-/// A key in clear, as it is found in metadata, in a sealed box or in a file.
+/// A clear key, as in metadata, in a sealed box or in a file.
 pub(super) struct Key {
     pub kind: u16,
     pub key: Secret,
 }
 
 impl Key {
-    /// Bytes in front of the key.
+    /// The size of the fields before the key, in bytes.
     const FIELDS: usize = 4;
 
-    /// The key in a datum of [`kind::KEY`].
+    /// Reads the key in a datum of [`kind::KEY`].
     ///
     /// # Errors
     /// `Malformed`.
@@ -217,7 +217,7 @@ impl Key {
         Ok(Self { kind: u16_at(&datum.value, 0), key })
     }
 
-    /// The key in what a sealed box held: one datum.
+    /// Reads the key in the contents of a sealed box, which is one datum.
     ///
     /// # Errors
     /// `Malformed`.
@@ -232,7 +232,7 @@ impl Key {
         Ok(Self { kind: u16_at(header, HEADER), key: Secret::copy_from(key) })
     }
 
-    /// The datum, as it is stored: of version 0 in a sealed box, else 1.
+    /// Returns the stored datum: version 0 in a sealed box, otherwise 1.
     pub fn datum(&self, version: u16) -> Secret {
         let mut bytes = Secret::zeroed(HEADER + Self::FIELDS + self.key.len());
         let size = bytes.len() as u16;
@@ -243,23 +243,23 @@ impl Key {
         bytes
     }
 
-    /// The datum for metadata where the key lies open: whoever writes it gives the key away.
+    /// Returns the datum for a clear key in the metadata: writing it gives the key away.
     pub fn in_clear(&self) -> Datum {
         Datum::new(role::NONE, kind::KEY, self.datum(1)[HEADER..].to_vec())
     }
 }
 
-/// What a protector, [`kind::PROTECTOR`], says of itself, before its properties.
+/// The fields of a protector, [`kind::PROTECTOR`], before its properties.
 pub(super) struct ProtectorFields {
     pub guid: Guid,
-    /// When it was changed, as Windows counts time.
+    /// When it was changed, as a Windows file time.
     pub changed: u64,
-    /// What it is: a [`super::protectors::Kind`]'s code.
+    /// Its kind: the code of a [`super::protectors::Kind`].
     pub kind: u16,
 }
 
 impl ProtectorFields {
-    /// GUID 16, time 8, 0 or so 2, kind 2.
+    /// GUID 16, time 8, 2 bytes usually 0, kind 2.
     pub const LEN: usize = 28;
 
     /// # Errors

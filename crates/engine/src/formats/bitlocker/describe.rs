@@ -1,4 +1,4 @@
-//! What the metadata say without any credential: what `cryptsetup bitlkDump` and `manage-bde -status` show.
+//! The parts of the metadata that need no credential: what `cryptsetup bitlkDump` and `manage-bde -status` show.
 
 use std::fmt;
 
@@ -11,53 +11,53 @@ use super::{BitLockerHeader, COPIES, unlock};
 use crate::formats::header_facts::{FormatFacts, HeaderFacts, KeyslotFacts, as_text};
 use crate::formats::in_place::Towards;
 
-/// What the metadata of a BitLocker volume say beside its protectors.
+/// The facts in a BitLocker volume's metadata apart from its protectors.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct BitLockerFacts {
-    /// Version of the metadata.
+    /// The version of the metadata.
     pub version: u16,
-    /// What made the volume, as its first sector tells: `Windows 7 or later`.
+    /// What made the volume, according to its first sector: `Windows 7 or later`.
     pub made_by: &'static str,
     /// The GUID of the volume.
     pub guid: String,
-    /// What Windows wrote when it was encrypted: the computer, the drive and the date.
+    /// The description that Windows wrote at encryption: the computer, the drive and the date.
     pub label: Option<String>,
-    /// When the volume was made, in seconds since 1970.
+    /// When the volume was created, in seconds since 1970.
     pub created: i64,
-    /// How much of it is encrypted.
+    /// How much is encrypted.
     #[serde(serialize_with = "as_text")]
     pub state: BitLockerState,
-    /// Whether the key lies open.
+    /// Whether protection is suspended, with a clear key.
     pub suspended: bool,
     /// How far the data are encrypted, in bytes.
     pub encrypted_bytes: u64,
     /// Size of a sector, in bytes.
     pub sector_size: u32,
-    /// The encryption method: `XTS-AES-128`; a number where it is unknown.
+    /// The encryption method: `XTS-AES-128`; a number if it is unknown.
     pub method: String,
     /// The copies of the metadata.
     pub metadata: Vec<BitLockerCopy>,
-    /// What is wrong with protectors that make no sense.
+    /// The errors of invalid protectors.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub damaged_protectors: Vec<String>,
 }
 
-/// How much of a BitLocker volume is encrypted, and where a conversion goes, if the metadata make sense there.
+/// How much of a BitLocker volume is encrypted, and the direction of a conversion, if the metadata give a valid one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BitLockerState {
-    /// Nothing.
+    /// Nothing is encrypted.
     Decrypted,
-    /// All.
+    /// Everything is encrypted.
     Encrypted,
-    /// A part, and more of it while Windows runs.
+    /// A conversion is in progress, and continues while Windows runs.
     InProgress(Option<Towards>),
-    /// A part, since somebody stopped.
+    /// A conversion was paused.
     Paused(Option<Towards>),
-    /// A part, and one zone may hold sectors of both kinds.
+    /// A conversion was interrupted, and one zone may contain sectors of both kinds.
     Interrupted(Option<Towards>),
-    /// This number, which nobody knows.
+    /// An unknown state with this number.
     Unknown(u16),
 }
 
@@ -84,9 +84,9 @@ impl fmt::Display for BitLockerState {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct BitLockerCopy {
-    /// Where it is, in bytes.
+    /// Its offset, in bytes.
     pub offset: u64,
-    /// What is wrong with it.
+    /// Its damage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damaged: Option<String>,
 }
@@ -95,11 +95,11 @@ pub struct BitLockerCopy {
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct BitLockerKeyslot {
-    /// Its number, from 0 on.
+    /// Its number, counted from 0.
     pub keyslot: u32,
     /// Its GUID.
     pub guid: String,
-    /// What it takes: `password`, `TPM and PIN`.
+    /// What it requires: `password`, `TPM and PIN`.
     #[serde(rename = "type")]
     pub kind: String,
     /// When it was changed, in seconds since 1970.
@@ -107,10 +107,10 @@ pub struct BitLockerKeyslot {
     /// Its name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// A hint at its password.
+    /// The hint for its password.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// What it needs that this program does not have.
+    /// A requirement that this program does not support.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needs: Option<&'static str>,
 }

@@ -1,58 +1,59 @@
-//! The discovery volume in front of a volume To Go: a small FAT32 with a text that says what the rest is. It spans the whole volume, and
-//! its table says of all that is encrypted that it cannot be used, so that nothing is ever written there.
+//! The discovery volume in front of a To Go volume: a small FAT32 with a text file that explains the rest. It spans the whole
+//! volume, and its table marks everything encrypted as unusable, so that nothing is ever written there.
 
 use super::boot::LEN;
 use crate::error::{Error, Result};
 use crate::random;
 use crate::store::Store;
 
-/// What the text says, in a file of one name.
+/// The text, in a single file.
 const TEXT: &str = "This drive is encrypted with BitLocker To Go. Without its password, only this\r\ntext is \
      visible.\r\n\r\nPrograms that open BitLocker drives ask for the password, the recovery password\r\nor the \
      startup key. On Linux, use for example claviger, cryptsetup or dislocker.\r\n\r\nDo not format or repair the \
      drive: its contents would be lost.\r\n";
 const NAME: &[u8; 11] = b"README  TXT";
-/// Read-only, and never backed up.
+/// Read-only, with the archive bit set: not backed up yet.
 const ATTRIBUTES: u8 = 0x21;
-/// 1 January 1980: the first day that there is.
+/// 1 January 1980: the first possible date.
 const DATE: u16 = 0x21;
 
-/// The fewest clusters of a FAT32, with some to spare for those who count otherwise (Microsoft, "FAT32 File System Specification", 2000).
+/// The minimum number of clusters in a FAT32, with a margin for programs that count differently (Microsoft, "FAT32 File System
+/// Specification", 2000).
 const CLUSTERS_MIN: u64 = 65_525 + 16;
 /// The largest cluster, in bytes.
 const CLUSTER_MAX: u64 = 32 << 10;
-/// A multiple of which the encrypted data begin at.
+/// The alignment of the encrypted data, in bytes.
 const ALIGNMENT: u64 = 4096;
 
 /// Entries of the table.
 const LAST: u32 = 0x0fff_ffff;
 const UNUSABLE: u32 = 0x0fff_fff7;
 
-/// What the FAT32 is like.
+/// The parameters of the FAT32.
 pub(super) struct Discovery {
-    /// Bytes of a sector.
+    /// The size of a sector, in bytes.
     pub sector: u64,
-    /// Sectors of the whole volume.
+    /// The number of sectors in the whole volume.
     pub sectors: u64,
     pub cluster_sectors: u64,
-    /// Sectors of its only table.
+    /// The number of sectors in its only table.
     pub fat_sectors: u64,
-    /// The volume's number, as FAT has it.
+    /// The volume's serial number.
     pub serial: [u8; 4],
 }
 
 impl Discovery {
-    /// Sectors in front of the table, and which of them have something in them.
+    /// The number of sectors in front of the table, and those of them that are in use.
     pub const RESERVED: u64 = 32;
     pub const INFO: u64 = 1;
     pub const BACKUP: u64 = 6;
     /// The cluster of the root folder.
     pub const ROOT: u32 = 2;
 
-    /// The one of a volume of `size` bytes.
+    /// Calculates it for a volume of `size` bytes.
     ///
     /// # Errors
-    /// `Misuse` where no FAT32 has that size; `Io`.
+    /// `Misuse` if no FAT32 can have that size; `Io`.
     pub fn of(size: u64, sector: u64) -> Result<Self> {
         let sectors = size / sector;
         let mut serial = [0; 4];
@@ -75,7 +76,7 @@ impl Discovery {
         self.sectors.saturating_sub(Self::RESERVED + self.fat_sectors) / self.cluster_sectors
     }
 
-    /// Clusters of the text.
+    /// The number of clusters of the text.
     fn text_clusters(&self) -> u64 {
         (TEXT.len() as u64).div_ceil(self.cluster_sectors * self.sector)
     }
@@ -84,13 +85,13 @@ impl Discovery {
         (Self::RESERVED + self.fat_sectors) * self.sector
     }
 
-    /// Bytes that it takes in front of the encrypted data.
+    /// The size of its part in front of the encrypted data, in bytes.
     pub fn len(&self) -> u64 {
         let data = (1 + self.text_clusters()) * self.cluster_sectors * self.sector;
         (self.data_at() + data).next_multiple_of(ALIGNMENT)
     }
 
-    /// Writes all of it but the first sector, `boot`, which is written last of all; its backup is written.
+    /// Writes everything except the first sector, `boot`, which comes last. Its backup is written here.
     ///
     /// # Errors
     /// `Io`.
@@ -112,7 +113,7 @@ impl Discovery {
         Ok(store.write_clobbering(self.data_at(), &mut data)?)
     }
 
-    /// FAT32's sector of what is free: nothing.
+    /// FAT32's sector with free space information: no free clusters.
     fn info(&self) -> [u8; LEN] {
         let mut info = [0; LEN];
         info[..4].copy_from_slice(b"RRaA");
@@ -122,7 +123,7 @@ impl Discovery {
         info
     }
 
-    /// The text's entry of the root folder.
+    /// The text's entry in the root folder.
     fn entry(&self) -> [u8; 32] {
         let mut entry = [0; 32];
         entry[..11].copy_from_slice(NAME);
@@ -136,7 +137,7 @@ impl Discovery {
     }
 
     fn write_table(&self, store: &dyn Store) -> Result<()> {
-        /// Bytes that are written at a time.
+        /// How many bytes are written at a time.
         const PIECE: u64 = 1 << 20;
         let (begin, end) = (Self::RESERVED * self.sector, self.data_at());
         let mut at = begin;
@@ -150,7 +151,7 @@ impl Discovery {
         Ok(())
     }
 
-    /// What the table says of a cluster.
+    /// The table's entry for a cluster.
     fn table_entry(&self, cluster: u64) -> u32 {
         let text = u64::from(Self::ROOT) + 1;
         match cluster {

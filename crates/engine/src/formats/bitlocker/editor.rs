@@ -1,7 +1,7 @@
 //! Changes of the metadata: protectors, the volume master key (VMK), the label.
 //!
-//! All three copies are written anew, the first one first. So a crash leaves at least one that is whole: the old ones, or the new ones. What
-//! the copies say is sealed under the VMK, so that nothing is changed without a credential.
+//! All three copies are rewritten, the first one first. So after a crash at least one intact copy remains, old or new. The copies
+//! are sealed with the VMK, so every change takes a credential.
 
 use claviger_crypto::Secret;
 use claviger_crypto::stretch::ITERATIONS;
@@ -102,28 +102,28 @@ fn no_backups() -> Error {
         .advise(Advice::RepairHeader)
 }
 
-/// Metadata that are to be changed, and what they are now.
+/// Metadata that are being changed, with their current state.
 struct Change<'a> {
     with: &'a Unlock<'a>,
-    /// The copies that are whole.
+    /// The intact copies.
     copies: Vec<Copy>,
-    /// What the metadata were before a change that was cut short.
+    /// The metadata before an interrupted change.
     before: Option<Metadata>,
     /// The numbers of the copies that are damaged.
     damaged: Vec<usize>,
-    /// As they are to be.
+    /// The new metadata.
     metadata: Metadata,
     vmk: Secret,
-    /// The number of the protector that was opened, and its kind; nothing where the VMK itself was given.
+    /// The number and kind of the protector that opened; `None` if the VMK itself was given.
     opened: Option<(u32, Kind)>,
     warnings: Vec<Warning>,
 }
 
 impl<'a> Change<'a> {
-    /// Of the newest metadata.
+    /// Prepares a change of the newest metadata.
     ///
     /// # Errors
-    /// Those of [`Self::of_any`]; `Misuse` where the credentials open only what was there before a change that was cut short.
+    /// Those of [`Self::of_any`]; `Misuse` if the credentials open only the metadata from before an interrupted change.
     fn of(store: &dyn Store, with: &'a Unlock<'a>) -> Result<Self> {
         match Self::of_any(store, with)? {
             (change, true) => Ok(change),
@@ -131,11 +131,11 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Of the first copy that is proven to be what somebody with the VMK wrote, understood to the last byte; and whether no newer one is
-    /// there. The others may be damaged, or be from before a change that was cut short: all are written anew.
+    /// Prepares a change of the first copy that is proven to be written with the VMK and understood to the last byte. Also returns
+    /// whether there is no newer copy. The others may be damaged or from before an interrupted change: all are rewritten.
     ///
     /// # Errors
-    /// Those of `Header::unlock`; `Misuse` where more than the protectors differ: that is to be repaired first.
+    /// Those of `Header::unlock`; `Misuse` if copies differ in more than the protectors: they must be repaired first.
     fn of_any(store: &dyn Store, with: &'a Unlock<'a>) -> Result<(Self, bool)> {
         check_opening(NAME, &BITLOCKER.takes(), with)?;
         let (boot, copies, damaged) = led_to(store)?;
@@ -177,13 +177,12 @@ impl<'a> Change<'a> {
         Ok((Self { with, copies, before, damaged, metadata, vmk, opened, warnings }, number == 0))
     }
 
-    /// Whether the copies are not what they should be, so that they have to be written even if nothing else changes.
+    /// Whether the copies are damaged or out of date, so that they must be written even if nothing else changes.
     fn is_cut_short(&self) -> bool {
         !self.warnings.is_empty()
     }
 
-    /// The protector that somebody means by a number: as they were numbered before a change that was cut short, which may have taken it
-    /// out already.
+    /// Returns the protector that a number means: in the numbering before an interrupted change, which may already have removed it.
     fn meant(&self, number: u32) -> Result<Option<u32>> {
         let last = HEADER_COPIES.len() - 1;
         match &self.before {
@@ -198,7 +197,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// The protector that the new credential opens already, if a change was cut short whose end is all that is missing.
+    /// Returns the protector that the new credential already opens, if an interrupted change only has to be completed.
     fn added_already(&self, new: &NewCredential<'_>, kind: Kind) -> Option<u32> {
         let with = Unlock { credentials: new.credentials, keyslot: None, progress: None, ..*self.with };
         let opens = |number| unlock::open(&self.metadata, &Unlock { keyslot: Some(number), ..with }).is_ok();
@@ -210,12 +209,12 @@ impl<'a> Change<'a> {
         Protector::all(&self.metadata).0
     }
 
-    /// How many there are, those included that make no sense.
+    /// The number of protectors, invalid ones included.
     fn count(&self) -> u32 {
         self.metadata.protectors().count() as u32
     }
 
-    /// A new protector's datum.
+    /// Returns a new protector's datum.
     fn made(&mut self, opener: &Opener, guid: Guid) -> Result<Datum> {
         let mut next = self.metadata.next_nonce;
         let made = opener.protector(guid, &self.vmk, &mut Sealer::new(&mut next), self.with)?;
@@ -223,7 +222,7 @@ impl<'a> Change<'a> {
         Ok(made)
     }
 
-    /// Adds one behind the others, and gives its number.
+    /// Adds a protector behind the others, and returns its number.
     fn add(&mut self, opener: &Opener) -> Result<u32> {
         let number = self.count();
         let made = self.made(opener, Guid::random()?)?;
@@ -233,7 +232,7 @@ impl<'a> Change<'a> {
         Ok(number)
     }
 
-    /// Takes those out for which `which` says so of number and datum.
+    /// Removes the protectors for which `which` returns true.
     fn remove(&mut self, which: impl Fn(u32, &Datum) -> bool) {
         let places: Vec<_> = (0..)
             .zip(self.metadata.protectors())
@@ -250,7 +249,7 @@ impl<'a> Change<'a> {
         Ok(())
     }
 
-    /// Whether a protector is left that somebody can open with this program, and not anybody.
+    /// Whether a protector remains that this program can open, other than a clear key.
     fn is_kept(&self) -> bool {
         self.protectors().iter().any(|protector| protector.kind != Kind::CLEAR && protector.kind.needs().is_none())
     }
@@ -261,7 +260,7 @@ impl<'a> Change<'a> {
         Ok(Prepared { edit, format: NAME, hidden: false, keyslot, derivation, warnings: self.warnings })
     }
 
-    /// Nothing else is to change. Where all is as it should be, nothing is written.
+    /// Ends without further changes. Writes nothing if all copies are in order.
     fn nothing(self) -> Result<Prepared> {
         if self.is_cut_short() {
             return self.prepared(None, None);
@@ -276,27 +275,27 @@ fn unsound(what: &str) -> Error {
     Error::misuse(format!("the metadata are damaged ({what}); nothing was changed")).advise(Advice::RepairHeader)
 }
 
-/// The first copy that the credentials open, and what opened it. One that anybody can open counts only where no other is sealed:
-/// anybody can have made it.
+/// Returns the first copy that the credentials open, and the keys. A copy that anybody can open is used only if no other copy is
+/// sealed: anybody can have written it.
 fn open_to_change<'a>(copies: &'a [Copy], with: &Unlock<'_>) -> Result<(&'a Copy, OpenedKeys)> {
     let sealed = copies.iter().any(|copy| !unlock::is_open(&copy.metadata));
     let counts = |copy: &&Copy| !sealed || !unlock::is_open(&copy.metadata);
     first_opened(copies.iter().filter(counts), with)
 }
 
-/// Whether a copy is damaged.
+/// Whether any copy is damaged.
 fn has_damage(store: &dyn Store) -> bool {
     led_to(store).is_ok_and(|(_, _, damaged)| !damaged.is_empty())
 }
 
-/// Whether metadata are of the same volume in the same state, whatever opens it.
+/// Whether both metadata describe the same volume in the same state, whatever the protectors.
 fn same_volume(one: &Metadata, other: &Metadata) -> bool {
     let all = |of: &Metadata| Metadata { datums: Vec::new(), next_nonce: 0, ..of.clone() };
     all(one) == all(other)
 }
 
-/// The protector that was another one before, if it was not removed. A startup key brings its own GUID: where one was changed, and none
-/// removed, the number tells.
+/// Returns the current protector that replaced an older one, unless it was removed. A changed startup key has a new GUID; if none
+/// was removed, the number identifies it.
 fn same_protector(before: &Metadata, number: u32, now: &Metadata) -> Option<Protector> {
     let (old, new) = (Protector::all(before).0, Protector::all(now).0);
     let as_many = old.len() <= new.len();
@@ -307,7 +306,7 @@ fn same_protector(before: &Metadata, number: u32, now: &Metadata) -> Option<Prot
     new.into_iter().nth(place)
 }
 
-/// Checks that the places make sense, and that what is written would be what was read if nothing changed.
+/// Checks that the places are valid, and that writing unchanged metadata would reproduce the bytes that were read.
 fn understood(boot: &Boot, copy: &Copy, store: &dyn Store) -> Result<()> {
     Places::of(boot, &copy.metadata, store.len())?;
     let same = copy.metadata.block().is_ok_and(|block| block == copy.block);
@@ -318,9 +317,9 @@ fn understood(boot: &Boot, copy: &Copy, store: &dyn Store) -> Result<()> {
     }
 }
 
-/// The counter of the next box: above all that there are, whatever the metadata say.
+/// The counter of the next box: higher than all existing ones, whatever the metadata say.
 pub(super) fn next_counter(copy: &Copy) -> Result<u32> {
-    /// More than any change takes: metadata have room for fewer boxes.
+    /// More than any change needs: metadata have space for fewer boxes.
     const MARGIN: u32 = 1 << 16;
     let sealed = copy.metadata.datums.iter().flat_map(boxes).chain(copy.validation.hash.clone());
     let highest = sealed.filter(|datum| datum.kind == kind::SEALED).filter_map(|sealed| sealed::counter(&sealed)).max();
@@ -331,7 +330,7 @@ pub(super) fn next_counter(copy: &Copy) -> Result<u32> {
     }
 }
 
-/// Windows marks a clear key that is the only protector.
+/// Windows sets a flag in a clear key that is the only protector.
 fn mark_clear_keys(metadata: &mut Metadata) {
     const BESIDE_OTHERS: u16 = 1;
     const ALONE: u16 = 3;
@@ -343,7 +342,7 @@ fn mark_clear_keys(metadata: &mut Metadata) {
     }
 }
 
-/// How keys are derived for what is typed.
+/// The key derivation for typed secrets.
 fn derivation(opener: &Opener) -> Option<Derivation> {
     let stretched = matches!(opener, Opener::Password(_) | Opener::Recovery(_));
     stretched.then_some(Derivation { hash: "SHA-256", iterations: ITERATIONS as u32, memory: None })
@@ -361,7 +360,7 @@ fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Resu
     let opener = opener(new)?;
     let new_one = Unlock { credentials: new.credentials, keyslot: None, ..*with };
     let mut change = match Change::of(store, with) {
-        // The new one opens all whole copies already where the change was cut short in the last one.
+        // The new credential already opens all intact copies if only the last copy of an interrupted change is missing.
         Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) && has_damage(store) => {
             let Ok(change) = Change::of(store, &new_one) else { return Err(e) };
             let number = change.opened.map(|(number, _)| number);
@@ -372,7 +371,7 @@ fn change(store: &dyn Store, with: &Unlock<'_>, new: &NewCredential<'_>) -> Resu
     let protectors = change.protectors();
     let same_kind: Vec<_> = protectors.iter().filter(|protector| protector.kind == opener.kind()).collect();
     let opened = change.opened.and_then(|(number, _)| same_kind.iter().find(|protector| protector.number == number));
-    // What opened it may be of another kind: then a forgotten password is replaced.
+    // The credential may be of another kind: then it replaces a forgotten password.
     let old = match (opened, &same_kind[..]) {
         (Some(opened), _) => opened,
         (None, [only]) => only,
@@ -424,7 +423,7 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
     let nothing = Unlock::with(&[]);
     let (mut change, number) = match which {
         Removal::Opened(with) => {
-            // What is removed may open only what was there before its removal was cut short.
+            // A removed credential may open only the copies from before its interrupted removal.
             let (change, _) = Change::of_any(store, with)?;
             let number = removable(&change)?;
             (change, number)
@@ -451,7 +450,7 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
     change.prepared(Some(number), None)
 }
 
-/// The protector that was opened, if it was by something that somebody gave.
+/// Returns the protector that the given credential opened.
 fn removable(change: &Change<'_>) -> Result<u32> {
     match change.opened {
         Some((_, Kind::CLEAR)) => Err(Error::misuse("protection is suspended: the volume opens with any credential")
@@ -461,7 +460,7 @@ fn removable(change: &Change<'_>) -> Result<u32> {
     }
 }
 
-/// Opened by another protector than `number`: who removes one shows that they are left with another.
+/// Opens with a protector other than `number`: whoever removes one must show that another one remains.
 fn opened_by_another<'a>(store: &dyn Store, with: &'a Unlock<'a>, number: u32) -> Result<(Change<'a>, Option<u32>)> {
     let change = Change::of(store, with).map_err(|error| match error.kind {
         ErrorKind::Misuse(_) if with.credentials.is_empty() && error.advice.is_none() => {
@@ -528,7 +527,7 @@ fn set(store: &dyn Store, with: &Unlock<'_>, to: &HeaderAttributes<'_>) -> Resul
     match (label.map(|text| Datum::of_text(role::LABEL, text)), place) {
         (None, _) => return change.nothing(),
         (Some(label), Some(place)) => datums[place] = label,
-        // In front of the keys, where Windows has it.
+        // In front of the keys, where Windows puts it.
         (Some(label), None) => {
             let place = datums.iter().position(|datum| datum.kind != kind::HEADER_PLACE).unwrap_or(datums.len());
             datums.insert(place, label);
@@ -579,11 +578,11 @@ fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     Ok(Verified { format: NAME, copies, areas: Vec::new(), damaged, warnings })
 }
 
-/// What a copy is like whose CRC is right, beside the one that opened.
+/// The condition of a copy whose CRC is right, compared with the one that opened.
 fn state_of(copy: &Copy, opened: &Copy, vmk: Option<&Secret>) -> CopyState {
     let same = copy.block == opened.block;
     match vmk {
-        // Vista's have no hash.
+        // Vista's copies have no hash.
         Some(vmk) if same && copy.validation.hash.is_some() && !unlock::proven(copy, vmk) => {
             CopyState::Damaged("its hash (SHA-256) does not match the sealed one".to_owned())
         }

@@ -1,5 +1,5 @@
-//! Volumes that are encrypted as they are written ("encrypt on write", EOW): bitmaps say which chunks are encrypted, and a log which
-//! sectors of the chunk that was under way (dissect.fve 4.6, dissect/fve/bde/c_bde.py, `FVE_EOW_*` and `FVE_CONVLOG_*`; libbde
+//! Volumes that are encrypted as they are written ("encrypt on write", EOW): bitmaps say which chunks are encrypted, and a log says
+//! which sectors of the chunk in progress are (dissect.fve 4.6, dissect/fve/bde/c_bde.py, `FVE_EOW_*` and `FVE_CONVLOG_*`; libbde
 //! 20260916, libbde/bde_eow.h).
 //!
 //! ```text
@@ -13,7 +13,8 @@
 //!            512 the first 16 bytes of each of the chunk's sectors, before it was converted
 //! ```
 //!
-//! None of it is signed: whoever can write to the store can pass off plaintext as the volume's. So nothing is written in the clear.
+//! None of this is authenticated: whoever can write to the store can pass off plaintext as the volume's. So nothing is written in
+//! the clear.
 
 use std::ops::Range;
 
@@ -21,51 +22,51 @@ use crate::error::{Error, Result};
 use crate::little_endian::{u16_at, u32_at, u64_at};
 use crate::store::Store;
 
-/// What the structures say.
+/// The contents of the structures.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Eow {
-    /// What is in clear, in order, by its place in the store. All else is encrypted.
+    /// The plaintext ranges, in order, in bytes of the store. Everything else is encrypted.
     pub plain: Vec<Range<u64>>,
-    /// Where the structures themselves are, in order.
+    /// The ranges of the structures themselves, in order.
     pub structures: Vec<Range<u64>>,
-    /// Whether a chunk's conversion had begun and was not marked as done.
+    /// Whether the conversion of a chunk had begun and was not marked as done.
     pub under_way: bool,
-    /// What bitmaps are missing for, in order.
+    /// The ranges whose bitmaps are missing, in order.
     pub lost: Vec<Range<u64>>,
-    /// Whether a log cannot be read.
+    /// Whether a log is unreadable.
     pub log_lost: bool,
 }
 
-/// Where the volume's structures are, and what they are about.
+/// The places of the volume's structures, and the volume's properties.
 pub(super) struct About {
-    /// Both copies of the information.
+    /// The offsets of both copies of the information structure.
     pub at: [u64; 2],
-    /// Size of a sector.
+    /// The size of a sector.
     pub sector: u64,
-    /// Size of the volume.
+    /// The size of the volume.
     pub size: u64,
-    /// Whether it is being decrypted, as far as its state says.
+    /// Whether it is being decrypted, according to its state.
     pub decrypting: bool,
 }
 
-/// The most of each that is read. Windows has chunks of 8 MiB and records of 512 bytes.
+/// The limits for reading each structure. Windows uses chunks of 8 MiB and records of 512 bytes.
 const MOST_INFORMATION: usize = 64 << 10;
 const MOST_RECORD: u32 = 1 << 20;
 const MOST_CHUNK: u32 = 256 << 20;
 const MOST_LOG: u32 = 64 << 20;
-/// The most runs in clear: segments take memory.
+/// The maximum number of plaintext runs: segments take memory.
 const MOST_RUNS: usize = 1 << 18;
-/// The most records of a log whose checksums are computed; there are two.
+/// The maximum number of log records whose checksums are computed; a log has two.
 const MOST_RECORDS: usize = 16;
 
-/// Bytes of each sector that a log has.
+/// How many bytes of each sector a log stores.
 const LOGGED: usize = 16;
 
 impl Eow {
-    /// Reads the structures. Nothing if neither copy of the information is whole.
+    /// Reads the structures. `None` if neither copy of the information structure is intact.
     ///
     /// # Errors
-    /// `Io`; `Unsupported` where too many runs are in clear.
+    /// `Io`; `Unsupported` if there are too many plaintext runs.
     pub fn read(store: &dyn Store, about: &About) -> Result<Option<Self>> {
         let mut information = None;
         for at in about.at {
@@ -85,7 +86,7 @@ impl Eow {
         regions.sort_by_key(|region| region.at.start);
         let mut end = 0;
         for region in &regions {
-            // Of two that overlap, the first one counts: it is as good as the other.
+            // If two overlap, the first one is used; both are equally good.
             let start = region.at.start.max(end);
             if start >= region.at.end {
                 continue;
@@ -99,12 +100,12 @@ impl Eow {
         Ok(Some(this))
     }
 
-    /// Whether all is encrypted, and nothing is in doubt: only then nothing has to be recorded when it is written.
+    /// Whether everything is encrypted for certain. Only then a write needs no record.
     pub fn is_done(&self) -> bool {
         self.plain.is_empty() && self.lost.is_empty() && !self.under_way && !self.log_lost
     }
 
-    /// Whether nothing is known of a volume of `size` bytes.
+    /// Whether nothing is known about a volume of `size` bytes.
     pub fn is_lost(&self, size: u64) -> bool {
         self.lost.first().is_some_and(|lost| *lost == (0..size))
     }
@@ -115,7 +116,7 @@ impl Eow {
         }
     }
 
-    /// What is in the chunks of a region from `start` on.
+    /// Adds the state of a region's chunks from `start` on.
     fn take(
         &mut self,
         region: &Region,
@@ -150,8 +151,9 @@ impl Eow {
         Ok(())
     }
 
-    /// What is in a chunk whose conversion had begun. Sectors that begin as they did before are what the bitmap says, since a chunk is
-    /// marked when all of it is converted; if none does, it was marked already, or was about to be.
+    /// Adds the state of a chunk whose conversion had begun. Sectors with their old first bytes are in the state that the bitmap
+    /// gives, since a chunk is marked once all of it is converted. If there are none, the chunk was already marked, or was about to
+    /// be.
     fn take_under_way(
         &mut self,
         log: &Log,
@@ -191,14 +193,14 @@ impl Eow {
     }
 }
 
-/// A copy of the information that is whole.
+/// An intact copy of the information structure.
 pub(super) struct Information {
     len: usize,
     chunk: u32,
     log: u32,
-    /// Size of a record of the log.
+    /// The size of a record in the log.
     record: u32,
-    /// Where both copies are.
+    /// The offsets of both copies.
     pub copies: [u64; 2],
     bitmaps: Vec<u64>,
 }
@@ -208,7 +210,7 @@ impl Information {
     const HEADER: usize = 56;
     const CRC: usize = 36;
 
-    /// Reads a copy. Nothing if it is not whole, or not for sectors of this size.
+    /// Reads a copy. `None` if it is damaged, or for another sector size.
     ///
     /// # Errors
     /// `Io`.
@@ -241,13 +243,13 @@ impl Information {
     }
 }
 
-/// What a bitmap is about.
+/// The region that a bitmap covers.
 struct Region {
     at: Range<u64>,
     log: u64,
-    /// Size of the bitmap and its records.
+    /// The size of the bitmap with its records.
     len: u64,
-    /// A bit for each chunk: whether it is encrypted. Nothing where no record is whole.
+    /// One bit for each chunk: whether it is encrypted. `None` if no record is intact.
     bits: Option<Vec<u8>>,
 }
 
@@ -292,7 +294,7 @@ impl Region {
     }
 }
 
-/// A record of a bitmap that is whole.
+/// An intact record of a bitmap.
 struct Record {
     sequence: u64,
     count: u32,
@@ -315,22 +317,22 @@ impl Record {
     }
 }
 
-/// The chunk that was under way.
+/// The log of the chunk in progress.
 struct Log {
     at: u64,
-    /// The first bytes of its sectors, before they were converted.
+    /// The first bytes of its sectors, before their conversion.
     old: Vec<u8>,
 }
 
-/// A log that cannot be read.
+/// An unreadable log.
 struct LogLost;
 
 impl Log {
-    /// What the log is made of, whatever the size of sectors.
+    /// The unit of the log's structure, whatever the sector size.
     const UNIT: usize = 512;
     const HEADER: usize = 32;
 
-    /// Reads the newest record. Nothing if no chunk was under way.
+    /// Reads the newest record. `None` if no chunk was in progress.
     fn read(
         store: &dyn Store,
         at: u64,
@@ -350,9 +352,9 @@ impl Log {
             .filter(|log| (1..about.size).contains(&log.at))))
     }
 
-    /// Sequence, chunk and contents of the records that are whole. One that was written only in part has converted nothing yet.
+    /// Returns sequence, chunk and contents of the intact records. For a partly written record, no sector was converted yet.
     fn records(log: &[u8], size: usize) -> impl Iterator<Item = (u64, u64, &[u8])> {
-        // There are two, behind the log's own header. Whoever pads them pads them to whole units.
+        // There are two, behind the log's own header, possibly padded to whole units.
         let places = [Self::UNIT, Self::UNIT.saturating_add(size)].into_iter();
         let places = places.chain((Self::UNIT..log.len()).step_by(Self::UNIT));
         let records = places.filter_map(|at| log.get(at..)).filter(|record| {
@@ -368,7 +370,7 @@ impl Log {
     }
 }
 
-/// Whether the CRC-32 in the field at `at` is that of all, with the field being zero.
+/// Whether the field at `at` holds the CRC-32 of all bytes, computed with zeros in this field.
 fn crc_is_right(bytes: &[u8], at: usize) -> bool {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&bytes[..at]);
@@ -377,7 +379,7 @@ fn crc_is_right(bytes: &[u8], at: usize) -> bool {
     crc.finalize() == u32_at(bytes, at)
 }
 
-/// What of `len` bytes at `at` is there.
+/// Reads up to `len` bytes at `at`, as far as the store reaches.
 fn read_at_most(store: &dyn Store, at: u64, len: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; store.len().saturating_sub(at).min(len as u64) as usize];
     if !bytes.is_empty() {
@@ -392,7 +394,7 @@ fn within(at: u64, len: u64, size: u64) -> Option<Range<u64>> {
     Some(at..end)
 }
 
-/// The same bytes in ranges that are in order and do not overlap.
+/// Returns the ranges sorted and merged, without overlaps.
 fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
     let mut all: Vec<Range<u64>> = Vec::with_capacity(ranges.len());

@@ -1,5 +1,5 @@
-//! Finding metadata that no boot sector points to any more, as the repair tool of Windows does: by their signature, a checksum that is
-//! right, and their own place among those that they name.
+//! Finds metadata to which no boot sector points any more, as Windows' repair tool does: by their signature, a matching checksum,
+//! and their own offset among those that they list.
 
 use super::boot::{Boot, Kind, SIGNATURE};
 use super::datum::{kind, role};
@@ -10,23 +10,24 @@ use crate::error::{ErrorKind, Result};
 use crate::little_endian::u64_at;
 use crate::store::Store;
 
-/// How much is searched for a mere look.
+/// How many bytes are searched when a volume is only identified.
 pub(super) const NEAR: u64 = 64 << 20;
 
-/// What is read at a time.
+/// How many bytes are read at a time.
 const PIECE: usize = 1 << 20;
-/// Signatures without anything behind them that are looked behind: each costs time.
+/// The maximum number of false signatures that are checked: each takes time.
 const MOST_FALSE: usize = 4096;
-/// What metadata begin at a multiple of, in bytes.
+/// The alignment of metadata, in bytes.
 const ALIGNMENT: usize = 512;
 
-/// In the datum of the volume's header: what kind of volume it is.
+/// The offset in the datum of the volume's header: flags for the kind of volume.
 const FLAGS: usize = 24;
 const TO_GO: u64 = 0x800;
-/// Set in [`TO_GO`], too.
+/// Also set in [`TO_GO`].
 const ENCRYPT_ON_WRITE: u64 = 0x40;
 
-/// What a boot sector would say, for the first whole metadata within `reach` bytes. `go_on` is told how far the search is and ends it.
+/// Returns a substitute for the boot sector, from the first intact metadata within `reach` bytes. `go_on` receives the progress and
+/// can end the search.
 ///
 /// # Errors
 /// `Io`; `Cancelled`.
@@ -45,7 +46,7 @@ pub(super) fn find(store: &dyn Store, reach: u64, go_on: &dyn Fn(u64) -> bool) -
     Ok(Some(boot))
 }
 
-/// What a boot sector would say, as far as metadata tell.
+/// Returns a substitute for the boot sector, as far as the metadata allow.
 pub(super) fn boot_of(metadata: &Metadata) -> Boot {
     let header = metadata.datum(role::HEADER, kind::HEADER_PLACE).map_or(&[][..], |datum| &datum.value);
     let flags = if header.len() >= FLAGS + 8 { u64_at(header, FLAGS) } else { 0 };
@@ -55,7 +56,7 @@ pub(super) fn boot_of(metadata: &Metadata) -> Boot {
         _ if flags & ENCRYPT_ON_WRITE != 0 => Kind::EncryptOnWrite,
         _ => Kind::Windows7,
     };
-    // The same beginning in bytes and in sectors.
+    // The size of the same beginning in bytes, divided by its number of sectors.
     let divided = || u32::try_from(u64_at(header.get(8..16)?, 0).checked_div(metadata.header_sectors.into())?).ok();
     let sector_size =
         said_sector_size(metadata).or_else(divided).filter(|size| matches!(size, 512 | 4096)).unwrap_or(512);
@@ -69,7 +70,7 @@ pub(super) fn boot_of(metadata: &Metadata) -> Boot {
     }
 }
 
-/// The first place with the signature where something is `found`.
+/// Returns the first place with the signature for which `found` succeeds.
 fn search<T>(
     store: &dyn Store,
     reach: u64,

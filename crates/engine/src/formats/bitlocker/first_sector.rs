@@ -1,18 +1,18 @@
-//! The first sector of a new volume: what [`Boot`](super::boot::Boot) reads, and what other programs and a BIOS make of it.
+//! Builds the first sector of a new volume: what [`Boot`](super::boot::Boot) reads, and what other programs and a BIOS expect.
 
 use super::boot::{ENCRYPT_ON_WRITE, LEN, SIGNATURE, TO_GO_SIGNATURE, WINDOWS_7};
 use super::discovery::Discovery;
 use super::guid::Guid;
 use super::metadata::COPIES;
 
-/// b580060e-778a-4057-b39a-e3df8e81b1a1: in front of the other one in volumes To Go.
+/// b580060e-778a-4057-b39a-e3df8e81b1a1: in front of the other one in To Go volumes.
 const TO_GO: Guid =
     Guid([0x0e, 0x06, 0x80, 0xb5, 0x8a, 0x77, 0x57, 0x40, 0xb3, 0x9a, 0xe3, 0xdf, 0x8e, 0x81, 0xb1, 0xa1]);
 
 /// Jumps to [`CODE`].
 const JUMP: [u8; 3] = [0xeb, 0x58, 0x90];
 const CODE_AT: usize = 90;
-/// Prints the text behind it, then halts: real mode, loaded at 0x7c00.
+/// Prints the text behind it, then halts. Real mode, loaded at 0x7c00.
 const CODE: [u8; 25] = [
     0x31, 0xc0, // xor ax, ax
     0x8e, 0xd8, // mov ds, ax
@@ -30,10 +30,10 @@ const CODE: [u8; 25] = [
 ];
 const TEXT: &[u8] = b"BitLocker volume, nothing starts from it\r\n\0";
 
-/// Bytes of a cluster, as far as the sector says, where it has no file system.
+/// The size of a cluster in the sector without a file system, in bytes.
 const CLUSTER: u32 = 4096;
 
-/// The sector of a volume whose sectors have `sector_size` bytes, and which is encrypted as it is written where it has `eow`.
+/// The sector of a volume whose sectors have `sector_size` bytes. With `eow`, the volume is encrypted as it is written.
 pub(super) fn plain(sector_size: u32, metadata: [u64; COPIES], eow: Option<[u64; 2]>) -> [u8; LEN] {
     let mut sector = common(sector_size, (CLUSTER / sector_size).max(1) as u8);
     put(&mut sector, 3, SIGNATURE);
@@ -42,12 +42,12 @@ pub(super) fn plain(sector_size: u32, metadata: [u64; COPIES], eow: Option<[u64;
     put(&mut sector, 160, &if eow.is_some() { ENCRYPT_ON_WRITE } else { WINDOWS_7 }.0);
     put_places(&mut sector, 176, &metadata);
     put_places(&mut sector, 200, &eow.unwrap_or_default());
-    // Where Windows has texts. Without them this would also pass for the partition table of a disk.
+    // Windows has texts here. Without them the sector could pass for a partition table.
     sector[0x198..0x1e8].fill(b'x');
     sector
 }
 
-/// The sector of a volume with a discovery volume in front: a FAT32 whose sectors are those of the volume.
+/// The sector of a volume behind a discovery volume: a FAT32 with the volume's sector size.
 pub(super) fn to_go(fat: &Discovery, metadata: [u64; COPIES]) -> [u8; LEN] {
     let mut sector = common(fat.sector as u32, fat.cluster_sectors as u8);
     put(&mut sector, 3, TO_GO_SIGNATURE);
@@ -66,14 +66,14 @@ pub(super) fn to_go(fat: &Discovery, metadata: [u64; COPIES]) -> [u8; LEN] {
     sector
 }
 
-/// What both have.
+/// The fields that both share.
 fn common(sector_size: u32, cluster_sectors: u8) -> [u8; LEN] {
     let mut sector = [0; LEN];
     put(&mut sector, 0, &JUMP);
     put(&mut sector, 11, &(sector_size as u16).to_le_bytes());
     put(&mut sector, 13, &[cluster_sectors]);
     put(&mut sector, 21, &[0xf8]);
-    // Sectors of a track and heads, as every BIOS has them.
+    // Sectors per track and heads, as in every BIOS.
     put(&mut sector, 24, &63u16.to_le_bytes());
     put(&mut sector, 26, &255u16.to_le_bytes());
     put(&mut sector, 48, &(Discovery::INFO as u16).to_le_bytes());

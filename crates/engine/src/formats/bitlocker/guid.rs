@@ -11,12 +11,12 @@ use crate::random;
 pub(super) struct Guid(pub [u8; 16]);
 
 impl Guid {
-    /// The one at a place that is known to be there.
+    /// Reads a GUID at an offset that is known to exist.
     pub fn at(bytes: &[u8], at: usize) -> Self {
         Self(bytes[at..at + 16].try_into().expect("16 bytes"))
     }
 
-    /// A new one, as RFC 9562 has it (version 4).
+    /// Returns a random GUID (RFC 9562, version 4).
     ///
     /// # Errors
     /// `Io` if the system has no random bytes.
@@ -35,7 +35,7 @@ impl fmt::Display for Guid {
     }
 }
 
-/// A time as Windows counts it: in units of 100 ns since 1601.
+/// A Windows file time: in units of 100 ns since 1601.
 pub(super) mod filetime {
     use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -43,12 +43,12 @@ pub(super) mod filetime {
     const EPOCH: i64 = 11_644_473_600;
     const PER_SECOND: i64 = 10_000_000;
 
-    /// In seconds since 1970. The driver sets the highest bit of a time that it made itself.
+    /// Converts to seconds since 1970. The driver sets the highest bit of a time that it set itself.
     pub fn seconds(time: u64) -> i64 {
         (time & i64::MAX as u64) as i64 / PER_SECOND - EPOCH
     }
 
-    /// The present, cut to milliseconds as the programs of Windows do.
+    /// The current time, truncated to milliseconds as Windows programs do.
     pub fn now() -> u64 {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         (since_1970.as_millis() as u64 + EPOCH as u64 * 1000) * 10_000

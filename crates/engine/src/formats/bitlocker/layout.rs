@@ -1,7 +1,7 @@
-//! From the state of a volume to its layout.
+//! Builds the layout of a volume from its state.
 //!
-//! What is encrypted is judged by the place on the disk, and tweaks count from there too, also for what is read somewhere else: the first
-//! sectors of the volume, whose own place the boot sector and noise take. Where metadata lie, the plaintext is zeros.
+//! The offset on the disk decides whether a sector is encrypted, and its tweak. This also applies to the relocated first sectors of
+//! the volume, whose own place is taken by the boot sector and noise. In place of the metadata the plaintext reads as zeros.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,65 +18,65 @@ use crate::little_endian::u64_at;
 use crate::store::{SMALLEST_SECTOR, Store};
 use crate::volume::{Layout, Payload, Segment};
 
-/// Where the parts of a volume are, in bytes of its store.
+/// The places of a volume's parts, in bytes of its store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Places {
-    /// Size of the volume: whole sectors.
+    /// The size of the volume: whole sectors.
     pub size: u64,
-    /// Size of a sector.
+    /// The size of a sector.
     pub sector: u64,
-    /// The first bytes of the volume, which are stored elsewhere. In Vista's they stand where they are, in clear.
+    /// The size of the volume's beginning that is relocated. On Vista's volumes it stays in place, in the clear.
     pub header: u64,
-    /// Where these are stored.
+    /// The offset to which it is relocated.
     pub header_place: u64,
-    /// What else is not part of the plaintext, in order, with what it is called: it reads as zeros.
+    /// The other ranges that are not part of the plaintext, in order, with their names: they read as zeros.
     pub reserved: Vec<(Range<u64>, &'static str)>,
-    /// How far the data are encrypted.
+    /// The watermark up to which the data are encrypted.
     pub encrypted: u64,
-    /// Parts of which more is known than the watermark says, in order.
+    /// Parts about which more is known than the watermark says, in order.
     pub apart: Vec<Part>,
-    /// Whether it is one of Vista's: the boot sector and the 15 sectors behind it are in clear.
+    /// Whether Vista made the volume: the boot sector and the 15 sectors behind it are in the clear.
     pub vista: bool,
 }
 
-/// Whole sectors on the disk, in bytes of the store, and what is in them.
+/// Whole sectors on the disk, in bytes of the store, and their state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub at: Range<u64>,
     pub found: ZoneState,
 }
 
-/// What is in sectors.
+/// The state of sectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ZoneState {
     Encrypted,
     Plain,
-    /// Some of each in one sector: this is its plaintext.
+    /// A partly encrypted sector, with its plaintext.
     Torn(Arc<[u8]>),
 }
 
-/// The most bytes that are stored elsewhere. A discovery volume of Windows takes 5 MiB.
+/// The largest relocated beginning, in bytes. Windows' discovery volume takes 5 MiB.
 const LONGEST_HEADER: u64 = 64 << 20;
 
-/// Sectors at the beginning of one of Vista's volumes that are in clear.
+/// The number of plain sectors at the beginning of Vista's volumes.
 const VISTA_CLEAR: u64 = 16;
 
-/// Bytes of a volume's beginning that tell what file system it has.
+/// How many bytes of a volume's beginning are checked for a file system.
 const HEADER_LOOK: u64 = 8192;
 
 impl Places {
-    /// What the boot sector and the metadata say.
+    /// Reads the places from the boot sector and the metadata.
     ///
     /// # Errors
-    /// `Malformed` where the places overlap, are outside the volume or no whole sectors; `Unsupported` for another state or size of
-    /// sectors.
+    /// `Malformed` if places overlap, are outside the volume or are not whole sectors; `Unsupported` for another state or sector
+    /// size.
     pub fn of(boot: &Boot, metadata: &Metadata, store_len: u64) -> Result<Self> {
         let sector = u64::from(boot.sector_size);
         if !matches!(sector, 512 | 1024 | 2048 | 4096) {
             return Err(malformed("sector size", 11, format!("{sector} bytes")));
         }
         let vista = boot.kind == Kind::Vista;
-        // Nobody has sealed the boot sector.
+        // The boot sector is not sealed.
         if vista != (metadata.version == VISTA) {
             let what = format!("{}, but the first sector is of {}", metadata.version, boot.kind.name());
             return Err(malformed("version of the metadata", 10, what));
@@ -87,9 +87,9 @@ impl Places {
         }
         let whole = store_len / sector * sector;
         let (size, encrypted) = match (metadata.state, metadata.next_state) {
-            // Others take all for encrypted where it is 0.
+            // Other programs treat everything as encrypted if it is 0.
             (State::ENCRYPTED, State::ENCRYPTED) if metadata.state_offset == 0 => (whole, whole),
-            // Behind the end of the volume there may be more of a partition.
+            // The partition may extend beyond the end of the volume.
             (State::ENCRYPTED, State::ENCRYPTED) => (metadata.state_offset, metadata.state_offset),
             (State::DECRYPTED, State::DECRYPTED) => (whole, 0),
             (State::DIRTY | State::PAUSED | State::UNDER_WAY | State::ENCRYPTED | State::DECRYPTED, _) => {
@@ -120,10 +120,10 @@ impl Places {
         Ok(places)
     }
 
-    /// Adds a part that is not of the plaintext.
+    /// Adds an area that is not part of the plaintext.
     ///
     /// # Errors
-    /// `Malformed` if it is not in the volume.
+    /// `Malformed` if it is outside the volume.
     pub fn reserve(&mut self, at: u64, len: u64, what: &'static str) -> Result<()> {
         let end = at.checked_add(len).filter(|end| *end <= self.size && len > 0);
         let whole = at.is_multiple_of(self.sector) && len.is_multiple_of(self.sector);
@@ -136,7 +136,7 @@ impl Places {
         Ok(())
     }
 
-    /// Checks that no part overlaps another.
+    /// Checks that no areas overlap.
     ///
     /// # Errors
     /// `Malformed`.
@@ -153,7 +153,7 @@ impl Places {
     }
 }
 
-/// The size of a sector, in bytes, where the metadata say it: since Windows 8.
+/// The size of a sector in the metadata, in bytes, which is there since Windows 8.
 pub(super) fn said_sector_size(metadata: &Metadata) -> Option<u32> {
     const SECTOR_SIZE: usize = 44;
     let header = &metadata.datum(role::HEADER, kind::HEADER_PLACE)?.value;
@@ -161,14 +161,14 @@ pub(super) fn said_sector_size(metadata: &Metadata) -> Option<u32> {
     Some(u32::from_le_bytes(*said)).filter(|size| matches!(size, 512 | 4096))
 }
 
-/// The place and the size of what is stored elsewhere.
+/// Returns the offset and size of the relocated beginning.
 fn header(metadata: &Metadata, sector: u64) -> Result<(u64, u64)> {
     let said = metadata.datum(role::HEADER, kind::HEADER_PLACE).filter(|datum| datum.value.len() >= 16);
     let (place, len) = match said {
         Some(datum) => (u64_at(&datum.value, 0), u64_at(&datum.value, 8)),
         None => (metadata.header_place, u64::from(metadata.header_sectors) * sector),
     };
-    // It is said twice, in bytes and in sectors. The size of a sector comes from the first sector, which nobody has sealed.
+    // The size is there in bytes and in sectors. The sector size comes from the first sector, which is not sealed.
     if metadata.header_sectors > 0 && u64::from(metadata.header_sectors) * sector != len {
         let what = format!("{len} bytes, but {} sectors of {sector} bytes", metadata.header_sectors);
         return Err(malformed("size of the volume's header", 28, what));
@@ -180,8 +180,8 @@ fn header(metadata: &Metadata, sector: u64) -> Result<(u64, u64)> {
 }
 
 impl Places {
-    /// What a file system is seen in at the beginning: in plaintext, or in what the key makes of it. Nothing if in neither. Vista has
-    /// its first sectors in clear, so that it is told by the records of its files.
+    /// Returns whether the beginning shows a file system as stored, or after decryption; `None` if neither. Vista's first sectors
+    /// are in the clear, so file records are checked there.
     ///
     /// # Errors
     /// `Io`.
@@ -200,7 +200,7 @@ impl Places {
         Ok(is_known(&bytes).then_some(ZoneState::Encrypted))
     }
 
-    /// Where what tells a file system is stored.
+    /// Returns where to look for a file system.
     fn telling(&self, store: &dyn Store) -> Result<Option<Range<u64>>> {
         if !self.vista {
             return Ok(Some(self.header_place..self.header_place + self.header.min(HEADER_LOOK)));
@@ -234,7 +234,7 @@ impl Places {
 }
 
 impl Places {
-    /// The layout of a range of the store that holds plaintext or ciphertext, all of it.
+    /// The layout of a range of the store that consists entirely of data, plain or encrypted.
     ///
     /// # Errors
     /// `Malformed`.
@@ -245,7 +245,7 @@ impl Places {
     }
 }
 
-/// A layout under construction: what is added follows what is there.
+/// A layout under construction, extended at its end.
 struct Segments<'a> {
     places: &'a Places,
     cipher: &'a Arc<dyn SectorCipher>,
@@ -260,7 +260,7 @@ impl Segments<'_> {
         }
     }
 
-    /// What is stored in a range.
+    /// Adds the stored contents of a range.
     fn stored(&mut self, range: Range<u64>) {
         let places = self.places;
         let first = places.apart.partition_point(|part| part.at.end <= range.start);
@@ -279,7 +279,7 @@ impl Segments<'_> {
         self.by_watermark(at..range.end);
     }
 
-    /// What is stored in a range, encrypted as far as the watermark goes.
+    /// Adds the stored contents of a range, encrypted up to the watermark.
     fn by_watermark(&mut self, range: Range<u64>) {
         let border = self.places.encrypted.clamp(range.start, range.end);
         let payload = Payload::crypt(Arc::clone(self.cipher), range.start / self.places.sector);
@@ -287,8 +287,8 @@ impl Segments<'_> {
         self.push(range.end - border, border, Payload::Clear);
     }
 
-    /// The beginning of one of Vista's volumes: the boot sector as NTFS has it, and 15 sectors in clear. In the volume, the metadata are
-    /// where NTFS has its name, and the cluster of the MFT's mirror.
+    /// Adds the beginning of a Vista volume: the boot sector as NTFS has it, and 15 plain sectors. On the disk, BitLocker's
+    /// signature and metadata offset replace the name of NTFS and the cluster of the MFT mirror.
     fn vista_header(&mut self, metadata: &Metadata, store: &dyn Store) -> Result<()> {
         let mut sector = vec![0; self.places.sector as usize];
         store.read_at(0, &mut sector)?;

@@ -1,5 +1,6 @@
-//! A metadata block, of which a volume has three: what is encrypted how and how far, and the protectors of its key (libbde, "BitLocker
-//! Drive Encryption (BDE) format", sections "FVE metadata block header", "FVE metadata header" and "FVE metadata validation").
+//! A metadata block, of which a volume has three: the encryption method and progress, and the protectors of the key (libbde,
+//! "BitLocker Drive Encryption (BDE) format", sections "FVE metadata block header", "FVE metadata header" and "FVE metadata
+//! validation").
 //!
 //! ```text
 //! block     0 "-FVE-FS-" 8 │  8 size, in units of 16 (Vista: bytes) 2 │ 10 version 2 │ 12 state 2 │ 14 next state 2 │
@@ -19,43 +20,43 @@ use crate::formats::in_place::Towards;
 use crate::little_endian::{u16_at, u32_at, u64_at};
 use crate::store::Store;
 
-/// Size of the place of one copy since Windows 7, in bytes.
+/// The size of the area for one copy since Windows 7, in bytes.
 pub(super) const AREA: u64 = 64 << 10;
-/// The same in Vista, before it is rounded to clusters.
+/// The same for Vista, before rounding to clusters.
 const VISTA_AREA: u64 = 16 << 10;
-/// Size of the place of one copy of a version, in bytes, before it is rounded to clusters.
+/// The size of the area for one copy of this version, in bytes, before rounding to clusters.
 pub(super) fn area(version: u16) -> u64 {
     if version == VISTA { VISTA_AREA } else { AREA }
 }
 
-/// Copies of the block.
+/// The number of copies of the block.
 pub(super) const COPIES: usize = 3;
 
-/// Where the data set begins, and its datums.
+/// The offsets of the data set and its datums.
 const DATA_SET: usize = 64;
 const DATUMS: usize = DATA_SET + 48;
-/// Bytes in front of the sealed hash, behind the block.
+/// The size of the part before the sealed hash, behind the block, in bytes.
 const VALIDATION: usize = 8;
-/// What the block is padded to.
+/// The block is padded to a multiple of this, in bytes.
 const UNIT: usize = 16;
 
 /// Versions of the block.
 pub(super) const VISTA: u16 = 1;
 pub(super) const WINDOWS_7: u16 = 2;
 
-/// What state the data are in.
+/// The state of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State(pub u16);
 
 impl State {
     pub const DECRYPTED: Self = Self(1);
-    /// Half-way, and a log tells which sectors are what.
+    /// Partly converted, with a log that says which sectors are encrypted.
     pub const DIRTY: Self = Self(2);
     pub const PAUSED: Self = Self(3);
     pub const ENCRYPTED: Self = Self(4);
     pub const UNDER_WAY: Self = Self(5);
 
-    /// What it means, going to `next`.
+    /// Its meaning, if the state after the conversion is `next`.
     pub fn towards(self, next: Self) -> BitLockerState {
         let towards = match next {
             Self::ENCRYPTED => Some(Towards::Encrypted),
@@ -73,29 +74,30 @@ impl State {
     }
 }
 
-/// A block as it is stored, without what validates it.
+/// A block as stored, without its validation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Metadata {
     pub version: u16,
     pub state: State,
     pub next_state: State,
-    /// How far the data are encrypted, in bytes: their size once they all are.
+    /// How far the data are encrypted, in bytes: their size once all are.
     pub state_offset: u64,
-    /// Size of the log of a conversion, in bytes.
+    /// The size of the conversion log, in bytes.
     pub log_size: u32,
-    /// Sectors at the beginning of the volume that are stored elsewhere.
+    /// The number of relocated sectors of the volume's beginning.
     pub header_sectors: u32,
-    /// Where the copies are, in bytes.
+    /// The offsets of the copies, in bytes.
     pub copies: [u64; COPIES],
-    /// Where the beginning of the volume is stored, in bytes. In Vista's: the cluster of the MFT's mirror, as an NTFS boot sector has it.
+    /// The offset of the volume's relocated beginning, in bytes. On Vista: the cluster of the MFT mirror, as in an NTFS boot
+    /// sector.
     pub header_place: u64,
     pub volume: Guid,
-    /// The counter in the nonce of the next box that is sealed.
+    /// The counter for the nonce of the next sealed box.
     pub next_nonce: u32,
     pub method: u16,
-    /// The second place of the method: the same, or 0.
+    /// The method's second field: the same, or 0.
     pub method_again: u16,
-    /// When the volume was made, as Windows counts time.
+    /// When the volume was created, as a Windows file time.
     pub created: u64,
     pub datums: Vec<Datum>,
 }
@@ -148,7 +150,7 @@ impl Metadata {
     /// The block as it is stored, padded to its unit.
     ///
     /// # Errors
-    /// `Misuse` if it does not fit its place, together with what validates it.
+    /// `Misuse` if it does not fit its area together with its validation.
     pub fn block(&self) -> Result<Vec<u8>> {
         let mut datums = Vec::new();
         self.datums.iter().for_each(|datum| datum.put(&mut datums));
@@ -185,12 +187,12 @@ impl Metadata {
         Ok(block)
     }
 
-    /// The datums of protectors, with their places among all datums.
+    /// Returns the datums of protectors, with their indices among all datums.
     pub fn protectors(&self) -> impl Iterator<Item = (usize, &Datum)> {
         self.datums.iter().enumerate().filter(|(_, d)| d.kind == kind::PROTECTOR && d.role == role::PROTECTOR)
     }
 
-    /// The first datum of a role and type.
+    /// Returns the first datum of a role and type.
     pub fn datum(&self, role: u16, kind: u16) -> Option<&Datum> {
         self.datums.iter().find(|datum| (datum.role, datum.kind) == (role, kind))
     }
@@ -201,22 +203,22 @@ impl Metadata {
     }
 }
 
-/// Size of the block that `bytes` begin with, in bytes: what its CRC and its hash are of.
+/// The size of the block at the beginning of `bytes`, in bytes: the part that CRC and hash cover.
 fn block_size(bytes: &[u8]) -> usize {
     let size = usize::from(u16_at(bytes, 8));
     if u16_at(bytes, 10) == VISTA { size } else { size * UNIT }
 }
 
-/// What stands behind a block and tells whether it is whole, and who wrote it.
+/// The validation behind a block: whether it is intact, and who wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Validation {
     pub version: u16,
-    /// The SHA-256 of the block: a sealed box under the volume master key, or a key in clear where nothing is encrypted.
+    /// The SHA-256 of the block: a sealed box under the volume master key, or a clear key if nothing is encrypted.
     pub hash: Option<Datum>,
 }
 
 impl Validation {
-    /// As it is stored behind `block`.
+    /// Returns it as stored behind `block`.
     pub fn bytes(&self, block: &[u8]) -> Vec<u8> {
         let room = area(u16_at(block, 10));
         let mut bytes = ((room - block.len() as u64) as u16).to_le_bytes().to_vec();
@@ -231,16 +233,16 @@ impl Validation {
 
 /// One copy of the metadata.
 pub(super) struct Copy {
-    /// Where it is, in bytes.
+    /// Its offset, in bytes.
     pub at: u64,
-    /// The block, whose CRC is right.
+    /// The block, whose CRC matches.
     pub block: Vec<u8>,
     pub metadata: Metadata,
     pub validation: Validation,
 }
 
 impl Copy {
-    /// Whether nothing can show who wrote it: Vista has no hash.
+    /// Whether nothing can prove who wrote it: Vista has no hash.
     pub fn seals_nothing(&self) -> bool {
         self.metadata.version == VISTA && self.validation.hash.is_none()
     }
@@ -248,7 +250,7 @@ impl Copy {
     /// Reads the copy at `at`.
     ///
     /// # Errors
-    /// Those of [`Metadata::parse`]; `Malformed` where it is cut short, its CRC is wrong, or it says that it is somewhere else.
+    /// Those of [`Metadata::parse`]; `Malformed` if it is truncated, its CRC is wrong, or it claims another offset.
     pub fn read(store: &dyn Store, at: u64) -> Result<Self> {
         let malformed = |field, offset, what: String| -> Error { ErrorKind::Malformed { field, offset, what }.into() };
         let there = store.len().saturating_sub(at).min(AREA) as usize;
@@ -257,7 +259,7 @@ impl Copy {
         }
         let mut bytes = vec![0; there];
         store.read_at(at, &mut bytes)?;
-        // A block that is cut short is told from something else by its signature.
+        // A truncated block is recognised by its signature.
         let metadata = Metadata::parse(&bytes, at)?;
         let size = block_size(&bytes);
         let (Some(block), Some(behind)) = (bytes.get(..size), bytes.get(size..).filter(|b| b.len() >= VALIDATION))
@@ -275,7 +277,7 @@ impl Copy {
         if !metadata.copies.contains(&at) {
             return Err(malformed("positions of the metadata", at + 32, "this copy is not among them".to_owned()));
         }
-        // What makes no sense here is told when the hash is needed.
+        // An invalid hash is reported when it is needed.
         let hash = Datum::first(&behind[VALIDATION..]);
         let validation = Validation { version: u16_at(behind, 2), hash };
         Ok(Self { at, block: block.to_vec(), metadata, validation })

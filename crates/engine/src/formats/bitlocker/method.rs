@@ -1,4 +1,4 @@
-//! How the data are encrypted (libbde, "BitLocker Drive Encryption (BDE) format", section "Encryption methods").
+//! The encryption methods of the data (libbde, "BitLocker Drive Encryption (BDE) format", section "Encryption methods").
 
 use std::sync::Arc;
 
@@ -7,32 +7,32 @@ use claviger_crypto::{Acceleration, Secret, SectorCipher};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A method, and what this program calls it.
+/// A method, and its names in this program.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Method {
-    /// Its number in the metadata, and the type of its key.
+    /// Its number in the metadata, which is also the type of its key.
     pub number: u16,
-    /// What one names it when a volume is created.
+    /// Its name for creating a volume.
     pub name: &'static str,
     /// Its mode of operation.
     pub mode: &'static str,
-    /// Bits of its AES keys.
+    /// The size of its AES keys, in bits.
     pub bits: u32,
-    /// What dm-crypt calls it.
+    /// dm-crypt's name for it.
     specification: &'static str,
-    /// Bytes of the volume key, as it is stored.
+    /// The size of the volume key as stored, in bytes.
     pub stored_key: usize,
-    /// Bytes of each of the AES keys in it, and where these begin.
+    /// The size of each AES key in it, in bytes, and the keys' offsets.
     keys: (usize, &'static [usize]),
 }
 
-/// All of them, the default of Windows first.
+/// All methods, Windows' default first.
 pub(super) static METHODS: &[Method] = &[
     of(0x8004, "XTS-AES-128", "XTS", 128, "aes-xts-plain64", 32, (16, &[0, 16])),
     of(0x8005, "XTS-AES-256", "XTS", 256, "aes-xts-plain64", 64, (32, &[0, 32])),
     of(0x8002, "AES-CBC-128", "CBC", 128, "aes-cbc-eboiv", 16, (16, &[0])),
     of(0x8003, "AES-CBC-256", "CBC", 256, "aes-cbc-eboiv", 32, (32, &[0])),
-    // The key of the sectors' keys is in the second half, whatever the size of keys.
+    // The diffuser's key, which derives the sector keys, is in the second half, whatever the key size.
     of(0x8000, "AES-CBC-128-Elephant", "CBC-Elephant", 128, "aes-cbc-elephant", 64, (16, &[0, 32])),
     of(0x8001, "AES-CBC-256-Elephant", "CBC-Elephant", 256, "aes-cbc-elephant", 64, (32, &[0, 32])),
 ];
@@ -50,7 +50,7 @@ const fn of(
 }
 
 impl Method {
-    /// The one of that number.
+    /// Returns the method with that number.
     ///
     /// # Errors
     /// `Unsupported`.
@@ -59,7 +59,7 @@ impl Method {
         known.ok_or_else(|| Error::unsupported(format!("encryption method {number:#06x}")))
     }
 
-    /// The AES keys in a volume key, one after the other.
+    /// Returns the AES keys in a volume key, concatenated.
     ///
     /// # Errors
     /// `Malformed` for a key of another size.
@@ -76,10 +76,10 @@ impl Method {
         Ok(keys)
     }
 
-    /// The cipher under a volume key.
+    /// Returns the cipher for a volume key.
     ///
     /// # Errors
-    /// `Malformed` for a key of another size; `Unsupported` for a size of sectors that no cipher has.
+    /// `Malformed` for a key of another size; `Unsupported` for an unsupported sector size.
     pub fn cipher(&self, stored: &Secret, sector_size: u32, with: Acceleration) -> Result<Arc<dyn SectorCipher>> {
         let key = self.keys(stored)?;
         let sectors = Sectors { size: sector_size as usize, large_iv: true, iv_offset: 0 };

@@ -1,6 +1,6 @@
-//! BitLocker (libbde, "BitLocker Drive Encryption (BDE) format"; cryptsetup 2.7, lib/bitlk; dislocker 0.7.3): three copies of metadata
-//! somewhere in the volume, which the first sector points to. Protectors open the volume master key (VMK), which opens the
-//! volume's own key (FVEK).
+//! BitLocker (libbde, "BitLocker Drive Encryption (BDE) format"; cryptsetup 2.7, lib/bitlk; dislocker 0.7.3): three copies of
+//! metadata in the volume, to which the first sector points. Protectors open the volume master key (VMK), which opens the full
+//! volume encryption key (FVEK).
 
 mod boot;
 mod convert;
@@ -66,10 +66,10 @@ pub static BITLOCKER: BitLocker = BitLocker(());
 
 const NAME: &str = "BitLocker";
 
-/// What the copies of the metadata are called.
+/// The names of the metadata copies.
 const HEADER_COPIES: [WhichHeader; COPIES] = [WhichHeader::Primary, WhichHeader::SecondCopy, WhichHeader::ThirdCopy];
 
-/// Bytes of a volume master key.
+/// The size of a volume master key, in bytes.
 const VMK: usize = 32;
 
 impl Format for BitLocker {
@@ -132,7 +132,7 @@ impl Creator for BitLocker {
         create::reserved(len, spec)
     }
 
-    /// A startup key opens it alone.
+    /// A startup key opens a volume without a passphrase.
     fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
         keyfiles.is_empty()
     }
@@ -147,15 +147,15 @@ impl Creator for BitLocker {
     }
 }
 
-/// A header that was read.
+/// A header that has been read.
 struct BitLockerHeader {
     store: Arc<dyn Store>,
     boot: Boot,
-    /// The copies of the metadata that are whole, in their order.
+    /// The intact copies of the metadata, in order.
     copies: Vec<Copy>,
-    /// What is wrong with the others: number and error.
+    /// The damaged copies: number and error.
     damaged: Vec<Damaged>,
-    /// What is wrong with the first sector.
+    /// The damage of the first sector.
     first_sector: Option<&'static str>,
 }
 
@@ -182,7 +182,7 @@ impl BitLockerHeader {
         Ok(Self { store: Arc::clone(store), boot, copies, damaged, first_sector })
     }
 
-    /// What is taken for true: the first copy that is whole, since it is written first.
+    /// The copy to trust: the first intact one, since it is written first.
     fn first(&self) -> &Copy {
         &self.copies[0]
     }
@@ -252,8 +252,8 @@ impl BitLockerHeader {
         Ok(Unlocked { layout, facts, warnings, trials, derivations, took: begun.elapsed(), recognised })
     }
 
-    /// What to say where nothing shows that somebody with the key wrote a copy. Vista seals no hash: such a volume is written where all of
-    /// it is encrypted, so that no metadata make anybody write in the clear.
+    /// Returns a warning if nothing proves that a copy was written with the key. Vista seals no hash: such a volume is written as
+    /// if it were entirely encrypted, so that no manipulated metadata cause plaintext to be written.
     fn unproven(&self, copy: &Copy) -> Option<Warning> {
         let metadata = &copy.metadata;
         let encrypted = is_encrypted(metadata);
@@ -270,7 +270,7 @@ impl BitLockerHeader {
         }
     }
 
-    /// What bitmaps say of a volume that is encrypted as it is written: its state says that it is encrypted. Puts that into `places`.
+    /// Applies the bitmaps of a volume with encrypt-on-write to `places`. Its state alone says that all of it is encrypted.
     fn written_encrypted(
         &self,
         metadata: &Metadata,
@@ -341,8 +341,9 @@ impl BitLockerHeader {
         }
     }
 
-    /// What is there where the metadata say that nothing is encrypted: other programs take all for encrypted where they say that of the
-    /// offset alone, and anybody can say that all is decrypted. So the data are looked at. What they do not bear out is only read.
+    /// Checks the data of a volume whose metadata say that nothing is encrypted. Other programs read everything as encrypted if
+    /// only the offset says so, and anybody can write that a volume is decrypted. If the data do not confirm it, the volume is
+    /// read-only.
     fn watermark_of_zero(
         &self,
         metadata: &Metadata,
@@ -376,12 +377,12 @@ impl BitLockerHeader {
         Ok(AboutState::read_only(&format!("{what} The volume is read-only.")))
     }
 
-    /// The copy that the credentials open, the first one that is proven by its hash if there is one, and what opened it.
+    /// Returns the copy that the credentials open, preferring the first one proven by its hash, and the keys.
     fn opened(&self, with: &Unlock<'_>) -> Result<(&Copy, OpenedKeys)> {
         first_opened(self.copies.iter(), with).map(|(copy, opened)| self.proven(copy, opened))
     }
 
-    /// `copy`, unless its hash is wrong and another one's is right.
+    /// Returns `copy`, unless its hash is wrong and another copy's is right.
     fn proven<'a>(&'a self, copy: &'a Copy, opened: OpenedKeys) -> (&'a Copy, OpenedKeys) {
         let Some(vmk) = opened.vmk.as_ref().filter(|vmk| !unlock::proven(copy, vmk)) else { return (copy, opened) };
         let right = self.copies.iter().find(|other| unlock::proven(other, vmk));
@@ -392,7 +393,7 @@ impl BitLockerHeader {
         }
     }
 
-    /// What is wrong with the copies of the metadata, but does not keep the volume from being opened.
+    /// Warnings about damaged copies that do not keep the volume from being opened.
     fn warnings(&self) -> Vec<Warning> {
         let first_sector = self
             .first_sector
@@ -446,7 +447,7 @@ impl BitLockerHeader {
 }
 
 impl Header for BitLockerHeader {
-    /// A startup key takes the place of a password, and nothing is asked for where the key lies open.
+    /// A startup key replaces the password, and a clear key needs none.
     fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
         keyfiles.is_empty() && !unlock::is_open(&self.first().metadata)
     }
@@ -480,7 +481,7 @@ impl Header for BitLockerHeader {
     }
 }
 
-/// What a boot sector would say, and the copies of the metadata near the beginning that are whole.
+/// Returns a substitute for the boot sector, and the intact copies of the metadata near the beginning.
 fn search(store: &dyn Store) -> Result<Option<FoundCopies>> {
     find::find(store, find::NEAR, &|_| true)?.map(|boot| read_copies(store, boot)).transpose()
 }
@@ -488,19 +489,19 @@ fn search(store: &dyn Store) -> Result<Option<FoundCopies>> {
 type Damaged = (usize, Error);
 type FoundCopies = (Boot, Vec<Copy>, Vec<Damaged>);
 
-/// The copies that are whole, what is wrong with the others, and the boot sector with what the first of them adds.
+/// Returns the intact copies, the errors of the others, and the boot sector, completed from the first intact copy.
 ///
 /// # Errors
-/// What is wrong with the first where none is whole.
+/// The first copy's error if none is intact.
 fn read_copies(store: &dyn Store, boot: Boot) -> Result<FoundCopies> {
-    // A copy knows the others, of which Vista's boot sector has no places, and a damaged one wrong ones.
+    // A copy lists the offsets of all. Vista's boot sector does not, and a damaged one lists wrong offsets.
     let known = boot.metadata.iter().find_map(|at| Copy::read(store, *at).ok());
     let places = known.map_or_else(|| boot.metadata.clone(), |copy| copy.metadata.copies.to_vec());
     let (mut copies, mut damaged): (Vec<Copy>, Vec<Damaged>) = (Vec::new(), Vec::new());
     for (number, at) in places.into_iter().enumerate() {
         match Copy::read(store, at) {
             Ok(copy) => copies.push(copy),
-            // A place that the disk cannot read is damage like any other.
+            // A copy that the disk cannot read counts as damaged.
             Err(error) => damaged.push((number, error)),
         }
     }
@@ -510,15 +511,15 @@ fn read_copies(store: &dyn Store, boot: Boot) -> Result<FoundCopies> {
     }
 }
 
-/// What the first sector leads to.
+/// Reads the copies to which the first sector points.
 ///
 /// # Errors
-/// `NotThisFormat` where it is none of BitLocker; those of [`read_copies`].
+/// `NotThisFormat` if it is not BitLocker's; those of [`read_copies`].
 fn led_to(store: &dyn Store) -> Result<FoundCopies> {
     read_copies(store, Boot::read(store)?.ok_or_else(no_first_sector)?)
 }
 
-/// The first copy that the credentials open, and what opened it. Copies that say the same are tried once.
+/// Returns the first copy that the credentials open, and the keys. Identical copies are tried once.
 fn first_opened<'a>(copies: impl Iterator<Item = &'a Copy>, with: &Unlock<'_>) -> Result<(&'a Copy, OpenedKeys)> {
     let mut error = None;
     let mut tried: Vec<&Copy> = Vec::new();
@@ -541,12 +542,12 @@ fn is_decrypted(metadata: &Metadata) -> bool {
     (metadata.state, metadata.next_state) == (State::DECRYPTED, State::DECRYPTED)
 }
 
-/// Whether all is encrypted.
+/// Whether everything is encrypted.
 fn is_encrypted(metadata: &Metadata) -> bool {
     (metadata.state, metadata.next_state) == (State::ENCRYPTED, State::ENCRYPTED)
 }
 
-/// Why it is not one of BitLocker.
+/// Why the store is not a BitLocker volume.
 const NO_FIRST_SECTOR: &str = "no BitLocker signature in the first sector";
 
 fn no_first_sector() -> Error {
@@ -557,7 +558,7 @@ fn no_copy() -> Error {
     ErrorKind::Malformed { field: "metadata", offset: 0, what: "no copy is intact".to_owned() }.into()
 }
 
-/// What the state of the data means to whoever opens the volume.
+/// What the state of the data means for opening the volume.
 #[derive(Default)]
 struct AboutState {
     read_only: bool,
@@ -583,7 +584,7 @@ fn bitmap_lost(range: &Range<u64>) -> Warning {
     .into()
 }
 
-/// `ours` says that a log of this program tells what is what in a dirty one.
+/// `ours` means that a log of this program records the state of each sector in a dirty volume.
 fn about_state(copy: &Copy, with: &Unlock<'_>, ours: bool) -> AboutState {
     let metadata = &copy.metadata;
     let name = metadata.state.towards(metadata.next_state);

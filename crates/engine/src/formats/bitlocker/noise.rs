@@ -1,7 +1,7 @@
-//! Whether bytes look like ciphertext.
+//! Tells whether bytes look like ciphertext.
 
-/// Whether a sector may be ciphertext. Where pairs of equal bytes are three times as many as chance makes it is not: chance never gets
-/// there, not once in all sectors of all disks.
+/// Whether a sector may be ciphertext. It cannot be if equal bytes occur in three times as many pairs as expected by chance: random
+/// bytes never do, not once in all sectors of all disks.
 pub(super) fn is_noise(sector: &[u8]) -> bool {
     let mut counts = [0u64; 256];
     sector.iter().for_each(|byte| counts[usize::from(*byte)] += 1);

@@ -1,5 +1,5 @@
-//! New protectors. Each holds the volume master key (VMK) under a key of its own, and that key under the VMK: so a new VMK can be given to
-//! all of them without anybody's password.
+//! Creates protectors. Each holds the volume master key (VMK) encrypted with a key of its own, and this key encrypted with the VMK.
+//! So all of them can get a new VMK without anybody's password.
 
 use claviger_crypto::Secret;
 use claviger_crypto::stretch::{Task, stretch};
@@ -15,28 +15,28 @@ use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::random;
 
-/// Characters of the shortest password that Windows takes.
+/// The number of characters in the shortest password that Windows accepts.
 const SHORTEST_PASSWORD: usize = 8;
 
-/// What kind of secret is stretched, in front of the salt.
+/// The kind of a stretched secret, stored in front of the salt.
 mod stretched {
     pub const RECOVERY: u16 = 0x1000;
     pub const PASSWORD: u16 = 0x1001;
 }
 
-/// What a new protector opens with.
+/// What opens a new protector.
 pub(super) enum Opener {
     /// The hash of a password.
     Password(Secret),
     /// The key of a recovery password.
     Recovery(Secret),
     StartupKey(StartupKey),
-    /// Nothing: a new key, which lies open.
+    /// Nothing: a new clear key.
     Clear,
 }
 
 impl Opener {
-    /// What a credential is to a new protector. A recovery password is known by its looks.
+    /// Converts a credential for a new protector. A recovery password is recognised by its form.
     ///
     /// # Errors
     /// `Misuse` for a password that is too short, a recovery password with a mistake, and for more or less than one credential;
@@ -63,7 +63,7 @@ impl Opener {
         }
     }
 
-    /// The kind of a protector that it opens.
+    /// The kind of the protectors that it opens.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Password(_) => Kind::PASSWORD,
@@ -73,7 +73,7 @@ impl Opener {
         }
     }
 
-    /// A protector that it opens, which is known by `guid`; one with a startup key is known by that key's.
+    /// Returns a protector that it opens, identified by `guid`, or by the startup key's own GUID.
     ///
     /// # Errors
     /// `Cancelled`; `Io` if the system has no random bytes.
@@ -113,7 +113,7 @@ impl Opener {
     }
 }
 
-/// The key that the 32 bytes stretch to.
+/// Stretches the 32 bytes to a key.
 ///
 /// # Errors
 /// `Cancelled`.

@@ -1,4 +1,4 @@
-//! Protectors: each opens the volume master key (VMK) in a way of its own (libbde, "BitLocker Drive Encryption (BDE) format", section
+//! Protectors: each opens the volume master key (VMK) in its own way (libbde, "BitLocker Drive Encryption (BDE) format", section
 //! "FVE Volume Master Key (VMK)").
 
 use claviger_crypto::{Secret, hash};
@@ -12,19 +12,19 @@ use super::sealed;
 use crate::credential::Credential;
 use crate::error::{Error, Result};
 
-/// What a protector is, as bits that are combined: TPM and PIN are 0x500.
+/// The kind of a protector, as combined bits: TPM and PIN are 0x500.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind(pub u16);
 
 impl Kind {
-    /// The key lies open: the volume is suspended.
+    /// A clear key: protection is suspended.
     pub const CLEAR: Self = Self(0);
     pub const TPM: Self = Self(0x0100);
     pub const STARTUP_KEY: Self = Self(0x0200);
     pub const RECOVERY: Self = Self(0x0800);
     pub const PASSWORD: Self = Self(0x2000);
 
-    /// What a person calls it.
+    /// Its name for people.
     pub fn name(self) -> String {
         const BITS: [(u16, &str); 6] = [
             (0x0100, "TPM"),
@@ -44,7 +44,7 @@ impl Kind {
         }
     }
 
-    /// What is missing for one that this program cannot use.
+    /// What this program lacks to use it.
     pub fn needs(self) -> Option<&'static str> {
         match self {
             Self::CLEAR | Self::STARTUP_KEY | Self::RECOVERY | Self::PASSWORD => None,
@@ -55,21 +55,21 @@ impl Kind {
     }
 }
 
-/// A protector as the metadata have it.
+/// A protector in the metadata.
 pub(super) struct Protector {
-    /// Its number among the protectors, from 0 on.
+    /// Its number among the protectors, counted from 0.
     pub number: u32,
-    /// Its place among the datums.
+    /// Its index among the datums.
     pub place: usize,
     pub guid: Guid,
-    /// When it was changed, as Windows counts time.
+    /// When it was changed, as a Windows file time.
     pub changed: u64,
     pub kind: Kind,
     properties: Vec<Datum>,
 }
 
 impl Protector {
-    /// All of them. Those that make no sense are left out, and what is wrong with each is told.
+    /// Returns all valid protectors, and the errors of the invalid ones.
     pub fn all(metadata: &Metadata) -> (Vec<Self>, Vec<Error>) {
         let (mut all, mut wrong) = (Vec::new(), Vec::new());
         for (number, (place, datum)) in (0..).zip(metadata.protectors()) {
@@ -87,17 +87,17 @@ impl Protector {
         Ok(Self { number, place, guid, changed, kind: Kind(kind), properties })
     }
 
-    /// What a person calls it.
+    /// Its name for people.
     pub fn name(&self) -> String {
         format!("{} {{{}}}", self.kind.name(), self.guid)
     }
 
-    /// The salt of its stretch, where what opens it is stretched.
+    /// The salt of its key stretching, if it uses any.
     pub fn salt(&self) -> Option<[u8; SALT]> {
         first(&self.properties, kind::STRETCH)?.value.get(4..STRETCH_FIELDS)?.try_into().ok()
     }
 
-    /// The volume master key, if `with` is the right key.
+    /// Returns the volume master key, if `with` is the right key.
     ///
     /// # Errors
     /// `Malformed`.
@@ -107,18 +107,18 @@ impl Protector {
         Ok(opened.filter(|vmk| vmk.len() == super::VMK))
     }
 
-    /// What a TPM has sealed: behind bits for its PCRs.
+    /// The blob that a TPM sealed, behind the bits for its PCRs.
     pub fn tpm_blob(&self) -> Option<&[u8]> {
         first(&self.properties, kind::TPM)?.value.get(4..)
     }
 
-    /// The key that lies open in it.
+    /// Its clear key.
     pub fn clear_key(&self) -> Option<Secret> {
         let datum = first(&self.properties, kind::KEY).filter(|_| self.kind == Kind::CLEAR)?;
         Key::of(datum).ok().filter(|key| key.kind == key::CLEAR && key.key.len() == 32).map(|key| key.key)
     }
 
-    /// What can be told of it without any key.
+    /// Describes it without any key.
     pub fn describe(&self) -> BitLockerKeyslot {
         let text = |kind| self.properties.iter().find(|datum| datum.kind == kind).map(Datum::text);
         BitLockerKeyslot {
@@ -136,7 +136,7 @@ impl Protector {
 /// The type of a hint.
 const HINT: u16 = 0x18;
 
-/// What was typed or read, ready for the protectors that it may open.
+/// A typed or read secret, prepared for the protectors that it may open.
 pub(super) enum Candidate {
     /// The hash of a password, to be stretched.
     Password(Secret),
@@ -145,7 +145,8 @@ pub(super) enum Candidate {
 }
 
 impl Candidate {
-    /// What a passphrase may be: a password, and a recovery password if it looks like one. The text says what is mistyped in that.
+    /// Returns everything that a passphrase may be: a password, and a recovery password if it looks like one. The text describes a
+    /// mistake in the latter.
     pub fn of(typed: &Secret) -> (Vec<Self>, Option<String>) {
         let mut all: Vec<_> = password_hash(typed).into_iter().map(Self::Password).collect();
         match recovery::read(typed) {
@@ -158,7 +159,7 @@ impl Candidate {
         }
     }
 
-    /// What it opens.
+    /// The kind of protectors that it opens.
     pub fn kind(&self) -> Kind {
         match self {
             Self::Password(_) => Kind::PASSWORD,
@@ -166,14 +167,14 @@ impl Candidate {
         }
     }
 
-    /// The 32 bytes that are stretched.
+    /// The 32 bytes to stretch.
     pub fn hash(&self) -> &Secret {
         let (Self::Password(hash) | Self::Recovery(hash)) = self;
         hash
     }
 }
 
-/// What of a password is stretched: the hash of the hash of its text in UTF-16. Nothing if it is no text.
+/// Hashes a password for stretching: the double SHA-256 of its text in UTF-16. `None` if it is not text.
 pub(super) fn password_hash(password: &Secret) -> Option<Secret> {
     let text = std::str::from_utf8(password).ok()?;
     let mut utf16 = Secret::zeroed(2 * text.encode_utf16().count());
@@ -183,7 +184,7 @@ pub(super) fn password_hash(password: &Secret) -> Option<Secret> {
     Some(hashed(&hashed(&utf16)))
 }
 
-/// Its SHA-256.
+/// Returns the SHA-256.
 pub(super) fn hashed(bytes: &[u8]) -> Secret {
     let mut hash = Secret::zeroed(hash::SHA256.size);
     hash::SHA256.digest(&[bytes], &mut hash);
@@ -198,7 +199,7 @@ pub(super) fn kinds(protectors: &[Protector]) -> String {
     if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
 }
 
-/// The startup keys among credentials; what is wrong with a file that is none, if no other is one.
+/// Returns the startup keys among the credentials. Fails for a file that is not a startup key only if no other file is one.
 ///
 /// # Errors
 /// Those of [`super::startup::StartupKey::read`].

@@ -1,34 +1,35 @@
 //! Recovery passwords: 16 random bytes as eight groups of six digits (libbde, "BitLocker Drive Encryption (BDE) format", section
-//! "Recovery password"). Each group is 11 times a number of 16 bits, so that a mistyped one is found out.
+//! "Recovery password"). Each group is 11 times a number of 16 bits, which reveals typing errors.
 
 use claviger_crypto::Secret;
 
 use crate::error::Result;
 use crate::random;
 
-/// Bytes of the key.
+/// The size of the key, in bytes.
 pub(super) const LEN: usize = 16;
 const GROUPS: usize = LEN / 2;
 const DIGITS: usize = 6;
 
-/// What somebody has typed, or read from a file.
+/// Text that was typed or read from a file.
 pub(super) enum Typed {
     /// Nothing that looks like a recovery password.
     Other,
-    /// A recovery password with a mistake, and which.
+    /// A recovery password with a mistake, and its description.
     Mistyped(String),
-    /// The keys of all that are in it. Windows saves one among sentences, `claviger keyslot recovery` all of a volume.
+    /// The keys of all recovery passwords in the text. Windows saves one among sentences, `claviger keyslot recovery` all of a
+    /// volume.
     Keys(Vec<Secret>),
 }
 
-/// The most that are taken out of a text.
+/// The maximum number taken from one text.
 const MOST: usize = 16;
 
 /// The largest group: 11 times the largest number of 16 bits.
 const LARGEST: u64 = 11 * u16::MAX as u64;
 
-/// Reads recovery passwords, as Windows saves them or as people copy them: with hyphens and dashes, spaces, tabs, newlines or nothing
-/// between the groups, in UTF-8 or UTF-16, alone or in a text.
+/// Reads recovery passwords as Windows saves them or as people copy them: with hyphens, dashes, spaces, tabs, newlines or nothing
+/// between the groups, in UTF-8 or UTF-16, alone or within a text.
 pub(super) fn read(typed: &[u8]) -> Typed {
     let text = simplified(typed);
     let (mut keys, mut mistake) = (Vec::new(), None);
@@ -47,20 +48,20 @@ pub(super) fn read(typed: &[u8]) -> Typed {
     }
 }
 
-/// What stands for anything between groups in a simplified text, and for what is no part of a recovery password.
+/// The characters of a simplified text for anything between groups, and for anything that is no part of a recovery password.
 const BETWEEN: u8 = b'-';
 const OTHER: u8 = b'x';
 
-/// The text with a byte for each character, where it stays: digits, [`BETWEEN`] and [`OTHER`].
+/// Returns the text with one byte for each relevant character: digits, [`BETWEEN`] and [`OTHER`].
 fn simplified(typed: &[u8]) -> Secret {
     let mut text = Secret::zeroed(typed.len());
     let mut len = 0;
     let mut put = |c: char| {
         let simple = match c {
             '0'..='9' => c as u8,
-            // Those of full width, as in East Asian texts.
+            // Full-width digits, as in East Asian texts.
             '\u{ff10}'..='\u{ff19}' => b'0' + (c as u32 - 0xff10) as u8,
-            // Marks that are not seen: of byte order and of direction, and those that only join.
+            // Invisible marks: byte order, direction and joiners.
             '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}' => return,
             '-' | '\u{ad}' | '\u{2010}'..='\u{2015}' | '\u{2212}' | '\u{fe58}' | '\u{fe63}' | '\u{ff0d}' => BETWEEN,
             _ if c.is_whitespace() => BETWEEN,
@@ -75,7 +76,7 @@ fn simplified(typed: &[u8]) -> Secret {
         None => {
             for chunk in typed.utf8_chunks() {
                 chunk.valid().chars().for_each(&mut put);
-                // Of Windows-1252: dashes, and the space and the hyphen that do not break.
+                // In Windows-1252: dashes, the no-break space and the soft hyphen.
                 let dash = |byte: &u8| matches!(byte, 0x96 | 0x97 | 0xa0 | 0xad);
                 chunk.invalid().iter().for_each(|byte| put(if dash(byte) { '-' } else { char::REPLACEMENT_CHARACTER }));
             }
@@ -86,7 +87,7 @@ fn simplified(typed: &[u8]) -> Secret {
 
 type FromBytes = fn([u8; 2]) -> u16;
 
-/// How a text in UTF-16 is read. Where no mark says it, digits have a zero as their upper byte.
+/// Returns how to read a text in UTF-16. If there is no byte order mark, a zero is the upper byte of a digit.
 fn byte_order(typed: &[u8]) -> Option<FromBytes> {
     let zeros = |at: usize| typed.iter().skip(at).step_by(2).filter(|byte| **byte == 0).count() * 4 > typed.len();
     match typed {
@@ -98,11 +99,11 @@ fn byte_order(typed: &[u8]) -> Option<FromBytes> {
     }
 }
 
-/// Reads digits with something between them.
+/// Reads a run of digits and separators.
 fn read_run(run: &[u8]) -> Typed {
     let digits = run.iter().filter(|byte| byte.is_ascii_digit()).count();
     let mut groups: Vec<&[u8]> = run.split(|byte| *byte == BETWEEN).filter(|group| !group.is_empty()).collect();
-    // A password of digits is one; nobody types this many, or groups like these.
+    // A password may consist of digits, but nobody types this many, or groups like these.
     let meant = digits >= (GROUPS - 1) * DIGITS || groups.len() == GROUPS && digits >= GROUPS * DIGITS / 2;
     if !meant {
         return Typed::Other;
@@ -125,7 +126,7 @@ fn read_run(run: &[u8]) -> Typed {
     }
 }
 
-/// The groups without other numbers in front and behind, such as those of pages, where there are too many.
+/// Drops other numbers in front and behind, such as page numbers, if there are too many groups.
 fn without_neighbours<'a, 'b>(groups: &'a [&'b [u8]]) -> &'a [&'b [u8]] {
     let is_other = |group: &[u8]| group.len() != DIGITS;
     let mut left = groups;
@@ -139,7 +140,7 @@ fn without_neighbours<'a, 'b>(groups: &'a [&'b [u8]]) -> &'a [&'b [u8]] {
     left
 }
 
-/// The key that eight groups stand for, or each group that is wrong.
+/// Returns the key of eight groups, or the error for each wrong group.
 fn key_of(groups: &[&[u8]]) -> std::result::Result<Secret, String> {
     let mut key = Secret::zeroed(LEN);
     let mut wrong = Vec::new();
@@ -152,7 +153,7 @@ fn key_of(groups: &[&[u8]]) -> std::result::Result<Secret, String> {
     if wrong.is_empty() { Ok(key) } else { Err(wrong.join("; ")) }
 }
 
-/// The number that a group stands for.
+/// Returns the number of a group.
 fn half_of(group: &[u8]) -> std::result::Result<u16, String> {
     if group.len() != DIGITS {
         return Err(format!("it has {} digits, not {DIGITS}", group.len()));
@@ -164,7 +165,7 @@ fn half_of(group: &[u8]) -> std::result::Result<u16, String> {
     u16::try_from(value / 11).map_err(|_| format!("no group is larger than {LARGEST}"))
 }
 
-/// The mistake in one that has letters among its digits, such as an O.
+/// Returns the mistake in a recovery password with letters among its digits, such as an O.
 fn with_letters(text: &[u8]) -> Option<String> {
     let groups: Vec<&[u8]> = text.split(|byte| *byte == BETWEEN).filter(|group| !group.is_empty()).collect();
     let digits = text.iter().filter(|byte| byte.is_ascii_digit()).count();
@@ -177,7 +178,7 @@ fn with_letters(text: &[u8]) -> Option<String> {
 
 const ORDINALS: [&str; GROUPS] = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"];
 
-/// The text of a key of 16 bytes, with hyphens.
+/// Returns a key of 16 bytes as text with hyphens.
 pub(super) fn text(key: &Secret) -> Secret {
     let mut text = Secret::zeroed(GROUPS * (DIGITS + 1) - 1);
     for (number, half) in key.chunks_exact(2).enumerate() {
@@ -194,7 +195,7 @@ pub(super) fn text(key: &Secret) -> Secret {
     text
 }
 
-/// A new recovery password, as text.
+/// Returns a new recovery password, as text.
 ///
 /// # Errors
 /// `Io` if the system has no random bytes.

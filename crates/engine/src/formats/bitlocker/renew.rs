@@ -1,5 +1,5 @@
-//! A new volume master key (VMK), without anybody's password: the VMK opens the keys of the protectors, which are nested in them, and each
-//! of these then seals the new one. So what was taken out opens nothing any more, even for somebody who noted the old VMK.
+//! A new volume master key (VMK), without anybody's password. The VMK opens the keys nested in the protectors, and each of these
+//! keys seals the new VMK. So a removed protector opens nothing any more, even for somebody who kept the old VMK.
 
 use claviger_crypto::Secret;
 
@@ -13,10 +13,10 @@ use crate::credential::Unlock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::random;
 
-/// Puts a new VMK in the place of `old` everywhere in the metadata, and returns it.
+/// Replaces the VMK `old` with a new one everywhere in the metadata, and returns it.
 ///
 /// # Errors
-/// `Misuse` where a protector cannot be given the new one, and which; `Malformed`, `Cancelled`, `Io`.
+/// `Misuse`, with the protector's name, if a protector cannot get the new one; `Malformed`, `Cancelled`, `Io`.
 pub(super) fn renew(metadata: &mut Metadata, old: &Secret, with: &Unlock<'_>) -> Result<Secret> {
     let keys = keys(metadata, old, with)?;
     let fvek = unlock::volume_key(metadata, old)?;
@@ -39,8 +39,8 @@ pub(super) fn renew(metadata: &mut Metadata, old: &Secret, with: &Unlock<'_>) ->
     }
 }
 
-/// What was sealed under the old VMK, under the new one; and in place of the old VMK under a protector's `own` key, the new one.
-/// Everything else stays as it is: under the same key, with its own nonce.
+/// Seals a box anew: contents sealed with the old VMK are sealed with the new one, and an old VMK sealed with a protector's `own`
+/// key is replaced. Everything else stays the same, with its key and nonce.
 fn resealed(sealed: &Datum, old: &Secret, new: &Secret, own: Option<&Secret>, sealer: &mut Sealer<'_>) -> Datum {
     let open = |key: &Secret| sealed::open(sealed, key).ok().flatten();
     if let Some(plain) = open(old) {
@@ -56,10 +56,10 @@ fn resealed(sealed: &Datum, old: &Secret, new: &Secret, own: Option<&Secret>, se
     }
 }
 
-/// The key of each protector that seals the VMK, with the protector's place.
+/// Returns the key of each protector that seals the VMK, with the protector's index.
 ///
 /// # Errors
-/// `Misuse` for protectors whose keys the VMK does not give.
+/// `Misuse` for protectors whose keys the VMK does not open.
 fn keys(metadata: &Metadata, vmk: &Secret, with: &Unlock<'_>) -> Result<Vec<(usize, Secret)>> {
     let (protectors, wrong) = Protector::all(metadata);
     let mut keys = Vec::new();
@@ -84,7 +84,7 @@ fn keys(metadata: &Metadata, vmk: &Secret, with: &Unlock<'_>) -> Result<Vec<(usi
     }
 }
 
-/// The key under which a protector has the VMK.
+/// Returns the key with which a protector seals the VMK.
 fn key_of(protector: &Protector, datum: &Datum, vmk: &Secret, with: &Unlock<'_>) -> Result<Option<Secret>> {
     let opens = |key: &Secret| key.len() == 32 && matches!(protector.open(key), Ok(Some(found)) if found.same_as(vmk));
     let nested = nested_keys(datum, vmk);
@@ -92,7 +92,7 @@ fn key_of(protector: &Protector, datum: &Datum, vmk: &Secret, with: &Unlock<'_>)
     if let Some(key) = protector.clear_key().into_iter().chain(stretched).find(opens) {
         return Ok(Some(key));
     }
-    // Windows 7 has nothing but the recovery password itself.
+    // Windows 7 stores only the recovery password itself.
     for typed in nested.iter().filter(|key| key.kind == key::RECOVERY) {
         if let Some(salt) = protector.salt() {
             let key = stretch_for(&hashed(&typed.key), &salt, with)?;
@@ -104,18 +104,18 @@ fn key_of(protector: &Protector, datum: &Datum, vmk: &Secret, with: &Unlock<'_>)
     Ok(None)
 }
 
-/// The recovery password of a protector that has one: its key of 16 bytes.
+/// The recovery password of a protector, if it has one: its key of 16 bytes.
 pub(super) fn recovery_key(datum: &Datum, vmk: &Secret) -> Option<Secret> {
     let mut keys = nested_keys(datum, vmk).into_iter();
     keys.find(|key| key.kind == key::RECOVERY && key.key.len() == super::recovery::LEN).map(|key| key.key)
 }
 
-/// The keys under the VMK that are nested in a protector.
+/// Returns the keys in a protector that are sealed with the VMK.
 fn nested_keys(datum: &Datum, vmk: &Secret) -> Vec<Key> {
     boxes(datum).iter().filter_map(|sealed| sealed::open_key(sealed, vmk).ok().flatten()).collect()
 }
 
-/// All sealed boxes in a datum.
+/// Returns all sealed boxes in a datum.
 pub(super) fn boxes(datum: &Datum) -> Vec<Datum> {
     let mut boxes = Vec::new();
     let kept = datum.with_boxes(&mut |sealed| {

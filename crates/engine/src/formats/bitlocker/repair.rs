@@ -1,7 +1,7 @@
-//! What one whole copy of the metadata mends: the other copies, and the first sector, which tells where they are.
+//! Repairs the first sector, which locates the copies of the metadata, and damaged copies, from one intact copy.
 //!
-//! A checksum tells damage, but not who wrote a copy. So where copies differ and each looks whole, a credential has to prove which one
-//! counts, and nothing is written without.
+//! A checksum reveals damage, but not who wrote a copy. So if intact copies differ, a credential must prove which one is valid, and
+//! nothing is written without it.
 
 use claviger_crypto::Secret;
 
@@ -18,16 +18,16 @@ use crate::filesystems::magic;
 use crate::formats::Prepared;
 use crate::store::Store;
 
-/// How much of the beginning is looked at for what else it may be.
+/// How many bytes of the beginning are checked for other formats.
 const LOOKED_AT: u64 = 128 << 10;
 
-/// Where FAT keeps a copy of its boot sector, and To Go one of the discovery volume's.
+/// The number of the sector with FAT's boot sector backup, and To Go's backup of the discovery volume's boot sector.
 const BACKUP_SECTOR: u64 = 6;
 
-/// What is to be written so that all copies and the first sector say what the copy says that counts.
+/// Prepares the steps that bring all copies and the first sector in line with the valid copy.
 ///
 /// # Errors
-/// `Malformed` where no copy is whole, or none is proven; `Misuse` where it takes a credential to tell which one counts; those of
+/// `Malformed` if no copy is intact, or none is proven; `Misuse` if a credential is needed to find the valid one; those of
 /// [`unlock::open`], `Cancelled`, `Io`.
 pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
     let mut sector = [0; boot::LEN];
@@ -40,7 +40,7 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
         refuse_another(store)?;
     }
     let (found, copies, _) = located(store, &sector, with)?;
-    // What no first sector leads to may be left from what was there before.
+    // Copies to which no first sector points may belong to an earlier volume.
     let led = there.is_some_and(|boot| boot.leads_to(&copies[0].metadata));
     let (counts, proven) = counting(&copies, led, with)?;
     let metadata = &counts.metadata;
@@ -74,7 +74,7 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
     Ok(Prepared { edit, format: NAME, hidden: false, keyslot: None, derivation: None, warnings })
 }
 
-/// The copies that the first sector leads to, or else the whole store.
+/// Returns the copies to which the first sector points, or else those found in the whole store.
 fn located(store: &dyn Store, sector: &[u8; boot::LEN], with: &Unlock<'_>) -> Result<FoundCopies> {
     let error = match Boot::parse(sector).map(|boot| read_copies(store, boot)) {
         Some(Ok(found)) => return Ok(found),
@@ -91,7 +91,7 @@ fn located(store: &dyn Store, sector: &[u8; boot::LEN], with: &Unlock<'_>) -> Re
     read_copies(store, find::find(store, store.len(), &go_on)?.ok_or(error)?)
 }
 
-/// Refuses to put a first sector over that of something else.
+/// Refuses to overwrite another format's first sector.
 fn refuse_another(store: &dyn Store) -> Result<()> {
     let mut start = vec![0; store.len().min(LOOKED_AT) as usize];
     store.read_at(0, &mut start)?;
@@ -102,7 +102,7 @@ fn refuse_another(store: &dyn Store) -> Result<()> {
     })
 }
 
-/// Whether what is in a copy's place is one that was damaged. A place that no key has sealed may be anything else's.
+/// Whether the bytes in a copy's place are a damaged copy. An unsealed place may belong to anything else.
 fn was_a_copy(there: &[u8], right: &[u8], block: usize) -> bool {
     let same = there.iter().zip(right).take(block).filter(|(there, right)| there == right).count();
     there.starts_with(boot::SIGNATURE) || same > block / 2
@@ -119,12 +119,12 @@ fn something_else(what: &str, at: u64, metadata: &Metadata) -> Error {
     Error::misuse(what).hint(hint)
 }
 
-/// What to try where it takes a credential.
+/// The hint if a credential is needed.
 const GIVE_ONE: &str =
     "Give a password, a recovery password, a startup key or the volume master key. Nothing was changed.";
 
-/// The copy that counts, and whether it is proven to be sealed by somebody with the key: the first one, if all say the same and the
-/// first sector leads there; else the first one that is proven.
+/// Returns the valid copy, and whether it is proven to be sealed with the key: the first one if all are equal and the first sector
+/// points there, else the first one that is proven.
 fn counting<'a>(copies: &'a [Copy], led: bool, with: &Unlock<'_>) -> Result<(&'a Copy, bool)> {
     let first = &copies[0];
     if led && copies.iter().all(|copy| copy.block == first.block && copy.validation == first.validation) {
@@ -138,13 +138,13 @@ fn counting<'a>(copies: &'a [Copy], led: bool, with: &Unlock<'_>) -> Result<(&'a
         };
         return Ok((first, vmk.is_some_and(|vmk| unlock::sealed_by(first, &vmk))));
     }
-    // Anybody can make a copy that needs no key, and an older one may be of that kind: it proves nothing beside one that is sealed.
+    // Anybody can write a copy that needs no key, and an older copy may be one: it proves nothing if another copy is sealed.
     let open = |copy: &Copy| unlock::is_open(&copy.metadata);
     let sealed = copies.iter().any(|copy| !open(copy));
     let mut error = None;
     for copy in copies.iter().filter(|copy| !sealed || !open(copy)) {
         let vmk = match is_decrypted(&copy.metadata) {
-            // Its hash lies open, and needs no key.
+            // Its hash is not encrypted and needs no key.
             true => Ok(Some(Secret::zeroed(VMK))),
             false if with.credentials.is_empty() && !unlock::is_open(&copy.metadata) => continue,
             false => unlock::open(&copy.metadata, with).map(|opened| opened.vmk),
@@ -178,7 +178,7 @@ fn counting<'a>(copies: &'a [Copy], led: bool, with: &Unlock<'_>) -> Result<(&'a
     Err(error.unwrap_or_else(|| none().into()))
 }
 
-/// The place of a copy as it is to be: block, what validates it, zeros up to where a conversion may have its log.
+/// The contents of a copy's area: the block, its validation, and zeros up to where a conversion may put its log.
 fn whole(store: &dyn Store, copy: &Copy) -> Result<Vec<u8>> {
     let written = copy.block.len() + copy.validation.bytes(&copy.block).len();
     let mut bytes = vec![0; written];
@@ -187,11 +187,11 @@ fn whole(store: &dyn Store, copy: &Copy) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What the first sector is to be.
+/// The intended first sector.
 enum FirstSector {
     Right,
     New(Box<[u8; boot::LEN]>, Option<Warning>),
-    /// It cannot be told.
+    /// It cannot be determined.
     Unknown(Warning),
 }
 

@@ -9,7 +9,7 @@ use super::guid::filetime;
 use crate::error::Result;
 use crate::little_endian::u32_at;
 
-/// Opens a box. Nothing if the key is another one, or the box was changed: nothing tells them apart.
+/// Opens a box. `None` if the key is wrong or the box was changed: these cannot be told apart.
 ///
 /// # Errors
 /// `Malformed` for a box that is too short.
@@ -20,10 +20,10 @@ pub(super) fn open(sealed: &Datum, key: &[u8]) -> Result<Option<Secret>> {
     Ok(ccm::open(key, nonce, tag, data))
 }
 
-/// The key in a box.
+/// Opens the key in a box.
 ///
 /// # Errors
-/// `Malformed` for a box that is too short, or holds no key.
+/// `Malformed` for a box that is too short, or does not hold a key.
 pub(super) fn open_key(sealed: &Datum, key: &[u8]) -> Result<Option<Key>> {
     open(sealed, key)?.as_ref().map(Key::unsealed).transpose()
 }
@@ -33,14 +33,14 @@ pub(super) fn counter(sealed: &Datum) -> Option<u32> {
     sealed.value.get(..NONCE).map(|nonce| u32_at(nonce, 8))
 }
 
-/// Seals boxes of one volume. No two of them get the same nonce: the counter goes on in the metadata.
+/// Seals boxes of one volume. No two boxes get the same nonce: the metadata store the counter.
 pub(super) struct Sealer<'a> {
     time: u64,
     next: &'a mut u32,
 }
 
 impl<'a> Sealer<'a> {
-    /// `next` is the counter of the next box, as the metadata have it.
+    /// `next` is the counter of the next box, from the metadata.
     pub fn new(next: &'a mut u32) -> Self {
         Self { time: filetime::now(), next }
     }

@@ -13,20 +13,20 @@ use crate::error::{ErrorKind, Result};
 use crate::little_endian::u32_at;
 use crate::random;
 
-/// Bytes in front of the entry.
+/// The size of the part before the entry, in bytes.
 const HEADER: usize = 48;
-/// The longest file that is looked at, in bytes.
+/// The longest file that is read, in bytes.
 const LONGEST: usize = 4096;
 
-/// What a file holds.
+/// The contents of a startup key file.
 pub(super) struct StartupKey {
-    /// The protector that it is for.
+    /// The GUID of its protector.
     pub protector: Guid,
     pub key: Secret,
 }
 
 impl StartupKey {
-    /// A new one, for a protector of its own.
+    /// Creates a startup key for a new protector.
     ///
     /// # Errors
     /// `Io` if the system has no random bytes.
@@ -46,7 +46,7 @@ impl StartupKey {
         let size = u32_at(file, 0) as usize;
         let malformed = |what: &str| ErrorKind::Malformed { field: "startup key", offset: 0, what: what.to_owned() };
         let entries = file.get(HEADER..size).ok_or_else(|| malformed(&format!("it claims to have {size} bytes")))?;
-        // A datum that holds a key is a plain buffer, so it is taken from here on as a secret.
+        // A datum with a key would be a plain buffer, so the key is kept as a secret from here on.
         let mut entries = Datum::all(entries, HEADER as u64)?;
         let external = entries.iter().find(|datum| datum.kind == kind::EXTERNAL);
         let external = external.ok_or_else(|| malformed("it contains no external key"))?;
@@ -66,7 +66,7 @@ impl StartupKey {
         format!("{}.BEK", self.protector.to_string().to_uppercase())
     }
 
-    /// The contents of its file, as Windows 7 to 10 write it: others read no entry that Windows 11 adds.
+    /// The contents of its file, as Windows 7 to 10 write it: Windows 11 adds an entry that other programs cannot read.
     pub fn contents(&self, time: u64) -> Secret {
         let text = Datum::of_text(role::NONE, "ExternalKey").bytes();
         let secret = Key { kind: key::EXTERNAL, key: Secret::copy_from(&self.key) }.datum(1);

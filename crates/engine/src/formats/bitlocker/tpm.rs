@@ -1,6 +1,6 @@
-//! Protectors that a TPM opens by itself. What Windows has sealed under the shared storage key is the volume master key's datum; the
-//! object takes an empty password before the PCRs. The order, the blob's parts and what comes out are those of a boot that somebody
-//! recorded (kkamagui/bitleaker: `bitleaker-3.py` and `my_notes.txt`). What a PIN or a startup key adds is not known well enough.
+//! Protectors that a TPM alone opens. Windows seals the volume master key's datum under the shared storage key; the object requires
+//! an empty password before the PCRs. The order, the blob's parts and the result are those of a recorded boot (kkamagui/bitleaker:
+//! `bitleaker-3.py` and `my_notes.txt`). The role of a PIN or a startup key is not known well enough.
 
 use claviger_crypto::Secret;
 
@@ -15,14 +15,14 @@ use crate::tpm2::{Bank, Parent, Pcrs, Pin, Policy, SealedObject, Tpm};
 /// The shared storage key (TCG, TPM v2.0 Provisioning Guidance, table 2).
 const STORAGE_KEY: u32 = 0x8100_0001;
 
-/// The volume master key as a TPM has sealed it.
+/// The volume master key, sealed by a TPM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SealedMasterKey {
     blob: SealedObject,
     pcrs: Pcrs,
 }
 
-/// Those of a volume's protectors that need nothing but a TPM.
+/// Returns those of a volume's protectors that need only a TPM.
 pub(super) fn sealed(metadata: &Metadata) -> Vec<Sealed> {
     let of = |protector: &Protector| {
         let key = SealedMasterKey::parse(protector.tpm_blob().filter(|_| protector.kind == Kind::TPM)?).ok()?;
@@ -37,7 +37,7 @@ pub(super) fn sealed(metadata: &Metadata) -> Vec<Sealed> {
 }
 
 impl SealedMasterKey {
-    /// Both halves of the sealed object, a digest of PCRs, and which they are.
+    /// Parses both halves of the sealed object, a digest of PCRs, and the selection of PCRs.
     fn parse(bytes: &[u8]) -> Result<Self> {
         let wrong =
             || Error::new(ErrorKind::Malformed { field: "TPM blob", offset: 0, what: "it is malformed".into() });
@@ -48,10 +48,10 @@ impl SealedMasterKey {
         Ok(Self { blob, pcrs: Pcrs { bank: Bank::Sha256, mask: u32::from_le_bytes([a, b, c, 0]) } })
     }
 
-    /// The volume master key.
+    /// Unseals the volume master key.
     ///
     /// # Errors
-    /// Those of [`Tpm::unseal`]; `Malformed` where something else was sealed.
+    /// Those of [`Tpm::unseal`]; `Malformed` if something else was sealed.
     pub fn open(&self, tpm: &mut Tpm) -> Result<Credential> {
         let policy = Policy { pcrs: self.pcrs, pin: true, pin_first: true, signed: None };
         let parent = Parent::Persistent { handle: STORAGE_KEY, name: None };

@@ -1,4 +1,5 @@
-//! From credentials to the volume key: what opens a protector gives the volume master key (VMK), and that the volume's own (FVEK).
+//! From credentials to the volume key: a protector gives the volume master key (VMK), and that opens the full volume encryption key
+//! (FVEK).
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,29 +17,29 @@ use super::{VMK, is_decrypted, sealed};
 use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 
-/// About how long one stretch takes on one thread, in microseconds.
+/// The estimated time for one key stretching on one thread, in microseconds.
 const STRETCH_MICROSECONDS: u64 = 400_000;
 
-/// What opened a volume.
+/// The keys of an opened volume.
 pub(super) struct OpenedKeys {
-    /// Nothing where the volume key itself was given.
+    /// `None` if the volume key itself was given.
     pub vmk: Option<Secret>,
     /// The volume key, as it is stored.
     pub fvek: Secret,
-    /// The protector that was opened: its number, and what a person calls it.
+    /// The protector that opened: its number, and its name for people.
     pub protector: Option<(u32, String)>,
-    /// Stretched secrets that were tried.
+    /// How many stretched secrets were tried.
     pub trials: u64,
 }
 
 impl OpenedKeys {
-    /// Of a volume that needs no key, since nothing is encrypted.
+    /// The keys of a volume that is not encrypted and needs none.
     pub fn decrypted(metadata: &Metadata) -> Self {
         let fvek = Secret::zeroed(Self::former_method(metadata).stored_key);
         Self { vmk: None, fvek, protector: None, trials: 0 }
     }
 
-    /// How the data are encrypted; of a volume that is decrypted, how they may have been.
+    /// The encryption method of the data; for a decrypted volume, the one it may have had.
     ///
     /// # Errors
     /// `Unsupported`.
@@ -54,7 +55,7 @@ impl OpenedKeys {
     }
 }
 
-/// Finds the volume key: the credentials are a key itself, or any of them opens a protector. A key that lies open needs none.
+/// Finds the volume key: the credentials are a key itself, or any of them opens a protector. A clear key needs none.
 ///
 /// # Errors
 /// `WrongCredential`, `Malformed`, `Unsupported`, `Cancelled`.
@@ -80,43 +81,43 @@ pub(super) fn open(metadata: &Metadata, with: &Unlock<'_>) -> Result<OpenedKeys>
         },
     };
     let Some((protector, vmk)) = found else {
-        // Nothing opens; a protector that makes no sense may have been the one.
+        // Nothing opens; the right protector may be an invalid one.
         return Err(wrong.pop().unwrap_or_else(|| nothing_opens(&protectors, with, trials, mistyped)));
     };
-    // From here on only the volume can be at fault.
+    // From here on every error is the volume's.
     with.has_opened();
     let fvek = volume_key(metadata, &vmk)?;
     Ok(OpenedKeys { vmk: Some(vmk), fvek, protector: Some((protector.number, protector.name())), trials })
 }
 
-/// The protectors that are to be tried, and what is wrong with those that make no sense.
+/// Returns the protectors to try, and the errors of the invalid ones.
 fn wanted(metadata: &Metadata, with: &Unlock<'_>) -> (Vec<Protector>, Vec<Error>) {
     let (mut all, wrong) = Protector::all(metadata);
     all.retain(|protector| with.keyslot.is_none_or(|only| only == protector.number));
     (all, wrong)
 }
 
-/// About how long it takes to try the credentials on one thread, in microseconds.
+/// The estimated time to try the credentials on one thread, in microseconds.
 pub(super) fn effort(metadata: &Metadata, with: &Unlock<'_>) -> u64 {
     let (protectors, _) = wanted(metadata, with);
     let (candidates, _) = candidates(with.credentials);
     (tasks(&protectors, &candidates).len() as u64).max(1) * STRETCH_MICROSECONDS
 }
 
-/// Whether the key lies open.
+/// Whether there is a clear key.
 pub(super) fn is_suspended(metadata: &Metadata) -> bool {
     Protector::all(metadata).0.iter().any(|protector| protector.clear_key().is_some())
 }
 
-/// Whether somebody can open it without any secret.
+/// Whether anybody can open it without a secret.
 pub(super) fn is_open(metadata: &Metadata) -> bool {
     is_decrypted(metadata) || is_suspended(metadata)
 }
 
-/// A protector, and the volume master key that it gave.
+/// A protector, and the volume master key that it holds.
 type OpenedProtector<'a> = (&'a Protector, Secret);
 
-/// By a key that lies open.
+/// Opens with a clear key.
 fn open_for_all(protectors: &[Protector]) -> Result<Option<OpenedProtector<'_>>> {
     for protector in protectors {
         if let Some(key) = protector.clear_key()
@@ -128,7 +129,7 @@ fn open_for_all(protectors: &[Protector]) -> Result<Option<OpenedProtector<'_>>>
     Ok(None)
 }
 
-/// By a startup key: the protector has its GUID.
+/// Opens with a startup key: the protector has the same GUID.
 fn by_startup_key<'a>(protectors: &'a [Protector], credentials: &[Credential]) -> Result<Option<OpenedProtector<'a>>> {
     for key in startup_keys(credentials)? {
         for protector in protectors.iter().filter(|p| p.kind == Kind::STARTUP_KEY && p.guid == key.protector) {
@@ -140,15 +141,15 @@ fn by_startup_key<'a>(protectors: &'a [Protector], credentials: &[Credential]) -
     Ok(None)
 }
 
-/// What comes of passwords.
+/// The result of trying typed secrets.
 struct Typing<'a> {
     found: Option<OpenedProtector<'a>>,
     trials: u64,
-    /// What is wrong with a recovery password.
+    /// The mistake in a recovery password.
     mistyped: Option<String>,
 }
 
-/// By a password or a recovery password, which is known by its looks. All of them are stretched side by side.
+/// Opens with a password or a recovery password, which is recognised by its form. All are stretched in parallel.
 fn by_typing<'a>(protectors: &'a [Protector], with: &Unlock<'_>) -> Result<Typing<'a>> {
     let (candidates, mistyped) = candidates(with.credentials);
     let tasks = tasks(protectors, &candidates);
@@ -188,7 +189,7 @@ fn by_typing<'a>(protectors: &'a [Protector], with: &Unlock<'_>) -> Result<Typin
     Ok(Typing { found, trials: trials.into_inner() as u64, mistyped })
 }
 
-/// What passphrases may be, and what is mistyped in one that looks like a recovery password.
+/// Returns everything that the passphrases may be, and the mistake in one that looks like a recovery password.
 fn candidates(credentials: &[Credential]) -> (Vec<Candidate>, Option<String>) {
     let (mut all, mut mistyped) = (Vec::new(), None);
     for credential in credentials {
@@ -203,7 +204,7 @@ fn candidates(credentials: &[Credential]) -> (Vec<Candidate>, Option<String>) {
 
 type Attempt<'a, 'b> = (&'a Protector, &'b Candidate, [u8; 16]);
 
-/// What is to be stretched for which protector.
+/// Returns what to stretch for which protector.
 fn tasks<'a, 'b>(protectors: &'a [Protector], candidates: &'b [Candidate]) -> Vec<Attempt<'a, 'b>> {
     let of = |candidate: &'b Candidate| {
         protectors
@@ -214,7 +215,8 @@ fn tasks<'a, 'b>(protectors: &'a [Protector], candidates: &'b [Candidate]) -> Ve
     candidates.iter().flat_map(of).collect()
 }
 
-/// By a volume master key, which opens the box of the volume key; or by the volume key itself, which nothing in the metadata tells.
+/// Opens with a volume master key, which opens the box of the volume key, or with the volume key itself, which the metadata cannot
+/// verify.
 fn with_volume_key(metadata: &Metadata, given: &Secret) -> Result<OpenedKeys> {
     let key = &volume_key_in(given, metadata.method)?;
     if key.len() == VMK
@@ -236,8 +238,8 @@ fn with_volume_key(metadata: &Metadata, given: &Secret) -> Result<OpenedKeys> {
     Ok(OpenedKeys { vmk: None, fvek: Secret::copy_from(key), protector: None, trials: 0 })
 }
 
-/// The volume key that a file holds: as it is, as text in hexadecimal digits, or as dislocker keeps it: behind the number of its method and
-/// filled up to 64 bytes (dislocker 0.7.3, man page of dislocker-fuse, "FVEK FILE").
+/// Returns the volume key in a file: binary, in hexadecimal digits, or in dislocker's format, which puts the method's number in
+/// front and pads the key to 64 bytes (dislocker 0.7.3, man page of dislocker-fuse, "FVEK FILE").
 fn volume_key_in(given: &Secret, method: u16) -> Result<Secret> {
     const OF_DISLOCKER: usize = 2 + 64;
     let key = from_hex(given).unwrap_or_else(|| Secret::copy_from(given));
@@ -253,7 +255,7 @@ fn volume_key_in(given: &Secret, method: u16) -> Result<Secret> {
     Ok(Secret::copy_from(&key[2..2 + Method::numbered(method)?.stored_key]))
 }
 
-/// The bytes that hexadecimal digits stand for, with white space or colons between them. Nothing if it is other text.
+/// Decodes hexadecimal digits, with optional white space or colons between them. `None` for other text.
 fn from_hex(text: &[u8]) -> Option<Secret> {
     let between = |byte: &&u8| !byte.is_ascii_whitespace() && **byte != b':';
     let digits = || text.strip_prefix(b"0x").unwrap_or(text).iter().filter(between);
@@ -268,10 +270,10 @@ fn from_hex(text: &[u8]) -> Option<Secret> {
     Some(bytes)
 }
 
-/// The volume key under the volume master key.
+/// Opens the volume key with the volume master key.
 ///
 /// # Errors
-/// `Malformed` where it is not there, or does not open.
+/// `Malformed` if it is missing, or does not open.
 pub(super) fn volume_key(metadata: &Metadata, vmk: &Secret) -> Result<Secret> {
     let malformed = |what: &str| ErrorKind::Malformed { field: "volume key (FVEK)", offset: 0, what: what.to_owned() };
     let sealed = metadata.datum(role::FVEK, kind::SEALED).ok_or_else(|| malformed("there is none"))?;
@@ -283,24 +285,24 @@ pub(super) fn volume_key(metadata: &Metadata, vmk: &Secret) -> Result<Secret> {
     }
 }
 
-/// Whether somebody with the volume master key sealed a copy as it is. Only then is anything written that its metadata lead to.
+/// Whether a copy was sealed with the volume master key. Only then its metadata may direct writes.
 pub(super) fn sealed_by(copy: &Copy, vmk: &Secret) -> bool {
     copy.validation.hash.as_ref().is_some_and(|hash| hash.kind == kind::SEALED) && proven(copy, vmk)
 }
 
-/// Whether the hash behind a copy is that of its block: then it was written by somebody with the volume master key.
+/// Whether the sealed hash matches the copy's block, which proves that it was written with the volume master key.
 pub(super) fn proven(copy: &Copy, vmk: &Secret) -> bool {
     let Some(hash) = &copy.validation.hash else { return false };
     let said = match hash.kind {
         kind::SEALED => sealed::open_key(hash, vmk).ok().flatten(),
-        // Of a volume that is not encrypted at all.
+        // The key of a volume that is not encrypted at all.
         kind::KEY if copy.metadata.state == State::DECRYPTED => Key::of(hash).ok(),
         _ => None,
     };
     said.is_some_and(|said| said.kind == key::SEALED_HASH && said.key.same_as(&hashed(&copy.block)))
 }
 
-/// What to say where nothing opens.
+/// The error if nothing opens.
 fn nothing_opens(protectors: &[Protector], with: &Unlock<'_>, trials: u64, mistyped: Option<String>) -> Error {
     let wrong = |what: String| Error::new(ErrorKind::WrongCredential(what));
     let there = kinds(protectors);

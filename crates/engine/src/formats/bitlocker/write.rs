@@ -1,4 +1,4 @@
-//! Writing metadata: what is to be written so that all three copies say something new.
+//! Writes metadata: the steps that give all three copies new contents.
 
 use claviger_crypto::Secret;
 
@@ -10,15 +10,15 @@ use crate::advice::Advice;
 use crate::edit::{Edit, Seen, Step};
 use crate::error::{Error, Result};
 
-/// What the steps are called, in the order in which the copies are written: the first that is whole is the newest.
+/// The names of the steps, in the order in which the copies are written: the first intact copy is the newest.
 pub(super) const STEPS: [&str; 3] =
     ["the first copy of the metadata", "the second copy of the metadata", "the third copy of the metadata"];
 
-/// What is to be written so that every copy is `metadata`, sealed under the volume master key. It is based on `read`, the copies that
-/// were whole.
+/// Prepares the steps that set every copy to `metadata`, sealed with the volume master key. They are based on `read`, the copies
+/// that were intact.
 ///
 /// # Errors
-/// `Misuse` if there is no room, or a conversion was interrupted: behind a block there may be its log.
+/// `Misuse` if there is too little space, or a conversion was interrupted: its log may be behind a block.
 pub(super) fn rewritten(metadata: Metadata, vmk: &Secret, read: &[Copy]) -> Result<Edit> {
     if metadata.state == State::DIRTY {
         let what = "its conversion was interrupted and must be resumed before other changes";
@@ -28,7 +28,7 @@ pub(super) fn rewritten(metadata: Metadata, vmk: &Secret, read: &[Copy]) -> Resu
     Ok(copies(&metadata, &area, read))
 }
 
-/// Writes `area` to where each copy of the metadata is, in their order.
+/// Writes `area` to the place of each metadata copy, in their order.
 pub(super) fn copies(metadata: &Metadata, area: &[u8], read: &[Copy]) -> Edit {
     let steps = STEPS.iter().zip(metadata.copies);
     let steps = steps.map(|(what, at)| Step { what: (*what).to_owned(), at, bytes: area.to_vec() }).collect();
@@ -36,12 +36,12 @@ pub(super) fn copies(metadata: &Metadata, area: &[u8], read: &[Copy]) -> Edit {
     Edit::new(steps).made_for(seen)
 }
 
-/// The whole place of a copy: block, what validates it, zeros.
+/// Returns the whole area of a copy: the block, its validation, and zeros.
 ///
 /// # Errors
-/// `Misuse` if there is no room.
+/// `Misuse` if there is too little space.
 pub(super) fn written(mut metadata: Metadata, vmk: &Secret) -> Result<Vec<u8>> {
-    // The box of the hash takes a counter, which is part of what is hashed.
+    // The box of the hash uses up a counter, which is itself part of the hashed block.
     let mut counter = metadata.next_nonce;
     let next = counter.checked_add(1);
     metadata.next_nonce = next.ok_or_else(|| Error::unsupported("more changes: the nonce counter is exhausted"))?;

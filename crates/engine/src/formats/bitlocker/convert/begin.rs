@@ -1,7 +1,7 @@
-//! The beginning of an encryption: a file system becomes a volume whose data are all plaintext yet.
+//! The beginning of an encryption: turns a file system into a volume whose data are still all plaintext.
 //!
-//! What the format keeps to itself goes behind the file system, which has to end that much before its device does. The first sectors
-//! are copied there, then come the metadata, and last of all the boot sector. Until then nothing of the file system was touched.
+//! The reserved areas go behind the file system, which must leave enough space before the end of its device. The first sectors are
+//! copied there, then the metadata are written, and the boot sector comes last. Until then the file system is not touched.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::random;
 use crate::spec::{ReservedAt, Spec};
 use crate::store::{SliceStore, Store};
 
-/// Where the plan has the place of the first sectors.
+/// The index of the first sectors' place in the plan.
 const HEADER_PLACE: usize = 1;
 
 pub(super) fn encryption(store: &Arc<dyn Store>, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
@@ -45,7 +45,7 @@ pub(super) fn encryption(store: &Arc<dyn Store>, spec: &Spec<'_>, first: &[Crede
     edit.carry_out(&**store)
 }
 
-/// Checks that there is a file system that Windows encrypts, sound, and that it ends at `begin` at the latest.
+/// Checks that there is a sound file system that Windows can encrypt, and that it ends before `begin`.
 fn has_room(store: &Arc<dyn Store>, begin: u64) -> Result<()> {
     let end = end_by_boot_sector(&**store)?.ok_or_else(|| {
         Error::unsupported("encrypting anything but NTFS, exFAT or FAT in place").hint("Nothing was changed.")
@@ -59,7 +59,7 @@ fn has_room(store: &Arc<dyn Store>, begin: u64) -> Result<()> {
              {missing} bytes."
         )));
     }
-    // Whether it is sound, and was unmounted.
+    // Checks that it is sound and was cleanly unmounted.
     let inside: Arc<dyn Store> = Arc::new(SliceStore::new(Arc::clone(store), 0, end)?);
     filesystems::must_not_be_hibernated(&inside)?;
     free_tail(&*inside).map(drop)

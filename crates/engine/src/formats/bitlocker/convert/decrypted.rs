@@ -1,5 +1,6 @@
-//! A volume whose metadata say that it is decrypted. Their hash lies open, so that anybody can write it: they prove nothing. Leaving
-//! such a volume destroys the keys in it, so it is left only where no password protects any, and the data are seen to be plaintext.
+//! A volume whose metadata say that it is decrypted. Their hash is not encrypted, so anybody can write it, and they prove nothing.
+//! Removing the format destroys the keys in the volume. So it is removed only if no password protects a key, and the data are
+//! visibly plaintext.
 
 use claviger_crypto::{Secret, SectorCipher};
 
@@ -18,16 +19,17 @@ use crate::formats::bitlocker::{BitLockerHeader, VMK, is_decrypted};
 use crate::random;
 use crate::store::Store;
 
-/// How much behind the first sectors is looked at: encryption begins there.
+/// How many bytes behind the first sectors are checked: encryption begins there.
 const LOOKED_AT: u64 = 16 << 20;
-/// What is read at a time.
+/// How many bytes are read at a time.
 const PIECE: u64 = 1 << 20;
 
-/// Keys to leave such a volume with: nothing was ever encrypted with them. The ones in the metadata open nothing any more.
+/// Returns fresh keys for removing the format of such a volume: nothing was ever encrypted with them. The keys in the metadata open
+/// nothing any more.
 ///
 /// # Errors
-/// Those of unlocking, for a credential that opens none of its protectors; `Misuse` where copies differ; `Malformed` where something
-/// may be encrypted.
+/// Those of unlocking, for a credential that opens none of its protectors; `Misuse` if copies differ; `Malformed` if anything may
+/// be encrypted.
 pub(super) fn to_be_left(header: &BitLockerHeader, with: &Unlock<'_>, towards: Option<Towards>) -> Result<OpenedKeys> {
     let (copy, store) = (header.first(), &*header.store);
     if header.copies.iter().any(|copy| something_is_encrypted(&header.boot, copy, store.len())) {
@@ -69,13 +71,14 @@ pub(super) fn to_be_left(header: &BitLockerHeader, with: &Unlock<'_>, towards: O
     }
 }
 
-/// Whether metadata say of anything that it is encrypted. While a decrypted volume is left they may only say that it was being decrypted.
+/// Whether metadata say that anything is encrypted. While the format of a decrypted volume is removed, they may only say that it
+/// was being decrypted.
 fn something_is_encrypted(boot: &Boot, copy: &Copy, len: u64) -> bool {
     let left = |places: Places| next_zone(&places, places.encrypted, Towards::Plain, u64::MAX).is_some();
     !is_decrypted(&copy.metadata) && Places::of(boot, &copy.metadata, len).map_or(true, left)
 }
 
-/// Whether a sector near the beginning is noise, and something else under the key.
+/// Whether a sector near the beginning is noise that the key turns into something else.
 fn begins_encrypted(places: &Places, store: &dyn Store, cipher: &dyn SectorCipher) -> Result<bool> {
     let sector = places.sector as usize;
     let end = places.size.min(places.header + LOOKED_AT);

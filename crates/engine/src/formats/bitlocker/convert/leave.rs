@@ -1,8 +1,8 @@
-//! The end of a decryption: only the file system is left.
+//! The end of a decryption: removes the format and leaves only the file system.
 //!
-//! First the metadata say "decrypted", with keys that were never used, so that what is left of them after a crash is worth nothing. Then
-//! what is stored elsewhere returns to its place, the boot sector last: until then it is a BitLocker volume, from then on a file system.
-//! Then zeros go over all that was kept from the plaintext, which has read as zeros there.
+//! First the metadata are set to "decrypted", with keys that were never used, so that their remains after a crash are worthless.
+//! Then the relocated sectors return to their place, the boot sector last: this turns the BitLocker volume into a file system.
+//! Finally all reserved areas are overwritten with zeros, which is what the plaintext showed there.
 
 use std::sync::Arc;
 
@@ -21,14 +21,14 @@ use crate::random;
 use crate::store::Store;
 use crate::volume::Volume;
 
-/// Bytes that are overwritten at a time.
+/// How many bytes are overwritten at a time.
 const WIPED: usize = 1 << 20;
 
 impl Converting {
     pub(super) fn leave(&mut self) -> Result<()> {
         self.forget_keys()?;
         self.put_back()?;
-        // Nothing that is left is to be taken for a volume, whatever comes between.
+        // No remains may be mistaken for a volume, whatever happens next.
         for at in self.metadata.copies {
             self.store.write_clobbering(at, &mut vec![0; self.places.sector as usize])?;
         }
@@ -43,7 +43,7 @@ impl Converting {
         Ok(self.store.flush()?)
     }
 
-    /// Says that all is decrypted, and puts fresh keys in place of those that could decrypt older copies of the volume.
+    /// Marks everything as decrypted, and replaces the keys, which could decrypt older copies of the volume, with fresh ones.
     fn forget_keys(&mut self) -> Result<()> {
         let (vmk, fvek) = (random::secret(VMK)?, random::secret(self.method.stored_key)?);
         let mut metadata = self.metadata.clone();
@@ -58,7 +58,7 @@ impl Converting {
         Ok(())
     }
 
-    /// Returns the first sectors of the volume to their place.
+    /// Returns the relocated first sectors to their place.
     fn put_back(&self) -> Result<()> {
         let layout = self.places.layout(&self.cipher, &self.metadata, &*self.store)?;
         let mut header = vec![0; self.places.header as usize];
@@ -74,7 +74,7 @@ impl Converting {
     }
 }
 
-/// A protector that opens to everybody.
+/// A protector that anybody can open.
 fn clear_protector(vmk: &Secret, sealer: &mut Sealer<'_>) -> Result<Datum> {
     let open = random::secret(VMK)?;
     let sealed = sealer.seal(role::NONE, &open, &Key { kind: key::VMK, key: Secret::copy_from(vmk) });

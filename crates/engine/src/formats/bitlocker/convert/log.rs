@@ -1,9 +1,9 @@
-//! The log of a conversion: what tells after a crash which sectors of a zone are encrypted by then.
+//! The log of a conversion, which shows after a crash which sectors of a zone are already encrypted.
 //!
-//! A sector is told by its first bytes: the log has those of its ciphertext, whichever way the conversion goes, so that nothing of
-//! the plaintext is left in it. Sectors of the disk have 512 bytes and are written whole or not at all; a larger one of the volume
-//! may be torn. The log is ours alone, sealed by a key made of the volume's, and lies behind the block in the place of the last copy of
-//! the metadata, where others have zeros.
+//! Sectors are recognised by their first bytes. The log stores those of the ciphertext in both directions, so that it never
+//! contains plaintext. A disk writes sectors of 512 bytes whole or not at all; a larger sector of the volume may be torn. Only this
+//! program uses the log. It is sealed with a key derived from the volume's, and lies behind the block in the area of the last
+//! metadata copy, where other programs have zeros.
 //!
 //! ```text
 //!    0 "claviger convert" 16 │ 16 GUID of the volume 16 │ 32 the metadata's size of a log otherwise 4 │ 36 seal of these 32
@@ -21,7 +21,7 @@ use crate::formats::bitlocker::metadata::{COPIES, Metadata, VISTA, area};
 use crate::little_endian::{u32_at, u64_at};
 use crate::store::{SMALLEST_SECTOR, Store};
 
-/// Bytes at the beginning of a copy's place that are left to the metadata while a conversion goes on.
+/// How many bytes at the beginning of a copy's area are left to the metadata during a conversion.
 const BLOCK: u64 = 16 << 10;
 const VISTA_BLOCK: u64 = 8 << 10;
 
@@ -29,26 +29,26 @@ const MAGIC: &[u8; 16] = b"claviger convert";
 const ANNOUNCEMENT: usize = 36;
 const SEAL: usize = 32;
 
-/// Where the record of a zone begins, and its marks.
+/// The offsets of a zone's record and of its marks.
 const RECORD: usize = 4096;
 const MARKS: usize = RECORD + 64;
-/// Bytes of a mark. Only the sectors of one zone are ever told apart by them, and nobody can choose them.
+/// The size of a mark, in bytes. Marks only tell sectors of one zone apart, and nobody can choose them.
 const MARK: usize = 8;
 
 /// The largest zone, in bytes.
 const ZONE: u64 = 2 << 20;
 
-/// Bytes of a copy's place that are the metadata's while a conversion goes on.
+/// How many bytes of a copy's area belong to the metadata during a conversion.
 pub(in crate::formats::bitlocker) fn block_room(metadata: &Metadata) -> u64 {
     if metadata.version == VISTA { VISTA_BLOCK } else { BLOCK }
 }
 
-/// Checks that the metadata leave room for a log.
+/// Checks that the metadata leave space for a log.
 ///
 /// # Errors
 /// `Misuse`.
 pub(super) fn has_room(metadata: &Metadata) -> Result<()> {
-    // A sector is more than what validates a block.
+    // A sector is larger than the validation of a block.
     match metadata.block()?.len() as u64 + SMALLEST_SECTOR <= block_room(metadata) {
         true => Ok(()),
         false => Err(Error::misuse("the metadata leave no room for the conversion log")
@@ -56,7 +56,7 @@ pub(super) fn has_room(metadata: &Metadata) -> Result<()> {
     }
 }
 
-/// Where the log is.
+/// The place of the log.
 pub(super) struct Log {
     at: u64,
     len: u64,
@@ -64,14 +64,14 @@ pub(super) struct Log {
     key: Secret,
 }
 
-/// The zone that is being rewritten.
+/// The zone being rewritten.
 pub(super) struct Record {
     pub zone: Range<u64>,
     marks: Vec<u8>,
 }
 
 impl Log {
-    /// That of a volume with this key.
+    /// The log of a volume with this key.
     pub fn of(metadata: &Metadata, fvek: &Secret) -> Self {
         let (room, area) = (block_room(metadata), area(metadata.version));
         Self {
@@ -82,10 +82,10 @@ impl Log {
         }
     }
 
-    /// Size of a zone, in bytes: the largest, or the one that is asked for, in a volume with sectors of this size.
+    /// The size of a zone, in bytes: the largest possible, or the requested one, for sectors of this size.
     ///
     /// # Errors
-    /// `Misuse` for one that is too large or no whole sectors.
+    /// `Misuse` if it is too large or not a multiple of the sector size.
     pub fn zone_of(&self, asked: Option<u64>, sector: u64) -> Result<u64> {
         let largest = self.largest_zone();
         let zone = asked.unwrap_or(largest);
@@ -97,13 +97,13 @@ impl Log {
         }
     }
 
-    /// Size of the largest zone whose marks it has room for, in bytes: a power of two.
+    /// The largest zone for whose marks there is space, in bytes: a power of two.
     fn largest_zone(&self) -> u64 {
         let sectors = (self.len - MARKS as u64) / MARK as u64;
         ZONE.min((sectors * SMALLEST_SECTOR + 1).next_power_of_two() / 2)
     }
 
-    /// Says that what follows is a log of this program, empty so far. The metadata's own size of a log is kept in it.
+    /// Writes an empty log, marked as this program's. It preserves the log size from the metadata.
     ///
     /// # Errors
     /// `Io`.
@@ -117,7 +117,7 @@ impl Log {
         self.put(store, 0, &mut bytes)
     }
 
-    /// Whether there is a log of this program: the size of a log that the metadata have otherwise.
+    /// Returns the preserved log size of the metadata, if there is a log of this program.
     ///
     /// # Errors
     /// `Io`.
@@ -142,7 +142,8 @@ impl Log {
         self.rewrite(store, &Record { zone: zone.clone(), marks: marks.copied().collect() })
     }
 
-    /// Writes a record once more that was read: it may have come from a cache, and be on no disk. What is there already does not change.
+    /// Writes a record that was read once more: it may have come from a cache and not be on the disk yet. Its contents do not
+    /// change.
     ///
     /// # Errors
     /// `Io`.
@@ -158,7 +159,7 @@ impl Log {
         self.put(store, RECORD, &mut bytes)
     }
 
-    /// The last record that was written whole.
+    /// Returns the last completely written record.
     ///
     /// # Errors
     /// `Io`.
@@ -181,7 +182,7 @@ impl Log {
         Ok(store.flush()?)
     }
 
-    /// HMAC-SHA-256 under the volume's key: one iteration of PBKDF2 is one.
+    /// HMAC-SHA-256 with the volume's key, computed as one iteration of PBKDF2.
     fn seal(&self, bytes: &[u8]) -> Secret {
         let mut seal = Secret::zeroed(SEAL);
         hash::SHA256.pbkdf2(&self.key, bytes, 1, &mut seal, &|| true);
@@ -190,7 +191,7 @@ impl Log {
 }
 
 impl Record {
-    /// What is in the sectors of the zone, whose size is `sector`.
+    /// Returns the state of the zone's sectors of size `sector`.
     ///
     /// # Errors
     /// `Io`.
@@ -220,8 +221,8 @@ impl Record {
     }
 }
 
-/// The plaintext of a sector of which some parts are encrypted. What precedes a part is all that its ciphertext depends on, in each
-/// mode of these volumes but those with the diffuser.
+/// Returns the plaintext of a partly encrypted sector. In all BitLocker modes except those with the diffuser, the ciphertext of a
+/// part depends only on what precedes it.
 fn mend(stored: &[u8], encrypted: &[bool], cipher: &dyn SectorCipher, number: u64) -> Vec<u8> {
     let (mut ciphertext, mut plain) = (stored.to_vec(), stored.to_vec());
     for (i, encrypted) in encrypted.iter().enumerate() {

@@ -1,10 +1,11 @@
-//! In-place conversion, zone by zone: from the beginning on until all is encrypted, or from the end on until nothing is. Below the
-//! watermark in the metadata all is encrypted, from it on nothing, so that each program reads a volume that is half-way.
+//! In-place conversion, zone by zone: encryption runs from the beginning to the end, and decryption from the end to the beginning.
+//! Everything below the watermark in the metadata is encrypted, and nothing above it. So every program can read a partly converted
+//! volume.
 //!
-//! While it goes on the state is "dirty", which others refuse, and a [`log`] tells what is what. For each zone: the log, the zone itself,
-//! then the watermark in the three copies of the metadata, each flushed before the next begins. A crash leaves at most one zone
-//! with sectors of both kinds. It is read as it is, and the next run rewrites all of it. When a person stops it, the
-//! state is "paused".
+//! During the conversion the state is "dirty", which other programs refuse, and a [`log`] tells encrypted from plain sectors. Each
+//! zone takes three steps: the log, the zone itself, then the watermark in the three copies of the metadata. Each is flushed before
+//! the next begins. So a crash leaves at most one zone with sectors of both kinds. Such a zone can be read, and the next run
+//! rewrites it entirely. After the user stops the conversion, the state is "paused".
 
 mod begin;
 mod decrypted;
@@ -39,7 +40,7 @@ use crate::volume::Volume;
 pub(super) use log::block_room;
 use log::{Log, Record};
 
-/// Bytes that a thread converts at a time.
+/// How many bytes a thread converts at a time.
 const PIECE: usize = 128 << 10;
 
 impl InPlaceConverter for BitLocker {
@@ -70,7 +71,7 @@ impl InPlaceConverter for BitLocker {
     }
 }
 
-/// The one store of a volume.
+/// Returns the store of a volume without a detached header.
 fn attached<'a>(stores: InPlaceStores<'a>) -> Result<&'a Arc<dyn Store>> {
     if stores.header.is_some() {
         takes::check(NAME, &BitLocker(()).takes(), Purpose::Opening, &[Parameter::DetachedHeader])?;
@@ -78,10 +79,10 @@ fn attached<'a>(stores: InPlaceStores<'a>) -> Result<&'a Arc<dyn Store>> {
     Ok(stores.data)
 }
 
-/// A volume that is converted, unlocked.
+/// A volume that is being converted, unlocked.
 struct Converting {
     store: Arc<dyn Store>,
-    /// The copies of the metadata that were whole, which are not to change meanwhile.
+    /// The copies of the metadata that were intact and must not change meanwhile.
     read: Vec<Copy>,
     metadata: Metadata,
     kind: Kind,
@@ -90,16 +91,17 @@ struct Converting {
     vmk: Secret,
     cipher: Arc<dyn SectorCipher>,
     log: Log,
-    /// What the metadata have as the size of a log when they are not dirty.
+    /// The log size in the metadata outside the dirty state.
     log_size: u32,
-    /// Bytes of a zone, at most.
+    /// The maximum size of a zone, in bytes.
     zone: u64,
-    /// What is to be in the end.
+    /// The goal of the conversion.
     towards: Towards,
     pool: Pool,
 }
 
-/// What is in the zone whose conversion was cut short. Nothing if there is no log of this program, which only a dirty volume can have.
+/// Returns the contents of the zone whose conversion was interrupted. `None` if there is no log of this program, which only a dirty
+/// volume can have.
 ///
 /// # Errors
 /// `Io`.
@@ -118,10 +120,10 @@ pub(super) fn interrupted(
     record.map_or(Ok(Vec::new()), |record| record.parts(store, places.sector, cipher)).map(Some)
 }
 
-/// The record of the zone that comes next, if it had been begun.
+/// The record of the next zone, if that was begun.
 fn open_zone(log: &Log, store: &dyn Store, metadata: &Metadata, places: &Places) -> Result<Option<Record>> {
     let towards = going(metadata);
-    // All that is left of its range: how large a zone is may differ from run to run.
+    // The whole rest of its range: the zone size may differ from run to run.
     let Some(left) = next_zone(places, metadata.state_offset, towards, u64::MAX) else { return Ok(None) };
     let Some(record) = log.read(store)? else { return Ok(None) };
     let zone = &record.zone;
@@ -133,13 +135,13 @@ fn open_zone(log: &Log, store: &dyn Store, metadata: &Metadata, places: &Places)
     Ok((begins_there && whole).then_some(record))
 }
 
-/// Where a conversion that has begun goes.
+/// The direction of a conversion that has begun.
 fn going(metadata: &Metadata) -> Towards {
     if metadata.next_state == State::ENCRYPTED { Towards::Encrypted } else { Towards::Plain }
 }
 
-/// The ranges of the store that are encrypted or not: all but the place of the first sector and the noise behind it, and what is
-/// not part of the plaintext. What is stored elsewhere is a range of its own.
+/// Returns the ranges of the store to convert: everything except the first sector, the noise behind it, and areas that are not part
+/// of the plaintext. The relocated first sectors are a range of their own.
 fn ranges(places: &Places) -> Vec<Range<u64>> {
     let moved = places.header_place..places.header_place + places.header;
     let mut ranges = Vec::new();
@@ -156,7 +158,7 @@ fn ranges(places: &Places) -> Vec<Range<u64>> {
     ranges
 }
 
-/// The zone that is converted next: what is left of it is on the wrong side of the watermark. None when all is done.
+/// The next zone to convert, on the wrong side of the watermark. `None` when everything is done.
 fn next_zone(places: &Places, watermark: u64, towards: Towards, most: u64) -> Option<Range<u64>> {
     let ranges = ranges(places);
     match towards {
@@ -173,7 +175,7 @@ fn next_zone(places: &Places, watermark: u64, towards: Towards, most: u64) -> Op
     }
 }
 
-/// Refuses volumes whose metadata nobody can prove, or that only Windows can finish. What the first sector says is not sealed.
+/// Refuses volumes whose metadata cannot be proven, or that only Windows can finish. The first sector is not sealed.
 fn can_be_converted(header: &BitLockerHeader) -> Result<()> {
     let kinds = header.copies.iter().map(|copy| find::boot_of(&copy.metadata).kind).chain([header.boot.kind]);
     for kind in kinds {
@@ -259,7 +261,7 @@ impl Converting {
             return Err(Error::misuse("it is already fully encrypted"));
         }
         let pool = Pool::for_this_machine(Duration::ZERO);
-        // Only the metadata are sealed, but not all of To Go's say what they are.
+        // Only the metadata are sealed, but some To Go volumes do not record their kind there.
         let to_go = [header.boot.kind, find::boot_of(&metadata).kind].contains(&Kind::ToGo);
         let kind = if to_go { Kind::ToGo } else { Kind::Windows7 };
         let (store, read) = (Arc::clone(store), header.copies);
@@ -270,7 +272,7 @@ impl Converting {
         self.places.encrypted
     }
 
-    /// Says in all copies of the metadata what state the volume is in, and how far it is encrypted.
+    /// Writes the state of the volume and the watermark to all copies of the metadata.
     fn say(&mut self, state: State, next: State, watermark: u64) -> Result<()> {
         let log_size = if state == State::DIRTY { 0 } else { self.log_size };
         let (state_offset, next_state) = (watermark, next);
@@ -279,7 +281,7 @@ impl Converting {
         Ok(())
     }
 
-    /// Writes the metadata. While they are dirty there is a log behind what is theirs, which is gone with the last copy that says otherwise.
+    /// Writes the metadata. In the dirty state a log follows them in their area; the last copy with another state overwrites it.
     fn say_all(&mut self, metadata: Metadata) -> Result<()> {
         log::has_room(&metadata)?;
         let dirty = metadata.state == State::DIRTY;
@@ -293,7 +295,7 @@ impl Converting {
         Ok(())
     }
 
-    /// From here on others keep away, and the log tells what is what.
+    /// From here on other programs refuse the volume, and the log tells encrypted from plain sectors.
     fn begin(&mut self) -> Result<()> {
         if self.metadata.state == State::DIRTY {
             // The copies may differ.
@@ -305,7 +307,7 @@ impl Converting {
         self.say(State::DIRTY, goal(self.towards), self.watermark())
     }
 
-    /// Brings the zone to its end that was being rewritten, in the direction in which that was.
+    /// Finishes the zone that was being rewritten, in its original direction.
     fn recover(&mut self) -> Result<()> {
         let Some(record) = open_zone(&self.log, &*self.store, &self.metadata, &self.places)? else { return Ok(()) };
         let going = going(&self.metadata);
@@ -319,7 +321,7 @@ impl Converting {
         self.advance(&record.zone, going)
     }
 
-    /// What a zone holds of which some sectors are encrypted.
+    /// Returns the plaintext of a zone in which some sectors are encrypted.
     fn plaintext(&self, record: &Record) -> Result<Vec<u8>> {
         let zone = record.zone.start..record.zone.end;
         let apart = record.parts(&*self.store, self.places.sector, &self.cipher)?;
@@ -340,7 +342,7 @@ impl Converting {
             }
             let mut bytes = vec![0; (zone.end - zone.start) as usize];
             if let Err(error) = self.store.read_at(zone.start, &mut bytes) {
-                // Nothing has been touched.
+                // No data have changed.
                 self.pause()?;
                 return Err(error.into());
             }
@@ -359,7 +361,7 @@ impl Converting {
         };
         self.log.write(&*self.store, zone, &marks)?;
         if let Err(error) = self.store.write_clobbering(zone.start, &mut converted) {
-            // Perhaps what is not there yet can be undone at least; if not, the log tells what is what.
+            // Tries to undo an incomplete write; if that fails, the log tells encrypted from plain sectors.
             let mut stored = stored;
             let _ = self.store.write_clobbering(zone.start, &mut stored);
             return Err(error.into());
@@ -367,8 +369,9 @@ impl Converting {
         Ok(self.store.flush()?)
     }
 
-    /// Windows leaves free space as it was where it encrypts "used space only", and so the copy of the boot sector behind an NTFS. What
-    /// cannot be ciphertext stays in `converted` as it is `stored`. Returns the bytes that mark the ciphertext of all other sectors.
+    /// Keeps sectors unchanged that cannot be ciphertext: it copies them from `stored` to `converted`. With "used space only",
+    /// Windows leaves free space unencrypted, and so the copy of the boot sector behind an NTFS. Returns the bytes for the log's
+    /// marks of ciphertext.
     fn leave_what_is_plain(&self, stored: &[u8], converted: &mut [u8]) -> Vec<u8> {
         let sector = self.places.sector as usize;
         let mut marks = stored.to_vec();
@@ -395,7 +398,7 @@ impl Converting {
         self.say(State::DIRTY, goal(towards), watermark)
     }
 
-    /// Leaves a volume that each program reads right, as far as the watermark goes.
+    /// Leaves a volume that every program reads correctly, by the watermark.
     fn pause(&mut self) -> Result<()> {
         self.say(State::PAUSED, goal(self.towards), self.watermark())
     }
@@ -421,7 +424,7 @@ impl InPlaceConversion for Converting {
 
 impl Converting {
     fn convert(&mut self, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()> {
-        // One that is decrypted already has only to be left.
+        // A volume that is already decrypted only needs its format removed.
         if self.towards == Towards::Encrypted || !is_decrypted(&self.metadata) {
             self.begin()?;
             self.zones(progress, cancel)?;
@@ -439,7 +442,8 @@ impl Converting {
 }
 
 impl Converting {
-    /// Noise over what was at the beginning before it was stored elsewhere. Vista has its own there, and To Go the discovery volume.
+    /// Overwrites the old place of the relocated first sectors with noise. Vista has its own first sectors there, and To Go the
+    /// discovery volume.
     fn hide_header(&self) -> Result<()> {
         if self.kind != Kind::Windows7 {
             return Ok(());

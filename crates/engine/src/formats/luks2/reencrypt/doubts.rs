@@ -94,8 +94,8 @@ fn in_front(data: &dyn Store) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// The ciphers that programs create volumes with; other fields of a segment also decide how its data are read. Nothing protects
-/// these fields in the header: the digest covers only the volume key.
+/// Common ciphers, sector sizes and data offsets: the fields of a segment that decide how its data are read. Nothing protects these
+/// fields in the header: the digest covers only the volume key.
 const CIPHERS: [&str; 8] = [
     "aes-xts-plain64",
     "aes-xts-essiv:sha256",
