@@ -1,4 +1,4 @@
-//! What is asked of those who change headers, and what they answer.
+//! The requests for header changes, and their results.
 
 use claviger_crypto::Secret;
 use serde::Serialize;
@@ -10,40 +10,40 @@ use crate::edit::Edit;
 use crate::spec::Cost;
 use crate::store::Store;
 
-/// A change of what other programs keep in a header.
+/// A change of tokens, in which other programs store data in a header.
 #[derive(Clone, Copy, Debug)]
 pub enum TokenChange<'a> {
-    /// Put in a token: at a number, or the first free one.
+    /// Add a token: at a number, or the first free one.
     Import {
-        /// The token, an object.
+        /// The token, a JSON object.
         token: &'a Value,
         /// Its number.
         at: Option<u32>,
-        /// Whether it may take the place of another one.
+        /// Whether it may replace another token.
         replace: bool,
     },
-    /// Take a token out.
+    /// Remove a token.
     Remove(u32),
-    /// Say that a token is for a keyslot, or is not any more.
+    /// Assign a token to a keyslot, or end the assignment.
     Assign {
         /// The token's number.
         token: u32,
         /// The keyslot's number.
         keyslot: u32,
-        /// Whether it is for it.
+        /// Whether to assign it.
         assigned: bool,
     },
 }
 
-/// How a volume's key is protected from now on.
+/// A change of how the volume key is protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Protection {
-    /// It lies open beside the keyslots: anybody can open the volume, until protection is resumed.
+    /// Add a clear key: anybody can open the volume until protection is resumed.
     Suspend,
-    /// It lies open no longer, and the key over it is a new one, in case somebody noted it.
+    /// Remove the clear key, and replace the intermediate key in case somebody noted it.
     Resume,
-    /// The key over it, which the keyslots hold, is a new one. All keyslots open it as before.
+    /// Replace the intermediate key, which the keyslots hold. All keyslots open the volume as before.
     NewKey,
 }
 
@@ -53,22 +53,22 @@ pub enum Protection {
 pub struct RecoveryPassword {
     /// The number of its keyslot.
     pub keyslot: u32,
-    /// What one knows it by.
+    /// The identifier by which people find it.
     pub guid: String,
-    /// It, as text.
+    /// The password, as text.
     pub password: Secret,
 }
 
-/// Which keyslot is removed.
+/// Which keyslot to remove.
 #[derive(Clone, Copy)]
 pub enum Removal<'a> {
-    /// The one that this opens.
+    /// The keyslot that this opens.
     Opened(&'a Unlock<'a>),
-    /// The one of this number, whoever can open it. If given, the credentials have to open another one.
+    /// The keyslot with this number, whoever can open it. If credentials are given, they must open another keyslot.
     Number(u32, Option<&'a Unlock<'a>>),
 }
 
-/// What a header says beside its keys. What is `None` stays.
+/// The attributes of a header apart from its keys. Those that are `None` stay the same.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeaderAttributes<'a> {
     /// The UUID, as text.
@@ -79,28 +79,28 @@ pub struct HeaderAttributes<'a> {
     pub subsystem: Option<&'a str>,
     /// A keyslot, by its number, and its new priority: 0 only if named, 1 normal, 2 first.
     pub priority: Option<(u32, u32)>,
-    /// Flags that are kept with the volume, all of them: `allow-discards`.
+    /// All persistent flags of the volume: `allow-discards`.
     pub flags: Option<&'a [String]>,
 }
 
-/// What is to open the volume from now on. What is `None` stays as it is.
+/// The credentials that open the volume from now on. Fields that are `None` stay the same.
 #[derive(Default)]
 pub struct NewCredential<'a> {
-    /// All of them together.
+    /// The credentials, all of which are required together.
     pub credentials: &'a [Credential],
     /// Hash of the key derivation, by its name.
     pub hash: Option<&'a str>,
     /// VeraCrypt's "personal iterations multiplier", 0 for the default.
     pub pim: Option<u32>,
-    /// What the derivation is to cost, where the format lets one choose.
+    /// The cost of the derivation, if the format lets one choose.
     pub cost: Cost<'a>,
-    /// For a new keyslot: it holds a fresh key of so many bits, which is not that of the data.
+    /// For a new keyslot: the size in bits of a fresh key for it, which is not that of the data.
     pub unbound_bits: Option<u32>,
-    /// For a new keyslot: the token beside it, whose keyslots are filled in.
+    /// For a new keyslot: its token, in which the keyslot number is filled in.
     pub token: Option<&'a Map<String, Value>>,
 }
 
-/// Where a header is restored from.
+/// The source for restoring a header.
 #[derive(Clone, Copy)]
 pub enum RestoreFrom<'a> {
     /// The contents of a header backup.
@@ -109,21 +109,21 @@ pub enum RestoreFrom<'a> {
     Embedded,
 }
 
-/// A change that has been prepared, and what to know before and after it.
+/// A prepared change, with facts and warnings about it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Prepared {
-    /// What is to be written. Empty if all is as it should be.
+    /// The edit. Empty if nothing has to change.
     pub edit: Edit,
     /// The format's name.
     pub format: &'static str,
-    /// Whether it is a hidden volume's header.
+    /// Whether the header is a hidden volume's.
     pub hidden: bool,
-    /// The keyslot that it is about.
+    /// The keyslot that is changed.
     pub keyslot: Option<u32>,
-    /// How keys are derived from now on, where that is part of the change.
+    /// The new key derivation, if it is part of the change.
     pub derivation: Option<Derivation>,
-    /// What a person must know. Whole sentences.
+    /// Warnings, in whole sentences.
     pub warnings: Vec<Warning>,
 }
 
@@ -135,7 +135,7 @@ pub struct Derivation {
     pub hash: &'static str,
     /// Iterations, or passes over memory.
     pub iterations: u32,
-    /// Bytes of memory that it fills, where that matters.
+    /// How much memory it fills, in bytes, where that matters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
 }
@@ -144,29 +144,29 @@ pub struct Derivation {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct HeaderBackup {
-    /// What the file is to contain: encrypted headers and random bytes.
+    /// The contents of the file: encrypted headers and random bytes.
     pub bytes: Vec<u8>,
     /// The format's name.
     pub format: &'static str,
-    /// Which headers are in it: `primary`, `hidden`.
+    /// The headers in it: `primary`, `hidden`.
     pub headers: Vec<&'static str>,
-    /// What a person must know. Whole sentences.
+    /// Warnings, in whole sentences.
     pub warnings: Vec<Warning>,
 }
 
-/// What was found out about a volume's headers.
+/// The result of checking a volume's headers.
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct Verified {
     /// The format's name.
     pub format: &'static str,
-    /// Every copy that there is room for.
+    /// Every copy that the volume's size allows.
     pub copies: Vec<CopyReport>,
-    /// What should look random.
+    /// The areas that should look random.
     pub areas: Vec<AreaReport>,
-    /// Whether a header that should open does not, or not as its twin does.
+    /// Whether a header that should open does not, or differs from its twin.
     pub damaged: bool,
-    /// What a person must know. Whole sentences.
+    /// Warnings, in whole sentences.
     pub warnings: Vec<Warning>,
 }
 
@@ -176,26 +176,26 @@ pub struct Verified {
 pub struct CopyReport {
     /// `primary`, `hidden`, `backup`, `hidden backup`.
     pub name: &'static str,
-    /// Where it is, in bytes from the beginning.
+    /// Its offset, in bytes.
     pub at: u64,
-    /// What it is like.
+    /// Its condition.
     #[serde(flatten)]
     pub state: CopyState,
 }
 
-/// What a copy of a header is like.
+/// The condition of one copy of a header.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "state", content = "what")]
 pub enum CopyState {
     /// It opens, and its checksums are right.
     Opens,
-    /// It opens, but holds other keys or sizes than the copy before it.
+    /// It opens, but holds other keys or sizes than the previous copy.
     Differs(String),
     /// It opens, but a checksum or a field is wrong.
     Damaged(String),
-    /// It looks random and does not open: it has another password, is damaged, or there is none.
+    /// It looks random and does not open: it has another password, is damaged, or does not exist.
     DoesNotOpen,
-    /// There is something that is no header: text, zeros, a pattern.
+    /// There is something other than a header: text, zeros, a pattern.
     NoHeader,
 }
 
@@ -203,12 +203,12 @@ pub enum CopyState {
 #[derive(Debug, Serialize)]
 #[non_exhaustive]
 pub struct AreaReport {
-    /// What it is.
+    /// Its name.
     pub name: &'static str,
-    /// Sectors of 512 bytes that were looked at.
+    /// How many sectors of 512 bytes were checked.
     pub sectors: u64,
     /// How many of them do not look random.
     pub not_random: u64,
-    /// How many of those are zeros.
+    /// How many of those are all zeros.
     pub zeros: u64,
 }

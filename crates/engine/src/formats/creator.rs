@@ -1,4 +1,4 @@
-//! What makes new volumes.
+//! Creates volumes.
 
 use std::sync::Arc;
 
@@ -11,40 +11,40 @@ use crate::error::{Error, Result};
 use crate::spec::{Reserved, Spec};
 use crate::store::Store;
 
-/// What makes new volumes of a format. Those who want one call [`Format::create`], which checks first that the format takes
-/// what is asked for.
+/// The creator of a format's volumes. Callers use [`Format::create`], which first checks that the format supports the request.
 pub trait Creator: Sync {
-    /// Ciphers, hashes and sizes to choose from.
+    /// The choice of ciphers, hashes and sizes.
     fn choices(&self) -> Choices;
 
-    /// What [`Format::create`] does.
+    /// Implements [`Format::create`].
     ///
     /// # Errors
     /// Those of [`Format::create`].
     fn create_volume(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()>;
 
-    /// How many bytes a new volume by `spec` takes in its store if its plaintext has `plain` bytes, or the next larger possible
-    /// size.
+    /// Returns the store size of a new volume according to `spec`, in bytes, for a plaintext of `plain` bytes or the next larger
+    /// possible size.
     ///
     /// # Errors
     /// `Misuse` if no volume can have that size; `Unsupported` if the format cannot calculate it.
     fn stored_len(&self, plain: u64, spec: &Spec<'_>) -> Result<u64>;
 
-    /// Whether a new volume that is to open with these keyfiles needs a passphrase to be asked for, too.
+    /// Whether a new volume with these keyfiles also needs a passphrase.
     fn asks_passphrase(&self, _keyfiles: &[Credential]) -> bool {
         true
     }
 
-    /// The cipher and the hash, as [`Unlock`] takes them, that open a volume which was created as `spec` says and of which `facts`
-    /// are known: for formats without a header.
+    /// The cipher and the hash, for [`Unlock`], that open a volume created with `spec` whose facts are `facts`: for formats without
+    /// a header.
     fn opened_with(&self, facts: &Facts, spec: &Spec<'_>) -> (String, Option<String>) {
         let hash = facts.hash.as_deref().map(|hash| spec.hash.unwrap_or(hash).to_owned());
-        // dm-crypt has a mode for a cipher's name alone.
+        // dm-crypt has a default mode for a cipher without one.
         let mode = Some(&facts.mode).filter(|mode| !mode.is_empty()).map(|mode| format!("-{mode}"));
         (format!("{}{}", facts.cipher, mode.unwrap_or_default()), hash)
     }
 
-    /// The contents of a new file of keys, for formats that take [`Parameter::FreshKeyfile`](super::takes::Parameter::FreshKeyfile).
+    /// Returns the contents of a new key file, for formats that support
+    /// [`Parameter::FreshKeyfile`](super::takes::Parameter::FreshKeyfile).
     ///
     /// # Errors
     /// `Io`; `Unsupported` for other formats.
@@ -52,7 +52,7 @@ pub trait Creator: Sync {
         Err(Error::unsupported("creating key files: this format has none"))
     }
 
-    /// Such contents, encrypted so that `passphrase` opens them.
+    /// Encrypts such contents so that `passphrase` opens them.
     ///
     /// # Errors
     /// `Io`; `Unsupported` for other formats.
@@ -60,7 +60,8 @@ pub trait Creator: Sync {
         Err(Error::unsupported("creating key files: this format has none"))
     }
 
-    /// A new recovery password, as text, for formats that take [`Parameter::RecoveryPassword`](super::takes::Parameter::RecoveryPassword). It opens a volume or a keyslot that is made
+    /// Returns a new recovery password as text, for formats that support
+    /// [`Parameter::RecoveryPassword`](super::takes::Parameter::RecoveryPassword). It opens a volume or a keyslot that is created
     /// with it as a [`Credential::Passphrase`].
     ///
     /// # Errors
@@ -69,8 +70,9 @@ pub trait Creator: Sync {
         Err(Error::unsupported("recovery passwords: this format has none"))
     }
 
-    /// A new recovery key, as text, for formats that take [`Parameter::RecoveryKey`](super::takes::Parameter::RecoveryKey). A keyslot that is added with it as a
-    /// [`Credential::Passphrase`] is marked as that of a recovery key.
+    /// Returns a new recovery key as text, for formats that support
+    /// [`Parameter::RecoveryKey`](super::takes::Parameter::RecoveryKey). A keyslot that is added with it as a
+    /// [`Credential::Passphrase`] is marked as a recovery key's.
     ///
     /// # Errors
     /// `Io`; `Unsupported` for other formats.
@@ -78,8 +80,9 @@ pub trait Creator: Sync {
         Err(Error::unsupported("recovery keys: this format has none"))
     }
 
-    /// The name and the contents of a new startup key's file, for formats that take [`Parameter::StartupKey`](super::takes::Parameter::StartupKey). It opens a volume or a
-    /// keyslot that is made with it as a [`Credential::Keyfile`].
+    /// Returns the name and the contents of a new startup key file, for formats that support
+    /// [`Parameter::StartupKey`](super::takes::Parameter::StartupKey). It opens a volume or a keyslot that is created with it as a
+    /// [`Credential::Keyfile`].
     ///
     /// # Errors
     /// `Io`; `Unsupported` for other formats.
@@ -96,7 +99,8 @@ pub trait Creator: Sync {
         Ok(Vec::new())
     }
 
-    /// What [`Format::hidden_room`] does, for formats that take [`Parameter::HiddenVolume`](super::takes::Parameter::HiddenVolume).
+    /// Implements [`Format::hidden_room`], for formats that support
+    /// [`Parameter::HiddenVolume`](super::takes::Parameter::HiddenVolume).
     ///
     /// # Errors
     /// Those of [`Format::hidden_room`].
@@ -104,7 +108,7 @@ pub trait Creator: Sync {
         Err(Error::unsupported("hidden volumes: this format has none"))
     }
 
-    /// What [`Format::create_hidden`] does.
+    /// Implements [`Format::create_hidden`].
     ///
     /// # Errors
     /// Those of [`Format::create_hidden`].
@@ -119,53 +123,53 @@ pub trait Creator: Sync {
     }
 }
 
-/// What makes new volumes of the format.
+/// Returns the creator of the format's volumes.
 ///
 /// # Errors
-/// `Unsupported` where nothing does.
+/// `Unsupported` if there is none.
 pub fn creator_of(format: &dyn Format) -> Result<&dyn Creator> {
     format.creator().ok_or_else(|| not_created(format.name()))
 }
 
-/// The error for creating a volume of a format that this program only opens.
+/// The error for creating a volume of a format that this program can only open.
 pub(super) fn not_created(name: &str) -> Error {
     Error::unsupported(format!("creating {name} volumes")).hint("Create a LUKS or VeraCrypt volume instead.")
 }
 
-/// The room for a hidden volume.
+/// The space for a hidden volume.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct HiddenRoom {
-    /// Size of the largest plaintext that is safe, in bytes.
+    /// The size of the largest safe plaintext, in bytes.
     pub largest: u64,
-    /// Size of the smallest one, in bytes.
+    /// The size of the smallest plaintext, in bytes.
     pub smallest: u64,
     /// The file system of the outer volume.
     pub filesystem: &'static str,
-    /// Where its free space begins, in bytes of the outer volume.
+    /// Where the free space begins, in bytes of the outer volume.
     pub free_at: u64,
     /// Size of the outer volume's plaintext, in bytes.
     pub outer_size: u64,
-    /// Whether what is stored there now looks random. If not, as where the outer volume was never filled, a hidden volume stands
-    /// out.
+    /// Whether the bytes stored there look random. If not, because the outer volume was never filled, a hidden volume is
+    /// conspicuous.
     pub looks_random: bool,
 }
 
-/// What a format can create.
+/// The choices for creating a volume.
 #[derive(Clone, Debug, Serialize)]
 pub struct Choices {
     /// Ciphers and cascades, the default first.
     pub ciphers: Vec<&'static str>,
     /// Hashes, the default first.
     pub hashes: Vec<&'static str>,
-    /// Whether these are all. Elsewhere everything is taken that dm-crypt has a name for.
+    /// Whether these are all. Otherwise every name that dm-crypt knows is accepted.
     #[serde(skip)]
     pub complete: bool,
-    /// The smallest volume, in bytes, headers included.
+    /// The size of the smallest volume, headers included, in bytes.
     pub min_len: u64,
 }
 
-/// Bytes of store for `plain` bytes of plaintext, in whole sectors, behind `offset` bytes of header.
+/// The store size for `plain` bytes of plaintext in whole sectors, behind `offset` bytes of header, in bytes.
 pub(super) fn stored_behind(offset: u64, plain: u64, spec: &Spec<'_>) -> Result<u64> {
     let len = plain.checked_next_multiple_of(spec.sector_size.unwrap_or(512).max(512).into());
     let len = len.and_then(|len| len.checked_add(offset));

@@ -1,4 +1,4 @@
-//! What an unlocked volume is made of, for people.
+//! Facts about an unlocked volume, for people.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use super::header_facts::as_text;
 use crate::volume::Layout;
 
-/// What is known about an unlocked volume.
+/// Facts about an unlocked volume.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Facts {
@@ -16,31 +16,31 @@ pub struct Facts {
     pub format: &'static str,
     /// Cipher or cascade: `AES-Twofish-Serpent`.
     pub cipher: String,
-    /// Mode of operation, where it says so with its initialisation vectors: `XTS`, `LRW`, `CBC`, `xts-plain64`.
+    /// The mode of operation, in the format's own notation, some with initialisation vectors: `XTS`, `LRW`, `CBC`, `xts-plain64`.
     pub mode: String,
-    /// Bits of key per cipher and purpose, added up: 256 for AES-256 in XTS.
+    /// The size of the key in bits, as the format counts it: VeraCrypt's AES-256 in XTS has 256, LUKS2's has 512.
     pub key_bits: u32,
-    /// Hash of the key derivation, or the derivation's own name. Nothing where what was given is the key itself: `none` in JSON.
+    /// The hash of the key derivation, or the derivation's own name. `None` if the key itself was given: `none` in JSON.
     #[serde(serialize_with = "hash_or_none")]
     pub hash: Option<Cow<'static, str>>,
     /// Iterations of the key derivation, or passes over its memory.
     pub iterations: u32,
-    /// How the key came about, as a person says it, where that is a way of the format's own.
+    /// A description of how the key was derived, if the format has its own way.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub derivation: Option<&'static str>,
-    /// Bytes of memory that the key derivation fills, where that matters.
+    /// How much memory the key derivation fills, in bytes, where that matters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
-    /// The PIM, where one was given.
+    /// The PIM, if one was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pim: Option<u32>,
     /// Version of the header.
     pub header_version: u16,
-    /// Which copy of the header opened.
+    /// The copy of the header that opened.
     #[serde(serialize_with = "as_text")]
     pub header: WhichHeader,
-    /// What of it the credentials opened, as a person calls it: `keyslot 3`, `backup header`, `volume key`. Nothing where nothing is
-    /// opened, since there is no header.
+    /// The part of it that the credentials opened, as people call it: `keyslot 3`, `backup header`, `volume key`. `None` if there
+    /// is no header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub opened_by: Option<String>,
     /// Whether it is a hidden volume.
@@ -54,49 +54,49 @@ pub struct Facts {
     /// The label in the header.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// What protects the data from changes.
+    /// The integrity protection of the data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub integrity: Option<String>,
-    /// Sector size of the cipher, in bytes.
+    /// The sector size of the cipher, in bytes.
     pub sector_size: u32,
     /// Size of the plaintext, in bytes.
     pub size: u64,
-    /// Where the plaintext begins in the store, in bytes.
+    /// The offset of the data in the store, in bytes.
     pub data_offset: u64,
-    /// When the volume was created, in seconds since 1970, where the header says so.
+    /// When the volume was created, in seconds since 1970, if the header says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created: Option<i64>,
-    /// When the header was written, in seconds since 1970, where the header says so.
+    /// When the header was written, in seconds since 1970, if the header says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header_written: Option<i64>,
 }
 
-/// A copy of a header, as people call it.
+/// A copy of a header, by its usual name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhichHeader {
     /// The volume has no header.
     None,
-    /// The one that programs look for first.
+    /// The copy that programs look for first.
     Primary,
-    /// LUKS2's other one.
+    /// The second copy of LUKS2.
     Secondary,
-    /// The second of BitLocker's three.
+    /// The second of BitLocker's three copies.
     SecondCopy,
-    /// The third of them.
+    /// The third of BitLocker's three copies.
     ThirdCopy,
     /// The copy at the end.
     Backup,
-    /// A hidden volume's.
+    /// The header of a hidden volume.
     Hidden,
-    /// The copy of that.
+    /// The copy of a hidden volume's header at the end.
     HiddenBackup,
-    /// An encrypted system's.
+    /// The header of an encrypted system.
     System,
 }
 
 impl WhichHeader {
-    /// What people call it, as in JSON: `hidden backup`.
+    /// Its name for people, as in JSON: `hidden backup`.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => NONE,
@@ -111,7 +111,7 @@ impl WhichHeader {
         }
     }
 
-    /// Whether it is a copy in case another one is lost, of a format that opens it only then.
+    /// Whether it is a backup copy that the format opens only if the other one is lost.
     pub fn is_backup(self) -> bool {
         matches!(self, Self::Backup | Self::HiddenBackup)
     }
@@ -123,7 +123,7 @@ impl fmt::Display for WhichHeader {
     }
 }
 
-/// What people read where there is no hash or header.
+/// The text for people if there is no hash or header.
 const NONE: &str = "none";
 
 fn hash_or_none<S: Serializer>(hash: &Option<Cow<'static, str>>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -131,12 +131,12 @@ fn hash_or_none<S: Serializer>(hash: &Option<Cow<'static, str>>, serializer: S) 
 }
 
 impl Facts {
-    /// [`Facts::hash`] for people: `none` where there is none.
+    /// [`Facts::hash`] for people: `none` if there is none.
     pub fn hash_name(&self) -> Cow<'static, str> {
         self.hash.clone().unwrap_or(NONE.into())
     }
 
-    /// What every volume has; of the rest nothing is known. The plaintext is what `layout` describes.
+    /// The facts that every volume has; the others are unset. `layout` describes the plaintext.
     pub fn new(format: &'static str, cipher: impl Into<String>, mode: impl Into<String>, layout: &Layout) -> Self {
         let segment = layout.segments().first();
         let (sector_size, data_offset) = segment.map_or((1, 0), |s| (s.payload.sector_size(), s.stored_at));

@@ -1,4 +1,4 @@
-//! Filling what a new volume is to take, so that nobody sees what is used of it.
+//! Fills the space of a new volume, so that nobody sees how much of it is used.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use crate::random;
 use crate::spec::Spec;
 use crate::store::Store;
 
-/// Sectors of the ciphers that fill, in bytes.
+/// The sector size of the ciphers for filling, in bytes.
 const UNIT: u64 = 512;
 
-/// Bytes that are filled at a time: enough to keep all threads busy, and to notice soon that the caller has cancelled.
+/// How many bytes are filled at a time: enough to keep all threads busy, and to react to cancellation soon.
 const FILL: usize = 4 << 20;
 
-/// Bytes that a thread encrypts at a time while filling.
+/// How many bytes a thread encrypts at a time while filling.
 const FILL_PIECE: usize = 128 << 10;
 
-/// Fills the area with what looks like ciphertext: of AES, under a key that is thrown away.
+/// Fills the area with bytes that look like ciphertext: AES, with a key that is discarded.
 pub(super) fn fill(store: &dyn Store, area: Range<u64>, spec: &Spec<'_>) -> Result<()> {
     let key = random::secret(64)?;
     let cipher = Specification::parse("aes-xts-plain64").expect("it is known");
@@ -33,11 +33,11 @@ pub(super) fn fill(store: &dyn Store, area: Range<u64>, spec: &Spec<'_>) -> Resu
     fill_with(store, area, &*cipher, spec, &Pool::for_this_machine(Duration::from_micros(50)))
 }
 
-/// Fills the area with what looks like ciphertext of the volume: zeros under `cipher`, whose key is to be thrown away.
+/// Fills the area with bytes that look like the volume's ciphertext: zeros encrypted with `cipher`, whose key must be discarded.
 ///
-/// Whoever has no password cannot tell this from used sectors, unless the cipher is broken; whoever has one cannot tell it from
-/// something hidden there, since under the volume's key it decrypts to nothing. The system's random bytes would do as well, only
-/// several times more slowly. (TrueCrypt 7.1a, VolumeCreator.cpp, does so.)
+/// Without a password this cannot be told from used sectors, unless the cipher is broken. With a password it cannot be told from a
+/// hidden volume, since it decrypts to noise with the volume's key. The system's random bytes would do as well, but several times
+/// more slowly. (TrueCrypt 7.1a, VolumeCreator.cpp, does the same.)
 pub(super) fn fill_with(
     store: &dyn Store,
     area: Range<u64>,
@@ -52,7 +52,7 @@ pub(super) fn fill_with(
     while done < size {
         not_cancelled(spec)?;
         let part = &mut buffer[..usize::try_from(size - done).map_or(FILL, |left| left.min(FILL))];
-        // A rest of a sector at the end of a device is encrypted with the beginning of one.
+        // A partial sector at the end of a device is encrypted as the beginning of a sector.
         let whole = part.len() / UNIT as usize * UNIT as usize;
         let first = (start + done) / UNIT;
         for_each_piece(pool, &mut part[..whole], FILL_PIECE, |at, piece| {
@@ -67,7 +67,7 @@ pub(super) fn fill_with(
     Ok(())
 }
 
-/// Fills the area with the system's random bytes, and tells nobody: for headers.
+/// Fills the area with the system's random bytes, without reporting progress: for headers.
 pub(super) fn random(store: &dyn Store, area: Range<u64>, spec: &Spec<'_>) -> Result<()> {
     let mut buffer = vec![0; FILL.min((area.end - area.start) as usize)];
     let mut at = area.start;
@@ -89,7 +89,7 @@ pub(super) fn not_cancelled(spec: &Spec<'_>) -> Result<()> {
     if cancelled(spec) { Err(ErrorKind::Cancelled.into()) } else { Ok(()) }
 }
 
-/// Tells of the bytes filled so far, and asks whether to go on.
+/// Reports the number of bytes filled so far, and fails if the caller has cancelled.
 pub(super) fn progressed(spec: &Spec<'_>, done: u64, total: u64) -> Result<()> {
     tell(spec, done, total);
     not_cancelled(spec)

@@ -1,4 +1,4 @@
-//! Which format a store or a name is of.
+//! Finds the format of a store or a name.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::filesystems::{detect, magic};
 use crate::store::Store;
 
-/// What both versions of LUKS are called.
+/// The name of both versions of LUKS.
 const LUKS: &str = "LUKS";
 
-/// Finds the format of `store`, or takes the one that is named, and reads its header. A `Yes` of one format outranks every
-/// `Possible`; of several `Possible` formats the first is returned, with a header that tries them all.
+/// Finds the format of `store`, or uses the named one, and reads its header. A `Yes` outranks every `Possible`. Of several
+/// `Possible` formats the first is returned, with a header that tries them all.
 ///
 /// # Errors
 /// `NotThisFormat` if every format answers `No`; `Misuse` if no format has that name; those of [`Format::open`].
@@ -34,7 +34,7 @@ pub fn open(store: &Arc<dyn Store>, name: Option<&str>) -> Result<(&'static dyn 
     if possible.is_empty() {
         let mut start = vec![0; store.len().min(detect::LOOKED_AT as u64) as usize];
         store.read_at(0, &mut start)?;
-        // What it is says more than what it is not.
+        // What the store is says more than what it is not.
         let why = match magic::known(&start) {
             _ if store.is_empty() => "it is empty".to_owned(),
             Some(what) => format!("it holds {what}"),
@@ -48,8 +48,8 @@ pub fn open(store: &Arc<dyn Store>, name: Option<&str>) -> Result<(&'static dyn 
     all_of(store, &possible)
 }
 
-/// Like [`open`] for a volume whose beginning may be overwritten: takes every format that finds anything that could be a
-/// header, wherever it keeps its copies.
+/// Like [`open`] for a volume whose beginning may be overwritten: uses every format that finds a possible header, wherever that
+/// format stores its copies.
 ///
 /// # Errors
 /// Those of [`open`].
@@ -58,7 +58,7 @@ pub fn open_by_backup(store: &Arc<dyn Store>) -> Result<(&'static dyn Format, Bo
     all_of(store, &with_header).or_else(|_| open(store, None))
 }
 
-/// A header that tries those of `formats` that find anything that could be one.
+/// Returns a header that tries all those `formats` that find a possible header.
 fn all_of(store: &Arc<dyn Store>, formats: &[&'static dyn Format]) -> Result<(&'static dyn Format, Box<dyn Header>)> {
     let mut headers = Vec::new();
     let mut error = None;
@@ -79,13 +79,13 @@ fn all_of(store: &Arc<dyn Store>, formats: &[&'static dyn Format]) -> Result<(&'
     }
 }
 
-/// Whether two names mean the same: whatever their case, and with or without hyphens. `sha512` is `SHA-512`.
+/// Whether two names are the same, ignoring case and hyphens. `sha512` is `SHA-512`.
 pub fn same_name(one: &str, other: &str) -> bool {
     let plain = |name: &str| name.replace('-', "").to_ascii_lowercase();
     plain(one) == plain(other)
 }
 
-/// The format of that name for what is in `store`: `LUKS` is LUKS1 or LUKS2, whichever the header is of.
+/// Returns the format with this name for the volume in `store`: `LUKS` means LUKS1 or LUKS2, depending on the header.
 ///
 /// # Errors
 /// `Misuse` if there is none; `Io`.
@@ -100,7 +100,7 @@ pub fn named(store: &dyn Store, name: &str) -> Result<&'static dyn Format> {
     by_name(name)
 }
 
-/// The format of that name, whatever its case. `LUKS` is its newer version, LUKS2; see [`named`].
+/// Returns the format with this name, ignoring case. `LUKS` means its newer version, LUKS2; see [`named`].
 ///
 /// # Errors
 /// `Misuse` if there is none.

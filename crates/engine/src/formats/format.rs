@@ -1,4 +1,4 @@
-//! What a format is: a row of the table.
+//! The interface of a format, which is a row of the format table.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use crate::error::{Error, Result};
 use crate::spec::Spec;
 use crate::store::Store;
 
-/// What a look at a store without any credential tells.
+/// What a store shows without any credential.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase", tag = "verdict", content = "why")]
 pub enum Verdict {
-    /// Not this format, and why.
+    /// Not this format, with the reason.
     No(String),
-    /// It could be: the format has no mark to know it by. And why.
+    /// Possibly this format, which has no signature, with the reason.
     Possible(String),
-    /// It is. And why.
+    /// This format, with the reason.
     Yes(String),
 }
 
@@ -29,13 +29,13 @@ pub trait Format: Sync {
     /// Its name: `TrueCrypt`.
     fn name(&self) -> &'static str;
 
-    /// What a look at the store tells. Reads little and needs no credential.
+    /// Identifies the store. Reads little and needs no credential.
     ///
     /// # Errors
     /// `Io`.
     fn identify(&self, store: &dyn Store) -> Result<Verdict>;
 
-    /// Reads the header, still locked.
+    /// Reads the header without unlocking it.
     ///
     /// # Errors
     /// `NotThisFormat`, `Malformed`, `Unsupported`, `Io`.
@@ -44,14 +44,13 @@ pub trait Format: Sync {
     /// Like [`Format::open`], for a header in another file or device than its `data`.
     ///
     /// # Errors
-    /// Those of [`Format::open`]; `Misuse` where the format has no detached headers.
+    /// Those of [`Format::open`]; `Misuse` if the format has no detached headers.
     fn open_detached(&self, _header: &Arc<dyn Store>, _data: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
         takes::check(self.name(), &self.takes(), Purpose::Opening, &[Parameter::DetachedHeader])?;
         Err(Error::unsupported(format!("detached headers of {}", self.name())))
     }
 
-    /// Like [`Format::open`], for the header of an encrypted system on the disk that it starts from. Nothing if the disk is
-    /// none.
+    /// Like [`Format::open`], for the header of an encrypted system on its boot disk. `None` if the disk is not one.
     ///
     /// # Errors
     /// `Io`.
@@ -59,8 +58,8 @@ pub trait Format: Sync {
         Ok(None)
     }
 
-    /// Like [`Format::open`], for backups of headers on a disk whose partition table was written over the volume: there [`Format::open`]
-    /// looks for an encrypted system. Nothing where it finds the backups itself.
+    /// Like [`Format::open`], for header backups on a disk whose partition table was written over the volume. There
+    /// [`Format::open`] looks for an encrypted system. `None` if it finds the backups itself.
     ///
     /// # Errors
     /// Those of [`Format::open`].
@@ -68,37 +67,37 @@ pub trait Format: Sync {
         Ok(None)
     }
 
-    /// What its volumes can be created and opened with.
+    /// The parameters for creating and opening its volumes.
     fn takes(&self) -> Takes;
 
-    /// What makes new volumes, where this program does.
+    /// Returns the creator of its volumes, if this program can create them.
     fn creator(&self) -> Option<&dyn Creator> {
         None
     }
 
-    /// Makes a volume that fills `store`, opened by `first`, once it is known that the format takes all that `spec` asks for.
-    /// Writes the header last, so that what is there before the end opens with nothing.
+    /// Creates a volume that fills `store`, opened by `first`, after checking that the format supports everything in `spec`. Writes
+    /// the header last, so that nothing opens an unfinished volume.
     ///
     /// # Errors
-    /// `Misuse`, `CredentialKind`, `Cancelled`, `Io`; `Unsupported` where there is no [`Format::creator`].
+    /// `Misuse`, `CredentialKind`, `Cancelled`, `Io`; `Unsupported` if there is no [`Format::creator`].
     fn create(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
         let creator = self.creator().ok_or_else(|| not_created(self.name()))?;
         takes::check(self.name(), &self.takes(), Purpose::Creating, &spec.parameters())?;
         creator.create_volume(store, spec, first)
     }
 
-    /// The possible sizes of a hidden volume in the volume that `outer` opens, according to the outer file system.
+    /// Returns the possible sizes of a hidden volume in the volume that `outer` opens, according to the outer file system.
     ///
     /// # Errors
-    /// Those of [`Header::unlock`] and [`crate::filesystems::free_tail::free_tail`]; `Misuse` where there can be none.
+    /// Those of [`Header::unlock`] and [`crate::filesystems::free_tail::free_tail`]; `Misuse` if there can be none.
     fn hidden_room(&self, store: &Arc<dyn Store>, outer: &Unlock<'_>) -> Result<HiddenRoom> {
         let creator = self.creator().ok_or_else(|| not_created(self.name()))?;
         takes::check(self.name(), &self.takes(), Purpose::Creating, &[Parameter::HiddenVolume])?;
         creator.room_for_hidden(store, outer)
     }
 
-    /// Makes a hidden volume, opened by `first`, in the free space at the end of the one that `outer` opens. Writes nothing
-    /// outside that space and the places of the hidden headers, and the header last.
+    /// Creates a hidden volume, opened by `first`, in the free space at the end of the volume that `outer` opens. Writes only to
+    /// that space and to the places of the hidden headers. The header comes last.
     ///
     /// # Errors
     /// Those of [`Format::create`] and [`Format::hidden_room`], and `Misuse` if the size does not fit there.
@@ -115,7 +114,8 @@ pub trait Format: Sync {
         creator.create_hidden_volume(store, outer, spec, first)
     }
 
-    /// What is left of a volume whose beginning is none any more: looks further than [`Format::identify`]. [`Format::open`] finds it, too.
+    /// Finds the remains of a volume whose beginning is lost: searches further than [`Format::identify`]. [`Format::open`] finds
+    /// them, too.
     ///
     /// # Errors
     /// `Io`.
@@ -123,28 +123,28 @@ pub trait Format: Sync {
         Ok(None)
     }
 
-    /// Where backups of headers are, in bytes before the end of the store; nothing if there are none.
+    /// The offsets of header backups, in bytes before the end of the store. Empty if there are none.
     fn backups_before_end(&self) -> &'static [u64] {
         &[]
     }
 
-    /// Whether its volumes have no header at all. Nothing tells them from random bytes, so that one opens only where somebody
-    /// names the format; it then takes [`crate::credential::Headerless`].
+    /// Whether its volumes have no header at all. They cannot be told from random bytes, so they open only if the user names the
+    /// format. [`crate::credential::Headerless`] describes them.
     fn headerless(&self) -> bool {
         false
     }
 
-    /// Whether a header may be in another file or device than its data: [`Format::open_detached`].
+    /// Whether a header can be in another file or device than its data: [`Format::open_detached`].
     fn detachable(&self) -> bool {
         self.takes().opens_with(Parameter::DetachedHeader)
     }
 
-    /// What changes headers, where the format has them and this program can.
+    /// Returns the editor of its headers, if it has headers and this program can change them.
     fn editor(&self) -> Option<&dyn HeaderEditor> {
         None
     }
 
-    /// What converts volumes where they lie, where this program can.
+    /// Returns the converter of its volumes, if this program can convert them in place.
     fn in_place_converter(&self) -> Option<&dyn InPlaceConverter> {
         None
     }

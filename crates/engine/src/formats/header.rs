@@ -13,10 +13,10 @@ use crate::error::Result;
 use crate::store::Store;
 use crate::volume::Layout;
 
-/// What a volume key is known by: salt and digest of it.
+/// The salt and digest that identify a volume key.
 pub type KeyMark = (Vec<u8>, Vec<u8>);
 
-/// A header that has been read and not been unlocked. It holds the stores that it was read from.
+/// A header that has been read but not unlocked. It holds the stores from which it was read.
 pub trait Header: Send {
     /// Tries the credentials.
     ///
@@ -24,18 +24,18 @@ pub trait Header: Send {
     /// `WrongCredential`, `CredentialKind`, `Malformed`, `Unsupported`, `Cancelled`, `Io`.
     fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked>;
 
-    /// What its volume keys are known by, where it says so. They stay as they are for as long as the key.
+    /// Returns the marks of its volume keys, if the header contains them. They do not change while the key stays the same.
     fn key_marks(&self) -> Vec<KeyMark> {
         Vec::new()
     }
 
-    /// The formats that it could be of, by their names, and what they take: what none of them does is refused before a secret is asked
-    /// for. Nothing where that only [`Header::unlock`] tells.
+    /// The names of the formats that it could have, and their parameters. What none of them supports is refused before a secret is
+    /// asked for. Empty if only [`Header::unlock`] can tell.
     fn takes(&self) -> Vec<(&'static str, Takes)> {
         Vec::new()
     }
 
-    /// The store with the data, to which the layout from [`Header::unlock`] applies.
+    /// The store of the data, to which the layout from [`Header::unlock`] applies.
     fn data(&self) -> &Arc<dyn Store>;
 
     /// The facts that need no credential: keyslots, ciphers, UUID, tokens. They contain no secrets.
@@ -43,27 +43,27 @@ pub trait Header: Send {
         None
     }
 
-    /// The passphrases that lie sealed in it, by the number of their token.
+    /// The sealed passphrases in it, by the number of their token.
     fn sealed(&self) -> Vec<Sealed> {
         Vec::new()
     }
 
-    /// What is damaged in it, as far as that shows without any credential.
+    /// Its damage, as far as that shows without a credential.
     fn damage(&self) -> Vec<Warning> {
         Vec::new()
     }
 
-    /// What trying the keyslots will cost, where the header tells it: to be said before it is tried.
+    /// The cost of trying the keyslots, if the header contains it, to be announced before the trial.
     fn plan(&self, _with: &Unlock<'_>) -> Option<UnlockPlan> {
         None
     }
 
-    /// Whether a passphrase is to be asked for where these keyfiles are given.
+    /// Whether a passphrase is needed in addition to these keyfiles.
     fn asks_passphrase(&self, _keyfiles: &[Credential]) -> bool {
         true
     }
 
-    /// Refuses what cannot be unlocked, or used, where the keys are in a process that starts no programs: see
+    /// Refuses volumes that cannot be unlocked or used by a key process, which cannot start programs: see
     /// [`key_process`](crate::key_process).
     ///
     /// # Errors
@@ -72,41 +72,40 @@ pub trait Header: Send {
         Ok(())
     }
 
-    /// About how long trying wrong credentials takes on one thread, in microseconds: what the progress of `unlock` counts.
+    /// The estimated time to try wrong credentials on one thread, in microseconds. The progress of `unlock` counts this.
     fn effort(&self, _with: &Unlock<'_>) -> u64 {
         1
     }
 }
 
-/// An unlocked volume: the layout, which holds the keys, and what is to be told about it.
+/// An unlocked volume: the layout, which holds the keys, and facts about it.
 #[non_exhaustive]
 pub struct Unlocked {
-    /// Where the plaintext is.
+    /// The layout of the plaintext.
     pub layout: Layout,
-    /// What a person may want to know.
+    /// Facts for people.
     pub facts: Facts,
-    /// What a person must know: a damaged header, a backup that was used. Whole sentences.
+    /// Warnings, in whole sentences: a damaged header, a backup that was used.
     pub warnings: Vec<Warning>,
-    /// Header decryptions that were tried, the right one included.
+    /// How many header decryptions were tried, the right one included.
     pub trials: u64,
-    /// Key derivations that were begun.
+    /// How many key derivations were begun.
     pub derivations: u64,
-    /// How long that took.
+    /// How long this took.
     pub took: Duration,
-    /// Whether anything shows that the credential is the right one. A header does; where there is none, only contents that make
-    /// sense.
+    /// Whether anything proves that the credential is right: a header, or without one, recognisable contents.
     pub recognised: bool,
 }
 
 impl Unlocked {
-    /// Without warnings, of a header that shows whether the credential is the right one.
+    /// Without warnings, for a header that proves the credential.
     pub fn new(layout: Layout, facts: Facts) -> Self {
         let (warnings, trials, derivations, took) = (Vec::new(), 0, 0, Duration::ZERO);
         Self { layout, facts, warnings, trials, derivations, took, recognised: true }
     }
 }
 
-/// The result of work with secrets: an error of it names the format, and nothing is left on the stack.
+/// Finishes work with secrets: errors get the format's name, and the stack is wiped.
 pub(super) fn wiped<T>(format: &'static str, result: Result<T>) -> Result<T> {
     wipe_stack();
     result.map_err(|e| e.in_format(format))

@@ -1,4 +1,4 @@
-//! What a header says without any credential, typed until somebody prints it.
+//! The contents of a header that need no credential, typed until they are printed.
 
 use std::fmt::Display;
 
@@ -10,14 +10,14 @@ use super::integritysetup::DmIntegrityFacts;
 use super::luks1::{Luks1Facts, Luks1Keyslot};
 use super::luks2::{Luks2Facts, Luks2Keyslot};
 
-/// What a header says without any credential. No secret is in it.
+/// The contents of a header that need no credential. They include no secrets.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct HeaderFacts {
-    /// The keyslots in the header, in use or not. Nothing where the format has none.
+    /// The keyslots in the header, in use or not. `None` if the format has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keyslots: Option<Vec<KeyslotFacts>>,
-    /// The rest, which each format says in its own way.
+    /// The other facts, specific to the format.
     #[serde(flatten)]
     pub of_format: FormatFacts,
 }
@@ -27,30 +27,30 @@ impl HeaderFacts {
         Self { keyslots, of_format }
     }
 
-    /// The keyslots that are in use. Nothing where the format has none.
+    /// The keyslots in use. `None` if the format has none.
     pub fn used_keyslots(&self) -> Option<impl Iterator<Item = &KeyslotFacts>> {
         Some(self.keyslots.as_ref()?.iter().filter(|slot| slot.is_used()))
     }
 }
 
-/// What the headers of each format say beside their keyslots.
+/// The facts in the headers of each format apart from their keyslots.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 #[non_exhaustive]
 pub enum FormatFacts {
-    /// Of LUKS1.
+    /// LUKS1.
     Luks1(Luks1Facts),
-    /// Of LUKS2.
+    /// LUKS2.
     Luks2(Luks2Facts),
-    /// Of BitLocker.
+    /// BitLocker.
     BitLocker(BitLockerFacts),
-    /// Of FileVault 2.
+    /// FileVault 2.
     FileVault2(FileVault2Facts),
-    /// Of dm-integrity alone.
+    /// dm-integrity without encryption.
     DmIntegrity(DmIntegrityFacts),
 }
 
-/// What a header says of a keyslot.
+/// The facts about a keyslot.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 #[non_exhaustive]
@@ -64,7 +64,7 @@ pub enum KeyslotFacts {
 }
 
 impl KeyslotFacts {
-    /// Its number, as people name it.
+    /// Its number for people.
     pub fn number(&self) -> u32 {
         match self {
             Self::Luks1(slot) => slot.keyslot,
@@ -73,7 +73,7 @@ impl KeyslotFacts {
         }
     }
 
-    /// LUKS1 has all eight in its header, the others those that there are.
+    /// LUKS1 lists all eight in its header; other formats only list existing ones.
     fn is_used(&self) -> bool {
         !matches!(self, Self::Luks1(Luks1Keyslot { active: false, .. }))
     }
@@ -97,22 +97,22 @@ impl Pbkdf2Facts {
     }
 }
 
-/// What a number in facts counts.
+/// The unit of a number in facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FactUnit {
     /// A size, in bytes.
     Bytes,
-    /// A place in the store, in bytes from its beginning.
+    /// An offset in the store, in bytes.
     Offset,
     /// A time, in seconds since 1970.
     Time,
-    /// What a derivation costs one processor, in microseconds.
+    /// The cost of a derivation for one processor, in microseconds.
     Microseconds,
 }
 
 impl FactUnit {
-    /// What the numbers in the field of this name count, in the JSON of all [`HeaderFacts`]. Nothing where they are mere numbers.
+    /// The unit of numbers in the field with this name, in the JSON of all [`HeaderFacts`]. `None` for plain numbers.
     pub fn of_field(name: &str) -> Option<Self> {
         Some(match name {
             "area_size" | "block_size" | "header_size" | "keyslots_size" | "memory" | "sector_size" | "size"
@@ -125,7 +125,7 @@ impl FactUnit {
     }
 }
 
-/// Something in JSON as people read it.
+/// Serialises a value to JSON as its text for people.
 pub(super) fn as_text<S: Serializer>(what: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(what)
 }

@@ -1,4 +1,4 @@
-//! What formats without a header have in common: where the data are, what is in them as far as that shows, and new volumes.
+//! Common parts of formats without a header: where the data are, what their contents show, and creating volumes.
 
 use std::time::Instant;
 
@@ -14,31 +14,32 @@ use crate::spec::Spec;
 use crate::store::Store;
 use crate::volume::{KernelCipher, Layout, Payload, Segment};
 
-/// Units in which sectors are numbered, in bytes.
+/// The unit in which sectors are numbered, in bytes.
 pub(super) const UNIT: u64 = 512;
 
-/// What such a format says of any store.
+/// The verdict of such a format about any store.
 pub(super) fn verdict(name: &str) -> Verdict {
     Verdict::No(format!("it has no header and looks random; it opens only with --format {name}"))
 }
 
-/// Where the data are in a store, and how they are cut into sectors.
+/// The place of the data in a store, and their division into sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeaderlessArea {
-    /// Where they begin, in bytes.
+    /// The offset of the data, in bytes.
     pub offset: u64,
     /// Their length, in bytes: whole sectors.
     pub len: u64,
-    /// How they are cut and numbered.
+    /// The size and numbering of sectors.
     pub sectors: Sectors,
 }
 
 impl HeaderlessArea {
-    /// As `asked` says, in a store of `store_len` bytes, of which a last incomplete unit does not count, as the kernel does not
-    /// see it. Sectors are numbered from `skip` on where that is not given.
+    /// Returns the area that `asked` describes, in a store of `store_len` bytes. A last incomplete unit does not count, since the
+    /// kernel does not see it. If `asked` gives no first sector number, sectors are numbered from `skip`.
     ///
     /// # Errors
-    /// `Misuse` for what dm-crypt refuses (drivers/md/dm-crypt.c, `crypt_ctr`) and what reaches past the end of the store.
+    /// `Misuse` for parameters that dm-crypt refuses (drivers/md/dm-crypt.c, `crypt_ctr`), and for an area past the end of the
+    /// store.
     pub fn find(store_len: u64, asked: &Headerless, skip: u64) -> Result<Self> {
         let size = asked.sector_size.unwrap_or(512);
         if !matches!(size, 512 | 1024 | 2048 | 4096) {
@@ -73,10 +74,10 @@ impl HeaderlessArea {
     }
 }
 
-/// The cipher of a specification that a person has given.
+/// Returns the cipher of a specification from the user.
 ///
 /// # Errors
-/// `Misuse` for no specification and for a key that does not fit, `Unsupported`.
+/// `Misuse` for an invalid specification or a key that does not fit it, `Unsupported`.
 pub(super) fn cipher_of(
     text: &str,
     key: &[u8],
@@ -96,28 +97,29 @@ pub(super) fn cipher_of(
     })
 }
 
-/// A volume without a header: all that is to be known to open it.
+/// A volume without a header: everything needed to open it.
 pub(super) struct HeaderlessVolume<'a> {
     /// The format's name.
     pub format: &'static str,
-    /// The type that cryptsetup has for it, in the kernel.
+    /// cryptsetup's type for it in the kernel.
     pub kind: &'static str,
     /// The cipher specification.
     pub cipher: &'a str,
-    /// The key, all of it.
+    /// The whole key.
     pub key: &'a Secret,
-    /// Bits of it that are one cipher's.
+    /// The part of it that one cipher uses, in bits.
     pub key_bits: u32,
-    /// What made the key of the credential: a hash, or `none`.
+    /// What turned the credential into the key: a hash, or `none`.
     pub hash: Option<&'static str>,
-    /// How often it did.
+    /// The number of its iterations.
     pub iterations: u32,
-    /// Where the data are.
+    /// The place of the data.
     pub place: HeaderlessArea,
 }
 
 impl HeaderlessVolume<'_> {
-    /// The layout, with what shows of the contents. Anything opens: the caller says so where nothing is recognised.
+    /// Returns the layout, and what its contents show. Any key opens the volume: the caller must warn if no contents are
+    /// recognised.
     ///
     /// # Errors
     /// Those of [`cipher_of`], and `Io`.
@@ -177,16 +179,16 @@ impl HeaderlessVolume<'_> {
     }
 }
 
-/// What shows of the contents of a volume that nothing else tells a wrong key of.
+/// What the contents show. They are the only evidence for or against the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Contents {
-    /// Something that is known: a file system, a partition table, another volume.
+    /// A known signature: a file system, a partition table, another volume.
     Known(&'static str),
-    /// Nothing known, but the plaintext is not as random as what is stored.
+    /// No known signature, but the plaintext is less random than the stored bytes.
     Something,
-    /// The key is the right one, but sectors are numbered otherwise: of sectors of zeros all but the first blocks are.
+    /// The key is right, but the sector numbering is wrong: sectors of zeros decrypt to zeros except for their first blocks.
     Misnumbered,
-    /// What a wrong key gives, and what an empty volume may be too.
+    /// The result of a wrong key, or of an empty volume.
     Nothing,
 }
 
@@ -203,17 +205,17 @@ impl Contents {
     }
 
     fn look(stored: &[u8], plain: &[u8]) -> Self {
-        // What was never written decrypts to something regular under every key.
+        // Sectors that were never written decrypt to something regular with every key.
         let written = || {
             let sectors = stored.chunks_exact(UNIT as usize).zip(plain.chunks_exact(UNIT as usize));
             sectors.filter(|(stored, _)| magic::looks_random(stored)).map(|(_, plain)| plain)
         };
-        /// The largest block of a cipher, in bytes, or what loop-AES changes of a sector.
+        /// The largest block size of a cipher, in bytes, or the size of loop-AES's changes to a sector.
         const FIRST: usize = 32;
         let zero = |bytes: &[u8]| bytes.iter().all(|b| *b == 0);
         let misnumbered = |sector: &[u8]| zero(&sector[FIRST..]) && !zero(&sector[..FIRST]);
-        // A superblock or a little text in front of zeros looks like that too, but not several times, and not where no sector
-        // is all zeros.
+        // A superblock or a short text in front of zeros looks the same. But there are not several of these, and other sectors are
+        // all zeros.
         let least = if magic::known(plain).is_some() { 8 } else { 2 };
         if !written().any(zero) && written().filter(|sector| misnumbered(sector)).count() >= least {
             return Self::Misnumbered;
@@ -225,12 +227,12 @@ impl Contents {
         }
     }
 
-    /// Whether the key is the right one, as far as the contents tell.
+    /// Whether the contents show that the key is right.
     pub fn makes_sense(&self) -> bool {
         matches!(self, Self::Known(_) | Self::Something)
     }
 
-    /// What a person must know, if that is so.
+    /// A warning for the user, if the contents call for one.
     pub fn warning(&self, format: &str) -> Option<Warning> {
         match self {
             Self::Known(_) | Self::Something => None,
@@ -251,8 +253,8 @@ impl Contents {
     }
 }
 
-/// Fills a new volume with what looks like ciphertext, unless that is not wanted: all that creating a volume without a header
-/// is.
+/// Fills a new volume with bytes that look like ciphertext, unless `spec.quick` is set. Creating a volume without a header takes
+/// nothing else.
 ///
 /// # Errors
 /// `Cancelled`, `Io`.

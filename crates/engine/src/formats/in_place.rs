@@ -1,4 +1,4 @@
-//! What converts volumes where they lie, whole zones at a time: plaintext into ciphertext, and back, or to another key.
+//! In-place conversion of volumes, zone by zone: from plaintext to ciphertext and back, or to another key.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -9,26 +9,26 @@ use crate::error::Result;
 use crate::spec::{Cost, Spec};
 use crate::store::Store;
 
-/// What a conversion is to end with.
+/// The goal of a conversion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Towards {
-    /// All of it encrypted.
+    /// The whole volume is encrypted.
     Encrypted,
-    /// Only plaintext, without the format.
+    /// Only plaintext is left, without the format.
     Plain,
 }
 
-/// What is converted.
+/// The stores of the volume to convert.
 #[derive(Clone, Copy)]
 pub struct InPlaceStores<'a> {
-    /// What the data are in.
+    /// The store of the data.
     pub data: &'a Arc<dyn Store>,
-    /// What the header is in, where that is a store of its own.
+    /// The store of the header, if it is detached.
     pub header: Option<&'a Arc<dyn Store>>,
 }
 
 impl<'a> InPlaceStores<'a> {
-    /// What the header is in.
+    /// Returns the header's store.
     pub fn header(&self) -> &'a Arc<dyn Store> {
         self.header.unwrap_or(self.data)
     }
@@ -40,17 +40,17 @@ impl<'a> From<&'a Arc<dyn Store>> for InPlaceStores<'a> {
     }
 }
 
-/// Agrees to the first change, which ends these keyslots, or refuses it with an error.
+/// Consents to the first change, which removes these keyslots, or refuses with an error.
 pub type Consent<'a> = dyn Fn(&[u32]) -> Result<()> + 'a;
 
-/// How a volume is converted. What is `None` stays as it is, or takes the default. All but `zone` and `consent` are for a
+/// The parameters of a conversion. `None` means unchanged, or the default. Everything except `zone` and `consent` is for a
 /// [`Reencrypter`].
 #[derive(Clone, Copy, Default)]
 pub struct ReencryptionRequest<'a> {
-    /// How many bytes are rewritten at a time, at most.
+    /// The maximum size of a zone, in bytes.
     pub zone: Option<u64>,
-    /// Asked just before the first change, with the keyslots that end with the old key. Its error is returned, and nothing is
-    /// changed.
+    /// Called just before the first change, with the keyslots that will be removed with the old key. If it returns an error,
+    /// nothing is changed.
     pub consent: Option<&'a Consent<'a>>,
     /// Cipher specification: `aes-xts-plain64`.
     pub cipher: Option<&'a str>,
@@ -58,38 +58,36 @@ pub struct ReencryptionRequest<'a> {
     pub key_bits: Option<u32>,
     /// Size of an encryption sector, in bytes.
     pub sector_size: Option<u32>,
-    /// What saves the hot zone: `checksum`, `journal` or `none`. If nothing is said, it is checksums, unless a torn sector could not
-    /// be put together again with them: then it is a journal.
+    /// How the hot zone survives an interruption: `checksum`, `journal` or `none`. The default is `checksum`, unless it could not
+    /// repair a torn sector: then it is `journal`.
     pub resilience: Option<&'a str>,
     /// Hash of the checksums, by its name: `sha256`.
     pub checksum: Option<&'a str>,
-    /// From the end on.
+    /// Whether to run from the end to the beginning.
     pub backward: bool,
     /// Hash of the new keyslot's key derivation, by its name.
     pub hash: Option<&'a str>,
-    /// What the new keyslot's derivation is to cost; as the keyslot that opens, if nothing is said.
+    /// The cost of the new keyslot's derivation. The default is that of the keyslot that opens.
     pub cost: Cost<'a>,
-    /// Unused bytes at the end of plaintext that make room for a header in front.
+    /// How many unused bytes at the end of the plaintext make space for a header in front.
     pub room: Option<u64>,
 }
 
 impl ReencryptionRequest<'_> {
-    /// Asks for consent to the first change, which ends these keyslots.
-    ///
-    /// # Errors
-    /// Those of `consent`.
+    /// Asks for consent to the first change, which removes these keyslots.
     pub(super) fn agreed(&self, ending: &[u32]) -> Result<()> {
         self.consent.map_or(Ok(()), |consent| consent(ending))
     }
 }
 
-/// What converts volumes of a format where they lie.
+/// Converts volumes of a format in place.
 pub trait InPlaceConverter: Sync {
-    /// A volume that is converted, or is to be, unlocked and checked. Writes nothing before `consent`. `towards` begins a conversion or
-    /// turns one round; without it one goes on that has begun, whichever program began it.
+    /// Unlocks and checks a volume for conversion. Writes nothing before `consent`. `towards` begins a conversion or reverses one;
+    /// without it, a conversion that this or another program began is resumed.
     ///
     /// # Errors
-    /// Those of unlocking; `Misuse` if there is nothing to do, `Unsupported` for a volume that this program cannot convert, `Malformed`.
+    /// Those of unlocking; `Misuse` if there is nothing to do, `Unsupported` for a volume that this program cannot convert,
+    /// `Malformed`.
     fn conversion<'a>(
         &self,
         stores: InPlaceStores<'a>,
@@ -98,11 +96,11 @@ pub trait InPlaceConverter: Sync {
         request: &ReencryptionRequest<'_>,
     ) -> Result<Box<dyn InPlaceConversion + 'a>>;
 
-    /// Makes a volume of the plaintext in the store, opened by `first`. All of its data are still plaintext afterwards; a
+    /// Turns the plaintext in the store into a volume that `first` opens. All of its data are still plaintext afterwards; a
     /// conversion encrypts them.
     ///
     /// # Errors
-    /// `Unsupported` where this program has no way to; `Misuse` where there is no room; those of
+    /// `Unsupported` if this program cannot do it; `Misuse` if there is too little space; those of
     /// [`Format::create`](super::Format::create).
     fn begin_encryption(
         &self,
@@ -112,28 +110,28 @@ pub trait InPlaceConverter: Sync {
         request: &ReencryptionRequest<'_>,
     ) -> Result<()>;
 
-    /// What it can do beyond that, where volumes can get another key.
+    /// Returns the extended converter, if volumes can get another key.
     fn reencrypter(&self) -> Option<&dyn Reencrypter> {
         None
     }
 }
 
-/// A converter that also changes the key, takes all of a [`ReencryptionRequest`], and takes headers in stores of their own.
+/// A converter that can also change the key, and supports all of a [`ReencryptionRequest`] and detached headers.
 pub trait Reencrypter: Sync {
-    /// Whether there is a volume in the store whose conversion goes on; nothing if there is no header of the format at all.
+    /// Whether the volume in the store is being converted; `None` if there is no header of the format at all.
     ///
     /// # Errors
     /// `Malformed` and `Unsupported` for a header that cannot be read; `Io`.
     fn status(&self, header: &dyn Store) -> Result<Option<bool>>;
 
-    /// How long a new store has to be that takes the header of such a conversion of `data`, in bytes.
+    /// Returns how long a new store for the header of such a conversion of `data` must be, in bytes.
     ///
     /// # Errors
     /// Those of reading the header in front of the data.
     fn new_header_len(&self, data: &dyn Store, towards: Towards) -> Result<u64>;
 
-    /// Begins to rewrite a volume with another key, and with another cipher or sector size if asked for. The new key gets a keyslot
-    /// that opens with the same passphrase.
+    /// Begins to reencrypt a volume with another key, and another cipher or sector size if asked for. The new key gets a keyslot
+    /// for the same passphrase.
     ///
     /// # Errors
     /// Those of [`InPlaceConverter::conversion`].
@@ -145,25 +143,25 @@ pub trait Reencrypter: Sync {
     ) -> Result<Box<dyn InPlaceConversion + 'a>>;
 }
 
-/// A conversion, ready to begin or to go on.
+/// A conversion, ready to begin or to be resumed.
 pub trait InPlaceConversion {
-    /// Bytes that are as they are to be, and all there are.
+    /// How many bytes are converted, and how many there are.
     fn progress(&self) -> (u64, u64);
 
-    /// The keyslots that open the old key alone, and end with it.
+    /// The keyslots that open only the old key and are removed with it.
     fn ending(&self) -> &[u32] {
         &[]
     }
 
-    /// Goes on to the end, or until `cancel` says to stop: what is done then stays, and the volume can be used and gone on with.
-    /// `progress` is told the bytes that are done and all there are.
+    /// Runs to the end, or until `cancel` is set. Converted zones stay converted, and the volume can be used and resumed.
+    /// `progress` gets the number of converted bytes and of all bytes.
     ///
     /// # Errors
-    /// `Cancelled`; `Io`, after which it can be gone on with too.
+    /// `Cancelled`; `Io`, after which it can be resumed too.
     fn run(self: Box<Self>, progress: &dyn Fn(u64, u64), cancel: &AtomicBool) -> Result<()>;
 }
 
-/// The format of what is in the store, if it has a converter.
+/// Returns the format of the volume in the store, if it has a converter.
 ///
 /// # Errors
 /// `Io`.

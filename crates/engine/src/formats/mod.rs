@@ -1,4 +1,4 @@
-//! The formats, and one table of them.
+//! The formats, and the table of all of them.
 
 pub mod bitlocker;
 mod change;
@@ -50,7 +50,7 @@ pub use plan::{PlannedSlot, UnlockPlan};
 pub use resizing::Resizing;
 pub use sealed::{Releaser, Sealed};
 
-/// Every format there is.
+/// Every format.
 pub static FORMATS: &[&dyn Format] = &[
     &truecrypt::TRUECRYPT,
     &truecrypt::VERACRYPT,

@@ -1,19 +1,18 @@
-//! What writing a volume would destroy.
+//! Shows what creating a volume would destroy.
 
 use crate::error::Result;
 use crate::filesystems::magic;
 use crate::store::Store;
 
-/// What is in `store` that writing a volume would destroy, as the end of "it holds …"; nothing if all that was looked at is
-/// zeros, as in a new or sparse file. Looks at the beginning and the end, where formats have their marks and headers, and
-/// here and there in between.
+/// Returns what creating a volume in `store` would destroy, as the end of "it holds …". `None` if everything checked is zeros, as
+/// in a new or sparse file. Checks the beginning and the end, where formats have signatures and headers, and samples in between.
 ///
 /// # Errors
 /// `Io`.
 pub fn occupied(store: &dyn Store) -> Result<Option<String>> {
-    /// Bytes looked at at both ends.
+    /// How many bytes are checked at each end.
     const ENDS: u64 = 1 << 20;
-    /// Places in between, and bytes looked at there.
+    /// How many samples are checked in between, and their size in bytes.
     const PLACES: u64 = 256;
     const AT_A_PLACE: usize = 4096;
 
@@ -45,7 +44,7 @@ pub fn occupied(store: &dyn Store) -> Result<Option<String>> {
     })
 }
 
-/// What was seen in bytes without a mark.
+/// Properties of bytes without a signature.
 #[derive(Default)]
 struct Seen {
     something: bool,

@@ -1,5 +1,4 @@
-//! Volumes in the partitions of a disk: such that fill a partition, and partitions of an encrypted system, whose header is
-//! outside of them.
+//! Volumes in partitions of a disk: those that fill a partition, and partitions of an encrypted system, whose header is outside.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,17 +13,18 @@ use crate::partitions::{self, Partition};
 use crate::store::{SliceStore, Store};
 use crate::volume::{Payload, Segment, Volume};
 
-/// A partition, and what it could be a volume of.
+/// A partition, and the formats it could have.
 #[derive(Clone, Debug, Serialize)]
 pub struct Candidate {
     /// The partition.
     #[serde(flatten)]
     pub partition: Partition,
-    /// Formats that say `Possible` or `Yes`, by their names.
+    /// The names of the formats that answer `Possible` or `Yes`.
     pub formats: Vec<&'static str>,
 }
 
-/// The partitions of a disk, but extended ones, and which of them could be volumes. Nothing if there is no partition table.
+/// Returns the partitions of a disk, except extended ones, and which of them could be volumes. `None` if there is no partition
+/// table.
 ///
 /// # Errors
 /// Those of [`partitions::read`].
@@ -43,8 +43,8 @@ pub fn candidates(disk: &Arc<dyn Store>) -> Result<Option<Vec<Candidate>>> {
     table.partitions.into_iter().filter(|p| !p.extended).map(candidate).collect::<Result<_>>().map(Some)
 }
 
-/// Like [`super::open`], or with `backup` [`super::open_by_backup`], for a volume that fills the partition `number` of a disk,
-/// or for that partition of an encrypted system. What is unlocked is a layout of the whole disk's store.
+/// Like [`super::open`], or [`super::open_by_backup`] if `backup` is set, for a volume that fills the partition `number` of a disk,
+/// or for that partition of an encrypted system. Unlocking returns a layout of the whole disk's store.
 ///
 /// # Errors
 /// Those of [`partitions::find`] and [`super::open`].
@@ -62,7 +62,7 @@ pub fn open(disk: &Arc<dyn Store>, number: u32, name: Option<&str>, backup: bool
         Err(e) => Err(e),
     };
     match inside {
-        // A table may be one whose logical partitions are encrypted themselves: it is read again when the system is open.
+        // The table of logical partitions may itself be encrypted: it is read again once the system is open.
         Err(_) if !systems.is_empty() => {
             Ok(Box::new(InPartition { disk: Arc::clone(disk), number, systems, inside: None }))
         }
@@ -91,7 +91,7 @@ impl Inside {
         Ok(Self { start: partition.start, header })
     }
 
-    /// What was unlocked in the partition, as a part of the disk.
+    /// Returns what was unlocked in the partition as a part of the disk.
     fn on_disk(&self, unlocked: Unlocked) -> Result<Unlocked> {
         let facts = Facts { data_offset: unlocked.facts.data_offset + self.start, ..unlocked.facts };
         Ok(Unlocked { layout: unlocked.layout.moved(self.start)?, facts, ..unlocked })
@@ -99,8 +99,7 @@ impl Inside {
 }
 
 impl Header for InPartition {
-    /// The system is tried first: its derivations are the cheaper ones, and an encrypted partition of it looks as a volume
-    /// does.
+    /// Tries the system first: its derivations are cheaper, and an encrypted partition of it looks the same as a volume.
     fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
         let total = self.effort(with);
@@ -117,7 +116,7 @@ impl Header for InPartition {
             before += effort;
             match unlocked {
                 Ok(unlocked) => Ok(Some(Unlocked { took: begun.elapsed(), ..unlocked })),
-                // The one that was tried last has the most to say, unless one could not be tried.
+                // The last error is the most specific, unless a header could not be tried.
                 Err(e) if may_be_another(&e.kind) => {
                     wrong = wrong.take().filter(left_out).or(Some(e));
                     Ok(None)
@@ -177,7 +176,7 @@ impl Header for InPartition {
     }
 }
 
-/// Whether what went wrong with one header says nothing about the others.
+/// Whether an error with one header allows others to open.
 fn may_be_another(kind: &ErrorKind) -> bool {
     use ErrorKind::{CredentialKind, Misuse, TooLittleMemory, WrongCredential};
     matches!(kind, WrongCredential(_) | Misuse(_) | CredentialKind { .. } | TooLittleMemory { .. })
@@ -188,7 +187,7 @@ fn left_out(error: &Error) -> bool {
 }
 
 impl InPartition {
-    /// The partition alone, of a system that is open; nothing if it is not encrypted.
+    /// Returns only the partition of an open system; `None` if it is not encrypted.
     fn part_of(&self, unlocked: Unlocked) -> Result<Option<Unlocked>> {
         let whole = unlocked.layout;
         let plain = Volume::new(Arc::clone(&self.disk), whole.part(0, whole.len())?);
@@ -212,7 +211,7 @@ impl InPartition {
     }
 }
 
-/// Whether it is encrypted, or would be if the system were as a whole.
+/// Whether the segment is encrypted, or would be in a completely encrypted system.
 fn of_system(segment: &Segment) -> bool {
     segment.writable || matches!(segment.payload, Payload::Crypt { .. })
 }

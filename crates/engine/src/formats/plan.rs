@@ -1,27 +1,27 @@
-//! What trying keyslots will cost, so that it can be said before it is tried.
+//! The cost of trying keyslots, to be announced before the trial.
 
 use serde::Serialize;
 
-/// The keyslots that would be tried, in this order and one after the other.
+/// The keyslots to try, one after the other in this order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct UnlockPlan {
-    /// Each of them.
+    /// The keyslots.
     pub keyslots: Vec<PlannedSlot>,
-    /// Bytes of memory that are available: a keyslot that wants more is left out.
+    /// How much memory is available, in bytes. Keyslots that need more are skipped.
     pub available: u64,
 }
 
-/// What one keyslot costs.
+/// The cost of one keyslot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PlannedSlot {
     /// Its number.
     pub keyslot: u32,
-    /// Bytes of memory that its derivation fills, where that matters.
+    /// How much memory its derivation fills, in bytes, where that matters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
-    /// About how long it takes on this machine, in microseconds.
+    /// The estimated time on this machine, in microseconds.
     pub microseconds: u64,
 }
 
@@ -31,7 +31,7 @@ impl UnlockPlan {
         Self { keyslots, available: crate::memory::available().min(limit.unwrap_or(u64::MAX)) }
     }
 
-    /// Bytes of memory that are taken at once: what the most demanding keyslot takes of those that fit.
+    /// How much memory the trials use at once, in bytes: that of the most demanding keyslot that fits.
     pub fn memory(&self) -> u64 {
         self.keyslots
             .iter()
@@ -41,17 +41,17 @@ impl UnlockPlan {
             .unwrap_or(0)
     }
 
-    /// Bytes of memory that it takes to try them all.
+    /// How much memory it takes to try all of them, in bytes.
     pub fn needed(&self) -> u64 {
         self.keyslots.iter().filter_map(|slot| slot.memory).max().unwrap_or(0)
     }
 
-    /// About how long trying them all takes, in microseconds.
+    /// The estimated time to try all of them, in microseconds.
     pub fn microseconds(&self) -> u64 {
         self.keyslots.iter().fold(0, |sum, slot| sum.saturating_add(slot.microseconds))
     }
 
-    /// What is planned for one keyslot.
+    /// Returns the plan for one keyslot.
     pub fn of(&self, keyslot: u32) -> Option<&PlannedSlot> {
         self.keyslots.iter().find(|slot| slot.keyslot == keyslot)
     }

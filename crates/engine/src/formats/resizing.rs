@@ -1,4 +1,4 @@
-//! A volume that becomes longer or shorter, together with the file that it is in.
+//! Resizes a volume together with its file.
 
 use super::change::Prepared;
 use super::filling;
@@ -6,30 +6,30 @@ use crate::error::Result;
 use crate::spec::Spec;
 use crate::store::{FileStore, Store};
 
-/// A change of a volume's size that has been prepared.
+/// A prepared change of a volume's size.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Resizing {
-    /// What is to be written in the header: before the store is cut, or after it has grown.
+    /// The header's steps, to be carried out before the store is cut, or after it has grown.
     pub prepared: Prepared,
-    /// What length the store of the data is to have, in bytes.
+    /// The new length of the data's store, in bytes.
     pub len: u64,
-    /// Where the volume ends in that store now, in bytes. What is behind it is not the volume's own.
+    /// The present end of the volume in that store, in bytes. What follows is not the volume's own.
     pub end: u64,
-    /// The size of the plaintext now, in bytes.
+    /// The present size of the plaintext, in bytes.
     pub before: u64,
 }
 
 impl Resizing {
     /// Changes the header and the length of `file`, which holds both header and data.
     ///
-    /// A volume that grows gets its room first: allocated, filled as that of a new volume is unless `spec.quick` says otherwise,
-    /// and durable before the header speaks of it. The file is only ever as long as what has been filled, so whoever goes on
-    /// after a crash of this program finds no part of it that merely looks done. One that shrinks is cut off last.
+    /// A growing volume gets its space first: it is allocated, filled like a new volume's unless `spec.quick` is set, and durable
+    /// before the header includes it. The file is never longer than what has been filled. So when the change is resumed after a
+    /// crash, no part of the file merely looks done. A shrinking file is cut last.
     ///
     /// # Errors
-    /// `Io`, such as a full file system, and `Cancelled`: before the header is touched, and the file has its old length again.
-    /// Those of [`crate::edit::Edit::carry_out`]; what the file then has in addition is not the volume's, or was filled.
+    /// `Io`, such as a full file system, and `Cancelled`: the header is then unchanged, and the file has its old length again.
+    /// Those of [`crate::edit::Edit::carry_out`]: additional space in the file is then outside the volume, or filled.
     pub fn carry_out(&self, file: &FileStore, spec: &Spec<'_>) -> Result<()> {
         let old = file.len();
         if self.end.min(old) < self.len {
@@ -45,11 +45,11 @@ impl Resizing {
         Ok(())
     }
 
-    /// Makes the file long enough. It is never cut here.
+    /// Makes the file long enough. Never cuts it.
     fn make_room(&self, file: &FileStore, spec: &Spec<'_>) -> Result<()> {
         let old = file.len();
         let reserved = self.len <= old || file.reserve(self.len)?;
-        // Where nothing can be reserved, only what is written is sure to have room.
+        // If the file system cannot reserve space, only written space is certain.
         if !(spec.quick && reserved) {
             filling::fill(&file.growing(self.len), self.end.min(old)..self.len, spec)?;
         }

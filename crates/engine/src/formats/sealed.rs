@@ -1,5 +1,5 @@
-//! Passphrases that lie encrypted in a header, until something that people have releases them: tokens of LUKS2, and protectors of
-//! BitLocker.
+//! Sealed passphrases: encrypted in a header, and released by something that the user has. These are LUKS2 tokens and BitLocker
+//! protectors.
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ pub struct Sealed {
     pub token: u32,
     /// The keyslots that it opens.
     pub keyslots: Vec<u32>,
-    /// What releases it, for people.
+    /// What releases it, in words.
     pub needs: String,
-    /// How it is released.
+    /// How to release it.
     pub by: Releaser,
 }
 
-/// What releases a sealed passphrase. It is all read from the header, and nobody vouches for it.
+/// What releases a sealed passphrase. All of it is read from the header and unverified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Releaser {
@@ -35,24 +35,25 @@ pub enum Releaser {
     SmartCard {
         /// The card's label, where the header names it.
         label: Option<String>,
-        /// What the key decrypts.
+        /// The ciphertext for that key.
         ciphertext: Vec<u8>,
     },
     /// A TPM, and perhaps a PIN.
     Tpm(Box<tpm2::Envelope>),
-    /// What clevis has bound it to.
+    /// A clevis binding.
     Clevis(Box<clevis::Jwe>),
-    /// A TPM, which has sealed BitLocker's volume master key itself.
+    /// A TPM, which sealed BitLocker's volume master key itself.
     MasterKey(Box<SealedMasterKey>),
-    /// Something that is not known here.
+    /// Something unknown to this program.
     Other,
 }
 
 impl Sealed {
-    /// The passphrase, if one of `keys` decrypts it. systemd makes it text by Base64 (systemd, src/cryptenroll/cryptenroll-pkcs11.c).
+    /// Returns the passphrase, if one of `keys` decrypts it. systemd uses the Base64 of the decrypted bytes (systemd,
+    /// src/cryptenroll/cryptenroll-pkcs11.c).
     ///
     /// # Errors
-    /// [`not_for_this_key`] if none does; `Io` and `Unsupported` where a card fails.
+    /// [`not_for_this_key`] if none does; `Io` and `Unsupported` if a card fails.
     pub fn release(&self, keys: &[Arc<dyn PrivateKey>]) -> Result<Credential> {
         let Releaser::SmartCard { ciphertext, .. } = &self.by else { return Err(not_for_this_key()) };
         let mut said = not_for_this_key();

@@ -1,4 +1,4 @@
-//! A volume that could be of several formats, none of which has a mark to know it by.
+//! A volume that could have one of several formats without a signature.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,15 +9,15 @@ use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 
-/// The headers of a volume, one for each format that it could be. All are tried, the cheapest first.
+/// The headers of a volume, one for each possible format. All are tried, the cheapest first.
 pub(super) struct Several {
-    /// Each with its format's name.
+    /// The headers, each with its format's name.
     pub headers: Vec<(&'static str, Box<dyn Header>)>,
 }
 
 impl Header for Several {
-    /// The first format that opens wins. What narrows the trials is for those formats that know it: a hash of one format or
-    /// a PIM leaves the others out.
+    /// The first format that opens wins. Formats that do not know a parameter, such as another format's hash or a PIM, are left
+    /// out.
     fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
         let mut headers: Vec<_> = self.headers.iter().map(|(name, h)| (*name, h, h.effort(with))).collect();
@@ -66,10 +66,10 @@ impl Header for Several {
     }
 }
 
-/// What to say of them all. Formats that could not be tried are spoken of only where none could.
+/// The error for all formats. Those that could not be tried are mentioned only if none could.
 fn none_opened(mut wrong: Vec<(&'static str, Error)>, mut refused: Vec<Error>, begun: Instant) -> Error {
     match wrong.len() {
-        // The last one knows the most hashes and ciphers to name.
+        // The last format names the most hashes and ciphers.
         0 => refused.pop().expect("there are at least two formats, and each has failed"),
         1 => wrong.remove(0).1,
         _ => {

@@ -1,4 +1,4 @@
-//! What a volume of a format can be created and opened with, as data: [`Parameter`]s, and one place that refuses the others.
+//! What a volume of a format can be created and opened with, as data: [`Parameter`]s, and the one check that refuses all others.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::file_formats::FILE_FORMATS;
 use crate::spec::{Cost, ReservedAt, Spec};
 
-/// What only some formats take, of all that [`Spec`] and [`Unlock`] can say.
+/// The parameters of [`Spec`] and [`Unlock`] that only some formats support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -17,39 +17,39 @@ pub enum Parameter {
     Pim,
     /// A hash of the key derivation.
     Hash,
-    /// A cipher or cascade.
+    /// A cipher or a cascade.
     Cipher,
     /// A size of the key.
     KeySize,
-    /// A size of the sectors that are encrypted.
+    /// An encryption sector size.
     SectorSize,
-    /// Where the data begin.
+    /// The offset of the data.
     Offset,
     /// The number of the first sector.
     FirstSector,
-    /// Where the data end, where the store does not say.
+    /// The size of the data, if the store's size does not give it.
     DataSize,
     /// Whether initialisation vectors count encryption sectors.
     LargeVectors,
-    /// loop-AES's seed of a passphrase.
+    /// loop-AES's seed for a passphrase.
     Seed,
-    /// loop-AES's iterations of a passphrase.
+    /// loop-AES's iterations for a passphrase.
     KeyRounds,
     /// A keyfile.
     Keyfile,
-    /// A new file of keys, made together with the volume.
+    /// A new key file, created together with the volume.
     FreshKeyfile,
-    /// A recovery password, which is made for the volume.
+    /// A recovery password, created for the volume.
     RecoveryPassword,
-    /// A recovery key as systemd makes it, for a new keyslot.
+    /// A recovery key in systemd's format, for a new keyslot.
     RecoveryKey,
-    /// A token beside a new keyslot, which says what releases its passphrase.
+    /// A token for a new keyslot, which says what releases its passphrase.
     Token,
-    /// A startup key, a file that is made for the volume.
+    /// A startup key, a file created for the volume.
     StartupKey,
-    /// A discovery volume: files in front that any system reads, which say what the rest is.
+    /// A discovery volume: files in front that any system can read, which explain the rest.
     DiscoveryVolume,
-    /// A file system that leaves free what the format keeps for itself.
+    /// A file system that leaves free the format's reserved areas.
     FileSystem,
     /// The volume key itself.
     VolumeKey,
@@ -67,40 +67,40 @@ pub enum Parameter {
     Uuid,
     /// A label.
     Label,
-    /// A subsystem, a second label.
+    /// A subsystem, which is a second label.
     Subsystem,
-    /// Protection of the data from changes.
+    /// Integrity protection of the data.
     Integrity,
     /// A function that derives keys.
     Kdf,
-    /// How long one derivation is to take.
+    /// The time that one derivation should take.
     Time,
-    /// How often it iterates.
+    /// The number of iterations.
     Iterations,
-    /// How much memory it fills.
+    /// The memory that a derivation fills.
     Memory,
-    /// How many lanes of that memory are filled side by side.
+    /// The number of lanes of that memory, which are filled in parallel.
     Lanes,
-    /// Size of one copy of the header.
+    /// The size of one copy of the header.
     MetadataSize,
-    /// Size of the area of all keyslots.
+    /// The size of the keyslots area.
     KeyslotsSize,
-    /// A passphrase of names.
+    /// A passphrase for file names.
     NamePassphrase,
-    /// Names in clear.
+    /// Unencrypted file names.
     ClearNames,
-    /// A file in which the passphrase is wrapped.
+    /// A file that contains the wrapped passphrase.
     WrappedPassphrase,
-    /// Files in clear that are shown as they are.
+    /// Unencrypted files that are shown unchanged.
     Passthrough,
-    /// Files that are shown as they are stored.
+    /// Files that are shown encrypted, as they are stored.
     EncryptedView,
     /// Headers in extended attributes.
     MetadataInAttributes,
 }
 
 impl Parameter {
-    /// Every one there is.
+    /// Every parameter.
     pub const ALL: &[Self] = &[
         Self::Pim,
         Self::Hash,
@@ -146,7 +146,7 @@ impl Parameter {
         Self::MetadataInAttributes,
     ];
 
-    /// What a person calls it, as the end of "LUKS1 takes no …".
+    /// Its name for people, as the end of "LUKS1 takes no …".
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pim => "PIM",
@@ -195,26 +195,26 @@ impl Parameter {
     }
 }
 
-/// What is about to be done with a volume.
+/// The purpose for which parameters are given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// A new one is made.
+    /// A new volume is created.
     Creating,
-    /// One that exists is opened.
+    /// An existing volume is opened.
     Opening,
 }
 
-/// What a format takes. A passphrase is not among it: all of them do.
+/// The parameters that a format supports, apart from a passphrase, which all support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Takes {
-    /// What a [`Spec`] may ask for.
+    /// The parameters that a [`Spec`] may contain.
     pub creating: &'static [Parameter],
-    /// What an [`Unlock`] may say.
+    /// The parameters that an [`Unlock`] may contain.
     pub opening: &'static [Parameter],
 }
 
 impl Takes {
-    /// What it takes for a purpose.
+    /// Returns the parameters for a purpose.
     pub fn to(&self, purpose: Purpose) -> &'static [Parameter] {
         match purpose {
             Purpose::Creating => self.creating,
@@ -222,12 +222,13 @@ impl Takes {
         }
     }
 
-    /// Whether a volume opens with it.
+    /// Whether this parameter is used to open volumes.
     pub fn opens_with(&self, parameter: Parameter) -> bool {
         self.opening.contains(&parameter)
     }
 
-    /// What opens a volume that was created as `spec` says: what its own header does not, and what shortens the trials.
+    /// Returns what opens a volume created with `spec`: parameters that its header does not contain, and those that shorten the
+    /// trials.
     pub fn reopening<'a>(&self, spec: &Spec<'a>, credentials: &'a [Credential]) -> Unlock<'a> {
         let takes = |parameter| self.opens_with(parameter);
         let headerless = Headerless {
@@ -241,10 +242,10 @@ impl Takes {
     }
 }
 
-/// Refuses what the format called `name` does not take: the one place that does, and its one wording.
+/// Refuses parameters that the format called `name` does not support. All such errors come from here.
 ///
 /// # Errors
-/// `Misuse`, with the formats that do take it.
+/// `Misuse`, with the formats that support them.
 pub fn check(name: &str, takes: &Takes, purpose: Purpose, asked: &[Parameter]) -> Result<()> {
     let Some(missing) = asked.iter().find(|parameter| !takes.to(purpose).contains(parameter)) else { return Ok(()) };
     let error = Error::misuse(format!("{name} takes no {}", missing.name()));
@@ -262,10 +263,10 @@ pub fn check(name: &str, takes: &Takes, purpose: Purpose, asked: &[Parameter]) -
     })
 }
 
-/// [`check`] of all that opens a volume, for the beginning of every [`super::Header::unlock`].
+/// Calls [`check`] for everything that opens a volume. Every [`super::Header::unlock`] begins with it.
 ///
 /// # Errors
-/// `Misuse`, and `CredentialKind` for a credential that no volume of the format opens with.
+/// `Misuse`, and `CredentialKind` for a credential that opens no volume of the format.
 pub(crate) fn check_opening(name: &'static str, takes: &Takes, with: &Unlock<'_>) -> Result<()> {
     let missing = with.credentials.iter().find(|credential| match credential {
         Credential::Passphrase(_) => false,
@@ -279,17 +280,17 @@ pub(crate) fn check_opening(name: &'static str, takes: &Takes, with: &Unlock<'_>
     check(name, takes, Purpose::Opening, &with.parameters())
 }
 
-/// What none of the formats of a header takes. See [`super::Header::takes`].
+/// Refuses parameters that none of a header's formats supports. See [`super::Header::takes`].
 ///
 /// # Errors
 /// Those of [`check_opening`].
 pub(crate) fn check_any(formats: &[(&'static str, Takes)], with: &Unlock<'_>) -> Result<()> {
     let refused = formats.iter().map(|(name, takes)| check_opening(name, takes, with));
-    // The last one takes the most.
+    // The last format supports the most parameters.
     refused.reduce(|one, other| one.or(other)).unwrap_or(Ok(()))
 }
 
-/// [`check`] of what is to open a volume from now on.
+/// Calls [`check`] for a new credential.
 ///
 /// # Errors
 /// `Misuse`.
@@ -298,9 +299,9 @@ pub(super) fn check_new(format: &dyn Format, new: &NewCredential<'_>) -> Result<
 }
 
 impl Spec<'_> {
-    /// What it asks for.
+    /// The parameters that it contains.
     pub fn parameters(&self) -> Vec<Parameter> {
-        // Every field is named, so that a new one is not forgotten here.
+        // Names every field, so that a new one is not forgotten here.
         let Self {
             cipher,
             hash,
@@ -349,7 +350,7 @@ impl Spec<'_> {
 }
 
 impl Cost<'_> {
-    /// What it asks for.
+    /// The parameters that it contains.
     pub fn parameters(&self) -> Vec<Parameter> {
         let Self { kdf, time_ms, iterations, memory_kib, lanes } = self;
         asked(&[
@@ -363,7 +364,7 @@ impl Cost<'_> {
 }
 
 impl NewCredential<'_> {
-    /// What it asks for of those that a new volume may ask for too.
+    /// The parameters that it shares with new volumes.
     pub fn parameters(&self) -> Vec<Parameter> {
         let mut all =
             asked(&[(self.pim.is_some_and(|pim| pim > 0), Parameter::Pim), (self.hash.is_some(), Parameter::Hash)]);
@@ -374,7 +375,7 @@ impl NewCredential<'_> {
 }
 
 impl Unlock<'_> {
-    /// What it says, apart from the credentials.
+    /// The parameters that it contains, apart from the credentials.
     pub fn parameters(&self) -> Vec<Parameter> {
         let place = &self.headerless;
         let FolderOptions {
@@ -417,7 +418,7 @@ impl Unlock<'_> {
     }
 }
 
-/// Those that are asked for.
+/// Returns the parameters that are given.
 fn asked(all: &[(bool, Parameter)]) -> Vec<Parameter> {
     all.iter().filter(|(asked, _)| *asked).map(|(_, parameter)| *parameter).collect()
 }
