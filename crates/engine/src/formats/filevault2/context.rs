@@ -1,5 +1,5 @@
-//! The encryption context of a volume: who opens it, and the volume key in boxes that their keys open (libfvde, "FileVault
-//! Drive Encryption (FVDE)", section "The encryption context plist").
+//! The encryption context of a volume: its users, and the volume key wrapped with their keys (libfvde, "FileVault Drive Encryption
+//! (FVDE)", section "The encryption context plist").
 //!
 //! ```text
 //! passphrase ──PBKDF2──▶ key ──unwraps──▶ key-encrypting key ──unwraps──▶ volume key
@@ -12,11 +12,11 @@ use super::keywrap::WRAPPED;
 use super::plist::{Dict, Plist};
 use crate::error::{Error, ErrorKind};
 
-/// Bytes of a salt.
+/// The size of a salt, in bytes.
 pub(super) const SALT: usize = 16;
 
-/// Bytes of a `PassphraseWrappedKEKStruct`, and where its fields are (lib/fvault2/fvault2.c of cryptsetup,
-/// `struct passphrase_wrapped_kek`).
+/// The size of a `PassphraseWrappedKEKStruct` in bytes, and the offsets of its fields (lib/fvault2/fvault2.c of cryptsetup, `struct
+/// passphrase_wrapped_kek`).
 const USER_BOX: usize = 284;
 const AT_SALT_SIZE: usize = 4;
 const AT_SALT: usize = 8;
@@ -24,14 +24,14 @@ const AT_KEY_SIZE: usize = 28;
 const AT_KEY: usize = 32;
 const AT_ITERATIONS: usize = 168;
 
-/// Bytes of a `KEKWrappedVolumeKeyStruct`, and where its fields are (`struct kek_wrapped_volume_key`).
+/// The size of a `KEKWrappedVolumeKeyStruct` in bytes, and the offsets of its fields (`struct kek_wrapped_volume_key`).
 const KEY_BOX: usize = 256;
 const AT_VOLUME_KEY_SIZE: usize = 4;
 const AT_VOLUME_KEY: usize = 8;
 
 /// The encryption context.
 pub(super) struct Context {
-    /// Who opens it.
+    /// The users that can open it.
     pub users: Vec<User>,
     /// The volume keys, each wrapped.
     pub keys: Vec<[u8; WRAPPED]>,
@@ -39,28 +39,28 @@ pub(super) struct Context {
     pub conversion: Option<FileVault2Conversion>,
 }
 
-/// A passphrase or recovery key that opens it.
+/// A user that can open it, by a passphrase or recovery key.
 pub(super) struct User {
     /// Its UUID.
     pub uuid: Option<String>,
-    /// The name of the person.
+    /// The person's name.
     pub name: Option<String>,
-    /// What is to remind of the passphrase.
+    /// The passphrase hint.
     pub hint: Option<String>,
-    /// What kind it is: a number that nothing documents.
+    /// The kind of user: an undocumented number.
     pub kind: Option<u64>,
-    /// What its passphrase opens; or what is wrong with it.
+    /// The key that its passphrase opens, or its damage.
     pub wrapped: Result<UserBox, Trouble>,
 }
 
-/// Something that is damaged or not known: an error that is told only to those whom it is in the way of.
+/// Damaged or unknown data, reported as an error only if they are needed.
 #[derive(Clone, Debug)]
 pub(super) struct Trouble {
     pub field: &'static str,
-    /// Where it is, in bytes of the store.
+    /// The offset, in bytes of the store.
     pub at: u64,
     pub what: String,
-    /// Whether this program does not know it, rather than that it is damaged.
+    /// Whether the data are unknown to this program rather than damaged.
     pub unknown: bool,
 }
 
@@ -74,7 +74,7 @@ impl Trouble {
     }
 }
 
-/// The box of a user.
+/// The wrapped key of a user.
 pub(super) struct UserBox {
     pub salt: [u8; SALT],
     pub iterations: u32,
@@ -82,8 +82,8 @@ pub(super) struct UserBox {
 }
 
 impl Context {
-    /// The context in a property list that was read at byte `at`. Nothing if nobody opens it: then it is not encrypted, or what
-    /// opens it is elsewhere.
+    /// Returns the context in a property list that was read at the offset `at`. `None` if it has no users: then the volume is not
+    /// encrypted, or the context is elsewhere.
     pub fn of(list: &Plist, at: u64) -> Option<Self> {
         let user = |dict: Dict<'_>| {
             let bytes = dict.text("PassphraseWrappedKEKStruct").map(|_| dict.data("PassphraseWrappedKEKStruct"))?;
@@ -114,7 +114,7 @@ impl UserBox {
         if bytes.len() != USER_BOX {
             return Err(trouble(format!("{} bytes, not {USER_BOX}", bytes.len()), false));
         }
-        // cryptsetup does not look at the sizes: 0 says nothing.
+        // cryptsetup ignores the sizes; 0 means nothing.
         let [salt, key] = [AT_SALT_SIZE, AT_KEY_SIZE].map(|at| number(bytes, at, 4));
         if ![0, SALT as u64].contains(&salt) || ![0, WRAPPED as u64].contains(&key) {
             return Err(trouble(format!("a salt of {salt} bytes and a wrapped key of {key} bytes"), true));
@@ -127,7 +127,7 @@ impl UserBox {
     }
 }
 
-/// A wrapped volume key. Others are of volumes that are not encrypted, or of a form that is not known.
+/// Returns a wrapped volume key. Others belong to unencrypted volumes, or have an unknown form.
 fn volume_key(bytes: &[u8]) -> Option<[u8; WRAPPED]> {
     let known = bytes.len() == KEY_BOX && [0, WRAPPED as u64].contains(&number(bytes, AT_VOLUME_KEY_SIZE, 4));
     known.then(|| array(bytes, AT_VOLUME_KEY))

@@ -1,4 +1,4 @@
-//! What the metadata say without any credential: what `cryptsetup fvault2Dump` and `fvdeinfo` show.
+//! The parts of the metadata that need no credential: what `cryptsetup fvault2Dump` and `fvdeinfo` show.
 
 use serde::Serialize;
 
@@ -7,25 +7,25 @@ use super::{CIPHER, FileVault2Header, MODE, uuid_text};
 use crate::formats::header_facts::{FormatFacts, HeaderFacts, Pbkdf2Facts};
 use crate::hex;
 
-/// What the metadata of a FileVault 2 volume say.
+/// The facts in the metadata of a FileVault 2 volume.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct FileVault2Facts {
-    /// Version of the volume header: 1.
+    /// The version of the volume header: 1.
     pub version: u32,
     /// The physical volume.
     pub physical_volume: PhysicalVolumeFacts,
     /// The logical volume, which is encrypted.
     pub logical_volume: LogicalVolumeFacts,
-    /// The cipher as dm-crypt writes it.
+    /// The cipher in dm-crypt's notation.
     pub cipher: String,
-    /// Bits of the volume key with that of the tweaks.
+    /// The size of the volume key including the tweak key, in bits.
     pub key_bits: u32,
-    /// What the volume is unlocked with. Nothing where nobody opens it.
+    /// The encryption context. `None` if the volume has none.
     pub encryption_context: Option<EncryptionContextFacts>,
 }
 
-/// What the volume header of Core Storage says.
+/// The facts in the volume header of Core Storage.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct PhysicalVolumeFacts {
@@ -35,11 +35,11 @@ pub struct PhysicalVolumeFacts {
     pub group: String,
     /// Its size, in bytes.
     pub size: u64,
-    /// Size of its blocks, in bytes.
+    /// The size of its blocks, in bytes.
     pub block_size: u64,
 }
 
-/// What the metadata of Core Storage say of a logical volume.
+/// The facts about a logical volume in the metadata of Core Storage.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct LogicalVolumeFacts {
@@ -49,29 +49,29 @@ pub struct LogicalVolumeFacts {
     pub family: String,
     /// Its name.
     pub name: Option<String>,
-    /// Bytes of plaintext.
+    /// The size of the plaintext, in bytes.
     pub size: u64,
-    /// The block from which its parts count.
+    /// The block from which its parts are counted.
     pub first_block: u64,
     /// Its parts, in order.
     pub parts: Vec<LogicalVolumePart>,
 }
 
-/// Blocks of a logical volume that follow each other.
+/// Consecutive blocks of a logical volume.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct LogicalVolumePart {
-    /// The first of them, in the logical volume.
+    /// The first block, in the logical volume.
     pub logical_block: u64,
-    /// How many there are.
+    /// The number of blocks.
     pub blocks: u64,
-    /// The first of them, on the disk.
+    /// The first block, on the disk.
     pub physical_block: u64,
     /// The number of the disk.
     pub disk: u16,
 }
 
-/// What a FileVault 2 volume is unlocked with.
+/// The encryption context of a FileVault 2 volume: what it is unlocked with.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 #[non_exhaustive]
@@ -80,27 +80,27 @@ pub enum EncryptionContextFacts {
     Sound {
         /// How far the volume is encrypted.
         conversion: Option<FileVault2Conversion>,
-        /// Who opens it.
+        /// The users that can open it.
         users: Vec<FileVault2User>,
-        /// How many volume keys there are.
+        /// The number of volume keys.
         volume_keys: usize,
     },
-    /// It is not.
+    /// It is damaged.
     Damaged {
-        /// What is wrong with it.
+        /// Its damage.
         damaged: String,
     },
 }
 
-/// How far a FileVault 2 volume is encrypted, in the words of Core Storage.
+/// How far a FileVault 2 volume is encrypted, in Core Storage's terms.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub enum FileVault2Conversion {
-    /// It has always been.
+    /// Encrypted from the start.
     NoConversion,
-    /// It is, since a conversion ended.
+    /// Encrypted by a conversion that is complete.
     Complete,
-    /// Something else: only a part of it is.
+    /// Another state: only a part is encrypted.
     #[serde(untagged)]
     Other(String),
 }
@@ -115,25 +115,25 @@ impl From<&str> for FileVault2Conversion {
     }
 }
 
-/// Who opens a FileVault 2 volume: a person, or a recovery key.
+/// A user that can open a FileVault 2 volume: a person, or a recovery key.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct FileVault2User {
     /// The UUID.
     pub uuid: Option<String>,
-    /// The name of the person.
+    /// The person's name.
     pub name: Option<String>,
-    /// A hint at the passphrase.
+    /// The passphrase hint.
     pub hint: Option<String>,
-    /// A number that nothing documents, in hexadecimal digits.
+    /// An undocumented number, in hexadecimal digits.
     pub user_type: Option<String>,
-    /// How the key is derived from the passphrase.
+    /// The derivation of the key from the passphrase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kdf: Option<Pbkdf2Facts>,
-    /// The salt of that, in hexadecimal digits.
+    /// The salt of that derivation, in hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub salt: Option<String>,
-    /// What is wrong with what the passphrase opens.
+    /// The damage of the key that the passphrase opens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damaged: Option<String>,
 }

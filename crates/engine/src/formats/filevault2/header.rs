@@ -1,4 +1,4 @@
-//! The header of a physical volume, in its first and once more in its last sector (libfvde, "FileVault Drive Encryption (FVDE)",
+//! The header of a physical volume, in its first sector, with a copy in its last (libfvde, "FileVault Drive Encryption (FVDE)",
 //! section "Volume header"; cryptsetup 2.6.1, lib/fvault2/fvault2.c, `struct volume_header`). All numbers are little-endian.
 //!
 //! ```text
@@ -15,20 +15,20 @@ use crate::crc32c::crc32c;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Store;
 
-/// Bytes of the header.
+/// The size of the header, in bytes.
 pub(super) const SIZE: usize = 512;
 
-/// Bytes of the identifiers.
+/// The size of the identifiers, in bytes.
 const UUID: usize = 16;
 
-/// Where the signature is, and what it is: with the kind of checksum, since two bytes alone say little.
+/// The offset of the signature and its bytes. They include the checksum type, since two bytes alone prove little.
 const SIGNATURE: usize = 88;
 const MARK: &[u8] = b"CS\x01\0\0\0";
 
-/// How many places for metadata it names that are known to be used.
+/// The number of metadata places in the header that are known to be used.
 const LABELS: usize = 4;
 
-/// Where fields are, in bytes.
+/// The offsets of fields, in bytes.
 mod at {
     pub const SEED: usize = 4;
     pub const SUMMED: usize = 8;
@@ -42,27 +42,27 @@ mod at {
     pub const GROUP: usize = 320;
 }
 
-/// A header that was read.
+/// A header that has been read.
 #[derive(Clone, Debug)]
 pub(super) struct VolumeHeader {
     /// Where it was read, in bytes of the store.
     pub at: u64,
-    /// Bytes of the physical volume, as it says.
+    /// The size of the physical volume according to the header, in bytes.
     pub volume_size: u64,
-    /// Bytes of a block: what other places are counted in.
+    /// The size of a block, in bytes: the unit of other places.
     pub block_size: u64,
-    /// The blocks where the metadata's labels are.
+    /// The blocks of the metadata's labels.
     pub labels: [u64; LABELS],
-    /// What the metadata are encrypted with: no secret, since it is here.
+    /// The key of the metadata: not a secret, since it is in this header.
     pub metadata_key: [u8; UUID],
-    /// UUID of the physical volume, and the second half of that key.
+    /// The UUID of the physical volume, which is also the second half of that key.
     pub uuid: [u8; UUID],
-    /// UUID of the group that the volume belongs to.
+    /// The UUID of the group to which the volume belongs.
     pub group: [u8; UUID],
 }
 
 impl VolumeHeader {
-    /// Reads the one in front, or where that is damaged its copy at the end.
+    /// Reads the header in front, or its copy at the end if that is damaged.
     ///
     /// # Errors
     /// `NotThisFormat`, `Malformed`, `Unsupported`, `Io`.
@@ -85,7 +85,7 @@ impl VolumeHeader {
         Self::parse(&bytes, place)
     }
 
-    /// Takes a header apart that was read at byte `place`.
+    /// Parses a header that was read at the offset `place`.
     ///
     /// # Errors
     /// Those of [`VolumeHeader::read`].
@@ -128,8 +128,8 @@ impl VolumeHeader {
     }
 }
 
-/// The copy in the last sector. It counts only if it says that it belongs there: the last sector of a disk may be that of a
-/// partition.
+/// Returns the copy in the last sector. It is valid only if it claims to belong there: the last sector of a disk may be a
+/// partition's.
 fn copy_at_the_end(store: &dyn Store) -> Result<Option<VolumeHeader>> {
     let Some(last) = store.len().checked_sub(SIZE as u64) else { return Ok(None) };
     match VolumeHeader::read_at(store, last) {
@@ -138,7 +138,7 @@ fn copy_at_the_end(store: &dyn Store) -> Result<Option<VolumeHeader>> {
     }
 }
 
-/// What tells that it is a physical volume of Core Storage, if anything does.
+/// Returns the evidence for a physical volume of Core Storage, if there is any.
 ///
 /// # Errors
 /// `Io`.
@@ -157,18 +157,18 @@ pub(super) fn mark(store: &dyn Store) -> Result<Option<&'static str>> {
     Ok(copy_at_the_end(store)?.map(|_| "it ends with a Core Storage volume header, but does not begin with one"))
 }
 
-/// Whether a block has the checksum that is in its first bytes.
+/// Whether a block matches the checksum in its first bytes.
 pub(super) fn checksum_matches(block: &[u8]) -> bool {
     let seed = number(block, at::SEED, 4) as u32;
     seed == u32::MAX && u64::from(crc32c(seed, &block[at::SUMMED..])) == number(block, 0, 4)
 }
 
-/// The little-endian number of `len` bytes, 8 at most.
+/// Returns a little-endian number of `len` bytes, at most 8.
 pub(super) fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
     bytes[at..at + len].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// `N` bytes.
+/// Returns `N` bytes.
 pub(super) fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     std::array::from_fn(|i| bytes[at + i])
 }

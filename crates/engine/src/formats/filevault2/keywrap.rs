@@ -1,18 +1,18 @@
-//! Keys that are encrypted by other keys (RFC 3394, "AES Key Wrap"). Core Storage has all of them 16 bytes long.
+//! Keys encrypted with other keys (RFC 3394, "AES Key Wrap"). In Core Storage, all of them have 16 bytes.
 
 use claviger_crypto::ciphers::aes::AES;
 use claviger_crypto::{Acceleration, Secret};
 
-/// Bytes of every key.
+/// The size of every key, in bytes.
 pub(super) const KEY: usize = 16;
 
-/// Bytes of a wrapped one.
+/// The size of a wrapped key, in bytes.
 pub(super) const WRAPPED: usize = KEY + 8;
 
-/// What the first half of a block has to be in the end (RFC 3394, section 2.2.3.1).
+/// The expected first half of a block at the end (RFC 3394, section 2.2.3.1).
 const INTEGRITY: [u8; 8] = [0xa6; 8];
 
-/// The key in `wrapped`, if `kek` is the one that wrapped it (RFC 3394, section 2.2.2).
+/// Returns the key in `wrapped`, if `kek` wrapped it (RFC 3394, section 2.2.2).
 pub(super) fn unwrap(kek: &[u8], wrapped: &[u8; WRAPPED], acceleration: Acceleration) -> Option<Secret> {
     let aes = AES.with_key(kek, acceleration);
     let mut registers = Secret::copy_from(wrapped);

@@ -1,9 +1,9 @@
-//! What Core Storage knows of its volumes: blocks of 8192 bytes, encrypted with a key that lies beside them in clear (libfvde,
-//! "FileVault Drive Encryption (FVDE)", sections "Metadata" and "Encrypted metadata"; libfvde/libfvde_encrypted_metadata.c of
-//! its sources; cryptsetup 2.6.1, lib/fvault2/fvault2.c). All numbers are little-endian.
+//! Core Storage's metadata about its volumes: blocks of 8192 bytes, encrypted with a key that is stored beside them in the clear
+//! (libfvde, "FileVault Drive Encryption (FVDE)", sections "Metadata" and "Encrypted metadata";
+//! libfvde/libfvde_encrypted_metadata.c of its sources; cryptsetup 2.6.1, lib/fvault2/fvault2.c). All numbers are little-endian.
 //!
-//! The volume header names four labels, copies of each other. A label says where two copies of the encrypted blocks are. They
-//! are a journal: of the blocks of a type the last one counts.
+//! The volume header lists four labels, copies of each other. A label gives the offsets of two copies of the encrypted blocks.
+//! These form a journal: of all blocks of a type the last one is valid.
 //!
 //! ```text
 //! every block           0x0011, the label       0x0019, the encryption context      0x001A, the logical volume
@@ -34,22 +34,22 @@ use crate::formats::luks::uuid;
 use crate::hex;
 use crate::store::Store;
 
-/// Bytes of a metadata block.
+/// The size of a metadata block, in bytes.
 const BLOCK: usize = 8192;
 
-/// The most blocks that are looked at: 64 MiB. Volumes have 4096.
+/// The maximum number of blocks read: 64 MiB. Volumes have 4096.
 const MOST_BLOCKS: u64 = 1 << 13;
 
-/// How many encryption contexts are looked at, from the last one back.
+/// The maximum number of encryption contexts tried, from the last one back.
 const MOST_CONTEXTS: usize = 16;
 
-/// The most bytes that a property list is taken to have. The users' pictures are in it.
+/// The limit for the size of a property list, in bytes. It includes the users' pictures.
 const LARGEST_LIST: usize = 16 << 20;
 
-/// What a block that was given up begins with.
+/// The first bytes of a discarded block.
 const WIPED: &[u8] = b"LVFwiped";
 
-/// Where fields are, in bytes of a block.
+/// The offsets of fields in a block, in bytes.
 mod at {
     pub const TYPE: usize = 10;
     pub const OBJECT: usize = 24;
@@ -70,18 +70,18 @@ mod at {
     pub const FIRST_ENTRY: usize = 72;
 }
 
-/// What was read.
+/// The metadata that were read.
 pub(super) struct Metadata {
     /// The logical volume.
     pub volume: LogicalVolume,
-    /// What it is unlocked with, where that is in the metadata; or what is wrong with it.
+    /// The encryption context, if the metadata contain one, or its damage.
     pub context: std::result::Result<Option<Context>, Trouble>,
-    /// What is damaged, but does not keep it from being opened. Whole sentences.
+    /// Damage that does not keep the volume from being opened, in whole sentences.
     pub warnings: Vec<String>,
 }
 
 impl Metadata {
-    /// What it is unlocked with, if that is there and sound.
+    /// Returns the encryption context, if it exists and is sound.
     pub fn context(&self) -> Result<Option<&Context>> {
         self.context.as_ref().map(Option::as_ref).map_err(|trouble| trouble.clone().error())
     }
@@ -89,34 +89,34 @@ impl Metadata {
 
 /// A logical volume.
 pub(super) struct LogicalVolume {
-    /// UUID of its family: half of what the key of the tweaks is made of.
+    /// The UUID of its family: half of the input for the tweak key.
     pub family: [u8; 16],
     /// Its own UUID.
     pub uuid: Option<String>,
     /// Its name.
     pub name: Option<String>,
-    /// Bytes of plaintext.
+    /// The size of the plaintext, in bytes.
     pub size: u64,
-    /// Its parts, in order, as the metadata count them.
+    /// Its parts in order, with the block numbers of the metadata.
     pub parts: Vec<Part>,
-    /// The block from which the parts count, where there is one.
+    /// The block from which the parts are counted, if there is one.
     pub beginning: u64,
 }
 
-/// A part of a logical volume: blocks that follow each other.
+/// A part of a logical volume: consecutive blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     /// Its first block in the logical volume.
     pub logical: u64,
-    /// How many there are.
+    /// The number of its blocks.
     pub blocks: u64,
     /// Its first block in the physical volume.
     pub physical: u64,
-    /// Which of the group's physical volumes that is.
+    /// The number of that physical volume in its group.
     pub disk: u16,
 }
 
-/// A block that was decrypted, and where it was.
+/// A decrypted block, and its offset.
 struct Block {
     at: u64,
     bytes: Vec<u8>,
@@ -135,7 +135,7 @@ impl Block {
         ErrorKind::Malformed { field, offset: self.at + at as u64, what: what.into() }.into()
     }
 
-    /// The bytes that two of its fields say where they are.
+    /// Returns the bytes whose offset and size are in two of its fields.
     fn range(&self, (from, len): (usize, usize)) -> Option<&[u8]> {
         let (from, len) = (self.number(from, 4) as usize, self.number(len, 4) as usize);
         self.bytes.get(from..from.checked_add(len)?)
@@ -147,7 +147,7 @@ impl Block {
     }
 }
 
-/// What a block on the disk is.
+/// The state of a block on the disk.
 enum BlockState {
     /// The journal ends here.
     Empty,
@@ -156,13 +156,13 @@ enum BlockState {
     Good(Block),
 }
 
-/// Where the encrypted blocks are, in bytes of the store.
+/// The places of the encrypted blocks, in bytes of the store.
 struct Places {
     copies: Vec<u64>,
     blocks: u64,
 }
 
-/// Reads what the header names.
+/// Reads the metadata that the header points to.
 ///
 /// # Errors
 /// `Malformed`, `Unsupported`, `Io`.
@@ -173,12 +173,12 @@ pub(super) fn read(store: &dyn Store, header: &VolumeHeader) -> Result<Metadata>
     blocks.metadata(warnings)
 }
 
-/// What blocks in clear say, one behind the other and without checksums: for fuzzing.
+/// Reads metadata from consecutive plain blocks without checksums: for fuzzing.
 pub(super) fn in_clear(bytes: &[u8]) -> Result<Metadata> {
     Blocks::in_clear(bytes).metadata(Vec::new())
 }
 
-/// What the first label says that is sound.
+/// Reads the first sound label.
 fn places(store: &dyn Store, header: &VolumeHeader, warnings: &mut Vec<String>) -> Result<Places> {
     let mut damaged = None;
     for (number, block) in (1..).zip(header.labels).filter(|(number, block)| *number == 1 || *block != 0) {
@@ -211,13 +211,13 @@ fn label(store: &dyn Store, header: &VolumeHeader, block: u64) -> Result<Places>
         return Err(malformed(at + at::DESCRIPTOR as u64, format!("byte {descriptor} is not in the file")));
     };
     let copies = [32, 40].map(|at| number(&bytes, at, 8));
-    // The second one only where it says that there are two.
+    // The second copy is used only if the label says that there are two.
     let named = if number(&bytes, 24, 8) >= 2 && copies[1] != 0 { &copies[..] } else { &copies[..1] };
     let copies = named.iter().filter_map(|block| header.byte_of(*block)).collect();
     Ok(Places { copies, blocks: number(&bytes, 8, 8).min(MOST_BLOCKS) })
 }
 
-/// `len` bytes, if the store has them.
+/// Returns `len` bytes, if the store has them.
 fn read_some(store: &dyn Store, at: u64, len: usize) -> Result<Option<Vec<u8>>> {
     if at.checked_add(len as u64).is_none_or(|end| end > store.len()) {
         return Ok(None);
@@ -227,12 +227,12 @@ fn read_some(store: &dyn Store, at: u64, len: usize) -> Result<Option<Vec<u8>>> 
     Ok(Some(bytes))
 }
 
-/// The blocks that matter.
+/// The relevant blocks.
 #[derive(Default)]
 struct Blocks {
     contexts: Vec<Block>,
     volumes: Vec<Block>,
-    /// By their objects, the last one of each; and the last one of all.
+    /// The last block of each object, by object, and the last block of all.
     parts: HashMap<u64, Block>,
     last_parts: u64,
     beginnings: HashMap<u64, Block>,
@@ -274,7 +274,7 @@ impl Blocks {
         Ok(blocks)
     }
 
-    /// The blocks in `bytes`, which are in clear and have no checksums: for fuzzing.
+    /// Reads plain blocks without checksums from `bytes`: for fuzzing.
     fn in_clear(bytes: &[u8]) -> Self {
         let mut blocks = Self::default();
         for (number, piece) in bytes.chunks(BLOCK).enumerate() {
@@ -307,7 +307,7 @@ impl Blocks {
         Ok(Metadata { volume: self.logical_volume(&mut warnings)?, context: self.context(), warnings })
     }
 
-    /// The logical volume that was written last.
+    /// Returns the logical volume that was written last.
     fn logical_volume(&self, warnings: &mut Vec<String>) -> Result<LogicalVolume> {
         let last = self.volumes.last().ok_or_else(|| no_block("0x001A", "it has no logical volume"))?;
         let malformed = |what: String| last.malformed("XML of the logical volume", at::VOLUME_XML, what);
@@ -333,21 +333,21 @@ impl Blocks {
         let name = list.text("com.apple.corestorage.lv.name").map(str::to_owned);
         let parts = entries(parts)?;
         let beginning = match beginning.map_or(Ok(0), first_block) {
-            // The parts have places of their own.
+            // The parts have physical places of their own.
             Err(_) if parts[0].physical > 0 => 0,
             other => other?,
         };
         Ok(LogicalVolume { family, uuid, name, size, parts, beginning })
     }
 
-    /// Whether there is a logical volume of another UUID.
+    /// Whether there is a logical volume with another UUID.
     fn other_volumes(&self, uuid: Option<&str>) -> bool {
         let lists = self.volumes.iter().filter_map(Block::volume);
         let mut uuids = lists.filter_map(|list| uuid::parse(list.text("com.apple.corestorage.lv.uuid")?).ok());
         uuids.any(|other| uuid.is_some_and(|uuid| uuid != other))
     }
 
-    /// The encryption context that was written last and has users.
+    /// Returns the encryption context with users that was written last.
     fn context(&self) -> std::result::Result<Option<Context>, Trouble> {
         let mut damaged = None;
         for block in self.contexts.iter().rev().take(MOST_CONTEXTS) {
@@ -375,7 +375,7 @@ impl Blocks {
                 .chain(here, next, stored)
                 .ok_or_else(|| trouble(at::CONTEXT_NEXT, "its continuation blocks are missing"))?,
         };
-        // cryptsetup takes any as it is.
+        // cryptsetup uses the list without decompressing it.
         let list = match stored == inflated || whole.starts_with(b"<") {
             true => whole,
             false => miniz_oxide::inflate::decompress_to_vec_zlib_with_limit(&whole, LARGEST_LIST.min(inflated))
@@ -385,8 +385,8 @@ impl Blocks {
         Ok(Context::of(&list, block.at))
     }
 
-    /// What a chain of blocks holds, `stored` bytes. The document counts the 16 bytes in front of each block's part, the
-    /// program does not.
+    /// Returns the contents of a chain of blocks, `stored` bytes. libfvde's document counts the 16 bytes in front of each block's
+    /// part, its program does not.
     fn chain(&self, here: &[u8], next: u64, stored: usize) -> Option<Vec<u8>> {
         if stored > LARGEST_LIST {
             return None;
@@ -409,12 +409,12 @@ fn no_block(kind: &str, what: &str) -> Error {
         .hint("Only encrypted logical volumes are supported.")
 }
 
-/// A volume of which a part is elsewhere.
+/// The error for a volume with a part on another disk.
 pub(super) fn other_disk() -> Error {
     Error::unsupported("a logical volume on several disks (a Fusion Drive)")
 }
 
-/// The first sound copy of a block, and which one that is.
+/// Returns the first sound copy of a block, and which copy it is.
 fn read_block(store: &dyn Store, cipher: &Xts, places: &Places, number: u64) -> Result<(usize, BlockState)> {
     let mut damaged = false;
     for (copy, start) in places.copies.iter().enumerate() {
@@ -424,7 +424,7 @@ fn read_block(store: &dyn Store, cipher: &Xts, places: &Places, number: u64) -> 
             None => BlockState::Damaged,
         };
         match found {
-            // A journal that is empty was overwritten.
+            // A journal whose first block is empty was overwritten.
             BlockState::Empty if number > 0 && !damaged => return Ok((copy, BlockState::Empty)),
             BlockState::Empty | BlockState::Damaged => damaged = true,
             found => return Ok((copy, found)),
@@ -444,7 +444,7 @@ fn decrypted(cipher: &Xts, at: u64, number: u64, mut bytes: Vec<u8>) -> BlockSta
     if checksum_matches(&bytes) { BlockState::Good(Block { at, bytes }) } else { BlockState::Damaged }
 }
 
-/// The parts of a logical volume. cryptsetup looks at the first entry only, whatever their number is.
+/// Returns the parts of a logical volume. cryptsetup reads only the first entry, however many there are.
 fn entries(block: &Block) -> Result<Vec<Part>> {
     const SIZE: usize = 40;
     let count = (block.number(at::ENTRIES, 4) as usize).max(1);
@@ -461,7 +461,7 @@ fn entries(block: &Block) -> Result<Vec<Part>> {
         Part {
             logical: block.number(at + 8, 8),
             blocks: block.number(at + 16, 4),
-            // The upper 16 bits are the disk.
+            // The upper 16 bits are the disk's number.
             physical: physical & (u64::MAX >> 16),
             disk: (physical >> 48) as u16,
         }
@@ -471,7 +471,7 @@ fn entries(block: &Block) -> Result<Vec<Part>> {
     Ok(parts)
 }
 
-/// The block in the physical volume from which a logical volume's parts count.
+/// Returns the block in the physical volume from which a logical volume's parts are counted.
 fn first_block(block: &Block) -> Result<u64> {
     match block.number(at::ENTRIES, 4) {
         0 => Ok(0),
@@ -481,7 +481,7 @@ fn first_block(block: &Block) -> Result<u64> {
     }
 }
 
-/// A UUID as it is hashed.
+/// Returns a UUID in the form that is hashed.
 pub(super) fn binary_uuid(text: &str) -> Option<[u8; 16]> {
     let digits = uuid::parse(text.trim()).ok()?.replace('-', "");
     hex::decode_vec(digits).ok()?.try_into().ok()

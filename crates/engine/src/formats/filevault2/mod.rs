@@ -1,9 +1,9 @@
-//! FileVault 2: encrypted logical volumes of Core Storage, as Mac OS X 10.7 to macOS 10.12 made them, for reading. Facts are those
-//! of libfvde's document "FileVault Drive Encryption (FVDE)" and of cryptsetup 2.6.1, lib/fvault2/fvault2.c; files and sections
-//! are named where they are used.
+//! FileVault 2: encrypted logical volumes of Core Storage from Mac OS X 10.7 to macOS 10.12, read-only. The sources are libfvde's
+//! document "FileVault Drive Encryption (FVDE)" and cryptsetup 2.6.1, lib/fvault2/fvault2.c; files and sections are named where
+//! they are used.
 //!
-//! The data are encrypted by AES-128 in XTS mode, sectors of 512 bytes, numbered from the beginning of the logical volume. Inside is
-//! HFS+ as a rule, for which there is no reader here: the kernel's `hfsplus` mounts it.
+//! The data are encrypted by AES-128 in XTS mode, sectors of 512 bytes, numbered from the beginning of the logical volume. They
+//! usually contain HFS+, for which there is no reader here: the kernel's `hfsplus` mounts it.
 
 mod context;
 mod describe;
@@ -47,14 +47,14 @@ pub static FILEVAULT2: FileVault2 = FileVault2(());
 /// The name.
 const NAME: &str = "FileVault2";
 
-/// What cryptsetup calls it in the kernel (lib/libcryptsetup.h, `CRYPT_FVAULT2`).
+/// cryptsetup's type for it in the kernel (lib/libcryptsetup.h, `CRYPT_FVAULT2`).
 const KIND: &str = "FVAULT2";
 
-/// What dm-crypt calls the encryption of the data.
+/// dm-crypt's name for the data's cipher.
 const CIPHER: &str = "aes";
 const MODE: &str = "xts-plain64";
 
-/// Bytes of a sector.
+/// The size of a sector, in bytes.
 const SECTOR: u64 = 512;
 
 impl Format for FileVault2 {
@@ -83,7 +83,7 @@ impl Format for FileVault2 {
     }
 }
 
-/// A header that was read.
+/// A header that has been read.
 struct FileVault2Header {
     store: Arc<dyn Store>,
     header: VolumeHeader,
@@ -147,7 +147,7 @@ impl FileVault2Header {
         Ok(Unlocked { layout, facts, warnings, trials, derivations: trials, took: begun.elapsed(), recognised })
     }
 
-    /// What is wrong, but does not keep it from being opened.
+    /// Warnings about damage that does not keep the volume from being opened.
     fn warnings(&self) -> Vec<Warning> {
         let mut warnings: Vec<Warning> = self.metadata.warnings.iter().map(|what| what.clone().into()).collect();
         if self.header.at > 0 {
@@ -163,8 +163,8 @@ impl FileVault2Header {
         warnings
     }
 
-    /// Where the logical volume is in the store. cryptsetup counts its blocks from the beginning of the physical volume, libfvde from
-    /// where a second block of the metadata says; where both could be meant, the data decide.
+    /// Returns the runs of the logical volume in the store. cryptsetup counts its blocks from the beginning of the physical volume,
+    /// libfvde from the place that another metadata block gives. If both are possible, the data decide.
     fn runs(&self, cipher: &dyn SectorCipher) -> Result<Vec<Run>> {
         let volume = &self.metadata.volume;
         let from = |beginning| runs(&self.header, volume, beginning);
@@ -181,13 +181,13 @@ impl FileVault2Header {
         }
     }
 
-    /// Whether what is there shows that it is decrypted as it has to be.
+    /// Whether the contents show that they are decrypted correctly.
     fn shows(&self, runs: &[Run], cipher: &dyn SectorCipher) -> Result<bool> {
         let at = runs[0].stored_at;
         Ok(at < self.store.len() && makes_sense(&*self.store, at, cipher)?)
     }
 
-    /// What to tell of data that the store does not have.
+    /// Returns a warning about data missing from the store.
     fn cut_short(&self, runs: &[Run], with: &Unlock<'_>) -> Result<Option<Warning>> {
         let end = runs.iter().map(|run| run.stored_at + run.len).max().unwrap_or_default();
         let there = self.store.len();
@@ -222,7 +222,7 @@ impl FileVault2Header {
     }
 }
 
-/// Reads blocks of metadata in clear, and tries to open what they describe, but for key derivations: they set their cost.
+/// Reads plain metadata blocks and tries to open what they describe, except for key derivations, whose cost they set.
 pub(crate) fn fuzz_metadata(bytes: &[u8]) {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(bytes.to_vec()));
     let header = VolumeHeader {
@@ -247,7 +247,7 @@ pub(crate) fn fuzz_metadata(bytes: &[u8]) {
     }
 }
 
-/// What a person calls a user: by the name, or by the place.
+/// A user's name for people: the name, or the index.
 fn called(place: usize, user: &User) -> String {
     user.name.as_ref().map_or_else(|| format!("user {place}"), |name| format!("user {name}"))
 }
@@ -257,14 +257,14 @@ fn uuid_text(bytes: &[u8; 16]) -> String {
     [0..8, 8..12, 12..16, 16..20, 20..32].map(|range| &digits[range]).join("-")
 }
 
-/// Bytes of a logical volume that follow each other in the store.
+/// Bytes of a logical volume that are contiguous in the store.
 struct Run {
     at: u64,
     len: u64,
     stored_at: u64,
 }
 
-/// The runs of a logical volume whose parts count from block `beginning`.
+/// Returns the runs of a logical volume whose parts are counted from block `beginning`.
 fn runs(header: &VolumeHeader, volume: &LogicalVolume, beginning: u64) -> Result<Vec<Run>> {
     let malformed =
         |what: String| ErrorKind::Malformed { field: "parts of the logical volume", offset: header.at, what };
@@ -283,7 +283,7 @@ fn runs(header: &VolumeHeader, volume: &LogicalVolume, beginning: u64) -> Result
             );
         }
         let left = volume.size - at;
-        // cryptsetup takes a volume to be in one piece, and does not look how long that is.
+        // cryptsetup assumes that a volume is in one piece, and ignores that piece's length.
         let len = if volume.parts.len() == 1 { left } else { bytes(part.blocks)?.min(left) };
         let stored_at = bytes(beginning.saturating_add(part.physical))?;
         if len == 0 || stored_at.checked_add(len).is_none() || stored_at == 0 || !len.is_multiple_of(SECTOR) {

@@ -1,8 +1,8 @@
-//! Property lists as Core Storage has them: XML without a declaration, in which a value may refer to an earlier one by its number
-//! (libfvde, "FileVault Drive Encryption (FVDE)", section "Metadata block data type 0x0019").
+//! Core Storage's property lists: XML without a declaration, in which a value may refer to an earlier one by its number (libfvde,
+//! "FileVault Drive Encryption (FVDE)", section "Metadata block data type 0x0019").
 //!
-//! They are scanned, not validated: real ones need not be valid (same place). What is not understood is passed over, and what
-//! is left open at the end counts as closed there.
+//! They are scanned, not validated: real ones need not be valid (same section). Unknown parts are skipped, and elements left open
+//! at the end count as closed there.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,10 +10,10 @@ use std::collections::HashMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// The deepest nesting that is followed. Real lists have 5 levels.
+/// The deepest supported nesting. Real lists have 5 levels.
 const DEEPEST: usize = 64;
 
-/// A property list: its values, each by its place in this list.
+/// A property list: its values, which refer to each other by index.
 #[derive(Default)]
 pub(super) struct Plist(Vec<Node>);
 
@@ -22,11 +22,11 @@ enum Node {
     Array,
     /// A value, as text.
     Text(String),
-    /// The number of another value, where there is none of it.
+    /// A reference to a value that does not exist.
     Dangling,
 }
 
-/// A dictionary of a list.
+/// A dictionary in a list.
 #[derive(Clone, Copy)]
 pub(super) struct Dict<'a> {
     plist: &'a Plist,
@@ -34,13 +34,13 @@ pub(super) struct Dict<'a> {
 }
 
 impl Plist {
-    /// Takes a list apart. Nothing if it is nested too deep.
+    /// Parses a list. `None` if it is nested too deeply.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
         Scanner::default().scan(&String::from_utf8_lossy(&bytes[..end]))
     }
 
-    /// Every dictionary in it, the outer ones first.
+    /// Returns every dictionary in it, the outer ones first.
     pub fn dicts(&self) -> impl Iterator<Item = Dict<'_>> {
         self.0.iter().filter_map(|node| match node {
             Node::Dict(entries) => Some(Dict { plist: self, entries }),
@@ -48,19 +48,19 @@ impl Plist {
         })
     }
 
-    /// The first value called `key` in any dictionary.
+    /// Returns the first value called `key` in any dictionary.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.dicts().find_map(|dict| dict.text(key))
     }
 
-    /// The first number called `key` in any dictionary.
+    /// Returns the first number called `key` in any dictionary.
     pub fn number(&self, key: &str) -> Option<u64> {
         self.dicts().find_map(|dict| dict.number(key))
     }
 }
 
 impl<'a> Dict<'a> {
-    /// A value, as text.
+    /// Returns a value as text.
     pub fn text(&self, key: &str) -> Option<&'a str> {
         let (_, value) = self.entries.iter().find(|(name, _)| name == key)?;
         match self.plist.0.get(*value)? {
@@ -69,7 +69,7 @@ impl<'a> Dict<'a> {
         }
     }
 
-    /// A number: hexadecimal if it begins with `0x`, otherwise decimal.
+    /// Returns a number: hexadecimal if it begins with `0x`, otherwise decimal.
     pub fn number(&self, key: &str) -> Option<u64> {
         let text = self.text(key)?.trim();
         match text.strip_prefix("0x") {
@@ -78,7 +78,7 @@ impl<'a> Dict<'a> {
         }
     }
 
-    /// Bytes, where there are any and they are not damaged.
+    /// Returns bytes, if they exist and are not damaged.
     pub fn data(&self, key: &str) -> Option<Vec<u8>> {
         let digits: String = self.text(key)?.split_ascii_whitespace().collect();
         STANDARD.decode(digits).ok().filter(|bytes| !bytes.is_empty())
@@ -88,17 +88,17 @@ impl<'a> Dict<'a> {
 #[derive(Default)]
 struct Scanner {
     nodes: Vec<Node>,
-    /// The dictionaries and arrays that are open.
+    /// The open dictionaries and arrays.
     open: Vec<Open>,
-    /// The value or key that is open, and where its text begins.
+    /// The open value or key, and where its text begins.
     leaf: Option<Leaf>,
-    /// Places of values by their numbers.
+    /// Indices of values by their numbers.
     numbered: HashMap<String, usize>,
 }
 
 struct Open {
     node: usize,
-    /// What the next value is called.
+    /// The key of the next value.
     key: Option<String>,
 }
 
@@ -126,7 +126,7 @@ impl Scanner {
         Some(Plist(self.nodes))
     }
 
-    /// Takes what is between `<` and `>`; text begins behind it. False where the nesting is too deep.
+    /// Processes a tag, the part between `<` and `>`; text begins at `behind`. Returns false if the nesting is too deep.
     fn tag(&mut self, tag: &str, behind: usize) -> bool {
         let (inside, empty) = tag.strip_suffix('/').map_or((tag, false), |inside| (inside, true));
         let name = inside.split_ascii_whitespace().next().unwrap_or_default();
@@ -171,7 +171,7 @@ impl Scanner {
         }
     }
 
-    /// A new value where the scan is; its place.
+    /// Adds a value at the current position and returns its index.
     fn add(&mut self, node: Node, number: Option<&str>) -> usize {
         let place = self.nodes.len();
         self.nodes.push(node);
@@ -182,7 +182,7 @@ impl Scanner {
         place
     }
 
-    /// Puts a value into the dictionary that is open.
+    /// Puts a value into the open dictionary.
     fn put(&mut self, place: usize) {
         let Some(open) = self.open.last_mut() else { return };
         if let (Some(Node::Dict(entries)), Some(key)) = (self.nodes.get_mut(open.node), open.key.take()) {
@@ -191,7 +191,7 @@ impl Scanner {
     }
 }
 
-/// How long the tag in front is: a `>` between quotes does not end it.
+/// Returns the length of the tag in front: a `>` in quotes does not end it.
 fn end_of_tag(rest: &str) -> Option<usize> {
     let mut quote = None;
     for (at, byte) in rest.bytes().enumerate() {
@@ -205,14 +205,14 @@ fn end_of_tag(rest: &str) -> Option<usize> {
     None
 }
 
-/// The value of an attribute.
+/// Returns the value of an attribute.
 fn attribute<'a>(tag: &'a str, name: &str) -> Option<&'a str> {
     tag.split_ascii_whitespace()
         .find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
         .map(|value| value.trim_matches(['"', '\'']))
 }
 
-/// Text without XML's escapes.
+/// Resolves XML's escapes in a text.
 fn unescaped(text: &str) -> Cow<'_, str> {
     if !text.contains('&') {
         return Cow::Borrowed(text);
@@ -222,7 +222,7 @@ fn unescaped(text: &str) -> Cow<'_, str> {
     while let Some(at) = rest.find('&') {
         plain.push_str(&rest[..at]);
         rest = &rest[at..];
-        // The longest name of a character is that of U+10FFFF.
+        // The longest character reference is that of U+10FFFF.
         let end = rest.bytes().take(12).position(|byte| byte == b';');
         let meant = end.and_then(|end| character(&rest[1..end]));
         plain.push(meant.unwrap_or('&'));
@@ -232,7 +232,7 @@ fn unescaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(plain)
 }
 
-/// The character of that name.
+/// Returns the character of an XML entity.
 fn character(name: &str) -> Option<char> {
     match name {
         "amp" => Some('&'),
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn what_is_not_valid_is_passed_over() {
-        // Cut short anywhere, it still has what came before.
+        // A list truncated anywhere still has what came before.
         for end in 0..LIST.len() {
             let list = Plist::parse(&LIST.as_bytes()[..end]).expect("a list");
             assert_eq!(

@@ -1,4 +1,4 @@
-//! From credentials to the volume key: each form of the passphrase is tried on each user, on all processors.
+//! From credentials to the volume key: tries each form of the passphrase with each user, on all processors.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,19 +16,19 @@ use crate::credential::{Credential, Unlock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::formats::luks::kdf::Kdf;
 
-/// Characters of a recovery key, and of each of its groups: `35AJ-AC98-TI1H-N4M3-HDUQ-UQFG`.
+/// The number of characters in a recovery key, and in each of its groups: `35AJ-AC98-TI1H-N4M3-HDUQ-UQFG`.
 const RECOVERY_KEY: usize = 24;
 const GROUP: usize = 4;
 
 /// The volume key, and how it was found.
 pub(super) struct OpenedKey {
-    /// Key of the data, then key of the tweaks.
+    /// The data key, then the tweak key.
     pub key: Secret,
-    /// The user, by the place in the context. None where the key itself was given.
+    /// The user's index in the context. `None` if the key itself was given.
     pub user: Option<usize>,
-    /// Whether something shows that it is the right one.
+    /// Whether anything proves that it is the right key.
     pub checked: bool,
-    /// Derivations that were begun.
+    /// How many derivations were begun.
     pub trials: u64,
 }
 
@@ -52,14 +52,14 @@ pub(super) fn open_key(metadata: &Metadata, with: &Unlock<'_>) -> Result<OpenedK
     }
 }
 
-/// About how long trying a passphrase takes on one thread, in microseconds.
+/// The estimated time to try a passphrase on one thread, in microseconds.
 pub(super) fn effort(context: &Context, with: &Unlock<'_>) -> u64 {
     let [Credential::Passphrase(passphrase)] = with.credentials else { return 1 };
     let forms = 1 + u64::from(recovery_key(passphrase).is_some());
     usable(context).fold(0, |sum: u64, (_, user)| sum.saturating_add(cost(user))).saturating_mul(forms).max(1)
 }
 
-/// The key that was given: all of it, or the half that the other one is made of.
+/// Uses the given key: the whole key, or the half from which the other one is derived.
 fn given_key(family: &[u8; 16], key: &Secret) -> Result<OpenedKey> {
     let wrong = |what: String| Error::from(ErrorKind::WrongCredential(what));
     if ![KEY, 2 * KEY].contains(&key.len()) {
@@ -73,8 +73,8 @@ fn given_key(family: &[u8; 16], key: &Secret) -> Result<OpenedKey> {
     Ok(OpenedKey { key: whole, user: None, checked: key.len() == 2 * KEY, trials: 0 })
 }
 
-/// The key of the data and behind it that of the tweaks, which is made of it (libfvde, "FileVault Drive Encryption (FVDE)",
-/// section "Volume tweak key").
+/// Returns the data key followed by the tweak key, which is derived from it (libfvde, "FileVault Drive Encryption (FVDE)", section
+/// "Volume tweak key").
 fn whole_key(family: &[u8; 16], key: &[u8]) -> Secret {
     let mut digest = Secret::zeroed(hash::SHA256.size);
     hash::SHA256.digest(&[key, family], &mut digest);
@@ -91,7 +91,7 @@ fn no_users() -> Error {
     )
 }
 
-/// Users that can be tried, by their places.
+/// Returns the users that can be tried, with their indices.
 fn usable(context: &Context) -> impl Iterator<Item = (usize, &UserBox)> {
     context.users.iter().enumerate().filter_map(|(place, user)| Some((place, user.wrapped.as_ref().ok()?)))
 }
@@ -104,7 +104,7 @@ fn cost(user: &UserBox) -> u64 {
     kdf(user).effort(KEY).max(1)
 }
 
-/// The user whom the passphrase is of, the volume key without that of the tweaks, and how many derivations it took.
+/// Returns the user whose passphrase it is, the volume key without the tweak key, and how many derivations it took.
 fn by_passphrase(context: &Context, passphrase: &Secret, with: &Unlock<'_>) -> Result<(usize, Secret, u64)> {
     if context.keys.is_empty() {
         return Err(Error::unsupported("an encryption context without an AES-wrapped volume key"));
@@ -115,7 +115,7 @@ fn by_passphrase(context: &Context, passphrase: &Secret, with: &Unlock<'_>) -> R
     let forms = [Some(passphrase), recovery.as_ref()];
     let users = |form| usable(context).map(move |(place, user)| (form, place, user));
     let mut all: Vec<_> = forms.into_iter().flatten().flat_map(users).collect();
-    // Whoever opens it soon does not wait for those who take long.
+    // Cheap derivations do not wait for expensive ones.
     all.sort_by_key(|(_, _, user)| user.iterations);
     let trials = Trials {
         context,
@@ -146,12 +146,12 @@ fn by_passphrase(context: &Context, passphrase: &Secret, with: &Unlock<'_>) -> R
 struct Trials<'a> {
     context: &'a Context,
     with: &'a Unlock<'a>,
-    /// A form of the passphrase, and a user with the place.
+    /// Forms of the passphrase, each with a user and the user's index.
     all: Vec<(&'a Secret, usize, &'a UserBox)>,
-    /// The first that opened: those behind it do not matter any more.
+    /// The first one that opened: those behind it no longer matter.
     best: AtomicUsize,
     found: Mutex<Option<(usize, Secret)>>,
-    /// Microseconds of work that are done. Held while progress is told, so that it is told in order.
+    /// Microseconds of finished work. The lock is held while progress is reported, which keeps the reports in order.
     done: Mutex<u64>,
     total: u64,
     pool: Pool,
@@ -182,7 +182,8 @@ impl Trials<'_> {
         }
     }
 
-    /// The volume key, if the derived key is the user's. Of several keys the last one that opens: the first is that of before.
+    /// Returns the volume key, if the derived key is the user's. Of several keys it is the last one that opens: earlier ones are
+    /// old keys.
     fn volume_key(&self, derived: &[u8], user: &UserBox) -> Option<Secret> {
         let acceleration = self.with.acceleration;
         let kek = keywrap::unwrap(derived, &user.key, acceleration)?;
@@ -194,7 +195,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Nothing opened: what is known about why.
+/// The error if nothing opened.
 fn none_opens(context: &Context) -> Error {
     let untried = context.users.iter().filter_map(|user| user.wrapped.as_ref().err()).next();
     if let Some(trouble) = untried {
@@ -211,8 +212,8 @@ fn none_opens(context: &Context) -> Error {
     ErrorKind::WrongCredential(what).into()
 }
 
-/// The form in which a recovery key counts, where the passphrase looks like one that was typed in another: capitals, in groups with
-/// hyphens in between (libfvde, "FileVault Drive Encryption (FVDE)", section "Recovery key").
+/// Returns a recovery key in its canonical form, capitals in groups with hyphens between them, if the passphrase looks like one
+/// that was typed differently (libfvde, "FileVault Drive Encryption (FVDE)", section "Recovery key").
 fn recovery_key(typed: &Secret) -> Option<Secret> {
     let between = |byte: &u8| matches!(byte, b'-' | b' ');
     let len = typed.iter().filter(|byte| !between(byte)).count();
