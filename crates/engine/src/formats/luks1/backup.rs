@@ -1,5 +1,5 @@
-//! Header backups, as `cryptsetup luksHeaderBackup` makes them (2.6.1, lib/luks1/keymanage.c, `LUKS_hdr_backup`): what is in front of
-//! the data, up to the end of the last keyslot, in whole blocks of 4096 bytes.
+//! Header backups in the format of `cryptsetup luksHeaderBackup` (2.6.1, lib/luks1/keymanage.c, `LUKS_hdr_backup`): everything up
+//! to the end of the last keyslot, in whole blocks of 4096 bytes.
 
 use claviger_crypto::dmcrypt::Sectors;
 use claviger_crypto::{Acceleration, Secret};
@@ -17,27 +17,27 @@ use crate::formats::luks::{self, Doubt};
 use crate::formats::{HeaderBackup, Prepared, RestoreFrom};
 use crate::store::Store;
 
-/// The contents of a backup.
+/// Returns the contents of a backup.
 pub(super) fn back_up(store: &dyn Store) -> Result<HeaderBackup> {
     let header = Phdr::find(store)?;
     header.sound()?;
     let end = header.areas_end();
     let mut bytes = vec![0; end.next_multiple_of(ALIGNMENT) as usize];
-    // What is behind the last area may be the data already.
+    // The data may begin behind the last area.
     store.read_at(0, &mut bytes[..end as usize])?;
-    // What is between the header and the first keyslot may be marks of what was there before.
+    // Between header and first keyslot there may be old signatures.
     let first = header.slots.iter().map(|slot| slot.area(header.key_len).start).min().unwrap_or(0);
     bytes[SIZE..first as usize].fill(0);
     Ok(HeaderBackup { bytes, format: NAME, headers: vec!["primary"], warnings: Vec::new() })
 }
 
-/// Puts the header of a backup in place of what is there.
+/// Replaces the header with that of a backup.
 ///
-/// First the areas of keyslots, as far as they differ, then the header: whoever is interrupted does it again, from the same file.
-/// Where only the header was damaged, that is the one thing that is written.
+/// Keyslot areas that differ are written first, then the header. After an interruption, the same file is restored again. If only
+/// the header was damaged, nothing else is written.
 pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Prepared> {
     let RestoreFrom::Backup(file) = from else {
-        // What is not LUKS1 says so: it may be of a format that has one.
+        // This error names the format if it is another one, which may have backups too.
         Phdr::read(store)?;
         return Err(Error::misuse("a LUKS1 volume has no embedded backup header").hint("Restore it from a file."));
     };
@@ -75,11 +75,11 @@ fn present(store: &dyn Store) -> Result<Option<Phdr>> {
     }
 }
 
-/// Why it is not known to be the backup of this volume.
+/// Why the backup may belong to another volume.
 fn doubt(store: &dyn Store, backup: &Phdr, there: Option<&Phdr>, key: Option<&Secret>) -> Result<Option<Doubt>> {
     let doubt = |what: String, hint| Ok(Some(Doubt { what, hint }));
     let Some(there) = there else { return nothing_there(store, backup, key) };
-    // Digests have a salt, and stay as they are for as long as the key.
+    // A digest has its own salt, and does not change while the key stays the same.
     let digest = |header: &Phdr| (header.digest_salt().to_vec(), header.digest().to_vec());
     if digest(there) != digest(backup) {
         let what = "the volume has another key than the header in the backup: its data would be unreadable".to_owned();
@@ -101,7 +101,7 @@ fn doubt(store: &dyn Store, backup: &Phdr, there: Option<&Phdr>, key: Option<&Se
     Ok(None)
 }
 
-/// Where there is no header any more: the data tell, if a credential was given and they are more than noise.
+/// If there is no header any more, the data are the evidence: with a credential, they must decrypt to more than noise.
 fn nothing_there(store: &dyn Store, backup: &Phdr, key: Option<&Secret>) -> Result<Option<Doubt>> {
     if let Some(key) = key
         && makes_sense(store, backup, key)?
@@ -133,7 +133,7 @@ fn makes_sense(data: &dyn Store, backup: &Phdr, key: &[u8]) -> Result<bool> {
     }
 }
 
-/// The steps that make the areas of keyslots those of the backup, as far as they differ.
+/// The steps that restore those keyslot areas that differ from the backup.
 fn areas(store: &dyn Store, file: &dyn Store, backup: &Phdr) -> Result<Vec<Step>> {
     let mut steps = Vec::new();
     for (number, slot) in backup.slots.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Makes a volume as cryptsetup does (2.6.1, lib/luks1/keymanage.c, `LUKS_generate_phdr`, and lib/setup.c,
+//! Creates a volume as cryptsetup does (2.6.1, lib/luks1/keymanage.c, `LUKS_generate_phdr`, and lib/setup.c,
 //! `_crypt_format_luks1`).
 
 use std::sync::atomic::AtomicBool;
@@ -19,30 +19,30 @@ use crate::random;
 use crate::spec::{Cost, Spec};
 use crate::store::{MemoryStore, Store};
 
-/// Ciphers of new volumes, the default first. Every other specification can be asked for too.
+/// Ciphers of new volumes, the default first. Any other specification is accepted too.
 pub(super) const CIPHERS: &[&str] = &["aes-xts-plain64", "serpent-xts-plain64", "twofish-xts-plain64"];
 
-/// Hashes of new volumes, the default first, as headers name them.
+/// Hashes of new volumes, the default first, by their names in headers.
 pub(super) const HASHES: &[&str] = &["sha256", "sha512", "sha1", "ripemd160", "whirlpool"];
 
-/// Where the areas of keyslots begin, and a multiple of which each is (`LUKS_ALIGN_KEYSLOTS`).
+/// The offset of the first keyslot's area, and the alignment of all areas, in bytes (`LUKS_ALIGN_KEYSLOTS`).
 pub(super) const ALIGNMENT: u64 = 4096;
 
-/// A multiple of which the data begin at (cryptsetup 2.6.1, lib/internal.h, `DEFAULT_DISK_ALIGNMENT`).
+/// The alignment of the data, in bytes (cryptsetup 2.6.1, lib/internal.h, `DEFAULT_DISK_ALIGNMENT`).
 const DATA_ALIGNMENT: u64 = 1 << 20;
 
 /// The smallest volume with the default cipher, in bytes: 2 MiB of header and keyslots, and a sector.
 pub(super) const MIN_LEN: u64 = (2 << 20) + SECTOR;
 
-/// The largest key, in bits, where none is asked for: two keys of 256 bits for XTS, one for others.
+/// The default size of a key, in bits: two keys of 256 bits for XTS, one for other modes.
 const DEFAULT_KEY: usize = 256;
 
-/// How much of the time for a keyslot goes into the digest of the volume key, in milliseconds (`LUKS_MKD_ITERATIONS_MS`).
+/// The part of a keyslot's time that goes into the volume key's digest, in milliseconds (`LUKS_MKD_ITERATIONS_MS`).
 const DIGEST_MS: u64 = 125;
 
-/// Makes a volume that fills `store`, or, detached, its header there.
+/// Creates a volume that fills `store`, or a detached header there.
 ///
-/// First of all the old header goes, last of all the new one comes, so that what an interruption leaves opens with nothing.
+/// The old header is erased first, and the new one written last. So an interrupted creation leaves nothing that opens.
 pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
     let passphrase = passphrase(first)?;
     let plan = NewLuks1::of(store, spec)?;
@@ -63,18 +63,18 @@ pub(super) fn create(store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -
     store.flush()?;
     let mut bytes = header.bytes;
     store.write_clobbering(0, &mut bytes).and_then(|()| store.flush()).map_err(|error| {
-        // As well as can be: the store may be gone.
+        // An error here is ignored: the store may be gone.
         let _ = store.write_clobbering(0, &mut [0; SIZE]).and_then(|()| store.flush());
         Error::from(error)
     })
 }
 
-/// Bytes of store for `plain` bytes of plaintext behind the header and the keyslots.
+/// The store size for `plain` bytes of plaintext behind the header and the keyslots, in bytes.
 pub(super) fn stored_len(plain: u64, spec: &Spec<'_>) -> Result<u64> {
     stored_behind(NewLuks1::new(spec)?.data_start, plain, spec)
 }
 
-/// What is settled before anything is written.
+/// Decisions made before anything is written.
 struct NewLuks1 {
     cipher: Specification,
     cipher_name: String,
@@ -82,7 +82,7 @@ struct NewLuks1 {
     hash: &'static Hash,
     hash_name: String,
     key_len: usize,
-    /// Where the data begin in their store, in bytes.
+    /// The offset of the data in their store, in bytes.
     data_start: u64,
 }
 
@@ -99,7 +99,7 @@ impl NewLuks1 {
             Error::misuse(format!("{text} is not a cipher specification"))
                 .hint("Use cipher-mode-IV, such as aes-xts-plain64.")
         })?;
-        // The fields have 32 bytes, and end with a zero byte.
+        // The fields have 32 bytes, including a zero byte at the end.
         if name.len() > 31 || mode.len() > 31 || name.contains(':') {
             return Err(Error::misuse(format!("the cipher specification {text} does not fit a LUKS1 header")));
         }
@@ -119,7 +119,7 @@ impl NewLuks1 {
         Ok(plan)
     }
 
-    /// Where the area of a keyslot begins, in sectors.
+    /// The offset of a keyslot's area, in sectors.
     fn offset(&self, number: usize) -> u32 {
         standard_offset(self.key_len, number)
     }
@@ -211,13 +211,13 @@ impl NewLuks1 {
     }
 }
 
-/// Where the area of a keyslot of a new header begins, in sectors.
+/// The offset of a keyslot's area in a new header, in sectors.
 pub(super) fn standard_offset(key_len: usize, number: usize) -> u32 {
     let each = area_len(key_len, STRIPES).next_multiple_of(ALIGNMENT);
     ((ALIGNMENT + each * number as u64) / SECTOR) as u32
 }
 
-/// A keyslot that `passphrase` opens, and what is to be written into its area.
+/// Returns a keyslot that `passphrase` opens, and the contents of its area.
 pub(super) fn sealed(
     area: &Area<'_>,
     kdf: &Kdf,
@@ -230,7 +230,7 @@ pub(super) fn sealed(
     random::fill(&mut salt)?;
     let derived = kdf.derive(passphrase, &salt, key.len(), with)?;
     let bytes = area.seal(key, &derived, Acceleration::On)?;
-    // A volume hangs on these bytes: what memory or a processor got wrong must show before they are written.
+    // The volume depends on these bytes: errors of memory or the processor must show before anything is written.
     let alone = Area { at: 0, key_len: area.key_len, stripes: area.stripes, hash: area.hash, cipher: area.cipher };
     if !alone.read(&MemoryStore::new(bytes.clone()), &derived, Acceleration::On)?.same_as(key) {
         return Err(std::io::Error::other("the new keyslot does not decrypt to what was encrypted").into());
@@ -239,7 +239,7 @@ pub(super) fn sealed(
     Ok((Slot { active: true, iterations, salt, offset, stripes: area.stripes as u32, trouble: None }, bytes))
 }
 
-/// The derivation of a new keyslot.
+/// Chooses the derivation of a new keyslot.
 pub(super) fn choose(cost: &Cost<'_>, hash: &'static Hash, key_len: usize, cancel: Option<&AtomicBool>) -> Result<Kdf> {
     if cost.kdf.is_some_and(|name| !crate::formats::same_name(name, "pbkdf2")) {
         return Err(not_in_luks1("key derivation other than PBKDF2"));
@@ -247,14 +247,14 @@ pub(super) fn choose(cost: &Cost<'_>, hash: &'static Hash, key_len: usize, cance
     Kdf::choose(cost, kdf::LUKS1, hash, key_len, cancel)
 }
 
-/// Iterations for the digest: as many as there is time for beside those of a keyslot.
+/// The iterations of the digest: as many as fit its part of a keyslot's time.
 fn digest_iterations(kdf: &Kdf, cost: &Cost<'_>) -> u32 {
     let Kdf::Pbkdf2 { iterations, .. } = kdf else { return MIN_ITERATIONS };
     let time_ms = u64::from(cost.time_ms.unwrap_or(kdf::LUKS1.time_ms).max(1));
     u32::try_from(u64::from(*iterations) * DIGEST_MS / time_ms).unwrap_or(u32::MAX).max(MIN_ITERATIONS)
 }
 
-/// Removes what was there: zeros for the header and what is between and behind the areas, random bytes for the areas.
+/// Erases the old contents: zeros for the header and the gaps between and behind the areas, random bytes for the areas.
 fn write_clean(store: &dyn Store, end: u64, plan: &NewLuks1) -> Result<()> {
     store.write_clobbering(0, &mut vec![0; u64::from(plan.offset(0)) as usize * SECTOR as usize])?;
     store.flush()?;
@@ -298,19 +298,19 @@ fn key_len(cipher: &Specification, mode: &str, spec: &Spec<'_>) -> Result<usize>
     }
 }
 
-/// The hash, and what headers call it.
+/// Returns the hash, and its name in headers.
 fn hash_named(name: &str) -> Result<(&'static Hash, String)> {
     let known = hash::by_name(name).filter(|hash| hash.size >= DIGEST);
     let in_headers = HASHES.iter().find(|h| crate::formats::same_name(h, name));
     match (known, in_headers) {
         (Some(hash), Some(name)) => Ok((hash, (*name).to_owned())),
-        // One whose name in the kernel is as it was given.
+        // A hash whose kernel name is the given name.
         (Some(hash), None) if name.len() < 32 => Ok((hash, name.to_ascii_lowercase())),
         _ => Err(Error::misuse(format!("LUKS1 has no hash called {name}; use one of: {}", HASHES.join(", ")))),
     }
 }
 
-/// What was asked for is the caller's, not the file's fault.
+/// Invalid parameters are the caller's fault, not the file's.
 fn misuse(error: Error) -> Error {
     match error.kind {
         ErrorKind::Malformed { what, .. } => Error::misuse(what),

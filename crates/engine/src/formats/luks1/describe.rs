@@ -1,4 +1,4 @@
-//! What a header says without any passphrase: what `cryptsetup luksDump` shows.
+//! The parts of a header that need no passphrase: what `cryptsetup luksDump` shows.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use super::header::{Phdr, Slot};
 use crate::formats::header_facts::{FormatFacts, HeaderFacts, KeyslotFacts, Pbkdf2Facts};
 use crate::hex;
 
-/// What a LUKS1 header says beside its keyslots.
+/// The facts in a LUKS1 header apart from its keyslots.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Luks1Facts {
@@ -14,23 +14,23 @@ pub struct Luks1Facts {
     pub version: u32,
     /// The UUID, unless it is not text.
     pub uuid: Option<String>,
-    /// The cipher as dm-crypt writes it: `aes-xts-plain64`.
+    /// The cipher in dm-crypt's notation: `aes-xts-plain64`.
     pub cipher: String,
     /// The hash of all derivations, as the header spells it.
     pub hash: String,
-    /// Bits of the volume key.
+    /// The size of the volume key, in bits.
     pub key_bits: usize,
-    /// Where the data begin, in bytes.
+    /// The offset of the data, in bytes.
     pub payload_offset: u64,
-    /// What the volume key is known by.
+    /// The digest that identifies the volume key.
     pub digest: Luks1Digest,
 }
 
-/// What a LUKS1 volume key is known by.
+/// The digest that identifies a LUKS1 volume key.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Luks1Digest {
-    /// How it is derived from the volume key.
+    /// Its derivation from the volume key.
     #[serde(flatten)]
     pub kdf: Pbkdf2Facts,
     /// The salt, in hexadecimal digits.
@@ -47,28 +47,28 @@ pub struct Luks1Keyslot {
     pub keyslot: u32,
     /// Whether it is in use.
     pub active: bool,
-    /// How its key is derived, where it is in use.
+    /// The derivation of its key, if it is in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kdf: Option<Pbkdf2Facts>,
-    /// The salt of that, in hexadecimal digits.
+    /// The salt of that derivation, in hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub salt: Option<String>,
-    /// Where its key is.
+    /// The area with its key.
     pub area: Luks1Area,
-    /// What is wrong with it.
+    /// Its damage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damaged: Option<String>,
 }
 
-/// Where the key of a LUKS1 keyslot is.
+/// The area with the key of a LUKS1 keyslot.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Luks1Area {
-    /// Its beginning, in bytes of the store.
+    /// Its offset, in bytes of the store.
     pub offset: u64,
     /// Its size, in bytes.
     pub size: u64,
-    /// The stripes that the key is split into.
+    /// How many stripes the key is split into.
     pub stripes: u32,
 }
 

@@ -1,7 +1,7 @@
 //! Changes of LUKS1 headers.
 //!
-//! A new key goes into the area of a keyslot that is not in use, and then the header says so, in one sector; the old one is wiped
-//! when another one opens. An area that is in use is never written over: no disk writes its 500 sectors at once.
+//! A new key is written to the area of an unused keyslot, and then the header is updated in a single sector. The old keyslot is
+//! wiped once another one opens. An area in use is never overwritten in place: no disk writes its 500 sectors at once.
 
 use claviger_crypto::Secret;
 
@@ -76,21 +76,21 @@ impl HeaderEditor for Luks1 {
     }
 }
 
-/// What is to be written, in order: the steps of several changes of the header.
+/// The steps of several header changes, in order.
 pub(super) struct Change<'a> {
     store: &'a dyn Store,
-    /// As the header will be after the steps so far.
+    /// The header after the steps so far.
     pub header: Phdr,
     pub steps: Vec<Step>,
-    /// As it was before all of them.
+    /// The header before all steps.
     seen: Vec<Seen>,
 }
 
 impl<'a> Change<'a> {
-    /// Of the header in `store`.
+    /// Reads the header in `store`.
     ///
     /// # Errors
-    /// `Malformed` for one that is damaged: it is to be repaired first.
+    /// `Malformed` if it is damaged: it must be repaired first.
     pub fn of(store: &'a dyn Store) -> Result<Self> {
         let header = Phdr::find(store)?;
         header.sound()?;
@@ -98,7 +98,7 @@ impl<'a> Change<'a> {
         Ok(Self { store, header, steps: Vec::new(), seen })
     }
 
-    /// From here on the header is this one.
+    /// Adds the steps that replace the header with this one.
     pub fn header_becomes(&mut self, new: Phdr) -> Result<()> {
         self.steps.extend(new.steps(&self.header.bytes, self.store)?);
         self.header = new;
@@ -111,7 +111,7 @@ impl<'a> Change<'a> {
         Prepared { edit, format: NAME, hidden: false, keyslot, derivation, warnings }
     }
 
-    /// Puts the key into a keyslot that is not in use.
+    /// Puts the key into an unused keyslot.
     fn put(&mut self, number: usize, key: &Secret, new: &NewCredential<'_>, with: &Unlock<'_>) -> Result<Kdf> {
         let passphrase = passphrase(new.credentials)?;
         let (hash, cipher) = (self.header.hash()?, self.header.cipher()?);
@@ -123,7 +123,7 @@ impl<'a> Change<'a> {
         Ok(kdf)
     }
 
-    /// Takes a keyslot out of use: its area is overwritten first, so that whoever is interrupted can do it again.
+    /// Takes a keyslot out of use. Its area is overwritten first, so that the change can be repeated after an interruption.
     fn wipe(&mut self, number: usize) -> Result<()> {
         let slot = &self.header.slots[number];
         let area = slot.area(self.header.key_len);
@@ -200,8 +200,8 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
     Ok(change.prepared(Some(number), None, warnings))
 }
 
-/// Fails unless `with` opens a keyslot other than `number`, or is the volume key: who removes one shows that they are left
-/// with another.
+/// Fails unless `with` opens a keyslot other than `number`, or is the volume key: whoever removes a keyslot must show that another
+/// one remains.
 fn another_opens(header: &Phdr, store: &dyn Store, with: &Unlock<'_>, number: usize) -> Result<()> {
     let own = || {
         Error::misuse(format!("the given passphrase opens keyslot {number}, the one to remove"))
@@ -213,11 +213,11 @@ fn another_opens(header: &Phdr, store: &dyn Store, with: &Unlock<'_>, number: us
     if let [Credential::VolumeKey(_)] = with.credentials {
         return open_key(header, store, with).map(drop);
     }
-    // Without the keyslot: its passphrase may be that of another one too.
+    // Tries without this keyslot, since another one may have the same passphrase.
     let others = header.with_slot(number, Slot { active: false, ..header.slots[number].clone() });
     match open_key(&others, store, with) {
         Err(e) if matches!(e.kind, ErrorKind::WrongCredential(_)) => {
-            // Only to say what it is.
+            // Only to describe it.
             let only = Unlock { keyslot: Some(number as u32), progress: None, ..*with };
             Err(if open_key(header, store, &only).is_ok() { own() } else { e })
         }
@@ -242,7 +242,7 @@ fn set(store: &dyn Store, to: &HeaderAttributes<'_>) -> Result<Prepared> {
     Ok(change.prepared(None, None, Vec::new()))
 }
 
-/// The header does not know the size: only the store changes.
+/// The header does not contain the size, so only the store changes.
 fn resize(store: &dyn Store, data: Option<&dyn Store>, size: u64) -> Result<Resizing> {
     let header = Phdr::find(store)?;
     header.sound()?;
@@ -268,12 +268,12 @@ fn checked(number: u32) -> Result<usize> {
     if number < SLOTS { Ok(number) } else { Err(Error::misuse(format!("LUKS1 has keyslots 0 to 7, not {number}"))) }
 }
 
-/// The first keyslot that is not in use.
+/// The first unused keyslot.
 fn free(header: &Phdr) -> Option<usize> {
     header.slots.iter().position(|slot| !slot.active)
 }
 
-/// What LUKS1 has one of for all keyslots, or not at all.
+/// Refuses parameters that LUKS1 has only once for all keyslots, or not at all.
 fn refuse_others(header: &Phdr, new: &NewCredential<'_>) -> Result<()> {
     check_new(&LUKS1, new)?;
     match new {

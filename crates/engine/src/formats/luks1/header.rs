@@ -1,5 +1,5 @@
-//! The header of LUKS1, byte by byte (LUKS On-Disk Format Specification 1.2.3, section 3, figures 1 and 2), and what may be wrong
-//! with it. All numbers are big-endian.
+//! The header of LUKS1, byte by byte (LUKS On-Disk Format Specification 1.2.3, section 3, figures 1 and 2), and its possible
+//! damage. All numbers are big-endian.
 //!
 //! ```text
 //!   0    6  magic "LUKS" BA BE       104   4  payload offset, in sectors of 512 bytes
@@ -28,35 +28,35 @@ use crate::store::Store;
 /// Size of the header in bytes.
 pub(in crate::formats) const SIZE: usize = 592;
 
-/// Keyslots that a header has.
+/// The number of keyslots in a header.
 pub(in crate::formats) const SLOTS: usize = 8;
 
-/// Unit of the offsets in a header, in bytes.
+/// The unit of the offsets in a header, in bytes.
 pub(in crate::formats) const SECTOR: u64 = 512;
 
 /// The first bytes.
 pub(in crate::formats) const MAGIC: &[u8; 6] = b"LUKS\xba\xbe";
 
-/// How often new keyslots split the key (specification, section 2.4; `LUKS_STRIPES`).
+/// How many stripes new keyslots split the key into (specification, section 2.4; `LUKS_STRIPES`).
 pub(in crate::formats) const STRIPES: u32 = 4000;
 
-/// Bytes of the digest of the volume key, whatever the hash.
+/// The size of the volume key's digest, in bytes, whatever the hash.
 pub(in crate::formats) const DIGEST: usize = 20;
 
-/// Bytes of every salt.
+/// The size of every salt, in bytes.
 pub(in crate::formats) const SALT: usize = 32;
 
-/// The most bytes that a volume key is taken to have: more than any cipher specification wants.
+/// The limit for the size of a volume key, in bytes: more than any cipher needs.
 const KEY_MAX: u32 = 512;
 
-/// The most bytes that the area of a keyslot is taken to have. Those of all known programs have 512 KiB at most.
+/// The limit for the size of a keyslot's area, in bytes. Those of all known programs have at most 512 KiB.
 const AREA_MAX: u64 = 16 << 20;
 
-/// The state of a keyslot that is in use.
+/// The state value of a keyslot in use.
 pub(super) const ACTIVE: u32 = 0x00ac_71f3;
 const DISABLED: u32 = 0x0000_dead;
 
-/// Where fields are, in bytes.
+/// The offsets of fields, in bytes.
 pub(in crate::formats) mod at {
     pub const VERSION: usize = 6;
     pub const CIPHER_NAME: usize = 8;
@@ -69,7 +69,7 @@ pub(in crate::formats) mod at {
     pub const DIGEST_ITERATIONS: usize = 164;
     pub const UUID: usize = 168;
     pub const SLOTS: usize = 208;
-    /// Size of a keyslot, and where its fields are in it.
+    /// The size of a keyslot's record, and the offsets of its fields.
     pub const SLOT: usize = 48;
     pub const SLOT_ITERATIONS: usize = 4;
     pub const SLOT_SALT: usize = 8;
@@ -81,21 +81,21 @@ pub(in crate::formats) mod at {
 const NAME: usize = 32;
 const UUID: usize = 40;
 
-/// A header that was read. What is changed is changed in its bytes, so that all else stays as it is.
+/// A header that was read. Changes are made in its bytes, so that everything else is preserved.
 #[derive(Clone)]
 pub(in crate::formats) struct Phdr {
     pub bytes: [u8; SIZE],
     pub cipher_name: String,
     pub cipher_mode: String,
     pub hash_name: String,
-    /// Where the data begin, in sectors. 0 where the header is detached and the data are all of another store.
+    /// The offset of the data, in sectors. 0 if the header is detached and the data fill another store.
     pub payload: u32,
     pub key_len: usize,
     pub digest_iterations: u32,
-    /// None if it is not text.
+    /// `None` if it is not text.
     pub uuid: Option<String>,
     pub slots: [Slot; SLOTS],
-    /// Whether the magic is where it belongs, and not only in `bytes`.
+    /// Whether the magic is in the store, and not only in `bytes`.
     pub marked: bool,
 }
 
@@ -105,21 +105,21 @@ pub(in crate::formats) struct Slot {
     pub active: bool,
     pub iterations: u32,
     pub salt: [u8; SALT],
-    /// Where its area begins, in sectors.
+    /// The offset of its area, in sectors.
     pub offset: u32,
     pub stripes: u32,
-    /// What is wrong with it.
+    /// Its damage.
     pub trouble: Option<Trouble>,
 }
 
-/// What is wrong with a keyslot.
+/// The damage of a keyslot.
 #[derive(Clone, Debug)]
 pub(in crate::formats) struct Trouble {
     pub field: &'static str,
-    /// Where the field is, in bytes.
+    /// The offset of the field, in bytes.
     pub at: u64,
     pub what: String,
-    /// Whether it can be tried all the same. Nothing is written to it either way.
+    /// Whether the keyslot can be tried anyway. Nothing is written to it either way.
     pub readable: bool,
 }
 
@@ -134,13 +134,13 @@ impl Trouble {
 }
 
 impl Slot {
-    /// The area, in bytes of the store.
+    /// The range of its area, in bytes of the store.
     pub fn area(&self, key_len: usize) -> Range<u64> {
         let start = u64::from(self.offset) * SECTOR;
         start..start + area_len(key_len, self.stripes)
     }
 
-    /// A keyslot of a new header that is not in use.
+    /// An unused keyslot of a new header.
     pub fn unused(offset: u32) -> Self {
         Self { active: false, iterations: 0, salt: [0; SALT], offset, stripes: STRIPES, trouble: None }
     }
@@ -155,12 +155,12 @@ impl Slot {
     }
 }
 
-/// Bytes of the area of a keyslot: whole sectors.
+/// The size of a keyslot's area, in bytes: whole sectors.
 pub(in crate::formats) fn area_len(key_len: usize, stripes: u32) -> u64 {
     (key_len as u64 * u64::from(stripes)).next_multiple_of(SECTOR)
 }
 
-/// What a new header is made of.
+/// The parts of a new header.
 pub(in crate::formats) struct New<'a> {
     pub cipher_name: &'a str,
     pub cipher_mode: &'a str,
@@ -175,7 +175,7 @@ pub(in crate::formats) struct New<'a> {
 }
 
 impl New<'_> {
-    /// The bytes of the header.
+    /// Returns the bytes of the header.
     pub fn bytes(&self) -> [u8; SIZE] {
         let mut bytes = [0; SIZE];
         let mut put = |at: usize, what: &[u8]| bytes[at..at + what.len()].copy_from_slice(what);
@@ -213,8 +213,8 @@ impl Phdr {
         Self::parse(&bytes, store.len())
     }
 
-    /// Like [`Phdr::read`], and finds a header whose magic was wiped, where all else of it is sound. No checksum proves it: only
-    /// its key does.
+    /// Like [`Phdr::read`], but also finds a header whose magic was wiped, if all its other fields are sound. No checksum proves
+    /// it: only its key does.
     ///
     /// # Errors
     /// Those of [`Phdr::read`].
@@ -225,7 +225,7 @@ impl Phdr {
         }
     }
 
-    /// The header whose magic was wiped, if it is there.
+    /// Returns a header whose magic was wiped, if there is one.
     ///
     /// # Errors
     /// `Io`.
@@ -241,7 +241,7 @@ impl Phdr {
         Ok(Self::with_marks(bytes, store.len()).map(|header| Self { marked: false, ..header }))
     }
 
-    /// The header with its magic and version put back, if all else of it makes sense, so that it cannot be there by chance.
+    /// Returns the header with magic and version restored, if all other fields are valid, so that they cannot be there by chance.
     pub fn with_marks(mut bytes: [u8; SIZE], len: u64) -> Option<Self> {
         bytes[..MAGIC.len()].copy_from_slice(MAGIC);
         bytes[at::VERSION..at::CIPHER_NAME].copy_from_slice(&[0, 1]);
@@ -249,7 +249,7 @@ impl Phdr {
         Self::parse(&bytes, len).ok().filter(convincing)
     }
 
-    /// Takes a header apart; `len` is the length of the store that it is in, in bytes.
+    /// Parses a header; `len` is the length of its store, in bytes.
     ///
     /// # Errors
     /// Those of [`Phdr::read`].
@@ -286,7 +286,7 @@ impl Phdr {
     /// The hash of derivations, digest and splitter.
     ///
     /// # Errors
-    /// `Unsupported`; `Malformed` for one whose digests are too short (specification, section 3: at least 160 bits).
+    /// `Unsupported`; `Malformed` for a hash whose digests are too short (specification, section 3: at least 160 bits).
     pub fn hash(&self) -> Result<&'static Hash> {
         match hash::by_name(&self.hash_name) {
             None => Err(Error::unsupported(format!("the hash {}", self.hash_name))),
@@ -298,7 +298,7 @@ impl Phdr {
         }
     }
 
-    /// As dm-crypt writes it.
+    /// The cipher in dm-crypt's notation.
     pub fn specification(&self) -> String {
         format!("{}-{}", self.cipher_name, self.cipher_mode)
     }
@@ -333,7 +333,7 @@ impl Phdr {
         Area { at, key_len: self.key_len, stripes: slot.stripes as usize, hash, cipher }
     }
 
-    /// Where the data begin, in bytes of their store.
+    /// The offset of the data, in bytes of their store.
     pub fn data_start(&self) -> u64 {
         u64::from(self.payload) * SECTOR
     }
@@ -349,13 +349,13 @@ impl Phdr {
     }
 
     /// # Errors
-    /// `Malformed` if the magic is gone, or anything is wrong with any keyslot: nothing is changed then but by a repair.
+    /// `Malformed` if the magic is missing or any keyslot is damaged: then only a repair may change the header.
     pub fn sound(&self) -> Result<()> {
         if !self.marked {
             return Err(malformed("magic", 0, "the magic is missing".into()).advise(Advice::RepairHeader));
         }
         let troubles = || self.slots.iter().filter_map(|slot| slot.trouble.as_ref());
-        // What is surely wrong first: an overlap is told of both keyslots.
+        // Certain damage first: an overlap is reported for both keyslots.
         let worst = troubles().find(|trouble| !trouble.readable).or_else(|| troubles().next());
         worst.map_or(Ok(()), |trouble| Err(trouble.error()))
     }
@@ -378,15 +378,15 @@ impl Phdr {
         new
     }
 
-    /// The header as it was read: what an edit of it is made for.
+    /// The header as it was read, on which an edit is based.
     pub fn seen(&self) -> Vec<Seen> {
         vec![Seen { at: 0, bytes: self.bytes.to_vec() }]
     }
 
-    /// What is to be written so that the header in the store, which is `before`, becomes this one.
+    /// The steps that replace the header in the store, `before`, with this one.
     ///
-    /// The header is in two sectors. The second one comes first: of keyslot 6, which lies in both, the first one has what says
-    /// whether it is in use, and what else is in there does not matter before that.
+    /// The header spans two sectors. The second one is written first. Keyslot 6 lies in both, and the first sector contains its
+    /// state; until that says "in use", the rest of its record does not matter.
     pub fn steps(&self, before: &[u8], store: &dyn Store) -> Result<Vec<Step>> {
         let mut old = [0; 2 * SECTOR as usize];
         store.read_at(0, &mut old)?;
@@ -406,7 +406,7 @@ impl Phdr {
         match self.payload {
             // Detached.
             0 => Ok(()),
-            // The specification has the data behind the keyslots, but which of the two is damaged is not known here.
+            // According to the specification the data follow the keyslots, but it is unknown which of the two offsets is damaged.
             p if u64::from(p) * SECTOR < SIZE as u64 => {
                 let what = format!("the data would begin at sector {p}, inside the header");
                 Err(malformed("payload offset", at::PAYLOAD, what))
@@ -415,7 +415,7 @@ impl Phdr {
         }
     }
 
-    /// What is wrong with keyslot `i` in a store of `len` bytes.
+    /// Returns the damage of keyslot `i` in a store of `len` bytes.
     fn trouble(&self, i: usize, len: u64) -> Option<Trouble> {
         let slot = &self.slots[i];
         let begin = at::SLOTS + i * at::SLOT;
@@ -455,7 +455,7 @@ impl Phdr {
         }
         let overlaps = |(j, other): (usize, &Slot)| {
             let other = other.area(self.key_len);
-            // One that cannot be so large has its own trouble.
+            // An area that is too large is reported for that keyslot itself.
             let possible = other.end - other.start <= AREA_MAX;
             j != i && possible && area.start < other.end && other.start < area.end
         };
@@ -464,7 +464,7 @@ impl Phdr {
     }
 }
 
-/// Whether it is LUKS, and of the right version.
+/// Checks that it is LUKS, of the right version.
 fn check_version(bytes: &[u8; SIZE]) -> Result<()> {
     let not = |what: String| Err(ErrorKind::NotThisFormat(what).into());
     if !bytes.starts_with(MAGIC) {
@@ -481,7 +481,7 @@ pub(in crate::formats) fn malformed(field: &'static str, at: usize, what: String
     ErrorKind::Malformed { field, offset: at as u64, what }.into()
 }
 
-/// The bytes of a keyslot.
+/// The bytes of a keyslot's record.
 pub(in crate::formats) fn slot_mut(bytes: &mut [u8; SIZE], number: usize) -> &mut [u8] {
     &mut bytes[at::SLOTS + number * at::SLOT..][..at::SLOT]
 }
@@ -490,7 +490,7 @@ fn number(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(*bytes[at..].first_chunk().expect("fields lie within the header"))
 }
 
-/// Text that ends with a zero byte.
+/// Reads text that ends with a zero byte.
 fn text(bytes: &[u8], field: &'static str, at: usize, len: usize) -> Result<String> {
     let bytes = &bytes[at..at + len];
     let end = bytes.iter().position(|b| *b == 0);
@@ -505,7 +505,7 @@ fn text(bytes: &[u8], field: &'static str, at: usize, len: usize) -> Result<Stri
 
 fn read_slot(bytes: &[u8]) -> Slot {
     Slot {
-        // A state that is neither may have been the one that is in use: trying it does no harm.
+        // An invalid state may be a damaged "in use": trying the keyslot does no harm.
         active: number(bytes, 0) != DISABLED,
         iterations: number(bytes, at::SLOT_ITERATIONS),
         salt: *bytes[at::SLOT_SALT..].first_chunk().expect("fields lie within the keyslot"),

@@ -33,7 +33,7 @@ use unlock::OpenedKey;
 /// The type of [`LUKS1`].
 pub struct Luks1(());
 
-/// LUKS1, as format and as what changes its headers.
+/// LUKS1, as a format and as the editor of its headers.
 pub static LUKS1: Luks1 = Luks1(());
 
 /// The name.
@@ -75,7 +75,7 @@ impl Format for Luks1 {
         use Parameter::*;
         Takes {
             creating: &[Hash, Cipher, KeySize, Offset, VolumeKey, DetachedHeader, Uuid, Kdf, Time, Iterations],
-            // A hash and a cipher would narrow the trials; the header says them, and tables of mounts have lines with both.
+            // A hash and a cipher would narrow the trials. The header names them, but tables of mounts have lines with both.
             opening: &[Hash, Cipher, Keyfile, VolumeKey, Keyslot, DetachedHeader],
         }
     }
@@ -108,7 +108,7 @@ impl Creator for Luks1 {
     }
 }
 
-/// A header that was read.
+/// A header that has been read.
 struct Luks1Header {
     header: Phdr,
     stored: Stored,
@@ -121,7 +121,7 @@ impl Luks1Header {
 }
 
 impl Header for Luks1Header {
-    /// A keyfile is a passphrase.
+    /// A keyfile replaces the passphrase.
     fn asks_passphrase(&self, keyfiles: &[Credential]) -> bool {
         keyfiles.is_empty()
     }
@@ -175,7 +175,7 @@ fn unlocked(header: &Phdr, stored: &Stored, with: &Unlock<'_>) -> Result<Unlocke
     let layout = Layout::new(vec![Segment { at: 0, len: data.len, stored_at: data.start, payload, writable: true }])?
         .for_kernel(with.for_kernel.then_some("LUKS1"));
     let facts = facts(header, &data, keyslot)?;
-    // The derivation for the digest is one more each time, and never counted.
+    // Each trial takes one more derivation for the digest, which is never counted.
     Ok(Unlocked { layout, facts, warnings, trials, derivations: trials, took: begun.elapsed(), recognised: true })
 }
 
@@ -183,7 +183,7 @@ fn marks_of(header: &Phdr) -> Vec<KeyMark> {
     vec![(header.digest_salt().to_vec(), header.digest().to_vec())]
 }
 
-/// What is wrong with the header, but does not keep it from being opened.
+/// Warnings about damage that does not keep the header from being opened.
 fn header_warnings(header: &Phdr) -> Vec<Warning> {
     let readable = header.slots.iter().filter_map(|slot| slot.trouble.as_ref().filter(|t| t.readable));
     let mut warnings: Vec<_> =
@@ -225,7 +225,7 @@ fn facts(header: &Phdr, data: &Data, keyslot: Option<usize>) -> Result<Facts> {
     })
 }
 
-/// Where the data are, in bytes of their store.
+/// The place of the data, in bytes of their store.
 struct Data {
     start: u64,
     len: u64,
@@ -233,7 +233,7 @@ struct Data {
 }
 
 impl Data {
-    /// As far as the store goes: the header does not say how long they are.
+    /// Up to the end of the store: the header does not contain their length.
     fn of(header: &Phdr, stored: &Stored) -> Result<Self> {
         let start = header.data_start();
         let detached = stored.detached.is_some();
@@ -267,7 +267,7 @@ impl Data {
     }
 }
 
-/// What LUKS1 does not have.
+/// The error for features that LUKS1 does not have.
 fn not_in_luks1(what: &str) -> Error {
     Error::misuse(format!("LUKS1 has no {what}")).hint("LUKS2 has them.").advise(Advice::ConvertToLuks2)
 }

@@ -1,9 +1,9 @@
-//! What can be put right without a passphrase, and what a look at the keyslots tells.
+//! Repairs that need no passphrase, and what the keyslots show.
 //!
-//! As cryptsetup does (2.6.1, lib/luks1/keymanage.c, `_keyslot_repair`): all programs put the areas of keyslots at the same places,
-//! so that offsets and stripes that were damaged can be told. A state that is neither in use nor not may be that of a keyslot in
-//! use: cryptsetup takes it out of use and wipes its salt; here it stays in use where all else of it is plausible, and is given up
-//! only where somebody says so.
+//! The method is cryptsetup's (2.6.1, lib/luks1/keymanage.c, `_keyslot_repair`): all programs use the same offsets for keyslot
+//! areas, so damaged offsets and stripes can be reconstructed. An invalid state may be that of a keyslot in use. cryptsetup takes
+//! such a keyslot out of use and wipes its salt. Here it stays in use if all its other fields are plausible, and is given up only
+//! at the user's request.
 
 use super::create::standard_offset;
 use super::header::{self, ACTIVE, MAGIC, Phdr, SIZE, STRIPES, Slot, Trouble, at};
@@ -17,11 +17,11 @@ use crate::formats::luks::kdf::MIN_ITERATIONS;
 use crate::formats::{AreaReport, CopyReport, CopyState, Prepared, Verified};
 use crate::store::Store;
 
-/// The most iterations that a damaged keyslot is believed: what no machine does in two seconds.
+/// The most iterations accepted for a damaged keyslot: no machine does more in two seconds.
 const ITERATIONS_MAX: u32 = 50_000_000;
 
-/// Puts right what can be told, and what the credentials prove. Keyslots of which nothing can be told are taken out of use where
-/// they are among those that are named as `lost`.
+/// Repairs everything that can be reconstructed or that the credentials prove. Keyslots that cannot be reconstructed are taken out
+/// of use if `lost` names them.
 pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>, lost: &[u32]) -> Result<Prepared> {
     let mut warnings = Vec::new();
     let (header, guessed) = with_marks(store, &mut warnings)?;
@@ -46,7 +46,7 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>, lost: &[u32]) -> Resu
         return Err(Error::misuse(format!("keyslot {number} is not lost; nothing was changed"))
             .hint("To remove a working keyslot, use `claviger keyslot remove`."));
     }
-    // What was guessed has to make sense together.
+    // The reconstructed fields must be consistent.
     let repaired = Phdr::parse(&new.bytes, store.len())?;
     repaired.sound().map_err(|e| e.hint("The other values cannot be derived: restore the header from a backup."))?;
     prove(&repaired, store, with, guessed)?;
@@ -67,7 +67,7 @@ fn prove(repaired: &Phdr, store: &dyn Store, with: &Unlock<'_>, guessed: bool) -
     }
 }
 
-/// Why what the record of a damaged keyslot says cannot be true, although it would have to be in use.
+/// Returns why the record of a damaged keyslot cannot be true, although it would have to be in use.
 fn why_lost(store: &dyn Store, header: &Phdr, number: usize, slot: &Slot, mended: &Slot) -> Result<Option<String>> {
     if !mended.active {
         return Ok(None);
@@ -97,7 +97,7 @@ fn is_lost(number: usize, trouble: &Trouble, why: &str) -> Error {
     ))
 }
 
-/// The header, with its first bytes put right if they are damaged and all else makes sense; and whether they were.
+/// Returns the header, with its first bytes restored if they are damaged and everything else is valid, and whether they were.
 fn with_marks(store: &dyn Store, warnings: &mut Vec<Warning>) -> Result<(Phdr, bool)> {
     let error = match Phdr::read(store) {
         Ok(header) => return Ok((header, false)),
@@ -122,15 +122,15 @@ fn header_bytes(store: &dyn Store) -> Result<[u8; SIZE]> {
     Ok(bytes)
 }
 
-/// The keyslot as all programs lay it out.
+/// Returns the keyslot with the layout that all programs use.
 fn standard(header: &Phdr, number: usize, slot: &Slot) -> Slot {
-    // One that was never used has neither iterations nor a salt.
+    // A keyslot that was never used has neither iterations nor a salt.
     let active = slot.active && (slot.iterations > 0 || slot.salt.iter().any(|byte| *byte != 0));
     let offset = standard_offset(header.key_len, number);
     Slot { active, offset, stripes: STRIPES, trouble: None, ..slot.clone() }
 }
 
-/// Whether the header is sound and a keyslot opens, and whether the areas of all look as they should.
+/// Checks whether the header is sound, a keyslot opens, and all areas look as they should.
 pub(super) fn verify(store: &dyn Store, with: &Unlock<'_>) -> Result<Verified> {
     let header = Phdr::find(store)?;
     let mut warnings = header_warnings(&header);

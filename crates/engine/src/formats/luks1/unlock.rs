@@ -1,4 +1,4 @@
-//! From credentials to the volume key: the keyslots are tried, on all processors.
+//! From credentials to the volume key: tries the keyslots on all processors.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,17 +22,17 @@ use crate::store::Store;
 
 /// The volume key, and how it was found.
 pub(super) struct OpenedKey {
-    /// None where the key itself was given.
+    /// `None` if the key itself was given.
     pub keyslot: Option<usize>,
     pub key: Secret,
-    /// Keyslots that were tried.
+    /// How many keyslots were tried.
     pub trials: u64,
-    /// What a person must know. Whole sentences.
+    /// Warnings, in whole sentences.
     pub warnings: Vec<Warning>,
 }
 
-/// Finds the volume key: the credentials are the key itself, or open a keyslot. Where several open, the one that costs least
-/// counts, and of those the one in front.
+/// Finds the volume key: the credentials are the key itself, or open a keyslot. If several open, the cheapest one counts, and of
+/// equally cheap ones the first.
 ///
 /// # Errors
 /// `WrongCredential`; `Malformed` if none opens and one could not be tried; `CredentialKind`, `Misuse`, `Unsupported`,
@@ -73,12 +73,12 @@ pub(super) fn open_key(header: &Phdr, store: &dyn Store, with: &Unlock<'_>) -> R
     }
 }
 
-/// About how long it takes to try all keyslots on one thread, in microseconds.
+/// The estimated time to try all keyslots on one thread, in microseconds.
 pub(super) fn effort(header: &Phdr, with: &Unlock<'_>) -> u64 {
     plan(header, with).microseconds()
 }
 
-/// What trying the keyslots costs. Nothing is derived.
+/// Estimates the cost of trying the keyslots, without deriving anything.
 pub(super) fn plan(header: &Phdr, with: &Unlock<'_>) -> UnlockPlan {
     let slots = header.hash().and_then(|hash| Ok((hash, to_try(header, with.keyslot)?.0)));
     let planned = |(hash, slots): (_, Vec<Numbered<'_>>)| {
@@ -92,7 +92,7 @@ pub(super) fn plan(header: &Phdr, with: &Unlock<'_>) -> UnlockPlan {
     UnlockPlan::new(slots.map(planned).unwrap_or_default(), with.memory)
 }
 
-/// Whether it is the volume key.
+/// Whether `key` is the volume key.
 ///
 /// # Errors
 /// `Cancelled`.
@@ -121,7 +121,7 @@ fn with_volume_key(header: &Phdr, hash: &'static Hash, key: &Secret, with: &Unlo
 
 type Numbered<'a> = (usize, &'a Slot);
 
-/// The keyslots to try, in the order in which they count, and what is wrong with those that cannot be.
+/// Returns the keyslots to try, in order of preference, and the damage of those that cannot be tried.
 fn to_try(header: &Phdr, only: Option<u32>) -> Result<(Vec<Numbered<'_>>, Vec<&Trouble>)> {
     if let Some(number) = only {
         let slot = header.slots.get(number as usize);
@@ -157,11 +157,11 @@ struct Trials<'a> {
     passphrase: &'a [u8],
     with: &'a Unlock<'a>,
     slots: &'a [Numbered<'a>],
-    /// Place of the keyslot that opened: those behind it do not matter any more.
+    /// The rank of the keyslot that opened: those behind it no longer matter.
     best: AtomicUsize,
     found: Mutex<Option<(usize, Secret)>>,
     failed: Mutex<Option<Error>>,
-    /// Microseconds of work that are done. Held while progress is told, so that it is told in order.
+    /// Microseconds of finished work. The lock is held while progress is reported, which keeps the reports in order.
     done: Mutex<u64>,
     total: u64,
     pool: Pool,
@@ -186,7 +186,7 @@ impl Trials<'_> {
         self.tell_progress(slot_effort(self.header, self.hash, slot));
     }
 
-    /// The volume key, if the passphrase opens this keyslot.
+    /// Returns the volume key, if the passphrase opens this keyslot.
     fn key_in(&self, slot: &Slot, go_on: &(dyn Fn() -> bool + Sync)) -> Result<Option<Secret>> {
         let kdf = Kdf::Pbkdf2 { hash: self.hash, iterations: slot.iterations };
         let len = self.header.key_len;
@@ -231,7 +231,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Nothing opened: what is known about why. A keyslot that could not be tried says nothing of the passphrase.
+/// The error if nothing opened. A keyslot that could not be tried says nothing about the passphrase.
 fn none_opens(header: &Phdr, store: &dyn Store, slots: &[Numbered<'_>], left_out: &[&Trouble]) -> Error {
     if let ([], [trouble, ..]) = (slots, left_out) {
         return trouble.error();
@@ -262,7 +262,7 @@ fn none_opens(header: &Phdr, store: &dyn Store, slots: &[Numbered<'_>], left_out
     }
 }
 
-/// What is not random in the area of a keyslot, as it ought to be.
+/// Describes the part of a keyslot's area that is not random, as it should be.
 fn overwritten(header: &Phdr, store: &dyn Store, number: usize, slot: &Slot) -> Option<String> {
     let (sectors, not_random) = looked_at(header, store, slot).ok()?;
     (not_random > 0).then(|| {
@@ -273,10 +273,10 @@ fn overwritten(header: &Phdr, store: &dyn Store, number: usize, slot: &Slot) -> 
     })
 }
 
-/// Whole sectors of the area of a keyslot, and how many of them do not look random.
+/// Returns the number of whole sectors in a keyslot's area, and how many of them do not look random.
 pub(super) fn looked_at(header: &Phdr, store: &dyn Store, slot: &Slot) -> Result<(u64, u64)> {
     let area = slot.area(header.key_len);
-    // What is behind the last stripe is padding, which some programs leave as it was.
+    // Behind the last stripe there is padding, which some programs leave unchanged.
     let len = (header.key_len as u64 * u64::from(slot.stripes)) / SECTOR * SECTOR;
     let mut bytes = vec![0; len as usize];
     store.read_at(area.start, &mut bytes)?;
