@@ -1,4 +1,4 @@
-//! Key derivations of LUKS: what they cost, carrying them out, and choosing them for this machine.
+//! Key derivations of LUKS: their cost, running them, and choosing them for this machine.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,33 +14,32 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::formats::Derivation;
 use crate::spec::Cost;
 
-/// The fewest iterations of PBKDF2 that new keyslots get (LUKS1 On-Disk Format Specification 1.2.3, section 2.2; cryptsetup
-/// 2.6.1, lib/utils_pbkdf.c, `MIN_ITERATIONS` of its defaults).
+/// The minimum iterations of PBKDF2 for new keyslots (LUKS1 On-Disk Format Specification 1.2.3, section 2.2; cryptsetup 2.6.1,
+/// lib/utils_pbkdf.c, `MIN_ITERATIONS` of its defaults).
 pub(in crate::formats) const MIN_ITERATIONS: u32 = 1000;
 
-/// The fewest passes over Argon2's memory that are chosen by measuring (cryptsetup 2.6.1, lib/utils_pbkdf.c).
+/// The minimum number of measured passes over Argon2's memory (cryptsetup 2.6.1, lib/utils_pbkdf.c).
 const MIN_PASSES: u32 = 4;
 
-/// The least memory for Argon2 that is chosen by measuring, in KiB: 64 MiB, unless there is less or somebody asks for less
-/// (cryptsetup 2.6.1 takes no less either).
+/// The minimum measured memory for Argon2, in KiB: 64 MiB, unless less is available or requested (the same as in cryptsetup 2.6.1).
 const MIN_MEASURED_KIB: u32 = 64 << 10;
 
-/// The least memory for Argon2, in KiB (cryptsetup 2.6.1, lib/utils_pbkdf.c, `verify_pbkdf_params`).
+/// The minimum memory for Argon2, in KiB (cryptsetup 2.6.1, lib/utils_pbkdf.c, `verify_pbkdf_params`).
 const MIN_MEMORY_KIB: u32 = 32;
 
-/// The most memory for Argon2, in KiB: 4 GiB (cryptsetup 2.6.1, lib/utils_pbkdf.c, `verify_pbkdf_params`).
+/// The maximum memory for Argon2, in KiB: 4 GiB (cryptsetup 2.6.1, lib/utils_pbkdf.c, `verify_pbkdf_params`).
 const MAX_MEMORY_KIB: u32 = 4 << 20;
 
-/// The most lanes for Argon2 (cryptsetup 2.6.1, lib/utils_pbkdf.c, `verify_pbkdf_params`).
+/// The maximum number of lanes for Argon2 (cryptsetup 2.6.1, lib/utils_pbkdf.c, `verify_pbkdf_params`).
 const MAX_LANES: u32 = 4;
 
-/// A key derivation with its costs. The salt is beside it.
+/// A key derivation with its costs, without the salt.
 #[derive(Clone, Copy)]
 pub(in crate::formats) enum Kdf {
     /// PBKDF2 with HMAC of a hash (RFC 8018, section 5.2).
     Pbkdf2 {
         hash: &'static Hash,
-        /// 1 at least.
+        /// At least 1.
         iterations: u32,
     },
     /// Argon2, version 0x13 (RFC 9106).
@@ -53,12 +52,12 @@ pub(in crate::formats) enum Kdf {
     },
 }
 
-/// What a format takes where `Cost` says nothing.
+/// A format's defaults for what `Cost` leaves open.
 #[derive(Clone, Copy)]
 pub(in crate::formats) struct Defaults {
     /// `pbkdf2`, `argon2i` or `argon2id`.
     pub kdf: &'static str,
-    /// How long a derivation is to take, in milliseconds.
+    /// The time that a derivation should take, in milliseconds.
     pub time_ms: u32,
 }
 
@@ -68,20 +67,20 @@ pub(in crate::formats) const LUKS1: Defaults = Defaults { kdf: "pbkdf2", time_ms
 /// The defaults of LUKS2 (cryptsetup 2.6.1, configure.ac).
 pub(in crate::formats) const LUKS2: Defaults = Defaults { kdf: "argon2id", time_ms: 2000 };
 
-/// The most memory that Argon2 takes by default, in KiB (cryptsetup 2.6.1, configure.ac, `luks2-memory-kb`).
+/// The default maximum of Argon2's memory, in KiB (cryptsetup 2.6.1, configure.ac, `luks2-memory-kb`).
 const DEFAULT_MEMORY_KIB: u32 = 1 << 20;
 
 impl Kdf {
-    /// `len` bytes from a passphrase, on all processors.
+    /// Derives `len` bytes from a passphrase, on all processors.
     ///
     /// # Errors
-    /// `TooLittleMemory` before any is touched; `Cancelled`; `Malformed` for costs or a salt that the derivation does not have.
+    /// `TooLittleMemory` before any memory is used; `Cancelled`; `Malformed` for an impossible cost or salt.
     pub fn derive(&self, passphrase: &[u8], salt: &[u8], len: usize, with: &Unlock<'_>) -> Result<Secret> {
         let pool = Pool::for_this_machine(Duration::ZERO);
         self.derive_on(&pool, passphrase, salt, len, with, &|| !with.cancelled())
     }
 
-    /// Like [`Kdf::derive`], on the threads of `pool` and for as long as `go_on` says so.
+    /// Like [`Kdf::derive`], on the threads of `pool`, and for as long as `go_on` returns true.
     pub fn derive_on(
         &self,
         pool: &Pool,
@@ -109,7 +108,7 @@ impl Kdf {
             Self::Argon2 { variant, passes, memory_kib, lanes } => {
                 let params = Params { variant, memory_kib, passes, lanes, ..Params::default() };
                 let available = crate::memory::available().min(with.memory.unwrap_or(u64::MAX));
-                // What is refused for want of memory was never in use.
+                // If memory is too scarce, the derivation is refused and uses none.
                 let _in_use = (params.memory() <= available).then(|| InUse::tell(with, params.memory()));
                 params.derive(passphrase, salt, available, pool, go_on, &mut key).map_err(argon2_error)?;
             }
@@ -117,7 +116,7 @@ impl Kdf {
         Ok(key)
     }
 
-    /// Bytes of memory that a derivation fills; 0 where that does not matter.
+    /// How much memory a derivation fills, in bytes; 0 where that does not matter.
     pub fn memory(&self) -> u64 {
         match self {
             Self::Pbkdf2 { .. } => 0,
@@ -125,14 +124,14 @@ impl Kdf {
         }
     }
 
-    /// About how long `len` bytes take on one thread of this machine, in microseconds: measured, once for each derivation.
+    /// The estimated time for `len` bytes on one thread of this machine, in microseconds: measured once for each derivation.
     pub fn effort(&self, len: usize) -> u64 {
         let nanoseconds = match *self {
             Self::Pbkdf2 { hash, iterations } => {
                 pace(hash.name, || pbkdf2_pace(hash)).saturating_mul(u64::from(iterations) * blocks(hash, len))
             }
             Self::Argon2 { variant, passes, memory_kib, lanes } => {
-                // A hostile header has little memory and many passes, or many lanes.
+                // A hostile header may ask for little memory and many passes, or many lanes.
                 let by_kib = pace(variant_name(variant), || argon2_pace(variant, 4 << 10, 1, 1) / (4 << 10));
                 let by_pass = pace("one pass of Argon2", || argon2_pace(variant, 32, 64, 4) / 64);
                 let by_lane = pace("one lane of Argon2", || argon2_pace(variant, 8 << 8, 1, 1 << 8) / (1 << 8));
@@ -155,7 +154,7 @@ impl Kdf {
         }
     }
 
-    /// What to tell a person.
+    /// Describes it for people.
     pub fn derivation(&self) -> Derivation {
         match *self {
             Self::Pbkdf2 { hash, iterations } => Derivation { hash: hash.name, iterations, memory: None },
@@ -166,15 +165,15 @@ impl Kdf {
         }
     }
 
-    /// The derivation of `len` bytes for a new keyslot: exactly as `cost` says, and what it leaves open so that it takes as
-    /// long on this machine as `cost` or `defaults` say. `hash` is PBKDF2's.
+    /// Chooses the derivation of `len` bytes for a new keyslot. Parameters in `cost` are used exactly; the others are measured, so
+    /// that it takes the time on this machine that `cost` or `defaults` give. `hash` is PBKDF2's.
     ///
-    /// Measured as cryptsetup does: PBKDF2 on one thread, because that is how others open it; Argon2 with its lanes side by
-    /// side, with more memory first, and more passes only over the most memory (cryptsetup 2.6.1,
-    /// lib/crypto_backend/pbkdf_check.c). It gets 64 MiB and four passes, also where they take longer.
+    /// The measurement follows cryptsetup: PBKDF2 on one thread, because other programs use one; Argon2 with parallel lanes, with
+    /// more memory first, and more passes only at the maximum memory (cryptsetup 2.6.1, lib/crypto_backend/pbkdf_check.c). Argon2
+    /// gets at least 64 MiB and four passes, even if they take longer.
     ///
     /// # Errors
-    /// `Misuse` for what no LUKS header may have; `TooLittleMemory`; `Cancelled` while measuring.
+    /// `Misuse` for parameters that no LUKS header may have; `TooLittleMemory`; `Cancelled` while measuring.
     pub fn choose(
         cost: &Cost<'_>,
         defaults: Defaults,
@@ -204,7 +203,7 @@ impl Kdf {
     }
 }
 
-/// Tells how much memory is in use, for as long as it lives.
+/// Reports how much memory is in use, for as long as it lives.
 struct InUse<'a, 'b> {
     with: &'a Unlock<'b>,
     bytes: u64,
@@ -243,7 +242,7 @@ fn argon2_error(error: argon2::Argon2Error) -> Error {
     }
 }
 
-/// The variant of that name.
+/// Returns the variant with this name.
 pub(in crate::formats) fn variant_named(name: &str) -> Option<Variant> {
     [Variant::I, Variant::Id].into_iter().find(|v| crate::formats::same_name(variant_name(*v), name))
 }
@@ -288,13 +287,13 @@ fn choose_argon2(
     }
 }
 
-/// The most memory that is chosen where `available` can be had, in KiB: half of it, so that the volume opens here also when the
-/// machine has more to do, but not less than what is the least.
+/// The maximum memory to choose with `available` KiB, in KiB: half of it, so that the volume also opens here while the machine is
+/// busier, but at least the minimum.
 fn most_memory(available: u32) -> u32 {
     DEFAULT_MEMORY_KIB.min((available / 2).max(MIN_MEASURED_KIB.min(available)))
 }
 
-/// The memory, up to `most_kib`, and the passes over it that take about `time`.
+/// Returns the memory, up to `most_kib`, and the number of passes that take about `time`.
 fn measured_argon2(
     variant: Variant,
     most_kib: u32,
@@ -316,11 +315,12 @@ fn measured_argon2(
     Ok(Kdf::Argon2 { variant, passes, memory_kib, lanes })
 }
 
-/// The memory, in KiB, and the passes over it that take about `time`: more passes than the fewest only over `most_kib`, since
-/// memory is what guessing on other hardware lacks. `pass` measures one pass over so much memory.
+/// Returns the memory in KiB and the number of passes that take about `time`. There are more than the minimum passes only at
+/// `most_kib`, since memory is what guessing on other hardware lacks. `pass` measures one pass over a given amount of memory.
 ///
-/// Other work on the machine makes a pass slower and never faster: the fastest counts, of passes over half as much or more,
-/// because memory outside the caches is slower. It is measured until what fits is what was measured, and three times at least.
+/// Other work on the machine only makes a pass slower, so the fastest one counts. Only passes over at least half of the memory are
+/// compared, because memory outside the caches is slower. Measuring ends when the result is the measured amount, after at least
+/// three rounds.
 fn calibrate(most_kib: u32, time: Duration, pass: &mut dyn FnMut(u32) -> Result<Duration>) -> Result<(u32, u32)> {
     const ROUNDS: std::ops::RangeInclusive<usize> = 3..=8;
     let least_kib = MIN_MEASURED_KIB.min(most_kib);
@@ -330,7 +330,7 @@ fn calibrate(most_kib: u32, time: Duration, pass: &mut dyn FnMut(u32) -> Result<
         measured.push((memory_kib, pass(memory_kib)?.as_secs_f64().max(1e-9) / f64::from(memory_kib)));
         let comparable = measured.iter().filter(|(kib, _)| *kib >= memory_kib / 2);
         let per_kib = comparable.map(|(_, per_kib)| *per_kib).fold(f64::INFINITY, f64::min);
-        // What fits into the time: KiB, times passes.
+        // The amount that fits into the time: KiB times passes.
         let fits = time.as_secs_f64() / per_kib;
         let next = ((fits / f64::from(MIN_PASSES)) as u32).clamp(least_kib, most_kib);
         let settled = next.abs_diff(memory_kib) <= memory_kib / 8 && measured.len() >= *ROUNDS.start();
@@ -342,14 +342,14 @@ fn calibrate(most_kib: u32, time: Duration, pass: &mut dyn FnMut(u32) -> Result<
     }
 }
 
-/// Iterations that take `time` for `len` bytes on one thread.
+/// Returns the iterations that take `time` for `len` bytes on one thread.
 fn pbkdf2_iterations(
     hash: &'static Hash,
     len: usize,
     time: Duration,
     go_on: &(dyn Fn() -> bool + Sync),
 ) -> Result<u32> {
-    /// Long enough that the clock does not matter.
+    /// Long enough to make the clock's resolution irrelevant.
     const ENOUGH: Duration = Duration::from_millis(100);
     let mut key = Secret::zeroed(len.max(1));
     let mut iterations = MIN_ITERATIONS;
@@ -367,26 +367,26 @@ fn pbkdf2_iterations(
     }
 }
 
-/// How many times as long `len` bytes take as one block does.
+/// How many times as long `len` bytes take as one block.
 fn blocks(hash: &Hash, len: usize) -> u64 {
     len.div_ceil(hash.size).div_ceil(hash.blocks_at_once()) as u64
 }
 
-/// What was measured of the derivation `name`, in nanoseconds for each unit of work.
+/// Returns the measured speed of the derivation `name`, in nanoseconds for each unit of work.
 fn pace(name: &'static str, measure: impl Fn() -> Duration) -> u64 {
     static MEASURED: Mutex<Vec<(&'static str, u64)>> = Mutex::new(Vec::new());
     let mut measured = MEASURED.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, pace)) = measured.iter().find(|(known, _)| *known == name) {
         return *pace;
     }
-    // Other work on the machine only makes it slower.
+    // Other work on the machine can only make it slower.
     let fastest = (0..3).map(|_| measure()).min().unwrap_or_default();
     let pace = (fastest.as_nanos() as u64).max(1);
     measured.push((name, pace));
     pace
 }
 
-/// How long one iteration for one block takes.
+/// The time for one iteration for one block.
 fn pbkdf2_pace(hash: &'static Hash) -> Duration {
     const ITERATIONS: u32 = 2000;
     let mut block = Secret::zeroed(hash.size);
@@ -395,7 +395,7 @@ fn pbkdf2_pace(hash: &'static Hash) -> Duration {
     start.elapsed() / ITERATIONS
 }
 
-/// How long one pass over a KiB takes on one thread.
+/// The time for one pass over a KiB on one thread.
 fn argon2_pace(variant: Variant, memory_kib: u32, passes: u32, lanes: u32) -> Duration {
     let params = Params { variant, memory_kib, passes, lanes, ..Params::default() };
     let start = Instant::now();
@@ -466,7 +466,7 @@ mod tests {
     const MIB: u32 = 1 << 10;
     const TIME: Duration = Duration::from_secs(2);
 
-    /// What is chosen on a machine that takes `per_mib` for a pass over a MiB, and each time as much longer as `busy` says.
+    /// The choice on a machine that takes `per_mib` for a pass over a MiB, slowed down each time by the factor that `busy` returns.
     fn calibrated(most_mib: u32, per_mib: Duration, mut busy: impl FnMut() -> f64) -> (u32, u32) {
         let mut rounds = 0;
         let mut pass = |memory_kib: u32| {
@@ -484,13 +484,14 @@ mod tests {
             |passes, lanes| Kdf::Argon2 { variant: Variant::Id, passes, memory_kib: 512 * MIB, lanes }.effort(64);
         assert!(effort(1, 1 << 16) > effort(1, 1));
         let little = |passes| Kdf::Argon2 { variant: Variant::Id, passes, memory_kib: 8, lanes: 1 }.effort(64);
-        // A pass of any kind takes a nanosecond.
+        // Any pass takes at least a nanosecond.
         assert!(little(u32::MAX) >= u64::from(u32::MAX) / 1000);
     }
 
     #[test]
     fn memory_comes_first_and_passes_last() {
-        // Fits into the time exactly; is cut at the most, and the rest of the time goes into passes; has no room for the least.
+        // The cases: fits into the time exactly; is limited by the maximum memory, and the remaining time goes into passes; has too
+        // little time for the minimum.
         for (most, per_mib_us, chosen) in [
             (1024, 1000, (500, 4)),
             (1024, 100, (1024, 19)),
@@ -518,7 +519,7 @@ mod tests {
             });
             assert_eq!(chosen, (500, 4), "{slow} slow");
         }
-        // Up to three times as slow, whenever it wants: xorshift.
+        // Up to three times as slow at random: xorshift.
         for seed in 1..500_u64 {
             let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let busy = || {

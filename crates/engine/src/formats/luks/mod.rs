@@ -1,4 +1,4 @@
-//! What LUKS1 and LUKS2 have in common: the areas of keyslots, in which the volume key lies split and encrypted.
+//! Common parts of LUKS1 and LUKS2: the areas of keyslots, in which the volume key is stored split and encrypted.
 
 pub(in crate::formats) mod kdf;
 pub(in crate::formats) mod uuid;
@@ -17,15 +17,15 @@ use crate::filesystems::magic;
 use crate::random;
 use crate::store::Store;
 
-/// What opened a volume, as a person calls it: a keyslot, or else the volume key itself.
+/// What opened a volume, in words: a keyslot, or else the volume key itself.
 pub(super) fn opened_by(keyslot: Option<u32>) -> String {
     keyslot.map_or("volume key".to_owned(), |number| format!("keyslot {number}"))
 }
 
-/// What a keyslot is opened with: a key file is a passphrase of any bytes.
+/// Returns the passphrase for a keyslot: a keyfile is a passphrase of arbitrary bytes.
 ///
 /// # Errors
-/// `Misuse` for none or several of them; `CredentialKind`.
+/// `Misuse` for none or several credentials; `CredentialKind`.
 pub(super) fn passphrase(credentials: &[Credential]) -> Result<&Secret> {
     match credentials {
         [Credential::Passphrase(bytes)] => Ok(bytes),
@@ -37,26 +37,26 @@ pub(super) fn passphrase(credentials: &[Credential]) -> Result<&Secret> {
     }
 }
 
-/// How the area of a keyslot is laid out. It is encrypted in sectors of 512 bytes that count from 0 on at its beginning (LUKS1
-/// On-Disk Format Specification 1.2.3, section 4.2; LUKS2 On-Disk Format Specification 1.1.1, section 3.2.4).
+/// The layout of a keyslot's area. It is encrypted in sectors of 512 bytes, numbered from its beginning (LUKS1 On-Disk Format
+/// Specification 1.2.3, section 4.2; LUKS2 On-Disk Format Specification 1.1.1, section 3.2.4).
 pub(super) struct Area<'a> {
-    /// Where it begins in the store, in bytes.
+    /// Its offset in the store, in bytes.
     pub at: u64,
     /// Size of the volume key in it, in bytes.
     pub key_len: usize,
-    /// How often the key is split.
+    /// How many stripes the key is split into.
     pub stripes: usize,
     /// The splitter's hash.
     pub hash: &'static Hash,
-    /// What it is encrypted with.
+    /// The cipher of the area.
     pub cipher: &'a Specification,
 }
 
 impl Area<'_> {
-    /// The volume key, if `derived` is the right key: nothing in the area tells.
+    /// Returns the volume key if `derived` is the right key, and noise otherwise: nothing in the area shows which.
     ///
     /// # Errors
-    /// `Io`; `Unsupported` and `Malformed` where the cipher does not fit the key.
+    /// `Io`; `Unsupported` and `Malformed` if the cipher does not fit the key.
     pub fn read(&self, store: &dyn Store, derived: &[u8], with: Acceleration) -> Result<Secret> {
         let mut material = Secret::zeroed(self.len());
         store.read_at(self.at, &mut material)?;
@@ -65,7 +65,7 @@ impl Area<'_> {
         Ok(afsplit::merge(&material[..self.key_len * self.stripes], self.stripes, self.hash))
     }
 
-    /// What is to be written at `at` so that `derived` opens `key`.
+    /// Returns the contents to write at `at`, so that `derived` opens `key`.
     ///
     /// # Errors
     /// `Io` if the system has no random bytes, and those of [`Area::read`].
@@ -79,21 +79,21 @@ impl Area<'_> {
         Ok(material.to_vec())
     }
 
-    /// Bytes that are encrypted: whole sectors.
+    /// The size of the encrypted part, in bytes: whole sectors.
     pub fn len(&self) -> usize {
         (self.key_len * self.stripes).next_multiple_of(512)
     }
 }
 
-/// What to say of a header whose data are not where it is.
+/// The error for a detached header that is given without its data.
 pub(super) fn data_elsewhere() -> Error {
     Error::misuse("this is a detached header: the data are in another file or device").advise(Advice::NameHeader)
 }
 
-/// What to say of a file that ends before its data begin, and is a header alone, of `header` bytes: all of it, as backups and detached
-/// headers are, or a part. Nothing for one that may have had data.
+/// Returns the error for a file that ends before its data begin. Such a file is only a header of `header` bytes, complete like
+/// backups and detached headers, or incomplete. `None` for a file that may have had data.
 pub(super) fn header_alone(there: u64, header: u64, data: u64) -> Option<Error> {
-    /// What programs align data at: a detached header may be so long.
+    /// The usual alignment of data, in bytes: a detached header may be padded to it.
     const ALIGNMENT: u64 = 1 << 20;
     if there < header {
         let missing = header - there;
@@ -113,43 +113,43 @@ pub(super) fn header_alone(there: u64, header: u64, data: u64) -> Option<Error> 
     })
 }
 
-/// What a volume is in: one store, or two where its header is detached.
+/// The stores of a volume: one, or two if its header is detached.
 pub(super) struct Stored {
-    /// That of the header.
+    /// The header's store.
     pub header: Arc<dyn Store>,
-    /// That of the data, if it is another one.
+    /// The data's store, if it is another one.
     pub detached: Option<Arc<dyn Store>>,
 }
 
 impl Stored {
-    /// Header and data in one.
+    /// One store for header and data.
     pub fn whole(store: &Arc<dyn Store>) -> Self {
         Self { header: Arc::clone(store), detached: None }
     }
 
-    /// A detached header, and its data.
+    /// A detached header and its data.
     pub fn apart(header: &Arc<dyn Store>, data: &Arc<dyn Store>) -> Self {
         Self { header: Arc::clone(header), detached: Some(Arc::clone(data)) }
     }
 
-    /// That of the data.
+    /// Returns the data's store.
     pub fn data(&self) -> &Arc<dyn Store> {
         self.detached.as_ref().unwrap_or(&self.header)
     }
 }
 
-/// Why a header backup is not known to be that of the volume: refused, unless somebody insists.
+/// Why a header backup may belong to another volume: it is refused, unless the restore is forced.
 pub(super) struct Doubt {
-    /// What is in doubt, without an end.
+    /// The doubt, as the beginning of a sentence.
     pub what: String,
     pub hint: &'static str,
 }
 
 impl Doubt {
-    /// Nothing if it is known.
+    /// Returns nothing if there is no doubt.
     ///
     /// # Errors
-    /// `Misuse`, unless it is `forced`: then it is a warning.
+    /// `Misuse` for a doubt, unless the restore is `forced`: then it is a warning.
     pub fn settle(doubt: Option<Self>, forced: bool) -> Result<Option<Warning>> {
         match doubt {
             None => Ok(None),
@@ -159,8 +159,8 @@ impl Doubt {
     }
 }
 
-/// Whether something in the first 64 KiB of the data at byte `at`, decrypted, does not look random: a boot sector, a superblock,
-/// zeros. Then the cipher has the right key.
+/// Whether anything in the first 64 KiB of the data at `at`, decrypted, does not look random: a boot sector, a superblock, zeros.
+/// Then the cipher has the right key.
 ///
 /// # Errors
 /// `Io`.
@@ -168,7 +168,7 @@ pub(super) fn makes_sense(data: &dyn Store, at: u64, cipher: &dyn SectorCipher) 
     Ok(sensible(data, at, cipher)? > 0)
 }
 
-/// How many units of 512 bytes in the first 64 KiB of the data do so.
+/// Returns how many units of 512 bytes in the first 64 KiB of the data do not look random.
 ///
 /// # Errors
 /// `Io`.
@@ -180,12 +180,12 @@ pub(super) fn sensible(data: &dyn Store, at: u64, cipher: &dyn SectorCipher) -> 
     data.read_at(at, &mut stored)?;
     let mut bytes = Secret::copy_from(&stored);
     cipher.decrypt(0, &mut bytes);
-    // Sectors that were never written prove nothing: in CBC zeros decrypt to a pattern under any key.
+    // Sectors that were never written prove nothing: with CBC, zeros decrypt to a pattern under any key.
     let makes_sense = |(stored, bytes): (&[u8], &[u8])| magic::looks_random(stored) && !magic::looks_random(bytes);
     Ok(stored.chunks(512).zip(bytes.chunks(512)).filter(|both| makes_sense(*both)).count())
 }
 
-/// What a cipher specification in a header comes to that this program cannot use.
+/// The error for a cipher specification in a header that this program cannot use.
 pub(super) fn cipher_error(error: dmcrypt::DmCryptError, offset: u64) -> Error {
     match error {
         dmcrypt::DmCryptError::Unsupported(what) => Error::unsupported(format!("the cipher specification {what}")),

@@ -1,12 +1,12 @@
-//! UUIDs as text (RFC 9562), which is how LUKS headers have them.
+//! UUIDs as text (RFC 9562), the form in LUKS headers.
 
 use crate::error::{Error, Result};
 use crate::{hex, random};
 
-/// How many digits there are between hyphens.
+/// The number of digits between hyphens.
 const GROUPS: [usize; 5] = [8, 4, 4, 4, 12];
 
-/// The UUID in lower case, as `uuid_unparse` writes it.
+/// Returns the UUID in lower case, as `uuid_unparse` writes it.
 ///
 /// # Errors
 /// `Misuse` for what is not a UUID.
@@ -21,7 +21,7 @@ pub(in crate::formats) fn parse(text: &str) -> Result<String> {
     Ok(text.to_ascii_lowercase())
 }
 
-/// A new random one, of version 4.
+/// Returns a new random UUID, of version 4.
 ///
 /// # Errors
 /// `Io` if the system has no random bytes.
