@@ -1,8 +1,8 @@
-//! Key files that gpg encrypted, decrypted and encrypted by the program `gpg` (GnuPG 2.1 or later).
+//! Key files encrypted by gpg: decrypts and encrypts them with the program `gpg` (GnuPG 2.1 or later).
 //!
-//! What is secret goes through pipes: first the passphrase, with its newline, and behind it what is to be decrypted or
-//! encrypted, since gpg reads a passphrase byte by byte (g10/passphrase.c, `read_passphrase_from_fd`). Where a passphrase alone
-//! opens a file, gpg works in a folder of its own, without the keys, options and agent of whoever calls.
+//! Secrets go through pipes: first the passphrase with its newline, then the file contents. This works because gpg reads a
+//! passphrase byte by byte (g10/passphrase.c, `read_passphrase_from_fd`). If a passphrase alone opens a file, gpg runs in a home
+//! folder of its own, without the user's keys, options and agent.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::error::{Error, ErrorKind, Result};
 use crate::random;
 
-/// As much as is taken of what gpg decrypts, in bytes: a message may be one that decompresses without end.
+/// The limit for gpg's output, in bytes: a message may decompress endlessly.
 const OUTPUT_MAX: usize = 1 << 20;
 
 /// The longest passphrase, in bytes.
@@ -27,7 +27,7 @@ const PASSPHRASE_MAX: usize = 4096;
 /// What encrypted a key file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Nothing that is OpenPGP.
+    /// Not an OpenPGP message.
     None,
     /// A passphrase.
     Passphrase,
@@ -35,18 +35,19 @@ pub(super) enum Kind {
     SecretKey,
 }
 
-/// What a message begins with: a session key that a passphrase encrypts or a public key (RFC 9580, sections 4.2, 5.1, 5.3).
+/// Identifies the beginning of a message: a session key encrypted with a passphrase or a public key (RFC 9580, sections 4.2, 5.1,
+/// 5.3).
 pub(super) fn kind(file: &[u8]) -> Kind {
     const ARMOUR: &[u8] = b"-----BEGIN PGP MESSAGE-----";
     let mut first = [0; 6];
     let begin = match file.trim_ascii_start().strip_prefix(ARMOUR) {
         None => file,
         Some(rest) => {
-            // Headers of the armour end with an empty line.
+            // The armour's headers end with an empty line.
             let lines = rest.split(|b| *b == b'\n').skip(1).map(<[u8]>::trim_ascii);
             let data = lines.skip_while(|line| !line.is_empty()).find(|line| !line.is_empty());
             let decoded = data.and_then(|d| d.get(..8)).is_some_and(|d| STANDARD.decode_slice(d, &mut first).is_ok());
-            // Armour says what it is, whatever is in it.
+            // Armour identifies a message, whatever it contains.
             return if decoded && packet(&first) == Some(1) { Kind::SecretKey } else { Kind::Passphrase };
         }
     };
@@ -57,8 +58,8 @@ pub(super) fn kind(file: &[u8]) -> Kind {
     }
 }
 
-/// The tag of a packet of one of the two kinds that begin an encrypted message. The version is in it so that text in some
-/// encoding does not pass for one.
+/// Returns the tag of a packet of either kind that begins an encrypted message. Checking the version too keeps text in some
+/// encoding from passing for one.
 fn packet(bytes: &[u8]) -> Option<u8> {
     let first = *bytes.first()?;
     let (tag, header) = match first {
@@ -70,11 +71,11 @@ fn packet(bytes: &[u8]) -> Option<u8> {
     (matches!(tag, 1 | 3) && matches!(version, 2..=6)).then_some(tag)
 }
 
-/// What gpg makes of a key file: with a passphrase, or with a secret key of the user's keyring and its agent.
+/// Decrypts a key file with gpg: with a passphrase, or with a secret key from the user's keyring and agent.
 ///
 /// # Errors
-/// `WrongCredential`, `Malformed`, `Cancelled`, `Io`; `Misuse` for a passphrase that gpg cannot take; `Unsupported` if there is
-/// no gpg.
+/// `WrongCredential`, `Malformed`, `Cancelled`, `Io`; `Misuse` for a passphrase that gpg cannot accept; `Unsupported` if gpg is not
+/// installed.
 pub(super) fn decrypt(file: &[u8], passphrase: Option<&Secret>, cancelled: &dyn Fn() -> bool) -> Result<Secret> {
     let kind = kind(file);
     let home = Home::new()?;
@@ -83,11 +84,11 @@ pub(super) fn decrypt(file: &[u8], passphrase: Option<&Secret>, cancelled: &dyn 
         command.args(options).arg("--decrypt");
         let (output, status) = home.run(command, passphrase, file, cancelled)?;
         let said = home.said();
-        // A message that ends early may be no failure to gpg.
+        // gpg may not report a truncated message as a failure.
         Ok::<_, Error>((output, status.success() && said.contains("] DECRYPTION_OKAY"), said))
     };
     let (mut output, mut decrypted, mut said) = run(&[])?;
-    // Key files of the time before 2003 have no checksum; where there is one it must be right.
+    // Key files from before 2003 have no checksum; if there is one, it must match.
     if !decrypted && said.contains("not integrity protected") && !cancelled() {
         (output, decrypted, said) = run(&["--ignore-mdc-error"])?;
     }
@@ -121,10 +122,10 @@ pub(super) fn decrypt(file: &[u8], passphrase: Option<&Secret>, cancelled: &dyn 
         .hint("A damaged key file may look like a wrong passphrase: also try a copy of it."))
 }
 
-/// A key file that `passphrase` opens: `text`, encrypted by gpg with AES-256, as loop-AES's README makes one.
+/// Creates a key file that `passphrase` opens: `text`, encrypted by gpg with AES-256, as loop-AES's README does.
 ///
 /// # Errors
-/// `Misuse` for a passphrase that gpg cannot take, `Unsupported` if there is no gpg, `Io`.
+/// `Misuse` for a passphrase that gpg cannot accept, `Unsupported` if gpg is not installed, `Io`.
 pub fn encrypt(text: &Secret, passphrase: &Secret) -> Result<Vec<u8>> {
     let home = Home::new()?;
     let mut command = home.gpg(true);
@@ -146,7 +147,7 @@ pub fn encrypt(text: &Secret, passphrase: &Secret) -> Result<Vec<u8>> {
     Ok(output.to_vec())
 }
 
-/// A folder that only this user enters, for gpg to work in and to speak into. It goes when this goes.
+/// A folder that only this user can enter, for gpg's files and messages. It is removed on drop.
 struct Home(PathBuf);
 
 impl Home {
@@ -162,22 +163,22 @@ impl Home {
         self.0.join("said")
     }
 
-    /// gpg, asked in English, so that what it says can be told apart. `alone`: without the user's keys.
+    /// A gpg command in English, so that its messages can be recognised. `alone` means without the user's keys.
     fn gpg(&self, alone: bool) -> Command {
         let mut command = Command::new("gpg");
         command.env("LC_ALL", "C").args(["--batch", "--quiet", "--no-tty", "--status-fd", "2"]);
         if alone {
             command.env_remove("GNUPGHOME").args(["--no-options", "--no-symkey-cache"]).arg("--homedir").arg(&self.0);
-            // Nobody is asked by a window of the agent's: the passphrase is given here, or there is none.
+            // The agent must not open a dialog: the passphrase is given here, or there is none.
             command.args(["--pinentry-mode", "loopback"]);
         }
         command
     }
 
-    /// Runs gpg to its end, or to when `cancelled` says so: what it wrote, and how it ended.
+    /// Runs gpg to its end or until `cancelled` returns true. Returns its output and exit status.
     ///
     /// # Errors
-    /// `Cancelled`: a message may ask for as many derivations as it likes. Those of [`decrypt`].
+    /// `Cancelled`: a message may demand any number of derivations. Those of [`decrypt`].
     fn run(
         &self,
         mut command: Command,
@@ -191,7 +192,7 @@ impl Home {
                     "gpg accepts only single-line passphrases of at most {PASSPHRASE_MAX} bytes"
                 )));
             }
-            // In front of the command that the caller has put last.
+            // Options go before the command, which the caller has put last.
             let asked: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
             let mut with = Command::new(command.get_program());
             for (name, value) in command.get_envs() {
@@ -213,7 +214,7 @@ impl Home {
         let stdin = child.stdin.take().expect("it is a pipe");
         let output = std::thread::scope(|scope| {
             scope.spawn(move || {
-                // If gpg has ended, what it said tells why.
+                // If gpg has exited, its messages tell why.
                 let _ = tell(stdin, passphrase, input);
             });
             read(&mut child, cancelled)
@@ -231,9 +232,9 @@ impl Home {
 }
 
 impl Drop for Home {
-    /// The agent that gpg has started ends, too.
+    /// Also ends the agent that gpg started.
     fn drop(&mut self) {
-        // The folder of its keys is there where an agent was.
+        // If an agent ran, the folder of its keys exists.
         if self.0.join("private-keys-v1.d").exists() {
             let mut end = Command::new("gpgconf");
             end.arg("--homedir").arg(&self.0).args(["--kill", "gpg-agent"]);
@@ -251,9 +252,9 @@ fn tell(mut gpg: ChildStdin, passphrase: Option<&Secret>, input: &[u8]) -> io::R
     gpg.write_all(input)
 }
 
-/// All that gpg writes, into memory for secrets; one that does not end is ended, and so is one that nobody waits for any more.
+/// Reads all of gpg's output into memory for secrets. Kills a gpg that writes endlessly or that the caller has cancelled.
 fn read(gpg: &mut Child, cancelled: &dyn Fn() -> bool) -> Result<Secret> {
-    /// How long nobody looks at whether to go on.
+    /// The interval between checks for cancellation.
     const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
     let mut pipe = gpg.stdout.take().expect("it is a pipe");
     let mut room = Secret::zeroed(OUTPUT_MAX);
@@ -280,7 +281,7 @@ fn read(gpg: &mut Child, cancelled: &dyn Fn() -> bool) -> Result<Secret> {
     }
 }
 
-/// The last that gpg said to people.
+/// Returns gpg's last message for people.
 fn last_words(said: &str) -> &str {
     let spoken = said.lines().rfind(|line| !line.starts_with("[GNUPG:]") && !line.trim().is_empty());
     spoken.map_or("it says nothing", |line| line.strip_prefix("gpg: ").unwrap_or(line))
@@ -339,7 +340,8 @@ mod tests {
         }
     }
 
-    /// The longest derivation that there is takes gpg a while, in which it is let go of; however soon it ends, nothing else is told.
+    /// gpg needs a while for the longest possible derivation, and is cancelled meanwhile. However soon it ends, the error is the
+    /// same.
     #[test]
     fn a_message_that_asks_for_much_work_is_let_go_of() {
         let Some(_) = tools::program("gpg") else { return };

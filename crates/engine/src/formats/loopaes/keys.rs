@@ -1,4 +1,4 @@
-//! What is in key files: lines of text, each of which is hashed to a key.
+//! The contents of key files: lines of text, each hashed to a key.
 
 use claviger_crypto::ciphers::aes::AES;
 use claviger_crypto::hash::{self, Hash, RIPEMD160};
@@ -10,38 +10,38 @@ use crate::random;
 /// Shorter lines end the list of keys (loop-AES, losetup, `LOOP_PASSWORD_MIN_LENGTH`).
 const LINE_MIN: usize = 20;
 
-/// Longer lines are no keys (`loDev_get_FD_pass`).
+/// Longer lines are not keys (`loDev_get_FD_pass`).
 const LINE_MAX: usize = 4096;
 
-/// Keys of a new key file, and the seed.
+/// The number of lines in a new key file: the keys and the seed.
 const NEW_KEYS: usize = 65;
 
-/// What each line of a new key file encodes, in bytes: 60 characters of Base64 (loop-AES.README, section 7.1).
+/// How many bytes each line of a new key file encodes: 60 characters of Base64 (loop-AES.README, section 7.1).
 const NEW_KEY: usize = 45;
 
-/// What is added to the first byte of each of 64 keys, so that volumes whose vectors are made otherwise come out as noise
+/// The value combined with the first byte of each of 64 keys, so that volumes with other initialisation vectors decrypt to noise
 /// (losetup, `multiKeyBits`).
 const VERSION_2: u8 = 0x55;
-/// The same, of 65 keys.
+/// The same, for 65 keys.
 const VERSION_3: u8 = 0xf4;
 
-/// One line, 64, or 65.
+/// The lines of a key file: 1, 64, or 65.
 pub(super) struct Keys {
     text: Secret,
     lines: Vec<std::ops::Range<usize>>,
 }
 
-/// What only a single key is made with.
+/// Parameters for a single key only.
 pub(super) struct Single<'a> {
     /// Appended to the line.
     pub seed: Option<&'a [u8]>,
-    /// Thousands of encryptions.
+    /// The number of encryptions, in thousands.
     pub iterations_k: Option<u32>,
-    /// Asked now and then whether to go on.
+    /// Called now and then; returns whether to go on.
     pub go_on: &'a dyn Fn() -> bool,
 }
 
-/// The text of a new key file: 65 lines of 60 characters, which make a volume of version 3.
+/// Returns the text of a new key file: 65 lines of 60 characters, for a volume of version 3.
 ///
 /// # Errors
 /// `Io` if the system has no random bytes.
@@ -62,15 +62,15 @@ pub fn new_keyfile() -> Result<Secret> {
 }
 
 impl Keys {
-    /// A passphrase that is the only key itself, however short it is.
+    /// Uses a passphrase as the only key, however short it is.
     pub fn of_passphrase(passphrase: &[u8]) -> Self {
         Self { text: Secret::copy_from(passphrase), lines: std::iter::once(0..passphrase.len()).collect() }
     }
 
-    /// The lines of a key file. What comes after 65 of them, or after a line that is too short to be one, does not count.
+    /// Reads the lines of a key file. Everything after 65 lines, or after a line that is too short, is ignored.
     ///
     /// # Errors
-    /// `Malformed` if there are neither one nor 64 nor 65.
+    /// `Malformed` if the number of lines is not 1, 64 or 65.
     pub fn parse(text: &[u8]) -> Result<Self> {
         let malformed = |offset: usize, what: String| {
             let kind = ErrorKind::Malformed { field: "keys of the key file", offset: offset as u64, what };
@@ -99,12 +99,12 @@ impl Keys {
         }
     }
 
-    /// How many lines there are.
+    /// The number of lines.
     pub fn count(&self) -> usize {
         self.lines.len()
     }
 
-    /// The keys as dm-crypt takes them, each of `len` bytes, one after the other. `single` is for one key alone.
+    /// Returns the concatenated keys for dm-crypt, each of `len` bytes. `single` is for a single key.
     ///
     /// # Errors
     /// `Cancelled`.
@@ -129,9 +129,9 @@ impl Keys {
     }
 }
 
-/// How a line becomes a key: losetup's `phash`.
+/// The hashing of a line to a key: losetup's `phash`.
 pub(super) enum Hashing {
-    /// A hash, cut.
+    /// A hash, truncated.
     Once(&'static Hash),
     /// RIPEMD-160 of the line, and of an `A` and the line.
     Twice,
@@ -139,14 +139,14 @@ pub(super) enum Hashing {
     Unhashed2,
 }
 
-/// Bytes that are hashed to: the longest key.
+/// The size of a hashed key, in bytes: the longest key.
 const HASHED: usize = 32;
 
 impl Hashing {
-    /// The hash of that name; SHA-256, SHA-384 or SHA-512 for keys of 128, 192 or 256 bits where there is none.
+    /// Returns the hash with this name. The default is SHA-256, SHA-384 or SHA-512 for keys of 128, 192 or 256 bits.
     ///
     /// # Errors
-    /// `Misuse` for another hash than loop-AES has.
+    /// `Misuse` for a hash that loop-AES does not have.
     pub fn parse(name: Option<&str>, bits: u32) -> Result<Self> {
         let usual = match bits {
             256 => "sha512",
@@ -167,7 +167,7 @@ impl Hashing {
         }
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> Option<&'static str> {
         match self {
             Self::Once(hash) => Some(hash.name),
@@ -177,7 +177,7 @@ impl Hashing {
     }
 
     fn of(&self, line: &[u8]) -> Secret {
-        /// As much of the line as the second hash sees (`rmd160HashTwiceWithA`).
+        /// How much of the line the second hash covers, in bytes (`rmd160HashTwiceWithA`).
         const SECOND_MAX: usize = 129;
         let mut out = Secret::zeroed(HASHED);
         match self {
@@ -201,8 +201,8 @@ impl Hashing {
         out
     }
 
-    /// A single key, encrypted again and again where that is asked for: AES-256, whose key is the hash of the same text with
-    /// the lowest bit of its first byte changed, over both halves, of which the inner quarters are exchanged each time.
+    /// Derives a single key, encrypted repeatedly if asked for. The cipher is AES-256, and its key is the hash of the same text
+    /// with the lowest bit of the first byte flipped. It encrypts both halves, and their inner quarters are swapped each time.
     fn single(&self, mut text: Secret, single: &Single<'_>) -> Result<Secret> {
         let mut key = self.of(&text);
         let Some(thousands) = single.iterations_k else { return Ok(key) };
@@ -272,8 +272,8 @@ mod tests {
         digest
     }
 
-    /// loop-AES.README, and 18 images that cryptsetup opened: SHA-256(line)[..16] or SHA-512(line)[..32], and the first byte of
-    /// each changed by 0x55 or 0xf4.
+    /// From loop-AES.README, and 18 images that cryptsetup opened: SHA-256(line)[..16] or SHA-512(line)[..32], with the first byte
+    /// of each changed by 0x55 or 0xf4.
     #[test]
     fn lines_are_hashed_and_versions_told_apart() {
         let plain = Single { seed: None, iterations_k: None, go_on: &|| true };

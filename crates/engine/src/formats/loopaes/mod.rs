@@ -1,5 +1,5 @@
-//! loop-AES: no header; one key, 64 keys, or 65, which a key file holds, usually one that gpg encrypted (loop-AES.README; the
-//! patch of loop-AES to util-linux; cryptsetup, lib/loopaes/loopaes.c).
+//! loop-AES: no header. A key file, usually encrypted by gpg, holds 1, 64 or 65 keys (loop-AES.README; the patch of loop-AES to
+//! util-linux; cryptsetup, lib/loopaes/loopaes.c).
 //!
 //! | version | keys | cipher of dm-crypt |
 //! |---|---|---|
@@ -37,7 +37,7 @@ const LOOP_AES_NAME: &str = "loop-AES";
 /// See [`LOOP_AES`].
 pub struct LoopAes;
 
-/// Ciphers that loop-AES has or had in its collection, as dm-crypt names them, the default first.
+/// Ciphers that loop-AES has or had in its collection, by dm-crypt's names, the default first.
 const CIPHERS: [&str; 4] = ["aes", "serpent", "twofish", "blowfish"];
 
 /// Sizes of keys, in bits, the default first: loop-AES's own `AES128`.
@@ -81,7 +81,7 @@ impl Creator for LoopAes {
 
     fn create_volume(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
         let with = self.takes().reopening(spec, first);
-        // Nothing is written before it is known that it will open.
+        // Nothing is written before it is certain that the parameters can open the volume.
         let parameters = Parameters::of(&with)?;
         let place = place(store, &with)?;
         headerless::cipher_of(&parameters.specification, &parameters.key, place.sectors, with.acceleration)?;
@@ -96,7 +96,7 @@ impl Creator for LoopAes {
         asks_passphrase(keyfiles)
     }
 
-    /// Mode and vectors follow from the key file, and so does the hash from the size of the key.
+    /// The key file determines mode and vectors, and the key size determines the hash.
     fn opened_with(&self, facts: &Facts, spec: &Spec<'_>) -> (String, Option<String>) {
         (facts.cipher.trim_end_matches(":64").to_owned(), spec.hash.map(ToOwned::to_owned))
     }
@@ -157,14 +157,14 @@ impl Header for LoopAesHeader {
     }
 }
 
-/// A key file that is text needs no passphrase, and neither does one for a secret key that an agent has.
+/// A key file in plain text needs no passphrase, and neither does one for a secret key in an agent.
 fn asks_passphrase(keyfiles: &[Credential]) -> bool {
     let locked = |c: &Credential| matches!(c, Credential::Keyfile(file) if gpg::kind(file) == gpg::Kind::Passphrase);
     !keyfiles.iter().any(|c| matches!(c, Credential::Keyfile(_))) || keyfiles.iter().any(locked)
 }
 
-/// Sectors are numbered from the beginning of the store on, not of the data, unless `skip` says otherwise: that is what an
-/// offset with an `@` stands for (loop-AES.README; losetup(8) of loop-AES, `-o`).
+/// Sectors are numbered from the beginning of the store, not of the data, unless `skip` is given: that is the meaning of an offset
+/// with an `@` (loop-AES.README; losetup(8) of loop-AES, `-o`).
 fn place(store: &dyn Store, with: &Unlock<'_>) -> Result<HeaderlessArea> {
     let asked = &with.headerless;
     if asked.sector_size.is_some_and(|size| u64::from(size) != UNIT) {
@@ -173,7 +173,7 @@ fn place(store: &dyn Store, with: &Unlock<'_>) -> Result<HeaderlessArea> {
     HeaderlessArea::find(store.len(), asked, asked.offset.unwrap_or(0) / UNIT)
 }
 
-/// The keys and how they are used.
+/// The keys and their parameters.
 struct Parameters {
     specification: String,
     key: Secret,
@@ -232,7 +232,7 @@ impl Parameters {
     }
 }
 
-/// loop-AES's `AES256`, dm-crypt's `aes`: the cipher, and the size of its key where that is said.
+/// Splits loop-AES's `AES256` or dm-crypt's `aes` into the cipher and the key size, if given.
 fn cipher_and_bits(text: &str) -> Result<(&str, Option<u32>)> {
     let name = text.trim_end_matches(|c: char| c.is_ascii_digit());
     let bits = if name.len() == text.len() { None } else { text[name.len()..].parse().ok() };
@@ -244,7 +244,7 @@ fn cipher_and_bits(text: &str) -> Result<(&str, Option<u32>)> {
     }
 }
 
-/// The lines of the key file, decrypted where gpg encrypted it, or the passphrase itself.
+/// Returns the lines of the key file, decrypted if gpg encrypted it, or the passphrase itself.
 fn keys_of(with: &Unlock<'_>) -> Result<Keys> {
     let wrong = |what: &str| Err(Error::misuse(what));
     match with.credentials {
