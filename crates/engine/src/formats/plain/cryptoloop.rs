@@ -1,11 +1,11 @@
 //! Cryptoloop: encryption in the loop device of Linux 2.4 (kerneli's patch) and 2.6, set up by `losetup -e` and `mount -o
-//! encryption=`. Nothing writes it any more; it opens for rescue.
+//! encryption=`. No current program writes it; it is supported to rescue data.
 //!
-//! Sectors of 512 bytes in CBC, and the initialisation vector is the sector's number in 32 bits (Linux 2.6,
-//! drivers/block/cryptoloop.c, `cryptoloop_transfer`): dm-crypt's `cbc-plain`. The key is made of the passphrase in one of the
-//! ways that the losetup of the time had (util-linux of loop-AES, loDev_rmd160HashTwiceWithA, loDev_unhashed2_key_setup):
-//! `rmd160` hashes it with and without an `A` before it, `unhashed2` takes its first 31 bytes, and `sha256`, `sha384` and
-//! `sha512` hash it once. Nothing says which was used. So what is not given is tried, and the contents tell.
+//! It encrypts sectors of 512 bytes in CBC mode, with the sector's number in 32 bits as the initialisation vector (Linux 2.6,
+//! drivers/block/cryptoloop.c, `cryptoloop_transfer`): dm-crypt's `cbc-plain`. The key is derived from the passphrase in one of the
+//! ways of the losetup of that time (util-linux of loop-AES, loDev_rmd160HashTwiceWithA, loDev_unhashed2_key_setup): `rmd160`
+//! hashes it with and without an `A` before it, `unhashed2` takes its first 31 bytes, and `sha256`, `sha384` and `sha512` hash it
+//! once. Nothing records which was used. So parameters that are not given are tried, and recognisable contents decide.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,7 +26,7 @@ pub static CRYPTOLOOP: Cryptoloop = Cryptoloop;
 /// See [`CRYPTOLOOP`].
 pub struct Cryptoloop;
 
-/// Ciphers that kernels of its time had, with sizes of keys in bits; the usual ones first.
+/// The ciphers of the kernels of that time, with their key sizes in bits, usual ones first.
 static CIPHERS: &[(&str, &[u32])] = &[
     ("aes", &[128, 256, 192]),
     ("twofish", &[256, 128, 192, 160]),
@@ -37,21 +37,21 @@ static CIPHERS: &[(&str, &[u32])] = &[
     ("des3_ede", &[192]),
 ];
 
-/// Ways from a passphrase to a key, by the names of losetup, with those of cryptsetup.
+/// Derivations of a key from a passphrase, by losetup's and cryptsetup's names.
 static HASHES: &[(&str, &str)] = &[
     ("rmd160", "ripemd160"),
     ("unhashed2", UNHASHED),
     ("sha512", "sha512"),
     ("sha256", "sha256"),
     ("sha384", "sha384"),
-    // SuSE's twofish of 2001: the hash without its second round.
+    // SuSE's twofish of 2001: the hash without the second round.
     ("rmd160:20", "ripemd160:20"),
 ];
 
 /// The first 31 bytes of the passphrase.
 const UNHASHED: &str = "plain";
 
-/// Bytes of an unhashed passphrase that count: the buffer ends with a zero.
+/// How many bytes of an unhashed passphrase are used: the buffer ends with a zero.
 const UNHASHED_MAX: usize = 31;
 
 impl Format for Cryptoloop {
@@ -88,7 +88,7 @@ struct Trial {
 }
 
 impl Header for CryptoloopHeader {
-    /// Opens the first way in which the contents make sense; where all is given, that way.
+    /// Opens with the first combination for which the contents make sense; if all parameters are given, with these.
     fn unlock(&self, with: &Unlock<'_>) -> Result<Unlocked> {
         let begun = Instant::now();
         let store = &*self.0;
@@ -133,7 +133,7 @@ impl Header for CryptoloopHeader {
     }
 }
 
-/// What is to be said whenever one is open.
+/// The warning for every volume.
 const WEAK: &str = "Cryptoloop is weak: its IVs are predictable, so outsiders can recognise specially prepared \
      contents, and its passphrase is hashed once without salt. Copy the contents to a volume of another format.";
 
@@ -149,7 +149,7 @@ fn nothing_opens(ways: &[Trial]) -> Error {
     )
 }
 
-/// The ways that the options leave open.
+/// Returns the combinations that the options allow.
 fn ways(with: &Unlock<'_>) -> Result<Vec<Trial>> {
     let ciphers: Vec<(String, Vec<u32>)> = match with.cipher {
         None => CIPHERS.iter().map(|(name, sizes)| (format!("{name}-cbc-plain"), sizes.to_vec())).collect(),

@@ -1,21 +1,21 @@
-//! Keys of passphrases, hashed once, and of files.
+//! Keys from passphrases that are hashed once, and from files.
 
 use claviger_crypto::Secret;
 use claviger_crypto::hash::{self, HASHES, Hash};
 
 use crate::error::{Error, Result};
 
-/// How a passphrase becomes a key: `sha256`, `ripemd160:20`, `plain` (cryptsetup(8), `--hash`).
+/// The derivation of a key from a passphrase: `sha256`, `ripemd160:20`, `plain` (cryptsetup(8), `--hash`).
 pub(super) struct Hashing {
-    /// Nothing for `plain`: the passphrase itself.
+    /// `None` for `plain`: the passphrase itself.
     hash: Option<&'static Hash>,
-    /// Bytes of the key that come of the passphrase, where that was given: the others are zeros.
+    /// How many bytes of the key come from the passphrase, if that is given; the others are zeros.
     len: Option<usize>,
 }
 
 impl Hashing {
     /// # Errors
-    /// `Misuse` for a hash that is none, and for a length that is none.
+    /// `Misuse` for an unknown hash or an invalid length.
     pub fn parse(text: &str) -> Result<Self> {
         let (name, len) = match text.split_once(':') {
             None => (text, None),
@@ -37,17 +37,17 @@ impl Hashing {
         Ok(Self { hash: Some(hash), len })
     }
 
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> &'static str {
         self.hash.map_or("plain", |hash| hash.name)
     }
 
-    /// A key of `len` bytes: a passphrase or hash that is too long is cut, a passphrase that is too short goes on with zeros, and
-    /// a hash that is too short with hashes of the passphrase behind one `A`, two, and so on (cryptsetup, lib/crypt_plain.c,
-    /// `hash` and `crypt_plain_hash`).
+    /// Returns a key of `len` bytes. A passphrase or hash that is too long is truncated, and a short passphrase is padded with
+    /// zeros. A short hash is extended by hashes of the passphrase with one `A` in front, two, and so on (cryptsetup,
+    /// lib/crypt_plain.c, `hash` and `crypt_plain_hash`).
     ///
     /// # Errors
-    /// `Misuse` if the hash is to give more than the key takes.
+    /// `Misuse` if the requested part of the hash is longer than the key.
     pub fn key(&self, passphrase: &[u8], len: usize) -> Result<Secret> {
         let hashed = self.len.unwrap_or(len);
         if hashed > len {
@@ -65,7 +65,7 @@ impl Hashing {
     }
 }
 
-/// Fills `key` with hash after hash, each of one `A` more.
+/// Fills `key` with consecutive hashes, each with one more `A`.
 pub(super) fn expand(hash: &Hash, passphrase: &[u8], key: &mut [u8]) {
     let mut digest = Secret::zeroed(hash.size);
     let prefix = vec![b'A'; key.len() / hash.size + 1];
@@ -75,7 +75,7 @@ pub(super) fn expand(hash: &Hash, passphrase: &[u8], key: &mut [u8]) {
     }
 }
 
-/// The key at the beginning of a key file.
+/// Returns the key at the beginning of a key file.
 ///
 /// # Errors
 /// `Misuse` if the file is shorter: cryptsetup refuses that too.

@@ -1,4 +1,4 @@
-//! Plain dm-crypt: no header, no salt, nothing but ciphertext (cryptsetup(8), "PLAIN MODE"), and what cryptoloop wrote before.
+//! Plain dm-crypt: no header, no salt, only ciphertext (cryptsetup(8), "PLAIN MODE"), and its predecessor cryptoloop.
 
 mod cryptmount;
 mod cryptoloop;
@@ -27,16 +27,16 @@ pub static PLAIN: PlainDmCrypt = PlainDmCrypt;
 /// See [`PLAIN`].
 pub struct PlainDmCrypt;
 
-/// The cipher where none is given, as in cryptsetup 1.0 to 2.6 (2.6.1, configure.ac, `plain-cipher`, `plain-mode`).
+/// The default cipher, as in cryptsetup 1.0 to 2.6 (2.6.1, configure.ac, `plain-cipher`, `plain-mode`).
 const CIPHER: &str = "aes-cbc-essiv:sha256";
 
-/// The hash of a passphrase where none is given (`plain-hash`).
+/// The default hash of a passphrase (`plain-hash`).
 const HASH: &str = "ripemd160";
 
-/// Bits of the key where that is not given (`plain-keybits`).
+/// The default size of the key, in bits (`plain-keybits`).
 const KEY_BITS: u32 = 256;
 
-/// The cipher where none is given and the key is in a file of cryptmount's (cmtab(5), `cipher`).
+/// The default cipher for a key in a cryptmount key file (cmtab(5), `cipher`).
 const CRYPTMOUNT_CIPHER: &str = "aes-cbc-plain";
 
 /// The longest key, in bits: 64 keys of AES-256 and one more.
@@ -101,7 +101,7 @@ impl Creator for PlainDmCrypt {
 
     fn create_volume(&self, store: &dyn Store, spec: &Spec<'_>, first: &[Credential]) -> Result<()> {
         let with = self.takes().reopening(spec, first);
-        // Nothing is written before it is known that it will open.
+        // Nothing is written before it is certain that the parameters can open the volume.
         let parameters = Parameters::of(&with)?;
         let place = HeaderlessArea::find(store.len(), &with.headerless, 0)?;
         headerless::cipher_of(&parameters.cipher, &parameters.key, place.sectors, with.acceleration)?;
@@ -155,13 +155,13 @@ impl Header for PlainHeader {
     }
 }
 
-/// A keyfile is the key, unless it is one of cryptmount's, which a passphrase opens.
+/// A keyfile is the key, unless it is a cryptmount key file, which a passphrase opens.
 fn asks_passphrase(keyfiles: &[Credential]) -> bool {
     let locked = |c: &Credential| matches!(c, Credential::Keyfile(contents) if cryptmount::is_one(contents));
     !keyfiles.iter().any(|c| matches!(c, Credential::Keyfile(_))) || keyfiles.iter().any(locked)
 }
 
-/// The key and how it is used.
+/// The key and its parameters.
 struct Parameters {
     cipher: String,
     key: Secret,
@@ -254,7 +254,7 @@ impl Parameters {
     }
 }
 
-/// The size of the key that is asked for, in bits.
+/// The requested size of the key, in bits.
 fn key_bits(with: &Unlock<'_>) -> Result<Option<u32>> {
     match with.headerless.key_bits {
         Some(bits) if bits == 0 || bits > KEY_BITS_MAX || !bits.is_multiple_of(8) => Err(Error::misuse(format!(
@@ -275,6 +275,6 @@ fn wrong_credentials(credentials: &[Credential]) -> Error {
 /// Reads a key file of cryptmount's own kind: [`crate::fuzzing`].
 pub(crate) fn fuzz_keyfile(bytes: &[u8]) {
     let _ = cryptmount::is_one(bytes);
-    // Iterations are what the file says: none is done.
+    // The file sets the iterations, so none are done.
     let _ = cryptmount::open(bytes, b"passphrase", &|| false);
 }
