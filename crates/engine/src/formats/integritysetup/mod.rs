@@ -1,6 +1,6 @@
-//! Volumes of integritysetup: dm-integrity alone, which shows damage and encrypts nothing. The superblock does not say what makes the
-//! tags. So that is looked for, by the size of the tags and by whether they are right, or is named as the hash; a keyfile is the key, and so
-//! are the bytes of a passphrase, for keyfiles that somebody has typed.
+//! Volumes of integritysetup: dm-integrity without encryption, which detects damage. The superblock does not record the tags'
+//! algorithm. It is found by the size of the tags and by whether they match, or is named as the hash. The key is a keyfile, or the
+//! bytes of a passphrase, for keys that were typed.
 
 mod tags;
 
@@ -31,7 +31,7 @@ pub static DM_INTEGRITY: DmIntegrity = DmIntegrity(());
 /// The name.
 const NAME: &str = "dm-integrity";
 
-/// Sectors that are looked at in order to find out whether the tags are what they should be, at both ends and in between each.
+/// How many sectors are checked for matching tags, at each end and in between.
 const LOOKED_AT: u64 = 16;
 
 impl Format for DmIntegrity {
@@ -52,7 +52,7 @@ impl Format for DmIntegrity {
 
     fn open(&self, store: &Arc<dyn Store>) -> Result<Box<dyn Header>> {
         let area = || integrity::open_standalone(&**store, 0, store.len());
-        // Looked at anew when it is unlocked: whoever comes between may write.
+        // Read again when it is unlocked: other programs may write in between.
         let facts = wiped(NAME, area().map(|area| DmIntegrityFacts::of(&area)))?;
         Ok(Box::new(DmIntegrityHeader { store: Arc::clone(store), facts }))
     }
@@ -62,7 +62,7 @@ impl Format for DmIntegrity {
     }
 }
 
-/// What the superblock of dm-integrity says: what `integritysetup dump` shows.
+/// The facts in the superblock of dm-integrity: what `integritysetup dump` shows.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct DmIntegrityFacts {
@@ -74,7 +74,7 @@ pub struct DmIntegrityFacts {
     pub size: u64,
     /// The salt, in hexadecimal digits.
     pub salt: Option<String>,
-    /// Sectors whose newest contents are in the journal.
+    /// How many sectors have their newest contents in the journal.
     pub sectors_in_journal: usize,
 }
 
@@ -90,7 +90,7 @@ impl DmIntegrityFacts {
     }
 }
 
-/// A superblock that was read.
+/// A superblock that has been read.
 struct DmIntegrityHeader {
     store: Arc<dyn Store>,
     facts: DmIntegrityFacts,
@@ -148,7 +148,7 @@ impl DmIntegrityHeader {
     }
 }
 
-/// The key that is given.
+/// Returns the given key.
 fn key(credentials: &[Credential]) -> Result<Option<&Secret>> {
     match credentials {
         [] => Ok(None),
@@ -159,10 +159,10 @@ fn key(credentials: &[Credential]) -> Result<Option<&Secret>> {
     }
 }
 
-/// What makes the tags.
+/// The algorithm of the tags.
 struct FoundTags {
     cipher: Tags,
-    /// Whether that of some sector is right.
+    /// Whether any sector has a matching tag.
     right: bool,
 }
 
@@ -173,7 +173,7 @@ fn find(store: &dyn Store, area: &TaggedSectors, key: Option<&Secret>, name: Opt
                 .hint("Supported: crc32, crc32c, the hashes of the other formats, and hmac-HASH.")
         })
     });
-    // Whoever gives a key means HMAC.
+    // With a key, a hash means HMAC.
     let named = named.transpose()?.map(|function| match (function, key) {
         (Function::Hash(hash), Some(_)) => Function::Hmac(hash),
         _ => function,
@@ -221,8 +221,8 @@ fn find(store: &dyn Store, area: &TaggedSectors, key: Option<&Secret>, name: Opt
     }))
 }
 
-/// Whether a sector has the right tag, of some at the beginning, at the end, and in between. The first one does not count where others
-/// are: zeros without a tag are right by some sums.
+/// Whether any of some sectors at the beginning, at the end and in between has a matching tag. If there are others, the first one
+/// does not count: zeros without a tag match some checksums.
 fn shows(store: &dyn Store, area: &TaggedSectors, cipher: &dyn AuthenticatedCipher) -> Result<bool> {
     let sectors = area.len() / area.sector_size() as u64;
     let last = sectors - 1;

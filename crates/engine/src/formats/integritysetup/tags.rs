@@ -1,6 +1,6 @@
-//! The tags that dm-integrity makes by itself (Linux, drivers/md/dm-integrity.c, `integrity_sector_checksum`): a hash of the salt, where
-//! there is one, of the sector's number in units of 512 bytes, 64 bits and little-endian, and of its data. It is cut to the tag's size,
-//! or filled up with zeros.
+//! The tags of dm-integrity without dm-crypt (Linux, drivers/md/dm-integrity.c, `integrity_sector_checksum`): a hash of the salt if
+//! there is one, of the sector's number in units of 512 bytes as a little-endian number of 64 bits, and of its data. It is
+//! truncated or padded with zeros to the tag's size.
 
 use claviger_crypto::Secret;
 use claviger_crypto::hash::{self, Hash};
@@ -10,7 +10,7 @@ use claviger_crypto::secret::wipe_after_sectors;
 
 use crate::crc32c::crc32c;
 
-/// What a tag is made with.
+/// The algorithm of a tag.
 #[derive(Clone, Copy)]
 pub(super) enum Function {
     Crc32,
@@ -20,7 +20,7 @@ pub(super) enum Function {
 }
 
 impl Function {
-    /// By the name that `integritysetup --integrity` takes.
+    /// Returns the algorithm by its name in `integritysetup --integrity`.
     pub fn by_name(name: &str) -> Option<Self> {
         match name.to_ascii_lowercase().as_str() {
             "crc32" => Some(Self::Crc32),
@@ -32,7 +32,7 @@ impl Function {
         }
     }
 
-    /// What makes tags of that size as a rule: the superblock does not say what does.
+    /// Returns the usual algorithms for tags of that size: the superblock does not record the algorithm.
     pub fn likely(tag: usize, with_key: bool) -> Vec<Self> {
         let hash = match tag {
             4 if !with_key => return vec![Self::Crc32c, Self::Crc32],
@@ -49,7 +49,7 @@ impl Function {
         matches!(self, Self::Hmac(_))
     }
 
-    /// As `integritysetup` calls it.
+    /// Its name in `integritysetup`.
     pub fn name(self) -> String {
         match self {
             Self::Crc32 => "crc32".to_owned(),
@@ -59,7 +59,7 @@ impl Function {
         }
     }
 
-    /// Bytes of what it makes.
+    /// The size of its result, in bytes.
     pub fn size(self) -> usize {
         match self {
             Self::Crc32 | Self::Crc32c => 4,
@@ -68,7 +68,7 @@ impl Function {
     }
 }
 
-/// Sectors in clear, with tags: nothing is encrypted.
+/// Unencrypted sectors with tags.
 pub(super) struct Tags {
     pub function: Function,
     pub key: Secret,
@@ -88,7 +88,7 @@ impl Tags {
         let mut sum = [0; LONGEST];
         let sum = &mut sum[..self.function.size()];
         match self.function {
-            // Linux begins with zeros, and inverts nothing (crypto/crc32_generic.c); the crate does both.
+            // Linux starts with zeros and inverts nothing (crypto/crc32_generic.c); the crate does both.
             Function::Crc32 => {
                 let mut hasher = crc32fast::Hasher::new_with_initial(u32::MAX);
                 parts.iter().for_each(|part| hasher.update(part));
@@ -127,7 +127,7 @@ impl AuthenticatedCipher for Tags {
         let sectors = run.chunks(self.sector).zip(tags.chunks(self.tag));
         let wrong = (first..).zip(sectors).find(|(number, (data, tag))| {
             self.tag(*number, data, &mut right);
-            // In constant time: where there is a key, whoever could tell how much of a tag is right could find it byte by byte.
+            // Compares in constant time: with a key, whoever could measure how much of a tag matches could find it byte by byte.
             right.iter().zip(*tag).fold(0, |differ, (one, other)| differ | (one ^ other)) != 0
         });
         self.wipe();
