@@ -40,9 +40,9 @@ All crates that are linked into `claviger`, or run while it is built, on Linux. 
 *Unsafe* counts the word in the crate's own source without tests. *May* lists what the names in that source could do: open files, connect to a
 network, start programs, read the environment, call foreign functions. Most of this code is for other platforms, or behind disabled features.
 
-## Written here all the same
+## Crates that are not used, and why
 
-A crate is used where it does what is needed and keeps its promises on hostile input. Where a crate was considered and is not used, this is why:
+A crate is used where it does what is needed and keeps its promises on hostile input. These crates were considered and are not used:
 
 | Ours | Crate | Why |
 | --- | --- | --- |
