@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::spec::{Reserved, Spec};
 use crate::store::Store;
 
-/// The creator of a format's volumes. Callers use [`Format::create`], which first checks that the format supports the request.
+/// The creator of a format's volumes. Callers use [`Format::create`], which checks first that the format supports the request.
 pub trait Creator: Sync {
     /// The choice of ciphers, hashes and sizes.
     fn choices(&self) -> Choices;

@@ -109,7 +109,7 @@ pub(super) struct HeaderlessVolume<'a> {
     pub key: &'a Secret,
     /// The part of it that one cipher uses, in bits.
     pub key_bits: u32,
-    /// What turned the credential into the key: a hash, or `none`.
+    /// The hash that turned the credential into the key, or `none`.
     pub hash: Option<&'static str>,
     /// The number of its iterations.
     pub iterations: u32,
@@ -179,7 +179,7 @@ impl HeaderlessVolume<'_> {
     }
 }
 
-/// What the contents show. They are the only evidence for or against the key.
+/// What the contents show: the only evidence for or against the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Contents {
     /// A known signature: a file system, a partition table, another volume.

@@ -142,7 +142,7 @@ fn by_passphrase(context: &Context, passphrase: &Secret, with: &Unlock<'_>) -> R
     found.map(|(rank, key)| (trials.all[rank].1, key, count)).ok_or_else(|| none_opens(context))
 }
 
-/// What the threads share.
+/// The state shared by the threads.
 struct Trials<'a> {
     context: &'a Context,
     with: &'a Unlock<'a>,

@@ -33,8 +33,8 @@ pub(super) fn back_up(store: &dyn Store) -> Result<HeaderBackup> {
 
 /// Replaces the header with that of a backup.
 ///
-/// Keyslot areas that differ are written first, then the header. After an interruption, the same file is restored again. If only
-/// the header was damaged, nothing else is written.
+/// Keyslot areas that differ are written first, then the header. After an interruption, restore the same file again. If only the
+/// header was damaged, nothing else is written.
 pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Prepared> {
     let RestoreFrom::Backup(file) = from else {
         // This error names the format if it is another one, which may have backups too.

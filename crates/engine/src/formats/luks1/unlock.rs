@@ -148,7 +148,7 @@ fn digest_effort(header: &Phdr, hash: &'static Hash) -> u64 {
     Kdf::Pbkdf2 { hash, iterations: header.digest_iterations }.effort(DIGEST)
 }
 
-/// What the threads share.
+/// The state shared by the threads.
 struct Trials<'a> {
     header: &'a Phdr,
     hash: &'static Hash,

@@ -60,8 +60,8 @@ pub(super) fn repair(store: &dyn Store, with: &Unlock<'_>) -> Result<Prepared> {
 
 /// Replaces the header with that of a backup.
 ///
-/// Keyslots are written first, then the header. After an interruption, the same file is restored again. If only the header was
-/// damaged, the keyslots area stays the same, and some header opens at any moment.
+/// Keyslots are written first, then the header. After an interruption, restore the same file again. If only the header was damaged,
+/// the keyslots area stays the same, and some header opens at any moment.
 pub(super) fn restore(store: &dyn Store, from: RestoreFrom<'_>, with: &Unlock<'_>, unproven: bool) -> Result<Prepared> {
     let RestoreFrom::Backup(file) = from else {
         read::read(store)?;

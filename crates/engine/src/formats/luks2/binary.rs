@@ -145,7 +145,7 @@ impl Binary {
     /// Verifies the checksum of a whole copy at the offset `offset` of the store.
     ///
     /// # Errors
-    /// `Malformed` if it is not; `Unsupported` for an unknown hash.
+    /// `Malformed` if it does not match; `Unsupported` for an unknown hash.
     pub fn check(&self, whole: &[u8], offset: u64) -> Result<()> {
         let sum = sum(self.checksum()?, whole);
         let stored = &whole[at::CSUM..at::END];
@@ -159,7 +159,7 @@ impl Binary {
     /// Returns a whole copy: this header and the JSON area, with checksum. At least one zero byte must follow the JSON.
     ///
     /// # Errors
-    /// `Misuse` where the JSON or a text does not fit; `Unsupported` for an unknown hash.
+    /// `Misuse` if the JSON or a text does not fit; `Unsupported` for an unknown hash.
     pub fn serialise(&self, which: Which, json: &[u8]) -> Result<Vec<u8>> {
         let Self { hdr_size, seqid, label, csum_alg, salt, uuid, subsystem } = self;
         let size = usize::try_from(*hdr_size).ok().filter(|_| SIZES.contains(hdr_size));

@@ -205,7 +205,7 @@ fn between(old: &Phdr, new: &Phdr) -> Vec<Step> {
         bytes
     };
     let (old, new) = (padded(old), padded(new));
-    // Of the second sector, only the part that belongs to the header.
+    // The second sector is limited to the part that belongs to the header.
     let parts =
         [(SECTOR as usize..luks1::SIZE, "the end of the LUKS1 header"), (0..SECTOR as usize, "the LUKS1 header")];
     let changed = parts.into_iter().filter(|(range, _)| old[range.clone()] != new[range.clone()]);

@@ -267,7 +267,7 @@ fn authenticated(spec: &Spec<'_>, name: &str) -> Result<(String, Tagged, usize)>
     Ok((cipher, (specification, kind), len))
 }
 
-/// Returns the size of a key among `sizes`, in bytes, the last `mac` of which are those of a MAC.
+/// Returns the size of a key among `sizes`, in bytes. Its last `mac` bytes are the MAC's key.
 fn key_len(spec: &Spec<'_>, text: &str, sizes: &[usize], mac: usize) -> Result<usize> {
     let fits = |len: &usize| sizes.contains(len);
     let len = match (spec.key_bits, spec.volume_key) {

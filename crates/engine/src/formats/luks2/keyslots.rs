@@ -304,7 +304,7 @@ fn wipe(keyslot: &Keyslot, number: u32) -> Result<Step> {
     Ok(Step { what: format!("random bytes over the old key of keyslot {number}"), at: keyslot.area.offset.0, bytes })
 }
 
-/// Returns a digest that identifies a key. Its cost follows `cost` if that is exact, and is measured otherwise.
+/// Returns a digest that identifies a key. If `cost` fixes the iterations, it gets the minimum; otherwise its cost is measured.
 pub(super) fn digest_of(
     key: &Secret,
     hash: &'static Hash,

@@ -188,7 +188,7 @@ fn io_is_an_error<T>(read: Result<T>) -> Result<Result<T>> {
     }
 }
 
-/// Returns the first sound secondary copy, for a primary copy that does not tell where it is. If none is sound, returns the error
+/// Searches for the first sound secondary copy, if the primary copy does not give its offset. If none is sound, returns the error
 /// of the first one found.
 fn find_secondary(store: &dyn Store) -> Result<Copy> {
     let mut first = None;

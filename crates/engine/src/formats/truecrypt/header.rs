@@ -136,7 +136,7 @@ pub(super) fn encrypted_size(plain: &[u8]) -> u64 {
     be64(plain, ENCRYPTED_SIZE)
 }
 
-/// Reads a decrypted header whose offset in the store is `at`, that of its `position`.
+/// Reads a decrypted header at `position`, which is the offset `at` of the store.
 ///
 /// # Errors
 /// `Malformed` if a checksum or a field is wrong, `Unsupported` if the header is newer than the program's or belongs to a system.

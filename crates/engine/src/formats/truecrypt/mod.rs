@@ -349,8 +349,8 @@ impl HeaderCopies {
             return Err(spoilt.map(|(_, error)| error).or(left_out).unwrap_or_else(wrong));
         };
         let spoilt = match spoilt {
-            // A sound header that needs something unsupported is not damaged. A backup must not overrule it, for example that of a
-            // volume that was being encrypted in place.
+            // A sound header that needs something unsupported is not damaged. A backup must not overrule it, for example a backup
+            // made during an in-place encryption.
             Some((rank, error)) if rank < found.copy && matches!(error.kind, ErrorKind::Unsupported { .. }) => {
                 return Err(error);
             }

@@ -1,7 +1,7 @@
 //! Files in which bytes were lost or inserted in front of a volume. The header in front is then not found, but its backup is, since
 //! its offset counts from the end. The backup's offset and the sizes in it tell how far the data are displaced.
 //!
-//! For a hidden volume, this also takes the size of the gap between its end and that of the outer volume. Programs left gaps of
+//! For a hidden volume, the size of the gap between its end and that of the outer volume must be known too. Programs left gaps of
 //! three sizes (VeraCrypt 1.26, Volumes.h, `TC_HIDDEN_VOLUME_HOST_FS_RESERVED_END_AREA_SIZE`).
 
 use std::io;

@@ -4,11 +4,11 @@
 //! Sources: 7.1a, Boot/Windows/BootDefs.h, Common/Volumes.c and Driver/DriveFilter.c, `MountDrive`; the same files of VeraCrypt
 //! 1.26. cryptsetup's image `sys_vc_1_mbr_part` confirms them for VeraCrypt.
 //!
-//! A hidden system is a hidden volume in the partition behind the decoy, the system that starts without it. Its header is in a
-//! hidden volume's place, has a volume's key derivation, and carries the system flag. Its sectors are numbered from the beginning
-//! of its own partition, as in any hidden volume (Boot/Windows/BootMain.cpp, `OpenVolume` and `MountVolume`; Driver/DriveFilter.c,
-//! `MountDrive`, where `RemappedAreaDataUnitOffset` comes to the same). So it opens as that partition's volume and can be protected
-//! like any hidden volume. It needs only [`Loader::of_hidden`] here.
+//! A hidden system is a hidden volume in the partition behind the decoy system's. Its header is in a hidden volume's place, has a
+//! volume's key derivation, and carries the system flag. Its sectors are numbered from the beginning of its own partition, as in
+//! any hidden volume (Boot/Windows/BootMain.cpp, `OpenVolume` and `MountVolume`; Driver/DriveFilter.c, `MountDrive`, where
+//! `RemappedAreaDataUnitOffset` comes to the same). So it opens as that partition's volume and can be protected like any hidden
+//! volume. It needs only [`Loader::of_hidden`] here.
 
 use super::backup::LOOKED_AT;
 use super::editor::OpenedVolumeHeader;
@@ -200,7 +200,7 @@ impl Loader {
     /// `Unsupported` for another key derivation.
     pub fn check(&self, credentials: &[Credential], changed: Option<&Kdf>, pim: Option<u32>) -> Result<()> {
         if let Some(kdf) = changed {
-            // As in VeraCrypt 1.26 (Common/BootEncryption.cpp, `ChangePassword`).
+            // The same as in VeraCrypt 1.26 (Common/BootEncryption.cpp, `ChangePassword`).
             return Err(Error::unsupported(format!("{} instead of the hash of the system's header", kdf.name))
                 .hint("A boot loader supports only one hash. To change it, decrypt the system and encrypt it anew."));
         }

@@ -61,7 +61,7 @@ struct Task<'a> {
     derivation: Derivation,
     /// The headers with this salt, preferred ones first. There are several only where a file repeats itself.
     copies: Vec<(usize, &'a HeaderCopy)>,
-    /// What to try the key with, the shortest keys first.
+    /// The suites and modes to try the key with, shortest keys first.
     ways: Vec<SuiteInMode>,
     key_len: usize,
 }
@@ -203,7 +203,7 @@ impl Key {
     }
 }
 
-/// What the threads share.
+/// The state shared by the threads.
 struct Search<'a> {
     plan: &'a HeaderTrials<'a>,
     password: &'a [u8],

@@ -127,7 +127,7 @@ pub(super) fn encrypted_as_said(segment: &MetadataSegment, key: &Secret, data: &
         }
     };
     let (size, offset) = (segment.sector_size.unwrap_or(512), segment.offset.0);
-    // With another sector size the beginning reads the same.
+    // With another sector size, the beginning of the data reads the same.
     let enough = 2 * sensible(said, size, offset)? + 2;
     let ciphers = CIPHERS.iter().filter(|cipher| **cipher != said).map(|cipher| (*cipher, size, offset));
     let sizes = SECTOR_SIZES.iter().filter(|other| **other != size).map(|other| (said, *other, offset));
@@ -197,7 +197,7 @@ pub(super) fn header_to_move(header_to: &dyn Store, data: &dyn Store) -> Result<
     Ok(Some(Moving::Fresh(image)))
 }
 
-/// Whether each sector of the store is that of the image or all zeros. If the first copy of the header and the keyslots are
+/// Whether each sector of the store equals the image or is all zeros. If the first copy of the header and the keyslots are
 /// complete, the second copy may be half-written, with the record of the move.
 fn holds_only_parts_of(store: &dyn Store, image: &[u8], hdr_size: usize) -> Result<bool> {
     if store.len() != image.len() as u64 {

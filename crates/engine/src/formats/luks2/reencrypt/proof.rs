@@ -36,8 +36,8 @@ pub(super) fn is_requirement(name: &str) -> bool {
 /// Verifies the digest.
 ///
 /// # Errors
-/// `Malformed` if it is not; `Unsupported` for reencryptions without one, which cryptsetup before 2.4.3 created; `Cancelled`; that
-/// of [`Unlock::may_take`].
+/// `Malformed` if it does not match; `Unsupported` for reencryptions without one, which cryptsetup before 2.4.3 created;
+/// `Cancelled`; that of [`Unlock::may_take`].
 pub(super) fn check(metadata: &Metadata, keyslot: u32, keys: &VolumeKeys, with: &Unlock<'_>) -> Result<()> {
     let version = version(metadata)?;
     if version < 2 {

@@ -48,7 +48,7 @@ pub enum Direction {
 /// How the hot zone, the part being rewritten, survives an interruption.
 #[derive(Clone, Copy)]
 pub enum Resilience {
-    /// It does not: its data are lost.
+    /// No protection: its data are lost.
     None,
     /// Checksums of the old contents tell which blocks have been rewritten.
     Checksum(Checksums),
@@ -277,8 +277,8 @@ impl ReencryptionState {
         self.hot.is_none() && self.done == (0..self.size)
     }
 
-    /// Returns the zone to rewrite next, of at most `most` bytes, or `None` if everything is done. If there is a hot zone, that is
-    /// the one.
+    /// Returns the zone to rewrite next, of at most `most` bytes, or `None` if everything is done. If there is a hot zone, it is
+    /// the next one.
     pub fn next_zone(&self, most: u64) -> Option<Range<u64>> {
         if self.hot.is_some() || self.finished() {
             return self.hot.clone();
