@@ -103,6 +103,9 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::model::published::Figure;
+    use crate::model::statistics::median;
+    use crate::model::study::{Average, StudyTable};
 
     fn catalogue() -> Catalogue {
         Catalogue::load(None).expect("sound files")
@@ -142,6 +145,106 @@ mod tests {
                 assert!(one && claim.checks.is_empty() != said.ends_with(' '), "{name}: {}", claim.text);
             }
         }
+    }
+
+    /// The figures of a study, read anew: as the repository has them, and as they were handed over where they are beside it.
+    fn tables(name: &str) -> Vec<Vec<Figure>> {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let read = |folder: &str| {
+            let file = fs::File::open(here.join(folder).join(format!("{name}.csv"))).ok()?;
+            Some(csv::Reader::from_reader(file).into_deserialize().map(|f| f.expect("a figure")).collect())
+        };
+        let all: Vec<Vec<Figure>> =
+            ["data/published", "../../../shared/published"].into_iter().filter_map(read).collect();
+        assert!(!all.is_empty(), "{name}");
+        all
+    }
+
+    /// Bytes, seconds or shares in one of a unit that the page has.
+    fn in_unit(unit: &str) -> f64 {
+        match unit {
+            "MB/s" => 1e6,
+            "ms" => 1e-3,
+            "µs" => 1e-6,
+            "%" => 0.01,
+            "GiB" => 1_073_741_824.0,
+            "MiB" => 1_048_576.0,
+            "KiB" => 1024.0,
+            "s" | "per second" => 1.0,
+            other => panic!("the page has the unit {other}"),
+        }
+    }
+
+    /// What a cell of the page says that its study has: as it is printed, or in the unit of the row.
+    fn check_published(study: &Study, table: &StudyTable, (label, column): (&str, &str), shown: &str) {
+        let place = format!("{}, {} {}: {label}, {column}: {shown}", study.name, table.number, table.title);
+        let titled = |row: &&StudyRow| label == row.title || label.starts_with(&format!("{}, ", row.title));
+        let row =
+            table.rows.iter().filter(titled).max_by_key(|row| row.title.len()).unwrap_or_else(|| panic!("{place}"));
+        let column = table.columns.iter().find(|c| c.title == column).unwrap_or_else(|| panic!("{place}"));
+        let selectors = [&table.published].into_iter().chain(&row.published).chain(&column.published);
+        let selectors: Vec<(&String, &String)> = selectors.flat_map(|selector| &selector.0).collect();
+        for figures in tables(study.published.as_ref().expect("figures")) {
+            let wanted = |f: &&Figure| selectors.iter().all(|(name, text)| f.column(name) == Some(text.as_str()));
+            let found: Vec<&Figure> = figures.iter().filter(wanted).collect();
+            let first = *found.first().unwrap_or_else(|| panic!("not published: {place}"));
+            let values: Vec<f64> = found.iter().map(|f| f.value).collect();
+            let value = match study.average {
+                Average::Median => median(&values),
+                Average::Mean => values.iter().sum::<f64>() / values.len() as f64,
+            };
+            let near = |a: f64, b: f64| a == b || (a / b - 1.0).abs() < 0.006;
+            let (text, lost) = shown.split_once(" (−").or(shown.split_once(" (+")).unwrap_or((shown, ""));
+            let printed = text.trim_end_matches(" (suspect)").split_once(' ');
+            let same = match printed {
+                Some((number, unit)) => unit == first.unit && number.parse().is_ok_and(|number| near(number, value)),
+                None => {
+                    let unit =
+                        label.strip_prefix(&format!("{}, ", row.title)).unwrap_or_else(|| panic!("no unit: {place}"));
+                    let ours = Figure { value, ..first.clone() }.in_our_units();
+                    let number: f64 = text.parse().unwrap_or_else(|_| panic!("no number: {place}"));
+                    ours.is_some_and(|(value, _)| near(number * in_unit(unit), value))
+                }
+            };
+            assert!(same, "{value} {} is published: {place}", first.unit);
+            assert_eq!(text.ends_with(" (suspect)"), first.is_doubtful(), "{place}");
+            assert!(lost.is_empty() || !first.is_doubtful() && first.metric != "CPU usage", "{place}");
+            let words = first.table.split([' ', '(', ')']).filter(|word| !word.is_empty());
+            let number = table.number.to_lowercase();
+            let named = words.into_iter().any(|word| number.contains(&word.to_lowercase()));
+            assert!(number.is_empty() || named || study.average == Average::Mean, "{} is {}", place, first.table);
+        }
+    }
+
+    #[test]
+    fn every_published_cell_of_the_page_is_in_the_tables_of_the_documents() {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/studies.md");
+        let page = fs::read_to_string(page).expect("the page").replace('\\', "");
+        assert!(!page.contains("inf %") && !page.contains("NaN"));
+        let studies: Vec<Study> = STUDIES.iter().map(|(_, text)| parse(text, &catalogue()).expect("a study")).collect();
+        let (mut study, mut table, mut columns, mut cells) = (&studies[0], None, Vec::new(), 0);
+        for line in page.lines() {
+            if let Some(title) = line.strip_prefix("## ") {
+                study = studies.iter().find(|study| study.title == title).unwrap_or_else(|| panic!("no study {title}"));
+            } else if let Some(title) = line.strip_prefix("### ") {
+                let called = |t: &&StudyTable| title == t.title || title == format!("{}: {}", t.number, t.title);
+                table = study.tables.iter().find(called);
+                assert!(table.is_some() || title.starts_with("What the study's conclusions"), "no table {title}");
+            } else if let Some(line) = line.strip_prefix("| ").and_then(|line| line.strip_suffix(" |")) {
+                let line: Vec<&str> = line.split(" | ").collect();
+                match line[0] {
+                    "what" => columns = line,
+                    label => {
+                        for (column, cell) in columns.iter().zip(&line).skip(1) {
+                            let Some((_, shown)) = cell.split_once("<br>study: ") else { continue };
+                            check_published(study, table.expect("a table"), (label, column), shown);
+                            cells += 1;
+                        }
+                    }
+                }
+            }
+        }
+        assert!(cells > 200, "{cells} cells");
     }
 
     #[test]

@@ -389,6 +389,11 @@ impl<'r> Here<'r> {
             facility: if check.against_best.is_empty() { base_meant.facility } else { &base.facility },
             ..base_meant
         };
+        if !check.against_best.is_empty() && std::ptr::eq(own, base) {
+            let (workload, operation, facility) = (&check.workload, &check.operation, &check.facility);
+            let within = Between { share: 1.0, low: 1.0, high: 1.0 };
+            return (within.decides(check), format!("{workload}, {operation}: {facility} is the best itself."));
+        }
         let (between, few) = self.share(own, base);
         let mut said = format!(
             "{}, {}: {} is at {} % of {} ({} … {}{}).",
@@ -474,8 +479,8 @@ impl<'r> Here<'r> {
         let times = (1.0 + busy / cpus as f64) / (1.0 - steal.clamp(0.0, 0.9));
         (busy > BUSY || steal > STEAL).then(|| {
             let why = format!(
-                "Others kept {busy:.1} of {cpus} processors busy and took {} % of their time as a hypervisor: either figure may \
-                 be wrong by {times:.1} times.",
+                "Other programs kept {busy:.1} of {cpus} processors busy, and a hypervisor took {} % of their time: either figure \
+                 may be wrong by {times:.1} times.",
                 percent(steal)
             );
             (between.wider(between.low / times, between.high * times), why)

@@ -85,7 +85,7 @@ fn unsteady_figures_and_other_load_forbid_what_they_could_change() {
     };
     let (verdict, why) = said(STUDY, busy);
     assert_eq!(verdict, "Cannot be said");
-    assert!(why.contains("Others kept 1.9 of 2 processors busy"), "{why}");
+    assert!(why.contains("Other programs kept 1.9 of 2 processors busy"), "{why}");
     // What load cannot have made.
     assert_eq!(said(&STUDY.replace("at-least = 0.5", "at-least = 0.1"), busy).0, "Still true");
 }
@@ -134,4 +134,7 @@ fn the_best_of_several_is_what_a_figure_is_compared_with() {
     let (verdict, why) = best(0.5);
     assert!(verdict == "Still true" && why.contains("% of plain"), "{why}");
     assert_eq!(best(0.95).0, "No longer");
+    let itself = STUDY.replace("against = \"plain\", at-least = 0.5", "against-best = [\"luks2\"], at-least = 0.97");
+    let (verdict, why) = said(&itself, |_| {});
+    assert!(verdict == "Still true" && why.ends_with("luks2 is the best itself."), "{why}");
 }
