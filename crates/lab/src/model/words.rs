@@ -39,8 +39,11 @@ pub(crate) fn rate(bytes_per_s: f64) -> String {
     }
 }
 
-/// A share as per cent.
+/// A share as per cent; a dash for what is no number.
 pub(crate) fn percent(share: f64) -> String {
+    if !share.is_finite() {
+        return "–".into();
+    }
     // No "-0.0".
     let value = (share * 1000.0).round() / 10.0;
     format!("{:.1}", if value == 0.0 { 0.0 } else { value })

@@ -6,7 +6,7 @@ use crate::measure::workloads::filesystems::not_done;
 use crate::model::figures::{Run, Unit};
 use crate::model::plan::Backing;
 use crate::model::published::Figure;
-use crate::model::statistics::{self, LossVerdict};
+use crate::model::statistics::{self, Loss, LossVerdict};
 use crate::model::study::{
     ConclusionCheck, ShownPart, Study, StudyColumn, StudyConclusion, StudyMedium, StudyRow, StudyTable,
 };
@@ -20,6 +20,9 @@ const USER_MODE_LINUX: &str = "UML";
 /// Why a run there has no figures: its system calls and its disk cost what they do nowhere else.
 const NO_MACHINE: &str =
     "This run was made in user-mode Linux, which shows whether something works, and not how fast it is.";
+
+/// What the reason begins with where an error is one.
+pub(crate) const FAILED: &str = "It failed: ";
 
 /// Why a figure is missing where nothing else says so.
 const NONE: &str = "This run has no figure for it.";
@@ -68,6 +71,8 @@ pub struct StudyCell<'a> {
     pub row: &'a str,
     /// Title of the column.
     pub column: &'a str,
+    /// Name of the workload.
+    pub workload: Option<&'a str>,
     /// Name of the facility, with its medium where it is not the first.
     pub facility: Option<String>,
     /// What the figures count, here and there; nothing where the study's could not be converted.
@@ -93,7 +98,7 @@ pub enum OwnFigure {
         /// How many samples.
         samples: usize,
         /// What is lost against the baseline.
-        loss: Option<f64>,
+        loss: Option<Loss>,
     },
     /// It was not measured: why.
     Missing(String),
@@ -152,7 +157,8 @@ fn cell<'a>(
     let (theirs, printed) = published((study, run), table, row, column, measured).unzip();
     let nothing = here == OwnFigure::Nothing && theirs.is_none();
     let unit = measured.or(printed.flatten());
-    (!nothing).then_some(StudyCell { row: &row.title, column: &column.title, facility, unit, here, theirs })
+    let workload = row.workload.as_deref().or(column.workload.as_deref());
+    (!nothing).then_some(StudyCell { row: &row.title, column: &column.title, workload, facility, unit, here, theirs })
 }
 
 /// The published figure and its unit, which is none where it has another one than what was measured.
@@ -233,7 +239,7 @@ fn no_medium(medium: usize) -> String {
 /// # Errors
 /// Why there is none.
 fn shown(cell: &summary::Cell, show: ShownPart) -> Result<(OwnFigure, Unit), String> {
-    let (samples, of_loss) = (cell.samples.len(), cell.loss.as_ref().map(|l| l.loss));
+    let (samples, of_loss) = (cell.samples.len(), cell.loss.clone());
     match show {
         ShownPart::Figure => {
             let here =
@@ -260,7 +266,7 @@ fn why(run: &Run, Meant { workload, series, .. }: Meant<'_>, facility: &str) -> 
     let failed = |f: &&crate::model::figures::RunFailure| {
         f.facility == facility && f.workload.as_deref().is_none_or(|of| of == workload)
     };
-    let failure = run.failures.iter().find(failed).map(|f| format!("It failed: {}", f.error.replace('\n', " ")));
+    let failure = run.failures.iter().find(failed).map(|f| format!("{FAILED}{}", f.error.replace('\n', " ")));
     let reason = of_facility.or(of_workload).or(of_pair).or(failure);
     reason.unwrap_or_else(|| NONE.into())
 }

@@ -31,7 +31,7 @@ fn extras() -> Vec<Extra> {
         text: vec!["The HP EliteBook of 2010 lost 92 %; <this> machine loses less.".into()],
         columns: vec!["study".into(), "loss %".into()],
         rows: vec![vec!["BSI 2010".into(), "92.0".into()], vec!["Linux 2013".into(), "97.8".into()]],
-        chart: None,
+        ..Extra::default()
     }]
 }
 
@@ -133,14 +133,14 @@ fn a_browser_shows_every_chart() {
     assert!(titles(&page) > 40, "{}", titles(&page));
     assert_eq!(titles(&dom), titles(&page));
     for title in [
-        "dd: sequential transfers by block size, write, MB/s by block size in bytes (K is 1024)",
-        "dd: sequential transfers by block size, read, loss against the baseline by block size in bytes (K is 1024)",
-        "Operations as IOzone's, file of 64 MiB: writer, MB/s by block size in bytes (K is 1024)",
+        "dd: sequential transfers by block size, write, MB/s by block size in bytes (K is 1024): luks2",
+        "dd: sequential transfers by block size, read, loss against the baseline by block size in bytes (K is 1024): luks2",
+        "Operations as IOzone's, file of 64 MiB: writer, MB/s by block size in bytes (K is 1024): luks2",
         "fio: random and sequential requests, latency, µs",
         "fio: random and sequential requests, processor time against throughput",
         "Bonnie++, throughput, loss against the baseline",
-        "Dbench by clients, throughput, MB/s by clients",
-        "Making, unlocking and holding volumes, memory, MiB by open volumes",
+        "Dbench by clients, throughput, MB/s by clients: luks2",
+        "Making, unlocking and holding volumes, memory, MiB by open volumes: luks2",
         "Seek trace, luks2: a file written and then read at random",
         "Ciphers in memory, MB/s by buffer size",
     ] {
@@ -283,7 +283,10 @@ title = "dd"
 differs = "Much."
 chart = true
 published = { platform = "HP EliteBook 8540p", cpu_mode = "QuadCore 64-bit", power_mode = "performance" }
-row = [{ title = "4 KiB", workload = "dd", operation = "write", x = 4096, published = { parameter = "block size 4096 B", direction = "write" } }]
+row = [
+    { title = "4 KiB", workload = "dd", operation = "write", x = 4096, published = { parameter = "block size 4096 B", direction = "write" } },
+    { title = "512 B", workload = "dd", operation = "write", x = 512, published = { parameter = "block size 512 B", direction = "write" } },
+]
 column = [
     { title = "nothing", facility = "plain", published = { table = "6", facility = "none" } },
     { title = "AES", facility = "luks2", published = { table = "8", cipher = "AES-XTS", aes_acceleration = "off" }, against = "nothing" },
@@ -332,12 +335,11 @@ fn the_published_figure_stands_beside_ours() {
     assert_eq!((aes[6].as_str(), aes[7].as_str()), ("148", "92.0"), "{aes:?}");
     let zfs = rows.iter().find(|row| row[1] == "ZFS").expect("a row");
     assert_eq!((zfs[3].as_str(), zfs[6].as_str()), ("–", ""));
-    assert!(
-        extras[1].text.iter().any(|t| t == "Not measured here: zfs: the program zpool is not installed"),
-        "{extras:?}"
-    );
+    let text = RunReport { run: &run, summary: &summary, extras: &[] }.text();
+    assert_eq!(text.matches("the program zpool is not installed").count(), 1, "{text}");
+    assert!(text.contains("- zfs (dd): the program zpool is not installed"), "{text}");
     let csv = RunReport { run: &run, summary: &summary, extras: &[] }.study_csv();
-    assert_eq!(csv.lines().count(), 4, "{csv}");
+    assert_eq!(csv.lines().count(), 7, "{csv}");
 }
 
 #[test]
@@ -360,26 +362,31 @@ fn what_cannot_be_compared_is_not() {
     run.machine.cpu_model = "UML".into();
     let extras = Extra::of_study(&run, &Summary::of(&run));
     assert!(extras[1].rows.iter().all(|row| row[3] == "–" || row[3].is_empty()), "{extras:?}");
-    assert!(extras[1].text.iter().any(|text| text.contains("user-mode Linux")), "{extras:?}");
-    let said = &extras.last().expect("conclusions").text;
-    assert!(said[1..].iter().all(|text| text.starts_with("Cannot be said")), "{said:?}");
+    let summary = Summary::of(&run);
+    let text = RunReport { run: &run, summary: &summary, extras: &[] }.text();
+    assert_eq!(text.matches("user-mode Linux").count(), 1, "{text}");
+    let said = &extras.last().expect("conclusions").rows;
+    assert!(said.iter().all(|row| row[3] == "Cannot be said"), "{said:?}");
 }
 
 #[test]
 fn conclusions_are_judged_by_whole_intervals() {
     let run = repeating();
     let extras = Extra::of_study(&run, &Summary::of(&run));
-    let said = &extras.last().expect("conclusions").text;
-    for words in
-        ["Still true: It is fast.", "No longer: It is slow.", "Cannot be said: It is at 82 %", "Cannot be said: ZFS"]
-    {
-        assert!(said.iter().any(|text| text.starts_with(words)), "{words}: {said:?}");
+    let said = &extras.last().expect("conclusions").rows;
+    for (text, verdict) in [
+        ("It is fast.", "Still true"),
+        ("It is slow.", "No longer"),
+        ("It is at 82 %", "Cannot be said"),
+        ("ZFS", "Cannot be said"),
+    ] {
+        assert!(said.iter().any(|row| row[0].starts_with(text) && row[3] == verdict), "{text}: {said:?}");
     }
-    assert!(said.iter().any(|text| text.contains("zpool")), "{said:?}");
+    assert!(said.iter().any(|row| row[2].contains("zpool")), "{said:?}");
     let few = Run { passes: run.passes.iter().filter(|p| p.round < Some(3)).cloned().collect(), ..run };
     let extras = Extra::of_study(&few, &Summary::of(&few));
-    let said = &extras.last().expect("conclusions").text;
-    assert!(said[1..].iter().all(|text| text.starts_with("Cannot be said")), "{said:?}");
+    let said = &extras.last().expect("conclusions").rows;
+    assert!(said.iter().all(|row| row[3] == "Cannot be said"), "{said:?}");
 }
 
 #[test]
@@ -396,13 +403,85 @@ fn every_report_has_the_tables_and_a_stored_run_keeps_them() {
     assert!(markdown.contains("\n| what | nothing | AES |\n") && markdown.contains("\n|---|---|"), "{markdown}");
     assert!(markdown.contains("<br>study: 148 (−92.0 %) |"), "{markdown}");
     for of in [&text, &page, &json, &markdown] {
-        assert!(of.contains("Table 8: dd") && of.contains("Much.") && of.contains("No longer: It is slow."));
+        assert!(of.contains("Table 8: dd") && of.contains("Much.") && of.contains("No longer"));
     }
-    assert!(page.contains("<title>Table 8: dd</title>"), "the chart");
+    assert!(text.contains("- No longer: It is slow.") && markdown.contains("| It is slow. | 5.3 |"), "{text}");
+    assert!(page.contains("<title>Table 8: dd: loss here and in the study</title>"), "the chart");
+    let at = |words: &str| page.find(words).unwrap_or_else(|| panic!("no {words}"));
+    assert!(page.contains("<h1>a study, repeated on this machine</h1>"));
+    assert!(at("Before you believe it") < at("It is slow.") && at("It is slow.") < at("<h2>Table 8: dd</h2>"));
+    assert!(at("<h2>Table 8: dd</h2>") < at("<h2>Findings</h2>"));
     assert!(text.contains("5 to 12 passes") && text.contains("data of 1.0 %"), "{text}");
     let mut broken = run.clone();
     let study = Study { about: "\u{1b}[0m".into(), ..run.plan.study().expect("a study").clone() };
     broken.plan = RunPlan::new((*run.plan).clone(), Some(study));
     let error = stored_again(&serde_json::to_string(&broken).expect("JSON")).expect_err("refused");
     assert!(error.to_string().contains("not one line"), "{error}");
+}
+
+/// Each stored run in each form that people read.
+#[test]
+fn every_figure_of_a_stored_run_has_a_unit() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/studies");
+    let mut seen = 0;
+    for file in fs::read_dir(folder).expect("runs").map(|entry| entry.expect("a file").path()) {
+        let unpacked = Command::new("gzip").arg("-dc").arg(&file).output().expect("gzip").stdout;
+        let run = stored_again(&String::from_utf8_lossy(&unpacked)).expect("a run");
+        let summary = Summary::of(&run);
+        let extras = [Extra::of_study(&run, &summary), Extra::published(&run, &summary)].concat();
+        let report = RunReport { run: &run, summary: &summary, extras: &extras };
+        let (page, markdown) = (report.html().expect("a page"), report.study_markdown());
+        for form in [&page, &markdown, &report.text()] {
+            let words = form.split(|c: char| !c.is_alphabetic());
+            assert!(!words.into_iter().any(|word| ["inf", "NaN"].contains(&word)), "{}", file.display());
+            assert!(!form.contains("– %") && !form.contains("…</text>"), "{}", file.display());
+        }
+        let tables = page.split("<table>").skip(1).map(|table| table.split("</table>").next().unwrap_or_default());
+        let tables: Vec<Vec<Vec<String>>> = tables.map(rows_of_page).chain(tables_of_markdown(&markdown)).collect();
+        for table in tables {
+            let heading = table[0].clone();
+            for row in &table[1..] {
+                for (name, cell) in heading.iter().zip(row).skip(1) {
+                    let of_row = heading.iter().position(|name| name == "unit").is_some_and(|at| !row[at].is_empty());
+                    let known =
+                        of_row || has_unit(name) || has_unit(cell) || row[0].rsplit(", ").next().is_some_and(has_unit);
+                    assert!(known || !is_bare(cell), "{}: {name}: {row:?}", file.display());
+                }
+            }
+        }
+        seen += 1;
+    }
+    assert!(seen >= 5, "{seen} runs");
+}
+
+fn rows_of_page(table: &str) -> Vec<Vec<String>> {
+    let cells = |row: &str| {
+        let cells =
+            row.split("<t").skip(1).filter_map(|cell| Some(cell.split_once('>')?.1.split('<').next()?.to_owned()));
+        cells.collect()
+    };
+    table.split("<tr>").skip(1).map(cells).collect()
+}
+
+fn tables_of_markdown(text: &str) -> impl Iterator<Item = Vec<Vec<String>>> {
+    let cells = |line: &str| line.trim_matches('|').split(" | ").map(|cell| cell.trim().to_owned()).collect();
+    let lines: Vec<&str> = text.lines().collect();
+    let tables =
+        lines.split(|line| !line.starts_with("| ") && !line.starts_with("|---")).filter(|table| table.len() > 1);
+    let tables =
+        tables.map(move |table| table.iter().filter(|line| !line.starts_with("|---")).map(|l| cells(l)).collect());
+    tables.collect::<Vec<_>>().into_iter()
+}
+
+/// A number, or several, with nothing that says of what.
+fn is_bare(cell: &str) -> bool {
+    cell.contains(|c: char| c.is_ascii_digit()) && !cell.contains(|c: char| c.is_alphabetic() || matches!(c, '%' | '/'))
+}
+
+fn has_unit(text: &str) -> bool {
+    let units = [
+        "MB/s", "s/GB", "GiB", "MiB", "KiB", "s", "ms", "µs", "second", "%", "n", "count", "times", "requests",
+        "bytes", "B",
+    ];
+    text.split([' ', ',']).any(|word| units.contains(&word))
 }

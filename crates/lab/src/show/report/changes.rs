@@ -81,6 +81,7 @@ impl RunChanges {
             columns: headings.map(|heading| heading.trim_start_matches('>').to_owned()).to_vec(),
             rows: rows.into_iter().map(Vec::from).collect(),
             chart: None,
+            page: Default::default(),
         }
     }
 

@@ -65,26 +65,6 @@ pub(super) fn method(run: &Run) -> Vec<String> {
     ]
 }
 
-/// Subjects, and why.
-type Reasons = Vec<(String, String)>;
-
-/// What was left out and why, and what failed: subject and reason.
-pub(super) fn missing(run: &Run) -> (Reasons, Reasons) {
-    let facilities = run.facilities.iter().map(|f| (&f.name, &f.left_out));
-    let workloads = run.workloads.iter().map(|w| (&w.name, &w.left_out));
-    let left_out = facilities.chain(workloads).filter_map(|(name, why)| Some((name.clone(), why.clone()?))).collect();
-    let failures = run.failures.iter().map(|f| {
-        let workload = f.workload.as_deref().unwrap_or("before any workload");
-        let when = match (&f.workload, f.round) {
-            (None, _) => String::new(),
-            (_, Some(round)) => format!(", round {}", round + 1),
-            (_, None) => ", warm-up".into(),
-        };
-        (format!("{}, {workload}{when}", f.facility), f.error.trim().to_owned())
-    });
-    (left_out, failures.collect())
-}
-
 fn or_none(text: String) -> String {
     if text.is_empty() { "none".into() } else { text }
 }

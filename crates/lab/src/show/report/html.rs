@@ -7,35 +7,46 @@ mod sections;
 use askama::Template;
 use claviger_engine::{Error, Result};
 
-use super::Extra;
-use super::facts::{facts, method, missing};
+use super::facts::{facts, method};
+use super::missing::{failures, other_notes, unmeasured};
 use super::run::{RunReport, is_numeric};
+use super::{Extra, PagePart};
 use crate::model::figures::Run;
 use canvas::Look;
-use sections::{Ciphers, Section};
+use sections::{Ciphers, Drawing, Section};
 
 /// Findings that are shown at once, and notes.
 const AT_ONCE: usize = 8;
+
+/// Characters of a cell that is given room for words.
+const LONG: usize = 40;
 
 /// The page of a run.
 pub(super) fn page(report: &RunReport) -> Result<String> {
     let run = report.run;
     let looks = Looks::of(run);
-    let (left_out, failures) = missing(run);
+    let mut extras: Vec<&Extra> = report.extras.iter().collect();
+    extras.sort_by_key(|extra| extra.page);
+    let of_study = extras.iter().take_while(|extra| extra.page != PagePart::Last).count();
+    let mut study = extras.into_iter().enumerate().map(extra).collect::<Result<Vec<_>>>()?;
+    let last = study.split_off(of_study);
+    let notes = other_notes(run);
     let measured = run.workloads.iter().filter(|w| w.left_out.is_none());
     let page = Page {
         style: include_str!("../../../templates/run.css").to_owned() + &canvas::dark_style(),
+        title: report.title(),
         subtitle: subtitle(run),
+        study,
         glance: sections::glance(report),
         findings: first(&report.summary.findings),
         warnings: report.warnings(),
-        notes: first(&run.notes),
-        failures,
-        left_out,
+        notes: first(&notes),
+        failures: failures(run),
+        left_out: unmeasured(run, report.summary).into_iter().map(|u| (u.what(), u.why)).collect(),
         facilities: facilities(run, &looks)?,
         sections: measured.map(|w| sections::section(report, w, &looks)).collect::<Result<_>>()?,
         ciphers: sections::ciphers(&run.ciphers)?,
-        extras: report.extras.iter().map(extra).collect::<Result<_>>()?,
+        extras: last,
         facts: facts(run),
         method: method(run),
         version: env!("CARGO_PKG_VERSION"),
@@ -47,7 +58,10 @@ pub(super) fn page(report: &RunReport) -> Result<String> {
 #[template(path = "run.html")]
 struct Page<'a> {
     style: String,
+    title: String,
     subtitle: String,
+    /// What comes first: the study, its conclusions and its tables.
+    study: Vec<ExtraSection<'a>>,
     glance: Option<Table>,
     /// Those that are shown at once, and the others. The same of notes.
     findings: (&'a [String], &'a [String]),
@@ -130,19 +144,26 @@ fn facilities<'a>(run: &'a Run, looks: &Looks) -> Result<Vec<Facility<'a>>> {
 
 /// An extra with its table.
 struct ExtraSection<'a> {
+    id: String,
     title: &'a str,
     text: &'a [String],
-    chart: Option<String>,
+    charts: Vec<Drawing>,
     table: Option<Table>,
 }
 
-fn extra(extra: &Extra) -> Result<ExtraSection<'_>> {
-    let cell = |text: &String| TableCell::new(text, if is_numeric(text) { "n" } else { "" });
+fn extra((number, extra): (usize, &Extra)) -> Result<ExtraSection<'_>> {
+    let class = |text: &str| match text.chars().count() {
+        _ if is_numeric(text) => "n",
+        n if n > LONG => "words",
+        _ => "",
+    };
+    let cell = |text: &String| TableCell::new(text, class(text));
     let rows = extra.rows.iter().map(|row| row.iter().map(cell).collect()).collect();
     let table = Table::new(&extra.title, extra.columns.iter().map(String::as_str), rows);
-    let chart = extra.chart.as_ref().map(sections::extra_chart).transpose()?;
+    let charts = extra.chart.as_ref().map(|chart| sections::extra_charts(&extra.title, chart)).transpose()?;
     let table = (!extra.columns.is_empty()).then_some(table);
-    Ok(ExtraSection { title: &extra.title, text: &extra.text, chart, table })
+    let (id, charts) = (format!("e-{number}"), charts.unwrap_or_default());
+    Ok(ExtraSection { id, title: &extra.title, text: &extra.text, charts, table })
 }
 
 fn first(sentences: &[String]) -> (&[String], &[String]) {

@@ -10,6 +10,7 @@ mod changes;
 mod derivation;
 mod facts;
 mod html;
+mod missing;
 mod panels;
 mod published;
 mod recommend;
@@ -23,7 +24,7 @@ mod table;
 pub use run::RunReport;
 pub use table::{csv, hanging};
 
-use crate::model::figures::Run;
+use crate::model::figures::{Axis, Run};
 use crate::show::published::{ciphers_beside, laid_beside};
 use crate::show::summary::Summary;
 
@@ -45,51 +46,41 @@ pub struct Extra {
     /// A chart of them, on a page.
     #[serde(skip)]
     pub chart: Option<Chart>,
+    /// Where it stands on a page.
+    #[serde(skip)]
+    pub page: PagePart,
 }
 
-/// What is drawn of a table.
+/// The part of a page in which a section stands, in the order of the page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PagePart {
+    /// What is repeated.
+    Study,
+    /// What the study concluded; in each row, the verdict is last.
+    Verdicts,
+    /// The study's tables.
+    Tables,
+    /// After the run's own figures.
+    #[default]
+    Last,
+}
+
+/// What is drawn of a table: losses here beside those that were published. What has only one of them is in the table alone.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Chart {
-    /// Bars.
-    Bars(BarChart),
-    /// Lines, one chart after the other.
-    Lines(Vec<LineChart>),
+    /// Bars in groups, each with a heading; what each pair is of.
+    Bars(Vec<(String, Vec<(String, LossPair)>)>),
+    /// Small charts on one scale over this axis, each with its title and the pairs at their places.
+    Lines(Axis, Vec<(String, Vec<(f64, LossPair)>)>),
 }
 
-/// Lines over an axis of bytes or of a number.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LineChart {
-    /// For people.
-    pub title: String,
-    /// Of the figures.
-    pub unit: String,
-    /// What each is called, and its points.
-    pub lines: Vec<(String, Vec<ChartPoint>)>,
-}
-
-/// A place on an axis, and the figure there with the lower and upper end of its interval.
-pub type ChartPoint = (f64, [f64; 3]);
-
-/// Bars in groups, each with a heading and a scale of its own.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct BarChart {
-    /// For people.
-    pub title: String,
-    /// Headings and bars.
-    pub groups: Vec<(String, Vec<ChartBar>)>,
-}
-
-/// A bar of a [`BarChart`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct ChartBar {
-    /// What stands beside it.
-    pub name: String,
-    /// The figure, and the lower and upper end of its interval.
-    pub figure: [f64; 3],
-    /// What is written behind it.
-    pub text: String,
-    /// Whether it was published, and not measured here.
-    pub published: bool,
+/// What is lost here and in a study: 0.12 is 12 %.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LossPair {
+    /// The loss, and the lower and upper end of its interval.
+    pub here: [f64; 3],
+    /// The published loss.
+    pub theirs: f64,
 }
 
 impl Extra {

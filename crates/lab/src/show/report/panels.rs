@@ -192,7 +192,7 @@ impl Scale {
             Unit::Seconds | Unit::CostSeconds => &[(1.0, "s"), (1e-3, "ms"), (1e-6, "µs")],
             Unit::Bytes => &[(1_073_741_824.0, "GiB"), (1_048_576.0, "MiB"), (1024.0, "KiB")],
             Unit::Share => &[(0.01, "%")],
-            Unit::Count => &[(1.0, "")],
+            Unit::Count => &[(1.0, "count")],
         };
         let fits = units.iter().find(|(one, _)| middle >= *one).or(units.last());
         let (one, name) = fits.copied().unwrap_or((1.0, ""));

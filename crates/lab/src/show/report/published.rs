@@ -169,6 +169,7 @@ pub(super) fn losses_section(beside: &[LossesBeside]) -> Option<Extra> {
         columns: ["figure", "where", "what", "loss %", "source or verdict"].map(String::from).to_vec(),
         rows: rows.collect(),
         chart: None,
+        page: Default::default(),
     })
 }
 
@@ -228,13 +229,14 @@ pub(super) fn ciphers_section(beside: &[CipherBeside]) -> Option<Extra> {
         columns: CIPHER_COLUMNS.map(|name| name.trim_start_matches('>').to_owned()).to_vec(),
         rows,
         chart: None,
+        page: Default::default(),
     })
 }
 
 const CIPHERS: &str =
     "Mean of encryption and decryption of a buffer in memory; for each machine of the studies, its fastest setting.";
 
-const CIPHER_COLUMNS: [&str; 8] = ["cipher", "buffer", "machine", "AES", ">MB/s", ">here", ">times", "source"];
+const CIPHER_COLUMNS: [&str; 8] = ["cipher", "buffer", "machine", "AES", ">MB/s", ">here, MB/s", ">times", "source"];
 
 fn cipher_rows(beside: &CipherBeside) -> impl Iterator<Item = [String; 8]> {
     beside.theirs.iter().map(|theirs| {

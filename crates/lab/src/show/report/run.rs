@@ -9,10 +9,11 @@ use crate::model::statistics::LossVerdict;
 use crate::model::words::{case_words, number, percent, printable, word};
 use crate::show::summary::{Cell, Summary};
 
-use super::facts::{facts, method, missing};
+use super::facts::{facts, method};
+use super::missing::{failures, other_notes, unmeasured};
 use super::panels::{Kind, Panel, Scale, axis_words, panels, strays, tick};
-use super::table::{WIDTH, bar, csv_record, optional, table, wrapped};
-use super::{CsvRecord, Extra, Text, csv, html};
+use super::table::{WIDTH, bar, csv_record, hanging, optional, table, wrapped};
+use super::{CsvRecord, Extra, PagePart, Text, csv, html};
 
 /// A run with what it shows, and what else is to be told of it.
 #[derive(Clone, Copy, Debug)]
@@ -123,18 +124,19 @@ pub(super) fn exact(value: f64) -> String {
 
 impl Text for RunReport<'_> {
     fn text(&self) -> String {
-        let mut text = String::from("What encryption costs on this machine\n");
-        let (left_out, failures) = missing(self.run);
+        let mut text = self.title() + "\n";
         // Before all else, and only once.
         let (first, warnings): (Vec<_>, Vec<_>) =
             self.warnings().into_iter().partition(|w| self.run.disturbance().message.as_ref() == Some(w));
         text += &listed("Disturbed", &first);
-        text += &listed("Findings", &self.summary.findings);
         text += &listed("Warnings", &warnings);
-        text += &listed("Notes", &self.run.notes);
-        let reasons = |list: &[(String, String)]| list.iter().map(|(a, b)| format!("{a}: {b}")).collect::<Vec<_>>();
-        text += &listed("Failed", &reasons(&failures));
-        text += &listed("Left out", &reasons(&left_out));
+        text += &listed("Findings", &self.summary.findings);
+        text += &listed("Notes", &other_notes(self.run));
+        let failed = failures(self.run).into_iter().map(|(what, error)| format!("{what}: {error}"));
+        text += &listed("Failed", &failed.collect::<Vec<_>>());
+        let left_out = unmeasured(self.run, self.summary);
+        text +=
+            &listed("Not measured", &left_out.iter().map(|u| format!("{}: {}", u.what(), u.why)).collect::<Vec<_>>());
         text += "\nMachine and method\n";
         for (name, value) in facts(self.run) {
             text += &wrapped(&format!("{name}: {value}"));
@@ -161,6 +163,14 @@ impl Text for RunReport<'_> {
 }
 
 impl RunReport<'_> {
+    /// What the report is of: the study, where one is repeated.
+    pub(super) fn title(&self) -> String {
+        match self.run.plan.study() {
+            Some(study) => format!("{}, repeated on this machine", study.title),
+            None => "What encryption costs on this machine".to_owned(),
+        }
+    }
+
     /// The summary's warnings, and one for figures that cannot be shown.
     pub(super) fn warnings(&self) -> Vec<String> {
         let stray = match strays(self.summary) {
@@ -201,9 +211,21 @@ fn extra_text(extra: &Extra) -> String {
         let numeric = |column: usize| extra.rows.iter().all(|row| row.get(column).is_none_or(|cell| is_numeric(cell)));
         let columns = extra.columns.iter().enumerate();
         let headings = columns.map(|(i, name)| if numeric(i) { format!(">{name}") } else { name.clone() });
-        text += &format!("\n{}", table(headings, extra.rows.iter().cloned()));
+        let rows = match extra.page {
+            PagePart::Verdicts => extra.rows.iter().map(|row| paragraph(extra, row)).collect(),
+            _ => table(headings, extra.rows.iter().cloned()),
+        };
+        text += &format!("\n{rows}");
     }
     text
+}
+
+/// A row whose cells are sentences: the last cell and the first one, and below them the others.
+fn paragraph(extra: &Extra, row: &[String]) -> String {
+    let [first, others @ .., last] = row else { return String::new() };
+    let others = extra.columns.iter().skip(1).zip(others).filter(|(_, cell)| !cell.is_empty());
+    let others = others.map(|(heading, cell)| hanging("  ", "    ", &format!("{heading}: {cell}")));
+    hanging("- ", "  ", &format!("{last}: {first}")) + &others.collect::<String>()
 }
 
 /// Whether a cell of a table is a number, an interval of numbers or nothing, and goes to the right.

@@ -1,8 +1,6 @@
 //! The tables and conclusions of a repeated study as sections of a report.
 
-use std::collections::BTreeSet;
-
-use crate::model::figures::Run;
+use crate::model::figures::{Axis, Run};
 use crate::model::plan::Backing;
 use crate::model::study::{Scenario, Study, StudyTable};
 use crate::model::words::{percent, printable, size, word};
@@ -10,17 +8,18 @@ use crate::show::recommend::{Measured, Recommendation, recommend};
 use crate::show::study::{FilledTable, JudgedConclusion, OwnFigure, StudyCell, conclusions, filled};
 use crate::show::summary::Summary;
 
+use super::missing::unmeasured;
 use super::panels::{Scale, once};
 use super::run::exact;
 use super::table::optional;
-use super::{BarChart, Chart, ChartBar, ChartPoint, CsvRecord, Extra, LineChart};
+use super::{Chart, CsvRecord, Extra, LossPair, PagePart};
 
 /// Sections of the study that this run repeats; none where it repeats no study.
 pub(super) fn sections(run: &Run, summary: &Summary) -> Vec<Extra> {
     let Some(study) = run.plan.study() else { return Vec::new() };
     let tables = filled(study, run, summary);
     let judged = conclusions(study, run, summary);
-    let tables = tables.iter().map(table);
+    let tables = tables.iter().map(|filled| table(filled, summary));
     [about(study, run)].into_iter().chain(tables).chain((!judged.is_empty()).then(|| claims(&judged))).collect()
 }
 
@@ -51,7 +50,12 @@ fn about(study: &Study, run: &Run) -> Extra {
         percent(plan.scale),
         size(plan.size),
     );
-    Extra { title: format!("{ABOUT}{}", study.title), text: vec![study.about.clone(), size], ..Extra::default() }
+    Extra {
+        title: format!("{ABOUT}{}", study.title),
+        text: vec![study.about.clone(), size],
+        page: PagePart::Study,
+        ..Extra::default()
+    }
 }
 
 /// What was found, and the tables with a column for each facility, in Markdown for the documentation.
@@ -65,13 +69,27 @@ pub(super) fn markdown(run: &Run, summary: &Summary) -> String {
     let title = head.title.trim_start_matches(ABOUT).to_owned();
     let mut text = section("##", &title, head.text.into_iter().chain([on]));
     if !judged.is_empty() {
-        let (method, said) = claims.text.split_first().expect("the method comes first");
-        text += &section("###", &claims.title, [method.clone()].into_iter());
-        said.iter().for_each(|said| text += &format!("- {}\n", escaped(said)));
-        text.push('\n');
+        text += &section("###", &claims.title, claims.text.into_iter());
+        text += &markdown_rows(&claims.columns, &claims.rows);
+    }
+    let missing = unmeasured(run, summary);
+    if !missing.is_empty() {
+        text += &section("###", "Not measured here", std::iter::empty());
+        text += &markdown_rows(&MISSING, &missing.iter().map(|u| [u.why.clone(), u.what()]).collect::<Vec<_>>());
     }
     filled(study, run, summary).iter().for_each(|filled| text += &markdown_table(filled));
     text
+}
+
+/// Headings of what was not measured.
+const MISSING: [&str; 2] = ["why", "facilities (workloads)"];
+
+/// A table in Markdown, and an empty line.
+fn markdown_rows(columns: &[impl AsRef<str>], rows: &[impl AsRef<[String]>]) -> String {
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let head: Vec<String> = columns.iter().map(|name| escaped(name.as_ref())).collect();
+    let rows = rows.iter().map(|row| line(&row.as_ref().iter().map(|cell| escaped(cell)).collect::<Vec<_>>()));
+    format!("{}|{}\n{}\n", line(&head), "---|".repeat(head.len()), rows.collect::<String>())
 }
 
 fn section(level: &str, title: &str, paragraphs: impl Iterator<Item = String>) -> String {
@@ -99,10 +117,7 @@ fn markdown_table(filled: &FilledTable<'_>) -> String {
     let found = |row: &str, column: &str| filled.cells.iter().find(|c| (c.row, c.column) == (row, column));
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     if !filled.table.scenarios.is_empty() {
-        let lines = [ADVISED.map(str::to_owned)].into_iter().chain(advised(filled));
-        let mut lines = lines.map(|cells| line(cells.iter().map(|cell| escaped(cell)).collect()));
-        let head = lines.next().unwrap_or_default();
-        return format!("{text}{head}|{}\n{}\n", "---|".repeat(ADVISED.len()), lines.collect::<String>());
+        return text + &markdown_rows(&ADVISED, &advised(filled).collect::<Vec<_>>());
     }
     for (number, of) in rows.iter().enumerate() {
         if number == 0 {
@@ -111,10 +126,7 @@ fn markdown_table(filled: &FilledTable<'_>) -> String {
         }
         let first = columns.iter().find_map(|column| found(of, column).filter(|cell| ours(cell)));
         let unit = first.and_then(|cell| scale(filled, cell));
-        let what = match unit {
-            Some(unit) if !unit.name.is_empty() => format!("{of}, {}", unit.name),
-            _ => (*of).to_owned(),
-        };
+        let what = unit.map_or_else(|| (*of).to_owned(), |unit| format!("{of}, {}", unit.name));
         let of_row = |cell: &StudyCell<'_>| unit.filter(|_| first.is_some_and(|first| first.unit == cell.unit));
         let cells =
             columns.iter().map(|column| found(of, column).map(|cell| both(cell, of_row(cell))).unwrap_or_default());
@@ -160,18 +172,18 @@ const ABOUT: &str = "The study: ";
 const FEWEST: usize = 3;
 
 const COLUMNS: [&str; 9] =
-    ["what", "with", "unit", "here", "95 %", "lost here %", "the study", "lost there %", "times"];
+    ["what", "with", "unit", "here", "95 % interval", "lost here %", "the study", "lost there %", "times"];
 
-fn table(filled: &FilledTable<'_>) -> Extra {
+fn table(filled: &FilledTable<'_>, summary: &Summary) -> Extra {
     let (title, text) = words(filled);
+    let page = PagePart::Tables;
     if !filled.table.scenarios.is_empty() {
         let rows = advised(filled).map(|cells| cells.to_vec()).collect();
-        return Extra { title, text, columns: ADVISED.map(str::to_owned).to_vec(), rows, chart: None };
+        return Extra { title, text, columns: ADVISED.map(str::to_owned).to_vec(), rows, chart: None, page };
     }
     let rows = filled.cells.iter().map(|cell| row(cell, scale(filled, cell)).to_vec()).collect();
-    let chart =
-        filled.table.chart.then(|| lines(&title, filled).unwrap_or_else(|| Chart::Bars(bar_chart(&title, filled))));
-    Extra { title, text, columns: COLUMNS.map(str::to_owned).to_vec(), rows, chart }
+    let chart = if filled.table.chart { lines(filled, summary).or_else(|| bars(filled)) } else { None };
+    Extra { title, text, columns: COLUMNS.map(str::to_owned).to_vec(), rows, chart, page }
 }
 
 /// What is advised in each scenario.
@@ -198,28 +210,7 @@ fn words(filled: &FilledTable<'_>) -> (String, Vec<String>) {
     let number = &filled.table.number;
     let title =
         if number.is_empty() { filled.table.title.clone() } else { format!("{number}: {}", filled.table.title) };
-    let reason = |cell: &'_ StudyCell<'_>| match &cell.here {
-        OwnFigure::Missing(why) => Some(why.clone()),
-        _ => None,
-    };
-    let reasons: BTreeSet<String> = filled.cells.iter().filter_map(reason).collect();
-    let one_for_all =
-        reasons.len() == 1 && !filled.cells.iter().any(|cell| matches!(cell.here, OwnFigure::Figure { .. }));
-    let missing = filled.cells.iter().filter_map(|cell| match one_for_all {
-        true => Some(format!("Not measured here: {}", reason(cell)?)),
-        false => Some(format!("Not measured here: {}: {}", not_measured(filled, cell), reason(cell)?)),
-    });
-    (title, [format!("What differs: {}", filled.table.differs)].into_iter().chain(once(missing)).collect())
-}
-
-/// The facility of a cell without a figure, and the row where the facility has figures of others.
-fn not_measured(filled: &FilledTable<'_>, cell: &StudyCell<'_>) -> String {
-    let facility = cell.facility.as_deref().unwrap_or(cell.column);
-    let mut of_facility = filled.cells.iter().filter(|other| other.facility == cell.facility);
-    match of_facility.any(|other| matches!(other.here, OwnFigure::Figure { .. })) {
-        true => format!("{facility}, {}", cell.row),
-        false => facility.to_owned(),
-    }
+    (title, vec![format!("What differs: {}", filled.table.differs)])
 }
 
 /// The unit of all figures of a row.
@@ -229,13 +220,13 @@ fn scale(filled: &FilledTable<'_>, cell: &StudyCell<'_>) -> Option<Scale> {
 }
 
 fn row(cell: &StudyCell<'_>, scale: Option<Scale>) -> [String; 9] {
-    let share = |loss: Option<f64>| loss.map(percent).unwrap_or_default();
+    let share = |loss: Option<f64>| loss.filter(|loss| loss.is_finite()).map(percent).unwrap_or_default();
     let written = |value: f64| scale.map_or_else(|| value.to_string(), |scale| scale.text(value));
     let (here, interval, loss) = match &cell.here {
         OwnFigure::Figure { median, low, high, loss, .. } => {
             let interval =
                 if low == high { String::new() } else { format!("{} … {}", written(*low), written(*high)) };
-            (written(*median), interval, share(*loss))
+            (written(*median), interval, share(loss.as_ref().map(|l| l.loss)))
         }
         OwnFigure::Missing(_) => ("–".to_owned(), String::new(), String::new()),
         OwnFigure::Nothing => Default::default(),
@@ -247,7 +238,7 @@ fn row(cell: &StudyCell<'_>, scale: Option<Scale>) -> [String; 9] {
         None => theirs.printed.clone(),
     });
     let times = match (&cell.here, comparable) {
-        (OwnFigure::Figure { median, .. }, Some(theirs)) => format!("{:.1}", median / theirs),
+        (OwnFigure::Figure { median, .. }, Some(theirs)) if theirs != 0.0 => format!("{:.1}", median / theirs),
         _ => String::new(),
     };
     [
@@ -263,61 +254,57 @@ fn row(cell: &StudyCell<'_>, scale: Option<Scale>) -> [String; 9] {
     ]
 }
 
-/// Lines of what is here, and of what the study has, where the rows are places on one axis: nothing otherwise.
-fn lines(title: &str, filled: &FilledTable<'_>) -> Option<Chart> {
+/// Small charts of the losses, one for each column and series, where the rows are places on one axis: nothing otherwise.
+fn lines(filled: &FilledTable<'_>, summary: &Summary) -> Option<Chart> {
     let rows = &filled.table.rows;
-    let xs = once(rows.iter().filter_map(|row| row.x));
-    let units = once(filled.cells.iter().filter_map(|cell| cell.unit));
-    let [unit] = units[..] else { return None };
-    if xs.len() < FEWEST || rows.iter().any(|row| row.x.is_none()) {
+    if once(rows.iter().map(|row| row.x)).len() < FEWEST || rows.iter().any(|row| row.x.is_none()) {
         return None;
     }
-    let figures = filled.cells.iter().flat_map(|cell| [cell.here.ends(), theirs(cell)]).flatten();
-    let scale = Scale::of(unit, figures.map(|ends| ends[0]));
     let groups = once(rows.iter().map(|row| (&row.operation, &row.series)));
-    let of = |published: bool| {
-        let line = |column: &str, (operation, series): (&String, &String)| {
-            let name = if groups.len() == 1 { column.to_owned() } else { format!("{column}, {series}") };
-            let mut points: Vec<ChartPoint> = Vec::new();
-            for row in rows.iter().filter(|row| (&row.operation, &row.series) == (operation, series)) {
-                let cell = filled.cells.iter().find(|cell| cell.row == row.title && cell.column == column);
-                let figure = cell.and_then(|cell| if published { theirs(cell) } else { cell.here.ends() });
-                points.extend(row.x.zip(figure.map(|f| f.map(|v| v / scale.one))));
-            }
-            points.sort_by(|a, b| a.0.total_cmp(&b.0));
-            (name, points)
-        };
-        let columns = filled.table.columns.iter().map(|column| column.title.as_str());
-        let all = columns.flat_map(|column| groups.iter().map(move |group| line(column, *group)));
-        let title = format!("{title}: {}", if published { "the study" } else { "here" });
-        LineChart { title, unit: scale.name.to_owned(), lines: all.filter(|(_, points)| !points.is_empty()).collect() }
+    let small = |column: &str, (operation, series): (&String, &String)| {
+        let title = if groups.len() == 1 { column.to_owned() } else { joined([column, operation, series]) };
+        let of_group = rows.iter().filter(|row| (&row.operation, &row.series) == (operation, series));
+        let mut points: Vec<(f64, LossPair)> = of_group
+            .filter_map(|row| {
+                let cell = filled.cells.iter().find(|cell| (cell.row, cell.column) == (&row.title, column))?;
+                Some((row.x?, pair(cell)?))
+            })
+            .collect();
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        (title, points)
     };
-    let charts: Vec<LineChart> = [of(false), of(true)].into_iter().filter(|chart| !chart.lines.is_empty()).collect();
-    (!charts.is_empty()).then_some(Chart::Lines(charts))
+    let columns = filled.table.columns.iter().map(|column| column.title.as_str());
+    let all = columns.flat_map(|column| groups.iter().map(move |group| (column, *group)));
+    let charts: Vec<_> =
+        all.map(|(column, group)| small(column, group)).filter(|(_, points)| points.len() > 1).collect();
+    let of_table = |cell: &&crate::show::summary::Cell| {
+        rows.iter().any(|row| row.workload.as_deref() == Some(&cell.workload) && row.x == cell.case.x)
+    };
+    let axis = summary.cells.iter().find(of_table).map_or(Axis::Block, |cell| cell.case.axis);
+    (!charts.is_empty()).then_some(Chart::Lines(axis, charts))
 }
 
-/// Bars of what is here and of what the study has, row by row.
-fn bar_chart(title: &str, filled: &FilledTable<'_>) -> BarChart {
-    let rows = once(filled.cells.iter().filter(|cell| cell.unit.is_some()).map(|cell| cell.row));
-    let groups = rows.into_iter().map(|row| {
-        let cells = filled.cells.iter().filter(|cell| cell.row == row && cell.unit.is_some());
-        let unit = cells.clone().find_map(|cell| scale(filled, cell));
-        let bars = cells.flat_map(|cell| bars(cell, scale(filled, cell)));
-        (format!("{row}, {}", unit.map_or("", |unit| unit.name)), bars.collect())
-    });
-    BarChart { title: title.to_owned(), groups: groups.collect() }
+/// Bars of the losses, row by row; nothing where that would be a single pair.
+fn bars(filled: &FilledTable<'_>) -> Option<Chart> {
+    let of = |row: &str| {
+        let cells = filled.cells.iter().filter(|cell| cell.row == row);
+        cells.filter_map(|cell| Some((cell.column.to_owned(), pair(cell)?))).collect::<Vec<_>>()
+    };
+    let rows = once(filled.cells.iter().map(|cell| cell.row)).into_iter();
+    let groups: Vec<_> = rows.map(|row| (row.to_owned(), of(row))).filter(|(_, pairs)| !pairs.is_empty()).collect();
+    (groups.iter().map(|(_, pairs)| pairs.len()).sum::<usize>() > 1).then_some(Chart::Bars(groups))
 }
 
-fn bars(cell: &StudyCell<'_>, scale: Option<Scale>) -> Vec<ChartBar> {
-    let Some(scale) = scale else { return Vec::new() };
-    let bar = |who: &str, ends: [f64; 3], published: bool| ChartBar {
-        name: format!("{}, {who}", cell.column),
-        figure: ends.map(|v| v / scale.one),
-        text: scale.text(ends[0]),
-        published,
-    };
-    let here = cell.here.ends().map(|ends| bar("here", ends, false));
-    here.into_iter().chain(theirs(cell).map(|ends| bar("study", ends, true))).collect()
+/// What is lost here and in the study, where both are known.
+fn pair(cell: &StudyCell<'_>) -> Option<LossPair> {
+    let OwnFigure::Figure { loss: Some(loss), .. } = &cell.here else { return None };
+    let theirs = cell.theirs.as_ref()?.loss.filter(|loss| loss.is_finite())?;
+    Some(LossPair { here: [loss.loss, loss.low, loss.high], theirs })
+}
+
+/// Those of the words that are not empty.
+fn joined(words: [&str; 3]) -> String {
+    words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
 /// The study's figure, which has no interval.
@@ -325,10 +312,13 @@ fn theirs(cell: &StudyCell<'_>) -> Option<[f64; 3]> {
     cell.theirs.as_ref()?.value.map(|value| [value; 3])
 }
 
+/// Headings of the conclusions.
+const VERDICTS: [&str; 4] = ["conclusion", "the study", "here", "verdict"];
+
 /// What the conclusions come to.
 fn claims(judged: &[JudgedConclusion<'_>]) -> Extra {
-    let said = |JudgedConclusion { text, source, verdict, why }: &JudgedConclusion<'_>| {
-        format!("{verdict}: {text} ({source}) {why}")
+    let row = |JudgedConclusion { text, source, verdict, why }: &JudgedConclusion<'_>| {
+        vec![(*text).to_owned(), (*source).to_owned(), why.clone(), (*verdict).to_owned()]
     };
     let method = "A conclusion is still true or no longer where the whole 95 % interval of each figure that decides lies on one \
                   side of its criterion. It cannot be said where the run moved too little of the study's data, or on another \
@@ -336,7 +326,10 @@ fn claims(judged: &[JudgedConclusion<'_>]) -> Extra {
                   front of the baseline could change the answer.";
     Extra {
         title: "What the study's conclusions come to here".into(),
-        text: [method.to_owned()].into_iter().chain(judged.iter().map(said)).collect(),
+        text: vec![method.to_owned()],
+        columns: VERDICTS.map(str::to_owned).to_vec(),
+        rows: judged.iter().map(row).collect(),
+        page: PagePart::Verdicts,
         ..Extra::default()
     }
 }
@@ -349,11 +342,13 @@ pub(super) struct StudyRecord<'a> {
 
 impl CsvRecord for StudyRecord<'_> {
     fn record(&self) -> Vec<(&'static str, String)> {
-        let Self { table, cell: StudyCell { row, column, facility, unit, here, theirs } } = self;
+        let Self { table, cell: StudyCell { row, column, workload: _, facility, unit, here, theirs } } = self;
         let number = |value: Option<f64>| optional(&value, |value| exact(*value));
         let [median, low, high] = here.ends().map_or([None; 3], |ends| ends.map(Some)).map(number);
         let (samples, loss, missing) = match here {
-            OwnFigure::Figure { samples, loss, .. } => (samples.to_string(), *loss, String::new()),
+            OwnFigure::Figure { samples, loss, .. } => {
+                (samples.to_string(), loss.as_ref().map(|l| l.loss), String::new())
+            }
             OwnFigure::Missing(why) => (String::new(), None, why.clone()),
             OwnFigure::Nothing => Default::default(),
         };

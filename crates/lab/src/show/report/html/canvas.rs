@@ -255,16 +255,6 @@ pub(super) fn text_width(text: &str) -> f64 {
     text.chars().count() as f64 * CHARACTER
 }
 
-/// A text shortened to at most this width in the middle, because names differ at their ends.
-pub(super) fn cut(text: &str, width: f64) -> String {
-    let (count, fits) = (text.chars().count(), (width / CHARACTER) as usize);
-    if count <= fits {
-        return text.to_owned();
-    }
-    let (head, tail) = (fits.saturating_sub(1).div_ceil(2), fits.saturating_sub(1) / 2);
-    text.chars().take(head).chain(['…']).chain(text.chars().skip(count - tail)).collect()
-}
-
 /// Where values lie on an axis of a chart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
@@ -418,11 +408,5 @@ mod tests {
         assert!(log.at(512.0) > 0.0 && log.at(1048576.0) < 100.0 && log.ticks(4).len() >= 3);
         assert_eq!(log.at(0.0), 0.0, "what has no logarithm lies at the end");
         assert_eq!(step(100.0, 4), 20.0);
-    }
-
-    #[test]
-    fn long_names_keep_their_ends() {
-        assert_eq!(cut("short", 64.0), "short");
-        assert_eq!(cut("VeraCrypt:Kuznyechik-AES", 64.0), "VeraC…-AES");
     }
 }

@@ -2,7 +2,7 @@
 
 use claviger_engine::Result;
 
-use super::canvas::{Anchor, Canvas, Frame, GRID, INK, Look, MUTED, Point, READS, Span, WRITES, cut, svg, text_width};
+use super::canvas::{Anchor, Canvas, Frame, GRID, INK, Look, MUTED, Point, READS, Span, WRITES, svg, text_width};
 use crate::model::figures::TracedRequest;
 
 /// Width of a chart in pixels; two stand side by side on a page.
@@ -14,8 +14,14 @@ const WIDE: f64 = 960.0;
 /// Height of a chart with two axes.
 const HEIGHT: f64 = 300.0;
 
-/// Widest name at the side of a chart.
+/// Width and height of a small one.
+const SMALL: Point = (250.0, 170.0);
+
+/// Room for names at the side of a chart: longer ones make it wider.
 const NAME: f64 = 180.0;
+
+/// Narrowest room for bars.
+const BARS: f64 = 220.0;
 
 /// Height of a bar with the space around it.
 const BAR: f64 = 19.0;
@@ -63,8 +69,11 @@ impl Figure {
 }
 
 /// A line of a chart.
+#[derive(Clone)]
 pub(super) struct Line<'a> {
     pub(super) name: &'a str,
+    /// The name of its baseline, or its own; empty where there is none.
+    pub(super) layer: &'a str,
     pub(super) look: Look,
     /// In rising order of x.
     pub(super) points: Vec<(f64, Figure)>,
@@ -85,18 +94,43 @@ pub(super) struct Across<'a> {
 
 /// Lines with bands of their intervals, and names at their ends.
 pub(super) fn lines(about: &About, unit: &str, upward: Upward, across: &Across, lines: &[Line]) -> Result<String> {
-    let widest = lines.iter().map(|l| text_width(l.name)).fold(0.0, f64::max).min(NAME);
-    let y = vertical(lines, upward).over(HEIGHT - 46.0, 30.0);
-    svg((WIDTH, HEIGHT), about.title, about.description, |canvas| {
-        let frame = Frame { canvas, x: horizontal(across).over(58.0, WIDTH - widest - 22.0), y };
-        frame.vertical_axis(4, unit)?;
+    let widest = lines.iter().map(|l| text_width(l.name)).fold(0.0, f64::max);
+    drawn((WIDTH + (widest - NAME).max(0.0), HEIGHT), about, unit, vertical(lines, upward), across, lines)
+}
+
+/// Small charts on one scale, each with its lines and what it is of.
+pub(super) fn small(
+    about: &About,
+    unit: &str,
+    upward: Upward,
+    across: &Across,
+    captions: &[String],
+    charts: &[Vec<Line>],
+) -> Result<Vec<String>> {
+    let y = vertical(&charts.concat(), upward);
+    let one = |(caption, lines): (&String, &Vec<Line>)| {
+        let title = format!("{}: {caption}", about.title);
+        drawn(SMALL, &About { title: &title, ..*about }, unit, y, across, lines)
+    };
+    captions.iter().zip(charts).map(one).collect()
+}
+
+/// A single line, or one beside its baseline in a small chart, needs no name where the caption has it.
+fn drawn(size: Point, about: &About, unit: &str, y: Span, across: &Across, lines: &[Line]) -> Result<String> {
+    let named = size != SMALL || lines.iter().all(|line| line.layer.is_empty());
+    let widest = if named { lines.iter().map(|l| text_width(l.name)).fold(0.0, f64::max) } else { 0.0 };
+    let (width, height) = size;
+    svg(size, about.title, about.description, |canvas| {
+        let x = horizontal(across).over(58.0, width - widest - 22.0);
+        let frame = Frame { canvas, x, y: y.over(height - 46.0, 30.0) };
+        frame.vertical_axis(if size == SMALL { 3 } else { 4 }, unit)?;
         frame.horizontal_axis(&across.ticks, across.what)?;
         lines.iter().try_for_each(|line| band(&frame, line))?;
         lines.iter().try_for_each(|line| frame.canvas.line(&line.places(&frame), line.look.color(), 2.0))?;
         lines
             .iter()
             .try_for_each(|line| line.places(&frame).iter().try_for_each(|at| canvas.mark(*at, 3.5, line.look)))?;
-        names_at_ends(&frame, lines)
+        if named { names_at_ends(&frame, lines) } else { Ok(()) }
     })
 }
 
@@ -134,7 +168,7 @@ fn names_at_ends(frame: &Frame, lines: &[Line]) -> Result<()> {
     let ends = lines.iter().filter_map(|l| l.points.last().map(|(x, f)| (frame.at(*x, f.value), l)));
     let mut ends: Vec<_> = ends.map(|(at, line)| (at, at.1, line)).collect();
     ends.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let bottom = HEIGHT - 40.0;
+    let bottom = frame.y.at(f64::MIN) + 6.0;
     let mut free = 20.0f64;
     for (_, y, _) in &mut ends {
         *y = y.max(free);
@@ -149,7 +183,7 @@ fn names_at_ends(frame: &Frame, lines: &[Line]) -> Result<()> {
     let right = ends.iter().map(|((x, _), ..)| *x).fold(0.0, f64::max);
     for ((x, at), y, line) in &ends {
         frame.canvas.line(&[(x + 6.0, *at), (right + 12.0, *y)], line.look.color(), 0.75)?;
-        frame.canvas.text((right + 15.0, *y), &cut(line.name, NAME), INK.0, Anchor::Start)?;
+        frame.canvas.text((right + 15.0, *y), line.name, INK.0, Anchor::Start)?;
     }
     Ok(())
 }
@@ -205,8 +239,10 @@ pub(super) fn shape(groups: &[Group]) -> Shape {
 /// Horizontal bars with the whiskers of their intervals, or marks.
 pub(super) fn bars(about: &About, unit: &str, shape: Shape, groups: &[Group]) -> Result<String> {
     let all = || groups.iter().flat_map(|g| &g.bars);
-    let left = all().map(|b| text_width(b.name)).fold(0.0, f64::max).min(NAME) + 14.0;
+    let left = all().map(|b| text_width(b.name)).fold(0.0, f64::max) + 14.0;
     let right = all().map(|b| text_width(&b.text)).fold(0.0, f64::max) + 14.0;
+    let headings = groups.iter().map(|g| text_width(&g.heading) + 10.0);
+    let width = headings.fold((left + BARS + right).max(WIDTH), f64::max);
     let rows: f64 = groups.iter().map(|g| HEADING + g.height()).sum();
     let axis = if shape == Shape::BarsByGroup { 8.0 } else { 44.0 };
     let span = |bars: &mut dyn Iterator<Item = &Bar>| {
@@ -216,9 +252,9 @@ pub(super) fn bars(about: &About, unit: &str, shape: Shape, groups: &[Group]) ->
             Shape::Losses => Span::from_zero(ends.map(|v| v.max(GAIN))),
             Shape::Bars | Shape::BarsByGroup => Span::from_zero(ends),
         };
-        span.over(left, WIDTH - right)
+        span.over(left, width - right)
     };
-    svg((WIDTH, rows + axis), about.title, about.description, |canvas| {
+    svg((width, rows + axis), about.title, about.description, |canvas| {
         let whole = span(&mut all());
         if shape != Shape::BarsByGroup {
             let frame = Frame { canvas, x: whole, y: Span::linear(0.0, 1.0).over(rows + 4.0, 0.0) };
@@ -226,7 +262,7 @@ pub(super) fn bars(about: &About, unit: &str, shape: Shape, groups: &[Group]) ->
         }
         let mut y = 0.0;
         for group in groups {
-            canvas.heading((4.0, y + HEADING * 0.6), &cut(&group.heading, WIDTH - 10.0))?;
+            canvas.heading((4.0, y + HEADING * 0.6), &group.heading)?;
             let x = if shape == Shape::BarsByGroup { span(&mut group.bars.iter()) } else { whole };
             let (top, bottom) = (y + HEADING, y + HEADING + group.height());
             let ticks = if shape == Shape::BarsByGroup { vec![0.0] } else { x.ticks(4) };
@@ -241,7 +277,7 @@ pub(super) fn bars(about: &About, unit: &str, shape: Shape, groups: &[Group]) ->
                     middle += APART;
                     layer = bar.layer;
                 }
-                canvas.text((left - 8.0, middle), &cut(bar.name, NAME), INK.0, Anchor::End)?;
+                canvas.text((left - 8.0, middle), bar.name, INK.0, Anchor::End)?;
                 let end = if shape == Shape::Marks {
                     marks(canvas, x, middle, bar)?
                 } else {

@@ -11,11 +11,14 @@ use crate::model::statistics::{LossVerdict, median};
 use crate::model::words::{case_words, counted, percent, place, rate, size};
 use crate::show::report::panels::{Kind, Panel, Scale, axis_words, in_series, layer, once, panels, plain, tick};
 use crate::show::report::run::{RunReport, loss_interval, loss_text};
-use crate::show::report::{BarChart, Chart, ChartBar, ChartPoint, LineChart};
+use crate::show::report::{Chart, LossPair};
 use crate::show::summary::Cell;
 
 /// Rows of bars in one chart: more do not fit on a printed page.
 const ROWS: usize = 36;
+
+/// Lines in one chart: of more, each has a small chart of its own.
+const LINES: usize = 6;
 
 /// Panels of a workload that are shown at once.
 const PANELS: usize = 12;
@@ -38,10 +41,32 @@ pub(super) struct FigureBlock {
     pub(super) title: String,
     /// How to read the charts.
     pub(super) hint: String,
-    /// Whole `svg` elements.
-    pub(super) charts: Vec<String>,
+    pub(super) charts: Vec<Drawing>,
     pub(super) wide: bool,
     pub(super) table: Table,
+}
+
+/// A chart on a page.
+pub(super) struct Drawing {
+    /// What stands above it; empty where the chart says all.
+    pub(super) caption: String,
+    /// A whole `svg` element.
+    pub(super) svg: String,
+    /// Whether it is one of several small ones.
+    pub(super) small: bool,
+}
+
+impl Drawing {
+    fn of(svg: String) -> Self {
+        Self { caption: String::new(), svg, small: false }
+    }
+}
+
+impl FigureBlock {
+    /// Whether there is room for another one beside it.
+    pub(super) fn single(&self) -> bool {
+        self.charts.len() == 1 && !self.wide
+    }
 }
 
 /// The section of the ciphers.
@@ -116,34 +141,70 @@ fn loss_figure(cell: &Cell) -> Option<Figure> {
     [figure.value, figure.low, figure.high].iter().all(|v| v.is_finite()).then_some(figure)
 }
 
-fn curves(panel: &Panel, scale: Scale, workload: &str, looks: &Looks) -> Result<Vec<String>> {
+fn curves(panel: &Panel, scale: Scale, workload: &str, looks: &Looks) -> Result<Vec<Drawing>> {
     let xs = panel.xs();
     let across =
         Across { ticks: xs.iter().map(|x| (*x, tick(panel.axis, *x))).collect(), what: axis_words(panel.axis) };
     let lines = |figure: &dyn Fn(&Cell) -> Option<Figure>| -> Vec<Line> {
         let line = |name| {
             let own = panel.cells.iter().filter(|c| c.facility == name);
-            let mut points: Vec<_> = own.filter_map(|c| Some((c.case.x?, figure(c)?))).collect();
+            let mut points: Vec<_> = own.clone().filter_map(|c| Some((c.case.x?, figure(c)?))).collect();
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
-            Line { name, look: looks.look(name), points }
+            let of_layer = own.clone().next().map_or("", |c| layer(c));
+            Line { name, layer: of_layer, look: looks.look(name), points }
         };
-        panel.facilities().into_iter().map(line).filter(|l| !l.points.is_empty()).collect()
+        panel.facilities().into_iter().map(line).filter(|l| l.points.len() > 1).collect()
     };
     let title = format!("{workload}, {}, {} by {}", panel.title, scale.name, across.what);
     let rates = lines(&|c| Some(figure(c, scale)));
     let about = About { title: &title, description: "A line for each facility, with a band for the 95 % interval." };
-    let mut charts = vec![charts::lines(&about, scale.name, Upward::Figures, &across, &rates)?];
+    let mut charts = drawn_lines(&about, scale.name, Upward::Figures, &across, &rates)?;
     let losses = lines(&loss_figure);
     if !losses.is_empty() {
         let title = format!("{workload}, {}, loss against the baseline by {}", panel.title, across.what);
         let about = About { title: &title, description: "A line for each facility that encrypts; zero is no loss." };
-        charts.push(charts::lines(&about, "loss in %", Upward::Losses, &across, &losses)?);
+        charts.extend(drawn_lines(&about, "loss in %", Upward::Losses, &across, &losses)?);
     }
     Ok(charts)
 }
 
+/// One chart, or a small one for each line where there are many.
+fn drawn_lines<'a>(
+    about: &About,
+    unit: &str,
+    upward: Upward,
+    across: &Across,
+    lines: &[Line<'a>],
+) -> Result<Vec<Drawing>> {
+    match lines.len() {
+        0 => Ok(Vec::new()),
+        n if n <= LINES => Ok(vec![Drawing::of(charts::lines(about, unit, upward, across, lines)?)]),
+        _ => {
+            // Each with its baseline, which is the first of its layer.
+            let own = |line: &Line<'a>| {
+                let baseline = lines.iter().find(|other| other.name == line.layer && other.name != line.name);
+                (line.name.to_owned(), baseline.into_iter().chain([line]).cloned().collect())
+            };
+            let all: Vec<(String, Vec<Line>)> = lines.iter().map(|line| own(line)).collect();
+            small_charts(about, unit, upward, across, all)
+        }
+    }
+}
+
+fn small_charts(
+    about: &About,
+    unit: &str,
+    upward: Upward,
+    across: &Across,
+    all: Vec<(String, Vec<Line>)>,
+) -> Result<Vec<Drawing>> {
+    let (captions, lines): (Vec<String>, Vec<Vec<Line>>) = all.into_iter().unzip();
+    let svgs = charts::small(about, unit, upward, across, &captions, &lines)?;
+    Ok(captions.into_iter().zip(svgs).map(|(caption, svg)| Drawing { caption, svg, small: true }).collect())
+}
+
 /// Bars of the figures and of the losses, and how to read them.
-fn bars(panel: &Panel, scale: Scale, workload: &str, looks: &Looks) -> Result<(Vec<String>, String)> {
+fn bars(panel: &Panel, scale: Scale, workload: &str, looks: &Looks) -> Result<(Vec<Drawing>, String)> {
     let groups = groups(panel, |c| Some(bar(c, looks, figure(c, scale), scale.text(c.median), true)));
     let shape = charts::shape(&groups);
     let hint = match shape {
@@ -157,7 +218,7 @@ fn bars(panel: &Panel, scale: Scale, workload: &str, looks: &Looks) -> Result<(V
 }
 
 /// Bars of the losses; none where there are none.
-fn losses(panel: &Panel, workload: &str, looks: &Looks) -> Result<Vec<String>> {
+fn losses(panel: &Panel, workload: &str, looks: &Looks) -> Result<Vec<Drawing>> {
     let groups = groups(panel, |c| {
         let figure = loss_figure(c)?;
         let sure = c.loss.as_ref().is_some_and(|l| matches!(l.verdict, LossVerdict::Slower | LossVerdict::Faster));
@@ -179,10 +240,13 @@ fn bar<'a>(cell: &'a Cell, looks: &Looks, figure: Figure, text: String, sure: bo
     Bar { name: &cell.facility, layer: layer(cell), look, figures: vec![figure], text, sure }
 }
 
-/// As many charts as it takes.
-fn bar_charts(title: &str, unit: &str, shape: Shape, groups: &[Group]) -> Result<Vec<String>> {
+/// As many charts as it takes; none of a single bar.
+fn bar_charts(title: &str, unit: &str, shape: Shape, groups: &[Group]) -> Result<Vec<Drawing>> {
+    if groups.iter().map(|group| group.bars.len()).sum::<usize>() < 2 {
+        return Ok(Vec::new());
+    }
     let about = About { title, description: "Bars by operation and facility, with their 95 % intervals." };
-    parts(groups).into_iter().map(|part| charts::bars(&about, unit, shape, part)).collect()
+    parts(groups).into_iter().map(|part| charts::bars(&about, unit, shape, part).map(Drawing::of)).collect()
 }
 
 /// Groups, as many as fit into one chart.
@@ -206,19 +270,20 @@ fn percentile(case: &Case) -> (&str, &str) {
 }
 
 /// Latencies with the losses of the lowest percentile, and how to read them.
-fn latency(panel: &Panel, scale: Scale, workload: &str, looks: &Looks) -> Result<(Vec<String>, String)> {
+fn latency(panel: &Panel, scale: Scale, workload: &str, looks: &Looks) -> Result<(Vec<Drawing>, String)> {
     let percentiles = once(panel.cells.iter().map(|c| percentile(&c.case).1));
     let first: Vec<&Cell> =
         panel.cells.iter().copied().filter(|c| Some(&percentile(&c.case).1) == percentiles.first()).collect();
     let lowest = Panel { cells: first, title: panel.title.clone(), ..*panel };
-    let charts = [vec![latencies(panel, scale, workload, looks)?], losses(&lowest, workload, looks)?].concat();
+    let charts =
+        [Drawing::of(latencies(panel, scale, workload, looks)?)].into_iter().chain(losses(&lowest, workload, looks)?);
     let hint = format!(
         "In {}, for each facility from the full mark to the hollow one: {}. The scale is logarithmic: compare positions, \
          not lengths. Losses are drawn for the first of these; the table has all of them.",
         scale.name,
         percentiles.join(", ")
     );
-    Ok((charts, hint))
+    Ok((charts.collect(), hint))
 }
 
 /// A row for each facility, with a mark for each percentile.
@@ -244,17 +309,18 @@ fn latencies(panel: &Panel, scale: Scale, workload: &str, looks: &Looks) -> Resu
 
 fn table(panel: &Panel, scale: Scale, workload: &str) -> Table {
     let first = if panel.axis == Axis::None { "operation" } else { panel.axis_name() };
+    let (interval, samples_of) = (format!("95 % interval, {}", scale.name), format!("samples, {}", scale.name));
     let columns = [
         "facility",
         scale.name,
-        "95 % interval",
+        &interval,
         "n",
         "dev. %",
         "loss %",
-        "95 % interval",
+        "95 % interval, %",
         "verdict",
         "CPU s/GB",
-        "samples",
+        &samples_of,
     ];
     let row = |cell: &&Cell| {
         let label = if panel.axis == Axis::None {
@@ -343,7 +409,7 @@ fn cost(report: &RunReport, record: &WorkloadRecord, looks: &Looks) -> Result<Op
     Ok(Some(FigureBlock {
         title: "processor time against throughput".into(),
         hint: "A mark for each figure above. Better is to the right and down.".into(),
-        charts: vec![charts::scatter(&about, ("MB/s", "CPU s/GB"), &marks)?],
+        charts: vec![Drawing::of(charts::scatter(&about, ("MB/s", "CPU s/GB"), &marks)?)],
         wide: false,
         table: Table::new(title.as_str(), ["operation", "facility", "MB/s", "CPU s/GB"], rows.collect()),
     }))
@@ -377,7 +443,7 @@ fn trace_block(trace: &Trace) -> Result<FigureBlock> {
             counted(trace.requests.len(), "request"),
             plain(moved as f64 / 1e6)
         ),
-        charts: vec![charts::seek_trace(&about, &trace.requests)?],
+        charts: vec![Drawing::of(charts::seek_trace(&about, &trace.requests)?)],
         wide: true,
         table: Table::new(about.title, columns, charts::slices(&trace.requests, SLICES).iter().map(row).collect()),
         title,
@@ -403,14 +469,14 @@ pub(super) fn ciphers(rows: &[CipherSpeed]) -> Result<Option<Ciphers>> {
                 high: mean(r.encrypt_spread.max, r.decrypt_spread.max),
             };
             let points = own.iter().map(|r| (r.buffer_bytes as f64, figure(r))).collect();
-            Line { name, look: Look::of_facility(i), points }
+            Line { name, layer: "", look: Look::of_facility(i), points }
         })
         .collect();
     let about = About {
         title: "Ciphers in memory, MB/s by buffer size",
         description: "A line for each cipher: the mean of encryption and decryption.",
     };
-    let chart = match buffers.as_slice() {
+    let charts = match buffers.as_slice() {
         [one] => {
             let bar = |l: &Line| Bar {
                 figures: l.points.iter().map(|(_, f)| *f).collect(),
@@ -422,11 +488,11 @@ pub(super) fn ciphers(rows: &[CipherSpeed]) -> Result<Option<Ciphers>> {
             };
             let group =
                 Group { heading: format!("buffer of {}", size(*one as u64)), bars: lines.iter().map(bar).collect() };
-            charts::bars(&about, "MB/s", Shape::Bars, &[group])?
+            bar_charts(about.title, "MB/s", Shape::Bars, &[group])?
         }
         _ => {
             let ticks = buffers.iter().map(|b| (*b as f64, tick(Axis::Block, *b as f64))).collect();
-            charts::lines(
+            drawn_lines(
                 &about,
                 "MB/s",
                 Upward::Figures,
@@ -450,7 +516,7 @@ pub(super) fn ciphers(rows: &[CipherSpeed]) -> Result<Option<Ciphers>> {
     let figure = FigureBlock {
         title: "mean of encryption and decryption".into(),
         hint: "The band reaches from the slowest sample to the fastest.".into(),
-        charts: vec![chart],
+        charts,
         wide: false,
         table: Table::new("Ciphers in memory", columns, rows.iter().map(row).collect()),
     };
@@ -464,50 +530,46 @@ pub(super) fn ciphers(rows: &[CipherSpeed]) -> Result<Option<Ciphers>> {
     Ok(Some(Ciphers { about, figures: vec![figure] }))
 }
 
-/// Bars of a table that is no workload's; those that were published look like a baseline.
-pub(super) fn extra_chart(chart: &Chart) -> Result<String> {
+/// The losses here, and those that were published, which look like a baseline.
+pub(super) fn extra_charts<'a>(title: &str, chart: &'a Chart) -> Result<Vec<Drawing>> {
+    let title = format!("{title}: loss here and in the study");
+    let (here, theirs) = (Look::of_facility(0), Look::of_baseline(0));
+    let figure = |[value, low, high]: [f64; 3]| Figure { value: value * 100.0, low: low * 100.0, high: high * 100.0 };
     match chart {
-        Chart::Bars(bars) => extra_bars(bars),
-        Chart::Lines(charts) => charts.iter().map(extra_lines).collect(),
-    }
-}
-
-/// Lines of a table that is no workload's.
-fn extra_lines<'a>(chart: &'a LineChart) -> Result<String> {
-    let point = |(x, [value, low, high]): &ChartPoint| (*x, Figure { value: *value, low: *low, high: *high });
-    let line = |(n, (name, points)): (usize, &'a (String, Vec<ChartPoint>))| Line {
-        name,
-        look: Look::of_facility(n),
-        points: points.iter().map(point).collect(),
-    };
-    let lines: Vec<Line> = chart.lines.iter().enumerate().map(line).collect();
-    let mut xs: Vec<f64> = once(lines.iter().flat_map(|line| &line.points).map(|(x, _)| *x));
-    xs.sort_by(f64::total_cmp);
-    let across = Across { ticks: xs.iter().map(|x| (*x, tick(Axis::Block, *x))).collect(), what: "" };
-    let about =
-        About { title: &chart.title, description: "A line for each column, with a band for the 95 % interval." };
-    charts::lines(&about, &chart.unit, Upward::Figures, &across, &lines)
-}
-
-fn extra_bars<'a>(chart: &'a BarChart) -> Result<String> {
-    let group = |(heading, bars): &'a (String, Vec<ChartBar>)| Group {
-        heading: heading.clone(),
-        bars: bars.iter().map(chart_bar).collect(),
-    };
-    let groups: Vec<Group> = chart.groups.iter().map(group).collect();
-    let about = About { title: &chart.title, description: "What was measured here, and what the study published." };
-    charts::bars(&about, "", Shape::BarsByGroup, &groups)
-}
-
-fn chart_bar(bar: &ChartBar) -> Bar<'_> {
-    let [value, low, high] = bar.figure;
-    Bar {
-        name: &bar.name,
-        layer: "",
-        look: if bar.published { Look::of_baseline(0) } else { Look::of_facility(0) },
-        figures: vec![Figure { value, low, high }],
-        text: bar.text.clone(),
-        sure: true,
+        Chart::Bars(groups) => {
+            let bar = |(name, look, loss): (&'a str, Look, [f64; 3])| {
+                let text = format!("{} %", percent(loss[0]));
+                Bar { name, layer: "", look, figures: vec![figure(loss)], text, sure: true }
+            };
+            let pair = |(name, pair): &'a (String, LossPair)| {
+                [(name.as_str(), here, pair.here), ("in the study", theirs, [pair.theirs; 3])].map(bar)
+            };
+            let groups = groups.iter();
+            let groups = groups.map(|(heading, pairs)| Group {
+                heading: heading.clone(),
+                bars: pairs.iter().flat_map(pair).collect(),
+            });
+            bar_charts(&title, "loss in %", Shape::Losses, &groups.collect::<Vec<_>>())
+        }
+        Chart::Lines(axis, charts) => {
+            let mut xs: Vec<f64> = once(charts.iter().flat_map(|(_, points)| points).map(|(x, _)| *x));
+            xs.sort_by(f64::total_cmp);
+            let ticks = xs.iter().map(|x| (*x, tick(*axis, *x))).collect();
+            let line = |name, look, points: &[(f64, LossPair)], of: &dyn Fn(&LossPair) -> [f64; 3]| Line {
+                name,
+                layer: "",
+                look,
+                points: points.iter().map(|(x, pair)| (*x, figure(of(pair)))).collect(),
+            };
+            let small = |(caption, points): &(String, Vec<(f64, LossPair)>)| {
+                let lines =
+                    vec![line("study", theirs, points, &|p| [p.theirs; 3]), line("here", here, points, &|p| p.here)];
+                (caption.clone(), lines)
+            };
+            let about = About { title: &title, description: "What is lost at each place; zero is no loss." };
+            let across = Across { ticks, what: axis_words(*axis) };
+            small_charts(&about, "loss in %", Upward::Losses, &across, charts.iter().map(small).collect())
+        }
     }
 }
 
@@ -530,12 +592,12 @@ pub(super) fn glance(report: &RunReport) -> Option<Table> {
             lossy.iter().filter(|(c, _)| c.facility == name && c.workload == workload.name).map(|(_, l)| *l).collect();
         match own.len() {
             0 => TableCell::number("–"),
-            1 => TableCell::new(percent(own[0]), shade(own[0])),
+            1 => TableCell::new(format!("{} %", percent(own[0])), shade(own[0])),
             _ => {
                 let ends = own.iter().fold((f64::MAX, f64::MIN), |(a, b), v| (a.min(*v), b.max(*v)));
                 let middle = median(&own);
-                let note = format!("{} … {}", percent(ends.0), percent(ends.1));
-                TableCell { note, ..TableCell::new(percent(middle), shade(middle)) }
+                let note = format!("{} … {} %", percent(ends.0), percent(ends.1));
+                TableCell { note, ..TableCell::new(format!("{} %", percent(middle)), shade(middle)) }
             }
         }
     };
@@ -543,7 +605,7 @@ pub(super) fn glance(report: &RunReport) -> Option<Table> {
         let first = TableCell::new(&w.title, "");
         [first].into_iter().chain(names.iter().map(|name| cell(name, w))).collect()
     });
-    let caption = "Loss in % against the baseline of the same layer: the median of a workload's figures, and the smallest and \
+    let caption = "Loss against the baseline of the same layer: the median of a workload's figures, and the smallest and \
                    the largest of them";
     Some(Table::new(caption, ["workload"].into_iter().chain(names.iter().copied()), rows.collect()))
 }
