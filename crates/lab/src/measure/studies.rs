@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use crate::model::published::Figure;
     use crate::model::statistics::median;
-    use crate::model::study::{Average, StudyTable};
+    use crate::model::study::{Average, StudyTable, rounded_mean};
 
     fn catalogue() -> Catalogue {
         Catalogue::load(None).expect("sound files")
@@ -191,7 +191,7 @@ mod tests {
             let values: Vec<f64> = found.iter().map(|f| f.value).collect();
             let value = match study.average {
                 Average::Median => median(&values),
-                Average::Mean => values.iter().sum::<f64>() / values.len() as f64,
+                Average::Mean => rounded_mean(&values),
             };
             let near = |a: f64, b: f64| a == b || (a / b - 1.0).abs() < 0.006;
             let (text, lost) = shown.split_once(" (−").or(shown.split_once(" (+")).unwrap_or((shown, ""));

@@ -464,7 +464,7 @@ impl FigureSelector {
 }
 
 /// The mean, with the digits of the values behind the point.
-fn rounded_mean(values: &[f64]) -> f64 {
+pub(crate) fn rounded_mean(values: &[f64]) -> f64 {
     let digits = values.iter().map(|v| v.to_string().split_once('.').map_or(0, |(_, digits)| digits.len())).max();
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     format!("{mean:.*}", digits.unwrap_or(0)).parse().unwrap_or(mean)
