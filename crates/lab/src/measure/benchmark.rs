@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use claviger_crypto::pool::{Pool, for_each_piece};
 use claviger_crypto::{Acceleration, SectorCipher};
-use claviger_engine::{Error, Result};
+use claviger_engine::{Error, ErrorKind, Result};
 
 use crate::measure::machine;
 use crate::measure::memory::Buffer;
@@ -95,13 +95,26 @@ pub enum Sort {
 /// # Errors
 /// `Misuse` for a plan that makes no sense; `TooLittleMemory`; `Io` if a buffer came back changed.
 pub fn measure(plan: &BenchmarkPlan, progress: &dyn Fn(u64, u64)) -> Result<Vec<CipherSpeed>> {
+    measure_unless(plan, &|| false, progress)
+}
+
+/// The same, until somebody cancels it.
+///
+/// # Errors
+/// As for [`measure`]; `Cancelled`.
+pub fn measure_unless(
+    plan: &BenchmarkPlan,
+    cancelled: &dyn Fn() -> bool,
+    progress: &dyn Fn(u64, u64),
+) -> Result<Vec<CipherSpeed>> {
+    let go_on = || if cancelled() { Err(ErrorKind::Cancelled.into()) } else { Ok(()) };
     plan.check()?;
     let pool = Pool::new(plan.threads, SPIN);
     let mut rows = Vec::new();
     let total = (plan.buffers.len() * plan.suites.len() * plan.repeats) as u64;
     for &buffer in &plan.buffers {
         let done = rows.len() as u64 * plan.repeats as u64;
-        rows.extend(measure_buffer(plan, buffer, &pool, &|samples| progress(done + samples, total))?);
+        rows.extend(measure_buffer(plan, buffer, &pool, &go_on, &|samples| progress(done + samples, total))?);
     }
     Ok(rows)
 }
@@ -147,7 +160,7 @@ impl BenchmarkPlan {
             // Unknown, or enough: the rest of the program is small against the buffer.
             0 => Ok(()),
             _ if needed < available => Ok(()),
-            _ => Err(claviger_engine::ErrorKind::TooLittleMemory { needed, available }.into()),
+            _ => Err(ErrorKind::TooLittleMemory { needed, available }.into()),
         }
     }
 
@@ -158,7 +171,13 @@ impl BenchmarkPlan {
     }
 }
 
-fn measure_buffer(plan: &BenchmarkPlan, size: usize, pool: &Pool, progress: &dyn Fn(u64)) -> Result<Vec<CipherSpeed>> {
+fn measure_buffer(
+    plan: &BenchmarkPlan,
+    size: usize,
+    pool: &Pool,
+    go_on: &dyn Fn() -> Result<()>,
+    progress: &dyn Fn(u64),
+) -> Result<Vec<CipherSpeed>> {
     let size = size / plan.sector * plan.sector;
     let measured_at = machine::utc_now();
     let mut buffer = Buffer::new(size);
@@ -166,6 +185,7 @@ fn measure_buffer(plan: &BenchmarkPlan, size: usize, pool: &Pool, progress: &dyn
     let runner = Runner { pool, sector: plan.sector };
     let mut subjects: Vec<Subject> = Vec::new();
     for suite in &plan.suites {
+        go_on()?;
         let cipher = suite.keyed(plan.sector, plan.acceleration);
         let piece = runner.choose(&*cipher, plan.piece(size), &mut buffer);
         let passes = runner.passes(&*cipher, piece, &mut buffer);
@@ -180,6 +200,7 @@ fn measure_buffer(plan: &BenchmarkPlan, size: usize, pool: &Pool, progress: &dyn
     let mut done = 0;
     for _ in 0..plan.repeats {
         for subject in &mut subjects {
+            go_on()?;
             let Subject { cipher, shape, encryption, decryption, .. } = subject;
             encryption.push(runner.sample(shape, &mut buffer, &|n, run| cipher.encrypt(n, run)));
             decryption.push(runner.sample(shape, &mut buffer, &|n, run| cipher.decrypt(n, run)));

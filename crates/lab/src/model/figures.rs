@@ -95,6 +95,22 @@ impl Run {
         found
     }
 
+    /// Facilities and workloads that were asked for, failed, and have fewer passes than planned.
+    pub fn missing(&self) -> Vec<(&str, &str)> {
+        let failed = |facility: &str, workload: &str| {
+            let of = |f: &&RunFailure| f.facility == facility && f.workload.as_deref().is_none_or(|w| w == workload);
+            self.failures.iter().any(|f| of(&f))
+        };
+        let measured = |facility: &str, workload: &str| {
+            let of = |p: &&Pass| p.round.is_some() && p.facility == facility && p.workload == workload;
+            self.passes.iter().filter(of).count() >= self.plan.min_repeats
+        };
+        let workloads = self.workloads.iter().filter(|w| w.left_out.is_none());
+        let pairs = workloads.flat_map(|w| self.facilities.iter().map(move |f| (f.name.as_str(), w.name.as_str())));
+        let asked = pairs.filter(|(facility, workload)| self.plan.does(workload, facility));
+        asked.filter(|(facility, workload)| failed(facility, workload) && !measured(facility, workload)).collect()
+    }
+
     /// Why this run is not shown in documents; nothing where other programs never disturbed it.
     pub fn unfit_for_documents(&self) -> Option<String> {
         let Disturbance { message, passes, watched, .. } = self.disturbance();

@@ -1,6 +1,6 @@
 //! What a run shows: medians, intervals, losses against the baseline of the same layer, verdicts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -95,7 +95,7 @@ fn cells(run: &Run) -> Vec<Cell> {
                 let baseline = baseline_of(run, facility);
                 let base = baseline.and_then(|b| of_facilities.get(b));
                 let seed = run.plan.seed ^ cells.len() as u64;
-                let loss = base.and_then(|base| loss(*unit, &base.values(), &samples.values(), seed));
+                let loss = base.and_then(|base| loss(*unit, &base.paired_with(samples), seed));
                 let own = samples.values();
                 let (low, high) = statistics::median_interval(&own, seed);
                 let relative_deviation = statistics::relative_deviation(&own);
@@ -130,17 +130,25 @@ fn baseline_of<'a>(run: &'a Run, facility: &str) -> Option<&'a str> {
 /// One case: what it is, its unit, and the figures of each facility.
 type Group<'a> = (Case, Unit, BTreeMap<&'a str, Samples<'a>>);
 
-/// The figures of one facility in one case, in the order of rounds.
+/// The figures of one facility in one case, in the order of rounds, with these.
 #[derive(Default)]
-struct Samples<'a>(Vec<&'a Measure>);
+struct Samples<'a>(Vec<(Option<usize>, &'a Measure)>);
 
 impl Samples<'_> {
     fn values(&self) -> Vec<f64> {
-        self.0.iter().map(|m| m.value).collect()
+        self.0.iter().map(|(_, m)| m.value).collect()
+    }
+
+    /// The values of both in each round that has both.
+    fn paired_with(&self, others: &Self) -> Vec<(f64, f64)> {
+        let in_round =
+            |of: &Self, round| -> Vec<f64> { of.0.iter().filter(|(r, _)| *r == round).map(|(_, m)| m.value).collect() };
+        let rounds: BTreeSet<Option<usize>> = others.0.iter().map(|(round, _)| *round).collect();
+        rounds.into_iter().flat_map(|round| in_round(self, round).into_iter().zip(in_round(others, round))).collect()
     }
 
     fn cpu_s_per_gb(&self) -> Option<f64> {
-        let of = |m: &&Measure| Some(m.cpu_s? * 1e9 / m.bytes as f64).filter(|_| m.bytes > 0);
+        let of = |(_, m): &(Option<usize>, &Measure)| Some(m.cpu_s? * 1e9 / m.bytes as f64).filter(|_| m.bytes > 0);
         let all: Vec<f64> = self.0.iter().filter_map(of).collect();
         (!all.is_empty()).then(|| statistics::median(&all))
     }
@@ -161,16 +169,16 @@ fn groups<'a>(run: &'a Run, workload: &str) -> Vec<Group<'a>> {
                 groups.push((case.clone(), measure.unit, BTreeMap::new()));
                 groups.len() - 1
             });
-            groups[place].2.entry(&pass.facility).or_default().0.push(measure);
+            groups[place].2.entry(&pass.facility).or_default().0.push((pass.round, measure));
         }
     }
     groups
 }
 
-fn loss(unit: Unit, baseline: &[f64], own: &[f64], seed: u64) -> Option<Loss> {
+fn loss(unit: Unit, pairs: &[(f64, f64)], seed: u64) -> Option<Loss> {
     let loss = match unit {
-        Unit::BytesPerS | Unit::PerS => statistics::loss(baseline, own, seed),
-        Unit::Seconds => statistics::loss_of_times(baseline, own, seed),
+        Unit::BytesPerS | Unit::PerS => statistics::loss_of_pairs(pairs, seed),
+        Unit::Seconds => statistics::loss_of_paired_times(pairs, seed),
         Unit::CostSeconds | Unit::Bytes | Unit::Share | Unit::Count => return None,
     };
     [loss.loss, loss.low, loss.high].iter().all(|x| x.is_finite()).then_some(loss)
@@ -378,10 +386,18 @@ fn faster(cells: &[Cell]) -> Option<String> {
 
 fn failed(run: &Run) -> Vec<String> {
     let mut sentences: Vec<(String, usize)> = Vec::new();
+    let missing = run.missing();
     for failure in &run.failures {
+        // What failed and was measured all the same has passed.
+        let lost = |workload: &str| missing.contains(&(&*failure.facility, workload));
+        let passed = match &failure.workload {
+            Some(workload) => !lost(workload),
+            None => !run.workloads.iter().any(|w| lost(&w.name)),
+        };
         let doing = failure.workload.as_deref().unwrap_or("being made or opened");
         // Why is in the failures.
-        let sentence = format!("{} failed in {doing}", failure.facility);
+        let then = if passed { " and was measured all the same" } else { "" };
+        let sentence = format!("{} failed in {doing}{then}", failure.facility);
         match sentences.iter_mut().find(|(told, _)| *told == sentence) {
             Some((_, times)) => *times += 1,
             None => sentences.push((sentence, 1)),

@@ -321,8 +321,9 @@ fn a_facility_that_fails_does_not_stop_the_others() {
         fails.then(|| Trouble::Facility(io::Error::other("exit status 3: no such thing").into()))
     };
     let state = measured(run(&["v", "w"], 5), &mut Simulation { fails, ..Simulation::new(5) });
-    assert_eq!(state.run.failures.len(), 1);
+    assert_eq!(state.run.failures.len(), 2, "it is tried twice");
     assert_eq!(state.run.passes.iter().filter(|p| p.facility == "slow").count(), 2);
+    assert_eq!(state.run.missing(), [("slow", "v"), ("slow", "w")]);
     assert!(state.run.passes.iter().filter(|p| p.facility == "same").count() >= 12);
 
     // A baseline that fails: the others are measured, and the report says what is missing.
@@ -343,6 +344,37 @@ fn a_facility_that_fails_does_not_stop_the_others() {
     assert!(state.run.failures.is_empty());
     assert_eq!(state.left_out.len(), 1);
     assert_eq!(state.run.notes, ["slow is not measured with v: not supported: there are no files over NBD"]);
+}
+
+#[test]
+fn a_failure_that_passes_drops_nothing() {
+    /// The disk is full for one attempt, whatever is done then.
+    struct Full {
+        simulation: Simulation,
+        trouble: Option<fn(Error) -> Trouble>,
+    }
+    impl Bench for Full {
+        fn pass(&mut self, step: &ScheduledPass) -> Attempt {
+            match self.trouble.take_if(|_| step.facility == "slow" && step.round == Some(1)) {
+                Some(trouble) => Err(trouble(io::Error::other("no space left on device").into())),
+                None => self.simulation.pass(step),
+            }
+        }
+    }
+    for trouble in [Trouble::Facility as fn(Error) -> Trouble, Trouble::Workload] {
+        let mut planned = run(&["v", "w"], 10);
+        planned.plan.max_repeats = 5;
+        let mut bench = Full { simulation: Simulation::new(10), trouble: Some(trouble) };
+        let state = measured(planned, &mut bench);
+        assert_eq!((state.run.failures.len(), state.run.missing()), (1, vec![]));
+        let summary = Summary::of(&state.run);
+        assert!(summary.cells.iter().filter(|c| c.facility == "slow").all(|c| c.samples.len() == 5));
+        assert!(
+            summary.warnings.iter().any(|w| w.contains("and was measured all the same: see")),
+            "{:?}",
+            summary.warnings
+        );
+    }
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use claviger_lab::model::random::Random;
 use claviger_lab::model::statistics::{
-    Loss, LossVerdict, Spread, loss, loss_of_times, median, median_interval, outliers, quantile, relative_deviation,
+    Loss, LossVerdict, Spread, loss, loss_of_paired_times, loss_of_pairs, loss_of_times, median, median_interval,
+    outliers, quantile, relative_deviation,
 };
 
 fn close(a: f64, b: f64) {
@@ -124,6 +125,40 @@ fn a_planted_slowdown_is_found_and_none_is_not() {
         assert!(false_alarms < 0.06, "{n} samples, {stalls} % stalls: {false_alarms} false alarms");
         assert!(covered > 0.9, "{n} samples, {stalls} % stalls: the interval held the truth in {covered}");
     }
+}
+
+#[test]
+fn pairs_keep_their_false_alarms_and_see_through_drift() {
+    const TRIALS: u64 = 2000;
+    for (n, stalls, power) in [(5, 0, 0.98), (7, 0, 0.98), (7, 10, 0.6), (11, 10, 0.9)] {
+        let mut random = Random::new(n as u64 + 100);
+        let mut share = |true_loss: f64, what: &dyn Fn(&Loss) -> bool| {
+            let mut one = |seed| {
+                // Each round is up to a third slower than another, for both.
+                let pair = |random: &mut Random| {
+                    let round = 1.0 - random.below(33) as f64 / 100.0;
+                    let rate = |random: &mut Random, rate| rates(random, rate * round, 1, stalls)[0];
+                    (rate(random, 1e9), rate(random, 1e9 * (1.0 - true_loss)))
+                };
+                loss_of_pairs(&(0..n).map(|_| pair(&mut random)).collect::<Vec<_>>(), seed)
+            };
+            (0..TRIALS).map(&mut one).filter(|loss| what(loss)).count() as f64 / TRIALS as f64
+        };
+        let false_alarms = share(0.0, &|l| l.verdict != LossVerdict::Same);
+        let found = share(0.1, &|l| l.verdict == LossVerdict::Slower);
+        let covered = share(0.1, &|l| l.low <= 0.1 && 0.1 <= l.high);
+        println!("{n} pairs, {stalls} % stalls: found {found}, false alarms {false_alarms}, covered {covered}");
+        // The standard error of a share of 5 % in 2000 trials is 0.5 %.
+        assert!(false_alarms < 0.06 && covered > 0.93, "{n} pairs: {false_alarms}, {covered}");
+        assert!(found > power, "{n} pairs, {stalls} % stalls: 10 % found in {found} of the trials");
+    }
+    // By hand: within rounds, it is always half; times that double lose as much.
+    let pairs = [(2.0, 1.0), (20.0, 10.0), (3.0, 1.5), (8.0, 4.0), (6.0, 3.0)];
+    let lost = loss_of_pairs(&pairs, 1);
+    assert!([lost.loss, lost.low, lost.high].iter().all(|share| (share - 0.5).abs() < 1e-9), "{lost:?}");
+    let swapped = pairs.map(|(base, other)| (other, base));
+    close(loss_of_paired_times(&swapped, 1).loss, 0.5);
+    assert_eq!(loss_of_pairs(&pairs[..4], 1).verdict, LossVerdict::TooFew);
 }
 
 #[test]

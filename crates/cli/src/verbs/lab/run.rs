@@ -12,6 +12,7 @@ use claviger_lab::measure::run::measure::{Hands, Tick};
 use claviger_lab::measure::run::plan::{FILES, MEMORY, NETWORK, PreparedRun, SWEEP, Wishes};
 use claviger_lab::measure::run::{measure, stored};
 use claviger_lab::measure::studies;
+use claviger_lab::model::figures::Run;
 use claviger_lab::model::plan::{Backing, Caches, Level, Plan};
 use claviger_lab::model::words::date_and_time;
 use claviger_lab::show::report::{Extra, RunReport, Text};
@@ -152,7 +153,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             let folder = args.out.clone().unwrap_or_else(folder_of_now);
             must_be_new(&folder)?;
             args.check_devices(&prepared.plan)?;
-            let (journal, state) = measure::begin(&prepared, &folder)?;
+            let (journal, state) = measure::begin(&prepared, &folder, cancel::cancelled)?;
             (prepared, folder, journal, state)
         }
     };
@@ -165,7 +166,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     print(args.json, args.csv, &report, || report.text(), || report.cells_csv())?;
     let page = folder.join(PAGE);
     note(&format!("figures and reports are in {}, charts in {}", folder.display(), page.display()));
-    Ok(())
+    complete(&state.run)
+}
+
+/// Fails if something that was asked for has no figure because it failed.
+fn complete(run: &Run) -> anyhow::Result<()> {
+    let missing: Vec<String> =
+        run.missing().iter().map(|(facility, workload)| format!("{facility} with {workload}")).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let what = format!("not measured, because it failed again and again: {}", missing.join(", "));
+    Err(Error::from(std::io::Error::other(what)).hint("The report says why. What was measured is in it.").into())
 }
 
 impl Args {

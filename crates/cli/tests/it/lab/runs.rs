@@ -1,6 +1,7 @@
 //! `claviger lab run` and `claviger lab list` as programs see them. No test looks at a time.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -273,7 +274,7 @@ fn a_peer_that_fails_half_way_is_reported_and_does_not_stop_the_others() {
     let mut command =
         bench.lab("--facility breaks --facility plain --workload dd --workload unlock --scale 0.001 --repeats 1:2");
     command.arg("--peers").arg(&peers).arg("--json").arg("--out").arg(bench.path("run"));
-    let done = bench.finish(command).succeeds();
+    let done = bench.finish(command).fails(6, &["not measured", "breaks with unlock"]);
     let report = done.json();
     let passes = |facility: &str, workload: &str| {
         let all = list(&report["run"], "passes").iter();
@@ -323,6 +324,22 @@ fn ctrl_c_leaves_nothing_behind_and_the_run_goes_on() {
     assert_eq!(list(&report["run"], "passes").len(), 3 * 2 * 3);
     assert_eq!(list(&report["run"], "sittings").len(), 2);
     assert!(list(&report["run"], "failures").is_empty());
+}
+
+#[test]
+fn ctrl_c_before_the_first_pass_ends_it_before_anything_is_made() {
+    let bench = Bench::new();
+    let out = bench.path("run");
+    let mut command = bench.lab("--facility plain --workload dd --scale 0.001 --thorough");
+    command.arg("--out").arg(&out).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    // It has told its plan: the ciphers are measured next, which takes minutes at this level, and the folder is made then.
+    let mut told = BufReader::new(child.stderr.take().expect("piped")).lines();
+    assert!(told.any(|line| line.is_ok_and(|line| line.contains("this takes about"))));
+    tools::run(Command::new("kill").args(["-INT", &child.id().to_string()]));
+    let rest: Vec<String> = told.map_while(Result::ok).collect();
+    assert_eq!(bench.end(child).code, 8, "{rest:?}");
+    assert!(rest.join("\n").contains("cancelled") && !out.exists(), "{rest:?}");
 }
 
 /// Whole, with what is published beside; then what is left of an interrupted one, by its journal alone.

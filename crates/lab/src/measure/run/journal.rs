@@ -1,5 +1,6 @@
 //! A run in progress: a file that gets a line of JSON after every pass, and from which the run can be resumed.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -62,12 +63,18 @@ pub struct RunState {
     pub run: Run,
     /// Which facilities are not measured with which workloads.
     pub left_out: Vec<LeftOutPair>,
+    /// How often each facility could not be made or opened since it last did anything.
+    in_a_row: BTreeMap<String, usize>,
 }
+
+/// After so many failures in a row to make or open it, a facility is not measured any more. What passes, such as a full
+/// disk, has passed by the second time: see [`measure`](super::measure).
+const PATIENCE: usize = 2;
 
 impl RunState {
     /// Nothing is measured yet.
     pub fn new(run: Run) -> Self {
-        Self { run, left_out: Vec::new() }
+        Self { run, left_out: Vec::new(), in_a_row: BTreeMap::new() }
     }
 
     /// Adds what happened.
@@ -76,11 +83,18 @@ impl RunState {
             JournalEntry::Begin(run) => *self = Self::new(*run),
             JournalEntry::Sitting(sitting) => self.run.sittings.push(sitting),
             JournalEntry::Pass { pass, traces, notes } => {
+                self.in_a_row.remove(&pass.facility);
                 self.run.passes.push(pass);
                 self.run.traces.extend(traces);
                 notes.into_iter().for_each(|note| self.note(note));
             }
-            JournalEntry::Failure(failure) => self.run.failures.push(failure),
+            JournalEntry::Failure(failure) => {
+                match failure.workload {
+                    None => *self.in_a_row.entry(failure.facility.clone()).or_default() += 1,
+                    Some(_) => drop(self.in_a_row.remove(&failure.facility)),
+                }
+                self.run.failures.push(failure);
+            }
             JournalEntry::LeftOut(left_out) => {
                 let LeftOutPair { facility, workload, reason } = &left_out;
                 self.note(format!("{facility} is not measured with {workload}: {reason}"));
@@ -102,7 +116,7 @@ impl RunState {
     /// Whether a facility is not measured at all, or no longer.
     pub fn is_out(&self, facility: &str) -> bool {
         let left_out = self.run.facilities.iter().any(|f| f.name == facility && f.left_out.is_some());
-        left_out || self.run.failures.iter().any(|f| f.facility == facility && f.workload.is_none())
+        left_out || self.in_a_row.get(facility).is_some_and(|times| *times >= PATIENCE)
     }
 
     /// Whether a facility cannot do a workload.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use claviger_engine::{Error, Result};
@@ -30,6 +31,10 @@ const GENERATED: &[usize] = &[512, 4096, 32 << 10, 1 << 20];
 /// How long the idle machine is observed before anything is measured.
 const IDLE: Duration = Duration::from_secs(1);
 
+/// How long a facility that failed is left alone before it is tried again: a disk that is full for half a minute is no
+/// reason to go without it.
+const ALONE: Duration = Duration::from_secs(31);
+
 /// What the lab needs besides a plan.
 pub struct Hands<'a> {
     /// The program that opens our own formats.
@@ -54,8 +59,8 @@ pub struct Tick<'a> {
 /// Begins a run in a new folder: measures what is measured once, and records everything known.
 ///
 /// # Errors
-/// `Io`, also where the folder is there already.
-pub fn begin(prepared: &PreparedRun, folder: &Path) -> Result<(Journal, RunState)> {
+/// `Io`, also where the folder is there already; `Cancelled`, before the folder is made.
+pub fn begin(prepared: &PreparedRun, folder: &Path, cancelled: fn() -> bool) -> Result<(Journal, RunState)> {
     let data = Data::new(prepared.plan.seed);
     let rate = |&block: &usize| GeneratorRate { block_bytes: block as u64, bytes_per_s: data.rate(block) };
     let run = Run {
@@ -69,7 +74,7 @@ pub fn begin(prepared: &PreparedRun, folder: &Path) -> Result<(Journal, RunState
         passes: Vec::new(),
         failures: Vec::new(),
         traces: Vec::new(),
-        ciphers: ciphers(prepared.plan.level)?,
+        ciphers: ciphers(prepared.plan.level, cancelled)?,
         notes: Vec::new(),
     };
     let journal = Journal::begin(folder, &run)?;
@@ -115,6 +120,8 @@ pub fn measure(prepared: &PreparedRun, journal: &mut Journal, state: &mut RunSta
             tell: hands.tell,
             done: 0,
             took: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            cancelled: hands.cancelled,
         };
         schedule::carry_out(state, &mut bench, hands.cancelled, &mut |_, entry| journal.add(entry))?;
     }
@@ -156,10 +163,10 @@ fn difference(run: &Run, prepared: &PreparedRun, here: &Machine) -> Option<Strin
 }
 
 /// How fast the ciphers are in memory, as `claviger benchmark` measures it.
-fn ciphers(level: Level) -> Result<Vec<CipherSpeed>> {
+fn ciphers(level: Level, cancelled: fn() -> bool) -> Result<Vec<CipherSpeed>> {
     let buffers: [&[usize]; 3] = [&[100 << 10, 1 << 20], &[100 << 10, 1 << 20, 5 << 20], &benchmark::BUFFERS[..7]];
     let plan = BenchmarkPlan::new(suites::all(), level.choose(buffers));
-    let mut rows = benchmark::measure(&plan, &|_, _| {})?;
+    let mut rows = benchmark::measure_unless(&plan, &cancelled, &|_, _| {})?;
     benchmark::sort(&mut rows, Sort::Mean);
     Ok(rows)
 }
@@ -203,6 +210,14 @@ fn scratch(plan: &Plan) -> PathBuf {
     }
 }
 
+/// Waits for so long, or until the run is cancelled.
+fn wait(time: Duration, cancelled: fn() -> bool) {
+    let end = Instant::now() + time;
+    while Instant::now() < end && !cancelled() {
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// Reports each step before it is done.
 struct ReportingBench<'a> {
     real: Real<'a>,
@@ -212,6 +227,9 @@ struct ReportingBench<'a> {
     done: usize,
     /// How often a workload was done, and the seconds that took.
     took: BTreeMap<&'static str, (usize, f64)>,
+    /// When facilities failed that have not worked since.
+    failed: BTreeMap<String, Instant>,
+    cancelled: fn() -> bool,
 }
 
 impl ReportingBench<'_> {
@@ -236,10 +254,16 @@ impl ReportingBench<'_> {
 
 impl Bench for ReportingBench<'_> {
     fn pass(&mut self, step: &ScheduledPass) -> Attempt {
+        let alone = self.failed.get(&step.facility).map(|failed| ALONE.saturating_sub(failed.elapsed()));
+        wait(alone.unwrap_or_default(), self.cancelled);
         (self.tell)(&Tick { step, done: self.done, left_s: self.left_s(step) });
         let start = Instant::now();
         let attempt = self.real.pass(step);
         self.done += 1;
+        match &attempt {
+            Err(_) => drop(self.failed.insert(step.facility.clone(), Instant::now())),
+            Ok(_) => drop(self.failed.remove(&step.facility)),
+        }
         if let Some(workload) = self.prepared.workloads.iter().find(|w| w.name == step.workload) {
             let (times, seconds) = self.took.entry(workload.name).or_default();
             *times += 1;

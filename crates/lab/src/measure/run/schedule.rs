@@ -177,7 +177,7 @@ fn wants_trace(state: &RunState, step: &ScheduledPass) -> bool {
 
 fn next_of(state: &RunState, workload: &str) -> Option<ScheduledPass> {
     let history = History::of(state, workload);
-    for round in std::iter::once(None).chain((0..state.run.plan.max_repeats).map(Some)) {
+    for round in std::iter::once(None).chain((0..state.run.plan.max_repeats + PATIENCE).map(Some)) {
         let participants = history.participants(round);
         if participants.is_empty() {
             return None;
@@ -259,16 +259,26 @@ impl<'a> History<'a> {
 
     /// Whether a facility or its baseline still needs measuring before this round.
     fn wants(&self, facility: &str, round: Option<usize>, eligible: &[&str]) -> bool {
-        let Some(round) = round.filter(|round| *round >= self.state.run.plan.min_repeats) else { return true };
+        let plan = &self.state.run.plan;
+        let Some(round) = round.filter(|round| *round >= plan.min_repeats) else { return true };
+        if round >= plan.max_repeats {
+            // In the place of a round in which it failed.
+            return self.successes(facility, round) < plan.min_repeats;
+        }
         let baseline = self.state.baseline(facility).filter(|b| eligible.contains(b));
         !self.steady(facility, round) || baseline.is_some_and(|b| !self.steady(b, round))
+    }
+
+    /// Rounds before this one in which the facility did the workload.
+    fn successes(&self, facility: &str, round: usize) -> usize {
+        let done = |(_, tried): &(_, &BTreeMap<&str, bool>)| tried.get(facility) == Some(&true);
+        self.tried.range(Some(0)..Some(round)).filter(done).count()
     }
 
     /// Whether all figures from before this round vary little enough, and are enough.
     fn steady(&self, facility: &str, round: usize) -> bool {
         let plan = &self.state.run.plan;
-        let done = |(_, tried): (_, &BTreeMap<&str, bool>)| tried.get(facility) == Some(&true);
-        let enough = self.tried.range(Some(0)..Some(round)).filter(|of| done(*of)).count() >= plan.min_repeats;
+        let enough = self.successes(facility, round) >= plan.min_repeats;
         let steady = |figures: &Vec<(usize, f64)>| {
             let before: Vec<f64> = figures.iter().filter(|(r, _)| *r < round).map(|(_, value)| *value).collect();
             relative_deviation(&before) <= plan.steady

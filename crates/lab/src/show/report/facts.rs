@@ -44,7 +44,8 @@ pub(super) fn method(run: &Run) -> Vec<String> {
         "A figure is the median of its samples; the warm-up does not count. Beside it is the 95 % interval of that median, by \
          bootstrap. Samples that lie far from the others are marked, kept and counted."
             .into(),
-        "The loss is the share of the baseline's performance that is missing; the baseline is the same layer without encryption. Where \
+        "The loss is the share of the baseline's performance that is missing; the baseline is the same layer without encryption. It is \
+         the median of the losses within rounds, in each of which a facility and its baseline take turns. Where \
          times are measured, performance is 1 / time. A verdict is given where the whole 95 % interval of the loss lies on one \
          side of zero; otherwise the difference is called not measurable."
             .into(),
