@@ -227,7 +227,7 @@ impl KeyRange<'_> {
         self.key.cipher.sector_size()
     }
 
-    /// See [`SectorCipher::in_registers`]: then the memory of the run may be another process's, too.
+    /// See [`SectorCipher::in_registers`](claviger_crypto::SectorCipher::in_registers): then the memory of the run may be another process's, too.
     pub fn in_registers(&self) -> bool {
         matches!(&self.key.cipher, Cipher::Plain(cipher) if cipher.in_registers())
     }

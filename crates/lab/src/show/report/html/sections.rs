@@ -185,7 +185,7 @@ fn drawn_lines<'a>(
                 let baseline = lines.iter().find(|other| other.name == line.layer && other.name != line.name);
                 (line.name.to_owned(), baseline.into_iter().chain([line]).cloned().collect())
             };
-            let all: Vec<(String, Vec<Line>)> = lines.iter().map(|line| own(line)).collect();
+            let all: Vec<(String, Vec<Line>)> = lines.iter().map(own).collect();
             small_charts(about, unit, upward, across, all)
         }
     }
