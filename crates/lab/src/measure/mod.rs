@@ -7,6 +7,7 @@ pub mod lab;
 pub mod machine;
 pub mod memory;
 pub mod meter;
+mod names;
 mod processes;
 pub mod program;
 pub mod run;

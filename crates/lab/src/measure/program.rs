@@ -15,18 +15,16 @@ use claviger_engine::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
-use crate::measure::facility::tag;
 use crate::measure::meter::Meter;
+use crate::measure::names::tag;
 use crate::model::figures::Elapsed;
 use crate::model::words::printable;
 
 /// How often to check for cancellation. A program's time is not rounded to this.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// The variable in the environment of every program that the lab starts, by which it knows them: [`facility::tag`], or
+/// The variable in the environment of every program that the lab starts, by which it knows them: [`tag`], or
 /// the name of one facility in use.
-///
-/// [`facility::tag`]: crate::measure::facility::tag
 pub const MARK: &str = "CLAVIGER_LAB";
 
 /// Bytes of each output of a program that are kept: none of those that are called says nearly as much.

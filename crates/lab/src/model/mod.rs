@@ -1,6 +1,7 @@
 //! What is planned, measured, published and asked: data, and what can be said of it without touching the machine.
 
 pub mod answers;
+pub mod case;
 pub mod ciphers;
 pub mod figures;
 pub mod machine;

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use miniz_oxide::inflate;
 use serde::{Deserialize, Serialize};
 
-use crate::model::figures::{Axis, Unit};
+use crate::model::case::{Axis, Unit};
 
 /// A document with figures.
 #[derive(Clone, Copy, Debug, Serialize)]

@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use serde::Serialize;
 
-use crate::model::figures::{Axis, Case};
+use crate::model::case::{Axis, Case};
 
 /// The text with `?` for every control character except newlines, and for every character that changes the writing
 /// direction: names and errors in it are untrusted, and a terminal would obey them.

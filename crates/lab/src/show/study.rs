@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use crate::measure::workloads::filesystems::not_done;
-use crate::model::figures::{Run, Unit};
+use crate::model::case::Unit;
+use crate::model::figures::Run;
 use crate::model::plan::Backing;
 use crate::model::published::Figure;
 use crate::model::statistics::{self, Loss, LossVerdict};

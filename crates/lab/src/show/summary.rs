@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::figures::{Axis, Case, Measure, Pass, Run, Unit};
+use crate::model::case::{Axis, Case, Unit};
+use crate::model::figures::{Measure, Pass, Run};
 use crate::model::plan::Caches;
 use crate::model::statistics::{self, CONFIDENCE, Loss, LossVerdict, Spread};
 use crate::model::words::{case_words, percent};

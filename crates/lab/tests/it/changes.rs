@@ -1,6 +1,7 @@
 //! Two runs compared: what changed is found, and what did not is not.
 
-use claviger_lab::model::figures::{Axis, Case, FacilityRecord, Measure, Pass, Run, RunPlan, Unit};
+use claviger_lab::model::case::{Axis, Case, Unit};
+use claviger_lab::model::figures::{FacilityRecord, Measure, Pass, Run, RunPlan};
 use claviger_lab::model::machine::Conditions;
 use claviger_lab::model::plan::Plan;
 use claviger_lab::model::random::Random;

@@ -1,6 +1,6 @@
 //! The published figures, and what encryption cost in them, as the studies print it themselves.
 
-use claviger_lab::model::figures::Axis;
+use claviger_lab::model::case::Axis;
 use claviger_lab::model::published::{Figure, all};
 use claviger_lab::show::published::{PublishedLoss, losses};
 

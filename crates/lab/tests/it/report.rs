@@ -7,7 +7,8 @@ use std::process::Command;
 
 use claviger_engine::Result;
 use claviger_lab::measure::run::stored;
-use claviger_lab::model::figures::{Axis, Case, Pass, Run, RunPlan, Unit};
+use claviger_lab::model::case::{Axis, Case, Unit};
+use claviger_lab::model::figures::{Pass, Run, RunPlan};
 use claviger_lab::model::plan::Plan;
 use claviger_lab::model::statistics::LossVerdict;
 use claviger_lab::model::study::{FigureSelector, Study};

@@ -2,10 +2,11 @@
 //! it, too.
 
 use claviger_lab::measure::benchmark;
+use claviger_lab::model::case::{Axis, Case, Unit};
 use claviger_lab::model::ciphers::{AesAcceleration, CipherSpeed};
 use claviger_lab::model::figures::{
-    Axis, Case, FacilityRecord, GeneratorRate, Measure, Pass, Run, RunFailure, RunPlan, SCHEMA, Sitting, Trace,
-    TracedRequest, Unit, WorkloadRecord,
+    FacilityRecord, GeneratorRate, Measure, Pass, Run, RunFailure, RunPlan, SCHEMA, Sitting, Trace, TracedRequest,
+    WorkloadRecord,
 };
 use claviger_lab::model::machine::{Conditions, Machine, Moment};
 use claviger_lab::model::plan::{Backing, Caches, Level, Plan};

@@ -9,9 +9,8 @@ use claviger_lab::measure::run::journal::{Journal, RunState};
 use claviger_lab::measure::run::schedule::{Attempt, Bench, PassDone, ScheduledPass, Trouble};
 use claviger_lab::measure::run::{journal, schedule, stored};
 use claviger_lab::measure::workloads::WorkloadOutcome;
-use claviger_lab::model::figures::{
-    Axis, Case, FacilityRecord, Measure, Pass, Run, RunPlan, SCHEMA, Sitting, Unit, WorkloadRecord,
-};
+use claviger_lab::model::case::{Axis, Case, Unit};
+use claviger_lab::model::figures::{FacilityRecord, Measure, Pass, Run, RunPlan, SCHEMA, Sitting, WorkloadRecord};
 use claviger_lab::model::machine::{Conditions, Machine, Moment, OtherLoad};
 use claviger_lab::model::plan::{Backing, Caches, Level, Plan};
 use claviger_lab::model::random::Random;

@@ -27,11 +27,8 @@ use serde::{Deserialize, Serialize};
 
 use super::client::KeyClient;
 use super::opening::{IoSide, Terms, receive, send};
-use crate::sessions::short_name;
+use crate::sessions::{KEYS_SOCKET, short_name};
 use crate::wait::wait;
-
-/// The socket's name in the session's folder.
-pub(crate) const SOCKET: &str = "keys";
 
 /// Time limit for a client to send its request and to receive the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -259,7 +256,7 @@ impl<T: DeserializeOwned + 'static> Locks<T> {
     /// # Errors
     /// `Io`.
     pub fn listen(self, folder: &Path) -> io::Result<LockListener> {
-        let (_held, path) = short_name(folder, SOCKET)?;
+        let (_held, path) = short_name(folder, KEYS_SOCKET)?;
         let listener = Arc::new(UnixListener::bind(path)?);
         let ending = Arc::new(AtomicBool::new(false));
         let (accepting, stop) = (Arc::clone(&listener), Arc::clone(&ending));
@@ -423,7 +420,7 @@ impl Reopening {
 }
 
 fn connect(folder: &Path) -> io::Result<UnixStream> {
-    let (_held, path) = short_name(folder, SOCKET)?;
+    let (_held, path) = short_name(folder, KEYS_SOCKET)?;
     UnixStream::connect(path)
 }
 

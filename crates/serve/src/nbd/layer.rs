@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg};
 use rustls::Connection;
 
-use super::tls::explained;
+use super::tls_error::explained;
 
 /// Bytes received from the system at a time: several records of up to 16 KiB.
 const INCOMING: usize = 128 << 10;

@@ -28,6 +28,7 @@ mod protocol;
 pub mod remote;
 pub(crate) mod socket;
 mod tls;
+mod tls_error;
 mod transmit;
 
 use std::collections::{BTreeMap, HashMap, HashSet};

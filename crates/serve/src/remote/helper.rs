@@ -359,7 +359,7 @@ impl Reach for Helped {
         let mut running = self.running();
         let Some(running) = &mut *running else { return error };
         // A helper closes its socket before it ends.
-        let _ = ended_within(&mut running.child, Deadline::within(Duration::from_secs(1), None));
+        let _ = walls::ended_within(&mut running.child, Deadline::within(Duration::from_secs(1), None));
         let status = running.child.try_wait().ok().flatten();
         let Helper { program, package, .. } = &self.helper;
         if status.and_then(|status| status.code()) == Some(127) {
@@ -421,21 +421,10 @@ impl Drop for Running {
     fn drop(&mut self) {
         // All flushed writes are already stored. A helper that waits for a lost cluster would wait forever.
         drop(self.life.take());
-        if ended_within(&mut self.child, Deadline::within(LAST, None)).is_err() {
+        if walls::ended_within(&mut self.child, Deadline::within(LAST, None)).is_err() {
             self.kill();
         }
     }
-}
-
-/// Waits for the end of a process.
-///
-/// # Errors
-/// Those of [`Deadline::left`].
-pub(super) fn ended_within(child: &mut Child, deadline: Deadline) -> io::Result<()> {
-    while let Ok(None) = child.try_wait() {
-        deadline.sleep(Duration::from_millis(5))?;
-    }
-    Ok(())
 }
 
 /// Whether a sandbox rule ended the program: the signal itself, or the status of a shell whose child got it.

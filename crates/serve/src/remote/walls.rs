@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
+use std::time::Duration;
 
 use claviger_engine::deadline::Deadline;
 use rustix::fs::OFlags;
@@ -17,7 +18,6 @@ use rustix::io::Errno;
 use rustix::thread::set_no_new_privs;
 use seccompiler::{SeccompAction, apply_filter};
 
-use super::helper::ended_within;
 use crate::key_process::cage::compile;
 use crate::landlock::{self, May};
 use crate::mount::drivers;
@@ -216,4 +216,15 @@ fn refuse(calls: &[i64], action: SeccompAction) -> io::Result<()> {
     let error = |e: &dyn fmt::Display| io::Error::other(format!("the list of system calls: {e}"));
     let program = compile(rules, action, SeccompAction::Allow).map_err(|e| error(&e))?;
     apply_filter(&program).map_err(|e| error(&e))
+}
+
+/// Waits for the end of a process.
+///
+/// # Errors
+/// Those of [`Deadline::left`].
+pub(super) fn ended_within(child: &mut Child, deadline: Deadline) -> io::Result<()> {
+    while let Ok(None) = child.try_wait() {
+        deadline.sleep(Duration::from_millis(5))?;
+    }
+    Ok(())
 }

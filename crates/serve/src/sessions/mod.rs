@@ -27,8 +27,6 @@ use rustix::fs::OFlags;
 use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
 
-use crate::key_process::locking;
-
 pub use control::Control;
 pub use owner::FolderOwner;
 pub use process::Process;
@@ -270,7 +268,7 @@ impl Drop for Live {
 /// mount.
 pub fn remove(folder: &Path) {
     let record = folder.join(RECORD);
-    let sockets = ["control", locking::SOCKET].map(|name| Some(folder.join(name)));
+    let sockets = ["control", KEYS_SOCKET].map(|name| Some(folder.join(name)));
     for path in [files::beside(&record).ok(), Some(record)].into_iter().chain(sockets).flatten() {
         let _ = fs::remove_file(path);
     }
@@ -294,6 +292,9 @@ fn private_folder(folder: &Path) -> Result<()> {
     }
     Ok(())
 }
+
+/// The socket's name in the session's folder.
+pub(crate) const KEYS_SOCKET: &str = "keys";
 
 /// The folder, held open so that a socket in it has a short path whatever the folder's own path is (unix(7): 108
 /// bytes).

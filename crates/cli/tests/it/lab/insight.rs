@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::common::*;
-use claviger_lab::model::figures::{
-    Axis, Case, FacilityRecord, Measure, Pass, Run, RunPlan, SCHEMA, Sitting, Unit, WorkloadRecord,
-};
+use claviger_lab::model::case::{Axis, Case, Unit};
+use claviger_lab::model::figures::{FacilityRecord, Measure, Pass, Run, RunPlan, SCHEMA, Sitting, WorkloadRecord};
 use claviger_lab::model::machine::{Conditions, Machine, Moment};
 use claviger_lab::model::plan::{Backing, Caches, Level, Plan};
 use claviger_testkit::{terminal, tools};

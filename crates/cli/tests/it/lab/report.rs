@@ -4,9 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use claviger_lab::model::figures::{
-    Axis, Case, FacilityRecord, Measure, Pass, Run, RunPlan, SCHEMA, Unit, WorkloadRecord,
-};
+use claviger_lab::model::case::{Axis, Case, Unit};
+use claviger_lab::model::figures::{FacilityRecord, Measure, Pass, Run, RunPlan, SCHEMA, WorkloadRecord};
 use claviger_lab::model::machine::{Conditions, Machine};
 use claviger_lab::model::plan::{Backing, Caches, Level, Plan};
 

@@ -27,7 +27,7 @@ use crate::measure::program;
 
 pub use catalogue::Catalogue;
 pub use ours::NBD;
-pub use scratch::{Scratch, tag, tidy};
+pub use scratch::{Scratch, tidy};
 pub use surface::{Surface, SurfaceKind};
 pub use target::FacilityTarget;
 pub use trial::{FacilityTrial, try_out};

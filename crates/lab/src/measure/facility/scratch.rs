@@ -5,9 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
-use claviger_engine::internal::random;
 use claviger_engine::{Error, ErrorKind, Result};
 use claviger_serve::mount::mountinfo;
 use claviger_serve::sessions::FolderOwner;
@@ -16,17 +14,8 @@ use rustix::process::geteuid;
 
 use super::filesystem::take_down;
 use super::process::{Left, private_file};
+use crate::measure::names::{PREFIX, letters, tag};
 use crate::measure::program;
-
-/// What the names of everything begin with that a lab makes.
-const PREFIX: &str = "claviger-lab-";
-
-/// What all names hold that this lab gives: `claviger-lab-`, the number of the process, and letters that nobody can
-/// foresee.
-pub fn tag() -> &'static str {
-    static TAG: OnceLock<String> = OnceLock::new();
-    TAG.get_or_init(|| format!("{PREFIX}{}-{}", std::process::id(), letters(6)))
-}
 
 /// The file in each folder that says whose it is. Not its name: sockets and `mount.ecryptfs` take short paths only.
 const OWNER: &str = "owner";
@@ -161,13 +150,6 @@ fn mappings(tag: &str) -> Vec<String> {
     let Ok(entries) = fs::read_dir("/dev/mapper") else { return Vec::new() };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     names.filter(|name| name.strip_prefix(tag).is_some_and(|rest| rest.starts_with('-'))).collect()
-}
-
-/// Unpredictable letters. If the system has no random numbers, nothing else works either.
-fn letters(count: usize) -> String {
-    let mut bytes = vec![0; count];
-    let _ = random::fill(&mut bytes);
-    bytes.iter().map(|b| char::from(b'a' + b % 26)).collect()
 }
 
 #[cfg(test)]

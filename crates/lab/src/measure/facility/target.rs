@@ -11,7 +11,6 @@ use claviger_serve::mount::mountinfo;
 
 use super::filesystem::{self, MountedFilesystem};
 use super::process::{Background, Left, READY, Runner, private_file, retry};
-use super::scratch::tag;
 use super::store::FacilityStore;
 use super::surface::Surface;
 use super::trial::holds;
@@ -20,6 +19,7 @@ use super::{CommandStep, Facility, Gives, config_folder};
 use crate::measure::lab::Lab;
 use crate::measure::memory::Buffer;
 use crate::measure::meter::Meter;
+use crate::measure::names::tag;
 use crate::measure::transfer::Data;
 use crate::model::figures::Elapsed;
 use crate::model::parameters::FilesystemKind;

@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::measure::run::stored;
+use crate::measure::run::reading;
 use crate::model::figures::{Pass, Run, RunFailure, SCHEMA, Sitting, Trace};
 use crate::model::machine::Moment;
 
@@ -164,7 +164,7 @@ impl Journal {
         let file = OpenOptions::new().read(true).append(true).open(&path).map_err(|e| Error::from(e).at(&path))?;
         let journal = Self { file, path };
         journal.lock()?;
-        let bytes = stored::read(&journal.file).map_err(|e| e.at(&journal.path))?;
+        let bytes = reading::read(&journal.file).map_err(|e| e.at(&journal.path))?;
         let (state, whole) = parse(&bytes, &journal.path)?;
         journal
             .file
@@ -202,7 +202,7 @@ impl Journal {
 /// `Io`; `Malformed` where an earlier line makes no sense; `Unsupported` where it is of another version.
 pub fn read(folder: &Path) -> Result<RunState> {
     let path = folder.join(FILE);
-    Ok(parse(&stored::read_file(&path)?, &path)?.0)
+    Ok(parse(&reading::read_file(&path)?, &path)?.0)
 }
 
 /// The state, and how many bytes are whole lines.
@@ -228,7 +228,7 @@ fn parse(bytes: &[u8], path: &Path) -> Result<(RunState, u64)> {
     }
     let nothing = || malformed(0, "the run was interrupted before anything was measured".into()).at(path);
     let state = state.ok_or_else(nothing)?;
-    stored::check(&state.run).map_err(|e| e.at(path))?;
+    reading::check(&state.run).map_err(|e| e.at(path))?;
     Ok((state, whole as u64))
 }
 

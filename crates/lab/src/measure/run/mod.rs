@@ -2,8 +2,10 @@
 
 pub mod bench;
 pub mod journal;
+pub(crate) mod levels;
 pub mod measure;
 pub mod plan;
+pub(crate) mod reading;
 pub mod schedule;
 pub mod stored;
 pub mod watch;

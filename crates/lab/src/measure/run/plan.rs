@@ -10,6 +10,7 @@ use rustix::process::geteuid;
 
 use crate::measure::facility::{Catalogue, Facility, Gives};
 use crate::measure::run::bench::Keep;
+use crate::measure::run::levels::Defaults;
 use crate::measure::workloads::{On, Workload};
 use crate::measure::{machine, workloads};
 use crate::model::figures::RunPlan;
@@ -100,31 +101,6 @@ const MOST_REPEATS: usize = 1000;
 
 /// Seconds that opening, closing and dropping caches take around a pass, about; making a facility takes as long.
 const AROUND: f64 = 0.5;
-
-/// What a level sets unless somebody says otherwise.
-struct Defaults {
-    scale: f64,
-    min_repeats: usize,
-    max_repeats: usize,
-    /// Workloads that take longer than so many seconds for a pass are left to the next level.
-    pass_s: f64,
-}
-
-impl Defaults {
-    fn of(level: Level) -> Self {
-        match level {
-            Level::Quick => Self { scale: 0.01, min_repeats: 5, max_repeats: 7, pass_s: 4.0 },
-            Level::Standard => Self { scale: 0.05, min_repeats: 5, max_repeats: 10, pass_s: 60.0 },
-            Level::Thorough => Self { scale: 1.0, min_repeats: 5, max_repeats: 25, pass_s: f64::INFINITY },
-        }
-    }
-}
-
-/// A size of this level in bytes, at the scale of the plan: what is meant for each level changes only where somebody
-/// asks for another scale than the level's.
-pub(crate) fn at_scale(size: u64, plan: &Plan) -> u64 {
-    (size as f64 * (plan.scale / Defaults::of(plan.level).scale)) as u64
-}
 
 /// Facilities and workloads that together answer a question that people have asked before.
 #[derive(Clone, Copy, Debug)]

@@ -18,7 +18,8 @@ mod prelude {
     pub(super) use crate::measure::memory::Buffer;
     pub(super) use crate::measure::meter::Meter;
     pub(super) use crate::measure::program;
-    pub(super) use crate::model::figures::{Axis, Case, Elapsed, Measure, Unit};
+    pub(super) use crate::model::case::{Axis, Case, Unit};
+    pub(super) use crate::model::figures::{Elapsed, Measure};
     pub(super) use crate::model::plan::{Level, Plan};
     pub(super) use crate::model::random::Random;
 }

@@ -11,7 +11,8 @@ mod contrast;
 
 use serde::Serialize;
 
-use crate::model::figures::{Case, Run, Unit};
+use crate::model::case::{Case, Unit};
+use crate::model::figures::Run;
 use crate::model::machine::Machine;
 use crate::model::plan::{Backing, Plan};
 use crate::model::statistics::{ENOUGH, LossVerdict, median};

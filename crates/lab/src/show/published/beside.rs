@@ -6,8 +6,9 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Serialize};
 
 use super::{PublishedLoss, losses};
+use crate::model::case::{Axis, Case};
 use crate::model::ciphers::CipherSpeed;
-use crate::model::figures::{Axis, Case, EncryptedLayer, Run};
+use crate::model::figures::{EncryptedLayer, Run};
 use crate::model::plan::{Backing, base_name};
 use crate::model::published::{Figure, all, study};
 use crate::model::statistics::{Loss, median};

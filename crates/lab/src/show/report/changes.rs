@@ -2,7 +2,7 @@
 
 use super::table::{csv_record, optional, table, wrapped};
 use super::{CsvRecord, Extra, Text};
-use crate::model::figures::{Axis, Unit};
+use crate::model::case::{Axis, Unit};
 use crate::model::statistics::LossVerdict;
 use crate::model::words::{case_words, number, percent, printable, rate, size, word};
 use crate::show::changes::{Basis, CellName, FALSE_CHANGES, FigureChange, RunChanges, RunDifference};

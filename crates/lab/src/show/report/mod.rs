@@ -24,7 +24,8 @@ mod table;
 pub use run::RunReport;
 pub use table::{csv, hanging};
 
-use crate::model::figures::{Axis, Run};
+use crate::model::case::Axis;
+use crate::model::figures::Run;
 use crate::show::published::{ciphers_beside, laid_beside};
 use crate::show::summary::Summary;
 

@@ -1,6 +1,6 @@
 //! Grouping in a run's report: the cells that share a chart and a table, and how their figures are formatted.
 
-use crate::model::figures::{Axis, Case, Unit};
+use crate::model::case::{Axis, Case, Unit};
 use crate::model::words::{case_words, rate};
 use crate::show::summary::{Cell, Summary};
 

@@ -263,7 +263,7 @@ impl Text for [CipherBeside] {
 mod tests {
     use super::super::csv;
     use super::*;
-    use crate::model::figures::{Axis, Case};
+    use crate::model::case::{Axis, Case};
     use crate::model::published::all;
     use crate::model::statistics::{Loss, LossVerdict};
     use crate::show::published::{Query, losses};

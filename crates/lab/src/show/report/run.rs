@@ -329,7 +329,7 @@ mod tests {
     use super::super::sample;
     use super::*;
     use crate::hostile;
-    use crate::measure::run::stored;
+    use crate::measure::run::reading;
     use crate::show::changes::RunChanges;
 
     #[test]
@@ -340,7 +340,7 @@ mod tests {
         let json = serde_json::to_string(&run).expect("JSON");
         let reported = std::cell::Cell::new(0);
         hostile::feed(&[&json], 40, |text| {
-            let Ok(run) = stored::parse(text.as_bytes()) else { return };
+            let Ok(run) = reading::parse(text.as_bytes()) else { return };
             reported.set(reported.get() + 1);
             let summary = Summary::of(&run);
             let report = RunReport { run: &run, summary: &summary, extras: &Extra::published(&run, &summary) };
@@ -360,7 +360,7 @@ mod tests {
         let refused = |change: &dyn Fn(&mut Run)| {
             let mut run = sample::run();
             change(&mut run);
-            stored::parse(&serde_json::to_vec(&run).expect("JSON")).is_err()
+            reading::parse(&serde_json::to_vec(&run).expect("JSON")).is_err()
         };
         assert!(!refused(&|_| ()));
         assert!(refused(&|run| run.passes[0].measures[0].value = f64::NAN));

@@ -1,6 +1,7 @@
 //! The tables and conclusions of a repeated study as sections of a report.
 
-use crate::model::figures::{Axis, Run};
+use crate::model::case::Axis;
+use crate::model::figures::Run;
 use crate::model::plan::Backing;
 use crate::model::study::{Scenario, Study, StudyTable};
 use crate::model::words::{percent, printable, size, word};

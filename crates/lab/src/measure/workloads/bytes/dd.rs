@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{LARGE, MIB, cache_note, capped, demand, drop_caches, long_enough, mark, sequential, smallest};
-use crate::measure::run::plan::at_scale;
+use crate::measure::run::levels::at_scale;
 use crate::measure::transfer::{Data, Device, Transfer, TransferDirection, WrittenPasses};
 use crate::measure::workloads::prelude::*;
 use crate::model::parameters::{Parameters, WrittenContent};
@@ -237,7 +237,8 @@ mod tests {
     use super::*;
     use crate::measure::lab::tests::lab;
     use crate::measure::transfer::tests::Memory;
-    use crate::model::figures::{Elapsed, Unit};
+    use crate::model::case::Unit;
+    use crate::model::figures::Elapsed;
 
     fn extent(repetitions: usize) -> Extent {
         Extent { blocks: vec![512, LARGE], size: 4 * MIB, limit_s: 0.05, repetitions, data: RANDOM.to_vec() }

@@ -345,7 +345,7 @@ mod tests {
 
     use super::*;
     use crate::measure::lab::tests::lab;
-    use crate::model::figures::Unit;
+    use crate::model::case::Unit;
 
     #[test]
     fn orders_take_each_record_once() {

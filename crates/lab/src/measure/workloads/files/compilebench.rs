@@ -175,7 +175,7 @@ impl<'a> Trees<'a> {
 mod tests {
     use super::*;
     use crate::measure::lab::tests::lab;
-    use crate::model::figures::Unit;
+    use crate::model::case::Unit;
 
     #[test]
     fn all_steps_are_done_over_all_trees() {

@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
     use crate::measure::lab::tests::lab;
-    use crate::model::figures::Unit;
+    use crate::model::case::Unit;
 
     #[test]
     fn a_file_is_compressed_by_half_and_decompressed() {

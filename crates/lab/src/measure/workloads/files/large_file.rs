@@ -74,7 +74,7 @@ fn copy(from: &Path, to: &Path, lab: &Lab) -> Result<()> {
 mod tests {
     use super::*;
     use crate::measure::lab::tests::lab;
-    use crate::model::figures::Unit;
+    use crate::model::case::Unit;
 
     #[test]
     fn a_file_is_written_read_and_copied() {
