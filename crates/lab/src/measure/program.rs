@@ -23,8 +23,8 @@ use crate::model::words::printable;
 /// How often to check for cancellation. A program's time is not rounded to this.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// The variable in the environment of every program that the lab starts, by which it knows them: [`tag`], or
-/// the name of one facility in use.
+/// The variable in the environment of every program that the lab starts, by which the lab knows its programs. Its value is the tag
+/// of the lab, or the name of one facility in use.
 pub const MARK: &str = "CLAVIGER_LAB";
 
 /// Bytes of each output of a program that are kept: none of those that are called says nearly as much.
