@@ -403,6 +403,11 @@ fn every_report_has_the_tables_and_a_stored_run_keeps_them() {
     assert!(markdown.starts_with("## a study\n\nIt repeats something.\n"), "{markdown}");
     assert!(markdown.contains("\n| what | nothing | AES |\n") && markdown.contains("\n|---|---|"), "{markdown}");
     assert!(markdown.contains("<br>study: 148 (−92.0 %) |"), "{markdown}");
+    assert!(!summary.warnings.is_empty(), "its figures come from a few passes");
+    for warning in &summary.warnings {
+        let begin = warning.split(['<', '|', '*', '_']).next().expect("a text");
+        assert!(markdown.contains(&format!("\n- {begin}")), "{warning}: {markdown}");
+    }
     for of in [&text, &page, &json, &markdown] {
         assert!(of.contains("Table 8: dd") && of.contains("Much.") && of.contains("No longer"));
     }

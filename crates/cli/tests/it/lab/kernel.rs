@@ -104,7 +104,7 @@ fn sectors_of_4096_bytes_are_no_reason_to_go_through_the_page_cache() {
         let measures = pass["measures"].as_array().expect("a list");
         assert!(measures.iter().all(|m| m["case"]["x"].as_f64() >= Some(4096.0)), "{measures:#?}");
     }
-    assert!(measured["notes"][0].as_str().is_some_and(|note| note.contains("less than 4096 bytes")), "{measured:#}");
+    assert!(measured["notes"][0].as_str().is_some_and(|note| note.contains("smaller than 4096 bytes")), "{measured:#}");
 }
 
 /// The run in a stored report.

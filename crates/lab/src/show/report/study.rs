@@ -69,6 +69,10 @@ pub(super) fn markdown(run: &Run, summary: &Summary) -> String {
     let claims = claims(&judged);
     let title = head.title.trim_start_matches(ABOUT).to_owned();
     let mut text = section("##", &title, head.text.into_iter().chain([on]));
+    if !summary.warnings.is_empty() {
+        let warnings: String = summary.warnings.iter().map(|warning| format!("- {}\n", escaped(warning))).collect();
+        text += &format!("{}{warnings}\n", section("###", "Warnings", std::iter::empty()));
+    }
     if !judged.is_empty() {
         text += &section("###", &claims.title, claims.text.into_iter());
         text += &markdown_rows(&claims.columns, &claims.rows);
