@@ -5,6 +5,7 @@ use serde::Serialize;
 use crate::measure::workloads::filesystems::not_done;
 use crate::model::case::Unit;
 use crate::model::figures::Run;
+use crate::model::machine::OtherLoad;
 use crate::model::plan::Backing;
 use crate::model::published::Figure;
 use crate::model::statistics::{self, Loss, LossVerdict};
@@ -478,8 +479,14 @@ impl<'r> Here<'r> {
     /// slowed down by as much as they took.
     fn disturbed(self, check: &ConclusionCheck, between: Between) -> Option<(Between, String)> {
         let cpus = self.run.machine.cpus.max(1);
-        let busy = self.run.sittings.iter().map(|s| s.idle_cpu).filter(|busy| busy.is_finite()).fold(0.0, f64::max);
+        let most = |loads: &mut dyn Iterator<Item = f64>| loads.filter(|busy| busy.is_finite()).fold(0.0, f64::max);
         let passes = self.run.passes.iter().filter(|pass| pass.workload == check.workload && pass.round.is_some());
+        let watched: Vec<OtherLoad> = passes.clone().filter_map(|pass| pass.conditions.others).collect();
+        // A run from before passes were watched tells only what happened before it.
+        let busy = match watched.is_empty() {
+            true => most(&mut self.run.sittings.iter().map(|sitting| sitting.idle_cpu)),
+            false => most(&mut watched.iter().filter(|others| others.disturbs()).map(OtherLoad::processors)),
+        };
         let stolen: Vec<f64> =
             passes.map(|pass| pass.conditions.steal_share).filter(|share| share.is_finite()).collect();
         let steal = stolen.iter().sum::<f64>() / stolen.len().max(1) as f64;

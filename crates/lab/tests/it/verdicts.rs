@@ -1,6 +1,7 @@
 //! What a run says of a study's conclusions, and what forbids it to say anything.
 
 use claviger_lab::model::figures::{Run, RunPlan};
+use claviger_lab::model::machine::OtherLoad;
 use claviger_lab::model::plan::Backing;
 use claviger_lab::model::study::Study;
 use claviger_lab::show::study::conclusions;
@@ -86,6 +87,18 @@ fn unsteady_figures_and_other_load_forbid_what_they_could_change() {
     let (verdict, why) = said(STUDY, busy);
     assert_eq!(verdict, "Cannot be said");
     assert!(why.contains("Other programs kept 1.9 of 2 processors busy"), "{why}");
+    // Where each pass was watched, only what happened during it counts.
+    let watched = |cpu_s: f64| {
+        move |run: &mut Run| {
+            busy(run);
+            let others = OtherLoad { seconds: 1.0, cpu_s, ..OtherLoad::default() };
+            run.passes.iter_mut().for_each(|pass| pass.conditions.others = Some(others));
+        }
+    };
+    assert_eq!(said(STUDY, watched(0.02)).0, "Still true");
+    let (verdict, why) = said(STUDY, watched(1.7));
+    assert_eq!(verdict, "Cannot be said");
+    assert!(why.contains("Other programs kept 1.7 of 2 processors busy"), "{why}");
     // What load cannot have made.
     assert_eq!(said(&STUDY.replace("at-least = 0.5", "at-least = 0.1"), busy).0, "Still true");
 }
