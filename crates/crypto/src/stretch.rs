@@ -53,7 +53,7 @@ pub fn stretch(task: Task<'_>, go_on: &dyn Fn(u64) -> bool) -> Option<Secret> {
 }
 
 /// Stretches several secrets on the threads of `pool`. `done` gets the index and the key of each as soon as it is ready, on the
-/// thread that derived it. `go_on` is told the total number of iterations done, possibly by several threads at once. Returns false
+/// thread that derived it. `go_on` gets the total number of iterations so far, possibly from several threads at once. Returns false
 /// if it said no; then some keys are missing.
 ///
 /// # Panics

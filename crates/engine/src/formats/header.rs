@@ -48,7 +48,7 @@ pub trait Header: Send {
         Vec::new()
     }
 
-    /// Its damage, as far as that shows without a credential.
+    /// The damage that is visible without a credential.
     fn damage(&self) -> Vec<Warning> {
         Vec::new()
     }

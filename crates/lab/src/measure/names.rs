@@ -1,4 +1,4 @@
-//! Names of what a lab makes.
+//! Names of everything that a lab creates.
 
 use std::sync::OnceLock;
 

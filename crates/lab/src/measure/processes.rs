@@ -69,7 +69,7 @@ pub fn reap(awaited: &[u32]) {
 fn processes() -> BTreeMap<u32, Process> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    // One that has ended meanwhile is none.
+    // A process may end while the list is read.
     pids.filter_map(|pid| Some((pid, parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?))).collect()
 }
 

@@ -241,7 +241,7 @@ pub struct StudyConclusion {
     /// Where its data were, if not where those of the study were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub medium: Option<StudyMedium>,
-    /// What has to hold here before it says anything.
+    /// What must hold here before the conclusion is judged.
     #[serde(default, rename = "premise", skip_serializing_if = "Vec::is_empty")]
     pub premises: Vec<ConclusionCheck>,
     /// What has to hold for it to be true here. Without any, it cannot be said, and `unless` says why.
@@ -463,7 +463,7 @@ impl FigureSelector {
     }
 }
 
-/// The mean, with the digits of the values behind the point.
+/// The mean, rounded to as many decimal places as the values have.
 pub(crate) fn rounded_mean(values: &[f64]) -> f64 {
     let digits = values.iter().map(|v| v.to_string().split_once('.').map_or(0, |(_, digits)| digits.len())).max();
     let mean = values.iter().sum::<f64>() / values.len() as f64;

@@ -125,7 +125,7 @@ pub struct PublishedCell {
     pub value: Option<f64>,
     /// As it is printed, and whether it looks wrong: a figure in doubt has neither a value nor a loss.
     pub printed: String,
-    /// What is lost against the study's own figure without encryption; nothing of what is no performance.
+    /// The loss against the study's own figure without encryption; `None` if the figure measures no performance.
     pub loss: Option<f64>,
 }
 
@@ -318,7 +318,7 @@ struct Between {
 }
 
 impl Between {
-    /// Whether all of it is where the check wants it, or none of it.
+    /// Whether the whole interval meets the check, or none of it; `None` if a part does.
     fn decides(self, check: &ConclusionCheck) -> Option<bool> {
         let ConclusionCheck { at_least, at_most, .. } = check;
         let within =

@@ -223,14 +223,15 @@ fn other_programs_that_disturb_a_run_are_told_of_first() {
     assert!(done.text().trim_start_matches(|c: char| !c.is_alphabetic()).starts_with("disturbance"));
     let text = fs::read_to_string(bench.path("run/report.txt")).expect("a report");
     assert_eq!(text.lines().filter(|line| !line.is_empty()).nth(1), Some("Disturbed"), "{text}");
-    let told = |options: &[&str]| {
+    let rendered = |options: &[&str]| {
         let file = bench.path("run/run.json");
         let words = ["lab", "report"].into_iter().chain(options.iter().copied()).chain(file.to_str());
         run(words.collect::<Vec<_>>())
     };
-    let page = told(&["--markdown"]).succeeds().text();
+    let page = rendered(&["--markdown"]).succeeds().text();
     assert!(page.starts_with(&format!("**{message}**")), "{page}");
-    told(&["--markdown", "--undisturbed"]).fails(1, &["run.json", "disturbed", "other programs"]);
+    assert_eq!(page.matches(message).count(), 1, "{page}");
+    rendered(&["--markdown", "--undisturbed"]).fails(1, &["run.json", "disturbed", "other programs"]);
     // A page of such runs is not made.
     let packed = Command::new("gzip").arg("-c").arg(bench.path("run/run.json")).output().expect("gzip").stdout;
     fs::write(bench.path("tresorsgx.json.gz"), packed).expect("written");
@@ -333,11 +334,11 @@ fn ctrl_c_before_the_first_pass_ends_it_before_anything_is_made() {
     let mut command = bench.lab("--facility plain --workload dd --scale 0.001 --thorough");
     command.arg("--out").arg(&out).stderr(Stdio::piped());
     let mut child = command.spawn().expect("the program starts");
-    // It has told its plan: the ciphers are measured next, which takes minutes at this level, and the folder is made then.
-    let mut told = BufReader::new(child.stderr.take().expect("piped")).lines();
-    assert!(told.any(|line| line.is_ok_and(|line| line.contains("this takes about"))));
+    // The plan is printed. Next the program measures the ciphers, which takes minutes at this level, and only then creates the folder.
+    let mut output = BufReader::new(child.stderr.take().expect("piped")).lines();
+    assert!(output.any(|line| line.is_ok_and(|line| line.contains("this takes about"))));
     tools::run(Command::new("kill").args(["-INT", &child.id().to_string()]));
-    let rest: Vec<String> = told.map_while(Result::ok).collect();
+    let rest: Vec<String> = output.map_while(Result::ok).collect();
     assert_eq!(bench.end(child).code, 8, "{rest:?}");
     assert!(rest.join("\n").contains("cancelled") && !out.exists(), "{rest:?}");
 }

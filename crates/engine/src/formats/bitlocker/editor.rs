@@ -460,7 +460,7 @@ fn removable(change: &Change<'_>) -> Result<u32> {
     }
 }
 
-/// Opens with a protector other than `number`: whoever removes one must show that another one remains.
+/// Opens with a protector other than `number`. Removing a protector requires proof that another one opens the volume.
 fn opened_by_another<'a>(store: &dyn Store, with: &'a Unlock<'a>, number: u32) -> Result<(Change<'a>, Option<u32>)> {
     let change = Change::of(store, with).map_err(|error| match error.kind {
         ErrorKind::Misuse(_) if with.credentials.is_empty() && error.advice.is_none() => {

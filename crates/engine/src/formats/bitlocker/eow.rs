@@ -13,8 +13,8 @@
 //!            512 the first 16 bytes of each of the chunk's sectors, before it was converted
 //! ```
 //!
-//! None of this is authenticated: whoever can write to the store can pass off plaintext as the volume's. So nothing is written in
-//! the clear.
+//! None of this is authenticated: anyone who can write to the store can pass off plaintext as the volume's. Therefore nothing is
+//! written in the clear.
 
 use std::ops::Range;
 
@@ -379,7 +379,7 @@ fn crc_is_right(bytes: &[u8], at: usize) -> bool {
     crc.finalize() == u32_at(bytes, at)
 }
 
-/// Reads up to `len` bytes at `at`, as far as the store reaches.
+/// Reads `len` bytes at `at`, or fewer at the end of the store.
 fn read_at_most(store: &dyn Store, at: u64, len: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; store.len().saturating_sub(at).min(len as u64) as usize];
     if !bytes.is_empty() {

@@ -46,7 +46,7 @@ pub(super) fn find(store: &dyn Store, reach: u64, go_on: &dyn Fn(u64) -> bool) -
     Ok(Some(boot))
 }
 
-/// Returns a substitute for the boot sector, as far as the metadata allow.
+/// Returns a substitute for the boot sector, made from the metadata.
 pub(super) fn boot_of(metadata: &Metadata) -> Boot {
     let header = metadata.datum(role::HEADER, kind::HEADER_PLACE).map_or(&[][..], |datum| &datum.value);
     let flags = if header.len() >= FLAGS + 8 { u64_at(header, FLAGS) } else { 0 };

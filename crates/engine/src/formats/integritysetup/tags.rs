@@ -127,7 +127,7 @@ impl AuthenticatedCipher for Tags {
         let sectors = run.chunks(self.sector).zip(tags.chunks(self.tag));
         let wrong = (first..).zip(sectors).find(|(number, (data, tag))| {
             self.tag(*number, data, &mut right);
-            // Compares in constant time: with a key, whoever could measure how much of a tag matches could find it byte by byte.
+            // Compares in constant time: with a key, anyone who could measure how much of a tag matches could find it byte by byte.
             right.iter().zip(*tag).fold(0, |differ, (one, other)| differ | (one ^ other)) != 0
         });
         self.wipe();

@@ -200,8 +200,8 @@ fn remove(store: &dyn Store, which: Removal<'_>, last: bool) -> Result<Prepared>
     Ok(change.prepared(Some(number), None, warnings))
 }
 
-/// Fails unless `with` opens a keyslot other than `number`, or is the volume key: whoever removes a keyslot must show that another
-/// one remains.
+/// Fails unless `with` opens a keyslot other than `number`, or is the volume key. Removing a keyslot requires proof that
+/// another one remains.
 fn another_opens(header: &Phdr, store: &dyn Store, with: &Unlock<'_>, number: usize) -> Result<()> {
     let own = || {
         Error::misuse(format!("the given passphrase opens keyslot {number}, the one to remove"))

@@ -115,7 +115,7 @@ fn set(store: &dyn Store, to: &HeaderAttributes<'_>) -> Result<Prepared> {
         change.keyslot = Some(number);
     }
     if let Some(flags) = to.flags {
-        // An unknown flag that is already set may stay: whoever set it knows it.
+        // An unknown flag that is already set may stay: the program that set it knows it.
         let kept = &change.header.metadata.config.flags;
         if let Some(unknown) = flags.iter().find(|flag| !FLAGS.contains(&flag.as_str()) && !kept.contains(flag)) {
             return Err(Error::misuse(format!("no flag is called \"{}\"", unknown.escape_debug()))

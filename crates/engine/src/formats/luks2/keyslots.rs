@@ -159,7 +159,7 @@ fn data_digest(metadata: &Metadata) -> Result<u32> {
     digest.ok_or_else(|| Error::unsupported("changing keyslots of a volume that is not encrypted"))
 }
 
-/// Fails unless `with` opens a keyslot other than `number`: whoever removes a keyslot must show that another one remains.
+/// Fails unless `with` opens a keyslot other than `number`: removing a keyslot requires proof that another one remains.
 fn another_opens(change: &Change<'_>, with: &Unlock<'_>, number: u32) -> Result<()> {
     let Change { store, header, metadata, .. } = change;
     let digest = data_digest(metadata)?;

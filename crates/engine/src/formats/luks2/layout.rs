@@ -87,7 +87,7 @@ pub fn lay_out<'k>(
 }
 
 /// Only a reencryption mixes plaintext and encrypted segments, and a digest made with the volume's keys proves its state. In any
-/// other volume, whoever can write to the header could add a plaintext segment. Its contents were never encrypted, and new data
+/// other volume, anyone who can write to the header could add a plaintext segment. Its contents were never encrypted, and new data
 /// would not be either (the class of CVE-2021-4122; cryptsetup activates no such volume).
 fn all_encrypted_alike(header: &ReadHeader) -> Result<()> {
     let parts = parts(header);

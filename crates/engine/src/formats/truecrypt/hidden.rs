@@ -231,7 +231,7 @@ impl Outer {
         Ok(self.data.start + end - size..self.data.start + end)
     }
 
-    /// Refuses a password that opens a hidden volume already, as far as one derivation can tell.
+    /// Refuses a password that opens a hidden volume already, if one derivation can tell.
     fn refuse_its_own(&self, first: &[Credential], spec: &Spec<'_>) -> Result<()> {
         let chosen = self.locked.family.chosen(spec)?;
         let with = Unlock { hash: Some(chosen.1.kdf.name), pim: spec.pim, cancel: spec.cancel, ..Unlock::with(first) };

@@ -162,7 +162,7 @@ mod tests {
         };
         assert_eq!((made(0).len(), made(64).len(), made(65).len(), made(128).len()), (64, 64, 128, 128));
         assert!(super::password(&VERACRYPT, &[passphrase(&[b'a'; 129])]).is_err());
-        // A keyfile of 16 bytes fills both pools alike, as far as both reach.
+        // A keyfile of 16 bytes fills the common part of both pools alike.
         let short = super::password(&VERACRYPT, &[keyfile(&[7; 16]), passphrase(&[b'a'; 64])]).expect("good");
         let long = super::password(&VERACRYPT, &[keyfile(&[7; 16]), passphrase(&[b'a'; 65])]).expect("good");
         assert!(short.same_as(&long[..64]));

@@ -468,10 +468,9 @@ impl FacilityTarget {
             return Ok(());
         }
         let what = format!("{}: this existed before it was opened, and is not the lab's", self.facility.name);
-        Err(Error::misuse(what).at(&opened).hint(
-            "Close the files that are open there, or use another folder for the \
-            facility.",
-        ))
+        Err(Error::misuse(what)
+            .at(&opened)
+            .hint("Close the files that are open there, or use another folder for the facility."))
     }
 
     fn opened(&self) -> Result<PathBuf> {

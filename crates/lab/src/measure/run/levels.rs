@@ -7,7 +7,7 @@ pub(super) struct Defaults {
     pub scale: f64,
     pub min_repeats: usize,
     pub max_repeats: usize,
-    /// Workloads that take longer than so many seconds for a pass are left to the next level.
+    /// The longest pass, in seconds. Longer workloads are left to the next level.
     pub pass_s: f64,
 }
 

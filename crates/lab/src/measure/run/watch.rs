@@ -12,7 +12,7 @@ use crate::model::machine::{Conditions, OtherLoad};
 /// Processor state, on systems that report it.
 const PROCESSORS: &str = "/sys/devices/system/cpu";
 
-/// Seconds between two moments at which the kernel looks who has a processor: 250 in a second is the usual number.
+/// Seconds between two ticks, at which the kernel samples who uses a processor: usually there are 250 in a second.
 const TICK_S: f64 = 0.004;
 
 /// Seconds by which the numbers of /proc may be rounded: they are hundredths, at the beginning and the end.

@@ -53,8 +53,9 @@ impl RunReport<'_> {
 
     /// The study that was repeated in Markdown: its tables and conclusions; empty where none was.
     pub fn study_markdown(&self) -> String {
-        let tables = super::study::markdown(self.run, self.summary);
-        match self.run.disturbance().message {
+        let (disturbance, warnings) = self.split_warnings();
+        let tables = super::study::markdown(self.run, self.summary, &warnings);
+        match disturbance {
             Some(message) if !tables.is_empty() => format!("**{message}**\n\n{tables}"),
             _ => tables,
         }
@@ -125,10 +126,8 @@ pub(super) fn exact(value: f64) -> String {
 impl Text for RunReport<'_> {
     fn text(&self) -> String {
         let mut text = self.title() + "\n";
-        // Before all else, and only once.
-        let (first, warnings): (Vec<_>, Vec<_>) =
-            self.warnings().into_iter().partition(|w| self.run.disturbance().message.as_ref() == Some(w));
-        text += &listed("Disturbed", &first);
+        let (disturbance, warnings) = self.split_warnings();
+        text += &listed("Disturbed", disturbance.as_slice());
         text += &listed("Warnings", &warnings);
         text += &listed("Findings", &self.summary.findings);
         text += &listed("Notes", &other_notes(self.run));
@@ -178,6 +177,13 @@ impl RunReport<'_> {
             n => Some(format!("{n} of {} figures are not numbers; they are not shown.", self.summary.cells.len())),
         };
         self.summary.warnings.iter().cloned().chain(stray).collect()
+    }
+
+    /// The disturbance by other programs, which stands before all else, and the other warnings.
+    fn split_warnings(&self) -> (Option<String>, Vec<String>) {
+        let disturbance = self.run.disturbance().message;
+        let others = self.warnings().into_iter().filter(|warning| disturbance.as_ref() != Some(warning)).collect();
+        (disturbance, others)
     }
 
     fn facilities_text(&self) -> String {

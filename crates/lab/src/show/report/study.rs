@@ -60,7 +60,7 @@ fn about(study: &Study, run: &Run) -> Extra {
 }
 
 /// What was found, and the tables with a column for each facility, in Markdown for the documentation.
-pub(super) fn markdown(run: &Run, summary: &Summary) -> String {
+pub(super) fn markdown(run: &Run, summary: &Summary, warnings: &[String]) -> String {
     let Some(study) = run.plan.study() else { return String::new() };
     let machine = &run.machine;
     let on = format!("{}, {}, {}. {}.", machine.cpu_model, machine.kernel, media(run), super::facts::sittings(run));
@@ -69,8 +69,8 @@ pub(super) fn markdown(run: &Run, summary: &Summary) -> String {
     let claims = claims(&judged);
     let title = head.title.trim_start_matches(ABOUT).to_owned();
     let mut text = section("##", &title, head.text.into_iter().chain([on]));
-    if !summary.warnings.is_empty() {
-        let warnings: String = summary.warnings.iter().map(|warning| format!("- {}\n", escaped(warning))).collect();
+    if !warnings.is_empty() {
+        let warnings: String = warnings.iter().map(|warning| format!("- {}\n", escaped(warning))).collect();
         text += &format!("{}{warnings}\n", section("###", "Warnings", std::iter::empty()));
     }
     if !judged.is_empty() {
